@@ -1,0 +1,16 @@
+// CHECK: promises of the program to itself. For sources only: tests have a CHECK of their own from doctest.
+#pragma once
+
+#include <string>
+
+namespace trainer {
+
+[[noreturn]] void fail_check(const char* condition, const char* file, int line, const std::string& why);
+
+}  // namespace trainer
+
+/// Raises Bug unless `condition` holds. Always compiled in; keep it out of inner loops.
+#define CHECK(condition, why)                                                     \
+  do {                                                                            \
+    if (!(condition)) ::trainer::fail_check(#condition, __FILE__, __LINE__, why); \
+  } while (false)

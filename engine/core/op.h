@@ -1,0 +1,31 @@
+// Op: every operation a plan can launch, by name. Ops of a model's graph (their shapes, gradients and sharding
+// rules are in engine/ops/), the ops their gradients need, and the ops of a step (optimizer, norm, packing).
+// What each takes and gives, operand by operand, is in kernels/<op>.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace trainer {
+
+enum class Op : std::uint8_t {
+  // Ops a graph file may name.
+  embedding, positions, linear, layer_norm, rms_norm, attention, gelu, relu, silu, tanh, sigmoid, add, mul,
+  dropout, reshape, flatten, conv2d, max_pool2d, avg_pool2d, cross_entropy, mse,
+  // Their gradients.
+  embedding_grad, positions_grad, linear_grad_input, linear_grad_weight, layer_norm_grad, rms_norm_grad,
+  attention_grad, gelu_grad, relu_grad, silu_grad, tanh_grad, sigmoid_grad, sum_leading, conv2d_grad_input,
+  conv2d_grad_weight, max_pool2d_grad, avg_pool2d_grad, cross_entropy_grad, mse_grad,
+  // What a loss counts before the step: targets that are not ignored, or predictions; and right answers.
+  cross_entropy_count, mse_count, correct_count,
+  // The step around the graph.
+  zero, cast, pack_weight, loss_seed, sum_squares, update_scalars, sgd, adam, adamw, lion,
+};
+
+inline constexpr int kNumOps = static_cast<int>(Op::lion) + 1;
+
+std::string_view name_of(Op op);
+std::optional<Op> op_named(std::string_view name);
+
+}  // namespace trainer

@@ -1,0 +1,32 @@
+// The CPU's kernels: one entry for every op, and what planning must know of them.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/kernel.h"
+
+namespace trainer::kernels::cpu {
+
+/// What kernels are prepared for: instruction set and threads of the rank that runs them.
+struct Context {
+  Isa isa = Isa::portable;
+  int threads = 1;
+};
+
+/// A kernel for `signature`, or Bug where no kernel takes these dtypes (the message says which it takes).
+std::unique_ptr<Kernel> prepare(const Signature& signature, const Context& context);
+
+/// Sizes and layouts of the kernels that `prepare` would choose in `context`.
+class CpuTarget final : public Target {
+ public:
+  explicit CpuTarget(const Context& context) : context_(context) {}
+  Layout preferred_layout(const Signature& signature, int index) const override;
+  std::int64_t bytes(const TensorDesc& tensor) const override;
+  std::int64_t workspace_bytes(const Signature& signature) const override;
+
+ private:
+  Context context_;
+};
+
+}  // namespace trainer::kernels::cpu

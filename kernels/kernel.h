@@ -1,0 +1,28 @@
+// Kernel: an op made ready for one signature on one device. Preparing may allocate, look up and compile;
+// running does none of it. A kernel knows operands and attributes, never a plan, a graph or a rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/core/signature.h"
+
+namespace trainer::kernels {
+
+/// One run. Operands are in the order of the signature, each 64-byte aligned unless its header says otherwise.
+struct Call {
+  std::span<void* const> operands;
+  void* workspace = nullptr;  ///< Target::workspace_bytes(signature) bytes, 64-byte aligned; contents undefined
+  std::int64_t origin = 0;    ///< index of the first sample of this call in the global batch (dropout), or the
+                              ///< first element of the slice in its unit (optimizers); else unused
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  /// REQUIRES: one run at a time for each Kernel object.
+  virtual void run(const Call& call) = 0;
+};
+
+}  // namespace trainer::kernels

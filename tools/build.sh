@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Configures and builds the release tree in build/. Called by quickstart.sh and test.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release >build.log 2>&1 || { cat build.log >&2; exit 1; }
+rm -f build.log
+cmake --build build -j "$(nproc)" "$@"

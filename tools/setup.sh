@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs what building and testing need on Debian 12 or Ubuntu: apt packages, and oneDNN 3.2 from its PyPI
+# wheels (which are zip files) into .deps/ where the system has no oneDNN >= 3. Safe to run again; quiet when done.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(g++ cmake ninja-build ccache curl ca-certificates unzip python3 python3-pip libyaml-cpp-dev nlohmann-json3-dev
+          doctest-dev libcli11-dev libfmt-dev libxxhash-dev libbenchmark-dev libvalijson-dev)
+if command -v dpkg-query >/dev/null; then
+  missing=()
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  # A compiler, CMake, Python or pip from elsewhere is as good as the distribution's.
+  kept=()
+  for package in "${missing[@]}"; do
+    case $package in
+      g++|cmake|curl|python3) command -v "$package" >/dev/null || kept+=("$package") ;;
+      python3-pip) python3 -m pip --version >/dev/null 2>&1 || kept+=("$package") ;;
+      *) kept+=("$package") ;;
+    esac
+  done
+  if ((${#kept[@]})); then
+    sudo=()
+    if ((EUID != 0)); then
+      if ! command -v sudo >/dev/null; then
+        echo "setup: these packages are missing and this user may not install them:" >&2
+        echo "  apt-get install ${kept[*]}" >&2
+        exit 1
+      fi
+      sudo=(sudo)
+    fi
+    echo "setup: installing ${kept[*]}" >&2
+    "${sudo[@]}" apt-get update -q >/dev/null
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${kept[@]}" >/dev/null
+  fi
+else
+  echo "setup: no dpkg here; install by hand what CMakeLists.txt asks for: ${packages[*]}" >&2
+fi
+
+# oneDNN: the distribution's own if it is 3 or newer, else the wheels.
+if [[ ! -e .deps/lib/cmake/dnnl/dnnl-config.cmake ]] && ! compgen -G '/usr/lib/*/libdnnl.so.3*' >/dev/null; then
+  echo "setup: unpacking oneDNN 3.2 into .deps/" >&2
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  python3 -m pip download -q --disable-pip-version-check --no-deps -d "$work" onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0
+  for wheel in "$work"/*.whl; do unzip -qo "$wheel" -d "$work/x"; done
+  mkdir -p .deps
+  cp -a "$work"/x/*.data/data/. .deps/
+  # The wheel holds three copies of the library; one and two links will do.
+  ln -sf libdnnl.so.3.2 .deps/lib/libdnnl.so.3
+  ln -sf libdnnl.so.3 .deps/lib/libdnnl.so
+fi
