@@ -1,0 +1,48 @@
+// Building: graph files to graphs, and the passes over them that come before planning.
+//   read_graph  a file's tree (YAML) to a forward Graph of concrete shapes
+//   differentiate  appends the backward nodes
+//   recompute  applies an activation checkpointing policy
+//   place  gives every value its placement on the mesh
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "engine/graph/graph.h"
+#include "engine/job/job.h"
+#include "engine/job/yaml.h"
+
+namespace trainer {
+
+/// What a graph is built for.
+struct BuildOptions {
+  std::int64_t batch = 1;  ///< samples of one micro-batch of one rank
+  std::map<std::string, Shape> field_shapes;  ///< shape of one sample of each field of the data ("tokens": [seq])
+  DType compute = DType::f32;
+  std::uint64_t seed = 0;  ///< of dropout keys
+  enum class Mode { train, evaluate, sample } mode = Mode::train;  ///< dropout only in train; no loss in sample
+};
+
+/// Reads a graph. `with` replaces its params. Throws JobError with every mistake found, each at its place in the file.
+Graph read_graph(const yaml::Node& file, const std::map<std::string, double>& with, const BuildOptions& options);
+
+/// Appends the gradient of the loss with respect to every parameter that reaches it. Activations used several times get
+/// their gradients added; a parameter used several times gets one `gradient` value for each use.
+void differentiate(Graph& graph, DType reduce);
+
+/// What is kept between forward and backward. See strategies of activation checkpointing in the job.
+struct RecomputePolicy {
+  enum class Mode { none, full, selective, every_n } mode = Mode::none;
+  std::int64_t every = 1;  ///< every_n: of n consecutive blocks the first is recomputed
+};
+
+/// Rewrites a differentiated graph so that backward nodes read recomputed copies, placed just before their first use.
+/// full: of each block only its inputs are kept. selective: matrix products and attention are kept, the rest is repeated
+/// (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022).
+void recompute(Graph& graph, const RecomputePolicy& policy);
+
+/// Propagates placements along `axis` from inputs and parameters through every node by the ops' sharding rules. Throws
+/// JobError naming the node that cannot be cut so.
+void place(Graph& graph, Axis axis, const std::map<ValueId, Placement>& given);
+
+}  // namespace trainer

@@ -1,0 +1,114 @@
+// Graph: a model as static single assignment. Nodes stand in topological order over values with concrete
+// shapes; the batch and the sequence are known when a job is compiled. A graph is built forward, then
+// differentiated in place: backward nodes follow the forward ones. Every value is written by one node.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/attributes.h"
+#include "engine/core/op.h"
+#include "engine/core/signature.h"
+#include "engine/graph/placement.h"
+
+namespace trainer {
+
+using ValueId = std::int32_t;
+using NodeId = std::int32_t;
+inline constexpr std::int32_t kNone = -1;
+
+enum class ValueKind : std::uint8_t {
+  input,       ///< a field of the batch
+  scalar,      ///< one element that the step provides: `seed` and `step` of the graph
+  parameter,   ///< in the compute dtype (the working copy)
+  activation,  ///< whatever a node computes, gradients of activations included
+  gradient,    ///< one node's contribution to the gradient of `parameter`, in the reduce dtype
+};
+
+struct Value {
+  std::string name;  ///< "h.0.attn.c_attn", "h.0.attn.c_attn.weight", "h.0.attn.c_attn.grad" …
+  DType dtype = DType::f32;
+  Shape shape;
+  ValueKind kind = ValueKind::activation;
+  ValueId alias_of = kNone;   ///< reshape, flatten: the same memory as that value (never itself an alias), other shape
+  ValueId parameter = kNone;  ///< of a gradient: the parameter it belongs to
+  Placements placement{};
+
+  TensorDesc desc() const { return {dtype, shape, Layout::row_major}; }
+};
+
+/// Where in a file a node was written, for errors. Line 0: made by the program.
+struct Origin {
+  std::string file;
+  int line = 0;
+  int column = 0;
+};
+
+struct Node {
+  std::string name;  ///< path in the graph file, "h.0.attn.c_attn"; of a gradient node the name of its forward node
+  Op op = Op::zero;
+  Attributes attributes;         ///< those of kernels/README.md, without `accumulate` (the plan decides that)
+  std::vector<ValueId> inputs;   ///< in the operand order of kernels/README.md
+  std::vector<ValueId> outputs;  ///< likewise; inputs and outputs together are the operands
+  std::int32_t block = kNone;    ///< index in Graph::blocks of the innermost named block
+  bool backward = false;         ///< belongs to the backward pass (gradients, and forward nodes recomputed in it)
+  bool recomputed = false;       ///< a copy of a forward node inside the backward pass
+  Origin origin;
+};
+
+/// One instance of a repeated or named block: the unit of wrap policies and recomputation.
+struct Block {
+  std::string name;  ///< "h.3"
+  std::string kind;  ///< "TransformerBlock"; empty where the file gives no `block`
+};
+
+/// How a parameter starts: N(0, stddev), or a constant where stddev is 0.
+struct Init {
+  double stddev = 0;
+  double constant = 0;
+};
+
+struct Parameter {
+  ValueId value = kNone;  ///< its name is the parameter's name in checkpoints
+  Init init;
+  Placements placement{};  ///< of the master weight
+};
+
+/// What the loss of the graph is and how it is counted.
+struct Loss {
+  ValueId sum = kNone;      ///< f64 [1]: the sum over the counted targets
+  ValueId targets = kNone;  ///< the operand of `count_op`
+  Op count_op = Op::cross_entropy_count;
+  Attributes count_attributes;
+  ValueId scores = kNone;  ///< logits, for correct_count; kNone for a regression
+};
+
+struct Graph {
+  std::string name;
+  std::vector<Value> values;
+  std::vector<Node> nodes;  ///< forward, then backward; topological
+  std::vector<Block> blocks;
+  std::vector<ValueId> inputs;  ///< fields of the batch, by the file's order; names are the data's field names
+  std::vector<Parameter> parameters;
+  ValueId seed = kNone;  ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone before differentiation
+  ValueId step = kNone;  ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
+  Loss loss;             ///< sum is kNone in a graph built for its outputs alone (sampling)
+  ValueId logits = kNone;  ///< the output named `logits`, where the file has one
+
+  ValueId add_value(Value value);
+  const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+  Value& value(ValueId id) { return values[static_cast<std::size_t>(id)]; }
+  /// The value whose memory `id` uses: itself, or what it is an alias of.
+  ValueId storage(ValueId id) const { return value(id).alias_of == kNone ? id : value(id).alias_of; }
+  /// Number of elements of all parameters.
+  std::int64_t num_parameters() const;
+};
+
+/// The signature of the kernel that runs `node`.
+Signature signature_of(const Graph& graph, const Node& node);
+
+/// One line a value and a node, for people and for goldens.
+std::string print(const Graph& graph);
+
+}  // namespace trainer

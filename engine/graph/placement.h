@@ -1,0 +1,42 @@
+// Placement: how a value lies over the ranks along one axis of the mesh.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trainer {
+
+/// The axes of a mesh, outermost first in the numbering of ranks (tensor is innermost).
+enum class Axis : std::uint8_t { pipeline, replicate, shard, tensor };
+inline constexpr int kNumAxes = 4;
+inline constexpr std::array<Axis, kNumAxes> kAxes{Axis::pipeline, Axis::replicate, Axis::shard, Axis::tensor};
+
+std::string_view name_of(Axis axis);
+
+/// Replicate: every rank has the whole value. Shard: a rank has a slice of `dim`, which is a concatenation of `parts`
+/// pieces each cut separately (packed q, k, v has three). Partial: the value is the sum over the ranks.
+struct Placement {
+  enum class Kind : std::uint8_t { replicate, shard, partial };
+  Kind kind = Kind::replicate;
+  std::int8_t dim = 0;
+  std::int8_t parts = 1;
+
+  static Placement replicate() { return {}; }
+  static Placement shard(int dim, int parts = 1) {
+    return {Kind::shard, static_cast<std::int8_t>(dim), static_cast<std::int8_t>(parts)};
+  }
+  static Placement partial() { return {Kind::partial, 0, 1}; }
+  bool is_replicate() const { return kind == Kind::replicate; }
+  bool is_shard() const { return kind == Kind::shard; }
+  bool is_shard(int of_dim) const { return kind == Kind::shard && dim == of_dim; }
+  bool is_partial() const { return kind == Kind::partial; }
+  std::string str() const;
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+/// One placement per axis, indexed by Axis.
+using Placements = std::array<Placement, kNumAxes>;
+
+}  // namespace trainer

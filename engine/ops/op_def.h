@@ -1,0 +1,99 @@
+// OpDef: all that planning knows of an op: what a graph file may say of it, the shapes of its outputs, its
+// parameters, its gradient, how it may be cut over ranks, and what it costs. One file an op family; the
+// list is ops.cpp. Kernels are elsewhere (kernels/) and are bound by name alone.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace trainer {
+
+/// One attribute that a graph file may give. `required`, or `otherwise` is the value taken in its absence.
+struct AttributeDef {
+  enum class Type { flag, integer, real, choice, rope, node };  ///< rope: "none" or {theta: real}; node: the name of a node (tied weight)
+  std::string name;
+  Type type;
+  bool required = false;
+  Attribute otherwise{};
+  std::vector<std::string> choices;  ///< of a choice
+  double least = 0;                  ///< smallest allowed number
+};
+
+/// A mistake in a graph, without its place: the builder adds that. `attribute` names the key to blame, if one.
+struct OpMistake {
+  std::string message;
+  std::string attribute;
+};
+
+/// One parameter of an op, as PyTorch shapes it.
+struct ParameterDef {
+  std::string suffix;  ///< "weight" or "bias"
+  Shape shape;
+  Init init;  ///< used where the file gives none
+};
+
+/// What building one forward node needs. `inputs` are data operands as the file gives them.
+struct Inference {
+  Attributes attributes;                 ///< of the kernel, completed (bias, packed, kv_heads … made explicit)
+  std::vector<ParameterDef> parameters;  ///< operands that follow the data operands
+  std::vector<TensorDesc> outputs;       ///< the first is the node's value; others are saved for the gradient
+  std::vector<std::string> saved_names;  ///< suffixes of the outputs after the first: "mean", "lse" …
+  bool alias = false;                    ///< the output is the input's memory (reshape, flatten, add of nothing)
+};
+
+/// Adds gradient nodes to a graph under differentiation.
+class GradientBuilder {
+ public:
+  virtual ~GradientBuilder() = default;
+  virtual Graph& graph() = 0;
+  /// A backward node of `forward`; returns its outputs. `outputs` are described in operand order.
+  virtual std::vector<ValueId> node(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs, std::vector<TensorDesc> outputs) = 0;
+  /// The same for a node whose outputs after the first `num_values` are gradients of `parameters`, in order.
+  virtual std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs,
+                                                   std::vector<TensorDesc> outputs, std::vector<ValueId> parameters) = 0;
+  /// Whether the gradient of this input is needed at all (an input of the batch needs none).
+  virtual bool needed(ValueId value) const = 0;
+  /// The dtype of gradients of parameters.
+  virtual DType reduce_dtype() const = 0;
+};
+
+/// FLOPs counted as 2 per multiply-add; bytes of every operand read and written once.
+struct Cost {
+  double flops = 0;
+  double bytes_read = 0;
+  double bytes_written = 0;
+};
+
+struct OpDef {
+  Op op;
+  bool in_graph_files = false;  ///< whether a graph file may name it
+  int min_inputs = 1, max_inputs = 1;
+  std::vector<AttributeDef> attributes{};
+  /// Shapes and parameters, or a mistake. `compute` is the compute dtype. Only ops of graph files.
+  std::function<Inference(const Attributes& given, std::span<const TensorDesc> inputs, DType compute)> infer{};
+  /// The gradient with respect to each of node.inputs that is needed (kNone where not), given that of its first output.
+  /// Throws nothing. Empty for ops without a gradient (counts) and ops of the backward pass.
+  std::function<std::vector<ValueId>(GradientBuilder& build, const Node& node, ValueId output_gradient)> gradient{};
+  /// Along one axis: the placements of the outputs for those of the inputs (parameters included), or nothing if it cannot be
+  /// cut so. Set for every op of a graph, gradients included; the step's own ops have none.
+  std::function<std::optional<std::vector<Placement>>(const Graph& graph, const Node& node, std::span<const Placement> inputs)> shard{};
+  /// Empty for ops that only move bytes: bytes of the operands, no FLOPs.
+  std::function<Cost(const Signature&)> cost{};
+  /// Pairs (input, output) whose memory may be the same.
+  std::vector<std::pair<int, int>> in_place{};
+};
+
+/// The declaration of `op`. Every op has one.
+const OpDef& definition(Op op);
+
+/// All declarations, in the order of Op.
+std::span<const OpDef> definitions();
+
+Cost cost_of(const Signature& signature);
+
+}  // namespace trainer
