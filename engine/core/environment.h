@@ -1,0 +1,24 @@
+// Every environment switch of the program, in one list. Nothing else reads the environment for settings of its own;
+// what a launcher sets (RANK, WORLD_SIZE …) is read where launchers are told apart.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace trainer::environment {
+
+struct Switch {
+  const char* name;
+  std::string_view meaning;
+};
+
+inline constexpr Switch kIsa{"TRAINER_ISA", "lowers the instruction set of CPU kernels: portable, avx2, avx512, avx512_bf16 or amx"};
+
+inline constexpr std::array kSwitches{kIsa};
+
+/// The value of a switch, or nothing where it is unset or empty.
+std::optional<std::string> value_of(const Switch& which);
+
+}  // namespace trainer::environment

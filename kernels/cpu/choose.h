@@ -1,0 +1,12 @@
+// Choosing among the copies of a loops file, which differ in their namespace alone (kernels/CMakeLists.txt).
+#pragma once
+
+#include "kernels/cpu/isa.h"
+
+/// The object `symbol`, declared in each of the instruction sets' namespaces, that suits `isa`.
+#if defined(__x86_64__)
+#define CHOOSE_BY_ISA(isa, symbol) \
+  ((isa) >= ::trainer::kernels::cpu::Isa::avx512 ? avx512::symbol : (isa) >= ::trainer::kernels::cpu::Isa::avx2 ? avx2::symbol : portable::symbol)
+#else
+#define CHOOSE_BY_ISA(isa, symbol) (static_cast<void>(isa), portable::symbol)
+#endif

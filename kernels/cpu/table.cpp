@@ -1,0 +1,147 @@
+// One entry for every op. The switches have no default, so that an op without an entry does not compile.
+#include "kernels/cpu/table.h"
+
+#include <string>
+
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/make_kernel.h"
+
+namespace trainer::kernels::cpu {
+namespace {
+
+[[noreturn]] Prepared no_kernel_yet(const Signature& signature) {
+  fail_check("kernel", __FILE__, __LINE__, "no CPU kernel yet for " + describe(signature));
+}
+
+[[noreturn]] Prepared launches_nothing(const Signature& signature) {
+  fail_check("kernel", __FILE__, __LINE__, describe(signature) + " only renames memory: it is never launched");
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
+  switch (s.op) {
+    case Op::embedding: return no_kernel_yet(s);
+    case Op::positions: return no_kernel_yet(s);
+    case Op::linear: return no_kernel_yet(s);
+    case Op::layer_norm: return no_kernel_yet(s);
+    case Op::rms_norm: return no_kernel_yet(s);
+    case Op::attention: return no_kernel_yet(s);
+    case Op::gelu:
+    case Op::relu:
+    case Op::silu:
+    case Op::tanh:
+    case Op::sigmoid: return no_kernel_yet(s);
+    case Op::add:
+    case Op::mul: return no_kernel_yet(s);
+    case Op::dropout: return no_kernel_yet(s);
+    case Op::reshape:
+    case Op::flatten: return launches_nothing(s);
+    case Op::conv2d: return no_kernel_yet(s);
+    case Op::max_pool2d: return no_kernel_yet(s);
+    case Op::avg_pool2d: return no_kernel_yet(s);
+    case Op::cross_entropy: return no_kernel_yet(s);
+    case Op::mse: return no_kernel_yet(s);
+    case Op::embedding_grad: return no_kernel_yet(s);
+    case Op::positions_grad: return no_kernel_yet(s);
+    case Op::linear_grad_input: return no_kernel_yet(s);
+    case Op::linear_grad_weight: return no_kernel_yet(s);
+    case Op::layer_norm_grad: return no_kernel_yet(s);
+    case Op::rms_norm_grad: return no_kernel_yet(s);
+    case Op::attention_grad: return no_kernel_yet(s);
+    case Op::gelu_grad:
+    case Op::relu_grad:
+    case Op::silu_grad:
+    case Op::tanh_grad:
+    case Op::sigmoid_grad: return no_kernel_yet(s);
+    case Op::sum_leading: return no_kernel_yet(s);
+    case Op::conv2d_grad_input: return no_kernel_yet(s);
+    case Op::conv2d_grad_weight: return no_kernel_yet(s);
+    case Op::max_pool2d_grad: return no_kernel_yet(s);
+    case Op::avg_pool2d_grad: return no_kernel_yet(s);
+    case Op::cross_entropy_grad: return no_kernel_yet(s);
+    case Op::mse_grad: return no_kernel_yet(s);
+    case Op::cross_entropy_count: return no_kernel_yet(s);
+    case Op::mse_count: return no_kernel_yet(s);
+    case Op::correct_count: return no_kernel_yet(s);
+    case Op::zero: return prepare_zero(s, c);
+    case Op::cast: return no_kernel_yet(s);
+    case Op::pack_weight: return no_kernel_yet(s);
+    case Op::loss_seed: return no_kernel_yet(s);
+    case Op::sum_squares: return no_kernel_yet(s);
+    case Op::update_scalars: return no_kernel_yet(s);
+    case Op::sgd: return no_kernel_yet(s);
+    case Op::adam:
+    case Op::adamw:
+    case Op::lion: return no_kernel_yet(s);
+  }
+  fail_check("op", __FILE__, __LINE__, "an op outside the enum");
+}
+
+Layout CpuTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }
+
+std::int64_t CpuTarget::bytes(const TensorDesc& tensor) const {
+  CHECK(tensor.layout == Layout::row_major, "no packed layout yet");
+  return tensor.bytes();
+}
+
+std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
+  switch (s.op) {
+    case Op::embedding: return 0;
+    case Op::positions: return 0;
+    case Op::linear: return 0;
+    case Op::layer_norm: return 0;
+    case Op::rms_norm: return 0;
+    case Op::attention: return 0;
+    case Op::gelu: return 0;
+    case Op::relu: return 0;
+    case Op::silu: return 0;
+    case Op::tanh: return 0;
+    case Op::sigmoid: return 0;
+    case Op::add: return 0;
+    case Op::mul: return 0;
+    case Op::dropout: return 0;
+    case Op::reshape: return 0;
+    case Op::flatten: return 0;
+    case Op::conv2d: return 0;
+    case Op::max_pool2d: return 0;
+    case Op::avg_pool2d: return 0;
+    case Op::cross_entropy: return 0;
+    case Op::mse: return 0;
+    case Op::embedding_grad: return 0;
+    case Op::positions_grad: return 0;
+    case Op::linear_grad_input: return 0;
+    case Op::linear_grad_weight: return 0;
+    case Op::layer_norm_grad: return 0;
+    case Op::rms_norm_grad: return 0;
+    case Op::attention_grad: return 0;
+    case Op::gelu_grad: return 0;
+    case Op::relu_grad: return 0;
+    case Op::silu_grad: return 0;
+    case Op::tanh_grad: return 0;
+    case Op::sigmoid_grad: return 0;
+    case Op::sum_leading: return 0;
+    case Op::conv2d_grad_input: return 0;
+    case Op::conv2d_grad_weight: return 0;
+    case Op::max_pool2d_grad: return 0;
+    case Op::avg_pool2d_grad: return 0;
+    case Op::cross_entropy_grad: return 0;
+    case Op::mse_grad: return 0;
+    case Op::cross_entropy_count: return 0;
+    case Op::mse_count: return 0;
+    case Op::correct_count: return 0;
+    case Op::zero: return 0;
+    case Op::cast: return 0;
+    case Op::pack_weight: return 0;
+    case Op::loss_seed: return 0;
+    case Op::sum_squares: return 0;
+    case Op::update_scalars: return 0;
+    case Op::sgd: return 0;
+    case Op::adam: return 0;
+    case Op::adamw: return 0;
+    case Op::lion: return 0;
+  }
+  fail_check("op", __FILE__, __LINE__, "an op outside the enum");
+}
+
+}  // namespace trainer::kernels::cpu

@@ -1,0 +1,299 @@
+// Vectors of f32 as wide as the instruction set's registers, for the sources that hold hot loops ("loops files").
+//
+// A loops file is compiled once for each instruction set with ISA_NAMESPACE naming the namespace (portable, avx2, avx512;
+// kernels/CMakeLists.txt). It includes nothing of the standard library but <cstdint> and <cstddef>: an inline function
+// shared through the linker could otherwise carry AVX instructions into the portable path. All here is always inlined.
+//
+// Accuracy, over all finite arguments whose result is a normal number: exp, log, sigmoid 2 ulp, tanh 3 ulp, erf 4 ulp. Results
+// below the normal range are 0. NaN gives NaN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bf16.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if !defined(ISA_NAMESPACE)
+#error "vec.h is for loops files: see kernels/CMakeLists.txt"
+#endif
+
+#define VEC_INLINE [[gnu::always_inline]] static inline
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+using F32 = float __attribute__((vector_size(4 * kLanes)));
+using I32 = std::int32_t __attribute__((vector_size(4 * kLanes)));  // also the masks that comparisons give: 0 or -1
+using U32 = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+
+VEC_INLINE F32 splat(float x) { return F32{} + x; }
+VEC_INLINE U32 splat_u32(std::uint32_t x) { return U32{} + x; }
+VEC_INLINE I32 bits_of(F32 x) { return (I32)x; }
+VEC_INLINE F32 from_bits(I32 x) { return (F32)x; }
+VEC_INLINE F32 select(I32 mask, F32 yes, F32 no) { return from_bits((mask & bits_of(yes)) | (~mask & bits_of(no))); }
+VEC_INLINE F32 abs(F32 x) { return from_bits(bits_of(x) & 0x7FFFFFFF); }
+VEC_INLINE F32 copy_sign(F32 magnitude, F32 sign) { return from_bits((bits_of(magnitude) & 0x7FFFFFFF) | (bits_of(sign) & INT32_MIN)); }
+
+// As the processors' MIN and MAX: where an argument is NaN the result is the second.
+#if defined(__AVX512F__)
+VEC_INLINE F32 min(F32 a, F32 b) { return (F32)_mm512_min_ps((__m512)a, (__m512)b); }
+VEC_INLINE F32 max(F32 a, F32 b) { return (F32)_mm512_max_ps((__m512)a, (__m512)b); }
+VEC_INLINE F32 sqrt(F32 x) { return (F32)_mm512_sqrt_ps((__m512)x); }
+VEC_INLINE F32 fma(F32 a, F32 b, F32 c) { return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#elif defined(__AVX2__)
+VEC_INLINE F32 min(F32 a, F32 b) { return (F32)_mm256_min_ps((__m256)a, (__m256)b); }
+VEC_INLINE F32 max(F32 a, F32 b) { return (F32)_mm256_max_ps((__m256)a, (__m256)b); }
+VEC_INLINE F32 sqrt(F32 x) { return (F32)_mm256_sqrt_ps((__m256)x); }
+VEC_INLINE F32 fma(F32 a, F32 b, F32 c) { return (F32)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#else
+VEC_INLINE F32 min(F32 a, F32 b) { return select(a < b, a, b); }
+VEC_INLINE F32 max(F32 a, F32 b) { return select(a > b, a, b); }
+VEC_INLINE F32 sqrt(F32 x) {
+  F32 y;
+  for (int i = 0; i < kLanes; ++i) y[i] = __builtin_sqrtf(x[i]);
+  return y;
+}
+VEC_INLINE F32 fma(F32 a, F32 b, F32 c) { return a * b + c; }  // rounded twice
+#endif
+
+/// 1 / x within 1 ulp or so; infinite for 0.
+#if defined(__AVX512F__)
+VEC_INLINE F32 reciprocal(F32 x) {
+  const F32 r = (F32)_mm512_rcp14_ps((__m512)x);
+  const F32 better = fma(r, fma(-x, r, splat(1.0f)), r);
+  const I32 exact = (abs(x) < splat(0x1p126f)) & (abs(x) > splat(0x1p-126f));
+  return select(exact, better, r);  // of 0 and infinity the step would make NaN
+}
+#else
+VEC_INLINE F32 reciprocal(F32 x) { return 1.0f / x; }
+#endif
+
+// ---- memory
+
+VEC_INLINE F32 load(const float* p) {
+  F32 x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+VEC_INLINE void store(float* p, F32 x) { __builtin_memcpy(p, &x, sizeof x); }
+
+#if defined(__AVX512F__)
+VEC_INLINE F32 widen(__m256i halves) { return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16); }
+VEC_INLINE __m256i narrow(F32 x) {
+  const __m512i bits = (__m512i)x;
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+  const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));
+}
+VEC_INLINE F32 load(const Bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+VEC_INLINE void store(Bf16* p, F32 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x)); }
+
+VEC_INLINE __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+VEC_INLINE F32 load_first(const float* p, int n) { return (F32)_mm512_maskz_loadu_ps(first(n), p); }
+VEC_INLINE F32 load_first(const Bf16* p, int n) { return widen(_mm256_maskz_loadu_epi16(first(n), p)); }
+VEC_INLINE void store_first(float* p, F32 x, int n) { _mm512_mask_storeu_ps(p, first(n), (__m512)x); }
+VEC_INLINE void store_first(Bf16* p, F32 x, int n) { _mm256_mask_storeu_epi16(p, first(n), narrow(x)); }
+#else
+#if defined(__AVX2__)
+VEC_INLINE F32 load(const Bf16* p) {
+  return (F32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
+}
+VEC_INLINE void store(Bf16* p, F32 x) {
+  const __m256i bits = (__m256i)x;
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))), 16);
+  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+  const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, (__m256i)_mm256_cmp_ps((__m256)x, (__m256)x, _CMP_UNORD_Q));
+  const __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(chosen, chosen), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(halves));
+}
+#else
+VEC_INLINE F32 load(const Bf16* p) {
+  F32 x;
+  for (int i = 0; i < kLanes; ++i) x[i] = to_f32(p[i]);
+  return x;
+}
+VEC_INLINE void store(Bf16* p, F32 x) {
+  for (int i = 0; i < kLanes; ++i) p[i] = to_bf16(x[i]);
+}
+#endif
+/// The first n < kLanes elements; the others are 0.
+template <typename T>
+VEC_INLINE F32 load_first(const T* p, int n) {
+  F32 x{};
+  for (int i = 0; i < n; ++i) x[i] = to_f32(p[i]);
+  return x;
+}
+VEC_INLINE void store_first(float* p, F32 x, int n) {
+  for (int i = 0; i < n; ++i) p[i] = x[i];
+}
+VEC_INLINE void store_first(Bf16* p, F32 x, int n) {
+  for (int i = 0; i < n; ++i) p[i] = to_bf16(x[i]);
+}
+#endif
+
+/// step(load, store) for whole vectors of [begin, end), and once for what is left: the tail costs one masked step.
+/// `step` is generic over how it loads and stores: step(i, [](const auto* p) -> F32, [](auto* p, F32)).
+template <typename Step>
+VEC_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, Step step) {
+  std::int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes)
+    step(
+        i, [](const auto* p) __attribute__((always_inline)) { return load(p); },
+        [](auto* p, F32 x) __attribute__((always_inline)) { store(p, x); });
+  if (i < end) {
+    const int left = static_cast<int>(end - i);
+    step(
+        i, [left](const auto* p) __attribute__((always_inline)) { return load_first(p, left); },
+        [left](auto* p, F32 x) __attribute__((always_inline)) { store_first(p, x, left); });
+  }
+}
+
+// ---- reductions over lanes, always by halves: the order is fixed
+
+VEC_INLINE float sum(F32 x) {
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) x[i] += x[i + width];
+  return x[0];
+}
+/// The largest lane; NaN in a lane may be passed over.
+VEC_INLINE float largest(F32 x) {
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+  return x[0];
+}
+VEC_INLINE double sum_f64(F32 x) {
+  double lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = x[i];
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+// ---- functions. Polynomials are minimax fits of our own on the stated intervals.
+
+/// 2^t for t in [-126, 128), within 2 ulp: t = n + f with |f| <= 1/2, 2^f a polynomial, n added to the exponent.
+VEC_INLINE F32 exp2_in_range(F32 t) {
+  const F32 magic = splat(0x1.8p23f);  // adding it rounds to an integer, left in the low bits
+  const F32 shifted = t + magic;
+  const F32 f = t - (shifted - magic);
+  F32 p = splat(1.535336196e-4f);
+  p = fma(p, f, splat(1.339887502e-3f));
+  p = fma(p, f, splat(9.618436918e-3f));
+  p = fma(p, f, splat(5.550332367e-2f));
+  p = fma(p, f, splat(2.402264774e-1f));
+  p = fma(p, f, splat(6.931471825e-1f));
+  p = fma(p, f, splat(1.0f));
+  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+}
+
+/// e^x for x in [-87.3365, 88.7228]: x = n ln 2 + r, with ln 2 in two parts so that r stays exact.
+VEC_INLINE F32 exp_in_range(F32 x) {
+  const F32 magic = splat(0x1.8p23f);
+  const F32 shifted = fma(x, splat(1.44269504f), magic);
+  const F32 n = shifted - magic;
+  const F32 r = fma(n, splat(-0x1.7f7d1cp-20f), fma(n, splat(-0x1.62e4p-1f), x));
+  F32 p = splat(1.381459879e-3f);
+  p = fma(p, r, splat(8.368716575e-3f));
+  p = fma(p, r, splat(4.166838899e-2f));
+  p = fma(p, r, splat(1.666652113e-1f));
+  p = fma(p, r, splat(4.999999404e-1f));
+  p = fma(p, r * r, r) + 1.0f;
+  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+}
+
+VEC_INLINE F32 exp(F32 x) {
+  const F32 lowest = splat(-87.33654f), highest = splat(88.72283f);
+  F32 y = exp_in_range(max(min(x, highest), lowest));  // NaN becomes a bound here
+  y = select(x < lowest, F32{}, y);
+  y = select(x > highest, splat(__builtin_inff()), y);
+  return select(x == x, y, x);
+}
+
+/// 1 / (1 + e^-x).
+VEC_INLINE F32 sigmoid(F32 x) {
+  // Of e^-|x| <= 1, so that nothing overflows; a negative x takes e^x / (1 + e^x).
+  const F32 e = exp(-abs(x));
+  const F32 r = reciprocal(1.0f + e);
+  return select(x < F32{}, e * r, r);
+}
+
+VEC_INLINE F32 tanh(F32 x) {
+  const F32 a = abs(x);
+  const F32 s = a * a;
+  F32 p = splat(-5.717045162e-3f);
+  p = fma(p, s, splat(2.065058798e-2f));
+  p = fma(p, s, splat(-5.374349654e-2f));
+  p = fma(p, s, splat(1.333149076e-1f));
+  p = fma(p, s, splat(-3.333328366e-1f));
+  const F32 near = fma(p * s, a, a);
+  const F32 e = exp_in_range(min(a + a, splat(40.0f)));
+  const F32 far = 1.0f - 2.0f * reciprocal(e + 1.0f);
+  const F32 y = copy_sign(select(a < splat(0.625f), near, far), x);
+  return select(x == x, y, x);
+}
+
+VEC_INLINE F32 erf(F32 x) {
+  const F32 a = abs(x);
+  const F32 s = a * a;
+  F32 p = splat(8.382390661e-5f);
+  p = fma(p, s, splat(-8.145597531e-4f));
+  p = fma(p, s, splat(5.201286171e-3f));
+  p = fma(p, s, splat(-2.685949951e-2f));
+  p = fma(p, s, splat(1.128369719e-1f));
+  p = fma(p, s, splat(-3.761263490e-1f));
+  p = fma(p, s, splat(1.128379226f));
+  // Beyond: 1 - e^q with q a fit of ln erfc on [0.9, 4]; erf(4) rounds to 1.
+  const F32 b = min(a, splat(4.0f));
+  F32 q = splat(-2.082852552e-5f);
+  q = fma(q, b, splat(4.313925456e-4f));
+  q = fma(q, b, splat(-4.156250507e-3f));
+  q = fma(q, b, splat(2.508060448e-2f));
+  q = fma(q, b, splat(-1.082203686e-1f));
+  q = fma(q, b, splat(-6.334008574e-1f));
+  q = fma(q, b, splat(-1.129488349f));
+  q = fma(q, b, splat(1.692038932e-4f));
+  const F32 y = copy_sign(select(a < splat(0.92f), p * a, 1.0f - exp_in_range(q)), x);
+  return select(x == x, y, x);
+}
+
+/// Natural logarithm; -inf for 0, NaN below.
+VEC_INLINE F32 log(F32 x) {
+  // x = 2^n m with m in [sqrt(1/2), sqrt(2)); log1p(m - 1) = u - u^2/2 + u^3 q(u).
+  const I32 shifted = bits_of(x) - 0x3F3504F3;
+  const I32 exponent = shifted >> 23;
+  const F32 u = from_bits((shifted & 0x007FFFFF) + 0x3F3504F3) - 1.0f;
+  F32 q = splat(6.915146858e-2f);
+  q = fma(q, u, splat(-1.178969592e-1f));
+  q = fma(q, u, splat(1.187301651e-1f));
+  q = fma(q, u, splat(-1.238436997e-1f));
+  q = fma(q, u, splat(1.421865523e-1f));
+  q = fma(q, u, splat(-1.666924953e-1f));
+  q = fma(q, u, splat(2.000222653e-1f));
+  q = fma(q, u, splat(-2.499998659e-1f));
+  q = fma(q, u, splat(3.333331048e-1f));
+  const F32 s = u * u;
+  const F32 n = __builtin_convertvector(exponent, F32);
+  F32 y = fma(q * u, s, n * -0x1.bd0106p-13f);  // ln 2 = 0.693359375 - 2.12194440e-4
+  y = fma(splat(-0.5f), s, y) + u;
+  y = fma(n, splat(0.693359375f), y);
+  y = select(x == F32{}, splat(-__builtin_inff()), y);
+  y = select(x == splat(__builtin_inff()), x, y);
+  y = select(x < F32{}, splat(__builtin_nanf("")), y);
+  return select(x == x, y, x);
+}
+
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE
