@@ -1,0 +1,45 @@
+// Expressions of graph files: `${layers * 3}`, `${0.02 / sqrt(2 * layers)}`. Numbers are doubles; a whole number is
+// an integer however it came about (`dim / heads` is one where it divides), exact to 2^53.
+//   expression  := sum [('<' | '<=' | '>' | '>=' | '==' | '!=') sum]        1 or 0
+//   sum         := product {('+' | '-') product}
+//   product     := unary {('*' | '/' | '//' | '%') unary}                   // and % round towards minus infinity
+//   unary       := ('+' | '-') unary | power
+//   power       := atom ['**' unary]
+//   atom        := number | name | name '(' expression {',' expression} ')' | '(' expression ')'
+// Functions: sqrt min max ceil floor round abs pow exp log log2.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace trainer {
+
+/// A mistake in an expression. `offset` is the 0-based position of the first wrong character in the text that was given;
+/// `suggestion` the nearest known name, if one is near.
+struct ExpressionError : std::runtime_error {
+  ExpressionError(const std::string& message, std::size_t offset, std::string suggestion = {})
+      : std::runtime_error(message), offset(offset), suggestion(std::move(suggestion)) {}
+  std::size_t offset;
+  std::string suggestion;
+};
+
+using Variables = std::map<std::string, double>;
+
+/// The value of a bare expression, `3 * layers`. Throws ExpressionError; a result that is not finite is one.
+double evaluate(std::string_view expression, const Variables& variables);
+
+/// The value of a text that is one `${…}` and nothing else; nothing if the text has no `${`. Offsets count in `text`.
+std::optional<double> evaluate_template(std::string_view text, const Variables& variables);
+
+/// `text` with every `${…}` or `{name}` replaced by its value ("h.{index}", "${2 * index}"). Whole numbers print without a
+/// point.
+std::string substitute(std::string_view text, const Variables& variables);
+
+/// `value` as an integer where it is whole and within ±2^53.
+std::optional<std::int64_t> whole(double value);
+
+}  // namespace trainer

@@ -1,0 +1,286 @@
+// Job: section by section what a job file may say, typed and checked. One table of fields (fields.cpp) says which keys
+// there are, their types, defaults and ranges; it drives the reader, its messages, the effective job and the JSON Schema.
+// Invariant: a Job that load_job returns is complete: every default is filled in and every rule that concerns the file
+// alone holds. What this build cannot carry out yet is still in it; `unsupported` (supported.h) finds that.
+//
+// Paths are resolved: relative ones of the file against the file's folder, those given on the command line against the
+// working directory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/core/dtype.h"
+#include "engine/core/error.h"
+#include "engine/job/yaml.h"
+
+namespace trainer {
+
+struct ModelJob {
+  std::string graph;                       ///< path of an existing graph file; empty where the graph is inline
+  std::optional<yaml::Node> inline_graph;  ///< a graph written into the job
+  std::map<std::string, double> with;      ///< replaces params of the graph
+  std::optional<std::string> init_from;    ///< checkpoint directory or .safetensors file
+};
+
+enum class DataFormat : std::uint8_t { text, tokens, table, idx };
+enum class Tokenizer : std::uint8_t { bytes, chars };
+enum class TokenType : std::uint8_t { u16, u32 };
+enum class Normalize : std::uint8_t { none, standard };
+
+/// Where samples are: files (paths or globs), or of `idx` one file of images and one of labels.
+struct DataFiles {
+  std::vector<std::string> paths;
+  std::string images, labels;
+};
+
+struct DataJob {
+  DataFormat format = DataFormat::text;
+  DataFiles train;
+  /// Held-out samples: none, the last fraction of `train` (0 < f < 1), or files.
+  std::variant<std::monostate, double, DataFiles> val;
+  Tokenizer tokenizer = Tokenizer::bytes;                             ///< text
+  TokenType token_type = TokenType::u16;                              ///< tokens
+  std::int64_t seq_len = 256;                                         ///< text, tokens
+  std::variant<std::int64_t, std::string> target = std::int64_t{-1};  ///< table: column number (negative from the end) or name
+  Normalize normalize = Normalize::none;                              ///< table
+  bool shuffle = true;
+
+  bool has_val() const { return !std::holds_alternative<std::monostate>(val); }
+};
+
+struct BatchJob {
+  std::int64_t global = 64;           ///< samples per step, all ranks
+  std::optional<std::int64_t> micro;  ///< samples per micro-batch and data rank; none: auto
+};
+
+enum class OptimizerName : std::uint8_t { adamw, adam, sgd, lion };
+enum class Decay : std::uint8_t { matrices, all };
+
+struct OptimizerJob {
+  OptimizerName name = OptimizerName::adamw;
+  double lr = 1e-3;
+  std::array<double, 2> betas{0.9, 0.999};  ///< adamw, adam, lion
+  double eps = 1e-8;                        ///< adamw, adam
+  double momentum = 0;                      ///< sgd
+  bool nesterov = false;                    ///< sgd
+  double weight_decay = 0;                  ///< decoupled: lr · weight_decay · w
+  Decay decay = Decay::matrices;            ///< matrices: parameters of two or more dims
+};
+
+enum class ScheduleName : std::uint8_t { constant, linear, cosine, wsd };
+
+struct LrScheduleJob {
+  ScheduleName name = ScheduleName::cosine;
+  std::int64_t warmup_steps = 0;
+  double min_lr = 0;             ///< linear, cosine, wsd
+  std::int64_t decay_steps = 0;  ///< wsd: the last so many steps fall linearly to min_lr
+};
+
+struct TrainJob {
+  std::int64_t steps = 0;
+  BatchJob batch;
+  OptimizerJob optimizer;
+  LrScheduleJob lr_schedule;
+  std::optional<double> clip_norm = 1.0;
+};
+
+struct EvalJob {
+  std::int64_t every = 250;   ///< steps
+  std::int64_t batches = 20;  ///< global batches of one evaluation
+};
+
+/// loss_scale: none, a fixed factor, or dynamic.
+struct LossScale {
+  enum class Mode : std::uint8_t { none, fixed, dynamic } mode = Mode::none;
+  double factor = 1;
+};
+
+struct PrecisionJob {
+  DType params = DType::f32;   ///< master weights
+  DType compute = DType::f32;  ///< activations and working weights
+  DType reduce = DType::f32;   ///< gradients of parameters and their reduction
+  LossScale loss_scale;
+};
+
+enum class CheckpointingMode : std::uint8_t { none, full, selective, every_n, automatic };
+
+struct ActivationCheckpointingJob {
+  CheckpointingMode mode = CheckpointingMode::none;
+  std::int64_t every = 1;  ///< every_n: of so many consecutive blocks the first is recomputed
+};
+
+enum class DataKind : std::uint8_t { ddp, zero1, zero2, zero3, fsdp, local_sgd };
+enum class Sharding : std::uint8_t { full_shard, shard_grad_op, no_shard, hybrid_shard };
+enum class Keep : std::uint8_t { automatic, use, pass, step };
+enum class Reduce : std::uint8_t { automatic, micro_batch, step };
+
+struct Compression {
+  enum class Kind : std::uint8_t { none, bf16, int8, top_k } kind = Kind::none;
+  double fraction = 1;  ///< top_k: the part of the gradient that is sent
+};
+
+struct DataStrategyJob {
+  DataKind kind = DataKind::ddp;
+  Sharding sharding = Sharding::full_shard;  ///< fsdp
+  std::optional<std::int64_t> replicate;     ///< fsdp; none: 1, or under hybrid_shard the number of nodes
+  Keep keep = Keep::automatic;               ///< zero3, fsdp
+  Reduce reduce = Reduce::automatic;         ///< ddp, zero3, fsdp
+  std::int64_t prefetch = 1;                 ///< zero3, fsdp: units gathered ahead
+  double bucket_mb = 25;                     ///< 2^20 bytes; units smaller than this share a collective
+  Compression compression;
+  std::int64_t every = 8;  ///< local_sgd: steps from one average to the next
+};
+
+struct TensorStrategyJob {
+  std::optional<std::int64_t> degree = 1;  ///< none: all devices (`strategy: tensor`)
+  bool sequence_parallel = false;
+};
+
+enum class PipelineSchedule : std::uint8_t { gpipe, one_f_one_b, interleaved, looped_bfs, zb_h1, zb_h2, zb_v };
+
+struct PipelineStrategyJob {
+  std::optional<std::int64_t> degree = 1;  ///< none: all devices (`strategy: pipeline`)
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::int64_t virtual_stages = 1;
+  std::vector<std::string> split;  ///< names of the nodes or blocks that begin the chunks after the first; empty: auto
+};
+
+enum class WrapPolicy : std::uint8_t { automatic, transformer, size, names, none };
+
+/// What becomes a unit. automatic: buckets of bucket_mb for ddp, zero1, zero2 and local_sgd; named blocks for the others.
+struct WrapJob {
+  WrapPolicy policy = WrapPolicy::automatic;
+  std::string block = "TransformerBlock";  ///< transformer: kind of block that is a unit
+  std::int64_t min_params = 100'000'000;   ///< size: a unit has at least so many parameters
+  std::vector<std::string> names;          ///< names: nodes or blocks that are a unit each
+};
+
+enum class Profile : std::uint8_t { none, high_bandwidth, low_bandwidth };
+
+struct StrategyJob {
+  bool automatic = true;  ///< `strategy: auto`: the rest is for the search to fill in
+  DataStrategyJob data;
+  TensorStrategyJob tensor;
+  PipelineStrategyJob pipeline;
+  WrapJob wrap;
+  Profile profile = Profile::none;  ///< what it fills in is in `data` already
+};
+
+enum class Device : std::uint8_t { automatic, cpu, cuda };
+enum class Backend : std::uint8_t { automatic, threads, mpi, nccl };
+
+struct ClusterJob {
+  Device device = Device::automatic;
+  Backend backend = Backend::automatic;
+  std::int64_t nodes = 1;
+  std::optional<std::int64_t> devices_per_node;  ///< none: auto (one rank on a CPU)
+  std::optional<std::string> hardware;           ///< name in configs/hardware/ or path; none: auto (this machine)
+};
+
+enum class CheckpointFormat : std::uint8_t { full, sharded };
+
+struct CheckpointJob {
+  std::optional<std::string> dir;        ///< none: nothing is saved
+  std::int64_t every = 500;              ///< steps
+  std::optional<std::int64_t> keep = 2;  ///< newest so many; none: all
+  CheckpointFormat format = CheckpointFormat::full;
+  enum class Resume : std::uint8_t { automatic, none, path } resume = Resume::automatic;
+  std::string resume_from;  ///< Resume::path: a step directory
+};
+
+struct LogJob {
+  std::int64_t every = 10;  ///< steps between lines for people; log.jsonl gets every step
+  std::optional<std::string> jsonl, tensorboard, trace;
+};
+
+struct Job {
+  std::string name;  ///< default: the file's name without its suffix
+  std::uint64_t seed = 1337;
+  ModelJob model;
+  DataJob data;
+  TrainJob train;
+  std::optional<EvalJob> eval;  ///< there exactly where data.val is
+  PrecisionJob precision;
+  ActivationCheckpointingJob activation_checkpointing;
+  StrategyJob strategy;
+  ClusterJob cluster;
+  CheckpointJob checkpoint;
+  LogJob log;
+};
+
+/// Names as files write them.
+std::string_view name_of(DataFormat);
+std::string_view name_of(Tokenizer);
+std::string_view name_of(TokenType);
+std::string_view name_of(Normalize);
+std::string_view name_of(OptimizerName);
+std::string_view name_of(Decay);
+std::string_view name_of(ScheduleName);
+std::string_view name_of(CheckpointingMode);
+std::string_view name_of(DataKind);
+std::string_view name_of(Sharding);
+std::string_view name_of(Keep);
+std::string_view name_of(Reduce);
+std::string_view name_of(Compression::Kind);
+std::string_view name_of(PipelineSchedule);
+std::string_view name_of(WrapPolicy);
+std::string_view name_of(Profile);
+std::string_view name_of(Device);
+std::string_view name_of(Backend);
+std::string_view name_of(CheckpointFormat);
+
+/// One value of the effective job and where it came from.
+struct Setting {
+  enum class From : std::uint8_t { file, command_line, profile, otherwise };  ///< otherwise: the default
+  std::string path;                                                           ///< "train.optimizer.lr"
+  std::string value;                                                          ///< as YAML, on one line
+  From from = From::otherwise;
+  int line = 0, column = 0;  ///< of the file, or of the override's value
+
+  /// "job.yaml:12", "command line", "profile", "default".
+  std::string origin(const std::string& file) const;
+};
+
+struct LoadedJob {
+  std::string file;  ///< the path as given
+  Job job;
+  yaml::Node tree;                ///< the file with the overrides applied
+  std::vector<Setting> settings;  ///< every value that has an effect, in the order of the table
+
+  /// The setting at exactly `path`, or null.
+  const Setting* setting(std::string_view path) const;
+  /// A mistake about the value at `path`, located where that value stands: at it, at the nearest section around it that the
+  /// file has, or at the file's start.
+  Diagnostic at(std::string_view path, std::string message) const;
+};
+
+struct LoadOptions {
+  std::string configs_dir;  ///< where graph files are looked for after the job's own folder; empty: nowhere
+  bool check_files = true;  ///< whether a model.graph that does not exist is a mistake
+};
+
+/// Reads a job file and applies overrides ("train.optimizer.lr=1e-3"; the value is YAML in flow style). Throws JobError with
+/// every mistake, in the order of lines; IoError if the file cannot be read; UsageError for an override without `=`.
+LoadedJob load_job(const std::string& path, const std::vector<std::string>& overrides = {}, const LoadOptions& options = {});
+
+/// The same from a text; `path` names it and gives the folder of relative paths.
+LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides = {},
+                    const LoadOptions& options = {});
+
+/// The tree of the job's graph: of its file, or the inline one. Throws IoError, JobError.
+yaml::Node graph_tree(const LoadedJob& loaded);
+
+/// The whole job as YAML with a comment at each value that says where it came from. A job itself: reads back to the same.
+std::string effective_job(const LoadedJob& loaded);
+
+/// The JSON Schema (draft-07) of jobs, pretty-printed: schemas/job.schema.json.
+std::string job_schema();
+
+}  // namespace trainer
