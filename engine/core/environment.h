@@ -16,7 +16,9 @@ struct Switch {
 
 inline constexpr Switch kIsa{"TRAINER_ISA", "lowers the instruction set of CPU kernels: portable, avx2, avx512, avx512_bf16 or amx"};
 
-inline constexpr std::array kSwitches{kIsa};
+inline constexpr Switch kPoison{"TRAINER_POISON", "1 fills scratch memory with NaN before every program, so that a read of what was never written shows"};
+
+inline constexpr std::array kSwitches{kIsa, kPoison};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);

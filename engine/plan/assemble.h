@@ -1,0 +1,44 @@
+// Assembly: a graph, the actions of a schedule and the hooks of a data strategy become the programs of a plan.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/plan/strategy.h"
+
+namespace trainer {
+
+/// The optimizer as a kernel knows it.
+struct OptimizerSpec {
+  Op op = Op::adamw;
+  Attributes attributes;                 ///< without decay_elements and working
+  std::vector<std::string> state_names;  ///< operands after the gradient, each f32 of the unit's size
+  bool decay_all = false;                ///< decay parameters of fewer than two dims too
+};
+
+struct AssembleOptions {
+  Mesh mesh;
+  const Graph* train = nullptr;     ///< differentiated, of one micro-batch of one rank; null: no step program
+  const Graph* evaluate = nullptr;  ///< forward alone; null: no evaluate program
+  const Graph* sample = nullptr;    ///< forward to `logits` alone; null: no sample program
+  std::vector<std::vector<std::string>> units;  ///< names of the parameters of each unit, all parameters once
+  DType reduce = DType::f32;
+  DType compute = DType::f32;
+  std::int64_t micro_batch = 1;  ///< samples of one micro-batch of one rank
+  int micro_batches = 1;         ///< per step and rank
+  OptimizerSpec optimizer;
+  double clip_norm = 0;  ///< 0: none
+  const DataStrategy* data = nullptr;
+  std::vector<Action> actions;  ///< of the one stage
+  const Target* target = nullptr;
+};
+
+/// The whole plan: memory planned, order derived, verified.
+///
+/// Fields of the step: those of the batch (all micro-batches of the rank, in order), "lr" f32 and "step" i32 in, "metrics" f32
+/// {factor, loss_scale, grad_norm, loss} out. Of evaluate: the fields of the batch in, "evaluation" f64 {loss sum, count,
+/// right answers} out. Of sample: the graph's inputs in, "logits" out in the compute dtype. `refresh` makes working
+/// copies and packed weights from the master weights; it runs after they were set from outside.
+Plan assemble(const AssembleOptions& options);
+
+}  // namespace trainer

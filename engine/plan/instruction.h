@@ -1,0 +1,119 @@
+// Instructions: what a program is made of. A closed variant of plain structs. Every byte an instruction touches stands in
+// a field typed Read, Write or Update, and `for_each_access` visits them: liveness, order, verification and
+// printing need no code per instruction beyond that.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/core/dtype.h"
+#include "engine/plan/mesh.h"
+
+namespace trainer {
+
+using BufferId = std::int32_t;
+using NameId = std::int32_t;
+
+/// Bytes [offset, offset + bytes) of a buffer.
+struct Region {
+  BufferId buffer = -1;
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+  friend bool operator==(const Region&, const Region&) = default;
+};
+
+enum class Access : std::uint8_t { read, write, update };  // update: read, then written
+
+struct Read { Region region; friend bool operator==(const Read&, const Read&) = default; };
+struct Write { Region region; friend bool operator==(const Write&, const Write&) = default; };
+struct Update { Region region; friend bool operator==(const Update&, const Update&) = default; };
+using Operand = std::variant<Read, Write, Update>;
+
+inline const Region& region_of(const Operand& operand) {
+  return std::visit([](const auto& access) -> const Region& { return access.region; }, operand);
+}
+inline Access access_of(const Operand& operand) { return static_cast<Access>(operand.index()); }
+
+/// Runs the kernel of a signature on operands, in the order of the signature. An operand that is written in place of
+/// an input names the same region in both positions, once as Read and once as Write.
+struct Launch {
+  std::int32_t signature = 0;   ///< index in Role::signatures
+  NameId name = 0;              ///< the node, "h.0.attn.c_attn", or the unit
+  std::int32_t micro_batch = -1;
+  std::vector<Operand> operands;
+  Write workspace{};            ///< bytes 0: none
+  Affine origin{};              ///< Call::origin
+  friend bool operator==(const Launch&, const Launch&) = default;
+};
+
+enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast };
+
+/// A collective over the ranks that differ from me along `axes`; sums. Rank i of n of the group owns slice i of the
+/// larger side. all_reduce and broadcast (from the first of the group) work in place: input and output are one region.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  DType dtype = DType::f32;
+  Axes axes;
+  NameId name = 0;
+  Read input;
+  Write output;
+  friend bool operator==(const Collective&, const Collective&) = default;
+};
+
+/// Sends and receives that are issued together, and so cannot wait on each other. Peers are ranks relative to me along
+/// one axis: +1 is the next.
+struct Exchange {
+  struct Send { Axis axis = Axis::pipeline; std::int32_t peer = 0; Read region; friend bool operator==(const Send&, const Send&) = default; };
+  struct Receive { Axis axis = Axis::pipeline; std::int32_t peer = 0; Write region; friend bool operator==(const Receive&, const Receive&) = default; };
+  NameId name = 0;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  friend bool operator==(const Exchange&, const Exchange&) = default;
+};
+
+/// Bytes from a field of host memory to the device.
+struct CopyIn {
+  std::int32_t field = 0;  ///< index in Role::fields
+  std::int64_t field_offset = 0;
+  Write region;
+  friend bool operator==(const CopyIn&, const CopyIn&) = default;
+};
+
+/// Bytes from the device to a field of host memory.
+struct CopyOut {
+  std::int32_t field = 0;
+  std::int64_t field_offset = 0;
+  Read region;
+  friend bool operator==(const CopyOut&, const CopyOut&) = default;
+};
+
+using Instruction = std::variant<Launch, Collective, Exchange, CopyIn, CopyOut>;
+
+/// Calls visit(Access, const Region&) for every region the instruction touches.
+template <typename Visit>
+void for_each_access(const Launch& launch, Visit&& visit) {
+  for (const Operand& operand : launch.operands) visit(access_of(operand), region_of(operand));
+  if (launch.workspace.region.bytes > 0) visit(Access::write, launch.workspace.region);
+}
+template <typename Visit>
+void for_each_access(const Collective& collective, Visit&& visit) {
+  visit(Access::read, collective.input.region);
+  visit(Access::write, collective.output.region);
+}
+template <typename Visit>
+void for_each_access(const Exchange& exchange, Visit&& visit) {
+  for (const auto& send : exchange.sends) visit(Access::read, send.region.region);
+  for (const auto& receive : exchange.receives) visit(Access::write, receive.region.region);
+}
+template <typename Visit>
+void for_each_access(const CopyIn& copy, Visit&& visit) { visit(Access::write, copy.region.region); }
+template <typename Visit>
+void for_each_access(const CopyOut& copy, Visit&& visit) { visit(Access::read, copy.region.region); }
+template <typename Visit>
+void for_each_access(const Instruction& instruction, Visit&& visit) {
+  std::visit([&](const auto& one) { for_each_access(one, visit); }, instruction);
+}
+
+}  // namespace trainer

@@ -1,0 +1,145 @@
+// Offsets by liveness. Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
+// section 5 ("greedy by size"): large buffers first, each at the lowest offset where nothing placed overlaps it in time.
+#include "engine/plan/memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace trainer {
+namespace {
+
+struct Lifetime {
+  std::int32_t first = -1;
+  std::int32_t last = -1;
+};
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
+  std::vector<Lifetime> result(role.buffers.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
+      Lifetime& life = result[static_cast<std::size_t>(region.buffer)];
+      if (life.first < 0) life.first = static_cast<std::int32_t>(i);
+      life.last = static_cast<std::int32_t>(i);
+    });
+  return result;
+}
+
+// Placed buffers by the time slots they cover, so that a newcomer looks only at those alive with it.
+class Placer {
+ public:
+  Placer(std::int64_t base, std::size_t num_instructions) : base_(base), slots_((num_instructions + kSlot - 1) / kSlot + 1) {}
+
+  std::int64_t place(const Lifetime& life, std::int64_t bytes) {
+    taken_.clear();
+    for (std::int32_t slot = life.first / kSlot; slot <= life.last / kSlot; ++slot)
+      for (const Placed& placed : slots_[static_cast<std::size_t>(slot)])
+        if (placed.life.first <= life.last && life.first <= placed.life.last) taken_.push_back({placed.first, placed.last});
+    std::sort(taken_.begin(), taken_.end());
+    std::int64_t best = -1, best_gap = 0, at = base_;
+    for (const auto& [first, last] : taken_) {
+      const std::int64_t gap = first - at;
+      if (gap >= bytes && (best < 0 || gap < best_gap)) best = at, best_gap = gap;
+      at = std::max(at, last);
+    }
+    if (best < 0) best = at;
+    for (std::int32_t slot = life.first / kSlot; slot <= life.last / kSlot; ++slot)
+      slots_[static_cast<std::size_t>(slot)].push_back({life, best, best + bytes});
+    end_ = std::max(end_, best + bytes);
+    return best;
+  }
+
+  std::int64_t end() const { return std::max(end_, base_); }
+
+ private:
+  static constexpr std::int32_t kSlot = 32;
+  struct Placed {
+    Lifetime life;
+    std::int64_t first, last;
+  };
+  std::int64_t base_;
+  std::int64_t end_ = 0;
+  std::vector<std::vector<Placed>> slots_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken_;
+};
+
+std::int64_t place_program(Role& role, std::int32_t index) {
+  const Program& program = role.programs[static_cast<std::size_t>(index)];
+  const std::vector<Lifetime> lives = lifetimes(role, program);
+  std::vector<BufferId> order;
+  for (std::size_t id = 0; id < role.buffers.size(); ++id)
+    if (role.buffers[id].program == index && lives[id].first >= 0) order.push_back(static_cast<BufferId>(id));
+  std::sort(order.begin(), order.end(), [&](BufferId a, BufferId b) {
+    const std::int64_t x = role.buffer(a).bytes, y = role.buffer(b).bytes;
+    return x != y ? x > y : a < b;
+  });
+  Placer placer(role.persistent_bytes, program.instructions.size());
+  for (BufferId id : order) {
+    Buffer& buffer = role.buffers[static_cast<std::size_t>(id)];
+    buffer.offset = placer.place(lives[static_cast<std::size_t>(id)], aligned(buffer.bytes));
+  }
+  return placer.end();
+}
+
+}  // namespace
+
+void plan_memory(Role& role) {
+  role.persistent_bytes = 0;
+  for (Buffer& buffer : role.buffers) {
+    if (buffer.program >= 0) continue;
+    buffer.offset = role.persistent_bytes;
+    role.persistent_bytes += aligned(buffer.bytes);
+  }
+  role.total_bytes = role.persistent_bytes;
+  for (std::size_t program = 0; program < role.programs.size(); ++program)
+    role.total_bytes = std::max(role.total_bytes, place_program(role, static_cast<std::int32_t>(program)));
+}
+
+std::vector<std::int64_t> live_bytes(const Role& role, const Program& program) {
+  const std::vector<Lifetime> lives = lifetimes(role, program);
+  std::vector<std::int64_t> change(program.instructions.size() + 1, 0);
+  for (std::size_t id = 0; id < role.buffers.size(); ++id) {
+    if (role.buffers[id].program < 0 || lives[id].first < 0) continue;
+    change[static_cast<std::size_t>(lives[id].first)] += role.buffers[id].bytes;
+    change[static_cast<std::size_t>(lives[id].last) + 1] -= role.buffers[id].bytes;
+  }
+  std::int64_t persistent = 0;
+  for (const Buffer& buffer : role.buffers)
+    if (buffer.program < 0) persistent += buffer.bytes;
+  std::vector<std::int64_t> live(program.instructions.size());
+  for (std::size_t i = 0; i < live.size(); ++i) live[i] = persistent += change[i];
+  return live;
+}
+
+MemoryReport report_memory(const Role& role) {
+  MemoryReport report;
+  report.peak_bytes = role.total_bytes;
+  std::int64_t most = -1;
+  const Program* at = nullptr;
+  for (const Program& program : role.programs) {
+    const std::vector<std::int64_t> live = live_bytes(role, program);
+    const auto peak = std::max_element(live.begin(), live.end());
+    if (peak == live.end() || *peak <= most) continue;
+    most = *peak;
+    at = &program;
+    report.instruction = static_cast<std::int32_t>(peak - live.begin());
+  }
+  std::vector<Lifetime> lives(role.buffers.size());
+  if (at != nullptr) {
+    lives = lifetimes(role, *at);
+    report.program = at->name;
+    report.peak_at = at->name + ": " + print(role, at->instructions[static_cast<std::size_t>(report.instruction)].instruction);
+  }
+  std::int64_t sum = 0;
+  for (std::size_t id = 0; id < role.buffers.size(); ++id) {
+    const bool alive = role.buffers[id].program < 0 || (lives[id].first >= 0 && lives[id].first <= report.instruction && report.instruction <= lives[id].last);
+    if (!alive) continue;
+    report.by_category[static_cast<std::size_t>(role.buffers[id].category)] += role.buffers[id].bytes;
+    sum += role.buffers[id].bytes;
+  }
+  report.by_category[static_cast<std::size_t>(Category::workspace)] += report.peak_bytes - sum;
+  return report;
+}
+
+}  // namespace trainer

@@ -1,0 +1,29 @@
+// Memory: gives every buffer its place in the rank's one allocation, and says what is there at the peak.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "engine/plan/plan.h"
+
+namespace trainer {
+
+/// Sets every offset, persistent_bytes and total_bytes. Persistent buffers lie first, in order. A program's other buffers
+/// share the memory behind them: two whose lifetimes (first to last access, in issue order) overlap never overlap in memory.
+void plan_memory(Role& role);
+
+/// What a role needs, and of what it consists at the moment when most is alive.
+struct MemoryReport {
+  std::int64_t peak_bytes = 0;                              ///< the allocation
+  std::array<std::int64_t, kNumCategories> by_category{};   ///< at the peak; adds up to peak_bytes: alignment and gaps between
+                                                            ///< buffers count as workspace
+  std::string program;                                      ///< where the peak is
+  std::int32_t instruction = -1;
+  std::string peak_at;                                      ///< that instruction, for people
+};
+MemoryReport report_memory(const Role& role);
+
+/// Live bytes after each instruction of a program, persistent ones included: the curve over a step.
+std::vector<std::int64_t> live_bytes(const Role& role, const Program& program);
+
+}  // namespace trainer

@@ -1,0 +1,57 @@
+// Numbering of ranks.
+#include "engine/plan/mesh.h"
+
+namespace trainer {
+
+int Mesh::world_size() const {
+  int product = 1;
+  for (int size : sizes) product *= size;
+  return product;
+}
+
+int Mesh::group_size(Axes axes) const {
+  int product = 1;
+  for (Axis axis : kAxes)
+    if (axes.has(axis)) product *= size(axis);
+  return product;
+}
+
+Coordinates Mesh::coordinates(int rank) const {
+  Coordinates result{};
+  for (std::size_t axis = kNumAxes; axis-- > 0; rank /= sizes[axis]) result[axis] = rank % sizes[axis];
+  return result;
+}
+
+int Mesh::rank(const Coordinates& coordinates) const {
+  int rank = 0;
+  for (std::size_t axis = 0; axis < kNumAxes; ++axis) rank = rank * sizes[axis] + coordinates[axis];
+  return rank;
+}
+
+int Mesh::data_rank(int rank) const {
+  const Coordinates at = coordinates(rank);
+  return at[static_cast<std::size_t>(Axis::replicate)] * size(Axis::shard) + at[static_cast<std::size_t>(Axis::shard)];
+}
+
+std::vector<int> Mesh::group(int rank, Axes axes) const {
+  const Coordinates mine = coordinates(rank);
+  std::vector<int> members;
+  for (int other = 0; other < world_size(); ++other) {
+    const Coordinates theirs = coordinates(other);
+    bool together = true;
+    for (Axis axis : kAxes) {
+      const auto i = static_cast<std::size_t>(axis);
+      together = together && (axes.has(axis) || mine[i] == theirs[i]);
+    }
+    if (together) members.push_back(other);
+  }
+  return members;
+}
+
+std::int64_t Affine::at(const Coordinates& coordinates) const {
+  std::int64_t value = base;
+  for (std::size_t axis = 0; axis < kNumAxes; ++axis) value += per[axis] * coordinates[axis];
+  return value;
+}
+
+}  // namespace trainer

@@ -1,0 +1,69 @@
+// Order between streams, derived from what instructions read and write. Two instructions that touch the same address are
+// ordered if one of them writes; whether they name the same buffer or one that took over its memory makes no
+// difference. Waits that an earlier wait implies are left out.
+#include <algorithm>
+
+#include "engine/plan/address_map.h"
+#include "engine/plan/plan.h"
+
+namespace trainer {
+namespace {
+
+using Clock = std::array<std::int32_t, kNumStreams>;  // per stream the last instruction known to have ended; -1: none
+constexpr Clock kNever{-1, -1, -1};
+
+struct LastTouch {
+  Clock writes = kNever;
+  Clock reads = kNever;
+};
+
+void raise(Clock& clock, const Clock& other) {
+  for (std::size_t s = 0; s < kNumStreams; ++s) clock[s] = std::max(clock[s], other[s]);
+}
+
+void derive(const Role& role, Program& program) {
+  AddressMap<LastTouch> memory;
+  std::vector<Clock> ended(program.instructions.size());  // what is known once instruction i has ended
+  std::array<Clock, kNumStreams> known{kNever, kNever, kNever};
+
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    Issued& issued = program.instructions[i];
+    const auto mine = static_cast<std::size_t>(issued.stream);
+    Clock needed = kNever;
+    for_each_access(issued.instruction, [&](Access access, const Region& region) {
+      const std::int64_t first = role.address(region);
+      memory.update(first, first + region.bytes, [&](LastTouch& touch) {
+        raise(needed, touch.writes);
+        if (access != Access::read) raise(needed, touch.reads);
+      });
+    });
+    issued.after = kNever;
+    for (std::size_t s = 0; s < kNumStreams; ++s) {
+      if (s == mine || needed[s] <= known[mine][s]) continue;
+      issued.after[s] = needed[s];
+    }
+    for (std::size_t s = 0; s < kNumStreams; ++s)
+      if (issued.after[s] >= 0) raise(known[mine], ended[static_cast<std::size_t>(issued.after[s])]);
+    known[mine][mine] = static_cast<std::int32_t>(i);
+    ended[i] = known[mine];
+
+    for_each_access(issued.instruction, [&](Access access, const Region& region) {
+      const std::int64_t first = role.address(region);
+      if (access == Access::read) {
+        memory.update(first, first + region.bytes, [&](LastTouch& touch) { touch.reads[mine] = static_cast<std::int32_t>(i); });
+      } else {
+        LastTouch touch;
+        touch.writes[mine] = static_cast<std::int32_t>(i);
+        memory.assign(first, first + region.bytes, touch);
+      }
+    });
+  }
+}
+
+}  // namespace
+
+void derive_order(Role& role) {
+  for (Program& program : role.programs) derive(role, program);
+}
+
+}  // namespace trainer

@@ -1,0 +1,52 @@
+// Names and look-ups of plans.
+#include "engine/plan/plan.h"
+
+#include "engine/core/check.h"
+
+namespace trainer {
+
+std::string_view name_of(Category category) {
+  switch (category) {
+    case Category::parameters: return "parameters";
+    case Category::gradients: return "gradients";
+    case Category::optimizer: return "optimizer";
+    case Category::activations: return "activations";
+    case Category::communication: return "communication";
+    case Category::workspace: return "workspace";
+    case Category::inputs: return "inputs";
+  }
+  return "?";
+}
+
+std::string_view name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce: return "all_reduce";
+    case CollectiveKind::reduce_scatter: return "reduce_scatter";
+    case CollectiveKind::all_gather: return "all_gather";
+    case CollectiveKind::broadcast: return "broadcast";
+  }
+  return "?";
+}
+
+std::string_view name_of(Stream stream) {
+  switch (stream) {
+    case Stream::compute: return "compute";
+    case Stream::communication: return "communication";
+    case Stream::copy: return "copy";
+  }
+  return "?";
+}
+
+const Program* Role::program(std::string_view program_name) const {
+  for (const Program& program : programs)
+    if (program.name == program_name) return &program;
+  return nullptr;
+}
+
+const Role& Plan::role_of(int rank) const {
+  const auto stage = static_cast<std::size_t>(mesh.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
+  CHECK(stage < roles.size(), "a rank without a role");
+  return roles[stage];
+}
+
+}  // namespace trainer

@@ -1,0 +1,123 @@
+// Plan: everything that happens in a step, before the first one. Persistent buffers, a few programs over them whose
+// scratch memory overlaps, and the layout of the parameters. Programs are made per role (pipeline stage), not per
+// rank; what differs between the ranks of a role is an Affine of its coordinates.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/signature.h"
+#include "engine/graph/graph.h"
+#include "engine/plan/instruction.h"
+#include "engine/plan/mesh.h"
+
+namespace trainer {
+
+enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, communication, workspace, inputs };
+inline constexpr int kNumCategories = 7;
+std::string_view name_of(Category category);
+std::string_view name_of(CollectiveKind kind);
+
+/// A piece of the rank's one allocation. Persistent ones live across programs; the others from their first to their last
+/// access inside the program they belong to.
+struct Buffer {
+  NameId name = 0;
+  std::int32_t micro_batch = -1;
+  Category category = Category::activations;
+  std::int32_t program = -1;  ///< -1: persistent
+  std::int64_t bytes = 0;
+  std::int64_t offset = -1;  ///< in the allocation; set by plan_memory, a multiple of kAlignment
+  friend bool operator==(const Buffer&, const Buffer&) = default;
+};
+inline constexpr std::int64_t kAlignment = 64;
+
+enum class Stream : std::uint8_t { compute, communication, copy };
+inline constexpr int kNumStreams = 3;
+std::string_view name_of(Stream stream);
+
+/// An instruction in issue order. It starts after the one before it on its stream, and after the instructions `after[s]`
+/// (issue index; -1: none) on the other streams.
+struct Issued {
+  Stream stream = Stream::compute;
+  Instruction instruction;
+  std::array<std::int32_t, kNumStreams> after{-1, -1, -1};
+  friend bool operator==(const Issued&, const Issued&) = default;
+};
+
+/// Runs from its first instruction to the end of all its streams. Programs follow one another in any order; each starts
+/// when the one before has ended.
+struct Program {
+  std::string name;  ///< step, evaluate, refresh, sample
+  std::vector<Issued> instructions;
+  friend bool operator==(const Program&, const Program&) = default;
+};
+
+/// Host memory that CopyIn reads and CopyOut writes: fields of the batch ("tokens"), and what the loop exchanges with the
+/// step ("lr", "step", "metrics").
+struct Field {
+  std::string name;
+  std::int64_t bytes = 0;
+  friend bool operator==(const Field&, const Field&) = default;
+};
+
+/// A parameter's place in its unit, in elements of the unit's flat buffers.
+struct UnitTensor {
+  std::string name;
+  Shape shape;
+  std::int64_t offset = 0;
+  Init init;
+};
+
+/// A unit of parameters: one flat buffer of each kind, tensors with weight decay first.
+struct Unit {
+  std::string name;
+  std::vector<UnitTensor> tensors;
+  std::int64_t elements = 0;        ///< padded
+  std::int64_t decay_elements = 0;  ///< elements below this index decay
+  BufferId master = -1;             ///< f32, all elements
+  BufferId working = -1;            ///< compute dtype; the master itself where the dtypes are equal
+  BufferId gradient = -1;           ///< reduce dtype; of the step program
+  std::vector<BufferId> states;     ///< f32, of the optimizer, in the order of its kernel
+  std::vector<std::string> state_names;
+};
+
+struct Role {
+  std::vector<std::string> names;
+  std::vector<Buffer> buffers;
+  std::vector<Signature> signatures;
+  std::vector<Field> fields;
+  std::vector<Program> programs;
+  std::vector<Unit> units;
+  BufferId scalars = -1;               ///< f32 [4] of update_scalars; persistent
+  BufferId applied = -1;               ///< i32 [1]; persistent
+  std::int64_t persistent_bytes = 0;   ///< offsets below this are persistent
+  std::int64_t total_bytes = 0;        ///< the rank's allocation
+
+  const Buffer& buffer(BufferId id) const { return buffers[static_cast<std::size_t>(id)]; }
+  const std::string& name(NameId id) const { return names[static_cast<std::size_t>(id)]; }
+  const Program* program(std::string_view program_name) const;
+  std::int64_t address(const Region& region) const { return buffer(region.buffer).offset + region.offset; }
+};
+
+struct Plan {
+  Mesh mesh;
+  std::vector<Role> roles;  ///< one a pipeline stage
+
+  const Role& role_of(int rank) const;
+};
+
+/// The whole plan as text. parse(print(plan)) prints the same text; raises DataError for anything else.
+std::string print(const Plan& plan);
+Plan parse_plan(std::string_view text);
+/// One instruction as print shows it: for errors and traces.
+std::string print(const Role& role, const Instruction& instruction);
+/// 16 hexadecimal digits over print(plan).
+std::string hash_of(const Plan& plan);
+
+/// Derives every `after` from reads and writes at their addresses. REQUIRES: memory is planned.
+void derive_order(Role& role);
+
+}  // namespace trainer

@@ -1,0 +1,66 @@
+// Communicator: a rank's way to the others. Collectives block the calling thread, which is the rank's communication thread; a
+// rank issues them in one order. Sums are in rank order, so the same bits come out on every rank and every run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/core/dtype.h"
+
+namespace trainer {
+
+/// Another rank failed, and this one was released from waiting for it.
+struct AbortedError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Communicator {
+ public:
+  /// The ranks that take part in a collective, prepared once.
+  class Group {
+   public:
+    virtual ~Group() = default;
+  };
+  struct Part {
+    int peer = 0;  ///< rank
+    void* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+  /// Members ascending, this rank among them. Every member asks for the group.
+  virtual std::unique_ptr<Group> group(const std::vector<int>& members) = 0;
+
+  /// data[i] = Σ over members of data[i]. dtype f32, bf16 (summed in f32) or f64.
+  virtual void all_reduce(Group& group, DType dtype, void* data, std::int64_t elements) = 0;
+  /// Member i of n gets the sum of everyone's slice i. `elements` counts the whole input, a multiple of n.
+  virtual void reduce_scatter(Group& group, DType dtype, const void* input, void* output, std::int64_t elements) = 0;
+  /// Slice i of the output is member i's input of `bytes` bytes. The input may be this member's slice of the output.
+  virtual void all_gather(Group& group, const void* input, void* output, std::int64_t bytes) = 0;
+  /// Everyone gets what the first member has.
+  virtual void broadcast(Group& group, void* data, std::int64_t bytes) = 0;
+  /// Sends and receives at once; parts between the same two ranks match in order.
+  virtual void exchange(std::span<const Part> sends, std::span<const Part> receives) = 0;
+  /// Returns when every rank of the world has called it. For the training loop, outside a program.
+  virtual void barrier() = 0;
+  /// Releases every rank that waits, now and later, by AbortedError with this reason.
+  virtual void abort(const std::string& reason) = 0;
+
+  /// Bytes this rank has sent so far, as a bandwidth-optimal ring would send them.
+  std::int64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+
+ protected:
+  std::atomic<std::int64_t> bytes_sent_{0};
+};
+
+/// The communicators of `world_size` ranks that are threads of this process. They share nothing but each other's memory.
+std::vector<std::unique_ptr<Communicator>> thread_communicators(int world_size);
+
+}  // namespace trainer

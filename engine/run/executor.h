@@ -1,0 +1,68 @@
+// Executor: a role of a plan on a device: one allocation, every kernel prepared, every address worked out. Running a program
+// allocates nothing, looks nothing up and formats nothing.
+// Device: what can load a plan. A backend is one Device and one Executor (cpu_device.cpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/run/communicator.h"
+
+namespace trainer {
+
+/// When an instruction ran: nanoseconds since the start of its program. 0, 0: not recorded.
+struct Span {
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
+/// The first value that is not finite, found by running a program again with every result looked at.
+struct NonFinite {
+  std::string node;   ///< "h.3.attn.core"
+  std::string value;  ///< name of the buffer it lies in
+  std::int64_t element = 0;
+  std::int32_t micro_batch = -1;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  /// Where CopyIn reads and CopyOut writes a field (Role::fields), from now on. Host memory of the caller's.
+  virtual void bind(std::string_view field, void* data) = 0;
+  /// Runs a program to its end. Every rank runs the same programs in the same order. Throws what a kernel or a rank threw.
+  virtual void run(std::string_view program) = 0;
+  /// Runs a program looking at every result; the state afterwards is that of a run. Nothing if all is finite on this rank.
+  virtual std::optional<NonFinite> find_non_finite(std::string_view program) = 0;
+
+  /// Bytes between host and the device's memory, outside a program: loading and saving.
+  virtual void write(const Region& region, const void* data) = 0;
+  virtual void read(const Region& region, void* data) const = 0;
+
+  /// Turns recording of times on; times(program)[i] belongs to instruction i of its last run.
+  virtual void record_times(bool on) = 0;
+  virtual std::span<const Span> times(std::string_view program) const = 0;
+
+  virtual std::int64_t allocated_bytes() const = 0;
+  virtual const Role& role() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string description() const = 0;
+  /// Loads rank `rank`'s role. `plan` and `communicator` outlive the executor. Called on the thread that will run it.
+  virtual std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) = 0;
+};
+
+/// A rank's share of this machine's processor: `threads` threads.
+std::unique_ptr<Device> cpu_device(int threads);
+
+}  // namespace trainer

@@ -1,0 +1,92 @@
+// Grouping of parameters, in the order in which the graph first reads them.
+#include "strategies/wrap.h"
+
+#include <unordered_map>
+
+namespace trainer::strategies {
+namespace {
+
+const std::string& name_at(const Graph& graph, const Parameter& parameter) { return graph.value(parameter.value).name; }
+
+// The node that reads a parameter first decides where it belongs.
+std::unordered_map<ValueId, const Node*> first_readers(const Graph& graph) {
+  std::unordered_map<ValueId, const Node*> readers;
+  for (const Node& node : graph.nodes)
+    for (ValueId input : node.inputs)
+      if (graph.value(input).kind == ValueKind::parameter) readers.try_emplace(input, &node);
+  return readers;
+}
+
+bool matches(std::string_view pattern, std::string_view text) {
+  if (pattern.empty()) return text.empty();
+  if (pattern.starts_with("**")) {
+    for (std::size_t skip = 0; skip <= text.size(); ++skip)
+      if (matches(pattern.substr(2), text.substr(skip))) return true;
+    return false;
+  }
+  if (pattern.front() == '*') {
+    for (std::size_t skip = 0; skip <= text.size(); ++skip) {
+      if (matches(pattern.substr(1), text.substr(skip))) return true;
+      if (skip < text.size() && text[skip] == '.') return false;
+    }
+    return false;
+  }
+  return !text.empty() && (pattern.front() == text.front()) && matches(pattern.substr(1), text.substr(1));
+}
+
+}  // namespace
+
+ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements) {
+  ParameterGroups groups;
+  std::int64_t elements = min_elements;
+  for (const Parameter& parameter : graph.parameters) {
+    if (elements >= min_elements) {
+      groups.emplace_back();
+      elements = 0;
+    }
+    groups.back().push_back(name_at(graph, parameter));
+    elements += graph.value(parameter.value).shape.elements();
+  }
+  return groups;
+}
+
+ParameterGroups wrap_by_block(const Graph& graph, const std::string& kind) {
+  const auto readers = first_readers(graph);
+  ParameterGroups groups;
+  std::int32_t current = -2;
+  bool any = false;
+  for (const Parameter& parameter : graph.parameters) {
+    const auto reader = readers.find(parameter.value);
+    std::int32_t block = reader == readers.end() ? kNone : reader->second->block;
+    if (block != kNone && graph.blocks[static_cast<std::size_t>(block)].kind != kind) block = kNone;
+    any = any || block != kNone;
+    if (block != current) groups.emplace_back();
+    current = block;
+    groups.back().push_back(name_at(graph, parameter));
+  }
+  return any ? groups : ParameterGroups{};
+}
+
+ParameterGroups wrap_by_names(const Graph& graph, const std::vector<std::string>& patterns, std::vector<std::string>& unmatched) {
+  const auto readers = first_readers(graph);
+  ParameterGroups groups(patterns.size() + 1);
+  for (const Parameter& parameter : graph.parameters) {
+    const auto reader = readers.find(parameter.value);
+    std::size_t group = patterns.size();
+    for (std::size_t i = 0; i < patterns.size() && group == patterns.size(); ++i)
+      if (reader != readers.end() && matches(patterns[i], reader->second->name)) group = i;
+    groups[group].push_back(name_at(graph, parameter));
+  }
+  for (std::size_t i = 0; i < patterns.size(); ++i)
+    if (groups[i].empty()) unmatched.push_back(patterns[i]);
+  std::erase_if(groups, [](const auto& group) { return group.empty(); });
+  return groups;
+}
+
+ParameterGroups wrap_all(const Graph& graph) {
+  ParameterGroups groups(1);
+  for (const Parameter& parameter : graph.parameters) groups[0].push_back(name_at(graph, parameter));
+  return groups;
+}
+
+}  // namespace trainer::strategies
