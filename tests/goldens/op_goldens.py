@@ -1,0 +1,264 @@
+"""Goldens of single ops: PyTorch's outputs and gradients in f64, written to ops.safetensors.
+
+The operands of a case are those of kernels/README.md in their order. Inputs and upstream gradients are exact in bf16, so
+that one file serves every dtype. The header's metadata `cases` is a JSON list of
+  {name, op, attributes, inputs, outputs, gradients}
+with counts of operands and the inputs that have a gradient; tensors are `<name>.in<i>`, `<name>.out<i>`,
+`<name>.dout` (upstream gradient of output 0; of a loss its seed) and `<name>.grad<i>`. An output that is not listed has no golden.
+"""
+
+import json
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+GENERATOR = torch.Generator()
+
+
+def normal(*shape, scale=1.0):
+    """f64 tensor whose values are exact in bf16."""
+    return (torch.randn(shape, generator=GENERATOR, dtype=torch.float64) * scale).to(torch.bfloat16).double()
+
+
+def integers(bound, *shape):
+    return torch.randint(0, bound, shape, generator=GENERATOR, dtype=torch.int32)
+
+
+class Cases:
+    def __init__(self):
+        self.tensors, self.list = {}, []
+
+    def _store(self, key, tensor):
+        if tensor.dtype == torch.float64 and tensor.numel() > 1 or key.endswith("dout"):
+            tensor = tensor.float()
+        self.tensors[key] = tensor.detach().contiguous()
+
+    def add(self, name, op, inputs, function, attributes=None, dout=None, gradients=True):
+        """`function(*inputs)` gives the outputs; gradients are those of output 0 in every f64 input."""
+        inputs = [t.clone().requires_grad_() if t.dtype == torch.float64 and gradients else t for t in inputs]
+        outputs = function(*inputs)
+        outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+        listed = {}
+        if gradients:
+            dout = normal(*outputs[0].shape) if dout is None else dout
+            wanted = [i for i, t in enumerate(inputs) if t.requires_grad]
+            got = torch.autograd.grad(outputs[0], [inputs[i] for i in wanted], dout.reshape(outputs[0].shape))
+            self._store(f"{name}.dout", dout)
+            listed = dict(zip(wanted, got))
+        for i, t in enumerate(inputs):
+            self._store(f"{name}.in{i}", t)
+        for i, t in enumerate(outputs):
+            self._store(f"{name}.out{i}", t)
+        for i, t in listed.items():
+            self._store(f"{name}.grad{i}", t)
+        self.list.append({"name": name, "op": op, "attributes": attributes or {}, "inputs": len(inputs), "outputs": len(outputs), "gradients": sorted(listed)})
+
+
+def embeddings(cases):
+    for name, shape, rows, dim in [("small", (2, 5), 7, 6), ("one", (1, 1), 1, 1), ("wide", (3, 11), 5, 33)]:
+        cases.add(f"embedding.{name}", "embedding", [integers(rows, *shape), normal(rows, dim)], lambda ids, w: F.embedding(ids.long(), w))
+    for name, rows, dim, seq in [("all", 5, 6, 5), ("part", 9, 17, 4), ("one", 3, 1, 1)]:
+        cases.add(f"positions.{name}", "positions", [normal(rows, dim)], lambda w: w[:seq].clone())
+
+
+def linears(cases):
+    shapes = [("odd", (3, 5), 7, True), ("rank3", (2, 3, 4), 6, True), ("plain", (5, 3), 2, False), ("in1", (4, 1), 3, True),
+              ("out1", (3, 6), 1, True), ("row1", (1, 9), 5, False), ("tiles", (37, 67), 49, True), ("deep", (18, 261), 19, False)]
+    for name, shape, out, bias in shapes:
+        inputs = [normal(*shape), normal(out, shape[-1], scale=0.5)] + ([normal(out)] if bias else [])
+        cases.add(f"linear.{name}", "linear", inputs, lambda x, w, b=None: F.linear(x, w, b), {"bias": bias})
+
+
+def norms(cases):
+    def layer(x, w, b=None, eps=1e-5):
+        mean = x.mean(-1)
+        rstd = (x.var(-1, unbiased=False) + eps).rsqrt()
+        return F.layer_norm(x, x.shape[-1:], w, b, eps), mean.reshape(-1), rstd.reshape(-1)
+
+    def rms(x, w, eps=1e-5):
+        rstd = (x.square().mean(-1) + eps).rsqrt()
+        return F.rms_norm(x, x.shape[-1:], w, eps), rstd.reshape(-1)
+
+    for name, shape, bias, eps in [("odd", (3, 5), True, 1e-5), ("rank3", (2, 3, 33), True, 1e-3), ("plain", (4, 16), False, 1e-5), ("dim1", (3, 1), True, 1e-5), ("row1", (1, 70), True, 1e-5)]:
+        weights = [normal(shape[-1])] + ([normal(shape[-1])] if bias else [])
+        x = normal(*shape, scale=2.0) + 1.0
+        x = x.to(torch.bfloat16).double()
+        cases.add(f"layer_norm.{name}", "layer_norm", [x] + weights, lambda x, w, b=None: layer(x, w, b, eps), {"bias": bias, "eps": eps})
+        if bias:
+            cases.add(f"rms_norm.{name}", "rms_norm", [x, weights[0]], lambda x, w: rms(x, w, eps), {"eps": eps})
+
+
+def rotate(x, theta):
+    """x [batch, heads, seq, head_dim]: halves turned by position · theta^(-2j / head_dim)."""
+    half = x.shape[-1] // 2
+    angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * theta ** (-2.0 * torch.arange(half, dtype=x.dtype) / x.shape[-1])
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+
+def attention(q, k, v, heads, kv_heads, causal, theta):
+    """q [batch, seq, heads·head_dim], k and v [batch, seq, kv_heads·head_dim] → o like q, lse [batch, heads, seq]."""
+    split = lambda t, n: t.reshape(t.shape[0], t.shape[1], n, -1).transpose(1, 2)
+    q, k, v = split(q, heads), split(k, kv_heads), split(v, kv_heads)
+    if theta:
+        q, k = rotate(q, theta), rotate(k, theta)
+    k, v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if causal:
+        seq = q.shape[2]
+        scores = scores.masked_fill(torch.ones(seq, seq, dtype=torch.bool).triu(1), -math.inf)
+    o = torch.softmax(scores, -1) @ v
+    return o.transpose(1, 2).flatten(2), torch.logsumexp(scores, -1)
+
+
+def attentions(cases):
+    # name, batch, seq, heads, kv_heads, head_dim, causal, packed, theta
+    for name, b, t, h, g, d, causal, packed, theta in [
+        ("packed", 2, 7, 3, 3, 5, True, True, 0.0), ("full", 2, 5, 2, 2, 3, False, True, 0.0), ("seq1", 1, 1, 2, 2, 4, True, True, 0.0),
+        ("head1", 1, 6, 1, 1, 1, True, False, 0.0), ("grouped", 2, 6, 4, 2, 6, True, False, 0.0), ("rope", 1, 9, 2, 1, 8, True, False, 10000.0),
+        ("rope_packed", 2, 5, 4, 2, 4, False, True, 500.0), ("long", 1, 67, 2, 2, 16, True, True, 0.0), ("long_rope", 1, 35, 4, 2, 8, True, False, 10000.0),
+    ]:
+        attributes = {"heads": h, "kv_heads": g, "causal": causal, "packed": packed, "rope_theta": theta}
+        if packed:
+            split = lambda x: x.split([h * d, g * d, g * d], -1)
+            cases.add(f"attention.{name}", "attention", [normal(b, t, (h + 2 * g) * d)], lambda x: attention(*split(x), h, g, causal, theta), attributes)
+        else:
+            inputs = [normal(b, t, h * d), normal(b, t, g * d), normal(b, t, g * d)]
+            cases.add(f"attention.{name}", "attention", inputs, lambda q, k, v: attention(q, k, v, h, g, causal, theta), attributes)
+
+
+def elementwise(cases):
+    functions = {"relu": F.relu, "silu": F.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+    for op, function in functions.items():
+        for name, shape, scale in [("odd", (3, 7), 1.0), ("one", (1,), 1.0), ("large", (5, 13), 20.0)]:
+            cases.add(f"{op}.{name}", op, [normal(*shape, scale=scale)], function)
+    for approximate in ("tanh", "none"):
+        for name, shape, scale in [("odd", (3, 7), 1.0), ("one", (1, 1), 1.0), ("large", (5, 13), 6.0)]:
+            cases.add(f"gelu.{approximate}_{name}", "gelu", [normal(*shape, scale=scale)], lambda x: F.gelu(x, approximate=approximate), {"approximate": approximate})
+    for op, function in [("add", torch.add), ("mul", torch.mul)]:
+        for name, a, b in [("same", (3, 5), (3, 5)), ("last", (2, 3, 7), (7,)), ("last2", (4, 3, 5), (3, 5)), ("one", (1, 1), (1,))]:
+            cases.add(f"{op}.{name}", op, [normal(*a), normal(*b)], function)
+
+
+def philox(key, stream, block):
+    """Philox-4x32-10 of engine/core/random.h: the four words of one block."""
+    mask = 0xFFFFFFFF
+    c = [block & mask, block >> 32, stream & mask, stream >> 32]
+    k = [key & mask, key >> 32]
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(p1 >> 32) ^ c[1] ^ k[0], p1 & mask, (p0 >> 32) ^ c[3] ^ k[1], p0 & mask]
+        k = [(k[0] + 0x9E3779B9) & mask, (k[1] + 0xBB67AE85) & mask]
+    return c
+
+
+def dropouts(cases):
+    for name, shape, p, step, key in [("odd", (3, 7), 0.5, 2, 0xFEDCBA9876543210), ("rank3", (2, 5, 3), 0.2, 1000000, 12345)]:
+        per_sample = math.prod(shape[1:])
+        keep = [philox(key, s, (step << 40) + e // 4)[e % 4] >= p * 2**32 for s in range(shape[0]) for e in range(per_sample)]
+        mask = torch.tensor(keep, dtype=torch.float64).reshape(shape) / (1 - p)
+        signed = key - (1 << 64) if key >> 63 else key
+        cases.add(f"dropout.{name}", "dropout", [normal(*shape), torch.tensor([step], dtype=torch.int32)], lambda x, _: x * mask, {"p": p, "key": signed})
+
+
+def convolutions(cases):
+    for name, n, cin, h, w, cout, k, stride, padding, bias in [
+        ("same", 2, 3, 5, 7, 4, 3, 1, 1, True), ("stride", 1, 2, 8, 7, 3, 3, 2, 0, True), ("point", 2, 5, 3, 3, 2, 1, 1, 0, False),
+        ("one", 1, 1, 1, 1, 1, 1, 1, 0, True), ("wide", 1, 17, 6, 5, 18, 5, 3, 2, False),
+    ]:
+        inputs = [normal(n, cin, h, w), normal(cout, cin, k, k, scale=0.5)] + ([normal(cout)] if bias else [])
+        cases.add(f"conv2d.{name}", "conv2d", inputs, lambda x, w, b=None: F.conv2d(x, w, b, stride, padding), {"stride": stride, "padding": padding, "bias": bias})
+    for name, shape, k, stride, padding in [("even", (2, 3, 4, 6), 2, 2, 0), ("odd", (1, 2, 7, 5), 3, 2, 1), ("overlap", (1, 1, 5, 5), 3, 1, 0), ("one", (1, 1, 1, 1), 1, 1, 0)]:
+        attributes = {"kernel": k, "stride": stride, "padding": padding}
+        distinct = torch.randperm(math.prod(shape), generator=GENERATOR).reshape(shape).double() / 8 - 3  # no ties
+
+        def max_pool(x):
+            y, index = F.max_pool2d(x, k, stride, padding, return_indices=True)
+            return y, index.int()
+
+        cases.add(f"max_pool2d.{name}", "max_pool2d", [distinct], max_pool, attributes)
+        cases.add(f"avg_pool2d.{name}", "avg_pool2d", [normal(*shape)], lambda x: F.avg_pool2d(x, k, stride, padding), attributes)
+
+
+def losses(cases):
+    for name, shape, ignored, smoothing, scale in [
+        ("plain", (4, 7), 0, 0.0, 1.0), ("ignored", (2, 5, 9), 4, 0.0, 1.0), ("smooth", (6, 5), 2, 0.1, 1.0), ("large", (5, 33), 1, 0.0, 20.0), ("class1", (3, 1), 0, 0.0, 1.0), ("none_left", (2, 4), 2, 0.0, 1.0),
+    ]:
+        targets = integers(shape[-1], *shape[:-1])
+        targets.view(-1)[torch.randperm(targets.numel(), generator=GENERATOR)[:ignored]] = -100
+        attributes = {"ignore_index": -100, "label_smoothing": smoothing}
+
+        def loss(x, t):
+            total = F.cross_entropy(x.reshape(-1, shape[-1]), t.reshape(-1).long(), reduction="sum", label_smoothing=smoothing)
+            return total.reshape(1), torch.logsumexp(x, -1).reshape(-1)
+
+        cases.add(f"cross_entropy.{name}", "cross_entropy", [normal(*shape, scale=scale), targets], loss, attributes, dout=torch.tensor([0.375], dtype=torch.float64))
+        logits = cases.tensors[f"cross_entropy.{name}.in0"].double()
+        counted = targets != -100
+        correct = ((logits.argmax(-1) == targets) & counted).sum().double().reshape(1)
+        ignore = {"ignore_index": -100}
+        cases.add(f"cross_entropy_count.{name}", "cross_entropy_count", [targets], lambda _: counted.sum().double().reshape(1), ignore, gradients=False)
+        cases.add(f"correct_count.{name}", "correct_count", [logits, targets], lambda *_: correct, ignore, gradients=False)
+    for name, shape in [("odd", (3, 5)), ("one", (1,)), ("rank1", (13,))]:
+        target = normal(*shape)
+        cases.add(f"mse.{name}", "mse", [normal(*shape), target.float()], lambda p, t: (p - t.detach().double()).square().sum().reshape(1), dout=torch.tensor([0.625], dtype=torch.float64))
+
+
+def optimizers(cases):
+    """One update each: master, gradient, states, lr, scalars (factor first), applied → master and states."""
+    n, decayed = 37, 20
+    lr, decay, factor = 0.0078125, 0.125, 0.5  # exact in f32
+    weight_decay = torch.cat([torch.full((decayed,), decay), torch.zeros(n - decayed)]).double()
+    scalars = torch.tensor([factor, 1.0, 0.0, 0.0], dtype=torch.float32)
+    control = lambda step: [torch.tensor([lr], dtype=torch.float32), scalars, torch.tensor([step], dtype=torch.int32)]
+
+    def adam(step):
+        def update(w, g, m, v, *_):
+            p = torch.nn.Parameter(w * (1 - lr * weight_decay))
+            p.grad = g * factor
+            optimizer = torch.optim.Adam([p], lr=lr, betas=(0.875, 0.96875), eps=1e-6)
+            optimizer.state[p] = {"step": torch.tensor(float(step - 1)), "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
+            optimizer.step()
+            return p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"]
+        return update
+
+    for op in ("adam", "adamw"):
+        for name, step in [("first", 1), ("later", 17)]:
+            states = [torch.zeros(n).double(), torch.zeros(n).double()] if step == 1 else [normal(n, scale=0.1), normal(n, scale=0.1).square().to(torch.bfloat16).double()]
+            attributes = {"beta1": 0.875, "beta2": 0.96875, "eps": 1e-6, "weight_decay": decay, "decay_elements": decayed, "working": False}
+            cases.add(f"{op}.{name}", op, [normal(n), normal(n)] + states + control(step), adam(step), attributes, gradients=False)
+
+    def lion(w, g, m, *_):
+        g, w = g * factor, w * (1 - lr * weight_decay)
+        return w - lr * torch.sign(0.875 * m + 0.125 * g), 0.96875 * m + 0.03125 * g
+
+    cases.add("lion.later", "lion", [normal(n), normal(n), normal(n)] + control(3), lion,
+              {"beta1": 0.875, "beta2": 0.96875, "weight_decay": decay, "decay_elements": decayed, "working": False}, gradients=False)
+
+    def sgd(momentum, nesterov):
+        def update(w, g, *rest):
+            p = torch.nn.Parameter(w * (1 - lr * weight_decay))
+            p.grad = g * factor
+            optimizer = torch.optim.SGD([p], lr=lr, momentum=momentum, nesterov=nesterov)
+            if momentum:
+                optimizer.state[p]["momentum_buffer"] = rest[0].clone()
+            optimizer.step()
+            return (p.detach(), optimizer.state[p]["momentum_buffer"]) if momentum else p.detach()
+        return update
+
+    for name, momentum, nesterov in [("plain", 0.0, False), ("momentum", 0.875, False), ("nesterov", 0.875, True)]:
+        states = [normal(n)] if momentum else []
+        cases.add(f"sgd.{name}", "sgd", [normal(n), normal(n)] + states + control(2), sgd(momentum, nesterov),
+                  {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay, "decay_elements": decayed, "has_momentum": bool(momentum), "working": False}, gradients=False)
+
+
+def make(path, save_file):
+    GENERATOR.manual_seed(20)
+    cases = Cases()
+    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers):
+        part(cases)
+    arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
+    save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})
+    return len(cases.list)
