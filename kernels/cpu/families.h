@@ -14,4 +14,13 @@ using Prepared = std::unique_ptr<Kernel>;
 // kernels/fill.h: zero, cast.
 Prepared prepare_zero(const Signature& signature, const Context& context);
 
+// kernels/linear.h, kernels/pack_weight.h: matrix products.
+Prepared prepare_linear(const Signature& signature, const Context& context);
+Prepared prepare_linear_grad_input(const Signature& signature, const Context& context);
+Prepared prepare_linear_grad_weight(const Signature& signature, const Context& context);
+Prepared prepare_pack_weight(const Signature& signature, const Context& context);
+std::int64_t linear_workspace(const Signature& signature, const Context& context);
+Layout linear_weight_layout(const Signature& signature, int operand);
+std::int64_t packed_weight_bytes(const TensorDesc& weight);
+
 }  // namespace trainer::kernels::cpu

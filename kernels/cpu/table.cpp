@@ -23,7 +23,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
   switch (s.op) {
     case Op::embedding: return no_kernel_yet(s);
     case Op::positions: return no_kernel_yet(s);
-    case Op::linear: return no_kernel_yet(s);
+    case Op::linear: return prepare_linear(s, c);
     case Op::layer_norm: return no_kernel_yet(s);
     case Op::rms_norm: return no_kernel_yet(s);
     case Op::attention: return no_kernel_yet(s);
@@ -44,8 +44,8 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::mse: return no_kernel_yet(s);
     case Op::embedding_grad: return no_kernel_yet(s);
     case Op::positions_grad: return no_kernel_yet(s);
-    case Op::linear_grad_input: return no_kernel_yet(s);
-    case Op::linear_grad_weight: return no_kernel_yet(s);
+    case Op::linear_grad_input: return prepare_linear_grad_input(s, c);
+    case Op::linear_grad_weight: return prepare_linear_grad_weight(s, c);
     case Op::layer_norm_grad: return no_kernel_yet(s);
     case Op::rms_norm_grad: return no_kernel_yet(s);
     case Op::attention_grad: return no_kernel_yet(s);
@@ -66,7 +66,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::correct_count: return no_kernel_yet(s);
     case Op::zero: return prepare_zero(s, c);
     case Op::cast: return no_kernel_yet(s);
-    case Op::pack_weight: return no_kernel_yet(s);
+    case Op::pack_weight: return prepare_pack_weight(s, c);
     case Op::loss_seed: return no_kernel_yet(s);
     case Op::sum_squares: return no_kernel_yet(s);
     case Op::update_scalars: return no_kernel_yet(s);
@@ -78,18 +78,17 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
   fail_check("op", __FILE__, __LINE__, "an op outside the enum");
 }
 
-Layout CpuTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }
+Layout CpuTarget::preferred_layout(const Signature& s, int index) const { return linear_weight_layout(s, index); }
 
 std::int64_t CpuTarget::bytes(const TensorDesc& tensor) const {
-  CHECK(tensor.layout == Layout::row_major, "no packed layout yet");
-  return tensor.bytes();
+  return tensor.layout == Layout::row_major ? tensor.bytes() : packed_weight_bytes(tensor);
 }
 
 std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
   switch (s.op) {
     case Op::embedding: return 0;
     case Op::positions: return 0;
-    case Op::linear: return 0;
+    case Op::linear: return linear_workspace(s, context_);
     case Op::layer_norm: return 0;
     case Op::rms_norm: return 0;
     case Op::attention: return 0;
@@ -110,8 +109,8 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::mse: return 0;
     case Op::embedding_grad: return 0;
     case Op::positions_grad: return 0;
-    case Op::linear_grad_input: return 0;
-    case Op::linear_grad_weight: return 0;
+    case Op::linear_grad_input: return linear_workspace(s, context_);
+    case Op::linear_grad_weight: return linear_workspace(s, context_);
     case Op::layer_norm_grad: return 0;
     case Op::rms_norm_grad: return 0;
     case Op::attention_grad: return 0;

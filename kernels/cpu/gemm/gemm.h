@@ -1,0 +1,20 @@
+// Gemm: products of bf16 matrices with sums in f32, the core of the bf16 linear ops. The order of the additions
+// depends on k alone: a result depends neither on the number of threads nor on the other sizes.
+#pragma once
+
+#include "kernels/cpu/gemm/packed.h"
+#include "kernels/cpu/gemm/problem.h"
+#include "kernels/cpu/isa.h"
+
+namespace trainer::kernels::cpu::gemm {
+
+/// Packs a matrix (packed.h) on a team of `threads`.
+void pack(const Packing& packing, Isa isa, int threads);
+
+/// Bytes of workspace that `run` needs; a multiple of 64. Looks at sizes and orders only.
+std::int64_t workspace_bytes(const Problem& problem, Isa isa, int threads);
+
+/// Runs on a team of `threads`. REQUIRES: workspace_bytes at `workspace`, 64-byte aligned.
+void run(const Problem& problem, Isa isa, int threads, void* workspace);
+
+}  // namespace trainer::kernels::cpu::gemm

@@ -1,0 +1,37 @@
+// Problem: one matrix product C[m, n] = A[m, k] · B[k, n], C row-major. Plain data: the sources that are compiled for
+// several instruction sets include it.
+#pragma once
+
+#include <cstdint>
+
+namespace trainer::kernels::cpu::gemm {
+
+/// Columns of a strip of B: two AMX tiles, two AVX-512 vectors.
+inline constexpr std::int64_t kStrip = 32;
+
+/// How the elements of an operand lie. A: `rows` has a(i, p) = a[i·lda + p], `columns` a[p·lda + i]. B: `rows` has
+/// b(p, j) = b[p·ldb + j], `columns` b[j·ldb + p], `strips` (bf16 only) is as packed.h says, ldb unused.
+enum class Order : std::uint8_t { rows, columns, strips };
+
+struct Problem {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool inputs_are_f32 = false;  ///< A, B and bias; else bf16
+  const void* a = nullptr;
+  std::int64_t lda = 0;
+  Order a_order = Order::rows;
+  const void* b = nullptr;
+  std::int64_t ldb = 0;
+  Order b_order = Order::strips;
+  void* c = nullptr;
+  std::int64_t ldc = 0;
+  bool c_is_f32 = false;       ///< else bf16
+  bool accumulate = false;     ///< C += instead of C =
+  const void* bias = nullptr;  ///< [n], added to every row; or null
+};
+
+/// What one part of a team computes: rows [row, row_end) of the strips [strip, strip_end) of C.
+struct Part {
+  std::int64_t row = 0, row_end = 0, strip = 0, strip_end = 0;
+};
+
+}  // namespace trainer::kernels::cpu::gemm
