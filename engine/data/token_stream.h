@@ -1,0 +1,38 @@
+// TokenStream: a corpus as one long run of ids, any part of which can be asked for. Ids are made from the mapped
+// bytes when asked, so a corpus takes no memory beyond the page cache. Any number of threads may read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/files.h"
+#include "engine/data/tokenizer.h"
+
+namespace trainer::data {
+
+class TokenStream {
+ public:
+  virtual ~TokenStream() = default;
+  virtual std::int64_t num_tokens() const = 0;
+  /// Ids [first, first + count). Raises DataError at a bad one. REQUIRES: they are in [0, num_tokens()).
+  virtual void read(std::int64_t first, std::int64_t count, std::int32_t* out) const = 0;
+};
+
+std::shared_ptr<const TokenStream> bytes_stream(const std::vector<std::string>& paths);
+
+/// Text under the chars tokenizer. One pass over the text finds its alphabet, unless `tokenizer` is given: then the
+/// pass checks that the text has no other characters. Text of more than one byte a character gets an index, of the
+/// place of every 1024th.
+struct CharsText {
+  std::shared_ptr<const TokenStream> stream;
+  std::shared_ptr<const CharsTokenizer> tokenizer;
+};
+CharsText chars_stream(const std::vector<std::string>& paths, std::shared_ptr<const CharsTokenizer> tokenizer = nullptr);
+
+/// Flat files of little-endian ids of `id_bytes` (2 or 4) bytes, joined. An id of `id_limit` or more is a DataError
+/// with file and offset when it is read; 0 allows all that fit i32.
+std::shared_ptr<const TokenStream> flat_stream(const std::vector<std::string>& paths, int id_bytes, std::int64_t id_limit);
+
+}  // namespace trainer::data

@@ -1,0 +1,95 @@
+// Tokenizers.
+#include "engine/data/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/core/check.h"
+#include "engine/core/error.h"
+#include "engine/data/utf8.h"
+
+namespace trainer::data {
+namespace {
+
+void check_id(std::int32_t id, std::int64_t vocab_size) {
+  if (id >= 0 && id < vocab_size) return;
+  throw DataError("token id " + std::to_string(id) + " is outside of the vocabulary of " + std::to_string(vocab_size));
+}
+
+}  // namespace
+
+std::vector<std::int32_t> BytesTokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size());
+  for (char byte : text) ids.push_back(static_cast<std::uint8_t>(byte));
+  return ids;
+}
+
+std::string BytesTokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (std::int32_t id : ids) {
+    check_id(id, vocab_size());
+    text += static_cast<char>(id);
+  }
+  return text;
+}
+
+std::string BytesTokenizer::json() const { return R"({"tokenizer":"bytes"})"; }
+
+CharsTokenizer::CharsTokenizer(std::vector<char32_t> alphabet) : alphabet_(std::move(alphabet)) {
+  if (!alphabet_.empty()) ids_.assign(alphabet_.back() + 1, -1);
+  for (std::size_t i = 0; i < alphabet_.size(); ++i) {
+    CHECK(i == 0 || alphabet_[i - 1] < alphabet_[i], "an alphabet ascends");
+    ids_[alphabet_[i]] = static_cast<std::int32_t>(i);
+  }
+}
+
+std::vector<std::int32_t> CharsTokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t offset = at;
+    const char32_t character = next_code_point(text, at);
+    if (character == kNotUtf8) throw DataError("offset " + std::to_string(offset) + ": the text is not UTF-8");
+    const std::int32_t id = id_of(character);
+    if (id < 0) {
+      throw DataError("offset " + std::to_string(offset) + ": the character " + name_of_code_point(character) +
+                      " is not in the alphabet of the training text");
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+std::string CharsTokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (std::int32_t id : ids) {
+    check_id(id, vocab_size());
+    append_utf8(text, alphabet_[static_cast<std::size_t>(id)]);
+  }
+  return text;
+}
+
+std::string CharsTokenizer::json() const {
+  std::string alphabet;
+  for (char32_t character : alphabet_) append_utf8(alphabet, character);
+  return nlohmann::ordered_json{{"tokenizer", "chars"}, {"alphabet", alphabet}}.dump();
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view json) {
+  const auto state = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const std::string name = state.is_object() ? state.value("tokenizer", nlohmann::json()).dump() : "";
+  if (name == "\"bytes\"") return std::make_unique<BytesTokenizer>();
+  if (name != "\"chars\"" || !state.contains("alphabet") || !state["alphabet"].is_string()) {
+    throw DataError("not a tokenizer's state: " + std::string(json.substr(0, 80)));
+  }
+  const std::string text = state["alphabet"].get<std::string>();
+  std::vector<char32_t> alphabet;
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t character = next_code_point(text, at);
+    if (character == kNotUtf8 || (!alphabet.empty() && alphabet.back() >= character))
+      throw DataError("a tokenizer's alphabet is malformed");
+    alphabet.push_back(character);
+  }
+  return std::make_unique<CharsTokenizer>(std::move(alphabet));
+}
+
+}  // namespace trainer::data

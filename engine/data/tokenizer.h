@@ -1,0 +1,59 @@
+// Tokenizers: text to ids and back. What a tokenizer learned from its text goes into the checkpoint as JSON, so
+// that a model can be sampled without the text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer::data {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::int64_t vocab_size() const = 0;
+  /// Raises DataError, with the offset in `text`, at what has no id.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  /// Raises DataError for an id outside of the vocabulary.
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  /// Its state; make_tokenizer takes it back.
+  virtual std::string json() const = 0;
+};
+
+/// Ids are the bytes, 0 to 255.
+class BytesTokenizer final : public Tokenizer {
+ public:
+  std::int64_t vocab_size() const override { return 256; }
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string json() const override;
+};
+
+/// Ids are the indices of characters in a sorted alphabet. A character is a Unicode code point of the UTF-8 text;
+/// text that is not UTF-8 has none, and wants the bytes tokenizer.
+class CharsTokenizer final : public Tokenizer {
+ public:
+  /// REQUIRES: `alphabet` ascends.
+  explicit CharsTokenizer(std::vector<char32_t> alphabet);
+
+  std::int64_t vocab_size() const override { return static_cast<std::int64_t>(alphabet_.size()); }
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string json() const override;
+
+  /// The id of a character, or -1.
+  std::int32_t id_of(char32_t character) const { return character < ids_.size() ? ids_[character] : -1; }
+
+ private:
+  std::vector<char32_t> alphabet_;
+  std::vector<std::int32_t> ids_;  // by code point
+};
+
+/// From what json() gave. Raises DataError if it is none of that.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view json);
+
+}  // namespace trainer::data

@@ -1,0 +1,21 @@
+// UTF-8, strictly as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace trainer::data {
+
+inline constexpr char32_t kNumCodePoints = 0x110000;
+inline constexpr char32_t kNotUtf8 = 0xFFFFFFFF;
+
+/// The code point at `at`, which moves behind it; kNotUtf8, without moving, if there is none. REQUIRES: at < text.size().
+char32_t next_code_point(std::string_view text, std::size_t& at);
+
+void append_utf8(std::string& text, char32_t code_point);
+
+/// As `U+00E9`.
+std::string name_of_code_point(char32_t code_point);
+
+}  // namespace trainer::data

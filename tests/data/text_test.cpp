@@ -1,0 +1,245 @@
+// Files, tokenizers and windows, against the definitions of the job file's data section.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/data/data.h"
+#include "engine/data/files.h"
+#include "engine/data/token_stream.h"
+#include "engine/data/utf8.h"
+#include "tests/temporary.h"
+
+namespace trainer::data {
+namespace {
+
+using tests::contains;
+using tests::message_of;
+using tests::TemporaryFolder;
+using Ids = std::vector<std::int32_t>;
+
+struct Window {
+  Ids tokens, targets;
+};
+
+Window window(const Dataset& dataset, std::int64_t sample) {
+  const auto seq_len = static_cast<std::size_t>(dataset.fields()[0].shape[0]);
+  Window window{Ids(seq_len), Ids(seq_len)};
+  std::byte* out[] = {reinterpret_cast<std::byte*>(window.tokens.data()), reinterpret_cast<std::byte*>(window.targets.data())};
+  dataset.read(sample, out);
+  return window;
+}
+
+Ids all_of(const TokenStream& stream) {
+  Ids ids(static_cast<std::size_t>(stream.num_tokens()));
+  stream.read(0, stream.num_tokens(), ids.data());
+  return ids;
+}
+
+DataJob text_spec(std::vector<std::string> train, trainer::Tokenizer tokenizer, std::int64_t seq_len) {
+  DataJob spec;
+  spec.train.paths = std::move(train);
+  spec.tokenizer = tokenizer;
+  spec.seq_len = seq_len;
+  return spec;
+}
+
+std::string flat(const std::vector<std::uint32_t>& ids, std::size_t bytes) {
+  std::string text;
+  for (std::uint32_t id : ids) text.append(reinterpret_cast<const char*>(&id), bytes);  // little-endian machines
+  return text;
+}
+
+TEST_CASE("files of a list are in sorted path order, each once") {
+  TemporaryFolder folder;
+  const std::string b = folder.write("b.txt", "B"), a = folder.write("a.txt", "A");
+  CHECK(expand_paths({b, a, folder.path("*.txt")}) == std::vector<std::string>{a, b});
+}
+
+TEST_CASE("wildcards match within a name, ** any depth, and neither hidden names") {
+  TemporaryFolder folder;
+  const std::string top = folder.write("x.h", ""), deep = folder.write("one/two/y.h", ""), other = folder.write("one/z.c", "");
+  folder.write(".hidden.h", "");
+  folder.write(".git/w.h", "");
+  std::filesystem::create_directory_symlink(folder.path(), folder.path("one/loop"));
+  CHECK(expand_paths({folder.path("**")}) == std::vector<std::string>{deep, other, top});
+  CHECK(expand_paths({folder.path("**/*.h")}) == std::vector<std::string>{deep, top});
+  CHECK(expand_paths({folder.path("*/?.c")}) == std::vector<std::string>{other});
+  CHECK(expand_paths({folder.path("[a-x].h")}) == std::vector<std::string>{top});
+  CHECK(expand_paths({folder.path("one/**/y.h")}) == std::vector<std::string>{deep});
+}
+
+TEST_CASE("a missing file, a pattern without a match and a folder are data errors that name the path") {
+  TemporaryFolder folder;
+  for (const char* name : {"gone.txt", "*.none", "gone/**", ""}) {
+    const std::string path = folder.path(name);
+    CHECK(contains(message_of<DataError>([&] { expand_paths({path}); }), path + ": "));
+  }
+}
+
+TEST_CASE("bytes of joined files are ids, across file boundaries and empty files") {
+  TemporaryFolder folder;
+  const auto stream = bytes_stream({folder.write("a", "ab"), folder.write("b", ""),
+                                    folder.write("c",
+                                                 "\xFF"
+                                                 "d"),
+                                    folder.write("d", "")});
+  CHECK(all_of(*stream) == Ids{'a', 'b', 0xFF, 'd'});
+  Ids middle(2);
+  stream->read(1, 2, middle.data());
+  CHECK(middle == Ids{'b', 0xFF});
+}
+
+TEST_CASE("files large enough to be mapped read like small ones") {
+  TemporaryFolder folder;
+  std::string large(std::size_t{3} << 20, '\0');
+  for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 251);
+  const auto stream = bytes_stream({folder.write("a", "x"), folder.write("b", large), folder.write("c", "y")});
+  const Ids ids = all_of(*stream);
+  REQUIRE(ids.size() == large.size() + 2);
+  bool same = ids.front() == 'x' && ids.back() == 'y';
+  for (std::size_t i = 0; i < large.size(); ++i) same = same && ids[i + 1] == static_cast<std::uint8_t>(large[i]);
+  CHECK(same);
+}
+
+TEST_CASE("sample i has ids from i * seq_len and targets one later, and there are (n - 1) / seq_len") {
+  TemporaryFolder folder;
+  for (const auto& [text, samples] : {std::pair<std::string, int>{"abcdefgh", 2}, {"abcdefg", 2}, {"abcdef", 1}, {"abcd", 1}}) {
+    const Data data = open_data(text_spec({folder.write("t", text)}, trainer::Tokenizer::bytes, 3), {});
+    CHECK(data.train->num_samples() == samples);
+    CHECK(data.val == nullptr);
+  }
+  const Data data = open_data(text_spec({folder.write("t", "abcdefg")}, trainer::Tokenizer::bytes, 3), {});
+  CHECK(window(*data.train, 1).tokens == Ids{'d', 'e', 'f'});
+  CHECK(window(*data.train, 1).targets == Ids{'e', 'f', 'g'});
+}
+
+TEST_CASE("text shorter than one sample is a data error that names its file") {
+  TemporaryFolder folder;
+  const std::string path = folder.write("t", "abc");
+  CHECK(contains(message_of<DataError>([&] { open_data(text_spec({path}, trainer::Tokenizer::bytes, 3), {}); }),
+                 path + ": the training part has no sample"));
+}
+
+TEST_CASE("the validation part is the contiguous last part") {
+  TemporaryFolder folder;
+  DataJob spec = text_spec({folder.write("t", "0123456789abcdefghij")}, trainer::Tokenizer::bytes, 1);
+  spec.val = 0.1;  // 18 ids train, 2 validate
+  const Data data = open_data(spec, {});
+  CHECK(data.train->num_samples() == 17);
+  CHECK(window(*data.train, 16).targets == Ids{'h'});
+  CHECK(data.val->num_samples() == 1);
+  CHECK(window(*data.val, 0).tokens == Ids{'i'});
+  CHECK(window(*data.val, 0).targets == Ids{'j'});
+}
+
+TEST_CASE("a fraction that divides is not lost to rounding") {
+  TemporaryFolder folder;
+  for (int tenths = 1; tenths < 10; ++tenths) {
+    DataJob spec = text_spec({folder.write("t", std::string(1000, 'x'))}, trainer::Tokenizer::bytes, 1);
+    spec.val = tenths / 10.0;
+    const Data data = open_data(spec, {});
+    CHECK(data.train->num_samples() == 1000 - 100 * tenths - 1);
+    CHECK(data.val->num_samples() == 100 * tenths - 1);
+  }
+}
+
+TEST_CASE("chars are the sorted distinct code points of all the training text") {
+  TemporaryFolder folder;
+  const std::vector<std::string> paths{folder.write("a", "héllo"), folder.write("b", "€😀h")};
+  const CharsText text = chars_stream(paths);
+  CHECK(text.tokenizer->vocab_size() == 6);
+  CHECK(text.tokenizer->decode(Ids{0, 1, 2, 3, 4, 5}) == "hloé€😀");
+}
+
+TEST_CASE("chars of mixed widths are found at every place") {
+  TemporaryFolder folder;
+  std::string text;
+  std::vector<char32_t> expected;
+  for (int i = 0; i < 5000; ++i) {
+    const char32_t character = i % 7 == 0 ? 0x4E00 + i % 300 : i % 11 == 0 ? 0x1F600 + i % 20 : i % 5 == 0 ? 0xE9 : 'a' + i % 26;
+    append_utf8(text, character);
+    expected.push_back(character);
+  }
+  const CharsText chars = chars_stream({folder.write("a", text.substr(0, 0)), folder.write("b", text), folder.write("c", text)});
+  REQUIRE(chars.stream->num_tokens() == 10000);
+  for (std::int64_t first : {0, 1, 1023, 1024, 1025, 2047, 4990, 4999, 5000, 6024, 9990}) {
+    Ids ids(10);
+    chars.stream->read(first, 10, ids.data());
+    for (std::int64_t i = 0; i < 10; ++i) {
+      CHECK(ids[static_cast<std::size_t>(i)] == chars.tokenizer->id_of(expected[static_cast<std::size_t>((first + i) % 5000)]));
+    }
+  }
+}
+
+TEST_CASE("text that is not UTF-8 has no chars, and the error names file and offset") {
+  TemporaryFolder folder;
+  // Cut off, lone continuation, overlong, surrogate, beyond U+10FFFF.
+  for (const char* bad : {"ab\xC3", "ab\x80", "ab\xC0\xAF", "ab\xE0\x80\xAF", "ab\xED\xA0\x80", "ab\xF4\x90\x80\x80", "ab\xFF"}) {
+    const std::string path = folder.write("t", bad);
+    CHECK(contains(message_of<DataError>([&] { chars_stream({path}); }), path + ": offset 2: "));
+  }
+}
+
+TEST_CASE("validation text with a character that training has not is an error with file and offset") {
+  TemporaryFolder folder;
+  DataJob spec = text_spec({folder.write("train", "abcabc")}, trainer::Tokenizer::chars, 2);
+  const std::string val = folder.write("val", "abcx");
+  spec.val = DataFiles{{val}, {}, {}};
+  CHECK(contains(message_of<DataError>([&] { open_data(spec, {}); }), val + ": offset 3: the character U+0078"));
+  spec.val = DataFiles{{folder.write("val", "cba")}, {}, {}};
+  CHECK(window(*open_data(spec, {}).val, 0).tokens == Ids{2, 1});
+}
+
+TEST_CASE("a text's vocabulary larger than the model's is an error") {
+  TemporaryFolder folder;
+  const DataJob spec = text_spec({folder.write("t", "abcd")}, trainer::Tokenizer::chars, 2);
+  CHECK_NOTHROW(open_data(spec, {DType::i32, 4}));
+  CHECK_THROWS_AS(open_data(spec, {DType::i32, 3}), DataError);
+}
+
+TEST_CASE("tokenizers come back from their JSON and undo themselves") {
+  TemporaryFolder folder;
+  const std::string text = std::string("na\xC3\xAFve \"quoted\"\n") + '\0' + "\x7F";
+  const auto chars = chars_stream({folder.write("t", text)}).tokenizer;
+  const auto again = make_tokenizer(chars->json());
+  CHECK(again->json() == chars->json());
+  CHECK(again->encode(text) == chars->encode(text));
+  CHECK(again->decode(again->encode(text)) == text);
+  const auto bytes = make_tokenizer(BytesTokenizer().json());
+  CHECK(bytes->vocab_size() == 256);
+  CHECK(bytes->decode(bytes->encode("\xFF\x00z")) == "\xFF\x00z");
+  CHECK(contains(message_of<DataError>([&] { again->encode("naz"); }), "offset 2: the character U+007A"));
+  CHECK_THROWS_AS(again->decode(Ids{99}), DataError);
+  for (const char* bad :
+       {"", "{}", "[]", "{\"tokenizer\":\"chars\"}", "{\"tokenizer\":\"chars\",\"alphabet\":\"ba\"}", "{\"tokenizer\":7}"}) {
+    CHECK_THROWS_AS(make_tokenizer(bad), DataError);
+  }
+}
+
+TEST_CASE("flat ids of two and four bytes are joined, and one beyond the limit is named by file and offset") {
+  TemporaryFolder folder;
+  for (int bytes : {2, 4}) {
+    const std::string a = folder.write("a.bin", flat({1, 50000, 3}, static_cast<std::size_t>(bytes)));
+    const std::string b = folder.write("b.bin", flat({65535, 7}, static_cast<std::size_t>(bytes)));
+    CHECK(all_of(*flat_stream({a, b}, bytes, 0)) == Ids{1, 50000, 3, 65535, 7});
+    CHECK(all_of(*flat_stream({a, b}, bytes, 65536)) == Ids{1, 50000, 3, 65535, 7});
+    const auto limited = flat_stream({a, b}, bytes, 65535);
+    Ids ids(5);
+    limited->read(0, 3, ids.data());
+    CHECK(contains(message_of<DataError>([&] { limited->read(0, 5, ids.data()); }), b + ": offset 0: token id 65535"));
+  }
+  const std::string large = folder.write("large.bin", flat({0, 0x80000000u}, 4));
+  CHECK_THROWS_AS(all_of(*flat_stream({large}, 4, 0)), DataError);
+}
+
+TEST_CASE("a flat file that ends inside an id names the offset") {
+  TemporaryFolder folder;
+  const std::string path = folder.write("a.bin", "12345");
+  CHECK(contains(message_of<DataError>([&] { flat_stream({path}, 4, 0); }), path + ": offset 4: ends inside an id"));
+}
+
+}  // namespace
+}  // namespace trainer::data
