@@ -1,0 +1,99 @@
+// Checkpoints of a run: directories `<dir>/step-00000500/` of a manifest and safetensors files.
+//
+// Invariant: a directory of that name is whole, or was damaged later; never half written. A save fills
+// `<dir>/.step-00000500.tmp` (every file, then the manifest, each synced), renames it, syncs `<dir>`, and only then
+// removes what `keep` no longer wants. So a run killed at any moment leaves the checkpoints it had before.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/tensor_store.h"
+
+namespace trainer::checkpoint {
+
+struct CheckpointPath {
+  std::int64_t step = 0;
+  std::string path;
+};
+
+/// The checkpoints in `dir`, by falling step, whole or not; none if there is no such directory.
+std::vector<CheckpointPath> list_checkpoints(const std::string& dir);
+
+/// Reads every byte of a checkpoint and says, per damaged file, what is wrong, as "path: …"; empty if it is whole.
+std::vector<std::string> verify(const std::string& path);
+
+/// An opened checkpoint.
+struct Checkpoint {
+  std::string path;
+  Manifest manifest;
+  TensorStore tensors;
+};
+
+/// Opens without checksums of the files (the manifest's own is checked). Raises DataError if it does not fit together.
+Checkpoint open_checkpoint(const std::string& path);
+
+struct NewestWhole {
+  std::optional<Checkpoint> checkpoint;  ///< nothing if there is no whole one
+  std::vector<std::string> damaged;      ///< what verify() said of the newer ones that were passed over
+};
+
+/// Verifies from the newest on, until one is whole.
+NewestWhole newest_whole(const std::string& dir);
+
+// ---- Writing. Every rank writes its own files, then rank 0 commits. Ranks are threads or processes that share the
+// file system; the caller puts a barrier after begin() and one before commit(). ----
+
+/// One file of one rank: some pieces of global tensors.
+class FileWriter {
+ public:
+  struct Entry {
+    TensorInfo tensor;
+    Range range;
+  };
+
+  /// Creates `name` (as model.safetensors, optimizer-00001-of-00004.safetensors) in the unfinished checkpoint of `step`.
+  FileWriter(const std::string& dir, std::int64_t step, const std::string& name, std::vector<Entry> entries);
+
+  /// The order in which write() wants them: by falling element size, else as given.
+  const std::vector<Entry>& order() const { return entries_; }
+  /// Appends `count` elements to the entry whose turn it is; an entry may come in any number of parts.
+  void write(const Entry& entry, const void* data, std::int64_t count);
+  /// Waits until the file is on the disk, and leaves its record for commit().
+  void finish();
+
+ private:
+  std::string directory_, name_;
+  std::vector<Entry> entries_;
+  SafetensorsWriter writer_;
+};
+
+/// File names by the layout of section 7: `model.safetensors` for one owner, else `model-00001-of-00004.safetensors`.
+std::string file_name(const std::string& stem, int owner, int num_owners);
+
+/// Rank 0's hold on a directory of checkpoints that a run writes to.
+class Store {
+ public:
+  /// Makes the directory, refuses (IoError) one that another run holds, and clears what killed runs left behind.
+  explicit Store(std::string dir);
+
+  const std::string& dir() const { return dir_; }
+  /// Starts the unfinished checkpoint of `step`, empty.
+  void begin(std::int64_t step);
+  /// Makes the checkpoint of all files finished since begin(): checks that their pieces cover every tensor once,
+  /// writes the manifest, renames, replaces one of the same step. Then, of the checkpoints up to `step`, all but the
+  /// `keep` newest are removed (0 keeps all); later ones, of a run that was resumed before them, stay. `metadata` is
+  /// JSON. Returns its path.
+  std::string commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata, int keep);
+
+ private:
+  std::string dir_;
+  Descriptor lock_;
+};
+
+}  // namespace trainer::checkpoint

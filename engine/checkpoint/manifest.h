@@ -1,0 +1,80 @@
+// Manifest: what a checkpoint holds, written last into its directory. It lists every file with size and checksum,
+// every global tensor with the pieces it is cut into, the step, the plan's hash and free-form metadata, and ends
+// with its own checksum, over all bytes before it. So whatever changed after the write is found and named.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/dtype.h"
+#include "engine/core/shape.h"
+
+namespace trainer::checkpoint {
+
+inline constexpr const char* kManifestName = "manifest.json";
+
+/// A tensor by its global name and shape, however it is cut. Names are unique over model and optimizer.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+
+  friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
+};
+
+/// Elements [first, last) of the flat (row-major) global tensor.
+struct Range {
+  std::int64_t first = 0, last = 0;
+
+  std::int64_t size() const { return last - first; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+struct FileInfo {
+  std::string name;  ///< within the checkpoint's directory
+  std::int64_t bytes = 0;
+  std::string checksum;
+
+  friend bool operator==(const FileInfo&, const FileInfo&) = default;
+};
+
+struct Piece {
+  Range range;
+  std::size_t file = 0;  ///< index into Manifest::files
+
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+struct StoredTensor {
+  TensorInfo info;
+  std::vector<Piece> pieces;  ///< by range; together exactly [0, elements)
+
+  friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  std::string plan_hash;
+  std::string metadata = "{}";  ///< one JSON value, as text
+  std::vector<FileInfo> files;
+  std::vector<StoredTensor> tensors;
+
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+
+/// The name under which a file holds a piece: the tensor's own if the piece is all of it (it then has the tensor's
+/// shape), else `name[first:last]` (it then is flat).
+std::string piece_key(const TensorInfo& tensor, Range range);
+
+/// Sorts each tensor's pieces. Raises DataError, naming `path`, unless they cover it exactly once, names are unique
+/// and files exist.
+void check_complete(Manifest& manifest, const std::string& path);
+
+std::string print_manifest(const Manifest& manifest);
+/// Raises DataError, naming `path` and the offset, unless `text` is, to the bit, what print_manifest made;
+/// whether it is complete is check_complete's matter.
+Manifest parse_manifest(std::string_view text, const std::string& path);
+
+}  // namespace trainer::checkpoint
