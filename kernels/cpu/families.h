@@ -23,4 +23,10 @@ std::int64_t linear_workspace(const Signature& signature, const Context& context
 Layout linear_weight_layout(const Signature& signature, int operand);
 std::int64_t packed_weight_bytes(const TensorDesc& weight);
 
+// kernels/attention.h
+Prepared prepare_attention(const Signature& signature, const Context& context);
+Prepared prepare_attention_grad(const Signature& signature, const Context& context);
+std::int64_t attention_workspace(const Signature& signature, const Context& context);
+std::int64_t attention_grad_workspace(const Signature& signature, const Context& context);
+
 }  // namespace trainer::kernels::cpu

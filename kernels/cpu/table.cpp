@@ -26,7 +26,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::linear: return prepare_linear(s, c);
     case Op::layer_norm: return no_kernel_yet(s);
     case Op::rms_norm: return no_kernel_yet(s);
-    case Op::attention: return no_kernel_yet(s);
+    case Op::attention: return prepare_attention(s, c);
     case Op::gelu:
     case Op::relu:
     case Op::silu:
@@ -48,7 +48,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::linear_grad_weight: return prepare_linear_grad_weight(s, c);
     case Op::layer_norm_grad: return no_kernel_yet(s);
     case Op::rms_norm_grad: return no_kernel_yet(s);
-    case Op::attention_grad: return no_kernel_yet(s);
+    case Op::attention_grad: return prepare_attention_grad(s, c);
     case Op::gelu_grad:
     case Op::relu_grad:
     case Op::silu_grad:
@@ -91,7 +91,7 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::linear: return linear_workspace(s, context_);
     case Op::layer_norm: return 0;
     case Op::rms_norm: return 0;
-    case Op::attention: return 0;
+    case Op::attention: return attention_workspace(s, context_);
     case Op::gelu: return 0;
     case Op::relu: return 0;
     case Op::silu: return 0;
@@ -113,7 +113,7 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::linear_grad_weight: return linear_workspace(s, context_);
     case Op::layer_norm_grad: return 0;
     case Op::rms_norm_grad: return 0;
-    case Op::attention_grad: return 0;
+    case Op::attention_grad: return attention_grad_workspace(s, context_);
     case Op::gelu_grad: return 0;
     case Op::relu_grad: return 0;
     case Op::silu_grad: return 0;

@@ -1,0 +1,176 @@
+// attention and attention_grad: checks, RoPE's table, and the cut of the work over threads.
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/make_kernel.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainer::kernels::cpu {
+namespace {
+
+using Loops = void (*)(const AttentionSizes&, const AttentionOperands&, std::int64_t, std::int64_t, float*);
+
+bool is_packed(const Signature& s) { return s.attributes.flag("packed"); }
+
+void expect(const Signature& s, int operand, DType dtype, const Shape& shape) {
+  const TensorDesc& is = s.operands[static_cast<std::size_t>(operand)];
+  CHECK(is.dtype == dtype && is.shape == shape && is.layout == Layout::row_major,
+        describe(s) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " + shape.str());
+}
+
+/// The sizes of a signature whose q (or qkv) is operand `q`. Raises Bug where the operands do not fit together.
+AttentionSizes sizes_of(const Signature& s, int q) {
+  AttentionSizes sizes;
+  sizes.bf16 = expect_compute_dtype(s, q);
+  const Shape& shape = s.operands[static_cast<std::size_t>(q)].shape;
+  CHECK(shape.rank() == 3, describe(s) + ": q is not [batch, seq, heads * head_dim]");
+  sizes.heads = s.attributes.integer("heads");
+  sizes.kv_heads = s.attributes.integer("kv_heads", sizes.heads);
+  CHECK(sizes.heads > 0 && sizes.kv_heads > 0 && sizes.heads % sizes.kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
+  const std::int64_t row_heads = is_packed(s) ? sizes.heads + 2 * sizes.kv_heads : sizes.heads;
+  sizes.batch = shape[0];
+  sizes.seq = shape[1];
+  sizes.head_dim = shape[2] / row_heads;
+  CHECK(sizes.head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
+  sizes.causal = s.attributes.flag("causal");
+  sizes.q_stride = shape[2];
+  sizes.kv_stride = is_packed(s) ? shape[2] : sizes.kv_heads * sizes.head_dim;
+  return sizes;
+}
+
+/// Checks operands [first, …): q, k, v or qkv.
+void expect_qkv(const Signature& s, const AttentionSizes& sizes, int first) {
+  const DType dtype = sizes.bf16 ? DType::bf16 : DType::f32;
+  expect(s, first, dtype, Shape{sizes.batch, sizes.seq, sizes.q_stride});
+  for (int i = 1; i < 3 && !is_packed(s); ++i) expect(s, first + i, dtype, Shape{sizes.batch, sizes.seq, sizes.kv_stride});
+}
+
+/// Checks o and lse, or do.
+void expect_o(const Signature& s, const AttentionSizes& sizes, int operand) {
+  expect(s, operand, sizes.bf16 ? DType::bf16 : DType::f32, Shape{sizes.batch, sizes.seq, sizes.heads * sizes.head_dim});
+}
+void expect_lse(const Signature& s, const AttentionSizes& sizes, int operand) {
+  expect(s, operand, DType::f32, Shape{sizes.batch, sizes.heads, sizes.seq});
+}
+
+/// The table AttentionSizes::rotation speaks of; empty without RoPE.
+std::vector<float> rotation_table(const Signature& s, const AttentionSizes& sizes) {
+  const double theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0.0;
+  if (theta == 0.0) return {};
+  CHECK(theta > 0 && sizes.head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
+  const std::int64_t half = sizes.head_dim / 2;
+  std::vector<float> table(static_cast<std::size_t>(sizes.seq * sizes.head_dim));
+  for (std::int64_t j = 0; j < half; ++j) {
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(sizes.head_dim));
+    for (std::int64_t i = 0; i < sizes.seq; ++i) {
+      float* row = table.data() + i * sizes.head_dim;
+      row[j] = static_cast<float>(std::cos(static_cast<double>(i) * frequency));
+      row[half + j] = static_cast<float>(std::sin(static_cast<double>(i) * frequency));
+    }
+  }
+  return table;
+}
+
+/// `p` moved by `elements` of c.
+void* advance(const AttentionSizes& sizes, void* p, std::int64_t elements) {
+  return static_cast<char*>(p) + elements * (sizes.bf16 ? 2 : 4);
+}
+
+/// Addresses of q, k and v from operands [first, …), packed or not.
+struct Three {
+  void *q, *k, *v;
+};
+Three three_of(const AttentionSizes& sizes, bool packed, const Call& call, int first) {
+  void* q = operand<void>(call, first);
+  if (!packed) return {q, operand<void>(call, first + 1), operand<void>(call, first + 2)};
+  return {q, advance(sizes, q, sizes.heads * sizes.head_dim), advance(sizes, q, (sizes.heads + sizes.kv_heads) * sizes.head_dim)};
+}
+
+/// Where part `part` of `parts` begins in the list of query blocks, each weighed by the blocks of keys it sees.
+std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
+  const std::int64_t blocks = s.query_blocks(), heads = s.batch * s.heads;
+  const std::int64_t per_head = s.causal ? blocks * (blocks + 1) / 2 : blocks * blocks;
+  const std::int64_t goal = heads * per_head / parts * part + heads * per_head % parts * part / parts;
+  const std::int64_t rest = goal % per_head;
+  std::int64_t block = 0;
+  for (std::int64_t before = 0; before < rest; ++block) before += s.causal ? block + 1 : blocks;
+  return goal / per_head * blocks + block;
+}
+
+int forward_threads(const AttentionSizes& s, int threads) {
+  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.heads * s.query_blocks()));
+}
+int backward_threads(const AttentionSizes& s, int threads) {
+  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.kv_heads));
+}
+
+}  // namespace
+
+std::int64_t attention_workspace(const Signature& signature, const Context& context) {
+  const AttentionSizes s = sizes_of(signature, 0);
+  return forward_threads(s, context.threads) * forward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t attention_grad_workspace(const Signature& signature, const Context& context) {
+  const AttentionSizes s = sizes_of(signature, 1);
+  return backward_threads(s, context.threads) * backward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+}
+
+Prepared prepare_attention(const Signature& signature, const Context& context) {
+  AttentionSizes sizes = sizes_of(signature, 0);
+  const bool packed = is_packed(signature);
+  const int o = packed ? 1 : 3;
+  expect_operands(signature, static_cast<std::size_t>(o) + 2);
+  expect_qkv(signature, sizes, 0);
+  expect_o(signature, sizes, o);
+  expect_lse(signature, sizes, o + 1);
+  const Loops loops = CHOOSE_BY_ISA(context.isa, attention_forward);
+  const int threads = forward_threads(sizes, context.threads);
+  return make_kernel([=, table = rotation_table(signature, sizes)](const Call& call) mutable {
+    sizes.rotation = table.empty() ? nullptr : table.data();
+    const Three in = three_of(sizes, packed, call, 0);
+    AttentionOperands at;
+    at.q = in.q, at.k = in.k, at.v = in.v;
+    at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
+    float* scratch = static_cast<float*>(call.workspace);
+    parallel(threads, [&](int part, int parts) {
+      loops(sizes, at, first_query_block(sizes, part, parts), first_query_block(sizes, part + 1, parts),
+            scratch + part * forward_scratch(sizes));
+    });
+  });
+}
+
+Prepared prepare_attention_grad(const Signature& signature, const Context& context) {
+  AttentionSizes sizes = sizes_of(signature, 1);
+  const bool packed = is_packed(signature);
+  const int o = packed ? 2 : 4;
+  expect_operands(signature, packed ? 5 : 9);
+  expect_o(signature, sizes, 0);
+  expect_qkv(signature, sizes, 1);
+  expect_o(signature, sizes, o);
+  expect_lse(signature, sizes, o + 1);
+  expect_qkv(signature, sizes, o + 2);
+  const Loops loops = CHOOSE_BY_ISA(context.isa, attention_backward);
+  const int threads = backward_threads(sizes, context.threads);
+  return make_kernel([=, table = rotation_table(signature, sizes)](const Call& call) mutable {
+    sizes.rotation = table.empty() ? nullptr : table.data();
+    const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
+    AttentionOperands at;
+    at.d_o = operand<void>(call, 0), at.q = in.q, at.k = in.k, at.v = in.v;
+    at.o = operand<void>(call, o), at.lse = operand<float>(call, o + 1);
+    at.dq = out.q, at.dk = out.k, at.dv = out.v;
+    float* scratch = static_cast<float*>(call.workspace);
+    parallel(threads, [&](int part, int parts) {
+      const Range items = partition(sizes.batch * sizes.kv_heads, part, parts);
+      loops(sizes, at, items.begin, items.end, scratch + part * backward_scratch(sizes));
+    });
+  });
+}
+
+}  // namespace trainer::kernels::cpu

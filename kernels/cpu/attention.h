@@ -1,0 +1,68 @@
+// What preparation of attention hands to its loops: sizes, addresses and scratch memory of a thread. The loops are in
+// attention_forward_loops.cpp and attention_backward_loops.cpp, compiled once for each instruction set.
+//
+// All arithmetic is f32: bf16 is widened where a head's rows are packed, so that both dtypes share one set of loops.
+// (vdpbf16ps was tried in its place: on Sapphire Rapids it issues every second cycle, half the rate of f32 FMAs.)
+#pragma once
+
+#include <cstdint>
+
+namespace trainer::kernels::cpu {
+
+/// Queries and keys are worked on in blocks of this many; rows of scratch are padded to it.
+inline constexpr std::int64_t kAttentionBlock = 64;
+
+// Members are always inlined, as in bf16.h: loops of different instruction sets include this.
+struct AttentionSizes {
+  std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool causal = true;
+  bool bf16 = false;
+  std::int64_t q_stride = 0;   ///< elements from one token's q to the next token's; also of dq
+  std::int64_t kv_stride = 0;  ///< the same for k and v, dk and dv
+  /// [seq][head_dim]: the cosines of a position's head_dim/2 angles, then their sines; null without RoPE.
+  const float* rotation = nullptr;
+
+  [[gnu::always_inline]] constexpr std::int64_t group() const { return heads / kv_heads; }
+  [[gnu::always_inline]] constexpr std::int64_t query_blocks() const { return (seq + kAttentionBlock - 1) / kAttentionBlock; }
+  [[gnu::always_inline]] constexpr std::int64_t padded_seq() const { return query_blocks() * kAttentionBlock; }
+  /// Floats of a row in scratch: whole vectors of every instruction set.
+  [[gnu::always_inline]] constexpr std::int64_t padded_dim() const { return (head_dim + 15) / 16 * 16; }
+};
+
+/// Addresses of one run; elements of q, k, v, o and their gradients are f32 or bf16 as AttentionSizes says.
+struct AttentionOperands {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  const float* lse = nullptr;  ///< backward only
+  const void *d_o = nullptr, *o = nullptr;
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  void* o_out = nullptr;  ///< forward only
+  float* lse_out = nullptr;
+};
+
+/// Floats of scratch that one thread needs.
+[[gnu::always_inline]] constexpr std::int64_t forward_scratch(const AttentionSizes& s) {
+  return 2 * s.padded_seq() * s.padded_dim()     // k, v
+         + 2 * kAttentionBlock * s.padded_dim()  // q transposed, o
+         + kAttentionBlock * kAttentionBlock     // p
+         + 3 * kAttentionBlock;                  // largest score, sum, correction
+}
+[[gnu::always_inline]] constexpr std::int64_t backward_scratch(const AttentionSizes& s) {
+  return 4 * s.padded_seq() * s.padded_dim()      // k, v, dk, dv
+         + 5 * kAttentionBlock * s.padded_dim()   // q, do, both transposed, dq
+         + 2 * kAttentionBlock * kAttentionBlock  // p, ds
+         + 2 * kAttentionBlock;                   // lse, delta
+}
+
+#define DECLARE_ATTENTION_LOOPS(isa)                                                                                              \
+  namespace isa {                                                                                                                 \
+  void attention_forward(const AttentionSizes&, const AttentionOperands&, std::int64_t begin, std::int64_t end, float* scratch);  \
+  void attention_backward(const AttentionSizes&, const AttentionOperands&, std::int64_t begin, std::int64_t end, float* scratch); \
+  }
+
+/// attention_forward: blocks of queries [begin, end) of the list ordered by (batch, kv head, query head, block).
+/// attention_backward: items [begin, end) of the list ordered by (batch, kv head).
+DECLARE_ATTENTION_LOOPS(portable)
+DECLARE_ATTENTION_LOOPS(avx2)
+DECLARE_ATTENTION_LOOPS(avx512)
+
+}  // namespace trainer::kernels::cpu
