@@ -11,7 +11,7 @@ constexpr std::array<std::pair<std::string_view, std::unique_ptr<DataStrategy> (
     {"ddp", make_ddp},
 }};
 
-constexpr std::array<std::pair<std::string_view, PipelineSchedule>, 1> kPipeline{{
+constexpr std::array<std::pair<std::string_view, ScheduleFunction>, 1> kPipeline{{
     {"single_stage", single_stage},
 }};
 
@@ -29,7 +29,7 @@ std::vector<std::string_view> data_strategy_names() {
   return names;
 }
 
-PipelineSchedule pipeline_schedule(std::string_view name) {
+ScheduleFunction pipeline_schedule(std::string_view name) {
   for (const auto& [known, schedule] : kPipeline)
     if (known == name) return schedule;
   return nullptr;

@@ -16,7 +16,7 @@ std::unique_ptr<DataStrategy> data_strategy(std::string_view name);
 std::vector<std::string_view> data_strategy_names();
 
 /// The pipeline schedule of that name, or null.
-PipelineSchedule pipeline_schedule(std::string_view name);
+ScheduleFunction pipeline_schedule(std::string_view name);
 
 // What data_strategy chooses from.
 std::unique_ptr<DataStrategy> make_ddp();

@@ -18,7 +18,9 @@ inline constexpr Switch kIsa{"TRAINER_ISA", "lowers the instruction set of CPU k
 
 inline constexpr Switch kPoison{"TRAINER_POISON", "1 fills scratch memory with NaN before every program, so that a read of what was never written shows"};
 
-inline constexpr std::array kSwitches{kIsa, kPoison};
+inline constexpr Switch kThreads{"TRAINER_THREADS", "threads of this machine that the ranks share, in place of the number of cores"};
+
+inline constexpr std::array kSwitches{kIsa, kPoison, kThreads};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);

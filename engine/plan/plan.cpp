@@ -38,9 +38,20 @@ std::string_view name_of(Stream stream) {
 }
 
 const Program* Role::program(std::string_view program_name) const {
-  for (const Program& program : programs)
-    if (program.name == program_name) return &program;
-  return nullptr;
+  const std::int32_t index = program_index(program_name);
+  return index < 0 ? nullptr : &programs[static_cast<std::size_t>(index)];
+}
+
+std::int32_t Role::program_index(std::string_view program_name) const {
+  for (std::size_t i = 0; i < programs.size(); ++i)
+    if (programs[i].name == program_name) return static_cast<std::int32_t>(i);
+  return -1;
+}
+
+std::int32_t Role::field_index(std::string_view field_name) const {
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    if (fields[i].name == field_name) return static_cast<std::int32_t>(i);
+  return -1;
 }
 
 const Role& Plan::role_of(int rank) const {

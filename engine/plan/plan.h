@@ -99,6 +99,9 @@ struct Role {
   const Buffer& buffer(BufferId id) const { return buffers[static_cast<std::size_t>(id)]; }
   const std::string& name(NameId id) const { return names[static_cast<std::size_t>(id)]; }
   const Program* program(std::string_view program_name) const;
+  /// Index in `programs` or `fields`, or -1.
+  std::int32_t program_index(std::string_view program_name) const;
+  std::int32_t field_index(std::string_view field_name) const;
   std::int64_t address(const Region& region) const { return buffer(region.buffer).offset + region.offset; }
 };
 

@@ -48,6 +48,6 @@ struct Action {
 };
 
 /// The order of actions of every stage, for (stages, virtual stages, micro-batches).
-using PipelineSchedule = std::vector<std::vector<Action>> (*)(int stages, int virtual_stages, int micro_batches);
+using ScheduleFunction = std::vector<std::vector<Action>> (*)(int stages, int virtual_stages, int micro_batches);
 
 }  // namespace trainer

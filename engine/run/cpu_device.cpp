@@ -84,17 +84,10 @@ class CpuExecutor final : public Executor {
     communication_.join();
   }
 
-  void bind(std::string_view field, void* data) override {
-    for (std::size_t i = 0; i < fields_.size(); ++i)
-      if (role_.fields[i].name == field) {
-        fields_[i] = static_cast<std::byte*>(data);
-        return;
-      }
-    CHECK(false, "the plan has no field " + std::string(field));
-  }
+  void bind(std::int32_t field, void* data) override { fields_.at(static_cast<std::size_t>(field)) = static_cast<std::byte*>(data); }
 
-  void run(std::string_view name) override {
-    PreparedProgram& program = find(name);
+  void run(std::int32_t index) override {
+    PreparedProgram& program = programs_.at(static_cast<std::size_t>(index));
     poison();
     start(program);
     try {
@@ -110,8 +103,8 @@ class CpuExecutor final : public Executor {
     finish(program);
   }
 
-  std::optional<NonFinite> find_non_finite(std::string_view name) override {
-    PreparedProgram& program = find(name);
+  std::optional<NonFinite> find_non_finite(std::int32_t index) override {
+    PreparedProgram& program = programs_.at(static_cast<std::size_t>(index));
     std::optional<NonFinite> found;
     start(program);
     try {
@@ -132,7 +125,7 @@ class CpuExecutor final : public Executor {
   void write(const Region& region, const void* data) override { std::memcpy(address(region), data, static_cast<std::size_t>(region.bytes)); }
   void read(const Region& region, void* data) const override { std::memcpy(data, address(region), static_cast<std::size_t>(region.bytes)); }
   void record_times(bool on) override { recording_ = on; }
-  std::span<const Span> times(std::string_view name) const override { return const_cast<CpuExecutor*>(this)->find(name).times; }
+  std::span<const Span> times(std::int32_t index) const override { return programs_.at(static_cast<std::size_t>(index)).times; }
   std::int64_t allocated_bytes() const override { return role_.total_bytes; }
   const Role& role() const override { return role_; }
 
@@ -171,13 +164,6 @@ class CpuExecutor final : public Executor {
     std::unique_ptr<Communicator::Group>& slot = groups_[axes.mask];
     if (!slot) slot = communicator_.group(plan_.mesh.group(communicator_.rank(), axes));
     return slot.get();
-  }
-
-  PreparedProgram& find(std::string_view name) {
-    for (PreparedProgram& program : programs_)
-      if (program.program->name == name) return program;
-    CHECK(false, "the plan has no program " + std::string(name));
-    return programs_.front();
   }
 
   // ---- Running ----
@@ -375,7 +361,7 @@ class CpuExecutor final : public Executor {
   std::thread communication_;
 };
 
-class CpuDevice final : public Device {
+class CpuDevice final : public DeviceBackend {
  public:
   explicit CpuDevice(int threads) : context_{kernels::cpu::detect_isa(), threads} {}
   std::string description() const override {
@@ -391,6 +377,6 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+std::unique_ptr<DeviceBackend> cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
 
 }  // namespace trainer

@@ -1,6 +1,6 @@
 // Executor: a role of a plan on a device: one allocation, every kernel prepared, every address worked out. Running a program
 // allocates nothing, looks nothing up and formats nothing.
-// Device: what can load a plan. A backend is one Device and one Executor (cpu_device.cpp).
+// DeviceBackend: what can load a plan. A backend is one DeviceBackend and one Executor (cpu_device.cpp).
 #pragma once
 
 #include <cstddef>
@@ -35,12 +35,13 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Where CopyIn reads and CopyOut writes a field (Role::fields), from now on. Host memory of the caller's.
-  virtual void bind(std::string_view field, void* data) = 0;
-  /// Runs a program to its end. Every rank runs the same programs in the same order. Throws what a kernel or a rank threw.
-  virtual void run(std::string_view program) = 0;
+  /// Where CopyIn reads and CopyOut writes field `field` of Role::fields, from now on. Host memory of the caller's.
+  virtual void bind(std::int32_t field, void* data) = 0;
+  /// Runs program `program` of Role::programs to its end. Every rank runs the same programs in the same order. Throws what a
+  /// kernel threw, or AbortedError where another rank failed.
+  virtual void run(std::int32_t program) = 0;
   /// Runs a program looking at every result; the state afterwards is that of a run. Nothing if all is finite on this rank.
-  virtual std::optional<NonFinite> find_non_finite(std::string_view program) = 0;
+  virtual std::optional<NonFinite> find_non_finite(std::int32_t program) = 0;
 
   /// Bytes between host and the device's memory, outside a program: loading and saving.
   virtual void write(const Region& region, const void* data) = 0;
@@ -48,21 +49,21 @@ class Executor {
 
   /// Turns recording of times on; times(program)[i] belongs to instruction i of its last run.
   virtual void record_times(bool on) = 0;
-  virtual std::span<const Span> times(std::string_view program) const = 0;
+  virtual std::span<const Span> times(std::int32_t program) const = 0;
 
   virtual std::int64_t allocated_bytes() const = 0;
   virtual const Role& role() const = 0;
 };
 
-class Device {
+class DeviceBackend {
  public:
-  virtual ~Device() = default;
+  virtual ~DeviceBackend() = default;
   virtual std::string description() const = 0;
   /// Loads rank `rank`'s role. `plan` and `communicator` outlive the executor. Called on the thread that will run it.
   virtual std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) = 0;
 };
 
 /// A rank's share of this machine's processor: `threads` threads.
-std::unique_ptr<Device> cpu_device(int threads);
+std::unique_ptr<DeviceBackend> cpu_device(int threads);
 
 }  // namespace trainer

@@ -1,0 +1,277 @@
+// The order of decisions: world, mesh, batch, graphs, units, assembly. With `micro: auto` the largest micro-batch that fits.
+#include "engine/compile/compile.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/build/build.h"
+#include "engine/core/check.h"
+#include "engine/core/environment.h"
+#include "engine/job/supported.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/assemble.h"
+#include "strategies/strategies.h"
+#include "strategies/wrap.h"
+
+namespace trainer {
+namespace {
+
+[[noreturn]] void fail(const LoadedJob& loaded, std::string_view path, const std::string& message) { throw JobError({loaded.at(path, message)}); }
+
+Mesh mesh_of(const Job& job) {
+  Mesh mesh;
+  mesh.sizes[static_cast<std::size_t>(Axis::replicate)] = world_size_of(job);
+  return mesh;
+}
+
+// The divisors of `number`, ascending.
+std::vector<std::int64_t> divisors(std::int64_t number) {
+  std::vector<std::int64_t> small, large;
+  for (std::int64_t d = 1; d * d <= number; ++d) {
+    if (number % d != 0) continue;
+    small.push_back(d);
+    if (d != number / d) large.push_back(number / d);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+// The candidates for the micro-batch, the most wanted first.
+std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks) {
+  const BatchJob& batch = loaded.job.train.batch;
+  if (batch.global % data_ranks != 0) {
+    const std::int64_t below = batch.global / data_ranks * data_ranks;
+    fail(loaded, "train.batch.global",
+         fmt::format("{} samples do not divide over {} data ranks; the nearest that do are {}{}", batch.global, data_ranks, below > 0 ? fmt::format("{} and ", below) : "",
+                     below + data_ranks));
+  }
+  const std::int64_t per_rank = batch.global / data_ranks;
+  std::vector<std::int64_t> sizes = divisors(per_rank);
+  if (batch.micro) {
+    if (per_rank % *batch.micro != 0) {
+      const auto above = std::upper_bound(sizes.begin(), sizes.end(), *batch.micro);
+      std::string nearest = above == sizes.begin() ? "" : std::to_string(*std::prev(above));
+      if (above != sizes.end()) nearest += (nearest.empty() ? "" : " and ") + std::to_string(*above);
+      fail(loaded, "train.batch.micro",
+           fmt::format("a rank's {} samples do not divide into micro-batches of {}; the nearest that do are {}", per_rank, *batch.micro, nearest));
+    }
+    sizes = {*batch.micro};
+  }
+  std::vector<BatchShape> result;
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) result.push_back({batch.global, *size, static_cast<int>(per_rank / *size), data_ranks});
+  return result;
+}
+
+OptimizerSpec optimizer_spec(const OptimizerJob& job) {
+  OptimizerSpec spec;
+  spec.decay_all = job.decay == Decay::all;
+  spec.attributes.set("weight_decay", job.weight_decay);
+  switch (job.name) {
+    case OptimizerName::sgd:
+      spec.op = Op::sgd;
+      spec.attributes.set("momentum", job.momentum);
+      spec.attributes.set("nesterov", job.nesterov);
+      spec.attributes.set("has_momentum", job.momentum != 0);
+      if (job.momentum != 0) spec.state_names = {"momentum_buffer"};
+      return spec;
+    case OptimizerName::lion:
+      spec.op = Op::lion;
+      spec.state_names = {"exp_avg"};
+      break;
+    case OptimizerName::adam:
+    case OptimizerName::adamw:
+      spec.op = job.name == OptimizerName::adam ? Op::adam : Op::adamw;
+      spec.attributes.set("eps", job.eps);
+      spec.state_names = {"exp_avg", "exp_avg_sq"};
+      break;
+  }
+  spec.attributes.set("beta1", job.betas[0]);
+  spec.attributes.set("beta2", job.betas[1]);
+  return spec;
+}
+
+RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
+  RecomputePolicy policy;
+  switch (job.mode) {
+    case CheckpointingMode::none: break;
+    case CheckpointingMode::full: policy.mode = RecomputePolicy::Mode::full; break;
+    case CheckpointingMode::selective: policy.mode = RecomputePolicy::Mode::selective; break;
+    case CheckpointingMode::every_n:
+      policy.mode = RecomputePolicy::Mode::every_n;
+      policy.every = job.every;
+      break;
+    case CheckpointingMode::automatic: CHECK(false, "activation_checkpointing auto is refused before"); break;
+  }
+  return policy;
+}
+
+strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph) {
+  const StrategyJob& strategy = loaded.job.strategy;
+  const WrapJob& wrap = strategy.wrap;
+  switch (wrap.policy) {
+    case WrapPolicy::none: return strategies::wrap_all(graph);
+    case WrapPolicy::size: return strategies::wrap_by_size(graph, wrap.min_params);
+    case WrapPolicy::transformer: {
+      strategies::ParameterGroups groups = strategies::wrap_by_block(graph, wrap.block);
+      if (groups.empty()) fail(loaded, "strategy.wrap.block", "the graph has no block of kind " + wrap.block);
+      return groups;
+    }
+    case WrapPolicy::names: {
+      std::vector<std::string> unmatched;
+      strategies::ParameterGroups groups = strategies::wrap_by_names(graph, wrap.names, unmatched);
+      if (!unmatched.empty()) fail(loaded, "strategy.wrap.names", "no node with parameters matches " + unmatched.front());
+      return groups;
+    }
+    case WrapPolicy::automatic: break;
+  }
+  const double bytes = strategy.data.bucket_mb * 1024 * 1024;
+  return strategies::wrap_by_size(graph, std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / size_of(loaded.job.precision.reduce)));
+}
+
+class Compilation {
+ public:
+  Compilation(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose)
+      : loaded_(loaded), job_(loaded.job), hardware_(hardware), purpose_(purpose), tree_(graph_tree(loaded)) {}
+
+  CompiledJob run() {
+    const std::vector<Diagnostic> refused = unsupported(loaded_);
+    if (!refused.empty()) throw JobError(refused);
+    mesh_ = purpose_ == Purpose::train ? mesh_of(job_) : Mesh{};
+    const std::unique_ptr<DataStrategy> data = strategies::data_strategy("ddp");
+    std::vector<BatchShape> candidates = purpose_ == Purpose::sample ? std::vector<BatchShape>{{1, 1, 1, 1}} : batches(loaded_, mesh_.data_size());
+    CompiledJob best;
+    for (const BatchShape& batch : candidates) {
+      best = assemble_with(batch, *data);
+      if (best.fits) break;
+    }
+    best.data_kind = data->name();
+    best.strategy_why = job_.strategy.automatic ? (mesh_.world_size() == 1 ? "one rank: nothing to share" : "every rank holds the whole model: the simplest that fits")
+                                                : "the job asks for it";
+    return best;
+  }
+
+ private:
+  BuildOptions build_options(const BatchShape& batch, BuildOptions::Mode mode) const {
+    BuildOptions options;
+    options.batch = batch.micro;
+    options.compute = job_.precision.compute;
+    options.seed = job_.seed;
+    options.mode = mode;
+    options.field_shapes = field_shapes(job_.data);
+    return options;
+  }
+
+  static std::map<std::string, Shape> field_shapes(const DataJob& data) {
+    switch (data.format) {
+      case DataFormat::text:
+      case DataFormat::tokens: return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
+      case DataFormat::table: return {{"features", {}}, {"targets", {}}};
+      case DataFormat::idx: return {{"images", {}}, {"targets", {}}};
+    }
+    return {};
+  }
+
+  Graph read(const BatchShape& batch, BuildOptions::Mode mode) const { return read_graph(tree_, job_.model.with, build_options(batch, mode)); }
+
+  // Along a data axis the batch is cut and everything else whole; gradients come out as partial sums.
+  void place_batch(Graph& graph) const {
+    for (Axis axis : {Axis::replicate, Axis::shard}) {
+      if (mesh_.size(axis) == 1) continue;
+      std::map<ValueId, Placement> given;
+      for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
+      for (const Parameter& parameter : graph.parameters) given[parameter.value] = Placement::replicate();
+      place(graph, axis, given);
+    }
+  }
+
+  CompiledJob assemble_with(const BatchShape& batch, const DataStrategy& data) const {
+    AssembleOptions options;
+    Graph train, evaluate, sample;
+    if (purpose_ == Purpose::train) {
+      train = read(batch, BuildOptions::Mode::train);
+      differentiate(train, job_.precision.reduce);
+      recompute(train, recompute_policy(job_.activation_checkpointing));
+      place_batch(train);
+      options.train = &train;
+    }
+    if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval)) {
+      evaluate = read(batch, BuildOptions::Mode::evaluate);
+      place_batch(evaluate);
+      options.evaluate = &evaluate;
+    }
+    if (purpose_ == Purpose::sample) {
+      sample = read(batch, BuildOptions::Mode::sample);
+      if (sample.logits == kNone) fail(loaded_, "model.graph", "sampling needs an output named logits");
+      options.sample = &sample;
+    }
+    const Graph& any = options.train != nullptr ? train : options.evaluate != nullptr ? evaluate : sample;
+
+    options.mesh = mesh_;
+    options.units = units_of(loaded_, any);
+    options.reduce = job_.precision.reduce;
+    options.compute = job_.precision.compute;
+    options.micro_batch = batch.micro;
+    options.micro_batches = batch.micro_batches;
+    options.optimizer = optimizer_spec(job_.train.optimizer);
+    options.clip_norm = job_.train.clip_norm.value_or(0);
+    options.data = &data;
+    options.actions = strategies::pipeline_schedule("single_stage")(1, 1, batch.micro_batches).front();
+    options.target = hardware_.target;
+
+    CompiledJob result;
+    result.plan = assemble(options);
+    result.batch = batch;
+    result.num_parameters = any.num_parameters();
+    result.vocabulary = vocabulary(any);
+    result.graph_summary = print(any);
+    for (const Node& node : any.nodes) result.flops_per_step += cost_of(signature_of(any, node)).flops;
+    result.flops_per_step *= static_cast<double>(batch.micro_batches) * batch.data_ranks;
+    std::int64_t fullest = 0;
+    for (const Role& role : result.plan.roles) {
+      result.memory.push_back(report_memory(role));
+      fullest = std::max(fullest, role.total_bytes);
+    }
+    const std::int64_t ranks_per_node = std::max<std::int64_t>(1, mesh_.world_size() / job_.cluster.nodes);
+    result.limit_bytes = hardware_.memory_bytes / ranks_per_node;
+    result.fits = fullest <= result.limit_bytes;
+    return result;
+  }
+
+  static std::optional<std::int64_t> vocabulary(const Graph& graph) {
+    for (const Node& node : graph.nodes)
+      if (node.op == Op::embedding && graph.value(node.inputs[0]).kind == ValueKind::input && graph.value(node.inputs[0]).name == "tokens")
+        return graph.value(node.inputs[1]).shape[0];
+    return std::nullopt;
+  }
+
+  const LoadedJob& loaded_;
+  const Job& job_;
+  const Hardware& hardware_;
+  const Purpose purpose_;
+  const yaml::Node tree_;
+  Mesh mesh_;
+};
+
+}  // namespace
+
+int world_size_of(const Job& job) { return static_cast<int>(job.cluster.nodes * job.cluster.devices_per_node.value_or(1)); }
+
+int threads_per_rank(int ranks) {
+  int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (const std::optional<std::string> given = environment::value_of(environment::kThreads)) cores = std::max(1, std::atoi(given->c_str()));
+  return std::max(1, cores / ranks);
+}
+
+CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose) { return Compilation(loaded, hardware, purpose).run(); }
+
+Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
+  std::int64_t fullest = 0;
+  for (const MemoryReport& report : compiled.memory) fullest = std::max(fullest, report.peak_bytes);
+  return loaded.at("train.batch", fmt::format("the plan needs {} bytes a rank and there are {}; a smaller train.batch.micro, activation_checkpointing or a smaller model would help",
+                                              fullest, compiled.limit_bytes));
+}
+
+}  // namespace trainer

@@ -1,0 +1,63 @@
+// Compilation: a job becomes a plan. The one place that sees both the job's words and the planner: it builds the graphs,
+// chooses mesh, micro-batch, units, strategy and schedule, and assembles. Needs no device, no data and no launcher.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/signature.h"
+#include "engine/job/job.h"
+#include "engine/plan/memory.h"
+#include "engine/plan/plan.h"
+
+namespace trainer {
+
+/// What the ranks of a job run on.
+struct Hardware {
+  const Target* target = nullptr;    ///< the kernels' layouts and sizes
+  std::int64_t memory_bytes = 0;     ///< of one node, shared by its ranks
+  int threads = 1;                   ///< of one rank
+};
+
+/// The processor of this machine, shared by `ranks` ranks. Throws nothing; TRAINER_THREADS replaces the number of cores.
+int threads_per_rank(int ranks);
+
+/// The batch as a rank sees it.
+struct BatchShape {
+  std::int64_t global = 0;         ///< samples per step, all ranks
+  std::int64_t micro = 0;          ///< samples per micro-batch and rank
+  int micro_batches = 0;           ///< per step and rank
+  int data_ranks = 1;
+};
+
+struct CompiledJob {
+  Plan plan;
+  BatchShape batch;
+  std::string data_kind;            ///< "ddp"
+  std::string strategy_why;         ///< why that strategy, a sentence for people
+  std::int64_t num_parameters = 0;
+  double flops_per_step = 0;        ///< of all ranks: every op of the step program, recomputation included
+  std::vector<MemoryReport> memory; ///< per role
+  std::int64_t limit_bytes = 0;     ///< memory of one rank
+  bool fits = true;
+  std::string graph_summary;        ///< print(graph) of the training graph
+  std::optional<std::int64_t> vocabulary;  ///< rows of the embedding that reads `tokens`, where there is one
+};
+
+/// What the plan is for: training has step, evaluate (where the job has validation data) and refresh; evaluation has evaluate and
+/// refresh; sampling has sample and refresh, with a batch of one.
+enum class Purpose : std::uint8_t { train, evaluate, sample };
+
+/// World size of the job: nodes × devices per node (auto: 1).
+int world_size_of(const Job& job);
+
+/// Compiles. Throws JobError (located in the job or the graph file) for whatever a user can mend, a batch that does not divide
+/// among them. A plan that does not fit is returned with fits = false.
+CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose);
+
+/// What `compile` returns when the plan does not fit, as a mistake in the job: how much is needed, how much there is.
+Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled);
+
+}  // namespace trainer

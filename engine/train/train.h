@@ -1,0 +1,66 @@
+// The training loop: ranks as threads, each with an executor; steps, evaluation, checkpoints, signals.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/compile/compile.h"
+#include "engine/data/data.h"
+#include "engine/monitor/monitor.h"
+
+namespace trainer {
+
+/// How a run ended, for `run --json` and the exit code.
+struct RunReport {
+  std::int64_t first_step = 0;  ///< updates made before this run (0: fresh)
+  std::int64_t steps = 0;       ///< updates made in all
+  std::optional<double> loss;   ///< of the last step
+  std::optional<double> val_loss, val_accuracy;  ///< of the last evaluation
+  double tokens_per_s = 0;      ///< over the steps of this run but the first
+  double step_ms_median = 0, step_ms_p95 = 0;
+  double startup_ms = 0;        ///< from `process_start` to the start of the first step
+  std::int64_t planned_peak_bytes = 0, allocated_bytes = 0;  ///< of the fullest rank
+  std::int64_t bytes_sent = 0;  ///< by rank 0, as its communicator counted
+  std::string checkpoint;       ///< path of the last one saved; empty: none
+  bool stopped_by_signal = false;
+};
+
+struct TrainOptions {
+  double process_start = 0;                ///< steady clock, seconds
+  const volatile std::sig_atomic_t* stop = nullptr;  ///< nonzero asks to finish the step, save and end
+};
+
+/// A loss or a gradient was not finite; the update was not made. Exit code 65; the text has step, loss and the first tensor.
+struct NonFiniteError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs a compiled job (Purpose::train) to its end, resuming by checkpoint.resume. Throws what a rank threw.
+RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors, const TrainOptions& options);
+
+/// Loss (and accuracy) on the job's validation data of the weights in `checkpoint` (a step directory, a directory of them, or a
+/// .safetensors file). `compiled` is of Purpose::evaluate. `batches`: 0 takes all of the data.
+EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches);
+
+struct SampleOptions {
+  std::string prompt;
+  std::int64_t num_tokens = 200;
+  double temperature = 0.8;  ///< 0: always the likeliest
+  std::int64_t top_k = 0;    ///< 0: all
+  std::uint64_t seed = 0;
+};
+
+/// Generates text from the weights in `checkpoint`, with the tokenizer saved there (the job's own where there is none).
+/// `compiled` is of Purpose::sample. `emit` gets text as it comes.
+void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
+            const std::function<void(const std::string&)>& emit);
+
+/// The learning rate of step `step` (from 0): section 6 of the design.
+double learning_rate(const TrainJob& job, std::int64_t step);
+
+}  // namespace trainer
