@@ -1,0 +1,108 @@
+// Attention with scores in full, and its gradient from the saved logarithms (lse) and outputs.
+// Legend: B batch, T position, H head, D element of a head.
+#include <cmath>
+
+#include "tests/reference/reference.h"
+
+namespace trainer::reference {
+
+namespace {
+
+/// Where q, k and v lie among the operands that start at `first`, packed or not.
+struct Heads {
+  std::int64_t batch, seq, heads, kv_heads, dim;
+  bool packed, causal;
+  double theta;
+
+  Heads(const Attributes& a, const Shape& first)
+      : batch(first[0]), seq(first[1]), heads(a.integer("heads")), kv_heads(a.integer("kv_heads")), packed(a.flag("packed")),
+        causal(a.flag("causal")), theta(a.real("rope_theta")) {
+    dim = first[2] / (packed ? heads + 2 * kv_heads : heads);
+  }
+  double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
+  std::int64_t num(int part) const { return part == 0 ? heads : kv_heads; }
+  int operand(int part) const { return packed ? 0 : part; }
+  /// Index of element 0 of head `h` of part 0 (q), 1 (k) or 2 (v), in its operand.
+  std::int64_t at(int part, std::int64_t b, std::int64_t t, std::int64_t h) const {
+    if (!packed) return ((b * seq + t) * num(part) + h) * dim;
+    const std::int64_t before = part == 0 ? 0 : part == 1 ? heads : heads + kv_heads;
+    return ((b * seq + t) * (heads + 2 * kv_heads) + before + h) * dim;
+  }
+  /// Queries share the keys and values of their group.
+  std::int64_t group(std::int64_t h) const { return h / (heads / kv_heads); }
+};
+
+using Vector = std::vector<double>;
+
+/// Turns the halves of `x` by the angles of position `t`; backwards for gradients.
+Vector rotated(Vector x, std::int64_t t, double theta, double direction) {
+  if (theta == 0) return x;
+  const std::size_t half = x.size() / 2;
+  for (std::size_t j = 0; j < half; ++j) {
+    const double angle = direction * static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(x.size()));
+    const double a = x[j], b = x[j + half];
+    x[j] = a * std::cos(angle) - b * std::sin(angle);
+    x[j + half] = b * std::cos(angle) + a * std::sin(angle);
+  }
+  return x;
+}
+
+/// A head's vector; queries and keys come turned.
+Vector head(const Heads& s, const std::vector<Tensor>& operands, int first, int part, std::int64_t b, std::int64_t t, std::int64_t h) {
+  const auto begin = operands[static_cast<std::size_t>(first + s.operand(part))].data.begin() + s.at(part, b, t, h);
+  return rotated(Vector(begin, begin + s.dim), t, part == 2 ? 0 : s.theta, 1);
+}
+
+double dot(const Vector& a, const Vector& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void add_to(Tensor& out, std::int64_t at, const Vector& x, double factor) {
+  for (std::size_t i = 0; i < x.size(); ++i) out[at + static_cast<std::int64_t>(i)] += factor * x[i];
+}
+
+}  // namespace
+
+void attention(const Call& c) {
+  const Heads s(c.attributes, c.in[0].shape);
+  for (std::int64_t i = 0; i < s.batch * s.heads * s.seq; ++i) {
+    const std::int64_t t = i % s.seq, h = i / s.seq % s.heads, b = i / (s.seq * s.heads);
+    const Vector q = head(s, c.in, 0, 0, b, t, h);
+    Vector scores;
+    for (std::int64_t u = 0; u < (s.causal ? t + 1 : s.seq); ++u) scores.push_back(s.scale() * dot(q, head(s, c.in, 0, 1, b, u, s.group(h))));
+    double largest = scores[0], sum = 0;
+    for (double score : scores) largest = std::fmax(largest, score);
+    for (double score : scores) sum += std::exp(score - largest);
+    const double lse = largest + std::log(sum);
+    c.out[1][i] = lse;
+    for (std::size_t u = 0; u < scores.size(); ++u) {
+      const Vector v = head(s, c.in, 0, 2, b, static_cast<std::int64_t>(u), s.group(h));
+      add_to(c.out[0], ((b * s.seq + t) * s.heads + h) * s.dim, v, std::exp(scores[u] - lse));
+    }
+  }
+}
+
+void attention_grad(const Call& c) {
+  const Heads s(c.attributes, c.in[1].shape);
+  const std::size_t after = s.packed ? 2 : 4;
+  const Tensor &dout = c.in[0], &out = c.in[after], &lse = c.in[after + 1];
+  const auto gradient = [&](int part) -> Tensor& { return c.out[static_cast<std::size_t>(s.operand(part))]; };
+  for (std::int64_t i = 0; i < s.batch * s.heads * s.seq; ++i) {
+    const std::int64_t t = i % s.seq, h = i / s.seq % s.heads, b = i / (s.seq * s.heads), g = s.group(h);
+    const std::int64_t at = ((b * s.seq + t) * s.heads + h) * s.dim;
+    const Vector dy(dout.data.begin() + at, dout.data.begin() + at + s.dim), y(out.data.begin() + at, out.data.begin() + at + s.dim);
+    const Vector q = head(s, c.in, 1, 0, b, t, h);
+    for (std::int64_t u = 0; u < (s.causal ? t + 1 : s.seq); ++u) {
+      const Vector k = head(s, c.in, 1, 1, b, u, g), v = head(s, c.in, 1, 2, b, u, g);
+      const double p = std::exp(s.scale() * dot(q, k) - lse[i]);
+      const double dscore = s.scale() * p * (dot(dy, v) - dot(dy, y));
+      add_to(gradient(0), s.at(0, b, t, h), rotated(k, t, s.theta, -1), dscore);
+      add_to(gradient(1), s.at(1, b, u, g), rotated(q, u, s.theta, -1), dscore);
+      add_to(gradient(2), s.at(2, b, u, g), dy, p);
+    }
+  }
+}
+
+}  // namespace trainer::reference

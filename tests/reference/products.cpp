@@ -1,0 +1,151 @@
+// Products of matrices, lookups, and convolutions.
+#include "tests/reference/reference.h"
+
+namespace trainer::reference {
+
+namespace {
+
+/// Adds the rows of `from` [rows, n] to `to` [n].
+void add_rows(const Tensor& from, Tensor& to) {
+  for (std::int64_t i = 0; i < from.size(); ++i) to[i % to.size()] += from[i];
+}
+
+/// Calls body(output index, input index, weight index) for every product of a convolution of x by w giving y.
+template <class Body>
+void each_tap(const Shape& x, const Shape& w, const Shape& y, const Attributes& attributes, const Body& body) {
+  const std::int64_t stride = attributes.integer("stride"), padding = attributes.integer("padding");
+  for (std::int64_t i = 0; i < y.elements(); ++i) {
+    const std::int64_t ox = i % y[3], oy = i / y[3] % y[2], out = i / (y[3] * y[2]) % y[1], n = i / (y[3] * y[2] * y[1]);
+    for (std::int64_t j = 0; j < w[1] * w[2] * w[3]; ++j) {
+      const std::int64_t kx = j % w[3], ky = j / w[3] % w[2], in = j / (w[3] * w[2]);
+      const std::int64_t ix = ox * stride - padding + kx, iy = oy * stride - padding + ky;
+      if (ix < 0 || ix >= x[3] || iy < 0 || iy >= x[2]) continue;
+      body(i, ((n * x[1] + in) * x[2] + iy) * x[3] + ix, out * w[1] * w[2] * w[3] + j);
+    }
+  }
+}
+
+std::int64_t channel_of(const Shape& y, std::int64_t i) { return i / (y[2] * y[3]) % y[1]; }
+
+}  // namespace
+
+void linear(const Call& c) {
+  const Tensor &x = c.in[0], &w = c.in[1];
+  const std::int64_t out = w.shape[0], in = w.shape[1];
+  for (std::int64_t r = 0; r < x.size() / in; ++r) {
+    for (std::int64_t o = 0; o < out; ++o) {
+      double sum = c.has("bias") ? c.in[2][o] : 0;
+      for (std::int64_t i = 0; i < in; ++i) sum += x[r * in + i] * w[o * in + i];
+      c.out[0][r * out + o] = sum;
+    }
+  }
+}
+
+void linear_grad_input(const Call& c) {
+  const Tensor &dy = c.in[0], &w = c.in[1];
+  const std::int64_t out = w.shape[0], in = w.shape[1];
+  for (std::int64_t r = 0; r < dy.size() / out; ++r) {
+    for (std::int64_t o = 0; o < out; ++o) {
+      for (std::int64_t i = 0; i < in; ++i) c.out[0][r * in + i] += dy[r * out + o] * w[o * in + i];
+    }
+  }
+}
+
+void linear_grad_weight(const Call& c) {
+  const Tensor &x = c.in[0], &dy = c.in[1];
+  const std::int64_t in = x.shape[-1], out = dy.shape[-1];
+  for (std::int64_t r = 0; r < dy.size() / out; ++r) {
+    for (std::int64_t o = 0; o < out; ++o) {
+      for (std::int64_t i = 0; i < in; ++i) c.out[0][o * in + i] += dy[r * out + o] * x[r * in + i];
+    }
+  }
+  if (c.has("bias")) add_rows(dy, c.out[1]);
+}
+
+void embedding(const Call& c) {
+  const std::int64_t dim = c.in[1].shape[1];
+  for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = c.in[1][static_cast<std::int64_t>(c.in[0][i / dim]) * dim + i % dim];
+}
+
+void embedding_grad(const Call& c) {
+  const std::int64_t dim = c.out[0].shape[1];
+  for (std::int64_t i = 0; i < c.in[1].size(); ++i) c.out[0][static_cast<std::int64_t>(c.in[0][i / dim]) * dim + i % dim] += c.in[1][i];
+}
+
+void positions(const Call& c) {
+  for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = c.in[0][i];
+}
+
+void positions_grad(const Call& c) {
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i] = c.in[0][i];
+}
+
+void conv2d(const Call& c) {
+  const Shape& y = c.out[0].shape;
+  if (c.has("bias")) {
+    for (std::int64_t i = 0; i < y.elements(); ++i) c.out[0][i] = c.in[2][channel_of(y, i)];
+  }
+  each_tap(c.in[0].shape, c.in[1].shape, y, c.attributes,
+           [&](std::int64_t o, std::int64_t i, std::int64_t w) { c.out[0][o] += c.in[0][i] * c.in[1][w]; });
+}
+
+void conv2d_grad_input(const Call& c) {
+  each_tap(c.out[0].shape, c.in[1].shape, c.in[0].shape, c.attributes,
+           [&](std::int64_t o, std::int64_t i, std::int64_t w) { c.out[0][i] += c.in[0][o] * c.in[1][w]; });
+}
+
+void conv2d_grad_weight(const Call& c) {
+  const Shape& y = c.in[1].shape;
+  each_tap(c.in[0].shape, c.out[0].shape, y, c.attributes,
+           [&](std::int64_t o, std::int64_t i, std::int64_t w) { c.out[0][w] += c.in[1][o] * c.in[0][i]; });
+  if (c.has("bias")) {
+    for (std::int64_t i = 0; i < y.elements(); ++i) c.out[1][channel_of(y, i)] += c.in[1][i];
+  }
+}
+
+namespace {
+
+/// Calls body(output index, input index) for every element of every pooling window; padding has none.
+template <class Body>
+void each_window(const Shape& x, const Shape& y, const Attributes& attributes, const Body& body) {
+  const std::int64_t kernel = attributes.integer("kernel"), stride = attributes.integer("stride"), padding = attributes.integer("padding");
+  for (std::int64_t o = 0; o < y.elements(); ++o) {
+    const std::int64_t plane = o / (y[2] * y[3]), left = o % y[3] * stride - padding, top = o / y[3] % y[2] * stride - padding;
+    for (std::int64_t k = 0; k < kernel * kernel; ++k) {
+      const std::int64_t iy = top + k / kernel, ix = left + k % kernel;
+      if (iy >= 0 && iy < x[2] && ix >= 0 && ix < x[3]) body(o, (plane * x[2] + iy) * x[3] + ix);
+    }
+  }
+}
+
+}  // namespace
+
+void max_pool2d(const Call& c) {
+  const Tensor& x = c.in[0];
+  const std::int64_t plane = x.shape[2] * x.shape[3];
+  for (double& index : c.out[1].data) index = -1;
+  each_window(x.shape, c.out[0].shape, c.attributes, [&](std::int64_t o, std::int64_t i) {
+    if (c.out[1][o] >= 0 && x[i] <= c.out[0][o]) return;  // the first of equals
+    c.out[0][o] = x[i];
+    c.out[1][o] = static_cast<double>(i % plane);
+  });
+}
+
+void max_pool2d_grad(const Call& c) {
+  const Shape &y = c.in[0].shape, &x = c.out[0].shape;
+  for (std::int64_t o = 0; o < y.elements(); ++o) {
+    c.out[0][o / (y[2] * y[3]) * x[2] * x[3] + static_cast<std::int64_t>(c.in[1][o])] += c.in[0][o];
+  }
+}
+
+void avg_pool2d(const Call& c) {
+  const double area = static_cast<double>(c.attributes.integer("kernel") * c.attributes.integer("kernel"));
+  each_window(c.in[0].shape, c.out[0].shape, c.attributes, [&](std::int64_t o, std::int64_t i) { c.out[0][o] += c.in[0][i] / area; });
+}
+
+void avg_pool2d_grad(const Call& c) {
+  const double area = static_cast<double>(c.attributes.integer("kernel") * c.attributes.integer("kernel"));
+  each_window(c.out[0].shape, c.in[0].shape, c.attributes, [&](std::int64_t o, std::int64_t i) { c.out[0][i] += c.in[0][o] / area; });
+}
+
+}  // namespace trainer::reference

@@ -1,0 +1,82 @@
+// The list of ops. A new one does not compile without its entry.
+#include "tests/reference/reference.h"
+
+#include <cmath>
+#include <numeric>
+
+namespace trainer::reference {
+
+namespace {
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
+
+void dispatch(Op op, const Call& call) {
+  switch (op) {
+    case Op::embedding: return embedding(call);
+    case Op::embedding_grad: return embedding_grad(call);
+    case Op::positions: return positions(call);
+    case Op::positions_grad: return positions_grad(call);
+    case Op::linear: return linear(call);
+    case Op::linear_grad_input: return linear_grad_input(call);
+    case Op::linear_grad_weight: return linear_grad_weight(call);
+    case Op::layer_norm: return layer_norm(call);
+    case Op::layer_norm_grad: return layer_norm_grad(call);
+    case Op::rms_norm: return rms_norm(call);
+    case Op::rms_norm_grad: return rms_norm_grad(call);
+    case Op::attention: return attention(call);
+    case Op::attention_grad: return attention_grad(call);
+    case Op::gelu: return gelu(call);
+    case Op::gelu_grad: return gelu_grad(call);
+    case Op::relu: return activation(call, [](double x) { return std::fmax(x, 0); });
+    case Op::relu_grad: return activation_grad(call, [](double dy, double y) { return y > 0 ? dy : 0; });
+    case Op::silu: return activation(call, [](double x) { return x * sigmoid(x); });
+    case Op::silu_grad: return activation_grad(call, [](double dy, double x) { return dy * silu_slope(x); });
+    case Op::tanh: return activation(call, [](double x) { return std::tanh(x); });
+    case Op::tanh_grad: return activation_grad(call, [](double dy, double y) { return dy * (1 - y * y); });
+    case Op::sigmoid: return activation(call, sigmoid);
+    case Op::sigmoid_grad: return activation_grad(call, [](double dy, double y) { return dy * y * (1 - y); });
+    case Op::add: return binary(call, [](double a, double b) { return a + b; });
+    case Op::mul: return binary(call, [](double a, double b) { return a * b; });
+    case Op::sum_leading: return sum_leading(call);
+    case Op::dropout: return dropout(call);
+    case Op::conv2d: return conv2d(call);
+    case Op::conv2d_grad_input: return conv2d_grad_input(call);
+    case Op::conv2d_grad_weight: return conv2d_grad_weight(call);
+    case Op::max_pool2d: return max_pool2d(call);
+    case Op::max_pool2d_grad: return max_pool2d_grad(call);
+    case Op::avg_pool2d: return avg_pool2d(call);
+    case Op::avg_pool2d_grad: return avg_pool2d_grad(call);
+    case Op::cross_entropy: return cross_entropy(call);
+    case Op::cross_entropy_grad: return cross_entropy_grad(call);
+    case Op::cross_entropy_count: return cross_entropy_count(call);
+    case Op::correct_count: return correct_count(call);
+    case Op::mse: return mse(call);
+    case Op::mse_grad: return mse_grad(call);
+    case Op::mse_count: call.out[0][0] = static_cast<double>(call.in[0].size()); return;
+    case Op::zero: return;
+    case Op::reshape:
+    case Op::flatten:
+    case Op::cast:
+    case Op::pack_weight: call.out[0].data = call.in[0].data; return;
+    case Op::loss_seed: return loss_seed(call);
+    case Op::sum_squares: return sum_squares(call);
+    case Op::update_scalars: return update_scalars(call);
+    case Op::sgd: return sgd(call);
+    case Op::adam:
+    case Op::adamw: return adam(call);
+    case Op::lion: return lion(call);
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs, const std::vector<Shape>& outputs, std::int64_t origin) {
+  std::vector<Tensor> out;
+  for (const Shape& shape : outputs) out.emplace_back(shape);
+  dispatch(op, Call{attributes, inputs, out, origin});
+  return out;
+}
+
+}  // namespace trainer::reference

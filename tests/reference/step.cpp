@@ -1,0 +1,154 @@
+// Losses, counts, and the ops of a step: norm, scalars and optimizers.
+#include <cmath>
+
+#include "tests/reference/reference.h"
+
+namespace trainer::reference {
+
+namespace {
+
+/// Rows of logits whose target counts.
+template <class Body>
+void each_counted(const Call& c, const Tensor& targets, const Body& body) {
+  for (std::int64_t r = 0; r < targets.size(); ++r) {
+    const auto target = static_cast<std::int64_t>(targets[r]);
+    if (target != c.attributes.integer("ignore_index")) body(r, target);
+  }
+}
+
+double log_sum_exp(const Tensor& x, std::int64_t row, std::int64_t classes) {
+  double largest = x[row * classes], sum = 0;
+  for (std::int64_t i = 0; i < classes; ++i) largest = std::fmax(largest, x[row * classes + i]);
+  for (std::int64_t i = 0; i < classes; ++i) sum += std::exp(x[row * classes + i] - largest);
+  return largest + std::log(sum);
+}
+
+/// The share of class `i` in the smoothed target distribution.
+double share(double smoothing, std::int64_t i, std::int64_t target, std::int64_t classes) {
+  return smoothing / static_cast<double>(classes) + (i == target ? 1 - smoothing : 0);
+}
+
+/// Operands that every optimizer has after its states.
+struct Control {
+  double lr, factor, t;
+  Control(const Call& c, std::size_t at) : lr(c.in[at][0]), factor(c.in[at + 1][0]), t(c.in[at + 2][0]) {}
+};
+
+/// Copies master and states to the outputs, so that a factor of 0 changes nothing; then decays by w −= lr·decay·w.
+void start_update(const Call& c, std::size_t num_states, const Control& control) {
+  const std::size_t from[] = {0, 2, 3};
+  for (std::size_t i = 0; i <= num_states; ++i) c.out[i].data = c.in[from[i]].data;
+  if (control.factor == 0) return;
+  for (std::int64_t i = 0; i < c.out[0].size(); ++i) {
+    if (c.origin + i < c.attributes.integer("decay_elements")) c.out[0][i] -= control.lr * c.attributes.real("weight_decay") * c.out[0][i];
+  }
+}
+
+void finish_update(const Call& c, std::size_t num_states) {
+  if (c.has("working")) c.out[num_states + 1].data = c.out[0].data;
+}
+
+}  // namespace
+
+void cross_entropy(const Call& c) {
+  const Tensor& x = c.in[0];
+  const std::int64_t classes = x.shape[-1];
+  const double smoothing = c.attributes.real("label_smoothing");
+  for (std::int64_t r = 0; r < c.out[1].size(); ++r) c.out[1][r] = log_sum_exp(x, r, classes);
+  each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
+    for (std::int64_t i = 0; i < classes; ++i) c.out[0][0] += share(smoothing, i, target, classes) * (c.out[1][r] - x[r * classes + i]);
+  });
+}
+
+void cross_entropy_grad(const Call& c) {
+  const Tensor &x = c.in[0], &lse = c.in[2];
+  const std::int64_t classes = x.shape[-1];
+  const double smoothing = c.attributes.real("label_smoothing"), seed = c.in[3][0];
+  each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
+    for (std::int64_t i = 0; i < classes; ++i) {
+      c.out[0][r * classes + i] = seed * (std::exp(x[r * classes + i] - lse[r]) - share(smoothing, i, target, classes));
+    }
+  });
+}
+
+void cross_entropy_count(const Call& c) {
+  each_counted(c, c.in[0], [&](std::int64_t, std::int64_t) { c.out[0][0] += 1; });
+}
+
+void correct_count(const Call& c) {
+  const Tensor& x = c.in[0];
+  const std::int64_t classes = x.shape[-1];
+  each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
+    std::int64_t best = 0;
+    for (std::int64_t i = 1; i < classes; ++i) best = x[r * classes + i] > x[r * classes + best] ? i : best;
+    c.out[0][0] += best == target;
+  });
+}
+
+void mse(const Call& c) {
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][0] += (c.in[0][i] - c.in[1][i]) * (c.in[0][i] - c.in[1][i]);
+}
+
+void mse_grad(const Call& c) {
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i] = 2 * (c.in[0][i] - c.in[1][i]) * c.in[2][0];
+}
+
+void loss_seed(const Call& c) { c.out[0][0] = c.in[1][1] / std::fmax(c.in[0][0], 1); }
+
+void sum_squares(const Call& c) {
+  for (double x : c.in[0].data) c.out[0][0] += x * x;
+}
+
+void update_scalars(const Call& c) {
+  const double squares = c.in[0][0], loss = c.in[1][0], scale = c.in[3][1], clip = c.attributes.real("clip_norm");
+  const double norm = std::sqrt(squares) / scale;
+  const bool finite = std::isfinite(squares) && std::isfinite(loss);
+  const double factor = finite ? (clip > 0 ? std::fmin(1, clip / (norm + 1e-6)) : 1) / scale : 0;
+  c.out[0].data = {factor, scale, norm, loss / std::fmax(c.in[2][0], 1)};
+  c.out[1][0] = c.in[4][0] + (factor > 0 ? 1 : 0);
+}
+
+void sgd(const Call& c) {
+  const bool has_momentum = c.has("has_momentum");
+  const std::size_t states = has_momentum ? 1 : 0;
+  const Control control(c, 2 + states);
+  start_update(c, states, control);
+  const double momentum = c.attributes.real("momentum");
+  for (std::int64_t i = 0; control.factor != 0 && i < c.out[0].size(); ++i) {
+    double g = c.in[1][i] * control.factor;
+    if (has_momentum) {
+      c.out[1][i] = momentum * c.out[1][i] + g;
+      g = c.has("nesterov") ? g + momentum * c.out[1][i] : c.out[1][i];
+    }
+    c.out[0][i] -= control.lr * g;
+  }
+  finish_update(c, states);
+}
+
+void adam(const Call& c) {
+  const Control control(c, 4);
+  start_update(c, 2, control);
+  const double b1 = c.attributes.real("beta1"), b2 = c.attributes.real("beta2"), eps = c.attributes.real("eps");
+  for (std::int64_t i = 0; control.factor != 0 && i < c.out[0].size(); ++i) {
+    const double g = c.in[1][i] * control.factor;
+    double &m = c.out[1][i], &v = c.out[2][i];
+    m = b1 * m + (1 - b1) * g;
+    v = b2 * v + (1 - b2) * g * g;
+    c.out[0][i] -= control.lr * (m / (1 - std::pow(b1, control.t))) / (std::sqrt(v / (1 - std::pow(b2, control.t))) + eps);
+  }
+  finish_update(c, 2);
+}
+
+void lion(const Call& c) {
+  const Control control(c, 3);
+  start_update(c, 1, control);
+  const double b1 = c.attributes.real("beta1"), b2 = c.attributes.real("beta2");
+  for (std::int64_t i = 0; control.factor != 0 && i < c.out[0].size(); ++i) {
+    const double g = c.in[1][i] * control.factor, direction = b1 * c.out[1][i] + (1 - b1) * g;
+    c.out[0][i] -= control.lr * static_cast<double>((direction > 0) - (direction < 0));
+    c.out[1][i] = b2 * c.out[1][i] + (1 - b2) * g;
+  }
+  finish_update(c, 1);
+}
+
+}  // namespace trainer::reference
