@@ -37,7 +37,7 @@ using F32 = float __attribute__((vector_size(4 * kLanes)));
 using I32 = std::int32_t __attribute__((vector_size(4 * kLanes)));  // also the masks that comparisons give: 0 or -1
 using U32 = std::uint32_t __attribute__((vector_size(4 * kLanes)));
 
-VEC_INLINE F32 splat(float x) { return F32{} + x; }
+VEC_INLINE F32 splat(float x) { return x - F32{}; }  // x + 0 would be an addition, for the sake of -0
 VEC_INLINE U32 splat_u32(std::uint32_t x) { return U32{} + x; }
 VEC_INLINE I32 bits_of(F32 x) { return (I32)x; }
 VEC_INLINE F32 from_bits(I32 x) { return (F32)x; }
