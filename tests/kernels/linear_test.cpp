@@ -216,3 +216,17 @@ TEST_CASE("leading dims are rows, and NaN and infinity pass through") {
     }
   }
 }
+
+TEST_CASE("an output too large for the caches is the same as in parts") {
+  const Sizes z{2048, 3, 2112};
+  for (DType c : {DType::f32, DType::bf16}) {
+    const Buffer x = normals(c, z.rows * z.in, 1), w = normals(c, z.out * z.in, 2);
+    const auto linear = [&](std::int64_t rows) { return Signature{Op::linear, {{"bias", false}}, {{c, {rows, z.in}}, {c, {z.out, z.in}}, {c, {rows, z.out}}}}; };
+    for (cpu::Isa isa : isas()) {
+      Buffer whole(z.rows * z.out * size_of(c)), part(64 * z.out * size_of(c));
+      run(linear(z.rows), {isa, 2}, {x.data(), w.data(), whole.data()});
+      run(linear(64), {isa, 1}, {x.as<char>() + (z.rows - 64) * z.in * size_of(c), w.data(), part.data()});
+      CHECK(std::memcmp(part.data(), whole.as<char>() + (z.rows - 64) * z.out * size_of(c), part.bytes()) == 0);
+    }
+  }
+}

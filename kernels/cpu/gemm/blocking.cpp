@@ -8,9 +8,6 @@ namespace {
 constexpr std::int64_t kRowsTarget = 280;      // 20 panels of 14 share one widened strip of B
 constexpr std::int64_t kABytes = 1200 * 1024;  // some half of a 2 MiB L2
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
-
 /// Rows or strips: the cut whose largest part is smaller.
 void cut(const Problem& problem, std::int64_t strips, int threads, Blocking& b) {
   const std::int64_t by_rows = divide_up(problem.m, threads) * strips, by_strips = problem.m * divide_up(strips, threads);

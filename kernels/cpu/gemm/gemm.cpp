@@ -17,6 +17,13 @@ Blocking blocking_for(const Problem& problem, Isa isa, int threads) {
   return blocking_of(problem, widen_panel_rows(isa >= Isa::avx512), threads);
 }
 
+/// Whether C is so large that it would only push other things out of the caches, and lies so that it can be streamed.
+bool leaves_caches(const Problem& p) {
+  constexpr std::int64_t kLarge = 8 << 20;
+  const std::int64_t row_bytes = p.ldc * (p.c_is_f32 ? 4 : 2);
+  return p.m * row_bytes >= kLarge && row_bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 64 == 0 && !p.accumulate;
+}
+
 Part part_of(const Problem& problem, const Blocking& blocking, int part) {
   const Range rows = partition(problem.m, part / blocking.strip_parts, blocking.row_parts);
   const Range strips = partition(packed_strips(problem.n), part % blocking.strip_parts, blocking.strip_parts);
@@ -35,7 +42,9 @@ std::int64_t workspace_bytes(const Problem& problem, Isa isa, int threads) {
   return threads * blocking_for(problem, isa, threads).part_bytes();
 }
 
-void run(const Problem& problem, Isa isa, int threads, void* workspace) {
+void run(const Problem& given, Isa isa, int threads, void* workspace) {
+  Problem problem = given;
+  problem.stream = leaves_caches(given);
   const Blocking blocking = blocking_for(problem, isa, threads);
   const auto loop = CHOOSE_BY_ISA(isa, widen_part);
   parallel(threads, [&](int part, int) {

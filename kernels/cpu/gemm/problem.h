@@ -6,6 +6,10 @@
 
 namespace trainer::kernels::cpu::gemm {
 
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
+constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
 /// Columns of a strip of B: two AMX tiles, two AVX-512 vectors.
 inline constexpr std::int64_t kStrip = 32;
 
@@ -27,6 +31,7 @@ struct Problem {
   bool c_is_f32 = false;       ///< else bf16
   bool accumulate = false;     ///< C += instead of C =
   const void* bias = nullptr;  ///< [n], added to every row; or null
+  bool stream = false;         ///< C goes past the caches; REQUIRES: c and its rows at multiples of 64 bytes
 };
 
 /// What one part of a team computes: rows [row, row_end) of the strips [strip, strip_end) of C.

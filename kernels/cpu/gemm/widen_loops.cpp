@@ -7,6 +7,7 @@
 // A is widened piece by piece.
 //
 // Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast); 12 rows in registers.
+#include "kernels/cpu/gemm/finish.h"
 #include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/transpose.h"
 #include "kernels/cpu/gemm/widen_loops.h"
@@ -16,8 +17,10 @@ namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
 
 using gemm::Blocking;
+using gemm::divide_up;
 using gemm::kRowStride;
 using gemm::kStrip;
+using gemm::least;
 using gemm::Order;
 using gemm::Part;
 using gemm::Problem;
@@ -25,8 +28,6 @@ using gemm::Problem;
 constexpr int kPanel = gemm::widen_panel_rows(kLanes == 16);
 constexpr int kVectors = 2;                     // of a row of C in registers
 constexpr int kColumns = kVectors * kLanes;     // of C at a time
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 // ---- the innermost loop
 
@@ -134,28 +135,6 @@ void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64
     }
 }
 
-// ---- the end of a strip
-
-/// Writes `rows` of `columns` sums to C.
-template <typename T, typename Bias, bool kAdd>
-void finish(const float* sums, std::int64_t rows, std::int64_t columns, const Bias* bias, T* c, std::int64_t ldc) {
-  for (std::int64_t i = 0; i < rows; ++i)
-    for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) {
-      F32 y = get(sums + i * kStrip + j);
-      if (bias) y += get(bias + j);
-      if constexpr (kAdd) y += get(c + i * ldc + j);
-      put(c + i * ldc + j, y);
-    });
-}
-
-template <typename T, typename Bias>
-void finish_as(const Problem& p, const float* sums, std::int64_t row, std::int64_t rows, std::int64_t strip) {
-  const std::int64_t column = strip * kStrip, columns = least(kStrip, p.n - column);
-  const Bias* bias = p.bias ? static_cast<const Bias*>(p.bias) + column : nullptr;
-  T* c = static_cast<T*>(p.c) + row * p.ldc + column;
-  p.accumulate ? finish<T, Bias, true>(sums, rows, columns, bias, c, p.ldc) : finish<T, Bias, false>(sums, rows, columns, bias, c, p.ldc);
-}
-
 // ---- blocks
 
 /// One part's work and where its scratch lies. T: what the operands hold.
@@ -212,7 +191,7 @@ struct Worker {
           multiply_block(rows, panel_rows, block, sums);
         }
         if (last < blocking.blocks) continue;
-        problem.c_is_f32 ? finish_as<float, T>(problem, sums, row, rows, strip) : finish_as<Bf16, T>(problem, sums, row, rows, strip);
+        finish_rows<T>(problem, sums, row, rows, strip);
       }
     }
   }
@@ -225,6 +204,7 @@ void run_part(const Problem& problem, const Blocking& blocking, const Part& part
   const std::int64_t count = part.row_end - part.row, chunks = divide_up(count, blocking.rows);
   const std::int64_t chunk = chunks ? divide_up(count, chunks) : 0;
   for (std::int64_t row = part.row; row < part.row_end; row += chunk) worker.rows_of_c(row, least(chunk, part.row_end - row), part);
+  fence();
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+// The end of a product, for loops files: sums in f32 become rows of C, with bias and what C held.
+#pragma once
+
+#include "kernels/cpu/gemm/problem.h"
+#include "kernels/cpu/vec.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+namespace {
+
+/// Stores that pass the caches by, where the instruction set has them. REQUIRES: p at a multiple of the vector's bytes.
+#if defined(__AVX512F__)
+VEC_INLINE void stream(float* p, F32 x) { _mm512_stream_ps(p, (__m512)x); }
+VEC_INLINE void stream(Bf16* p, F32 low, F32 high) {
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(narrow(low)), narrow(high), 1);
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), both);
+}
+/// Orders streamed stores before whatever tells other threads of them.
+VEC_INLINE void fence() { _mm_sfence(); }
+constexpr bool kStreams = true;
+#else
+VEC_INLINE void stream(float* p, F32 x) { store(p, x); }
+VEC_INLINE void stream(Bf16* p, F32 low, F32 high) { store(p, low), store(p + kLanes, high); }
+VEC_INLINE void fence() {}
+constexpr bool kStreams = false;
+#endif
+
+/// `rows` of a whole strip; kStream: past the caches.
+template <typename T, typename Bias, bool kAdd, bool kStream>
+void finish_whole(const float* sums, std::int64_t rows, const Bias* bias, T* c, std::int64_t ldc) {
+  constexpr int kCount = static_cast<int>(gemm::kStrip) / kLanes;
+  F32 b[kCount];
+#pragma GCC unroll 8
+  for (int v = 0; v < kCount; ++v) b[v] = bias ? load(bias + v * kLanes) : F32{};
+  for (std::int64_t i = 0; i < rows; ++i) {
+    F32 y[kCount];
+#pragma GCC unroll 8
+    for (int v = 0; v < kCount; ++v) {
+      y[v] = load(sums + i * gemm::kStrip + v * kLanes);
+      if (bias) y[v] += b[v];
+      if constexpr (kAdd) y[v] += load(c + i * ldc + v * kLanes);
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < kCount; ++v) {
+      T* to = c + i * ldc + v * kLanes;
+      if constexpr (!kStream) store(to, y[v]);
+      else if constexpr (sizeof(T) == 4) stream(to, y[v]);
+      else if (v % 2 == 0) stream(to, y[v], y[v + 1]);
+    }
+  }
+}
+
+template <typename T, typename Bias, bool kAdd>
+void finish_edge(const float* sums, std::int64_t rows, std::int64_t columns, const Bias* bias, T* c, std::int64_t ldc) {
+  for (std::int64_t i = 0; i < rows; ++i)
+    for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) {
+      F32 y = get(sums + i * gemm::kStrip + j);
+      if (bias) y += get(bias + j);
+      if constexpr (kAdd) y += get(c + i * ldc + j);
+      put(c + i * ldc + j, y);
+    });
+}
+
+template <typename T, typename Bias>
+void finish_as(const gemm::Problem& p, const float* sums, std::int64_t row, std::int64_t rows, std::int64_t strip) {
+  const std::int64_t column = strip * gemm::kStrip, columns = gemm::least(gemm::kStrip, p.n - column);
+  const Bias* bias = p.bias ? static_cast<const Bias*>(p.bias) + column : nullptr;
+  T* c = static_cast<T*>(p.c) + row * p.ldc + column;
+  if (columns < gemm::kStrip)
+    p.accumulate ? finish_edge<T, Bias, true>(sums, rows, columns, bias, c, p.ldc) : finish_edge<T, Bias, false>(sums, rows, columns, bias, c, p.ldc);
+  else if (p.accumulate)
+    finish_whole<T, Bias, true, false>(sums, rows, bias, c, p.ldc);
+  else if (kStreams && p.stream)
+    finish_whole<T, Bias, false, true>(sums, rows, bias, c, p.ldc);
+  else
+    finish_whole<T, Bias, false, false>(sums, rows, bias, c, p.ldc);
+}
+
+/// Rows [row, row + rows) of strip `strip` of C from sums [rows][kStrip]. Bias: what the inputs hold.
+template <typename Bias>
+void finish_rows(const gemm::Problem& p, const float* sums, std::int64_t row, std::int64_t rows, std::int64_t strip) {
+  p.c_is_f32 ? finish_as<float, Bias>(p, sums, row, rows, strip) : finish_as<Bf16, Bias>(p, sums, row, rows, strip);
+}
+
+}  // namespace
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE
