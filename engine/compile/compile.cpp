@@ -226,6 +226,7 @@ class Compilation {
     result.batch = batch;
     result.num_parameters = any.num_parameters();
     result.vocabulary = vocabulary(any);
+    if (const ValueId scores = any.loss.scores != kNone ? any.loss.scores : any.logits; scores != kNone) result.classes = any.value(scores).shape[-1];
     result.graph_summary = print(any);
     for (const Node& node : any.nodes) result.flops_per_step += cost_of(signature_of(any, node)).flops;
     result.flops_per_step *= static_cast<double>(batch.micro_batches) * batch.data_ranks;

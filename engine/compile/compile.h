@@ -44,6 +44,7 @@ struct CompiledJob {
   bool fits = true;
   std::string graph_summary;        ///< print(graph) of the training graph
   std::optional<std::int64_t> vocabulary;  ///< rows of the embedding that reads `tokens`, where there is one
+  std::optional<std::int64_t> classes;     ///< of the logits that the loss reads, where it is a cross-entropy
 };
 
 /// What the plan is for: training has step, evaluate (where the job has validation data) and refresh; evaluation has evaluate and

@@ -1,6 +1,7 @@
 // The training loop: ranks as threads, each with an executor; steps, evaluation, checkpoints, signals.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include "engine/compile/compile.h"
 #include "engine/data/data.h"
 #include "engine/monitor/monitor.h"
+#include "engine/run/executor.h"
 
 namespace trainer {
 
@@ -30,9 +32,16 @@ struct RunReport {
   bool stopped_by_signal = false;
 };
 
+/// When each instruction of a rank's last step ran.
+struct RankTrace {
+  int rank = 0;
+  std::vector<Span> spans;  ///< of the step program's instructions
+};
+
 struct TrainOptions {
-  double process_start = 0;                ///< steady clock, seconds
-  const volatile std::sig_atomic_t* stop = nullptr;  ///< nonzero asks to finish the step, save and end
+  std::chrono::steady_clock::time_point process_start = std::chrono::steady_clock::now();
+  const volatile std::sig_atomic_t* stop = nullptr;            ///< nonzero asks to finish the step, save and end
+  std::function<void(const std::vector<RankTrace>&)> trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };
 
 /// A loss or a gradient was not finite; the update was not made. Exit code 65; the text has step, loss and the first tensor.

@@ -1,0 +1,26 @@
+// Weights from a checkpoint, loss on held-out data.
+#include "engine/core/error.h"
+#include "engine/train/evaluation.h"
+#include "engine/train/ranks.h"
+#include "engine/train/train.h"
+#include "engine/train/weights.h"
+
+namespace trainer {
+
+EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches) {
+  const data::Data data = open_inputs(loaded, compiled);
+  if (!data.val) throw DataError("the job has no validation data (data.val)");
+  EvaluationRecord record;
+  run_ranks(compiled.plan.mesh.world_size(), [&](Communicator& communicator) {
+    const std::unique_ptr<DeviceBackend> device = cpu_device(threads_per_rank(communicator.world_size()));
+    const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
+    const std::optional<checkpoint::Manifest> manifest = load_weights_from(*executor, checkpoint);
+    executor->run(executor->role().program_index("refresh"));
+    Evaluation evaluation(*executor, data.val, compiled.batch, compiled.plan.mesh.data_rank(communicator.rank()), batches);
+    const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
+    if (communicator.rank() == 0) record = mine;
+  });
+  return record;
+}
+
+}  // namespace trainer

@@ -1,0 +1,81 @@
+// Sums over batches on the host; each batch's sums over ranks are the plan's.
+#include "engine/train/evaluation.h"
+
+#include <algorithm>
+
+#include "engine/core/check.h"
+#include "engine/core/error.h"
+
+namespace trainer {
+namespace {
+
+// A rank evaluates one micro-batch at a time: that is what the program takes.
+std::int64_t global_batch(const BatchShape& batch) { return batch.micro * batch.data_ranks; }
+
+const Launch* launch_named(const Role& role, const Program& program, Op op) {
+  for (const Issued& issued : program.instructions)
+    if (const auto* launch = std::get_if<Launch>(&issued.instruction))
+      if (role.signatures[static_cast<std::size_t>(launch->signature)].op == op) return launch;
+  return nullptr;
+}
+
+}  // namespace
+
+Evaluation::Evaluation(Executor& executor, std::shared_ptr<const data::Dataset> dataset, const BatchShape& batch, int data_rank, std::int64_t batches)
+    : executor_(executor),
+      dataset_(std::move(dataset)),
+      batch_(batch),
+      share_(data::share_of(data_rank, batch.data_ranks, global_batch(batch))),
+      program_(executor.role().program_index("evaluate")),
+      binder_(executor, *dataset_, program_, batch.micro) {
+  const Role& role = executor_.role();
+  const Program& program = role.programs[static_cast<std::size_t>(program_)];
+  if (const Launch* count = launch_named(role, program, Op::cross_entropy_count)) {
+    ignore_index_ = role.signatures[static_cast<std::size_t>(count->signature)].attributes.integer("ignore_index");
+    const auto& fields = dataset_->fields();
+    const auto targets = std::find_if(fields.begin(), fields.end(), [](const data::SampleField& field) { return field.name == "targets"; });
+    CHECK(targets != fields.end(), "a cross-entropy has targets");
+    targets_index_ = static_cast<std::size_t>(targets - fields.begin());
+    targets_field_ = role.field_index("targets");
+  }
+  accuracy_ = launch_named(role, program, Op::correct_count) != nullptr;
+  const std::int64_t samples = dataset_->num_samples(), size = global_batch(batch_);
+  num_batches_ = targets_field_ >= 0 ? (samples + size - 1) / size : samples / size;
+  if (num_batches_ == 0) throw DataError("the validation data has " + std::to_string(samples) + " samples, fewer than one batch of " + std::to_string(size));
+  // The job counts batches of the global size of a step.
+  if (batches > 0) num_batches_ = std::min(num_batches_, std::max<std::int64_t>(1, batches * batch_.global / size));
+}
+
+EvaluationRecord Evaluation::run(std::int64_t step) {
+  data::Loader loader(dataset_, data::SampleOrder(dataset_->num_samples(), global_batch(batch_), false, 0), share_);
+  executor_.bind(executor_.role().field_index("evaluation"), results_);
+  double loss = 0, count = 0, correct = 0;
+  for (std::int64_t index = 0; index < num_batches_; ++index) {
+    const data::Loader::Batch batch = loader.next();
+    binder_.bind(batch);
+    mask_beyond_end(index, batch);
+    executor_.run(program_);
+    loss += results_[0];
+    count += results_[1];
+    correct += results_[2];
+  }
+  EvaluationRecord record;
+  record.step = step;
+  record.val_loss = loss / std::max(count, 1.0);
+  if (accuracy_) record.val_accuracy = correct / std::max(count, 1.0);
+  return record;
+}
+
+// The order goes round: places beyond the last sample hold samples that were counted before.
+void Evaluation::mask_beyond_end(std::int64_t index, const data::Loader::Batch& batch) {
+  const std::int64_t first = index * global_batch(batch_) + share_.first, end = dataset_->num_samples();
+  if (first + share_.count <= end || targets_field_ < 0) return;
+  const std::int64_t per_sample = dataset_->fields()[targets_index_].shape.elements();
+  const auto* targets = reinterpret_cast<const std::int32_t*>(batch.fields[targets_index_]);
+  masked_.assign(targets, targets + share_.count * per_sample);
+  const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, share_.count);
+  std::fill(masked_.begin() + kept * per_sample, masked_.end(), static_cast<std::int32_t>(ignore_index_));
+  executor_.bind(targets_field_, masked_.data());
+}
+
+}  // namespace trainer

@@ -1,0 +1,87 @@
+// Generation: the window of the last tokens goes forward, the next token is drawn from the logits at its end. The window has
+// the length the plan was made for; while the text is shorter, what follows it is padding, which a causal model does not see.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/core/random.h"
+#include "engine/train/inputs.h"
+#include "engine/train/ranks.h"
+#include "engine/train/train.h"
+#include "engine/train/weights.h"
+
+namespace trainer {
+namespace {
+
+std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, const CompiledJob& compiled, const std::optional<checkpoint::Manifest>& manifest) {
+  if (manifest) {
+    const nlohmann::json metadata = nlohmann::json::parse(manifest->metadata);
+    if (metadata.contains("tokenizer")) return data::make_tokenizer(metadata["tokenizer"].dump());
+  }
+  const data::Data data = open_inputs(loaded, compiled);
+  if (!data.tokenizer) throw DataError("sampling needs text: the job's data has no tokenizer");
+  return data.tokenizer;
+}
+
+float logit_at(const std::vector<std::byte>& logits, DType dtype, std::int64_t index) {
+  if (dtype == DType::f32) return reinterpret_cast<const float*>(logits.data())[index];
+  return std::bit_cast<float>(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(logits.data())[index]) << 16);
+}
+
+// Draws from softmax(logits / temperature), of the top_k likeliest if that is positive.
+std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const SampleOptions& options, std::uint64_t index) {
+  std::sort(scores.begin(), scores.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  if (options.temperature <= 0) return scores.front().second;
+  const std::size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<std::size_t>(options.top_k)) : scores.size();
+  std::vector<double> weights(kept);
+  double total = 0;
+  for (std::size_t i = 0; i < kept; ++i) total += weights[i] = std::exp((scores[i].first - scores.front().first) / options.temperature);
+  double left = total * static_cast<double>(philox(options.seed, 0, index)[0]) * 0x1p-32;
+  for (std::size_t i = 0; i < kept; ++i)
+    if ((left -= weights[i]) < 0) return scores[i].second;
+  return scores[kept - 1].second;
+}
+
+}  // namespace
+
+void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
+            const std::function<void(const std::string&)>& emit) {
+  run_ranks(1, [&](Communicator& communicator) {
+    const std::unique_ptr<DeviceBackend> device = cpu_device(threads_per_rank(1));
+    const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);
+    const Role& role = executor->role();
+    const std::optional<checkpoint::Manifest> manifest = load_weights_from(*executor, checkpoint);
+    executor->run(role.program_index("refresh"));
+    const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
+
+    const std::int32_t tokens_field = role.field_index("tokens"), logits_field = role.field_index("logits");
+    if (tokens_field < 0 || !compiled.classes) throw DataError("sampling needs a model that reads tokens");
+    std::vector<std::int32_t> window(static_cast<std::size_t>(role.fields[static_cast<std::size_t>(tokens_field)].bytes) / sizeof(std::int32_t));
+    std::vector<std::byte> logits(static_cast<std::size_t>(role.fields[static_cast<std::size_t>(logits_field)].bytes));
+    executor->bind(tokens_field, window.data());
+    executor->bind(logits_field, logits.data());
+    const auto length = static_cast<std::int64_t>(window.size());
+    const std::int64_t vocabulary = std::min(tokenizer->vocab_size(), *compiled.classes);
+    const DType dtype = static_cast<std::int64_t>(logits.size()) == length * *compiled.classes * size_of(DType::f32) ? DType::f32 : DType::bf16;
+
+    std::vector<std::int32_t> text = tokenizer->encode(options.prompt);
+    if (text.empty()) text.push_back(tokenizer->encode("\n").front());
+    emit(options.prompt);
+    const std::int32_t program = role.program_index("sample");
+    for (std::int64_t made = 0; made < options.num_tokens; ++made) {
+      const auto known = std::min<std::int64_t>(length, static_cast<std::int64_t>(text.size()));
+      std::copy(text.end() - known, text.end(), window.begin());
+      std::fill(window.begin() + known, window.end(), 0);
+      executor->run(program);
+      std::vector<std::pair<float, std::int32_t>> scores;
+      for (std::int32_t id = 0; id < vocabulary; ++id) scores.emplace_back(logit_at(logits, dtype, (known - 1) * *compiled.classes + id), id);
+      text.push_back(draw(scores, options, static_cast<std::uint64_t>(made)));
+      emit(tokenizer->decode(std::span(&text.back(), 1)));
+    }
+  });
+}
+
+}  // namespace trainer
