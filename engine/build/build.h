@@ -9,7 +9,6 @@
 #include <string>
 
 #include "engine/graph/graph.h"
-#include "engine/job/job.h"
 #include "engine/job/yaml.h"
 
 namespace trainer {
@@ -17,13 +16,16 @@ namespace trainer {
 /// What a graph is built for.
 struct BuildOptions {
   std::int64_t batch = 1;  ///< samples of one micro-batch of one rank
-  std::map<std::string, Shape> field_shapes;  ///< shape of one sample of each field of the data ("tokens": [seq])
+  /// Shape of one sample of each field of the data ("tokens": [seq]). One without dims is a scalar, or not known before the data
+  /// is read: then the graph's shape is taken.
+  std::map<std::string, Shape> field_shapes;
   DType compute = DType::f32;
-  std::uint64_t seed = 0;  ///< of dropout keys
+  std::uint64_t seed = 0;                                          ///< of dropout keys
   enum class Mode { train, evaluate, sample } mode = Mode::train;  ///< dropout only in train; no loss in sample
 };
 
-/// Reads a graph. `with` replaces its params. Throws JobError with every mistake found, each at its place in the file.
+/// Reads a graph: the nodes that the loss needs, or in Mode::sample those that `logits` needs. `with` replaces its params. Throws
+/// JobError with every mistake found, each at its place in the file.
 Graph read_graph(const yaml::Node& file, const std::map<std::string, double>& with, const BuildOptions& options);
 
 /// Appends the gradient of the loss with respect to every parameter that reaches it. Activations used several times get

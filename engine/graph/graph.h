@@ -29,7 +29,7 @@ enum class ValueKind : std::uint8_t {
 struct Value {
   std::string name;  ///< "h.0.attn.c_attn", "h.0.attn.c_attn.weight", "h.0.attn.c_attn.grad" …
   DType dtype = DType::f32;
-  Shape shape;
+  Shape shape{};
   ValueKind kind = ValueKind::activation;
   ValueId alias_of = kNone;   ///< reshape, flatten: the same memory as that value (never itself an alias), other shape
   ValueId parameter = kNone;  ///< of a gradient: the parameter it belongs to
@@ -40,21 +40,26 @@ struct Value {
 
 /// Where in a file a node was written, for errors. Line 0: made by the program.
 struct Origin {
-  std::string file;
+  std::string file{};
   int line = 0;
   int column = 0;
 };
 
+/// What the file says of a linear under tensor parallelism; read by tensor strategies, unknown to kernels.
+enum class Parallel : std::uint8_t { none, column, row };
+
+/// A node whose output is an alias (reshape, flatten) computes nothing and launches no kernel.
 struct Node {
   std::string name;  ///< path in the graph file, "h.0.attn.c_attn"; of a gradient node the name of its forward node
   Op op = Op::zero;
-  Attributes attributes;         ///< those of kernels/README.md, without `accumulate` (the plan decides that)
-  std::vector<ValueId> inputs;   ///< in the operand order of kernels/README.md
-  std::vector<ValueId> outputs;  ///< likewise; inputs and outputs together are the operands
-  std::int32_t block = kNone;    ///< index in Graph::blocks of the innermost named block
-  bool backward = false;         ///< belongs to the backward pass (gradients, and forward nodes recomputed in it)
-  bool recomputed = false;       ///< a copy of a forward node inside the backward pass
-  Origin origin;
+  Attributes attributes{};         ///< those of kernels/README.md, without `accumulate` (the plan decides that)
+  std::vector<ValueId> inputs{};   ///< in the operand order of kernels/README.md
+  std::vector<ValueId> outputs{};  ///< likewise; inputs and outputs together are the operands
+  std::int32_t block = kNone;      ///< index in Graph::blocks of the innermost named block
+  bool backward = false;           ///< belongs to the backward pass (gradients, and forward nodes recomputed in it)
+  bool recomputed = false;         ///< a copy of a forward node inside the backward pass
+  Parallel parallel = Parallel::none;
+  Origin origin{};
 };
 
 /// One instance of a repeated or named block: the unit of wrap policies and recomputation.
@@ -91,9 +96,9 @@ struct Graph {
   std::vector<Block> blocks;
   std::vector<ValueId> inputs;  ///< fields of the batch, by the file's order; names are the data's field names
   std::vector<Parameter> parameters;
-  ValueId seed = kNone;  ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone before differentiation
-  ValueId step = kNone;  ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
-  Loss loss;             ///< sum is kNone in a graph built for its outputs alone (sampling)
+  ValueId seed = kNone;    ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone before differentiation
+  ValueId step = kNone;    ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
+  Loss loss;               ///< sum is kNone in a graph built for its outputs alone (sampling)
   ValueId logits = kNone;  ///< the output named `logits`, where the file has one
 
   ValueId add_value(Value value);

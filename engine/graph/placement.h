@@ -21,12 +21,10 @@ struct Placement {
   enum class Kind : std::uint8_t { replicate, shard, partial };
   Kind kind = Kind::replicate;
   std::int8_t dim = 0;
-  std::int8_t parts = 1;
+  std::int32_t parts = 1;
 
   static Placement replicate() { return {}; }
-  static Placement shard(int dim, int parts = 1) {
-    return {Kind::shard, static_cast<std::int8_t>(dim), static_cast<std::int8_t>(parts)};
-  }
+  static Placement shard(int dim, int parts = 1) { return {Kind::shard, static_cast<std::int8_t>(dim), parts}; }
   static Placement partial() { return {Kind::partial, 0, 1}; }
   bool is_replicate() const { return kind == Kind::replicate; }
   bool is_shard() const { return kind == Kind::shard; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,16 +16,20 @@ namespace trainer {
 
 /// One attribute that a graph file may give. `required`, or `otherwise` is the value taken in its absence.
 struct AttributeDef {
-  enum class Type { flag, integer, real, choice, rope, node };  ///< rope: "none" or {theta: real}; node: the name of a node (tied weight)
+  /// rope: "none" or {theta: real}, passed on as a real, 0 for none; node: the name of a node (tied weight); dims: a list
+  /// of sizes, passed on as text "4,16,-1".
+  enum class Type { flag, integer, real, choice, rope, node, dims };
   std::string name;
   Type type;
   bool required = false;
   Attribute otherwise{};
-  std::vector<std::string> choices;  ///< of a choice
-  double least = 0;                  ///< smallest allowed number
+  std::vector<std::string> choices{};                      ///< of a choice
+  double least = 0;                                        ///< smallest allowed number
+  double below = std::numeric_limits<double>::infinity();  ///< every allowed number is smaller
+  std::string help{};                                      ///< one line for the schema
 };
 
-/// A mistake in a graph, without its place: the builder adds that. `attribute` names the key to blame, if one.
+/// A mistake in a graph, thrown by `infer` without its place: the builder adds that. `attribute` names the key to blame, if one.
 struct OpMistake {
   std::string message;
   std::string attribute;
@@ -43,7 +48,8 @@ struct Inference {
   std::vector<ParameterDef> parameters;  ///< operands that follow the data operands
   std::vector<TensorDesc> outputs;       ///< the first is the node's value; others are saved for the gradient
   std::vector<std::string> saved_names;  ///< suffixes of the outputs after the first: "mean", "lse" …
-  bool alias = false;                    ///< the output is the input's memory (reshape, flatten, add of nothing)
+  bool alias = false;                    ///< the output is the input's memory (reshape, flatten)
+  bool reads_inputs = true;              ///< false: the data operands give shapes alone and are none of the kernel's (positions)
 };
 
 /// Adds gradient nodes to a graph under differentiation.
@@ -52,17 +58,28 @@ class GradientBuilder {
   virtual ~GradientBuilder() = default;
   virtual Graph& graph() = 0;
   /// A backward node of `forward`; returns its outputs. `outputs` are described in operand order.
-  virtual std::vector<ValueId> node(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs, std::vector<TensorDesc> outputs) = 0;
+  virtual std::vector<ValueId> node(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs,
+                                    std::vector<TensorDesc> outputs) = 0;
   /// The same for a node whose outputs after the first `num_values` are gradients of `parameters`, in order.
   virtual std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs,
                                                    std::vector<TensorDesc> outputs, std::vector<ValueId> parameters) = 0;
+  /// `value` seen in another shape (a reshape node, which launches nothing).
+  virtual ValueId alias(const Node& forward, ValueId value, const Shape& shape) = 0;
   /// Whether the gradient of this input is needed at all (an input of the batch needs none).
   virtual bool needed(ValueId value) const = 0;
   /// The dtype of gradients of parameters.
   virtual DType reduce_dtype() const = 0;
 };
 
-/// FLOPs counted as 2 per multiply-add; bytes of every operand read and written once.
+/// How the step counts and judges what a loss sums up.
+struct LossDef {
+  Op count;                                     ///< takes the second operand of the loss
+  std::vector<std::string> count_attributes{};  ///< those of the loss that `count` takes too
+  bool classes = false;                         ///< the first operand holds scores of classes (correct_count applies)
+};
+
+/// FLOPs of products (2 per multiply-add) as a model counts them: attention's causal half, and no work that a kernel
+/// repeats inside. Elementwise arithmetic is bound by bytes and counts none. Bytes: every operand read or written once.
 struct Cost {
   double flops = 0;
   double bytes_read = 0;
@@ -79,13 +96,14 @@ struct OpDef {
   /// The gradient with respect to each of node.inputs that is needed (kNone where not), given that of its first output.
   /// Throws nothing. Empty for ops without a gradient (counts) and ops of the backward pass.
   std::function<std::vector<ValueId>(GradientBuilder& build, const Node& node, ValueId output_gradient)> gradient{};
-  /// Along one axis: the placements of the outputs for those of the inputs (parameters included), or nothing if it cannot be
-  /// cut so. Set for every op of a graph, gradients included; the step's own ops have none.
+  /// Along one axis: the placements of the outputs for those of the inputs (parameters included), of which at least one is not
+  /// Replicate, or nothing if it cannot be cut so. Set for every op of a graph, gradients included; the step's own have none.
   std::function<std::optional<std::vector<Placement>>(const Graph& graph, const Node& node, std::span<const Placement> inputs)> shard{};
-  /// Empty for ops that only move bytes: bytes of the operands, no FLOPs.
   std::function<Cost(const Signature&)> cost{};
   /// Pairs (input, output) whose memory may be the same.
   std::vector<std::pair<int, int>> in_place{};
+  std::optional<LossDef> loss{};  ///< set for losses
+  bool random = false;            ///< takes Graph::step after its inputs and the attribute `key`; vanishes outside training and with p = 0
 };
 
 /// The declaration of `op`. Every op has one.
@@ -95,5 +113,9 @@ const OpDef& definition(Op op);
 std::span<const OpDef> definitions();
 
 Cost cost_of(const Signature& signature);
+
+/// Placements of the outputs of `node` along one axis for those of its inputs: the op's rule, and Replicate where all inputs
+/// are. Nothing where the op cannot be cut so.
+std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs);
 
 }  // namespace trainer

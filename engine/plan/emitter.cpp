@@ -305,6 +305,7 @@ Affine Emitter::origin(const Node& node, int micro_batch) const {
 void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+  if (graph.value(node.outputs[0]).alias_of != kNone) return;  // the same memory in another shape
   Signature signature = signature_of(graph, node);
   std::vector<Operand> operands;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {

@@ -1,0 +1,69 @@
+// gelu, relu, silu, tanh, sigmoid: elementwise functions of one input. The gradients of gelu and silu read x, those of the
+// others y, so that of x and y one alone is saved.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+Inference infer_unary(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_values(inputs[0], compute);
+  return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
+}
+
+/// The gradient node: dy, then what the gradient reads of the forward.
+std::vector<ValueId> gradient_unary(GradientBuilder& build, const Node& node, ValueId dy, Op op, ValueId read) {
+  return build.node(node, op, node.attributes, {dy, read}, {input_desc(build.graph(), node, 0)});
+}
+
+Placed shard_unary(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard()) return all(node, in[0]);
+  return {};
+}
+
+/// Linear in dy.
+Placed shard_unary_grad(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[0] == in[1]) return all(node, in[0]);
+  if (in[0].is_partial() && in[1].is_replicate()) return all(node, in[0]);
+  return {};
+}
+
+OpDef unary(Op op, Op grad, bool grad_reads_output) {
+  OpDef def{.op = op, .in_graph_files = true};
+  def.infer = infer_unary;
+  def.gradient = [grad, grad_reads_output](GradientBuilder& build, const Node& node, ValueId dy) {
+    return gradient_unary(build, node, dy, grad, grad_reads_output ? node.outputs[0] : node.inputs[0]);
+  };
+  def.shard = shard_unary;
+  def.cost = moves(1);
+  def.in_place = {{0, 0}};
+  return def;
+}
+
+OpDef unary_grad(Op op) {
+  return {.op = op, .min_inputs = 2, .max_inputs = 2, .shard = shard_unary_grad, .cost = moves(1), .in_place = {{0, 0}, {1, 0}}};
+}
+
+}  // namespace
+
+OpDef gelu() {
+  OpDef def = unary(Op::gelu, Op::gelu_grad, false);
+  def.attributes = {{.name = "approximate",
+                     .type = AttributeDef::Type::choice,
+                     .otherwise = std::string("tanh"),
+                     .choices = {"tanh", "none"},
+                     .help = "the approximation by tanh, or the error function itself"}};
+  return def;
+}
+
+OpDef relu() { return unary(Op::relu, Op::relu_grad, true); }
+OpDef silu() { return unary(Op::silu, Op::silu_grad, false); }
+OpDef tanh() { return unary(Op::tanh, Op::tanh_grad, true); }
+OpDef sigmoid() { return unary(Op::sigmoid, Op::sigmoid_grad, true); }
+
+OpDef gelu_grad() { return unary_grad(Op::gelu_grad); }
+OpDef relu_grad() { return unary_grad(Op::relu_grad); }
+OpDef silu_grad() { return unary_grad(Op::silu_grad); }
+OpDef tanh_grad() { return unary_grad(Op::tanh_grad); }
+OpDef sigmoid_grad() { return unary_grad(Op::sigmoid_grad); }
+
+}  // namespace trainer::define

@@ -1,0 +1,127 @@
+// attention: softmax(q·kᵀ / √head_dim)·v by heads, with rotary positions if asked. Saves the log of each row's sum of
+// exponentials, from which the backward pass makes the probabilities again.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+using Type = AttributeDef::Type;
+
+std::string text(std::int64_t number) { return std::to_string(number); }
+
+/// Size of a head, from packed qkv or from three inputs.
+std::int64_t head_dim_of(std::span<const TensorDesc> in, std::int64_t heads, std::int64_t kv_heads) {
+  const std::int64_t dim = in[0].shape[2];
+  if (in.size() == 1) {
+    const std::int64_t pieces = heads + 2 * kv_heads;
+    if (dim % pieces != 0)
+      mistake(
+          "packed q, k and v of " + text(heads) + " + 2 * " + text(kv_heads) + " heads do not divide the last dim of " + in[0].shape.str(),
+          "heads");
+    return dim / pieces;
+  }
+  if (dim % heads != 0) mistake(text(heads) + " heads do not divide the last dim of " + in[0].shape.str(), "heads");
+  const Shape expected = in[0].shape.with_last(dim / heads * kv_heads);
+  for (std::size_t i : {1, 2})
+    if (in[i].shape != expected)
+      mistake(std::string(i == 1 ? "k" : "v") + " has shape " + in[i].shape.str() + " where " + expected.str() + " is needed (" +
+              text(kv_heads) + " heads of " + text(dim / heads) + ")");
+  return dim / heads;
+}
+
+Inference infer_attention(const Attributes& given, std::span<const TensorDesc> in, DType compute) {
+  if (in.size() == 2) mistake("takes packed qkv, or [q, k, v]; two inputs were given");
+  for (const TensorDesc& input : in) {
+    need_values(input, compute);
+    need_rank(input, 3, "[batch, seq, dim]");
+  }
+  const std::int64_t heads = given.integer("heads");
+  const std::int64_t kv_heads = given.integer("kv_heads") == 0 ? heads : given.integer("kv_heads");
+  if (heads % kv_heads != 0) mistake(text(kv_heads) + " key/value heads do not divide " + text(heads) + " heads", "kv_heads");
+  const std::int64_t head_dim = head_dim_of(in, heads, kv_heads);
+  if (given.real("rope") > 0 && head_dim % 2 != 0) mistake("rotary positions need heads of even size, not " + text(head_dim), "rope");
+  Inference inference;
+  inference.attributes = {{"heads", heads},
+                          {"kv_heads", kv_heads},
+                          {"causal", given.flag("causal")},
+                          {"packed", in.size() == 1},
+                          {"rope_theta", given.real("rope")}};
+  const Shape& shape = in[0].shape;
+  inference.outputs = {{compute, shape.with_last(heads * head_dim)}, {DType::f32, {shape[0], heads, shape[1]}}};
+  inference.saved_names = {"lse"};
+  return inference;
+}
+
+std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node, ValueId dy) {
+  std::vector<ValueId> inputs{dy};
+  inputs.insert(inputs.end(), node.inputs.begin(), node.inputs.end());
+  inputs.insert(inputs.end(), node.outputs.begin(), node.outputs.end());
+  std::vector<TensorDesc> outputs;
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) outputs.push_back(input_desc(build.graph(), node, i));
+  return build.node(node, Op::attention_grad, node.attributes, inputs, outputs);
+}
+
+/// How the logs of sums [batch, heads, seq] lie when q (or packed qkv) lies so: by samples or by heads, nothing else. Packed
+/// pieces must be of one size to be cut together.
+std::optional<Placement> lse_placement(const Attributes& attributes, Placement q) {
+  if (q.is_shard(0)) return q;
+  if (!q.is_shard(2)) return {};
+  const bool packed = attributes.flag("packed");
+  if (packed && attributes.integer("heads") != attributes.integer("kv_heads")) return {};
+  if (q.parts != (packed ? 3 : 1)) return {};
+  return Placement::shard(1);
+}
+
+Placed shard_attention(const Graph&, const Node& node, Placing in) {
+  const std::optional<Placement> lse = lse_placement(node.attributes, in[0]);
+  if (!lse) return {};
+  for (const Placement& input : in)
+    if (input != in[0]) return {};
+  return std::vector<Placement>{Placement::shard(in[0].dim), *lse};
+}
+
+/// Inputs do, qkv | q, k, v, o, lse.
+Placed shard_attention_grad(const Graph&, const Node& node, Placing in) {
+  const std::size_t n = in.size();
+  const std::optional<Placement> lse = lse_placement(node.attributes, in[1]);
+  const Placement o = Placement::shard(in[1].dim);
+  if (!lse || in[0] != o || in[n - 2] != o || in[n - 1] != *lse) return {};
+  for (std::size_t i = 2; i < n - 2; ++i)
+    if (in[i] != in[1]) return {};
+  return all(node, in[1]);
+}
+
+/// FLOPs of one of the products between [seq, head_dim] and [seq, head_dim], over all heads and samples.
+double product_flops(const Signature& signature, const Shape& o) {
+  const double full = 2.0 * static_cast<double>(o.elements()) * static_cast<double>(o[1]);
+  return signature.attributes.flag("causal") ? full / 2 : full;
+}
+
+}  // namespace
+
+OpDef attention() {
+  OpDef def{.op = Op::attention, .in_graph_files = true, .min_inputs = 1, .max_inputs = 3};
+  def.attributes = {
+      {.name = "heads", .type = Type::integer, .required = true, .least = 1, .help = "heads of queries"},
+      {.name = "kv_heads",
+       .type = Type::integer,
+       .otherwise = std::int64_t{0},
+       .least = 1,
+       .help = "heads of keys and values; as many as heads if not given"},
+      {.name = "causal", .type = Type::flag, .otherwise = true, .help = "whether a position sees only itself and those before"},
+      {.name = "rope", .type = Type::rope, .otherwise = 0.0, .help = "rotary positions: none, or {theta: 10000}"}};
+  def.infer = infer_attention;
+  def.gradient = gradient_attention;
+  def.shard = shard_attention;
+  def.cost = [](const Signature& s) { return moved(s, 2, 2 * product_flops(s, s.operands[s.operands.size() - 2].shape)); };
+  return def;
+}
+
+OpDef attention_grad() {
+  OpDef def{.op = Op::attention_grad, .min_inputs = 4, .max_inputs = 6};
+  def.shard = shard_attention_grad;
+  def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("packed") ? 1 : 3, 4 * product_flops(s, s.operands[0].shape)); };
+  return def;
+}
+
+}  // namespace trainer::define

@@ -1,0 +1,60 @@
+// Helpers of the declarations.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+
+void mistake(std::string message, std::string attribute) { throw OpMistake{std::move(message), std::move(attribute)}; }
+
+void need_values(const TensorDesc& tensor, DType compute, const std::string& what) {
+  if (tensor.dtype == compute) return;
+  mistake(what + " must hold values (" + std::string(name_of(compute)) + "), but holds " + std::string(name_of(tensor.dtype)));
+}
+
+void need_ids(const TensorDesc& tensor, const std::string& what) {
+  if (tensor.dtype != DType::i32) mistake(what + " must be i32, but are " + std::string(name_of(tensor.dtype)));
+}
+
+void need_rank_least(const TensorDesc& tensor, int rank, const std::string& what) {
+  if (tensor.shape.rank() < rank) mistake(what + " needs at least " + std::to_string(rank) + " dims, but has shape " + tensor.shape.str());
+}
+
+void need_rank(const TensorDesc& tensor, int rank, const std::string& dims) {
+  if (tensor.shape.rank() != rank) mistake("input must have the dims " + dims + ", but has shape " + tensor.shape.str());
+}
+
+const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).shape; }
+
+TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).desc(); }
+
+Placed all(const Node& node, Placement placement) { return std::vector<Placement>(node.outputs.size(), placement); }
+
+Placement rows_of(const Shape& shape, Placement placement) {
+  if (!placement.is_shard()) return placement;
+  std::int64_t parts = placement.parts;
+  for (int dim = 0; dim < placement.dim; ++dim) parts *= shape[dim];
+  return Placement::shard(0, static_cast<int>(parts));
+}
+
+Cost moved(const Signature& signature, int num_outputs) {
+  Cost cost;
+  const int first_output = static_cast<int>(signature.operands.size()) - num_outputs;
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  for (int i = 0; i < static_cast<int>(signature.operands.size()); ++i) {
+    const double bytes = static_cast<double>(signature.operands[static_cast<std::size_t>(i)].bytes());
+    if (i >= first_output) cost.bytes_written += bytes;
+    if (i < first_output || accumulate) cost.bytes_read += bytes;
+  }
+  return cost;
+}
+
+Cost moved(const Signature& signature, int num_outputs, double flops) {
+  Cost cost = moved(signature, num_outputs);
+  cost.flops = flops;
+  return cost;
+}
+
+std::function<Cost(const Signature&)> moves(int num_outputs) {
+  return [num_outputs](const Signature& signature) { return moved(signature, num_outputs); };
+}
+
+}  // namespace trainer::define

@@ -1,0 +1,40 @@
+// What the declarations of ops share: checks of operands, placements that flow through, bytes that move.
+#pragma once
+
+#include <string>
+
+#include "engine/ops/define.h"
+
+namespace trainer::define {
+
+using Placed = std::optional<std::vector<Placement>>;
+using Placing = std::span<const Placement>;
+
+[[noreturn]] void mistake(std::string message, std::string attribute = {});
+/// Mistakes unless `tensor` holds values of the compute dtype, or i32 ids.
+void need_values(const TensorDesc& tensor, DType compute, const std::string& what = "input");
+void need_ids(const TensorDesc& tensor, const std::string& what);
+/// Mistakes unless `tensor` has at least (exactly) `rank` dims.
+void need_rank_least(const TensorDesc& tensor, int rank, const std::string& what = "input");
+void need_rank(const TensorDesc& tensor, int rank, const std::string& dims);
+
+inline Init matrix_init() { return {.stddev = 0.02, .constant = 0}; }
+inline Init zeros_init() { return {}; }
+inline Init ones_init() { return {.stddev = 0, .constant = 1}; }
+
+/// Shapes and placements of the operands of a node.
+const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index);
+TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index);
+/// The outputs all so.
+Placed all(const Node& node, Placement placement);
+/// Shard(dim) of a tensor of shape `shape` as seen by its rows flattened to one dim.
+Placement rows_of(const Shape& shape, Placement placement);
+
+/// A cost of no FLOPs: every operand is read, but the last `num_outputs`, which are written (and read, if accumulated to).
+Cost moved(const Signature& signature, int num_outputs);
+/// The same with FLOPs.
+Cost moved(const Signature& signature, int num_outputs, double flops);
+/// `cost` of ops without FLOPs and with so many outputs.
+std::function<Cost(const Signature&)> moves(int num_outputs);
+
+}  // namespace trainer::define

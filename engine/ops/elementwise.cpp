@@ -1,0 +1,99 @@
+// add, mul: of two inputs, the second of the first's shape or of its last dims (positions [seq, dim], added to every sample).
+// The gradient of an input that was repeated so is summed over the leading dims.
+#include <algorithm>
+
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+bool is_suffix(const Shape& whole, const Shape& last) {
+  return last.rank() <= whole.rank() && std::equal(last.sizes().rbegin(), last.sizes().rend(), whole.sizes().rbegin());
+}
+
+Inference infer_binary(const Attributes&, std::span<const TensorDesc> inputs, DType compute) {
+  for (const TensorDesc& input : inputs) need_values(input, compute);
+  const Shape &a = inputs[0].shape, &b = inputs[1].shape;
+  if (!is_suffix(a, b)) {
+    const std::string swapped = is_suffix(b, a) ? "; give the larger one first" : "";
+    mistake("shapes " + a.str() + " and " + b.str() + " do not fit: the second must be the first, or its last dims" + swapped);
+  }
+  return {.attributes = {}, .parameters = {}, .outputs = {{compute, a}}, .saved_names = {}};
+}
+
+/// `gradient` of a's shape, brought to that of input `index`.
+ValueId reduced(GradientBuilder& build, const Node& node, std::size_t index, ValueId gradient) {
+  const TensorDesc wanted = input_desc(build.graph(), node, index);
+  if (wanted.shape == build.graph().value(gradient).shape) return gradient;
+  return build.node(node, Op::sum_leading, {}, {gradient}, {wanted})[0];
+}
+
+std::vector<ValueId> gradient_add(GradientBuilder& build, const Node& node, ValueId dy) {
+  std::vector<ValueId> result{kNone, kNone};
+  for (std::size_t i : {0, 1})
+    if (build.needed(node.inputs[i])) result[i] = reduced(build, node, i, dy);
+  return result;
+}
+
+std::vector<ValueId> gradient_mul(GradientBuilder& build, const Node& node, ValueId dy) {
+  std::vector<ValueId> result{kNone, kNone};
+  const TensorDesc whole = build.graph().value(dy).desc();
+  for (std::size_t i : {0, 1})
+    if (build.needed(node.inputs[i]))
+      result[i] = reduced(build, node, i, build.node(node, Op::mul, {}, {dy, node.inputs[1 - i]}, {whole})[0]);
+  return result;
+}
+
+/// Where b must lie for a's Shard: the same dim counted from the end; whole where a is cut in a dim that b has not.
+Placement matching(const Graph& graph, const Node& node, Placement a) {
+  const int lead = input_shape(graph, node, 0).rank() - input_shape(graph, node, 1).rank();
+  return a.dim < lead ? Placement::replicate() : Placement::shard(a.dim - lead, a.parts);
+}
+
+Placed shard_add(const Graph& graph, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[1] == matching(graph, node, in[0])) return all(node, in[0]);
+  if (in[0].is_partial() && in[1].is_partial()) return all(node, in[0]);
+  return {};
+}
+
+/// Linear in each of the two.
+Placed shard_mul(const Graph& graph, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[1] == matching(graph, node, in[0])) return all(node, in[0]);
+  if (in[0].is_partial() && in[1].is_replicate()) return all(node, in[0]);
+  if (in[0].is_replicate() && in[1].is_partial()) return all(node, in[1]);
+  return {};
+}
+
+Placed shard_sum_leading(const Graph& graph, const Node& node, Placing in) {
+  const int lead = input_shape(graph, node, 0).rank() - graph.value(node.outputs[0]).shape.rank();
+  if (in[0].is_shard() && in[0].dim >= lead) return all(node, Placement::shard(in[0].dim - lead, in[0].parts));
+  return all(node, Placement::partial());
+}
+
+OpDef binary(Op op) {
+  OpDef def{.op = op, .in_graph_files = true, .min_inputs = 2, .max_inputs = 2};
+  def.infer = infer_binary;
+  def.cost = moves(1);
+  def.in_place = {{0, 0}};
+  return def;
+}
+
+}  // namespace
+
+OpDef add() {
+  OpDef def = binary(Op::add);
+  def.gradient = gradient_add;
+  def.shard = shard_add;
+  return def;
+}
+
+OpDef mul() {
+  OpDef def = binary(Op::mul);
+  def.gradient = gradient_mul;
+  def.shard = shard_mul;
+  return def;
+}
+
+OpDef sum_leading() { return {.op = Op::sum_leading, .shard = shard_sum_leading, .cost = moves(1)}; }
+
+}  // namespace trainer::define

@@ -1,0 +1,113 @@
+// embedding, positions: rows of a table, chosen by ids or by place in the sequence.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+using Type = AttributeDef::Type;
+
+std::vector<AttributeDef> table_attributes() {
+  return {{.name = "rows", .type = Type::integer, .required = true, .least = 1, .help = "rows of the table"},
+          {.name = "dim", .type = Type::integer, .required = true, .least = 1, .help = "size of a row"}};
+}
+
+ParameterDef table(const Attributes& given) { return {"weight", {given.integer("rows"), given.integer("dim")}, matrix_init()}; }
+
+Inference infer_embedding(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_ids(inputs[0], "ids");
+  need_rank_least(inputs[0], 1, "ids");
+  if (inputs[0].shape.rank() == Shape::kMaxDims) mistake("ids have too many dims: " + inputs[0].shape.str());
+  std::vector<std::int64_t> sizes(inputs[0].shape.sizes().begin(), inputs[0].shape.sizes().end());
+  sizes.push_back(given.integer("dim"));
+  return {.attributes = {}, .parameters = {table(given)}, .outputs = {{compute, Shape(sizes)}}, .saved_names = {}};
+}
+
+Inference infer_positions(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_rank_least(inputs[0], 2);
+  const std::int64_t seq = inputs[0].shape[1], rows = given.integer("rows");
+  if (seq > rows) mistake("the sequence has " + std::to_string(seq) + " positions, the table " + std::to_string(rows) + " rows", "rows");
+  Inference inference{
+      .attributes = {}, .parameters = {table(given)}, .outputs = {{compute, {seq, given.integer("dim")}}}, .saved_names = {}};
+  inference.reads_inputs = false;
+  return inference;
+}
+
+/// Cut by samples; by columns of the table; or by its rows, where ids of other ranks' rows give zeros.
+Placed shard_embedding(const Graph& graph, const Node& node, Placing in) {
+  const Placement ids = in[0], weight = in[1];
+  if (ids.is_shard() && weight.is_replicate()) return all(node, ids);
+  if (!ids.is_replicate()) return {};
+  if (weight.is_shard(1)) return all(node, Placement::shard(input_shape(graph, node, 0).rank(), weight.parts));
+  if (weight.is_shard(0)) return all(node, Placement::partial());
+  return {};
+}
+
+Placed shard_embedding_grad(const Graph& graph, const Node& node, Placing in) {
+  const Placement ids = in[0], dy = in[1];
+  const int last = input_shape(graph, node, 1).rank() - 1;
+  if (ids.is_shard() && ids == dy) return all(node, Placement::partial());
+  if (!ids.is_replicate()) return {};
+  if (dy.is_partial()) return all(node, dy);
+  if (dy.is_shard(last)) return all(node, Placement::shard(1, dy.parts));
+  return {};
+}
+
+Placed shard_columns(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard(1)) return all(node, in[0]);
+  return {};
+}
+
+Placed shard_positions_grad(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard(1) || in[0].is_partial()) return all(node, in[0]);
+  return {};
+}
+
+/// Reads only the rows it needs.
+Cost cost_rows(const Signature& signature) {
+  Cost cost;
+  cost.bytes_written = static_cast<double>(signature.operands.back().bytes());
+  cost.bytes_read = cost.bytes_written;
+  if (signature.op == Op::embedding) cost.bytes_read += static_cast<double>(signature.operands[0].bytes());
+  return cost;
+}
+
+}  // namespace
+
+OpDef embedding() {
+  OpDef def{.op = Op::embedding, .in_graph_files = true};
+  def.attributes = table_attributes();
+  def.attributes.push_back(
+      {.name = "weight", .type = Type::node, .otherwise = std::string(), .help = "a node whose weight this one shares"});
+  def.infer = infer_embedding;
+  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) {
+    const Graph& graph = build.graph();
+    const TensorDesc dweight{build.reduce_dtype(), input_shape(graph, node, 1)};
+    build.node_with_gradients(node, Op::embedding_grad, {}, {node.inputs[0], dy}, {dweight}, {node.inputs[1]});
+    return std::vector<ValueId>{kNone, kNone};
+  };
+  def.shard = shard_embedding;
+  def.cost = cost_rows;
+  return def;
+}
+
+OpDef embedding_grad() {
+  return {.op = Op::embedding_grad, .min_inputs = 2, .max_inputs = 2, .shard = shard_embedding_grad, .cost = moves(1)};
+}
+
+OpDef positions() {
+  OpDef def{.op = Op::positions, .in_graph_files = true};
+  def.attributes = table_attributes();
+  def.infer = infer_positions;
+  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) {
+    const TensorDesc dweight{build.reduce_dtype(), input_shape(build.graph(), node, 0)};
+    build.node_with_gradients(node, Op::positions_grad, {}, {dy}, {dweight}, {node.inputs[0]});
+    return std::vector<ValueId>{kNone};
+  };
+  def.shard = shard_columns;
+  def.cost = cost_rows;
+  return def;
+}
+
+OpDef positions_grad() { return {.op = Op::positions_grad, .shard = shard_positions_grad, .cost = moves(1)}; }
+
+}  // namespace trainer::define

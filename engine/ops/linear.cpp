@@ -1,0 +1,112 @@
+// linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+using Type = AttributeDef::Type;
+
+Inference infer_linear(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_values(inputs[0], compute);
+  need_rank_least(inputs[0], 2);
+  const std::int64_t out = given.integer("out"), in = inputs[0].shape[-1];
+  Inference inference;
+  inference.attributes.set("bias", given.flag("bias"));
+  inference.parameters.push_back({"weight", {out, in}, matrix_init()});
+  if (given.flag("bias")) inference.parameters.push_back({"bias", {out}, zeros_init()});
+  inference.outputs.push_back({compute, inputs[0].shape.with_last(out)});
+  return inference;
+}
+
+/// The weight's gradient first: it is the last to read the saved input, whose memory is free before dx needs some; and
+/// the sooner it is there, the sooner it can be reduced.
+std::vector<ValueId> gradient_linear(GradientBuilder& build, const Node& node, ValueId dy) {
+  const Graph& graph = build.graph();
+  const bool bias = node.attributes.flag("bias");
+  std::vector<TensorDesc> gradients{{build.reduce_dtype(), input_shape(graph, node, 1)}};
+  std::vector<ValueId> parameters{node.inputs[1]};
+  if (bias) {
+    gradients.push_back({build.reduce_dtype(), input_shape(graph, node, 2)});
+    parameters.push_back(node.inputs[2]);
+  }
+  build.node_with_gradients(node, Op::linear_grad_weight, {{"bias", bias}}, {node.inputs[0], dy}, gradients, parameters);
+  std::vector<ValueId> result(node.inputs.size(), kNone);
+  if (build.needed(node.inputs[0]))
+    result[0] = build.node(node, Op::linear_grad_input, {}, {dy, node.inputs[1]}, {input_desc(graph, node, 0)})[0];
+  return result;
+}
+
+/// By samples (or any leading dim); by columns: W's rows; by rows: W's columns, which leaves partial sums and so takes no bias.
+Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
+  const int last = input_shape(graph, node, 0).rank() - 1;
+  const bool bias = in.size() > 2;
+  const Placement x = in[0], weight = in[1];
+  if (x.is_shard() && x.dim < last && weight.is_replicate() && (!bias || in[2].is_replicate())) return all(node, x);
+  if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return all(node, Placement::shard(last, weight.parts));
+  if (x.is_shard(last) && weight.is_shard(1) && x.parts == weight.parts && !bias) return all(node, Placement::partial());
+  if (x.is_partial() && weight.is_replicate() && !bias) return all(node, x);
+  return {};
+}
+
+Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
+  const int last = input_shape(graph, node, 0).rank() - 1;
+  const Placement dy = in[0], weight = in[1];
+  if (weight.is_replicate() && (dy.is_partial() || (dy.is_shard() && dy.dim < last))) return all(node, dy);
+  if (dy.is_shard(last) && weight.is_shard(0) && dy.parts == weight.parts) return all(node, Placement::partial());
+  if (dy.is_replicate() && weight.is_shard(1)) return all(node, Placement::shard(last, weight.parts));
+  return {};
+}
+
+/// Outputs are dweight and, with a bias, dbias.
+Placed shard_grad_weight(const Graph& graph, const Node& node, Placing in) {
+  const int last = input_shape(graph, node, 0).rank() - 1;
+  const Placement x = in[0], dy = in[1];
+  if (x.is_shard() && x.dim < last && x == dy) return all(node, Placement::partial());
+  if (x.is_replicate() && dy.is_partial()) return all(node, dy);
+  if (x.is_replicate() && dy.is_shard(last)) return all(node, Placement::shard(0, dy.parts));
+  if (x.is_shard(last) && dy.is_replicate()) {
+    std::vector<Placement> outputs(node.outputs.size());
+    outputs[0] = Placement::shard(1, x.parts);
+    return outputs;
+  }
+  return {};
+}
+
+double flops(const TensorDesc& rows, const TensorDesc& weight) {
+  return 2.0 * static_cast<double>(rows.shape.rows()) * static_cast<double>(weight.elements());
+}
+
+}  // namespace
+
+OpDef linear() {
+  OpDef def{.op = Op::linear, .in_graph_files = true};
+  def.attributes = {{.name = "out", .type = Type::integer, .required = true, .least = 1, .help = "size of the last dim of the output"},
+                    {.name = "bias", .type = Type::flag, .otherwise = true, .help = "whether a bias is added"},
+                    {.name = "weight", .type = Type::node, .otherwise = std::string(), .help = "a node whose weight this one shares"},
+                    {.name = "parallel",
+                     .type = Type::choice,
+                     .otherwise = std::string("none"),
+                     .choices = {"none", "column", "row"},
+                     .help = "how tensor parallelism cuts the weight"}};
+  def.infer = infer_linear;
+  def.gradient = gradient_linear;
+  def.shard = shard_linear;
+  def.cost = [](const Signature& s) { return moved(s, 1, flops(s.operands[0], s.operands[1])); };
+  return def;
+}
+
+OpDef linear_grad_input() {
+  OpDef def{.op = Op::linear_grad_input, .min_inputs = 2, .max_inputs = 2};
+  def.shard = shard_grad_input;
+  def.cost = [](const Signature& s) { return moved(s, 1, flops(s.operands[0], s.operands[1])); };
+  return def;
+}
+
+OpDef linear_grad_weight() {
+  OpDef def{.op = Op::linear_grad_weight, .min_inputs = 2, .max_inputs = 2};
+  def.shard = shard_grad_weight;
+  def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("bias") ? 2 : 1, flops(s.operands[0], s.operands[2])); };
+  return def;
+}
+
+}  // namespace trainer::define

@@ -1,0 +1,130 @@
+// cross_entropy, mse, and what is counted for them. A loss is a sum (f64) and a count; counts depend on targets alone, and so are
+// known before the step. Backward starts from the seed, loss_scale / count, which the gradient reads.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+using Type = AttributeDef::Type;
+const TensorDesc kSum{DType::f64, {1}};
+
+Inference infer_cross_entropy(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_values(inputs[0], compute, "logits");
+  need_rank_least(inputs[0], 2, "logits");
+  need_ids(inputs[1], "targets");
+  const Shape& logits = inputs[0].shape;
+  const Shape rows(logits.sizes().first(logits.sizes().size() - 1));
+  if (inputs[1].shape != rows)
+    mistake("logits " + logits.str() + " need targets of shape " + rows.str() + ", not " + inputs[1].shape.str());
+  return {.attributes = given, .parameters = {}, .outputs = {kSum, {DType::f32, {logits.rows()}}}, .saved_names = {"lse"}};
+}
+
+/// `seed` stands for the gradient of the sum.
+std::vector<ValueId> gradient_cross_entropy(GradientBuilder& build, const Node& node, ValueId seed) {
+  const ValueId logits = node.inputs[0], lse = node.outputs[1];
+  if (!build.needed(logits)) return {kNone, kNone};
+  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, node.inputs[1], lse, seed},
+                     {input_desc(build.graph(), node, 0)})[0],
+          kNone};
+}
+
+Placed shard_cross_entropy(const Graph& graph, const Node& node, Placing in) {
+  const Shape& logits = input_shape(graph, node, 0);
+  if (!in[0].is_shard() || in[0].dim == logits.rank() - 1 || in[1] != in[0]) return {};
+  return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
+}
+
+Placed shard_cross_entropy_grad(const Graph& graph, const Node& node, Placing in) {
+  const Shape& logits = input_shape(graph, node, 0);
+  const bool cut = in[0].is_shard() && in[0].dim < logits.rank() - 1 && in[1] == in[0] && in[2] == rows_of(logits, in[0]);
+  if (cut && in[3].is_replicate()) return all(node, in[0]);
+  return {};
+}
+
+Inference infer_mse(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_values(inputs[0], compute, "the prediction");
+  if (inputs[1].dtype != DType::f32) need_values(inputs[1], compute, "the target");
+  if (inputs[0].shape != inputs[1].shape)
+    mistake("the prediction has shape " + inputs[0].shape.str() + ", the target " + inputs[1].shape.str());
+  return {.attributes = given, .parameters = {}, .outputs = {kSum}, .saved_names = {}};
+}
+
+std::vector<ValueId> gradient_mse(GradientBuilder& build, const Node& node, ValueId seed) {
+  if (!build.needed(node.inputs[0])) return {kNone, kNone};
+  return {build.node(node, Op::mse_grad, {}, {node.inputs[0], node.inputs[1], seed}, {input_desc(build.graph(), node, 0)})[0], kNone};
+}
+
+/// Sums over elements that are cut alike are partial sums.
+Placed shard_sum(const Graph&, const Node& node, Placing in) {
+  for (const Placement& input : in)
+    if (!input.is_shard() || input != in[0]) return {};
+  return all(node, Placement::partial());
+}
+
+Placed shard_mse_grad(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[1] == in[0] && in[2].is_replicate()) return all(node, in[0]);
+  return {};
+}
+
+Placed shard_correct_count(const Graph& graph, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[0].dim < input_shape(graph, node, 0).rank() - 1 && in[1] == in[0]) return all(node, Placement::partial());
+  return {};
+}
+
+}  // namespace
+
+OpDef cross_entropy() {
+  OpDef def{.op = Op::cross_entropy, .in_graph_files = true, .min_inputs = 2, .max_inputs = 2};
+  def.attributes = {{.name = "ignore_index",
+                     .type = Type::integer,
+                     .otherwise = std::int64_t{-100},
+                     .least = -std::numeric_limits<double>::infinity(),
+                     .help = "targets of this value do not count"},
+                    {.name = "label_smoothing",
+                     .type = Type::real,
+                     .otherwise = 0.0,
+                     .below = 1,
+                     .help = "the share of the target that is spread over all classes"}};
+  def.infer = infer_cross_entropy;
+  def.gradient = gradient_cross_entropy;
+  def.shard = shard_cross_entropy;
+  def.cost = moves(2);
+  def.loss = LossDef{Op::cross_entropy_count, {"ignore_index"}, true};
+  return def;
+}
+
+OpDef cross_entropy_grad() {
+  OpDef def{.op = Op::cross_entropy_grad, .min_inputs = 4, .max_inputs = 4};
+  def.shard = shard_cross_entropy_grad;
+  def.cost = moves(1);
+  def.in_place = {{0, 0}};
+  return def;
+}
+
+OpDef cross_entropy_count() { return {.op = Op::cross_entropy_count, .shard = shard_sum, .cost = moves(1)}; }
+
+OpDef correct_count() {
+  return {.op = Op::correct_count, .min_inputs = 2, .max_inputs = 2, .shard = shard_correct_count, .cost = moves(1)};
+}
+
+OpDef mse() {
+  OpDef def{.op = Op::mse, .in_graph_files = true, .min_inputs = 2, .max_inputs = 2};
+  def.infer = infer_mse;
+  def.gradient = gradient_mse;
+  def.shard = shard_sum;
+  def.cost = moves(1);
+  def.loss = LossDef{Op::mse_count};
+  return def;
+}
+
+OpDef mse_grad() {
+  return {.op = Op::mse_grad, .min_inputs = 3, .max_inputs = 3, .shard = shard_mse_grad, .cost = moves(1), .in_place = {{0, 0}}};
+}
+
+OpDef mse_count() {
+  OpDef def{.op = Op::mse_count, .shard = shard_sum};
+  def.cost = [](const Signature&) { return Cost{}; };  // The number is in the shape.
+  return def;
+}
+
+}  // namespace trainer::define

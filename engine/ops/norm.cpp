@@ -1,0 +1,107 @@
+// layer_norm, rms_norm: over the last dim. Mean and reciprocal deviation are saved, in f32, a value a row.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+using Type = AttributeDef::Type;
+
+AttributeDef eps() { return {.name = "eps", .type = Type::real, .otherwise = 1e-5, .help = "added to the variance"}; }
+
+Inference infer_norm(const Attributes& given, std::span<const TensorDesc> inputs, DType compute, bool layer) {
+  need_values(inputs[0], compute);
+  need_rank_least(inputs[0], 2);
+  const Shape& shape = inputs[0].shape;
+  Inference inference;
+  inference.attributes.set("eps", given.real("eps"));
+  inference.parameters.push_back({"weight", {shape[-1]}, ones_init()});
+  inference.outputs.push_back({compute, shape});
+  if (layer) {
+    inference.attributes.set("bias", given.flag("bias"));
+    if (given.flag("bias")) inference.parameters.push_back({"bias", {shape[-1]}, zeros_init()});
+    inference.outputs.push_back({DType::f32, {shape.rows()}});
+    inference.saved_names.push_back("mean");
+  }
+  inference.outputs.push_back({DType::f32, {shape.rows()}});
+  inference.saved_names.push_back("rstd");
+  return inference;
+}
+
+std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, ValueId dy) {
+  const Graph& graph = build.graph();
+  const bool layer = node.op == Op::layer_norm;
+  std::vector<ValueId> inputs{dy, node.inputs[0], node.inputs[1]};
+  inputs.insert(inputs.end(), node.outputs.begin() + 1, node.outputs.end());
+  std::vector<TensorDesc> outputs{input_desc(graph, node, 0)};
+  const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end());
+  for (ValueId parameter : parameters) outputs.push_back({build.reduce_dtype(), graph.value(parameter).shape});
+  const Attributes attributes = layer ? Attributes{{"bias", node.attributes.flag("bias")}} : Attributes{};
+  const Op op = layer ? Op::layer_norm_grad : Op::rms_norm_grad;
+  std::vector<ValueId> result(node.inputs.size(), kNone);
+  result[0] = build.node_with_gradients(node, op, attributes, inputs, outputs, parameters)[0];
+  return result;
+}
+
+/// By any dim but the last, which is what a row is.
+Placed shard_norm(const Graph& graph, const Node& node, Placing in) {
+  const Shape& shape = input_shape(graph, node, 0);
+  if (!in[0].is_shard() || in[0].dim == shape.rank() - 1) return {};
+  for (std::size_t i = 1; i < in.size(); ++i)
+    if (!in[i].is_replicate()) return {};
+  std::vector<Placement> outputs(node.outputs.size(), rows_of(shape, in[0]));
+  outputs[0] = in[0];
+  return outputs;
+}
+
+/// Inputs dy, x, weight, (mean), rstd; outputs dx and the parameters' gradients.
+Placed shard_norm_grad(const Graph& graph, const Node& node, Placing in) {
+  const Shape& shape = input_shape(graph, node, 0);
+  if (!in[2].is_replicate()) return {};
+  const bool partial = in[0].is_partial() && in[1].is_replicate();
+  if (!partial && !(in[0].is_shard() && in[0].dim < shape.rank() - 1 && in[0] == in[1])) return {};
+  for (std::size_t i = 3; i < in.size(); ++i)
+    if (in[i] != rows_of(shape, in[1])) return {};
+  std::vector<Placement> outputs(node.outputs.size(), Placement::partial());
+  outputs[0] = in[0];
+  return outputs;
+}
+
+}  // namespace
+
+OpDef layer_norm() {
+  OpDef def{.op = Op::layer_norm, .in_graph_files = true};
+  def.attributes = {eps(), {.name = "bias", .type = Type::flag, .otherwise = true, .help = "whether a bias is added"}};
+  def.infer = [](const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+    return infer_norm(given, inputs, compute, true);
+  };
+  def.gradient = gradient_norm;
+  def.shard = shard_norm;
+  def.cost = moves(3);
+  return def;
+}
+
+OpDef layer_norm_grad() {
+  OpDef def{.op = Op::layer_norm_grad, .min_inputs = 5, .max_inputs = 5};
+  def.shard = shard_norm_grad;
+  def.cost = [](const Signature& signature) { return moved(signature, signature.attributes.flag("bias") ? 3 : 2); };
+  def.in_place = {{0, 0}};
+  return def;
+}
+
+OpDef rms_norm() {
+  OpDef def{.op = Op::rms_norm, .in_graph_files = true};
+  def.attributes = {eps()};
+  def.infer = [](const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+    return infer_norm(given, inputs, compute, false);
+  };
+  def.gradient = gradient_norm;
+  def.shard = shard_norm;
+  def.cost = moves(2);
+  return def;
+}
+
+OpDef rms_norm_grad() {
+  return {.op = Op::rms_norm_grad, .min_inputs = 4, .max_inputs = 4, .shard = shard_norm_grad, .cost = moves(2), .in_place = {{0, 0}}};
+}
+
+}  // namespace trainer::define

@@ -1,0 +1,145 @@
+// The list of ops. The switch has no default: an op without a declaration does not compile.
+#include <algorithm>
+
+#include "engine/core/check.h"
+#include "engine/ops/define.h"
+
+namespace trainer {
+namespace {
+
+OpDef define_op(Op op) {
+  switch (op) {
+    case Op::embedding:
+      return define::embedding();
+    case Op::positions:
+      return define::positions();
+    case Op::linear:
+      return define::linear();
+    case Op::layer_norm:
+      return define::layer_norm();
+    case Op::rms_norm:
+      return define::rms_norm();
+    case Op::attention:
+      return define::attention();
+    case Op::gelu:
+      return define::gelu();
+    case Op::relu:
+      return define::relu();
+    case Op::silu:
+      return define::silu();
+    case Op::tanh:
+      return define::tanh();
+    case Op::sigmoid:
+      return define::sigmoid();
+    case Op::add:
+      return define::add();
+    case Op::mul:
+      return define::mul();
+    case Op::dropout:
+      return define::dropout();
+    case Op::reshape:
+      return define::reshape();
+    case Op::flatten:
+      return define::flatten();
+    case Op::conv2d:
+      return define::conv2d();
+    case Op::max_pool2d:
+      return define::max_pool2d();
+    case Op::avg_pool2d:
+      return define::avg_pool2d();
+    case Op::cross_entropy:
+      return define::cross_entropy();
+    case Op::mse:
+      return define::mse();
+    case Op::embedding_grad:
+      return define::embedding_grad();
+    case Op::positions_grad:
+      return define::positions_grad();
+    case Op::linear_grad_input:
+      return define::linear_grad_input();
+    case Op::linear_grad_weight:
+      return define::linear_grad_weight();
+    case Op::layer_norm_grad:
+      return define::layer_norm_grad();
+    case Op::rms_norm_grad:
+      return define::rms_norm_grad();
+    case Op::attention_grad:
+      return define::attention_grad();
+    case Op::gelu_grad:
+      return define::gelu_grad();
+    case Op::relu_grad:
+      return define::relu_grad();
+    case Op::silu_grad:
+      return define::silu_grad();
+    case Op::tanh_grad:
+      return define::tanh_grad();
+    case Op::sigmoid_grad:
+      return define::sigmoid_grad();
+    case Op::sum_leading:
+      return define::sum_leading();
+    case Op::conv2d_grad_input:
+      return define::conv2d_grad_input();
+    case Op::conv2d_grad_weight:
+      return define::conv2d_grad_weight();
+    case Op::max_pool2d_grad:
+      return define::max_pool2d_grad();
+    case Op::avg_pool2d_grad:
+      return define::avg_pool2d_grad();
+    case Op::cross_entropy_grad:
+      return define::cross_entropy_grad();
+    case Op::mse_grad:
+      return define::mse_grad();
+    case Op::cross_entropy_count:
+      return define::cross_entropy_count();
+    case Op::mse_count:
+      return define::mse_count();
+    case Op::correct_count:
+      return define::correct_count();
+    case Op::zero:
+      return define::zero();
+    case Op::cast:
+      return define::cast();
+    case Op::pack_weight:
+      return define::pack_weight();
+    case Op::loss_seed:
+      return define::loss_seed();
+    case Op::sum_squares:
+      return define::sum_squares();
+    case Op::update_scalars:
+      return define::update_scalars();
+    case Op::sgd:
+      return define::sgd();
+    case Op::adam:
+      return define::adam();
+    case Op::adamw:
+      return define::adamw();
+    case Op::lion:
+      return define::lion();
+  }
+  CHECK(false, "an op without a declaration");
+}
+
+}  // namespace
+
+std::span<const OpDef> definitions() {
+  static const std::vector<OpDef> list = [] {
+    std::vector<OpDef> defs;
+    defs.reserve(kNumOps);
+    for (int i = 0; i < kNumOps; ++i) defs.push_back(define_op(static_cast<Op>(i)));
+    return defs;
+  }();
+  return list;
+}
+
+const OpDef& definition(Op op) { return definitions()[static_cast<std::size_t>(op)]; }
+
+Cost cost_of(const Signature& signature) { return definition(signature.op).cost(signature); }
+
+std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs) {
+  if (std::all_of(inputs.begin(), inputs.end(), [](const Placement& placement) { return placement.is_replicate(); }))
+    return std::vector<Placement>(node.outputs.size());
+  const OpDef& def = definition(node.op);
+  return def.shard ? def.shard(graph, node, inputs) : std::nullopt;
+}
+
+}  // namespace trainer
