@@ -1,0 +1,181 @@
+// Order, memory, verification and text of plans, on small plans written out by hand.
+#include "engine/plan/plan.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/core/error.h"
+#include "engine/plan/memory.h"
+#include "engine/plan/verify.h"
+
+using namespace trainer;
+
+namespace {
+
+// Two data ranks: a gradient is computed, reduced on the other stream while more is computed, and then used.
+constexpr std::string_view kOverlap = R"(plan 1
+mesh pipeline=1 replicate=2 shard=1 tensor=1
+role 0 persistent=0 total=0 scalars=b-1 applied=b-1
+buffer 0 w parameters mb=-1 program=-1 bytes=256 at=-1
+buffer 1 x inputs mb=-1 program=0 bytes=256 at=-1
+buffer 2 g gradients mb=-1 program=0 bytes=256 at=-1
+buffer 3 y activations mb=0 program=0 bytes=256 at=-1
+buffer 4 z activations mb=0 program=0 bytes=256 at=-1
+field 0 x 256
+signature 0 gelu approximate='tanh' f32[64] f32[64]
+signature 1 add f32[64] f32[64] f32[64]
+unit unit.0 elements=64 decay=64 master=b0 working=b0 gradient=b2
+tensor w f32[64] at=0 stddev=0.02 constant=0.0
+program step
+copy copy_in f0+0 b1+0:256
+compute launch gelu s0 first mb=0 read b1+0:256 write b2+0:256
+communication all_reduce f32 replicate unit.0 in b2+0:256 out b2+0:256
+compute launch gelu s0 second mb=0 read b1+0:256 write b3+0:256
+compute launch gelu s0 third mb=0 read b3+0:256 write b4+0:256
+compute launch add s1 update mb=-1 read b0+0:256 read b2+0:256 write b0+0:256
+)";
+
+Plan finished(std::string_view text) {
+  Plan plan = parse_plan(text);
+  for (Role& role : plan.roles) {
+    plan_memory(role);
+    derive_order(role);
+  }
+  return plan;
+}
+
+std::vector<Issued>& step_of(Plan& plan) { return plan.roles[0].programs[0].instructions; }
+
+bool mentions(const std::vector<std::string>& found, std::string_view what) {
+  for (const std::string& line : found)
+    if (line.find(what) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("text round-trips and has one hash") {
+  const Plan plan = finished(kOverlap);
+  const std::string text = print(plan);
+  const Plan again = parse_plan(text);
+  CHECK(print(again) == text);
+  CHECK(hash_of(again) == hash_of(plan));
+  CHECK(again.roles[0].signatures == plan.roles[0].signatures);
+  CHECK(again.roles[0].programs == plan.roles[0].programs);
+}
+
+TEST_CASE("text that is no plan names its line") {
+  CHECK_THROWS_WITH_AS(parse_plan("plan 2\n"), "plan text, line 1: expected 1", DataError);
+  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute launch gelu s9 x mb=0\n"), DataError);
+  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute fly\n"), DataError);
+  for (std::size_t length = 0; length < kOverlap.size(); length += 7) {  // no prefix crashes
+    try {
+      parse_plan(kOverlap.substr(0, length));
+    } catch (const DataError&) {
+    }
+  }
+}
+
+TEST_CASE("waits across streams are just those the data asks for") {
+  Plan plan = finished(kOverlap);
+  const auto& step = step_of(plan);
+  const auto after = [&](std::size_t i, Stream stream) { return step[i].after[static_cast<std::size_t>(stream)]; };
+  CHECK(after(1, Stream::copy) == 0);
+  CHECK(after(2, Stream::compute) == 1);
+  CHECK(after(3, Stream::communication) == -1);  // computation goes on under the reduction
+  CHECK(after(4, Stream::communication) == -1);
+  CHECK(after(5, Stream::communication) == 2);
+  CHECK(violations(plan).empty());
+}
+
+TEST_CASE("memory is reused when a lifetime ends, and never before") {
+  Plan plan = finished(kOverlap);
+  const Role& role = plan.roles[0];
+  CHECK(role.persistent_bytes == 256);
+  CHECK(role.total_bytes == 4 * 256);  // w, and three of x, g, y, z at a time
+  CHECK(role.buffers[4].offset == role.buffers[1].offset);
+  const MemoryReport report = report_memory(role);
+  CHECK(report.peak_bytes == role.total_bytes);
+  std::int64_t sum = 0;
+  for (std::int64_t bytes : report.by_category) sum += bytes;
+  CHECK(sum == report.peak_bytes);
+}
+
+TEST_CASE("a missing wait is found") {
+  Plan plan = finished(kOverlap);
+  step_of(plan)[5].after[static_cast<std::size_t>(Stream::communication)] = -1;
+  CHECK(mentions(violations(plan), "without waiting"));
+  CHECK_THROWS_AS(verify(plan), Bug);
+}
+
+TEST_CASE("a wait on what comes later is found") {
+  Plan plan = finished(kOverlap);
+  step_of(plan)[1].after[static_cast<std::size_t>(Stream::communication)] = 2;
+  CHECK(mentions(violations(plan), "not before it"));
+}
+
+TEST_CASE("memory taken over while still needed is found") {
+  Plan plan = finished(kOverlap);
+  plan.roles[0].buffers[3].offset = plan.roles[0].buffers[2].offset;  // y over g
+  derive_order(plan.roles[0]);
+  CHECK(mentions(violations(plan), "taken over"));
+}
+
+TEST_CASE("a read of what nobody wrote is found") {
+  Plan plan = finished(kOverlap);
+  step_of(plan).erase(step_of(plan).begin() + 3);
+  derive_order(plan.roles[0]);
+  CHECK(mentions(violations(plan), "nothing has written"));
+}
+
+TEST_CASE("a region beyond its buffer is found") {
+  Plan plan = finished(kOverlap);
+  std::get<Collective>(step_of(plan)[2].instruction).input.region.bytes = 512;
+  CHECK(!violations(plan).empty());
+}
+
+TEST_CASE("communication off its stream is found") {
+  Plan plan = finished(kOverlap);
+  step_of(plan)[2].stream = Stream::compute;
+  derive_order(plan.roles[0]);
+  CHECK(mentions(violations(plan), "off the communication stream"));
+}
+
+namespace {
+
+// Two pipeline stages that pass a buffer on and back.
+std::string two_stages(std::string_view first, std::string_view second) {
+  std::string text = "plan 1\nmesh pipeline=2 replicate=1 shard=1 tensor=1\n";
+  for (const auto& [stage, body] : {std::pair{0, first}, std::pair{1, second}})
+    text += "role " + std::to_string(stage) +
+            " persistent=0 total=0 scalars=b-1 applied=b-1\nbuffer 0 a activations mb=0 program=-1 bytes=64 at=-1\n"
+            "buffer 1 b activations mb=0 program=-1 bytes=64 at=-1\nprogram step\n" +
+            std::string(body);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("sends meet their receives") {
+  const Plan plan = finished(two_stages("communication exchange x send pipeline 1 b0+0:64\ncommunication exchange y receive pipeline 1 b1+0:64\n",
+                                        "communication exchange x receive pipeline -1 b0+0:64\ncommunication exchange y send pipeline -1 b1+0:64\n"));
+  CHECK(violations(plan).empty());
+}
+
+TEST_CASE("two stages that both send first wait for ever, unless in one exchange") {
+  const std::string apart = two_stages("communication exchange x send pipeline 1 b0+0:64\ncommunication exchange y receive pipeline 1 b1+0:64\n",
+                                       "communication exchange x send pipeline -1 b0+0:64\ncommunication exchange y receive pipeline -1 b1+0:64\n");
+  CHECK(mentions(violations(finished(apart)), "waits for ever"));
+  const std::string together = two_stages("communication exchange x send pipeline 1 b0+0:64 receive pipeline 1 b1+0:64\n",
+                                          "communication exchange x send pipeline -1 b0+0:64 receive pipeline -1 b1+0:64\n");
+  CHECK(violations(finished(together)).empty());
+}
+
+TEST_CASE("a send of another size than its receive is found") {
+  const Plan plan = finished(two_stages("communication exchange x send pipeline 1 b0+0:64\n", "communication exchange x receive pipeline -1 b0+0:32\n"));
+  CHECK(mentions(violations(plan), "expects 32 bytes"));
+}
+
+TEST_CASE("a receive without a send, and a peer outside the mesh, are found") {
+  CHECK(mentions(violations(finished(two_stages("communication exchange x receive pipeline 1 b0+0:64\n", ""))), "waits for ever"));
+  CHECK(mentions(violations(finished(two_stages("communication exchange x send pipeline -1 b0+0:64\n", ""))), "outside the mesh"));
+}
