@@ -2,8 +2,14 @@
 #include "engine/checkpoint/checkpoint.h"
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
@@ -237,6 +243,62 @@ TEST_CASE("every flipped bit and every truncation of every file is found and nam
     std::ofstream(file, std::ios::binary) << good;
     CHECK(verify(path).empty());
   }
+}
+
+// A run of its own, which saves step after step from `first` on until it is killed.
+pid_t start_run(const std::string& dir, std::int64_t first) {
+  const pid_t run = ::fork();
+  if (run != 0) return run;
+  try {
+    Store store(dir);
+    for (std::int64_t step = first;; ++step) save(store, step, 2);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  ::_exit(1);
+}
+
+TEST_CASE("a run killed at any moment leaves a whole checkpoint, none that is not, and no way back") {
+  TemporaryFolder folder;
+  std::int64_t newest_step = 0;
+  for (int kill = 0; kill < 20; ++kill) {
+    const pid_t run = start_run(folder.path(), newest_step + 1);
+    REQUIRE(run > 0);
+    while (list_checkpoints(folder.path()).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(1379 * kill));
+    ::kill(run, SIGKILL);
+    int status = 0;
+    REQUIRE(::waitpid(run, &status, 0) == run);
+    REQUIRE(WIFSIGNALED(status));
+    const NewestWhole newest = newest_whole(folder.path());
+    REQUIRE(newest.checkpoint);
+    CHECK(newest.damaged.empty());
+    CHECK(newest.checkpoint->manifest.step >= newest_step);
+    newest_step = newest.checkpoint->manifest.step;
+    CHECK(reads_back(newest.checkpoint->tensors, kMatrix, newest_step, 35));
+  }
+  Store store(folder.path());
+  for (const std::string& name : names_in(folder.path())) CHECK(contains(name, "step-"));
+  CHECK(names_in(folder.path()).size() <= 3);
+}
+
+// The limit on a file's size stands for a full disk: the write fails in the middle.
+TEST_CASE("a write that the system refuses is an error that names the file, and leaves the checkpoint before") {
+  TemporaryFolder folder;
+  Store store(folder.path());
+  save(store, 1);
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit small{1000, before.rlim_max};
+  const TensorInfo large{"large", DType::f32, Shape{1000}};
+  store.begin(2);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const std::string error = message_of<IoError>([&] { write_file(folder.path(), 2, "model.safetensors", {{large, whole(large)}}); });
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK(contains(error, "model.safetensors: writing: "));
+  CHECK(newest_whole(folder.path()).checkpoint->manifest.step == 1);
+  CHECK(save(store, 2) == folder.path("step-00000002"));
 }
 
 TEST_CASE("a checkpoint whose files disagree with its manifest does not open") {
