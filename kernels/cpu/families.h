@@ -1,5 +1,5 @@
-// The preparation functions that cpu/table.cpp chooses from, one for each op or family. The operands of each are in
-// kernels/<family>.h. Only kernels/cpu/ includes this.
+// The preparation functions that cpu/table.cpp chooses from, one for each op or family, and the sizes of their
+// workspaces. The operands of each are in kernels/<family>.h. Only kernels/cpu/ includes this.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,58 @@ namespace trainer::kernels::cpu {
 
 using Prepared = std::unique_ptr<Kernel>;
 
-// kernels/fill.h: zero, cast.
+// kernels/activations.h
+Prepared prepare_activation(const Signature& signature, const Context& context);
+Prepared prepare_activation_grad(const Signature& signature, const Context& context);
+
+// kernels/arithmetic.h
+Prepared prepare_add_mul(const Signature& signature, const Context& context);
+Prepared prepare_sum_leading(const Signature& signature, const Context& context);
+
+// kernels/dropout.h
+Prepared prepare_dropout(const Signature& signature, const Context& context);
+
+// kernels/embedding.h
+Prepared prepare_embedding(const Signature& signature, const Context& context);
+Prepared prepare_embedding_grad(const Signature& signature, const Context& context);
+std::int64_t embedding_grad_workspace(const Signature& signature);
+Prepared prepare_positions(const Signature& signature, const Context& context);
+Prepared prepare_positions_grad(const Signature& signature, const Context& context);
+
+// kernels/fill.h
 Prepared prepare_zero(const Signature& signature, const Context& context);
+Prepared prepare_cast(const Signature& signature, const Context& context);
+
+// kernels/norm.h
+Prepared prepare_layer_norm(const Signature& signature, const Context& context);
+Prepared prepare_layer_norm_grad(const Signature& signature, const Context& context);
+Prepared prepare_rms_norm(const Signature& signature, const Context& context);
+Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context);
+std::int64_t norm_grad_workspace(const Signature& signature, const Context& context);
+
+// kernels/pool.h
+Prepared prepare_pool(const Signature& signature, const Context& context);
+Prepared prepare_pool_grad(const Signature& signature, const Context& context);
+std::int64_t max_pool2d_grad_workspace(const Signature& signature, const Context& context);
+
+// kernels/loss.h
+Prepared prepare_cross_entropy(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_count(const Signature& signature, const Context& context);
+Prepared prepare_correct_count(const Signature& signature, const Context& context);
+Prepared prepare_mse(const Signature& signature, const Context& context);
+Prepared prepare_mse_grad(const Signature& signature, const Context& context);
+Prepared prepare_mse_count(const Signature& signature, const Context& context);
+std::int64_t loss_workspace(const Signature& signature);
+
+// kernels/optimizer.h
+Prepared prepare_loss_seed(const Signature& signature, const Context& context);
+Prepared prepare_sum_squares(const Signature& signature, const Context& context);
+std::int64_t sum_squares_workspace(const Signature& signature);
+Prepared prepare_update_scalars(const Signature& signature, const Context& context);
+Prepared prepare_sgd(const Signature& signature, const Context& context);
+Prepared prepare_adam(const Signature& signature, const Context& context);
+Prepared prepare_lion(const Signature& signature, const Context& context);
 
 // kernels/linear.h, kernels/pack_weight.h: matrix products.
 Prepared prepare_linear(const Signature& signature, const Context& context);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,7 +42,13 @@ void expect_operands(const Signature& signature, std::size_t count);
 /// Raises Bug: no kernel of the CPU takes these dtypes; `takes` says which it does.
 [[noreturn]] void refuse_dtypes(const Signature& signature, const std::string& takes);
 
-/// Raises Bug unless `dtype` is f32 or bf16; returns whether it is bf16.
+/// Raises Bug unless these operands have one dtype and one number of elements.
+void expect_alike(const Signature& signature, std::initializer_list<int> operands);
+
+/// The dtype and element count of operand `index`, or Bug.
+void expect_operand(const Signature& signature, int index, DType dtype, std::int64_t elements);
+
+/// Raises Bug unless operand `operand` is f32 or bf16; returns whether it is bf16.
 bool expect_compute_dtype(const Signature& signature, int operand);
 
 }  // namespace trainer::kernels::cpu

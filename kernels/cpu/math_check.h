@@ -3,16 +3,12 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/by_isa.h"
+
 namespace trainer::kernels::cpu {
 
 enum class Function { exp, log, tanh, erf, sigmoid, reciprocal };
 
-#define TRAINER_DECLARE(isa) \
-  namespace isa {            \
-  void apply_function(Function function, const float* x, float* y, std::int64_t count); }
-TRAINER_DECLARE(portable)
-TRAINER_DECLARE(avx2)
-TRAINER_DECLARE(avx512)
-#undef TRAINER_DECLARE
+DECLARE_BY_ISA(void apply_function(Function function, const float* x, float* y, std::int64_t count);)
 
 }  // namespace trainer::kernels::cpu

@@ -21,59 +21,59 @@ namespace {
 
 std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
   switch (s.op) {
-    case Op::embedding: return no_kernel_yet(s);
-    case Op::positions: return no_kernel_yet(s);
+    case Op::embedding: return prepare_embedding(s, c);
+    case Op::positions: return prepare_positions(s, c);
     case Op::linear: return prepare_linear(s, c);
-    case Op::layer_norm: return no_kernel_yet(s);
-    case Op::rms_norm: return no_kernel_yet(s);
+    case Op::layer_norm: return prepare_layer_norm(s, c);
+    case Op::rms_norm: return prepare_rms_norm(s, c);
     case Op::attention: return prepare_attention(s, c);
     case Op::gelu:
     case Op::relu:
     case Op::silu:
     case Op::tanh:
-    case Op::sigmoid: return no_kernel_yet(s);
+    case Op::sigmoid: return prepare_activation(s, c);
     case Op::add:
-    case Op::mul: return no_kernel_yet(s);
-    case Op::dropout: return no_kernel_yet(s);
+    case Op::mul: return prepare_add_mul(s, c);
+    case Op::dropout: return prepare_dropout(s, c);
     case Op::reshape:
     case Op::flatten: return launches_nothing(s);
     case Op::conv2d: return no_kernel_yet(s);
-    case Op::max_pool2d: return no_kernel_yet(s);
-    case Op::avg_pool2d: return no_kernel_yet(s);
-    case Op::cross_entropy: return no_kernel_yet(s);
-    case Op::mse: return no_kernel_yet(s);
-    case Op::embedding_grad: return no_kernel_yet(s);
-    case Op::positions_grad: return no_kernel_yet(s);
+    case Op::max_pool2d: return prepare_pool(s, c);
+    case Op::avg_pool2d: return prepare_pool(s, c);
+    case Op::cross_entropy: return prepare_cross_entropy(s, c);
+    case Op::mse: return prepare_mse(s, c);
+    case Op::embedding_grad: return prepare_embedding_grad(s, c);
+    case Op::positions_grad: return prepare_positions_grad(s, c);
     case Op::linear_grad_input: return prepare_linear_grad_input(s, c);
     case Op::linear_grad_weight: return prepare_linear_grad_weight(s, c);
-    case Op::layer_norm_grad: return no_kernel_yet(s);
-    case Op::rms_norm_grad: return no_kernel_yet(s);
+    case Op::layer_norm_grad: return prepare_layer_norm_grad(s, c);
+    case Op::rms_norm_grad: return prepare_rms_norm_grad(s, c);
     case Op::attention_grad: return prepare_attention_grad(s, c);
     case Op::gelu_grad:
     case Op::relu_grad:
     case Op::silu_grad:
     case Op::tanh_grad:
-    case Op::sigmoid_grad: return no_kernel_yet(s);
-    case Op::sum_leading: return no_kernel_yet(s);
+    case Op::sigmoid_grad: return prepare_activation_grad(s, c);
+    case Op::sum_leading: return prepare_sum_leading(s, c);
     case Op::conv2d_grad_input: return no_kernel_yet(s);
     case Op::conv2d_grad_weight: return no_kernel_yet(s);
-    case Op::max_pool2d_grad: return no_kernel_yet(s);
-    case Op::avg_pool2d_grad: return no_kernel_yet(s);
-    case Op::cross_entropy_grad: return no_kernel_yet(s);
-    case Op::mse_grad: return no_kernel_yet(s);
-    case Op::cross_entropy_count: return no_kernel_yet(s);
-    case Op::mse_count: return no_kernel_yet(s);
-    case Op::correct_count: return no_kernel_yet(s);
+    case Op::max_pool2d_grad: return prepare_pool_grad(s, c);
+    case Op::avg_pool2d_grad: return prepare_pool_grad(s, c);
+    case Op::cross_entropy_grad: return prepare_cross_entropy_grad(s, c);
+    case Op::mse_grad: return prepare_mse_grad(s, c);
+    case Op::cross_entropy_count: return prepare_cross_entropy_count(s, c);
+    case Op::mse_count: return prepare_mse_count(s, c);
+    case Op::correct_count: return prepare_correct_count(s, c);
     case Op::zero: return prepare_zero(s, c);
-    case Op::cast: return no_kernel_yet(s);
+    case Op::cast: return prepare_cast(s, c);
     case Op::pack_weight: return prepare_pack_weight(s, c);
-    case Op::loss_seed: return no_kernel_yet(s);
-    case Op::sum_squares: return no_kernel_yet(s);
-    case Op::update_scalars: return no_kernel_yet(s);
-    case Op::sgd: return no_kernel_yet(s);
+    case Op::loss_seed: return prepare_loss_seed(s, c);
+    case Op::sum_squares: return prepare_sum_squares(s, c);
+    case Op::update_scalars: return prepare_update_scalars(s, c);
+    case Op::sgd: return prepare_sgd(s, c);
     case Op::adam:
-    case Op::adamw:
-    case Op::lion: return no_kernel_yet(s);
+    case Op::adamw: return prepare_adam(s, c);
+    case Op::lion: return prepare_lion(s, c);
   }
   fail_check("op", __FILE__, __LINE__, "an op outside the enum");
 }
@@ -105,14 +105,14 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::conv2d: return 0;
     case Op::max_pool2d: return 0;
     case Op::avg_pool2d: return 0;
-    case Op::cross_entropy: return 0;
-    case Op::mse: return 0;
-    case Op::embedding_grad: return 0;
+    case Op::cross_entropy: return loss_workspace(s);
+    case Op::mse: return loss_workspace(s);
+    case Op::embedding_grad: return embedding_grad_workspace(s);
     case Op::positions_grad: return 0;
     case Op::linear_grad_input: return linear_workspace(s, context_);
     case Op::linear_grad_weight: return linear_workspace(s, context_);
-    case Op::layer_norm_grad: return 0;
-    case Op::rms_norm_grad: return 0;
+    case Op::layer_norm_grad: return norm_grad_workspace(s, context_);
+    case Op::rms_norm_grad: return norm_grad_workspace(s, context_);
     case Op::attention_grad: return attention_grad_workspace(s, context_);
     case Op::gelu_grad: return 0;
     case Op::relu_grad: return 0;
@@ -122,18 +122,18 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::sum_leading: return 0;
     case Op::conv2d_grad_input: return 0;
     case Op::conv2d_grad_weight: return 0;
-    case Op::max_pool2d_grad: return 0;
+    case Op::max_pool2d_grad: return max_pool2d_grad_workspace(s, context_);
     case Op::avg_pool2d_grad: return 0;
     case Op::cross_entropy_grad: return 0;
     case Op::mse_grad: return 0;
     case Op::cross_entropy_count: return 0;
     case Op::mse_count: return 0;
-    case Op::correct_count: return 0;
+    case Op::correct_count: return loss_workspace(s);
     case Op::zero: return 0;
     case Op::cast: return 0;
     case Op::pack_weight: return 0;
     case Op::loss_seed: return 0;
-    case Op::sum_squares: return 0;
+    case Op::sum_squares: return sum_squares_workspace(s);
     case Op::update_scalars: return 0;
     case Op::sgd: return 0;
     case Op::adam: return 0;

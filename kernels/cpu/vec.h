@@ -79,6 +79,16 @@ VEC_INLINE F32 reciprocal(F32 x) {
 VEC_INLINE F32 reciprocal(F32 x) { return 1.0f / x; }
 #endif
 
+/// The same for 2^-126 < |x| < 2^126 alone; of NaN, NaN.
+#if defined(__AVX512F__)
+VEC_INLINE F32 reciprocal_in_range(F32 x) {
+  const F32 r = (F32)_mm512_rcp14_ps((__m512)x);
+  return fma(r, fma(-x, r, splat(1.0f)), r);
+}
+#else
+VEC_INLINE F32 reciprocal_in_range(F32 x) { return 1.0f / x; }
+#endif
+
 // ---- memory
 
 VEC_INLINE F32 load(const float* p) {
@@ -162,6 +172,33 @@ VEC_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, Step step)
   }
 }
 
+/// x with the lanes from n on set to 0.
+VEC_INLINE F32 keep_first(F32 x, int n) {
+  I32 lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  return from_bits(bits_of(x) & (lane < n));
+}
+
+/// The sum over [0, count) of value(i, load), in four interleaved vectors: the order depends on count alone.
+template <typename Value>
+VEC_INLINE F32 sum_of(std::int64_t count, Value value) {
+  const auto whole = [](const auto* p) __attribute__((always_inline)) { return load(p); };
+  F32 a{}, b{}, c{}, d{};
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    a += value(i, whole);
+    b += value(i + kLanes, whole);
+    c += value(i + 2 * kLanes, whole);
+    d += value(i + 3 * kLanes, whole);
+  }
+  for (; i + kLanes <= count; i += kLanes) a += value(i, whole);
+  if (i < count) {
+    const int left = static_cast<int>(count - i);
+    b += keep_first(value(i, [left](const auto* p) __attribute__((always_inline)) { return load_first(p, left); }), left);
+  }
+  return (a + b) + (c + d);
+}
+
 // ---- reductions over lanes, always by halves: the order is fixed
 
 VEC_INLINE float sum(F32 x) {
@@ -175,13 +212,86 @@ VEC_INLINE float largest(F32 x) {
     for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
   return x[0];
 }
-VEC_INLINE double sum_f64(F32 x) {
-  double lanes[kLanes];
-  for (int i = 0; i < kLanes; ++i) lanes[i] = x[i];
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  return lanes[0];
+
+// ---- whole numbers
+
+/// The halves of the 64-bit products of unsigned lanes with m.
+#if defined(__AVX512F__)
+VEC_INLINE void multiply_wide(U32 a, std::uint32_t m, U32& high, U32& low) {
+  const __m512i factor = _mm512_set1_epi32(static_cast<int>(m));
+  const __m512i even = _mm512_mul_epu32((__m512i)a, factor);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
+  high = (U32)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xAAAA, odd);
+  low = (U32)_mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32));
 }
+#elif defined(__AVX2__)
+VEC_INLINE void multiply_wide(U32 a, std::uint32_t m, U32& high, U32& low) {
+  const __m256i factor = _mm256_set1_epi32(static_cast<int>(m));
+  const __m256i even = _mm256_mul_epu32((__m256i)a, factor);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), factor);
+  high = (U32)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+  low = (U32)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+}
+#else
+VEC_INLINE void multiply_wide(U32 a, std::uint32_t m, U32& high, U32& low) {
+  for (int i = 0; i < kLanes; ++i) {
+    const std::uint64_t product = std::uint64_t{a[i]} * m;
+    high[i] = static_cast<std::uint32_t>(product >> 32);
+    low[i] = static_cast<std::uint32_t>(product);
+  }
+}
+#endif
+
+/// a0 b0 a1 b1 … of the lower and of the upper halves.
+#if defined(__AVX512F__)
+VEC_INLINE U32 interleave_low(U32 a, U32 b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+VEC_INLINE U32 interleave_high(U32 a, U32 b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif defined(__AVX2__)
+VEC_INLINE U32 interleave_low(U32 a, U32 b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+VEC_INLINE U32 interleave_high(U32 a, U32 b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+VEC_INLINE U32 interleave_low(U32 a, U32 b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+VEC_INLINE U32 interleave_high(U32 a, U32 b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+/// Sums in f64 of f32 lanes: 2 · kLanes / 2 running sums, joined in a fixed order.
+struct SumF64 {
+#if defined(__AVX512F__)
+  __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+  [[gnu::always_inline]] inline void add_square(F32 x) {
+    const __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)), b = _mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1));
+    low = _mm512_fmadd_pd(a, a, low);
+    high = _mm512_fmadd_pd(b, b, high);
+  }
+  [[gnu::always_inline]] inline double total() const {
+    double lane[8];
+    _mm512_storeu_pd(lane, _mm512_add_pd(low, high));
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+  }
+#elif defined(__AVX2__)
+  __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
+  [[gnu::always_inline]] inline void add_square(F32 x) {
+    const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x)), b = _mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+    low = _mm256_fmadd_pd(a, a, low);
+    high = _mm256_fmadd_pd(b, b, high);
+  }
+  [[gnu::always_inline]] inline double total() const {
+    double lane[4];
+    _mm256_storeu_pd(lane, _mm256_add_pd(low, high));
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+  }
+#else
+  double lane[kLanes] = {};
+  [[gnu::always_inline]] inline void add_square(F32 x) {
+    for (int i = 0; i < kLanes; ++i) lane[i] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  [[gnu::always_inline]] inline double total() const { return (lane[0] + lane[2]) + (lane[1] + lane[3]); }
+#endif
+};
 
 // ---- functions. Polynomials are minimax fits of our own on the stated intervals.
 

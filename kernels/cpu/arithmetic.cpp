@@ -1,0 +1,63 @@
+// add, mul and sum_leading.
+#include "kernels/arithmetic.h"
+
+#include "kernels/cpu/choose.h"
+#include "kernels/cpu/elementwise_loops.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/make_kernel.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce_loops.h"
+
+namespace trainer::kernels::cpu {
+namespace {
+
+constexpr std::int64_t kGrain = 64;  // elements
+
+/// Raises Bug unless `small` is `large` or its last dims.
+void expect_last_dims(const Signature& signature, const Shape& large, const Shape& small) {
+  bool fits = small.rank() <= large.rank();
+  for (int dim = 1; fits && dim <= small.rank(); ++dim) fits = small[-dim] == large[-dim];
+  CHECK(fits, describe(signature) + ": one shape must be the other's last dims");
+}
+
+}  // namespace
+
+Prepared prepare_add_mul(const Signature& signature, const Context& context) {
+  expect_operands(signature, 3);
+  expect_alike(signature, {0, 2});
+  const bool bf16 = expect_compute_dtype(signature, 0);
+  const TensorDesc &a = signature.operands[0], &b = signature.operands[1];
+  expect_operand(signature, 1, a.dtype, b.elements());
+  expect_last_dims(signature, a.shape, b.shape);
+  const Binary which = signature.op == Op::add ? Binary::add : Binary::mul;
+  const std::int64_t count = a.elements(), period = b.elements();
+  const int threads = threads_for(2 * a.bytes() + b.bytes(), context.threads);
+  const auto plain = CHOOSE_BY_ISA(context.isa, binary);
+  const auto repeated = CHOOSE_BY_ISA(context.isa, binary_repeated);
+  return make_kernel([=](const Call& call) {
+    const void *left = operand<void>(call, 0), *right = operand<void>(call, 1);
+    void* y = operand<void>(call, 2);
+    parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+      if (period == count) return plain(which, bf16, left, right, y, begin, end);
+      repeated(which, bf16, left, right, y, period, begin, end);
+    });
+  });
+}
+
+Prepared prepare_sum_leading(const Signature& signature, const Context& context) {
+  expect_operands(signature, 2);
+  const bool bf16 = expect_compute_dtype(signature, 0);
+  const TensorDesc &x = signature.operands[0], &y = signature.operands[1];
+  expect_operand(signature, 1, x.dtype, y.elements());
+  expect_last_dims(signature, x.shape, y.shape);
+  const std::int64_t columns = y.elements(), rows = columns == 0 ? 0 : x.elements() / columns;
+  const int threads = threads_for(x.bytes(), context.threads);
+  const auto loop = CHOOSE_BY_ISA(context.isa, sum_rows);
+  return make_kernel([=](const Call& call) {
+    parallel_ranges(columns, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+      loop(bf16, operand<void>(call, 0), operand<void>(call, 1), rows, columns, begin, end);
+    });
+  });
+}
+
+}  // namespace trainer::kernels::cpu

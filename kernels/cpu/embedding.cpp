@@ -1,0 +1,134 @@
+// embedding and positions. The gradient groups the places of each id by a counting sort, then sums group by group, the
+// threads sharing out columns first (equal work however ids repeat), then rows.
+#include "kernels/embedding.h"
+
+#include <cstring>
+#include <string>
+
+#include "engine/core/error.h"
+#include "kernels/cpu/choose.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/make_kernel.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce_loops.h"
+
+namespace trainer::kernels {
+
+void check_ids(std::span<const std::int32_t> ids, std::int64_t rows) {
+  const std::uint32_t bound = static_cast<std::uint32_t>(rows);
+  std::uint32_t outside = 0;
+  for (std::int32_t id : ids) outside |= static_cast<std::uint32_t>(static_cast<std::uint32_t>(id) >= bound);
+  if (outside == 0) return;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (static_cast<std::uint32_t>(ids[i]) >= bound)
+      throw DataError("id " + std::to_string(ids[i]) + " at place " + std::to_string(i) + " of the batch is outside of 0 to " + std::to_string(rows - 1));
+}
+
+namespace cpu {
+namespace {
+
+void copy_bytes(const char* from, char* to, std::int64_t bytes, int threads) {
+  parallel_ranges(bytes, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+    std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+  });
+}
+
+/// The places of each id, in order: those of `id` are places[starts[id] .. starts[id + 1]).
+struct Groups {
+  std::int32_t* starts;  // rows + 2
+  std::int32_t* places;  // count
+
+  void sort(std::span<const std::int32_t> ids, std::int64_t rows) const {
+    std::memset(starts, 0, sizeof(std::int32_t) * static_cast<std::size_t>(rows + 2));
+    for (std::int32_t id : ids) ++starts[id + 2];
+    for (std::int64_t row = 2; row <= rows; ++row) starts[row] += starts[row - 1];
+    for (std::size_t i = 0; i < ids.size(); ++i) places[starts[ids[i] + 1]++] = static_cast<std::int32_t>(i);
+  }
+};
+
+}  // namespace
+
+Prepared prepare_embedding(const Signature& signature, const Context& context) {
+  expect_operands(signature, 3);
+  const TensorDesc &ids = signature.operands[0], &weight = signature.operands[1];
+  const std::int64_t count = ids.elements(), rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
+  expect_operand(signature, 0, DType::i32, count);
+  expect_operand(signature, 2, weight.dtype, count * weight.shape[1]);
+  const int threads = threads_for(2 * count * row_bytes, context.threads);
+  return make_kernel([=](const Call& call) {
+    const std::int32_t* id = operand<std::int32_t>(call, 0);
+    const char* table = operand<char>(call, 1);
+    char* y = operand<char>(call, 2);
+    check_ids({id, static_cast<std::size_t>(count)}, rows);
+    parallel_ranges(count, 1, threads, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) std::memcpy(y + i * row_bytes, table + id[i] * row_bytes, static_cast<std::size_t>(row_bytes));
+    });
+  });
+}
+
+std::int64_t embedding_grad_workspace(const Signature& signature) {
+  const std::int64_t words = signature.operands[2].shape[0] + 2 + signature.operands[0].elements();
+  return (words * 4 + 63) / 64 * 64;
+}
+
+Prepared prepare_embedding_grad(const Signature& signature, const Context& context) {
+  expect_operands(signature, 3);
+  const TensorDesc &ids = signature.operands[0], &dy = signature.operands[1], &dweight = signature.operands[2];
+  const std::int64_t count = ids.elements(), rows = dweight.shape[0], dim = dweight.shape[1];
+  expect_operand(signature, 0, DType::i32, count);
+  expect_operand(signature, 1, dy.dtype, count * dim);
+  const bool bf16_x = expect_compute_dtype(signature, 1), bf16_y = expect_compute_dtype(signature, 2);
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const int threads = threads_for(dy.bytes() + (accumulate ? 0 : dweight.bytes()), context.threads);
+  const int column_parts = static_cast<int>(std::clamp<std::int64_t>(dim / 64, 1, threads));
+  const int row_parts = threads / column_parts;
+  const auto loop = CHOOSE_BY_ISA(context.isa, sum_indexed_rows);
+  return make_kernel([=](const Call& call) {
+    const std::span<const std::int32_t> id(operand<std::int32_t>(call, 0), static_cast<std::size_t>(count));
+    check_ids(id, rows);
+    const Groups groups{static_cast<std::int32_t*>(call.workspace), static_cast<std::int32_t*>(call.workspace) + rows + 2};
+    groups.sort(id, rows);
+    parallel(column_parts * row_parts, [&](int part, int) {
+      const Range columns = partition(dim, part % column_parts, column_parts, 64);
+      const Range some_rows = partition(rows, part / column_parts, row_parts);
+      for (std::int64_t row = some_rows.begin; row < some_rows.end; ++row) {
+        const std::int32_t first = groups.starts[row], number = groups.starts[row + 1] - first;
+        if (number == 0 && accumulate) continue;
+        char* y = operand<char>(call, 2) + row * dim * (bf16_y ? 2 : 4);
+        loop(bf16_x, bf16_y, operand<void>(call, 1), groups.places + first, number, y, dim, accumulate, columns.begin, columns.end);
+      }
+    });
+  });
+}
+
+Prepared prepare_positions(const Signature& signature, const Context& context) {
+  expect_operands(signature, 2);
+  const TensorDesc &weight = signature.operands[0], &y = signature.operands[1];
+  expect_operand(signature, 1, weight.dtype, y.elements());
+  CHECK(y.elements() <= weight.elements(), describe(signature) + ": more positions than rows");
+  const std::int64_t bytes = y.bytes();
+  const int threads = threads_for(2 * bytes, context.threads);
+  return make_kernel([=](const Call& call) { copy_bytes(operand<char>(call, 0), operand<char>(call, 1), bytes, threads); });
+}
+
+Prepared prepare_positions_grad(const Signature& signature, const Context& context) {
+  expect_operands(signature, 2);
+  const TensorDesc &dy = signature.operands[0], &dweight = signature.operands[1];
+  const bool bf16_x = expect_compute_dtype(signature, 0), bf16_y = expect_compute_dtype(signature, 1);
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const std::int64_t used = dy.elements(), all = dweight.elements();
+  CHECK(used <= all, describe(signature) + ": more positions than rows");
+  const int threads = threads_for(dy.bytes() + dweight.bytes(), context.threads);
+  const auto loop = CHOOSE_BY_ISA(context.isa, sum_indexed_rows);
+  return make_kernel([=](const Call& call) {
+    static constexpr std::int32_t kFirst[1] = {0};
+    parallel_ranges(all, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t middle = std::clamp(used, begin, end);
+      loop(bf16_x, bf16_y, operand<void>(call, 0), kFirst, 1, operand<void>(call, 1), 0, accumulate, begin, middle);
+      if (!accumulate) loop(bf16_x, bf16_y, operand<void>(call, 0), kFirst, 0, operand<void>(call, 1), 0, false, middle, end);
+    });
+  });
+}
+
+}  // namespace cpu
+}  // namespace trainer::kernels

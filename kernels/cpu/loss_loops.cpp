@@ -1,0 +1,136 @@
+// Loops file (vec.h). A row of logits is read from memory once: its second pass finds it in L2.
+#include "kernels/cpu/loss_loops.h"
+
+#include "kernels/cpu/vec.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+namespace {
+
+/// e^t for t <= 0, but 2^-126 below that; NaN stays NaN.
+VEC_INLINE F32 exp_of_negative(F32 t) { return exp2_in_range(max(splat(-126.0f), t * splat(1.44269504f))); }
+
+template <typename T>
+float largest_of(const T* x, std::int64_t count) {
+  const F32 lowest = splat(-__builtin_inff());
+  F32 a = lowest, b = lowest, c = lowest, d = lowest;
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    a = max(a, load(x + i));
+    b = max(b, load(x + i + kLanes));
+    c = max(c, load(x + i + 2 * kLanes));
+    d = max(d, load(x + i + 3 * kLanes));
+  }
+  float most = largest(max(max(a, b), max(c, d)));
+  for (; i < count; ++i) most = to_f32(x[i]) > most ? to_f32(x[i]) : most;
+  return most;
+}
+
+/// ln of one number, by the vector function.
+VEC_INLINE float log_of(float x) { return log(splat(x))[0]; }
+
+template <typename T>
+void cross_entropy_row(const CrossEntropyArgs& args, std::int64_t row) {
+  const T* x = static_cast<const T*>(args.logits) + row * args.classes;
+  const float most = largest_of(x, args.classes);
+  const float total = sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return exp_of_negative(load(x + i) - most); }));
+  const float log_total = log_of(total);
+  args.lse[row] = most + log_total;
+  const std::int32_t target = args.targets[row];
+  if (target == args.ignore_index) {
+    args.losses[row] = 0;
+    return;
+  }
+  // In f64 and from the two parts of lse, whose sum has lost the low bits of the smaller.
+  const double lse = static_cast<double>(most) + static_cast<double>(log_total);
+  double loss = lse - static_cast<double>(to_f32(x[target]));
+  if (args.smoothing != 0) {
+    const float mean = sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return load(x + i); })) / static_cast<float>(args.classes);
+    loss = (1.0 - static_cast<double>(args.smoothing)) * loss + static_cast<double>(args.smoothing) * (lse - static_cast<double>(mean));
+  }
+  args.losses[row] = loss;
+}
+
+template <typename T>
+void cross_entropy_grad_row(const CrossEntropyArgs& args, std::int64_t row) {
+  const T* x = static_cast<const T*>(args.logits) + row * args.classes;
+  T* dx = static_cast<T*>(args.dlogits) + row * args.classes;
+  const std::int32_t target = args.targets[row];
+  if (target == args.ignore_index) {
+    for_each_vector(0, args.classes, [&](std::int64_t i, auto, auto store) { store(dx + i, F32{}); });
+    return;
+  }
+  const float lse = args.lse[row], even = args.smoothing / static_cast<float>(args.classes);
+  const F32 scale = splat(args.seed), less = splat(-args.seed * even);
+  const float at_target = to_f32(x[target]);  // before dx, which may be x, is written
+  for_each_vector(0, args.classes, [&](std::int64_t i, auto load, auto store) { store(dx + i, fma(exp_of_negative(load(x + i) - lse), scale, less)); });
+  const float probability = exp_of_negative(splat(at_target - lse))[0];
+  store_first(dx + target, splat(args.seed * (probability - (1.0f - args.smoothing) - even)), 1);
+}
+
+template <typename T>
+void correct_row(const CrossEntropyArgs& args, std::int64_t row) {
+  const T* x = static_cast<const T*>(args.logits) + row * args.classes;
+  const std::int32_t target = args.targets[row];
+  args.losses[row] = 0;
+  if (target == args.ignore_index) return;
+  const float chosen = to_f32(x[target]);
+  I32 beaten{};
+  const auto look = [&](std::int64_t begin, std::int64_t end, auto is_below) __attribute__((always_inline)) {
+    for (; begin + kLanes <= end; begin += kLanes) beaten |= ~is_below(load(x + begin));
+    if (begin < end) {
+      const int left = static_cast<int>(end - begin);
+      beaten |= bits_of(keep_first(from_bits(~is_below(load_first(x + begin, left))), left));
+    }
+  };
+  look(0, target, [&](F32 v) __attribute__((always_inline)) { return v < chosen; });
+  look(target, args.classes, [&](F32 v) __attribute__((always_inline)) { return v <= chosen; });
+  std::int32_t any = 0;
+  for (int lane = 0; lane < kLanes; ++lane) any |= beaten[lane];
+  args.losses[row] = any == 0 ? 1 : 0;
+}
+
+template <typename P, typename T>
+double squared_error_of(const P* p, const T* t, std::int64_t begin, std::int64_t end) {
+  SumF64 total;
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto) { total.add_square(load(p + i) - load(t + i)); });
+  return total.total();
+}
+
+template <typename P, typename T>
+void squared_error_grad_of(const P* p, const T* t, P* dp, float seed, std::int64_t begin, std::int64_t end) {
+  const F32 scale = splat(2 * seed);
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(dp + i, (load(p + i) - load(t + i)) * scale); });
+}
+
+}  // namespace
+
+void cross_entropy(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? cross_entropy_row<Bf16>(args, row) : cross_entropy_row<float>(args, row);
+}
+
+void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? cross_entropy_grad_row<Bf16>(args, row) : cross_entropy_grad_row<float>(args, row);
+}
+
+void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? correct_row<Bf16>(args, row) : correct_row<float>(args, row);
+}
+
+double squared_error(const MseArgs& args, std::int64_t begin, std::int64_t end) {
+  const auto with = [&](const auto* p) {
+    return args.target_bf16 ? squared_error_of(p, static_cast<const Bf16*>(args.target), begin, end)
+                            : squared_error_of(p, static_cast<const float*>(args.target), begin, end);
+  };
+  return args.bf16 ? with(static_cast<const Bf16*>(args.prediction)) : with(static_cast<const float*>(args.prediction));
+}
+
+void squared_error_grad(const MseArgs& args, std::int64_t begin, std::int64_t end) {
+  const auto with = [&](const auto* p, auto* dp) {
+    return args.target_bf16 ? squared_error_grad_of(p, static_cast<const Bf16*>(args.target), dp, args.seed, begin, end)
+                            : squared_error_grad_of(p, static_cast<const float*>(args.target), dp, args.seed, begin, end);
+  };
+  if (args.bf16) return with(static_cast<const Bf16*>(args.prediction), static_cast<Bf16*>(args.dprediction));
+  return with(static_cast<const float*>(args.prediction), static_cast<float*>(args.dprediction));
+}
+
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -1,0 +1,41 @@
+// Loops of kernels/loss.h over rows or elements. Pointers to c are f32 or, if `bf16`, bf16.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/by_isa.h"
+
+namespace trainer::kernels::cpu {
+
+struct CrossEntropyArgs {
+  bool bf16 = false;
+  std::int64_t classes = 0;
+  std::int64_t ignore_index = -100;
+  float smoothing = 0;
+  const void* logits = nullptr;
+  const std::int32_t* targets = nullptr;
+  float* lse = nullptr;         ///< written forward, read backward
+  double* losses = nullptr;     ///< [rows], forward
+  float seed = 0;               ///< backward
+  void* dlogits = nullptr;      ///< backward
+};
+
+struct MseArgs {
+  bool bf16 = false;
+  bool target_bf16 = false;
+  const void* prediction = nullptr;
+  const void* target = nullptr;
+  float seed = 0;
+  void* dprediction = nullptr;
+};
+
+DECLARE_BY_ISA(
+    void cross_entropy(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+    void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+    /// losses[row] = 1 where the target's logit is the first largest, else 0.
+    void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+    /// Σ (p − t)² over the elements [begin, end).
+    double squared_error(const MseArgs& args, std::int64_t begin, std::int64_t end);
+    void squared_error_grad(const MseArgs& args, std::int64_t begin, std::int64_t end);)
+
+}  // namespace trainer::kernels::cpu

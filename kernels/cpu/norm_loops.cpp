@@ -1,0 +1,78 @@
+// Loops file (vec.h). A row is read from memory once; the later passes over it find it in L1.
+#include "kernels/cpu/norm_loops.h"
+
+#include "kernels/cpu/vec.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+namespace {
+
+template <typename T>
+void norm_row(const NormArgs& args, std::int64_t row) {
+  const std::int64_t dim = args.dim;
+  const T* x = static_cast<const T*>(args.x) + row * dim;
+  const T* weight = static_cast<const T*>(args.weight);
+  const T* bias = static_cast<const T*>(args.bias);
+  T* y = static_cast<T*>(args.y) + row * dim;
+  const float scale = 1.0f / static_cast<float>(dim);
+  float mean = 0;
+  if (args.mean != nullptr) mean = args.mean[row] = scale * sum(sum_of(dim, [&](std::int64_t i, auto load) { return load(x + i); }));
+  const float squares = sum(sum_of(dim, [&](std::int64_t i, auto load) {
+    const F32 centred = load(x + i) - mean;
+    return centred * centred;
+  }));
+  const float rstd = args.rstd[row] = 1.0f / __builtin_sqrtf(scale * squares + args.eps);
+  if (bias != nullptr)
+    for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) {
+      store(y + i, fma((load(x + i) - mean) * rstd, load(weight + i), load(bias + i)));
+    });
+  else
+    for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) { store(y + i, (load(x + i) - mean) * rstd * load(weight + i)); });
+}
+
+template <typename T>
+void norm_grad_row(const NormGradArgs& args, float* dweight, float* dbias, std::int64_t row) {
+  const std::int64_t dim = args.dim;
+  const T* dy = static_cast<const T*>(args.dy) + row * dim;
+  const T* x = static_cast<const T*>(args.x) + row * dim;
+  const T* weight = static_cast<const T*>(args.weight);
+  T* dx = static_cast<T*>(args.dx) + row * dim;
+  const bool centred = args.mean != nullptr;
+  const float mean = centred ? args.mean[row] : 0.0f, rstd = args.rstd[row];
+  const float shift = -mean * rstd;
+  F32 sum_g[2] = {}, sum_gn[2] = {};
+  int turn = 0;
+  for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) {
+    const F32 d = load(dy + i);
+    const F32 n = fma(load(x + i), splat(rstd), splat(shift));
+    const F32 g = d * load(weight + i);  // 0 in the lanes beyond dim
+    sum_g[turn] += g;
+    sum_gn[turn] = fma(g, n, sum_gn[turn]);
+    turn ^= 1;
+    store(dweight + i, fma(d, n, load(dweight + i)));
+    if (dbias != nullptr) store(dbias + i, load(dbias + i) + d);
+  });
+  const float scale = 1.0f / static_cast<float>(dim);
+  const float mean_g = centred ? scale * sum(sum_g[0] + sum_g[1]) : 0.0f;
+  const float mean_gn = scale * sum(sum_gn[0] + sum_gn[1]);
+  for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) {
+    const F32 n = fma(load(x + i), splat(rstd), splat(shift));
+    const F32 g = load(dy + i) * load(weight + i);
+    store(dx + i, rstd * (g - fma(n, splat(mean_gn), splat(mean_g))));
+  });
+}
+
+}  // namespace
+
+void norm(const NormArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? norm_row<Bf16>(args, row) : norm_row<float>(args, row);
+}
+
+void norm_grad(const NormGradArgs& args, float* dweight, float* dbias, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = 0; i < args.dim; ++i) dweight[i] = 0;
+  if (dbias != nullptr)
+    for (std::int64_t i = 0; i < args.dim; ++i) dbias[i] = 0;
+  for (std::int64_t row = begin; row < end; ++row)
+    args.bf16 ? norm_grad_row<Bf16>(args, dweight, dbias, row) : norm_grad_row<float>(args, dweight, dbias, row);
+}
+
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE

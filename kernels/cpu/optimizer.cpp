@@ -1,0 +1,186 @@
+// The step's scalars and the optimizers, cut over elements.
+#include "kernels/optimizer.h"
+
+#include <cmath>
+
+#include "kernels/cpu/choose.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/make_kernel.h"
+#include "kernels/cpu/optimizer_loops.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainer::kernels::cpu {
+namespace {
+
+constexpr std::int64_t kChunk = 32768;  // elements summed at a time
+
+std::int64_t chunks_of(std::int64_t count) { return (count + kChunk - 1) / kChunk; }
+
+/// Where each operand of an optimizer stands; -1 where it is absent.
+struct Places {
+  int m = -1, v = -1, lr = -1, scalars = -1, applied = -1, working = -1;
+};
+
+struct Update {
+  void (*loop)(const UpdateArgs&, std::int64_t, std::int64_t) = nullptr;
+  UpdateArgs args;
+  Places at;
+  std::int64_t count = 0, decay_elements = 0;
+  double beta1 = 0, beta2 = 0, weight_decay = 0;
+  bool corrects_bias = false;
+  int threads = 1;
+
+  /// The arguments of one call for elements that decay.
+  UpdateArgs now(const Call& call) const {
+    UpdateArgs now = args;
+    now.master = operand<float>(call, 0);
+    now.gradient = operand<void>(call, 1);
+    if (at.m >= 0) now.m = operand<float>(call, at.m);
+    if (at.v >= 0) now.v = operand<float>(call, at.v);
+    if (at.working >= 0) now.working = operand<Bf16>(call, at.working);
+    const double lr = static_cast<double>(*operand<float>(call, at.lr));
+    const double t = *operand<std::int32_t>(call, at.applied);
+    now.factor = operand<Scalars>(call, at.scalars)->factor;
+    now.keep = static_cast<float>(1.0 - lr * weight_decay);
+    now.step = static_cast<float>(corrects_bias ? lr / (1.0 - std::pow(beta1, t)) : lr);
+    if (corrects_bias) now.v_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t)));
+    return now;
+  }
+
+  void run(const Call& call) const {
+    const UpdateArgs decaying = now(call);
+    if (decaying.factor == 0) return;
+    UpdateArgs plain = decaying;
+    plain.keep = 1;
+    const std::int64_t border = std::clamp<std::int64_t>(decay_elements - call.origin, 0, count);
+    parallel_ranges(count, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t middle = std::clamp(border, begin, end);
+      loop(decaying, begin, middle);
+      loop(plain, middle, end);
+    });
+  }
+};
+
+/// What all optimizers share: the operands from `lr` on, decay, the working copy.
+Update update_of(const Signature& signature, const Context& context, int states) {
+  const Attributes& attributes = signature.attributes;
+  const bool working = attributes.flag("working", false);
+  expect_operands(signature, static_cast<std::size_t>(2 + states + 3 + (working ? 1 : 0)));
+  Update update;
+  update.count = signature.operands[0].elements();
+  update.args.bf16_gradient = expect_compute_dtype(signature, 1);
+  for (int i = 0; i < 2 + states; ++i) expect_operand(signature, i, i == 1 ? signature.operands[1].dtype : DType::f32, update.count);
+  update.at.lr = 2 + states;
+  update.at.scalars = 3 + states;
+  update.at.applied = 4 + states;
+  expect_operand(signature, update.at.lr, DType::f32, 1);
+  expect_operand(signature, update.at.scalars, DType::f32, 4);
+  expect_operand(signature, update.at.applied, DType::i32, 1);
+  if (working) {
+    update.at.working = 5 + states;
+    expect_operand(signature, update.at.working, DType::bf16, update.count);
+  }
+  if (states >= 1) update.at.m = 2;
+  if (states >= 2) update.at.v = 3;
+  update.weight_decay = attributes.has("weight_decay") ? attributes.real("weight_decay") : 0.0;
+  update.decay_elements = attributes.integer("decay_elements", 0);
+  update.threads = threads_for(signature.operands[0].bytes() * (3 + states), context.threads);
+  return update;
+}
+
+void set_betas(Update& update, const Attributes& attributes) {
+  update.beta1 = attributes.real("beta1");
+  update.beta2 = attributes.real("beta2");
+  update.args.beta1 = static_cast<float>(update.beta1);
+  update.args.beta2 = static_cast<float>(update.beta2);
+  update.args.one_less_beta1 = static_cast<float>(1.0 - update.beta1);
+  update.args.one_less_beta2 = static_cast<float>(1.0 - update.beta2);
+}
+
+Prepared kernel_of(const Update& update) {
+  return make_kernel([update](const Call& call) { update.run(call); });
+}
+
+}  // namespace
+
+Prepared prepare_loss_seed(const Signature& signature, const Context&) {
+  expect_operands(signature, 3);
+  expect_operand(signature, 0, DType::f64, 1);
+  expect_operand(signature, 1, DType::f32, 4);
+  expect_operand(signature, 2, DType::f32, 1);
+  return make_kernel([](const Call& call) {
+    const double scale = static_cast<double>(operand<Scalars>(call, 1)->loss_scale);
+    *operand<float>(call, 2) = static_cast<float>(scale / std::max(*operand<double>(call, 0), 1.0));
+  });
+}
+
+std::int64_t sum_squares_workspace(const Signature& signature) { return (chunks_of(signature.operands[0].elements()) * 8 + 63) / 64 * 64; }
+
+Prepared prepare_sum_squares(const Signature& signature, const Context& context) {
+  expect_operands(signature, 2);
+  const TensorDesc& x = signature.operands[0];
+  const bool bf16 = expect_compute_dtype(signature, 0);
+  expect_operand(signature, 1, DType::f64, 1);
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const std::int64_t count = x.elements(), chunks = chunks_of(count);
+  const int threads = threads_for(x.bytes(), context.threads);
+  const auto loop = CHOOSE_BY_ISA(context.isa, sum_squares);
+  return make_kernel([=](const Call& call) {
+    double* sums = static_cast<double*>(call.workspace);
+    parallel_ranges(chunks, 1, threads, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t chunk = begin; chunk < end; ++chunk)
+        sums[chunk] = loop(bf16, operand<void>(call, 0), chunk * kChunk, std::min(count, (chunk + 1) * kChunk));
+    });
+    double total = 0;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
+    double* squares = operand<double>(call, 1);
+    *squares = accumulate ? *squares + total : total;
+  });
+}
+
+Prepared prepare_update_scalars(const Signature& signature, const Context&) {
+  expect_operands(signature, 5);
+  for (int i = 0; i < 3; ++i) expect_operand(signature, i, DType::f64, 1);
+  expect_operand(signature, 3, DType::f32, 4);
+  expect_operand(signature, 4, DType::i32, 1);
+  const double clip = signature.attributes.has("clip_norm") ? signature.attributes.real("clip_norm") : 0.0;
+  return make_kernel([=](const Call& call) {
+    const double squares = *operand<double>(call, 0), loss = *operand<double>(call, 1), count = *operand<double>(call, 2);
+    Scalars* scalars = operand<Scalars>(call, 3);
+    const double scale = static_cast<double>(scalars->loss_scale), norm = std::sqrt(squares) / scale;
+    const bool finite = std::isfinite(squares) && std::isfinite(loss);
+    const double clipped = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+    scalars->grad_norm = static_cast<float>(norm);
+    scalars->loss = static_cast<float>(loss / std::max(count, 1.0));
+    scalars->factor = finite ? static_cast<float>(clipped / scale) : 0.0f;
+    if (scalars->factor > 0) ++*operand<std::int32_t>(call, 4);
+  });
+}
+
+Prepared prepare_sgd(const Signature& signature, const Context& context) {
+  const Attributes& attributes = signature.attributes;
+  const bool has_momentum = attributes.flag("has_momentum", false);
+  Update update = update_of(signature, context, has_momentum ? 1 : 0);
+  update.args.beta1 = has_momentum ? static_cast<float>(attributes.real("momentum")) : 0.0f;
+  update.args.nesterov = attributes.flag("nesterov", false);
+  update.loop = CHOOSE_BY_ISA(context.isa, sgd);
+  return kernel_of(update);
+}
+
+Prepared prepare_adam(const Signature& signature, const Context& context) {
+  Update update = update_of(signature, context, 2);
+  set_betas(update, signature.attributes);
+  update.args.eps = static_cast<float>(signature.attributes.real("eps"));
+  update.corrects_bias = true;
+  update.loop = CHOOSE_BY_ISA(context.isa, adam);
+  return kernel_of(update);
+}
+
+Prepared prepare_lion(const Signature& signature, const Context& context) {
+  Update update = update_of(signature, context, 1);
+  set_betas(update, signature.attributes);
+  update.loop = CHOOSE_BY_ISA(context.isa, lion);
+  return kernel_of(update);
+}
+
+}  // namespace trainer::kernels::cpu

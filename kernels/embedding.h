@@ -1,0 +1,21 @@
+// Rows of a table by index, and the gradient of the table.
+//
+//   embedding        ids i32 [...], weight c [rows, dim] → y c [..., dim]
+//   embedding_grad   ids i32 [...], dy c [..., dim] → dweight r [rows, dim]
+//   positions        weight c [rows, dim] → y c [seq, dim]: its first rows
+//   positions_grad   dy c [seq, dim] → dweight r [rows, dim]
+//
+// `accumulate` adds to dweight; without it rows that no id names become 0. The rows of one id are summed in f32 in the
+// order of their places and rounded once, so the result depends on neither threads nor timing.
+// Throws DataError, before anything is written, for an id outside of [0, rows).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace trainer::kernels {
+
+/// Throws DataError, naming the place and the value, unless every id is in [0, rows).
+void check_ids(std::span<const std::int32_t> ids, std::int64_t rows);
+
+}  // namespace trainer::kernels

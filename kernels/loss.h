@@ -1,0 +1,28 @@
+// Losses as sums, their gradients, and what they count. Rows are all leading dims of the logits together.
+//
+//   cross_entropy        logits c [..., classes], targets i32 [...] → loss f64 [1], lse f32 [rows]
+//     lse = ln Σ exp(x); of each row whose target t is not ignore_index, loss += (1 − s)(lse − x_t) + s (lse − mean(x)) with
+//     s = label_smoothing. The probabilities are never stored.
+//   cross_entropy_grad   logits c, targets, lse, seed f32 [1] → dlogits c (may be logits)
+//     seed (exp(x − lse) − (1 − s)[i = t] − s / classes); 0 in ignored rows
+//   cross_entropy_count  targets i32 → count f64 [1]: targets that are not ignored
+//   correct_count        logits c, targets i32 → correct f64 [1]: targets, not ignored, whose logit is the largest and the
+//                        first of equals; none in a row with a NaN
+//   mse                  prediction c, target c or f32 → loss f64 [1]: Σ (p − t)²
+//   mse_grad             prediction, target, seed f32 [1] → dprediction c (may be prediction): 2 (p − t) seed
+//   mse_count            target → count f64 [1]: its number of elements
+//
+// `accumulate` adds to the f64 output. Sums over rows and elements are f64 in an order that shapes alone fix. Throws
+// DataError, before anything is written, for a target that is neither ignore_index nor in [0, classes).
+// Label smoothing: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2016, section 7.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace trainer::kernels {
+
+/// Throws DataError, naming the place and the value, unless every target is `ignore_index` or in [0, classes).
+void check_targets(std::span<const std::int32_t> targets, std::int64_t classes, std::int64_t ignore_index);
+
+}  // namespace trainer::kernels

@@ -1,0 +1,170 @@
+// Activations, sums and products, dropout, casts: against the f64 reference.
+#include <doctest/doctest.h>
+
+#include <bit>
+
+#include "engine/core/error.h"
+#include "tests/kernels/against_reference.h"
+
+using namespace trainer;
+using namespace trainer::kernels;
+using namespace trainer::kernels::test;
+using reference::Tensor;
+
+namespace {
+
+const DType kComputeDTypes[] = {DType::f32, DType::bf16};
+const Shape kShapes[] = {{1}, {7}, {3, 5, 11}, {2, 64}, {1, 1}, {129, 257}};  // the last is large enough for a team
+
+Attributes form(const char* name) { return {{"approximate", std::string(name)}}; }
+
+}  // namespace
+
+TEST_CASE("activations and their gradients follow their formulas, in place and not") {
+  for (DType c : kComputeDTypes)
+    for (const Shape& shape : kShapes) {
+      const Tensor x = normal_tensor(shape, 1, 3), dy = normal_tensor(shape, 2);
+      const auto out = [&](int in_place_of, double ulps) { return Output{c, shape, bound(c, ulps), 8 * kEpsF32, in_place_of}; };
+      for (int in_place : {-1, 0}) {
+        for (const char* name : {"tanh", "none"}) {
+          hold(Op::gelu, form(name), {{c, x}}, {out(in_place, 8)});
+          hold(Op::gelu_grad, form(name), {{c, dy}, {c, x}}, {out(in_place, 16)});
+        }
+        for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) hold(op, {}, {{c, x}}, {out(in_place, 8)});
+        for (Op op : {Op::relu_grad, Op::silu_grad, Op::tanh_grad, Op::sigmoid_grad}) hold(op, {}, {{c, dy}, {c, x}}, {out(in_place, 16)});
+      }
+      hold(Op::silu_grad, {}, {{c, dy}, {c, x}}, {out(1, 16)});  // in place of the second operand
+      hold(Op::gelu_grad, form("tanh"), {{c, dy}, {c, x}}, {out(1, 16)});
+    }
+}
+
+TEST_CASE("activations of large arguments neither overflow nor lose NaN") {
+  const double nan = std::nan("");
+  const Tensor x = [&] {
+    Tensor t(Shape{8});
+    t.data = {100, -100, 1e30, -1e30, 0, 30, -30, nan};
+    return t;
+  }();
+  const Tensor one(Shape{8}, 1);
+  const std::vector<Output> out = {{DType::f32, Shape{8}, 1e-5, 1e-12}};
+  for (const char* name : {"tanh", "none"}) {
+    hold(Op::gelu, form(name), {{DType::f32, x}}, out);
+    Tensor slope = reference::run(Op::gelu_grad, form(name), {one, x}, {Shape{8}})[0];
+    // The formula itself gives 0 · infinity far out, where the slope is 1 or 0.
+    Tensor near = x;
+    near.data = {100, -100, 50, -50, 0, 30, -30, nan};
+    hold(Op::gelu_grad, form(name), {{DType::f32, one}, {DType::f32, near}}, out);
+  }
+  for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) {
+    Tensor values = x;
+    if (op == Op::relu) values[7] = 1;  // fmax of the reference drops the NaN
+    hold(op, {}, {{DType::f32, values}}, out);
+  }
+}
+
+TEST_CASE("add and mul repeat the second operand over leading dims") {
+  for (DType c : kComputeDTypes)
+    for (Op op : {Op::add, Op::mul})
+      for (int in_place : {-1, 0}) {
+        const auto check = [&](const Shape& a, const Shape& b) {
+          hold(op, {}, {{c, normal_tensor(a, 3)}, {c, normal_tensor(b, 4)}}, {{c, a, bound(c), 0, in_place}});
+        };
+        for (const Shape& shape : kShapes) check(shape, shape);
+        check({4, 33, 65}, {33, 65});
+        check({4, 33, 65}, {65});
+        check({300, 1}, {1});
+        check({6, 2, 3}, {3});
+      }
+}
+
+TEST_CASE("sum_leading sums the repetitions") {
+  for (DType c : kComputeDTypes)
+    for (const auto& [x, y] : std::vector<std::pair<Shape, Shape>>{
+             {{4, 33, 65}, {33, 65}}, {{1, 7}, {7}}, {{1000, 3}, {3}}, {{300, 5, 1}, {5, 1}}, {{2, 2500}, {2500}}, {{9, 1}, {1}}})
+      hold(Op::sum_leading, {}, {{c, normal_tensor(x, 5)}}, {{c, y, bound(c, 4), 64 * kEpsF32}});
+}
+
+TEST_CASE("dropout follows the counter-based mask") {
+  for (DType c : kComputeDTypes)
+    for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{2, 7, 19}, Shape{5, 1000}, Shape{3, 4097}, Shape{4, 64, 64}})
+      for (double p : {0.0, 0.1, 0.9}) {
+        const Attributes attributes = {{"p", p}, {"key", std::int64_t{-0x123456789ABCDEF}}};
+        Tensor step(Shape{1}, 12345);
+        for (int in_place : {-1, 0})
+          hold(Op::dropout, attributes, {{c, normal_tensor(shape, 6)}, {DType::i32, step}}, {{c, shape, bound(c, 4), 0, in_place}},
+               {.origin = 4096});
+      }
+}
+
+TEST_CASE("a dropout mask does not depend on how the batch is cut") {
+  const Attributes attributes = {{"p", 0.3}, {"key", std::int64_t{99}}};
+  const auto run_rows = [&](std::int64_t first, std::int64_t rows) {
+    const Buffer x = buffer_of(DType::f32, Tensor(Shape{rows, 77}, 1)), step = buffer_of(DType::i32, Tensor(Shape{1}, 3));
+    Buffer y(rows * 77 * 4);
+    const Signature signature{Op::dropout, attributes, {{DType::f32, {rows, 77}}, {DType::i32, {1}}, {DType::f32, {rows, 77}}}};
+    std::vector<void*> operands = {x.data(), step.data(), y.data()};
+    cpu::prepare(signature, {cpu::detect_isa(), 2})->run({operands, nullptr, 10 + first});
+    return y;
+  };
+  const Buffer whole = run_rows(0, 8), left = run_rows(0, 3), right = run_rows(3, 5);
+  CHECK(std::memcmp(whole.data(), left.data(), left.bytes()) == 0);
+  CHECK(std::memcmp(whole.as<float>() + 3 * 77, right.data(), right.bytes()) == 0);
+}
+
+TEST_CASE("casts round to nearest even") {
+  for (DType from : {DType::f32, DType::bf16, DType::f64})
+    for (DType to : {DType::f32, DType::bf16, DType::f64})
+      for (const Shape& shape : kShapes) hold(Op::cast, {}, {{from, normal_tensor(shape, 7)}}, {{to, shape, bound(to)}});
+
+  // Every bf16 value, and the f32 values half-way between neighbours, on every instruction set.
+  for (cpu::Isa isa : isas()) {
+    constexpr int kCount = 65536;
+    Buffer wide(kCount * 4), half(kCount * 2), back(kCount * 2);
+    for (std::uint32_t i = 0; i < kCount; ++i) wide.as<std::uint32_t>()[i] = i << 16 | 0x8000u;
+    const Signature narrow{Op::cast, {}, {{DType::f32, {kCount}}, {DType::bf16, {kCount}}}};
+    run(narrow, {isa, 2}, {wide.data(), half.data()});
+    int wrong = 0;
+    for (std::uint32_t i = 0; i < kCount; ++i) {
+      const std::uint32_t bits = wide.as<std::uint32_t>()[i];
+      const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+      const std::uint16_t expected = static_cast<std::uint16_t>(nan ? i | 0x40 : i + (i & 1));
+      wrong += half.as<std::uint16_t>()[i] != expected;
+    }
+    CHECK(wrong == 0);
+    for (std::uint32_t i = 0; i < kCount; ++i) half.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(i);
+    run({Op::cast, {}, {{DType::bf16, {kCount}}, {DType::f32, {kCount}}}}, {isa, 2}, {half.data(), wide.data()});
+    for (std::uint32_t i = 0; i < kCount; ++i) wrong += wide.as<std::uint32_t>()[i] != i << 16;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("f16 casts meet subnormals, ties and the ends of the range") {
+  const auto to_f16 = [](double value) {
+    const Buffer x = buffer_of(DType::f64, Tensor(Shape{1}, value));
+    Buffer y(2);
+    run({Op::cast, {}, {{DType::f64, {1}}, {DType::f16, {1}}}}, {cpu::Isa::portable, 1}, {x.data(), y.data()});
+    return *y.as<std::uint16_t>();
+  };
+  CHECK(to_f16(1) == 0x3C00);
+  CHECK(to_f16(-2) == 0xC000);
+  CHECK(to_f16(65504) == 0x7BFF);
+  CHECK(to_f16(65519.99) == 0x7BFF);
+  CHECK(to_f16(65520) == 0x7C00);
+  CHECK(to_f16(0x1p-24) == 0x0001);
+  CHECK(to_f16(0x1p-25) == 0x0000);
+  CHECK(to_f16(0x1.8p-24) == 0x0002);
+  CHECK(to_f16(1 + 0x1p-11) == 0x3C00);
+  CHECK(to_f16(1 + 0x1p-11 + 0x1p-40) == 0x3C01);
+  CHECK((to_f16(std::nan("")) & 0x7FFF) > 0x7C00);
+  for (std::uint32_t bits = 0; bits < 0x7C00; bits += 7) {
+    Buffer half(2), back(8);
+    *half.as<std::uint16_t>() = static_cast<std::uint16_t>(bits);
+    run({Op::cast, {}, {{DType::f16, {1}}, {DType::f64, {1}}}}, {cpu::Isa::portable, 1}, {half.data(), back.data()});
+    CHECK(to_f16(*back.as<double>()) == bits);
+  }
+  // f64 to bf16 rounds once: just above a tie of bf16, nearer to it than f32 can tell.
+  const Buffer x = buffer_of(DType::f64, Tensor(Shape{1}, 1 + 0x1p-8 + 0x1p-40));
+  Buffer y(2);
+  run({Op::cast, {}, {{DType::f64, {1}}, {DType::bf16, {1}}}}, {cpu::Isa::portable, 1}, {x.data(), y.data()});
+  CHECK(*y.as<std::uint16_t>() == 0x3F81);
+}

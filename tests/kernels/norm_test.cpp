@@ -1,0 +1,116 @@
+// Norms, embeddings, positions and pools: against the f64 reference.
+#include <doctest/doctest.h>
+
+#include "engine/core/error.h"
+#include "tests/kernels/against_reference.h"
+
+using namespace trainer;
+using namespace trainer::kernels;
+using namespace trainer::kernels::test;
+using reference::Tensor;
+
+namespace {
+
+const DType kDTypes[] = {DType::f32, DType::bf16};
+const Shape kShapes[] = {{1, 1}, {1, 7}, {3, 5, 16}, {2, 33}, {37, 129}, {70, 384}, {64, 1, 768}};
+
+/// A norm's input, off centre so that careless variances show.
+Tensor off_centre(const Shape& shape) {
+  Tensor x = normal_tensor(shape, 1);
+  for (double& value : x.data) value = 2 * value + 5;
+  return x;
+}
+
+Tensor per_row(const Shape& shape, std::uint64_t seed, double centre, double spread) {
+  Tensor t = normal_tensor(Shape{shape.rows()}, seed, spread);
+  for (double& value : t.data) value += centre;
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("norms follow their formulas") {
+  for (DType c : kDTypes)
+    for (const Shape& shape : kShapes) {
+      const Shape dim{shape[-1]}, rows{shape.rows()};
+      const Input x{c, off_centre(shape)}, weight{c, normal_tensor(dim, 2)}, bias{c, normal_tensor(dim, 3)};
+      // A row of one element is its own mean: y is 0 up to the rounding of the mean, magnified by rstd = 1/sqrt(eps).
+      const Output y{c, shape, bound(c, 16), shape[-1] == 1 ? 1.0 : 32 * kEpsF32};
+      const Output stat{DType::f32, rows, bound(DType::f32, 32), 8 * kEpsF32};
+      for (bool with_bias : {true, false}) {
+        std::vector<Input> in = {x, weight};
+        if (with_bias) in.push_back(bias);
+        hold(Op::layer_norm, {{"eps", 1e-5}, {"bias", with_bias}}, in, {y, stat, stat});
+      }
+      hold(Op::rms_norm, {{"eps", 1e-6}}, {x, weight}, {y, stat});
+    }
+}
+
+TEST_CASE("gradients of norms follow their formulas, overwriting and accumulating, in place and not") {
+  for (DType c : kDTypes)
+    for (DType r : kDTypes)
+      for (const Shape& shape : kShapes)
+        for (bool accumulate : {false, true}) {
+          const Shape dim{shape[-1]};
+          const Input dy{c, normal_tensor(shape, 4)}, x{c, off_centre(shape)}, weight{c, normal_tensor(dim, 2)};
+          const Input mean{DType::f32, per_row(shape, 5, 5, 0.1)}, rstd{DType::f32, per_row(shape, 6, 0.5, 0.05)};
+          const double sum = 4 * std::sqrt(static_cast<double>(shape.rows()));
+          const Output dx{c, shape, bound(c, 32), 64 * kEpsF32, accumulate ? 0 : -1};
+          const Output dp{r, dim, bound(r, sum), 16 * sum * kEpsF32, -1, true, true};
+          for (bool bias : {true, false}) {
+            std::vector<Output> out = {dx, dp};
+            if (bias) out.push_back(dp);
+            hold(Op::layer_norm_grad, {{"bias", bias}, {"accumulate", accumulate}}, {dy, x, weight, mean, rstd}, out);
+          }
+          hold(Op::rms_norm_grad, {{"accumulate", accumulate}}, {dy, x, weight, rstd}, {dx, dp});
+        }
+}
+
+TEST_CASE("embedding and its gradient, with repeated ids") {
+  for (DType c : kDTypes)
+    for (const auto& [ids, rows, dim] :
+         std::vector<std::tuple<Shape, std::int64_t, std::int64_t>>{{{1}, 1, 1}, {{2, 3}, 5, 7}, {{4, 64}, 11, 65}, {{3, 100}, 1000, 130}, {{64}, 3, 768}}) {
+      const Input id{DType::i32, integer_tensor(ids, 8, 0, rows)};
+      const Input weight{c, normal_tensor({rows, dim}, 9)};
+      Shape y = ids.rank() == 1 ? Shape{ids[0], dim} : Shape{ids[0], ids[1], dim};
+      hold(Op::embedding, {}, {id, weight}, {{c, y}});
+      for (DType r : kDTypes)
+        for (bool accumulate : {false, true})
+          hold(Op::embedding_grad, {{"accumulate", accumulate}}, {id, {c, normal_tensor(y, 10)}},
+               {{r, Shape{rows, dim}, bound(r, 8), 64 * kEpsF32, -1, true, true}});
+    }
+}
+
+TEST_CASE("an id outside of the table is named") {
+  const Buffer ids = buffer_of(DType::i32, integer_tensor(Shape{3}, 1, 7, 8));
+  Buffer weight(7 * 2 * 4), y(3 * 2 * 4);
+  const Signature signature{Op::embedding, {}, {{DType::i32, {3}}, {DType::f32, {7, 2}}, {DType::f32, {3, 2}}}};
+  CHECK_THROWS_WITH_AS(run(signature, {}, {ids.data(), weight.data(), y.data()}), doctest::Contains("id 7 at place 0"), DataError);
+}
+
+TEST_CASE("positions are the first rows, and so is their gradient") {
+  for (DType c : kDTypes)
+    for (const auto& [rows, seq, dim] : std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>{{1, 1, 1}, {9, 4, 5}, {300, 200, 130}, {64, 64, 48}}) {
+      hold(Op::positions, {}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}});
+      for (DType r : kDTypes)
+        for (bool accumulate : {false, true})
+          hold(Op::positions_grad, {{"accumulate", accumulate}}, {{c, normal_tensor({seq, dim}, 12)}},
+               {{r, Shape{rows, dim}, bound(r, 1), 0, -1, true, true}});
+    }
+}
+
+TEST_CASE("pools and their gradients, with overlapping windows and padding") {
+  for (DType c : kDTypes)
+    for (const auto& [shape, kernel, stride, padding] : std::vector<std::tuple<Shape, int, int, int>>{
+             {{1, 1, 1, 1}, 1, 1, 0}, {{2, 3, 7, 5}, 2, 2, 0}, {{2, 3, 8, 9}, 3, 2, 1}, {{1, 2, 6, 6}, 3, 1, 1}, {{4, 8, 32, 32}, 2, 2, 0}, {{1, 1, 9, 9}, 2, 3, 0}}) {
+      const Attributes attributes = {{"kernel", std::int64_t{kernel}}, {"stride", std::int64_t{stride}}, {"padding", std::int64_t{padding}}};
+      const Shape y{shape[0], shape[1], (shape[2] + 2 * padding - kernel) / stride + 1, (shape[3] + 2 * padding - kernel) / stride + 1};
+      const Tensor x = normal_tensor(shape, 13);
+      hold(Op::max_pool2d, attributes, {{c, x}}, {{c, y}, {DType::i32, y}});
+      hold(Op::avg_pool2d, attributes, {{c, x}}, {{c, y, bound(c, 8), 8 * kEpsF32}});
+      const Tensor index = reference::run(Op::max_pool2d, attributes, {x}, {y, y})[1];
+      const Input dy{c, normal_tensor(y, 14)};
+      hold(Op::max_pool2d_grad, attributes, {dy, {DType::i32, index}}, {{c, shape, bound(c, 8), 8 * kEpsF32}});
+      hold(Op::avg_pool2d_grad, attributes, {dy}, {{c, shape, bound(c, 8), 8 * kEpsF32}});
+    }
+}
