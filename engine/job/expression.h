@@ -35,7 +35,7 @@ double evaluate(std::string_view expression, const Variables& variables);
 /// The value of a text that is one `${…}` and nothing else; nothing if the text has no `${`. Offsets count in `text`.
 std::optional<double> evaluate_template(std::string_view text, const Variables& variables);
 
-/// `text` with every `${…}` or `{name}` replaced by its value ("h.{index}", "${2 * index}"). Whole numbers print without a
+/// `text` with every `${…}` or `{…}` replaced by its value ("h.{index}", "${2 * index}"). Whole numbers print without a
 /// point.
 std::string substitute(std::string_view text, const Variables& variables);
 

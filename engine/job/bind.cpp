@@ -1,0 +1,361 @@
+#include "engine/job/bind.h"
+
+#include <filesystem>
+
+#include "engine/core/check.h"
+#include "engine/job/expression.h"
+#include "engine/job/names.h"
+
+namespace trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Typed access to checked values. A path that the table lacks, or a type it does not promise, is a bug.
+class Values {
+ public:
+  Values(Checked& checked, const std::string& path) : checked_(checked), folder_(fs::path(path).parent_path()) {}
+
+  bool has(std::string_view path) const { return checked_.find(path) != nullptr; }
+  bool given(std::string_view path) const { return has(path) && get(path).from != Setting::From::otherwise; }
+  bool is_section(std::string_view path) const { return checked_.sections.contains(path); }
+
+  const CheckedValue& get(std::string_view path) const {
+    const CheckedValue* value = checked_.find(path);
+    CHECK(value != nullptr, std::string(path) + " has no value");
+    return *value;
+  }
+  const yaml::Node& node(std::string_view path) const { return get(path).node; }
+
+  const std::string& text(std::string_view path) const { return node(path).text; }
+  bool is(std::string_view path, std::string_view word) const { return text(path) == word; }
+  double number(std::string_view path) const { return number_of(node(path)); }
+  std::int64_t integer(std::string_view path) const {
+    const std::optional<std::int64_t> value = whole(number(path));
+    CHECK(value.has_value(), std::string(path) + " is no integer");
+    return *value;
+  }
+  bool flag(std::string_view path) const {
+    const std::optional<bool> value = node(path).as_bool();
+    CHECK(value.has_value(), std::string(path) + " is no flag");
+    return *value;
+  }
+  template <typename E>
+  E word(std::string_view path) const {
+    return value_named<E>(text(path));
+  }
+  /// The integer, or nothing for `auto` or null.
+  std::optional<std::int64_t> integer_or_nothing(std::string_view path) const {
+    return node(path).as_number() ? std::optional(integer(path)) : std::nullopt;
+  }
+  std::vector<std::string> texts(std::string_view path) const {
+    std::vector<std::string> out;
+    for (const yaml::Node& item : node(path).items) out.push_back(item.text);
+    return out;
+  }
+
+  /// A path, resolved; nothing for null.
+  std::optional<std::string> file(std::string_view path) {
+    yaml::Node& node = checked_.values.find(path)->second.node;
+    if (node.is_null()) return std::nullopt;
+    return resolve(node);
+  }
+  std::vector<std::string> files(std::string_view path) {
+    yaml::Node& node = checked_.values.find(path)->second.node;
+    if (node.is_scalar()) return {resolve(node)};
+    std::vector<std::string> out;
+    for (yaml::Node& item : node.items) out.push_back(resolve(item));
+    return out;
+  }
+  /// A path of the command line is noted in full, so that the effective job means the same file.
+  std::string resolve(yaml::Node& node) const {
+    fs::path path(node.text);
+    if (node.source->name == kCommandLine) node.text = fs::absolute(path).lexically_normal().string();
+    return path.is_absolute() || node.source->name == kCommandLine ? node.text : (folder_ / path).lexically_normal().string();
+  }
+
+  static double number_of(const yaml::Node& node) {
+    const std::optional<double> value = node.as_number();
+    CHECK(value.has_value(), node.text + " is no number");
+    return *value;
+  }
+
+  Checked& checked() { return checked_; }
+
+ private:
+  Checked& checked_;
+  fs::path folder_;
+};
+
+std::map<std::string, double> bind_with(Values& v) {
+  const std::string prefix = "model.with.";
+  std::map<std::string, double> out;
+  for (const std::string& path : v.checked().order) {
+    if (path.starts_with(prefix)) out[path.substr(prefix.size())] = v.number(path);
+  }
+  return out;
+}
+
+/// A graph file stands beside the job or among the installed configs.
+std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
+  const std::string here = *v.file("model.graph");
+  const yaml::Node& node = v.node("model.graph");
+  const auto exists = [](const std::string& path) {
+    std::error_code error;
+    return fs::is_regular_file(path, error);
+  };
+  if (!options.check_files || exists(here)) return here;
+  std::string tried = here;
+  if (!options.configs_dir.empty() && fs::path(node.text).is_relative()) {
+    const std::string there = (fs::path(options.configs_dir) / node.text).lexically_normal().string();
+    if (exists(there)) return there;
+    tried += " and " + there;
+  }
+  Diagnostic mistake = node.at("model.graph", "no such file; looked for " + tried);
+  mistake.value = node.brief();
+  mistakes.push_back(std::move(mistake));
+  return here;
+}
+
+ModelJob bind_model(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
+  ModelJob model;
+  if (v.node("model.graph").is_mapping()) {
+    model.inline_graph = v.node("model.graph");
+  } else {
+    model.graph = find_graph(v, options, mistakes);
+  }
+  model.with = bind_with(v);
+  model.init_from = v.file("model.init_from");
+  return model;
+}
+
+DataFiles bind_files(Values& v, const std::string& path) {
+  if (!v.is_section(path)) return {.paths = v.files(path), .images = {}, .labels = {}};
+  return {.paths = {}, .images = *v.file(path + ".images"), .labels = *v.file(path + ".labels")};
+}
+
+DataJob bind_data(Values& v) {
+  DataJob data;
+  data.format = v.word<DataFormat>("data.format");
+  data.train = bind_files(v, "data.train");
+  if (v.has("data.val.fraction")) {
+    data.val = v.number("data.val.fraction");
+  } else if (v.is_section("data.val") || !v.node("data.val").is_null()) {
+    data.val = bind_files(v, "data.val");
+  }
+  if (v.has("data.tokenizer")) data.tokenizer = v.word<Tokenizer>("data.tokenizer");
+  if (v.has("data.token_type")) data.token_type = v.word<TokenType>("data.token_type");
+  if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
+  if (v.has("data.target")) {
+    if (v.node("data.target").as_number()) {
+      data.target = v.integer("data.target");
+    } else {
+      data.target = v.text("data.target");
+    }
+  }
+  if (v.has("data.normalize")) data.normalize = v.word<Normalize>("data.normalize");
+  data.shuffle = v.flag("data.shuffle");
+  return data;
+}
+
+OptimizerJob bind_optimizer(const Values& v) {
+  const std::string at = "train.optimizer.";
+  OptimizerJob optimizer;
+  optimizer.name = v.word<OptimizerName>(at + "name");
+  optimizer.lr = v.number(at + "lr");
+  if (v.has(at + "betas")) {
+    const std::vector<yaml::Node>& betas = v.node(at + "betas").items;
+    optimizer.betas = {Values::number_of(betas[0]), Values::number_of(betas[1])};
+  }
+  if (v.has(at + "eps")) optimizer.eps = v.number(at + "eps");
+  if (v.has(at + "momentum")) optimizer.momentum = v.number(at + "momentum");
+  if (v.has(at + "nesterov")) optimizer.nesterov = v.flag(at + "nesterov");
+  optimizer.weight_decay = v.number(at + "weight_decay");
+  optimizer.decay = v.word<Decay>(at + "decay");
+  return optimizer;
+}
+
+LrScheduleJob bind_lr_schedule(const Values& v) {
+  const std::string at = "train.lr_schedule.";
+  LrScheduleJob schedule;
+  schedule.name = v.word<ScheduleName>(at + "name");
+  schedule.warmup_steps = v.integer(at + "warmup_steps");
+  if (v.has(at + "min_lr")) schedule.min_lr = v.number(at + "min_lr");
+  if (v.has(at + "decay_steps")) schedule.decay_steps = v.integer(at + "decay_steps");
+  return schedule;
+}
+
+TrainJob bind_train(const Values& v) {
+  TrainJob train;
+  train.steps = v.integer("train.steps");
+  train.batch = {v.integer("train.batch.global"), v.integer_or_nothing("train.batch.micro")};
+  train.optimizer = bind_optimizer(v);
+  train.lr_schedule = bind_lr_schedule(v);
+  const bool clips = !v.node("train.clip_norm").is_null();
+  train.clip_norm = clips ? std::optional(v.number("train.clip_norm")) : std::nullopt;
+  return train;
+}
+
+DType dtype(const Values& v, std::string_view path) {
+  const std::optional<DType> dtype = dtype_named(v.text(path));
+  CHECK(dtype.has_value(), v.text(path) + " is in the table of fields but no dtype");
+  return *dtype;
+}
+
+PrecisionJob bind_precision(const Values& v) {
+  PrecisionJob precision;
+  precision.params = dtype(v, "precision.params");
+  precision.compute = dtype(v, "precision.compute");
+  precision.reduce = dtype(v, "precision.reduce");
+  using Mode = LossScale::Mode;
+  if (v.is("precision.loss_scale", "dynamic")) {
+    precision.loss_scale.mode = Mode::dynamic;
+  } else if (!v.is("precision.loss_scale", "none")) {
+    precision.loss_scale = {Mode::fixed, v.number("precision.loss_scale")};
+  }
+  return precision;
+}
+
+/// A profile's numbers, where the file gives none of its own. Fast networks hide small buckets behind the backward pass; slow ones
+/// pay for bytes first and for each message next.
+void fill_in_profile(Values& v, Profile profile) {
+  const auto fill = [&](std::string_view path, std::string_view value) {
+    if (!v.has(path) || v.given(path)) return;
+    CheckedValue& slot = v.checked().values.find(path)->second;
+    slot.node.text = value;
+    slot.from = Setting::From::profile;
+  };
+  if (profile == Profile::none) return;
+  const bool low = profile == Profile::low_bandwidth;
+  fill("strategy.data.bucket_mb", low ? "100" : "25");
+  if (!v.is_section("strategy.data.compression")) fill("strategy.data.compression", low ? "int8" : "none");
+}
+
+DataStrategyJob bind_data_strategy(const Values& v) {
+  const std::string at = "strategy.data.";
+  DataStrategyJob data;
+  data.kind = v.word<DataKind>(at + "kind");
+  if (v.has(at + "sharding")) data.sharding = v.word<Sharding>(at + "sharding");
+  if (v.has(at + "replicate")) data.replicate = v.integer_or_nothing(at + "replicate");
+  if (v.has(at + "keep")) data.keep = v.word<Keep>(at + "keep");
+  if (v.has(at + "reduce")) data.reduce = v.word<Reduce>(at + "reduce");
+  if (v.has(at + "prefetch")) data.prefetch = v.integer(at + "prefetch");
+  data.bucket_mb = v.number(at + "bucket_mb");
+  if (v.has(at + "compression.top_k")) {
+    data.compression = {Compression::Kind::top_k, v.number(at + "compression.top_k")};
+  } else if (v.has(at + "compression")) {
+    data.compression.kind = v.word<Compression::Kind>(at + "compression");
+  }
+  if (v.has(at + "every")) data.every = v.integer(at + "every");
+  return data;
+}
+
+PipelineStrategyJob bind_pipeline(const Values& v) {
+  const std::string at = "strategy.pipeline.";
+  PipelineStrategyJob pipeline;
+  pipeline.degree = v.integer(at + "degree");
+  pipeline.schedule = v.word<PipelineSchedule>(at + "schedule");
+  pipeline.virtual_stages = v.integer(at + "virtual_stages");
+  pipeline.split = v.texts(at + "split");
+  return pipeline;
+}
+
+WrapJob bind_wrap(const Values& v) {
+  const std::string at = "strategy.wrap.";
+  WrapJob wrap;
+  wrap.policy = v.word<WrapPolicy>(at + "policy");
+  if (v.has(at + "block")) wrap.block = v.text(at + "block");
+  if (v.has(at + "min_params")) wrap.min_params = v.integer(at + "min_params");
+  if (v.has(at + "names")) wrap.names = v.texts(at + "names");
+  return wrap;
+}
+
+/// The short form: a kind of data strategy, or one axis that takes every device.
+StrategyJob named_strategy(const std::string& name) {
+  StrategyJob strategy;
+  strategy.automatic = name == "auto";
+  if (name == "tensor") {
+    strategy.tensor.degree.reset();
+  } else if (name == "pipeline") {
+    strategy.pipeline.degree.reset();
+  } else if (!strategy.automatic) {
+    strategy.data.kind = value_named<DataKind>(name);
+  }
+  return strategy;
+}
+
+StrategyJob bind_strategy(Values& v) {
+  if (!v.is_section("strategy")) return named_strategy(v.text("strategy"));
+  StrategyJob strategy;
+  strategy.automatic = false;
+  strategy.profile = v.word<Profile>("strategy.profile");
+  fill_in_profile(v, strategy.profile);
+  strategy.data = bind_data_strategy(v);
+  if (v.is_section("strategy.tensor")) {
+    strategy.tensor = {v.integer("strategy.tensor.degree"), v.flag("strategy.tensor.sequence_parallel")};
+  }
+  if (v.is_section("strategy.pipeline")) strategy.pipeline = bind_pipeline(v);
+  strategy.wrap = bind_wrap(v);
+  return strategy;
+}
+
+ClusterJob bind_cluster(Values& v) {
+  ClusterJob cluster;
+  cluster.device = v.word<Device>("cluster.device");
+  cluster.backend = v.word<Backend>("cluster.backend");
+  cluster.nodes = v.integer("cluster.nodes");
+  cluster.devices_per_node = v.integer_or_nothing("cluster.devices_per_node");
+  const std::string& hardware = v.text("cluster.hardware");
+  // A path has a slash or a suffix; a name has neither.
+  const bool is_path = hardware.find('/') != std::string::npos || hardware.ends_with(".yaml");
+  if (hardware != "auto") cluster.hardware = is_path ? *v.file("cluster.hardware") : hardware;
+  return cluster;
+}
+
+CheckpointJob bind_checkpoint(Values& v) {
+  CheckpointJob checkpoint;
+  checkpoint.dir = v.file("checkpoint.dir");
+  if (!checkpoint.dir) return checkpoint;
+  checkpoint.every = v.integer("checkpoint.every");
+  checkpoint.keep = v.integer_or_nothing("checkpoint.keep");
+  checkpoint.format = v.word<CheckpointFormat>("checkpoint.format");
+  using Resume = CheckpointJob::Resume;
+  const std::string& resume = v.text("checkpoint.resume");
+  checkpoint.resume = resume == "auto" ? Resume::automatic : resume == "none" ? Resume::none : Resume::path;
+  if (checkpoint.resume == Resume::path) checkpoint.resume_from = *v.file("checkpoint.resume");
+  return checkpoint;
+}
+
+/// The file's name without its suffix, if the job has no name.
+void name_job(Values& v, const std::string& path) {
+  if (v.has("name")) return;
+  yaml::Node node;
+  node.text = fs::path(path).stem().string();
+  node.quoted = !node.as_string();
+  v.checked().values["name"] = {node, Setting::From::otherwise};
+  v.checked().order.insert(v.checked().order.begin(), "name");
+}
+
+}  // namespace
+
+Job bind(Checked& checked, const std::string& path, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
+  Values v(checked, path);
+  name_job(v, path);
+  Job job;
+  job.name = v.text("name");
+  job.seed = static_cast<std::uint64_t>(v.integer("seed"));
+  job.model = bind_model(v, options, mistakes);
+  job.data = bind_data(v);
+  job.train = bind_train(v);
+  if (v.is_section("eval")) job.eval = EvalJob{v.integer("eval.every"), v.integer("eval.batches")};
+  job.precision = bind_precision(v);
+  job.activation_checkpointing.mode = v.word<CheckpointingMode>("activation_checkpointing.mode");
+  if (v.has("activation_checkpointing.every")) job.activation_checkpointing.every = v.integer("activation_checkpointing.every");
+  job.strategy = bind_strategy(v);
+  job.cluster = bind_cluster(v);
+  job.checkpoint = bind_checkpoint(v);
+  job.log = {v.integer("log.every"), v.file("log.jsonl"), v.file("log.tensorboard"), v.file("log.trace")};
+  return job;
+}
+
+}  // namespace trainer

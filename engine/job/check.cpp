@@ -1,0 +1,385 @@
+#include "engine/job/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/job/expression.h"
+#include "engine/job/nearest.h"
+
+namespace trainer {
+namespace {
+
+bool within(const Form& form, double value) {
+  if (!std::isfinite(value)) return false;
+  if (value < form.least || (form.above_least && value == form.least)) return false;
+  return value < form.most || (!form.below_most && value == form.most);
+}
+
+bool is_identifier(std::string_view text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || digit(c); });
+}
+
+/// Whether a scalar is of a form. Names are strings, so `true` or `1` quoted would be one and unquoted not.
+bool accepts(const Form& form, const yaml::Node& node) {
+  switch (form.kind) {
+    case Form::Kind::null:
+      return node.is_null();
+    case Form::Kind::word:
+      return node.as_string() && std::ranges::find(form.words, node.text) != form.words.end();
+    case Form::Kind::integer:
+      return node.as_number() && whole(*node.as_number()) && within(form, *node.as_number());
+    case Form::Kind::number:
+      return node.as_number() && within(form, *node.as_number());
+    case Form::Kind::flag:
+      return node.as_bool().has_value();
+    case Form::Kind::text:
+      return node.as_string() && !node.text.empty();
+    case Form::Kind::expression:
+      return node.as_string() && node.text.starts_with("${") && node.text.find('}') == node.text.size() - 1;
+    case Form::Kind::list:
+    case Form::Kind::map:
+    case Form::Kind::section:
+    case Form::Kind::tree:
+    case Form::Kind::reference:
+      return false;
+  }
+  return false;
+}
+
+bool is_number_form(const Form& form) { return form.kind == Form::Kind::integer || form.kind == Form::Kind::number; }
+
+std::string printed(double value) { return whole(value) ? fmt::format("{}", *whole(value)) : fmt::format("{}", value); }
+
+std::string range_text(const Form& form) {
+  if (form.kind == Form::Kind::integer && form.least == form.most) return printed(form.least);
+  const bool low = std::isfinite(form.least), high = std::isfinite(form.most) && form.most < kMostInteger;
+  const std::string what = form.kind == Form::Kind::integer ? "an integer" : "a number";
+  if (low && high) {
+    return fmt::format("{} {} {} {} {}", what, form.above_least ? "above" : "from", printed(form.least),
+                       form.below_most ? "to below" : "to", printed(form.most));
+  }
+  if (low) return fmt::format("{} {} {}", what, form.above_least ? "above" : "of at least", printed(form.least));
+  return what;
+}
+
+std::string list_text(const Form& form) {
+  const std::string item = allowed_text(form.items);
+  if (form.min_items == form.max_items) return fmt::format("a list of {}, each {}", form.min_items, item);
+  return fmt::format("a list{} of {}", form.min_items > 0 ? " (not empty)" : "", item);
+}
+
+std::string one_text(const Form& form) {
+  switch (form.kind) {
+    case Form::Kind::null:
+      return "null";
+    case Form::Kind::word:
+      return form.words.size() == 1 ? std::string(form.words[0]) : fmt::format("one of {}", fmt::join(form.words, ", "));
+    case Form::Kind::integer:
+    case Form::Kind::number:
+      return range_text(form);
+    case Form::Kind::flag:
+      return "true or false";
+    case Form::Kind::text:
+      return "a string";
+    case Form::Kind::expression:
+      return "an expression \"${…}\"";
+    case Form::Kind::list:
+      return list_text(form);
+    case Form::Kind::map:
+      return "a mapping from names to " + allowed_text(form.items);
+    case Form::Kind::section: {
+      std::vector<std::string_view> keys;
+      for (const Field& field : form.fields) {
+        if (std::ranges::find(keys, field.name) == keys.end()) keys.push_back(field.name);
+      }
+      return fmt::format("a mapping with {}", fmt::join(keys, ", "));
+    }
+    case Form::Kind::tree:
+    case Form::Kind::reference:
+      return "a mapping";
+  }
+  return "";
+}
+
+class Checker {
+ public:
+  explicit Checker(Checked& out) : out_(out) {}
+
+  /// `where` is blamed for what is missing: the section's key, or the section itself.
+  void section(const std::vector<Field>& fields, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
+    unknown_keys(fields, node, prefix);
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      const std::string_view name = fields[i].name;
+      const auto same = [&](const Field& other) { return other.name == name; };
+      if (std::any_of(fields.begin(), fields.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
+      std::vector<const Field*> variants;
+      for (const Field& field : fields) {
+        if (same(field)) variants.push_back(&field);
+      }
+      field(variants, node, where, prefix);
+    }
+  }
+
+ private:
+  /// yes, no, or unknown because what decides is a mistake itself.
+  enum class Truth { no, yes, unknown };
+
+  struct Verdict {
+    Truth truth = Truth::yes;
+    int num_met = -1;      ///< conditions that hold
+    Setting::From from{};  ///< of the value that decided against
+    std::string reason{};  ///< "train.optimizer.name is sgd"
+  };
+
+  void unknown_keys(const std::vector<Field>& fields, const yaml::Node& node, const std::string& prefix) {
+    std::vector<std::string_view> known;
+    for (const Field& field : fields) {
+      if (std::ranges::find(known, field.name) == known.end()) known.push_back(field.name);
+    }
+    for (const yaml::Node& key : node.keys) {
+      if (std::ranges::find(known, key.text) != known.end()) continue;
+      Diagnostic mistake = key.at(prefix + key.text, "unknown key");
+      mistake.suggestion = nearest(key.text, known);
+      if (mistake.suggestion.empty()) mistake.allowed = fmt::format("{}", fmt::join(known, ", "));
+      out_.mistakes.push_back(std::move(mistake));
+    }
+  }
+
+  void field(const std::vector<const Field*>& variants, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
+    const std::string path = prefix + std::string(variants.front()->name);
+    const Field* active = nullptr;
+    bool doubtful = false;
+    Verdict against;
+    for (const Field* variant : variants) {
+      const Verdict verdict = holds(*variant, prefix);
+      if (verdict.truth == Truth::yes) active = variant;
+      if (verdict.truth == Truth::unknown) doubtful = true;
+      if (verdict.truth == Truth::no && verdict.num_met >= against.num_met) against = verdict;
+    }
+    const yaml::Node* key = node.find_key(variants.front()->name);
+    if (active == nullptr) {
+      if (doubtful)
+        out_.doubtful.insert(path);
+      else if (key != nullptr)
+        no_effect(variants, *key, path, against);
+      return;
+    }
+    if (key != nullptr) return value(active->forms, *node.find(active->name), *key, path);
+    absent(*active, where, path);
+  }
+
+  void no_effect(const std::vector<const Field*>& variants, const yaml::Node& key, const std::string& path, const Verdict& against) {
+    // An override may switch off what keys of the file belong to; that is its point, not a mistake of the file.
+    if (against.from == Setting::From::command_line && !is_override(key)) return;
+    Diagnostic mistake = key.at(path, "has no effect where " + against.reason);
+    std::vector<std::string_view> words;
+    const std::string_view last = variants.front()->conditions.back().path;
+    bool simple = true;
+    for (const Field* variant : variants) {
+      simple = simple && variant->conditions.size() == 1;
+      words.insert(words.end(), variant->conditions.back().words.begin(), variant->conditions.back().words.end());
+    }
+    if (simple && !words.empty()) mistake.allowed = fmt::format("only where {} is {}", last, fmt::join(words, ", "));
+    out_.mistakes.push_back(std::move(mistake));
+  }
+
+  void absent(const Field& field, const yaml::Node& where, const std::string& path) {
+    if (field.absent == Field::Absent::required) {
+      Diagnostic mistake = where.at(path, "missing");
+      mistake.allowed = allowed_text(field.forms);
+      out_.mistakes.push_back(std::move(mistake));
+      out_.doubtful.insert(path);
+    } else if (field.absent == Field::Absent::fill) {
+      yaml::Node empty;
+      empty.kind = yaml::Kind::mapping;
+      out_.sections.insert(path);
+      section(field.forms.front().fields, empty, where, path + ".");
+    } else if (field.absent == Field::Absent::otherwise) {
+      const yaml::Node node = yaml::parse(std::string(field.otherwise), "default");
+      if (!node.is_mapping()) note(path, node, Setting::From::otherwise);
+    }
+  }
+
+  Verdict holds(const Field& field, const std::string& prefix) const {
+    int num_met = 0;
+    for (const Condition& condition : field.conditions) {
+      const std::string path = prefix + std::string(condition.path);
+      const CheckedValue* found = out_.find(path);
+      if (found != nullptr && !matches(condition, found->node)) {
+        return {.truth = Truth::no, .num_met = num_met, .from = found->from, .reason = path + " is " + found->node.flow()};
+      }
+      if (found == nullptr && !out_.sections.contains(path)) {
+        // A value that does not apply decides against; one that is wrong or missing decides nothing.
+        const bool unknown = out_.doubtful.contains(path) || !has_parent(path);
+        return {.truth = unknown ? Truth::unknown : Truth::no, .num_met = num_met, .from = {}, .reason = path + " is not there"};
+      }
+      ++num_met;
+    }
+    return {.truth = Truth::yes, .num_met = num_met, .from = {}, .reason = {}};
+  }
+
+  static bool matches(const Condition& condition, const yaml::Node& node) {
+    return condition.words.empty() ? !node.is_null() : std::ranges::find(condition.words, node.text) != condition.words.end();
+  }
+
+  bool has_parent(const std::string& path) const {
+    const std::size_t dot = path.rfind('.');
+    return dot == std::string::npos || out_.sections.contains(path.substr(0, dot));
+  }
+
+  void value(const std::vector<Form>& forms, const yaml::Node& node, const yaml::Node& key, const std::string& path) {
+    if (node.is_scalar()) return scalar(forms, node, path);
+    const Form* form = node.is_sequence() ? find_list(forms) : find_mapping(forms, node);
+    if (form == nullptr) return wrong(forms, node, path);
+    const std::size_t before = out_.mistakes.size();
+    switch (form->kind) {
+      case Form::Kind::list:
+        list(*form, node, path);
+        break;
+      case Form::Kind::map:
+        map(*form, node, path);
+        break;
+      case Form::Kind::tree:
+        note(path, node, from(node));
+        break;
+      default:
+        out_.sections.insert(path);
+        section(form->fields, node, is_override(node) ? node : key, path + ".");
+    }
+    if (out_.mistakes.size() > before) out_.doubtful.insert(path);
+  }
+
+  static const Form* find_list(const std::vector<Form>& forms) {
+    const auto found = std::ranges::find(forms, Form::Kind::list, &Form::kind);
+    return found == forms.end() ? nullptr : &*found;
+  }
+
+  /// The mapping form that knows most of the keys.
+  static const Form* find_mapping(const std::vector<Form>& forms, const yaml::Node& node) {
+    const Form* best = nullptr;
+    std::ptrdiff_t most = -1;
+    for (const Form& form : forms) {
+      if (form.kind == Form::Kind::map || form.kind == Form::Kind::tree) return &form;
+      if (form.kind != Form::Kind::section) continue;
+      const auto known = std::ranges::count_if(form.fields, [&](const Field& field) { return node.find(field.name) != nullptr; });
+      if (known > most) best = &form;
+      most = std::max(most, known);
+    }
+    return best;
+  }
+
+  void scalar(const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) {
+    if (std::ranges::any_of(forms, [&](const Form& form) { return accepts(form, node); })) return note(path, node, from(node));
+    wrong(forms, node, path);
+  }
+
+  void list(const Form& form, const yaml::Node& node, const std::string& path) {
+    if (node.items.size() < form.min_items || node.items.size() > form.max_items) {
+      Diagnostic mistake = node.at(path, fmt::format("a list of {}", node.items.size()));
+      mistake.value = node.brief();
+      mistake.allowed = list_text(form);
+      out_.mistakes.push_back(std::move(mistake));
+      return;
+    }
+    bool right = true;
+    for (std::size_t i = 0; i < node.items.size(); ++i) {
+      const yaml::Node& item = node.items[i];
+      if (item.is_scalar() && accepts(form.items.front(), item)) continue;
+      wrong(form.items, item, fmt::format("{}[{}]", path, i));
+      right = false;
+    }
+    if (right) note(path, node, from(node));
+  }
+
+  void map(const Form& form, const yaml::Node& node, const std::string& path) {
+    for (std::size_t i = 0; i < node.keys.size(); ++i) {
+      const std::string inner = path + "." + node.keys[i].text;
+      if (is_identifier(node.keys[i].text)) {
+        value(form.items, node.items[i], node.keys[i], inner);
+      } else {
+        Diagnostic mistake = node.keys[i].at(inner, "not a name");
+        mistake.allowed = "letters, digits and _, no digit first";
+        out_.mistakes.push_back(std::move(mistake));
+      }
+    }
+  }
+
+  void wrong(const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) {
+    const auto has = [&](auto test) { return std::ranges::any_of(forms, test); };
+    const bool words = has([](const Form& form) { return form.kind == Form::Kind::word; });
+    const bool integer = has([](const Form& form) { return form.kind == Form::Kind::integer; });
+    const bool numbers = has(is_number_form);
+    const std::optional<double> number = node.as_number();
+    std::string message = "wrong type";
+    if (node.is_null())
+      message = "a value is missing";
+    else if (number && numbers)
+      message = integer && std::isfinite(*number) && *number != std::floor(*number) ? "not a whole number" : "out of range";
+    else if (words && node.as_string())
+      message = "unknown name";
+    else if (node.is_scalar() && node.quoted && node.text.empty())
+      message = "an empty string";
+    Diagnostic mistake = node.at(path, message);
+    mistake.value = node.brief();
+    mistake.allowed = allowed_text(forms);
+    if (node.is_scalar()) mistake.suggestion = suggestion(forms, node);
+    out_.mistakes.push_back(std::move(mistake));
+    out_.doubtful.insert(path);
+  }
+
+  static std::string suggestion(const std::vector<Form>& forms, const yaml::Node& node) {
+    for (const Form& form : forms) {
+      if (form.kind == Form::Kind::word) return nearest(node.text, form.words);
+      if (form.kind == Form::Kind::flag) {
+        if (node.text == "yes" || node.text == "on") return "true";
+        if (node.text == "no" || node.text == "off") return "false";
+      }
+    }
+    return {};
+  }
+
+  void note(const std::string& path, const yaml::Node& node, Setting::From from) {
+    if (out_.values.emplace(path, CheckedValue{node, from}).second) out_.order.push_back(path);
+  }
+
+  static bool is_override(const yaml::Node& node) { return node.source != nullptr && node.source->name == kCommandLine; }
+  static Setting::From from(const yaml::Node& node) { return is_override(node) ? Setting::From::command_line : Setting::From::file; }
+
+  Checked& out_;
+};
+
+}  // namespace
+
+const CheckedValue* Checked::find(std::string_view path) const {
+  const auto found = values.find(path);
+  return found == values.end() ? nullptr : &found->second;
+}
+
+Checked check(const std::vector<Field>& fields, const yaml::Node& root) {
+  Checked out;
+  if (!root.is_mapping()) {
+    Diagnostic mistake = root.at("", root.is_null() ? "the file is empty" : "the file is not a mapping");
+    mistake.allowed = one_text(form::section(fields));
+    out.mistakes.push_back(std::move(mistake));
+    return out;
+  }
+  Checker(out).section(fields, root, root, "");
+  return out;
+}
+
+std::string allowed_text(const std::vector<Form>& forms) {
+  std::vector<std::string> texts;
+  for (const Form& form : forms) texts.push_back(one_text(form));
+  return fmt::format("{}", fmt::join(texts, " or "));
+}
+
+void sort_mistakes(std::vector<Diagnostic>& mistakes) {
+  const auto place = [](const Diagnostic& mistake) { return std::tuple(mistake.file == kCommandLine, mistake.line, mistake.column); };
+  std::ranges::stable_sort(mistakes, {}, place);
+}
+
+}  // namespace trainer

@@ -1,0 +1,42 @@
+// Holds a tree against the table of fields: every mistake is collected, every value that is right (or a default) is noted
+// with its key path. What is left for others: rules that compare two values (rules.cpp), and typed access (bind.cpp).
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/job/fields.h"
+#include "engine/job/job.h"
+
+namespace trainer {
+
+struct CheckedValue {
+  yaml::Node node;
+  Setting::From from = Setting::From::otherwise;
+};
+
+struct Checked {
+  std::map<std::string, CheckedValue, std::less<>> values;  ///< by key path; of a mapping its values, of a list the whole
+  std::vector<std::string> order;                           ///< of the keys of `values`, as the table has them
+  std::set<std::string, std::less<>> sections;              ///< key paths that hold a mapping with keys of its own
+  std::set<std::string, std::less<>> doubtful;              ///< key paths whose value is a mistake
+  std::vector<Diagnostic> mistakes;
+
+  const CheckedValue* find(std::string_view path) const;
+};
+
+/// Checks `root`, which must be a mapping with the keys of `fields`.
+Checked check(const std::vector<Field>& fields, const yaml::Node& root);
+
+/// What `forms` allow, for messages: "auto or an integer of at least 1".
+std::string allowed_text(const std::vector<Form>& forms);
+
+/// Puts mistakes into the order of the file; those of the command line last.
+void sort_mistakes(std::vector<Diagnostic>& mistakes);
+
+inline constexpr std::string_view kCommandLine = "command line";
+
+}  // namespace trainer

@@ -1,0 +1,305 @@
+#include "engine/job/fields.h"
+
+#include "engine/job/names.h"
+
+namespace trainer {
+
+namespace form {
+
+Form null() { return {.kind = Form::Kind::null}; }
+Form word(std::vector<std::string_view> words) { return {.kind = Form::Kind::word, .words = std::move(words)}; }
+Form integer(double least, double most) { return {.kind = Form::Kind::integer, .least = least, .most = most}; }
+Form number(double least, double most) { return {.kind = Form::Kind::number, .least = least, .most = most}; }
+Form positive() { return {.kind = Form::Kind::number, .least = 0, .above_least = true}; }
+Form between(double least, double most, bool above_least, bool below_most) {
+  return {.kind = Form::Kind::number, .least = least, .most = most, .above_least = above_least, .below_most = below_most};
+}
+Form flag() { return {.kind = Form::Kind::flag}; }
+Form text() { return {.kind = Form::Kind::text}; }
+Form expression() { return {.kind = Form::Kind::expression}; }
+Form list(Form item, std::size_t min_items, std::size_t max_items) {
+  return {.kind = Form::Kind::list, .items = {std::move(item)}, .min_items = min_items, .max_items = max_items};
+}
+Form map(Form item) { return {.kind = Form::Kind::map, .items = {std::move(item)}}; }
+Form section(std::vector<Field> fields) { return {.kind = Form::Kind::section, .fields = std::move(fields)}; }
+Form tree() { return {.kind = Form::Kind::tree}; }
+Form reference(std::string_view name) { return {.kind = Form::Kind::reference, .name = name}; }
+
+}  // namespace form
+
+Field Field::when(std::string_view path, std::vector<std::string_view> words) const {
+  Field field = *this;
+  field.conditions.push_back({path, std::move(words)});
+  return field;
+}
+
+namespace {
+
+using namespace form;
+using Fields = std::vector<Field>;
+using Forms = std::vector<Form>;
+
+// Bounds no real job reaches; they keep products of sizes within 64 bits.
+constexpr double kMostSamples = 1e9, kMostRanks = 1e6, kMostDevices = 4096, kMostSeq = 1 << 24;
+
+Field required(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), Field::Absent::required}; }
+Field optional(std::string_view name, std::string_view doc, Forms forms, std::string_view otherwise) {
+  return {name, doc, std::move(forms), Field::Absent::otherwise, otherwise};
+}
+Field part(std::string_view name, std::string_view doc, Fields fields) {
+  return {name, doc, {section(std::move(fields))}, Field::Absent::fill};
+}
+Field extra(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), Field::Absent::nothing}; }
+
+Fields model() {
+  return {
+      required("graph", "The model: a graph file (relative to this file, then to the installed configs), or a graph written here.",
+               {text(), tree()}),
+      optional("with", "Values that replace params of the graph.", {map(number(-kInfinity))}, "{}"),
+      optional("init_from", "Initial weights: a checkpoint directory or a .safetensors file.", {null(), text()}, "null"),
+  };
+}
+
+Form paths() { return list(text(), 1); }
+
+Form idx_files() {
+  return section({required("images", "File of images in MNIST's idx format.", {text()}),
+                  required("labels", "File of labels in MNIST's idx format.", {text()})});
+}
+
+Form fraction() {
+  return section({required("fraction", "The contiguous last part of the training samples that is held out.", {between(0, 1, true, true)})});
+}
+
+Fields data() {
+  const std::vector<std::string_view> files{"text", "tokens", "table"};
+  const std::string_view train = "Training samples: a path, a glob or a list of them; of idx, a file of images and one of labels.";
+  const std::string_view val = "Held-out samples: a fraction of the training samples, or files.";
+  const std::string_view format = "text: files as they are. tokens: a flat file of token ids. table: CSV. idx: MNIST's files.";
+  const std::string_view target = "The column to predict: its name in the header, or its number; negative numbers count from the last.";
+  return {
+      required("format", format, {word(words<DataFormat>())}),
+      required("train", train, {text(), paths()}).when("format", files),
+      required("train", train, {idx_files()}).when("format", {"idx"}),
+      optional("val", val, {null(), fraction(), text(), paths()}, "null").when("format", files),
+      optional("val", val, {null(), fraction(), idx_files()}, "null").when("format", {"idx"}),
+      optional("tokenizer", "bytes: ids 0 to 255. chars: the sorted distinct characters of all the text.", {word(words<Tokenizer>())},
+               "bytes")
+          .when("format", {"text"}),
+      optional("token_type", "Type of the ids in the file.", {word(words<TokenType>())}, "u16").when("format", {"tokens"}),
+      optional("seq_len", "Tokens of one sample.", {integer(1, kMostSeq)}, "256").when("format", {"text", "tokens"}),
+      optional("target", target, {integer(-1e6, 1e6), text()}, "-1").when("format", {"table"}),
+      optional("normalize", "standard: features get mean 0 and deviation 1, of the training part.", {word(words<Normalize>())}, "none")
+          .when("format", {"table"}),
+      optional("shuffle", "true: each epoch is a permutation keyed by (seed, epoch). false: consecutive samples, in order.", {flag()},
+               "true"),
+  };
+}
+
+Fields optimizer() {
+  const Form betas = list(between(0, 1, false, true), 2, 2);
+  const std::string_view lr = "Peak learning rate.", moments = "Decay rates of the moments.";
+  const std::string_view weight_decay = "Decoupled: a step takes lr * weight_decay of a weight.";
+  return {
+      optional("name", "The optimizer.", {word(words<OptimizerName>())}, "adamw"),
+      optional("lr", lr, {positive()}, "1.0e-3").when("name", {"adam", "adamw"}),
+      optional("lr", lr, {positive()}, "1.0e-4").when("name", {"lion"}),
+      optional("lr", lr, {positive()}, "1.0e-2").when("name", {"sgd"}),
+      optional("betas", moments, {betas}, "[0.9, 0.999]").when("name", {"adam", "adamw"}),
+      optional("betas", moments, {betas}, "[0.9, 0.99]").when("name", {"lion"}),
+      optional("eps", "Added to the root of the second moment.", {positive()}, "1.0e-8").when("name", {"adam", "adamw"}),
+      optional("momentum", "Decay rate of the velocity; 0: none.", {between(0, 1, false, true)}, "0.0").when("name", {"sgd"}),
+      optional("nesterov", "Nesterov's momentum.", {flag()}, "false").when("name", {"sgd"}),
+      optional("weight_decay", weight_decay, {number(0)}, "0.1").when("name", {"adamw"}),
+      optional("weight_decay", weight_decay, {number(0)}, "0.0").when("name", {"adam", "lion", "sgd"}),
+      optional("decay", "matrices: weight decay applies to parameters of two or more dims. all: to every one.", {word(words<Decay>())},
+               "matrices"),
+  };
+}
+
+Fields lr_schedule() {
+  return {
+      optional("name", "The learning rate after warm-up; wsd: constant, then linear over decay_steps.", {word(words<ScheduleName>())},
+               "cosine"),
+      optional("warmup_steps", "Steps of linear rise to lr.", {integer(0)}, "0"),
+      optional("min_lr", "Where the learning rate ends.", {number(0)}, "0.0").when("name", {"linear", "cosine", "wsd"}),
+      required("decay_steps", "Length of the fall at the end.", {integer(1)}).when("name", {"wsd"}),
+  };
+}
+
+Fields batch() {
+  return {
+      optional("global", "Samples of a step, over all ranks.", {integer(1, kMostSamples)}, "64"),
+      optional("micro", "Samples of a micro-batch of one data rank; auto: as fits.", {word({"auto"}), integer(1, kMostSamples)}, "auto"),
+  };
+}
+
+Fields train() {
+  return {
+      required("steps", "Optimizer steps; 0 writes the initial weights.", {integer(0)}),
+      part("batch", "Sizes of batches, in samples.", batch()),
+      part("optimizer", "The optimizer and its numbers.", optimizer()),
+      part("lr_schedule", "The learning rate over the steps.", lr_schedule()),
+      optional("clip_norm", "Largest global norm of the gradients; null: no clipping.", {null(), positive()}, "1.0"),
+  };
+}
+
+Fields eval() {
+  return {
+      optional("every", "Steps from one evaluation to the next.", {integer(1)}, "250"),
+      optional("batches", "Global batches of one evaluation.", {integer(1)}, "20"),
+  };
+}
+
+Fields precision() {
+  const Form dtype = word({"f32", "bf16", "f16"});
+  return {
+      optional("params", "Dtype of master weights.", {dtype}, "f32"),
+      optional("compute", "Dtype of activations and working weights.", {dtype}, "f32"),
+      optional("reduce", "Dtype in which gradients of parameters are summed.", {dtype}, "f32"),
+      optional("loss_scale", "A factor of the loss during the backward pass, or dynamic.", {word({"none", "dynamic"}), positive()}, "none"),
+  };
+}
+
+Fields activation_checkpointing() {
+  const std::string_view mode = "What is recomputed in the backward pass: nothing, blocks, all but matrix products, or every n-th block.";
+  return {
+      optional("mode", mode, {word(words<CheckpointingMode>())}, "none"),
+      required("every", "Of so many consecutive blocks the first is recomputed.", {integer(1, 1e6)}).when("mode", {"every_n"}),
+  };
+}
+
+Fields data_strategy() {
+  const std::vector<std::string_view> sharded{"full_shard", "shard_grad_op", "hybrid_shard"};
+  const Form top_k = section({required("top_k", "The fraction of each gradient that is sent.", {between(0, 1, true, false)})});
+  const Field replicate = optional("replicate", "Copies of the sharded model; auto: 1, or under hybrid_shard the number of nodes.",
+                                   {word({"auto"}), integer(1, kMostRanks)}, "auto");
+  const Field keep = optional("keep", "How long gathered parameters stay.", {word(words<Keep>())}, "auto");
+  const Field prefetch = optional("prefetch", "Units gathered ahead of their use.", {integer(0, 1000)}, "1");
+  return {
+      optional("kind", "What is sharded: ddp nothing, zero1 optimizer states, zero2 gradients too, zero3 and fsdp parameters too.",
+               {word(words<DataKind>())}, "ddp"),
+      optional("sharding", "FSDP's strategy.", {word(words<Sharding>())}, "full_shard").when("kind", {"fsdp"}),
+      replicate.when("kind", {"fsdp"}).when("sharding", sharded),
+      keep.when("kind", {"zero3"}),
+      keep.when("kind", {"fsdp"}).when("sharding", sharded),
+      optional("reduce", "When gradients are reduced.", {word(words<Reduce>())}, "auto").when("kind", {"ddp", "zero3", "fsdp"}),
+      prefetch.when("kind", {"zero3"}),
+      prefetch.when("kind", {"fsdp"}).when("sharding", sharded),
+      optional("bucket_mb", "Units smaller than so many MiB share a collective.", {between(0, 1e6, true, false)}, "25"),
+      optional("compression", "Of reduced gradients; int8 and top_k feed their error back.", {word({"none", "bf16", "int8"}), top_k},
+               "none")
+          .when("kind", {"ddp", "zero1", "zero2", "zero3", "fsdp"}),
+      optional("every", "Steps from one average of the ranks to the next.", {integer(1, 1e6)}, "8").when("kind", {"local_sgd"}),
+  };
+}
+
+Fields tensor_strategy() {
+  return {
+      required("degree", "Ranks of a layer.", {integer(1, kMostRanks)}),
+      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag()}, "false"),
+  };
+}
+
+Fields pipeline_strategy() {
+  const std::string_view chunks = "Chunks of the model on each stage.";
+  return {
+      required("degree", "Stages.", {integer(1, kMostRanks)}),
+      optional("schedule", "Order of the micro-batches' forward and backward passes.", {word(words<PipelineSchedule>())}, "1f1b"),
+      optional("virtual_stages", chunks, {integer(1, 1)}, "1").when("schedule", {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
+      optional("virtual_stages", chunks, {integer(2, 1000)}, "2").when("schedule", {"interleaved"}),
+      optional("virtual_stages", chunks, {integer(1, 1000)}, "1").when("schedule", {"looped_bfs"}),
+      optional("virtual_stages", chunks, {integer(2, 2)}, "2").when("schedule", {"zb_v"}),
+      optional("split", "Names of the nodes or blocks that begin the chunks after the first; auto: by cost.",
+               {word({"auto"}), list(text(), 1)}, "auto"),
+  };
+}
+
+Fields wrap() {
+  return {
+      optional("policy", "What becomes a unit: buckets, a kind of block, parts of some size, named parts, or the whole model.",
+               {word(words<WrapPolicy>())}, "auto"),
+      optional("block", "Kind of block that is a unit.", {text()}, "TransformerBlock").when("policy", {"transformer"}),
+      optional("min_params", "Least number of parameters of a unit.", {integer(1)}, "100_000_000").when("policy", {"size"}),
+      required("names", "Nodes or blocks that are a unit each.", {list(text(), 1)}).when("policy", {"names"}),
+  };
+}
+
+Fields strategy() {
+  return {
+      part("data", "How parameters live over the data ranks.", data_strategy()),
+      extra("tensor", "Layers cut over ranks.", {section(tensor_strategy())}),
+      extra("pipeline", "The model cut into stages.", {section(pipeline_strategy())}),
+      part("wrap", "What becomes a unit of parameters.", wrap()),
+      optional("profile", "Of the network: fills in data.bucket_mb and data.compression where they are not given.",
+               {word(words<Profile>())}, "none"),
+  };
+}
+
+Fields cluster() {
+  const Field backend = optional("backend", "What communicates: threads of one process, mpi between CPUs, nccl between GPUs.", {}, "auto");
+  const auto with_words = [](Field field, std::vector<std::string_view> words) {
+    field.forms = {word(std::move(words))};
+    return field;
+  };
+  const std::string_view devices = "Ranks of a machine; auto: all GPUs, or one rank with all cores.";
+  return {
+      optional("device", "What computes.", {word(words<Device>())}, "auto"),
+      with_words(backend, words<Backend>()).when("device", {"auto"}),
+      with_words(backend, {"auto", "threads", "mpi"}).when("device", {"cpu"}),
+      with_words(backend, {"auto", "mpi", "nccl"}).when("device", {"cuda"}),
+      optional("nodes", "Machines.", {integer(1, 1)}, "1").when("backend", {"threads"}),
+      optional("nodes", "Machines.", {integer(1, kMostRanks)}, "1").when("backend", {"auto", "mpi", "nccl"}),
+      optional("devices_per_node", devices, {word({"auto"}), integer(1, kMostDevices)}, "auto"),
+      optional("hardware", "A name in configs/hardware/ or a path; auto: this machine.", {text()}, "auto"),
+  };
+}
+
+Fields checkpoint() {
+  return {
+      optional("dir", "Where checkpoints are written; null: nowhere.", {null(), text()}, "null"),
+      optional("every", "Steps from one checkpoint to the next; the last step is always saved.", {integer(1)}, "500").when("dir"),
+      optional("keep", "How many are kept, the newest; null: all.", {null(), integer(1)}, "2").when("dir"),
+      optional("format", "full: one file. sharded: one for each rank that owns data.", {word(words<CheckpointFormat>())}, "full")
+          .when("dir"),
+      optional("resume", "auto: from the newest whole checkpoint in dir. none: from the start. Or a step's directory.", {text()}, "auto")
+          .when("dir"),
+  };
+}
+
+Fields log() {
+  return {
+      optional("every", "Steps from one line of progress to the next.", {integer(1)}, "10"),
+      optional("jsonl", "A file that gets one JSON object per step.", {null(), text()}, "null"),
+      optional("tensorboard", "A directory for TensorBoard.", {null(), text()}, "null"),
+      optional("trace", "A file for a trace of the run.", {null(), text()}, "null"),
+  };
+}
+
+Fields job() {
+  const std::vector<std::string_view> names{"auto", "ddp", "zero1", "zero2", "zero3", "fsdp", "local_sgd", "tensor", "pipeline"};
+  return {
+      extra("name", "What the run is called; default: the file's name.", {text()}),
+      optional("seed", "Of initial weights, dropout and the order of samples.", {integer(0)}, "1337"),
+      required("model", "What is trained.", {section(model())}),
+      required("data", "What it is trained on.", {section(data())}),
+      required("train", "How it is trained.", {section(train())}),
+      part("eval", "Evaluation on the held-out samples.", eval()).when("data.val"),
+      part("precision", "Dtypes.", precision()),
+      part("activation_checkpointing", "What is recomputed instead of kept.", activation_checkpointing()),
+      optional("strategy", "How the work is spread over ranks: auto, a name, or the explicit form.", {word(names), section(strategy())},
+               "auto"),
+      part("cluster", "Where it runs.", cluster()),
+      part("checkpoint", "What is saved.", checkpoint()),
+      part("log", "What is told.", log()),
+  };
+}
+
+}  // namespace
+
+const std::vector<Field>& job_fields() {
+  static const std::vector<Field> fields = job();
+  return fields;
+}
+
+}  // namespace trainer

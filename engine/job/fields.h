@@ -1,0 +1,91 @@
+// The table of fields: every key a job may have, what it may be, its default and when it applies. The reader (check.cpp),
+// its messages, the effective job and the JSON Schema (schema.cpp) all go by it, and nothing else knows a key's range.
+//
+// A field takes one of its forms. A field whose conditions do not hold has no effect, so giving it is a mistake; the same name
+// may stand in a section several times under conditions that exclude each other (`lr` has a default per optimizer).
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer {
+
+struct Field;
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// The largest integer a field takes: JSON's readers keep integers exact up to here.
+inline constexpr double kMostInteger = 9007199254740992.0;
+
+struct Form {
+  enum class Kind {
+    null,
+    word,        ///< one of `words`
+    integer,     ///< within [least, most]; a whole number such as 1e3 is one
+    number,      ///< finite, within the bounds
+    flag,        ///< true or false
+    text,        ///< any string that is not empty
+    expression,  ///< a string that is one ${…} (graph files)
+    list,        ///< of `items[0]`, between min_items and max_items
+    map,         ///< from names to `items[0]`
+    section,     ///< a mapping with the keys of `fields`
+    tree,        ///< any mapping; another reader checks it
+    reference,   ///< what the definition `name` of the schema says (graph files)
+  };
+  Kind kind = Kind::text;
+  std::vector<std::string_view> words{};
+  double least = -kInfinity, most = kInfinity;
+  bool above_least = false, below_most = false;  ///< the bound itself is not allowed
+  std::vector<Form> items{};
+  std::size_t min_items = 0, max_items = std::numeric_limits<std::size_t>::max();
+  std::vector<Field> fields{};
+  std::string_view name{};
+};
+
+/// Holds where the value at `path`, from the same section down, is one of `words`; without words, where it is not null.
+struct Condition {
+  std::string_view path;
+  std::vector<std::string_view> words{};
+};
+
+struct Field {
+  std::string_view name;
+  std::string_view doc;
+  std::vector<Form> forms;
+  enum class Absent {
+    required,   ///< absence is a mistake
+    otherwise,  ///< `otherwise` is taken
+    fill,       ///< a section: its own fields' defaults are taken
+    nothing,    ///< stays away
+  } absent = Absent::otherwise;
+  std::string_view otherwise{};  ///< as YAML
+  std::vector<Condition> conditions{};
+
+  /// The same field under one more condition.
+  Field when(std::string_view path, std::vector<std::string_view> words = {}) const;
+};
+
+namespace form {
+Form null();
+Form word(std::vector<std::string_view> words);
+Form integer(double least, double most = kMostInteger);
+Form number(double least, double most = kInfinity);
+Form positive();  ///< a number above 0
+Form between(double least, double most, bool above_least, bool below_most);
+Form flag();
+Form text();
+Form expression();
+Form list(Form item, std::size_t min_items, std::size_t max_items = std::numeric_limits<std::size_t>::max());
+Form map(Form item);
+Form section(std::vector<Field> fields);
+Form tree();
+Form reference(std::string_view name);
+}  // namespace form
+
+/// The fields of a job, from the top.
+const std::vector<Field>& job_fields();
+
+}  // namespace trainer

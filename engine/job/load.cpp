@@ -1,0 +1,167 @@
+// The way of a job: the file's tree, the overrides laid over it, the table of fields, the rules, the typed Job.
+#include <algorithm>
+
+#include "engine/job/bind.h"
+#include "engine/job/check.h"
+#include "engine/job/job.h"
+#include "engine/job/rules.h"
+
+namespace trainer {
+namespace {
+
+/// Moves a tree parsed from an override's value to its place within the override, which has no line.
+void place_in_override(yaml::Node& node, const std::shared_ptr<const yaml::Source>& source, int offset) {
+  if (node.line == 1) node.column += offset;
+  node.line = 0;
+  node.source = source;
+  for (yaml::Node& key : node.keys) place_in_override(key, source, offset);
+  for (yaml::Node& item : node.items) place_in_override(item, source, offset);
+}
+
+yaml::Node parse_override(const std::string& path, const std::string& value, const std::shared_ptr<const yaml::Source>& source) {
+  const int offset = static_cast<int>(path.size()) + 1;
+  try {
+    yaml::Node node = yaml::parse(value, std::string(kCommandLine));
+    place_in_override(node, source, offset);
+    return node;
+  } catch (const JobError& error) {
+    std::vector<Diagnostic> mistakes = error.diagnostics();
+    for (Diagnostic& mistake : mistakes) {
+      if (mistake.line == 1) mistake.column += offset;
+      mistake.line = 0;
+      mistake.path = path;
+      mistake.source = source->text;
+    }
+    throw JobError(std::move(mistakes));
+  }
+}
+
+/// Puts `value` at `path` below `root`, making the sections on the way.
+void put(yaml::Node& root, std::string_view path, yaml::Node value) {
+  yaml::Node* at = &root;
+  for (std::string_view rest = path;;) {
+    const std::string_view name = rest.substr(0, rest.find('.'));
+    if (!at->is_mapping() && !at->is_null()) {
+      Diagnostic mistake = value.at(std::string(path), "\"" + std::string(name) + "\" has no section to stand in");
+      mistake.value = at->brief();
+      throw JobError({std::move(mistake)});
+    }
+    at->kind = yaml::Kind::mapping;
+    at->text.clear();
+    auto* found = const_cast<yaml::Node*>(at->find(name));
+    if (found == nullptr || name.size() == rest.size()) {
+      yaml::Node key;
+      key.text = name;
+      key.column = static_cast<int>(name.data() - path.data()) + 1;
+      key.source = value.source;
+      if (found == nullptr) {
+        at->keys.push_back(key);
+        at->items.emplace_back();
+        found = &at->items.back();
+        found->source = value.source;
+        found->column = key.column;
+      } else {
+        at->keys[static_cast<std::size_t>(found - at->items.data())] = key;
+      }
+    }
+    at = found;
+    if (name.size() == rest.size()) break;
+    rest.remove_prefix(name.size() + 1);
+  }
+  *at = std::move(value);
+}
+
+void apply(yaml::Node& root, const std::string& override_text) {
+  const std::size_t equals = override_text.find('=');
+  const std::string path = override_text.substr(0, equals);
+  const bool empty_name = path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != std::string::npos;
+  const bool deep = std::ranges::count(path, '.') >= yaml::kMaxDepth;
+  if (equals == std::string::npos || empty_name || deep) {
+    throw UsageError("\"" + override_text + "\" is no override; write key.path=value, as train.steps=100");
+  }
+  const auto source = std::make_shared<const yaml::Source>(yaml::Source{std::string(kCommandLine), override_text});
+  put(root, path, parse_override(path, override_text.substr(equals + 1), source));
+}
+
+std::vector<Setting> settings_of(const Checked& checked) {
+  std::vector<Setting> settings;
+  for (const std::string& path : checked.order) {
+    const CheckedValue& value = *checked.find(path);
+    Setting setting{path, value.node.flow(), value.from, 0, 0};
+    if (value.from == Setting::From::file || value.from == Setting::From::command_line) {
+      setting.line = value.node.line;
+      setting.column = value.node.column;
+    }
+    settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+LoadedJob load_tree(yaml::Node tree, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
+  std::vector<Diagnostic> mistakes;
+  for (const std::string& override_text : overrides) {
+    try {
+      apply(tree, override_text);
+    } catch (const JobError& error) {
+      mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
+    }
+  }
+  Checked checked = check(job_fields(), tree);
+  mistakes.insert(mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
+  const std::vector<Diagnostic> rules = check_rules(checked, tree);
+  mistakes.insert(mistakes.end(), rules.begin(), rules.end());
+  LoadedJob loaded;
+  if (mistakes.empty()) loaded.job = bind(checked, path, options, mistakes);
+  if (!mistakes.empty()) {
+    sort_mistakes(mistakes);
+    throw JobError(std::move(mistakes));
+  }
+  loaded.file = path;
+  loaded.settings = settings_of(checked);
+  loaded.tree = std::move(tree);
+  return loaded;
+}
+
+}  // namespace
+
+LoadedJob load_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
+  return load_tree(yaml::read_file(path), path, overrides, options);
+}
+
+LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
+  return load_tree(yaml::parse(std::move(text), path), path, overrides, options);
+}
+
+yaml::Node graph_tree(const LoadedJob& loaded) {
+  const ModelJob& model = loaded.job.model;
+  return model.inline_graph ? *model.inline_graph : yaml::read_file(model.graph);
+}
+
+const Setting* LoadedJob::setting(std::string_view path) const {
+  for (const Setting& setting : settings) {
+    if (setting.path == path) return &setting;
+  }
+  return nullptr;
+}
+
+Diagnostic LoadedJob::at(std::string_view path, std::string message) const {
+  Diagnostic mistake = mistake_at(tree, path, std::move(message));
+  if (const Setting* found = setting(path)) mistake.value = found->value;
+  return mistake;
+}
+
+std::string Setting::origin(const std::string& file) const {
+  switch (from) {
+    case From::file:
+      return file + ":" + std::to_string(line);
+    case From::command_line:
+      return std::string(kCommandLine);
+    case From::profile:
+      return "profile";
+    case From::otherwise:
+      return "default";
+  }
+  return "";
+}
+
+}  // namespace trainer

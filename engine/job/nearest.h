@@ -1,0 +1,15 @@
+// The nearest name, for "did you mean".
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace trainer {
+
+/// The candidate with the smallest edit distance to `word` (optimal string alignment: insertions, deletions, substitutions
+/// and swaps of neighbours, letter case ignored), if that is at most a third of the longer one's length, rounded up; the first of
+/// equals. Empty if none is near.
+std::string nearest(std::string_view word, std::span<const std::string_view> candidates);
+
+}  // namespace trainer
