@@ -2,6 +2,7 @@
 // as in the forward pass. A thread owns a kv head: its dk and dv are summed over blocks of queries and over the query heads
 // of the group in a fixed order. Products per pair of blocks: k·qᵀ, v·doᵀ, pᵀ·do, dsᵀ·q, ds·k.
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/vec.h"
 
@@ -41,49 +42,53 @@ struct Block {
   bool diagonal;
 };
 
-/// p = exp2(k·qᵀ - lse), 0 where masked.
-void probabilities(const Scratch& s, const float* k, int width, int dims, Block block) {
-  const int vecs = vecs_of(block.queries);
-  const I32 lane = lane_indices();
-  for (int row = 0; row < block.keys; row += 16) {
-    product(
-        {k, width, 1}, s.q_t, kBlock, row, row + 16, block.diagonal ? row / kLanes : 0, vecs,
-        [=](int, int) {
-          return Depth{0, dims};
-        },
-        [&](int r0, int v0, auto& tile) __attribute__((always_inline)) {
+/// p = exp2(scores - lse) of a tile, 0 where masked.
+template <bool masked, typename Tile>
+VEC_INLINE void finish_probabilities(const Scratch s, int first_key, int first_vec, const Tile& tile) {
 #pragma GCC unroll 4
-          for (int v = 0; v < tile.vecs; ++v) {
-            const int query = (v0 + v) * kLanes;
-            const F32 lse = load(s.lse + query);
+  for (int v = 0; v < tile.vecs; ++v) {
+    const int query = (first_vec + v) * kLanes;
+    const F32 lse = load(s.lse + query);
 #pragma GCC unroll 16
-            for (int r = 0; r < tile.rows; ++r) {
-              F32 p = exp2_or_zero(tile.sum[r][v] - lse);
-              if (block.diagonal) p = select(lane + query >= r0 + r, p, F32{});
-              store(s.p + (r0 + r) * kBlock + query, p);
-            }
-          }
-        });
+    for (int r = 0; r < tile.rows; ++r) {
+      F32 p = exp2_or_zero(tile.sum[r][v] - lse);
+      if constexpr (masked) p = select(lane_indices() + query >= first_key + r, p, F32{});
+      store(s.p + (first_key + r) * kBlock + query, p);
+    }
+  }
+}
+
+/// p = exp2(k·qᵀ - lse), 0 where masked.
+void probabilities(const Scratch s, const float* k, int width, int dims, Block block) {
+  const int vecs = vecs_of(block.queries);
+  const Strided a{k, width, 1};
+  const auto all_dims = [=](int, int) { return Depth{0, dims}; };
+  for (int row = 0; row < block.keys; row += 16) {
+    if (block.diagonal)
+      product(
+          a, s.q_t, kBlock, row, row + 16, row / kLanes, vecs,
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_probabilities<true>(s, key, vec, tile); });
+    else
+      product(
+          a, s.q_t, kBlock, row, row + 16, 0, vecs,
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_probabilities<false>(s, key, vec, tile); });
   }
 }
 
 /// ds = p · (v·doᵀ - delta).
-void score_gradients(const Scratch& s, const float* v, int width, int dims, Block block) {
-  const int vecs = vecs_of(block.queries);
+void score_gradients(const Scratch s, const float* v, int width, int dims, Block block) {
+  const auto all_dims = [=](int, int) { return Depth{0, dims}; };
   for (int row = 0; row < block.keys; row += 16) {
     product(
-        {v, width, 1}, s.do_t, kBlock, row, row + 16, block.diagonal ? row / kLanes : 0, vecs,
-        [=](int, int) {
-          return Depth{0, dims};
-        },
-        [&](int r0, int v0, auto& tile) __attribute__((always_inline)) {
+        {v, width, 1}, s.do_t, kBlock, row, row + 16, block.diagonal ? row / kLanes : 0, vecs_of(block.queries),
+        all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) {
 #pragma GCC unroll 4
           for (int c = 0; c < tile.vecs; ++c) {
-            const int query = (v0 + c) * kLanes;
+            const int query = (vec + c) * kLanes;
             const F32 delta = load(s.delta + query);
 #pragma GCC unroll 16
             for (int r = 0; r < tile.rows; ++r) {
-              const std::int64_t at = (r0 + r) * kBlock + query;
+              const int at = (key + r) * kBlock + query;
               store(s.ds + at, load(s.p + at) * (tile.sum[r][c] - delta));
             }
           }
@@ -96,15 +101,19 @@ void add_over_queries(const float* a, const float* b, int width, int dims, Block
   const auto depth_of = [=](int first, int) { return Depth{block.diagonal && first < block.queries ? first : 0, block.queries}; };
   product(
       {a, kBlock, 1}, b, width, 0, round_up_16(block.keys), 0, vecs_of(dims),
-      depth_of, [&](int r0, int v0, auto& tile) __attribute__((always_inline)) { add_tile(tile, to + r0 * width + v0 * kLanes, width); });
+      depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
+        add_tile(tile, to + row * width + vec * kLanes, width);
+      });
 }
 
 /// dq += ds·k.
-void add_over_keys(const Scratch& s, const float* k, int width, int dims, Block block) {
+void add_over_keys(const Scratch s, const float* k, int width, int dims, Block block) {
   const auto depth_of = [=](int, int last) { return Depth{0, block.diagonal && last < block.keys ? last : block.keys}; };
   product(
       {s.ds, 1, kBlock}, k, width, 0, round_up_16(block.queries), 0, vecs_of(dims),
-      depth_of, [&](int r0, int v0, auto& tile) __attribute__((always_inline)) { add_tile(tile, s.dq + r0 * width + v0 * kLanes, width); });
+      depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
+        add_tile(tile, s.dq + row * width + vec * kLanes, width);
+      });
 }
 
 template <typename T>
@@ -153,8 +162,10 @@ class Backward {
   void write_keys() {
     const std::int64_t to = offset(s_.kv_stride, kv_head_, 0);
     const int seq = static_cast<int>(s_.seq);
-    unpack_rows(scratch_.dk, width_, seq, dims_, s_.rotation, scale_, static_cast<T*>(at_.dk) + to, s_.kv_stride);
-    unpack_rows(scratch_.dv, width_, seq, dims_, nullptr, 1.0f, static_cast<T*>(at_.dv) + to, s_.kv_stride);
+    unpack_rows(
+        scratch_.dk, width_, seq, dims_, s_.rotation, [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dk) + to, s_.kv_stride);
+    unpack_rows(
+        scratch_.dv, width_, seq, dims_, nullptr, [](int) { return 1.0f; }, static_cast<T*>(at_.dv) + to, s_.kv_stride);
   }
 
   void query_block(std::int64_t head, int index) {
@@ -171,8 +182,9 @@ class Backward {
       add_over_queries(scratch_.ds, scratch_.q, width_, dims_, pair, scratch_.dk + at);
       add_over_keys(scratch_, scratch_.k + at, width_, dims_, pair);
     }
-    unpack_rows(scratch_.dq, width_, queries, dims_, rotation(first), scale_, static_cast<T*>(at_.dq) + offset(s_.q_stride, head, first),
-                s_.q_stride);
+    unpack_rows(
+        scratch_.dq, width_, queries, dims_, rotation(first), [scale = scale_](int) { return scale; },
+        static_cast<T*>(at_.dq) + offset(s_.q_stride, head, first), s_.q_stride);
   }
 
   /// Packs q and do of a block, both ways; delta, lse; dq = 0.

@@ -2,6 +2,7 @@
 // [key][query], so that a vector holds 16 queries: largest score, sum and correction need no work across lanes, and k is
 // read one element at a time as it lies. Scores are in units of log2: q carries scale · log2 e.
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/vec.h"
 
@@ -39,42 +40,46 @@ struct Block {
   bool diagonal;
 };
 
-/// p = k·qᵀ, masked; largest = the largest of each query's scores so far.
-void scores(const Scratch& s, const float* k, int width, int dims, Block block) {
-  const int vecs = vecs_of(block.queries);
-  const I32 lane = lane_indices();
-  for (int row = 0; row < block.keys; row += 16) {
-    const bool masked = block.diagonal || row + 16 > block.keys;
-    const int first_vec = block.diagonal ? row / kLanes : 0;
-    product(
-        {k, width, 1}, s.q_t, kBlock, row, row + 16, first_vec, vecs,
-        [=](int, int) {
-          return Depth{0, dims};
-        },
-        [&](int r0, int v0, auto& tile) __attribute__((always_inline)) {
+/// Stores a tile of scores and takes it into each query's largest; keys that a query may not see and those beyond the last
+/// are masked where `masked` says that the tile has such.
+template <bool masked, typename Tile>
+VEC_INLINE void finish_scores(const Scratch s, Block block, int first_key, int first_vec, const Tile& tile) {
 #pragma GCC unroll 4
-          for (int v = 0; v < tile.vecs; ++v) {
-            const int query = (v0 + v) * kLanes;
-            F32 top = load(s.largest + query);
+  for (int v = 0; v < tile.vecs; ++v) {
+    const int query = (first_vec + v) * kLanes;
+    const I32 last_key = I32{} + (block.keys - 1), last_seen = block.diagonal ? lane_indices() + query : last_key;
+    F32 top = load(s.largest + query);
 #pragma GCC unroll 16
-            for (int r = 0; r < tile.rows; ++r) {
-              const int key = r0 + r;
-              F32 score = tile.sum[r][v];
-              if (masked) {
-                const I32 seen = block.diagonal ? (lane + query >= key) : (lane >= 0);
-                score = key < block.keys ? select(seen, score, splat(kMasked)) : splat(kMasked);
-              }
-              store(s.p + key * kBlock + query, score);
-              top = max(top, score);
-            }
-            store(s.largest + query, top);
-          }
-        });
+    for (int r = 0; r < tile.rows; ++r) {
+      const int key = first_key + r;
+      F32 score = tile.sum[r][v];
+      if constexpr (masked) score = select((last_seen >= key) & (last_key >= key), score, splat(kMasked));
+      store(s.p + key * kBlock + query, score);
+      top = max(top, score);
+    }
+    store(s.largest + query, top);
+  }
+}
+
+/// p = k·qᵀ, masked; largest = the largest of each query's scores so far.
+void scores(const Scratch s, const float* k, int width, int dims, Block block) {
+  const int vecs = vecs_of(block.queries);
+  const Strided a{k, width, 1};
+  const auto all_dims = [=](int, int) { return Depth{0, dims}; };
+  for (int row = 0; row < block.keys; row += 16) {
+    if (block.diagonal || row + 16 > block.keys)
+      product(
+          a, s.q_t, kBlock, row, row + 16, block.diagonal ? row / kLanes : 0, vecs,
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_scores<true>(s, block, key, vec, tile); });
+    else
+      product(
+          a, s.q_t, kBlock, row, row + 16, 0, vecs,
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_scores<false>(s, block, key, vec, tile); });
   }
 }
 
 /// p = exp2(p - largest) and their sum over the keys; `before` is largest before this block.
-void probabilities(const Scratch& s, const float* before, Block block) {
+void probabilities(const Scratch s, const float* before, Block block) {
   for (int v = 0; v < vecs_of(block.queries); ++v) {
     const int query = v * kLanes;
     const F32 top = load(s.largest + query), shrink = exp2_or_zero(load(before + query) - top);
@@ -95,18 +100,19 @@ void probabilities(const Scratch& s, const float* before, Block block) {
 }
 
 /// o = o · correction + p·v. The first block has no o to correct.
-void accumulate(const Scratch& s, const float* v, int width, int dims, Block block, bool first) {
+void accumulate(const Scratch s, const float* v, int width, int dims, Block block, bool first) {
   const auto depth_of = [=](int, int last) { return Depth{0, block.diagonal && last < block.keys ? last : block.keys}; };
   product(
       {s.p, 1, kBlock}, v, width, 0, round_up_16(block.queries), 0, vecs_of(dims),
-      depth_of, [&](int r0, int v0, auto& tile) __attribute__((always_inline)) {
+      depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
+        float* o = s.o + row * width + vec * kLanes;
 #pragma GCC unroll 16
         for (int r = 0; r < tile.rows; ++r) {
-          const F32 shrink = splat(s.correction[r0 + r]);
+          const F32 shrink = splat(s.correction[row + r]);
 #pragma GCC unroll 4
           for (int c = 0; c < tile.vecs; ++c) {
-            float* o = s.o + (r0 + r) * width + (v0 + c) * kLanes;
-            store(o, first ? tile.sum[r][c] : fma(load(o), shrink, tile.sum[r][c]));
+            float* at = o + r * width + c * kLanes;
+            store(at, first ? tile.sum[r][c] : fma(load(at), shrink, tile.sum[r][c]));
           }
         }
       });
@@ -181,7 +187,10 @@ class Forward {
     const std::int64_t row = s_.heads * s_.head_dim;
     T* o = static_cast<T*>(at_.o_out) + (batch_ * s_.seq + first) * row + head * s_.head_dim;
     float* lse = at_.lse_out + (batch_ * s_.heads + head) * s_.seq + first;
-    for (int i = 0; i < queries; ++i) unpack_row(scratch_.o + i * width_, dims_, nullptr, 1.0f / scratch_.sum[i], o + i * row);
+    float* inverse = scratch_.correction;
+    for (int i = 0; i < queries; i += kLanes) store(inverse + i, 1.0f / load(scratch_.sum + i));
+    unpack_rows(
+        scratch_.o, width_, queries, dims_, nullptr, [inverse](int i) { return inverse[i]; }, o, row);
     for_each_vector(
         0, queries, [&](std::int64_t i, auto, auto st) __attribute__((always_inline)) {
           st(lse + i, fma(load(scratch_.largest + i), splat(kLn2), log(load(scratch_.sum + i))));

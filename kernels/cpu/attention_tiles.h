@@ -1,5 +1,5 @@
-// The inner parts of attention's loops: products of blocks held in registers, transposition, the exponential, and packing
-// of a head's rows. For loops files only (see vec.h).
+// The inner parts of attention's loops: products of blocks held in registers, transposition, the exponential. For loops
+// files only (see vec.h).
 #pragma once
 
 #include "kernels/cpu/attention.h"
@@ -158,63 +158,6 @@ VEC_INLINE I32 lane_indices() {
   I32 index{};
   for (int l = 0; l < kLanes; ++l) index[l] = l;
   return index;
-}
-
-// ---- rows of a head
-
-VEC_INLINE void zero_row(float* row, int begin, int end) {
-  for (int i = begin; i < end; ++i) row[i] = 0;
-}
-
-/// to = from in f32, turned by `rotation` (cosines, then sines) where it is not null. Whole vectors of `to` are written;
-/// beyond `dims` they are 0.
-template <typename T>
-VEC_INLINE void pack_row(const T* from, int dims, const float* rotation, float* to) {
-  if (rotation == nullptr) {
-    for_each_vector(
-        0, dims, [=](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(to + i, ld(from + i)); });
-    return;
-  }
-  const int half = dims / 2;
-  for_each_vector(
-      0, half, [=](std::int64_t i, auto ld, auto st) __attribute__((always_inline)) {
-        const F32 x = ld(from + i), y = ld(from + half + i), c = ld(rotation + i), s = ld(rotation + half + i);
-        st(to + i, x * c - y * s);
-        st(to + half + i, y * c + x * s);
-      });
-  zero_row(to, dims, vecs_of(dims) * kLanes);
-}
-
-/// to = scale * from, turned back by `rotation` where it is not null.
-template <typename T>
-VEC_INLINE void unpack_row(const float* from, int dims, const float* rotation, float scale, T* to) {
-  if (rotation == nullptr) {
-    for_each_vector(
-        0, dims, [=](std::int64_t i, auto ld, auto st) __attribute__((always_inline)) { st(to + i, ld(from + i) * scale); });
-    return;
-  }
-  const int half = dims / 2;
-  for_each_vector(
-      0, half, [=](std::int64_t i, auto ld, auto st) __attribute__((always_inline)) {
-        const F32 x = ld(from + i) * scale, y = ld(from + half + i) * scale, c = ld(rotation + i), s = ld(rotation + half + i);
-        st(to + i, x * c + y * s);
-        st(to + half + i, y * c - x * s);
-      });
-}
-
-/// Rows [begin, end) of a head at `from`, whose tokens are `stride` elements apart, into rows of `width` floats; then zero
-/// rows up to a multiple of 16. Row i of the block is at position first + i.
-template <typename T>
-VEC_INLINE void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to) {
-  for (int i = 0; i < count; ++i) pack_row(from + i * stride, dims, rotation == nullptr ? nullptr : rotation + i * dims, to + i * width);
-  for (int i = count; i < round_up_16(count); ++i) zero_row(to + i * width, 0, width);
-}
-
-template <typename T>
-VEC_INLINE void unpack_rows(const float* from, int width, int count, int dims, const float* rotation, float scale, T* to,
-                            std::int64_t stride) {
-  for (int i = 0; i < count; ++i)
-    unpack_row(from + i * width, dims, rotation == nullptr ? nullptr : rotation + i * dims, scale, to + i * stride);
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -1,0 +1,95 @@
+// Rows of a head between the operands, where a head's tokens lie a whole row of all heads apart, and scratch, where they are
+// dense f32: widened and turned by RoPE on the way in, turned back, scaled and narrowed on the way out. For loops files only.
+#pragma once
+
+#include "kernels/cpu/attention_tiles.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+
+template <int n>
+struct Count {
+  static constexpr int value = n;
+};
+
+/// Calls column(d, load, store, Count) for Count whole vectors of [0, dims) at a time, 4 or 1 of them, and once for what is left.
+template <typename Column>
+VEC_INLINE void for_each_column(int dims, Column column) {
+  constexpr auto whole_load = [](const auto* p) __attribute__((always_inline)) { return load(p); };
+  constexpr auto whole_store = [](auto* p, F32 x) __attribute__((always_inline)) { store(p, x); };
+  int d = 0;
+  for (; d + 4 * kLanes <= dims; d += 4 * kLanes) column(d, whole_load, whole_store, Count<4>{});
+  for (; d + kLanes <= dims; d += kLanes) column(d, whole_load, whole_store, Count<1>{});
+  if (const int left = dims - d; left > 0)
+    column(
+        d, [left](const auto* p) __attribute__((always_inline)) { return load_first(p, left); },
+        [left](auto* p, F32 x) __attribute__((always_inline)) { store_first(p, x, left); }, Count<1>{});
+}
+
+VEC_INLINE void zero_row(float* row, int begin, int end) {
+  for (int i = begin; i < end; ++i) row[i] = 0;
+}
+
+/// Row i of `to`, `width` floats apart, = row i of `from`, `stride` elements apart, turned by row i of `rotation` (dims/2
+/// cosines, then sines) where it is not null. Whole vectors are written, 0 beyond `dims`, and zero rows up to a multiple of 16.
+template <typename T>
+VEC_INLINE void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to) {
+  const int half = dims / 2;
+  if (rotation == nullptr) {
+    for_each_column(
+        dims, [=](int d, auto ld, auto, auto vecs) __attribute__((always_inline)) {
+          for (int i = 0; i < count; ++i)
+#pragma GCC unroll 4
+            for (int v = 0; v < vecs.value; ++v) store(to + i * width + d + v * kLanes, ld(from + i * stride + d + v * kLanes));
+        });
+  } else {
+    for_each_column(
+        half, [=](int d, auto ld, auto st, auto vecs) __attribute__((always_inline)) {
+          for (int i = 0; i < count; ++i)
+#pragma GCC unroll 4
+            for (int v = 0; v < vecs.value; ++v) {
+              const int j = d + v * kLanes;
+              const F32 x = ld(from + i * stride + j), y = ld(from + i * stride + half + j);
+              const F32 c = ld(rotation + i * dims + j), s = ld(rotation + i * dims + half + j);
+              st(to + i * width + j, x * c - y * s);
+              st(to + i * width + half + j, y * c + x * s);
+            }
+        });
+    if (dims % kLanes != 0)
+      for (int i = 0; i < count; ++i) zero_row(to + i * width, dims, vecs_of(dims) * kLanes);
+  }
+  for (int i = count; i < round_up_16(count); ++i) zero_row(to + i * width, 0, width);
+}
+
+/// Row i of `to` = scale_of(i) · row i of `from`, turned back by row i of `rotation` where it is not null.
+template <typename T, typename ScaleOf>
+VEC_INLINE void unpack_rows(const float* from, int width, int count, int dims, const float* rotation, ScaleOf scale_of, T* to,
+                            std::int64_t stride) {
+  const int half = dims / 2;
+  if (rotation == nullptr) {
+    for_each_column(
+        dims, [=](int d, auto ld, auto st, auto vecs) __attribute__((always_inline)) {
+          for (int i = 0; i < count; ++i) {
+            const F32 scale = splat(scale_of(i));
+#pragma GCC unroll 4
+            for (int v = 0; v < vecs.value; ++v) st(to + i * stride + d + v * kLanes, ld(from + i * width + d + v * kLanes) * scale);
+          }
+        });
+    return;
+  }
+  for_each_column(
+      half, [=](int d, auto ld, auto st, auto vecs) __attribute__((always_inline)) {
+        for (int i = 0; i < count; ++i) {
+          const F32 scale = splat(scale_of(i));
+#pragma GCC unroll 4
+          for (int v = 0; v < vecs.value; ++v) {
+            const int j = d + v * kLanes;
+            const F32 x = ld(from + i * width + j) * scale, y = ld(from + i * width + half + j) * scale;
+            const F32 c = ld(rotation + i * dims + j), s = ld(rotation + i * dims + half + j);
+            st(to + i * stride + j, x * c + y * s);
+            st(to + i * stride + half + j, y * c - x * s);
+          }
+        }
+      });
+}
+
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE

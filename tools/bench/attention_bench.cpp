@@ -1,0 +1,99 @@
+// Attention alone, forward and backward, on the shapes of the models in configs/: causal, packed qkv. FLOP/s count the
+// products of the pairs that causality leaves: 2 of them forward, 5 backward. Data is random: zeros flatter a processor.
+//
+//   attention_bench [--benchmark_filter=forward/bf16]      isa from TRAINER_ISA, threads from OMP_NUM_THREADS (2)
+//   peer/pytorch_attention.py                              the same shapes in PyTorch
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/bf16.h"
+#include "kernels/cpu/table.h"
+
+namespace {
+
+using namespace trainer;
+using namespace trainer::kernels;
+
+struct Shape4 {
+  std::int64_t batch, heads, seq, dim;
+};
+constexpr Shape4 kShapes[] = {{64, 6, 256, 64}, {4, 12, 256, 64}, {4, 12, 64, 64}, {12, 4, 64, 32}, {4, 12, 1024, 64}};
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<void, Free>;
+
+Memory random_memory(DType dtype, std::int64_t bytes) {
+  Memory memory(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64)));
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < bytes / size_of(dtype); ++i) {
+    const float value = normal(generator);
+    if (dtype == DType::bf16)
+      static_cast<Bf16*>(memory.get())[i] = to_bf16(value);
+    else
+      static_cast<float*>(memory.get())[i] = value;
+  }
+  return memory;
+}
+
+Signature signature_of(const Shape4& s, DType dtype, bool backward) {
+  const TensorDesc qkv{dtype, Shape{s.batch, s.seq, 3 * s.heads * s.dim}}, o{dtype, Shape{s.batch, s.seq, s.heads * s.dim}};
+  const TensorDesc lse{DType::f32, Shape{s.batch, s.heads, s.seq}};
+  const Attributes attributes{{"heads", s.heads}, {"kv_heads", s.heads}, {"causal", true}, {"packed", true}, {"rope_theta", 0.0}};
+  if (backward) return {Op::attention_grad, attributes, {o, qkv, o, lse, qkv}};
+  return {Op::attention, attributes, {qkv, o, lse}};
+}
+
+cpu::Context context() {
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  return {cpu::detect_isa(), threads ? std::atoi(threads) : 2};
+}
+
+void attention(benchmark::State& state, Shape4 s, DType dtype, bool backward) {
+  const Signature signature = signature_of(s, dtype, backward);
+  std::vector<Memory> memory;
+  std::vector<void*> operands;
+  for (const TensorDesc& operand : signature.operands) {
+    memory.push_back(random_memory(operand.dtype, operand.bytes()));
+    operands.push_back(memory.back().get());
+  }
+  if (backward) {  // lse and o must belong to qkv
+    void* forward[] = {operands[1], operands[2], operands[3]};
+    const Signature first = signature_of(s, dtype, false);
+    const Memory workspace(std::aligned_alloc(64, static_cast<std::size_t>(cpu::CpuTarget(context()).workspace_bytes(first))));
+    cpu::prepare(first, context())->run({forward, workspace.get()});
+  }
+  const Memory workspace(std::aligned_alloc(64, static_cast<std::size_t>(cpu::CpuTarget(context()).workspace_bytes(signature))));
+  const auto kernel = cpu::prepare(signature, context());
+  for (auto _ : state) kernel->run({operands, workspace.get()});
+  const double pairs = static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq * (s.seq + 1) / 2);
+  state.counters["FLOP/s"] = benchmark::Counter((backward ? 5 : 2) * 2.0 * pairs * static_cast<double>(s.dim),
+                                                benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (bool backward : {false, true})
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const Shape4& s : kShapes) {
+        const std::string name = std::string(backward ? "backward/" : "forward/") + std::string(name_of(dtype)) + "/B" +
+                                 std::to_string(s.batch) + "_H" + std::to_string(s.heads) + "_T" + std::to_string(s.seq) + "_D" +
+                                 std::to_string(s.dim);
+        benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { attention(state, s, dtype, backward); })
+            ->UseRealTime()
+            ->Unit(benchmark::kMillisecond)
+            ->MinTime(0.2);
+      }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
+  benchmark::RunSpecifiedBenchmarks();
+}
