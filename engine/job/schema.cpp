@@ -1,0 +1,283 @@
+// What the schema says is what check.cpp does: forms become types and ranges, conditions become if/then. Rules that compare two
+// values (rules.cpp) are beyond draft-07 and stay with the program.
+#include "engine/job/schema.h"
+
+#include <cmath>
+#include <deque>
+#include <nlohmann/json.hpp>
+
+#include "engine/job/expression.h"
+#include "engine/job/fields.h"
+#include "engine/job/job.h"
+
+namespace trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Fields = std::vector<Field>;
+
+Json section_schema(const Fields& fields);
+Json forms_schema(const std::vector<Form>& forms);
+
+Json number_json(double value) { return whole(value) ? Json(*whole(value)) : Json(value); }
+
+Json number_schema(const Form& form) {
+  Json out{{"type", form.kind == Form::Kind::integer ? "integer" : "number"}};
+  if (std::isfinite(form.least)) out[form.above_least ? "exclusiveMinimum" : "minimum"] = number_json(form.least);
+  if (std::isfinite(form.most)) out[form.below_most ? "exclusiveMaximum" : "maximum"] = number_json(form.most);
+  return out;
+}
+
+Json form_schema(const Form& form) {
+  switch (form.kind) {
+    case Form::Kind::null:
+      return {{"type", "null"}};
+    case Form::Kind::word:
+      return {{"type", "string"}, {"enum", form.words}};
+    case Form::Kind::integer:
+    case Form::Kind::number:
+      return number_schema(form);
+    case Form::Kind::flag:
+      return {{"type", "boolean"}};
+    case Form::Kind::text:
+      return {{"type", "string"}, {"minLength", 1}};
+    case Form::Kind::expression:
+      return {{"type", "string"}, {"pattern", "^\\$\\{[^}]*\\}$"}};
+    case Form::Kind::list: {
+      Json out{{"type", "array"}, {"items", forms_schema(form.items)}};
+      if (form.min_items > 0) out["minItems"] = form.min_items;
+      if (form.max_items < std::numeric_limits<std::size_t>::max()) out["maxItems"] = form.max_items;
+      return out;
+    }
+    case Form::Kind::map:
+      return {{"type", "object"},
+              {"propertyNames", {{"pattern", "^[A-Za-z_][A-Za-z0-9_]*$"}}},
+              {"additionalProperties", forms_schema(form.items)}};
+    case Form::Kind::section:
+      return section_schema(form.fields);
+    case Form::Kind::tree:
+      return {{"type", "object"}};
+    case Form::Kind::reference:
+      return {{"$ref", "#/definitions/" + std::string(form.name)}};
+  }
+  return {};
+}
+
+Json forms_schema(const std::vector<Form>& forms) {
+  if (forms.size() == 1) return form_schema(forms.front());
+  Json out{{"anyOf", Json::array()}};
+  for (const Form& form : forms) out["anyOf"].push_back(form_schema(form));
+  return out;
+}
+
+Json value_json(const yaml::Node& node) {
+  if (node.is_sequence()) {
+    Json out = Json::array();
+    for (const yaml::Node& item : node.items) out.push_back(value_json(item));
+    return out;
+  }
+  if (node.is_mapping()) {
+    Json out = Json::object();
+    for (std::size_t i = 0; i < node.keys.size(); ++i) out[node.keys[i].text] = value_json(node.items[i]);
+    return out;
+  }
+  if (node.is_null()) return nullptr;
+  if (const auto flag = node.as_bool()) return *flag;
+  if (const auto number = node.as_number()) return number_json(*number);
+  return node.text;
+}
+
+Json default_json(std::string_view text) { return value_json(yaml::parse(std::string(text), "default")); }
+
+bool meets(const Condition& condition, const Json& value) {
+  if (condition.words.empty()) return !value.is_null();
+  return value.is_string() && std::ranges::find(condition.words, value.get<std::string>()) != condition.words.end();
+}
+
+/// Holds for a section in which the condition does, whether the value is written or a default.
+Json condition_schema(const Fields& fields, std::string_view path, const Condition& condition) {
+  const std::string name(path.substr(0, path.find('.')));
+  const auto field = std::ranges::find(fields, name, &Field::name);
+  Json inner;
+  bool absent_meets = false;
+  if (name.size() == path.size()) {
+    inner = condition.words.empty() ? Json{{"not", {{"type", "null"}}}} : Json{{"enum", condition.words}};
+    absent_meets = field->absent == Field::Absent::otherwise && meets(condition, default_json(field->otherwise));
+  } else {
+    inner = condition_schema(field->forms.front().fields, path.substr(name.size() + 1), condition);
+  }
+  Json out{{"properties", {{name, inner}}}};
+  if (!absent_meets) out["required"] = {name};
+  return out;
+}
+
+Json conditions_schema(const Fields& fields, const Field& field) {
+  if (field.conditions.size() == 1) return condition_schema(fields, field.conditions.front().path, field.conditions.front());
+  Json out{{"allOf", Json::array()}};
+  for (const Condition& condition : field.conditions) out["allOf"].push_back(condition_schema(fields, condition.path, condition));
+  return out;
+}
+
+/// All that stands in the section under one name.
+std::vector<const Field*> variants_of(const Fields& fields, std::string_view name) {
+  std::vector<const Field*> out;
+  for (const Field& field : fields) {
+    if (field.name == name) out.push_back(&field);
+  }
+  return out;
+}
+
+/// What editors show, and the value's forms where they do not depend on a condition.
+Json property_schema(const std::vector<const Field*>& variants) {
+  const Field& first = *variants.front();
+  Json out = variants.size() == 1 ? forms_schema(first.forms) : Json::object();
+  if (out.contains("$ref")) return out;
+  out["description"] = first.doc;
+  if (variants.size() == 1 && first.absent == Field::Absent::otherwise) out["default"] = default_json(first.otherwise);
+  return out;
+}
+
+/// Under its conditions a field has its forms and may be required; where no variant's conditions hold, it must not be there.
+void add_conditions(Json& all, const Fields& fields, const std::vector<const Field*>& variants) {
+  Json any = Json::array();
+  for (const Field* variant : variants) {
+    const Json condition = conditions_schema(fields, *variant);
+    Json then = Json::object();
+    if (variants.size() > 1) then["properties"] = {{std::string(variant->name), forms_schema(variant->forms)}};
+    if (variant->absent == Field::Absent::required) then["required"] = {variant->name};
+    if (!then.empty()) all.push_back({{"if", condition}, {"then", then}});
+    any.push_back(condition);
+  }
+  Json wanted = any.size() == 1 ? any.front() : Json{{"anyOf", any}};
+  all.push_back({{"if", {{"required", {variants.front()->name}}}}, {"then", std::move(wanted)}});
+}
+
+Json section_schema(const Fields& fields) {
+  Json properties = Json::object(), required = Json::array(), all = Json::array();
+  for (const Field& field : fields) {
+    const std::string name(field.name);
+    if (properties.contains(name)) continue;
+    const std::vector<const Field*> variants = variants_of(fields, name);
+    properties[name] = property_schema(variants);
+    if (!field.conditions.empty())
+      add_conditions(all, fields, variants);
+    else if (field.absent == Field::Absent::required)
+      required.push_back(name);
+  }
+  Json out{{"type", "object"}, {"additionalProperties", false}};
+  if (!required.empty()) out["required"] = required;
+  out["properties"] = properties;
+  if (!all.empty()) out["allOf"] = all;
+  return out;
+}
+
+std::string printed(const std::string& title, const std::string& description, const Json& body) {
+  Json out{{"$schema", "http://json-schema.org/draft-07/schema#"}, {"title", title}, {"description", description}};
+  out.update(body);
+  return out.dump(2) + "\n";
+}
+
+// ---- Graph files ------------------------------------------------------------------------------------------------------
+
+std::vector<Form> attribute_forms(const GraphAttribute& attribute) {
+  using Type = GraphAttribute::Type;
+  switch (attribute.type) {
+    case Type::flag:
+      return {form::flag(), form::expression()};
+    case Type::integer: {
+      const bool bounded = std::isfinite(attribute.below);
+      return {form::integer(attribute.least, bounded ? attribute.below - 1 : kMostInteger), form::expression()};
+    }
+    case Type::real:
+      return {form::between(attribute.least, attribute.below, false, true), form::expression()};
+    case Type::choice:
+      return {form::word({attribute.choices.begin(), attribute.choices.end()})};
+    case Type::rope: {
+      Field theta{"theta", "Base of the angles.", {form::positive(), form::expression()}, Field::Absent::required};
+      return {form::word({"none"}), form::section({theta})};
+    }
+    case Type::node:
+      return {form::text()};
+    case Type::dims:
+      return {form::list(form::reference("size"), 1)};
+  }
+  return {};
+}
+
+Field given(std::string_view name, std::string_view doc, std::vector<Form> forms, bool required = false) {
+  return {name, doc, std::move(forms), required ? Field::Absent::required : Field::Absent::nothing};
+}
+
+std::vector<Form> init_forms() {
+  const Form deviation = form::number(0), constant = form::number(-kInfinity);
+  return {form::word({"zeros", "ones"}), form::section({given("normal", "Drawn from N(0, x).", {deviation, form::expression()}, true)}),
+          form::section({given("constant", "All the same.", {constant, form::expression()}, true)})};
+}
+
+Fields node_fields(std::span<const GraphOp> ops) {
+  std::vector<std::string_view> names;
+  for (const GraphOp& op : ops) names.push_back(op.name);
+  Fields out{
+      given("name", "Parameters are called <name>.weight and <name>.bias.", {form::text()}, true),
+      given("op", "What the node computes.", {form::word(names)}, true),
+      given("input", "A node or input, or a list of them; default: the node before.", {form::text(), form::list(form::text(), 1)}),
+      given("init", "How the weight starts.", init_forms()),
+  };
+  for (const GraphOp& op : ops) {
+    for (const GraphAttribute& attribute : op.attributes) {
+      Field field{attribute.name, attribute.help, attribute_forms(attribute), Field::Absent::nothing};
+      if (attribute.required) field.absent = Field::Absent::required;
+      if (!attribute.required && !attribute.otherwise.empty()) {
+        field.absent = Field::Absent::otherwise;
+        field.otherwise = attribute.otherwise;
+      }
+      out.push_back(field.when("op", {op.name}));
+    }
+  }
+  return out;
+}
+
+Fields group_fields() {
+  return {
+      given("repeat", "How often.", {form::integer(0, 100'000), form::expression()}),
+      given("name", "Prefix of the names inside; {index} counts the repetitions from 0.", {form::text()}, true),
+      given("block", "Kind of block, which wrap policies name.", {form::text()}),
+      given("input", "What block.input is; default: the node before.", {form::text()}),
+      given("nodes", "The nodes of one repetition.", {form::list(form::reference("node"), 0)}, true),
+  };
+}
+
+Fields file_fields() {
+  const Form shape = form::list(form::reference("size"), 1, 6);
+  const Form input = form::section({given("dtype", "Element type.", {form::word({"f32", "i32"})}, true),
+                                    given("shape", "Sizes of the dims; the first is batch, and seq is a sample's length.", {shape}, true)});
+  const Form outputs = form::section({given("loss", "The node that is minimised.", {form::text()}),
+                                      given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
+  Form inputs = form::map(input);
+  return {
+      given("name", "What the model is called.", {form::text()}),
+      given("params", "Numbers that expressions use and a job's model.with replaces.", {form::reference("params")}),
+      given("inputs", "Fields of the data.", {inputs}, true),
+      given("nodes", "The model, in an order in which each node reads what stands before it.", {form::list(form::reference("node"), 0)},
+            true),
+      given("outputs", "What the model is for.", {outputs}, true),
+  };
+}
+
+}  // namespace
+
+std::string job_schema() { return printed("trainer job", "A training job: trainer run job.yaml", section_schema(job_fields())); }
+
+std::string graph_schema(std::span<const GraphOp> ops) {
+  Json body = section_schema(file_fields());
+  const Json is_group{{"anyOf", {{{"required", {"repeat"}}}, {{"required", {"nodes"}}}}}};
+  body["definitions"] = {
+      {"size", {{"anyOf", {{{"type", "integer"}}, {{"type", "string"}, {"minLength", 1}}}}}},
+      {"params", forms_schema({form::map(form::number(-kInfinity))})},
+      {"node", {{"if", is_group}, {"then", section_schema(group_fields())}, {"else", section_schema(node_fields(ops))}}},
+  };
+  body["definitions"]["params"]["additionalProperties"] = forms_schema({form::number(-kInfinity), form::expression()});
+  return printed("trainer graph", "A model as a graph file, named by model.graph of a job", body);
+}
+
+}  // namespace trainer
