@@ -16,7 +16,7 @@ struct StepRecord {
   std::int64_t num_steps = 0;
   double loss = 0;
   double lr = 0;
-  double grad_norm = 0;   ///< before clipping
+  double grad_norm = 0;     ///< before clipping
   std::int64_t tokens = 0;  ///< of the global batch: tokens, or samples where the data has none
   double step_ms = 0;
   double tokens_per_s = 0;

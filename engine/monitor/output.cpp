@@ -1,0 +1,29 @@
+// Opening files of monitors.
+#include "engine/monitor/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "engine/core/error.h"
+
+namespace trainer {
+
+Output::Output(std::string path, Start start) : path_(std::move(path)) {
+  make_folders(std::filesystem::path(path_).parent_path());
+  file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (start == Start::empty ? O_TRUNC : 0), 0666));
+  if (!file_) fail_io(path_, "opening");
+}
+
+void Output::truncate(std::int64_t bytes) {
+  if (::ftruncate(file_.get(), bytes) != 0) fail_io(path_, "truncating");
+}
+
+void make_folders(const std::string& folder) {
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) throw IoError(folder + ": making the folder: " + error.message());
+}
+
+}  // namespace trainer

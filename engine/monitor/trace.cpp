@@ -1,0 +1,77 @@
+// Writing traces, an event a line.
+#include "engine/monitor/trace.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "engine/monitor/output.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::size_t kBuffered = std::size_t{1} << 20;
+
+std::string quoted(std::string_view text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+
+std::string metadata(std::string_view what, int rank, int stream, std::string_view name) {
+  return fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, "tid": {}, "args": {{"name": {}}}}})", what, rank, stream, quoted(name));
+}
+
+}  // namespace
+
+struct TraceWriter::State {
+  explicit State(const std::string& path) : output(path, Output::Start::empty) {}
+
+  void append(const std::string& event) {
+    const std::lock_guard lock(mutex);
+    waiting += empty ? "[\n" : ",\n";
+    waiting += event;
+    empty = false;
+    if (waiting.size() >= kBuffered) flush();
+  }
+  void flush() {
+    output.write(waiting);
+    waiting.clear();
+  }
+
+  std::mutex mutex;
+  Output output;
+  std::string waiting;
+  bool empty = true, closed = false;
+};
+
+TraceWriter::TraceWriter(const std::string& path) : state_(std::make_unique<State>(path)) {}
+
+TraceWriter::~TraceWriter() {
+  try {
+    close();
+  } catch (...) {
+    // A trace that could not be written to its end still opens; close() is there for who wants to know.
+  }
+}
+
+void TraceWriter::name_rank(int rank, std::string_view name) { state_->append(metadata("process_name", rank, 0, name)); }
+void TraceWriter::name_stream(int rank, int stream, std::string_view name) { state_->append(metadata("thread_name", rank, stream, name)); }
+
+void TraceWriter::add(const TraceEvent& event) {
+  std::string arguments;
+  for (const auto& [name, value] : event.numbers)
+    arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", quoted(name), nlohmann::json(value).dump());
+  for (const auto& [name, value] : event.texts)
+    arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", quoted(name), quoted(value));
+  state_->append(fmt::format(R"({{"ph": "X", "name": {}, "cat": {}, "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{{}}}}})",
+                             quoted(event.name), quoted(event.category), event.rank, event.stream, event.begin_us, event.duration_us,
+                             arguments));
+}
+
+void TraceWriter::close() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->closed) return;
+  state_->closed = true;
+  state_->waiting += state_->empty ? "[\n]\n" : "\n]\n";
+  state_->flush();
+}
+
+}  // namespace trainer
