@@ -78,6 +78,10 @@ Problem grad_weight_problem(const Signature& s) {
   return p;
 }
 
+std::int64_t workspace_of(const Problem& problem, const Context& c) {
+  return gemm::workspace_bytes(problem, gemm::method_for(problem, c.isa), c.isa, c.threads);
+}
+
 gemm::Packing packing_of(const Signature& s) {
   using At = PackWeightOperands;
   expect_operands(s, At::packed + 1);
@@ -105,7 +109,7 @@ Prepared prepare_linear(const Signature& s, const Context& c) {
     p.b = operand<void>(call, At::weight);
     p.bias = bias ? operand<void>(call, At::bias) : nullptr;
     p.c = operand<void>(call, At::y(bias));
-    gemm::run(p, c.isa, c.threads, call.workspace);
+    gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
   });
 }
 
@@ -116,7 +120,7 @@ Prepared prepare_linear_grad_input(const Signature& s, const Context& c) {
     p.a = operand<void>(call, At::dy);
     p.b = operand<void>(call, At::weight);
     p.c = operand<void>(call, At::dx);
-    gemm::run(p, c.isa, c.threads, call.workspace);
+    gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
   });
 }
 
@@ -128,7 +132,7 @@ Prepared prepare_linear_grad_weight(const Signature& s, const Context& c) {
     p.a = operand<void>(call, At::dy);
     p.b = operand<void>(call, At::x);
     p.c = operand<void>(call, At::dweight);
-    gemm::run(p, c.isa, c.threads, call.workspace);
+    gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
     if (bias) gemm::sum_columns({p.k, p.m, p.a, p.inputs_are_f32, operand<void>(call, At::dbias), p.c_is_f32, p.accumulate}, c.isa, c.threads);
   });
 }
@@ -144,9 +148,9 @@ Prepared prepare_pack_weight(const Signature& s, const Context& c) {
 
 std::int64_t linear_workspace(const Signature& s, const Context& c) {
   switch (s.op) {
-    case Op::linear: return gemm::workspace_bytes(linear_problem(s), c.isa, c.threads);
-    case Op::linear_grad_input: return gemm::workspace_bytes(grad_input_problem(s), c.isa, c.threads);
-    case Op::linear_grad_weight: return gemm::workspace_bytes(grad_weight_problem(s), c.isa, c.threads);
+    case Op::linear: return workspace_of(linear_problem(s), c);
+    case Op::linear_grad_input: return workspace_of(grad_input_problem(s), c);
+    case Op::linear_grad_weight: return workspace_of(grad_weight_problem(s), c);
     default: fail_check("linear", __FILE__, __LINE__, describe(s) + " is no linear op");
   }
 }

@@ -1,8 +1,7 @@
-// Blocking: how a product is cut over threads and caches by the implementation that widens to f32. Worked out once,
-// by shape, instruction set and number of threads alone.
+// Blocking: how a product is cut over threads and caches. Worked out by shape, method and number of threads alone.
 //
 // Blocks are placed as Goto and van de Geijn do ("Anatomy of High-Performance Matrix Multiplication", TOMS 2008), with
-// A and B exchanged: `depth` steps of a strip of B lie in L1 in f32 while the rows of A, in f32 in L2, pass by.
+// A and B exchanged: `depth` steps of a strip of B lie in L1 while the rows of A, copied into L2, pass by.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +10,24 @@
 
 namespace trainer::kernels::cpu::gemm {
 
-/// Floats from one row of a widened block of A to the next: the deepest block and a cache line, so that rows do not
-/// all fall into the same sets of L1.
+/// The deepest block in k. Deeper ones would not leave L1 room for the rows that pass.
 inline constexpr int kMaxDepth = 256;
-inline constexpr int kRowStride = kMaxDepth + 16;
+
+/// What a method asks of its blocks.
+struct Rules {
+  std::int64_t panel_rows;    ///< rows of C that the innermost loop keeps in registers
+  std::int64_t step_grain;    ///< depths are multiples of it
+  std::int64_t rows;          ///< rows of A that share a block of B, at most; a multiple of panel_rows
+  std::int64_t row_bytes;     ///< of a copied row of A, a block deep
+  std::int64_t b_bytes;       ///< scratch for a block of B
+};
 
 struct Blocking {
   int row_parts = 1, strip_parts = 1;  ///< the parts of a team cut C by rows or by strips, never k
-  std::int64_t rows = 0;               ///< rows of A that are widened at a time
-  std::int64_t depth = 0;              ///< steps of k in a block; even
+  std::int64_t rows = 0;               ///< rows of A that are copied at a time
+  std::int64_t depth = 0;              ///< steps of k in a block
   std::int64_t blocks = 0;             ///< blocks in k
-  std::int64_t blocks_at_once = 0;     ///< blocks of k whose A is widened at a time; C waits in f32 between them
+  std::int64_t blocks_at_once = 0;     ///< blocks of k whose A is copied at a time; C waits in f32 between them
   std::int64_t strips = 0;             ///< strips of C of a part, at most
   std::int64_t a_bytes = 0, b_bytes = 0, c_bytes = 0;  ///< scratch of a part, each a multiple of 64
 
@@ -29,7 +35,6 @@ struct Blocking {
   bool sums_wait() const { return blocks_at_once < blocks; }
 };
 
-/// `panel_rows`: rows that the innermost loop keeps in registers.
-Blocking blocking_of(const Problem& problem, int panel_rows, int threads);
+Blocking blocking_of(const Problem& problem, const Rules& rules, int threads);
 
 }  // namespace trainer::kernels::cpu::gemm

@@ -1,11 +1,9 @@
-// Chooses the implementation, packs B where it does not lie as that wants it, and cuts the work over the team.
+// Chooses the method, packs B where that wants it packed and it is not, and cuts the work over the team.
 #include "kernels/cpu/gemm/gemm.h"
-
-#include <algorithm>
 
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/gemm/column_sums.h"
-#include "kernels/cpu/gemm/packed.h"
+#include "kernels/cpu/gemm/tiles_loops.h"
 #include "kernels/cpu/gemm/widen_loops.h"
 #include "kernels/cpu/make_kernel.h"
 #include "kernels/cpu/parallel.h"
@@ -13,8 +11,25 @@
 namespace trainer::kernels::cpu::gemm {
 namespace {
 
-Blocking blocking_for(const Problem& problem, Isa isa, int threads) {
-  return blocking_of(problem, widen_panel_rows(isa >= Isa::avx512), threads);
+using Loop = void (*)(const Problem&, const Blocking&, const Part&, unsigned char*);
+
+Loop loop_of(Method method, Isa isa) {
+  switch (method) {
+    case Method::widen: return CHOOSE_BY_ISA(isa, widen_part);
+    case Method::tiles: return amx::tiles_part;
+    case Method::emulated_tiles: return emulated_amx::tiles_part;
+  }
+  fail_check("method", __FILE__, __LINE__, "a method outside the enum");
+}
+
+Blocking blocking_for(const Problem& problem, Method method, Isa isa, int threads) {
+  return blocking_of(problem, method == Method::widen ? widen_rules(isa >= Isa::avx512) : tiles_rules(), threads);
+}
+
+/// Bytes for packing B first; 0 if the method takes it as it lies.
+std::int64_t packing_bytes(const Problem& problem, Method method) {
+  const bool as_it_lies = method == Method::widen || problem.b_order == Order::strips;
+  return as_it_lies ? 0 : packed_bytes(problem.k, problem.n);
 }
 
 /// Whether C is so large that it would only push other things out of the caches, and lies so that it can be streamed.
@@ -32,24 +47,33 @@ Part part_of(const Problem& problem, const Blocking& blocking, int part) {
 
 }  // namespace
 
+Method method_for(const Problem& problem, Isa isa) {
+  return isa >= Isa::amx && !problem.inputs_are_f32 ? Method::tiles : Method::widen;
+}
+
 void pack(const Packing& packing, Isa isa, int threads) {
   const auto loop = CHOOSE_BY_ISA(isa, pack_strips);
   parallel_ranges(packed_strips(packing.n), 1, threads_for(packed_bytes(packing.k, packing.n), threads),
                   [&](std::int64_t begin, std::int64_t end) { loop(packing, begin, end); });
 }
 
-std::int64_t workspace_bytes(const Problem& problem, Isa isa, int threads) {
-  return threads * blocking_for(problem, isa, threads).part_bytes();
+std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
+  return packing_bytes(problem, method) + threads * blocking_for(problem, method, isa, threads).part_bytes();
 }
 
-void run(const Problem& given, Isa isa, int threads, void* workspace) {
+void run(const Problem& given, Method method, Isa isa, int threads, void* workspace) {
   Problem problem = given;
   problem.stream = leaves_caches(given);
-  const Blocking blocking = blocking_for(problem, isa, threads);
-  const auto loop = CHOOSE_BY_ISA(isa, widen_part);
-  parallel(threads, [&](int part, int) {
-    loop(problem, blocking, part_of(problem, blocking, part), static_cast<unsigned char*>(workspace) + part * blocking.part_bytes());
-  });
+  auto* scratch = static_cast<unsigned char*>(workspace);
+  if (const std::int64_t bytes = packing_bytes(given, method)) {
+    pack({given.k, given.n, given.b, given.ldb, given.b_order, scratch}, isa, threads);
+    problem.b = scratch;
+    problem.b_order = Order::strips;
+    scratch += bytes;
+  }
+  const Blocking blocking = blocking_for(problem, method, isa, threads);
+  const Loop loop = loop_of(method, isa);
+  parallel(threads, [&](int part, int) { loop(problem, blocking, part_of(problem, blocking, part), scratch + part * blocking.part_bytes()); });
 }
 
 void sum_columns(const ColumnSums& sums, Isa isa, int threads) {

@@ -1,5 +1,5 @@
-// Gemm: products of bf16 matrices with sums in f32, the core of the bf16 linear ops. The order of the additions
-// depends on k alone: a result depends neither on the number of threads nor on the other sizes.
+// Gemm: products of f32 or bf16 matrices with sums in f32, the core of the linear ops. The order of the additions
+// depends on k and the method alone: a result depends neither on the number of threads nor on the other sizes.
 #pragma once
 
 #include "kernels/cpu/gemm/packed.h"
@@ -8,13 +8,19 @@
 
 namespace trainer::kernels::cpu::gemm {
 
+/// How products are computed: by f32 multiply-adds of widened blocks, on AMX tiles, or on tiles emulated in memory (for
+/// tests of that path on other machines).
+enum class Method : std::uint8_t { widen, tiles, emulated_tiles };
+
+Method method_for(const Problem& problem, Isa isa);
+
 /// Packs a matrix (packed.h) on a team of `threads`.
 void pack(const Packing& packing, Isa isa, int threads);
 
 /// Bytes of workspace that `run` needs; a multiple of 64. Looks at sizes and orders only.
-std::int64_t workspace_bytes(const Problem& problem, Isa isa, int threads);
+std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads);
 
 /// Runs on a team of `threads`. REQUIRES: workspace_bytes at `workspace`, 64-byte aligned.
-void run(const Problem& problem, Isa isa, int threads, void* workspace);
+void run(const Problem& problem, Method method, Isa isa, int threads, void* workspace);
 
 }  // namespace trainer::kernels::cpu::gemm

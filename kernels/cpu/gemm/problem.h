@@ -10,6 +10,8 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
+constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+
 /// Columns of a strip of B: two AMX tiles, two AVX-512 vectors.
 inline constexpr std::int64_t kStrip = 32;
 

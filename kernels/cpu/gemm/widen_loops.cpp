@@ -25,7 +25,7 @@ using gemm::Order;
 using gemm::Part;
 using gemm::Problem;
 
-constexpr int kPanel = gemm::widen_panel_rows(kLanes == 16);
+constexpr int kPanel = gemm::widen_rules(kLanes == 16).panel_rows;
 constexpr int kVectors = 2;                     // of a row of C in registers
 constexpr int kColumns = kVectors * kLanes;     // of C at a time
 

@@ -17,8 +17,15 @@ DECLARE_WIDEN(avx512)
 #undef DECLARE_WIDEN
 
 namespace gemm {
-/// Rows of C that the innermost loop keeps in registers: 14 × 2 of 32 AVX-512 registers, 6 × 2 of 16 others.
-constexpr int widen_panel_rows(bool has_avx512) { return has_avx512 ? 14 : 6; }
+/// Floats from one row of a widened block of A to the next: the deepest block and a cache line, so that rows do not all
+/// fall into the same sets of L1.
+inline constexpr int kRowStride = kMaxDepth + 16;
+
+/// 14 × 2 of 32 AVX-512 registers, or 6 × 2 of 16 smaller ones, hold C.
+constexpr Rules widen_rules(bool has_avx512) {
+  return {.panel_rows = has_avx512 ? 14 : 6, .step_grain = 2, .rows = has_avx512 ? 280 : 282,
+          .row_bytes = kRowStride * 4, .b_bytes = kMaxDepth * kStrip * 4};
+}
 }  // namespace gemm
 
 }  // namespace trainer::kernels::cpu

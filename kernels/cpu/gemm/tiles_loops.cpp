@@ -1,0 +1,188 @@
+// The bf16 product on AMX tiles. Written without a processor that has them: run only in emulation so far (tiles.h).
+//
+// 2 × 2 tiles of C stand in registers: 32 rows by a strip of 32 columns, four products for four loads. The order of
+// blocks is that of the f32 way (blocking.h): a block of a strip of B lies in L1 in its packed form, the rows of A, copied
+// in the order in which tiles read them, in L2. A finished tile is stored between the first products of the next 32
+// rows, so that the products never wait for the stores.
+//
+//   block of A   [32 rows][32 steps][2 tiles][16 rows][16 pairs]
+//   block of B   [32 steps][16 pairs][32 columns]: where it lies, B is always packed
+#include "kernels/cpu/gemm/tiles_loops.h"
+
+#include "kernels/cpu/gemm/finish.h"
+#include "kernels/cpu/gemm/pack_lines.h"
+#include "kernels/cpu/gemm/tiles.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+namespace {
+
+using gemm::Blocking;
+using gemm::divide_up;
+using gemm::kStrip;
+using gemm::least;
+using gemm::most;
+using gemm::Order;
+using gemm::Part;
+using gemm::Problem;
+
+constexpr std::int64_t kGroup = gemm::kTileRows;          // rows of two tiles
+constexpr std::int64_t kTileWords = 16 * 16;
+constexpr std::int64_t kTileSteps = 32;
+constexpr std::int64_t kLineBytes = kStrip * 4;           // from one row of sums, or line of B, to the next
+
+// ---- the innermost loop
+
+// Registers: C is 2 × 2, A two rows, B two columns.
+constexpr int kC00 = 0, kC01 = 1, kC10 = 2, kC11 = 3, kA0 = 4, kA1 = 5, kB0 = 6, kB1 = 7;
+
+/// The tiles of C while the rows of A pass.
+class Accumulators {
+ public:
+  /// sums[32][kStrip] (+)= a · b over `tile_steps` tiles; they reach memory during the next call, or at `flush`.
+  void multiply(const std::uint32_t* a, const std::uint32_t* b, std::int64_t tile_steps, float* sums, bool add) {
+    Tiles::load<kA0>(a, 64);
+    Tiles::load<kB0>(b, kLineBytes);
+    begin<kC00>(sums, 0, add);
+    Tiles::multiply_add<kC00, kA0, kB0>();
+    Tiles::load<kB1>(b + 16, kLineBytes);
+    begin<kC01>(sums, 16, add);
+    Tiles::multiply_add<kC01, kA0, kB1>();
+    Tiles::load<kA1>(a + kTileWords, 64);
+    begin<kC10>(sums, 16 * kStrip, add);
+    Tiles::multiply_add<kC10, kA1, kB0>();
+    begin<kC11>(sums, 16 * kStrip + 16, add);
+    Tiles::multiply_add<kC11, kA1, kB1>();
+    for (std::int64_t step = 1; step < tile_steps; ++step) {
+      a += 2 * kTileWords, b += 16 * kStrip;
+      Tiles::load<kA0>(a, 64);
+      Tiles::load<kB0>(b, kLineBytes);
+      Tiles::load<kB1>(b + 16, kLineBytes);
+      Tiles::multiply_add<kC00, kA0, kB0>();
+      Tiles::multiply_add<kC01, kA0, kB1>();
+      Tiles::load<kA1>(a + kTileWords, 64);
+      Tiles::multiply_add<kC10, kA1, kB0>();
+      Tiles::multiply_add<kC11, kA1, kB1>();
+    }
+    pending_ = sums;
+  }
+
+  void flush() {
+    if (!pending_) return;
+    store<kC00>(0), store<kC01>(16), store<kC10>(16 * kStrip), store<kC11>(16 * kStrip + 16);
+    pending_ = nullptr;
+  }
+
+ private:
+  template <int kTile>
+  void store(std::int64_t at) { Tiles::store<kTile>(pending_ + at, kLineBytes); }
+
+  template <int kTile>
+  void begin(const float* sums, std::int64_t at, bool add) {
+    if (pending_) store<kTile>(at);
+    add ? Tiles::load<kTile>(sums + at, kLineBytes) : Tiles::zero<kTile>();
+  }
+
+  float* pending_ = nullptr;
+};
+
+// ---- copying A
+
+/// Two tiles of A that lies by rows, 16 × 2 rows of 32 steps; what lies outside is 0.
+void copy_rows(const Bf16* a, std::int64_t lda, std::int64_t rows, std::int64_t steps, std::uint32_t* to) {
+  for (std::int64_t i = 0; i < kGroup; ++i, to += 16) {
+    if (i < rows && steps >= kTileSteps) {
+      __builtin_memcpy(to, a + i * lda, 64);
+      continue;
+    }
+    __builtin_memset(to, 0, 64);
+    if (i < rows) __builtin_memcpy(to, a + i * lda, static_cast<std::size_t>(least(steps, kTileSteps)) * sizeof(Bf16));
+  }
+}
+
+/// The same of A that lies by columns: packed as a strip of B is, and turned.
+void copy_columns(const Bf16* a, std::int64_t lda, std::int64_t rows, std::int64_t steps, std::uint32_t* to) {
+  alignas(64) std::uint32_t lines[16 * kStrip];
+  pack_lines({a, lda, 1, steps, least(rows, kGroup)}, 0, 16, lines);
+  for (int i = 0; i < kGroup; i += kLanes)
+    for (int p = 0; p < 16; p += kLanes) {
+      U32 square[kLanes];
+#pragma GCC unroll 16
+      for (int q = 0; q < kLanes; ++q) __builtin_memcpy(&square[q], lines + (p + q) * kStrip + i, sizeof(U32));
+      transpose(square);
+#pragma GCC unroll 16
+      for (int q = 0; q < kLanes; ++q) __builtin_memcpy(to + (i + q) * 16 + p, &square[q], sizeof(U32));
+    }
+}
+
+// ---- blocks
+
+/// One part's work and where its scratch lies.
+struct Worker {
+  const Problem& problem;
+  const Blocking& blocking;
+  std::uint32_t* a;
+  float* c;
+
+  std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
+  std::int64_t tile_steps_of(std::int64_t block) const { return most(1, divide_up(steps_of(block), kTileSteps)); }
+  std::uint32_t* block_of_a(std::int64_t block) const { return a + block % blocking.blocks_at_once * blocking.rows * blocking.depth / 2; }
+
+  void copy_a(std::int64_t row, std::int64_t rows, std::int64_t block) const {
+    const Bf16* from = static_cast<const Bf16*>(problem.a);
+    const std::int64_t step = block * blocking.depth, steps = steps_of(block);
+    std::uint32_t* to = block_of_a(block);
+    for (std::int64_t i = 0; i < rows; i += kGroup)
+      for (std::int64_t t = 0; t < tile_steps_of(block); ++t, to += 2 * kTileWords) {
+        const std::int64_t p = t * kTileSteps;
+        if (problem.a_order == Order::rows)
+          copy_rows(from + (row + i) * problem.lda + step + p, problem.lda, rows - i, steps - p, to);
+        else
+          copy_columns(from + (step + p) * problem.lda + row + i, problem.lda, rows - i, steps - p, to);
+      }
+  }
+
+  const std::uint32_t* block_of_b(std::int64_t strip, std::int64_t block) const {
+    const std::uint32_t* b = static_cast<const std::uint32_t*>(problem.b);
+    return b + strip * gemm::packed_strip_words(problem.k) + block * blocking.depth / 2 * kStrip;
+  }
+
+  /// sums (+)= block · strip; after the last block each 32 rows go to C while the next are under way.
+  void multiply_block(std::int64_t row, std::int64_t rows, std::int64_t strip, std::int64_t block, float* sums) const {
+    const std::uint32_t* b_block = block_of_b(strip, block);
+    const std::int64_t tile_steps = tile_steps_of(block);
+    const bool last = block + 1 == blocking.blocks;
+    const auto finish = [&](std::int64_t i) { finish_rows<Bf16>(problem, sums + i * kStrip, row + i, least(kGroup, rows - i), strip); };
+    Accumulators accumulators;
+    for (std::int64_t i = 0; i < rows; i += kGroup) {
+      accumulators.multiply(block_of_a(block) + i / kGroup * tile_steps * 2 * kTileWords, b_block, tile_steps, sums + i * kStrip, block > 0);
+      if (last && i > 0) finish(i - kGroup);
+    }
+    accumulators.flush();
+    if (last) finish((rows - 1) / kGroup * kGroup);
+  }
+
+  void rows_of_c(std::int64_t row, std::int64_t rows, const Part& part) const {
+    for (std::int64_t first = 0; first < blocking.blocks; first += blocking.blocks_at_once) {
+      const std::int64_t last = least(first + blocking.blocks_at_once, blocking.blocks);
+      for (std::int64_t block = first; block < last; ++block) copy_a(row, rows, block);
+      for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
+        float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
+        for (std::int64_t block = first; block < last; ++block) multiply_block(row, rows, strip, block, sums);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void tiles_part(const Problem& problem, const Blocking& blocking, const Part& part, unsigned char* scratch) {
+  const Worker worker{problem, blocking, reinterpret_cast<std::uint32_t*>(scratch), reinterpret_cast<float*>(scratch + blocking.a_bytes)};
+  const std::int64_t count = part.row_end - part.row, chunks = divide_up(count, blocking.rows);
+  const std::int64_t chunk = chunks ? gemm::round_up(divide_up(count, chunks), kGroup) : 0;
+  Tiles::configure();
+  for (std::int64_t row = part.row; row < part.row_end; row += chunk) worker.rows_of_c(row, least(chunk, part.row_end - row), part);
+  Tiles::release();
+  fence();
+}
+
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -1,0 +1,19 @@
+// The bf16 product on AMX tiles (tiles_loops.cpp): on the processor's, and emulated for tests.
+#pragma once
+
+#include "kernels/cpu/gemm/blocking.h"
+
+namespace trainer::kernels::cpu {
+namespace gemm {
+inline constexpr std::int64_t kTileRows = 32;  ///< of C in registers
+
+constexpr Rules tiles_rules() {
+  return {.panel_rows = kTileRows, .step_grain = 32, .rows = 256, .row_bytes = kMaxDepth * 2, .b_bytes = 0};
+}
+}
+
+// Computes `part` of `problem`, whose inputs are bf16 and whose B is packed. REQUIRES: blocking.part_bytes() of scratch, 64-byte aligned.
+namespace amx { void tiles_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part, unsigned char* scratch); }
+namespace emulated_amx { void tiles_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part, unsigned char* scratch); }
+
+}  // namespace trainer::kernels::cpu

@@ -1,0 +1,94 @@
+// The product on AMX tiles, emulated, against the one by f32 multiply-adds, which linear_test.cpp holds to sums in f64.
+//
+// Tolerance: both round at f32 in different orders: eight times 2^-24 · √k · the size of a sum of k products of normals, √k;
+// in bf16 outputs one rounding, 2^-8 of the value.
+#include "kernels/cpu/gemm/gemm.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/kernels/kernel_runner.h"
+
+using namespace trainer;
+using namespace trainer::kernels;
+using namespace trainer::kernels::test;
+using namespace trainer::kernels::cpu::gemm;
+using cpu::Isa;
+
+namespace {
+
+struct Case {
+  std::int64_t m, n, k;
+};
+const Case kCases[] = {{1, 1, 1},   {1, 65, 7},   {7, 7, 1},      {65, 1, 7},    {33, 33, 33},   {32, 32, 32},
+                       {31, 64, 256}, {64, 31, 257}, {100, 70, 320}, {600, 40, 70}, {300, 65, 1400}, {40, 33, 5025}};
+
+Buffer product(Problem p, Method method, int threads, std::int64_t elements, DType c, const Buffer& before) {
+  Buffer out(elements * size_of(c));
+  if (p.accumulate) std::memcpy(out.data(), before.data(), out.bytes());
+  p.c = out.data();
+  const Buffer workspace(workspace_bytes(p, method, Isa::portable, threads));
+  run(p, method, Isa::portable, threads, workspace.data());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("emulated tiles give the product of f32 multiply-adds") {
+  for (const Case& z : kCases)
+    for (Order a_order : {Order::rows, Order::columns})
+      for (Order b_order : {Order::rows, Order::columns, Order::strips})
+        for (bool c_is_f32 : {true, false})
+          for (bool accumulate : {false, true}) {
+            const DType c = c_is_f32 ? DType::f32 : DType::bf16;
+            const Buffer a = normals(DType::bf16, z.m * z.k, 1), b = normals(DType::bf16, z.k * z.n, 2), bias = normals(DType::bf16, z.n, 3);
+            const Buffer before = normals(c, z.m * z.n, 4), strips(packed_bytes(z.k, z.n));
+            Problem p{.m = z.m, .n = z.n, .k = z.k, .a = a.data(), .lda = a_order == Order::rows ? z.k : z.m, .a_order = a_order};
+            p.b = b.data(), p.ldb = b_order == Order::rows ? z.n : z.k, p.b_order = b_order;
+            if (b_order == Order::strips) {
+              pack({z.k, z.n, b.data(), z.k, Order::columns, strips.data()}, Isa::portable, 1);
+              p.b = strips.data();
+            }
+            p.ldc = z.n, p.c_is_f32 = c_is_f32, p.accumulate = accumulate, p.bias = accumulate ? nullptr : bias.data();
+            const Buffer expected = product(p, Method::widen, 1, z.m * z.n, c, before);
+            for (int threads : {1, 2, 3}) {
+              const Buffer actual = product(p, Method::emulated_tiles, threads, z.m * z.n, c, before);
+              int misses = 0;
+              for (std::int64_t i = 0; i < z.m * z.n; ++i) {
+                const double e = read(expected, c, i), tolerance = 8 * 0x1p-24 * static_cast<double>(z.k + 1) + (c_is_f32 ? 0 : 0x1p-8 * std::abs(e));
+                misses += !(std::abs(read(actual, c, i) - e) <= tolerance);
+              }
+              CAPTURE(z.m);
+              CAPTURE(z.n);
+              CAPTURE(z.k);
+              CAPTURE(int(a_order));
+              CAPTURE(int(b_order));
+              CAPTURE(threads);
+              CAPTURE(accumulate);
+              CHECK(misses == 0);
+            }
+          }
+}
+
+TEST_CASE("a matrix by rows and the same by columns pack to the same bits, zeros around them, on every instruction set") {
+  for (const Case& z : kCases) {
+    const Buffer by_columns = normals(DType::bf16, z.k * z.n, 1), by_rows(z.k * z.n * 2);
+    for (std::int64_t p = 0; p < z.k; ++p)
+      for (std::int64_t j = 0; j < z.n; ++j) by_rows.as<Bf16>()[p * z.n + j] = by_columns.as<Bf16>()[j * z.k + p];
+    for (Isa isa : isas()) {
+      const Buffer one(packed_bytes(z.k, z.n)), other(packed_bytes(z.k, z.n));
+      pack({z.k, z.n, by_columns.data(), z.k, Order::columns, one.data()}, isa, 2);
+      pack({z.k, z.n, by_rows.data(), z.n, Order::rows, other.data()}, isa, 1);
+      CHECK(one.same_bits(other));
+      int wrong = 0;
+      for (std::int64_t j = 0; j < packed_strips(z.n) * kStrip; ++j)
+        for (std::int64_t p = 0; p < packed_steps(z.k); ++p) {
+          const std::int64_t at = (j / kStrip * packed_strip_words(z.k) + p / 2 * kStrip + j % kStrip) * 2 + p % 2;
+          const unsigned expected = j < z.n && p < z.k ? by_columns.as<Bf16>()[j * z.k + p].bits : 0u;
+          wrong += one.as<Bf16>()[at].bits != expected;
+        }
+      CHECK(wrong == 0);
+    }
+  }
+}
