@@ -73,6 +73,12 @@ std::int64_t linear_workspace(const Signature& signature, const Context& context
 Layout linear_weight_layout(const Signature& signature, int operand);
 std::int64_t packed_weight_bytes(const TensorDesc& weight);
 
+// kernels/conv2d.h
+Prepared prepare_conv2d(const Signature& signature, const Context& context);
+Prepared prepare_conv2d_grad_input(const Signature& signature, const Context& context);
+Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context& context);
+std::int64_t conv2d_workspace(const Signature& signature, const Context& context);
+
 // kernels/attention.h
 Prepared prepare_attention(const Signature& signature, const Context& context);
 Prepared prepare_attention_grad(const Signature& signature, const Context& context);

@@ -82,4 +82,7 @@ void run_parallel(int parts, void (*body)(void* data, int part, int parts), void
 FlushDenormals::FlushDenormals() : saved_(flush_denormals()) {}
 FlushDenormals::~FlushDenormals() { restore(saved_); }
 
+TeamOf::TeamOf(int threads) : saved_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+TeamOf::~TeamOf() { omp_set_num_threads(saved_); }
+
 }  // namespace trainer::kernels::cpu

@@ -63,4 +63,17 @@ class FlushDenormals {
   unsigned saved_ = 0;
 };
 
+/// While it lives, a library that asks OpenMP for threads on the calling thread (oneDNN) gets a team of that many: the
+/// same threads as ours.
+class TeamOf {
+ public:
+  explicit TeamOf(int threads);
+  ~TeamOf();
+  TeamOf(const TeamOf&) = delete;
+  TeamOf& operator=(const TeamOf&) = delete;
+
+ private:
+  int saved_;
+};
+
 }  // namespace trainer::kernels::cpu

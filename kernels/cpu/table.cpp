@@ -37,7 +37,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::dropout: return prepare_dropout(s, c);
     case Op::reshape:
     case Op::flatten: return launches_nothing(s);
-    case Op::conv2d: return no_kernel_yet(s);
+    case Op::conv2d: return prepare_conv2d(s, c);
     case Op::max_pool2d: return prepare_pool(s, c);
     case Op::avg_pool2d: return prepare_pool(s, c);
     case Op::cross_entropy: return prepare_cross_entropy(s, c);
@@ -55,8 +55,8 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::tanh_grad:
     case Op::sigmoid_grad: return prepare_activation_grad(s, c);
     case Op::sum_leading: return prepare_sum_leading(s, c);
-    case Op::conv2d_grad_input: return no_kernel_yet(s);
-    case Op::conv2d_grad_weight: return no_kernel_yet(s);
+    case Op::conv2d_grad_input: return prepare_conv2d_grad_input(s, c);
+    case Op::conv2d_grad_weight: return prepare_conv2d_grad_weight(s, c);
     case Op::max_pool2d_grad: return prepare_pool_grad(s, c);
     case Op::avg_pool2d_grad: return prepare_pool_grad(s, c);
     case Op::cross_entropy_grad: return prepare_cross_entropy_grad(s, c);
@@ -102,7 +102,7 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::dropout: return 0;
     case Op::reshape: return 0;
     case Op::flatten: return 0;
-    case Op::conv2d: return 0;
+    case Op::conv2d: return conv2d_workspace(s, context_);
     case Op::max_pool2d: return 0;
     case Op::avg_pool2d: return 0;
     case Op::cross_entropy: return loss_workspace(s);
@@ -120,8 +120,8 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::tanh_grad: return 0;
     case Op::sigmoid_grad: return 0;
     case Op::sum_leading: return 0;
-    case Op::conv2d_grad_input: return 0;
-    case Op::conv2d_grad_weight: return 0;
+    case Op::conv2d_grad_input: return conv2d_workspace(s, context_);
+    case Op::conv2d_grad_weight: return conv2d_workspace(s, context_);
     case Op::max_pool2d_grad: return max_pool2d_grad_workspace(s, context_);
     case Op::avg_pool2d_grad: return 0;
     case Op::cross_entropy_grad: return 0;
