@@ -565,6 +565,10 @@ class GraphReader {
       if (node.outputs[0] != sum) continue;
       const OpDef& def = definition(node.op);
       if (!def.loss) break;
+      if (graph_.value(node.inputs[1]).kind != ValueKind::input) {
+        mistakes_.add(where, "outputs.loss", "the targets of the loss must be a field of the data, which is counted before the step");
+        return;
+      }
       graph_.loss = {.sum = sum, .targets = node.inputs[1], .count_op = def.loss->count, .count_attributes = {}, .scores = kNone};
       for (const std::string& name : def.loss->count_attributes) graph_.loss.count_attributes.set(name, node.attributes.integer(name));
       if (def.loss->classes) graph_.loss.scores = node.inputs[0];
