@@ -69,7 +69,8 @@ std::int64_t kept_bytes(const Graph& graph) {
 }
 
 int recomputed(const Graph& graph, Op op) {
-  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.recomputed && node.op == op; }));
+  return static_cast<int>(
+      std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.recomputed && node.op == op; }));
 }
 
 std::map<std::string, int> gradients_of_parameters(const Graph& graph) {
@@ -95,7 +96,8 @@ TEST_CASE("all models differentiate into well-formed graphs under every policy")
   const BuildOptions rows = test::options_for(2, {{"features", {}}, {"targets", {}}});
   for (Mode mode : {Mode::none, Mode::full, Mode::selective, Mode::every_n}) {
     for (Graph graph : {model("gpt2", with_dropout(), test::text_options(2, 4)),
-                        model("llama", {{"layers", 3}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}}, test::text_options(2, 4, DType::bf16)),
+                        model("llama", {{"layers", 3}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
+                              test::text_options(2, 4, DType::bf16)),
                         model("convnet", {}, images), model("mlp", {{"layers", 4}}, rows)}) {
       CAPTURE(graph.name);
       differentiate(graph, DType::f32);
@@ -120,8 +122,10 @@ TEST_CASE("gradients of parameters come in the reverse order of their first use,
   std::vector<std::string> firsts;
   for (ValueId id : blocks)
     if (graph.value(id).name.ends_with("weight")) firsts.push_back(graph.value(id).name);
-  const std::vector<std::string> expected{"h.1.mlp.c_proj.weight", "h.1.mlp.c_fc.weight", "h.1.ln_2.weight", "h.1.attn.c_proj.weight", "h.1.attn.c_attn.weight", "h.1.ln_1.weight",
-                                          "h.0.mlp.c_proj.weight", "h.0.mlp.c_fc.weight", "h.0.ln_2.weight", "h.0.attn.c_proj.weight", "h.0.attn.c_attn.weight", "h.0.ln_1.weight"};
+  const std::vector<std::string> expected{"h.1.mlp.c_proj.weight",  "h.1.mlp.c_fc.weight",    "h.1.ln_2.weight",
+                                          "h.1.attn.c_proj.weight", "h.1.attn.c_attn.weight", "h.1.ln_1.weight",
+                                          "h.0.mlp.c_proj.weight",  "h.0.mlp.c_fc.weight",    "h.0.ln_2.weight",
+                                          "h.0.attn.c_proj.weight", "h.0.attn.c_attn.weight", "h.0.ln_1.weight"};
   CHECK(firsts == expected);
   CHECK(graph.value(order.front()).name == "wte.weight");
   CHECK(graph.value(order.back()).name == "wte.weight");
@@ -137,12 +141,14 @@ TEST_CASE("fields of the batch and what depends on no parameter get no gradient"
 
 TEST_CASE("a value used twice by one node gets both gradients") {
   const std::string file =
-      "inputs: {x: {dtype: f32, shape: [batch, 3]}, y: {dtype: f32, shape: [batch, 3]}}\nnodes:\n  - {name: a, op: linear, input: x, out: 3}\n"
+      "inputs: {x: {dtype: f32, shape: [batch, 3]}, y: {dtype: f32, shape: [batch, 3]}}\nnodes:\n  - {name: a, op: linear, input: x, out: "
+      "3}\n"
       "  - {name: square, op: mul, input: [a, a]}\n  - {name: loss, op: mse, input: [square, y]}\noutputs: {loss: loss}\n";
   Graph graph = read_graph(yaml::parse(file, "graph.yaml"), {}, test::options_for(2, {{"x", {3}}, {"y", {3}}}));
   differentiate(graph, DType::f32);
   check_well_formed(graph);
-  const auto adds = std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.backward && node.op == Op::add; });
+  const auto adds =
+      std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.backward && node.op == Op::add; });
   CHECK(adds == 1);
 }
 
@@ -169,7 +175,8 @@ TEST_CASE("a repeated dropout draws the mask of the first") {
   for (const Node& again : full.nodes) {
     if (!again.recomputed || again.op != Op::dropout) continue;
     ++repeated;
-    const auto first = std::find_if(full.nodes.begin(), full.nodes.end(), [&](const Node& node) { return !node.backward && node.name == again.name; });
+    const auto first =
+        std::find_if(full.nodes.begin(), full.nodes.end(), [&](const Node& node) { return !node.backward && node.name == again.name; });
     REQUIRE(first != full.nodes.end());
     CHECK(again.attributes == first->attributes);
     CHECK(again.inputs[1] == full.step);
@@ -208,7 +215,8 @@ TEST_CASE("along a data axis a sharded batch gives partial gradients and a parti
   const BuildOptions images = test::options_for(2, {{"images", {}}, {"targets", {}}}, DType::bf16);
   const BuildOptions rows = test::options_for(2, {{"features", {}}, {"targets", {}}});
   for (Graph graph : {model("gpt2", with_dropout(), test::text_options(2, 4)),
-                      model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}}, test::text_options(2, 4)),
+                      model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
+                            test::text_options(2, 4)),
                       model("convnet", {{"dropout", 0.25}}, images), model("mlp", {{"dropout", 0.25}}, rows)}) {
     CAPTURE(graph.name);
     differentiate(graph, DType::f32);

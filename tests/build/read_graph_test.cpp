@@ -38,7 +38,9 @@ int count_of(const Graph& graph, Op op) {
 }
 
 Graph inline_graph(const std::string& nodes, const BuildOptions& options, const std::string& outputs = "{loss: loss}") {
-  return read_graph(yaml::parse("inputs:\n  x: {dtype: f32, shape: [batch, 6]}\n  y: {dtype: f32, shape: [batch, 6]}\nnodes:\n" + nodes + "outputs: " + outputs + "\n", "graph.yaml"),
+  return read_graph(yaml::parse("inputs:\n  x: {dtype: f32, shape: [batch, 6]}\n  y: {dtype: f32, shape: [batch, 6]}\nnodes:\n" + nodes +
+                                    "outputs: " + outputs + "\n",
+                                "graph.yaml"),
                     {}, options);
 }
 
@@ -77,10 +79,14 @@ TEST_CASE("parameters start as the file says: output projections smaller, biases
   for (const Parameter& parameter : graph.parameters) {
     const std::string& name = graph.value(parameter.value).name;
     CAPTURE(name);
-    if (name.ends_with("c_proj.weight")) CHECK(parameter.init.stddev == doctest::Approx(0.01));
-    else if (name.ends_with(".bias")) CHECK((parameter.init.stddev == 0 && parameter.init.constant == 0));
-    else if (name.find("ln_") != std::string::npos) CHECK((parameter.init.stddev == 0 && parameter.init.constant == 1));
-    else CHECK(parameter.init.stddev == 0.02);
+    if (name.ends_with("c_proj.weight"))
+      CHECK(parameter.init.stddev == doctest::Approx(0.01));
+    else if (name.ends_with(".bias"))
+      CHECK((parameter.init.stddev == 0 && parameter.init.constant == 0));
+    else if (name.find("ln_") != std::string::npos)
+      CHECK((parameter.init.stddev == 0 && parameter.init.constant == 1));
+    else
+      CHECK(parameter.init.stddev == 0.02);
   }
 }
 
@@ -93,7 +99,9 @@ TEST_CASE("Llama 3.2's 1B shape has its 1,498,482,688 parameters with a head of 
   CHECK(shapes.count("lm_head.bias") == 0);
   const Node& attention = node_named(graph, "model.layers.0.self_attn.core");
   CHECK(attention.inputs.size() == 3);
-  CHECK(attention.attributes == Attributes{{"heads", std::int64_t{32}}, {"kv_heads", std::int64_t{8}}, {"causal", true}, {"packed", false}, {"rope_theta", 500000.0}});
+  CHECK(attention.attributes ==
+        Attributes{
+            {"heads", std::int64_t{32}}, {"kv_heads", std::int64_t{8}}, {"causal", true}, {"packed", false}, {"rope_theta", 500000.0}});
   CHECK(node_named(graph, "model.layers.0.mlp.down_proj").parallel == Parallel::row);
   CHECK(value_named(graph, "model.layers.0.input_layernorm.rstd")->shape == Shape{32});
 }
