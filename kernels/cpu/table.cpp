@@ -9,10 +9,6 @@
 namespace trainer::kernels::cpu {
 namespace {
 
-[[noreturn]] Prepared no_kernel_yet(const Signature& signature) {
-  fail_check("kernel", __FILE__, __LINE__, "no CPU kernel yet for " + describe(signature));
-}
-
 [[noreturn]] Prepared launches_nothing(const Signature& signature) {
   fail_check("kernel", __FILE__, __LINE__, describe(signature) + " only renames memory: it is never launched");
 }
