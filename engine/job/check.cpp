@@ -378,7 +378,10 @@ std::string allowed_text(const std::vector<Form>& forms) {
 }
 
 void sort_mistakes(std::vector<Diagnostic>& mistakes) {
-  const auto place = [](const Diagnostic& mistake) { return std::tuple(mistake.file == kCommandLine, mistake.line, mistake.column); };
+  const auto place = [](const Diagnostic& mistake) {
+    const bool override_text = mistake.file == kCommandLine;
+    return std::tuple(override_text, mistake.line, override_text ? 0 : mistake.column);
+  };
   std::ranges::stable_sort(mistakes, {}, place);
 }
 

@@ -33,9 +33,11 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
   std::string_view best;
   std::size_t least = kLongest;
   if (word.size() > kLongest) return {};
+  const auto apart = [&](std::string_view other) { return std::max(word.size(), other.size()) - std::min(word.size(), other.size()); };
   for (const std::string_view candidate : candidates) {
     const std::size_t far = distance(word, candidate);
-    if (far < least && far <= (std::max(word.size(), candidate.size()) + 2) / 3 && far < candidate.size()) {
+    const bool nearer = far < least || (far == least && apart(candidate) < apart(best));
+    if (nearer && far <= (std::max(word.size(), candidate.size()) + 2) / 3 && far < candidate.size()) {
       best = candidate;
       least = far;
     }

@@ -1,0 +1,459 @@
+// Jobs: mistakes found at their places, defaults, overrides, origins, paths.
+#include "engine/job/job.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "engine/job/supported.h"
+
+namespace trainer {
+namespace {
+
+const std::string kModel = "model: {graph: m.yaml}\n", kData = "data: {format: text, train: a.txt}\n", kTrain = "train: {steps: 100}\n";
+const std::string kSmall = kModel + kData + kTrain;
+const LoadOptions kNoFiles{.configs_dir = {}, .check_files = false};
+
+std::string source_dir() { return TRAINER_SOURCE_DIR; }
+
+LoadedJob parsed(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return parse_job(text, "jobs/job.yaml", overrides, kNoFiles);
+}
+
+std::vector<Diagnostic> mistakes_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parsed(text, overrides);
+  } catch (const JobError& error) {
+    return error.diagnostics();
+  }
+  return {};
+}
+
+// ---- bad_jobs.txt ---------------------------------------------------------------------------------------------------
+
+struct Expected {
+  int line = 0, column = 0;
+  std::string path, suggestion, message;
+};
+
+struct BadJob {
+  std::string name, text;
+  std::vector<Expected> mistakes;
+};
+
+/// Takes the marks out of `text`; their places, columns in code points.
+std::vector<std::pair<int, int>> take_marks(std::string& text) {
+  const std::string mark = "«";
+  std::vector<std::pair<int, int>> places;
+  for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
+    text.erase(at, mark.size());
+    int line = 1, column = 1;
+    for (std::size_t i = 0; i < at; ++i) {
+      if (text[i] == '\n') {
+        ++line;
+        column = 1;
+      } else if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) {
+        ++column;
+      }
+    }
+    places.emplace_back(line, column);
+  }
+  return places;
+}
+
+/// "!! key.path ~suggestion | message"
+Expected expectation(const std::string& line) {
+  Expected out;
+  const std::size_t bar = line.find('|');
+  out.message = line.substr(bar + 2);
+  std::istringstream words(line.substr(2, bar - 2));
+  for (std::string word; words >> word;) (word[0] == '~' ? out.suggestion : out.path) = word[0] == '~' ? word.substr(1) : word;
+  return out;
+}
+
+std::vector<BadJob> bad_jobs() {
+  std::ifstream file(source_dir() + "/tests/job/bad_jobs.txt");
+  std::vector<BadJob> out;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## "))
+      out.push_back({line.substr(3), "", {}});
+    else if (out.empty() || line.empty())
+      continue;
+    else if (line.starts_with("!! "))
+      out.back().mistakes.push_back(expectation(line));
+    else
+      out.back().text += line + "\n";
+  }
+  for (BadJob& job : out) {
+    for (const auto& [name, text] : {std::pair{"@model\n", kModel}, {"@data\n", kData}, {"@train\n", kTrain}}) {
+      const std::size_t at = job.text.find(name);
+      if (at != std::string::npos) job.text.replace(at, std::string(name).size(), text);
+    }
+    const auto places = take_marks(job.text);
+    REQUIRE_MESSAGE(places.size() == job.mistakes.size(), job.name);
+    for (std::size_t i = 0; i < places.size(); ++i) std::tie(job.mistakes[i].line, job.mistakes[i].column) = places[i];
+  }
+  return out;
+}
+
+TEST_CASE("every mistake of a job is told at its line and column, with its key path and the nearest name") {
+  const std::vector<BadJob> jobs = bad_jobs();
+  CHECK(jobs.size() >= 70);
+  for (const BadJob& job : jobs) {
+    CAPTURE(job.name);
+    const std::vector<Diagnostic> found = mistakes_of(job.text);
+    std::string all;
+    for (const Diagnostic& mistake : found) all += mistake.str() + "\n";
+    CAPTURE(all);
+    REQUIRE(found.size() == job.mistakes.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const Expected& expected = job.mistakes[i];
+      CHECK(found[i].file == "jobs/job.yaml");
+      CHECK(found[i].line == expected.line);
+      CHECK(found[i].column == expected.column);
+      CHECK(found[i].path == expected.path);
+      CHECK(found[i].suggestion == expected.suggestion);
+      CHECK(found[i].message.find(expected.message) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a mistake prints as file:line:column, key path, the nearest name and the line itself") {
+  const std::vector<Diagnostic> found = mistakes_of(kModel + kData + "train: {steps: 10, optimiser: {name: adam}}\n");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].str() ==
+        "jobs/job.yaml:3:20: error: train.optimiser: unknown key; did you mean \"optimizer\"?\n"
+        "    train: {steps: 10, optimiser: {name: adam}}\n"
+        "                       ^");
+}
+
+TEST_CASE("a number out of range names the value and the range") {
+  const std::vector<Diagnostic> found = mistakes_of(kModel + kData + "train: {steps: -1}\n");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].value == "-1");
+  CHECK(found[0].allowed == "an integer of at least 0");
+}
+
+TEST_CASE("what does not divide names the nearest that do") {
+  const auto allowed = [](const std::string& text) {
+    const std::vector<Diagnostic> found = mistakes_of(text);
+    return found.size() == 1 ? found[0].allowed : std::to_string(found.size()) + " mistakes";
+  };
+  CHECK(allowed(kModel + kData + "train: {steps: 10, batch: {global: 12, micro: 5}}\n") == "4 or 6");
+  CHECK(allowed(kModel + kData + "train: {steps: 10, batch: {global: 12, micro: 50}}\n") == "12");
+  CHECK(allowed(kModel + kData + "train: {steps: 1, batch: {global: 10}}\nstrategy: ddp\ncluster: {devices_per_node: 4}\n") == "8 or 12");
+}
+
+// ---- Good jobs ------------------------------------------------------------------------------------------------------
+
+TEST_CASE("model, data and steps are a whole job, and the rest has defaults") {
+  const Job job = parsed(kSmall).job;
+  CHECK(job.name == "job");
+  CHECK(job.seed == 1337);
+  CHECK(job.model.graph == "jobs/m.yaml");
+  CHECK(job.data.train.paths == std::vector<std::string>{"jobs/a.txt"});
+  CHECK_FALSE(job.data.has_val());
+  CHECK(job.data.tokenizer == Tokenizer::bytes);
+  CHECK(job.data.seq_len == 256);
+  CHECK(job.data.shuffle);
+  CHECK(job.train.steps == 100);
+  CHECK(job.train.batch.global == 64);
+  CHECK_FALSE(job.train.batch.micro);
+  CHECK(job.train.optimizer.name == OptimizerName::adamw);
+  CHECK(job.train.optimizer.lr == 1e-3);
+  CHECK(job.train.optimizer.betas == std::array<double, 2>{0.9, 0.999});
+  CHECK(job.train.optimizer.weight_decay == 0.1);
+  CHECK(job.train.lr_schedule.name == ScheduleName::cosine);
+  CHECK(job.train.clip_norm == 1.0);
+  CHECK_FALSE(job.eval);
+  CHECK(job.precision.compute == DType::f32);
+  CHECK(job.activation_checkpointing.mode == CheckpointingMode::none);
+  CHECK(job.strategy.automatic);
+  CHECK(job.cluster.device == Device::automatic);
+  CHECK_FALSE(job.checkpoint.dir);
+  CHECK(job.log.every == 10);
+  CHECK_FALSE(job.log.jsonl);
+}
+
+TEST_CASE("every key has its place in the job") {
+  const Job job = parsed(R"(
+name: full
+seed: 7
+model: {graph: {nodes: []}, with: {layers: 6, dropout: 0.5}, init_from: weights.safetensors}
+data: {format: tokens, train: [a.bin, /b.bin], val: v.bin, token_type: u32, seq_len: 1_024, shuffle: false}
+train:
+  steps: 1e3
+  batch: {global: 64, micro: 2}
+  optimizer: {name: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 0.01, decay: all}
+  lr_schedule: {name: wsd, warmup_steps: 100, min_lr: 0.01, decay_steps: 200}
+  clip_norm: null
+eval: {every: 50, batches: 3}
+precision: {params: bf16, compute: f16, reduce: bf16, loss_scale: 1024}
+activation_checkpointing: {mode: every_n, every: 3}
+strategy:
+  data: {kind: fsdp, sharding: hybrid_shard, replicate: 2, keep: step, reduce: micro_batch, prefetch: 3, bucket_mb: 12.5, compression: {top_k: 0.01}}
+  tensor: {degree: 2, sequence_parallel: true}
+  pipeline: {degree: 2, schedule: zb_v, split: [h.1, h.2, h.3]}
+  wrap: {policy: size, min_params: 1_000}
+cluster: {device: cuda, backend: nccl, nodes: 2, devices_per_node: 8, hardware: h100}
+checkpoint: {dir: ../runs/full, every: 10, keep: null, format: sharded, resume: step-5}
+log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
+)")
+                      .job;
+  CHECK(job.name == "full");
+  CHECK(job.seed == 7);
+  CHECK(job.model.graph.empty());
+  REQUIRE(job.model.inline_graph);
+  CHECK(job.model.inline_graph->find("nodes") != nullptr);
+  CHECK(job.model.with == std::map<std::string, double>{{"layers", 6}, {"dropout", 0.5}});
+  CHECK(job.model.init_from == "jobs/weights.safetensors");
+  CHECK(job.data.format == DataFormat::tokens);
+  CHECK(job.data.train.paths == std::vector<std::string>{"jobs/a.bin", "/b.bin"});
+  REQUIRE(std::holds_alternative<DataFiles>(job.data.val));
+  CHECK(std::get<DataFiles>(job.data.val).paths == std::vector<std::string>{"jobs/v.bin"});
+  CHECK(job.data.token_type == TokenType::u32);
+  CHECK(job.data.seq_len == 1024);
+  CHECK_FALSE(job.data.shuffle);
+  CHECK(job.train.steps == 1000);
+  CHECK(job.train.batch.micro == 2);
+  CHECK(job.train.optimizer.name == OptimizerName::sgd);
+  CHECK(job.train.optimizer.momentum == 0.9);
+  CHECK(job.train.optimizer.nesterov);
+  CHECK(job.train.optimizer.decay == Decay::all);
+  CHECK(job.train.lr_schedule.decay_steps == 200);
+  CHECK_FALSE(job.train.clip_norm);
+  REQUIRE(job.eval);
+  CHECK(job.eval->batches == 3);
+  CHECK(job.precision.params == DType::bf16);
+  CHECK(job.precision.compute == DType::f16);
+  CHECK(job.precision.loss_scale.mode == LossScale::Mode::fixed);
+  CHECK(job.precision.loss_scale.factor == 1024);
+  CHECK(job.activation_checkpointing.mode == CheckpointingMode::every_n);
+  CHECK(job.activation_checkpointing.every == 3);
+  CHECK_FALSE(job.strategy.automatic);
+  CHECK(job.strategy.data.kind == DataKind::fsdp);
+  CHECK(job.strategy.data.sharding == Sharding::hybrid_shard);
+  CHECK(job.strategy.data.replicate == 2);
+  CHECK(job.strategy.data.keep == Keep::step);
+  CHECK(job.strategy.data.reduce == Reduce::micro_batch);
+  CHECK(job.strategy.data.prefetch == 3);
+  CHECK(job.strategy.data.bucket_mb == 12.5);
+  CHECK(job.strategy.data.compression.kind == Compression::Kind::top_k);
+  CHECK(job.strategy.data.compression.fraction == 0.01);
+  CHECK(job.strategy.tensor.degree == 2);
+  CHECK(job.strategy.tensor.sequence_parallel);
+  CHECK(job.strategy.pipeline.degree == 2);
+  CHECK(job.strategy.pipeline.schedule == PipelineSchedule::zb_v);
+  CHECK(job.strategy.pipeline.virtual_stages == 2);
+  CHECK(job.strategy.pipeline.split == std::vector<std::string>{"h.1", "h.2", "h.3"});
+  CHECK(job.strategy.wrap.policy == WrapPolicy::size);
+  CHECK(job.strategy.wrap.min_params == 1000);
+  CHECK(job.cluster.device == Device::cuda);
+  CHECK(job.cluster.backend == Backend::nccl);
+  CHECK(job.cluster.nodes == 2);
+  CHECK(job.cluster.devices_per_node == 8);
+  CHECK(job.cluster.hardware == "h100");
+  CHECK(job.checkpoint.dir == "runs/full");
+  CHECK_FALSE(job.checkpoint.keep);
+  CHECK(job.checkpoint.format == CheckpointFormat::sharded);
+  CHECK(job.checkpoint.resume == CheckpointJob::Resume::path);
+  CHECK(job.checkpoint.resume_from == "jobs/step-5");
+  CHECK(job.log.jsonl == "jobs/log.jsonl");
+  CHECK(job.log.trace == "/tmp/trace.json");
+}
+
+TEST_CASE("a table's target is a column's number or name, and idx has two files") {
+  CHECK(std::get<std::int64_t>(parsed(kModel + kTrain + "data: {format: table, train: a.csv, target: 3}").job.data.target) == 3);
+  CHECK(std::get<std::string>(parsed(kModel + kTrain + "data: {format: table, train: a.csv, target: label}").job.data.target) == "label");
+  const Job job = parsed(kModel + kTrain + "data: {format: idx, train: {images: i, labels: l}, val: {fraction: 0.1}}").job;
+  CHECK(job.data.train.images == "jobs/i");
+  CHECK(job.data.train.labels == "jobs/l");
+  CHECK(std::get<double>(job.data.val) == 0.1);
+  CHECK(job.eval);
+}
+
+TEST_CASE("a strategy's name gives what its explicit form gives") {
+  for (const char* kind : {"ddp", "zero1", "zero2", "zero3", "fsdp", "local_sgd"}) {
+    CAPTURE(kind);
+    const StrategyJob named = parsed(kSmall + "strategy: " + kind).job.strategy;
+    const StrategyJob form = parsed(kSmall + "strategy: {data: {kind: " + kind + "}}").job.strategy;
+    CHECK(named.automatic == form.automatic);
+    CHECK(named.data.kind == form.data.kind);
+    CHECK(named.data.sharding == form.data.sharding);
+    CHECK(named.data.replicate == form.data.replicate);
+    CHECK(named.data.keep == form.data.keep);
+    CHECK(named.data.reduce == form.data.reduce);
+    CHECK(named.data.prefetch == form.data.prefetch);
+    CHECK(named.data.bucket_mb == form.data.bucket_mb);
+    CHECK(named.data.compression.kind == form.data.compression.kind);
+    CHECK(named.data.every == form.data.every);
+    CHECK(named.wrap.policy == form.wrap.policy);
+  }
+  CHECK_FALSE(parsed(kSmall + "strategy: tensor").job.strategy.tensor.degree);
+  CHECK_FALSE(parsed(kSmall + "strategy: pipeline").job.strategy.pipeline.degree);
+}
+
+TEST_CASE("a profile fills in what the file leaves open, visibly") {
+  const LoadedJob loaded = parsed(kSmall + "strategy: {data: {kind: fsdp, bucket_mb: 7}, profile: low_bandwidth}");
+  CHECK(loaded.job.strategy.data.bucket_mb == 7);
+  CHECK(loaded.job.strategy.data.compression.kind == Compression::Kind::int8);
+  CHECK(loaded.setting("strategy.data.compression")->from == Setting::From::profile);
+  CHECK(effective_job(loaded).find("compression: int8") != std::string::npos);
+}
+
+TEST_CASE("every job of configs/ is right, is carried out by this build, and loads in under 5 ms") {
+  double least_ms = 1e9;
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    CAPTURE(entry.path().string());
+    for (int i = 0; i < 3; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      const LoadedJob loaded = load_job(entry.path().string());
+      least_ms = std::min(least_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+      CHECK(unsupported(loaded).empty());
+    }
+    ++count;
+  }
+  CHECK(count >= 9);
+#ifdef NDEBUG
+  CHECK(least_ms < 5);
+#endif
+}
+
+// ---- Overrides ------------------------------------------------------------------------------------------------------
+
+TEST_CASE("an override replaces a value, and one that was not there") {
+  const LoadedJob loaded = parsed(kSmall, {"train.steps=7", "train.optimizer.betas=[0.8, 0.9]", "log={every: 2}", "train.clip_norm="});
+  CHECK(loaded.job.train.steps == 7);
+  CHECK(loaded.job.train.optimizer.betas == std::array<double, 2>{0.8, 0.9});
+  CHECK(loaded.job.log.every == 2);
+  CHECK_FALSE(loaded.job.train.clip_norm);
+  CHECK(loaded.setting("train.steps")->from == Setting::From::command_line);
+  CHECK(loaded.setting("train.optimizer.lr")->from == Setting::From::otherwise);
+}
+
+TEST_CASE("of two overrides of a key the last holds") { CHECK(parsed(kSmall, {"train.steps=7", "train.steps=8"}).job.train.steps == 8); }
+
+TEST_CASE("paths of the command line are relative to the working directory") {
+  const LoadedJob loaded = parsed(kSmall, {"data.train=other/b.txt"});
+  CHECK(loaded.job.data.train.paths == std::vector<std::string>{std::filesystem::absolute("other/b.txt").string()});
+}
+
+TEST_CASE("a mistake in an override is told at the command line") {
+  const std::vector<Diagnostic> found = mistakes_of(kSmall, {"train.steps=many", "train.optimiser.lr=1"});
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].path == "train.optimiser");
+  CHECK(found[0].suggestion == "optimizer");
+  CHECK(found[1].str() ==
+        "command line: error: train.steps: wrong type (found many); allowed: an integer of at least 0\n"
+        "    train.steps=many\n"
+        "                ^");
+}
+
+TEST_CASE("an override that is not YAML is told at its place") {
+  const std::vector<Diagnostic> found = mistakes_of(kSmall, {"train.steps=[1,"});
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].path == "train.steps");
+  CHECK(found[0].file == "command line");
+}
+
+TEST_CASE("an override that is none is a mistake of the command line") {
+  for (const char* text : {"train.steps", "=3", ".steps=3", "train..steps=3", "train.=3"})
+    CHECK_THROWS_AS(parsed(kSmall, {text}), UsageError);
+}
+
+TEST_CASE("an override under a value that is no section is a mistake") {
+  const std::vector<Diagnostic> found = mistakes_of(kSmall + "strategy: ddp\n", {"strategy.data.kind=fsdp"});
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].message.find("no section") != std::string::npos);
+}
+
+TEST_CASE("what an override switches off may stay in the file") {
+  const std::string text = kSmall + "checkpoint: {dir: runs, every: 10}\n";
+  CHECK_FALSE(parsed(text, {"checkpoint.dir=null"}).job.checkpoint.dir);
+  CHECK(mistakes_of(text, {"checkpoint.dir=null", "checkpoint.every=5"}).size() == 1);
+}
+
+TEST_CASE("a run cut short from the command line keeps its warm-up") {
+  const std::string text = kModel + kData + "train: {steps: 1000, lr_schedule: {name: wsd, warmup_steps: 100, decay_steps: 200}}\n";
+  CHECK(parsed(text, {"train.steps=5"}).job.train.lr_schedule.warmup_steps == 100);
+  CHECK(parsed(text, {"train.steps=0"}).job.train.steps == 0);
+}
+
+// ---- The effective job ----------------------------------------------------------------------------------------------
+
+TEST_CASE("the effective job is a job that reads back to the same") {
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    CAPTURE(entry.path().string());
+    const LoadedJob first = load_job(entry.path().string(), {"train.optimizer.weight_decay=0.25"});
+    const LoadedJob second = parse_job(effective_job(first), entry.path().string());
+    REQUIRE(first.settings.size() == second.settings.size());
+    for (std::size_t i = 0; i < first.settings.size(); ++i) {
+      CHECK(first.settings[i].path == second.settings[i].path);
+      CHECK(first.settings[i].value == second.settings[i].value);
+    }
+  }
+}
+
+TEST_CASE("the effective job says where each value came from") {
+  const std::string text = effective_job(parsed(kSmall, {"seed=3"}));
+  const auto line_of = [&](const std::string& key) {
+    const std::size_t begin = text.find(key);
+    return begin == std::string::npos ? std::string() : text.substr(begin, text.find('\n', begin) - begin);
+  };
+  CHECK(line_of("seed:").ends_with("# command line"));
+  CHECK(line_of("steps:").ends_with("# job.yaml:3"));
+  CHECK(line_of("clip_norm:").ends_with("# default"));
+}
+
+// ---- What a build can do --------------------------------------------------------------------------------------------
+
+TEST_CASE("a value that is known but beyond this build is refused at its place, by its name") {
+  const auto refusals = [](const std::string& text) {
+    std::string out;
+    for (const Diagnostic& mistake : unsupported(parsed(kSmall + text))) {
+      out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
+      CHECK(mistake.message.find("known but this build cannot carry it out") != std::string::npos);
+    }
+    return out;
+  };
+  CHECK(refusals("strategy: auto").empty());
+  CHECK(refusals("strategy: ddp").empty());
+  CHECK(refusals("strategy: {data: {kind: ddp}, wrap: {policy: transformer}}").empty());
+  CHECK(refusals("strategy: fsdp") == "strategy@4:11 ");
+  CHECK(refusals("strategy: tensor") == "strategy@4:11 ");
+  CHECK(refusals("strategy: {data: {kind: zero2}}") == "strategy.data.kind@4:25 ");
+  CHECK(refusals("strategy: {pipeline: {degree: 4}}") == "strategy.pipeline.degree@4:31 ");
+  CHECK(refusals("strategy: {data: {compression: int8}}") == "strategy.data.compression@4:32 ");
+  CHECK(refusals("strategy: {profile: low_bandwidth}") == "strategy.profile@4:21 ");
+  CHECK(refusals("cluster: {device: cuda, backend: nccl}") == "cluster.device@4:19 cluster.backend@4:34 ");
+  CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "cluster.backend@4:20 cluster.nodes@4:32 ");
+  CHECK(refusals("precision: {params: bf16, compute: f16, reduce: f16, loss_scale: dynamic}") ==
+        "precision.params@4:21 precision.compute@4:36 precision.reduce@4:49 precision.loss_scale@4:66 ");
+  CHECK(refusals("activation_checkpointing: {mode: auto}") == "activation_checkpointing.mode@4:34 ");
+}
+
+TEST_CASE("a graph that is not there names where it was looked for") {
+  try {
+    parse_job(kSmall, "jobs/job.yaml", {}, {.configs_dir = "/nowhere", .check_files = true});
+    FAIL("a graph was found");
+  } catch (const JobError& error) {
+    REQUIRE(error.diagnostics().size() == 1);
+    CHECK(error.diagnostics()[0].line == 1);
+    CHECK(error.diagnostics()[0].message == "no such file; looked for jobs/m.yaml and /nowhere/m.yaml");
+  }
+}
+
+TEST_CASE("a graph is found among the installed configs") {
+  const std::string text = "model: {graph: models/gpt2.yaml}\n" + kData + kTrain;
+  const LoadedJob loaded = parse_job(text, "elsewhere/job.yaml", {}, {.configs_dir = source_dir() + "/configs", .check_files = true});
+  CHECK(graph_tree(loaded).find("nodes") != nullptr);
+}
+
+}  // namespace
+}  // namespace trainer
