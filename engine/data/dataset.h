@@ -40,7 +40,7 @@ std::shared_ptr<const Dataset> part_of(std::shared_ptr<const Dataset> whole, std
 /// on where a run was resumed. Steps run through the samples one epoch after another; a batch may lie in two.
 class SampleOrder {
  public:
-  /// With `shuffle`, each epoch is a permutation keyed by (seed, epoch): the swap-or-not shuffle, some 0.2 us a
+  /// With `shuffle`, each epoch is a permutation keyed by (seed, epoch): the swap-or-not shuffle, some 0.3 us a
   /// sample, which permutes any number of samples without a table. (A Feistel network, walked down from a power of
   /// two, was visibly uneven below some 16 samples.) Source: Hoang, Morris and Rogaway, "An Enciphering Scheme Based
   /// on a Card Shuffle", CRYPTO 2012. REQUIRES: both are positive.

@@ -49,11 +49,13 @@ CharIndex index_chars(const Corpus::File& file, std::int64_t start, std::vector<
   CharIndex index{start, 0, {}};
   for (std::size_t at = 0; at < file.text.size();) {
     index.marks.push_back(static_cast<std::int64_t>(at));
-    for (std::int64_t i = 0; i < CharIndex::kStride && at < file.text.size(); ++i, ++index.chars) {
+    std::int64_t left = CharIndex::kStride;
+    for (; left > 0 && at < file.text.size(); --left) {
       const char32_t character = next_code_point(file.text, at);
       if (character == kNotUtf8) fail(file, at, "is not UTF-8, which the chars tokenizer wants; `tokenizer: bytes` takes any file");
       seen[character] = 1;
     }
+    index.chars += CharIndex::kStride - left;
   }
   if (index.chars == static_cast<std::int64_t>(file.text.size())) index.marks = {};
   return index;

@@ -6,10 +6,9 @@
 
 namespace trainer::data {
 
-char32_t next_code_point(std::string_view text, std::size_t& at) {
+char32_t next_long_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[at + i]); };
   const std::uint8_t lead = byte(0);
-  if (lead < 0x80) return ++at, lead;
   const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
   if (lead < 0xC2 || lead > 0xF4 || at + length > text.size()) return kNotUtf8;
   char32_t code = lead & (0x7F >> length);
