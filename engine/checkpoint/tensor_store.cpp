@@ -2,7 +2,6 @@
 #include "engine/checkpoint/tensor_store.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "engine/core/check.h"
@@ -46,8 +45,7 @@ const TensorEntry& entry_of(const TensorInfo& info, Range range, const std::unor
 TensorStore TensorStore::from_safetensors(const std::string& path) {
   TensorStore store;
   store.path_ = path;
-  store.files_.emplace_back(path);
-  const SafetensorsHeader header = parse_safetensors(store.files_[0].bytes(), path);
+  const SafetensorsHeader header = open(store, path);
   for (const TensorEntry& entry : header.tensors) {
     if (!entry.dtype || entry.shape.size() > Shape::kMaxDims) {
       store.foreign_.push_back(entry.name + ": " + entry.dtype_name + " " + text_of(entry.shape));
@@ -65,17 +63,17 @@ TensorStore TensorStore::from_manifest(const std::string& directory, const Manif
   std::vector<std::unordered_map<std::string_view, const TensorEntry*>> entries;
   headers.reserve(manifest.files.size());
   for (const FileInfo& info : manifest.files) {
-    const MappedFile& file = store.files_.emplace_back(directory + "/" + info.name);
-    if (static_cast<std::int64_t>(file.bytes().size()) != info.bytes) {
-      throw DataError(file.path() + ": " + std::to_string(file.bytes().size()) + " bytes, where the manifest says " +
-                      std::to_string(info.bytes));
+    const std::string path = directory + "/" + info.name;
+    entries.push_back(by_name(headers.emplace_back(open(store, path))));
+    const std::int64_t bytes = file_size(store.files_.back().descriptor, path);
+    if (bytes != info.bytes) {
+      throw DataError(path + ": " + std::to_string(bytes) + " bytes, where the manifest says " + std::to_string(info.bytes));
     }
-    entries.push_back(by_name(headers.emplace_back(parse_safetensors(file.bytes(), file.path()))));
   }
   for (const StoredTensor& tensor : manifest.tensors) {
     std::vector<Part> parts;
     for (const Piece& piece : tensor.pieces) {
-      const TensorEntry& entry = entry_of(tensor.info, piece.range, entries[piece.file], store.files_[piece.file].path());
+      const TensorEntry& entry = entry_of(tensor.info, piece.range, entries[piece.file], store.files_[piece.file].path);
       parts.push_back({piece.range, piece.file, entry.first});
     }
     store.add(tensor.info, std::move(parts));
@@ -99,11 +97,16 @@ void TensorStore::read(std::string_view name, std::int64_t first, std::int64_t c
   for (auto* next = static_cast<std::byte*>(out); first < last; ++part) {
     const std::int64_t end = std::min(last, part->range.last);
     const std::int64_t bytes = (end - first) * size;
-    std::memcpy(next, files_[part->file].bytes().data() + part->offset + (first - part->range.first) * size,
-                static_cast<std::size_t>(bytes));
+    const File& file = files_[part->file];
+    read_at(file.descriptor, part->offset + (first - part->range.first) * size, next, static_cast<std::size_t>(bytes), file.path);
     next += bytes;
     first = end;
   }
+}
+
+SafetensorsHeader TensorStore::open(TensorStore& store, const std::string& path) {
+  store.files_.push_back({path, open_for_reading(path)});
+  return parse_safetensors(MappedFile(path).bytes(), path);
 }
 
 void TensorStore::add(TensorInfo info, std::vector<Part> parts) {

@@ -42,7 +42,14 @@ class TensorStore {
   void add(TensorInfo info, std::vector<Part> parts);
 
   std::string path_;
-  std::vector<MappedFile> files_;
+  // Read, not mapped: what is loaded once must not stay in memory twice, and an error is an errno.
+  struct File {
+    std::string path;
+    Descriptor descriptor;
+  };
+  static SafetensorsHeader open(TensorStore& store, const std::string& path);
+
+  std::vector<File> files_;
   std::vector<TensorInfo> tensors_;
   std::vector<std::vector<Part>> parts_;  // of each tensor, by range
   std::unordered_map<std::string, std::size_t> index_;

@@ -61,6 +61,10 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::drop_pages() const {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 Descriptor open_for_reading(const std::string& path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // never waits for a pipe's writer
   if (!file && (errno == ENOENT || errno == ENOTDIR)) throw DataError(path + ": no such file");
@@ -73,6 +77,19 @@ Descriptor open_for_reading(const std::string& path) {
 
 std::int64_t file_size(const Descriptor& file, const std::string& path) { return status_of(file, path).st_size; }
 
+void read_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path) {
+  char* next = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(file.get(), next, std::min(bytes, kMostPerCall), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_io(path, "reading");
+    if (got == 0) throw DataError(path + ": ends at offset " + std::to_string(offset) + ", where more was expected");
+    next += got;
+    offset += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+}
+
 std::string read_text(const std::string& path, std::int64_t limit) {
   const Descriptor file = open_for_reading(path);
   const std::int64_t size = file_size(file, path);
@@ -80,14 +97,7 @@ std::string read_text(const std::string& path, std::int64_t limit) {
     throw DataError(path + ": " + std::to_string(size) + " bytes, where at most " + std::to_string(limit) + " are allowed");
   }
   std::string text(static_cast<std::size_t>(size), '\0');
-  std::size_t filled = 0;
-  while (filled < text.size()) {
-    const ssize_t got = ::read(file.get(), text.data() + filled, std::min(text.size() - filled, kMostPerCall));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_io(path, "reading");
-    if (got == 0) throw DataError(path + ": ends at offset " + std::to_string(filled) + " of " + std::to_string(size));
-    filled += static_cast<std::size_t>(got);
-  }
+  read_at(file, 0, text.data(), text.size(), path);
   return text;
 }
 

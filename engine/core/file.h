@@ -41,6 +41,8 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  /// Gives back the memory of the pages read so far; they come again from the page cache when they are asked for.
+  void drop_pages() const;
 
  private:
   std::string path_;
@@ -52,6 +54,9 @@ class MappedFile {
 Descriptor open_for_reading(const std::string& path);
 /// Size in bytes of an open file.
 std::int64_t file_size(const Descriptor& file, const std::string& path);
+/// Fills `out` with the bytes from `offset` on. Raises DataError, with the offset, if the file ends before. Any number
+/// of threads may read from one file.
+void read_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path);
 /// A small file as text. Raises DataError if it is longer than `limit` bytes.
 std::string read_text(const std::string& path, std::int64_t limit);
 

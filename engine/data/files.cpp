@@ -123,4 +123,8 @@ std::size_t Corpus::file_at(std::int64_t offset) const {
   return static_cast<std::size_t>(after - files_.begin()) - 1;
 }
 
+void Corpus::drop_pages() const {
+  for (const MappedFile& map : maps_) map.drop_pages();
+}
+
 }  // namespace trainer::data

@@ -34,6 +34,8 @@ class Corpus {
   std::int64_t bytes() const { return bytes_; }
   /// Index of the file that holds byte `offset` of the whole. REQUIRES: 0 <= offset < bytes().
   std::size_t file_at(std::int64_t offset) const;
+  /// MappedFile::drop_pages, after a pass over everything.
+  void drop_pages() const;
 
  private:
   std::vector<File> files_;

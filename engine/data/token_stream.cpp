@@ -68,6 +68,7 @@ class CharsStream final : public TokenStream {
       files_.push_back(index_chars(file, num_tokens_, seen_));
       num_tokens_ += files_.back().chars;
     }
+    corpus_.drop_pages();
   }
 
   std::vector<char32_t> alphabet() const {
