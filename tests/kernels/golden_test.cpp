@@ -1,0 +1,196 @@
+// The CPU's kernels, forward and backward, on the operands of the goldens.
+//
+// Each kernel of a case (the op, then the nodes of its declared gradient) runs on what the kernels before it left, and is
+// compared with the reference in f64 on those very operands. So the tolerance is that of one kernel: its sums in f32, 2^-24 of
+// the sum of the terms' sizes times a small factor (32 here: the longest sum has 266 terms), and one rounding of the
+// output, 2^-8 of a bf16 value. What the f64 reference gives is itself held to PyTorch elsewhere (tests/ops).
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tests/kernels/kernel_runner.h"
+#include "tests/ops/one_node.h"
+
+using namespace trainer;
+using goldens::Case;
+using goldens::OneNode;
+using kernels::cpu::Context;
+using kernels::test::Buffer;
+using reference::Tensor;
+
+namespace {
+
+void store(const Tensor& from, DType dtype, Buffer& to) {
+  for (std::int64_t i = 0; i < from.size(); ++i) {
+    switch (dtype) {
+      case DType::f64: to.as<double>()[i] = from[i]; break;
+      case DType::f32: to.as<float>()[i] = static_cast<float>(from[i]); break;
+      case DType::bf16: to.as<kernels::Bf16>()[i] = kernels::to_bf16(static_cast<float>(from[i])); break;
+      case DType::i32: to.as<std::int32_t>()[i] = static_cast<std::int32_t>(from[i]); break;
+      default: FAIL("no such operand");
+    }
+  }
+}
+
+Tensor load(const Buffer& from, DType dtype, const Shape& shape) {
+  Tensor to(shape);
+  for (std::int64_t i = 0; i < to.size(); ++i) {
+    to[i] = dtype == DType::i32 ? from.as<std::int32_t>()[i] : kernels::test::read(from, dtype, i);
+  }
+  return to;
+}
+
+double largest(const Tensor& t) {
+  double result = 0;
+  for (double x : t.data) result = std::fmax(result, std::fabs(x));
+  return result;
+}
+
+/// How far `got` is from `want` at worst, as a multiple of the tolerance for `dtype` at that element.
+double excess(const Tensor& got, const Tensor& want, DType dtype) {
+  const double sums = 32 * 0x1p-24 * (largest(want) + 1e-6), rounding = dtype == DType::bf16 ? 0x1p-8 : 0x1p-22;
+  double worst = 0;
+  for (std::int64_t i = 0; i < want.size(); ++i) {
+    const double off = std::fabs(got[i] - want[i]) / (sums + rounding * std::fabs(want[i]));
+    worst = std::isnan(off) ? INFINITY : std::fmax(worst, off);
+  }
+  return worst;
+}
+
+/// Ops whose outputs may be added to.
+bool accumulates(const Graph& graph, const Node& node) {
+  return graph.value(node.outputs[0]).kind == ValueKind::gradient || graph.value(node.outputs.back()).kind == ValueKind::gradient ||
+         graph.value(node.outputs[0]).dtype == DType::f64;
+}
+
+/// Runs the kernels of a case one after another.
+class Kernels {
+ public:
+  Kernels(const Case& c, const OneNode& one, const Context& context) : one_(one), context_(context) {
+    for (const Value& value : one.graph.values) buffers_.emplace_back(value.desc().bytes());
+    for (std::size_t i = 0; i < c.in.size(); ++i) put(one.inputs[i], c.in[i]);
+    if (one.dout != kNone) put(one.dout, c.dout);
+  }
+
+  Tensor get(ValueId id) const {
+    const Value& value = one_.graph.value(id);
+    return load(buffers_[static_cast<std::size_t>(one_.graph.storage(id))], value.dtype, value.shape);
+  }
+
+  void run(const Node& node, bool accumulate) {
+    if (one_.graph.value(node.outputs[0]).alias_of != kNone) return;
+    Signature signature = signature_of(one_.graph, node);
+    if (accumulates(one_.graph, node)) signature.attributes.set("accumulate", accumulate);
+    std::vector<void*> operands;
+    for (ValueId id : node.inputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
+    for (ValueId id : node.outputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
+    kernels::test::run(signature, context_, operands);
+  }
+
+ private:
+  void put(ValueId id, const Tensor& tensor) { store(tensor, one_.graph.value(id).dtype, buffers_[static_cast<std::size_t>(id)]); }
+
+  const OneNode& one_;
+  Context context_;
+  std::vector<Buffer> buffers_;
+};
+
+std::vector<Tensor> expected(const Graph& graph, const Node& node, const Kernels& kernels) {
+  std::vector<Tensor> inputs;
+  for (ValueId id : node.inputs) inputs.push_back(kernels.get(id));
+  std::vector<Shape> shapes;
+  for (ValueId id : node.outputs) shapes.push_back(graph.value(id).shape);
+  return reference::run(node.op, node.attributes, inputs, shapes);
+}
+
+void check_case(const Case& c, DType compute, DType reduce, const Context& context) {
+  const OneNode one = goldens::one_node(c, compute, reduce);
+  Kernels kernels(c, one, context);
+  for (const Node& node : one.graph.nodes) {
+    CAPTURE(name_of(node.op));
+    const std::vector<Tensor> want = expected(one.graph, node, kernels);
+    kernels.run(node, false);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      CAPTURE(i);
+      CHECK(excess(kernels.get(node.outputs[i]), want[i], one.graph.value(node.outputs[i]).dtype) <= 1);
+    }
+    if (!accumulates(one.graph, node)) continue;
+    kernels.run(node, true);  // the outputs that accumulate are doubled
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const Value& output = one.graph.value(node.outputs[i]);
+      if (output.kind != ValueKind::gradient && output.dtype != DType::f64) continue;
+      Tensor twice = want[i];
+      for (double& x : twice.data) x *= 2;
+      CHECK(excess(kernels.get(node.outputs[i]), twice, output.dtype) <= 1);
+    }
+    kernels.run(node, false);
+  }
+}
+
+bool is_optimizer(Op op) { return op == Op::sgd || op == Op::adam || op == Op::adamw || op == Op::lion; }
+
+void check_all(DType compute, DType reduce) {
+  for (kernels::cpu::Isa isa : kernels::test::isas()) {
+    for (int threads : {1, 3}) {
+      for (const Case& c : goldens::load_cases()) {
+        if (is_optimizer(c.op)) continue;
+        CAPTURE(static_cast<int>(isa));
+        CAPTURE(threads);
+        CAPTURE(c.name);
+        check_case(c, compute, reduce, {.isa = isa, .threads = threads});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("f32 kernels agree with the reference, forward and backward") { check_all(DType::f32, DType::f32); }
+
+TEST_CASE("bf16 kernels agree with the reference, forward and backward") { check_all(DType::bf16, DType::f32); }
+
+TEST_CASE("kernels write gradients in bf16 where they are reduced so") { check_all(DType::bf16, DType::bf16); }
+
+TEST_CASE("optimizers update in place as PyTorch does, whole or cut in slices") {
+  const Context context{.isa = kernels::cpu::detect_isa(), .threads = 2};
+  for (const Case& c : goldens::load_cases()) {
+    if (!is_optimizer(c.op)) continue;
+    CAPTURE(c.name);
+    const std::size_t num_states = c.out.size() - 1;
+    for (const bool working : {false, true}) {
+      for (const std::int64_t cut : {c.in[0].size(), std::int64_t{16}}) {
+        std::vector<Tensor> got(c.out.size() + 1, Tensor(c.in[0].shape));
+        for (std::int64_t first = 0; first < c.in[0].size(); first += cut) {
+          const std::int64_t count = std::min(cut, c.in[0].size() - first);
+          Signature signature{c.op, c.attributes, {}};
+          signature.attributes.set("working", working);
+          std::vector<Buffer> buffers;
+          std::vector<void*> operands;
+          for (std::size_t i = 0; i < c.in.size() + (working ? 1 : 0); ++i) {
+            const bool vector = i < 2 + num_states || i >= c.in.size();
+            const DType dtype = i >= c.in.size() ? DType::bf16 : c.integer[i] ? DType::i32 : DType::f32;
+            const Shape shape = vector ? Shape{count} : c.in[i].shape;
+            buffers.emplace_back(shape.elements() * size_of(dtype));
+            signature.operands.push_back({dtype, shape, Layout::row_major});
+            if (i >= c.in.size()) continue;
+            Tensor part(shape);
+            for (std::int64_t e = 0; e < part.size(); ++e) part[e] = c.in[i][vector ? first + e : e];
+            store(part, dtype, buffers.back());
+          }
+          for (const Buffer& buffer : buffers) operands.push_back(buffer.data());
+          const Buffer workspace(kernels::cpu::CpuTarget(context).workspace_bytes(signature));
+          kernels::cpu::prepare(signature, context)->run({.operands = operands, .workspace = workspace.data(), .origin = first});
+          const auto collect = [&](std::size_t operand, std::size_t output, DType dtype) {
+            for (std::int64_t e = 0; e < count; ++e) got[output][first + e] = kernels::test::read(buffers[operand], dtype, e);
+          };
+          collect(0, 0, DType::f32);
+          for (std::size_t s = 0; s < num_states; ++s) collect(2 + s, 1 + s, DType::f32);
+          if (working) collect(c.in.size(), c.out.size(), DType::bf16);
+        }
+        for (std::size_t i = 0; i < c.out.size(); ++i) CHECK(excess(got[i], c.out[i], DType::f32) <= 1);
+        if (working) CHECK(excess(got.back(), c.out[0], DType::bf16) <= 1);
+      }
+    }
+  }
+}

@@ -1,0 +1,118 @@
+// The gradient that each op declares, interpreted in f64, against PyTorch and against central differences.
+//
+// Against PyTorch: goldens are f32, so 2^-24 of each value, doubled, and of the largest of the tensor where sums cancel
+// (1e-12 where everything does).
+// Against differences: with step h = 2^-17 of a value of order 1 the error is h² f‴ / 6 ≈ 1e-11 and the roundoff
+// 2^-53 |f| / h ≈ 1e-11 |f|; tolerance 1e-6 of the tensor's largest gradient.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/ops/one_node.h"
+#include "tests/reference/interpreter.h"
+
+using namespace trainer;
+using goldens::Case;
+using goldens::OneNode;
+using reference::Interpreter;
+using reference::Tensor;
+
+namespace {
+
+double largest(const Tensor& t) {
+  double result = 0;
+  for (double x : t.data) result = std::fmax(result, std::fabs(x));
+  return result;
+}
+
+double worst(const Tensor& a, const Tensor& b) {
+  double result = a.size() == b.size() ? 0 : INFINITY;
+  for (std::int64_t i = 0; i < b.size() && i < a.size(); ++i) {
+    const double off = std::fabs(a[i] - b[i]);
+    result = std::isnan(off) ? INFINITY : std::fmax(result, off);
+  }
+  return result;
+}
+
+Interpreter evaluated(const Case& c, const OneNode& one) {
+  Interpreter values(one.graph);
+  for (std::size_t i = 0; i < c.in.size(); ++i) values.set(one.inputs[i], c.in[i]);
+  if (one.dout != kNone) values.set(one.dout, c.dout);
+  values.run();
+  return values;
+}
+
+/// Σ dout · output 0, with input `index` replaced.
+double objective(const Case& c, std::size_t index, const Tensor& input) {
+  std::vector<Tensor> in = c.in;
+  in[index] = input;
+  std::vector<Shape> shapes;
+  for (const Tensor& out : c.out) shapes.push_back(out.shape);
+  const Tensor out = reference::run(c.op, c.attributes, in, shapes)[0];
+  double sum = 0;
+  for (std::int64_t i = 0; i < out.size(); ++i) sum += out[i] * c.dout[i];
+  return sum;
+}
+
+Tensor central_differences(const Case& c, std::size_t index) {
+  Tensor gradient(c.in[index].shape);
+  const std::int64_t stride = gradient.size() / 300 + 1;  // of a large tensor, a few hundred elements
+  for (std::int64_t i = 0; i < gradient.size(); i += stride) {
+    const double h = 0x1p-17;
+    Tensor more = c.in[index], less = c.in[index];
+    more[i] += h;
+    less[i] -= h;
+    gradient[i] = (objective(c, index, more) - objective(c, index, less)) / (2 * h);
+  }
+  return gradient;
+}
+
+/// `t` where `central_differences` looks, else 0.
+Tensor looked_at(Tensor t) {
+  const std::int64_t stride = t.size() / 300 + 1;
+  for (std::int64_t i = 0; i < t.size(); ++i) t[i] = i % stride == 0 ? t[i] : 0;
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("declared gradients are PyTorch's") {
+  for (const Case& c : goldens::load_cases()) {
+    if (c.gradients.empty()) continue;
+    CAPTURE(c.name);
+    const OneNode one = goldens::one_node(c, DType::f32, DType::f32);
+    const Interpreter values = evaluated(c, one);
+    for (const auto& [input, want] : c.gradients) {
+      CAPTURE(input);
+      const ValueId id = one.gradients[static_cast<std::size_t>(input)];
+      REQUIRE(id != kNone);
+      CHECK(worst(values.get(id), want) <= 0x1p-23 * largest(want) + 1e-12);
+    }
+  }
+}
+
+TEST_CASE("declared gradients are the slopes of the outputs") {
+  for (const Case& c : goldens::load_cases()) {
+    if (c.gradients.empty()) continue;
+    CAPTURE(c.name);
+    const OneNode one = goldens::one_node(c, DType::f32, DType::f32);
+    const Interpreter values = evaluated(c, one);
+    for (const auto& [input, want] : c.gradients) {
+      CAPTURE(input);
+      const Tensor got = values.get(one.gradients[static_cast<std::size_t>(input)]);
+      CHECK(worst(looked_at(got), central_differences(c, static_cast<std::size_t>(input))) <= 1e-6 * (largest(want) + 1e-3));
+    }
+  }
+}
+
+TEST_CASE("signatures of declared gradients say what kernels need") {
+  for (const Case& c : goldens::load_cases()) {
+    CAPTURE(c.name);
+    const OneNode one = goldens::one_node(c, DType::bf16, DType::f32);
+    for (const Node& node : one.graph.nodes) {
+      const Signature signature = signature_of(one.graph, node);
+      CHECK(signature.operands.size() == node.inputs.size() + node.outputs.size());
+      CHECK(cost_of(signature).bytes_written > 0);
+    }
+  }
+}

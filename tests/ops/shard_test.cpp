@@ -1,0 +1,231 @@
+// Sharding rules against what they claim: for every way of cutting the operands of an op over two ranks, if the rule takes it,
+// each rank's piece is computed by the reference, and the outputs put together as the rule says must be the whole.
+//
+// All in f64 and each sum cut at most once, so differences are roundings: 1e-9 is far above them.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "tests/ops/one_node.h"
+#include "tests/reference/interpreter.h"
+
+using namespace trainer;
+using goldens::Case;
+using goldens::OneNode;
+using reference::Tensor;
+
+namespace {
+
+constexpr int kRanks = 2;
+
+Tensor random_tensor(const Shape& shape, std::mt19937_64& generator) {
+  Tensor tensor(shape);
+  std::normal_distribution<double> normal;
+  for (double& x : tensor.data) x = normal(generator);
+  return tensor;
+}
+
+/// Index in the whole of element `i` of `rank`'s slice, when `dim` is cut in `parts` pieces each.
+std::int64_t whole_index(const Shape& whole, Placement cut, int rank, std::int64_t i) {
+  std::int64_t inner = 1;
+  for (int dim = cut.dim + 1; dim < whole.rank(); ++dim) inner *= whole[dim];
+  const std::int64_t size = whole[cut.dim], piece = size / cut.parts, local = piece / kRanks;
+  const std::int64_t at = i / inner % (size / kRanks), outer = i / inner / (size / kRanks);
+  return (outer * size + at / local * piece + rank * local + at % local) * inner + i % inner;
+}
+
+Shape local_shape(Shape shape, Placement placement) {
+  if (placement.is_shard()) shape[placement.dim] /= kRanks;
+  return shape;
+}
+
+/// What each rank holds of `whole`. The summands of a partial value are random.
+std::vector<Tensor> cut(const Tensor& whole, Placement placement, std::mt19937_64& generator) {
+  if (placement.is_replicate()) return {whole, whole};
+  if (placement.is_partial()) {
+    std::vector<Tensor> ranks{random_tensor(whole.shape, generator), whole};
+    for (std::int64_t i = 0; i < whole.size(); ++i) ranks[1][i] -= ranks[0][i];
+    return ranks;
+  }
+  std::vector<Tensor> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back(local_shape(whole.shape, placement));
+    for (std::int64_t i = 0; i < ranks.back().size(); ++i) ranks.back()[i] = whole[whole_index(whole.shape, placement, rank, i)];
+  }
+  return ranks;
+}
+
+/// The largest difference between `whole` and what the ranks hold of it.
+double off(const Tensor& whole, Placement placement, const std::vector<Tensor>& ranks) {
+  double worst = 0;
+  const auto note = [&](double got, double want) { worst = std::isnan(got) ? INFINITY : std::fmax(worst, std::fabs(got - want)); };
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (std::int64_t i = 0; i < ranks[static_cast<std::size_t>(rank)].size(); ++i) {
+      const double mine = ranks[static_cast<std::size_t>(rank)][i];
+      if (placement.is_replicate()) note(mine, whole[i]);
+      if (placement.is_partial()) note(ranks[0][i] + ranks[1][i], whole[i]);
+      if (placement.is_shard()) note(mine, whole[whole_index(whole.shape, placement, rank, i)]);
+    }
+  }
+  return worst;
+}
+
+std::vector<Placement> candidates(const Value& value) {
+  std::vector<Placement> result{Placement::replicate()};
+  if (value.dtype != DType::i32) result.push_back(Placement::partial());
+  for (int dim = 0; dim < value.shape.rank(); ++dim) {
+    for (int parts : {1, 2, 3, 4, 6, 12}) {
+      if (value.shape[dim] % (parts * kRanks) == 0) result.push_back(Placement::shard(dim, parts));
+    }
+  }
+  return result;
+}
+
+/// Attributes of the piece: a rank has its share of the heads where attention is cut by heads.
+Attributes local_attributes(const Graph& graph, const Node& node, std::span<const Placement> in) {
+  Attributes attributes = node.attributes;
+  const std::size_t q = node.op == Op::attention_grad ? 1 : 0;
+  if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(graph.value(node.inputs[q]).shape.rank() - 1)) {
+    for (const char* heads : {"heads", "kv_heads"}) attributes.set(heads, attributes.integer(heads) / kRanks);
+  }
+  return attributes;
+}
+
+/// A rank that holds some rows of an embedding gives zeros for the ids of others: as if those rows were zero.
+bool cut_by_rows(const Node& node, std::span<const Placement> in) { return node.op == Op::embedding && in[1].is_shard(0); }
+
+std::vector<Tensor> own_rows(const Tensor& whole) {
+  std::vector<Tensor> ranks(kRanks, whole);
+  for (std::int64_t i = 0; i < whole.size(); ++i) ranks[i < whole.size() / 2 ? 1 : 0][i] = 0;
+  return ranks;
+}
+
+/// Computes `node` cut so; the largest difference of any output from the whole.
+double check_cut(const Graph& graph, const Node& node, const reference::Interpreter& values, std::span<const Placement> in, std::span<const Placement> out) {
+  std::mt19937_64 generator(5);
+  std::vector<std::vector<Tensor>> operands(kRanks);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const Tensor whole = values.get(node.inputs[i]);
+    std::vector<Tensor> pieces = i == 1 && cut_by_rows(node, in) ? own_rows(whole) : cut(whole, in[i], generator);
+    for (int rank = 0; rank < kRanks; ++rank) operands[static_cast<std::size_t>(rank)].push_back(pieces[static_cast<std::size_t>(rank)]);
+  }
+  std::vector<Shape> shapes;
+  for (std::size_t o = 0; o < out.size(); ++o) shapes.push_back(local_shape(graph.value(node.outputs[o]).shape, out[o]));
+  const Attributes attributes = local_attributes(graph, node, in);
+  std::vector<std::vector<Tensor>> results;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::int64_t origin = node.op == Op::dropout && in[0].is_shard(0) ? rank * shapes[0][0] : 0;
+    results.push_back(reference::run(node.op, attributes, operands[static_cast<std::size_t>(rank)], shapes, origin));
+  }
+  double worst = 0;
+  for (std::size_t o = 0; o < out.size(); ++o) worst = std::fmax(worst, off(values.get(node.outputs[o]), out[o], {results[0][o], results[1][o]}));
+  return worst;
+}
+
+std::string describe(const Node& node, std::span<const Placement> in, std::span<const Placement> out) {
+  std::string text = std::string(name_of(node.op)) + ":";
+  for (const Placement& placement : in) text += " " + placement.str();
+  text += " ->";
+  for (const Placement& placement : out) text += " " + placement.str();
+  return text;
+}
+
+/// Tries every combination of placements; returns how many the rule takes, without the trivial one.
+int check_node(const Graph& graph, const Node& node, const reference::Interpreter& values) {
+  std::vector<std::vector<Placement>> choices;
+  for (ValueId id : node.inputs) choices.push_back(candidates(graph.value(id)));
+  std::vector<std::size_t> at(choices.size(), 0);
+  int taken = 0;
+  while (true) {
+    std::size_t i = 0;
+    while (i < at.size() && ++at[i] == choices[i].size()) at[i++] = 0;
+    if (i == at.size()) return taken;
+    std::vector<Placement> in;
+    for (std::size_t k = 0; k < at.size(); ++k) in.push_back(choices[k][at[k]]);
+    const auto out = propagate(graph, node, in);
+    if (!out) continue;
+    ++taken;
+    const std::string text = describe(node, in, *out);
+    CAPTURE(text);
+    REQUIRE(out->size() == node.outputs.size());
+    CHECK(check_cut(graph, node, values, in, *out) < 1e-9);
+  }
+}
+
+/// A case of even sizes; operands of `bounds[i]` > 0 hold ids below it.
+Case make_case(Op op, Attributes attributes, const std::vector<Shape>& in, const std::vector<Shape>& out, std::vector<int> bounds = {}) {
+  std::mt19937_64 generator(3);
+  Case c;
+  c.op = op;
+  c.name = std::string(name_of(op));
+  c.attributes = std::move(attributes);
+  bounds.resize(in.size());
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    c.in.push_back(random_tensor(in[i], generator));
+    c.integer.push_back(bounds[i] > 0);
+    for (double& x : c.in.back().data) x = bounds[i] > 0 ? static_cast<double>(generator() % static_cast<std::uint64_t>(bounds[i])) : x;
+    const bool constant = bounds[i] > 0 || (op == Op::mse && i == 1);
+    if (!constant && definition(op).gradient) c.gradients[static_cast<int>(i)] = Tensor(in[i]);
+  }
+  for (const Shape& shape : out) c.out.emplace_back(shape);
+  c.dout = random_tensor(out[0], generator);
+  return c;
+}
+
+const Attributes kWindow{{"kernel", std::int64_t{2}}, {"stride", std::int64_t{2}}, {"padding", std::int64_t{0}}};
+const Attributes kConv{{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}};
+const Attributes kLoss{{"ignore_index", std::int64_t{2}}, {"label_smoothing", 0.1}};
+
+Attributes attention(std::int64_t heads, std::int64_t kv_heads, bool packed) {
+  return {{"heads", heads}, {"kv_heads", kv_heads}, {"causal", true}, {"packed", packed}, {"rope_theta", 100.0}};
+}
+
+std::vector<Case> cases() {
+  const Attributes bias{{"bias", true}}, norm{{"bias", true}, {"eps", 1e-5}};
+  std::vector<Case> list{
+      make_case(Op::embedding, {}, {{4, 6}, {8, 6}}, {{4, 6, 6}}, {8, 0}),
+      make_case(Op::positions, {}, {{8, 6}}, {{6, 6}}),
+      make_case(Op::linear, bias, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}}),
+      make_case(Op::linear, {{"bias", false}}, {{4, 2, 6}, {12, 6}}, {{4, 2, 12}}),
+      make_case(Op::layer_norm, norm, {{4, 2, 6}, {6}, {6}}, {{4, 2, 6}, {8}, {8}}),
+      make_case(Op::rms_norm, {{"eps", 1e-5}}, {{4, 2, 6}, {6}}, {{4, 2, 6}, {8}}),
+      make_case(Op::attention, attention(4, 4, true), {{2, 3, 24}}, {{2, 3, 8}, {2, 4, 3}}),
+      make_case(Op::attention, attention(4, 2, true), {{2, 3, 16}}, {{2, 3, 8}, {2, 4, 3}}),
+      make_case(Op::attention, attention(4, 2, false), {{2, 3, 8}, {2, 3, 4}, {2, 3, 4}}, {{2, 3, 8}, {2, 4, 3}}),
+      make_case(Op::add, {}, {{4, 2, 6}, {4, 2, 6}}, {{4, 2, 6}}),
+      make_case(Op::add, {}, {{4, 2, 6}, {2, 6}}, {{4, 2, 6}}),
+      make_case(Op::mul, {}, {{4, 2, 6}, {4, 2, 6}}, {{4, 2, 6}}),
+      make_case(Op::mul, {}, {{4, 2, 6}, {6}}, {{4, 2, 6}}),
+      make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 6}, {1}}, {{4, 6}}, {0, 9}),
+      make_case(Op::conv2d, kConv, {{4, 2, 4, 4}, {6, 2, 3, 3}, {6}}, {{4, 6, 4, 4}}),
+      make_case(Op::max_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}, {2, 4, 2, 2}}),
+      make_case(Op::avg_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}}),
+      make_case(Op::cross_entropy, kLoss, {{4, 2, 6}, {4, 2}}, {{1}, {8}}, {0, 6}),
+      make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}),
+      make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}),
+      make_case(Op::mse, {}, {{4, 6}, {4, 6}}, {{1}}),
+  };
+  for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) list.push_back(make_case(op, {}, {{4, 6}}, {{4, 6}}));
+  for (const char* approximate : {"tanh", "none"}) list.push_back(make_case(Op::gelu, {{"approximate", std::string(approximate)}}, {{4, 6}}, {{4, 6}}));
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("what a sharding rule takes gives the whole, for every way of cutting the operands in two") {
+  std::map<Op, int> taken;
+  for (const Case& c : cases()) {
+    const OneNode one = goldens::one_node(c, DType::f32, DType::f32);
+    reference::Interpreter values(one.graph);
+    for (std::size_t i = 0; i < c.in.size(); ++i) values.set(one.inputs[i], c.in[i]);
+    if (one.dout != kNone) values.set(one.dout, c.dout);
+    values.run();
+    for (const Node& node : one.graph.nodes) taken[node.op] += check_node(one.graph, node, values);
+  }
+  for (const auto& [op, count] : taken) {
+    CAPTURE(name_of(op));
+    CHECK(count > 0);
+  }
+}
