@@ -101,6 +101,18 @@ std::vector<Case> cases() {
        with("  - {name: p, op: positions, input: ids, rows: 9, dim: 8}\n  - {name: d, op: @dropout, p: 0.5}\n  - {name: b, op: add, input: "
             "[wte, d]}\n"),
        "first dim is the batch"},
+      {"repetitions without bound",
+       with("  - repeat: 99999\n    name: \"a.{index}\"\n    nodes:\n      - @{repeat: 99999, name: \"b.{index}\", nodes: []}\n"),
+       "at most 100000 nodes"},
+      {"a first node without input",
+       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes:\n  - @{name: a, op: "
+       "gelu}\noutputs: {loss: a}\n",
+       "the first node"},
+      {"a group that is empty",
+       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes:\n  - {repeat: 0, name: "
+       "\"h.{index}\", nodes: []}\n"
+       "  - {name: g, nodes: []}\n  - {name: a, op: gelu, input: @g}\noutputs: {loss: a}\n",
+       "no node or input"},
       {"no outputs", "@" + kHead + "  - {name: head, op: linear, out: 11}\n", "outputs: missing"},
       {"no loss", kHead + "  - {name: head, op: linear, out: 11}\noutputs: @{logits: head}\n", "training needs a loss"},
       {"a loss that is none",

@@ -1,0 +1,98 @@
+// The list of ops is complete and agrees with itself; costs agree with formulas of others.
+#include <doctest/doctest.h>
+
+#include "engine/ops/op_def.h"
+#include "tests/build/files.h"
+
+namespace trainer {
+namespace {
+
+using test::model;
+
+double flops_of(const Graph& graph) {
+  double flops = 0;
+  for (const Node& node : graph.nodes) flops += cost_of(signature_of(graph, node)).flops;
+  return flops;
+}
+
+bool is_optimizer(Op op) { return op >= Op::sgd; }
+
+TEST_CASE("every op is declared under its own name, with a cost") {
+  REQUIRE(definitions().size() == static_cast<std::size_t>(kNumOps));
+  for (int i = 0; i < kNumOps; ++i) {
+    const OpDef& def = definitions()[static_cast<std::size_t>(i)];
+    CAPTURE(std::string(name_of(static_cast<Op>(i))));
+    CHECK(def.op == static_cast<Op>(i));
+    CHECK(def.cost);
+    CHECK(def.min_inputs <= def.max_inputs);
+  }
+}
+
+TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradients have a sharding rule") {
+  for (const OpDef& def : definitions()) {
+    const std::string name(name_of(def.op));
+    CAPTURE(name);
+    CHECK(def.in_graph_files == (def.op <= Op::mse));
+    CHECK(static_cast<bool>(def.infer) == def.in_graph_files);
+    CHECK(static_cast<bool>(def.gradient) == def.in_graph_files);
+    if (def.op < Op::zero) CHECK(def.shard);
+    if (is_optimizer(def.op)) CHECK(!def.shard);
+    for (const AttributeDef& attribute : def.attributes) CHECK(!attribute.help.empty());
+  }
+}
+
+TEST_CASE("losses say how they are counted, and dropout alone is random") {
+  for (const OpDef& def : definitions()) {
+    CHECK(def.loss.has_value() == (def.op == Op::cross_entropy || def.op == Op::mse));
+    CHECK(def.random == (def.op == Op::dropout));
+  }
+}
+
+// PaLM's appendix B counts 6N + 12 LHQT per token, N without embeddings that are only looked up; a causal mask halves the
+// second term. Here N is of the matrices alone, the tied head among them.
+TEST_CASE("a step of GPT-2 124M takes 6N + 6LCT FLOPs a token") {
+  const double layers = 12, dim = 768, vocab = 50257;
+  for (const double seq : {64.0, 1024.0}) {
+    Graph graph = model("gpt2", {}, test::text_options(4, static_cast<std::int64_t>(seq)));
+    const double matrices = layers * 12 * dim * dim + vocab * dim, tokens = 4 * seq;
+    CHECK(flops_of(graph) == doctest::Approx(tokens * (2 * matrices + 2 * layers * dim * seq)).epsilon(1e-12));
+    differentiate(graph, DType::f32);
+    CHECK(flops_of(graph) == doctest::Approx(tokens * (6 * matrices + 6 * layers * dim * seq)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("full recomputation adds the forward FLOPs of the blocks but for the last projection of each") {
+  Graph none = model("gpt2", {}, test::text_options(1, 64));
+  differentiate(none, DType::f32);
+  Graph full = none;
+  recompute(full, {RecomputePolicy::Mode::full, 1});
+  const double layers = 12, dim = 768, seq = 64;
+  CHECK(flops_of(full) - flops_of(none) == doctest::Approx(seq * layers * (2 * 8 * dim * dim + 2 * dim * seq)).epsilon(1e-12));
+}
+
+TEST_CASE("bytes are those of the operands, each read or written once") {
+  const TensorDesc x{DType::bf16, {4, 8, 16}}, weight{DType::bf16, {32, 16}}, y{DType::bf16, {4, 8, 32}}, dweight{DType::f32, {32, 16}};
+  const Cost linear = cost_of({Op::linear, {{"bias", false}}, {x, weight, y}});
+  CHECK(linear.flops == 2.0 * 4 * 8 * 16 * 32);
+  CHECK(linear.bytes_read == 4 * 8 * 16 * 2 + 32 * 16 * 2);
+  CHECK(linear.bytes_written == 4 * 8 * 32 * 2);
+  const Cost gradient = cost_of({Op::linear_grad_weight, {{"bias", false}, {"accumulate", true}}, {x, y, dweight}});
+  CHECK(gradient.flops == linear.flops);
+  CHECK(gradient.bytes_read == (4 * 8 * 16 + 4 * 8 * 32) * 2 + 32 * 16 * 4);
+  CHECK(gradient.bytes_written == 32 * 16 * 4);
+  const TensorDesc ids{DType::i32, {4, 8}}, table{DType::bf16, {1000, 16}}, rows{DType::bf16, {4, 8, 16}};
+  const Cost embedding = cost_of({Op::embedding, {}, {ids, table, rows}});
+  CHECK(embedding.bytes_read == 4 * 8 * 4 + 4 * 8 * 16 * 2);
+}
+
+TEST_CASE("AdamW moves 28 bytes a parameter under f32, 30 with a bf16 working copy") {
+  const TensorDesc flat{DType::f32, {1000}}, one{DType::f32, {1}}, scalars{DType::f32, {4}}, applied{DType::i32, {1}},
+      working{DType::bf16, {1000}};
+  const Cost f32 = cost_of({Op::adamw, {{"working", false}}, {flat, flat, flat, flat, one, scalars, applied}});
+  CHECK(f32.bytes_read + f32.bytes_written == doctest::Approx(28 * 1000).epsilon(0.001));
+  const Cost bf16 = cost_of({Op::adamw, {{"working", true}}, {flat, flat, flat, flat, one, scalars, applied, working}});
+  CHECK(bf16.bytes_read + bf16.bytes_written == doctest::Approx(30 * 1000).epsilon(0.001));
+}
+
+}  // namespace
+}  // namespace trainer
