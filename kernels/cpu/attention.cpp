@@ -6,15 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_way.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/make_kernel.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainer::kernels::cpu {
 namespace {
-
-using Loops = void (*)(const AttentionSizes&, const AttentionOperands&, std::int64_t, std::int64_t, float*);
 
 bool is_packed(const Signature& s) { return s.attributes.flag("packed"); }
 
@@ -112,65 +110,82 @@ int backward_threads(const AttentionSizes& s, int threads) {
 
 }  // namespace
 
-std::int64_t attention_workspace(const Signature& signature, const Context& context) {
+std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionWay& way) {
   const AttentionSizes s = sizes_of(signature, 0);
-  return forward_threads(s, context.threads) * forward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+  return forward_threads(s, threads) * way.forward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
 }
 
-std::int64_t attention_grad_workspace(const Signature& signature, const Context& context) {
+std::int64_t attention_grad_workspace(const Signature& signature, int threads, const AttentionWay& way) {
   const AttentionSizes s = sizes_of(signature, 1);
-  return backward_threads(s, context.threads) * backward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+  return backward_threads(s, threads) * way.backward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
 }
 
-Prepared prepare_attention(const Signature& signature, const Context& context) {
+Prepared prepare_attention(const Signature& signature, int threads, const AttentionWay& way) {
   AttentionSizes sizes = sizes_of(signature, 0);
   const bool packed = is_packed(signature);
-  const int o = packed ? 1 : 3;
+  const int o = packed ? 1 : 3, parts = forward_threads(sizes, threads);
   expect_operands(signature, static_cast<std::size_t>(o) + 2);
   expect_qkv(signature, sizes, 0);
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
-  const Loops loops = CHOOSE_BY_ISA(context.isa, attention_forward);
-  const int threads = forward_threads(sizes, context.threads);
-  return make_kernel([=, table = rotation_table(signature, sizes)](const Call& call) mutable {
+  return make_kernel([=, scratch = way.forward_scratch(sizes), table = rotation_table(signature, sizes)](const Call& call) mutable {
     sizes.rotation = table.empty() ? nullptr : table.data();
     const Three in = three_of(sizes, packed, call, 0);
     AttentionOperands at;
     at.q = in.q, at.k = in.k, at.v = in.v;
     at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
-    float* scratch = static_cast<float*>(call.workspace);
-    parallel(threads, [&](int part, int parts) {
-      loops(sizes, at, first_query_block(sizes, part, parts), first_query_block(sizes, part + 1, parts),
-            scratch + part * forward_scratch(sizes));
+    parallel(parts, [&](int part, int of) {
+      way.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of),
+                  static_cast<float*>(call.workspace) + part * scratch);
     });
   });
 }
 
-Prepared prepare_attention_grad(const Signature& signature, const Context& context) {
+Prepared prepare_attention_grad(const Signature& signature, int threads, const AttentionWay& way) {
   AttentionSizes sizes = sizes_of(signature, 1);
   const bool packed = is_packed(signature);
-  const int o = packed ? 2 : 4;
+  const int o = packed ? 2 : 4, parts = backward_threads(sizes, threads);
   expect_operands(signature, packed ? 5 : 9);
   expect_o(signature, sizes, 0);
   expect_qkv(signature, sizes, 1);
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
   expect_qkv(signature, sizes, o + 2);
-  const Loops loops = CHOOSE_BY_ISA(context.isa, attention_backward);
-  const int threads = backward_threads(sizes, context.threads);
-  return make_kernel([=, table = rotation_table(signature, sizes)](const Call& call) mutable {
+  return make_kernel([=, scratch = way.backward_scratch(sizes), table = rotation_table(signature, sizes)](const Call& call) mutable {
     sizes.rotation = table.empty() ? nullptr : table.data();
     const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
     AttentionOperands at;
     at.d_o = operand<void>(call, 0), at.q = in.q, at.k = in.k, at.v = in.v;
     at.o = operand<void>(call, o), at.lse = operand<float>(call, o + 1);
     at.dq = out.q, at.dk = out.k, at.dv = out.v;
-    float* scratch = static_cast<float*>(call.workspace);
-    parallel(threads, [&](int part, int parts) {
-      const Range items = partition(sizes.batch * sizes.kv_heads, part, parts);
-      loops(sizes, at, items.begin, items.end, scratch + part * backward_scratch(sizes));
+    parallel(parts, [&](int part, int of) {
+      const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
+      way.backward(sizes, at, items.begin, items.end, static_cast<float*>(call.workspace) + part * scratch);
     });
   });
+}
+
+// ---- the table's entries
+
+namespace {
+
+bool has_bf16(const Signature& signature) { return signature.operands.at(0).dtype == DType::bf16; }
+
+AttentionWay way_of(const Signature& signature, const Context& context) { return attention_way(context.isa, has_bf16(signature)); }
+
+}  // namespace
+
+std::int64_t attention_workspace(const Signature& signature, const Context& context) {
+  return attention_workspace(signature, context.threads, way_of(signature, context));
+}
+std::int64_t attention_grad_workspace(const Signature& signature, const Context& context) {
+  return attention_grad_workspace(signature, context.threads, way_of(signature, context));
+}
+Prepared prepare_attention(const Signature& signature, const Context& context) {
+  return prepare_attention(signature, context.threads, way_of(signature, context));
+}
+Prepared prepare_attention_grad(const Signature& signature, const Context& context) {
+  return prepare_attention_grad(signature, context.threads, way_of(signature, context));
 }
 
 }  // namespace trainer::kernels::cpu

@@ -27,6 +27,8 @@ struct AttentionSizes {
   [[gnu::always_inline]] constexpr std::int64_t padded_seq() const { return query_blocks() * kAttentionBlock; }
   /// Floats of a row in scratch: whole vectors of every instruction set.
   [[gnu::always_inline]] constexpr std::int64_t padded_dim() const { return (head_dim + 15) / 16 * 16; }
+  /// The same for tiles: whole steps of a sum over dims.
+  [[gnu::always_inline]] constexpr std::int64_t tile_dim() const { return (head_dim + 31) / 32 * 32; }
 };
 
 /// Addresses of one run; elements of q, k, v, o and their gradients are f32 or bf16 as AttentionSizes says.
@@ -38,31 +40,5 @@ struct AttentionOperands {
   void* o_out = nullptr;  ///< forward only
   float* lse_out = nullptr;
 };
-
-/// Floats of scratch that one thread needs.
-[[gnu::always_inline]] constexpr std::int64_t forward_scratch(const AttentionSizes& s) {
-  return 2 * s.padded_seq() * s.padded_dim()     // k, v
-         + 2 * kAttentionBlock * s.padded_dim()  // q transposed, o
-         + kAttentionBlock * kAttentionBlock     // p
-         + 3 * kAttentionBlock;                  // largest score, sum, correction
-}
-[[gnu::always_inline]] constexpr std::int64_t backward_scratch(const AttentionSizes& s) {
-  return 4 * s.padded_seq() * s.padded_dim()      // k, v, dk, dv
-         + 5 * kAttentionBlock * s.padded_dim()   // q, do, both transposed, dq
-         + 2 * kAttentionBlock * kAttentionBlock  // p, ds
-         + 2 * kAttentionBlock;                   // lse, delta
-}
-
-#define DECLARE_ATTENTION_LOOPS(isa)                                                                                              \
-  namespace isa {                                                                                                                 \
-  void attention_forward(const AttentionSizes&, const AttentionOperands&, std::int64_t begin, std::int64_t end, float* scratch);  \
-  void attention_backward(const AttentionSizes&, const AttentionOperands&, std::int64_t begin, std::int64_t end, float* scratch); \
-  }
-
-/// attention_forward: blocks of queries [begin, end) of the list ordered by (batch, kv head, query head, block).
-/// attention_backward: items [begin, end) of the list ordered by (batch, kv head).
-DECLARE_ATTENTION_LOOPS(portable)
-DECLARE_ATTENTION_LOOPS(avx2)
-DECLARE_ATTENTION_LOOPS(avx512)
 
 }  // namespace trainer::kernels::cpu

@@ -195,34 +195,11 @@ class Backward {
     pack_rows(static_cast<const T*>(at_.d_o) + o_at, o_stride, queries, dims_, width_, nullptr, scratch_.d_o);
     transpose(scratch_.q, width_, queries, dims_, scale_ * kLog2E, scratch_.q_t);
     transpose(scratch_.d_o, width_, queries, dims_, 1.0f, scratch_.do_t);
-    sum_products(static_cast<const T*>(at_.o) + o_at, o_stride, queries);
+    row_products(static_cast<const T*>(at_.d_o) + o_at, static_cast<const T*>(at_.o) + o_at, o_stride, queries, dims_, scratch_.delta);
     const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.seq + first;
     for_each_vector(
         0, queries, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(scratch_.lse + i, ld(lse + i) * kLog2E); });
     for (int i = 0; i < kBlock * width_; i += kLanes) store(scratch_.dq + i, F32{});
-  }
-
-  /// delta = the sum of do · o over each query's dims, by vectors of dims, then over their lanes by a transposition.
-  void sum_products(const T* o, std::int64_t stride, int queries) {
-    for (int first = 0; first < queries; first += kLanes) {
-      F32 sums[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        F32 sum{};
-        const float* d_o = scratch_.d_o + (first + i) * width_;
-        if (first + i < queries)
-          for_each_vector(
-              0, dims_, [&](std::int64_t d, auto ld, auto) __attribute__((always_inline)) {
-                sum = fma(load(d_o + d), ld(o + (first + i) * stride + d), sum);
-              });
-        sums[i] = sum;
-      }
-      transpose_lanes(sums);
-#pragma GCC unroll 4
-      for (int half = kLanes / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-      store(scratch_.delta + first, sums[0]);
-    }
   }
 
   const AttentionSizes& s_;

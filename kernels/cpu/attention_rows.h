@@ -29,11 +29,28 @@ VEC_INLINE void zero_row(float* row, int begin, int end) {
   for (int i = begin; i < end; ++i) row[i] = 0;
 }
 
-/// Row i of `to`, `width` floats apart, = row i of `from`, `stride` elements apart, turned by row i of `rotation` (dims/2
-/// cosines, then sines) where it is not null. Whole vectors are written, 0 beyond `dims`, and zero rows up to a multiple of 16.
+/// Row i of `to` = row i of `from` turned by row i of `rotation` (dims/2 cosines, then sines).
+template <typename T, typename U>
+VEC_INLINE void turn_rows(const T* from, std::int64_t stride, int count, int dims, const float* rotation, U* to, int width) {
+  const int half = dims / 2;
+  for_each_column(
+      half, [=](int d, auto ld, auto st, auto vecs) __attribute__((always_inline)) {
+        for (int i = 0; i < count; ++i)
+#pragma GCC unroll 4
+          for (int v = 0; v < vecs.value; ++v) {
+            const int j = d + v * kLanes;
+            const F32 x = ld(from + i * stride + j), y = ld(from + i * stride + half + j);
+            const F32 c = ld(rotation + i * dims + j), s = ld(rotation + i * dims + half + j);
+            st(to + i * width + j, x * c - y * s);
+            st(to + i * width + half + j, y * c + x * s);
+          }
+      });
+}
+
+/// Row i of `to`, `width` floats apart, = row i of `from`, `stride` elements apart, turned where `rotation` is not null. Whole
+/// vectors are written, 0 beyond `dims`, and zero rows up to a multiple of 16.
 template <typename T>
 VEC_INLINE void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to) {
-  const int half = dims / 2;
   if (rotation == nullptr) {
     for_each_column(
         dims, [=](int d, auto ld, auto, auto vecs) __attribute__((always_inline)) {
@@ -42,18 +59,7 @@ VEC_INLINE void pack_rows(const T* from, std::int64_t stride, int count, int dim
             for (int v = 0; v < vecs.value; ++v) store(to + i * width + d + v * kLanes, ld(from + i * stride + d + v * kLanes));
         });
   } else {
-    for_each_column(
-        half, [=](int d, auto ld, auto st, auto vecs) __attribute__((always_inline)) {
-          for (int i = 0; i < count; ++i)
-#pragma GCC unroll 4
-            for (int v = 0; v < vecs.value; ++v) {
-              const int j = d + v * kLanes;
-              const F32 x = ld(from + i * stride + j), y = ld(from + i * stride + half + j);
-              const F32 c = ld(rotation + i * dims + j), s = ld(rotation + i * dims + half + j);
-              st(to + i * width + j, x * c - y * s);
-              st(to + i * width + half + j, y * c + x * s);
-            }
-        });
+    turn_rows(from, stride, count, dims, rotation, to, width);
     if (dims % kLanes != 0)
       for (int i = 0; i < count; ++i) zero_row(to + i * width, dims, vecs_of(dims) * kLanes);
   }
@@ -90,6 +96,23 @@ VEC_INLINE void unpack_rows(const float* from, int width, int count, int dims, c
           }
         }
       });
+}
+
+/// to[i] = row i of x · row i of y; whole vectors of `to` are written, 0 beyond `count`.
+template <typename T>
+VEC_INLINE void row_products(const T* x, const T* y, std::int64_t stride, int count, int dims, float* to) {
+  for (int first = 0; first < count; first += kLanes) {
+    F32 sums[kLanes] = {};
+    for (int i = 0; i < kLanes && first + i < count; ++i) {
+      const std::int64_t row = (first + i) * stride;
+      for_each_vector(
+          0, dims, [&](std::int64_t d, auto ld, auto) __attribute__((always_inline)) {
+            sums[i] = fma(ld(x + row + d), ld(y + row + d), sums[i]);
+          });
+    }
+    store(to + first, reduce_rows(
+                          sums, [](F32 a, F32 b) __attribute__((always_inline)) { return a + b; }));
+  }
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

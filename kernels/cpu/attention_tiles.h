@@ -120,6 +120,18 @@ VEC_INLINE void transpose_stage(F32 (&rows)[kLanes]) {
 
 VEC_INLINE void transpose_lanes(F32 (&rows)[kLanes]) { transpose_stage<kLanes / 2>(rows); }
 
+/// Lane l of the result: op over the lanes of rows[l]. Each stage of a transposition is followed by op, on half the rows.
+template <int half = kLanes / 2, typename Reduce>
+VEC_INLINE F32 reduce_rows(F32 (&rows)[kLanes], Reduce op) {
+#pragma GCC unroll 8
+  for (int i = 0; i < half; ++i) {
+    const F32 a = rows[i], b = rows[i + half];
+    rows[i] = op(__builtin_shuffle(a, b, swap_mask<half, false>()), __builtin_shuffle(a, b, swap_mask<half, true>()));
+  }
+  if constexpr (half > 1) return reduce_rows<half / 2>(rows, op);
+  return rows[0];
+}
+
 /// to[d][row] = scale * from[row][d] for whole square tiles of kLanes that cover rows × dims; rows of `to` are kBlock apart.
 VEC_INLINE void transpose(const float* from, std::int64_t from_step, int rows, int dims, float scale, float* to) {
   for (int row = 0; row < rows; row += kLanes) {

@@ -100,6 +100,9 @@ VEC_INLINE void store(float* p, F32 x) { __builtin_memcpy(p, &x, sizeof x); }
 
 #if defined(__AVX512F__)
 VEC_INLINE F32 widen(__m256i halves) { return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16); }
+#if defined(__AVX512BF16__)
+VEC_INLINE __m256i narrow(F32 x) { return (__m256i)_mm512_cvtneps_pbh((__m512)x); }
+#else
 VEC_INLINE __m256i narrow(F32 x) {
   const __m512i bits = (__m512i)x;
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -108,6 +111,7 @@ VEC_INLINE __m256i narrow(F32 x) {
   const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
   return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));
 }
+#endif
 VEC_INLINE F32 load(const Bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 VEC_INLINE void store(Bf16* p, F32 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x)); }
 

@@ -15,6 +15,7 @@
 
 #include "engine/core/error.h"
 #include "kernels/bf16.h"
+#include "kernels/cpu/attention_way.h"
 #include "kernels/cpu/table.h"
 
 using namespace trainer;
@@ -209,6 +210,38 @@ void each_of_trio(const Case& c, Visit visit) {
 
 // ---- one run
 
+/// What a case runs on: a context, or tiles emulated in memory (bf16 only).
+struct Device {
+  cpu::Context context;
+  bool emulated_tiles = false;
+
+  std::string str() const {
+    return (emulated_tiles ? "tiles among " : "") + std::string(cpu::name_of(context.isa)) + ", threads " + std::to_string(context.threads);
+  }
+  cpu::AttentionWay way() const { return cpu::emulated_attention_way(context.isa); }
+
+  std::int64_t workspace_bytes(const Signature& s) const {
+    if (!emulated_tiles) return cpu::CpuTarget(context).workspace_bytes(s);
+    return s.op == Op::attention ? attention_workspace(s, context.threads, way()) : attention_grad_workspace(s, context.threads, way());
+  }
+  std::unique_ptr<Kernel> prepare(const Signature& s) const {
+    if (!emulated_tiles) return cpu::prepare(s, context);
+    return s.op == Op::attention ? prepare_attention(s, context.threads, way()) : prepare_attention_grad(s, context.threads, way());
+  }
+};
+
+std::vector<Device> devices(DType dtype) {
+  std::vector<Device> all;
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx})
+    if (isa <= cpu::detect_isa())
+      for (int threads : {1, 2, 3}) all.push_back({{isa, threads}});
+  if (dtype != DType::bf16) return all;
+  for (Isa isa : {Isa::portable, Isa::avx512_bf16})
+    if (isa <= cpu::detect_isa())
+      for (int threads : {1, 2}) all.push_back({{isa, threads}, true});
+  return all;
+}
+
 struct Run {
   std::vector<Guarded> operands;
   Guarded workspace{0};
@@ -226,17 +259,17 @@ Signature signature_of(const Case& c, Op op) {
   return s;
 }
 
-Run prepared_run(const Signature& s, const cpu::Context& context) {
+Run prepared_run(const Signature& s, const Device& device) {
   Run run;
   for (const TensorDesc& desc : s.operands) run.operands.emplace_back(desc.bytes());
-  run.workspace = Guarded(cpu::CpuTarget(context).workspace_bytes(s));
+  run.workspace = Guarded(device.workspace_bytes(s));
   return run;
 }
 
-void launch(const Signature& s, const cpu::Context& context, Run& run) {
+void launch(const Signature& s, const Device& device, Run& run) {
   std::vector<void*> addresses;
   for (Guarded& operand : run.operands) addresses.push_back(operand.data());
-  cpu::prepare(s, context)->run({addresses, run.workspace.data()});
+  device.prepare(s)->run({addresses, run.workspace.data()});
   CHECK(run.workspace.whole());
   CHECK(std::all_of(run.operands.begin(), run.operands.end(), [](const Guarded& operand) { return operand.whole(); }));
 }
@@ -257,11 +290,11 @@ Doubles get_all(DType dtype, Guarded& from) {
   return x;
 }
 
-Run run_forward(const Case& c, const Inputs& in, const cpu::Context& context) {
+Run run_forward(const Case& c, const Inputs& in, const Device& device) {
   const Signature s = signature_of(c, Op::attention);
-  Run run = prepared_run(s, context);
+  Run run = prepared_run(s, device);
   put_trio(c, in, run, 0);
-  launch(s, context, run);
+  launch(s, device, run);
   return run;
 }
 
@@ -270,15 +303,15 @@ Outputs outputs_of(const Case& c, Run& run) {
   return {get_all(c.dtype, run.operands[o]), get_all(DType::f32, run.operands[o + 1])};
 }
 
-Run run_backward(const Case& c, const Inputs& in, const Outputs& out, const cpu::Context& context) {
+Run run_backward(const Case& c, const Inputs& in, const Outputs& out, const Device& device) {
   const Signature s = signature_of(c, Op::attention_grad);
-  Run run = prepared_run(s, context);
+  Run run = prepared_run(s, device);
   const std::size_t o = c.packed ? 2 : 4;
   put_all(c.dtype, in.d_o, run.operands[0]);
   put_trio(c, in, run, 1);
   put_all(c.dtype, out.o, run.operands[o]);
   put_all(DType::f32, out.lse, run.operands[o + 1]);
-  launch(s, context, run);
+  launch(s, device, run);
   return run;
 }
 
@@ -296,28 +329,20 @@ Gradients gradients_of(const Case& c, Run& run) {
 
 // ---- comparison
 
-/// Largest distance between x and y, in units of the bound: u · |y| for the output's rounding, and eps · n · (largest |y|) for
-/// the f32 sums before it. n = 8 + √(seq · dim): errors of a sum grow as the root of its length, and each score's error,
-/// some eps · √dim · |score| with |score| ≤ 8, scales a probability. The largest is 1 at least, the inputs' own size, since
-/// do·v - delta may cancel to nothing.
-double worst(const Case& c, const Doubles& x, const Doubles& y, DType dtype) {
-  const double eps = 0x1p-23, u = dtype == DType::bf16 ? 0x1p-8 : eps;
-  const double n = 8 + std::sqrt(static_cast<double>(c.seq * c.dim));
+/// Largest distance between x and y, in units of the bound: `rounding` · |y| for the output's own rounding, and n · (largest
+/// |y|) for what comes before it. Of f32 sums n is eps · (8 + √(seq · dim)): errors of a sum grow as the root of its
+/// length, and each score's error, some eps · √dim · |score| with |score| ≤ 8, scales a probability. Tiles also round each
+/// term's p or ds to bf16, and q and k after RoPE, which scales a probability by some 2^-9 · |score|: n grows by `terms`. The largest is 1
+/// at least, the inputs' own size, since do·v - delta may cancel to nothing.
+double worst(const Case& c, const Doubles& x, const Doubles& y, double rounding, double terms) {
+  const double n = terms + 0x1p-23 * (8 + std::sqrt(static_cast<double>(c.seq * c.dim)));
   double largest = 1, ratio = 0;
   for (double value : y) largest = std::max(largest, std::abs(value));
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const double distance = std::abs(x[i] - y[i]), bound = u * std::abs(y[i]) + eps * n * largest + 1e-30;
+    const double distance = std::abs(x[i] - y[i]), bound = rounding * std::abs(y[i]) + n * largest;
     ratio = std::isfinite(distance) ? std::max(ratio, distance / bound) : INFINITY;
   }
   return ratio;
-}
-
-std::vector<cpu::Context> contexts() {
-  std::vector<cpu::Context> all;
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx})
-    if (isa <= cpu::detect_isa())
-      for (int threads : {1, 2, 3}) all.push_back({isa, threads});
-  return all;
 }
 
 Outputs rounded(const Case& c, Outputs out) {
@@ -330,19 +355,19 @@ void check_case(const Case& c) {
   const Inputs in = inputs_of(c);
   const Outputs truth = reference(c, in), given = rounded(c, truth);
   const Gradients gradient = reference_grad(c, in, given);
-  for (const cpu::Context& context : contexts()) {
+  for (const Device& device : devices(c.dtype)) {
     CAPTURE(c.str());
-    CAPTURE(cpu::name_of(context.isa));
-    CAPTURE(context.threads);
-    Run forward = run_forward(c, in, context);
+    CAPTURE(device.str());
+    Run forward = run_forward(c, in, device);
     const Outputs out = outputs_of(c, forward);
-    CHECK(worst(c, out.o, truth.o, c.dtype) <= 1);
-    CHECK(worst(c, out.lse, truth.lse, DType::f32) <= 1);
-    Run backward = run_backward(c, in, given, context);
+    const double rounding = c.dtype == DType::bf16 ? 0x1p-8 : 0x1p-23, terms = !device.emulated_tiles ? 0 : c.theta > 0 ? 0x1p-6 : 0x1p-7;
+    CHECK(worst(c, out.o, truth.o, rounding, terms) <= 1);
+    CHECK(worst(c, out.lse, truth.lse, 0x1p-23, !device.emulated_tiles ? 0 : c.theta > 0 ? 0x1p-8 : 0x1p-18) <= 1);
+    Run backward = run_backward(c, in, given, device);
     const Gradients g = gradients_of(c, backward);
-    CHECK(worst(c, g.dq, gradient.dq, c.dtype) <= 1);
-    CHECK(worst(c, g.dk, gradient.dk, c.dtype) <= 1);
-    CHECK(worst(c, g.dv, gradient.dv, c.dtype) <= 1);
+    CHECK(worst(c, g.dq, gradient.dq, rounding, terms) <= 1);
+    CHECK(worst(c, g.dk, gradient.dk, rounding, terms) <= 1);
+    CHECK(worst(c, g.dv, gradient.dv, rounding, terms) <= 1);
   }
 }
 
@@ -404,10 +429,11 @@ TEST_CASE("a run repeats its bits, with any number of threads") {
     const Case c{3, 150, 6, 3, 40, true, true, 10000.0, dtype};
     const Inputs in = inputs_of(c);
     const Outputs given = rounded(c, reference(c, in));
-    for (const cpu::Context& context : contexts()) {
-      Run one = run_forward(c, in, {context.isa, 1}), again = run_forward(c, in, context);
+    for (const Device& device : devices(c.dtype)) {
+      const Device single{{device.context.isa, 1}, device.emulated_tiles};
+      Run one = run_forward(c, in, single), again = run_forward(c, in, device);
       for (std::size_t i = 0; i < one.operands.size(); ++i) CHECK(one.operands[i] == again.operands[i]);
-      Run grad = run_backward(c, in, given, {context.isa, 1}), grad_again = run_backward(c, in, given, context);
+      Run grad = run_backward(c, in, given, single), grad_again = run_backward(c, in, given, device);
       for (std::size_t i = 0; i < grad.operands.size(); ++i) CHECK(grad.operands[i] == grad_again.operands[i]);
     }
   }
@@ -416,14 +442,14 @@ TEST_CASE("a run repeats its bits, with any number of threads") {
 TEST_CASE("causal: a later token does not touch the bits of an earlier one") {
   const Case c{1, 140, 2, 2, 16, true, false, 0, DType::f32};
   Inputs in = inputs_of(c);
-  for (const cpu::Context& context : contexts()) {
-    Run run = run_forward(c, in, context);
+  for (const Device& device : devices(c.dtype)) {
+    Run run = run_forward(c, in, device);
     const Outputs before = outputs_of(c, run);
     for (std::int64_t changed : {3, 70, 139}) {
       Inputs other = in;
       for (std::size_t d = 0; d < 32; ++d)
         other.k[static_cast<std::size_t>(changed) * 32 + d] += 5, other.v[static_cast<std::size_t>(changed) * 32 + d] *= 1e6;
-      Run rerun = run_forward(c, other, context);
+      Run rerun = run_forward(c, other, device);
       const Outputs after = outputs_of(c, rerun);
       CHECK(std::equal(before.o.begin(), before.o.begin() + changed * 32, after.o.begin()));
       CHECK_FALSE(std::equal(before.o.begin() + changed * 32, before.o.begin() + (changed + 1) * 32, after.o.begin() + changed * 32));
@@ -435,12 +461,12 @@ TEST_CASE("scores in the thousands neither overflow nor vanish") {
   const Case c{1, 100, 2, 1, 32, true, true, 0, DType::f32};
   const Inputs in = inputs_of(c, 5, 30);  // scores up to some 30² · √32 = 5000
   const Outputs truth = reference(c, in);
-  for (const cpu::Context& context : contexts()) {
-    Run run = run_forward(c, in, context);
+  for (const Device& device : devices(c.dtype)) {
+    Run run = run_forward(c, in, device);
     const Outputs out = outputs_of(c, run);
     for (std::size_t i = 0; i < out.lse.size(); ++i) CHECK(std::abs(out.lse[i] - truth.lse[i]) <= 16 * 0x1p-23 * 5000);
     for (std::size_t i = 0; i < out.o.size(); ++i) CHECK(std::abs(out.o[i] - truth.o[i]) <= 4 * 16 * 0x1p-23 * 5000);  // |v| ≤ 4 or so
-    Run backward = run_backward(c, in, rounded(c, truth), context);
+    Run backward = run_backward(c, in, rounded(c, truth), device);
     const Gradients g = gradients_of(c, backward);
     for (const Doubles* part : {&g.dq, &g.dk, &g.dv})
       CHECK(std::all_of(part->begin(), part->end(), [](double x) { return std::isfinite(x); }));
@@ -451,8 +477,8 @@ TEST_CASE("a score that is not a number reaches the output") {
   const Case c{1, 70, 1, 1, 16, true, false, 0, DType::f32};
   Inputs in = inputs_of(c);
   in.k[3] = NAN;
-  for (const cpu::Context& context : contexts()) {
-    Run run = run_forward(c, in, context);
+  for (const Device& device : devices(c.dtype)) {
+    Run run = run_forward(c, in, device);
     const Outputs out = outputs_of(c, run);
     CHECK(std::all_of(out.o.begin(), out.o.end(), [](double x) { return std::isnan(x); }));
   }
