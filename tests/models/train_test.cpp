@@ -1,0 +1,138 @@
+// Whole models through the engine (plan, executor, kernels, loop) against 20 steps of PyTorch in f64: losses and gradient norms of
+// every step, the validation loss and the weights at the end.
+//
+// f32: 2e-4 of each loss and norm, 1e-3 of the largest weight of a tensor. With bf16 compute 2% of each loss and norm.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/train/train.h"
+#include "kernels/cpu/table.h"
+#include "tests/goldens/golden.h"
+#include "tests/temporary.h"
+
+using namespace trainer;
+using reference::Tensor;
+
+namespace {
+
+struct History {
+  std::vector<double> loss, grad_norm, lr;
+  double val_loss = NAN;
+};
+
+class Recorder final : public Monitor {
+ public:
+  explicit Recorder(History& history) : history_(history) {}
+  void step(const StepRecord& record) override {
+    history_.loss.push_back(record.loss);
+    history_.grad_norm.push_back(record.grad_norm);
+    history_.lr.push_back(record.lr);
+  }
+  void evaluation(const EvaluationRecord& record) override { history_.val_loss = record.val_loss; }
+
+ private:
+  History& history_;
+};
+
+struct Run {
+  History history;
+  std::map<std::string, Tensor> weights;  ///< after the last step
+};
+
+Run train_case(const std::string& name, std::vector<std::string> overrides) {
+  const tests::TemporaryFolder folder;
+  overrides.push_back("checkpoint.dir=" + folder.path("run"));
+  overrides.push_back("checkpoint.format=full");
+  const LoadedJob loaded = load_job(goldens::folder() + "/models/" + name + "/job.yaml", overrides, {.configs_dir = goldens::folder() + "/../../configs"});
+  const int ranks = world_size_of(loaded.job);
+  const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads_per_rank(ranks)});
+  const Hardware hardware{.target = &target, .memory_bytes = std::int64_t{8} << 30, .threads = threads_per_rank(ranks)};
+  const CompiledJob compiled = compile(loaded, hardware, Purpose::train);
+  Run run;
+  Monitors monitors;
+  monitors.push_back(std::make_unique<Recorder>(run.history));
+  const RunReport report = train(loaded, compiled, monitors, {});
+  CHECK(report.steps == 20);
+  CHECK(report.planned_peak_bytes == report.allocated_bytes);
+  const auto saved = checkpoint::open_checkpoint(report.checkpoint);
+  for (const checkpoint::TensorInfo& info : saved.tensors.tensors()) {
+    if (info.dtype != DType::f32) continue;
+    std::vector<float> values(static_cast<std::size_t>(info.shape.elements()));
+    saved.tensors.read(info.name, 0, info.shape.elements(), values.data());
+    Tensor tensor(info.shape);
+    tensor.data.assign(values.begin(), values.end());
+    run.weights[info.name] = std::move(tensor);
+  }
+  return run;
+}
+
+std::map<std::string, Tensor> expected(const std::string& name) {
+  return goldens::load_tensors(goldens::folder() + "/models/" + name + "/expected.safetensors");
+}
+
+double relative(double got, double want) { return std::fabs(got - want) / std::fabs(want); }
+
+void check_history(const History& got, const std::map<std::string, Tensor>& want, double tolerance) {
+  REQUIRE(got.loss.size() == 20);
+  for (std::size_t step = 0; step < 20; ++step) {
+    CAPTURE(step);
+    CHECK(relative(got.lr[step], want.at("lr").data[step]) < 1e-6);
+    CHECK(relative(got.loss[step], want.at("loss").data[step]) < tolerance);
+    CHECK(relative(got.grad_norm[step], want.at("grad_norm").data[step]) < tolerance);
+  }
+  CHECK(relative(got.val_loss, want.at("val_loss").data[0]) < tolerance);
+}
+
+void check_weights(const Run& run, const std::map<std::string, Tensor>& want) {
+  std::size_t checked = 0;
+  for (const auto& [key, tensor] : want) {
+    if (!key.starts_with("final/")) continue;
+    const std::string name = key.substr(6);
+    CAPTURE(name);
+    REQUIRE(run.weights.contains(name));
+    const Tensor& got = run.weights.at(name);
+    REQUIRE(got.shape == tensor.shape);
+    double largest = 0, off = 0;
+    for (std::int64_t i = 0; i < tensor.size(); ++i) {
+      largest = std::fmax(largest, std::fabs(tensor[i]));
+      off = std::isnan(got[i]) ? INFINITY : std::fmax(off, std::fabs(got[i] - tensor[i]));
+    }
+    CHECK(off < 1e-3 * largest);
+    ++checked;
+  }
+  CHECK(checked > 5);
+}
+
+void check_case(const std::string& name) {
+  const std::map<std::string, Tensor> want = expected(name);
+  {
+    const Run run = train_case(name, {});
+    check_history(run.history, want, 2e-4);
+    check_weights(run, want);
+  }
+  check_history(train_case(name, {"precision.compute=bf16"}).history, want, 2e-2);
+}
+
+}  // namespace
+
+TEST_CASE("a GPT-2 trains as in PyTorch") { check_case("gpt2"); }
+
+TEST_CASE("a Llama with grouped queries trains as in PyTorch") { check_case("llama"); }
+
+TEST_CASE("an MLP with label smoothing, an ignored class and unequal micro-batches trains as in PyTorch") { check_case("mlp"); }
+
+TEST_CASE("a convolutional network under lion trains as in PyTorch") { check_case("convnet"); }
+
+TEST_CASE("recomputation changes no loss of a GPT-2") {
+  const std::map<std::string, Tensor> want = expected("gpt2");
+  for (const char* mode : {"full", "selective", "every_n"}) {
+    CAPTURE(mode);
+    std::vector<std::string> overrides{std::string("activation_checkpointing.mode=") + mode};
+    if (std::string(mode) == "every_n") overrides.push_back("activation_checkpointing.every=2");
+    check_history(train_case("gpt2", overrides).history, want, 2e-4);
+  }
+}
