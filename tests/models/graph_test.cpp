@@ -48,9 +48,11 @@ std::map<std::string, Tensor> windows(const std::string& path, std::int64_t batc
   return fields;
 }
 
-Model load(const std::string& name) {
+/// `batch`: samples; 0 takes the global batch, whose loss and norm are known.
+Model load(const std::string& name, std::int64_t batch = 0) {
   Model model{load_job(case_folder(name) + "/job.yaml", {}, {.configs_dir = goldens::folder() + "/../../configs"}), {}, {}, {}};
-  model.fields = windows(case_folder(name) + "/train.bin", model.loaded.job.train.batch.global, model.loaded.job.data.seq_len);
+  if (batch == 0) batch = model.loaded.job.train.batch.global;
+  model.fields = windows(case_folder(name) + "/train.bin", batch, model.loaded.job.data.seq_len);
   model.initial = goldens::load_tensors(case_folder(name) + "/init.safetensors");
   model.expected = goldens::load_tensors(case_folder(name) + "/expected.safetensors");
   return model;
@@ -58,7 +60,7 @@ Model load(const std::string& name) {
 
 Graph build(const Model& model) {
   BuildOptions options;
-  options.batch = model.loaded.job.train.batch.global;
+  options.batch = model.fields.at("tokens").shape[0];
   for (const auto& [field, tensor] : model.fields) options.field_shapes[field] = Shape{tensor.shape[1]};
   Graph graph = read_graph(graph_tree(model.loaded), model.loaded.job.model.with, options);
   differentiate(graph, DType::f32);
@@ -104,7 +106,7 @@ TEST_CASE("gradients of every parameter are slopes of the loss") {
   const double h = 0x1p-14;  // error h² f‴ / 6 ≈ 1e-9, roundoff 2^-53 / h ≈ 1e-12
   for (const char* name : {"gpt2", "llama"}) {
     CAPTURE(name);
-    const Model model = load(name);
+    const Model model = load(name, 1);
     const Graph graph = build(model);
     const Interpreter values = interpret(graph, model, model.initial);
     for (const Parameter& parameter : graph.parameters) {
@@ -124,7 +126,7 @@ TEST_CASE("recomputation repeats the very values") {
   using Mode = RecomputePolicy::Mode;
   for (const char* name : {"gpt2", "llama"}) {
     CAPTURE(name);
-    const Model model = load(name);
+    const Model model = load(name, 1);
     const Graph plain = build(model);
     const double norm = gradient_norm(plain, interpret(plain, model, model.initial));
     for (const RecomputePolicy policy : {RecomputePolicy{Mode::full, 1}, RecomputePolicy{Mode::selective, 1}, RecomputePolicy{Mode::every_n, 2}}) {

@@ -136,3 +136,14 @@ TEST_CASE("recomputation changes no loss of a GPT-2") {
     check_history(train_case("gpt2", overrides).history, want, 2e-4);
   }
 }
+
+TEST_CASE("ranks as threads train as one") {
+  for (const auto& [name, ranks] : {std::pair("gpt2", 2), std::pair("llama", 4), std::pair("mlp", 2), std::pair("convnet", 4)}) {
+    CAPTURE(name);
+    const std::map<std::string, Tensor> want = expected(name);
+    std::vector<std::string> overrides{"strategy=ddp", "cluster.devices_per_node=" + std::to_string(ranks), "train.batch.micro=1"};
+    const Run run = train_case(name, overrides);
+    check_history(run.history, want, 2e-4);
+    check_weights(run, want);
+  }
+}
