@@ -5,6 +5,7 @@
 #include "engine/core/check.h"
 #include "engine/job/expression.h"
 #include "engine/job/names.h"
+#include "engine/job/rules.h"
 
 namespace trainer {
 namespace {
@@ -216,19 +217,13 @@ PrecisionJob bind_precision(const Values& v) {
   return precision;
 }
 
-/// A profile's numbers, where the file gives none of its own. Fast networks hide small buckets behind the backward pass; slow ones
-/// pay for bytes first and for each message next.
-void fill_in_profile(Values& v, Profile profile) {
-  const auto fill = [&](std::string_view path, std::string_view value) {
-    if (!v.has(path) || v.given(path)) return;
-    CheckedValue& slot = v.checked().values.find(path)->second;
-    slot.node.text = value;
+void fill_in_profile(Values& v) {
+  for (const ProfileValue& value : profile_values(v.text("strategy.profile"))) {
+    if (!v.has(value.path) || v.given(value.path)) continue;
+    CheckedValue& slot = v.checked().values.find(value.path)->second;
+    slot.node.text = value.value;
     slot.from = Setting::From::profile;
-  };
-  if (profile == Profile::none) return;
-  const bool low = profile == Profile::low_bandwidth;
-  fill("strategy.data.bucket_mb", low ? "100" : "25");
-  if (!v.is_section("strategy.data.compression")) fill("strategy.data.compression", low ? "int8" : "none");
+  }
 }
 
 DataStrategyJob bind_data_strategy(const Values& v) {
@@ -289,7 +284,7 @@ StrategyJob bind_strategy(Values& v) {
   StrategyJob strategy;
   strategy.automatic = false;
   strategy.profile = v.word<Profile>("strategy.profile");
-  fill_in_profile(v, strategy.profile);
+  fill_in_profile(v);
   strategy.data = bind_data_strategy(v);
   if (v.is_section("strategy.tensor")) {
     strategy.tensor = {v.integer("strategy.tensor.degree"), v.flag("strategy.tensor.sequence_parallel")};

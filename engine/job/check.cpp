@@ -288,7 +288,7 @@ class Checker {
     bool right = true;
     for (std::size_t i = 0; i < node.items.size(); ++i) {
       const yaml::Node& item = node.items[i];
-      if (item.is_scalar() && accepts(form.items.front(), item)) continue;
+      if (item.is_scalar() && std::ranges::any_of(form.items, [&](const Form& one) { return accepts(one, item); })) continue;
       wrong(form.items, item, fmt::format("{}[{}]", path, i));
       right = false;
     }

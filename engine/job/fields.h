@@ -29,8 +29,8 @@ struct Form {
     flag,        ///< true or false
     text,        ///< any string that is not empty
     expression,  ///< a string that is one ${…} (graph files)
-    list,        ///< of `items[0]`, between min_items and max_items
-    map,         ///< from names to `items[0]`
+    list,        ///< of one of `items`, between min_items and max_items
+    map,         ///< from names to one of `items`
     section,     ///< a mapping with the keys of `fields`
     tree,        ///< any mapping; another reader checks it
     reference,   ///< what the definition `name` of the schema says (graph files)

@@ -13,6 +13,12 @@ namespace trainer {
 /// the schedule may exceed `train.steps` where that comes from the command line: a run cut short is no mistake of the file.
 std::vector<Diagnostic> check_rules(const Checked& checked, const yaml::Node& tree);
 
+/// What a profile of the network fills in where the file gives no value of its own.
+struct ProfileValue {
+  std::string_view path, value;
+};
+std::vector<ProfileValue> profile_values(std::string_view profile);
+
 /// A mistake at `path` in `tree`: at the value, or at the key of the nearest section around it.
 Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message);
 

@@ -51,8 +51,8 @@ Json form_schema(const Form& form) {
     }
     case Form::Kind::map:
       return {{"type", "object"},
-              {"propertyNames", {{"pattern", "^[A-Za-z_][A-Za-z0-9_]*$"}}},
-              {"additionalProperties", forms_schema(form.items)}};
+              {"patternProperties", {{"^[A-Za-z_][A-Za-z0-9_]*$", forms_schema(form.items)}}},
+              {"additionalProperties", false}};
     case Form::Kind::section:
       return section_schema(form.fields);
     case Form::Kind::tree:
@@ -253,10 +253,12 @@ Fields file_fields() {
                                     given("shape", "Sizes of the dims; the first is batch, and seq is a sample's length.", {shape}, true)});
   const Form outputs = form::section({given("loss", "The node that is minimised.", {form::text()}),
                                       given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
-  Form inputs = form::map(input);
+  const Form inputs = form::map(input);
+  Form params = form::map(form::number(-kInfinity));
+  params.items.push_back(form::expression());
   return {
       given("name", "What the model is called.", {form::text()}),
-      given("params", "Numbers that expressions use and a job's model.with replaces.", {form::reference("params")}),
+      given("params", "Numbers that expressions use and a job's model.with replaces.", {params}),
       given("inputs", "Fields of the data.", {inputs}, true),
       given("nodes", "The model, in an order in which each node reads what stands before it.", {form::list(form::reference("node"), 0)},
             true),
@@ -273,10 +275,8 @@ std::string graph_schema(std::span<const GraphOp> ops) {
   const Json is_group{{"anyOf", {{{"required", {"repeat"}}}, {{"required", {"nodes"}}}}}};
   body["definitions"] = {
       {"size", {{"anyOf", {{{"type", "integer"}}, {{"type", "string"}, {"minLength", 1}}}}}},
-      {"params", forms_schema({form::map(form::number(-kInfinity))})},
       {"node", {{"if", is_group}, {"then", section_schema(group_fields())}, {"else", section_schema(node_fields(ops))}}},
   };
-  body["definitions"]["params"]["additionalProperties"] = forms_schema({form::number(-kInfinity), form::expression()});
   return printed("trainer graph", "A model as a graph file, named by model.graph of a job", body);
 }
 

@@ -204,7 +204,8 @@ class Builder {
   Node build(std::size_t& at, int depth) {
     const Event& event = events_[at++];
     if (++num_nodes_ > kMaxNodes) fail(event, "more than " + std::to_string(kMaxNodes) + " values once aliases are expanded");
-    if (depth > kMaxDepth) fail(event, "nested more than " + std::to_string(kMaxDepth) + " deep once aliases are expanded");
+    const bool collection = event.type == Event::Type::sequence || event.type == Event::Type::mapping;
+    if (collection && depth > kMaxDepth) fail(event, "nested more than " + std::to_string(kMaxDepth) + " deep once aliases are expanded");
     if (event.type == Event::Type::alias) {
       std::size_t target = event.target;
       return build(target, depth);
@@ -268,7 +269,7 @@ std::vector<Event> read_events(const Places& places) {
     const YAML::Mark start{};
     if (parser.HandleNextDocument(more)) {
       const Event* second = more.events.empty() ? nullptr : &more.events.front();
-      places.fail(second ? second->line : start.line, second ? second->column : start.column, "a second document; a file holds one");
+      places.fail(second ? second->line : start.line, second ? second->column : start.column, "more after the end of the first document; a file holds one");
     }
   } catch (const YAML::Exception& error) {
     places.fail(error.mark.line, error.mark.column, "not YAML: " + error.msg);

@@ -1,0 +1,133 @@
+// Expressions of graph files.
+#include "engine/job/expression.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/job/nearest.h"
+
+namespace trainer {
+namespace {
+
+const Variables kVariables{{"layers", 12}, {"heads", 4}, {"dim", 64}, {"index", 3}, {"x_1", 0.5}};
+
+double value(std::string_view text) { return evaluate(text, kVariables); }
+
+/// "offset message"; empty if the expression has a value.
+std::string mistake(std::string_view text) {
+  try {
+    value(text);
+  } catch (const ExpressionError& error) {
+    return std::to_string(error.offset) + " " + error.what() + (error.suggestion.empty() ? "" : " ~" + error.suggestion);
+  }
+  return "";
+}
+
+TEST_CASE("operators bind as in arithmetic") {
+  CHECK(value("1 + 2 * 3") == 7);
+  CHECK(value("(1 + 2) * 3") == 9);
+  CHECK(value("10 - 4 - 3") == 3);
+  CHECK(value("24 / 4 / 3") == 2);
+  CHECK(value("-2 ** 2") == -4);
+  CHECK(value("2 ** 3 ** 2") == 512);
+  CHECK(value("2 ** -1") == 0.5);
+  CHECK(value("--3") == 3);
+  CHECK(value("7 // 2") == 3);
+  CHECK(value("-7 // 2") == -4);
+  CHECK(value("7 % 3") == 1);
+  CHECK(value("-7 % 3") == 2);
+  CHECK(value("2 * 3 % 4") == 2);
+  CHECK(value("1_000 + 1e2 + .5") == 1100.5);
+}
+
+TEST_CASE("comparisons are 1 or 0") {
+  CHECK(value("layers > 2") == 1);
+  CHECK(value("layers >= 12") == 1);
+  CHECK(value("layers < 2 + 3") == 0);
+  CHECK(value("heads <= 3") == 0);
+  CHECK(value("heads == 4") == 1);
+  CHECK(value("heads != 4") == 0);
+}
+
+TEST_CASE("names are params, and functions are called") {
+  CHECK(value("layers * 3") == 36);
+  CHECK(value("0.02 / sqrt(2 * layers)") == 0.02 / std::sqrt(24.0));
+  CHECK(value("x_1") == 0.5);
+  CHECK(value("max(3, min(layers, 5))") == 5);
+  CHECK(value("ceil(8 / 3 * dim)") == 171);
+  CHECK(value("floor(2.7) + round(2.5) + abs(-1)") == 6);
+  CHECK(value("pow(2, 10) + log2(8) + exp(0) + log(1)") == 1028);
+}
+
+TEST_CASE("a division that comes out even is an integer") {
+  CHECK(whole(value("dim / heads * 2")) == 32);
+  CHECK_FALSE(whole(value("dim / 3")).has_value());
+  CHECK_FALSE(whole(1e17).has_value());
+  CHECK_FALSE(whole(NAN).has_value());
+  CHECK(whole(-0.0) == 0);
+}
+
+TEST_CASE("a mistake in an expression is told at its character, with the nearest name") {
+  CHECK(mistake("layer * 3") == "0 unknown name \"layer\" ~layers");
+  CHECK(mistake("2 * sqr(3)") == "4 unknown function \"sqr\" ~sqrt");
+  CHECK(mistake("1 +") == "3 an expression that ends too early");
+  CHECK(mistake("") == "0 an expression that ends too early");
+  CHECK(mistake("(1 + 2") == "0 \"(\" without \")\"");
+  CHECK(mistake("1 2") == "2 unexpected \"2\" in an expression");
+  CHECK(mistake("1 $ 2") == "2 unexpected \"$\" in an expression");
+  CHECK(mistake("4 / (heads - 4)") == "2 division by zero");
+  CHECK(mistake("4 % 0") == "2 division by zero");
+  CHECK(mistake("sqrt(-1)") == "0 the expression has no finite value");
+  CHECK(mistake("1.2.3") == "0 \"1.2.3\" is not a number");
+  CHECK(mistake("max(1)") == "5 max() takes two arguments");
+  CHECK(mistake("sqrt(1, 2)") == "6 sqrt() takes one argument");
+  CHECK(mistake("sqrt") == "0 unknown name \"sqrt\"");
+}
+
+TEST_CASE("a hostile expression ends in an error, not in the stack's end") {
+  CHECK(mistake(std::string(100000, '(')).find("nested too deep") != std::string::npos);
+  CHECK(mistake(std::string(100000, '-')).find("nested too deep") != std::string::npos);
+  std::string powers = "2";
+  for (int i = 0; i < 50000; ++i) powers += "**1";
+  CHECK(mistake(powers).find("nested too deep") != std::string::npos);
+}
+
+TEST_CASE("a template is one expression and nothing around it") {
+  CHECK(evaluate_template("${3 * dim}", kVariables) == 192);
+  CHECK_FALSE(evaluate_template("linear", kVariables).has_value());
+  CHECK_THROWS_AS(evaluate_template("x${1}", kVariables), ExpressionError);
+  CHECK_THROWS_AS(evaluate_template("${1} ", kVariables), ExpressionError);
+  CHECK_THROWS_AS(evaluate_template("${1", kVariables), ExpressionError);
+  try {
+    evaluate_template("${3 * dmi}", kVariables);
+    FAIL("an unknown name passed");
+  } catch (const ExpressionError& error) {
+    CHECK(error.offset == 6);
+    CHECK(error.suggestion == "dim");
+  }
+}
+
+TEST_CASE("names take expressions in braces") {
+  CHECK(substitute("h.{index}", kVariables) == "h.3");
+  CHECK(substitute("h.${2 * index}.x", kVariables) == "h.6.x");
+  CHECK(substitute("plain", kVariables) == "plain");
+  CHECK(substitute("{x_1}", kVariables) == "0.5");
+  CHECK_THROWS_AS(substitute("h.{index", kVariables), ExpressionError);
+}
+
+TEST_CASE("the nearest name is at most a third away") {
+  const std::vector<std::string_view> names{"optimizer", "batch", "steps", "lr_schedule"};
+  CHECK(nearest("optimiser", names) == "optimizer");
+  CHECK(nearest("bacth", names) == "batch");
+  CHECK(nearest("Steps", names) == "steps");
+  CHECK(nearest("step", names) == "steps");
+  CHECK(nearest("zzz", names).empty());
+  CHECK(nearest(std::string(100000, 'x'), names).empty());
+}
+
+}  // namespace
+}  // namespace trainer
