@@ -11,9 +11,12 @@ namespace {
 
 constexpr std::string_view kNodeKeys[] = {"name", "op", "input", "init"};
 
+constexpr double kMostSize = 2147483647;  // so that products of two sizes are exact
+
 std::string range_of(const AttributeDef& def) {
   const std::string kind = def.type == AttributeDef::Type::integer ? "an integer" : "a number";
   if (std::isfinite(def.below)) return fmt::format("{}, at least {} and below {}", kind, def.least, def.below);
+  if (def.type == AttributeDef::Type::integer) return fmt::format("{}, {} to {}", kind, std::max(def.least, -kMostSize), kMostSize);
   return std::isfinite(def.least) ? fmt::format("{}, at least {}", kind, def.least) : kind;
 }
 
@@ -208,7 +211,8 @@ std::optional<Attribute> FileValues::ranged(const AttributeDef& def, const yaml:
   const std::optional<double> value =
       whole_number ? (integral ? std::optional(static_cast<double>(*integral)) : std::nullopt) : number(node, path);
   if (!value) return {};
-  if (*value >= def.least && *value < def.below) return whole_number ? Attribute(*integral) : Attribute(*value);
+  if (*value >= def.least && *value < def.below && (!whole_number || std::abs(*value) <= kMostSize))
+    return whole_number ? Attribute(*integral) : Attribute(*value);
   Diagnostic& diagnostic = mistakes_.add(node, path, "out of range");
   diagnostic.value = node.as_number() ? node.brief() : fmt::format("{} = {}", node.brief(), *value);
   diagnostic.allowed = range_of(def);

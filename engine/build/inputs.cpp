@@ -10,6 +10,7 @@ namespace {
 constexpr std::string_view kSymbols[] = {"batch", "seq", "index"};
 constexpr std::string_view kInputKeys[] = {"dtype", "shape"};
 constexpr std::string_view kDTypes[] = {"f32", "i32"};
+constexpr double kMostElements = 0x1p48;
 constexpr const char* kShapeForm = "a list as [batch, seq]";
 
 bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
@@ -46,11 +47,17 @@ std::optional<Shape> read_shape(Reading& reading, const yaml::Node& key, const y
     return {};
   }
   std::vector<std::int64_t> sizes;
+  double elements = 1;
   for (const yaml::Node& item : written->items) {
     const std::optional<std::int64_t> size = reading.values.dim(item, path);
     if (!size) return {};
-    if (*size < 1) reading.values.wrong(item, path, "a size of at least 1");
-    sizes.push_back(*size);
+    elements *= static_cast<double>(*size);
+    if (*size >= 1 && elements <= kMostElements) {
+      sizes.push_back(*size);
+      continue;
+    }
+    reading.values.wrong(item, path, "a size of at least 1, and at most 2^48 elements in all");
+    return {};
   }
   const Shape sample{std::span<const std::int64_t>(sizes).subspan(1)};
   if (given != nullptr && *given != sample) {

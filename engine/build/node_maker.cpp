@@ -9,6 +9,13 @@ Parallel parallel_named(const std::string& name) {
   return name == "column" ? Parallel::column : name == "row" ? Parallel::row : Parallel::none;
 }
 
+/// No machine has so many, and sums of sizes stay far from 2^63.
+void check_size(const Shape& shape) {
+  double elements = 1;
+  for (std::int64_t size : shape.sizes()) elements *= static_cast<double>(size);
+  if (elements > 0x1p48) throw OpMistake{"a tensor of shape " + shape.str() + " is too large", ""};
+}
+
 void report(Mistakes& mistakes, const OpMistake& mistake, const yaml::Node& node, const std::string& name) {
   const yaml::Node* where = mistake.attribute.empty() ? node.find("input") : node.find(mistake.attribute);
   if (where == nullptr) where = node.find("op");
@@ -21,6 +28,8 @@ void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attrib
                      const std::vector<ValueId>& data, const Scope& scope, Entry& entry) {
   try {
     const Inference inference = def.infer(given, infer_inputs(def, data), reading_.options.compute);
+    for (const ParameterDef& parameter : inference.parameters) check_size(parameter.shape);
+    for (const TensorDesc& output : inference.outputs) check_size(output.shape);
     if (def.random && (reading_.options.mode != BuildOptions::Mode::train || given.real("p") == 0)) {
       entry.value = data[0];
       return;

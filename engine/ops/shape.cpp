@@ -36,9 +36,10 @@ Inference infer_reshape(const Attributes& given, std::span<const TensorDesc> inp
     if (size == -1 && open != nullptr) mistake("only one dim may be -1", "shape");
     if (size < 1 && size != -1) mistake("a dim must be at least 1, or -1", "shape");
     if (size == -1) open = &size;
-    if (size > inputs[0].elements())
-      mistake("shape " + inputs[0].shape.str() + " has too few elements for a dim of " + std::to_string(size), "shape");
-    if (size != -1) product *= size;
+    if (size == -1) continue;
+    if (size > inputs[0].elements() / product)
+      mistake("shape " + inputs[0].shape.str() + " does not have the elements of a shape with the dim " + std::to_string(size), "shape");
+    product *= size;
   }
   if (open != nullptr && inputs[0].elements() % product == 0) *open = inputs[0].elements() / product;
   const Shape shape(sizes);

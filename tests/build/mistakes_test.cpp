@@ -46,7 +46,7 @@ std::vector<Case> cases() {
       {"a name with spaces", with("  - {name: @\"a b\", op: gelu}\n"), "letters, digits"},
       {"a choice that is none", with("  - {name: a, op: gelu, approximate: @erf}\n"), "one of tanh, none"},
       {"a choice misspelt", with("  - {name: a, op: linear, out: 8, parallel: @colum}\n"), "did you mean \"column\""},
-      {"a number below its range", with("  - {name: a, op: linear, out: @0}\n"), "an integer, at least 1"},
+      {"a number below its range", with("  - {name: a, op: linear, out: @0}\n"), "an integer, 1 to 2147483647"},
       {"a share of one", with("  - {name: a, op: dropout, p: @1}\n"), "below 1"},
       {"a fraction for an integer", with("  - {name: a, op: linear, out: @2.5}\n"), "whole number"},
       {"text for a number", with("  - {name: a, op: linear, out: @many}\n"), "a number or"},
@@ -101,6 +101,9 @@ std::vector<Case> cases() {
        with("  - {name: p, op: positions, input: ids, rows: 9, dim: 8}\n  - {name: d, op: @dropout, p: 0.5}\n  - {name: b, op: add, input: "
             "[wte, d]}\n"),
        "first dim is the batch"},
+      {"a size beyond all memory", with("  - {name: a, op: linear, out: @3000000000}\n"), "1 to 2147483647"},
+      {"a tensor beyond all memory", with("  - {name: a, op: linear, out: 2000000000}\n  - {name: b, op: @linear, out: 2000000000}\n"),
+       "too large"},
       {"repetitions without bound",
        with("  - repeat: 99999\n    name: \"a.{index}\"\n    nodes:\n      - @{repeat: 99999, name: \"b.{index}\", nodes: []}\n"),
        "at most 100000 nodes"},

@@ -1,0 +1,28 @@
+// Any bytes as a graph file: an error that says so, or a graph that can be differentiated, recomputed, placed and printed.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "engine/build/build.h"
+#include "engine/core/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace trainer;
+  if (size > 4096) return 0;
+  BuildOptions options;
+  options.batch = 2;
+  options.seed = 1;
+  options.field_shapes = {{"x", {4}}, {"y", {4}}};
+  options.compute = size % 2 == 0 ? DType::f32 : DType::bf16;
+  try {
+    Graph graph = read_graph(yaml::parse(std::string(reinterpret_cast<const char*>(data), size), "fuzz.yaml"), {}, options);
+    differentiate(graph, DType::f32);
+    recompute(graph, {size % 3 == 0 ? RecomputePolicy::Mode::full : RecomputePolicy::Mode::selective, 1});
+    std::map<ValueId, Placement> given;
+    for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
+    place(graph, Axis::replicate, given);
+    print(graph);
+  } catch (const JobError&) {
+  }
+  return 0;
+}
