@@ -1,0 +1,75 @@
+// Loading and compiling jobs for the subcommands; errors to exit codes.
+#include "tools/command.h"
+
+#include "engine/core/error.h"
+#include "engine/run/communicator.h"
+#include "engine/train/train.h"
+#include "tools/machine.h"
+
+namespace trainer::tools {
+
+void JobArguments::add_to(CLI::App& command) {
+  command.add_option("JOB", path, "the job file")->required()->type_name("");
+  command.add_option("OVERRIDES", overrides, "key.path=value: replaces what the file says; the value is YAML")->type_name("");
+  command.add_flag("--json", json, "makes stdout one JSON document");
+}
+
+LoadedJob JobArguments::load() const { return load_job(path, overrides, {configs_dir(), true}); }
+
+void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
+  command
+      .add_option(
+          "--checkpoint", checkpoint,
+          "a step's directory, a directory of them (its newest whole one), or a .safetensors file. Default: the job's checkpoint.dir")
+      ->type_name("PATH");
+}
+
+std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
+  if (!given.empty()) return given;
+  if (!loaded.job.checkpoint.dir) throw UsageError("the job has no checkpoint.dir: name a checkpoint with --checkpoint");
+  return *loaded.job.checkpoint.dir;
+}
+
+CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose) {
+  const Machine machine(purpose == Purpose::sample ? 1 : world_size_of(loaded.job));
+  return compile(loaded, machine.hardware(), purpose);
+}
+
+CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose) {
+  CompiledJob compiled = plan_here(loaded, purpose);
+  if (!compiled.fits) throw JobError({does_not_fit(loaded, compiled)});
+  return compiled;
+}
+
+int report_error() {
+  try {
+    throw;
+  } catch (const JobError& error) {
+    say("{}\n", error.what());
+    return kBadJob;
+  } catch (const UsageError& error) {
+    say("trainer: {}\n", error.what());
+    return kUsage;
+  } catch (const DataError& error) {
+    say("trainer: bad data: {}\n", error.what());
+    return kBadData;
+  } catch (const NonFiniteError& error) {
+    say("trainer: training diverged: {}\n", error.what());
+    return kBadData;
+  } catch (const IoError& error) {
+    say("trainer: input/output: {}\n", error.what());
+    return kInputOutput;
+  } catch (const std::bad_alloc&) {
+    say("trainer: input/output: the system gave no more memory\n");
+    return kInputOutput;
+  } catch (const std::exception& error) {
+    say("trainer: this is a bug of trainer {}, not of your job: {}\n"
+        "Please report it with the job file, the command line and what `trainer doctor --json` prints.\n",
+        TRAINER_VERSION, error.what());
+    return kBug;
+  }
+}
+
+void put_document(const Json& json) { put("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
+
+}  // namespace trainer::tools

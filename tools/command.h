@@ -1,0 +1,75 @@
+// What the subcommands share: how they enter the command line, their exit codes, and where a job comes from.
+// A subcommand is a file with one function add_<name>, declared here and called in main.cpp.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/compile/compile.h"
+#include "engine/job/job.h"
+
+namespace trainer::tools {
+
+/// sysexits.h where it has a fitting one; 143 is what a shell reports of a process that SIGTERM ended.
+enum ExitCode : int { kDone = 0, kUsage = 64, kBadData = 65, kBug = 70, kInputOutput = 74, kBadJob = 78, kStopped = 143 };
+
+/// A subcommand's work, done once the whole command line is read. Returns the exit code.
+using Work = std::function<int()>;
+
+void add_run(CLI::App& app, Work& work);
+void add_plan(CLI::App& app, Work& work);
+void add_validate(CLI::App& app, Work& work);
+void add_eval(CLI::App& app, Work& work);
+void add_sample(CLI::App& app, Work& work);
+void add_inspect(CLI::App& app, Work& work);
+void add_schema(CLI::App& app, Work& work);
+void add_init(CLI::App& app, Work& work);
+void add_doctor(CLI::App& app, Work& work);
+
+/// JSON whose keys keep the order in which they were set.
+using Json = nlohmann::ordered_json;
+
+/// A job on the command line: JOB [key=value …], and --json.
+struct JobArguments {
+  std::string path;
+  std::vector<std::string> overrides;
+  bool json = false;
+
+  void add_to(CLI::App& command);
+  LoadedJob load() const;
+};
+
+/// --checkpoint, for commands that read weights.
+void add_checkpoint_option(CLI::App& command, std::string& checkpoint);
+/// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.
+std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
+
+/// Compiles for this machine. Throws JobError where the plan does not fit into its memory.
+CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose);
+/// The same, fitting or not: CompiledJob::fits says.
+CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose);
+
+/// Tells people on stderr what went wrong and whose affair it is; returns the exit code. Takes the exception in flight.
+int report_error();
+
+/// Text for people.
+template <typename... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  fmt::print(stderr, format, std::forward<Args>(args)...);
+}
+
+/// A result. stdout is written out and checked in main.
+template <typename... Args>
+void put(fmt::format_string<Args...> format, Args&&... args) {
+  fmt::print(stdout, format, std::forward<Args>(args)...);
+}
+void put_document(const Json& json);
+
+}  // namespace trainer::tools

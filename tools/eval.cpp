@@ -1,0 +1,53 @@
+// trainer eval: the loss of saved weights on held-out data.
+#include "engine/core/error.h"
+#include "engine/train/train.h"
+#include "tools/command.h"
+
+namespace trainer::tools {
+namespace {
+
+struct Arguments : JobArguments {
+  std::string checkpoint;
+  std::int64_t batches = -1;
+};
+
+std::int64_t batches_of(const Arguments& arguments, const Job& job) {
+  return arguments.batches >= 0 || !job.eval ? std::max<std::int64_t>(arguments.batches, 0) : job.eval->batches;
+}
+
+int eval(const Arguments& arguments) {
+  const LoadedJob loaded = arguments.load();
+  const std::string checkpoint = checkpoint_of(loaded, arguments.checkpoint);
+  const CompiledJob compiled = compile_here(loaded, Purpose::evaluate);
+  const EvaluationRecord record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job));
+  if (arguments.json) {
+    put_document(Json{{"step", record.step},
+                      {"val_loss", record.val_loss},
+                      {"val_accuracy", record.val_accuracy ? Json(*record.val_accuracy) : Json(nullptr)},
+                      {"checkpoint", checkpoint}});
+    return kDone;
+  }
+  say("{} after {} steps\n", checkpoint, record.step);
+  put("validation loss: {:.4f}\n", record.val_loss);
+  if (record.val_accuracy) put("validation accuracy: {:.2f}%\n", 100 * *record.val_accuracy);
+  return kDone;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Work& work) {
+  CLI::App* command = app.add_subcommand("eval", "loss (and accuracy) on held-out data");
+  auto arguments = std::make_shared<Arguments>();
+  arguments->add_to(*command);
+  add_checkpoint_option(*command, arguments->checkpoint);
+  command->add_option("--batches", arguments->batches, "global batches; 0: all the validation data. Default: the job's eval.batches")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  command->footer(
+      "Examples:\n"
+      "  trainer eval configs/quickstart.yaml\n"
+      "  trainer eval job.yaml --checkpoint runs/job/step-00000500 --batches 0 --json\n");
+  command->callback([arguments, &work] { work = [arguments] { return eval(*arguments); }; });
+}
+
+}  // namespace trainer::tools

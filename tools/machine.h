@@ -1,0 +1,34 @@
+// This machine, as planning and `doctor` see it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/compile/compile.h"
+#include "kernels/cpu/table.h"
+
+namespace trainer::tools {
+
+/// The folder of installed configs: next to the executable's folder, or above it, or in ../share/trainer; empty where
+/// there is none.
+std::string configs_dir();
+
+/// Memory of this machine: what it has, or what the control groups around this process allow, if that is less.
+std::int64_t memory_bytes();
+/// The part of it that is not planned with: for the process itself, mapped data and the rest of the system.
+std::int64_t reserved_bytes();
+
+/// What a job of `ranks` ranks is compiled for here.
+class Machine {
+ public:
+  explicit Machine(int ranks);
+  /// Points into this object.
+  Hardware hardware() const { return {&target_, memory_bytes() - reserved_bytes(), context_.threads}; }
+  const kernels::cpu::Context& context() const { return context_; }
+
+ private:
+  kernels::cpu::Context context_;
+  kernels::cpu::CpuTarget target_;
+};
+
+}  // namespace trainer::tools

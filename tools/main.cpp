@@ -1,0 +1,69 @@
+// The trainer command: reads the command line, does the work of one subcommand, turns errors into exit codes.
+#include <algorithm>
+
+#include "engine/job/nearest.h"
+#include "tools/command.h"
+
+namespace {
+
+using namespace trainer::tools;
+
+constexpr const char* kFooter =
+    "A first run:\n"
+    "  trainer init job.yaml        write a starter job\n"
+    "  trainer plan job.yaml        see what a step will do, and what it needs\n"
+    "  trainer run job.yaml         train; stop with Ctrl-C, go on with the same command\n"
+    "\n"
+    "Exit codes: 0 done, 64 usage, 65 bad data or checkpoint, 70 bug, 74 input/output, 78 bad job, 143 stopped by a\n"
+    "signal after saving. Text for people goes to stderr, results to stdout.\n";
+
+// CLI11 has an exit code for every kind of mistake; ours is one.
+int usage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  const auto chosen = app.get_subcommands();
+  const std::string name = chosen.empty() ? "trainer" : "trainer " + chosen.front()->get_name();
+  say("{}: {}\nRun `{} --help` for how it is used.\n", name, error.what(), name);
+  return kUsage;
+}
+
+// CLI11 takes an unknown word for a missing subcommand.
+bool names_no_subcommand(const CLI::App& app, const std::string& word) {
+  if (word.starts_with("-")) return false;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), word) != names.end()) return false;
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string near = trainer::nearest(word, views);
+  say("trainer: there is no subcommand \"{}\"{}\nRun `trainer --help` for the list.\n", word,
+      near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near));
+  return true;
+}
+
+int finish(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  say("trainer: input/output: writing to stdout failed\n");
+  return kInputOutput;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("trainer ") + TRAINER_VERSION);
+  app.require_subcommand(1);
+  Work work;
+  for (const auto add : {add_run, add_plan, add_validate, add_eval, add_sample, add_inspect, add_schema, add_init, add_doctor})
+    add(app, work);
+  if (argc > 1 && names_no_subcommand(app, argv[1])) return kUsage;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return usage(app, error);
+  }
+  try {
+    return finish(work());
+  } catch (...) {
+    return report_error();
+  }
+}

@@ -1,0 +1,166 @@
+// Facts of a plan.
+#include "tools/plan_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tools/text.h"
+
+namespace trainer::tools {
+namespace {
+
+Json compression_json(const Compression& compression) {
+  if (compression.kind == Compression::Kind::top_k) return {{"top_k", compression.fraction}};
+  return std::string(name_of(compression.kind));
+}
+
+Json wrap_json(const WrapJob& wrap) {
+  Json json{{"policy", std::string(name_of(wrap.policy))}};
+  if (wrap.policy == WrapPolicy::transformer) json["block"] = wrap.block;
+  if (wrap.policy == WrapPolicy::size) json["min_params"] = wrap.min_params;
+  if (wrap.policy == WrapPolicy::names) json["names"] = wrap.names;
+  return json;
+}
+
+// Axes along which there are several ranks; a group of one rank sends nothing.
+std::string axis_text(const Mesh& mesh, Axes axes) {
+  std::string text;
+  for (Axis axis : kAxes)
+    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
+  return text;
+}
+
+std::int64_t ring_bytes(const Mesh& mesh, const Collective& collective) {
+  const std::int64_t n = mesh.group_size(collective.axes);
+  const std::int64_t bytes = std::max(collective.input.region.bytes, collective.output.region.bytes);
+  switch (collective.kind) {
+    case CollectiveKind::all_reduce:
+      return 2 * (n - 1) * bytes / n;
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_gather:
+    case CollectiveKind::broadcast:
+      return (n - 1) * bytes / n;
+  }
+  return 0;
+}
+
+struct Title {
+  const Role& role;
+
+  std::string operator()(const Launch& launch) const {
+    const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
+    const std::string micro_batch = launch.micro_batch >= 0 ? fmt::format(" mb{}", launch.micro_batch) : "";
+    return fmt::format("{} {}{}", name_of(signature.op), role.name(launch.name), micro_batch);
+  }
+  std::string operator()(const Collective& collective) const {
+    return fmt::format("{} {}", name_of(collective.kind), role.name(collective.name));
+  }
+  std::string operator()(const Exchange& exchange) const { return "exchange " + role.name(exchange.name); }
+  std::string operator()(const CopyIn& copy) const { return "copy_in " + role.fields[static_cast<std::size_t>(copy.field)].name; }
+  std::string operator()(const CopyOut& copy) const { return "copy_out " + role.fields[static_cast<std::size_t>(copy.field)].name; }
+};
+
+using TrafficMap = std::map<std::pair<std::string, std::string>, Traffic>;
+
+void count(TrafficMap& traffic, const std::string& axis, std::string_view collective, std::int64_t bytes) {
+  Traffic& one = traffic[{axis, std::string(collective)}];
+  one.axis = axis;
+  one.collective = collective;
+  ++one.count;
+  one.bytes += bytes;
+}
+
+}  // namespace
+
+Json strategy_json(const Job& job, const CompiledJob& compiled) {
+  const DataStrategyJob& data = job.strategy.data;
+  return {{"data",
+           {{"kind", compiled.data_kind},
+            {"reduce", "step"},
+            {"bucket_mb", data.bucket_mb},
+            {"compression", compression_json(data.compression)}}},
+          {"wrap", wrap_json(job.strategy.wrap)}};
+}
+
+Json mesh_json(const Mesh& mesh) {
+  Json json = Json::object();
+  for (Axis axis : kAxes) json[std::string(name_of(axis))] = mesh.size(axis);
+  return json;
+}
+
+std::vector<Traffic> traffic_of(const Plan& plan) {
+  TrafficMap traffic;
+  const Role& role = plan.roles.front();
+  const Program* step = role.program("step");
+  if (step == nullptr) return {};
+  for (const Issued& issued : step->instructions) {
+    if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
+      if (plan.mesh.group_size(collective->axes) > 1)
+        count(traffic, axis_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(plan.mesh, *collective));
+    } else if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
+      for (const Exchange::Send& send : exchange->sends) count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes);
+    }
+  }
+  std::vector<Traffic> list;
+  for (auto& [key, one] : traffic) list.push_back(std::move(one));
+  return list;
+}
+
+const MemoryReport& fullest(const CompiledJob& compiled) {
+  return *std::max_element(compiled.memory.begin(), compiled.memory.end(),
+                           [](const MemoryReport& a, const MemoryReport& b) { return a.peak_bytes < b.peak_bytes; });
+}
+
+Json memory_json(const CompiledJob& compiled) {
+  const MemoryReport& report = fullest(compiled);
+  Json categories = Json::object();
+  for (int i = 0; i < kNumCategories; ++i)
+    categories[std::string(name_of(static_cast<Category>(i)))] = report.by_category[static_cast<std::size_t>(i)];
+  return {{"limit_bytes", compiled.limit_bytes},
+          {"peak_bytes", report.peak_bytes},
+          {"fits", compiled.fits},
+          {"by_category", categories},
+          {"peak_at", report.peak_at}};
+}
+
+std::string title_of(const Role& role, const Instruction& instruction) { return std::visit(Title{role}, instruction); }
+
+std::vector<BufferId> alive_at(const Role& role, const Program& program, std::int32_t instruction) {
+  std::vector<std::int32_t> first(role.buffers.size(), -1), last(role.buffers.size(), -1);
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
+      const auto buffer = static_cast<std::size_t>(region.buffer);
+      if (first[buffer] < 0) first[buffer] = static_cast<std::int32_t>(i);
+      last[buffer] = static_cast<std::int32_t>(i);
+    });
+  std::vector<BufferId> alive;
+  for (std::size_t id = 0; id < role.buffers.size(); ++id)
+    if (role.buffers[id].program >= 0 && first[id] >= 0 && first[id] <= instruction && instruction <= last[id])
+      alive.push_back(static_cast<BufferId>(id));
+  std::stable_sort(alive.begin(), alive.end(), [&](BufferId a, BufferId b) { return role.buffer(a).bytes > role.buffer(b).bytes; });
+  return alive;
+}
+
+std::string memory_line(const CompiledJob& compiled) {
+  const MemoryReport& report = fullest(compiled);
+  std::vector<std::pair<std::int64_t, std::string_view>> parts;
+  for (int i = 0; i < kNumCategories; ++i)
+    parts.emplace_back(report.by_category[static_cast<std::size_t>(i)], name_of(static_cast<Category>(i)));
+  std::sort(parts.rbegin(), parts.rend());
+  std::string text;
+  for (const auto& [bytes, name] : parts)
+    if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, bytes_text(static_cast<double>(bytes)));
+  return text;
+}
+
+std::string strategy_line(const CompiledJob& compiled) {
+  const int ranks = compiled.plan.mesh.world_size();
+  return ranks == 1 ? compiled.data_kind + ", one rank" : fmt::format("{} over {} ranks", compiled.data_kind, ranks);
+}
+
+std::string batch_line(const BatchShape& batch) {
+  return fmt::format("{} samples a step: {} rank{} × {} micro-batch{} × {}", batch.global, batch.data_ranks,
+                     batch.data_ranks == 1 ? "" : "s", batch.micro_batches, batch.micro_batches == 1 ? "" : "es", batch.micro);
+}
+
+}  // namespace trainer::tools

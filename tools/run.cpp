@@ -1,0 +1,157 @@
+// trainer run: compile, show what will happen, train.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+
+#include "engine/core/error.h"
+#include "engine/monitor/monitors.h"
+#include "engine/train/train.h"
+#include "tools/command.h"
+#include "tools/plan_report.h"
+#include "tools/text.h"
+#include "tools/trace.h"
+
+namespace trainer::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+// The first signal asks the run to save and end. A second Ctrl-C means it: the process ends as by default.
+void request_stop(int signal) {
+  if (stop_requested != 0 && signal == SIGINT) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+    return;
+  }
+  stop_requested = 1;
+  static constexpr char kText[] = "\ntrainer: signal: finishing the step, saving, ending\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+}
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = request_stop;
+  action.sa_flags = SA_RESTART;
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe is no reason to lose a run
+}
+
+// When the kernel started this process, on the steady clock: field 22 of /proc/self/stat, in ticks since the machine's start.
+Clock::time_point process_start() {
+  std::ifstream file("/proc/self/stat");
+  std::string stat{std::istreambuf_iterator<char>(file), {}};
+  stat.erase(0, std::min(stat.size(), stat.rfind(')') + 1));  // the name may hold blanks
+  std::istringstream fields(stat);
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  double ticks = 0;
+  timespec since_boot{};
+  if (!(fields >> ticks) || ::clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) return Clock::now();
+  const double age = static_cast<double>(since_boot.tv_sec) + static_cast<double>(since_boot.tv_nsec) * 1e-9 -
+                     ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(age, 0.0)));
+}
+
+void say_header(const LoadedJob& loaded, const CompiledJob& compiled) {
+  const Job& job = loaded.job;
+  say("{}: {} parameters, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)), grouped(job.train.steps),
+      batch_line(compiled.batch));
+  say("strategy: {} ({}), compute in {}\n", strategy_line(compiled), compiled.strategy_why, name_of(job.precision.compute));
+  say("memory: {} of {} a rank: {}\n", bytes_text(static_cast<double>(fullest(compiled).peak_bytes)),
+      bytes_text(static_cast<double>(compiled.limit_bytes)), memory_line(compiled));
+}
+
+Monitors monitors_of(const Job& job) {
+  Monitors monitors;
+  ProgressOptions progress = progress_options(STDERR_FILENO, job.log.every);
+  if (job.data.format == DataFormat::table || job.data.format == DataFormat::idx) progress.unit = "samples";
+  monitors.push_back(progress_monitor(progress));
+  if (job.log.jsonl) monitors.push_back(jsonl_monitor(*job.log.jsonl));
+  if (job.log.tensorboard) monitors.push_back(tensorboard_monitor(*job.log.tensorboard));
+  return monitors;
+}
+
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+void put_report(const LoadedJob& loaded, const CompiledJob& compiled, const RunReport& report) {
+  put_document(Json{{"plan_hash", hash_of(compiled.plan)},
+                    {"strategy", strategy_json(loaded.job, compiled)},
+                    {"world_size", compiled.plan.mesh.world_size()},
+                    {"first_step", report.first_step},
+                    {"steps", report.steps},
+                    {"loss", or_null(report.loss)},
+                    {"val_loss", or_null(report.val_loss)},
+                    {"val_accuracy", or_null(report.val_accuracy)},
+                    {"tokens_per_s", report.tokens_per_s},
+                    {"step_ms", {{"median", report.step_ms_median}, {"p95", report.step_ms_p95}}},
+                    {"startup_ms", report.startup_ms},
+                    {"planned_peak_bytes", report.planned_peak_bytes},
+                    {"allocated_bytes", report.allocated_bytes},
+                    {"bytes_sent", report.bytes_sent},
+                    {"checkpoint", report.checkpoint.empty() ? Json(nullptr) : Json(report.checkpoint)},
+                    {"stopped_by_signal", report.stopped_by_signal}});
+}
+
+void put_summary(const RunReport& report) {
+  put("steps: {}\n", report.steps);
+  if (report.loss) put("loss: {:.4f}\n", *report.loss);
+  if (report.val_loss) put("validation loss: {:.4f}\n", *report.val_loss);
+  if (report.val_accuracy) put("validation accuracy: {:.2f}%\n", 100 * *report.val_accuracy);
+  if (report.step_ms_median > 0) put("step: {:.1f} ms (median), {:.1f} ms (95th percentile)\n", report.step_ms_median, report.step_ms_p95);
+  if (!report.checkpoint.empty()) put("checkpoint: {}\n", report.checkpoint);
+}
+
+int run(const JobArguments& arguments) {
+  TrainOptions options;
+  options.process_start = process_start();
+  options.stop = &stop_requested;
+  const LoadedJob loaded = arguments.load();
+  const CompiledJob compiled = compile_here(loaded, Purpose::train);
+  say_header(loaded, compiled);
+  std::optional<TraceWriter> trace;
+  if (loaded.job.log.trace) {
+    trace.emplace(*loaded.job.log.trace);
+    options.trace = [&](const std::vector<RankTrace>& ranks) { write_trace(*trace, compiled.plan, ranks); };
+  }
+  RunReport report;
+  {
+    const Monitors monitors = monitors_of(loaded.job);
+    catch_signals();
+    report = train(loaded, compiled, monitors, options);
+  }
+  if (arguments.json)
+    put_report(loaded, compiled, report);
+  else
+    put_summary(report);
+  return report.stopped_by_signal ? kStopped : kDone;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Work& work) {
+  CLI::App* command = app.add_subcommand("run", "plans and trains; goes on where a run before stopped");
+  auto arguments = std::make_shared<JobArguments>();
+  arguments->add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  trainer run configs/quickstart.yaml\n"
+      "  trainer run job.yaml train.steps=100 'train.optimizer={name: lion, lr: 1e-4}'\n"
+      "  trainer run job.yaml cluster.devices_per_node=2 --json >report.json\n"
+      "\n"
+      "A run whose checkpoint.dir holds checkpoints resumes from the newest whole one (checkpoint.resume=none starts\n"
+      "anew). SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
+      "memory is refused (78) before anything is allocated.\n");
+  command->callback([arguments, &work] { work = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace trainer::tools

@@ -1,0 +1,61 @@
+// trainer sample: text from saved weights, shown as it comes.
+#include "engine/core/error.h"
+#include "engine/train/train.h"
+#include "tools/command.h"
+
+namespace trainer::tools {
+namespace {
+
+struct Arguments : JobArguments {
+  std::string checkpoint;
+  SampleOptions options;
+};
+
+int sample_text(const Arguments& arguments) {
+  const LoadedJob loaded = arguments.load();
+  const std::string checkpoint = checkpoint_of(loaded, arguments.checkpoint);
+  const CompiledJob compiled = compile_here(loaded, Purpose::sample);
+  std::string text;
+  sample(loaded, compiled, checkpoint, arguments.options, [&](const std::string& more) {
+    text += more;
+    if (arguments.json) return;
+    put("{}", more);
+    if (std::fflush(stdout) != 0) throw IoError("stdout: writing failed");
+  });
+  if (arguments.json)
+    put_document(Json{{"prompt", arguments.options.prompt}, {"text", text}, {"checkpoint", checkpoint}});
+  else
+    put("\n");
+  return kDone;
+}
+
+}  // namespace
+
+void add_sample(CLI::App& app, Work& work) {
+  CLI::App* command = app.add_subcommand("sample", "generates text from a checkpoint");
+  auto arguments = std::make_shared<Arguments>();
+  arguments->add_to(*command);
+  add_checkpoint_option(*command, arguments->checkpoint);
+  SampleOptions& options = arguments->options;
+  command->add_option("--prompt", options.prompt, "what the text begins with")->type_name("TEXT");
+  command->add_option("--tokens", options.num_tokens, "how many tokens are added")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_option("--temperature", options.temperature, "below 1 sharpens, above 1 flattens; 0 always takes the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->type_name("T");
+  command->add_option("--top-k", options.top_k, "draws from the k likeliest tokens; 0: from all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->type_name("K");
+  command->add_option("--seed", options.seed, "of the draws: the same seed, the same text")->capture_default_str()->type_name("S");
+  command->footer(
+      "Examples:\n"
+      "  trainer sample configs/quickstart.yaml --prompt 'template <typename' --tokens 400\n"
+      "  trainer sample job.yaml --checkpoint runs/job/step-00000500 --temperature 0\n");
+  command->callback([arguments, &work] { work = [arguments] { return sample_text(*arguments); }; });
+}
+
+}  // namespace trainer::tools
