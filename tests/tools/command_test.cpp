@@ -1,0 +1,495 @@
+// Every subcommand from outside: what it prints where, its keys, its exit codes. A tiny GPT over a tiny text serves all.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "tests/temporary.h"
+#include "tests/tools/process.h"
+
+using nlohmann::json;
+using trainer::tests::contains;
+using trainer::tests::contents_of;
+using trainer::tests::Outcome;
+using trainer::tests::Process;
+using trainer::tests::TemporaryFolder;
+
+namespace {
+
+constexpr const char* kJob = R"(name: tiny
+model:
+  graph: models/gpt2.yaml
+  with: {layers: 2, heads: 2, dim: 16, vocab: 256, context: 8}
+data:
+  format: text
+  train: text.txt
+  val: {fraction: 0.2}
+  seq_len: 8
+train:
+  steps: 6
+  batch: {global: 4}
+  optimizer: {lr: 1.0e-2}
+eval: {every: 3, batches: 2}
+checkpoint: {dir: runs, every: 2, keep: 3}
+log: {every: 2, jsonl: logs/log.jsonl, tensorboard: logs/tb, trace: logs/trace.json}
+)";
+
+// A folder with the job and its text.
+class Workplace : public TemporaryFolder {
+ public:
+  Workplace() {
+    write("job.yaml", kJob);
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "the quick brown fox jumps over the lazy dog\n";
+    write("text.txt", text);
+  }
+  Outcome operator()(std::vector<std::string> arguments) const { return trainer::tests::trainer(path(), arguments); }
+  /// The same with another job beside it.
+  std::string with_change(const std::string& from, const std::string& to) const {
+    std::string job = kJob;
+    const std::size_t at = job.find(from);
+    REQUIRE(at != std::string::npos);
+    job.replace(at, from.size(), to);
+    write("changed.yaml", job);
+    return "changed.yaml";
+  }
+};
+
+json parsed(const Outcome& outcome) {
+  INFO(outcome.err);
+  const json document = json::parse(outcome.out, nullptr, false);
+  REQUIRE_FALSE(document.is_discarded());
+  return document;
+}
+
+std::set<std::string> keys_of(const json& object) {
+  std::set<std::string> keys;
+  for (const auto& item : object.items()) keys.insert(item.key());
+  return keys;
+}
+
+bool has_keys(const json& object, const std::set<std::string>& wanted) {
+  const std::set<std::string> keys = keys_of(object);
+  return std::includes(keys.begin(), keys.end(), wanted.begin(), wanted.end());
+}
+
+std::vector<json> lines_of(const std::string& path) {
+  std::vector<json> lines;
+  std::istringstream text(contents_of(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+void flip_byte(const std::string& path, std::int64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const int byte = file.get();
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+}  // namespace
+
+// ---- The command line --------------------------------------------------------------------------------------------------
+
+TEST_CASE("every subcommand has help with an example, on stdout") {
+  const Workplace in;
+  for (const std::string name : {"run", "plan", "validate", "eval", "sample", "inspect", "schema", "init", "doctor"}) {
+    CAPTURE(name);
+    const Outcome help = in({name, "--help"});
+    CHECK(help.code == 0);
+    CHECK(contains(help.out, "Example"));
+    CHECK(contains(help.out, "trainer " + name));
+    CHECK(help.err.empty());
+  }
+  CHECK(contains(in({"--help"}).out, "Exit codes"));
+  CHECK(contains(in({"--version"}).out, "trainer "));
+}
+
+TEST_CASE("a wrong command line exits 64 and leaves stdout empty") {
+  const Workplace in;
+  const std::vector<std::vector<std::string>> wrong{{},
+                                                    {"rnu", "job.yaml"},
+                                                    {"run"},
+                                                    {"run", "job.yaml", "--jsno"},
+                                                    {"plan", "job.yaml", "train.steps"},
+                                                    {"sample", "job.yaml", "--tokens", "-3"},
+                                                    {"schema", "jobs"},
+                                                    {"plan", "job.yaml", "--json", "--effective"},
+                                                    {"inspect"}};
+  for (const auto& arguments : wrong) {
+    const Outcome outcome = in(arguments);
+    CAPTURE(outcome.err);
+    CHECK(outcome.code == 64);
+    CHECK(outcome.out.empty());
+    CHECK_FALSE(outcome.err.empty());
+  }
+  CHECK(contains(in({"rnu"}).err, "did you mean \"run\"?"));
+}
+
+TEST_CASE("a missing job file exits 74 and is named") {
+  const Workplace in;
+  for (const char* command : {"run", "plan", "eval", "sample", "validate"}) {
+    const Outcome outcome = in({command, "nowhere.yaml"});
+    CHECK(outcome.code == 74);
+    CHECK(contains(outcome.err, "nowhere.yaml"));
+  }
+}
+
+TEST_CASE("a bad job exits 78, every mistake on a line of its own with its place") {
+  const Workplace in;
+  in.write("changed.yaml", std::string(kJob) + "trian: {steps: 3}\nprecision: {compute: f33}\n");
+  for (const char* command : {"run", "plan", "eval", "sample", "validate"}) {
+    const Outcome outcome = in({command, "changed.yaml"});
+    CAPTURE(outcome.err);
+    CHECK(outcome.code == 78);
+    CHECK(contains(outcome.err, "changed.yaml:17:1: error: trian"));
+    CHECK(contains(outcome.err, "did you mean \"train\"?"));
+    CHECK(contains(outcome.err, "changed.yaml:18:22: error: precision.compute"));
+  }
+  CHECK_FALSE(std::filesystem::exists(in.path("runs")));
+}
+
+// ---- validate, plan, schema, init, doctor ------------------------------------------------------------------------------
+
+TEST_CASE("validate says of each job whether it is right") {
+  const Workplace in;
+  const std::string bad = in.with_change("steps: 6", "stps: 6");
+  const Outcome outcome = in({"validate", "job.yaml", bad, "--json"});
+  CHECK(outcome.code == 78);
+  const json jobs = parsed(outcome)["jobs"];
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[0] == json{{"file", "job.yaml"}, {"ok", true}, {"errors", json::array()}});
+  CHECK(jobs[1]["file"] == bad);
+  CHECK(jobs[1]["ok"] == false);
+  REQUIRE_FALSE(jobs[1]["errors"].empty());
+  for (const json& error : jobs[1]["errors"])
+    CHECK(has_keys(error, {"file", "line", "column", "path", "message", "value", "allowed", "suggestion"}));
+  CHECK(jobs[1]["errors"][0]["suggestion"] == "steps");
+  CHECK(in({"validate", "job.yaml"}).code == 0);
+  CHECK_FALSE(std::filesystem::exists(in.path("runs")));
+  CHECK_FALSE(std::filesystem::exists(in.path("logs")));
+}
+
+TEST_CASE("validate refuses a job that cannot fit, and a mistake in the graph") {
+  const Workplace in;
+  const std::string huge = in.with_change("dim: 16", "dim: 1048576");
+  const Outcome outcome = in({"validate", huge, "--json"});
+  CHECK(outcome.code == 78);
+  CHECK(contains(parsed(outcome)["jobs"][0]["errors"][0]["message"].get<std::string>(), "bytes"));
+  const Outcome odd = in({"validate", in.with_change("heads: 2", "heads: 3")});
+  CHECK(odd.code == 78);
+  CHECK(contains(odd.err, "gpt2.yaml:"));
+}
+
+TEST_CASE("plan --json has the plan's facts, and the same each time") {
+  const Workplace in;
+  const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"});
+  CHECK(outcome.code == 0);
+  const json plan = parsed(outcome);
+  CHECK(has_keys(plan, {"hash", "strategy", "mesh", "world_size", "parameters", "flops_per_step", "memory", "communication"}));
+  CHECK(plan["hash"].get<std::string>().size() == 16);
+  CHECK(plan["world_size"] == 2);
+  CHECK(plan["mesh"] == json{{"pipeline", 1}, {"replicate", 2}, {"shard", 1}, {"tensor", 1}});
+  CHECK(plan["strategy"]["data"]["kind"] == "ddp");
+  // wte and wpe, then of two blocks: 12 · dim² weights and 13 · dim biases and norms, then ln_f.
+  CHECK(plan["parameters"] == 256 * 16 + 8 * 16 + 2 * (12 * 16 * 16 + 13 * 16) + 2 * 16);
+  CHECK(plan["flops_per_step"].get<double>() > 6.0 * 32 * 2 * 12 * 16 * 16);  // products alone, of 32 tokens
+
+  const json memory = plan["memory"];
+  CHECK(has_keys(memory, {"limit_bytes", "peak_bytes", "fits", "by_category", "peak_at"}));
+  CHECK(keys_of(memory["by_category"]) ==
+        std::set<std::string>{"parameters", "gradients", "optimizer", "activations", "communication", "workspace", "inputs"});
+  std::int64_t sum = 0;
+  for (const json& bytes : memory["by_category"]) sum += bytes.get<std::int64_t>();
+  CHECK(memory["peak_bytes"] == sum);
+  CHECK(memory["fits"] == true);
+
+  // An all-reduce of b bytes over two ranks sends b: all gradients, and the step's few scalars.
+  REQUIRE(plan["communication"].size() == 1);
+  const json& all_reduce = plan["communication"][0];
+  CHECK(keys_of(all_reduce) == std::set<std::string>{"axis", "collective", "count", "bytes"});
+  CHECK(all_reduce["axis"] == "replicate");
+  CHECK(all_reduce["collective"] == "all_reduce");
+  CHECK(all_reduce["bytes"].get<std::int64_t>() >= 4 * plan["parameters"].get<std::int64_t>());
+  CHECK(all_reduce["bytes"].get<std::int64_t>() < 4 * plan["parameters"].get<std::int64_t>() + 4096);
+  CHECK(in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"}).out == outcome.out);
+}
+
+TEST_CASE("the strategy that plan prints is one that a job takes, and gives the same plan") {
+  const Workplace in;
+  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"}));
+  const json again = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + plan["strategy"].dump(), "--json"}));
+  CHECK(again["hash"] == plan["hash"]);
+  CHECK(again["strategy"] == plan["strategy"]);
+}
+
+TEST_CASE("a plan that does not fit exits 78 and is printed all the same") {
+  const Workplace in;
+  const Outcome outcome = in({"plan", in.with_change("dim: 16", "dim: 1048576"), "--json"});
+  CHECK(outcome.code == 78);
+  CHECK(parsed(outcome)["memory"]["fits"] == false);
+  CHECK(contains(outcome.err, "error: train.batch"));
+  CHECK(contains(in({"plan", "changed.yaml"}).out, "DOES NOT FIT"));
+  const Outcome run = in({"run", "changed.yaml"});
+  CHECK(run.code == 78);
+  CHECK_FALSE(std::filesystem::exists(in.path("runs")));
+}
+
+TEST_CASE("plan shows memory, communication and units to people, and every instruction when asked") {
+  const Workplace in;
+  const Outcome text = in({"plan", "job.yaml", "cluster.devices_per_node=2"});
+  for (const char* part : {"strategy:", "mesh:", "memory of a rank", "optimizer", "the peak is at", "all_reduce", "units of parameters"})
+    CHECK(contains(text.out, part));
+  CHECK(text.err.empty());
+  const Outcome instructions = in({"plan", "job.yaml", "--instructions"});
+  CHECK(instructions.code == 0);
+  CHECK(contains(instructions.out, "program step"));
+  CHECK(contains(instructions.out, "launch adamw"));
+}
+
+TEST_CASE("the effective job is a job that plans the same") {
+  const Workplace in;
+  const Outcome effective = in({"plan", "job.yaml", "train.steps=7", "--effective"});
+  CHECK(effective.code == 0);
+  CHECK(contains(effective.out, "command line"));
+  CHECK(contains(effective.out, "default"));
+  in.write("effective.yaml", effective.out);
+  CHECK(parsed(in({"plan", "effective.yaml", "--json"}))["hash"] == parsed(in({"plan", "job.yaml", "train.steps=7", "--json"}))["hash"]);
+}
+
+TEST_CASE("schema prints draft-07 schemas") {
+  const Workplace in;
+  for (const char* which : {"job", "graph"}) {
+    const json schema = parsed(in({"schema", which}));
+    CHECK(schema["$schema"] == "http://json-schema.org/draft-07/schema#");
+  }
+}
+
+TEST_CASE("init writes a job that validates, and never over a file") {
+  const Workplace in;
+  CHECK(in({"init", "new.yaml", "--data", "text.txt"}).code == 0);
+  CHECK(in({"validate", "new.yaml"}).code == 0);
+  const Outcome again = in({"init", "job.yaml"});
+  CHECK(again.code == 74);
+  CHECK(contains(again.err, "job.yaml"));
+  CHECK(contents_of(in.path("job.yaml")) == kJob);
+}
+
+TEST_CASE("doctor names what the machine has, and every environment switch with its meaning") {
+  const Workplace in;
+  const json found = parsed(in({"doctor", "--json"}));
+  CHECK(has_keys(found, {"cores", "threads", "instruction_set", "memory_bytes", "onednn", "openmp", "huge_pages", "disk_free_bytes",
+                         "switches", "missing"}));
+  CHECK(found["threads"] == 1);  // the tests set TRAINER_THREADS
+  bool threads = false;
+  for (const json& one : found["switches"]) {
+    CHECK_FALSE(one["meaning"].get<std::string>().empty());
+    threads = threads || (one["name"] == "TRAINER_THREADS" && one["value"] == "1");
+  }
+  CHECK(threads);
+  const std::string text = in({"doctor"}).out;
+  for (const char* part : {"instruction set", "memory", "oneDNN 3", "TRAINER_ISA"}) CHECK(contains(text, part));
+}
+
+// ---- run, eval, sample, inspect ----------------------------------------------------------------------------------------
+
+TEST_CASE("run trains, logs, saves and reports") {
+  const Workplace in;
+  const Outcome outcome = in({"run", "job.yaml", "--json"});
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const json report = parsed(outcome);
+  CHECK(has_keys(report, {"plan_hash", "strategy", "world_size", "steps", "loss", "val_loss", "tokens_per_s", "step_ms", "startup_ms",
+                          "planned_peak_bytes", "allocated_bytes", "checkpoint"}));
+  CHECK(has_keys(report["step_ms"], {"median", "p95"}));
+  CHECK(report["steps"] == 6);
+  CHECK(report["world_size"] == 1);
+  CHECK(report["planned_peak_bytes"] == report["allocated_bytes"]);
+  CHECK(report["startup_ms"].get<double>() > 0);
+  CHECK(report["checkpoint"] == "runs/step-00000006");
+  CHECK(report["plan_hash"] == parsed(in({"plan", "job.yaml", "--json"}))["hash"]);
+
+  const std::vector<json> lines = lines_of(in.path("logs/log.jsonl"));
+  REQUIRE(lines.size() == 8);  // six steps, two evaluations
+  CHECK(keys_of(lines[0]) == std::set<std::string>{"step", "loss", "lr", "grad_norm", "tokens", "step_ms", "tokens_per_s"});
+  CHECK(lines[0]["tokens"] == 32);
+  CHECK(lines[3]["step"] == 3);
+  CHECK(has_keys(lines[3], {"val_loss"}));
+  CHECK(lines[6]["loss"] == report["loss"]);
+  CHECK(lines[7]["val_loss"] == report["val_loss"]);
+
+  for (const char* part :
+       {"parameters", "strategy:", "memory:", "step 0/6: loss", "step 5/6: loss", "validation loss", "saved runs/step-00000006"})
+    CHECK(contains(outcome.err, part));
+  CHECK(std::filesystem::exists(in.path("runs/step-00000002")));
+  CHECK_FALSE(std::filesystem::is_empty(in.path("logs/tb")));
+}
+
+TEST_CASE("a trace has every instruction of a step on every rank, with its bytes") {
+  const Workplace in;
+  REQUIRE(in({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null"}).code == 0);
+  const json events = json::parse(contents_of(in.path("logs/trace.json")));
+  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null", "--json"}));
+  std::map<int, std::int64_t> instructions;
+  bool reduced = false;
+  for (const json& event : events) {
+    if (event["ph"] != "X") continue;
+    ++instructions[event["pid"].get<int>()];
+    CHECK(event["args"].contains("bytes"));
+    reduced = reduced || (event["cat"] == "collective" && event["tid"] == 1);
+  }
+  const std::int64_t wanted = plan["instructions"]["step"].get<std::int64_t>();
+  CHECK(instructions == std::map<int, std::int64_t>{{0, wanted}, {1, wanted}});
+  CHECK(reduced);
+}
+
+TEST_CASE("run without --json prints a summary for people") {
+  const Workplace in;
+  const Outcome outcome = in({"run", "job.yaml"});
+  CHECK(outcome.code == 0);
+  for (const char* part : {"steps: 6", "loss: ", "validation loss: ", "checkpoint: runs/step-00000006"}) CHECK(contains(outcome.out, part));
+}
+
+TEST_CASE("a run that was stopped by a signal saves, exits 143, and goes on to the bits of an undisturbed one") {
+  const Workplace in;
+  const std::vector<std::string> arguments{"run", "job.yaml", "train.steps=300", "eval.every=1000", "checkpoint.every=1000", "--json"};
+  const Workplace undisturbed;
+  const Outcome whole = undisturbed(arguments);
+  REQUIRE(whole.code == 0);
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
+    CAPTURE(number);
+    Process process(in.path(), arguments);
+    const std::string log = in.path("logs/log.jsonl");
+    const std::size_t before = contents_of(log).size();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (contents_of(log).size() <= before + 500 && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    process.signal(number);
+    const Outcome stopped = process.wait();
+    CAPTURE(stopped.err);
+    REQUIRE(stopped.code == 143);
+    const json report = parsed(stopped);
+    CHECK(report["stopped_by_signal"] == true);
+    CHECK(std::filesystem::exists(in.path(report["checkpoint"].get<std::string>())));
+  }
+  const Outcome resumed = in(arguments);
+  CHECK(resumed.code == 0);
+  CHECK(contains(resumed.err, "resuming from runs/step-"));
+  CHECK(parsed(resumed)["loss"] == parsed(whole)["loss"]);
+  std::int64_t step = 0;
+  for (const json& line : lines_of(in.path("logs/log.jsonl")))
+    if (line.contains("loss")) CHECK(line["step"] == step++);
+  CHECK(step == 300);
+}
+
+TEST_CASE("zero steps write the initial weights, which eval can measure") {
+  const Workplace in;
+  const Outcome outcome = in({"run", "job.yaml", "train.steps=0", "--json"});
+  CHECK(outcome.code == 0);
+  CHECK(parsed(outcome)["loss"].is_null());
+  const json record = parsed(in({"eval", "job.yaml", "--checkpoint", "runs/step-00000000", "--json"}));
+  CHECK(record["step"] == 0);
+  CHECK(record["val_loss"].get<double>() == doctest::Approx(std::log(256.0)).epsilon(0.02));  // nearly uniform over 256 ids
+}
+
+TEST_CASE("eval gives the validation loss that the run gave, of the newest checkpoint by default") {
+  const Workplace in;
+  const json report = parsed(in({"run", "job.yaml", "--json"}));
+  const json record = parsed(in({"eval", "job.yaml", "--json"}));
+  CHECK(record["step"] == 6);
+  CHECK(record["val_loss"].get<double>() == doctest::Approx(report["val_loss"].get<double>()).epsilon(1e-6));
+  CHECK(parsed(in({"eval", "job.yaml", "--checkpoint", "runs/step-00000004", "--json"}))["step"] == 4);
+  CHECK(in({"eval", "job.yaml", "--checkpoint", "runs/step-00000004/model.safetensors", "--json"}).code == 0);
+  CHECK(contains(in({"eval", "job.yaml", "--batches", "0"}).out, "validation loss: "));
+}
+
+TEST_CASE("sample goes on from its prompt, the same for the same seed") {
+  const Workplace in;
+  REQUIRE(in({"run", "job.yaml", "train.steps=100"}).code == 0);
+  const std::vector<std::string> arguments{"sample", "job.yaml", "--prompt", "the quick", "--tokens", "20", "--temperature", "0"};
+  const Outcome text = in(arguments);
+  CHECK(text.code == 0);
+  CHECK(text.out.starts_with("the quick"));
+  CHECK(text.out.size() == std::string("the quick").size() + 20 + 1);
+  CHECK(in(arguments).out == text.out);
+  const Outcome document = in({"sample", "job.yaml", "--prompt", "the quick", "--tokens", "20", "--temperature", "0", "--json"});
+  CHECK(parsed(document)["text"].get<std::string>() + "\n" == text.out);
+}
+
+TEST_CASE("inspect lists a checkpoint's files and tensors") {
+  const Workplace in;
+  REQUIRE(
+      in({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.format=sharded", "strategy={data: {kind: ddp, bucket_mb: 0.001}}"})
+          .code == 0);
+  const Outcome outcome = in({"inspect", "runs", "--json"});
+  CHECK(outcome.code == 0);
+  const json contents = parsed(outcome);
+  CHECK(has_keys(contents, {"step", "strategy", "world_size", "files", "tensors"}));
+  CHECK(contents["step"] == 6);
+  CHECK(contents["strategy"] == "ddp");
+  CHECK(contents["world_size"] == 2);
+  CHECK(contents["files"].size() == 4);
+  CHECK(contents["other_checkpoints"].size() == 2);
+  bool found = false;
+  for (const json& tensor : contents["tensors"])
+    found = found || tensor == json{{"name", "h.0.attn.c_attn.weight"}, {"dtype", "f32"}, {"shape", {48, 16}}};
+  CHECK(found);
+  const Outcome file = in({"inspect", "runs/step-00000006/model-00001-of-00002.safetensors"});
+  CHECK(file.code == 0);
+  CHECK(contains(file.out, "f32"));
+}
+
+TEST_CASE("a damaged checkpoint is named: by inspect, by eval, and by a run that goes on from the one before") {
+  const Workplace in;
+  REQUIRE(in({"run", "job.yaml"}).code == 0);
+  flip_byte(in.path("runs/step-00000006/model.safetensors"), 3000);
+  const Outcome inspected = in({"inspect", "runs/step-00000006", "--json"});
+  CHECK(inspected.code == 65);
+  CHECK(contains(inspected.err, "runs/step-00000006/model.safetensors"));
+  CHECK(parsed(inspected)["damaged"].size() == 1);
+  CHECK(in({"eval", "job.yaml", "--checkpoint", "runs/step-00000006"}).code == 65);
+  const Outcome resumed = in({"run", "job.yaml"});
+  CHECK(resumed.code == 0);
+  CHECK(contains(resumed.err, "passed over a damaged checkpoint: runs/step-00000006/model.safetensors"));
+  CHECK(contains(resumed.err, "resuming from runs/step-00000004"));
+
+  flip_byte(in.path("runs/step-00000002/manifest.json"), 40);
+  const Outcome manifest = in({"inspect", "runs/step-00000002"});
+  CHECK(manifest.code == 65);
+  CHECK(contains(manifest.err, "manifest.json"));
+}
+
+TEST_CASE("missing data exits 65, a missing checkpoint too, each named") {
+  const Workplace in;
+  const Outcome data = in({"run", in.with_change("text.txt", "nowhere.txt")});
+  CHECK(data.code == 65);
+  CHECK(contains(data.err, "nowhere.txt"));
+  const Outcome checkpoint = in({"sample", "job.yaml", "--checkpoint", "nowhere"});
+  CHECK(checkpoint.code == 65);
+  CHECK(contains(checkpoint.err, "nowhere"));
+  CHECK(in({"eval", "job.yaml", "checkpoint.dir=null"}).code == 64);
+  CHECK(in({"inspect", "text.txt"}).code == 65);
+  CHECK(in({"inspect", "logs"}).code == 65);
+}
+
+TEST_CASE("an output that cannot be written exits 74 and is named") {
+  const Workplace in;
+  const Outcome outcome = in({"run", "job.yaml", "log.jsonl=text.txt/log.jsonl"});
+  CHECK(outcome.code == 74);
+  CHECK(contains(outcome.err, "text.txt"));
+}
+
+TEST_CASE("a run that diverges stops before the update, names the step, and exits 65") {
+  const Workplace in;
+  const Outcome outcome = in({"run", "job.yaml", "train.optimizer={name: sgd, lr: 1e30}", "train.clip_norm=null"});
+  CAPTURE(outcome.err);
+  CHECK(outcome.code == 65);
+  CHECK(contains(outcome.err, "diverged: step "));
+}

@@ -1,0 +1,35 @@
+// The trainer command as a process, as users and scripts see it: arguments in; exit code, stdout and stderr out.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace trainer::tests {
+
+struct Outcome {
+  int code = -1;  ///< exit code; 128 + n for a process that signal n ended
+  std::string out, err;
+};
+
+/// A started command. Its folder is where it runs and where its output is caught.
+class Process {
+ public:
+  /// Runs on one thread, so that tests side by side do not wait for each other.
+  Process(const std::string& folder, const std::vector<std::string>& arguments);
+  Process(const Process&) = delete;
+  ~Process();
+
+  void signal(int number) const;
+  Outcome wait();
+
+ private:
+  std::string out_, err_;
+  pid_t pid_ = -1;
+};
+
+/// Starts `trainer arguments…` in `folder` and waits for it.
+Outcome trainer(const std::string& folder, const std::vector<std::string>& arguments);
+
+}  // namespace trainer::tests
