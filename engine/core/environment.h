@@ -16,7 +16,7 @@ struct Switch {
 
 inline constexpr Switch kIsa{"TRAINER_ISA", "lowers the instruction set of CPU kernels: portable, avx2, avx512, avx512_bf16 or amx"};
 
-inline constexpr Switch kPoison{"TRAINER_POISON", "1 fills scratch memory with NaN before every program, so that a read of what was never written shows"};
+inline constexpr Switch kPoison{"TRAINER_POISON", "1 fills scratch memory with NaN before every program, so that a read of what was never written shows (the default of debug builds)"};
 
 inline constexpr Switch kThreads{"TRAINER_THREADS", "threads of this machine that the ranks share, in place of the number of cores"};
 

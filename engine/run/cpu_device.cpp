@@ -48,7 +48,7 @@ struct Prepared {
   std::int32_t index = 0;
   std::int32_t after = -1;
   kernels::Kernel* kernel = nullptr;
-  std::uint32_t first_operand = 0, num_operands = 0;
+  std::uint32_t first_operand = 0, num_operands = 0;  // in the program's operands, or parts of an exchange
   void* workspace = nullptr;
   std::int64_t origin = 0;
   const Instruction* instruction = nullptr;
@@ -60,6 +60,7 @@ struct PreparedProgram {
   std::vector<Prepared> here;   // compute and copy
   std::vector<Prepared> there;  // communication
   std::vector<void*> operands;
+  std::vector<Communicator::Part> parts;  // of exchanges: sends, then receives
   std::vector<Span> times;
 };
 
@@ -155,9 +156,21 @@ class CpuExecutor final : public Executor {
         one.origin = launch->origin.at(coordinates_);
       }
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) one.group = group(collective->axes);
+      if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
+        one.first_operand = static_cast<std::uint32_t>(result.parts.size());
+        for (const auto& send : exchange->sends) result.parts.push_back({peer(send.axis, send.peer), address(send.region.region), send.region.region.bytes});
+        for (const auto& receive : exchange->receives) result.parts.push_back({peer(receive.axis, receive.peer), address(receive.region.region), receive.region.region.bytes});
+        one.num_operands = static_cast<std::uint32_t>(result.parts.size()) - one.first_operand;
+      }
       (there ? result.there : result.here).push_back(one);
     }
     return result;
+  }
+
+  int peer(Axis axis, std::int32_t distance) const {
+    Coordinates at = coordinates_;
+    at[static_cast<std::size_t>(axis)] += distance;
+    return plan_.mesh.rank(at);
   }
 
   Communicator::Group* group(Axes axes) {
@@ -261,12 +274,12 @@ class CpuExecutor final : public Executor {
       one.kernel->run({{program.operands.data() + one.first_operand, one.num_operands}, one.workspace, one.origin});
       return;
     }
-    std::visit([&](const auto& instruction) { execute(one, instruction); }, *one.instruction);
+    std::visit([&](const auto& instruction) { execute(program, one, instruction); }, *one.instruction);
   }
 
-  void execute(const Prepared&, const Launch&) { CHECK(false, "a launch has a kernel"); }
+  void execute(PreparedProgram&, const Prepared&, const Launch&) { CHECK(false, "a launch has a kernel"); }
 
-  void execute(const Prepared& one, const Collective& collective) {
+  void execute(PreparedProgram&, const Prepared& one, const Collective& collective) {
     std::byte* input = address(collective.input.region);
     std::byte* output = address(collective.output.region);
     const std::int64_t elements = collective.input.region.bytes / size_of(collective.dtype);
@@ -278,22 +291,15 @@ class CpuExecutor final : public Executor {
     }
   }
 
-  void execute(const Prepared&, const Exchange& exchange) {
-    const auto rank_at = [&](Axis axis, std::int32_t peer) {
-      Coordinates at = coordinates_;
-      at[static_cast<std::size_t>(axis)] += peer;
-      return plan_.mesh.rank(at);
-    };
-    std::vector<Communicator::Part> sends, receives;
-    for (const auto& send : exchange.sends) sends.push_back({rank_at(send.axis, send.peer), address(send.region.region), send.region.region.bytes});
-    for (const auto& receive : exchange.receives) receives.push_back({rank_at(receive.axis, receive.peer), address(receive.region.region), receive.region.region.bytes});
-    communicator_.exchange(sends, receives);
+  void execute(PreparedProgram& program, const Prepared& one, const Exchange& exchange) {
+    const std::span<const Communicator::Part> parts(program.parts.data() + one.first_operand, one.num_operands);
+    communicator_.exchange(parts.first(exchange.sends.size()), parts.subspan(exchange.sends.size()));
   }
 
-  void execute(const Prepared&, const CopyIn& copy) {
+  void execute(PreparedProgram&, const Prepared&, const CopyIn& copy) {
     std::memcpy(address(copy.region.region), host(copy.field) + copy.field_offset, static_cast<std::size_t>(copy.region.region.bytes));
   }
-  void execute(const Prepared&, const CopyOut& copy) {
+  void execute(PreparedProgram&, const Prepared&, const CopyOut& copy) {
     std::memcpy(host(copy.field) + copy.field_offset, address(copy.region.region), static_cast<std::size_t>(copy.region.region.bytes));
   }
 
@@ -348,7 +354,12 @@ class CpuExecutor final : public Executor {
   std::vector<PreparedProgram> programs_;
   std::array<std::unique_ptr<Communicator::Group>, 1U << kNumAxes> groups_;
   bool recording_ = false;
-  const bool poison_ = environment::value_of(environment::kPoison).value_or("") == "1";
+#ifdef NDEBUG
+  static constexpr const char* kPoisonDefault = "0";
+#else
+  static constexpr const char* kPoisonDefault = "1";
+#endif
+  const bool poison_ = environment::value_of(environment::kPoison).value_or(kPoisonDefault) == "1";
   Clock::time_point started_;
 
   Progress here_, there_;
