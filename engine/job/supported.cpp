@@ -18,7 +18,6 @@ class Unsupported {
     precision();
     if (job_.activation_checkpointing.mode == CheckpointingMode::automatic)
       refuse("activation_checkpointing.mode", "none, full, selective, every_n");
-    if (job_.log.tensorboard) refuse("log.tensorboard", "null");
     return std::move(mistakes_);
   }
 
