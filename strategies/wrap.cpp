@@ -58,7 +58,8 @@ ParameterGroups wrap_by_block(const Graph& graph, const std::string& kind) {
   for (const Parameter& parameter : graph.parameters) {
     const auto reader = readers.find(parameter.value);
     std::int32_t block = reader == readers.end() ? kNone : reader->second->block;
-    if (block != kNone && graph.blocks[static_cast<std::size_t>(block)].kind != kind) block = kNone;
+    while (block != kNone && graph.blocks[static_cast<std::size_t>(block)].kind != kind)
+      block = graph.blocks[static_cast<std::size_t>(block)].parent;
     any = any || block != kNone;
     if (block != current) groups.emplace_back();
     current = block;

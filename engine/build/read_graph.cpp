@@ -108,12 +108,16 @@ class GraphReader {
     const std::optional<std::string> name = values_.name(name_node, path + ".name");
     if (!name) return false;
     const std::string full = outer.prefix + *name;
-    Scope scope{.prefix = full + ".", .outer = &outer, .block_input = previous, .block = static_cast<std::int32_t>(graph_.blocks.size())};
+    const bool is_block = group.find("repeat") != nullptr || !kind.empty();
+    Scope scope{.prefix = full + ".", .outer = &outer, .block_input = previous, .block = outer.block};
+    if (is_block) {
+      scope.block = static_cast<std::int32_t>(graph_.blocks.size());
+      graph_.blocks.push_back({full, kind, outer.block});
+    }
     if (const yaml::Node* input = group.find("input")) {
       const std::optional<std::string> written = values_.text(*input, path + ".input");
       scope.block_input = written ? names_.look_up(*written, *input, path + ".input", outer) : kNone;
     }
-    graph_.blocks.push_back({full, kind});
     EntryId last = scope.block_input;
     walk(*group.find("nodes"), scope, last, full);
     names_.declare_alias(full, last, name_node);

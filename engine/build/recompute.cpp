@@ -22,6 +22,7 @@ class Recomputation {
   Recomputation(Graph& graph, const RecomputePolicy& policy) : graph_(graph), policy_(policy) {}
 
   void run() {
+    find_outermost();
     while (num_forward_ < graph_.nodes.size() && !graph_.nodes[num_forward_].backward) ++num_forward_;
     find_producers();
     if (policy_.mode == Mode::selective)
@@ -32,6 +33,17 @@ class Recomputation {
   }
 
  private:
+  /// Policies speak of outermost blocks: layers, whatever blocks they have inside. `ordinal_` counts them.
+  void find_outermost() {
+    std::int32_t count = 0;
+    for (std::size_t i = 0; i < graph_.blocks.size(); ++i) {
+      const std::int32_t parent = graph_.blocks[i].parent;
+      ordinal_.push_back(parent == kNone ? count++ : ordinal_[at(parent)]);
+    }
+  }
+
+  std::int32_t block_of(const Node& node) const { return node.block == kNone ? kNone : ordinal_[at(node.block)]; }
+
   void find_producers() {
     producer_.assign(graph_.values.size(), kNone);
     for (std::size_t i = 0; i < num_forward_; ++i)
@@ -43,7 +55,7 @@ class Recomputation {
 
   bool in_recomputed_block(const Node& node) const {
     if (node.block == kNone) return false;
-    return policy_.mode != Mode::every_n || node.block % policy_.every == 0;
+    return policy_.mode != Mode::every_n || block_of(node) % policy_.every == 0;
   }
 
   /// Whether another block, or the graph around blocks, reads the node's value: it is an input of what follows, and so is kept.
@@ -52,7 +64,7 @@ class Recomputation {
     for (std::size_t i = 0; i < num_forward_; ++i)
       for (ValueId input : graph_.nodes[i].inputs) {
         const NodeId from = producer_[at(input)];
-        if (from != kNone && graph_.nodes[at(from)].block != graph_.nodes[i].block) leaves[at(graph_.storage(input))] = true;
+        if (from != kNone && block_of(graph_.nodes[at(from)]) != block_of(graph_.nodes[i])) leaves[at(graph_.storage(input))] = true;
       }
     return leaves;
   }
@@ -118,9 +130,10 @@ class Recomputation {
   Graph& graph_;
   RecomputePolicy policy_;
   std::size_t num_forward_ = 0;
-  std::vector<NodeId> producer_;  ///< by value: the forward node that makes it
-  std::vector<bool> read_later_;  ///< by storage: whether a backward node reads it
-  std::vector<bool> repeat_;      ///< by forward node
+  std::vector<std::int32_t> ordinal_;  ///< by block: the number of the outermost block around it
+  std::vector<NodeId> producer_;       ///< by value: the forward node that makes it
+  std::vector<bool> read_later_;       ///< by storage: whether a backward node reads it
+  std::vector<bool> repeat_;           ///< by forward node
   std::unordered_map<ValueId, ValueId> copies_;
 };
 

@@ -55,17 +55,18 @@ struct Node {
   Attributes attributes{};         ///< those of kernels/README.md, without `accumulate` (the plan decides that)
   std::vector<ValueId> inputs{};   ///< in the operand order of kernels/README.md
   std::vector<ValueId> outputs{};  ///< likewise; inputs and outputs together are the operands
-  std::int32_t block = kNone;      ///< index in Graph::blocks of the innermost named block
+  std::int32_t block = kNone;      ///< index in Graph::blocks of the innermost block
   bool backward = false;           ///< belongs to the backward pass (gradients, and forward nodes recomputed in it)
   bool recomputed = false;         ///< a copy of a forward node inside the backward pass
   Parallel parallel = Parallel::none;
   Origin origin{};
 };
 
-/// One instance of a repeated or named block: the unit of wrap policies and recomputation.
+/// One instance of a block: a group of nodes that repeats or has a kind. Wrap policies and recomputation speak of blocks.
 struct Block {
-  std::string name;  ///< "h.3"
-  std::string kind;  ///< "TransformerBlock"; empty where the file gives no `block`
+  std::string name;             ///< "h.3"
+  std::string kind;             ///< "TransformerBlock"; empty where the file gives no `block`
+  std::int32_t parent = kNone;  ///< the block around it
 };
 
 /// How a parameter starts: N(0, stddev), or a constant where stddev is 0.

@@ -205,6 +205,27 @@ TEST_CASE("every_n recomputes the first of n consecutive blocks") {
   CHECK(blocks == std::set<std::int32_t>{0, 2, 4});
 }
 
+TEST_CASE("recomputation takes the outermost blocks, whatever blocks are inside") {
+  const std::string file =
+      "inputs: {x: {dtype: f32, shape: [batch, 3]}, y: {dtype: f32, shape: [batch, 3]}}\nnodes:\n  - {name: stem, op: linear, input: x, "
+      "out: 3}\n"
+      "  - repeat: 2\n    name: \"h.{index}\"\n    nodes:\n      - {name: a, op: linear, out: 3}\n      - repeat: 2\n        name: "
+      "\"g.{index}\"\n        nodes:\n"
+      "          - {name: b, op: linear, out: 3}\n          - {name: c, op: gelu}\n      - {name: d, op: linear, out: 3}\n"
+      "  - {name: loss, op: mse, input: [h.1, y]}\noutputs: {loss: loss}\n";
+  Graph graph = read_graph(yaml::parse(file, "graph.yaml"), {}, test::options_for(2, {{"x", {3}}, {"y", {3}}}));
+  REQUIRE(graph.blocks.size() == 6);
+  CHECK(graph.blocks[1].parent == 0);
+  CHECK(graph.blocks[3].parent == kNone);
+  differentiate(graph, DType::f32);
+  recompute(graph, {Mode::every_n, 2});
+  check_well_formed(graph);
+  std::set<std::string> again;
+  for (const Node& node : graph.nodes)
+    if (node.recomputed) again.insert(node.name);
+  CHECK(again == std::set<std::string>{"h.0.a", "h.0.g.0.b", "h.0.g.0.c", "h.0.g.1.b", "h.0.g.1.c"});
+}
+
 TEST_CASE("repeated nodes stand inside the backward pass of their own block") {
   const Graph graph = gpt(with_dropout(), Mode::full);
   for (std::size_t i = 0; i + 1 < graph.nodes.size(); ++i)

@@ -199,9 +199,10 @@ TEST_CASE("names are looked up in the innermost block first, and groups nest") {
   CHECK(input_name("outer.last", 1) == "outer.inner.1.sum");
   CHECK(input_name("both", 0) == "outer.last");
   CHECK(input_name("both", 1) == "fc");
-  REQUIRE(graph.blocks.size() == 3);
-  CHECK(graph.blocks[2].name == "outer.inner.1");
-  CHECK(graph.blocks[2].kind.empty());
+  REQUIRE(graph.blocks.size() == 2);  // a group that neither repeats nor has a kind only prefixes names
+  CHECK(graph.blocks[1].name == "outer.inner.1");
+  CHECK(graph.blocks[1].kind.empty());
+  CHECK(node_named(graph, "outer.last").block == kNone);
 }
 
 TEST_CASE("init and reshape take what the file says") {
