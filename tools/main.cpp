@@ -1,5 +1,8 @@
 // The trainer command: reads the command line, does the work of one subcommand, turns errors into exit codes.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 
 #include "engine/job/nearest.h"
 #include "tools/command.h"
@@ -39,6 +42,16 @@ bool names_no_subcommand(const CLI::App& app, const std::string& word) {
   return true;
 }
 
+// Threads of a team wait for each other by spinning, by default for some 10 ms. That is right while every core is ours: but as
+// soon as one thread has lost its core to another process, the others burn their own, and a step takes many times as long.
+// 2000 turns, some 0.1 ms, bridge the gaps between kernels, and after that a thread sleeps. The OpenMP runtime reads this
+// before main, so the command starts itself once more.
+void wait_politely(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  ::setenv("GOMP_SPINCOUNT", "2000", 1);
+  ::execv("/proc/self/exe", argv);  // where this fails the command works as well, if slower on a busy machine
+}
+
 int finish(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   say("trainer: input/output: writing to stdout failed\n");
@@ -48,6 +61,7 @@ int finish(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_politely(argv);
   CLI::App app("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("trainer ") + TRAINER_VERSION);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set-up, build, all tests. Last line: N passed, N failed.
+# Set-up, build, all tests. What failed is shown in full, what was skipped by name; last line: N passed, N failed (test cases).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
@@ -7,8 +7,27 @@ tools/build.sh
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-ctest --test-dir build --output-on-failure -j 2 2>&1 | tee "$log" || status=$?
-total=$(sed -n 's/.*tests failed out of \([0-9]*\)$/\1/p; s/.*tests passed, .* out of \([0-9]*\)$/\1/p' "$log" | tail -1)
-failed=$(sed -n 's/.*, \([0-9]*\) tests failed out of .*/\1/p' "$log" | tail -1)
-echo "$((${total:-0} - ${failed:-0})) passed, ${failed:-0} failed"
+ctest --test-dir build --verbose --parallel "$(nproc)" 2>&1 | tee "$log" | grep --line-buffered -E '^ *[0-9]+/[0-9]+ Test ' || status=$?
+
+# ctest prefixes the output of test n with "n: ". A test without doctest's summary (it crashed, or is no doctest) counts as
+# one case; so does one that fails although its cases passed.
+awk '
+  match($0, /^[0-9]+: /) { n = substr($0, 1, RLENGTH - 2) + 0; text = substr($0, RLENGTH + 1) }
+  /^[0-9]+: \[doctest\] test cases:/ { split(text, part, "|"); split(part[2], p, " "); split(part[3], f, " "); passed[n] = p[1]; failed[n] = f[1]; split(part[4], s, " "); skipped += s[1] }
+  /^[0-9]+: / { output[n] = output[n] text "\n"; if (tolower(text) ~ /skipped: |skipping/) reason[++reasons] = text; next }
+  /^ *[0-9]+\/[0-9]+ Test +#/ {
+    match($0, /#[0-9]+/); n = substr($0, RSTART + 1, RLENGTH - 1) + 0
+    good = $0 ~ / Passed /
+    if (!(n in passed)) passed[n] = good
+    if (!good && failed[n] + 0 == 0) failed[n] = 1
+    ok += passed[n]; bad += failed[n]
+    if (!good) broken[++breaks] = n
+  }
+  END {
+    for (i = 1; i <= breaks; ++i) printf "\n---- output of test %d\n%s", broken[i], output[broken[i]]
+    for (i = 1; i <= reasons; ++i) print reason[i]
+    if (skipped > 0) print skipped " skipped"
+    print ok + 0 " passed, " bad + 0 " failed"
+    exit bad > 0 || ok == 0
+  }' "$log" || status=1
 exit "$status"

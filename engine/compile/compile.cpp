@@ -131,6 +131,9 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
   return strategies::wrap_by_size(graph, std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / size_of(loaded.job.precision.reduce)));
 }
 
+// A plan unrolls its micro-batches. Beyond this it would take gigabytes and minutes to make, and a step hours to run.
+constexpr std::int64_t kMostInstructions = 1'000'000;
+
 class Compilation {
  public:
   Compilation(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose)
@@ -193,6 +196,7 @@ class Compilation {
     if (purpose_ == Purpose::train) {
       train = read(batch, BuildOptions::Mode::train);
       differentiate(train, job_.precision.reduce);
+      check_length(train, batch);
       recompute(train, recompute_policy(job_.activation_checkpointing));
       place_batch(train);
       options.train = &train;
@@ -239,6 +243,13 @@ class Compilation {
     result.limit_bytes = hardware_.memory_bytes / ranks_per_node;
     result.fits = fullest <= result.limit_bytes;
     return result;
+  }
+
+  void check_length(const Graph& graph, const BatchShape& batch) const {
+    const std::int64_t instructions = static_cast<std::int64_t>(graph.nodes.size()) * batch.micro_batches;
+    if (instructions <= kMostInstructions) return;
+    fail(loaded_, "train.batch", fmt::format("{} micro-batches of {} samples make a step of some {} instructions, and a plan holds {}; a larger train.batch.micro or a smaller "
+                                             "train.batch.global would help", batch.micro_batches, batch.micro, instructions, kMostInstructions));
   }
 
   static std::optional<std::int64_t> vocabulary(const Graph& graph) {

@@ -245,6 +245,13 @@ TEST_CASE("a plan that does not fit exits 78 and is printed all the same") {
   CHECK_FALSE(std::filesystem::exists(in.path("runs")));
 }
 
+TEST_CASE("a step of too many micro-batches is refused before it is unrolled") {
+  const Workplace in;
+  const Outcome outcome = in({"plan", "job.yaml", "train.batch={global: 100000000, micro: 1}"});
+  CHECK(outcome.code == 78);
+  CHECK(contains(outcome.err, "train.batch: 100000000 micro-batches"));
+}
+
 TEST_CASE("plan shows memory, communication and units to people, and every instruction when asked") {
   const Workplace in;
   const Outcome text = in({"plan", "job.yaml", "cluster.devices_per_node=2"});
