@@ -14,11 +14,34 @@
 
 namespace trainer {
 
-struct Field;
+struct Form;
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// The largest integer a field takes: JSON's readers keep integers exact up to here.
 inline constexpr double kMostInteger = 9007199254740992.0;
+
+/// Holds where the value at `path`, from the same section down, is one of `words`; without words, where it is not null.
+struct Condition {
+  std::string_view path;
+  std::vector<std::string_view> words{};
+};
+
+struct Field {
+  std::string_view name;
+  std::string_view doc;
+  std::vector<Form> forms;
+  enum class Absent {
+    required,   ///< absence is a mistake
+    otherwise,  ///< `otherwise` is taken
+    fill,       ///< a section: its own fields' defaults are taken
+    nothing,    ///< stays away
+  } absent = Absent::otherwise;
+  std::string_view otherwise{};  ///< as YAML
+  std::vector<Condition> conditions{};
+
+  /// The same field under one more condition.
+  Field when(std::string_view path, std::vector<std::string_view> words = {}) const;
+};
 
 struct Form {
   enum class Kind {
@@ -43,29 +66,6 @@ struct Form {
   std::size_t min_items = 0, max_items = std::numeric_limits<std::size_t>::max();
   std::vector<Field> fields{};
   std::string_view name{};
-};
-
-/// Holds where the value at `path`, from the same section down, is one of `words`; without words, where it is not null.
-struct Condition {
-  std::string_view path;
-  std::vector<std::string_view> words{};
-};
-
-struct Field {
-  std::string_view name;
-  std::string_view doc;
-  std::vector<Form> forms;
-  enum class Absent {
-    required,   ///< absence is a mistake
-    otherwise,  ///< `otherwise` is taken
-    fill,       ///< a section: its own fields' defaults are taken
-    nothing,    ///< stays away
-  } absent = Absent::otherwise;
-  std::string_view otherwise{};  ///< as YAML
-  std::vector<Condition> conditions{};
-
-  /// The same field under one more condition.
-  Field when(std::string_view path, std::vector<std::string_view> words = {}) const;
 };
 
 namespace form {

@@ -98,7 +98,7 @@ bool flow_safe(std::string_view text) {
   if (is_one_of(text, "...", "<<")) return false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    if (c < 0x20 || c >= 0x7F || std::string_view(",[]{}\"").find(text[i]) != std::string_view::npos) return false;
+    if (c < 0x20 || c >= 0x7F || std::string_view(",[]{}\"?").find(text[i]) != std::string_view::npos) return false;
     if (c == ':' || (c == '#' && text[i - 1] == ' ')) return false;
   }
   return true;
@@ -127,6 +127,9 @@ std::string quote(std::string_view text) {
   return out + '"';
 }
 
+/// YAML lets a key without `?` have 1024 characters; escapes take up to four.
+constexpr std::size_t kLongestImplicitKey = 250;
+
 /// Appends `node` in flow style, giving up once `out` is longer than `limit`.
 void write(const Node& node, std::size_t limit, std::string& out) {
   if (out.size() > limit) return;
@@ -139,6 +142,7 @@ void write(const Node& node, std::size_t limit, std::string& out) {
   for (std::size_t i = 0; i < node.items.size() && out.size() <= limit; ++i) {
     if (i > 0) out += ", ";
     if (node.is_mapping()) {
+      if (node.keys[i].text.size() > kLongestImplicitKey) out += "? ";
       write(node.keys[i], limit, out);
       out += ": ";
     }
