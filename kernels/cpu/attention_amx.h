@@ -33,8 +33,8 @@ struct Carver {
 class Square {
  public:
   /// c (+)= a · b over `steps` of 32. Strides in bytes; a's next step is 64 bytes on, b's 16 rows.
-  void multiply(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, int steps, float* c, std::int64_t c_stride,
-                bool add) {
+  [[gnu::noinline]] void multiply(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, int steps, float* c,
+                                  std::int64_t c_stride, bool add) {
     start<0>(c, c_stride, add);
     start<1>(c + 16, c_stride, add);
     start<2>(c + 4 * c_stride, c_stride, add);
@@ -91,8 +91,7 @@ struct Matrix {
 /// c (+)= a · b, [rows][columns], both multiples of 32. steps_of(row, column) is the range of the sum that counts for the
 /// square there, in steps; squares whose range is empty are left alone.
 template <typename StepsOf>
-VEC_INLINE void multiply(Matrix<Bf16> a, Matrix<std::uint32_t> b, Matrix<float> c, int rows, int columns, bool add,
-                         const StepsOf& steps_of) {
+void multiply(Matrix<Bf16> a, Matrix<std::uint32_t> b, Matrix<float> c, int rows, int columns, bool add, const StepsOf& steps_of) {
   Square square;
   for (int row = 0; row < rows; row += 32)
     for (int column = 0; column < columns; column += 32) {
@@ -107,7 +106,7 @@ VEC_INLINE void multiply(Matrix<Bf16> a, Matrix<std::uint32_t> b, Matrix<float> 
 // ---- forms
 
 /// Rows of bf16 in scratch: rows of an operand, turned by RoPE, with zeros up to `width`, and zero rows up to kBlock.
-VEC_INLINE void copy_rows(const Bf16* from, std::int64_t stride, int count, int dims, const float* rotation, Matrix<Bf16> to) {
+inline void copy_rows(const Bf16* from, std::int64_t stride, int count, int dims, const float* rotation, Matrix<Bf16> to) {
   for (int i = 0; i < kBlock; ++i)
     if (i >= count || dims < to.width) __builtin_memset(to.at(i, 0), 0, static_cast<std::size_t>(to.stride()));
   if (rotation == nullptr)
@@ -116,10 +115,8 @@ VEC_INLINE void copy_rows(const Bf16* from, std::int64_t stride, int count, int 
     turn_rows(from, stride, count, dims, rotation, to.data, to.width);
 }
 
-VEC_INLINE F32 load_words(const void* p) { return load(static_cast<const float*>(p)); }
-
 /// to[column][row] = from[row][column] for 32-bit words; rows and columns multiples of 16.
-VEC_INLINE void transpose_words(const void* from, int from_width, int rows, int columns, void* to, int to_width) {
+inline void transpose_words(const void* from, int from_width, int rows, int columns, void* to, int to_width) {
   const float* source = static_cast<const float*>(from);
   float* target = static_cast<float*>(to);
   for (int row = 0; row < rows; row += kLanes)
@@ -134,7 +131,7 @@ VEC_INLINE void transpose_words(const void* from, int from_width, int rows, int 
 }
 
 /// The words of rows 2i and 2i + 1, for a sum over rows: to[rows / 2][width].
-VEC_INLINE void pair_rows(Matrix<Bf16> from, int rows, std::uint32_t* to) {
+inline void pair_rows(Matrix<Bf16> from, int rows, std::uint32_t* to) {
   for (int i = 0; i < rows; i += 2)
     for (int d = 0; d < from.width; d += kLanes) {
       const I32 low = bits_of(load(from.at(i, d))), high = bits_of(load(from.at(i + 1, d)));

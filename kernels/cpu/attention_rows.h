@@ -31,7 +31,7 @@ VEC_INLINE void zero_row(float* row, int begin, int end) {
 
 /// Row i of `to` = row i of `from` turned by row i of `rotation` (dims/2 cosines, then sines).
 template <typename T, typename U>
-VEC_INLINE void turn_rows(const T* from, std::int64_t stride, int count, int dims, const float* rotation, U* to, int width) {
+void turn_rows(const T* from, std::int64_t stride, int count, int dims, const float* rotation, U* to, int width) {
   const int half = dims / 2;
   for_each_column(
       half, [=](int d, auto ld, auto st, auto vecs) __attribute__((always_inline)) {
@@ -50,7 +50,7 @@ VEC_INLINE void turn_rows(const T* from, std::int64_t stride, int count, int dim
 /// Row i of `to`, `width` floats apart, = row i of `from`, `stride` elements apart, turned where `rotation` is not null. Whole
 /// vectors are written, 0 beyond `dims`, and zero rows up to a multiple of 16.
 template <typename T>
-VEC_INLINE void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to) {
+void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to) {
   if (rotation == nullptr) {
     for_each_column(
         dims, [=](int d, auto ld, auto, auto vecs) __attribute__((always_inline)) {
@@ -68,8 +68,7 @@ VEC_INLINE void pack_rows(const T* from, std::int64_t stride, int count, int dim
 
 /// Row i of `to` = scale_of(i) · row i of `from`, turned back by row i of `rotation` where it is not null.
 template <typename T, typename ScaleOf>
-VEC_INLINE void unpack_rows(const float* from, int width, int count, int dims, const float* rotation, ScaleOf scale_of, T* to,
-                            std::int64_t stride) {
+void unpack_rows(const float* from, int width, int count, int dims, const float* rotation, ScaleOf scale_of, T* to, std::int64_t stride) {
   const int half = dims / 2;
   if (rotation == nullptr) {
     for_each_column(
@@ -100,7 +99,7 @@ VEC_INLINE void unpack_rows(const float* from, int width, int count, int dims, c
 
 /// to[i] = row i of x · row i of y; whole vectors of `to` are written, 0 beyond `count`.
 template <typename T>
-VEC_INLINE void row_products(const T* x, const T* y, std::int64_t stride, int count, int dims, float* to) {
+void row_products(const T* x, const T* y, std::int64_t stride, int count, int dims, float* to) {
   for (int first = 0; first < count; first += kLanes) {
     F32 sums[kLanes] = {};
     for (int i = 0; i < kLanes && first + i < count; ++i) {

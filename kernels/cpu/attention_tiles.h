@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/gemm/transpose.h"
 #include "kernels/cpu/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
@@ -104,21 +105,14 @@ VEC_INLINE I32 swap_mask() {
   return mask;
 }
 
-template <int half>
-VEC_INLINE void transpose_stage(F32 (&rows)[kLanes]) {
-  if constexpr (half > 0) {
+VEC_INLINE void transpose_lanes(F32 (&rows)[kLanes]) {
+  U32 words[kLanes];
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if (i & half) continue;
-      const F32 a = rows[i], b = rows[i + half];
-      rows[i] = __builtin_shuffle(a, b, swap_mask<half, false>());
-      rows[i + half] = __builtin_shuffle(a, b, swap_mask<half, true>());
-    }
-    transpose_stage<half / 2>(rows);
-  }
+  for (int i = 0; i < kLanes; ++i) words[i] = (U32)rows[i];
+  transpose(words);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) rows[i] = (F32)words[i];
 }
-
-VEC_INLINE void transpose_lanes(F32 (&rows)[kLanes]) { transpose_stage<kLanes / 2>(rows); }
 
 /// Lane l of the result: op over the lanes of rows[l]. Each stage of a transposition is followed by op, on half the rows.
 template <int half = kLanes / 2, typename Reduce>
@@ -133,7 +127,7 @@ VEC_INLINE F32 reduce_rows(F32 (&rows)[kLanes], Reduce op) {
 }
 
 /// to[d][row] = scale * from[row][d] for whole square tiles of kLanes that cover rows × dims; rows of `to` are kBlock apart.
-VEC_INLINE void transpose(const float* from, std::int64_t from_step, int rows, int dims, float scale, float* to) {
+inline void transpose(const float* from, std::int64_t from_step, int rows, int dims, float scale, float* to) {
   for (int row = 0; row < rows; row += kLanes) {
     for (int d = 0; d < dims; d += kLanes) {
       F32 lanes[kLanes];
