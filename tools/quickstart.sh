@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh checkout to a trained model: set-up, build, a small GPT on the C++ headers of this machine (at most three
-# minutes on two cores). Ends with the validation loss before and after, generated text, and what to do next.
+# minutes on two cores). Ends with the validation loss before and after, generated text, and what to do next. Arguments
+# go to `trainer run`: tools/quickstart.sh train.steps=200
 set -euo pipefail
 cd "$(dirname "$0")/.."
 job=configs/quickstart.yaml
@@ -19,7 +20,7 @@ echo "quickstart: writing the initial weights, to measure them first" >&2
 before=$(loss_of "$checkpoints/initial")
 
 echo "quickstart: $trainer run $job" >&2
-"$trainer" run "$job" >/dev/null
+"$trainer" run "$job" "$@" >/dev/null
 after=$(loss_of "$checkpoints")
 
 cat <<END

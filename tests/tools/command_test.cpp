@@ -292,6 +292,16 @@ TEST_CASE("init writes a job that validates, and never over a file") {
   CHECK(contents_of(in.path("job.yaml")) == kJob);
 }
 
+TEST_CASE("the job of the README validates") {
+  const Workplace in;
+  const std::string readme = contents_of(TRAINER_SOURCE_DIR "/README.md");
+  const std::size_t begin = readme.find("```yaml\n") + 8;
+  in.write("readme.yaml", readme.substr(begin, readme.find("```", begin) - begin));
+  const Outcome outcome = in({"validate", "readme.yaml"});
+  CAPTURE(outcome.err);
+  CHECK(outcome.code == 0);
+}
+
 TEST_CASE("doctor names what the machine has, and every environment switch with its meaning") {
   const Workplace in;
   const json found = parsed(in({"doctor", "--json"}));
