@@ -51,7 +51,7 @@ Prepared prepare_activation(const Signature& signature, const Context& context) 
   const Unary which = unary_for(signature);
   const std::int64_t count = signature.operands[0].elements();
   const int threads = threads_for(2 * signature.operands[0].bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, unary);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, unary);
   return make_kernel([=](const Call& call) {
     parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
       loop(which, bf16, operand<void>(call, 0), operand<void>(call, 1), begin, end);
@@ -66,7 +66,7 @@ Prepared prepare_activation_grad(const Signature& signature, const Context& cont
   const Binary which = gradient_for(signature);
   const std::int64_t count = signature.operands[0].elements();
   const int threads = threads_for(3 * signature.operands[0].bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, binary);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, binary);
   return make_kernel([=](const Call& call) {
     parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
       loop(which, bf16, operand<void>(call, 0), operand<void>(call, 1), operand<void>(call, 2), begin, end);

@@ -32,8 +32,8 @@ Prepared prepare_add_mul(const Signature& signature, const Context& context) {
   const Binary which = signature.op == Op::add ? Binary::add : Binary::mul;
   const std::int64_t count = a.elements(), period = b.elements();
   const int threads = threads_for(2 * a.bytes() + b.bytes(), context.threads);
-  const auto plain = CHOOSE_BY_ISA(context.isa, binary);
-  const auto repeated = CHOOSE_BY_ISA(context.isa, binary_repeated);
+  const auto plain = CHOOSE_BY_ISA_OR_BF16(context.isa, binary);
+  const auto repeated = CHOOSE_BY_ISA_OR_BF16(context.isa, binary_repeated);
   return make_kernel([=](const Call& call) {
     const void *left = operand<void>(call, 0), *right = operand<void>(call, 1);
     void* y = operand<void>(call, 2);
@@ -52,7 +52,7 @@ Prepared prepare_sum_leading(const Signature& signature, const Context& context)
   expect_last_dims(signature, x.shape, y.shape);
   const std::int64_t columns = y.elements(), rows = columns == 0 ? 0 : x.elements() / columns;
   const int threads = threads_for(x.bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, sum_rows);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_rows);
   return make_kernel([=](const Call& call) {
     parallel_ranges(columns, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
       loop(bf16, operand<void>(call, 0), operand<void>(call, 1), rows, columns, begin, end);

@@ -4,4 +4,5 @@
 #define DECLARE_BY_ISA(...)           \
   namespace portable { __VA_ARGS__ } \
   namespace avx2 { __VA_ARGS__ }     \
-  namespace avx512 { __VA_ARGS__ }
+  namespace avx512 { __VA_ARGS__ }   \
+  namespace avx512_bf16 { __VA_ARGS__ }

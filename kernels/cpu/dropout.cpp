@@ -30,7 +30,7 @@ Prepared prepare_dropout(const Signature& signature, const Context& context) {
   const std::int64_t chunks = (size + kChunk - 1) / kChunk;
   const std::int64_t element = size_of(x.dtype);
   const int threads = threads_for(4 * x.bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, dropout);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, dropout);
   return make_kernel([=](const Call& call) {
     const std::uint32_t step = static_cast<std::uint32_t>(*operand<std::int32_t>(call, 1));
     parallel_ranges(samples * chunks, 1, threads, [&](std::int64_t begin, std::int64_t end) {

@@ -12,8 +12,7 @@ struct Words {
 
 /// philox() of engine/core/random.h for the blocks `first` + lane, whose upper half is `high`.
 VEC_INLINE Words philox(std::uint64_t key, std::uint64_t stream, std::uint32_t first, std::uint32_t high) {
-  U32 c0 = splat_u32(first);
-  for (int lane = 0; lane < kLanes; ++lane) c0[lane] += static_cast<std::uint32_t>(lane);
+  U32 c0 = count_from(first);
   U32 c1 = splat_u32(high), c2 = splat_u32(static_cast<std::uint32_t>(stream)), c3 = splat_u32(static_cast<std::uint32_t>(stream >> 32));
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
 #pragma GCC unroll 10

@@ -6,45 +6,64 @@
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
 
-// σ(x) as 1 / (1 + 2^(-x log2 e)). Its relative error grows with |x| to some 1e-5 where σ is below 1e-30; NaN stays NaN
-// through what the caller multiplies by.
-VEC_INLINE F32 quick_sigmoid_log2(F32 negative_x_log2) {
-  const F32 t = max(min(negative_x_log2, splat(125.0f)), splat(-125.0f));
+// Functions are templates over the dtype they serve: bf16 results need no more than 2^-12.
+template <typename T>
+constexpr bool kQuick = false;
+template <>
+constexpr bool kQuick<Bf16> = true;
+
+// σ of an argument multiplied by -log2 e: 1 / (1 + 2^t). Its relative error grows with |t| to some 1e-5 where σ is below 1e-30; NaN
+// stays NaN through what the caller multiplies by.
+template <typename T>
+VEC_INLINE F32 sigmoid_log2(F32 scaled) {
+  const F32 t = max(min(scaled, splat(125.0f)), splat(-125.0f));
+  if constexpr (kQuick<T>) return reciprocal_quick(1.0f + exp2_in_range_quick(t));
   return reciprocal_in_range(1.0f + exp2_in_range(t));
 }
-VEC_INLINE F32 quick_sigmoid(F32 x) { return quick_sigmoid_log2(x * splat(-1.44269504f)); }
+template <typename T>
+VEC_INLINE F32 sigmoid_of(F32 x) {
+  return sigmoid_log2<T>(x * splat(-1.44269504f));
+}
 
 constexpr float kGeluScale = 2 * 0.7978845608f;  // 2 √(2/π): the argument of σ
 constexpr float kGeluCube = 0.044715f;
 constexpr float kLog2E = 1.44269504f;
 
+template <typename T>
 VEC_INLINE F32 gelu_tanh_sigmoid(F32 x, F32 square) {
-  return quick_sigmoid_log2(x * fma(square, splat(-kGeluScale * kGeluCube * kLog2E), splat(-kGeluScale * kLog2E)));
+  return sigmoid_log2<T>(x * fma(square, splat(-kGeluScale * kGeluCube * kLog2E), splat(-kGeluScale * kLog2E)));
 }
 
 struct GeluTanh {
-  VEC_INLINE F32 of(F32 x) { return x * gelu_tanh_sigmoid(x, x * x); }
+  template <typename T>
+  VEC_INLINE F32 of(F32 x) { return x * gelu_tanh_sigmoid<T>(x, x * x); }
 };
 struct GeluErf {
+  template <typename T>
   VEC_INLINE F32 of(F32 x) { return 0.5f * x * (1.0f + erf(x * 0.70710678f)); }
 };
 struct Relu {
+  template <typename T>
   VEC_INLINE F32 of(F32 x) { return select(x < F32{}, F32{}, x); }  // NaN passes
 };
 struct Silu {
-  VEC_INLINE F32 of(F32 x) { return x * quick_sigmoid(x); }
+  template <typename T>
+  VEC_INLINE F32 of(F32 x) { return x * sigmoid_of<T>(x); }
 };
 struct Tanh {
+  template <typename T>
   VEC_INLINE F32 of(F32 x) { return tanh(x); }
 };
 struct Sigmoid {
+  template <typename T>
   VEC_INLINE F32 of(F32 x) { return sigmoid(x); }
 };
 
 struct GeluTanhGrad {
+  template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 x) {
     const F32 square = x * x;
-    const F32 s = gelu_tanh_sigmoid(x, square);
+    const F32 s = gelu_tanh_sigmoid<T>(x, square);
     const F32 slope = x * fma(square, splat(3 * kGeluScale * kGeluCube), splat(kGeluScale));
     // Where s is exactly 0 or 1 the slope may be infinite; s (1 - s) is 0 there.
     const F32 bend = select(abs(x) < splat(20.0f), s * (1.0f - s) * slope, F32{} * x);
@@ -52,48 +71,55 @@ struct GeluTanhGrad {
   }
 };
 struct GeluErfGrad {
+  template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 x) {
     const F32 density = 0.39894228f * exp(-0.5f * x * x);
     return dy * (0.5f * (1.0f + erf(x * 0.70710678f)) + select(abs(x) < splat(20.0f), x * density, F32{} * x));
   }
 };
 struct ReluGrad {
+  template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 y) { return select(y <= F32{}, F32{}, dy); }
 };
 struct SiluGrad {
+  template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 x) {
-    const F32 s = quick_sigmoid(x);
+    const F32 s = sigmoid_of<T>(x);
     return dy * s * (1.0f + x * (1.0f - s));
   }
 };
 struct TanhGrad {
+  template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 y) { return dy * (1.0f - y * y); }
 };
 struct SigmoidGrad {
+  template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 y) { return dy * y * (1.0f - y); }
 };
 struct Add {
+  template <typename T>
   VEC_INLINE F32 of(F32 a, F32 b) { return a + b; }
 };
 struct Mul {
+  template <typename T>
   VEC_INLINE F32 of(F32 a, F32 b) { return a * b; }
 };
 
 template <typename Fn, typename T>
 void unary_loop(const T* x, T* y, std::int64_t begin, std::int64_t end) {
-  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::of(load(x + i))); });
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(x + i))); });
 }
 
 template <typename Fn, typename T>
 void binary_loop(const T* a, const T* b, T* y, std::int64_t begin, std::int64_t end) {
-  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::of(load(a + i), load(b + i))); });
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(a + i), load(b + i))); });
 }
 
 template <typename Fn, typename T>
 void repeated_loop(const T* a, const T* b, T* y, std::int64_t period, std::int64_t begin, std::int64_t end) {
   if (period == 1) {
     const F32 only = splat(to_f32(b[0]));
-    for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::of(load(a + i), only)); });
+    for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(a + i), only)); });
     return;
   }
   while (begin < end) {

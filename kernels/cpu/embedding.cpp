@@ -82,7 +82,7 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
   const int threads = threads_for(dy.bytes() + (accumulate ? 0 : dweight.bytes()), context.threads);
   const int column_parts = static_cast<int>(std::clamp<std::int64_t>(dim / 64, 1, threads));
   const int row_parts = threads / column_parts;
-  const auto loop = CHOOSE_BY_ISA(context.isa, sum_indexed_rows);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_indexed_rows);
   return make_kernel([=](const Call& call) {
     const std::span<const std::int32_t> id(operand<std::int32_t>(call, 0), static_cast<std::size_t>(count));
     check_ids(id, rows);
@@ -119,7 +119,7 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
   const std::int64_t used = dy.elements(), all = dweight.elements();
   CHECK(used <= all, describe(signature) + ": more positions than rows");
   const int threads = threads_for(dy.bytes() + dweight.bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, sum_indexed_rows);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_indexed_rows);
   return make_kernel([=](const Call& call) {
     static constexpr std::int32_t kFirst[1] = {0};
     parallel_ranges(all, 64, threads, [&](std::int64_t begin, std::int64_t end) {

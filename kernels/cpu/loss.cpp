@@ -88,7 +88,7 @@ Prepared prepare_cross_entropy(const Signature& signature, const Context& contex
   expect_operand(signature, 2, DType::f64, 1);
   expect_operand(signature, 3, DType::f32, all.rows);
   const bool accumulate = signature.attributes.flag("accumulate", false);
-  const auto loop = CHOOSE_BY_ISA(context.isa, cross_entropy);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy);
   return make_kernel([=](const Call& call) {
     CrossEntropyArgs now = all.at(call);
     now.lse = operand<float>(call, 3);
@@ -104,7 +104,7 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
   expect_operand(signature, 2, DType::f32, all.rows);
   expect_operand(signature, 3, DType::f32, 1);
   expect_alike(signature, {0, 4});
-  const auto loop = CHOOSE_BY_ISA(context.isa, cross_entropy_grad);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy_grad);
   return make_kernel([=](const Call& call) {
     CrossEntropyArgs now = all.at(call);
     now.lse = operand<float>(call, 2);
@@ -134,7 +134,7 @@ Prepared prepare_correct_count(const Signature& signature, const Context& contex
   const Rows all = rows_of(signature, context);
   expect_operand(signature, 2, DType::f64, 1);
   const bool accumulate = signature.attributes.flag("accumulate", false);
-  const auto loop = CHOOSE_BY_ISA(context.isa, correct);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, correct);
   return make_kernel([=](const Call& call) {
     CrossEntropyArgs now = all.at(call);
     now.losses = static_cast<double*>(call.workspace);
@@ -150,7 +150,7 @@ Prepared prepare_mse(const Signature& signature, const Context& context) {
   const std::int64_t count = signature.operands[0].elements(), chunks = chunks_of(count);
   const int threads = threads_for(2 * signature.operands[0].bytes(), context.threads);
   const bool accumulate = signature.attributes.flag("accumulate", false);
-  const auto loop = CHOOSE_BY_ISA(context.isa, squared_error);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, squared_error);
   return make_kernel([=](const Call& call) {
     MseArgs now = args;
     now.prediction = operand<void>(call, 0);
@@ -170,7 +170,7 @@ Prepared prepare_mse_grad(const Signature& signature, const Context& context) {
   expect_alike(signature, {0, 3});
   const std::int64_t count = signature.operands[0].elements();
   const int threads = threads_for(3 * signature.operands[0].bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, squared_error_grad);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, squared_error_grad);
   return make_kernel([=](const Call& call) {
     MseArgs now = args;
     now.prediction = operand<void>(call, 0);

@@ -29,7 +29,7 @@ Prepared prepare_forward(const Signature& signature, const Context& context, boo
   for (int i = 1; i < y; ++i) expect_operand(signature, i, x.dtype, args.dim);
   for (int i = y + 1; i <= rstd; ++i) expect_operand(signature, i, DType::f32, rows);
   const int threads = threads_for(2 * x.bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, norm);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, norm);
   return make_kernel([=](const Call& call) {
     NormArgs now = args;
     now.x = operand<void>(call, 0);
@@ -56,8 +56,8 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   const bool bf16_r = expect_compute_dtype(signature, dweight);
   const bool accumulate = signature.attributes.flag("accumulate", false);
   const int threads = grad_threads(signature, context);
-  const auto loop = CHOOSE_BY_ISA(context.isa, norm_grad);
-  const auto join = CHOOSE_BY_ISA(context.isa, sum_partials);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, norm_grad);
+  const auto join = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_partials);
   return make_kernel([=](const Call& call) {
     NormGradArgs now = args;
     now.dy = operand<void>(call, 0);

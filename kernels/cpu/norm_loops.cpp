@@ -6,6 +6,44 @@
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
 
+struct Moments {
+  float mean, squares;  // Σ (x − mean)²
+};
+
+// Two passes: exact for any offset.
+VEC_INLINE Moments moments_of(const float* x, std::int64_t dim) {
+  const float mean = sum(sum_of(dim, [&](std::int64_t i, auto load) { return load(x + i); })) / static_cast<float>(dim);
+  const auto centred = [&](std::int64_t i, auto load) {
+    const F32 d = load(x + i) - mean;
+    return d * d;
+  };
+  return {mean, sum(sum_of(dim, centred))};
+}
+
+// One pass over bf16, about the first element: where that lies k standard deviations off the mean, k² roundings of f32 are lost, which is
+// far below those of bf16.
+VEC_INLINE Moments moments_of(const Bf16* x, std::int64_t dim) {
+  const float about = to_f32(x[0]);
+  F32 first[2] = {}, second[2] = {};
+  const auto take = [&](F32 d, int turn) __attribute__((always_inline)) {
+    first[turn] += d;
+    second[turn] = fma(d, d, second[turn]);
+  };
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= dim; i += 2 * kLanes) {
+    take(load(x + i) - about, 0);
+    take(load(x + i + kLanes) - about, 1);
+  }
+  if (i + kLanes <= dim) {
+    take(load(x + i) - about, 0);
+    i += kLanes;
+  }
+  if (i < dim) take(keep_first(load_first(x + i, static_cast<int>(dim - i)) - about, static_cast<int>(dim - i)), 1);
+  const float offset = sum(first[0] + first[1]) / static_cast<float>(dim);
+  const float squares = sum(second[0] + second[1]) - offset * offset * static_cast<float>(dim);
+  return {about + offset, squares > 0 ? squares : squares == squares ? 0.0f : squares};
+}
+
 template <typename T>
 void norm_row(const NormArgs& args, std::int64_t row) {
   const std::int64_t dim = args.dim;
@@ -13,14 +51,15 @@ void norm_row(const NormArgs& args, std::int64_t row) {
   const T* weight = static_cast<const T*>(args.weight);
   const T* bias = static_cast<const T*>(args.bias);
   T* y = static_cast<T*>(args.y) + row * dim;
-  const float scale = 1.0f / static_cast<float>(dim);
-  float mean = 0;
-  if (args.mean != nullptr) mean = args.mean[row] = scale * sum(sum_of(dim, [&](std::int64_t i, auto load) { return load(x + i); }));
-  const float squares = sum(sum_of(dim, [&](std::int64_t i, auto load) {
-    const F32 centred = load(x + i) - mean;
-    return centred * centred;
-  }));
-  const float rstd = args.rstd[row] = 1.0f / __builtin_sqrtf(scale * squares + args.eps);
+  float mean = 0, squares = 0;
+  if (args.mean != nullptr) {
+    const Moments moments = moments_of(x, dim);
+    mean = args.mean[row] = moments.mean;
+    squares = moments.squares;
+  } else {
+    squares = sum(sum_of(dim, [&](std::int64_t i, auto load) { return load(x + i) * load(x + i); }));
+  }
+  const float rstd = args.rstd[row] = 1.0f / __builtin_sqrtf(squares / static_cast<float>(dim) + args.eps);
   if (bias != nullptr)
     for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) {
       store(y + i, fma((load(x + i) - mean) * rstd, load(weight + i), load(bias + i)));

@@ -124,7 +124,7 @@ Prepared prepare_sum_squares(const Signature& signature, const Context& context)
   const bool accumulate = signature.attributes.flag("accumulate", false);
   const std::int64_t count = x.elements(), chunks = chunks_of(count);
   const int threads = threads_for(x.bytes(), context.threads);
-  const auto loop = CHOOSE_BY_ISA(context.isa, sum_squares);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_squares);
   return make_kernel([=](const Call& call) {
     double* sums = static_cast<double*>(call.workspace);
     parallel_ranges(chunks, 1, threads, [&](std::int64_t begin, std::int64_t end) {
@@ -163,7 +163,7 @@ Prepared prepare_sgd(const Signature& signature, const Context& context) {
   Update update = update_of(signature, context, has_momentum ? 1 : 0);
   update.args.beta1 = has_momentum ? static_cast<float>(attributes.real("momentum")) : 0.0f;
   update.args.nesterov = attributes.flag("nesterov", false);
-  update.loop = CHOOSE_BY_ISA(context.isa, sgd);
+  update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sgd);
   return kernel_of(update);
 }
 
@@ -172,14 +172,14 @@ Prepared prepare_adam(const Signature& signature, const Context& context) {
   set_betas(update, signature.attributes);
   update.args.eps = static_cast<float>(signature.attributes.real("eps"));
   update.corrects_bias = true;
-  update.loop = CHOOSE_BY_ISA(context.isa, adam);
+  update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, adam);
   return kernel_of(update);
 }
 
 Prepared prepare_lion(const Signature& signature, const Context& context) {
   Update update = update_of(signature, context, 1);
   set_betas(update, signature.attributes);
-  update.loop = CHOOSE_BY_ISA(context.isa, lion);
+  update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, lion);
   return kernel_of(update);
 }
 

@@ -85,9 +85,23 @@ VEC_INLINE F32 reciprocal_in_range(F32 x) {
   const F32 r = (F32)_mm512_rcp14_ps((__m512)x);
   return fma(r, fma(-x, r, splat(1.0f)), r);
 }
+VEC_INLINE F32 reciprocal_quick(F32 x) { return (F32)_mm512_rcp14_ps((__m512)x); }  // within 2^-14
 #else
 VEC_INLINE F32 reciprocal_in_range(F32 x) { return 1.0f / x; }
+VEC_INLINE F32 reciprocal_quick(F32 x) { return 1.0f / x; }
 #endif
+
+/// first, first + 1, …
+VEC_INLINE U32 count_from(std::uint32_t first) {
+#if defined(__AVX512F__)
+  constexpr U32 kLane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif defined(__AVX2__)
+  constexpr U32 kLane = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+  constexpr U32 kLane = {0, 1, 2, 3};
+#endif
+  return kLane + first;
+}
 
 // ---- memory
 
@@ -101,7 +115,7 @@ VEC_INLINE void store(float* p, F32 x) { __builtin_memcpy(p, &x, sizeof x); }
 #if defined(__AVX512F__)
 VEC_INLINE F32 widen(__m256i halves) { return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16); }
 #if defined(__AVX512BF16__)
-VEC_INLINE __m256i narrow(F32 x) { return (__m256i)_mm512_cvtneps_pbh((__m512)x); }
+VEC_INLINE __m256i narrow(F32 x) { return (__m256i)_mm512_cvtneps_pbh((__m512)x); }  // flushes denormals, whatever the mode
 #else
 VEC_INLINE __m256i narrow(F32 x) {
   const __m512i bits = (__m512i)x;
@@ -178,9 +192,7 @@ VEC_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, Step step)
 
 /// x with the lanes from n on set to 0.
 VEC_INLINE F32 keep_first(F32 x, int n) {
-  I32 lane;
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  return from_bits(bits_of(x) & (lane < n));
+  return from_bits(bits_of(x) & ((I32)count_from(0) < n));
 }
 
 /// The sum over [0, count) of value(i, load), in four interleaved vectors: the order depends on count alone.
@@ -205,17 +217,36 @@ VEC_INLINE F32 sum_of(std::int64_t count, Value value) {
 
 // ---- reductions over lanes, always by halves: the order is fixed
 
+#if defined(__AVX2__)
+VEC_INLINE __m128 halves_sum(__m256 x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); }
+VEC_INLINE __m128 halves_max(__m256 x) { return _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); }
+VEC_INLINE float sum(__m128 x) {
+  const __m128 pair = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+VEC_INLINE float largest(__m128 x) {
+  const __m128 pair = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+}
+#endif
+// largest: NaN in a lane may be passed over.
+#if defined(__AVX512F__)
 VEC_INLINE float sum(F32 x) {
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) x[i] += x[i + width];
-  return x[0];
+  return sum(halves_sum(_mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1))));
 }
-/// The largest lane; NaN in a lane may be passed over.
 VEC_INLINE float largest(F32 x) {
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
-  return x[0];
+  return largest(halves_max(_mm256_max_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1))));
 }
+#elif defined(__AVX2__)
+VEC_INLINE float sum(F32 x) { return sum(halves_sum((__m256)x)); }
+VEC_INLINE float largest(F32 x) { return largest(halves_max((__m256)x)); }
+#else
+VEC_INLINE float sum(F32 x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+VEC_INLINE float largest(F32 x) {
+  const float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+  return a > b ? a : b;
+}
+#endif
 
 // ---- whole numbers
 
@@ -311,6 +342,31 @@ VEC_INLINE F32 exp2_in_range(F32 t) {
   p = fma(p, f, splat(2.402264774e-1f));
   p = fma(p, f, splat(6.931471825e-1f));
   p = fma(p, f, splat(1.0f));
+  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+}
+
+/// The same within 2^-18; 2^0 is exactly 1.
+VEC_INLINE F32 exp2_in_range_short(F32 t) {
+  const F32 magic = splat(0x1.8p23f);
+  const F32 shifted = t + magic;
+  const F32 f = t - (shifted - magic);
+  F32 p = splat(9.582852945e-3f);
+  p = fma(p, f, splat(5.590642616e-2f));
+  p = fma(p, f, splat(2.402409911e-1f));
+  p = fma(p, f, splat(6.931241751e-1f));
+  p = fma(p, f, splat(1.0f));
+  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+}
+
+/// The same within 2^-13, for results that are rounded to bf16.
+VEC_INLINE F32 exp2_in_range_quick(F32 t) {
+  const F32 magic = splat(0x1.8p23f);
+  const F32 shifted = t + magic;
+  const F32 f = t - (shifted - magic);
+  F32 p = splat(5.517166853e-2f);
+  p = fma(p, f, splat(2.426111251e-1f));
+  p = fma(p, f, splat(6.932609677e-1f));
+  p = fma(p, f, splat(9.999280572e-1f));
   return from_bits(bits_of(p) + (bits_of(shifted) << 23));
 }
 

@@ -111,7 +111,7 @@ inline void hold(Op op, const Attributes& attributes, const std::vector<Input>& 
   }
   const std::vector<reference::Tensor> truth = reference::run(op, attributes, rounded, shapes, options.origin);
 
-  for (cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512})
+  for (cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512, cpu::Isa::avx512_bf16})
     for (int threads = 1; threads <= options.max_threads && isa <= cpu::detect_isa(); ++threads) {
       std::vector<Buffer> first;
       for (int repeat = 0; repeat < 2; ++repeat) {
