@@ -27,10 +27,17 @@ Tensor read(const SafetensorsFile& file, const checkpoint::TensorEntry& entry) {
   Tensor tensor{Shape(entry.shape)};
   const std::span<const std::byte> bytes = file.bytes(entry);
   switch (entry.dtype.value_or(DType::u8)) {
-    case DType::f64: widen<double>(bytes, tensor); break;
-    case DType::f32: widen<float>(bytes, tensor); break;
-    case DType::i32: widen<std::int32_t>(bytes, tensor); break;
-    default: throw DataError(file.path() + ": " + entry.name + " has dtype " + entry.dtype_name);
+    case DType::f64:
+      widen<double>(bytes, tensor);
+      break;
+    case DType::f32:
+      widen<float>(bytes, tensor);
+      break;
+    case DType::i32:
+      widen<std::int32_t>(bytes, tensor);
+      break;
+    default:
+      throw DataError(file.path() + ": " + entry.name + " has dtype " + entry.dtype_name);
   }
   return tensor;
 }

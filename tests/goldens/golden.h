@@ -14,10 +14,10 @@ namespace trainer::goldens {
 struct Case {
   std::string name;  ///< "linear.odd"
   Op op = Op::zero;
-  Attributes attributes;                    ///< of the kernel
-  std::vector<reference::Tensor> in, out;   ///< operands; their values are exact in f32, floating inputs in bf16 too
-  std::vector<bool> integer;                ///< of each input: whether it holds i32
-  reference::Tensor dout;                   ///< gradient of output 0; of a loss its seed. Empty without gradients
+  Attributes attributes;                       ///< of the kernel
+  std::vector<reference::Tensor> in, out;      ///< operands; their values are exact in f32, floating inputs in bf16 too
+  std::vector<bool> integer;                   ///< of each input: whether it holds i32
+  reference::Tensor dout;                      ///< gradient of output 0; of a loss its seed. Empty without gradients
   std::map<int, reference::Tensor> gradients;  ///< by input
 };
 

@@ -223,7 +223,9 @@ def flow(value):
         return "{" + ", ".join(f"{k}: {flow(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(flow(v) for v in value) + "]"
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if not isinstance(value, (int, float)) or isinstance(value, bool) else repr(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def write_job(folder, name, model, data, job):
@@ -270,14 +272,16 @@ def token_case(folder, save_file, name, model, graph, params, seed, seq, samples
     windows = lambda ids: (ids[:-1].view(-1, seq), ids[1:].view(-1, seq))
     val = windows(files["val"])
     initial, expected = train(model, job, *windows(files["train"]), val)
-    write_job(folder, name, f"  graph: {graph}\n  with: {flow(params)}\n", f"  format: tokens\n  token_type: u16\n  train: train.bin\n  val: val.bin\n  seq_len: {seq}\n", job)
+    data = f"  format: tokens\n  token_type: u16\n  train: train.bin\n  val: val.bin\n  seq_len: {seq}\n"
+    write_job(folder, name, f"  graph: {graph}\n  with: {flow(params)}\n", data, job)
     save(folder, save_file, initial, expected)
 
 
 def gpt2(folder, save_file):
     params = {"layers": 2, "heads": 2, "dim": 32, "vocab": 61, "context": 24, "dropout": 0.0}
     model = Gpt2(2, 2, 32, 61, 24)
-    job = {"batch": {"global": 6, "micro": 3}, "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.95], "eps": 1e-06, "weight_decay": 0.1},
+    job = {"batch": {"global": 6, "micro": 3},
+           "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.95], "eps": 1e-06, "weight_decay": 0.1},
            "lr_schedule": {"name": "cosine", "warmup_steps": 4, "min_lr": 0.0004}, "clip_norm": 1.0, "eval_batches": 2}
     token_case(folder, save_file, "gpt2", model, "models/gpt2.yaml", params, 201, 19, 50, 12, 61, job)
 
@@ -285,7 +289,8 @@ def gpt2(folder, save_file):
 def llama(folder, save_file):
     params = {"layers": 2, "heads": 4, "kv_heads": 2, "dim": 32, "hidden": 40, "vocab": 53, "rope_theta": 10000.0}
     model = Llama(2, 4, 2, 32, 40, 53, 10000.0)
-    job = {"batch": {"global": 4, "micro": 2}, "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.99], "eps": 1e-06, "weight_decay": 0.1},
+    job = {"batch": {"global": 4, "micro": 2},
+           "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.99], "eps": 1e-06, "weight_decay": 0.1},
            "lr_schedule": {"name": "cosine", "warmup_steps": 3, "min_lr": 0.0}, "clip_norm": 1.5, "eval_batches": 2}
     token_case(folder, save_file, "llama", model, "models/llama.yaml", params, 202, 16, 33, 8, 53, job)
 
@@ -309,7 +314,8 @@ MLP_GRAPH = """  graph:
 def mlp(folder, save_file):
     """A table with standardised features; one class is ignored, so that micro-batches count differently."""
     model = Mlp(7, 24, 5)
-    job = {"batch": {"global": 10, "micro": 5}, "optimizer": {"name": "sgd", "lr": 0.2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    job = {"batch": {"global": 10, "micro": 5},
+           "optimizer": {"name": "sgd", "lr": 0.2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
            "lr_schedule": {"name": "linear", "warmup_steps": 3, "min_lr": 0.02}, "clip_norm": 0.5, "eval_batches": 2}
     rng = np.random.default_rng(203)
     parts = {}
@@ -345,7 +351,8 @@ def convnet(folder, save_file):
         parts[part] = ((torch.tensor(images).float() / 255).double().unsqueeze(1), torch.tensor(labels.astype(np.int64)))
     initial, expected = train(model, job, *parts["train"], parts["val"])
     source = lambda part: f"{{images: {part}-images.idx, labels: {part}-labels.idx}}"
-    write_job(folder, "convnet", f"  graph: models/convnet.yaml\n  with: {flow(params)}\n", f"  format: idx\n  train: {source('train')}\n  val: {source('val')}\n", job)
+    data = f"  format: idx\n  train: {source('train')}\n  val: {source('val')}\n"
+    write_job(folder, "convnet", f"  graph: models/convnet.yaml\n  with: {flow(params)}\n", data, job)
     save(folder, save_file, initial, expected)
 
 

@@ -53,7 +53,8 @@ class Cases:
             self._store(f"{name}.out{i}", t)
         for i, t in listed.items():
             self._store(f"{name}.grad{i}", t)
-        self.list.append({"name": name, "op": op, "attributes": attributes or {}, "inputs": len(inputs), "outputs": len(outputs), "gradients": sorted(listed)})
+        self.list.append({"name": name, "op": op, "attributes": attributes or {}, "inputs": len(inputs), "outputs": len(outputs),
+                          "gradients": sorted(listed)})
 
 
 def embeddings(cases):
@@ -81,7 +82,8 @@ def norms(cases):
         rstd = (x.square().mean(-1) + eps).rsqrt()
         return F.rms_norm(x, x.shape[-1:], w, eps), rstd.reshape(-1)
 
-    for name, shape, bias, eps in [("odd", (3, 5), True, 1e-5), ("rank3", (2, 3, 33), True, 1e-3), ("plain", (4, 16), False, 1e-5), ("dim1", (3, 1), True, 1e-5), ("row1", (1, 70), True, 1e-5)]:
+    for name, shape, bias, eps in [("odd", (3, 5), True, 1e-5), ("rank3", (2, 3, 33), True, 1e-3), ("plain", (4, 16), False, 1e-5),
+                                   ("dim1", (3, 1), True, 1e-5), ("row1", (1, 70), True, 1e-5)]:
         weights = [normal(shape[-1])] + ([normal(shape[-1])] if bias else [])
         x = normal(*shape, scale=2.0) + 1.0
         x = x.to(torch.bfloat16).double()
@@ -116,17 +118,21 @@ def attention(q, k, v, heads, kv_heads, causal, theta):
 def attentions(cases):
     # name, batch, seq, heads, kv_heads, head_dim, causal, packed, theta
     for name, b, t, h, g, d, causal, packed, theta in [
-        ("packed", 2, 7, 3, 3, 5, True, True, 0.0), ("full", 2, 5, 2, 2, 3, False, True, 0.0), ("seq1", 1, 1, 2, 2, 4, True, True, 0.0),
-        ("head1", 1, 6, 1, 1, 1, True, False, 0.0), ("grouped", 2, 6, 4, 2, 6, True, False, 0.0), ("rope", 1, 9, 2, 1, 8, True, False, 10000.0),
-        ("rope_packed", 2, 5, 4, 2, 4, False, True, 500.0), ("long", 1, 67, 2, 2, 16, True, True, 0.0), ("long_rope", 1, 35, 4, 2, 8, True, False, 10000.0),
+        ("packed", 2, 7, 3, 3, 5, True, True, 0.0), ("full", 2, 5, 2, 2, 3, False, True, 0.0),
+        ("seq1", 1, 1, 2, 2, 4, True, True, 0.0), ("head1", 1, 6, 1, 1, 1, True, False, 0.0),
+        ("grouped", 2, 6, 4, 2, 6, True, False, 0.0), ("rope", 1, 9, 2, 1, 8, True, False, 10000.0),
+        ("rope_packed", 2, 5, 4, 2, 4, False, True, 500.0), ("long", 1, 67, 2, 2, 16, True, True, 0.0),
+        ("long_rope", 1, 35, 4, 2, 8, True, False, 10000.0),
     ]:
         attributes = {"heads": h, "kv_heads": g, "causal": causal, "packed": packed, "rope_theta": theta}
         if packed:
             split = lambda x: x.split([h * d, g * d, g * d], -1)
-            cases.add(f"attention.{name}", "attention", [normal(b, t, (h + 2 * g) * d)], lambda x: attention(*split(x), h, g, causal, theta), attributes)
+            cases.add(f"attention.{name}", "attention", [normal(b, t, (h + 2 * g) * d)],
+                      lambda x: attention(*split(x), h, g, causal, theta), attributes)
         else:
             inputs = [normal(b, t, h * d), normal(b, t, g * d), normal(b, t, g * d)]
-            cases.add(f"attention.{name}", "attention", inputs, lambda q, k, v: attention(q, k, v, h, g, causal, theta), attributes)
+            cases.add(f"attention.{name}", "attention", inputs,
+                      lambda q, k, v: attention(q, k, v, h, g, causal, theta), attributes)
 
 
 def elementwise(cases):
@@ -136,7 +142,8 @@ def elementwise(cases):
             cases.add(f"{op}.{name}", op, [normal(*shape, scale=scale)], function)
     for approximate in ("tanh", "none"):
         for name, shape, scale in [("odd", (3, 7), 1.0), ("one", (1, 1), 1.0), ("large", (5, 13), 6.0)]:
-            cases.add(f"gelu.{approximate}_{name}", "gelu", [normal(*shape, scale=scale)], lambda x: F.gelu(x, approximate=approximate), {"approximate": approximate})
+            cases.add(f"gelu.{approximate}_{name}", "gelu", [normal(*shape, scale=scale)],
+                      lambda x: F.gelu(x, approximate=approximate), {"approximate": approximate})
     for op, function in [("add", torch.add), ("mul", torch.mul)]:
         for name, a, b in [("same", (3, 5), (3, 5)), ("last", (2, 3, 7), (7,)), ("last2", (4, 3, 5), (3, 5)), ("one", (1, 1), (1,))]:
             cases.add(f"{op}.{name}", op, [normal(*a), normal(*b)], function)
@@ -157,10 +164,12 @@ def philox(key, stream, block):
 def dropouts(cases):
     for name, shape, p, step, key in [("odd", (3, 7), 0.5, 2, 0xFEDCBA9876543210), ("rank3", (2, 5, 3), 0.2, 1000000, 12345)]:
         per_sample = math.prod(shape[1:])
-        keep = [philox(key, s, (step << 40) + e // 4)[e % 4] >= p * 2**32 for s in range(shape[0]) for e in range(per_sample)]
+        words = (philox(key, s, (step << 40) + e // 4)[e % 4] for s in range(shape[0]) for e in range(per_sample))
+        keep = [word >= p * 2**32 for word in words]
         mask = torch.tensor(keep, dtype=torch.float64).reshape(shape) / (1 - p)
         signed = key - (1 << 64) if key >> 63 else key
-        cases.add(f"dropout.{name}", "dropout", [normal(*shape), torch.tensor([step], dtype=torch.int32)], lambda x, _: x * mask, {"p": p, "key": signed})
+        cases.add(f"dropout.{name}", "dropout", [normal(*shape), torch.tensor([step], dtype=torch.int32)],
+                  lambda x, _: x * mask, {"p": p, "key": signed})
 
 
 def convolutions(cases):
@@ -169,8 +178,10 @@ def convolutions(cases):
         ("one", 1, 1, 1, 1, 1, 1, 1, 0, True), ("wide", 1, 17, 6, 5, 18, 5, 3, 2, False),
     ]:
         inputs = [normal(n, cin, h, w), normal(cout, cin, k, k, scale=0.5)] + ([normal(cout)] if bias else [])
-        cases.add(f"conv2d.{name}", "conv2d", inputs, lambda x, w, b=None: F.conv2d(x, w, b, stride, padding), {"stride": stride, "padding": padding, "bias": bias})
-    for name, shape, k, stride, padding in [("even", (2, 3, 4, 6), 2, 2, 0), ("odd", (1, 2, 7, 5), 3, 2, 1), ("overlap", (1, 1, 5, 5), 3, 1, 0), ("one", (1, 1, 1, 1), 1, 1, 0)]:
+        cases.add(f"conv2d.{name}", "conv2d", inputs, lambda x, w, b=None: F.conv2d(x, w, b, stride, padding),
+                  {"stride": stride, "padding": padding, "bias": bias})
+    for name, shape, k, stride, padding in [("even", (2, 3, 4, 6), 2, 2, 0), ("odd", (1, 2, 7, 5), 3, 2, 1),
+                                            ("overlap", (1, 1, 5, 5), 3, 1, 0), ("one", (1, 1, 1, 1), 1, 1, 0)]:
         attributes = {"kernel": k, "stride": stride, "padding": padding}
         distinct = torch.randperm(math.prod(shape), generator=GENERATOR).reshape(shape).double() / 8 - 3  # no ties
 
@@ -184,7 +195,8 @@ def convolutions(cases):
 
 def losses(cases):
     for name, shape, ignored, smoothing, scale in [
-        ("plain", (4, 7), 0, 0.0, 1.0), ("ignored", (2, 5, 9), 4, 0.0, 1.0), ("smooth", (6, 5), 2, 0.1, 1.0), ("large", (5, 33), 1, 0.0, 20.0), ("class1", (3, 1), 0, 0.0, 1.0), ("none_left", (2, 4), 2, 0.0, 1.0),
+        ("plain", (4, 7), 0, 0.0, 1.0), ("ignored", (2, 5, 9), 4, 0.0, 1.0), ("smooth", (6, 5), 2, 0.1, 1.0),
+        ("large", (5, 33), 1, 0.0, 20.0), ("class1", (3, 1), 0, 0.0, 1.0), ("none_left", (2, 4), 2, 0.0, 1.0),
     ]:
         targets = integers(shape[-1], *shape[:-1])
         targets.view(-1)[torch.randperm(targets.numel(), generator=GENERATOR)[:ignored]] = -100
@@ -194,16 +206,19 @@ def losses(cases):
             total = F.cross_entropy(x.reshape(-1, shape[-1]), t.reshape(-1).long(), reduction="sum", label_smoothing=smoothing)
             return total.reshape(1), torch.logsumexp(x, -1).reshape(-1)
 
-        cases.add(f"cross_entropy.{name}", "cross_entropy", [normal(*shape, scale=scale), targets], loss, attributes, dout=torch.tensor([0.375], dtype=torch.float64))
+        cases.add(f"cross_entropy.{name}", "cross_entropy", [normal(*shape, scale=scale), targets], loss, attributes,
+                  dout=torch.tensor([0.375], dtype=torch.float64))
         logits = cases.tensors[f"cross_entropy.{name}.in0"].double()
         counted = targets != -100
         correct = ((logits.argmax(-1) == targets) & counted).sum().double().reshape(1)
         ignore = {"ignore_index": -100}
-        cases.add(f"cross_entropy_count.{name}", "cross_entropy_count", [targets], lambda _: counted.sum().double().reshape(1), ignore, gradients=False)
+        cases.add(f"cross_entropy_count.{name}", "cross_entropy_count", [targets], lambda _: counted.sum().double().reshape(1), ignore,
+                  gradients=False)
         cases.add(f"correct_count.{name}", "correct_count", [logits, targets], lambda *_: correct, ignore, gradients=False)
     for name, shape in [("odd", (3, 5)), ("one", (1,)), ("rank1", (13,))]:
         target = normal(*shape)
-        cases.add(f"mse.{name}", "mse", [normal(*shape), target.float()], lambda p, t: (p - t.detach().double()).square().sum().reshape(1), dout=torch.tensor([0.625], dtype=torch.float64))
+        cases.add(f"mse.{name}", "mse", [normal(*shape), target.float()], lambda p, t: (p - t.double()).square().sum().reshape(1),
+                  dout=torch.tensor([0.625], dtype=torch.float64))
 
 
 def optimizers(cases):
@@ -226,7 +241,9 @@ def optimizers(cases):
 
     for op in ("adam", "adamw"):
         for name, step in [("first", 1), ("later", 17)]:
-            states = [torch.zeros(n).double(), torch.zeros(n).double()] if step == 1 else [normal(n, scale=0.1), normal(n, scale=0.1).square().to(torch.bfloat16).double()]
+            states = [torch.zeros(n).double(), torch.zeros(n).double()]
+            if step > 1:
+                states = [normal(n, scale=0.1), normal(n, scale=0.1).square().to(torch.bfloat16).double()]
             attributes = {"beta1": 0.875, "beta2": 0.96875, "eps": 1e-6, "weight_decay": decay, "decay_elements": decayed, "working": False}
             cases.add(f"{op}.{name}", op, [normal(n), normal(n)] + states + control(step), adam(step), attributes, gradients=False)
 
@@ -251,7 +268,8 @@ def optimizers(cases):
     for name, momentum, nesterov in [("plain", 0.0, False), ("momentum", 0.875, False), ("nesterov", 0.875, True)]:
         states = [normal(n)] if momentum else []
         cases.add(f"sgd.{name}", "sgd", [normal(n), normal(n)] + states + control(2), sgd(momentum, nesterov),
-                  {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay, "decay_elements": decayed, "has_momentum": bool(momentum), "working": False}, gradients=False)
+                  {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay, "decay_elements": decayed,
+                   "has_momentum": bool(momentum), "working": False}, gradients=False)
 
 
 def make(path, save_file):

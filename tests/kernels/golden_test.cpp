@@ -24,11 +24,20 @@ namespace {
 void store(const Tensor& from, DType dtype, Buffer& to) {
   for (std::int64_t i = 0; i < from.size(); ++i) {
     switch (dtype) {
-      case DType::f64: to.as<double>()[i] = from[i]; break;
-      case DType::f32: to.as<float>()[i] = static_cast<float>(from[i]); break;
-      case DType::bf16: to.as<kernels::Bf16>()[i] = kernels::to_bf16(static_cast<float>(from[i])); break;
-      case DType::i32: to.as<std::int32_t>()[i] = static_cast<std::int32_t>(from[i]); break;
-      default: FAIL("no such operand");
+      case DType::f64:
+        to.as<double>()[i] = from[i];
+        break;
+      case DType::f32:
+        to.as<float>()[i] = static_cast<float>(from[i]);
+        break;
+      case DType::bf16:
+        to.as<kernels::Bf16>()[i] = kernels::to_bf16(static_cast<float>(from[i]));
+        break;
+      case DType::i32:
+        to.as<std::int32_t>()[i] = static_cast<std::int32_t>(from[i]);
+        break;
+      default:
+        FAIL("no such operand");
     }
   }
 }

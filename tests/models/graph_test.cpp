@@ -20,7 +20,7 @@ namespace {
 
 struct Model {
   LoadedJob loaded;
-  std::map<std::string, Tensor> fields;   ///< the first global batch
+  std::map<std::string, Tensor> fields;  ///< the first global batch
   std::map<std::string, Tensor> initial, expected;
 };
 
@@ -41,7 +41,9 @@ std::map<std::string, Tensor> windows(const std::string& path, std::int64_t batc
   std::map<std::string, Tensor> fields{{"tokens", Tensor({batch, seq})}, {"targets", Tensor({batch, seq})}};
   REQUIRE(bytes.size() > static_cast<std::size_t>(2 * batch * seq));
   for (std::int64_t i = 0; i < batch * seq; ++i) {
-    const auto id = [&](std::int64_t at) { return bytes[static_cast<std::size_t>(2 * at)] + 256.0 * bytes[static_cast<std::size_t>(2 * at + 1)]; };
+    const auto id = [&](std::int64_t at) {
+      return bytes[static_cast<std::size_t>(2 * at)] + 256.0 * bytes[static_cast<std::size_t>(2 * at + 1)];
+    };
     fields["tokens"][i] = id(i);
     fields["targets"][i] = id(i + 1);
   }
@@ -116,7 +118,8 @@ TEST_CASE("gradients of every parameter are slopes of the loss") {
       std::map<std::string, Tensor> more = model.initial, less = model.initial;
       more[weight][at] += h;
       less[weight][at] -= h;
-      const double slope = (loss_of(graph, model, interpret(graph, model, more)) - loss_of(graph, model, interpret(graph, model, less))) / (2 * h);
+      const double slope =
+          (loss_of(graph, model, interpret(graph, model, more)) - loss_of(graph, model, interpret(graph, model, less))) / (2 * h);
       CHECK(std::fabs(parameter_gradient(graph, values, parameter.value)[at] - slope) < 1e-7);
     }
   }
@@ -129,7 +132,8 @@ TEST_CASE("recomputation repeats the very values") {
     const Model model = load(name, 1);
     const Graph plain = build(model);
     const double norm = gradient_norm(plain, interpret(plain, model, model.initial));
-    for (const RecomputePolicy policy : {RecomputePolicy{Mode::full, 1}, RecomputePolicy{Mode::selective, 1}, RecomputePolicy{Mode::every_n, 2}}) {
+    for (const RecomputePolicy policy :
+         {RecomputePolicy{Mode::full, 1}, RecomputePolicy{Mode::selective, 1}, RecomputePolicy{Mode::every_n, 2}}) {
       Graph graph = build(model);
       recompute(graph, policy);
       CHECK(graph.nodes.size() > plain.nodes.size());

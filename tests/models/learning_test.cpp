@@ -31,7 +31,8 @@ RunReport run(const std::string& job, std::vector<std::string> overrides) {
   const LoadedJob loaded = load_job(configs + "/" + job, overrides, {.configs_dir = configs});
   const int threads = threads_per_rank(world_size_of(loaded.job));
   const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads});
-  return train(loaded, compile(loaded, {.target = &target, .memory_bytes = std::int64_t{8} << 30, .threads = threads}, Purpose::train), {}, {});
+  return train(loaded, compile(loaded, {.target = &target, .memory_bytes = std::int64_t{8} << 30, .threads = threads}, Purpose::train), {},
+               {});
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // every step, the validation loss and the weights at the end.
 //
 // f32: 2e-4 of each loss and norm, 1e-3 of the largest weight of a tensor. With bf16 compute 2% of each loss and norm.
+#include "engine/train/train.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/train/train.h"
 #include "kernels/cpu/table.h"
 #include "tests/goldens/golden.h"
 #include "tests/temporary.h"
@@ -47,7 +48,8 @@ Run train_case(const std::string& name, std::vector<std::string> overrides) {
   const tests::TemporaryFolder folder;
   overrides.push_back("checkpoint.dir=" + folder.path("run"));
   overrides.push_back("checkpoint.format=full");
-  const LoadedJob loaded = load_job(goldens::folder() + "/models/" + name + "/job.yaml", overrides, {.configs_dir = goldens::folder() + "/../../configs"});
+  const LoadedJob loaded =
+      load_job(goldens::folder() + "/models/" + name + "/job.yaml", overrides, {.configs_dir = goldens::folder() + "/../../configs"});
   const int ranks = world_size_of(loaded.job);
   const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads_per_rank(ranks)});
   const Hardware hardware{.target = &target, .memory_bytes = std::int64_t{8} << 30, .threads = threads_per_rank(ranks)};

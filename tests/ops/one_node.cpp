@@ -11,13 +11,16 @@ bool is_loss(Op op) { return op == Op::cross_entropy || op == Op::mse || op == O
 /// Index of the first operand that is a parameter.
 std::size_t first_parameter(Op op) {
   switch (op) {
-    case Op::positions: return 0;
+    case Op::positions:
+      return 0;
     case Op::embedding:
     case Op::linear:
     case Op::layer_norm:
     case Op::rms_norm:
-    case Op::conv2d: return 1;
-    default: return SIZE_MAX;
+    case Op::conv2d:
+      return 1;
+    default:
+      return SIZE_MAX;
   }
 }
 
@@ -43,7 +46,8 @@ class Recorder final : public GradientBuilder {
   bool needed(ValueId value) const override { return graph_.value(value).kind != ValueKind::input; }
   DType reduce_dtype() const override { return reduce_; }
 
-  std::vector<ValueId> node(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs, std::vector<TensorDesc> outputs) override {
+  std::vector<ValueId> node(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs,
+                            std::vector<TensorDesc> outputs) override {
     return node_with_gradients(forward, op, std::move(attributes), std::move(inputs), std::move(outputs), {});
   }
 
@@ -60,8 +64,8 @@ class Recorder final : public GradientBuilder {
     return node.outputs[0];
   }
 
-  std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs, std::vector<TensorDesc> outputs,
-                                           std::vector<ValueId> parameters) override {
+  std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs,
+                                           std::vector<TensorDesc> outputs, std::vector<ValueId> parameters) override {
     Node made;
     made.name = forward.name;
     made.op = op;
@@ -100,7 +104,8 @@ void add_forward(const Case& of, DType compute, OneNode& to) {
     node.inputs.push_back(to.graph.add_value(std::move(value)));
   }
   for (std::size_t i = 0; i < of.out.size(); ++i) {
-    node.outputs.push_back(to.graph.add_value(described(of.name + ".out" + std::to_string(i), output_dtype(of.op, i, compute), of.out[i].shape)));
+    node.outputs.push_back(
+        to.graph.add_value(described(of.name + ".out" + std::to_string(i), output_dtype(of.op, i, compute), of.out[i].shape)));
   }
   to.inputs = node.inputs;
   to.outputs = node.outputs;

@@ -10,11 +10,11 @@ namespace trainer::goldens {
 
 struct OneNode {
   Graph graph;
-  std::size_t num_forward = 0;       ///< nodes of the forward pass
-  std::vector<ValueId> inputs;       ///< operands of the node
+  std::size_t num_forward = 0;  ///< nodes of the forward pass
+  std::vector<ValueId> inputs;  ///< operands of the node
   std::vector<ValueId> outputs;
-  ValueId dout = kNone;              ///< gradient of output 0 (of a loss: its seed)
-  std::vector<ValueId> gradients;    ///< by input; kNone where there is none
+  ValueId dout = kNone;            ///< gradient of output 0 (of a loss: its seed)
+  std::vector<ValueId> gradients;  ///< by input; kNone where there is none
 };
 
 /// Values have the dtypes that a graph with these compute and reduce dtypes would give them.

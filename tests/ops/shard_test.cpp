@@ -103,7 +103,8 @@ std::vector<Tensor> own_rows(const Tensor& whole) {
 }
 
 /// Computes `node` cut so; the largest difference of any output from the whole.
-double check_cut(const Graph& graph, const Node& node, const reference::Interpreter& values, std::span<const Placement> in, std::span<const Placement> out) {
+double check_cut(const Graph& graph, const Node& node, const reference::Interpreter& values, std::span<const Placement> in,
+                 std::span<const Placement> out) {
   std::mt19937_64 generator(5);
   std::vector<std::vector<Tensor>> operands(kRanks);
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -120,7 +121,8 @@ double check_cut(const Graph& graph, const Node& node, const reference::Interpre
     results.push_back(reference::run(node.op, attributes, operands[static_cast<std::size_t>(rank)], shapes, origin));
   }
   double worst = 0;
-  for (std::size_t o = 0; o < out.size(); ++o) worst = std::fmax(worst, off(values.get(node.outputs[o]), out[o], {results[0][o], results[1][o]}));
+  for (std::size_t o = 0; o < out.size(); ++o)
+    worst = std::fmax(worst, off(values.get(node.outputs[o]), out[o], {results[0][o], results[1][o]}));
   return worst;
 }
 
@@ -208,7 +210,8 @@ std::vector<Case> cases() {
       make_case(Op::mse, {}, {{4, 6}, {4, 6}}, {{1}}),
   };
   for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) list.push_back(make_case(op, {}, {{4, 6}}, {{4, 6}}));
-  for (const char* approximate : {"tanh", "none"}) list.push_back(make_case(Op::gelu, {{"approximate", std::string(approximate)}}, {{4, 6}}, {{4, 6}}));
+  for (const char* approximate : {"tanh", "none"})
+    list.push_back(make_case(Op::gelu, {{"approximate", std::string(approximate)}}, {{4, 6}}, {{4, 6}}));
   return list;
 }
 

@@ -15,8 +15,13 @@ struct Heads {
   double theta;
 
   Heads(const Attributes& a, const Shape& first)
-      : batch(first[0]), seq(first[1]), heads(a.integer("heads")), kv_heads(a.integer("kv_heads")), packed(a.flag("packed")),
-        causal(a.flag("causal")), theta(a.real("rope_theta")) {
+      : batch(first[0]),
+        seq(first[1]),
+        heads(a.integer("heads")),
+        kv_heads(a.integer("kv_heads")),
+        packed(a.flag("packed")),
+        causal(a.flag("causal")),
+        theta(a.real("rope_theta")) {
     dim = first[2] / (packed ? heads + 2 * kv_heads : heads);
   }
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
@@ -39,7 +44,8 @@ Vector rotated(Vector x, std::int64_t t, double theta, double direction) {
   if (theta == 0) return x;
   const std::size_t half = x.size() / 2;
   for (std::size_t j = 0; j < half; ++j) {
-    const double angle = direction * static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(x.size()));
+    const double angle =
+        direction * static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(x.size()));
     const double a = x[j], b = x[j + half];
     x[j] = a * std::cos(angle) - b * std::sin(angle);
     x[j + half] = b * std::cos(angle) + a * std::sin(angle);
@@ -71,7 +77,8 @@ void attention(const Call& c) {
     const std::int64_t t = i % s.seq, h = i / s.seq % s.heads, b = i / (s.seq * s.heads);
     const Vector q = head(s, c.in, 0, 0, b, t, h);
     Vector scores;
-    for (std::int64_t u = 0; u < (s.causal ? t + 1 : s.seq); ++u) scores.push_back(s.scale() * dot(q, head(s, c.in, 0, 1, b, u, s.group(h))));
+    for (std::int64_t u = 0; u < (s.causal ? t + 1 : s.seq); ++u)
+      scores.push_back(s.scale() * dot(q, head(s, c.in, 0, 1, b, u, s.group(h))));
     double largest = scores[0], sum = 0;
     for (double score : scores) largest = std::fmax(largest, score);
     for (double score : scores) sum += std::exp(score - largest);

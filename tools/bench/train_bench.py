@@ -110,21 +110,23 @@ def bench(trainer, name, precision, rounds, steps, peaks, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", default=os.path.join(ROOT, "build", "tools", "trainer"))
+    parser.add_argument("--trainer", default=os.path.join(ROOT, "build", "trainer"))
     parser.add_argument("--cells", default=",".join(CELLS))
     parser.add_argument("--precisions", default="f32,bf16")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6, help="steps timed a round, after two of warm-up")
     args = parser.parse_args()
     peaks = measure_peaks()
-    print(f"peaks: f32 {peaks['f32'] / 1e12:.2f} TFLOP/s, bf16 {peaks['bf16'] / 1e12:.2f} TFLOP/s, memory {peaks['memory'] / 1e9:.1f} GB/s", file=sys.stderr)
-    print(f"{'cell':10} {'dtype':5} {'ours':>10} {'PyTorch':>10} {'ratio':>6} {'floor':>10}  PyTorch's best", file=sys.stderr)
+    say = lambda text: print(text, file=sys.stderr, flush=True)
+    say(f"peaks: f32 {peaks['f32'] / 1e12:.2f} TFLOP/s, bf16 {peaks['bf16'] / 1e12:.2f} TFLOP/s, memory {peaks['memory'] / 1e9:.1f} GB/s")
+    say(f"{'cell':10} {'dtype':5} {'ours':>10} {'PyTorch':>10} {'ratio':>6} {'floor':>10}  PyTorch's best")
     with tempfile.TemporaryDirectory() as folder:
         for name in args.cells.split(","):
             for precision in args.precisions.split(","):
                 row = bench(args.trainer, name, precision, args.rounds, args.steps, peaks, folder)
                 print(json.dumps(row), flush=True)
-                print(f"{name:10} {precision:5} {row['ours_tokens_per_s']:10.1f} {row['pytorch_tokens_per_s']:10.1f} {row['ratio']:6.2f} {row['floor_tokens_per_s']:10.1f}  {row['pytorch_variant']}", file=sys.stderr)
+                say(f"{name:10} {precision:5} {row['ours_tokens_per_s']:10.1f} {row['pytorch_tokens_per_s']:10.1f} {row['ratio']:6.2f} "
+                    f"{row['floor_tokens_per_s']:10.1f}  {row['pytorch_variant']}")
 
 
 if __name__ == "__main__":
