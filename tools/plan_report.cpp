@@ -155,7 +155,7 @@ std::string memory_line(const CompiledJob& compiled) {
 
 std::string strategy_line(const CompiledJob& compiled) {
   const int ranks = compiled.plan.mesh.world_size();
-  return ranks == 1 ? compiled.data_kind + ", one rank" : fmt::format("{} over {} ranks", compiled.data_kind, ranks);
+  return ranks == 1 ? compiled.data_kind : fmt::format("{} over {} ranks", compiled.data_kind, ranks);
 }
 
 std::string batch_line(const BatchShape& batch) {

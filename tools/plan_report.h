@@ -35,7 +35,7 @@ std::vector<BufferId> alive_at(const Role& role, const Program& program, std::in
 
 /// "parameters 12.3 MiB, gradients …": what is there at the peak, the largest first.
 std::string memory_line(const CompiledJob& compiled);
-/// "ddp over 4 ranks", "one rank".
+/// "ddp over 4 ranks"; of one rank, whose strategy shares nothing, its name alone.
 std::string strategy_line(const CompiledJob& compiled);
 /// "16 samples a step: 4 ranks × 2 micro-batches × 2 samples".
 std::string batch_line(const BatchShape& batch);
