@@ -151,7 +151,7 @@ class Compilation {
       if (best.fits) break;
     }
     best.data_kind = data->name();
-    best.strategy_why = job_.strategy.automatic ? (mesh_.world_size() == 1 ? "one rank: nothing to share" : "every rank holds the whole model: the simplest that fits")
+    best.strategy_why = job_.strategy.automatic ? (mesh_.world_size() == 1 ? "there is nothing to share" : "every rank holds the whole model: the simplest that fits")
                                                 : "the job asks for it";
     return best;
   }
