@@ -1,4 +1,5 @@
-// Loops file (vec.h). kLanes Philox blocks at a time give 4 · kLanes words, which are then put in the elements' order.
+// Loops file (vec.h). A Philox word lies in the low half of a 64-bit lane: the widening multiplication ignores what the high
+// half holds, so a round is two products, two shifts and two three-way exclusive ors, with no masking.
 #include "kernels/cpu/dropout_loops.h"
 
 #include "kernels/cpu/vec.h"
@@ -6,36 +7,59 @@
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
 
-struct Words {
-  U32 word[4];  // of kLanes consecutive blocks
+constexpr int kBlocks = kLanes / 2;  // Philox blocks at a time, of four words each
+using U64 = std::uint64_t __attribute__((vector_size(4 * kLanes)));
+
+VEC_INLINE U64 splat_u64(std::uint64_t x) { return U64{} + x; }
+
+/// The 64-bit products of the low halves.
+#if defined(__AVX512F__)
+VEC_INLINE U64 multiply_low_halves(U64 a, U64 b) { return (U64)_mm512_mul_epu32((__m512i)a, (__m512i)b); }
+VEC_INLINE U64 block_numbers() { return U64{0, 1, 2, 3, 4, 5, 6, 7}; }
+VEC_INLINE U64 pairs_low(U64 a, U64 b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+VEC_INLINE U64 pairs_high(U64 a, U64 b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#elif defined(__AVX2__)
+VEC_INLINE U64 multiply_low_halves(U64 a, U64 b) { return (U64)_mm256_mul_epu32((__m256i)a, (__m256i)b); }
+VEC_INLINE U64 block_numbers() { return U64{0, 1, 2, 3}; }
+VEC_INLINE U64 pairs_low(U64 a, U64 b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+VEC_INLINE U64 pairs_high(U64 a, U64 b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#else
+VEC_INLINE U64 multiply_low_halves(U64 a, U64 b) { return (a & 0xFFFFFFFFu) * (b & 0xFFFFFFFFu); }
+VEC_INLINE U64 block_numbers() { return U64{0, 1}; }
+VEC_INLINE U64 pairs_low(U64 a, U64 b) { return __builtin_shufflevector(a, b, 0, 2); }
+VEC_INLINE U64 pairs_high(U64 a, U64 b) { return __builtin_shufflevector(a, b, 1, 3); }
+#endif
+
+/// What the rounds add, in memory rather than made again for each block.
+struct Schedule {
+  U64 first[10], second[10];
+  explicit Schedule(std::uint64_t key) {
+    std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+      first[round] = splat_u64(k0);
+      second[round] = splat_u64(k1);
+    }
+  }
 };
 
-/// philox() of engine/core/random.h for the blocks `first` + lane, whose upper half is `high`.
-VEC_INLINE Words philox(std::uint64_t key, std::uint64_t stream, std::uint32_t first, std::uint32_t high) {
-  U32 c0 = count_from(first);
-  U32 c1 = splat_u32(high), c2 = splat_u32(static_cast<std::uint32_t>(stream)), c3 = splat_u32(static_cast<std::uint32_t>(stream >> 32));
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+struct Words {
+  U32 low, high;  // of the elements first, first + 1, … of kBlocks consecutive blocks
+};
+
+/// philox() of engine/core/random.h for kBlocks blocks from `first`; `high` is the upper half of their numbers.
+VEC_INLINE Words philox(const Schedule& schedule, std::uint64_t stream, std::uint32_t first, std::uint32_t high) {
+  const U64 m0 = splat_u64(0xD2511F53u), m1 = splat_u64(0xCD9E8D57u);
+  U64 c0 = block_numbers() + first, c1 = splat_u64(high), c2 = splat_u64(stream), c3 = splat_u64(stream >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    U32 high0, low0, high1, low1;
-    multiply_wide(c0, 0xD2511F53u, high0, low0);
-    multiply_wide(c2, 0xCD9E8D57u, high1, low1);
-    c0 = high1 ^ c1 ^ k0;
-    c2 = high0 ^ c3 ^ k1;
-    c1 = low1;
-    c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    const U64 p0 = multiply_low_halves(c0, m0), p1 = multiply_low_halves(c2, m1);
+    c0 = (p1 >> 32) ^ c1 ^ schedule.first[round];
+    c2 = (p0 >> 32) ^ c3 ^ schedule.second[round];
+    c1 = p1;
+    c3 = p0;
   }
-  return {{c0, c1, c2, c3}};
-}
-
-/// From word w of block b in lane b of vector w to element 4 b + w: a transposition, by two rounds of interleaving.
-VEC_INLINE Words in_element_order(const Words& w) {
-  const U32 even_low = interleave_low(w.word[0], w.word[2]), even_high = interleave_high(w.word[0], w.word[2]);
-  const U32 odd_low = interleave_low(w.word[1], w.word[3]), odd_high = interleave_high(w.word[1], w.word[3]);
-  return {{interleave_low(even_low, odd_low), interleave_high(even_low, odd_low), interleave_low(even_high, odd_high),
-           interleave_high(even_high, odd_high)}};
+  const U64 front = (c0 & 0xFFFFFFFFu) | (c1 << 32), back = (c2 & 0xFFFFFFFFu) | (c3 << 32);
+  return {(U32)pairs_low(front, back), (U32)pairs_high(front, back)};
 }
 
 template <typename T>
@@ -43,17 +67,24 @@ void dropout_of(const DropoutArgs& args, std::int64_t begin, std::int64_t end) {
   const T* x = static_cast<const T*>(args.x);
   T* y = static_cast<T*>(args.y);
   const std::uint32_t high = args.step << 8;  // (step << 40) >> 32; a sample has fewer than 2^32 blocks
+  const Schedule schedule(args.key);
   const F32 scale = splat(args.scale);
-  for (std::int64_t at = begin; at < end; at += 4 * kLanes) {
-    const Words words = in_element_order(philox(args.key, args.stream, static_cast<std::uint32_t>(at / 4), high));
-    for (int v = 0; v < 4; ++v) {
-      const std::int64_t from = at + v * kLanes;
-      if (from >= end) return;
-      const I32 keep = words.word[v] >= args.threshold;
-      for_each_vector(from, from + kLanes < end ? from + kLanes : end,
-                      [&](std::int64_t i, auto load, auto store) { store(y + i, select(keep, load(x + i) * scale, F32{})); });
-    }
+  const auto keep = [&](U32 words, std::int64_t i, auto load, auto store) __attribute__((always_inline)) {
+    store(y + i, words >= args.threshold ? load(x + i) * scale : F32{});
+  };
+  std::int64_t at = begin;
+  for (; at + 2 * kLanes <= end; at += 2 * kLanes) {
+    const Words words = philox(schedule, args.stream, static_cast<std::uint32_t>(at / 4), high);
+    const auto whole = [](const auto* p) __attribute__((always_inline)) { return load(p); };
+    const auto put = [](auto* p, F32 v) __attribute__((always_inline)) { store(p, v); };
+    keep(words.low, at, whole, put);
+    keep(words.high, at + kLanes, whole, put);
   }
+  if (at == end) return;
+  const Words words = philox(schedule, args.stream, static_cast<std::uint32_t>(at / 4), high);
+  const std::int64_t middle = at + kLanes < end ? at + kLanes : end;
+  for_each_vector(at, middle, [&](std::int64_t i, auto load, auto store) { keep(words.low, i, load, store); });
+  for_each_vector(middle, end, [&](std::int64_t i, auto load, auto store) { keep(words.high, i, load, store); });
 }
 
 }  // namespace
