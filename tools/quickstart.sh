@@ -22,6 +22,7 @@ before=$(loss_of "$checkpoints/initial")
 echo "quickstart: $trainer run $job" >&2
 "$trainer" run "$job" "$@" >/dev/null
 after=$(loss_of "$checkpoints")
+rm -r "$checkpoints/initial"
 
 cat <<END
 
@@ -34,8 +35,8 @@ checkpoint:      $(ls -d "$checkpoints"/step-* | tail -1)
 log:             $checkpoints/log.jsonl
 
 Next:
-    $trainer plan $job                     what a step does and what it needs
-    $trainer sample $job --prompt 'class ' more text
-    $trainer init my.yaml --data my.txt    a job of your own; then $trainer run my.yaml
-    tools/test.sh                          build and run all the tests
+    $trainer plan $job     # what a step does and what it needs
+    $trainer sample $job   # more text; --help has the options
+    $trainer init my.yaml --data my.txt      # a job of your own, then: $trainer run my.yaml
+    tools/test.sh                                  # all the tests
 END

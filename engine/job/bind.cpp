@@ -99,17 +99,21 @@ std::map<std::string, double> bind_with(Values& v) {
 
 /// A graph file stands beside the job or among the installed configs.
 std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
+  const std::string written = v.node("model.graph").text;
   const std::string here = *v.file("model.graph");
-  const yaml::Node& node = v.node("model.graph");
+  yaml::Node& node = v.checked().values.find("model.graph")->second.node;
   const auto exists = [](const std::string& path) {
     std::error_code error;
     return fs::is_regular_file(path, error);
   };
   if (!options.check_files || exists(here)) return here;
   std::string tried = here;
-  if (!options.configs_dir.empty() && fs::path(node.text).is_relative()) {
-    const std::string there = (fs::path(options.configs_dir) / node.text).lexically_normal().string();
-    if (exists(there)) return there;
+  if (!options.configs_dir.empty() && fs::path(written).is_relative()) {
+    const std::string there = (fs::path(options.configs_dir) / written).lexically_normal().string();
+    if (exists(there)) {
+      if (node.source->name == kCommandLine) node.text = there;
+      return there;
+    }
     tried += " and " + there;
   }
   Diagnostic mistake = node.at("model.graph", "no such file; looked for " + tried);

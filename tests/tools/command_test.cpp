@@ -274,6 +274,15 @@ TEST_CASE("the effective job is a job that plans the same") {
   CHECK(parsed(in({"plan", "effective.yaml", "--json"}))["hash"] == parsed(in({"plan", "job.yaml", "train.steps=7", "--json"}))["hash"]);
 }
 
+TEST_CASE("an override may name an installed graph") {
+  const Workplace in;
+  const std::vector<std::string> arguments{
+      "plan", "job.yaml", "model={graph: models/llama.yaml, with: {layers: 1, heads: 2, kv_heads: 1, dim: 16, hidden: 32, vocab: 256}}"};
+  const Outcome outcome = in(arguments);
+  CAPTURE(outcome.err);
+  CHECK(outcome.code == 0);
+}
+
 TEST_CASE("schema prints draft-07 schemas") {
   const Workplace in;
   for (const char* which : {"job", "graph"}) {
