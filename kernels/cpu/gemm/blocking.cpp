@@ -5,7 +5,7 @@
 namespace trainer::kernels::cpu::gemm {
 namespace {
 
-constexpr std::int64_t kABytes = 1200 * 1024;  // of a 2 MiB L2
+constexpr std::int64_t kABytes = 800 * 1024;  // of a 2 MiB L2, which what is read and written passes through, too
 
 /// Rows or strips: the cut whose largest part is smaller.
 void cut(const Problem& problem, std::int64_t strips, int threads, Blocking& b) {
@@ -30,9 +30,10 @@ Blocking blocking_of(const Problem& problem, const Rules& rules, int threads) {
 
   // As many blocks of A as L2 takes: each trip of C through f32 costs.
   b.rows = round_up(std::min(divide_up(problem.m, b.row_parts), rules.rows), rules.panel_rows);
-  b.blocks_at_once = std::clamp<std::int64_t>(kABytes / (b.rows * rules.row_bytes), 1, b.blocks);
+  const std::int64_t block_bytes = b.rows / rules.panel_rows * rules.panel_bytes;
+  b.blocks_at_once = std::clamp<std::int64_t>(kABytes / block_bytes, 1, b.blocks);
   b.blocks_at_once = divide_up(b.blocks, divide_up(b.blocks, b.blocks_at_once));
-  b.a_bytes = round_up(b.blocks_at_once * b.rows * rules.row_bytes, 64);
+  b.a_bytes = b.blocks_at_once * block_bytes;
   b.b_bytes = rules.b_bytes;
   b.c_bytes = (b.sums_wait() ? b.strips : 1) * b.rows * kStrip * std::int64_t{sizeof(float)};
   return b;

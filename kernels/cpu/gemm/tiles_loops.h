@@ -8,7 +8,7 @@ namespace gemm {
 inline constexpr std::int64_t kTileRows = 32;  ///< of C in registers
 
 constexpr Rules tiles_rules() {
-  return {.panel_rows = kTileRows, .step_grain = 32, .rows = 256, .row_bytes = kMaxDepth * 2, .b_bytes = 0};
+  return {.panel_rows = kTileRows, .step_grain = 32, .rows = 256, .panel_bytes = kTileRows * kMaxDepth * 2, .b_bytes = 0};
 }
 }
 

@@ -2,11 +2,12 @@
 // stays in cache. It serves every instruction set, and for bf16 on Intel's processors it is the fastest AVX-512 way too:
 // vdpbf16ps issues there every second cycle, half the FLOPs of two f32 FMAs a cycle (Emerald Rapids, measured).
 //
-// A block of A is [rows][kRowStride] if A lies by rows, else panels [steps][kPanel]; a block of B is [steps][kStrip].
+// A block of A is [rows][kRowStride] if A lies by rows, else panels [steps][kSlot]; a block of B is [steps][kStrip].
 // Sums over the blocks of k stand in f32 strips of C, [rows][kStrip]: one, or one for each strip if k is so deep that
 // A is widened piece by piece.
 //
-// Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast); 12 rows in registers.
+// Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast), 12 rows in registers, widening
+// all rows before the first strip (up to 15% slower where C is narrow), prefetching whole panels.
 #include "kernels/cpu/gemm/finish.h"
 #include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/transpose.h"
@@ -26,19 +27,21 @@ using gemm::Part;
 using gemm::Problem;
 
 constexpr int kPanel = gemm::widen_rules(kLanes == 16).panel_rows;
+constexpr int kSlot = gemm::round_up(kPanel, kLanes);  // floats of a step of a panel of A by columns
 constexpr int kVectors = 2;                     // of a row of C in registers
 constexpr int kColumns = kVectors * kLanes;     // of C at a time
 
 // ---- the innermost loop
 
-/// c[kRows][kStrip] (+)= a · b over `steps`, for kColumns columns.
-template <int kRows, int kRowStep, int kStep>
-void multiply(const float* __restrict a, const float* __restrict b, std::int64_t steps, float* __restrict c, bool add) {
+/// c[kRows][kStrip] (+)= a · b over `steps`, for kColumns columns. Each step also does a step of `side`.
+template <int kRows, int kRowStep, int kStep, typename Side>
+void multiply(const float* __restrict a, const float* __restrict b, std::int64_t steps, float* __restrict c, bool add, Side& side) {
   F32 sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) sum[r][v] = add ? load(c + r * kStrip + v * kLanes) : F32{};
+  Side aside = side;  // in registers
 #pragma GCC unroll 2
   for (std::int64_t p = 0; p < steps; ++p) {
     F32 row[kVectors];
@@ -50,44 +53,96 @@ void multiply(const float* __restrict a, const float* __restrict b, std::int64_t
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) sum[r][v] += row[v] * x;
     }
+    aside.step();
   }
+  side = aside;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) store(c + r * kStrip + v * kLanes, sum[r][v]);
 }
 
-using Multiply = void (*)(const float*, const float*, std::int64_t, float*, bool);
+template <typename Side>
+using Multiply = void (*)(const float*, const float*, std::int64_t, float*, bool, Side&);
 
 /// The loop for `rows` of 1 to kPanel.
-template <int kRowStep, int kStep, int kRows = kPanel>
-Multiply multiply_for(std::int64_t rows) {
+template <int kRowStep, int kStep, typename Side, int kRows = kPanel>
+Multiply<Side> multiply_for(std::int64_t rows) {
   if constexpr (kRows == 1) {
-    return multiply<1, kRowStep, kStep>;
+    return multiply<1, kRowStep, kStep, Side>;
   } else {
-    return rows == kRows ? multiply<kRows, kRowStep, kStep> : multiply_for<kRowStep, kStep, kRows - 1>(rows);
+    return rows == kRows ? multiply<kRows, kRowStep, kStep, Side> : multiply_for<kRowStep, kStep, Side, kRows - 1>(rows);
   }
 }
 
 // ---- widening (of bf16; f32 is copied)
 
-/// `rows` by `steps` of A that lies by rows.
-template <typename T>
-void widen_rows(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t steps, float* out) {
-  for (std::int64_t i = 0; i < rows; ++i)
-    for_each_vector(0, steps, [&](std::int64_t p, auto get, auto) { store(out + i * kRowStride + p, get(a + i * lda + p)); });
-}
+// Widening a panel of A takes as long as memory does, and memory has nothing else to do while a panel is multiplied: so
+// the next panel is widened vector by vector between the steps of this one.
 
-/// Panels of `panel_rows` rows (the last may have fewer) of A that lies by columns.
+struct NoSide {
+  [[gnu::always_inline]] void step() {}
+};
+
+/// A panel, `rows` by `steps`, of A that lies by rows: a vector a step, the rest in `finish`.
 template <typename T>
-void widen_columns(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t panel_rows, std::int64_t steps, float* out) {
-  for (std::int64_t p = 0; p < steps; ++p)
-    for (std::int64_t i = 0; i < rows; i += panel_rows) {
-      const T* from = a + p * lda + i;
-      float* to = out + (i / panel_rows) * kPanel * kRowStride + p * kPanel;
-      for_each_vector(0, least(panel_rows, rows - i), [&](std::int64_t j, auto get, auto put) { put(to + j, get(from + j)); });
+class RowsSide {
+ public:
+  RowsSide(const T* from, std::int64_t lda, std::int64_t rows, std::int64_t steps, float* to)
+      : from_(from), lda_(lda), left_(steps < kLanes ? 0 : rows), rows_(rows), steps_(steps), to_(to) {}
+
+  [[gnu::always_inline]] void step() {
+    if (left_ <= 0) return;
+    store(to_ + at_, load(from_ + at_));
+    at_ += kLanes;
+    if (at_ + kLanes <= steps_) return;
+    widen_tail();
+    at_ = 0, --left_, --rows_, from_ += lda_, to_ += kRowStride;
+  }
+  void finish() {
+    while (left_ > 0) step();
+    for (; rows_ > 0; --rows_, from_ += lda_, to_ += kRowStride) widen_tail();
+  }
+
+ private:
+  [[gnu::always_inline]] void widen_tail() {
+    if (at_ < steps_) {
+      const int count = static_cast<int>(steps_ - at_);
+      store_first(to_ + at_, load_first(from_ + at_, count), count);
     }
-}
+  }
+
+  const T* from_;
+  std::int64_t lda_, left_, rows_, steps_, at_ = 0;
+  float* to_;
+};
+
+/// The same of A that lies by columns, of which `readable` ≥ rows may be read.
+template <typename T>
+class ColumnsSide {
+ public:
+  ColumnsSide(const T* from, std::int64_t lda, std::int64_t rows, std::int64_t readable, std::int64_t steps, float* to)
+      : from_(from), lda_(lda), left_(kSlot <= readable ? steps : 0), edge_(steps - left_), rows_(rows), to_(to) {}
+
+  [[gnu::always_inline]] void step() {
+    if (left_ <= 0) return;
+#pragma GCC unroll 2
+    for (int j = 0; j < kSlot; j += kLanes) store(to_ + j, load(from_ + j));
+    __builtin_prefetch(from_ + kAhead * lda_);
+    --left_, from_ += lda_, to_ += kSlot;
+  }
+  void finish() {
+    while (left_ > 0) step();
+    for (; edge_ > 0; --edge_, from_ += lda_, to_ += kSlot)
+      for_each_vector(0, rows_, [&](std::int64_t j, auto get, auto put) { put(to_ + j, get(from_ + j)); });
+  }
+
+ private:
+  static constexpr std::int64_t kAhead = 48;  // steps; the processor does not foresee rows that are pages apart
+  const T* from_;
+  std::int64_t lda_, left_, edge_, rows_;  ///< steps left by whole vectors, and, at the edge of A, by the rows there are
+  float* to_;
+};
 
 /// `steps` of a packed strip: even steps in the lower halves of words, odd ones in the upper.
 void widen_pairs(const std::uint32_t* strip, std::int64_t steps, float* out) {
@@ -137,6 +192,11 @@ void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64
 
 // ---- blocks
 
+/// Rows of C that share the widened blocks of B, in panels of `panel` rows (the last may have fewer).
+struct Rows {
+  std::int64_t begin, count, panel;
+};
+
 /// One part's work and where its scratch lies. T: what the operands hold.
 template <typename T>
 struct Worker {
@@ -145,15 +205,16 @@ struct Worker {
   float *a, *b, *c;
 
   std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
-  float* block_of_a(std::int64_t block) const { return a + block % blocking.blocks_at_once * blocking.rows * kRowStride; }
+  float* block_of_a(std::int64_t block) const { return a + block % blocking.blocks_at_once * (blocking.a_bytes / blocking.blocks_at_once / 4); }
 
-  void widen_a(std::int64_t row, std::int64_t rows, std::int64_t panel_rows, std::int64_t block) const {
-    const T* from = static_cast<const T*>(problem.a);
-    const std::int64_t step = block * blocking.depth;
-    if (problem.a_order == Order::rows)
-      widen_rows(from + row * problem.lda + step, problem.lda, rows, steps_of(block), block_of_a(block));
-    else
-      widen_columns(from + step * problem.lda + row, problem.lda, rows, panel_rows, steps_of(block), block_of_a(block));
+  std::int64_t step_of(std::int64_t block) const { return block * blocking.depth; }
+
+  /// How panel [row, row + rows) of A is widened.
+  auto rows_side(std::int64_t row, std::int64_t rows, std::int64_t block, float* to) const {
+    return RowsSide<T>(static_cast<const T*>(problem.a) + row * problem.lda + step_of(block), problem.lda, rows, steps_of(block), to);
+  }
+  auto columns_side(std::int64_t row, std::int64_t rows, std::int64_t block, float* to) const {
+    return ColumnsSide<T>(static_cast<const T*>(problem.a) + step_of(block) * problem.lda + row, problem.lda, rows, problem.m - row, steps_of(block), to);
   }
 
   void widen_b(std::int64_t strip, std::int64_t block) const {
@@ -168,30 +229,55 @@ struct Worker {
       widen_turned(from + column * problem.ldb + step, problem.ldb, columns, steps_of(block), b);
   }
 
-  /// sums (+)= block · strip, panel by panel.
-  void multiply_block(std::int64_t rows, std::int64_t panel_rows, std::int64_t block, float* sums) const {
-    const bool by_rows = problem.a_order == Order::rows;
-    for (std::int64_t i = 0; i < rows; i += panel_rows) {
-      const std::int64_t count = least(panel_rows, rows - i);
-      const float* from = block_of_a(block) + (by_rows ? i : i / panel_rows * kPanel) * kRowStride;
-      const Multiply run = by_rows ? multiply_for<kRowStride, 1>(count) : multiply_for<1, kPanel>(count);
-      for (int j = 0; j < kStrip; j += kColumns) run(from, b + j, steps_of(block), sums + i * kStrip + j, block > 0);
+  template <int kRowStep, int kStep, typename Side>
+  void multiply_panel(const float* panel, std::int64_t rows, std::int64_t block, float* sums, Side& side) const {
+    const Multiply<Side> run = multiply_for<kRowStep, kStep, Side>(rows);
+    for (int j = 0; j < kStrip; j += kColumns) run(panel, b + j, steps_of(block), sums + j, block > 0, side);
+  }
+
+  /// Panel [i, i + panel_rows) of a block of A.
+  template <int kStep>
+  float* panel_at(std::int64_t i, std::int64_t panel_rows, std::int64_t block) const {
+    return block_of_a(block) + (kStep == 1 ? i : i / panel_rows * kSlot) * kRowStride;
+  }
+
+  /// sums (+)= block · strip, panel by panel; the first strip widens each panel, by side_of(row, rows, block, to), during the one
+  /// before. After the last block each panel goes to C at once: so its stores drain while the next is multiplied.
+  template <int kRowStep, int kStep, typename SideOf>
+  void multiply_block(const Rows& rows, std::int64_t strip, std::int64_t block, bool first, float* sums, SideOf side_of) const {
+    const auto side_at = [&](std::int64_t i) {
+      return side_of(rows.begin + i, least(rows.panel, rows.count - i), block, panel_at<kStep>(i, rows.panel, block));
+    };
+    if (first) side_at(0).finish();
+    for (std::int64_t i = 0; i < rows.count; i += rows.panel) {
+      const std::int64_t count = least(rows.panel, rows.count - i), next = i + rows.panel;
+      const float* panel = panel_at<kStep>(i, rows.panel, block);
+      if (first && next < rows.count) {
+        auto side = side_at(next);
+        multiply_panel<kRowStep, kStep>(panel, count, block, sums + i * kStrip, side);
+        side.finish();
+      } else {
+        NoSide none;
+        multiply_panel<kRowStep, kStep>(panel, count, block, sums + i * kStrip, none);
+      }
+      if (block + 1 == blocking.blocks) finish_rows<T>(problem, sums + i * kStrip, rows.begin + i, count, strip);
     }
   }
 
-  void rows_of_c(std::int64_t row, std::int64_t rows, const Part& part) const {
-    const std::int64_t panel_rows = divide_up(rows, divide_up(rows, kPanel));  // panels of equal size
+  void rows_of_c(const Rows& rows, const Part& part) const {
+    const auto by_rows = [&](auto... panel) { return rows_side(panel...); };
+    const auto by_columns = [&](auto... panel) { return columns_side(panel...); };
     for (std::int64_t first = 0; first < blocking.blocks; first += blocking.blocks_at_once) {
-      const std::int64_t last = least(first + blocking.blocks_at_once, blocking.blocks);
-      for (std::int64_t block = first; block < last; ++block) widen_a(row, rows, panel_rows, block);
+      const std::int64_t end = least(first + blocking.blocks_at_once, blocking.blocks);
       for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
         float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
-        for (std::int64_t block = first; block < last; ++block) {
+        for (std::int64_t block = first; block < end; ++block) {
           widen_b(strip, block);
-          multiply_block(rows, panel_rows, block, sums);
+          if (problem.a_order == Order::rows)
+            multiply_block<kRowStride, 1>(rows, strip, block, strip == part.strip, sums, by_rows);
+          else
+            multiply_block<1, kSlot>(rows, strip, block, strip == part.strip, sums, by_columns);
         }
-        if (last < blocking.blocks) continue;
-        finish_rows<T>(problem, sums, row, rows, strip);
       }
     }
   }
@@ -202,8 +288,11 @@ void run_part(const Problem& problem, const Blocking& blocking, const Part& part
   const Worker<T> worker{problem, blocking, reinterpret_cast<float*>(scratch), reinterpret_cast<float*>(scratch + blocking.a_bytes),
                          reinterpret_cast<float*>(scratch + blocking.a_bytes + blocking.b_bytes)};
   const std::int64_t count = part.row_end - part.row, chunks = divide_up(count, blocking.rows);
-  const std::int64_t chunk = chunks ? divide_up(count, chunks) : 0;
-  for (std::int64_t row = part.row; row < part.row_end; row += chunk) worker.rows_of_c(row, least(chunk, part.row_end - row), part);
+  const std::int64_t chunk = chunks ? gemm::round_up(divide_up(count, chunks), kPanel) : 0;
+  for (std::int64_t row = part.row; row < part.row_end; row += chunk) {
+    const std::int64_t rows = least(chunk, part.row_end - row);
+    worker.rows_of_c({row, rows, divide_up(rows, divide_up(rows, kPanel))}, part);  // panels of equal size
+  }
   fence();
 }
 
