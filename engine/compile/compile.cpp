@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "engine/build/build.h"
+#include "engine/build/fuse.h"
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/job/supported.h"
@@ -198,17 +199,20 @@ class Compilation {
       differentiate(train, job_.precision.reduce);
       check_length(train, batch);
       recompute(train, recompute_policy(job_.activation_checkpointing));
+      fuse(train);
       place_batch(train);
       options.train = &train;
     }
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval)) {
       evaluate = read(batch, BuildOptions::Mode::evaluate);
+      fuse(evaluate);
       place_batch(evaluate);
       options.evaluate = &evaluate;
     }
     if (purpose_ == Purpose::sample) {
       sample = read(batch, BuildOptions::Mode::sample);
       if (sample.logits == kNone) fail(loaded_, "model.graph", "sampling needs an output named logits");
+      fuse(sample);
       options.sample = &sample;
     }
     const Graph& any = options.train != nullptr ? train : options.evaluate != nullptr ? evaluate : sample;

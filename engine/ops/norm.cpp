@@ -1,4 +1,5 @@
-// layer_norm, rms_norm: over the last dim. Mean and reciprocal deviation are saved, in f32, a value a row.
+// layer_norm, rms_norm: over the last dim. Mean and reciprocal deviation are saved, in f32, a value a row. Fusion (engine/build/fuse.h)
+// gives them a `residual` that is added before the norm, or to the gradient; it comes after differentiation.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -42,24 +43,30 @@ std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, Val
   return result;
 }
 
+bool has_residual(const Attributes& attributes) { return attributes.flag("residual", false); }
+
 /// By any dim but the last, which is what a row is.
 Placed shard_norm(const Graph& graph, const Node& node, Placing in) {
   const Shape& shape = input_shape(graph, node, 0);
-  if (!in[0].is_shard() || in[0].dim == shape.rank() - 1) return {};
-  for (std::size_t i = 1; i < in.size(); ++i)
+  const bool residual = has_residual(node.attributes);
+  if (!in[0].is_shard() || in[0].dim == shape.rank() - 1 || (residual && in[1] != in[0])) return {};
+  for (std::size_t i = residual ? 2 : 1; i < in.size(); ++i)
     if (!in[i].is_replicate()) return {};
   std::vector<Placement> outputs(node.outputs.size(), rows_of(shape, in[0]));
   outputs[0] = in[0];
+  if (residual) outputs.back() = in[0];
   return outputs;
 }
 
-/// Inputs dy, x, weight, (mean), rstd; outputs dx and the parameters' gradients.
+/// Inputs dy, x, weight, (mean), rstd, (residual); outputs dx and the parameters' gradients.
 Placed shard_norm_grad(const Graph& graph, const Node& node, Placing in) {
   const Shape& shape = input_shape(graph, node, 0);
   if (!in[2].is_replicate()) return {};
   const bool partial = in[0].is_partial() && in[1].is_replicate();
   if (!partial && !(in[0].is_shard() && in[0].dim < shape.rank() - 1 && in[0] == in[1])) return {};
-  for (std::size_t i = 3; i < in.size(); ++i)
+  const bool residual = has_residual(node.attributes);
+  if (residual && in.back() != in[0]) return {};
+  for (std::size_t i = 3; i < in.size() - (residual ? 1 : 0); ++i)
     if (in[i] != rows_of(shape, in[1])) return {};
   std::vector<Placement> outputs(node.outputs.size(), Placement::partial());
   outputs[0] = in[0];
@@ -76,15 +83,16 @@ OpDef layer_norm() {
   };
   def.gradient = gradient_norm;
   def.shard = shard_norm;
-  def.cost = moves(3);
+  def.cost = [](const Signature& signature) { return moved(signature, has_residual(signature.attributes) ? 4 : 3); };
+  def.in_place = {{0, 3}, {1, 3}};
   return def;
 }
 
 OpDef layer_norm_grad() {
-  OpDef def{.op = Op::layer_norm_grad, .min_inputs = 5, .max_inputs = 5};
+  OpDef def{.op = Op::layer_norm_grad, .min_inputs = 5, .max_inputs = 6};
   def.shard = shard_norm_grad;
   def.cost = [](const Signature& signature) { return moved(signature, signature.attributes.flag("bias") ? 3 : 2); };
-  def.in_place = {{0, 0}};
+  def.in_place = {{0, 0}, {5, 0}};
   return def;
 }
 
@@ -96,12 +104,14 @@ OpDef rms_norm() {
   };
   def.gradient = gradient_norm;
   def.shard = shard_norm;
-  def.cost = moves(2);
+  def.cost = [](const Signature& signature) { return moved(signature, has_residual(signature.attributes) ? 3 : 2); };
+  def.in_place = {{0, 2}, {1, 2}};
   return def;
 }
 
 OpDef rms_norm_grad() {
-  return {.op = Op::rms_norm_grad, .min_inputs = 4, .max_inputs = 4, .shard = shard_norm_grad, .cost = moves(2), .in_place = {{0, 0}}};
+  return {
+      .op = Op::rms_norm_grad, .min_inputs = 4, .max_inputs = 5, .shard = shard_norm_grad, .cost = moves(2), .in_place = {{0, 0}, {4, 0}}};
 }
 
 }  // namespace trainer::define

@@ -17,8 +17,9 @@ std::int64_t partial_stride(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 int grad_threads(const Signature& signature, const Context& context) { return threads_for(3 * signature.operands[0].bytes(), context.threads); }
 
 Prepared prepare_forward(const Signature& signature, const Context& context, bool centred, bool bias) {
-  const int y = bias ? 3 : 2, mean = y + 1, rstd = centred ? y + 2 : y + 1;
-  expect_operands(signature, static_cast<std::size_t>(rstd + 1));
+  const bool residual = signature.attributes.flag("residual", false);
+  const int weight = residual ? 2 : 1, y = bias ? weight + 2 : weight + 1, mean = y + 1, rstd = centred ? y + 2 : y + 1, sum = rstd + 1;
+  expect_operands(signature, static_cast<std::size_t>(residual ? sum + 1 : sum));
   const TensorDesc& x = signature.operands[0];
   NormArgs args;
   args.bf16 = expect_compute_dtype(signature, 0);
@@ -26,15 +27,18 @@ Prepared prepare_forward(const Signature& signature, const Context& context, boo
   args.eps = static_cast<float>(signature.attributes.real("eps"));
   const std::int64_t rows = x.shape.rows();
   expect_alike(signature, {0, y});
-  for (int i = 1; i < y; ++i) expect_operand(signature, i, x.dtype, args.dim);
+  if (residual) expect_alike(signature, {0, 1, sum});
+  for (int i = weight; i < y; ++i) expect_operand(signature, i, x.dtype, args.dim);
   for (int i = y + 1; i <= rstd; ++i) expect_operand(signature, i, DType::f32, rows);
   const int threads = threads_for(2 * x.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, norm);
   return make_kernel([=](const Call& call) {
     NormArgs now = args;
     now.x = operand<void>(call, 0);
-    now.weight = operand<void>(call, 1);
-    now.bias = bias ? operand<void>(call, 2) : nullptr;
+    now.residual = residual ? operand<void>(call, 1) : nullptr;
+    now.weight = operand<void>(call, weight);
+    now.bias = bias ? operand<void>(call, weight + 1) : nullptr;
+    now.sum = residual ? operand<void>(call, sum) : nullptr;
     now.y = operand<void>(call, y);
     now.mean = centred ? operand<float>(call, mean) : nullptr;
     now.rstd = operand<float>(call, rstd);
@@ -43,7 +47,8 @@ Prepared prepare_forward(const Signature& signature, const Context& context, boo
 }
 
 Prepared prepare_gradient(const Signature& signature, const Context& context, bool centred, bool bias) {
-  const int rstd = centred ? 4 : 3, dx = rstd + 1, dweight = dx + 1, dbias = dx + 2;
+  const bool residual = signature.attributes.flag("residual", false);
+  const int rstd = centred ? 4 : 3, dx = residual ? rstd + 2 : rstd + 1, dweight = dx + 1, dbias = dx + 2;
   expect_operands(signature, static_cast<std::size_t>(bias ? dbias + 1 : dbias));
   const TensorDesc& x = signature.operands[1];
   NormGradArgs args;
@@ -51,6 +56,7 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   args.dim = x.shape[-1];
   const std::int64_t rows = x.shape.rows(), dim = args.dim, stride = partial_stride(dim);
   expect_alike(signature, {0, 1, dx});
+  if (residual) expect_alike(signature, {0, rstd + 1});
   expect_operand(signature, 2, x.dtype, dim);
   for (int i = 3; i <= rstd; ++i) expect_operand(signature, i, DType::f32, rows);
   const bool bf16_r = expect_compute_dtype(signature, dweight);
@@ -65,6 +71,7 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
     now.weight = operand<void>(call, 2);
     now.mean = centred ? operand<float>(call, 3) : nullptr;
     now.rstd = operand<float>(call, rstd);
+    now.residual = residual ? operand<void>(call, rstd + 1) : nullptr;
     now.dx = operand<void>(call, dx);
     float* partials = static_cast<float*>(call.workspace);  // [threads, 2, stride]
     parallel(threads, [&](int part, int parts) {

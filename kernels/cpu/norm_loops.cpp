@@ -51,6 +51,12 @@ void norm_row(const NormArgs& args, std::int64_t row) {
   const T* weight = static_cast<const T*>(args.weight);
   const T* bias = static_cast<const T*>(args.bias);
   T* y = static_cast<T*>(args.y) + row * dim;
+  if (args.residual != nullptr) {
+    const T* residual = static_cast<const T*>(args.residual) + row * dim;
+    T* total = static_cast<T*>(args.sum) + row * dim;
+    for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) { store(total + i, load(x + i) + load(residual + i)); });
+    x = total;
+  }
   float mean = 0, squares = 0;
   if (args.mean != nullptr) {
     const Moments moments = moments_of(x, dim);
@@ -93,11 +99,17 @@ void norm_grad_row(const NormGradArgs& args, float* dweight, float* dbias, std::
   const float scale = 1.0f / static_cast<float>(dim);
   const float mean_g = centred ? scale * sum(sum_g[0] + sum_g[1]) : 0.0f;
   const float mean_gn = scale * sum(sum_gn[0] + sum_gn[1]);
-  for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) {
+  const auto gradient = [&](std::int64_t i, auto load) __attribute__((always_inline)) {
     const F32 n = fma(load(x + i), splat(rstd), splat(shift));
     const F32 g = load(dy + i) * load(weight + i);
-    store(dx + i, rstd * (g - fma(n, splat(mean_gn), splat(mean_g))));
-  });
+    return rstd * (g - fma(n, splat(mean_gn), splat(mean_g)));
+  };
+  if (args.residual == nullptr) {
+    for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) { store(dx + i, gradient(i, load)); });
+    return;
+  }
+  const T* residual = static_cast<const T*>(args.residual) + row * dim;
+  for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) { store(dx + i, load(residual + i) + gradient(i, load)); });
 }
 
 }  // namespace

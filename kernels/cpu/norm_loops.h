@@ -12,11 +12,13 @@ struct NormArgs {
   std::int64_t dim = 0;
   float eps = 0;
   const void* x = nullptr;
+  const void* residual = nullptr;  ///< or null
   const void* weight = nullptr;
   const void* bias = nullptr;  ///< or null
   void* y = nullptr;
   float* mean = nullptr;  ///< null for rms_norm
   float* rstd = nullptr;
+  void* sum = nullptr;  ///< there exactly where residual is
 };
 
 struct NormGradArgs {
@@ -27,6 +29,7 @@ struct NormGradArgs {
   const void* weight = nullptr;
   const float* mean = nullptr;  ///< null for rms_norm
   const float* rstd = nullptr;
+  const void* residual = nullptr;  ///< or null
   void* dx = nullptr;
 };
 

@@ -72,7 +72,31 @@ void dispatch(Op op, const Call& call) {
 
 }  // namespace
 
+namespace {
+
+// Norms with `residual` are what they are made of: an addition before a norm, or after its gradient.
+std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<Tensor> inputs, std::vector<Shape> outputs) {
+  attributes.set("residual", false);
+  const bool forward = op == Op::layer_norm || op == Op::rms_norm;
+  const auto at = inputs.begin() + (forward ? 1 : op == Op::layer_norm_grad ? 5 : 4);
+  const Tensor residual = *at;
+  inputs.erase(at);
+  if (!forward) {
+    std::vector<Tensor> out = run(op, attributes, inputs, outputs);
+    for (std::int64_t i = 0; i < residual.size(); ++i) out[0][i] += residual[i];
+    return out;
+  }
+  for (std::int64_t i = 0; i < residual.size(); ++i) inputs[0][i] += residual[i];
+  outputs.pop_back();
+  std::vector<Tensor> out = run(op, attributes, inputs, outputs);
+  out.push_back(inputs[0]);
+  return out;
+}
+
+}  // namespace
+
 std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs, const std::vector<Shape>& outputs, std::int64_t origin) {
+  if (attributes.flag("residual", false)) return run_with_residual(op, attributes, inputs, outputs);
   std::vector<Tensor> out;
   for (const Shape& shape : outputs) out.emplace_back(shape);
   dispatch(op, Call{attributes, inputs, out, origin});

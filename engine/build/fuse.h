@@ -1,0 +1,15 @@
+// fuse: neighbours that one kernel can do in one pass over memory become one node. The last pass over a graph before placement:
+// after differentiation and recomputation, which know only the ops of graph files and their gradients.
+#pragma once
+
+#include "engine/graph/graph.h"
+
+namespace trainer {
+
+/// Rewrites, wherever it is sound and saves a pass:
+///   s = a + b; y = norm(s)             to  y, s = norm(a, residual b)
+///   dx = norm_grad(…); g = dx + other  to  g = norm_grad(…, residual other)
+/// Values, names and gradients stay, but for those that no node reads any more.
+void fuse(Graph& graph);
+
+}  // namespace trainer
