@@ -7,7 +7,6 @@
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
 
-constexpr int kBlocks = kLanes / 2;  // Philox blocks at a time, of four words each
 using U64 = std::uint64_t __attribute__((vector_size(4 * kLanes)));
 
 VEC_INLINE U64 splat_u64(std::uint64_t x) { return U64{} + x; }
@@ -43,10 +42,10 @@ struct Schedule {
 };
 
 struct Words {
-  U32 low, high;  // of the elements first, first + 1, … of kBlocks consecutive blocks
+  U32 low, high;  // of the elements of kLanes / 2 consecutive blocks, in order
 };
 
-/// philox() of engine/core/random.h for kBlocks blocks from `first`; `high` is the upper half of their numbers.
+/// philox() of engine/core/random.h for kLanes / 2 blocks from `first`; `high` is the upper half of their numbers.
 VEC_INLINE Words philox(const Schedule& schedule, std::uint64_t stream, std::uint32_t first, std::uint32_t high) {
   const U64 m0 = splat_u64(0xD2511F53u), m1 = splat_u64(0xCD9E8D57u);
   U64 c0 = block_numbers() + first, c1 = splat_u64(high), c2 = splat_u64(stream), c3 = splat_u64(stream >> 32);
