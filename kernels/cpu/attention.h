@@ -1,15 +1,18 @@
-// What preparation of attention hands to its loops: sizes, addresses and scratch memory of a thread. The loops are in
-// attention_forward_loops.cpp and attention_backward_loops.cpp, compiled once for each instruction set.
+// What preparation of attention hands to its loops: sizes and addresses. There are two ways (attention_way.h):
 //
-// All arithmetic is f32: bf16 is widened where a head's rows are packed, so that both dtypes share one set of loops.
-// (vdpbf16ps was tried in its place: on Sapphire Rapids it issues every second cycle, half the rate of f32 FMAs.)
+// - attention_forward_loops.cpp, attention_backward_loops.cpp: all arithmetic in f32, for every instruction set. bf16 is
+//   widened where a head's rows are packed. Products run at the rate of the FMAs; vdpbf16ps in their place would halve it
+//   (on Sapphire Rapids it issues every second cycle).
+// - attention_amx_*_loops.cpp: bf16 products on AMX tiles, softmax in f32.
+//
+// Prefetching the rows that the next head will pack was tried and gained nothing.
 #pragma once
 
 #include <cstdint>
 
 namespace trainer::kernels::cpu {
 
-/// Queries and keys are worked on in blocks of this many; rows of scratch are padded to it.
+/// Queries and keys are worked on in blocks of this many; scratch is padded to whole blocks.
 inline constexpr std::int64_t kAttentionBlock = 64;
 
 // Members are always inlined, as in bf16.h: loops of different instruction sets include this.
