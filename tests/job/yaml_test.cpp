@@ -3,8 +3,8 @@
 
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cmath>
+#include <ctime>
 
 namespace trainer::yaml {
 namespace {
@@ -193,7 +193,7 @@ TEST_CASE("a file of 1 MiB passes and one byte more does not") {
 }
 
 TEST_CASE("hostile files of 1 MiB end within seconds") {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // of the processor: other programs may run beside the test
   for (const char* piece : {"[",      "{", "- ", "? ", "a: ", "[a, ", "{a: ", "&a ",    "*a ", "! ", "\"",   "'",          "|\n",
                             "- - \n", "#", "%",  "\n", "a\n", ",",    ":",    "--- \n", "é",   "{}", "[]\n", "x: {a: 1}\n"}) {
     CAPTURE(piece);
@@ -201,7 +201,7 @@ TEST_CASE("hostile files of 1 MiB end within seconds") {
     while (text.size() + std::string(piece).size() <= kMaxBytes) text += piece;
     mistake(text);
   }
-  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 60);
+  CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 60);
 }
 
 TEST_CASE("a tree prints on one line that reads back to the same") {
