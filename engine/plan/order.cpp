@@ -21,6 +21,13 @@ void raise(Clock& clock, const Clock& other) {
   for (std::size_t s = 0; s < kNumStreams; ++s) clock[s] = std::max(clock[s], other[s]);
 }
 
+// Leaves out the waits of an instruction that another of its waits implies.
+void drop_implied(Clock& after, const std::vector<Clock>& ended) {
+  for (std::size_t s = 0; s < kNumStreams; ++s)
+    for (std::size_t t = 0; t < kNumStreams; ++t)
+      if (s != t && after[s] >= 0 && after[t] >= 0 && ended[static_cast<std::size_t>(after[t])][s] >= after[s]) after[s] = -1;
+}
+
 void derive(const Role& role, Program& program) {
   AddressMap<LastTouch> memory;
   std::vector<Clock> ended(program.instructions.size());  // what is known once instruction i has ended
@@ -42,6 +49,7 @@ void derive(const Role& role, Program& program) {
       if (s == mine || needed[s] <= known[mine][s]) continue;
       issued.after[s] = needed[s];
     }
+    drop_implied(issued.after, ended);
     for (std::size_t s = 0; s < kNumStreams; ++s)
       if (issued.after[s] >= 0) raise(known[mine], ended[static_cast<std::size_t>(issued.after[s])]);
     known[mine][mine] = static_cast<std::int32_t>(i);

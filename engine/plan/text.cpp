@@ -139,6 +139,10 @@ class Line {
   template <typename T = std::int64_t>
   T number() { return to_number<T>(word()); }
   /// "name=value"
+  /// Lists are numbered for people; a number out of turn is a mistake.
+  void expect_number(std::size_t expected) {
+    if (number<std::int64_t>() != static_cast<std::int64_t>(expected)) fail("expected number " + std::to_string(expected));
+  }
   std::string_view value(std::string_view name) { return after_prefix(word(), std::string(name) + "="); }
   std::int64_t value_number(std::string_view name) { return to_number<std::int64_t>(value(name)); }
   BufferId value_buffer(std::string_view name) { return to_number<BufferId>(after_prefix(value(name), "b")); }
@@ -296,7 +300,7 @@ class Reader {
   void read_fact(Line& line, std::string_view word) {
     if (word == "buffer") return read_buffer(line);
     if (word == "field") {
-      line.word(), line.number();
+      line.word(), line.expect_number(role().fields.size());
       const std::string_view field = line.word();
       role().fields.push_back({std::string(field), line.number()});
       return;
@@ -314,7 +318,7 @@ class Reader {
   }
 
   void read_buffer(Line& line) {
-    line.word(), line.number();
+    line.word(), line.expect_number(role().buffers.size());
     Buffer buffer;
     buffer.name = name(line.word());
     buffer.category = named(line, line.word(), kCategories);
@@ -326,7 +330,7 @@ class Reader {
   }
 
   void read_signature(Line& line) {
-    line.word(), line.number();
+    line.word(), line.expect_number(role().signatures.size());
     Signature signature{};
     const std::optional<Op> op = op_named(line.word());
     if (!op) line.fail("unknown op");
@@ -416,9 +420,10 @@ class Reader {
 
   Launch read_launch(Line& line) {
     Launch launch;
-    line.word();  // the op, which the signature has too
+    const std::string_view op = line.word();
     launch.signature = line.prefixed("s");
     if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role().signatures.size()) line.fail("no such signature");
+    if (op != name_of(role().signatures[static_cast<std::size_t>(launch.signature)].op)) line.fail("the signature is of another op than " + std::string(op));
     launch.name = name(line.word());
     launch.micro_batch = static_cast<std::int32_t>(line.value_number("mb"));
     while (!line.empty()) {

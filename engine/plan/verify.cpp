@@ -6,6 +6,7 @@
 
 #include "engine/core/error.h"
 #include "engine/plan/address_map.h"
+#include "engine/plan/verify_replicas.h"
 
 namespace trainer {
 namespace {
@@ -58,6 +59,7 @@ class MemoryProof {
       }
       for (std::size_t t = 0; t < kNumStreams; ++t) clock[t] = std::max(clock[t], ended_[static_cast<std::size_t>(after)][t]);
     }
+    if (const auto* launch = std::get_if<Launch>(&issued.instruction)) operands_fit(i, *launch);
     overlap_inside(i);
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
       if (access != Access::write) read(i, region, clock);
@@ -67,6 +69,20 @@ class MemoryProof {
     });
     clock[mine] = static_cast<std::int32_t>(i);
     ended_.push_back(clock);
+  }
+
+  // A kernel touches what its signature says, not what the operands say. Packed operands have the size of their buffer.
+  void operands_fit(std::size_t i, const Launch& launch) {
+    if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role_.signatures.size()) return report(i, "names a signature that is not there");
+    const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
+    if (signature.operands.size() != launch.operands.size()) return report(i, "has another number of operands than its signature");
+    for (std::size_t operand = 0; operand < launch.operands.size(); ++operand) {
+      const TensorDesc& tensor = signature.operands[operand];
+      const Region& region = region_of(launch.operands[operand]);
+      const bool packed = tensor.layout != Layout::row_major;
+      if (packed && !inside(region)) continue;
+      if (region.bytes != (packed ? role_.buffer(region.buffer).bytes : tensor.bytes())) report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
+    }
   }
 
   // A write may coincide with a read of the same instruction, or keep clear of it; nothing between.
@@ -337,6 +353,10 @@ std::vector<std::string> violations(const Plan& plan) {
       MemoryProof(role, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), found).run();
   }
   if (!found.empty()) return found;
+  if (plan.mesh.size(Axis::replicate) > 1)
+    for (const Role& role : plan.roles)
+      for (const Program& program : role.programs)
+        prove_replicas(role, program, [&](std::size_t i, const std::string& what) { found.push_back(place("every rank", role, program, i) + what); });
   for (std::size_t program = 0; program < plan.roles[0].programs.size(); ++program)
     if (communicates(plan, program)) Rendezvous(plan, program, found).run();
   return found;
