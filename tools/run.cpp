@@ -1,6 +1,7 @@
 // trainer run: compile, show what will happen, train.
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -21,16 +22,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-volatile std::sig_atomic_t stop_requested = 0;
+// Read by every rank's thread, set by a signal handler: both may touch an atomic without a lock.
+std::atomic<bool> stop_requested = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 // The first signal asks the run to save and end. A second Ctrl-C means it: the process ends as by default.
 void request_stop(int signal) {
-  if (stop_requested != 0 && signal == SIGINT) {
+  if (stop_requested && signal == SIGINT) {
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
     return;
   }
-  stop_requested = 1;
+  stop_requested = true;
   static constexpr char kText[] = "\ntrainer: signal: finishing the step, saving, ending\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
 }

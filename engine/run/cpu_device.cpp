@@ -112,7 +112,7 @@ class CpuExecutor final : public Executor {
       for (const Prepared& one : program.here) {
         if (one.after >= 0) wait_there(one.after);
         execute(program, one);
-        if (!found && one.kernel != nullptr) found = inspect(std::get<Launch>(*one.instruction));
+        if (!found && one.kernel != nullptr) found = inspect(one);
         here_.advance(one.index);
       }
       here_.stop();
@@ -311,14 +311,15 @@ class CpuExecutor final : public Executor {
 
   // ---- Looking at results ----
 
-  std::optional<NonFinite> inspect(const Launch& launch) const {
+  std::optional<NonFinite> inspect(const Prepared& one) const {
+    const Launch& launch = std::get<Launch>(*one.instruction);
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
     for (std::size_t i = 0; i < launch.operands.size(); ++i) {
       const TensorDesc& tensor = signature.operands[i];
       if (access_of(launch.operands[i]) == Access::read || tensor.layout != Layout::row_major) continue;
       const Region& region = region_of(launch.operands[i]);
       const std::int64_t element = first_non_finite(tensor, address(region));
-      if (element >= 0) return NonFinite{role_.name(launch.name), role_.name(role_.buffer(region.buffer).name), element, launch.micro_batch};
+      if (element >= 0) return NonFinite{role_.name(launch.name), role_.name(role_.buffer(region.buffer).name), element, launch.micro_batch, one.index};
     }
     return std::nullopt;
   }

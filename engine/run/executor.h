@@ -29,6 +29,7 @@ struct NonFinite {
   std::string value;  ///< name of the buffer it lies in
   std::int64_t element = 0;
   std::int32_t micro_batch = -1;
+  std::int32_t instruction = -1;  ///< its index: of two ranks the one that found it earlier has the cause
 };
 
 class Executor {

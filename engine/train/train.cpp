@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "engine/checkpoint/checkpoint.h"
@@ -116,7 +117,7 @@ class RankLoop {
       if (rank_ == 0) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
       while (step < last && !stopped_) {
         one_step(loader, step++);
-        stopped_ = agree(run_.options.stop != nullptr && *run_.options.stop != 0);
+        stopped_ = agree(run_.options.stop != nullptr && run_.options.stop->load());
         if (evaluation_ && step % job_.eval->every == 0) evaluate(evaluated = step);
         if (job_.checkpoint.dir && step % job_.checkpoint.every == 0) save(saved = step);
       }
@@ -166,12 +167,14 @@ class RankLoop {
     communicator_.barrier();
     if (job_.checkpoint.dir) save(step);
     std::string where = "no single tensor shows it: a sum over tensors overflowed";
-    for (std::size_t rank = 0; rank < run_.non_finite.size(); ++rank)
-      if (const std::optional<NonFinite>& found = run_.non_finite[rank]) {
-        where = fmt::format("the first tensor that is not finite is {} (element {}), written by {} in micro-batch {} of rank {}", found->value, found->element, found->node,
-                            found->micro_batch, rank);
-        break;
-      }
+    std::int32_t earliest = std::numeric_limits<std::int32_t>::max();  // a reduction carries it to the other ranks later
+    for (std::size_t rank = 0; rank < run_.non_finite.size(); ++rank) {
+      const std::optional<NonFinite>& found = run_.non_finite[rank];
+      if (!found || found->instruction >= earliest) continue;
+      earliest = found->instruction;
+      where = fmt::format("the first tensor that is not finite is {} (element {}), written by {} in micro-batch {} of rank {}", found->value, found->element, found->node,
+                          found->micro_batch, rank);
+    }
     throw NonFiniteError(fmt::format("step {}: loss {}, gradient norm {}: {}; the update was not made", step, loss, norm, where));
   }
 

@@ -1,8 +1,8 @@
 // The training loop: ranks as threads, each with an executor; steps, evaluation, checkpoints, signals.
 #pragma once
 
+#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -40,7 +40,7 @@ struct RankTrace {
 
 struct TrainOptions {
   std::chrono::steady_clock::time_point process_start = std::chrono::steady_clock::now();
-  const volatile std::sig_atomic_t* stop = nullptr;            ///< nonzero asks to finish the step, save and end
+  const std::atomic<bool>* stop = nullptr;                     ///< true asks to finish the step, save and end; a signal handler may set it
   std::function<void(const std::vector<RankTrace>&)> trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };
 
