@@ -1,0 +1,110 @@
+// Reductions go on during the backward pass: by the order the plan leaves open, and by the clock. What is sent is what the plan says.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "engine/run/executor.h"
+#include "tests/train/tiny_jobs.h"
+
+using namespace trainer;
+using namespace trainer::tests;
+
+namespace {
+
+constexpr std::size_t kCommunication = static_cast<std::size_t>(Stream::communication);
+
+const std::vector<Issued>& step_of(const CompiledJob& job) { return job.plan.roles[0].program("step")->instructions; }
+
+bool reduces_gradients(const Role& role, const Issued& issued) {
+  const auto* collective = std::get_if<Collective>(&issued.instruction);
+  return collective != nullptr && role.buffer(collective->input.region.buffer).category == Category::gradients;
+}
+
+bool is_of_graph(const Issued& issued) {
+  const auto* launch = std::get_if<Launch>(&issued.instruction);
+  return launch != nullptr && launch->micro_batch >= 0;
+}
+
+// For each reduction of gradients: the launches of the backward pass issued after it that do not wait for it.
+std::vector<int> launches_beside(const CompiledJob& job) {
+  std::vector<int> beside;
+  const std::vector<Issued>& step = step_of(job);
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    if (!reduces_gradients(job.plan.roles[0], step[i])) continue;
+    int count = 0;
+    for (std::size_t j = i + 1; j < step.size(); ++j) {
+      // Streams run in order: a wait of one instruction holds for all that follow on its stream.
+      if (step[j].stream == Stream::compute && step[j].after[kCommunication] >= static_cast<std::int32_t>(i)) break;
+      count += is_of_graph(step[j]) ? 1 : 0;
+    }
+    beside.push_back(count);
+  }
+  return beside;
+}
+
+}  // namespace
+
+TEST_CASE("every bucket but the last is reduced beside launches of the backward pass") {
+  const TinyJobs jobs;
+  for (const char* accumulation : {"4", "1"}) {
+    CAPTURE(std::string(accumulation));
+    const CompiledJob job = compiled(jobs.load("gpt2", "run",
+                                               {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004",
+                                                std::string("train.batch.micro=") + accumulation}));
+    const std::vector<int> beside = launches_beside(job);
+    REQUIRE(beside.size() >= 4);
+    for (std::size_t i = 0; i + 1 < beside.size(); ++i) {
+      CAPTURE(i);
+      CHECK(beside[i] > 0);
+    }
+    // Gradients accumulate over micro-batches and are reduced once.
+    CHECK(beside.size() == job.plan.roles[0].units.size());
+  }
+}
+
+TEST_CASE("a reduction begins before the backward pass ends") {
+  const TinyJobs jobs;
+  const LoadedJob loaded =
+      jobs.load("gpt2", "run",
+                {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.1", "model.with.dim=128",
+                 "model.with.layers=4", "train.batch.global=128", "train.steps=2", "checkpoint.resume=none"});
+  const CompiledJob job = compiled(loaded);
+  REQUIRE(job.plan.roles[0].units.size() >= 4);
+  bool overlapped = false;
+  // The backward pass takes several of the scheduler's time slices, so that a communication thread has its turn even where all
+  // cores compute; on a loaded machine perhaps not every time.
+  for (int attempt = 0; attempt < 20 && !overlapped; ++attempt) {
+    run(loaded, {}, {.trace = [&](const std::vector<RankTrace>& traces) {
+          const std::vector<Issued>& step = step_of(job);
+          std::int64_t first_reduction = INT64_MAX, last_launch = 0;
+          for (std::size_t i = 0; i < step.size(); ++i) {
+            if (reduces_gradients(job.plan.roles[0], step[i])) first_reduction = std::min(first_reduction, traces[0].spans[i].begin_ns);
+            if (is_of_graph(step[i])) last_launch = std::max(last_launch, traces[0].spans[i].end_ns);
+          }
+          overlapped = first_reduction < last_launch;
+        }});
+  }
+  CHECK(overlapped);
+}
+
+TEST_CASE("a rank sends 2 (n - 1) / n of what it reduces") {
+  const TinyJobs jobs;
+  for (int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const LoadedJob loaded =
+        jobs.load("llama", "run" + std::to_string(ranks),
+                  {"cluster.devices_per_node=" + std::to_string(ranks), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004"});
+    std::int64_t sent = 2 * 4 * (ranks - 1) / ranks;  // one f32: whether a signal came
+    std::int64_t gradients = 0;
+    const CompiledJob job = compiled(loaded);
+    for (const Issued& issued : step_of(job))
+      if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
+        REQUIRE(collective->kind == CollectiveKind::all_reduce);
+        sent += 2 * collective->input.region.bytes * (ranks - 1) / ranks;
+        if (reduces_gradients(job.plan.roles[0], issued)) gradients += collective->input.region.bytes;
+      }
+    CHECK(gradients >= 4 * job.num_parameters);
+    CHECK(gradients < 4 * job.num_parameters + 4 * 32 * 64);  // each tensor is padded to 32 elements at most
+    CHECK(run(loaded).report.bytes_sent == 6 * sent);
+  }
+}

@@ -1,0 +1,78 @@
+// Tiny jobs, written with their data into a temporary folder, and runs of them: what the tests of training share. A job has a few
+// thousand parameters and trains in milliseconds; tests change it by overrides, as a command line does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/train/train.h"
+#include "tests/temporary.h"
+
+namespace trainer::tests {
+
+using Overrides = std::vector<std::string>;
+
+/// Unit roundoffs: the largest relative error of one rounding.
+inline constexpr double kRoundoffF32 = 0x1p-24;
+inline constexpr double kRoundoffBf16 = 0x1p-9;
+
+/// Folder of the repository's configs.
+std::string configs_dir();
+
+/// A folder with gpt2.yaml, llama.yaml (tokens of 32 ids, 8 a sample) and mlp.yaml (a table of 6 features and 4 classes) and
+/// their data. All train 8 samples a step for 6 steps by AdamW and save nothing but the last step, in `run`.
+class TinyJobs {
+ public:
+  TinyJobs();
+  std::string path(std::string_view name = "") const { return folder_.path(name); }
+  std::string write(std::string_view name, std::string_view contents) const { return folder_.write(name, contents); }
+  /// The job `name`.yaml with overrides; its checkpoints go to the folder `run`.
+  LoadedJob load(const std::string& name, const std::string& run, Overrides overrides = {}) const;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+/// What a run told its monitors, and its report.
+struct Trained {
+  RunReport report;
+  std::vector<double> loss, grad_norm;  ///< of each step of this run
+  std::vector<EvaluationRecord> evaluations;
+  std::vector<std::string> messages;
+};
+
+CompiledJob compiled(const LoadedJob& loaded, Purpose purpose = Purpose::train);
+/// `after_step` is called on rank 0 after each step, with its number.
+Trained run(const LoadedJob& loaded, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
+
+/// The f32 tensors of a checkpoint by name: weights, and states as "name.exp_avg".
+using Tensors = std::map<std::string, std::vector<float>>;
+Tensors tensors_of(const std::string& checkpoint);
+/// The weights alone.
+Tensors weights_of(const std::string& checkpoint);
+/// Largest |a − b| over all elements of all tensors; infinite where names or sizes differ or an element is NaN.
+double largest_difference(const Tensors& a, const Tensors& b);
+
+/// Contents of every file of a checkpoint by name.
+std::map<std::string, std::string> files_of(const std::string& checkpoint);
+/// Names in a folder, sorted.
+std::vector<std::string> names_in(const std::string& folder);
+
+/// Sets an environment variable for as long as it lives.
+class EnvironmentSetting {
+ public:
+  EnvironmentSetting(const char* name, const std::string& value);
+  ~EnvironmentSetting();
+  EnvironmentSetting(const EnvironmentSetting&) = delete;
+  EnvironmentSetting& operator=(const EnvironmentSetting&) = delete;
+
+ private:
+  const char* name_;
+  std::string before_;
+  bool was_set_;
+};
+
+}  // namespace trainer::tests
