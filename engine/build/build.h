@@ -2,6 +2,7 @@
 //   read_graph  a file's tree (YAML) to a forward Graph of concrete shapes
 //   differentiate  appends the backward nodes
 //   recompute  applies an activation checkpointing policy
+//   fuse  (fuse.h) makes one node of neighbours that one kernel does in one pass over memory
 //   place  gives every value its placement on the mesh
 #pragma once
 

@@ -211,8 +211,10 @@ std::optional<Attribute> FileValues::ranged(const AttributeDef& def, const yaml:
   const std::optional<double> value =
       whole_number ? (integral ? std::optional(static_cast<double>(*integral)) : std::nullopt) : number(node, path);
   if (!value) return {};
-  if (*value >= def.least && *value < def.below && (!whole_number || std::abs(*value) <= kMostSize))
-    return whole_number ? Attribute(*integral) : Attribute(*value);
+  if (*value >= def.least && *value < def.below && (!whole_number || std::abs(*value) <= kMostSize)) {
+    if (whole_number) return *integral;
+    return *value;
+  }
   Diagnostic& diagnostic = mistakes_.add(node, path, "out of range");
   diagnostic.value = node.as_number() ? node.brief() : fmt::format("{} = {}", node.brief(), *value);
   diagnostic.allowed = range_of(def);
