@@ -1,7 +1,7 @@
 // Loops file (vec.h). The formulas are in kernels/activations.h.
 #include "kernels/cpu/elementwise_loops.h"
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_bf16.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
@@ -16,9 +16,8 @@ constexpr bool kQuick<Bf16> = true;
 // stays NaN through what the caller multiplies by.
 template <typename T>
 VEC_INLINE F32 sigmoid_log2(F32 scaled) {
-  const F32 t = max(min(scaled, splat(125.0f)), splat(-125.0f));
-  if constexpr (kQuick<T>) return reciprocal_quick(1.0f + exp2_in_range_quick(t));
-  return reciprocal_in_range(1.0f + exp2_in_range(t));
+  if constexpr (kQuick<T>) return sigmoid_log2_for_bf16(scaled);
+  return reciprocal_in_range(1.0f + exp2_in_range(max(min(scaled, splat(125.0f)), splat(-125.0f))));
 }
 template <typename T>
 VEC_INLINE F32 sigmoid_of(F32 x) {
