@@ -93,7 +93,7 @@ std::string one_text(const Form& form) {
       return "a mapping from names to " + allowed_text(form.items);
     case Form::Kind::section: {
       std::vector<std::string_view> keys;
-      for (const Field& field : form.fields) {
+      for (const FieldDef& field : form.fields) {
         if (std::ranges::find(keys, field.name) == keys.end()) keys.push_back(field.name);
       }
       return fmt::format("a mapping with {}", fmt::join(keys, ", "));
@@ -110,14 +110,14 @@ class Checker {
   explicit Checker(Checked& out) : out_(out) {}
 
   /// `where` is blamed for what is missing: the section's key, or the section itself.
-  void section(const std::vector<Field>& fields, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
+  void section(const std::vector<FieldDef>& fields, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
     unknown_keys(fields, node, prefix);
     for (std::size_t i = 0; i < fields.size(); ++i) {
       const std::string_view name = fields[i].name;
-      const auto same = [&](const Field& other) { return other.name == name; };
+      const auto same = [&](const FieldDef& other) { return other.name == name; };
       if (std::any_of(fields.begin(), fields.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
-      std::vector<const Field*> variants;
-      for (const Field& field : fields) {
+      std::vector<const FieldDef*> variants;
+      for (const FieldDef& field : fields) {
         if (same(field)) variants.push_back(&field);
       }
       field(variants, node, where, prefix);
@@ -135,9 +135,9 @@ class Checker {
     std::string reason{};  ///< "train.optimizer.name is sgd"
   };
 
-  void unknown_keys(const std::vector<Field>& fields, const yaml::Node& node, const std::string& prefix) {
+  void unknown_keys(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix) {
     std::vector<std::string_view> known;
-    for (const Field& field : fields) {
+    for (const FieldDef& field : fields) {
       if (std::ranges::find(known, field.name) == known.end()) known.push_back(field.name);
     }
     for (const yaml::Node& key : node.keys) {
@@ -149,12 +149,12 @@ class Checker {
     }
   }
 
-  void field(const std::vector<const Field*>& variants, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
+  void field(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
     const std::string path = prefix + std::string(variants.front()->name);
-    const Field* active = nullptr;
+    const FieldDef* active = nullptr;
     bool doubtful = false;
     Verdict against;
-    for (const Field* variant : variants) {
+    for (const FieldDef* variant : variants) {
       const Verdict verdict = holds(*variant, prefix);
       if (verdict.truth == Truth::yes) active = variant;
       if (verdict.truth == Truth::unknown) doubtful = true;
@@ -172,14 +172,14 @@ class Checker {
     absent(*active, where, path);
   }
 
-  void no_effect(const std::vector<const Field*>& variants, const yaml::Node& key, const std::string& path, const Verdict& against) {
+  void no_effect(const std::vector<const FieldDef*>& variants, const yaml::Node& key, const std::string& path, const Verdict& against) {
     // An override may switch off what keys of the file belong to; that is its point, not a mistake of the file.
     if (against.from == Setting::From::command_line && !is_override(key)) return;
     Diagnostic mistake = key.at(path, "has no effect where " + against.reason);
     std::vector<std::string_view> words;
     const std::string_view last = variants.front()->conditions.back().path;
     bool simple = true;
-    for (const Field* variant : variants) {
+    for (const FieldDef* variant : variants) {
       simple = simple && variant->conditions.size() == 1;
       words.insert(words.end(), variant->conditions.back().words.begin(), variant->conditions.back().words.end());
     }
@@ -187,24 +187,24 @@ class Checker {
     out_.mistakes.push_back(std::move(mistake));
   }
 
-  void absent(const Field& field, const yaml::Node& where, const std::string& path) {
-    if (field.absent == Field::Absent::required) {
+  void absent(const FieldDef& field, const yaml::Node& where, const std::string& path) {
+    if (field.absent == FieldDef::Absent::required) {
       Diagnostic mistake = where.at(path, "missing");
       mistake.allowed = allowed_text(field.forms);
       out_.mistakes.push_back(std::move(mistake));
       out_.doubtful.insert(path);
-    } else if (field.absent == Field::Absent::fill) {
+    } else if (field.absent == FieldDef::Absent::fill) {
       yaml::Node empty;
       empty.kind = yaml::Kind::mapping;
       out_.sections.insert(path);
       section(field.forms.front().fields, empty, where, path + ".");
-    } else if (field.absent == Field::Absent::otherwise) {
+    } else if (field.absent == FieldDef::Absent::otherwise) {
       const yaml::Node node = yaml::parse(std::string(field.otherwise), "default");
       if (!node.is_mapping()) note(path, node, Setting::From::otherwise);
     }
   }
 
-  Verdict holds(const Field& field, const std::string& prefix) const {
+  Verdict holds(const FieldDef& field, const std::string& prefix) const {
     int num_met = 0;
     for (const Condition& condition : field.conditions) {
       const std::string path = prefix + std::string(condition.path);
@@ -265,7 +265,7 @@ class Checker {
     for (const Form& form : forms) {
       if (form.kind == Form::Kind::map || form.kind == Form::Kind::tree) return &form;
       if (form.kind != Form::Kind::section) continue;
-      const auto known = std::ranges::count_if(form.fields, [&](const Field& field) { return node.find(field.name) != nullptr; });
+      const auto known = std::ranges::count_if(form.fields, [&](const FieldDef& field) { return node.find(field.name) != nullptr; });
       if (known > most) best = &form;
       most = std::max(most, known);
     }
@@ -359,7 +359,7 @@ const CheckedValue* Checked::find(std::string_view path) const {
   return found == values.end() ? nullptr : &found->second;
 }
 
-Checked check(const std::vector<Field>& fields, const yaml::Node& root) {
+Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root) {
   Checked out;
   if (!root.is_mapping()) {
     Diagnostic mistake = root.at("", root.is_null() ? "the file is empty" : "the file is not a mapping");

@@ -29,7 +29,7 @@ struct Checked {
 };
 
 /// Checks `root`, which must be a mapping with the keys of `fields`.
-Checked check(const std::vector<Field>& fields, const yaml::Node& root);
+Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root);
 
 /// What `forms` allow, for messages: "auto or an integer of at least 1".
 std::string allowed_text(const std::vector<Form>& forms);

@@ -21,14 +21,14 @@ Form list(Form item, std::size_t min_items, std::size_t max_items) {
   return {.kind = Form::Kind::list, .items = {std::move(item)}, .min_items = min_items, .max_items = max_items};
 }
 Form map(Form item) { return {.kind = Form::Kind::map, .items = {std::move(item)}}; }
-Form section(std::vector<Field> fields) { return {.kind = Form::Kind::section, .fields = std::move(fields)}; }
+Form section(std::vector<FieldDef> fields) { return {.kind = Form::Kind::section, .fields = std::move(fields)}; }
 Form tree() { return {.kind = Form::Kind::tree}; }
 Form reference(std::string_view name) { return {.kind = Form::Kind::reference, .name = name}; }
 
 }  // namespace form
 
-Field Field::when(std::string_view path, std::vector<std::string_view> words) const {
-  Field field = *this;
+FieldDef FieldDef::when(std::string_view path, std::vector<std::string_view> words) const {
+  FieldDef field = *this;
   field.conditions.push_back({path, std::move(words)});
   return field;
 }
@@ -36,20 +36,20 @@ Field Field::when(std::string_view path, std::vector<std::string_view> words) co
 namespace {
 
 using namespace form;
-using Fields = std::vector<Field>;
+using Fields = std::vector<FieldDef>;
 using Forms = std::vector<Form>;
 
 // Bounds no real job reaches; they keep products of sizes within 64 bits.
 constexpr double kMostSamples = 1e9, kMostRanks = 1e6, kMostDevices = 4096, kMostSeq = 1 << 24;
 
-Field required(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), Field::Absent::required}; }
-Field optional(std::string_view name, std::string_view doc, Forms forms, std::string_view otherwise) {
-  return {name, doc, std::move(forms), Field::Absent::otherwise, otherwise};
+FieldDef required(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), FieldDef::Absent::required}; }
+FieldDef optional(std::string_view name, std::string_view doc, Forms forms, std::string_view otherwise) {
+  return {name, doc, std::move(forms), FieldDef::Absent::otherwise, otherwise};
 }
-Field part(std::string_view name, std::string_view doc, Fields fields) {
-  return {name, doc, {section(std::move(fields))}, Field::Absent::fill};
+FieldDef part(std::string_view name, std::string_view doc, Fields fields) {
+  return {name, doc, {section(std::move(fields))}, FieldDef::Absent::fill};
 }
-Field extra(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), Field::Absent::nothing}; }
+FieldDef extra(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), FieldDef::Absent::nothing}; }
 
 Fields model() {
   return {
@@ -172,10 +172,10 @@ Fields activation_checkpointing() {
 Fields data_strategy() {
   const std::vector<std::string_view> sharded{"full_shard", "shard_grad_op", "hybrid_shard"};
   const Form top_k = section({required("top_k", "The fraction of each gradient that is sent.", {between(0, 1, true, false)})});
-  const Field replicate = optional("replicate", "Copies of the sharded model; auto: 1, or under hybrid_shard the number of nodes.",
+  const FieldDef replicate = optional("replicate", "Copies of the sharded model; auto: 1, or under hybrid_shard the number of nodes.",
                                    {word({"auto"}), integer(1, kMostRanks)}, "auto");
-  const Field keep = optional("keep", "How long gathered parameters stay.", {word(words<Keep>())}, "auto");
-  const Field prefetch = optional("prefetch", "Units gathered ahead of their use.", {integer(0, 1000)}, "1");
+  const FieldDef keep = optional("keep", "How long gathered parameters stay.", {word(words<Keep>())}, "auto");
+  const FieldDef prefetch = optional("prefetch", "Units gathered ahead of their use.", {integer(0, 1000)}, "1");
   return {
       optional("kind", "What is sharded: ddp nothing, zero1 optimizer states, zero2 gradients too, zero3 and fsdp parameters too.",
                {word(words<DataKind>())}, "ddp"),
@@ -237,8 +237,8 @@ Fields strategy() {
 }
 
 Fields cluster() {
-  const Field backend = optional("backend", "What communicates: threads of one process, mpi between CPUs, nccl between GPUs.", {}, "auto");
-  const auto with_words = [](Field field, std::vector<std::string_view> words) {
+  const FieldDef backend = optional("backend", "What communicates: threads of one process, mpi between CPUs, nccl between GPUs.", {}, "auto");
+  const auto with_words = [](FieldDef field, std::vector<std::string_view> words) {
     field.forms = {word(std::move(words))};
     return field;
   };
@@ -297,8 +297,8 @@ Fields job() {
 
 }  // namespace
 
-const std::vector<Field>& job_fields() {
-  static const std::vector<Field> fields = job();
+const std::vector<FieldDef>& job_fields() {
+  static const std::vector<FieldDef> fields = job();
   return fields;
 }
 

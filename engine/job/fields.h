@@ -26,7 +26,7 @@ struct Condition {
   std::vector<std::string_view> words{};
 };
 
-struct Field {
+struct FieldDef {
   std::string_view name;
   std::string_view doc;
   std::vector<Form> forms;
@@ -40,7 +40,7 @@ struct Field {
   std::vector<Condition> conditions{};
 
   /// The same field under one more condition.
-  Field when(std::string_view path, std::vector<std::string_view> words = {}) const;
+  FieldDef when(std::string_view path, std::vector<std::string_view> words = {}) const;
 };
 
 struct Form {
@@ -64,7 +64,7 @@ struct Form {
   bool above_least = false, below_most = false;  ///< the bound itself is not allowed
   std::vector<Form> items{};
   std::size_t min_items = 0, max_items = std::numeric_limits<std::size_t>::max();
-  std::vector<Field> fields{};
+  std::vector<FieldDef> fields{};
   std::string_view name{};
 };
 
@@ -80,12 +80,12 @@ Form text();
 Form expression();
 Form list(Form item, std::size_t min_items, std::size_t max_items = std::numeric_limits<std::size_t>::max());
 Form map(Form item);
-Form section(std::vector<Field> fields);
+Form section(std::vector<FieldDef> fields);
 Form tree();
 Form reference(std::string_view name);
 }  // namespace form
 
 /// The fields of a job, from the top.
-const std::vector<Field>& job_fields();
+const std::vector<FieldDef>& job_fields();
 
 }  // namespace trainer

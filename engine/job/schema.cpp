@@ -14,7 +14,7 @@ namespace trainer {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Fields = std::vector<Field>;
+using Fields = std::vector<FieldDef>;
 
 Json section_schema(const Fields& fields);
 Json forms_schema(const std::vector<Form>& forms);
@@ -97,12 +97,12 @@ bool meets(const Condition& condition, const Json& value) {
 /// Holds for a section in which the condition does, whether the value is written or a default.
 Json condition_schema(const Fields& fields, std::string_view path, const Condition& condition) {
   const std::string name(path.substr(0, path.find('.')));
-  const auto field = std::ranges::find(fields, name, &Field::name);
+  const auto field = std::ranges::find(fields, name, &FieldDef::name);
   Json inner;
   bool absent_meets = false;
   if (name.size() == path.size()) {
     inner = condition.words.empty() ? Json{{"not", {{"type", "null"}}}} : Json{{"enum", condition.words}};
-    absent_meets = field->absent == Field::Absent::otherwise && meets(condition, default_json(field->otherwise));
+    absent_meets = field->absent == FieldDef::Absent::otherwise && meets(condition, default_json(field->otherwise));
   } else {
     inner = condition_schema(field->forms.front().fields, path.substr(name.size() + 1), condition);
   }
@@ -111,7 +111,7 @@ Json condition_schema(const Fields& fields, std::string_view path, const Conditi
   return out;
 }
 
-Json conditions_schema(const Fields& fields, const Field& field) {
+Json conditions_schema(const Fields& fields, const FieldDef& field) {
   if (field.conditions.size() == 1) return condition_schema(fields, field.conditions.front().path, field.conditions.front());
   Json out{{"allOf", Json::array()}};
   for (const Condition& condition : field.conditions) out["allOf"].push_back(condition_schema(fields, condition.path, condition));
@@ -119,32 +119,32 @@ Json conditions_schema(const Fields& fields, const Field& field) {
 }
 
 /// All that stands in the section under one name.
-std::vector<const Field*> variants_of(const Fields& fields, std::string_view name) {
-  std::vector<const Field*> out;
-  for (const Field& field : fields) {
+std::vector<const FieldDef*> variants_of(const Fields& fields, std::string_view name) {
+  std::vector<const FieldDef*> out;
+  for (const FieldDef& field : fields) {
     if (field.name == name) out.push_back(&field);
   }
   return out;
 }
 
 /// What editors show, and the value's forms where they do not depend on a condition.
-Json property_schema(const std::vector<const Field*>& variants) {
-  const Field& first = *variants.front();
+Json property_schema(const std::vector<const FieldDef*>& variants) {
+  const FieldDef& first = *variants.front();
   Json out = variants.size() == 1 ? forms_schema(first.forms) : Json::object();
   if (out.contains("$ref")) return out;
   out["description"] = first.doc;
-  if (variants.size() == 1 && first.absent == Field::Absent::otherwise) out["default"] = default_json(first.otherwise);
+  if (variants.size() == 1 && first.absent == FieldDef::Absent::otherwise) out["default"] = default_json(first.otherwise);
   return out;
 }
 
 /// Under its conditions a field has its forms and may be required; where no variant's conditions hold, it must not be there.
-void add_conditions(Json& all, const Fields& fields, const std::vector<const Field*>& variants) {
+void add_conditions(Json& all, const Fields& fields, const std::vector<const FieldDef*>& variants) {
   Json any = Json::array();
-  for (const Field* variant : variants) {
+  for (const FieldDef* variant : variants) {
     const Json condition = conditions_schema(fields, *variant);
     Json then = Json::object();
     if (variants.size() > 1) then["properties"] = {{std::string(variant->name), forms_schema(variant->forms)}};
-    if (variant->absent == Field::Absent::required) then["required"] = {variant->name};
+    if (variant->absent == FieldDef::Absent::required) then["required"] = {variant->name};
     if (!then.empty()) all.push_back({{"if", condition}, {"then", then}});
     any.push_back(condition);
   }
@@ -154,14 +154,14 @@ void add_conditions(Json& all, const Fields& fields, const std::vector<const Fie
 
 Json section_schema(const Fields& fields) {
   Json properties = Json::object(), required = Json::array(), all = Json::array();
-  for (const Field& field : fields) {
+  for (const FieldDef& field : fields) {
     const std::string name(field.name);
     if (properties.contains(name)) continue;
-    const std::vector<const Field*> variants = variants_of(fields, name);
+    const std::vector<const FieldDef*> variants = variants_of(fields, name);
     properties[name] = property_schema(variants);
     if (!field.conditions.empty())
       add_conditions(all, fields, variants);
-    else if (field.absent == Field::Absent::required)
+    else if (field.absent == FieldDef::Absent::required)
       required.push_back(name);
   }
   Json out{{"type", "object"}, {"additionalProperties", false}};
@@ -193,7 +193,7 @@ std::vector<Form> attribute_forms(const GraphAttribute& attribute) {
     case Type::choice:
       return {form::word({attribute.choices.begin(), attribute.choices.end()})};
     case Type::rope: {
-      Field theta{"theta", "Base of the angles.", {form::positive(), form::expression()}, Field::Absent::required};
+      FieldDef theta{"theta", "Base of the angles.", {form::positive(), form::expression()}, FieldDef::Absent::required};
       return {form::word({"none"}), form::section({theta})};
     }
     case Type::node:
@@ -204,8 +204,8 @@ std::vector<Form> attribute_forms(const GraphAttribute& attribute) {
   return {};
 }
 
-Field given(std::string_view name, std::string_view doc, std::vector<Form> forms, bool required = false) {
-  return {name, doc, std::move(forms), required ? Field::Absent::required : Field::Absent::nothing};
+FieldDef given(std::string_view name, std::string_view doc, std::vector<Form> forms, bool required = false) {
+  return {name, doc, std::move(forms), required ? FieldDef::Absent::required : FieldDef::Absent::nothing};
 }
 
 std::vector<Form> init_forms() {
@@ -225,10 +225,10 @@ Fields node_fields(std::span<const GraphOp> ops) {
   };
   for (const GraphOp& op : ops) {
     for (const GraphAttribute& attribute : op.attributes) {
-      Field field{attribute.name, attribute.help, attribute_forms(attribute), Field::Absent::nothing};
-      if (attribute.required) field.absent = Field::Absent::required;
+      FieldDef field{attribute.name, attribute.help, attribute_forms(attribute), FieldDef::Absent::nothing};
+      if (attribute.required) field.absent = FieldDef::Absent::required;
       if (!attribute.required && !attribute.otherwise.empty()) {
-        field.absent = Field::Absent::otherwise;
+        field.absent = FieldDef::Absent::otherwise;
         field.otherwise = attribute.otherwise;
       }
       out.push_back(field.when("op", {op.name}));

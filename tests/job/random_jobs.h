@@ -51,14 +51,14 @@ class RandomJobs {
     const Outer* outer;
   };
 
-  yaml::Node section(const std::vector<Field>& fields, const yaml::Node* root) {
+  yaml::Node section(const std::vector<FieldDef>& fields, const yaml::Node* root) {
     yaml::Node out;
     out.kind = yaml::Kind::mapping;
     std::vector<std::string_view> done;
-    for (const Field& field : fields) {
+    for (const FieldDef& field : fields) {
       if (std::find(done.begin(), done.end(), field.name) != done.end() || !applies(field, fields, out, root ? *root : out)) continue;
       done.push_back(field.name);
-      const bool wanted = field.absent == Field::Absent::required || below(2) == 0;
+      const bool wanted = field.absent == FieldDef::Absent::required || below(2) == 0;
       if (!wanted) continue;
       yaml::Node value = of(field.forms[below(field.forms.size())]);
       out.keys.push_back(scalar(std::string(field.name)));
@@ -68,11 +68,11 @@ class RandomJobs {
   }
 
   /// The value at `path`, or the default where it is not written; null where it does not apply.
-  static std::string value_at(const std::vector<Field>& fields, const yaml::Node& section, std::string_view path, bool& is_section) {
+  static std::string value_at(const std::vector<FieldDef>& fields, const yaml::Node& section, std::string_view path, bool& is_section) {
     const std::string_view name = path.substr(0, path.find('.'));
     const yaml::Node* value = section.find(name);
-    const Field* field = nullptr;
-    for (const Field& other : fields) {
+    const FieldDef* field = nullptr;
+    for (const FieldDef& other : fields) {
       if (other.name == name) field = &other;
     }
     if (name.size() < path.size()) {
@@ -82,7 +82,7 @@ class RandomJobs {
     return value != nullptr ? value->text : std::string(field->otherwise);
   }
 
-  static bool applies(const Field& field, const std::vector<Field>& fields, const yaml::Node& section, const yaml::Node&) {
+  static bool applies(const FieldDef& field, const std::vector<FieldDef>& fields, const yaml::Node& section, const yaml::Node&) {
     for (const Condition& condition : field.conditions) {
       bool is_section = false;
       const std::string value = value_at(fields, section, condition.path, is_section);
@@ -169,8 +169,8 @@ class RandomJobs {
     return keys[below(keys.size())];
   }
 
-  static void all_keys(const std::vector<Field>& fields, std::vector<std::string>& keys) {
-    for (const Field& field : fields) {
+  static void all_keys(const std::vector<FieldDef>& fields, std::vector<std::string>& keys) {
+    for (const FieldDef& field : fields) {
       keys.emplace_back(field.name);
       for (const Form& form : field.forms) all_keys(form.fields, keys);
     }
