@@ -9,11 +9,10 @@ namespace {
 /// e^t for t <= 0, but 2^-126 below that; NaN stays NaN.
 VEC_INLINE F32 exp_of_negative(F32 t) { return exp2_in_range(max(splat(-126.0f), t * splat(1.44269504f))); }
 
-/// e^(x − most), for the sum of a row. Of bf16, which has been rounded to 2^-9 before, by shorter ways: within 2^-18, and off by
-/// a factor common to the row of at most 1 + 2^-24 |most|.
+/// e^(x − most), for the sum of a row; exactly 1 for the largest. Of bf16, which has been rounded to 2^-9 before, within 2^-18.
 VEC_INLINE F32 exp_below(F32 x, float most, const float*) { return exp_of_negative(x - most); }
 VEC_INLINE F32 exp_below(F32 x, float most, const Bf16*) {
-  return exp2_in_range_short(max(splat(-126.0f), fma(x, splat(1.44269504f), splat(-1.44269504f * most))));
+  return exp2_in_range_short(max(splat(-126.0f), (x - most) * splat(1.44269504f)));
 }
 
 /// e^t, within 2^-12 where it is to be rounded to bf16.

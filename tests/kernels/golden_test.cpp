@@ -172,6 +172,7 @@ void check_in_place(const Case& c, DType compute, const Context& context) {
     kernels.run(node, false);
     const Tensor apart = kernels.get(node.outputs[0]);
     for (const auto& [input, output] : definition(node.op).in_place) {
+      if (input >= static_cast<int>(node.inputs.size()) || output >= static_cast<int>(node.outputs.size())) continue;  // of the fused form
       REQUIRE(output == 0);
       CHECK(kernels.run_in_place(node, static_cast<std::size_t>(input)).data == apart.data);
     }
