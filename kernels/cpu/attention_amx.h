@@ -168,7 +168,7 @@ VEC_INLINE F32 exp2_for_bf16(F32 t) {
   p = fma(p, f, splat(2.40240986e-1f));
   p = fma(p, f, splat(6.93124193e-1f));
   p = fma(p, f, splat(1.0f));
-  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+  return add_to_exponent(p, shifted);
 }
 
 /// Whether key `key` + lane may be seen: up to the query itself on the diagonal, up to the last key everywhere.

@@ -142,6 +142,9 @@ inline void transpose(const float* from, std::int64_t from_step, int rows, int d
 
 // ---- exponential
 
+/// p · 2^n, where n is what adding `magic` left in the low bits. Unsigned: rows of padding may bring any n.
+VEC_INLINE F32 add_to_exponent(F32 p, F32 shifted) { return (F32)((U32)p + ((U32)shifted << 23)); }
+
 /// 2^t for t ≤ 0 within 2 ulp, and 0 for t ≤ -127: there the exponent's bits of the sum below come out as 0. Between -127 and
 /// -126 the result is a denormal number, which threads flush to 0. NaN stays NaN.
 VEC_INLINE F32 exp2_or_zero(F32 t) {
@@ -156,7 +159,7 @@ VEC_INLINE F32 exp2_or_zero(F32 t) {
   p = fma(p, f, splat(2.40226479e-1f));
   p = fma(p, f, splat(6.93147203e-1f));
   p = fma(p, f, splat(1.0f));
-  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+  return add_to_exponent(p, shifted);
 }
 
 /// 0, 1, 2 … in the lanes.
