@@ -22,7 +22,7 @@ struct Case {
   std::int64_t m, n, k;
 };
 const Case kCases[] = {{1, 1, 1},   {1, 65, 7},   {7, 7, 1},      {65, 1, 7},    {33, 33, 33},   {32, 32, 32},
-                       {31, 64, 256}, {64, 31, 257}, {100, 70, 320}, {600, 40, 70}, {300, 65, 1400}, {40, 33, 5025}};
+                       {31, 64, 256}, {64, 31, 257}, {100, 70, 320}, {600, 40, 70}, {260, 33, 1700}};
 
 Buffer product(Problem p, Method method, int threads, std::int64_t elements, DType c, const Buffer& before) {
   Buffer out(elements * size_of(c));
@@ -52,7 +52,7 @@ TEST_CASE("emulated tiles give the product of f32 multiply-adds") {
             }
             p.ldc = z.n, p.c_is_f32 = c_is_f32, p.accumulate = accumulate, p.bias = accumulate ? nullptr : bias.data();
             const Buffer expected = product(p, Method::widen, 1, z.m * z.n, c, before);
-            for (int threads : {1, 2, 3}) {
+            for (int threads : {1, 3}) {
               const Buffer actual = product(p, Method::emulated_tiles, threads, z.m * z.n, c, before);
               int misses = 0;
               for (std::int64_t i = 0; i < z.m * z.n; ++i) {

@@ -40,7 +40,7 @@ struct Sizes {
   std::string str() const { return std::to_string(rows) + " rows, " + std::to_string(in) + " in, " + std::to_string(out) + " out"; }
 };
 const Sizes kSizes[] = {{1, 1, 1},   {1, 7, 65},   {7, 1, 7},    {65, 7, 1},  {7, 65, 33},      {65, 65, 65},    {31, 33, 32},
-                        {2, 256, 64}, {29, 257, 31}, {14, 300, 96}, {600, 70, 40}, {300, 1400, 65}, {5, 5025, 3}, {3, 5, 5025}};
+                        {2, 256, 64}, {29, 257, 31}, {14, 300, 96}, {600, 70, 40}, {150, 1100, 37}, {1400, 33, 65}, {5, 5025, 3}, {3, 5, 5025}};
 
 /// Every expected element of a product, worked out once.
 using Table = std::vector<Expected>;
