@@ -22,6 +22,6 @@ ScheduleFunction pipeline_schedule(std::string_view name);
 std::unique_ptr<DataStrategy> make_ddp();
 
 // What pipeline_schedule chooses from.
-std::vector<std::vector<Action>> single_stage(int stages, int virtual_stages, int micro_batches);
+Schedule single_stage(int stages, int virtual_stages, int micro_batches);
 
 }  // namespace trainer::strategies

@@ -31,13 +31,14 @@ std::string axis_text(const Mesh& mesh, Axes axes) {
 }
 
 std::int64_t ring_bytes(const Mesh& mesh, const Collective& collective) {
-  const std::int64_t n = mesh.group_size(collective.axes);
+  const std::int64_t n = static_cast<std::int64_t>(mesh.group(0, collective.axes, collective.stages).size());
   const std::int64_t bytes = std::max(collective.input.region.bytes, collective.output.region.bytes);
   switch (collective.kind) {
     case CollectiveKind::all_reduce:
       return 2 * (n - 1) * bytes / n;
     case CollectiveKind::reduce_scatter:
     case CollectiveKind::all_gather:
+    case CollectiveKind::all_to_all:
     case CollectiveKind::broadcast:
       return (n - 1) * bytes / n;
   }

@@ -197,7 +197,7 @@ Plan assemble(const AssembleOptions& options) {
   plan.roles.push_back(Assembly(options).run());
   for (Role& role : plan.roles) {
     plan_memory(role);
-    derive_order(role);
+    derive_order(role, plan.mesh.size(Axis::shard));
   }
   verify(plan);
   return plan;

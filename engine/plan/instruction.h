@@ -16,11 +16,13 @@ namespace trainer {
 using BufferId = std::int32_t;
 using NameId = std::int32_t;
 
-/// Bytes [offset, offset + bytes) of a buffer.
+/// Bytes [offset, offset + bytes) of a buffer, moved by `per_shard` for each step along the shard axis: a rank's slice of what
+/// its shard group shares. Everything else of a region is the same on all ranks of a role.
 struct Region {
   BufferId buffer = -1;
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
+  std::int64_t per_shard = 0;
   friend bool operator==(const Region&, const Region&) = default;
 };
 
@@ -48,14 +50,16 @@ struct Launch {
   friend bool operator==(const Launch&, const Launch&) = default;
 };
 
-enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast };
+enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
 
 /// A collective over the ranks that differ from me along `axes`; sums. Rank i of n of the group owns slice i of the
-/// larger side. all_reduce and broadcast (from the first of the group) work in place: input and output are one region.
+/// larger side, and may hold it there (its input of an all_gather, its output of a reduce_scatter). all_reduce and broadcast (from
+/// the first of the group) work in place: input and output are one region. all_to_all: slice i of the input goes to member i.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
   DType dtype = DType::f32;
   Axes axes;
+  std::vector<std::int32_t> stages;  ///< where `axes` has pipeline: the stages that take part, ascending; empty: all
   NameId name = 0;
   Read input;
   Write output;

@@ -1,6 +1,8 @@
 // Numbering of ranks.
 #include "engine/plan/mesh.h"
 
+#include <algorithm>
+
 namespace trainer {
 
 int Mesh::world_size() const {
@@ -33,17 +35,17 @@ int Mesh::data_rank(int rank) const {
   return at[static_cast<std::size_t>(Axis::replicate)] * size(Axis::shard) + at[static_cast<std::size_t>(Axis::shard)];
 }
 
-std::vector<int> Mesh::group(int rank, Axes axes) const {
+std::vector<int> Mesh::group(int rank, Axes axes, const std::vector<std::int32_t>& stages) const {
+  std::vector<int> members{0};
   const Coordinates mine = coordinates(rank);
-  std::vector<int> members;
-  for (int other = 0; other < world_size(); ++other) {
-    const Coordinates theirs = coordinates(other);
-    bool together = true;
-    for (Axis axis : kAxes) {
-      const auto i = static_cast<std::size_t>(axis);
-      together = together && (axes.has(axis) || mine[i] == theirs[i]);
-    }
-    if (together) members.push_back(other);
+  for (Axis axis : kAxes) {
+    std::vector<int> longer;
+    for (int member : members)
+      for (int at = 0; at < size(axis); ++at) {
+        const bool stage_takes_part = axis != Axis::pipeline || stages.empty() || std::find(stages.begin(), stages.end(), at) != stages.end();
+        if (axes.has(axis) ? stage_takes_part : at == mine[static_cast<std::size_t>(axis)]) longer.push_back(member * size(axis) + at);
+      }
+    members = std::move(longer);
   }
   return members;
 }

@@ -37,8 +37,8 @@ struct Mesh {
   int rank(const Coordinates& coordinates) const;
   /// Index of a rank among the data ranks, in rank order: which slice of the batch is its own.
   int data_rank(int rank) const;
-  /// The members of `rank`'s group over `axes`, ascending.
-  std::vector<int> group(int rank, Axes axes) const;
+  /// The members of `rank`'s group over `axes`, ascending; of the pipeline's stages only `stages`, unless that is empty.
+  std::vector<int> group(int rank, Axes axes, const std::vector<std::int32_t>& stages = {}) const;
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };
 

@@ -1,6 +1,6 @@
 // Order between streams, derived from what instructions read and write. Two instructions that touch the same address are
 // ordered if one of them writes; whether they name the same buffer or one that took over its memory makes no
-// difference. Waits that an earlier wait implies are left out.
+// difference, and a slice counts as all the slices of its group, so that one order serves every rank. Waits that an earlier wait implies are left out.
 #include <algorithm>
 
 #include "engine/plan/address_map.h"
@@ -28,7 +28,7 @@ void drop_implied(Clock& after, const std::vector<Clock>& ended) {
       if (s != t && after[s] >= 0 && after[t] >= 0 && ended[static_cast<std::size_t>(after[t])][s] >= after[s]) after[s] = -1;
 }
 
-void derive(const Role& role, Program& program) {
+void derive(const Role& role, int shards, Program& program) {
   AddressMap<LastTouch> memory;
   std::vector<Clock> ended(program.instructions.size());  // what is known once instruction i has ended
   std::array<Clock, kNumStreams> known{kNever, kNever, kNever};
@@ -38,8 +38,7 @@ void derive(const Role& role, Program& program) {
     const auto mine = static_cast<std::size_t>(issued.stream);
     Clock needed = kNever;
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
-      const std::int64_t first = role.address(region);
-      memory.update(first, first + region.bytes, [&](LastTouch& touch) {
+      memory.update(role.address(region, 0), role.address(region, shards - 1) + region.bytes, [&](LastTouch& touch) {
         raise(needed, touch.writes);
         if (access != Access::read) raise(needed, touch.reads);
       });
@@ -56,13 +55,13 @@ void derive(const Role& role, Program& program) {
     ended[i] = known[mine];
 
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
-      const std::int64_t first = role.address(region);
+      const std::int64_t first = role.address(region, 0), last = role.address(region, shards - 1) + region.bytes;
       if (access == Access::read) {
-        memory.update(first, first + region.bytes, [&](LastTouch& touch) { touch.reads[mine] = static_cast<std::int32_t>(i); });
+        memory.update(first, last, [&](LastTouch& touch) { touch.reads[mine] = static_cast<std::int32_t>(i); });
       } else {
         LastTouch touch;
         touch.writes[mine] = static_cast<std::int32_t>(i);
-        memory.assign(first, first + region.bytes, touch);
+        memory.assign(first, last, touch);
       }
     });
   }
@@ -70,8 +69,8 @@ void derive(const Role& role, Program& program) {
 
 }  // namespace
 
-void derive_order(Role& role) {
-  for (Program& program : role.programs) derive(role, program);
+void derive_order(Role& role, int shards) {
+  for (Program& program : role.programs) derive(role, shards, program);
 }
 
 }  // namespace trainer

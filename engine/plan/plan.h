@@ -102,7 +102,8 @@ struct Role {
   /// Index in `programs` or `fields`, or -1.
   std::int32_t program_index(std::string_view program_name) const;
   std::int32_t field_index(std::string_view field_name) const;
-  std::int64_t address(const Region& region) const { return buffer(region.buffer).offset + region.offset; }
+  /// Of a region on the rank at `shard` along the shard axis.
+  std::int64_t address(const Region& region, int shard) const { return buffer(region.buffer).offset + region.offset + shard * region.per_shard; }
 };
 
 struct Plan {
@@ -120,7 +121,8 @@ std::string print(const Role& role, const Instruction& instruction);
 /// 16 hexadecimal digits over print(plan).
 std::string hash_of(const Plan& plan);
 
-/// Derives every `after` from reads and writes at their addresses. REQUIRES: memory is planned.
-void derive_order(Role& role);
+/// Derives every `after` from reads and writes at their addresses, for all ranks of a shard axis of `shards` at once. REQUIRES:
+/// memory is planned.
+void derive_order(Role& role, int shards);
 
 }  // namespace trainer

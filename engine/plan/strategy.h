@@ -38,16 +38,23 @@ class DataStrategy {
   virtual void update(const Unit& unit, Step& step) const = 0;
 };
 
-/// One thing a stage does: the forward or backward pass of a micro-batch through a chunk.
+/// One thing a stage does with one micro-batch and one chunk of the model. `backward` is both parts of a backward pass; schedules that
+/// split it use `backward_input` (what the stage before waits for) and, at any time after it, `backward_weight` (gradients of parameters).
 struct Action {
-  enum class Kind : std::uint8_t { forward, backward };
+  enum class Kind : std::uint8_t { forward, backward, backward_input, backward_weight };
   Kind kind = Kind::forward;
   int micro_batch = 0;
-  int chunk = 0;
+  int chunk = 0;  ///< of the whole model, in forward order: 0 to stages · virtual stages − 1
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-/// The order of actions of every stage, for (stages, virtual stages, micro-batches).
-using ScheduleFunction = std::vector<std::vector<Action>> (*)(int stages, int virtual_stages, int micro_batches);
+/// What every stage does, in order, and where each chunk lives.
+struct Schedule {
+  std::vector<int> stage_of_chunk;
+  std::vector<std::vector<Action>> stages;
+};
+
+/// A pure function of (stages, virtual stages, micro-batches). REQUIRES: what the schedule's file states of them.
+using ScheduleFunction = Schedule (*)(int stages, int virtual_stages, int micro_batches);
 
 }  // namespace trainer

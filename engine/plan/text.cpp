@@ -20,7 +20,10 @@ namespace {
 
 using Out = std::back_insert_iterator<std::string>;
 
-std::string text_of(const Region& region) { return fmt::format("b{}+{}:{}", region.buffer, region.offset, region.bytes); }
+std::string text_of(const Region& region) {
+  const std::string text = fmt::format("b{}+{}:{}", region.buffer, region.offset, region.bytes);
+  return region.per_shard == 0 ? text : text + fmt::format("/{}", region.per_shard);
+}
 
 std::string text_of(const Affine& affine) {
   std::string text = std::to_string(affine.base);
@@ -70,7 +73,9 @@ struct InstructionPrinter {
     return text;
   }
   std::string operator()(const Collective& collective) const {
-    return fmt::format("{} {} {} {} in {} out {}", name_of(collective.kind), name_of(collective.dtype), text_of(collective.axes), role.name(collective.name),
+    std::string axes = text_of(collective.axes);
+    for (std::size_t i = 0; i < collective.stages.size(); ++i) axes += fmt::format("{}{}", i == 0 ? "@" : "+", collective.stages[i]);
+    return fmt::format("{} {} {} {} in {} out {}", name_of(collective.kind), name_of(collective.dtype), axes, role.name(collective.name),
                        text_of(collective.input.region), text_of(collective.output.region));
   }
   std::string operator()(const Exchange& exchange) const {
@@ -176,15 +181,20 @@ Enum named(const Line& line, std::string_view name, const std::array<Enum, N>& a
 constexpr std::array kCategories{Category::parameters, Category::gradients, Category::optimizer, Category::activations,
                                  Category::communication, Category::workspace, Category::inputs};
 constexpr std::array kStreams{Stream::compute, Stream::communication, Stream::copy};
-constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::broadcast};
+constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::all_to_all,
+                                CollectiveKind::broadcast};
 constexpr std::array kLayouts{Layout::row_major, Layout::packed, Layout::packed_transposed};
 
 Region parse_region(Line& line) {
   const std::string_view text = line.word();
   const std::size_t plus = text.find('+'), colon = text.find(':');
   if (!text.starts_with('b') || plus == std::string_view::npos || colon == std::string_view::npos || colon < plus) line.fail("expected a region");
-  return {line.to_number<BufferId>(text.substr(1, plus - 1)), line.to_number<std::int64_t>(text.substr(plus + 1, colon - plus - 1)),
-          line.to_number<std::int64_t>(text.substr(colon + 1))};
+  Region region{line.to_number<BufferId>(text.substr(1, plus - 1)), line.to_number<std::int64_t>(text.substr(plus + 1, colon - plus - 1)), 0, 0};
+  const std::size_t slash = std::min(text.find('/', colon), text.size());
+  region.bytes = line.to_number<std::int64_t>(text.substr(colon + 1, slash - colon - 1));
+  if (slash < text.size()) region.per_shard = line.to_number<std::int64_t>(text.substr(slash + 1));
+  if (slash < text.size() && region.per_shard == 0) line.fail("a region does not move by 0");
+  return region;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -197,8 +207,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-Axes parse_axes(Line& line) {
-  const std::string_view text = line.word();
+Axes parse_axes(const Line& line, std::string_view text) {
   Axes axes;
   if (text == "none") return axes;
   for (std::string_view part : split(text, ',')) axes = axes | Axes::of(named(line, part, kAxes));
@@ -409,7 +418,11 @@ class Reader {
     const std::optional<DType> dtype = dtype_named(line.word());
     if (!dtype) line.fail("unknown dtype");
     collective.dtype = *dtype;
-    collective.axes = parse_axes(line);
+    const std::string_view axes = line.word();
+    const std::size_t at = std::min(axes.find('@'), axes.size());
+    collective.axes = parse_axes(line, axes.substr(0, at));
+    if (at < axes.size())
+      for (std::string_view stage : split(axes.substr(at + 1), '+')) collective.stages.push_back(line.to_number<std::int32_t>(stage));
     collective.name = name(line.word());
     line.expect("in");
     collective.input.region = parse_region(line);

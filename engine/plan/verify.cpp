@@ -31,8 +31,8 @@ struct Content {
 
 class MemoryProof {
  public:
-  MemoryProof(const Role& role, const Program& program, std::int32_t index, std::string who, std::vector<std::string>& found)
-      : role_(role), program_(program), index_(index), who_(std::move(who)), found_(found) {}
+  MemoryProof(const Role& role, int shard, const Program& program, std::int32_t index, std::string who, std::vector<std::string>& found)
+      : role_(role), shard_(shard), program_(program), index_(index), who_(std::move(who)), found_(found) {}
 
   void run() {
     for (std::size_t id = 0; id < role_.buffers.size(); ++id) {
@@ -85,8 +85,16 @@ class MemoryProof {
     }
   }
 
+  // A rank's own slice of what a collective gathers or scatters may lie in its place there.
+  static bool slice_in_place(const Instruction& instruction) {
+    const auto* collective = std::get_if<Collective>(&instruction);
+    return collective != nullptr && collective->input.region.buffer == collective->output.region.buffer &&
+           (collective->kind == CollectiveKind::all_gather || collective->kind == CollectiveKind::reduce_scatter);
+  }
+
   // A write may coincide with a read of the same instruction, or keep clear of it; nothing between.
   void overlap_inside(std::size_t i) {
+    if (slice_in_place(program_.instructions[i].instruction)) return;
     std::vector<std::pair<Access, Region>> all;
     for_each_access(program_.instructions[i].instruction, [&](Access access, const Region& region) { all.emplace_back(access, region); });
     for (std::size_t a = 0; a < all.size(); ++a)
@@ -104,14 +112,15 @@ class MemoryProof {
   }
 
   bool overlap(const Region& a, const Region& b) const {
-    const std::int64_t x = role_.address(a), y = role_.address(b);
+    const std::int64_t x = role_.address(a, shard_), y = role_.address(b, shard_);
     return x < y + b.bytes && y < x + a.bytes;
   }
 
   bool bounds(std::size_t i, const Region& region) {
     if (!inside(region)) return report(i, "names a buffer that is not there"), false;
     const Buffer& buffer = role_.buffer(region.buffer);
-    if (region.offset < 0 || region.bytes < 0 || region.offset + region.bytes > buffer.bytes) return report(i, "reaches beyond its buffer"), false;
+    const std::int64_t offset = region.offset + shard_ * region.per_shard;
+    if (offset < 0 || region.bytes < 0 || offset + region.bytes > buffer.bytes) return report(i, "reaches beyond its buffer"), false;
     if (buffer.offset < 0 || buffer.offset + buffer.bytes > role_.total_bytes) return report(i, "reaches beyond the allocation"), false;
     if (buffer.program >= 0 && buffer.program != index_) return report(i, "uses scratch memory of another program"), false;
     return true;
@@ -120,7 +129,7 @@ class MemoryProof {
   void read(std::size_t i, const Region& region, const Clock& clock) {
     if (!bounds(i, region)) return;
     const std::size_t mine = index_of(program_.instructions[i].stream);
-    const std::int64_t first = role_.address(region);
+    const std::int64_t first = role_.address(region, shard_);
     bool undefined = false, taken = false, unordered = false;
     memory_.update(first, first + region.bytes, [&](Content& content) {
       undefined = undefined || content.owner < 0;
@@ -136,7 +145,7 @@ class MemoryProof {
   void write(std::size_t i, const Region& region, const Clock& clock) {
     if (!bounds(i, region)) return;
     const std::size_t mine = index_of(program_.instructions[i].stream);
-    const std::int64_t first = role_.address(region);
+    const std::int64_t first = role_.address(region, shard_);
     bool unordered = false, foreign = false;
     memory_.update(first, first + region.bytes, [&](Content& content) {
       bool ordered = before(content, clock);
@@ -160,6 +169,7 @@ class MemoryProof {
   void report(std::size_t i, const std::string& what) { found_.push_back(place(who_, role_, program_, i) + what); }
 
   const Role& role_;
+  const int shard_;
   const Program& program_;
   std::int32_t index_;
   std::string who_;
@@ -256,13 +266,13 @@ class Rendezvous {
   // True when every member stood ready at the same collective; then all have ended it.
   bool meet(int rank, std::int32_t i, const Collective& mine) {
     const std::size_t s = index_of(Stream::communication);
-    const std::vector<int> members = plan_.mesh.group(rank, mine.axes);
+    const std::vector<int> members = plan_.mesh.group(rank, mine.axes, mine.stages);
     for (int member : members) {
       const std::optional<std::int32_t> head = head_of(member, s);
       if (!head) return report(rank, i, "rank " + std::to_string(member) + " never joins"), false;
       if (!ready(member, *head)) return false;
       const auto* theirs = std::get_if<Collective>(&issued(member, *head).instruction);
-      if (theirs == nullptr || !(theirs->axes == mine.axes)) return false;  // busy with another group
+      if (theirs == nullptr || !(theirs->axes == mine.axes) || theirs->stages != mine.stages) return false;  // busy with another group
       if (theirs->kind != mine.kind || theirs->dtype != mine.dtype || theirs->input.region.bytes != mine.input.region.bytes ||
           theirs->output.region.bytes != mine.output.region.bytes)
         return report(rank, i, "rank " + std::to_string(member) + " joins with " + print(plan_.role_of(member), issued(member, *head).instruction)), false;
@@ -334,6 +344,12 @@ class Rendezvous {
   std::vector<RankState> ranks_;
 };
 
+// Along the shard axis addresses are affine: what holds at its ends and beside them holds between.
+std::vector<int> telling_shards(int size) {
+  if (size == 1) return {0};
+  return size == 2 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, size - 1};
+}
+
 bool communicates(const Plan& plan, std::size_t program) {
   for (const Role& role : plan.roles)
     for (const Issued& issued : role.programs[program].instructions)
@@ -350,7 +366,8 @@ std::vector<std::string> violations(const Plan& plan) {
     const Role& role = plan.roles[stage];
     if (role.programs.size() != plan.roles[0].programs.size()) return {"the roles of a plan have different programs"};
     for (std::size_t program = 0; program < role.programs.size(); ++program)
-      MemoryProof(role, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), found).run();
+      for (int shard : telling_shards(plan.mesh.size(Axis::shard)))
+        MemoryProof(role, shard, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), found).run();
   }
   if (!found.empty()) return found;
   if (plan.mesh.size(Axis::replicate) > 1)

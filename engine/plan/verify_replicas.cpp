@@ -29,7 +29,7 @@ class ReplicaProof {
         report(i, "reports what ranks along replicate may disagree about");
       const Mark mark{makes_different(instruction) ? static_cast<std::int32_t>(i) : -1};
       for_each_access(instruction, [&](Access access, const Region& region) {
-        if (access != Access::read) memory_.assign(role_.address(region), role_.address(region) + region.bytes, mark);
+        if (access != Access::read) memory_.assign(role_.address(region, 0), role_.address(region, 0) + region.bytes, mark);
       });
     }
     for (const Buffer& buffer : role_.buffers) {
@@ -44,7 +44,7 @@ class ReplicaProof {
  private:
   bool differs(const Region& region) {
     bool any = false;
-    memory_.update(role_.address(region), role_.address(region) + region.bytes, [&](const Mark& mark) { any = any || mark.writer >= 0; });
+    memory_.update(role_.address(region, 0), role_.address(region, 0) + region.bytes, [&](const Mark& mark) { any = any || mark.writer >= 0; });
     return any;
   }
 

@@ -44,6 +44,8 @@ class Communicator {
   virtual void reduce_scatter(Group& group, DType dtype, const void* input, void* output, std::int64_t elements) = 0;
   /// Slice i of the output is member i's input of `bytes` bytes. The input may be this member's slice of the output.
   virtual void all_gather(Group& group, const void* input, void* output, std::int64_t bytes) = 0;
+  /// Slice i of a member's input, `bytes` bytes, becomes slice j of member i's output, where j is the member it comes from.
+  virtual void all_to_all(Group& group, const void* input, void* output, std::int64_t bytes) = 0;
   /// Everyone gets what the first member has.
   virtual void broadcast(Group& group, void* data, std::int64_t bytes) = 0;
   /// Sends and receives at once; parts between the same two ranks match in order.

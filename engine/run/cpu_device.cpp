@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -51,6 +52,7 @@ struct Prepared {
   std::uint32_t first_operand = 0, num_operands = 0;  // in the program's operands, or parts of an exchange
   void* workspace = nullptr;
   std::int64_t origin = 0;
+  std::int64_t slice_bytes = 0;  // of an all_to_all
   const Instruction* instruction = nullptr;
   Communicator::Group* group = nullptr;
 };
@@ -133,7 +135,7 @@ class CpuExecutor final : public Executor {
  private:
   // ---- Preparation ----
 
-  std::byte* address(const Region& region) const { return memory_.at(role_.address(region)); }
+  std::byte* address(const Region& region) const { return memory_.at(role_.address(region, coordinates_[static_cast<std::size_t>(Axis::shard)])); }
 
   PreparedProgram prepare(const Program& program) {
     PreparedProgram result;
@@ -155,7 +157,11 @@ class CpuExecutor final : public Executor {
         if (launch->workspace.region.bytes > 0) one.workspace = address(launch->workspace.region);
         one.origin = launch->origin.at(coordinates_);
       }
-      if (const auto* collective = std::get_if<Collective>(&issued.instruction)) one.group = group(collective->axes);
+      if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
+        one.group = group(*collective);
+        const auto members = plan_.mesh.group(communicator_.rank(), collective->axes, collective->stages).size();
+        one.slice_bytes = collective->input.region.bytes / static_cast<std::int64_t>(members);
+      }
       if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
         one.first_operand = static_cast<std::uint32_t>(result.parts.size());
         for (const auto& send : exchange->sends) result.parts.push_back({peer(send.axis, send.peer), address(send.region.region), send.region.region.bytes});
@@ -173,9 +179,9 @@ class CpuExecutor final : public Executor {
     return plan_.mesh.rank(at);
   }
 
-  Communicator::Group* group(Axes axes) {
-    std::unique_ptr<Communicator::Group>& slot = groups_[axes.mask];
-    if (!slot) slot = communicator_.group(plan_.mesh.group(communicator_.rank(), axes));
+  Communicator::Group* group(const Collective& collective) {
+    std::unique_ptr<Communicator::Group>& slot = groups_[{collective.axes.mask, collective.stages}];
+    if (!slot) slot = communicator_.group(plan_.mesh.group(communicator_.rank(), collective.axes, collective.stages));
     return slot.get();
   }
 
@@ -280,13 +286,14 @@ class CpuExecutor final : public Executor {
   void execute(PreparedProgram&, const Prepared&, const Launch&) { CHECK(false, "a launch has a kernel"); }
 
   void execute(PreparedProgram&, const Prepared& one, const Collective& collective) {
-    std::byte* input = address(collective.input.region);
-    std::byte* output = address(collective.output.region);
+    std::byte* const input = address(collective.input.region);
+    std::byte* const output = address(collective.output.region);
     const std::int64_t elements = collective.input.region.bytes / size_of(collective.dtype);
     switch (collective.kind) {
       case CollectiveKind::all_reduce: return communicator_.all_reduce(*one.group, collective.dtype, output, elements);
       case CollectiveKind::reduce_scatter: return communicator_.reduce_scatter(*one.group, collective.dtype, input, output, elements);
       case CollectiveKind::all_gather: return communicator_.all_gather(*one.group, input, output, collective.input.region.bytes);
+      case CollectiveKind::all_to_all: return communicator_.all_to_all(*one.group, input, output, one.slice_bytes);
       case CollectiveKind::broadcast: return communicator_.broadcast(*one.group, output, collective.output.region.bytes);
     }
   }
@@ -353,7 +360,7 @@ class CpuExecutor final : public Executor {
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
   std::vector<std::byte*> fields_;
   std::vector<PreparedProgram> programs_;
-  std::array<std::unique_ptr<Communicator::Group>, 1U << kNumAxes> groups_;
+  std::map<std::pair<std::uint8_t, std::vector<std::int32_t>>, std::unique_ptr<Communicator::Group>> groups_;
   bool recording_ = false;
 #ifdef NDEBUG
   static constexpr const char* kPoisonDefault = "0";

@@ -180,6 +180,16 @@ class ThreadCommunicator final : public Communicator {
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
+  void all_to_all(Group& group, const void* input, void* output, std::int64_t bytes) override {
+    auto& own = static_cast<ThreadGroup&>(group);
+    meet(own, input, output);
+    for (std::size_t member = 0; member < own.size; ++member)
+      std::memcpy(static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes,
+                  static_cast<const std::byte*>(own.shared->inputs[member]) + static_cast<std::int64_t>(own.index) * bytes, static_cast<std::size_t>(bytes));
+    world_->arrive(*own.shared);
+    count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
+  }
+
   void broadcast(Group& group, void* data, std::int64_t bytes) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, data, data);

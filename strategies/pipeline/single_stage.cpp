@@ -4,13 +4,13 @@
 
 namespace trainer::strategies {
 
-std::vector<std::vector<Action>> single_stage(int, int, int micro_batches) {
-  std::vector<std::vector<Action>> stages(1);
+Schedule single_stage(int, int, int micro_batches) {
+  Schedule schedule{{0}, {{}}};
   for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
-    stages[0].push_back({Action::Kind::forward, micro_batch, 0});
-    stages[0].push_back({Action::Kind::backward, micro_batch, 0});
+    schedule.stages[0].push_back({Action::Kind::forward, micro_batch, 0});
+    schedule.stages[0].push_back({Action::Kind::backward, micro_batch, 0});
   }
-  return stages;
+  return schedule;
 }
 
 }  // namespace trainer::strategies
