@@ -48,6 +48,10 @@ std::string_view name_of(Op op) {
     case Op::cross_entropy_count: return "cross_entropy_count";
     case Op::mse_count: return "mse_count";
     case Op::correct_count: return "correct_count";
+    case Op::replicate: return "replicate";
+    case Op::all_reduce: return "all_reduce";
+    case Op::all_gather: return "all_gather";
+    case Op::reduce_scatter: return "reduce_scatter";
     case Op::zero: return "zero";
     case Op::cast: return "cast";
     case Op::pack_weight: return "pack_weight";

@@ -60,6 +60,11 @@ OpDef correct_count();
 OpDef mse();
 OpDef mse_grad();
 OpDef mse_count();
+// collective.cpp
+OpDef replicate();
+OpDef all_reduce();
+OpDef all_gather();
+OpDef reduce_scatter();
 // step.cpp
 OpDef zero();
 OpDef cast();

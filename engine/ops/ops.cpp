@@ -95,6 +95,14 @@ OpDef define_op(Op op) {
       return define::mse_count();
     case Op::correct_count:
       return define::correct_count();
+    case Op::replicate:
+      return define::replicate();
+    case Op::all_reduce:
+      return define::all_reduce();
+    case Op::all_gather:
+      return define::all_gather();
+    case Op::reduce_scatter:
+      return define::reduce_scatter();
     case Op::zero:
       return define::zero();
     case Op::cast:

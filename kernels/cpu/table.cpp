@@ -13,6 +13,10 @@ namespace {
   fail_check("kernel", __FILE__, __LINE__, describe(signature) + " only renames memory: it is never launched");
 }
 
+[[noreturn]] Prepared is_a_collective(const Signature& signature) {
+  fail_check("kernel", __FILE__, __LINE__, describe(signature) + " is communication: a plan has a collective for it, never a launch");
+}
+
 }  // namespace
 
 std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
@@ -32,7 +36,11 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::mul: return prepare_add_mul(s, c);
     case Op::dropout: return prepare_dropout(s, c);
     case Op::reshape:
-    case Op::flatten: return launches_nothing(s);
+    case Op::flatten:
+    case Op::replicate: return launches_nothing(s);
+    case Op::all_reduce:
+    case Op::all_gather:
+    case Op::reduce_scatter: return is_a_collective(s);
     case Op::conv2d: return prepare_conv2d(s, c);
     case Op::max_pool2d: return prepare_pool(s, c);
     case Op::avg_pool2d: return prepare_pool(s, c);
@@ -125,6 +133,10 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::cross_entropy_count: return 0;
     case Op::mse_count: return 0;
     case Op::correct_count: return loss_workspace(s);
+    case Op::replicate: return 0;
+    case Op::all_reduce: return 0;
+    case Op::all_gather: return 0;
+    case Op::reduce_scatter: return 0;
     case Op::zero: return 0;
     case Op::cast: return 0;
     case Op::pack_weight: return 0;

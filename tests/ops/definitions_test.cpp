@@ -15,6 +15,7 @@ double flops_of(const Graph& graph) {
   return flops;
 }
 
+bool is_collective(Op op) { return op == Op::replicate || op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
 bool is_optimizer(Op op) { return op >= Op::sgd; }
 
 TEST_CASE("every op is declared under its own name, with a cost") {
@@ -34,7 +35,7 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
     CAPTURE(name);
     CHECK(def.in_graph_files == (def.op <= Op::mse));
     CHECK(static_cast<bool>(def.infer) == def.in_graph_files);
-    CHECK(static_cast<bool>(def.gradient) == def.in_graph_files);
+    CHECK(static_cast<bool>(def.gradient) == (def.in_graph_files || is_collective(def.op)));
     if (def.op < Op::zero) CHECK(def.shard);
     if (is_optimizer(def.op)) CHECK(!def.shard);
     for (const AttributeDef& attribute : def.attributes) CHECK(!attribute.help.empty());

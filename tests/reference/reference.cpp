@@ -2,7 +2,7 @@
 #include "tests/reference/reference.h"
 
 #include <cmath>
-#include <numeric>
+#include <stdexcept>
 
 namespace trainer::reference {
 
@@ -56,6 +56,10 @@ void dispatch(Op op, const Call& call) {
     case Op::mse_grad: return mse_grad(call);
     case Op::mse_count: call.out[0][0] = static_cast<double>(call.in[0].size()); return;
     case Op::zero: return;
+    case Op::all_reduce:
+    case Op::all_gather:
+    case Op::reduce_scatter: throw std::logic_error("a collective is a matter of all ranks");
+    case Op::replicate:
     case Op::reshape:
     case Op::flatten:
     case Op::cast:
