@@ -7,7 +7,11 @@
 //
 // `accumulate` adds to dweight; without it rows that no id names become 0. The rows of one id are summed in f32 in the
 // order of their places and rounded once, so the result depends on neither threads nor timing.
-// Throws DataError, before anything is written, for an id outside of [0, rows).
+//
+// Over ranks whose outputs are summed afterwards: with `cut`, weight and dweight are rows [origin, origin + rows) of a table of
+// `table_rows` (origin: Call::origin); ids of other rows give zeros and add nothing. So do rows from `table_rows` on, the padding of
+// the last slice. With `partial`, positions gives zeros where origin is not 0.
+// Throws DataError, before anything is written, for an id outside of [0, rows), or [0, table_rows).
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,7 @@ namespace trainer::kernels {
 struct Call {
   std::span<void* const> operands;
   void* workspace = nullptr;  ///< Target::workspace_bytes(signature) bytes, 64-byte aligned; contents undefined
-  std::int64_t origin = 0;    ///< index of the first sample of this call in the global batch (dropout), or the
-                              ///< first element of the slice in its unit (optimizers); else unused
+  std::int64_t origin = 0;    ///< what differs between ranks: where the piece begins (the op's header says of what); else unused
 };
 
 class Kernel {

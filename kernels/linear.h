@@ -5,7 +5,8 @@
 // as rows. A packed weight is what `pack_weight` made (pack_weight.h). No operand may overlap another.
 //
 // linear               x c [..., in], weight c [out, in] (row-major or packed), bias c [out] if `bias`
-//                      → y c [..., out]
+//                      → y c [..., out]. With `partial`, for ranks whose outputs are summed afterwards, the bias is added
+//                      only where Call::origin is 0
 // linear_grad_input    dy c [..., out], weight c [out, in] (row-major or packed_transposed)
 //                      → dx c [..., in]
 // linear_grad_weight   x c [..., in], dy c [..., out]

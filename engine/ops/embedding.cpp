@@ -32,13 +32,13 @@ Inference infer_positions(const Attributes& given, std::span<const TensorDesc> i
   return inference;
 }
 
-/// Cut by samples; by columns of the table; or by its rows, where ids of other ranks' rows give zeros.
+/// Cut by samples; by columns of the table; or by its rows (attribute `cut`), where ids of other ranks' rows give zeros.
 Placed shard_embedding(const Graph& graph, const Node& node, Placing in) {
   const Placement ids = in[0], weight = in[1];
   if (ids.is_shard() && weight.is_replicate()) return all(node, ids);
   if (!ids.is_replicate()) return {};
   if (weight.is_shard(1)) return all(node, Placement::shard(input_shape(graph, node, 0).rank(), weight.parts));
-  if (weight.is_shard(0)) return all(node, Placement::partial());
+  if (weight.is_shard(0) && weight.parts == 1) return all(node, Placement::partial());
   return {};
 }
 
@@ -82,7 +82,7 @@ OpDef embedding() {
   def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) {
     const Graph& graph = build.graph();
     const TensorDesc dweight{build.reduce_dtype(), input_shape(graph, node, 1)};
-    build.node_with_gradients(node, Op::embedding_grad, {}, {node.inputs[0], dy}, {dweight}, {node.inputs[1]});
+    build.node_with_gradients(node, Op::embedding_grad, node.attributes, {node.inputs[0], dy}, {dweight}, {node.inputs[1]});
     return std::vector<ValueId>{kNone, kNone};
   };
   def.shard = shard_embedding;

@@ -36,14 +36,16 @@ std::vector<ValueId> gradient_linear(GradientBuilder& build, const Node& node, V
   return result;
 }
 
-/// By samples (or any leading dim); by columns: W's rows; by rows: W's columns, which leaves partial sums and so takes no bias.
+/// By samples (or any leading dim); by columns: W's rows; by rows: W's columns, which leaves partial sums and so
+/// takes a bias on one rank alone (attribute `partial`).
 Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const bool bias = in.size() > 2;
   const Placement x = in[0], weight = in[1];
   if (x.is_shard() && x.dim < last && weight.is_replicate() && (!bias || in[2].is_replicate())) return all(node, x);
   if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return all(node, Placement::shard(last, weight.parts));
-  if (x.is_shard(last) && weight.is_shard(1) && x.parts == weight.parts && !bias) return all(node, Placement::partial());
+  const bool bias_once = !bias || (node.attributes.flag("partial", false) && in[2].is_replicate());
+  if (x.is_shard(last) && weight.is_shard(1) && x.parts == weight.parts && bias_once) return all(node, Placement::partial());
   if (x.is_partial() && weight.is_replicate() && !bias) return all(node, x);
   return {};
 }

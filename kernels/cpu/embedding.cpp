@@ -33,16 +33,36 @@ void copy_bytes(const char* from, char* to, std::int64_t bytes, int threads) {
   });
 }
 
-/// The places of each id, in order: those of `id` are places[starts[id] .. starts[id + 1]).
+/// The rows of the table that are here: [first, first + rows) of `table_rows`.
+struct Slice {
+  bool cut = false;
+  std::int64_t rows = 0, table_rows = 0, first = 0;
+
+  Slice(const Signature& signature, const TensorDesc& weight) : cut(signature.attributes.flag("cut", false)), rows(weight.shape[0]), table_rows(rows) {
+    if (cut) table_rows = signature.attributes.integer("table_rows");
+  }
+  /// That of one call.
+  Slice at(const Call& call) const {
+    Slice now = *this;
+    now.first = cut ? call.origin : 0;
+    return now;
+  }
+  /// Whether row `row` of the slice is there.
+  bool has(std::int64_t row) const { return static_cast<std::uint64_t>(row) < static_cast<std::uint64_t>(rows); }
+};
+
+/// The places of each row's id, in order: those of `row` are places[starts[row] .. starts[row + 1]).
 struct Groups {
   std::int32_t* starts;  // rows + 2
   std::int32_t* places;  // count
 
-  void sort(std::span<const std::int32_t> ids, std::int64_t rows) const {
-    std::memset(starts, 0, sizeof(std::int32_t) * static_cast<std::size_t>(rows + 2));
-    for (std::int32_t id : ids) ++starts[id + 2];
-    for (std::int64_t row = 2; row <= rows; ++row) starts[row] += starts[row - 1];
-    for (std::size_t i = 0; i < ids.size(); ++i) places[starts[ids[i] + 1]++] = static_cast<std::int32_t>(i);
+  void sort(std::span<const std::int32_t> ids, const Slice& slice) const {
+    std::memset(starts, 0, sizeof(std::int32_t) * static_cast<std::size_t>(slice.rows + 2));
+    for (std::int32_t id : ids)
+      if (const std::int64_t row = id - slice.first; slice.has(row)) ++starts[row + 2];
+    for (std::int64_t row = 2; row <= slice.rows; ++row) starts[row] += starts[row - 1];
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      if (const std::int64_t row = ids[i] - slice.first; slice.has(row)) places[starts[row + 1]++] = static_cast<std::int32_t>(i);
   }
 };
 
@@ -51,7 +71,8 @@ struct Groups {
 Prepared prepare_embedding(const Signature& signature, const Context& context) {
   expect_operands(signature, 3);
   const TensorDesc &ids = signature.operands[0], &weight = signature.operands[1];
-  const std::int64_t count = ids.elements(), rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
+  const std::int64_t count = ids.elements(), row_bytes = weight.shape[1] * size_of(weight.dtype);
+  const Slice slice(signature, weight);
   expect_operand(signature, 0, DType::i32, count);
   expect_operand(signature, 2, weight.dtype, count * weight.shape[1]);
   const int threads = threads_for(2 * count * row_bytes, context.threads);
@@ -59,9 +80,14 @@ Prepared prepare_embedding(const Signature& signature, const Context& context) {
     const std::int32_t* id = operand<std::int32_t>(call, 0);
     const char* table = operand<char>(call, 1);
     char* y = operand<char>(call, 2);
-    check_ids({id, static_cast<std::size_t>(count)}, rows);
+    check_ids({id, static_cast<std::size_t>(count)}, slice.table_rows);
+    const Slice now = slice.at(call);
     parallel_ranges(count, 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) std::memcpy(y + i * row_bytes, table + id[i] * row_bytes, static_cast<std::size_t>(row_bytes));
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t row = id[i] - now.first;
+        if (now.has(row)) std::memcpy(y + i * row_bytes, table + row * row_bytes, static_cast<std::size_t>(row_bytes));
+        else std::memset(y + i * row_bytes, 0, static_cast<std::size_t>(row_bytes));
+      }
     });
   });
 }
@@ -76,6 +102,7 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
   const TensorDesc &ids = signature.operands[0], &dy = signature.operands[1], &dweight = signature.operands[2];
   const std::int64_t count = ids.elements(), rows = dweight.shape[0], dim = dweight.shape[1];
   expect_operand(signature, 0, DType::i32, count);
+  const Slice slice(signature, dweight);
   expect_operand(signature, 1, dy.dtype, count * dim);
   const bool bf16_x = expect_compute_dtype(signature, 1), bf16_y = expect_compute_dtype(signature, 2);
   const bool accumulate = signature.attributes.flag("accumulate", false);
@@ -85,9 +112,9 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_indexed_rows);
   return make_kernel([=](const Call& call) {
     const std::span<const std::int32_t> id(operand<std::int32_t>(call, 0), static_cast<std::size_t>(count));
-    check_ids(id, rows);
+    check_ids(id, slice.table_rows);
     const Groups groups{static_cast<std::int32_t*>(call.workspace), static_cast<std::int32_t*>(call.workspace) + rows + 2};
-    groups.sort(id, rows);
+    groups.sort(id, slice.at(call));
     parallel(column_parts * row_parts, [&](int part, int) {
       const Range columns = partition(dim, part % column_parts, column_parts, 64);
       const Range some_rows = partition(rows, part / column_parts, row_parts);
@@ -107,8 +134,12 @@ Prepared prepare_positions(const Signature& signature, const Context& context) {
   expect_operand(signature, 1, weight.dtype, y.elements());
   CHECK(y.elements() <= weight.elements(), describe(signature) + ": more positions than rows");
   const std::int64_t bytes = y.bytes();
+  const bool partial = signature.attributes.flag("partial", false);
   const int threads = threads_for(2 * bytes, context.threads);
-  return make_kernel([=](const Call& call) { copy_bytes(operand<char>(call, 0), operand<char>(call, 1), bytes, threads); });
+  return make_kernel([=](const Call& call) {
+    if (partial && call.origin != 0) std::memset(operand<char>(call, 1), 0, static_cast<std::size_t>(bytes));
+    else copy_bytes(operand<char>(call, 0), operand<char>(call, 1), bytes, threads);
+  });
 }
 
 Prepared prepare_positions_grad(const Signature& signature, const Context& context) {

@@ -101,13 +101,13 @@ gemm::Packing packing_of(const Signature& s) {
 }  // namespace
 
 Prepared prepare_linear(const Signature& s, const Context& c) {
-  const bool bias = s.attributes.flag("bias", true);
-  return make_kernel([c, bias, problem = linear_problem(s)](const Call& call) {
+  const bool bias = s.attributes.flag("bias", true), partial = s.attributes.flag("partial", false);
+  return make_kernel([c, bias, partial, problem = linear_problem(s)](const Call& call) {
     using At = LinearOperands;
     Problem p = problem;
     p.a = operand<void>(call, At::x);
     p.b = operand<void>(call, At::weight);
-    p.bias = bias ? operand<void>(call, At::bias) : nullptr;
+    p.bias = bias && !(partial && call.origin != 0) ? operand<void>(call, At::bias) : nullptr;
     p.c = operand<void>(call, At::y(bias));
     gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
   });

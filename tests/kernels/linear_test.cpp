@@ -172,6 +172,27 @@ TEST_CASE("the gradients of linear's weight and bias overwrite or accumulate") {
       }
 }
 
+TEST_CASE("a partial linear has its bias where its origin is 0, and nowhere else") {
+  const Sizes z{30, 70, 40};
+  for (DType c : {DType::f32, DType::bf16}) {
+    const Buffer x = normals(c, z.rows * z.in, 1), w = normals(c, z.out * z.in, 2), bias = normals(c, z.out, 3);
+    const auto y_of = [&](const Context& context, bool has_bias, bool partial, std::int64_t origin) {
+      Signature s{Op::linear, {{"bias", has_bias}, {"partial", partial}}, {{c, {z.rows, z.in}}, {c, {z.out, z.in}}, {c, {z.rows, z.out}}}};
+      Buffer y(z.rows * z.out * size_of(c));
+      std::vector<void*> operands{x.data(), w.data(), y.data()};
+      if (has_bias) s.operands.insert(s.operands.begin() + 2, {c, {z.out}}), operands.insert(operands.begin() + 2, bias.data());
+      const Buffer workspace(CpuTarget(context).workspace_bytes(s));
+      cpu::prepare(s, context)->run({operands, workspace.data(), origin});
+      return y;
+    };
+    for_each_context([&](const Context& context) {
+      CHECK(y_of(context, true, true, 0).same_bits(y_of(context, true, false, 0)));
+      CHECK(y_of(context, true, true, 1).same_bits(y_of(context, false, false, 0)));
+      CHECK(y_of(context, true, false, 1).same_bits(y_of(context, true, false, 0)));
+    });
+  }
+}
+
 TEST_CASE("linear gives the same bits again, on any number of threads, packed or not") {
   const Sizes z{130, 700, 200};
   for (DType c : {DType::f32, DType::bf16}) {

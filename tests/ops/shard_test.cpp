@@ -90,16 +90,20 @@ Attributes local_attributes(const Graph& graph, const Node& node, std::span<cons
   if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(graph.value(node.inputs[q]).shape.rank() - 1)) {
     for (const char* heads : {"heads", "kv_heads"}) attributes.set(heads, attributes.integer(heads) / kRanks);
   }
+  if (node.op == Op::embedding && in[1].is_shard(0)) {
+    attributes.set("cut", true);
+    attributes.set("table_rows", graph.value(node.inputs[1]).shape[0]);
+  }
   return attributes;
 }
 
-/// A rank that holds some rows of an embedding gives zeros for the ids of others: as if those rows were zero.
-bool cut_by_rows(const Node& node, std::span<const Placement> in) { return node.op == Op::embedding && in[1].is_shard(0); }
-
-std::vector<Tensor> own_rows(const Tensor& whole) {
-  std::vector<Tensor> ranks(kRanks, whole);
-  for (std::int64_t i = 0; i < whole.size(); ++i) ranks[i < whole.size() / 2 ? 1 : 0][i] = 0;
-  return ranks;
+/// kernels::Call::origin of the piece.
+std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const Placement> in, int rank) {
+  const auto piece = [&](std::size_t input) { return graph.value(node.inputs[input]).shape[0] / kRanks; };
+  if (node.op == Op::dropout && in[0].is_shard(0)) return rank * piece(0);
+  if (node.op == Op::embedding && in[1].is_shard(0)) return rank * piece(1);
+  if (node.op == Op::linear && in[1].is_shard(1)) return rank;
+  return 0;
 }
 
 /// Computes `node` cut so; the largest difference of any output from the whole.
@@ -109,7 +113,7 @@ double check_cut(const Graph& graph, const Node& node, const reference::Interpre
   std::vector<std::vector<Tensor>> operands(kRanks);
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const Tensor whole = values.get(node.inputs[i]);
-    std::vector<Tensor> pieces = i == 1 && cut_by_rows(node, in) ? own_rows(whole) : cut(whole, in[i], generator);
+    const std::vector<Tensor> pieces = cut(whole, in[i], generator);
     for (int rank = 0; rank < kRanks; ++rank) operands[static_cast<std::size_t>(rank)].push_back(pieces[static_cast<std::size_t>(rank)]);
   }
   std::vector<Shape> shapes;
@@ -117,7 +121,7 @@ double check_cut(const Graph& graph, const Node& node, const reference::Interpre
   const Attributes attributes = local_attributes(graph, node, in);
   std::vector<std::vector<Tensor>> results;
   for (int rank = 0; rank < kRanks; ++rank) {
-    const std::int64_t origin = node.op == Op::dropout && in[0].is_shard(0) ? rank * shapes[0][0] : 0;
+    const std::int64_t origin = local_origin(graph, node, in, rank);
     results.push_back(reference::run(node.op, attributes, operands[static_cast<std::size_t>(rank)], shapes, origin));
   }
   double worst = 0;
@@ -191,6 +195,7 @@ std::vector<Case> cases() {
       make_case(Op::positions, {}, {{8, 6}}, {{6, 6}}),
       make_case(Op::linear, bias, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}}),
       make_case(Op::linear, {{"bias", false}}, {{4, 2, 6}, {12, 6}}, {{4, 2, 12}}),
+      make_case(Op::linear, {{"bias", true}, {"partial", true}}, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}}),
       make_case(Op::layer_norm, norm, {{4, 2, 6}, {6}, {6}}, {{4, 2, 6}, {8}, {8}}),
       make_case(Op::rms_norm, {{"eps", 1e-5}}, {{4, 2, 6}, {6}}, {{4, 2, 6}, {8}}),
       make_case(Op::attention, attention(4, 4, true), {{2, 3, 24}}, {{2, 3, 8}, {2, 4, 3}}),

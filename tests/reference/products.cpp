@@ -34,7 +34,7 @@ void linear(const Call& c) {
   const std::int64_t out = w.shape[0], in = w.shape[1];
   for (std::int64_t r = 0; r < x.size() / in; ++r) {
     for (std::int64_t o = 0; o < out; ++o) {
-      double sum = c.has("bias") ? c.in[2][o] : 0;
+      double sum = c.has("bias") && !(c.has("partial") && c.origin != 0) ? c.in[2][o] : 0;
       for (std::int64_t i = 0; i < in; ++i) sum += x[r * in + i] * w[o * in + i];
       c.out[0][r * out + o] = sum;
     }
@@ -62,17 +62,30 @@ void linear_grad_weight(const Call& c) {
   if (c.has("bias")) add_rows(dy, c.out[1]);
 }
 
+namespace {
+
+/// Calls body(element of [..., dim], element of the table) where the row of an id is among the `rows` that are here.
+template <class Body>
+void each_looked_up(const Call& c, const Shape& table, const Body& body) {
+  const std::int64_t rows = table[0], dim = table[1];
+  for (std::int64_t i = 0; i < c.in[0].size() * dim; ++i) {
+    const std::int64_t row = static_cast<std::int64_t>(c.in[0][i / dim]) - (c.has("cut") ? c.origin : 0);
+    if (row >= 0 && row < rows) body(i, row * dim + i % dim);
+  }
+}
+
+}  // namespace
+
 void embedding(const Call& c) {
-  const std::int64_t dim = c.in[1].shape[1];
-  for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = c.in[1][static_cast<std::int64_t>(c.in[0][i / dim]) * dim + i % dim];
+  each_looked_up(c, c.in[1].shape, [&](std::int64_t i, std::int64_t at) { c.out[0][i] = c.in[1][at]; });
 }
 
 void embedding_grad(const Call& c) {
-  const std::int64_t dim = c.out[0].shape[1];
-  for (std::int64_t i = 0; i < c.in[1].size(); ++i) c.out[0][static_cast<std::int64_t>(c.in[0][i / dim]) * dim + i % dim] += c.in[1][i];
+  each_looked_up(c, c.out[0].shape, [&](std::int64_t i, std::int64_t at) { c.out[0][at] += c.in[1][i]; });
 }
 
 void positions(const Call& c) {
+  if (c.has("partial") && c.origin != 0) return;
   for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = c.in[0][i];
 }
 
