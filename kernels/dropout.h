@@ -1,8 +1,12 @@
 // dropout: x c [batch, ...], step i32 [1] → y c, where y may be x. Its gradient is itself, applied to dy.
 //
-// Element e of sample s (s = Call::origin + the index in dim 0) at step t keeps its value, divided by 1 − p, where word e mod 4 of
-// philox(key, s, (t << 40) + e / 4) is at least p · 2³²; else it becomes 0. So the mask depends neither on how a batch is
-// cut nor on threads, and recomputation repeats it. Attributes: p (real, in [0, 1)), key (the 64-bit key, two's complement).
+// Element e of sample s at step t keeps its value, divided by 1 − p, where word e mod 4 of philox(key, s, (t << 40) + e / 4) is at least
+// p · 2³²; else it becomes 0. Which s and e an element has follows from its place in the whole batch, f: s = f / sample, e = f mod
+// sample. Of x seen as rows of its last dim, element (i, j) has f = Call::origin + i · stride + j. So the mask depends neither on threads
+// nor on how a batch is cut, by samples, by rows or by columns, and recomputation repeats it.
+//
+// Attributes: p (real, in [0, 1)), key (the 64-bit key, two's complement), sample (elements of a whole sample, all its pieces together;
+// by default those of x after dim 0), stride (the length of a whole row; by default x's last dim).
 // REQUIRES: fewer than 2³⁴ elements in a sample.
 // Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014; engine/core/random.h.
 #pragma once

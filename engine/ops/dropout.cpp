@@ -16,9 +16,11 @@ std::vector<ValueId> gradient_dropout(GradientBuilder& build, const Node& node, 
   return {dx, kNone};
 }
 
-/// By samples alone: elements are counted within a sample.
-Placed shard_dropout(const Graph&, const Node& node, Placing in) {
-  if (in[0].is_shard(0) && in[0].parts == 1 && in[1].is_replicate()) return all(node, in[0]);
+/// By samples (or by rows, where the attribute `sample` says how many elements are one sample), or by columns (where `stride` says
+/// how long a whole row is): pieces whose elements are a regular part of the whole.
+Placed shard_dropout(const Graph& graph, const Node& node, Placing in) {
+  const int last = input_shape(graph, node, 0).rank() - 1;
+  if ((in[0].is_shard(0) || in[0].is_shard(last)) && in[0].parts == 1 && in[1].is_replicate()) return all(node, in[0]);
   return {};
 }
 

@@ -292,11 +292,14 @@ bool Emitter::prepare_gradients(const GraphMemory& memory, const Node& node) {
   return true;
 }
 
-Affine Emitter::origin(const Node& node, int micro_batch) const {
+// In elements of the whole batch (kernels/dropout.h).
+Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) const {
   Affine origin;
   if (node.op != Op::dropout) return origin;
-  const std::int64_t per_rank = options_.micro_batch * options_.micro_batches;
-  origin.base = micro_batch * options_.micro_batch;
+  const Shape& shape = graph.value(node.outputs[0]).shape;
+  const std::int64_t sample = node.attributes.integer("sample", shape.elements() / shape[0]);
+  const std::int64_t per_rank = options_.micro_batch * options_.micro_batches * sample;
+  origin.base = micro_batch * options_.micro_batch * sample;
   if (options_.mesh.size(Axis::replicate) > 1) origin.per[static_cast<std::size_t>(Axis::replicate)] = per_rank * options_.mesh.size(Axis::shard);
   if (options_.mesh.size(Axis::shard) > 1) origin.per[static_cast<std::size_t>(Axis::shard)] = per_rank;
   return origin;
@@ -332,7 +335,7 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
     if (adds) operands.emplace_back(Update{at});
     else operands.emplace_back(Write{at});
   }
-  launch(node.name, signature, std::move(operands), micro_batch, origin(node, micro_batch));
+  launch(node.name, signature, std::move(operands), micro_batch, origin(graph, node, micro_batch));
 }
 
 }  // namespace trainer

@@ -75,7 +75,7 @@ class Emitter {
   bool prepare_gradients(const GraphMemory& memory, const Node& node);
   void zero(const std::string& name, const Region& region);
   void zero_gaps(const Unit& unit);
-  Affine origin(const Node& node, int micro_batch) const;
+  Affine origin(const Graph& graph, const Node& node, int micro_batch) const;
 
   Role& role_;
   const AssembleOptions& options_;

@@ -1,4 +1,4 @@
-// dropout, cut over chunks of samples.
+// dropout, cut over threads by elements.
 #include "kernels/dropout.h"
 
 #include <cmath>
@@ -24,27 +24,22 @@ Prepared prepare_dropout(const Signature& signature, const Context& context) {
   args.key = static_cast<std::uint64_t>(signature.attributes.integer("key"));
   args.threshold = static_cast<std::uint32_t>(std::min(std::ceil(p * 0x1p32), 0x1p32 - 1));
   args.scale = static_cast<float>(1.0 / (1.0 - p));
-  const std::int64_t samples = x.shape[0], size = samples == 0 ? 0 : x.elements() / samples;
-  CHECK(size < std::int64_t{1} << 34, "a sample has fewer than 2^34 elements");
-  constexpr std::int64_t kChunk = 1024;  // elements
-  const std::int64_t chunks = (size + kChunk - 1) / kChunk;
-  const std::int64_t element = size_of(x.dtype);
+  const std::int64_t elements = x.elements(), columns = x.shape[-1];
+  args.sample = signature.attributes.integer("sample", elements / std::max<std::int64_t>(x.shape[0], 1));
+  args.stride = signature.attributes.integer("stride", columns);
+  CHECK(args.sample < std::int64_t{1} << 34, "a sample has fewer than 2^34 elements");
+  CHECK(args.stride >= columns, describe(signature) + ": a piece of a row is no longer than the row");
+  args.columns = args.stride == columns ? std::max<std::int64_t>(elements, 1) : columns;  // whole rows lie one after another
+  constexpr std::int64_t kGrain = 1024;  // elements
   const int threads = threads_for(4 * x.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, dropout);
   return make_kernel([=](const Call& call) {
-    const std::uint32_t step = static_cast<std::uint32_t>(*operand<std::int32_t>(call, 1));
-    parallel_ranges(samples * chunks, 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      DropoutArgs now = args;
-      now.step = step;
-      while (begin < end) {
-        const std::int64_t sample = begin / chunks, chunk = begin % chunks, many = std::min(end - begin, chunks - chunk);
-        now.stream = static_cast<std::uint64_t>(call.origin + sample);
-        now.x = operand<char>(call, 0) + sample * size * element;
-        now.y = operand<char>(call, 2) + sample * size * element;
-        loop(now, chunk * kChunk, std::min(size, (chunk + many) * kChunk));
-        begin += many;
-      }
-    });
+    DropoutArgs now = args;
+    now.step = static_cast<std::uint32_t>(*operand<std::int32_t>(call, 1));
+    now.origin = call.origin;
+    now.x = operand<void>(call, 0);
+    now.y = operand<void>(call, 2);
+    parallel_ranges(elements, kGrain, threads, [&](std::int64_t begin, std::int64_t end) { loop(now, begin, end); });
   });
 }
 

@@ -61,29 +61,57 @@ VEC_INLINE Words philox(const Schedule& schedule, std::uint64_t stream, std::uin
   return {(U32)pairs_low(front, back), (U32)pairs_high(front, back)};
 }
 
+/// What decides over elements of one call.
+struct Mask {
+  Schedule schedule;
+  std::uint32_t high;  // (step << 40) >> 32; a sample has fewer than 2^32 blocks
+  std::uint32_t threshold;
+  F32 scale;
+  explicit Mask(const DropoutArgs& args) : schedule(args.key), high(args.step << 8), threshold(args.threshold), scale(splat(args.scale)) {}
+};
+
+/// The words of 2 · kLanes elements of a sample, from the beginning of the block of `element` on.
+VEC_INLINE Words words_of(const Mask& mask, std::uint64_t sample, std::int64_t element) {
+  return philox(mask.schedule, sample, static_cast<std::uint32_t>(element / 4), mask.high);
+}
+
+/// `count` elements from element `first` of a sample on.
 template <typename T>
-void dropout_of(const DropoutArgs& args, std::int64_t begin, std::int64_t end) {
-  const T* x = static_cast<const T*>(args.x);
-  T* y = static_cast<T*>(args.y);
-  const std::uint32_t high = args.step << 8;  // (step << 40) >> 32; a sample has fewer than 2^32 blocks
-  const Schedule schedule(args.key);
-  const F32 scale = splat(args.scale);
+void drop(const Mask& mask, std::uint64_t sample, std::int64_t first, const T* x, T* y, std::int64_t count) {
   const auto keep = [&](U32 words, std::int64_t i, auto load, auto store) __attribute__((always_inline)) {
-    store(y + i, words >= args.threshold ? load(x + i) * scale : F32{});
+    store(y + i, words >= mask.threshold ? load(x + i) * mask.scale : F32{});
   };
-  std::int64_t at = begin;
-  for (; at + 2 * kLanes <= end; at += 2 * kLanes) {
-    const Words words = philox(schedule, args.stream, static_cast<std::uint32_t>(at / 4), high);
+  std::int64_t at = 0;
+  if (const int skipped = static_cast<int>(first % 4); skipped != 0) {  // up to the next whole block
+    const U32 words = words_of(mask, sample, first).low;
+    for (int lane = skipped; lane < 4 && at < count; ++lane, ++at) store_first(y + at, words[lane] >= mask.threshold ? splat(to_f32(x[at])) * mask.scale : F32{}, 1);
+  }
+  for (; at + 2 * kLanes <= count; at += 2 * kLanes) {
+    const Words words = words_of(mask, sample, first + at);
     const auto whole = [](const auto* p) __attribute__((always_inline)) { return load(p); };
     const auto put = [](auto* p, F32 v) __attribute__((always_inline)) { store(p, v); };
     keep(words.low, at, whole, put);
     keep(words.high, at + kLanes, whole, put);
   }
-  if (at == end) return;
-  const Words words = philox(schedule, args.stream, static_cast<std::uint32_t>(at / 4), high);
-  const std::int64_t middle = at + kLanes < end ? at + kLanes : end;
+  if (at == count) return;
+  const Words words = words_of(mask, sample, first + at);
+  const std::int64_t middle = at + kLanes < count ? at + kLanes : count;
   for_each_vector(at, middle, [&](std::int64_t i, auto load, auto store) { keep(words.low, i, load, store); });
-  for_each_vector(middle, end, [&](std::int64_t i, auto load, auto store) { keep(words.high, i, load, store); });
+  for_each_vector(middle, count, [&](std::int64_t i, auto load, auto store) { keep(words.high, i, load, store); });
+}
+
+template <typename T>
+void dropout_of(const DropoutArgs& args, std::int64_t begin, std::int64_t end) {
+  const Mask mask(args);
+  while (begin < end) {
+    const std::int64_t column = begin % args.columns, place = args.origin + begin / args.columns * args.stride + column;
+    const std::int64_t first = place % args.sample;
+    std::int64_t count = end - begin;
+    if (count > args.columns - column) count = args.columns - column;
+    if (count > args.sample - first) count = args.sample - first;
+    drop(mask, static_cast<std::uint64_t>(place / args.sample), first, static_cast<const T*>(args.x) + begin, static_cast<T*>(args.y) + begin, count);
+    begin += count;
+  }
 }
 
 }  // namespace

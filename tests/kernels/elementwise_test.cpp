@@ -98,19 +98,66 @@ TEST_CASE("dropout follows the counter-based mask") {
       }
 }
 
-TEST_CASE("a dropout mask does not depend on how the batch is cut") {
-  const Attributes attributes = {{"p", 0.3}, {"key", std::int64_t{99}}};
-  const auto run_rows = [&](std::int64_t first, std::int64_t rows) {
-    const Buffer x = buffer_of(DType::f32, Tensor(Shape{rows, 77}, 1)), step = buffer_of(DType::i32, Tensor(Shape{1}, 3));
-    Buffer y(rows * 77 * 4);
-    const Signature signature{Op::dropout, attributes, {{DType::f32, {rows, 77}}, {DType::i32, {1}}, {DType::f32, {rows, 77}}}};
-    std::vector<void*> operands = {x.data(), step.data(), y.data()};
-    cpu::prepare(signature, {cpu::detect_isa(), 2})->run({operands, nullptr, 10 + first});
-    return y;
-  };
-  const Buffer whole = run_rows(0, 8), left = run_rows(0, 3), right = run_rows(3, 5);
-  CHECK(std::memcmp(whole.data(), left.data(), left.bytes()) == 0);
-  CHECK(std::memcmp(whole.as<float>() + 3 * 77, right.data(), right.bytes()) == 0);
+namespace {
+
+/// Dropout of ones on a piece of the batch.
+Buffer dropped(DType c, Attributes attributes, const Shape& shape, std::int64_t origin, const cpu::Context& context) {
+  const Buffer x = buffer_of(c, Tensor(shape, 1)), step = buffer_of(DType::i32, Tensor(Shape{1}, 3));
+  Buffer y(shape.elements() * size_of(c));
+  attributes.set("p", 0.3);
+  attributes.set("key", std::int64_t{99});
+  std::vector<void*> operands = {x.data(), step.data(), y.data()};
+  cpu::prepare({Op::dropout, attributes, {{c, shape}, {DType::i32, {1}}, {c, shape}}}, context)->run({operands, nullptr, origin});
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("a dropout mask does not depend on how the batch is cut: by samples, by rows, by columns, on any threads") {
+  for (DType c : kComputeDTypes)
+    for (const Shape& whole_shape : {Shape{8, 77}, Shape{4, 6, 20}, Shape{4, 6, 21}, Shape{2, 3, 1100}, Shape{9}}) {
+      const std::int64_t samples = whole_shape[0], sample = whole_shape.elements() / samples, dim = whole_shape[-1], rows = whole_shape.elements() / dim;
+      const std::int64_t first_sample = 10, width = size_of(c);
+      for (cpu::Isa isa : isas()) {
+        const Buffer whole = dropped(c, {}, whole_shape, first_sample * sample, {isa, 1});
+        const auto same = [&](const Buffer& piece, std::int64_t place, std::int64_t at, std::int64_t count) {
+          return std::memcmp(whole.as<char>() + place * width, piece.as<char>() + at * width, static_cast<std::size_t>(count * width)) == 0;
+        };
+        for (int threads : {1, 3}) {
+          const cpu::Context context{isa, threads};
+          INFO(name_of(c), whole_shape.str(), " on ", cpu::name_of(isa));
+          for (std::int64_t n : {std::int64_t{3}, samples}) {  // the last n samples
+            if (n > samples) continue;
+            std::vector<std::int64_t> sizes(whole_shape.sizes().begin(), whole_shape.sizes().end());
+            sizes[0] = n;
+            const std::int64_t place = (samples - n) * sample;
+            CHECK(same(dropped(c, {}, Shape(sizes), first_sample * sample + place, context), place, 0, n * sample));
+          }
+          if (whole_shape.rank() == 1) continue;
+          for (std::int64_t n : {std::int64_t{1}, rows / 2, rows - 1}) {  // the last n of all rows
+            const std::int64_t place = (rows - n) * dim;
+            const Buffer piece = dropped(c, {{"sample", sample}}, {n, dim}, first_sample * sample + place, context);
+            CHECK(same(piece, place, 0, n * dim));
+          }
+          for (const auto& [begin, end] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, dim / 2}, {dim / 2, dim}, {dim - 1, dim}, {4, 16}, {3, 18}}) {
+            const std::int64_t n = end - begin;
+            const Buffer piece = dropped(c, {{"sample", sample}, {"stride", dim}}, {rows, n}, first_sample * sample + begin, context);
+            bool all = true;
+            for (std::int64_t row = 0; row < rows; ++row) all = all && same(piece, row * dim + begin, row * n, n);
+            CHECK(all);
+          }
+        }
+      }
+    }
+}
+
+TEST_CASE("dropout of a piece follows the reference") {
+  const Attributes attributes = {{"p", 0.4}, {"key", std::int64_t{7}}, {"sample", std::int64_t{5 * 96}}, {"stride", std::int64_t{96}}};
+  for (DType c : kComputeDTypes)
+    for (std::int64_t origin : {0, 32, 64, 5 * 96 * 7 + 50})
+      for (int in_place : {-1, 0})
+        hold(Op::dropout, attributes, {{c, normal_tensor({12, 32}, 6)}, {DType::i32, Tensor(Shape{1}, 12345)}}, {{c, Shape{12, 32}, bound(c, 4), 0, in_place}},
+             {.origin = origin});
 }
 
 TEST_CASE("casts round to nearest even") {

@@ -90,6 +90,11 @@ Attributes local_attributes(const Graph& graph, const Node& node, std::span<cons
   if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(graph.value(node.inputs[q]).shape.rank() - 1)) {
     for (const char* heads : {"heads", "kv_heads"}) attributes.set(heads, attributes.integer(heads) / kRanks);
   }
+  if (node.op == Op::dropout) {
+    const Shape& whole = graph.value(node.inputs[0]).shape;
+    attributes.set("sample", whole.elements() / whole[0]);
+    attributes.set("stride", whole[-1]);
+  }
   if (node.op == Op::embedding && in[1].is_shard(0)) {
     attributes.set("cut", true);
     attributes.set("table_rows", graph.value(node.inputs[1]).shape[0]);
@@ -100,7 +105,7 @@ Attributes local_attributes(const Graph& graph, const Node& node, std::span<cons
 /// kernels::Call::origin of the piece.
 std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const Placement> in, int rank) {
   const auto piece = [&](std::size_t input) { return graph.value(node.inputs[input]).shape[0] / kRanks; };
-  if (node.op == Op::dropout && in[0].is_shard(0)) return rank * piece(0);
+  if (node.op == Op::dropout) return rank * (in[0].is_shard(0) ? graph.value(node.inputs[0]).shape.elements() : graph.value(node.inputs[0]).shape[-1]) / kRanks;
   if (node.op == Op::embedding && in[1].is_shard(0)) return rank * piece(1);
   if (node.op == Op::linear && in[1].is_shard(1)) return rank;
   return 0;
@@ -206,6 +211,7 @@ std::vector<Case> cases() {
       make_case(Op::mul, {}, {{4, 2, 6}, {4, 2, 6}}, {{4, 2, 6}}),
       make_case(Op::mul, {}, {{4, 2, 6}, {6}}, {{4, 2, 6}}),
       make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 6}, {1}}, {{4, 6}}, {0, 9}),
+      make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 3, 6}, {1}}, {{4, 3, 6}}, {0, 9}),
       make_case(Op::conv2d, kConv, {{4, 2, 4, 4}, {6, 2, 3, 3}, {6}}, {{4, 6, 4, 4}}),
       make_case(Op::max_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}, {2, 4, 2, 2}}),
       make_case(Op::avg_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}}),

@@ -109,12 +109,14 @@ void sum_leading(const Call& c) {
 
 void dropout(const Call& c) {
   const Tensor& x = c.in[0];
-  const std::int64_t per_sample = x.size() / x.shape[0];
+  const std::int64_t columns = x.shape[-1];
+  const std::int64_t size = c.attributes.integer("sample", x.size() / x.shape[0]), stride = c.attributes.integer("stride", columns);
   const auto key = static_cast<std::uint64_t>(c.attributes.integer("key"));
   const auto step = static_cast<std::uint64_t>(c.in[1][0]);
   const double p = c.attributes.real("p");
   for (std::int64_t i = 0; i < x.size(); ++i) {
-    const auto sample = static_cast<std::uint64_t>(c.origin + i / per_sample), e = static_cast<std::uint64_t>(i % per_sample);
+    const std::int64_t place = c.origin + i / columns * stride + i % columns;
+    const auto sample = static_cast<std::uint64_t>(place / size), e = static_cast<std::uint64_t>(place % size);
     const double word = philox(key, sample, (step << 40) + e / 4)[e % 4];
     c.out[0][i] = word >= p * 4294967296.0 ? x[i] / (1 - p) : 0;
   }
