@@ -68,6 +68,8 @@ class Differentiation final : public GradientBuilder {
   static Node backward_node(const Node& forward, Op op) {
     Node node{.name = forward.name, .op = op, .attributes = {}, .inputs = {}, .outputs = {}, .block = forward.block, .backward = true};
     node.origin = forward.origin;
+    node.chunk = forward.chunk;
+    node.per_tensor = forward.per_tensor;
     return node;
   }
 

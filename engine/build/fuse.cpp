@@ -41,7 +41,7 @@ class Fusion {
   void add_before_norm(std::size_t first, std::size_t second) {
     const Node& add = graph_.nodes[first];
     Node& norm = graph_.nodes[second];
-    const bool fits = is_plain_add(add) && is_norm(norm.op) && norm.inputs[0] == add.outputs[0] && norm.backward == add.backward;
+    const bool fits = add.chunk == norm.chunk && is_plain_add(add) && is_norm(norm.op) && norm.inputs[0] == add.outputs[0] && norm.backward == add.backward;
     if (!fits || graph_.value(add.outputs[0]).shape.rank() < 2) return;
     norm.inputs[0] = add.inputs[0];
     norm.inputs.insert(norm.inputs.begin() + 1, add.inputs[1]);
@@ -59,7 +59,7 @@ class Fusion {
       const NodeId norm_id = producer_[at(dx)], other_id = producer_[at(other)];
       if (norm_id == kNone || other_id >= norm_id || reads_[at(dx)] != 1) continue;
       Node& norm = graph_.nodes[at(norm_id)];
-      if (!is_norm_grad(norm.op) || norm.outputs[0] != dx || norm.attributes.flag("residual", false)) continue;
+      if (!is_norm_grad(norm.op) || norm.chunk != add.chunk || norm.outputs[0] != dx || norm.attributes.flag("residual", false)) continue;
       norm.inputs.push_back(other);
       norm.outputs[0] = add.outputs[0];
       norm.attributes.set("residual", true);

@@ -99,7 +99,7 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
     } else {
       id = graph.add_value(
           {.name = node.name + "." + def.suffix, .dtype = reading_.options.compute, .shape = def.shape, .kind = ValueKind::parameter});
-      graph.parameters.push_back({.value = id, .init = weight && init ? *init : def.init});
+      graph.parameters.push_back({.value = id, .init = weight && init ? *init : def.init, .whole = def.shape});
     }
     if (weight) entry.weight = id;
     node.inputs.push_back(id);

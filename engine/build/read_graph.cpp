@@ -235,9 +235,13 @@ class GraphReader {
     const ValueId targets = node->inputs[1];
     if (graph_.value(targets).kind != ValueKind::input)
       mistakes_.add(where, "outputs.loss", "the targets of the loss must be a field of the data, which is counted before the step");
-    graph_.loss = {
-        .sum = sum, .targets = targets, .count_op = def.count, .count_attributes = {}, .scores = def.classes ? node->inputs[0] : kNone};
-    for (const std::string& name : def.count_attributes) graph_.loss.count_attributes.set(name, node->attributes.integer(name));
+    Loss& loss = graph_.loss;
+    loss.sum = sum;
+    loss.targets = targets;
+    loss.count_op = def.count;
+    for (const std::string& name : def.count_attributes) loss.count_attributes.set(name, node->attributes.integer(name));
+    if (def.classes) loss.scores = node->inputs[0];
+    loss.correct_attributes = loss.count_attributes;
   }
 
   void check_used() {

@@ -218,7 +218,7 @@ class Compilation {
     const Graph& any = options.train != nullptr ? train : options.evaluate != nullptr ? evaluate : sample;
 
     options.mesh = mesh_;
-    options.units = units_of(loaded_, any);
+    options.groups = units_of(loaded_, any);
     options.reduce = job_.precision.reduce;
     options.compute = job_.precision.compute;
     options.micro_batch = batch.micro;
@@ -226,7 +226,7 @@ class Compilation {
     options.optimizer = optimizer_spec(job_.train.optimizer);
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.data = &data;
-    options.actions = strategies::pipeline_schedule("1f1b")->make(1, 1, batch.micro_batches).stages.front();
+    options.schedule = strategies::pipeline_schedule("single_stage")(1, 1, batch.micro_batches);
     options.target = hardware_.target;
 
     CompiledJob result;

@@ -54,7 +54,7 @@ ValueId Graph::add_value(Value value) {
 
 std::int64_t Graph::num_parameters() const {
   std::int64_t count = 0;
-  for (const Parameter& parameter : parameters) count += value(parameter.value).shape.elements();
+  for (const Parameter& parameter : parameters) count += parameter.whole.elements();
   return count;
 }
 

@@ -59,6 +59,8 @@ struct Node {
   bool backward = false;           ///< belongs to the backward pass (gradients, and forward nodes recomputed in it)
   bool recomputed = false;         ///< a copy of a forward node inside the backward pass
   Parallel parallel = Parallel::none;
+  std::int32_t chunk = 0;        ///< of the pipeline
+  std::int64_t per_tensor = 0;   ///< by how much Call::origin grows from one rank along the tensor axis to the next
   Origin origin{};
 };
 
@@ -79,6 +81,7 @@ struct Parameter {
   ValueId value = kNone;  ///< its name is the parameter's name in checkpoints
   Init init;
   Placements placement{};  ///< of the master weight
+  Shape whole{};           ///< of all ranks together; equal to the value's shape where the tensor axis does not cut it
 };
 
 /// What the loss of the graph is and how it is counted.
@@ -87,7 +90,9 @@ struct Loss {
   ValueId targets = kNone;  ///< the operand of `count_op`
   Op count_op = Op::cross_entropy_count;
   Attributes count_attributes;
-  ValueId scores = kNone;  ///< logits, for correct_count; kNone for a regression
+  ValueId scores = kNone;  ///< first operand of `correct_op`: logits, or what stands for them; kNone for a regression
+  Op correct_op = Op::correct_count;
+  Attributes correct_attributes;
 };
 
 struct Graph {

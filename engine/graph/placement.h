@@ -16,16 +16,17 @@ inline constexpr std::array<Axis, kNumAxes> kAxes{Axis::pipeline, Axis::replicat
 std::string_view name_of(Axis axis);
 
 /// Replicate: every rank has the whole value. Shard: a rank has a slice of `dim`, which is a concatenation of `parts`
-/// pieces each cut separately (packed q, k, v has three). Partial: the value is the sum over the ranks.
+/// pieces each cut separately (packed q, k, v has three), the first of them `lead` times as long as the others (grouped heads). Partial: the value is the sum over the ranks.
 struct Placement {
   enum class Kind : std::uint8_t { replicate, shard, partial };
   Kind kind = Kind::replicate;
   std::int8_t dim = 0;
   std::int32_t parts = 1;
+  std::int32_t lead = 1;
 
   static Placement replicate() { return {}; }
-  static Placement shard(int dim, int parts = 1) { return {Kind::shard, static_cast<std::int8_t>(dim), parts}; }
-  static Placement partial() { return {Kind::partial, 0, 1}; }
+  static Placement shard(int dim, int parts = 1, int lead = 1) { return {Kind::shard, static_cast<std::int8_t>(dim), parts, lead}; }
+  static Placement partial() { return {Kind::partial}; }
   bool is_replicate() const { return kind == Kind::replicate; }
   bool is_shard() const { return kind == Kind::shard; }
   bool is_shard(int of_dim) const { return kind == Kind::shard && dim == of_dim; }

@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
+#include "engine/plan/emitted_step.h"
 #include "engine/plan/emitter.h"
 #include "engine/plan/memory.h"
+#include "engine/plan/phases.h"
 #include "engine/plan/verify.h"
 
 namespace trainer {
@@ -15,44 +17,139 @@ TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
 TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
 const TensorDesc kScalars = flat(DType::f32, 4);
 
-// The verbs of data strategies, over the emitter.
-class EmittedStep final : public Step {
+// Each chunk forward once: what an evaluation does.
+Schedule forward_only(const Schedule& schedule) {
+  Schedule result{schedule.stage_of_chunk, std::vector<std::vector<Action>>(schedule.stages.size())};
+  for (std::size_t chunk = 0; chunk < schedule.stage_of_chunk.size(); ++chunk)
+    result.stages[static_cast<std::size_t>(schedule.stage_of_chunk[chunk])].push_back({Action::Kind::forward, 0, static_cast<int>(chunk)});
+  return result;
+}
+
+bool splits_backward(const Schedule& schedule) {
+  for (const auto& actions : schedule.stages)
+    for (const Action& action : actions)
+      if (action.kind == Action::Kind::backward_weight) return true;
+  return false;
+}
+
+// One use of a unit: it is read from some node of an action to another.
+struct UnitUse {
+  std::size_t unit;
+  int micro_batch;
+  std::size_t next;       // use of the same unit; SIZE_MAX: none
+  std::size_t next_pass;  // the same in this micro-batch
+};
+
+// One program's way through its actions.
+class Passes {
  public:
-  EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options) : emit_(emit), role_(role), options_(options) {}
-
-  void all_reduce_gradient(const Unit& unit, Axes axes) override { emit_.all_reduce(unit.name, options_.reduce, axes, emit_.whole(unit.gradient)); }
-
-  void optimizer(const Unit& unit) override {
-    const OptimizerSpec& spec = options_.optimizer;
-    const bool working = unit.working != unit.master;
-    Signature signature{spec.op, spec.attributes, {flat(DType::f32, unit.elements), flat(options_.reduce, unit.elements)}};
-    signature.attributes.set("decay_elements", unit.decay_elements);
-    signature.attributes.set("working", working);
-    std::vector<Operand> operands{Update{emit_.whole(unit.master)}, Read{emit_.whole(unit.gradient)}};
-    for (BufferId state : unit.states) {
-      signature.operands.push_back(flat(DType::f32, unit.elements));
-      operands.emplace_back(Update{emit_.whole(state)});
-    }
-    signature.operands.insert(signature.operands.end(), {scalar(DType::f32), kScalars, scalar(DType::i32)});
-    operands.insert(operands.end(), {Read{emit_.whole(lr)}, Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}});
-    if (working) {
-      signature.operands.push_back(flat(options_.compute, unit.elements));
-      operands.emplace_back(Update{emit_.whole(unit.working)});
-    }
-    emit_.launch(unit.name, signature, std::move(operands));
+  Passes(Emitter& emit, Role& role, const AssembleOptions& options, int stage, const Graph& graph, const Schedule& schedule, EmittedStep& step)
+      : emit_(emit), role_(role), options_(options), graph_(graph), schedule_(schedule), stage_(stage), step_(step), actions_(schedule.stages[static_cast<std::size_t>(stage)]) {
+    const auto unit_of = [&](const std::string& parameter) { return emit.place(parameter).unit; };
+    const auto chunks = static_cast<int>(schedule.stage_of_chunk.size());
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      phases_.push_back(schedule.stage_of_chunk[static_cast<std::size_t>(chunk)] == stage ? phases_of(graph, chunk, unit_of) : std::map<Action::Kind, Phase>{});
+    boundaries_ = boundaries(graph, chunks);
+    transfers_ = order_transfers(schedule)[static_cast<std::size_t>(stage)];
+    find_uses();
   }
 
-  BufferId lr = -1;
+  GraphMemory enter(int micro_batches) { return emit_.enter(graph_, micro_batches, boundaries_, splits_backward(schedule_)); }
+
+  void run(GraphMemory& memory) {
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      transfer(memory, transfers_[i]);
+      act(memory, actions_[i]);
+    }
+    transfer(memory, transfers_.back());
+  }
 
  private:
+  const Phase& phase(const Action& action) const { return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind); }
+
+  void act(GraphMemory& memory, const Action& action) {
+    share_with_neighbour(memory, action);
+    const Phase& now = phase(action);
+    for (std::size_t i = 0; i < now.nodes.size(); ++i) {
+      for (std::size_t unit : now.opens[i]) open(unit);
+      emit_.node(memory, now.nodes[i], action.micro_batch);
+      for (std::size_t unit : now.closes[i]) close(unit);
+      for (std::size_t unit : now.completes[i]) options_.data->gradient_ready(role_.units[unit], {.last = --completions_[unit] == 0}, step_);
+    }
+  }
+
+  // Gathers run ahead: what is first read here was asked for `prefetch` uses ago.
+  void open(std::size_t unit) {
+    CHECK(uses_[opened_].unit == unit, "uses come in the order in which they were listed");
+    current_[unit] = opened_;
+    const std::size_t ahead = std::min(uses_.size(), opened_ + 1 + static_cast<std::size_t>(options_.data->prefetch()));
+    for (; asked_ < ahead; ++asked_) options_.data->before_use(role_.units[uses_[asked_].unit], {}, step_);
+    ++opened_;
+  }
+
+  void close(std::size_t unit) {
+    const UnitUse& use = uses_[current_[unit]];
+    const bool kept = use.next < asked_;
+    options_.data->after_use(role_.units[unit], {.ends_use = !kept, .ends_pass = !kept && use.next_pass == SIZE_MAX, .ends_step = use.next == SIZE_MAX}, step_);
+  }
+
+  void transfer(GraphMemory& memory, const std::vector<Transfer>& transfers) {
+    for (const Transfer& one : transfers) {
+      const Boundary& boundary = boundaries_[static_cast<std::size_t>(one.boundary)];
+      emit_.transfer(memory, one, one.backward ? boundary.gradients : boundary.activations);
+    }
+  }
+
+  // The chunk before may live on this very stage.
+  void share_with_neighbour(GraphMemory& memory, const Action& action) {
+    const bool forward = action.kind == Action::Kind::forward;
+    const int from = forward ? action.chunk - 1 : action.chunk + 1;
+    if (action.kind == Action::Kind::backward_weight || from < 0 || from >= static_cast<int>(phases_.size())) return;
+    if (schedule_.stage_of_chunk[static_cast<std::size_t>(from)] != stage_) return;
+    const Boundary& boundary = boundaries_[static_cast<std::size_t>(std::min(from, action.chunk))];
+    emit_.share(memory, action.micro_batch, from, action.chunk, forward ? boundary.activations : boundary.gradients);
+  }
+
+  void find_uses() {
+    completions_.assign(role_.units.size(), 0);
+    current_.assign(role_.units.size(), 0);
+    for (const Action& action : actions_) {
+      const Phase& now = phase(action);
+      for (std::size_t i = 0; i < now.nodes.size(); ++i) {
+        for (std::size_t unit : now.opens[i]) uses_.push_back({unit, action.micro_batch, SIZE_MAX, SIZE_MAX});
+        for (std::size_t unit : now.completes[i]) ++completions_[unit];
+      }
+    }
+    std::vector<std::size_t> next(role_.units.size(), SIZE_MAX);
+    std::map<std::pair<std::size_t, int>, std::size_t> next_pass;
+    for (std::size_t i = uses_.size(); i-- > 0;) {
+      UnitUse& use = uses_[i];
+      use.next = std::exchange(next[use.unit], i);
+      const auto [at, first] = next_pass.try_emplace({use.unit, use.micro_batch}, i);
+      if (!first) use.next_pass = std::exchange(at->second, i);
+    }
+  }
+
   Emitter& emit_;
   Role& role_;
   const AssembleOptions& options_;
+  const Graph& graph_;
+  const Schedule& schedule_;
+  const int stage_;
+  EmittedStep& step_;
+  const std::vector<Action>& actions_;
+  std::vector<std::map<Action::Kind, Phase>> phases_;  // [chunk]
+  std::vector<Boundary> boundaries_;
+  std::vector<std::vector<Transfer>> transfers_;       // before each action
+  std::vector<UnitUse> uses_;                          // in order
+  std::size_t opened_ = 0, asked_ = 0;                 // of uses_
+  std::vector<std::size_t> current_;                   // of each unit: the use that is open
+  std::vector<int> completions_;                       // of each unit: how often its gradients are still to be complete
 };
 
 class Assembly {
  public:
-  explicit Assembly(const AssembleOptions& options) : options_(options), emit_(role_, options) {}
+  Assembly(const AssembleOptions& options, int stage) : options_(options), stage_(stage), forward_(forward_only(options.schedule)), emit_(role_, options, stage) {}
 
   Role run() {
     const Graph& any = options_.train != nullptr ? *options_.train : options_.evaluate != nullptr ? *options_.evaluate : *options_.sample;
@@ -66,6 +163,7 @@ class Assembly {
     if (options_.evaluate != nullptr) evaluate();
     if (options_.sample != nullptr) sample();
     CHECK(options_.train == nullptr || packed == emit_.num_packed(), "a program reads a packed weight that the step does not renew");
+    if (options_.train != nullptr && options_.data->averages()) average();
     refresh();  // last: it makes what the programs above turned out to read
     return std::move(role_);
   }
@@ -73,72 +171,65 @@ class Assembly {
  private:
   void step() {
     emit_.begin_program("step");
-    for (Unit& unit : role_.units) unit.gradient = emit_.buffer(unit.name + ".gradient", Category::gradients, unit.elements * size_of(options_.reduce));
-    GraphMemory memory = emit_.enter(*options_.train, options_.micro_batches);
     EmittedStep step(emit_, role_, options_);
+    Passes passes(emit_, role_, options_, stage_, *options_.train, options_.schedule, step);
+    GraphMemory memory = passes.enter(options_.micro_batches);
     step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
     emit_.issue(Stream::copy, CopyIn{emit_.field("lr", size_of(DType::f32)), 0, {emit_.whole(step.lr)}});
 
     const BufferId count = count_targets(memory);
-    memory.seed = emit_.buffer("seed", Category::activations, size_of(DType::f32));
-    emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
-                 {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
-
-    const std::vector<NodeId> completes = last_gradient_nodes();
-    for (const Action& action : options_.actions) {
-      const Use use{action.micro_batch, action.micro_batch == 0, action.micro_batch + 1 == options_.micro_batches};
-      for (NodeId id = 0; id < static_cast<NodeId>(options_.train->nodes.size()); ++id) {
-        const Node& node = options_.train->nodes[static_cast<std::size_t>(id)];
-        if (node.backward != (action.kind == Action::Kind::backward)) continue;
-        emit_.node(memory, id, action.micro_batch);
-        for (std::size_t unit = 0; unit < completes.size(); ++unit)
-          if (completes[unit] == id) options_.data->gradient_ready(role_.units[unit], use, step);
-      }
+    if (has_loss(memory)) {
+      memory.seed = emit_.buffer("seed", Category::activations, size_of(DType::f32));
+      emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
+                   {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
     }
+    passes.run(memory);
     finish(memory, count, step);
   }
 
-  // The number of targets that count, over all micro-batches and data ranks: known before the first forward pass.
+  bool has_loss(const GraphMemory& memory) const {
+    const Graph& graph = *memory.graph;
+    for (const Node& node : graph.nodes)
+      for (ValueId output : node.outputs)
+        if (output == graph.loss.sum) return options_.schedule.stage_of_chunk[static_cast<std::size_t>(node.chunk)] == stage_;
+    return false;
+  }
+
+  static Axes data_and_pipeline() { return data_axes() | Axes::of(Axis::pipeline); }
+
+  // The number of targets that count, over all micro-batches and data ranks: known before the first forward pass. All stages have it.
   BufferId count_targets(const GraphMemory& memory) {
     const Graph& graph = *memory.graph;
     const Loss& loss = graph.loss;
     CHECK(graph.value(loss.targets).kind == ValueKind::input, "a loss counts what the batch alone decides");
-    const BufferId field = memory.fields[static_cast<std::size_t>(loss.targets)];
     const BufferId count = emit_.buffer("count", Category::activations, size_of(DType::f64));
-    TensorDesc targets = graph.value(loss.targets).desc();
-    targets.shape[0] = emit_.whole(field).bytes / (targets.bytes() / targets.shape[0]);
-    Signature signature{loss.count_op, loss.count_attributes, {targets, scalar(DType::f64)}};
-    signature.attributes.set("accumulate", false);
-    emit_.launch("count", signature, {Read{emit_.whole(field)}, Write{emit_.whole(count)}});
-    emit_.all_reduce("count", DType::f64, data_axes(), emit_.whole(count));
+    if (has_loss(memory)) {
+      const BufferId field = memory.fields[static_cast<std::size_t>(loss.targets)];
+      TensorDesc targets = graph.value(loss.targets).desc();
+      targets.shape[0] = emit_.whole(field).bytes / (targets.bytes() / targets.shape[0]);
+      Signature signature{loss.count_op, loss.count_attributes, {targets, scalar(DType::f64)}};
+      signature.attributes.set("accumulate", false);
+      emit_.launch("count", signature, {Read{emit_.whole(field)}, Write{emit_.whole(count)}});
+    } else {
+      emit_.zero("count", emit_.whole(count));
+    }
+    emit_.all_reduce("count", DType::f64, data_and_pipeline(), emit_.whole(count));
     return count;
   }
 
-  // Of each unit, the node after which all its gradients of a micro-batch are there.
-  std::vector<NodeId> last_gradient_nodes() const {
-    const Graph& graph = *options_.train;
-    std::vector<NodeId> last(role_.units.size(), kNone);
-    for (std::size_t id = 0; id < graph.nodes.size(); ++id)
-      for (ValueId output : graph.nodes[id].outputs)
-        if (graph.value(output).kind == ValueKind::gradient)
-          last[emit_.place(graph.value(graph.value(output).parameter).name).unit] = static_cast<NodeId>(id);
-    return last;
+  void reduce_loss(const GraphMemory& memory) {
+    if (!has_loss(memory)) emit_.zero("loss", emit_.whole(memory.loss));
+    emit_.all_reduce("loss", DType::f64, data_and_pipeline(), emit_.whole(memory.loss));
   }
 
   void finish(const GraphMemory& memory, BufferId count, EmittedStep& step) {
-    emit_.all_reduce("loss", DType::f64, data_axes(), emit_.whole(memory.loss));
-    const BufferId squares = emit_.buffer("norm", Category::activations, size_of(DType::f64));
-    bool add = false;
-    for (const Unit& unit : role_.units) {
-      const Signature signature{Op::sum_squares, {{"accumulate", add}}, {flat(options_.reduce, unit.elements), scalar(DType::f64)}};
-      const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
-      emit_.launch(unit.name, signature, {Read{emit_.whole(unit.gradient)}, target});
-      add = true;
-    }
+    reduce_loss(memory);
+    step.sum_over_stages();
+    const BufferId squares = step.sum_of_squares(stage_);
     emit_.launch("update", {Op::update_scalars, {{"clip_norm", options_.clip_norm}}, {scalar(DType::f64), scalar(DType::f64), scalar(DType::f64), kScalars, scalar(DType::i32)}},
                  {Read{emit_.whole(squares)}, Read{emit_.whole(memory.loss)}, Read{emit_.whole(count)}, Update{emit_.whole(role_.scalars)}, Update{emit_.whole(role_.applied)}});
-    for (std::size_t unit = 0; unit < role_.units.size(); ++unit) {
-      options_.data->update(role_.units[unit], step);
+    for (const Unit& unit : role_.units) {
+      options_.data->update(unit, step);
       emit_.pack_unit(unit);
     }
     emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", kScalars.bytes()), 0, {emit_.whole(role_.scalars)}});
@@ -146,45 +237,66 @@ class Assembly {
 
   void evaluate() {
     emit_.begin_program("evaluate");
-    GraphMemory memory = emit_.enter(*options_.evaluate, 1);
+    EmittedStep step(emit_, role_, options_);
+    Passes passes(emit_, role_, options_, stage_, *options_.evaluate, forward_, step);
+    GraphMemory memory = passes.enter(1);
+    passes.run(memory);
     const Graph& graph = *options_.evaluate;
-    for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) emit_.node(memory, id, 0);
     const BufferId count = count_targets(memory);
-    emit_.all_reduce("loss", DType::f64, data_axes(), emit_.whole(memory.loss));
+    reduce_loss(memory);
     const std::int32_t field = emit_.field("evaluation", 3 * size_of(DType::f64));
     emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.loss)}});
     emit_.issue(Stream::copy, CopyOut{field, 8, {emit_.whole(count)}});
     if (graph.loss.scores == kNone) return;
     const BufferId correct = emit_.buffer("correct", Category::activations, size_of(DType::f64));
-    Signature signature{Op::correct_count, graph.loss.count_attributes, {graph.value(graph.loss.scores).desc(), graph.value(graph.loss.targets).desc(), scalar(DType::f64)}};
-    signature.attributes.set("accumulate", false);
-    emit_.launch("correct", signature,
-                 {Read{emit_.region(memory, graph.loss.scores, 0)}, Read{emit_.region(memory, graph.loss.targets, 0)}, Write{emit_.whole(correct)}});
-    emit_.all_reduce("correct", DType::f64, data_axes(), emit_.whole(correct));
+    if (has_loss(memory)) {
+      const int chunk = memory.num_chunks - 1;
+      Signature signature{graph.loss.correct_op, graph.loss.correct_attributes, {graph.value(graph.loss.scores).desc(), graph.value(graph.loss.targets).desc(), scalar(DType::f64)}};
+      signature.attributes.set("accumulate", false);
+      emit_.launch("correct", signature,
+                   {Read{emit_.region(memory, graph.loss.scores, 0, chunk)}, Read{emit_.region(memory, graph.loss.targets, 0, chunk)}, Write{emit_.whole(correct)}});
+    } else {
+      emit_.zero("correct", emit_.whole(correct));
+    }
+    emit_.all_reduce("correct", DType::f64, data_and_pipeline(), emit_.whole(correct));
     emit_.issue(Stream::copy, CopyOut{field, 16, {emit_.whole(correct)}});
   }
 
   void sample() {
     emit_.begin_program("sample");
-    GraphMemory memory = emit_.enter(*options_.sample, 1);
-    for (NodeId id = 0; id < static_cast<NodeId>(options_.sample->nodes.size()); ++id) emit_.node(memory, id, 0);
-    const Region logits = emit_.region(memory, options_.sample->logits, 0);
+    EmittedStep step(emit_, role_, options_);
+    Passes passes(emit_, role_, options_, stage_, *options_.sample, forward_, step);
+    GraphMemory memory = passes.enter(1);
+    passes.run(memory);
+    const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.num_chunks - 1);
     emit_.issue(Stream::copy, CopyOut{emit_.field("logits", logits.bytes), 0, {logits}});
+  }
+
+  // What brings ranks together that have drifted apart.
+  void average() {
+    emit_.begin_program("average");
+    EmittedStep step(emit_, role_, options_);
+    for (const Unit& unit : role_.units) options_.data->average(unit, step);
+    for (const Unit& unit : role_.units) {
+      step.renew_working(unit);
+      emit_.pack_unit(unit);
+    }
   }
 
   // Working copies and packed weights from the masters.
   void refresh() {
     emit_.begin_program("refresh");
-    for (std::size_t index = 0; index < role_.units.size(); ++index) {
-      const Unit& unit = role_.units[index];
-      if (unit.working != unit.master)
-        emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.elements), flat(options_.compute, unit.elements)}},
-                     {Read{emit_.whole(unit.master)}, Write{emit_.whole(unit.working)}});
-      emit_.pack_unit(index);
+    EmittedStep step(emit_, role_, options_);
+    for (const Unit& unit : role_.units) {
+      step.renew_working(unit);
+      if (unit.sharded() && unit.working >= 0) step.all_gather_working(unit);
+      emit_.pack_unit(unit);
     }
   }
 
   const AssembleOptions& options_;
+  const int stage_;
+  const Schedule forward_;
   Role role_;
   Emitter emit_;
 };
@@ -194,7 +306,7 @@ class Assembly {
 Plan assemble(const AssembleOptions& options) {
   Plan plan;
   plan.mesh = options.mesh;
-  plan.roles.push_back(Assembly(options).run());
+  for (int stage = 0; stage < options.mesh.size(Axis::pipeline); ++stage) plan.roles.push_back(Assembly(options, stage).run());
   for (Role& role : plan.roles) {
     plan_memory(role);
     derive_order(role, plan.mesh.size(Axis::shard));

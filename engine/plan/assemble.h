@@ -21,7 +21,8 @@ struct AssembleOptions {
   const Graph* train = nullptr;     ///< differentiated, of one micro-batch of one rank; null: no step program
   const Graph* evaluate = nullptr;  ///< forward alone; null: no evaluate program
   const Graph* sample = nullptr;    ///< forward to `logits` alone; null: no sample program
-  std::vector<std::vector<std::string>> units;  ///< names of the parameters of each unit, all parameters once
+  std::vector<std::vector<std::string>> groups;  ///< names of the parameters that are to form units, all parameters once
+  std::int64_t slice_alignment = 64;             ///< elements: a unit's slices are multiples of it
   DType reduce = DType::f32;
   DType compute = DType::f32;
   std::int64_t micro_batch = 1;  ///< samples of one micro-batch of one rank
@@ -29,7 +30,7 @@ struct AssembleOptions {
   OptimizerSpec optimizer;
   double clip_norm = 0;  ///< 0: none
   const DataStrategy* data = nullptr;
-  std::vector<Action> actions;  ///< of the one stage
+  Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
 };
 

@@ -5,14 +5,11 @@
 
 #include "engine/core/check.h"
 #include "engine/ops/op_def.h"
+#include "engine/plan/phases.h"
+#include "engine/plan/units.h"
 
 namespace trainer {
 namespace {
-
-// Tensors of a unit start at multiples of this many elements: 64 bytes even in 16 bits.
-constexpr std::int64_t kTensorAlignment = 32;
-
-std::int64_t aligned(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); }
 
@@ -36,8 +33,6 @@ bool accumulates(Op op) {
     case Op::cross_entropy_count:
     case Op::mse_count:
     case Op::correct_count:
-    case Op::cross_entropy_gathered:
-    case Op::correct_count_gathered:
       return true;
     default:
       return false;
@@ -74,8 +69,10 @@ std::int32_t Emitter::field(const std::string& text, std::int64_t bytes) {
 
 void Emitter::begin_program(const std::string& text) {
   role_.programs.push_back({text, {}});
-  written_.clear();
-  gaps_zeroed_.clear();
+  for (std::size_t unit = 0; unit < states_.size(); ++unit) {
+    states_[unit] = {};
+    states_[unit].working = role_.units[unit].working;
+  }
 }
 
 void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {-1, -1, -1}}); }
@@ -102,102 +99,171 @@ void Emitter::launch(const std::string& text, const Signature& signature, std::v
   issue(Stream::compute, std::move(launch));
 }
 
-void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region) {
-  if (options_.mesh.group_size(axes) == 1) return;
+void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages) {
+  const bool some_stages = axes.has(Axis::pipeline) && !stages.empty();
+  const int stage_ranks = options_.mesh.size(Axis::pipeline);
+  const int ranks = options_.mesh.group_size(axes) / (some_stages ? stage_ranks : 1) * (some_stages ? static_cast<int>(stages.size()) : 1);
+  if (ranks == 1) return;
   Collective collective;
   collective.kind = CollectiveKind::all_reduce;
   collective.dtype = dtype;
   collective.axes = axes;
+  if (some_stages) collective.stages = stages;
   collective.name = name(text);
   collective.input.region = collective.output.region = region;
-  issue(Stream::communication, collective);
+  issue(Stream::communication, std::move(collective));
+}
+
+void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output) {
+  Collective collective;
+  collective.kind = kind;
+  collective.dtype = dtype;
+  collective.axes = axes;
+  collective.name = name(text);
+  collective.input.region = input;
+  collective.output.region = output;
+  issue(Stream::communication, std::move(collective));
+}
+
+void Emitter::zero(const std::string& text, const Region& region) {
+  launch(text, {Op::zero, {}, {TensorDesc{DType::u8, Shape{region.bytes}, Layout::row_major}}}, {Write{region}});
+}
+
+void Emitter::copy(const std::string& text, DType dtype, const Region& from, const Region& to) {
+  const TensorDesc tensor{dtype, Shape{from.bytes / size_of(dtype)}, Layout::row_major};
+  launch(text, {Op::cast, {}, {tensor, tensor}}, {Read{from}, Write{to}});
 }
 
 // ---- Units -------------------------------------------------------------------------------------------------------
 
 void Emitter::make_units(const Graph& graph) {
-  std::unordered_map<std::string, const Parameter*> parameters;
-  for (const Parameter& parameter : graph.parameters) parameters[graph.value(parameter.value).name] = &parameter;
-  for (std::size_t index = 0; index < options_.units.size(); ++index) {
-    Unit unit;
-    unit.name = "unit." + std::to_string(index);
-    for (const bool decays : {true, false}) {
-      for (const std::string& text : options_.units[index]) {
-        const auto found = parameters.find(text);
-        CHECK(found != parameters.end(), "a unit names parameter " + text + ", which the graph lacks");
-        const Value& value = graph.value(found->second->value);
-        if ((options_.optimizer.decay_all || value.shape.rank() >= 2) != decays) continue;
-        CHECK(places_.try_emplace(text, ParameterPlace{index, unit.elements, value.shape.elements()}).second, "two units hold " + text);
-        unit.tensors.push_back({text, value.shape, unit.elements, found->second->init});
-        unit.elements += aligned(value.shape.elements());
-      }
-      if (decays) unit.decay_elements = unit.elements;
+  const UnitLayout layout = options_.data->layout();
+  const int shards = options_.mesh.size(Axis::shard);
+  role_.units = layout_units(graph, options_, stage_);
+  for (std::size_t index = 0; index < role_.units.size(); ++index) {
+    Unit& unit = role_.units[index];
+    for (const UnitTensor& tensor : unit.tensors)
+      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, tensor.offset, tensor.shape.elements()}).second, "two units hold " + tensor.name);
+    const bool f32 = unit.compute == DType::f32;
+    const std::int64_t slice = layout.shard_states ? unit.elements / shards : unit.elements;
+    const std::int64_t width = size_of(unit.compute), per_shard = layout.shard_states && shards > 1 ? slice : 0;
+    if (!layout.shard_parameters) unit.working = persistent(unit.name + (f32 ? ".master" : ".working"), Category::parameters, unit.elements * width);
+    const Region in_working{unit.working, 0, slice * width, per_shard * width};
+    unit.master = f32 && !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".master", Category::parameters, slice * size_of(DType::f32)));
+    unit.working_slice = f32 ? unit.master : !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".slice", Category::parameters, slice * width));
+    if (options_.train == nullptr) continue;
+    for (const std::string& state : options_.optimizer.state_names) {
+      unit.states.push_back(persistent(unit.name + "." + state, Category::optimizer, slice * size_of(DType::f32)));
+      unit.state_names.push_back(state);
     }
-    const std::int64_t f32_bytes = unit.elements * size_of(DType::f32);
-    unit.master = persistent(unit.name + ".master", Category::parameters, f32_bytes);
-    unit.working = options_.compute == DType::f32 ? unit.master
-                                                  : persistent(unit.name + ".working", Category::parameters, unit.elements * size_of(options_.compute));
-    if (options_.train != nullptr)
-      for (const std::string& state : options_.optimizer.state_names) {
-        unit.states.push_back(persistent(unit.name + "." + state, Category::optimizer, f32_bytes));
-        unit.state_names.push_back(state);
-      }
-    role_.units.push_back(std::move(unit));
   }
-  CHECK(places_.size() == graph.parameters.size(), "every parameter belongs to a unit");
+  states_.resize(role_.units.size());
 }
 
 const ParameterPlace& Emitter::place(const std::string& parameter) const {
   const auto found = places_.find(parameter);
-  CHECK(found != places_.end(), "no unit holds " + parameter);
+  CHECK(found != places_.end(), "no unit of this stage holds " + parameter);
   return found->second;
 }
 
-BufferId Emitter::packed(const Value& value, Layout layout) {
-  const auto [at, added] = packed_index_.try_emplace({value.name, layout}, packed_.size());
-  if (added) {
-    TensorDesc desc = value.desc();
-    desc.layout = layout;
-    const BufferId id = persistent(value.name + "." + std::string(name_of(layout)), Category::workspace, options_.target->bytes(desc));
-    packed_.push_back({value.name, layout, id, place(value.name).unit, value.desc()});
-  }
-  return packed_[at->second].buffer;
+bool Emitter::has_working(const Unit& unit) const { return state(unit).working >= 0; }
+
+void Emitter::set_working(const Unit& unit, BufferId buffer) {
+  state(unit).working = buffer;
+  state(unit).packed.clear();
 }
 
-void Emitter::pack_unit(std::size_t unit) {
-  for (const Packed& packed : packed_) {
-    if (packed.unit != unit) continue;
-    const ParameterPlace& at = place(packed.parameter);
-    TensorDesc result = packed.plain;
-    result.layout = packed.layout;
-    const std::int64_t width = size_of(packed.plain.dtype);
-    launch(packed.parameter, {Op::pack_weight, {}, {packed.plain, result}},
-           {Read{{role_.units[unit].working, at.offset * width, at.elements * width}}, Write{whole(packed.buffer)}});
+void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout, BufferId to) {
+  TensorDesc result = plain;
+  result.layout = layout;
+  const std::int64_t width = size_of(plain.dtype);
+  launch(parameter, {Op::pack_weight, {}, {plain, result}}, {Read{{states_[at.unit].working, at.offset * width, at.elements * width}}, Write{whole(to)}});
+}
+
+BufferId Emitter::packed(const Value& value, Layout layout) {
+  const ParameterPlace& at = place(value.name);
+  TensorDesc desc = value.desc();
+  desc.layout = layout;
+  const std::string text = value.name + "." + std::string(name_of(layout));
+  if (role_.units[at.unit].working < 0) {  // of a gathered copy: as long as that lives
+    const auto [found, added] = states_[at.unit].packed.try_emplace({value.name, layout}, -1);
+    if (added) {
+      found->second = buffer(text, Category::workspace, options_.target->bytes(desc));
+      pack(value.desc(), at, value.name, layout, found->second);
+    }
+    return found->second;
   }
+  const auto [found, added] = packed_index_.try_emplace({value.name, layout}, packed_.size());
+  if (added) packed_.push_back({value.name, layout, persistent(text, Category::workspace, options_.target->bytes(desc)), at.unit, value.desc()});
+  return packed_[found->second].buffer;
+}
+
+void Emitter::pack_unit(const Unit& unit) {
+  for (const Packed& packed : packed_)
+    if (&role_.units[packed.unit] == &unit) pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
+}
+
+bool Emitter::has_gradient(const Unit& unit) const { return state(unit).gradient >= 0; }
+
+// Its padding must not reach the norm, nor other ranks.
+BufferId Emitter::gradient(const Unit& unit) {
+  UnitState& now = state(unit);
+  if (now.gradient >= 0) return now.gradient;
+  const std::int64_t width = size_of(options_.reduce);
+  now.gradient = buffer(unit.name + ".gradient", Category::gradients, unit.elements * width);
+  role_.units[static_cast<std::size_t>(&unit - role_.units.data())].gradient = now.gradient;
+  const auto clear = [&](std::int64_t first, std::int64_t last) {
+    if (first < last) zero(unit.name + ".padding", {now.gradient, first * width, (last - first) * width});
+  };
+  std::int64_t end = 0;
+  for (const UnitTensor& tensor : unit.tensors) {
+    clear(end, tensor.offset);
+    end = tensor.offset + tensor.shape.elements();
+  }
+  clear(end, unit.elements);
+  return now.gradient;
+}
+
+void Emitter::drop_gradient(const Unit& unit) {
+  state(unit).gradient = -1;
+  state(unit).written.clear();
 }
 
 // ---- Values of a graph -------------------------------------------------------------------------------------------
 
-GraphMemory Emitter::enter(const Graph& graph, int micro_batches) {
+GraphMemory Emitter::enter(const Graph& graph, int micro_batches, const std::vector<Boundary>& crossing, bool splits_backward) {
   GraphMemory memory;
   memory.graph = &graph;
-  memory.last_use.assign(graph.values.size(), -1);
+  memory.num_chunks = static_cast<int>(options_.schedule.stage_of_chunk.size());
   const auto num_nodes = static_cast<std::int32_t>(graph.nodes.size());
-  for (std::int32_t id = 0; id < num_nodes; ++id)
-    for (ValueId input : graph.nodes[static_cast<std::size_t>(id)].inputs) memory.last_use[static_cast<std::size_t>(graph.storage(input))] = id;
+  std::vector<bool> read_here(graph.values.size(), false);
+  memory.last_use.assign(graph.values.size(), -1);
+  for (std::int32_t id = 0; id < num_nodes; ++id) {
+    const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+    memory.position.push_back(splits_backward && is_weight_part(graph, node) ? id + num_nodes : id);
+    for (ValueId input : node.inputs) {
+      std::int32_t& last = memory.last_use[static_cast<std::size_t>(graph.storage(input))];
+      last = std::max(last, memory.position.back());
+      if (options_.schedule.stage_of_chunk[static_cast<std::size_t>(node.chunk)] == stage_) read_here[static_cast<std::size_t>(graph.storage(input))] = true;
+    }
+  }
   for (ValueId kept : {graph.logits, graph.loss.scores})
-    if (kept != kNone && graph.seed == kNone) memory.last_use[static_cast<std::size_t>(graph.storage(kept))] = num_nodes;
-  memory.values.assign(static_cast<std::size_t>(micro_batches), std::vector<BufferId>(graph.values.size(), -1));
+    if (kept != kNone && graph.seed == kNone) memory.last_use[static_cast<std::size_t>(graph.storage(kept))] = GraphMemory::kKept;
+  for (const Boundary& boundary : crossing)
+    for (const auto* values : {&boundary.activations, &boundary.gradients})
+      for (ValueId value : *values) memory.last_use[static_cast<std::size_t>(value)] = GraphMemory::kKept;
+  memory.values.assign(static_cast<std::size_t>(micro_batches * memory.num_chunks), std::vector<BufferId>(graph.values.size(), -1));
 
   memory.fields.assign(graph.values.size(), -1);
   for (ValueId input : graph.inputs) {
+    if (!read_here[static_cast<std::size_t>(input)]) continue;
     const Value& value = graph.value(input);
     const std::int64_t bytes = value.desc().bytes() * micro_batches;
     const BufferId id = buffer(value.name, Category::inputs, bytes);
     memory.fields[static_cast<std::size_t>(input)] = id;
     issue(Stream::copy, CopyIn{field(value.name, bytes), 0, {whole(id)}});
   }
-  if (graph.step != kNone) {
+  if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
     memory.step = buffer("step", Category::inputs, size_of(DType::i32));
     issue(Stream::copy, CopyIn{field("step", size_of(DType::i32)), 0, {whole(memory.step)}});
   }
@@ -205,7 +271,7 @@ GraphMemory Emitter::enter(const Graph& graph, int micro_batches) {
   return memory;
 }
 
-Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch) const {
+Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, int chunk) const {
   const Graph& graph = *memory.graph;
   const ValueId storage = graph.storage(id);
   const Value& value = graph.value(storage);
@@ -217,14 +283,15 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch) c
     case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * bytes, bytes};
     case ValueKind::parameter: {
       const ParameterPlace& at = place(value.name);
-      return {role_.units[at.unit].working, at.offset * size_of(value.dtype), bytes};
+      CHECK(states_[at.unit].working >= 0, value.name + " is read before it is gathered");
+      return {states_[at.unit].working, at.offset * size_of(value.dtype), bytes};
     }
     case ValueKind::gradient: {
       const ParameterPlace& at = place(graph.value(value.parameter).name);
-      return {role_.units[at.unit].gradient, at.offset * size_of(value.dtype), bytes};
+      return {states_[at.unit].gradient, at.offset * size_of(value.dtype), bytes};
     }
     case ValueKind::activation: {
-      const BufferId held = memory.values[static_cast<std::size_t>(micro_batch)][static_cast<std::size_t>(storage)];
+      const BufferId held = memory.held(storage, micro_batch, chunk);
       CHECK(held >= 0, "value " + value.name + " is read before it is computed");
       return {held, 0, bytes};
     }
@@ -234,11 +301,32 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch) c
   return {};
 }
 
+void Emitter::transfer(GraphMemory& memory, const Transfer& transfer, const std::vector<ValueId>& values) {
+  if (values.empty()) return;
+  const int here = transfer.send == transfer.backward ? transfer.boundary + 1 : transfer.boundary;
+  Exchange exchange;
+  exchange.name = name((transfer.backward ? "gradients." : "activations.") + std::to_string(transfer.boundary));
+  const std::int32_t peer = transfer.peer - stage_;
+  for (ValueId id : values) {
+    const Value& value = memory.graph->value(id);
+    BufferId& held = memory.held(id, transfer.micro_batch, here);
+    if (!transfer.send) held = buffer(value.name, Category::activations, value.desc().bytes(), transfer.micro_batch);
+    const Region region{held, 0, value.desc().bytes()};
+    if (transfer.send) exchange.sends.push_back({Axis::pipeline, peer, {region}});
+    else exchange.receives.push_back({Axis::pipeline, peer, {region}});
+  }
+  issue(Stream::communication, std::move(exchange));
+}
+
+void Emitter::share(GraphMemory& memory, int micro_batch, int from, int to, const std::vector<ValueId>& values) {
+  for (ValueId id : values) memory.held(id, micro_batch, to) = memory.held(id, micro_batch, from);
+}
+
 // A parameter operand: the working copy, or its packed form where the kernel wants one.
 Region Emitter::weight(const GraphMemory& memory, ValueId id, Signature& signature, int operand) {
   const Value& value = memory.graph->value(id);
   const Layout layout = options_.target->preferred_layout(signature, operand);
-  if (layout == Layout::row_major) return region(memory, id, 0);
+  if (layout == Layout::row_major) return region(memory, id, 0, 0);
   signature.operands[static_cast<std::size_t>(operand)].layout = layout;
   return whole(packed(value, layout));
 }
@@ -247,34 +335,20 @@ BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int 
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
   const Value& value = graph.value(node.outputs[static_cast<std::size_t>(output)]);
-  std::vector<BufferId>& held = memory.values[static_cast<std::size_t>(micro_batch)];
   for (const auto& [in, out] : definition(node.op).in_place) {
     if (out != output || in >= static_cast<int>(node.inputs.size())) continue;
     const ValueId source = graph.storage(node.inputs[static_cast<std::size_t>(in)]);
     const Value& from = graph.value(source);
-    if (from.kind != ValueKind::activation || source == graph.loss.sum || memory.last_use[static_cast<std::size_t>(source)] != id) continue;
-    if (from.desc().bytes() != value.desc().bytes() || held[static_cast<std::size_t>(source)] < 0) continue;
-    const BufferId shared = held[static_cast<std::size_t>(source)];
+    if (from.kind != ValueKind::activation || source == graph.loss.sum) continue;
+    if (memory.last_use[static_cast<std::size_t>(source)] != memory.position[static_cast<std::size_t>(id)]) continue;
+    const BufferId shared = memory.held(source, micro_batch, node.chunk);
+    if (from.desc().bytes() != value.desc().bytes() || shared < 0) continue;
     const bool taken = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId other) {
-      return graph.value(other).kind == ValueKind::activation && held[static_cast<std::size_t>(other)] == shared;
+      return graph.value(other).kind == ValueKind::activation && other != graph.loss.sum && memory.held(other, micro_batch, node.chunk) == shared;
     });
     if (!taken) return shared;
   }
   return buffer(value.name, Category::activations, value.desc().bytes(), micro_batch);
-}
-
-void Emitter::zero(const std::string& text, const Region& region) {
-  launch(text, {Op::zero, {}, {TensorDesc{DType::u8, Shape{region.bytes}, Layout::row_major}}}, {Write{region}});
-}
-
-// Padding of a gradient buffer must not reach the norm, nor other ranks.
-void Emitter::zero_gaps(const Unit& unit) {
-  if (!gaps_zeroed_.insert(unit.name).second) return;
-  const std::int64_t width = size_of(options_.reduce);
-  for (const UnitTensor& tensor : unit.tensors) {
-    const std::int64_t end = tensor.offset + tensor.shape.elements(), next = tensor.offset + aligned(tensor.shape.elements());
-    if (end < next) zero(unit.name + ".padding", {unit.gradient, end * width, (next - end) * width});
-  }
 }
 
 // Whether the node's gradients are added to what is there. Where only some are there yet, the others start from zero.
@@ -285,18 +359,21 @@ bool Emitter::prepare_gradients(const GraphMemory& memory, const Node& node) {
   for (ValueId output : node.outputs) {
     const Value& value = graph.value(output);
     if (value.kind != ValueKind::gradient) continue;
-    zero_gaps(role_.units[place(graph.value(value.parameter).name).unit]);
-    if (written_.insert(graph.value(value.parameter).name).second) fresh.push_back(output);
+    const std::string& parameter = graph.value(value.parameter).name;
+    const Unit& unit = role_.units[place(parameter).unit];
+    gradient(unit);
+    if (state(unit).written.insert(parameter).second) fresh.push_back(output);
     else some = true;
   }
   if (!some) return false;
-  for (ValueId output : fresh) zero(node.name, region(memory, output, 0));
+  for (ValueId output : fresh) zero(node.name, region(memory, output, 0, 0));
   return true;
 }
 
-// In elements of the whole batch (kernels/dropout.h).
+// Elements of the whole batch before this one's first (dropout counts them), and what grows along the tensor axis.
 Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) const {
   Affine origin;
+  origin.per[static_cast<std::size_t>(Axis::tensor)] = options_.mesh.size(Axis::tensor) > 1 ? node.per_tensor : 0;
   if (node.op != Op::dropout) return origin;
   const Shape& shape = graph.value(node.outputs[0]).shape;
   const std::int64_t sample = node.attributes.integer("sample", shape.elements() / shape[0]);
@@ -307,16 +384,37 @@ Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) co
   return origin;
 }
 
+// A collective over the tensor axis, which a tensor strategy put into the graph.
+void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
+  const Graph& graph = *memory.graph;
+  const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+  const Value& value = graph.value(node.outputs[0]);
+  const Region input = region(memory, node.inputs[0], micro_batch, node.chunk);
+  const BufferId held = output_buffer(memory, id, 0, micro_batch);
+  memory.held(node.outputs[0], micro_batch, node.chunk) = held;
+  const Region output{held, 0, value.desc().bytes()};
+  const Axes axes = Axes::of(Axis::tensor);
+  switch (node.op) {
+    case Op::all_reduce:
+      if (!(input == output)) copy(node.name, value.dtype, input, output);
+      return all_reduce(node.name, value.dtype, axes, output);
+    case Op::all_gather: return collective(node.name, CollectiveKind::all_gather, value.dtype, axes, input, output);
+    case Op::reduce_scatter: return collective(node.name, CollectiveKind::reduce_scatter, value.dtype, axes, input, output);
+    default: CHECK(false, std::string(name_of(node.op)) + " is no collective");
+  }
+}
+
 void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
   if (graph.value(node.outputs[0]).alias_of != kNone) return;  // the same memory in another shape
+  if (node.op == Op::all_reduce || node.op == Op::all_gather || node.op == Op::reduce_scatter) return collective_node(memory, id, micro_batch);
   Signature signature = signature_of(graph, node);
   std::vector<Operand> operands;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const ValueId input = node.inputs[i];
     const bool parameter = graph.value(graph.storage(input)).kind == ValueKind::parameter;
-    operands.emplace_back(Read{parameter ? weight(memory, input, signature, static_cast<int>(i)) : region(memory, input, micro_batch)});
+    operands.emplace_back(Read{parameter ? weight(memory, input, signature, static_cast<int>(i)) : region(memory, input, micro_batch, node.chunk)});
   }
   const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) { return graph.value(id_out).kind == ValueKind::gradient; });
   bool add = false;
@@ -324,7 +422,8 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
     add = prepare_gradients(memory, node);
     signature.attributes.set("accumulate", add);
   } else if (accumulates(node.op)) {
-    add = micro_batch > 0;
+    add = memory.loss_written;
+    memory.loss_written = true;
     signature.attributes.set("accumulate", add);
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
@@ -332,8 +431,8 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
     const Value& value = graph.value(output);
     const bool adds = add && (value.kind == ValueKind::gradient || output == graph.loss.sum);
     if (value.kind == ValueKind::activation && output != graph.loss.sum)
-      memory.values[static_cast<std::size_t>(micro_batch)][static_cast<std::size_t>(output)] = output_buffer(memory, id, static_cast<int>(i), micro_batch);
-    const Region at = region(memory, output, micro_batch);
+      memory.held(output, micro_batch, node.chunk) = output_buffer(memory, id, static_cast<int>(i), micro_batch);
+    const Region at = region(memory, output, micro_batch, node.chunk);
     if (adds) operands.emplace_back(Update{at});
     else operands.emplace_back(Write{at});
   }

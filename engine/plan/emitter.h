@@ -1,5 +1,5 @@
 // Emitter: the vocabulary of assembly. Appends buffers, signatures and instructions to one role, and knows where values of
-// a graph lie. What a step consists of is assemble.cpp's to say.
+// a graph and parameters of a unit lie. What a step consists of is assemble.cpp's to say.
 #pragma once
 
 #include <map>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/plan/assemble.h"
+#include "engine/plan/transfers.h"
 
 namespace trainer {
 
@@ -19,45 +20,77 @@ struct ParameterPlace {
   std::int64_t elements = 0;
 };
 
-/// The buffers of one graph's values in one program, for each micro-batch.
+/// The buffers of one graph's values in one program of one stage. A value has its own buffer in each chunk that it reaches.
 struct GraphMemory {
   const Graph* graph = nullptr;
-  std::vector<std::int32_t> last_use;               ///< of each storage value: the last node that reads it; num nodes: kept to the end
-  std::vector<std::vector<BufferId>> values;        ///< [micro-batch][storage value]
-  std::vector<BufferId> fields;                     ///< of each graph input, all micro-batches
+  int num_chunks = 1;
+  std::vector<std::int32_t> position;         ///< of each node: its place in the order of emission within a micro-batch
+  std::vector<std::int32_t> last_use;         ///< of each storage value: the position of its last reader; kKept: not to be overwritten
+  std::vector<std::vector<BufferId>> values;  ///< [micro-batch · chunks + chunk][storage value]
+  std::vector<BufferId> fields;               ///< of each graph input, all micro-batches
   BufferId seed = -1, step = -1, loss = -1;
+  bool loss_written = false;
+
+  static constexpr std::int32_t kKept = 0x7FFFFFFF;
+  BufferId& held(ValueId storage, int micro_batch, int chunk) {
+    return values[static_cast<std::size_t>(micro_batch * num_chunks + chunk)][static_cast<std::size_t>(storage)];
+  }
+  BufferId held(ValueId storage, int micro_batch, int chunk) const { return const_cast<GraphMemory*>(this)->held(storage, micro_batch, chunk); }
 };
 
 class Emitter {
  public:
-  Emitter(Role& role, const AssembleOptions& options) : role_(role), options_(options) {}
+  Emitter(Role& role, const AssembleOptions& options, int stage) : role_(role), options_(options), stage_(stage) {}
+
+  // ---- Of any program ----
 
   NameId name(const std::string& text);
   BufferId buffer(const std::string& name, Category category, std::int64_t bytes, std::int32_t micro_batch = -1);
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
   std::int32_t field(const std::string& name, std::int64_t bytes);
-  Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes}; }
+  Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes, 0}; }
 
   void begin_program(const std::string& name);
   void issue(Stream stream, Instruction instruction);
   /// Launches a kernel; allocates its workspace. `operands` match the signature's.
   void launch(const std::string& name, const Signature& signature, std::vector<Operand> operands, std::int32_t micro_batch = -1, const Affine& origin = {});
-  /// An all-reduce of `region` (elements of `dtype`) over `axes`, if there is more than one rank along them.
-  void all_reduce(const std::string& name, DType dtype, Axes axes, const Region& region);
+  void zero(const std::string& name, const Region& region);
+  void copy(const std::string& name, DType dtype, const Region& from, const Region& to);
+  /// An all-reduce of `region` (elements of `dtype`) over `axes`, of the pipeline's stages over `stages` (empty: all), if that is more
+  /// than one rank.
+  void all_reduce(const std::string& name, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages = {});
+  void collective(const std::string& name, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output);
 
-  /// Units, their persistent buffers, and where each parameter lies.
+  // ---- Units ----
+
+  /// The stage's units, their persistent buffers, and where each parameter lies.
   void make_units(const Graph& graph);
   const ParameterPlace& place(const std::string& parameter) const;
-  /// Packed weights: what the kernels read, made from the working copy.
-  void pack_unit(std::size_t unit);
+  /// Whole working copy, as it is now. REQUIRES: it is there.
+  bool has_working(const Unit& unit) const;
+  void set_working(const Unit& unit, BufferId buffer);  ///< -1: gone, and with it what was packed of it
+  /// Renews the packed weights made from a persistent working copy.
+  void pack_unit(const Unit& unit);
   std::size_t num_packed() const { return packed_.size(); }
+  /// The whole gradient; made, its padding zeroed, at the first gradient that is written.
+  BufferId gradient(const Unit& unit);
+  bool has_gradient(const Unit& unit) const;
+  /// The next gradient begins anew, in memory of its own.
+  void drop_gradient(const Unit& unit);
 
-  /// Prepares a graph's values for `micro_batches` instances in the current program, its batch copied in.
-  GraphMemory enter(const Graph& graph, int micro_batches);
+  // ---- Values of a graph ----
+
+  /// Prepares a graph's values for `micro_batches` instances in the current program, its batch copied in. `crossing` values are read by
+  /// other stages too.
+  GraphMemory enter(const Graph& graph, int micro_batches, const std::vector<Boundary>& crossing, bool splits_backward);
   /// Emits one node of one micro-batch.
   void node(GraphMemory& memory, NodeId id, int micro_batch);
-  /// Region of a value that has been computed, or of an input.
-  Region region(const GraphMemory& memory, ValueId id, int micro_batch) const;
+  /// Region of a value in a chunk, where it has been computed or received, or of an input.
+  Region region(const GraphMemory& memory, ValueId id, int micro_batch, int chunk) const;
+  /// Passes the values of a boundary from one of its chunks to the other.
+  void transfer(GraphMemory& memory, const Transfer& transfer, const std::vector<ValueId>& values);
+  /// The same inside a stage: the other chunk reads the very buffers.
+  void share(GraphMemory& memory, int micro_batch, int from, int to, const std::vector<ValueId>& values);
 
  private:
   struct Packed {
@@ -67,25 +100,34 @@ class Emitter {
     std::size_t unit;
     TensorDesc plain;
   };
+  // What a unit has at this point of a program.
+  struct UnitState {
+    BufferId working = -1;
+    BufferId gradient = -1;
+    std::unordered_set<std::string> written;  // parameters whose gradient holds a contribution
+    std::map<std::pair<std::string, Layout>, BufferId> packed;  // of a gathered copy
+  };
 
+  UnitState& state(const Unit& unit) { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
+  const UnitState& state(const Unit& unit) const { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
   std::int32_t signature_index(const Signature& signature);
   Region weight(const GraphMemory& memory, ValueId id, Signature& signature, int operand);
   BufferId packed(const Value& value, Layout layout);
+  void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout, BufferId to);
   BufferId output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch);
   bool prepare_gradients(const GraphMemory& memory, const Node& node);
-  void zero(const std::string& name, const Region& region);
-  void zero_gaps(const Unit& unit);
+  void collective_node(GraphMemory& memory, NodeId id, int micro_batch);
   Affine origin(const Graph& graph, const Node& node, int micro_batch) const;
 
   Role& role_;
   const AssembleOptions& options_;
+  const int stage_;
   std::unordered_map<std::string, NameId> names_;
   std::unordered_multimap<std::uint64_t, std::int32_t> signatures_;  // by hash
   std::unordered_map<std::string, ParameterPlace> places_;
-  std::vector<Packed> packed_;
+  std::vector<UnitState> states_;  // of each unit
+  std::vector<Packed> packed_;     // of persistent working copies
   std::map<std::pair<std::string, Layout>, std::size_t> packed_index_;
-  std::unordered_set<std::string> written_;       // parameters whose gradient holds a contribution
-  std::unordered_set<std::string> gaps_zeroed_;   // units, in this program
 };
 
 }  // namespace trainer

@@ -63,25 +63,45 @@ struct Field {
   friend bool operator==(const Field&, const Field&) = default;
 };
 
+/// Elements [first, last).
+struct Extent {
+  std::int64_t first = 0, last = 0;
+  std::int64_t size() const { return last - first; }
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+
 /// A parameter's place in its unit, in elements of the unit's flat buffers.
 struct UnitTensor {
   std::string name;
-  Shape shape;
+  Shape shape;              ///< of this rank's part; equal on all ranks, and so padded where the axis does not divide the dim
   std::int64_t offset = 0;
   Init init;
+  Placement cut{};          ///< along the tensor axis
+  Shape whole{};            ///< of the parameter, as checkpoints have it; equal to `shape` where it is not cut
 };
 
-/// A unit of parameters: one flat buffer of each kind, tensors with weight decay first.
+/// A unit of parameters: one flat buffer of each kind. Tensors lie in segments: with weight decay first; within those by how
+/// they lie over the tensor axis, such that what is replicated and what is partial are one extent each.
+///
+/// Master weights and states are whole, or this rank's slice: then they are elements [shard · slice(), (shard + 1) · slice()).
 struct Unit {
   std::string name;
   std::vector<UnitTensor> tensors;
-  std::int64_t elements = 0;        ///< padded
+  DType compute = DType::f32;       ///< of the working copy
+  std::int64_t elements = 0;        ///< padded to equal slices
   std::int64_t decay_elements = 0;  ///< elements below this index decay
-  BufferId master = -1;             ///< f32, all elements
-  BufferId working = -1;            ///< compute dtype; the master itself where the dtypes are equal
-  BufferId gradient = -1;           ///< reduce dtype; of the step program
-  std::vector<BufferId> states;     ///< f32, of the optimizer, in the order of its kernel
+  Extent replicated{};              ///< elements that all ranks along the tensor axis hold alike
+  Extent partial{};                 ///< of those the ones whose gradient is a sum over the tensor axis
+  std::vector<std::int32_t> stages; ///< that share the unit, the first of them saves it; empty: this one alone
+  Region master;                    ///< f32
+  Region working_slice;             ///< compute dtype: what the update writes; the master itself where the dtypes are equal
+  BufferId working = -1;            ///< whole, compute dtype; -1: gathered for each use
+  BufferId gradient = -1;           ///< whole, reduce dtype; the last one of the step program
+  std::vector<BufferId> states;     ///< f32, as many elements as the master, in the order of the optimizer's kernel; then the strategy's
   std::vector<std::string> state_names;
+
+  std::int64_t slice() const { return master.bytes / size_of(DType::f32); }
+  bool sharded() const { return slice() < elements; }
 };
 
 struct Role {

@@ -1,6 +1,7 @@
 // The text form of a plan: one line a fact, words separated by single spaces, names without blanks. The writer is above,
 // the reader below; what one writes the other reads.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cstring>
@@ -59,6 +60,14 @@ std::string text_of(const TensorDesc& tensor) {
   return tensor.layout == Layout::row_major ? text : text + ":" + std::string(name_of(tensor.layout));
 }
 
+std::string text_of(const Extent& extent) { return fmt::format("{}:{}", extent.first, extent.last); }
+
+// How a tensor is cut along the tensor axis: the dim, the parts of it and how long the first of them is, the whole shape.
+std::string text_of_cut(const UnitTensor& tensor) {
+  if (!tensor.cut.is_shard()) return "";
+  return fmt::format(" cut={}/{}/{} {}", tensor.cut.dim, tensor.cut.parts, tensor.cut.lead, text_of(TensorDesc{DType::f32, tensor.whole, Layout::row_major}));
+}
+
 constexpr std::string_view kAccessNames[] = {"read", "write", "update"};
 
 struct InstructionPrinter {
@@ -104,13 +113,14 @@ void print_role(const Role& role, std::size_t index, Out out) {
     fmt::format_to(out, "\n");
   }
   for (const Unit& unit : role.units) {
-    fmt::format_to(out, "unit {} elements={} decay={} master=b{} working=b{} gradient=b{}", unit.name, unit.elements, unit.decay_elements, unit.master, unit.working,
-                   unit.gradient);
+    fmt::format_to(out, "unit {} {} elements={} decay={} replicated={} partial={} stages={} master={} slice={} working=b{} gradient=b{}", unit.name, name_of(unit.compute),
+                   unit.elements, unit.decay_elements, text_of(unit.replicated), text_of(unit.partial), unit.stages.empty() ? "own" : fmt::format("{}", fmt::join(unit.stages, "+")),
+                   text_of(unit.master), text_of(unit.working_slice), unit.working, unit.gradient);
     for (std::size_t i = 0; i < unit.states.size(); ++i) fmt::format_to(out, " {}=b{}", unit.state_names[i], unit.states[i]);
     fmt::format_to(out, "\n");
     for (const UnitTensor& tensor : unit.tensors)
-      fmt::format_to(out, "tensor {} {} at={} stddev={} constant={}\n", tensor.name, text_of(TensorDesc{DType::f32, tensor.shape, Layout::row_major}), tensor.offset,
-                     text_of(Attribute(tensor.init.stddev)), text_of(Attribute(tensor.init.constant)));
+      fmt::format_to(out, "tensor {} {} at={} stddev={} constant={}{}\n", tensor.name, text_of(TensorDesc{DType::f32, tensor.shape, Layout::row_major}), tensor.offset,
+                     text_of(Attribute(tensor.init.stddev)), text_of(Attribute(tensor.init.constant)), text_of_cut(tensor));
   }
   for (const Program& program : role.programs) {
     fmt::format_to(out, "program {}\n", program.name);
@@ -185,8 +195,7 @@ constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::re
                                 CollectiveKind::broadcast};
 constexpr std::array kLayouts{Layout::row_major, Layout::packed, Layout::packed_transposed};
 
-Region parse_region(Line& line) {
-  const std::string_view text = line.word();
+Region parse_region(const Line& line, std::string_view text) {
   const std::size_t plus = text.find('+'), colon = text.find(':');
   if (!text.starts_with('b') || plus == std::string_view::npos || colon == std::string_view::npos || colon < plus) line.fail("expected a region");
   Region region{line.to_number<BufferId>(text.substr(1, plus - 1)), line.to_number<std::int64_t>(text.substr(plus + 1, colon - plus - 1)), 0, 0};
@@ -196,6 +205,8 @@ Region parse_region(Line& line) {
   if (slash < text.size() && region.per_shard == 0) line.fail("a region does not move by 0");
   return region;
 }
+
+Region parse_region(Line& line) { return parse_region(line, line.word()); }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -227,6 +238,12 @@ Affine parse_affine(Line& line) {
     affine.per[static_cast<std::size_t>(named(line, parts[i].substr(star + 1), kAxes))] = line.to_number<std::int64_t>(parts[i].substr(0, star));
   }
   return affine;
+}
+
+Extent parse_extent(const Line& line, std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos) line.fail("expected first:last");
+  return {line.to_number<std::int64_t>(text.substr(0, colon)), line.to_number<std::int64_t>(text.substr(colon + 1))};
 }
 
 Attribute parse_attribute(const Line& line, std::string_view text) {
@@ -359,9 +376,17 @@ class Reader {
     line.word();
     Unit unit;
     unit.name = line.word();
+    const std::optional<DType> compute = dtype_named(line.word());
+    if (!compute) line.fail("unknown dtype");
+    unit.compute = *compute;
     unit.elements = line.value_number("elements");
     unit.decay_elements = line.value_number("decay");
-    unit.master = line.value_buffer("master");
+    unit.replicated = parse_extent(line, line.value("replicated"));
+    unit.partial = parse_extent(line, line.value("partial"));
+    if (const std::string_view stages = line.value("stages"); stages != "own")
+      for (std::string_view stage : split(stages, '+')) unit.stages.push_back(line.to_number<std::int32_t>(stage));
+    unit.master = parse_region(line, line.value("master"));
+    unit.working_slice = parse_region(line, line.value("slice"));
     unit.working = line.value_buffer("working");
     unit.gradient = line.value_buffer("gradient");
     while (!line.empty()) {
@@ -383,7 +408,16 @@ class Reader {
     tensor.offset = line.value_number("at");
     tensor.init.stddev = parse_real(line, line.value("stddev"));
     tensor.init.constant = parse_real(line, line.value("constant"));
+    tensor.whole = tensor.shape;
+    if (!line.empty()) read_cut(line, tensor);
     role().units.back().tensors.push_back(std::move(tensor));
+  }
+
+  static void read_cut(Line& line, UnitTensor& tensor) {
+    const std::vector<std::string_view> numbers = split(line.value("cut"), '/');
+    if (numbers.size() != 3) line.fail("expected dim/parts/lead");
+    tensor.cut = Placement::shard(line.to_number<int>(numbers[0]), line.to_number<int>(numbers[1]), line.to_number<int>(numbers[2]));
+    tensor.whole = parse_tensor(line, line.word()).shape;
   }
 
   void read_issued(Line& line) {

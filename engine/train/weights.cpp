@@ -49,7 +49,7 @@ std::vector<Stretch> stretches(const Role& role) {
   for (const Unit& unit : role.units)
     for (const UnitTensor& tensor : unit.tensors)
       for (std::int64_t first = 0; first < tensor.shape.elements(); first += kChunk)
-        result.push_back({unit.master, &tensor, first, std::min(kChunk, tensor.shape.elements() - first)});
+        result.push_back({unit.master.buffer, &tensor, first, std::min(kChunk, tensor.shape.elements() - first)});
   return result;
 }
 
@@ -183,7 +183,7 @@ void load_weights(Executor& executor, const checkpoint::TensorStore& tensors, co
     if (exact && !known.contains(info.name)) loading.unexpected(info);
   loading.check();
   for (const Unit& unit : executor.role().units)
-    for (const UnitTensor& tensor : unit.tensors) loading.read(tensor.name, unit.master, tensor);
+    for (const UnitTensor& tensor : unit.tensors) loading.read(tensor.name, unit.master.buffer, tensor);
 }
 
 std::optional<checkpoint::Manifest> load_weights_from(Executor& executor, const std::string& path) {
@@ -227,7 +227,7 @@ void write_weights(const Executor& executor, const std::string& dir, std::int64_
     if (!ownership.owns(index)) continue;
     const Unit& unit = role.units[index];
     for (const UnitTensor& tensor : unit.tensors) {
-      model.add(tensor.name, DType::f32, tensor.shape, part(unit.master, tensor, 0, tensor.shape.elements()));
+      model.add(tensor.name, DType::f32, tensor.shape, part(unit.master.buffer, tensor, 0, tensor.shape.elements()));
       for (std::size_t i = 0; i < unit.states.size(); ++i)
         optimizer.add(state_name(tensor, unit.state_names[i]), DType::f32, tensor.shape, part(unit.states[i], tensor, 0, tensor.shape.elements()));
     }

@@ -23,7 +23,7 @@ buffer 4 z activations mb=0 program=0 bytes=256 at=-1
 field 0 x 256
 signature 0 gelu approximate='tanh' f32[64] f32[64]
 signature 1 add f32[64] f32[64] f32[64]
-unit unit.0 elements=64 decay=64 master=b0 working=b0 gradient=b2
+unit unit.0 f32 elements=64 decay=64 replicated=0:64 partial=0:0 stages=own master=b0+0:256 slice=b0+0:256 working=b0 gradient=b2
 tensor w f32[64] at=0 stddev=0.02 constant=0.0
 program step
 copy copy_in f0+0 b1+0:256

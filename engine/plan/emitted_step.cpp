@@ -1,0 +1,183 @@
+#include "engine/plan/emitted_step.h"
+
+#include <algorithm>
+
+#include "engine/core/check.h"
+
+namespace trainer {
+namespace {
+
+constexpr Axes kShard{static_cast<std::uint8_t>(1U << static_cast<int>(Axis::shard))};
+
+TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
+TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
+
+// What a slice's first element is in its unit.
+Affine slice_origin(const Unit& unit, std::int64_t elements) {
+  Affine origin;
+  if (elements < unit.elements) origin.per[static_cast<std::size_t>(Axis::shard)] = elements;
+  return origin;
+}
+
+}  // namespace
+
+// ---- Parameters --------------------------------------------------------------------------------------------------
+
+void EmittedStep::all_gather_working(const Unit& unit) {
+  const int shards = options_.mesh.size(Axis::shard);
+  if (unit.working >= 0) {  // in place, after an update
+    if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kShard, unit.working_slice, emit_.whole(unit.working));
+    return;
+  }
+  if (emit_.has_working(unit)) return;
+  if (shards == 1) return emit_.set_working(unit, unit.working_slice.buffer);
+  const BufferId gathered = emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
+  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kShard, unit.working_slice, emit_.whole(gathered));
+  emit_.set_working(unit, gathered);
+}
+
+void EmittedStep::release_working(const Unit& unit) {
+  if (unit.working < 0) emit_.set_working(unit, -1);
+}
+
+void EmittedStep::renew_working(const Unit& unit) {
+  if (unit.working_slice == unit.master) return;
+  emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}}, {Read{unit.master}, Write{unit.working_slice}});
+}
+
+// ---- Gradients ---------------------------------------------------------------------------------------------------
+
+Region EmittedStep::gradient(const Unit& unit) {
+  const Reduced& reduced = reduced_[index(unit)];
+  return reduced.slice.buffer >= 0 ? reduced.slice : emit_.whole(emit_.gradient(unit));
+}
+
+// Gradients of replicated parameters whose inputs are cut over the tensor axis.
+void EmittedStep::sum_partial(const Unit& unit) {
+  const std::int64_t width = size_of(options_.reduce);
+  if (unit.partial.size() > 0)
+    emit_.all_reduce(unit.name + ".partial", options_.reduce, Axes::of(Axis::tensor), {emit_.gradient(unit), unit.partial.first * width, unit.partial.size() * width});
+  reduced_[index(unit)].partial_summed = true;
+}
+
+void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
+  Reduced& reduced = reduced_[index(unit)];
+  if (reduced.slice.buffer < 0) sum_partial(unit);
+  emit_.all_reduce(unit.name, options_.reduce, axes, gradient(unit));
+}
+
+void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
+  Reduced& reduced = reduced_[index(unit)];
+  const int shards = options_.mesh.size(Axis::shard);
+  sum_partial(unit);
+  if (shards == 1 && once) return;
+  const Region all = emit_.whole(emit_.gradient(unit));
+  const std::int64_t bytes = all.bytes / shards;
+  if (once) {
+    reduced.slice = {all.buffer, 0, bytes, bytes};
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kShard, all, reduced.slice);
+    return;
+  }
+  const bool first = reduced.slice.buffer < 0;
+  Region slice = all;
+  if (shards > 1) {
+    slice = emit_.whole(emit_.buffer(unit.name + ".gradient_slice", Category::gradients, bytes));
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kShard, all, slice);
+  }
+  if (first) {
+    reduced.slice = slice;
+  } else {
+    const TensorDesc tensor = flat(options_.reduce, bytes / size_of(options_.reduce));
+    emit_.launch(unit.name, {Op::add, {}, {tensor, tensor, tensor}}, {Read{reduced.slice}, Read{slice}, Write{reduced.slice}});
+  }
+  emit_.drop_gradient(unit);
+}
+
+void EmittedStep::sum_over_stages() {
+  std::vector<const Unit*> shared;
+  for (const Unit& unit : role_.units)
+    if (!unit.stages.empty()) shared.push_back(&unit);
+  std::sort(shared.begin(), shared.end(), [](const Unit* a, const Unit* b) { return a->name < b->name; });  // one order on all stages
+  for (const Unit* unit : shared) {
+    if (!reduced_[index(*unit)].partial_summed) sum_partial(*unit);
+    emit_.all_reduce(unit->name, options_.reduce, Axes::of(Axis::pipeline), gradient(*unit), unit->stages);
+  }
+}
+
+BufferId EmittedStep::sum_of_squares(int stage) {
+  const BufferId squares = emit_.buffer("norm", Category::activations, size_of(DType::f64));
+  bool add = false;
+  const auto sum = [&](const Unit& unit, const Region& region, const Attributes& extra) {
+    const std::int64_t elements = region.bytes / size_of(options_.reduce);
+    Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
+    signature.attributes.set("accumulate", add);
+    const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
+    emit_.launch(unit.name, signature, {Read{region}, target}, -1, slice_origin(unit, elements));
+    add = true;
+  };
+  const int copies = options_.mesh.size(Axis::tensor);
+  const bool slices = options_.data->layout().shard_states;
+  for (const Unit& unit : role_.units) {
+    if (!reduced_[index(unit)].partial_summed) sum_partial(unit);
+    const Region region = gradient(unit);
+    if (!unit.stages.empty() && unit.stages.front() != stage) continue;  // counted there
+    const Extent& alike = unit.replicated;
+    if (copies == 1 || alike.size() == 0) {
+      sum(unit, region, {});
+      continue;
+    }
+    const auto part = [&](std::int64_t first, std::int64_t last, double scale) {
+      if (first < last) sum(unit, region, {{"first", first}, {"last", last}, {"scale", scale}});
+    };
+    part(0, alike.first, 1.0);
+    part(alike.first, alike.last, 1.0 / copies);
+    part(alike.last, unit.elements, 1.0);
+  }
+  if (!add) emit_.zero("norm", emit_.whole(squares));
+  const Axes axes = Axes::of(Axis::pipeline) | Axes::of(Axis::tensor) | (slices ? kShard : Axes{});
+  emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares));
+  return squares;
+}
+
+// ---- Update ------------------------------------------------------------------------------------------------------
+
+void EmittedStep::optimizer(const Unit& unit) {
+  const OptimizerSpec& spec = options_.optimizer;
+  const bool working = !(unit.working_slice == unit.master);
+  const std::int64_t elements = unit.slice();
+  const TensorDesc values = flat(DType::f32, elements);
+  const Region gradients = gradient(unit);
+  CHECK(gradients.bytes == elements * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
+  Signature signature{spec.op, spec.attributes, {values, flat(options_.reduce, elements)}};
+  signature.attributes.set("decay_elements", unit.decay_elements);
+  signature.attributes.set("working", working);
+  std::vector<Operand> operands{Update{unit.master}, Read{gradients}};
+  for (std::size_t state = 0; state < spec.state_names.size(); ++state) {
+    signature.operands.push_back(values);
+    operands.emplace_back(Update{emit_.whole(unit.states[state])});
+  }
+  signature.operands.insert(signature.operands.end(), {scalar(DType::f32), flat(DType::f32, 4), scalar(DType::i32)});
+  operands.insert(operands.end(), {Read{emit_.whole(lr)}, Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}});
+  if (working) {
+    signature.operands.push_back(flat(unit.compute, elements));
+    operands.emplace_back(Update{unit.working_slice});
+  }
+  emit_.launch(unit.name, signature, std::move(operands), -1, slice_origin(unit, elements));
+}
+
+void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {
+  const int ranks = options_.mesh.group_size(axes);
+  if (ranks == 1) return;
+  emit_.all_reduce(unit.name + what, DType::f32, axes, region);
+  const TensorDesc tensor = flat(DType::f32, region.bytes / size_of(DType::f32));
+  emit_.launch(unit.name + what, {Op::cast, {{"factor", 1.0 / ranks}}, {tensor}}, {Update{region}});
+}
+
+void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".master", axes, unit.master); }
+
+void EmittedStep::average_states(const Unit& unit, Axes axes) {
+  for (std::size_t state = 0; state < options_.optimizer.state_names.size(); ++state)
+    average(unit, "." + unit.state_names[state], axes, emit_.whole(unit.states[state]));
+}
+
+}  // namespace trainer

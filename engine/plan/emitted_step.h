@@ -1,0 +1,51 @@
+// EmittedStep: the verbs of data strategies as instructions.
+#pragma once
+
+#include <vector>
+
+#include "engine/plan/emitter.h"
+
+namespace trainer {
+
+class EmittedStep final : public Step {
+ public:
+  EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options) : emit_(emit), role_(role), options_(options), reduced_(role.units.size()) {}
+
+  void all_gather_working(const Unit& unit) override;
+  void release_working(const Unit& unit) override;
+  void all_reduce_gradient(const Unit& unit, Axes axes) override;
+  void reduce_scatter_gradient(const Unit& unit, bool once) override;
+  void optimizer(const Unit& unit) override;
+  void average_master(const Unit& unit, Axes axes) override;
+  void average_states(const Unit& unit, Axes axes) override;
+
+  // ---- The parts of a step that are no strategy's ----
+
+  /// Sums the gradients of units that several stages share.
+  void sum_over_stages();
+  /// f64 [1]: the sum of squares of all gradients, each element counted once on any mesh.
+  BufferId sum_of_squares(int stage);
+  /// The working copy (this rank's slice of it) from the master, where it is another buffer.
+  void renew_working(const Unit& unit);
+
+  BufferId lr = -1;
+
+ private:
+  std::size_t index(const Unit& unit) const { return static_cast<std::size_t>(&unit - role_.units.data()); }
+  /// The unit's gradients as far as they are reduced: whole, or this rank's slice.
+  Region gradient(const Unit& unit);
+  void sum_partial(const Unit& unit);
+  void average(const Unit& unit, const std::string& what, Axes axes, const Region& region);
+
+  Emitter& emit_;
+  Role& role_;
+  const AssembleOptions& options_;
+  // Of each unit: the slice that its gradients were reduced to, and whether sums over the tensor axis are done.
+  struct Reduced {
+    Region slice;
+    bool partial_summed = false;
+  };
+  std::vector<Reduced> reduced_;
+};
+
+}  // namespace trainer

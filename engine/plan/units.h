@@ -1,0 +1,20 @@
+// Layout of units: which parameters of a stage form one, in which order they lie in its flat buffers, and how they are cut.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/plan/assemble.h"
+
+namespace trainer {
+
+/// The units of one stage, without their buffers. A group of AssembleOptions::groups becomes one unit for each set of chunks that
+/// reads the same of its parameters: so a unit's gradients are complete with one chunk's backward pass, and a parameter that
+/// several chunks share has a unit of its own. Parameters of another compute dtype are apart too.
+std::vector<Unit> layout_units(const Graph& graph, const AssembleOptions& options, int stage);
+
+/// Tensors of a unit start at multiples of this many elements: 64 bytes even in 16 bits.
+inline constexpr std::int64_t kTensorAlignment = 32;
+inline std::int64_t aligned_elements(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
+
+}  // namespace trainer
