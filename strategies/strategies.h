@@ -1,7 +1,9 @@
 // The list of strategies by name. One file each in data/ and pipeline/; adding one is its file and a line here.
 #pragma once
 
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,13 +17,33 @@ namespace trainer::strategies {
 std::unique_ptr<DataStrategy> data_strategy(std::string_view name);
 std::vector<std::string_view> data_strategy_names();
 
-/// The pipeline schedule of that name, or null.
-ScheduleFunction pipeline_schedule(std::string_view name);
+/// A pipeline schedule and what it asks for. Every one takes any number of stages and of micro-batches.
+struct PipelineEntry {
+  std::string_view name;
+  ScheduleFunction make;
+  int least_virtual_stages;
+  int most_virtual_stages;  ///< kAnyVirtualStages: no limit
+  bool splits_backward;     ///< uses backward_input and backward_weight in place of backward
+
+  /// Why `make` may not be called with these, and what would do; or nothing.
+  std::optional<std::string> refuses(int stages, int virtual_stages, int micro_batches) const;
+};
+inline constexpr int kAnyVirtualStages = std::numeric_limits<int>::max();
+
+/// The pipeline schedule of that name, or null. One stage alone is "1f1b" of one stage: accumulation of gradients.
+const PipelineEntry* pipeline_schedule(std::string_view name);
+std::vector<std::string_view> pipeline_schedule_names();
 
 // What data_strategy chooses from.
 std::unique_ptr<DataStrategy> make_ddp();
 
 // What pipeline_schedule chooses from.
-Schedule single_stage(int stages, int virtual_stages, int micro_batches);
+Schedule gpipe(int stages, int virtual_stages, int micro_batches);
+Schedule one_forward_one_backward(int stages, int virtual_stages, int micro_batches);
+Schedule interleaved(int stages, int virtual_stages, int micro_batches);
+Schedule looped_bfs(int stages, int virtual_stages, int micro_batches);
+Schedule zb_h1(int stages, int virtual_stages, int micro_batches);
+Schedule zb_h2(int stages, int virtual_stages, int micro_batches);
+Schedule zb_v(int stages, int virtual_stages, int micro_batches);
 
 }  // namespace trainer::strategies

@@ -226,7 +226,7 @@ class Compilation {
     options.optimizer = optimizer_spec(job_.train.optimizer);
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.data = &data;
-    options.schedule = strategies::pipeline_schedule("single_stage")(1, 1, batch.micro_batches);
+    options.schedule = strategies::pipeline_schedule("1f1b")->make(1, 1, batch.micro_batches);
     options.target = hardware_.target;
 
     CompiledJob result;

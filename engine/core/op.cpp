@@ -48,6 +48,9 @@ std::string_view name_of(Op op) {
     case Op::cross_entropy_count: return "cross_entropy_count";
     case Op::mse_count: return "mse_count";
     case Op::correct_count: return "correct_count";
+    case Op::cross_entropy_stats: return "cross_entropy_stats";
+    case Op::cross_entropy_gathered: return "cross_entropy_gathered";
+    case Op::correct_count_gathered: return "correct_count_gathered";
     case Op::replicate: return "replicate";
     case Op::all_reduce: return "all_reduce";
     case Op::all_gather: return "all_gather";

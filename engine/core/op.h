@@ -19,6 +19,8 @@ enum class Op : std::uint8_t {
   conv2d_grad_weight, max_pool2d_grad, avg_pool2d_grad, cross_entropy_grad, mse_grad,
   // What a loss counts before the step: targets that are not ignored, or predictions; and right answers.
   cross_entropy_count, mse_count, correct_count,
+  // Cross-entropy of classes cut over ranks, in two nodes, and its right answers.
+  cross_entropy_stats, cross_entropy_gathered, correct_count_gathered,
   // What a graph node over the tensor axis does. No kernels: the plan makes collectives of them (engine/ops/collective.cpp).
   replicate, all_reduce, all_gather, reduce_scatter,
   // The step around the graph.

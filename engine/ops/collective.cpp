@@ -24,9 +24,19 @@ std::vector<ValueId> conjugate(GradientBuilder& build, const Node& node, Op op, 
 /// Along the other axes the ranks of a tensor group hold the same piece, and what is done to the whole is done to the pieces.
 Placed shard_elements(const Graph&, const Node& node, Placing in) { return all(node, in[0]); }
 
-/// Rows of a piece of the rows; not of the columns, which folded dims may not have.
-Placed shard_rows(const Graph&, const Node& node, Placing in) {
-  if (in[0].is_shard(0) || in[0].is_partial()) return all(node, in[0]);
+/// Whether `stack` is [n, one...].
+bool stacks(const Shape& one, const Shape& stack) {
+  return stack.rank() == one.rank() + 1 && Shape(stack.sizes().subspan(1)) == one;
+}
+
+/// Rows of a piece of the rows; not of the columns, which folded dims may not have. Stacked pieces keep their dims behind the new one.
+Placed shard_rows(const Graph& graph, const Node& node, Placing in) {
+  const Shape &x = input_shape(graph, node, 0), &y = graph.value(node.outputs[0]).shape;
+  const Placement cut = in[0];
+  if (cut.is_partial()) return all(node, cut);
+  if (stacks(x, y)) return all(node, Placement::shard(cut.dim + 1, cut.parts));
+  if (stacks(y, x) && cut.dim > 0) return all(node, Placement::shard(cut.dim - 1, cut.parts));
+  if (cut.is_shard(0) && !stacks(y, x)) return all(node, cut);
   return {};
 }
 

@@ -1,5 +1,9 @@
 // cross_entropy, mse, and what is counted for them. A loss is a sum (f64) and a count; counts depend on targets alone, and so are
 // known before the step. Backward starts from the seed, loss_scale / count, which the gradient reads.
+//
+// Where the classes are cut over ranks, cross-entropy is three nodes: `cross_entropy_stats` of a rank's logits, an all_gather of them, and
+// `cross_entropy_gathered`. The last takes the logits too, which it does not read: its gradient in them is closed-form, that of the
+// whole, and takes the statistics as constants.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -32,6 +36,38 @@ Placed shard_cross_entropy(const Graph& graph, const Node& node, Placing in) {
   const Shape& logits = input_shape(graph, node, 0);
   if (!in[0].is_shard() || in[0].dim == logits.rank() - 1 || in[1] != in[0]) return {};
   return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
+}
+
+std::vector<ValueId> gradient_gathered(GradientBuilder& build, const Node& node, ValueId seed) {
+  const ValueId logits = node.inputs[0], targets = node.inputs[2], lse = node.outputs[1];
+  if (!build.needed(logits)) return {kNone, kNone, kNone};
+  const TensorDesc dlogits = input_desc(build.graph(), node, 0);
+  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, seed}, {dlogits})[0], kNone, kNone};
+}
+
+// The rules below are of the axes that cut the batch. Statistics are [rows, 5], gathered ones [parts, rows, 5].
+
+bool cut_by_rows(const Shape& logits, Placing in, std::size_t targets) {
+  return in[0].is_shard() && in[0].dim < logits.rank() - 1 && in[targets] == in[0];
+}
+
+Placement gathered_rows_of(const Shape& shape, Placement placement) { return Placement::shard(1, rows_of(shape, placement).parts); }
+
+Placed shard_stats(const Graph& graph, const Node& node, Placing in) {
+  const Shape& logits = input_shape(graph, node, 0);
+  if (cut_by_rows(logits, in, 1)) return all(node, rows_of(logits, in[0]));
+  return {};
+}
+
+Placed shard_gathered(const Graph& graph, const Node& node, Placing in) {
+  const Shape& logits = input_shape(graph, node, 0);
+  if (!cut_by_rows(logits, in, 2) || in[1] != gathered_rows_of(logits, in[0])) return {};
+  return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
+}
+
+Placed shard_correct_gathered(const Graph& graph, const Node& node, Placing in) {
+  if (in[1].is_shard() && in[0] == gathered_rows_of(input_shape(graph, node, 1), in[1])) return all(node, Placement::partial());
+  return {};
 }
 
 Placed shard_cross_entropy_grad(const Graph& graph, const Node& node, Placing in) {
@@ -99,6 +135,27 @@ OpDef cross_entropy_grad() {
   def.cost = moves(1);
   def.in_place = {{0, 0}};
   return def;
+}
+
+OpDef cross_entropy_stats() {
+  return {.op = Op::cross_entropy_stats, .min_inputs = 2, .max_inputs = 2, .shard = shard_stats, .cost = moves(1)};
+}
+
+OpDef cross_entropy_gathered() {
+  OpDef def{.op = Op::cross_entropy_gathered, .min_inputs = 3, .max_inputs = 3};
+  def.gradient = gradient_gathered;
+  def.shard = shard_gathered;
+  def.cost = [](const Signature& signature) {
+    Cost cost = moved(signature, 2);
+    cost.bytes_read -= static_cast<double>(signature.operands[0].bytes());
+    return cost;
+  };
+  def.loss = LossDef{Op::cross_entropy_count, {"ignore_index"}, true};
+  return def;
+}
+
+OpDef correct_count_gathered() {
+  return {.op = Op::correct_count_gathered, .min_inputs = 2, .max_inputs = 2, .shard = shard_correct_gathered, .cost = moves(1)};
 }
 
 OpDef cross_entropy_count() { return {.op = Op::cross_entropy_count, .shard = shard_sum, .cost = moves(1)}; }

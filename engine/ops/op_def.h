@@ -73,7 +73,7 @@ class GradientBuilder {
 
 /// How the step counts and judges what a loss sums up.
 struct LossDef {
-  Op count;                                     ///< takes the second operand of the loss
+  Op count;                                     ///< takes the last input of the loss: its targets
   std::vector<std::string> count_attributes{};  ///< those of the loss that `count` takes too
   bool classes = false;                         ///< the first operand holds scores of classes (correct_count applies)
 };

@@ -95,6 +95,12 @@ OpDef define_op(Op op) {
       return define::mse_count();
     case Op::correct_count:
       return define::correct_count();
+    case Op::cross_entropy_stats:
+      return define::cross_entropy_stats();
+    case Op::cross_entropy_gathered:
+      return define::cross_entropy_gathered();
+    case Op::correct_count_gathered:
+      return define::correct_count_gathered();
     case Op::replicate:
       return define::replicate();
     case Op::all_reduce:

@@ -33,6 +33,8 @@ bool accumulates(Op op) {
     case Op::cross_entropy_count:
     case Op::mse_count:
     case Op::correct_count:
+    case Op::cross_entropy_gathered:
+    case Op::correct_count_gathered:
       return true;
     default:
       return false;

@@ -2,6 +2,8 @@
 // so that a loss does not depend on the number of threads.
 #include "kernels/loss.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "engine/core/error.h"
@@ -36,10 +38,11 @@ double sum_of(const double* values, std::int64_t count) {
 
 void put(double* output, double value, bool accumulate) { *output = accumulate ? *output + value : value; }
 
-/// What the three kernels over rows of logits share.
+/// What the kernels over rows of logits share.
 struct Rows {
   CrossEntropyArgs args;
   std::int64_t rows;
+  bool cut;  ///< the columns are those of the classes from Call::origin on
   int threads;
 
   std::span<const std::int32_t> targets(const Call& call) const { return {operand<std::int32_t>(call, 1), static_cast<std::size_t>(rows)}; }
@@ -48,6 +51,8 @@ struct Rows {
     CrossEntropyArgs now = args;
     now.logits = operand<void>(call, 0);
     now.targets = operand<std::int32_t>(call, 1);
+    now.first = cut ? call.origin : 0;
+    now.present = std::clamp<std::int64_t>(args.classes - now.first, 0, args.columns);
     check_targets(targets(call), args.classes, args.ignore_index);
     return now;
   }
@@ -58,7 +63,9 @@ Rows rows_of(const Signature& signature, const Context& context) {
   Rows result;
   result.rows = logits.shape.rows();
   result.args.bf16 = expect_compute_dtype(signature, 0);
-  result.args.classes = logits.shape[-1];
+  result.args.columns = logits.shape[-1];
+  result.cut = signature.attributes.has("classes");
+  result.args.classes = signature.attributes.integer("classes", result.args.columns);
   result.args.ignore_index = signature.attributes.integer("ignore_index", -100);
   if (signature.attributes.has("label_smoothing")) result.args.smoothing = static_cast<float>(signature.attributes.real("label_smoothing"));
   expect_operand(signature, 1, DType::i32, result.rows);
@@ -111,6 +118,85 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
     now.seed = *operand<float>(call, 3);
     now.dlogits = operand<void>(call, 4);
     parallel_ranges(all.rows, 1, all.threads, [&](std::int64_t begin, std::int64_t end) { loop(now, begin, end); });
+  });
+}
+
+namespace {
+
+/// Of the gathered ones, stats at operand `index` and targets at the next.
+CrossEntropyArgs gathered_args(const Signature& signature, int index) {
+  const TensorDesc& stats = signature.operands[static_cast<std::size_t>(index)];
+  CHECK(stats.shape.rank() == 3 && stats.shape[2] == kLossStats, describe(signature) + ": stats are [parts, rows, 5]");
+  CrossEntropyArgs args;
+  args.parts = stats.shape[0];
+  args.rows = stats.shape[1];
+  args.classes = signature.attributes.integer("classes");
+  args.ignore_index = signature.attributes.integer("ignore_index", -100);
+  expect_operand(signature, index, DType::f32, stats.elements());
+  expect_operand(signature, index + 1, DType::i32, args.rows);
+  return args;
+}
+
+CrossEntropyArgs gathered_at(CrossEntropyArgs args, const Call& call, int index) {
+  args.stats = operand<float>(call, index);
+  args.targets = operand<std::int32_t>(call, index + 1);
+  check_targets({args.targets, static_cast<std::size_t>(args.rows)}, args.classes, args.ignore_index);
+  return args;
+}
+
+/// Whether the largest logit of all parts, the first of equals, is the target's.
+bool is_correct(const CrossEntropyArgs& args, std::int64_t row) {
+  const float *best = nullptr, *stats = args.stats + row * kLossStats;
+  for (std::int64_t p = 0; p < args.parts; ++p, stats += args.rows * kLossStats) {
+    if (std::isnan(stats[4])) return false;
+    if (stats[4] >= 0 && (best == nullptr || stats[0] > best[0])) best = stats;
+  }
+  return best != nullptr && best[4] == static_cast<float>(args.targets[row]);
+}
+
+}  // namespace
+
+Prepared prepare_cross_entropy_stats(const Signature& signature, const Context& context) {
+  expect_operands(signature, 3);
+  const Rows all = rows_of(signature, context);
+  CHECK(all.cut && all.args.classes <= 1 << 24, describe(signature) + ": classes are numbered in f32");
+  expect_operand(signature, 2, DType::f32, all.rows * kLossStats);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy_stats);
+  return make_kernel([=](const Call& call) {
+    CrossEntropyArgs now = all.at(call);
+    now.stats = operand<float>(call, 2);
+    parallel_ranges(all.rows, 1, all.threads, [&](std::int64_t begin, std::int64_t end) { loop(now, begin, end); });
+  });
+}
+
+Prepared prepare_cross_entropy_gathered(const Signature& signature, const Context& context) {
+  expect_operands(signature, 5);
+  CrossEntropyArgs args = gathered_args(signature, 1);
+  args.smoothing = static_cast<float>(signature.attributes.real("label_smoothing"));
+  expect_operand(signature, 3, DType::f64, 1);
+  expect_operand(signature, 4, DType::f32, args.rows);
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const int threads = threads_for(signature.operands[1].bytes(), context.threads);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy_gathered);
+  return make_kernel([=](const Call& call) {
+    CrossEntropyArgs now = gathered_at(args, call, 1);
+    now.lse = operand<float>(call, 4);
+    now.losses = static_cast<double*>(call.workspace);
+    parallel_ranges(args.rows, 1, threads, [&](std::int64_t begin, std::int64_t end) { loop(now, begin, end); });
+    put(operand<double>(call, 3), sum_of(now.losses, args.rows), accumulate);
+  });
+}
+
+Prepared prepare_correct_count_gathered(const Signature& signature, const Context&) {
+  expect_operands(signature, 3);
+  const CrossEntropyArgs args = gathered_args(signature, 0);
+  expect_operand(signature, 2, DType::f64, 1);
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  return make_kernel([=](const Call& call) {
+    const CrossEntropyArgs now = gathered_at(args, call, 0);
+    std::int64_t correct = 0;
+    for (std::int64_t row = 0; row < args.rows; ++row) correct += now.targets[row] != args.ignore_index && is_correct(now, row);
+    put(operand<double>(call, 2), static_cast<double>(correct), accumulate);
   });
 }
 

@@ -7,9 +7,14 @@
 
 namespace trainer::kernels::cpu {
 
+constexpr int kLossStats = 5;  // numbers of a row of cross_entropy_stats
+
 struct CrossEntropyArgs {
   bool bf16 = false;
-  std::int64_t classes = 0;
+  std::int64_t classes = 0;  ///< of the whole
+  std::int64_t columns = 0;  ///< of a row of logits
+  std::int64_t present = 0;  ///< the first columns, which hold logits; the others are padding
+  std::int64_t first = 0;    ///< class of column 0
   std::int64_t ignore_index = -100;
   float smoothing = 0;
   const void* logits = nullptr;
@@ -18,6 +23,8 @@ struct CrossEntropyArgs {
   double* losses = nullptr;     ///< [rows], forward
   float seed = 0;               ///< backward
   void* dlogits = nullptr;      ///< backward
+  float* stats = nullptr;       ///< [rows, 5], or gathered [parts, rows, 5]
+  std::int64_t parts = 1, rows = 0;  ///< of gathered stats
 };
 
 struct MseArgs {
@@ -31,6 +38,8 @@ struct MseArgs {
 
 DECLARE_BY_ISA(
     void cross_entropy(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+    void cross_entropy_stats(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+    void cross_entropy_gathered(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
     void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
     /// losses[row] = 1 where the target's logit is the first largest, else 0.
     void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);

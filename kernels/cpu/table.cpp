@@ -68,6 +68,9 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::cross_entropy_count: return prepare_cross_entropy_count(s, c);
     case Op::mse_count: return prepare_mse_count(s, c);
     case Op::correct_count: return prepare_correct_count(s, c);
+    case Op::cross_entropy_stats: return prepare_cross_entropy_stats(s, c);
+    case Op::cross_entropy_gathered: return prepare_cross_entropy_gathered(s, c);
+    case Op::correct_count_gathered: return prepare_correct_count_gathered(s, c);
     case Op::zero: return prepare_zero(s, c);
     case Op::cast: return prepare_cast(s, c);
     case Op::pack_weight: return prepare_pack_weight(s, c);
@@ -133,6 +136,9 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::cross_entropy_count: return 0;
     case Op::mse_count: return 0;
     case Op::correct_count: return loss_workspace(s);
+    case Op::cross_entropy_stats: return 0;
+    case Op::cross_entropy_gathered: return loss_workspace(s);
+    case Op::correct_count_gathered: return 0;
     case Op::replicate: return 0;
     case Op::all_reduce: return 0;
     case Op::all_gather: return 0;

@@ -4,7 +4,7 @@
 // kernels/CMakeLists.txt). It includes nothing of the standard library but <cstdint> and <cstddef>: an inline function
 // shared through the linker could otherwise carry AVX instructions into the portable path. All here is always inlined.
 //
-// Accuracy, over all finite arguments whose result is a normal number: exp, log, sigmoid 2 ulp, tanh 3 ulp, erf 4 ulp. Results
+// Accuracy, over all finite arguments whose result is a normal number: exp, log 2 ulp, tanh 3 ulp, sigmoid, erf 4 ulp. Results
 // below the normal range are 0. NaN gives NaN.
 #pragma once
 
@@ -245,6 +245,19 @@ VEC_INLINE float sum(F32 x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 VEC_INLINE float largest(F32 x) {
   const float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
   return a > b ? a : b;
+}
+#endif
+
+/// Whether a mask has a lane set.
+#if defined(__AVX512F__)
+VEC_INLINE bool any(I32 mask) { return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0; }
+#elif defined(__AVX2__)
+VEC_INLINE bool any(I32 mask) { return _mm256_movemask_ps((__m256)mask) != 0; }
+#else
+VEC_INLINE bool any(I32 mask) {
+  std::int32_t lanes = 0;
+  for (int i = 0; i < kLanes; ++i) lanes |= mask[i];
+  return lanes != 0;
 }
 #endif
 

@@ -35,7 +35,7 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
     CAPTURE(name);
     CHECK(def.in_graph_files == (def.op <= Op::mse));
     CHECK(static_cast<bool>(def.infer) == def.in_graph_files);
-    CHECK(static_cast<bool>(def.gradient) == (def.in_graph_files || is_collective(def.op)));
+    CHECK(static_cast<bool>(def.gradient) == (def.in_graph_files || is_collective(def.op) || def.op == Op::cross_entropy_gathered));
     if (def.op < Op::zero) CHECK(def.shard);
     if (is_optimizer(def.op)) CHECK(!def.shard);
     for (const AttributeDef& attribute : def.attributes) CHECK(!attribute.help.empty());
@@ -44,7 +44,7 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
 
 TEST_CASE("losses say how they are counted, and dropout alone is random") {
   for (const OpDef& def : definitions()) {
-    CHECK(def.loss.has_value() == (def.op == Op::cross_entropy || def.op == Op::mse));
+    CHECK(def.loss.has_value() == (def.op == Op::cross_entropy || def.op == Op::cross_entropy_gathered || def.op == Op::mse));
     CHECK(def.random == (def.op == Op::dropout));
   }
 }

@@ -52,6 +52,9 @@ void dispatch(Op op, const Call& call) {
     case Op::cross_entropy_grad: return cross_entropy_grad(call);
     case Op::cross_entropy_count: return cross_entropy_count(call);
     case Op::correct_count: return correct_count(call);
+    case Op::cross_entropy_stats: return cross_entropy_stats(call);
+    case Op::cross_entropy_gathered: return cross_entropy_gathered(call);
+    case Op::correct_count_gathered: return correct_count_gathered(call);
     case Op::mse: return mse(call);
     case Op::mse_grad: return mse_grad(call);
     case Op::mse_count: call.out[0][0] = static_cast<double>(call.in[0].size()); return;

@@ -1,4 +1,5 @@
 // Losses, counts, and the ops of a step: norm, scalars and optimizers.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/reference/reference.h"
@@ -62,12 +63,58 @@ void cross_entropy(const Call& c) {
 
 void cross_entropy_grad(const Call& c) {
   const Tensor &x = c.in[0], &lse = c.in[2];
-  const std::int64_t classes = x.shape[-1];
+  const std::int64_t columns = x.shape[-1], classes = c.attributes.integer("classes", columns);
+  const std::int64_t first = c.attributes.has("classes") ? c.origin : 0;
   const double smoothing = c.attributes.real("label_smoothing"), seed = c.in[3][0];
   each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
-    for (std::int64_t i = 0; i < classes; ++i) {
-      c.out[0][r * classes + i] = seed * (std::exp(x[r * classes + i] - lse[r]) - share(smoothing, i, target, classes));
+    for (std::int64_t i = 0; i < columns && first + i < classes; ++i) {
+      c.out[0][r * columns + i] = seed * (std::exp(x[r * columns + i] - lse[r]) - share(smoothing, first + i, target, classes));
     }
+  });
+}
+
+void cross_entropy_stats(const Call& c) {
+  const Tensor& x = c.in[0];
+  const std::int64_t columns = x.shape[-1], present = std::clamp<std::int64_t>(c.attributes.integer("classes") - c.origin, 0, columns);
+  for (std::int64_t r = 0; r < c.out[0].shape[0]; ++r) {
+    double largest = -INFINITY, best = -1, sum = 0, exponentials = 0;
+    for (std::int64_t i = 0; i < present; ++i) {
+      const double z = x[r * columns + i];
+      if (best < 0 || z > largest) largest = z, best = static_cast<double>(c.origin + i);
+      sum += z;
+    }
+    for (std::int64_t i = 0; i < present; ++i) exponentials += std::exp(x[r * columns + i] - largest);
+    const double stats[] = {largest, exponentials, 0, sum, best};
+    for (std::int64_t k = 0; k < 5; ++k) c.out[0][r * 5 + k] = stats[k];
+  }
+  each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
+    if (target >= c.origin && target < c.origin + present) c.out[0][r * 5 + 2] = x[r * columns + target - c.origin];
+  });
+}
+
+void cross_entropy_gathered(const Call& c) {
+  const Tensor &stats = c.in[1], &targets = c.in[2];
+  const std::int64_t parts = stats.shape[0], rows = stats.shape[1];
+  const double smoothing = c.attributes.real("label_smoothing");
+  const auto sum = [&](std::int64_t r, const auto& term) {
+    double total = 0;
+    for (std::int64_t p = 0; p < parts; ++p) total += term(stats.data.data() + (p * rows + r) * 5);
+    return total;
+  };
+  for (std::int64_t r = 0; r < rows; ++r) c.out[1][r] = std::log(sum(r, [](const double* s) { return s[1] * std::exp(s[0]); }));
+  each_counted(c, targets, [&](std::int64_t r, std::int64_t) {
+    const double at_target = sum(r, [](const double* s) { return s[2]; }), mean = sum(r, [](const double* s) { return s[3]; }) / static_cast<double>(c.attributes.integer("classes"));
+    c.out[0][0] += c.out[1][r] - (1 - smoothing) * at_target - smoothing * mean;
+  });
+}
+
+void correct_count_gathered(const Call& c) {
+  const Tensor& stats = c.in[0];
+  const std::int64_t rows = stats.shape[1];
+  each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
+    std::int64_t best = r;
+    for (std::int64_t row = r; row < stats.shape[0] * rows; row += rows) best = stats[row * 5] > stats[best * 5] ? row : best;
+    c.out[0][0] += stats[best * 5 + 4] == static_cast<double>(target);
   });
 }
 

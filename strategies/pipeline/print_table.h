@@ -1,0 +1,14 @@
+// A schedule for people: stages as rows, time slots as columns.
+#pragma once
+
+#include <string>
+
+#include "engine/plan/strategy.h"
+
+namespace trainer::strategies {
+
+/// The table of `schedule` with a slot for each forward, input part and weight part and two for an undivided backward, at most `width`
+/// characters wide: slots that do not fit are left out of the middle, and a line below says which. Under it the bubble and a legend.
+std::string print_table(const Schedule& schedule, int width = 140);
+
+}  // namespace trainer::strategies

@@ -1,0 +1,411 @@
+// Pipeline schedules against their papers, over hundreds of (stages, virtual stages, micro-batches).
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "strategies/pipeline/print_table.h"
+#include "strategies/pipeline/simulate.h"
+#include "strategies/pipeline/transfers.h"
+#include "strategies/strategies.h"
+
+using namespace trainer;
+using namespace trainer::strategies;
+
+namespace {
+
+using Kind = Action::Kind;
+
+struct Sizes {
+  int stages;
+  int virtual_stages;
+  int micro_batches;
+};
+
+struct Case {
+  Sizes sizes;
+  Durations time;
+  Schedule schedule;
+  Simulation simulation;
+
+  double forward() const { return time.forward * sizes.virtual_stages; }
+  double input() const { return time.backward_input * sizes.virtual_stages; }
+  double weight() const { return time.backward_weight * sizes.virtual_stages; }
+  double work() const { return sizes.micro_batches * (forward() + input() + weight()); }
+  double idle(int stage) const { return simulation.makespan - simulation.stages[static_cast<std::size_t>(stage)].busy; }
+};
+
+// A paper's promise: the time a stage idles in a step, and its most live chunks. `idle` may speak of the whole step or, where a
+// schedule lets stages end one after another, of the time between a stage's first action and its last.
+struct Promise {
+  std::string_view name;
+  bool (*bubble_holds)(const Sizes&);  // which sizes the paper speaks of
+  double (*idle)(const Case&);
+  double (*measured)(const Case&);
+  int (*live)(const Sizes&, int stage);
+  bool live_is_exact;
+};
+
+double longest_idle(const Case& c) {
+  double longest = 0;
+  for (int stage = 0; stage < c.sizes.stages; ++stage) longest = std::max(longest, c.idle(stage));
+  return longest;
+}
+double longest_waiting(const Case& c) {
+  double longest = 0;
+  for (const StageTimes& stage : c.simulation.stages) longest = std::max(longest, stage.waiting());
+  return longest;
+}
+
+bool always(const Sizes&) { return true; }
+bool filled(const Sizes& s) { return s.micro_batches >= s.stages; }
+bool filled_twice(const Sizes& s) { return s.micro_batches >= 2 * s.stages - 1; }
+
+double flush_bubble(const Case& c) { return (c.sizes.stages - 1) * (c.forward() + c.input() + c.weight()); }
+double looped_bubble(const Case& c) { return flush_bubble(c) / c.sizes.virtual_stages; }
+double h1_bubble(const Case& c) { return (c.sizes.stages - 1) * (c.forward() + c.input() - c.weight()); }
+double h2_bubble(const Case& c) { return (c.sizes.stages - 1) * (c.forward() + c.input() - 2 * c.weight()); }
+// Zero where the three times are equal. Elsewhere the paper promises nothing of a schedule made for equal times; the V's length bounds it.
+double v_bubble(const Case& c) {
+  const bool equal = c.time.forward == c.time.backward_input && c.time.forward == c.time.backward_weight;
+  return equal ? 0 : longest_waiting(c);
+}
+
+// Live chunks of interleaved 1F1B: Megatron's warm-up and one more. Groups are of p micro-batches, or larger where p does not divide m.
+int interleaved_live(const Sizes& s, int stage) {
+  const int groups = std::max(1, s.micro_batches / s.stages);
+  const int group = (s.micro_batches + groups - 1) / groups;
+  return std::min(s.micro_batches * s.virtual_stages, 2 * (s.stages - 1 - stage) + (s.virtual_stages - 1) * group + 1);
+}
+
+constexpr auto kAllLive = [](const Sizes& s, int) { return s.micro_batches * s.virtual_stages; };
+
+// One row for each schedule.
+const Promise kPromises[] = {
+    {"gpipe", always, flush_bubble, longest_idle, kAllLive, true},
+    {"1f1b", always, flush_bubble, longest_idle, [](const Sizes& s, int stage) { return std::min(s.micro_batches, s.stages - stage); },
+     true},
+    {"interleaved", filled, looped_bubble, longest_idle, interleaved_live, true},
+    {"looped_bfs", filled, looped_bubble, longest_idle, kAllLive, true},
+    {"zb_h1", filled, h1_bubble, longest_idle, [](const Sizes& s, int) { return std::min(s.micro_batches, s.stages); }, true},
+    {"zb_h2", filled_twice, h2_bubble, longest_waiting, [](const Sizes& s, int) { return std::min(s.micro_batches, 2 * s.stages - 1); },
+     true},
+    {"zb_v", filled_twice, v_bubble, longest_waiting, [](const Sizes& s, int) { return std::min(2 * s.micro_batches, 2 * s.stages); },
+     false},
+};
+
+template <typename Visit>
+void for_each_size(const PipelineEntry& entry, Visit&& visit) {
+  for (int stages : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16})
+    for (int virtual_stages : {1, 2, 3, 4})
+      for (int micro_batches : {1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 15, 16, 17, 23, 31, 32, 33, 40})
+        if (!entry.refuses(stages, virtual_stages, micro_batches)) visit(Sizes{stages, virtual_stages, micro_batches});
+}
+
+std::string text_of(std::string_view name, const Sizes& s) {
+  return std::string(name) + ": " + std::to_string(s.stages) + " stages, " + std::to_string(s.virtual_stages) + " virtual, " +
+         std::to_string(s.micro_batches) + " micro-batches";
+}
+
+// Doctest's assertions are slow by the million: a fault is found first, and asserted once.
+template <typename Fault>
+void check_all(Fault&& fault_of) {
+  int tried = 0;
+  for (std::string_view name : pipeline_schedule_names()) {
+    const PipelineEntry& entry = *pipeline_schedule(name);
+    for_each_size(entry, [&](const Sizes& sizes) {
+      ++tried;
+      const std::string fault = fault_of(entry, sizes, entry.make(sizes.stages, sizes.virtual_stages, sizes.micro_batches));
+      if (!fault.empty()) FAIL_CHECK(text_of(name, sizes) << ": " << fault);
+    });
+  }
+  CHECK(tried > 1000);
+}
+
+}  // namespace
+
+TEST_CASE("every schedule runs each micro-batch through each chunk once, on the stage where the chunk lives") {
+  check_all([](const PipelineEntry& entry, const Sizes& sizes, const Schedule& schedule) -> std::string {
+    const int chunks = sizes.stages * sizes.virtual_stages;
+    if (static_cast<int>(schedule.stage_of_chunk.size()) != chunks) return "wrong number of chunks";
+    if (static_cast<int>(schedule.stages.size()) != sizes.stages) return "wrong number of stages";
+    std::set<std::tuple<Kind, int, int>> seen;
+    std::size_t listed = 0;
+    for (int stage = 0; stage < sizes.stages; ++stage) {
+      if (std::count(schedule.stage_of_chunk.begin(), schedule.stage_of_chunk.end(), stage) != sizes.virtual_stages)
+        return "chunks unevenly laid";
+      for (const Action& a : schedule.stages[static_cast<std::size_t>(stage)]) {
+        if (a.chunk < 0 || a.chunk >= chunks || a.micro_batch < 0 || a.micro_batch >= sizes.micro_batches) return "an action of nothing";
+        if (schedule.stage_of_chunk[static_cast<std::size_t>(a.chunk)] != stage) return label(a, true) + " runs where its chunk is not";
+        if ((a.kind == Kind::backward) == entry.splits_backward && a.kind != Kind::forward)
+          return label(a, true) + " is of the other sort of schedule";
+        seen.insert({a.kind, a.micro_batch, a.chunk});
+        ++listed;
+      }
+    }
+    const std::size_t wanted = static_cast<std::size_t>(chunks * sizes.micro_batches) * (entry.splits_backward ? 3 : 2);
+    return seen.size() == wanted && listed == wanted ? "" : "actions missing or repeated";
+  });
+}
+
+TEST_CASE("no schedule deadlocks, and no action starts before its inputs") {
+  check_all([](const PipelineEntry&, const Sizes&, const Schedule& schedule) -> std::string {
+    const Simulation simulation = simulate(schedule, {.forward = 2, .backward_input = 3, .backward_weight = 1, .communication = 0.5});
+    if (!simulation.deadlock.empty()) return simulation.deadlock;
+    std::map<std::tuple<Kind, int, int>, double> ends;
+    const auto kind_of_gradient = [](Kind kind) { return kind == Kind::backward ? Kind::backward_input : kind; };
+    for (const StageTimes& stage : simulation.stages)
+      for (const TimedAction& t : stage.actions) ends[{kind_of_gradient(t.action.kind), t.action.micro_batch, t.action.chunk}] = t.end;
+    for (const StageTimes& stage : simulation.stages) {
+      double free_at = 0;
+      for (const TimedAction& t : stage.actions) {
+        const auto [kind, micro_batch, chunk] = t.action;
+        const auto late = [&](Kind input, int of, double hop) { return ends.at({input, micro_batch, of}) + hop > t.start; };
+        const auto hop = [&](int of) {
+          return schedule.stage_of_chunk[static_cast<std::size_t>(of)] == schedule.stage_of_chunk[static_cast<std::size_t>(chunk)] ? 0
+                                                                                                                                   : 0.5;
+        };
+        const int last = static_cast<int>(schedule.stage_of_chunk.size()) - 1;
+        bool bad = t.start < free_at;
+        if (kind == Kind::forward)
+          bad = bad || (chunk > 0 && late(Kind::forward, chunk - 1, hop(chunk - 1)));
+        else
+          bad = bad || late(Kind::forward, chunk, 0);
+        if (kind == Kind::backward || kind == Kind::backward_input)
+          bad = bad || (chunk < last && late(Kind::backward_input, chunk + 1, hop(chunk + 1)));
+        if (kind == Kind::backward_weight) bad = bad || late(Kind::backward_input, chunk, 0);
+        if (bad) return label(t.action, true) + " starts too early";
+        free_at = t.end;
+      }
+    }
+    return "";
+  });
+}
+
+TEST_CASE("each chunk's gradients are added in the order of the micro-batches") {
+  check_all([](const PipelineEntry&, const Sizes& sizes, const Schedule& schedule) -> std::string {
+    std::vector<int> next(static_cast<std::size_t>(sizes.stages * sizes.virtual_stages));
+    for (const auto& actions : schedule.stages)
+      for (const Action& a : actions)
+        if ((a.kind == Kind::backward || a.kind == Kind::backward_weight) && a.micro_batch != next[static_cast<std::size_t>(a.chunk)]++)
+          return label(a, true) + " out of order";
+    return "";
+  });
+}
+
+TEST_CASE("bubbles are the papers'") {
+  const Durations times[] = {{1, 1, 1}, {2, 2, 1}, {4, 5, 3}, {3, 3, 3}, {3, 4, 2}};
+  REQUIRE(std::size(kPromises) == pipeline_schedule_names().size());
+  for (const Promise& promise : kPromises) {
+    const PipelineEntry* entry = pipeline_schedule(promise.name);
+    REQUIRE(entry != nullptr);
+    int held = 0;
+    for_each_size(*entry, [&](const Sizes& sizes) {
+      if (!promise.bubble_holds(sizes)) return;
+      for (const Durations& time : times) {
+        Case c{sizes, time, entry->make(sizes.stages, sizes.virtual_stages, sizes.micro_batches), {}};
+        c.simulation = simulate(c.schedule, time);
+        // Whole numbers throughout, which doubles hold exactly.
+        if (promise.measured(c) != promise.idle(c))
+          FAIL_CHECK(text_of(promise.name, sizes) << ": idle " << promise.measured(c) << ", promised " << promise.idle(c));
+        ++held;
+      }
+    });
+    CHECK(held > 300);
+  }
+}
+
+TEST_CASE("live activations are the papers'") {
+  for (const Promise& promise : kPromises) {
+    const PipelineEntry& entry = *pipeline_schedule(promise.name);
+    for_each_size(entry, [&](const Sizes& sizes) {
+      const Simulation simulation = simulate(entry.make(sizes.stages, sizes.virtual_stages, sizes.micro_batches));
+      for (int stage = 0; stage < sizes.stages; ++stage) {
+        const int live = simulation.stages[static_cast<std::size_t>(stage)].peak_activations;
+        const int promised = promise.live(sizes, stage);
+        if (live > promised || (promise.live_is_exact && live != promised))
+          FAIL_CHECK(text_of(promise.name, sizes) << ": stage " << stage << " holds " << live << ", promised " << promised);
+      }
+    });
+  }
+}
+
+TEST_CASE("GPipe's and 1F1B's bubble is (p - 1)/(m + p - 1) of the step") {
+  for (std::string_view name : {"gpipe", "1f1b"})
+    for (int p : {1, 2, 4, 8, 16})
+      for (int m : {1, 4, 8, 64})
+        CHECK(simulate(pipeline_schedule(name)->make(p, 1, m)).bubble() == doctest::Approx((p - 1.0) / (m + p - 1.0)));
+}
+
+TEST_CASE("1F1B of one stage is accumulation of gradients") {
+  const Schedule schedule = pipeline_schedule("1f1b")->make(1, 1, 3);
+  CHECK(schedule.stages.size() == 1);
+  std::vector<Action> wanted;
+  for (int i = 0; i < 3; ++i) {
+    wanted.push_back({Kind::forward, i, 0});
+    wanted.push_back({Kind::backward, i, 0});
+  }
+  CHECK(schedule.stages[0] == wanted);
+}
+
+TEST_CASE("the V puts the model's first and last chunk on stage 0, loops go round") {
+  CHECK(pipeline_schedule("zb_v")->make(3, 2, 4).stage_of_chunk == std::vector<int>{0, 1, 2, 2, 1, 0});
+  CHECK(pipeline_schedule("interleaved")->make(3, 2, 4).stage_of_chunk == std::vector<int>{0, 1, 2, 0, 1, 2});
+  CHECK(pipeline_schedule("looped_bfs")->make(2, 3, 4).stage_of_chunk == std::vector<int>{0, 1, 0, 1, 0, 1});
+}
+
+namespace {
+
+// Runs actions and transfers with every send waiting for its receive: a point is posted when all before it on its stage is done, and done
+// when all its ends are matched, first come first served between two stages. Says who hangs, or nothing.
+class Rendezvous {
+ public:
+  Rendezvous(const Schedule& schedule, const std::vector<std::vector<TransferPoint>>& points)
+      : schedule_(schedule), points_(points), at_(schedule.stages.size(), 0), posted_(schedule.stages.size(), false) {}
+
+  std::string run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t stage = 0; stage < at_.size(); ++stage)
+        while (advance(stage)) moved = true;
+    }
+    for (std::size_t stage = 0; stage < at_.size(); ++stage)
+      if (at_[stage] < points_[stage].size())
+        return "stage " + std::to_string(stage) + " hangs at point " + std::to_string(at_[stage]) + wrong_;
+    return wrong_;
+  }
+
+ private:
+  using Pair = std::pair<int, int>;  // from, to
+
+  bool advance(std::size_t stage) {
+    if (at_[stage] == points_[stage].size()) return false;
+    const TransferPoint& point = points_[stage][at_[stage]];
+    const int me = static_cast<int>(stage);
+    if (!posted_[stage]) {
+      for (const Transfer& t : point.sends) sends_[{me, t.peer}].push_back(t);
+      for (const Transfer& t : point.receives) receives_[{t.peer, me}].push_back(t);
+      posted_[stage] = true;
+      return true;
+    }
+    // The k-th send between two stages meets the k-th receive: all I have posted must have met.
+    for (const Transfer& t : point.sends)
+      if (receives_[{me, t.peer}].size() < sends_[{me, t.peer}].size()) return false;
+    for (const Transfer& t : point.receives)
+      if (sends_[{t.peer, me}].size() < receives_[{t.peer, me}].size()) return false;
+    for (const Transfer& t : point.receives) take(stage, t);
+    act(stage);
+    ++at_[stage];
+    posted_[stage] = false;
+    return true;
+  }
+
+  void take(std::size_t stage, const Transfer& t) {
+    const Pair pair{t.peer, static_cast<int>(stage)};
+    const Transfer& sent = sends_[pair][taken_[pair]++];
+    if (sent.kind != t.kind || sent.micro_batch != t.micro_batch || sent.chunk != t.chunk) wrong_ += " a receive met another send";
+    has_.insert({t.kind == Transfer::Kind::activation ? Kind::forward : Kind::backward_input, t.micro_batch, t.chunk});
+  }
+
+  void act(std::size_t stage) {
+    if (at_[stage] == schedule_.stages[stage].size()) return;
+    const Action a = schedule_.stages[stage][at_[stage]];
+    if (a.kind == Kind::backward_weight) return;
+    const bool forward = a.kind == Kind::forward;
+    const int from = forward ? a.chunk - 1 : a.chunk + 1;
+    const int chunks = static_cast<int>(schedule_.stage_of_chunk.size());
+    const bool local = from < 0 || from == chunks || schedule_.stage_of_chunk[static_cast<std::size_t>(from)] == static_cast<int>(stage);
+    if (!local && !has_.contains({forward ? Kind::forward : Kind::backward_input, a.micro_batch, a.chunk}))
+      wrong_ += " an action ran without its input";
+  }
+
+  const Schedule& schedule_;
+  const std::vector<std::vector<TransferPoint>>& points_;
+  std::vector<std::size_t> at_;
+  std::vector<bool> posted_;
+  std::map<Pair, std::vector<Transfer>> sends_;
+  std::map<Pair, std::vector<Transfer>> receives_;
+  std::map<Pair, std::size_t> taken_;
+  std::set<std::tuple<Kind, int, int>> has_;
+  std::string wrong_;
+};
+
+// The simplest places: each receive just before its reader.
+std::vector<std::vector<TransferPoint>> received_when_read(const Schedule& schedule) {
+  auto points = place_transfers(schedule);
+  for (std::size_t stage = 0; stage < points.size(); ++stage) {
+    std::vector<Transfer> all;
+    for (TransferPoint& point : points[stage]) {
+      all.insert(all.end(), point.receives.begin(), point.receives.end());
+      point.receives.clear();
+    }
+    for (const Transfer& t : all)
+      for (std::size_t i = 0; i < schedule.stages[stage].size(); ++i) {
+        const Action& a = schedule.stages[stage][i];
+        const bool forward = a.kind == Kind::forward;
+        if (a.kind != Kind::backward_weight && forward == (t.kind == Transfer::Kind::activation) && a.micro_batch == t.micro_batch &&
+            a.chunk == t.chunk)
+          points[stage][i].receives.push_back(t);
+      }
+  }
+  return points;
+}
+
+}  // namespace
+
+TEST_CASE("transfers as placed end though every send waits for its receive") {
+  check_all(
+      [](const PipelineEntry&, const Sizes&, const Schedule& schedule) { return Rendezvous(schedule, place_transfers(schedule)).run(); });
+}
+
+TEST_CASE("looped BFS hangs where activations are received only when they are read") {
+  const Schedule schedule = pipeline_schedule("looped_bfs")->make(2, 2, 4);
+  CHECK(Rendezvous(schedule, received_when_read(schedule)).run().find("hangs") != std::string::npos);
+  CHECK(Rendezvous(schedule, place_transfers(schedule)).run() == "");
+}
+
+TEST_CASE("a schedule is refused with what would do") {
+  CHECK(pipeline_schedule("dualpipe") == nullptr);
+  CHECK(pipeline_schedule("zb_v")->refuses(4, 3, 8) == "zb_v with 3 virtual stages: it takes exactly 2");
+  CHECK(pipeline_schedule("interleaved")->refuses(4, 1, 8) == "interleaved with 1 virtual stages: it takes at least 2");
+  CHECK(pipeline_schedule("1f1b")->refuses(4, 2, 8) == "1f1b with 2 virtual stages: it takes exactly 1");
+  CHECK(pipeline_schedule("1f1b")->refuses(0, 1, 8));
+  CHECK(pipeline_schedule("1f1b")->refuses(4, 1, 0));
+  CHECK_FALSE(pipeline_schedule("looped_bfs")->refuses(4, 1, 1));
+}
+
+TEST_CASE("the simulation names who waits for whom") {
+  const Schedule crossed{{0, 1}, {{{Kind::forward, 0, 0}, {Kind::backward, 0, 0}}, {{Kind::backward, 0, 1}, {Kind::forward, 0, 1}}}};
+  CHECK(simulate(crossed).deadlock ==
+        "stage 0 waits at its action 1, B0.0, for B0.1 of stage 1\nstage 1 waits at its action 0, B0.1, for F0.1 of stage 1\n");
+}
+
+TEST_CASE("communication delays what passes between stages, and chunks may differ in time") {
+  const Schedule schedule = pipeline_schedule("1f1b")->make(2, 1, 1);
+  CHECK(simulate(schedule, {.communication = 10}).makespan == 6 + 2 * 10);
+  CHECK(simulate(schedule, std::vector<Durations>{{1, 2, 3, 4}, {10, 20, 30, 40}}).makespan == 1 + 4 + 60 + 40 + 5);
+}
+
+TEST_CASE("the table shows stages by time slots") {
+  CHECK(print_table(pipeline_schedule("1f1b")->make(2, 1, 3)) ==
+        "stage 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---\n"
+        "stage 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .\n"
+        "12 slots, bubble 25.0%; F forward, B backward (2 slots) of a micro-batch\n");
+  CHECK(print_table(pipeline_schedule("zb_v")->make(2, 2, 1)) ==
+        "stage 0 | F0.0 .    .    F0.3 I0.3 W0.3 .    .    I0.0 W0.0\n"
+        "stage 1 | .    F0.1 F0.2 .    .    I0.2 W0.2 I0.1 W0.1 .\n"
+        "10 slots, bubble 40.0%; F forward, I input part and W weight part of the backward of a micro-batch, after the dot its chunk\n");
+}
+
+TEST_CASE("a table too wide loses its middle, and says so") {
+  const std::string table = print_table(pipeline_schedule("zb_h1")->make(16, 1, 64), 100);
+  std::size_t lines = 0;
+  for (std::size_t begin = 0; begin < table.size(); begin = table.find('\n', begin) + 1) {
+    if (++lines <= 16) CHECK(table.find('\n', begin) - begin <= 100);
+  }
+  CHECK(lines == 18);
+  CHECK(table.find("... slots 11 to 196 of 207 are not shown\n") != std::string::npos);
+}
