@@ -20,16 +20,17 @@ Tensor Interpreter::get(ValueId id) const {
 }
 
 void Interpreter::run(std::size_t first, std::size_t last) {
-  for (std::size_t i = first; i < std::min(last, graph_.nodes.size()); ++i) {
-    const Node& node = graph_.nodes[i];
-    std::vector<Tensor> inputs;
-    for (ValueId id : node.inputs) inputs.push_back(get(id));
-    std::vector<Shape> shapes;
-    for (ValueId id : node.outputs) shapes.push_back(graph_.value(id).shape);
-    std::vector<Tensor> outputs = reference::run(node.op, node.attributes, inputs, shapes);
-    for (std::size_t o = 0; o < outputs.size(); ++o) {
-      if (graph_.value(node.outputs[o]).alias_of == kNone) set(node.outputs[o], std::move(outputs[o]));
-    }
+  for (std::size_t i = first; i < std::min(last, graph_.nodes.size()); ++i) run_node(graph_.nodes[i]);
+}
+
+void Interpreter::run_node(const Node& node, std::int64_t origin) {
+  std::vector<Tensor> inputs;
+  for (ValueId id : node.inputs) inputs.push_back(get(id));
+  std::vector<Shape> shapes;
+  for (ValueId id : node.outputs) shapes.push_back(graph_.value(id).shape);
+  std::vector<Tensor> outputs = reference::run(node.op, node.attributes, inputs, shapes, origin);
+  for (std::size_t o = 0; o < outputs.size(); ++o) {
+    if (graph_.value(node.outputs[o]).alias_of == kNone) set(node.outputs[o], std::move(outputs[o]));
   }
 }
 
