@@ -1,4 +1,4 @@
-// zero and cast. Between f32 and bf16, which is what a step casts, by vectors; other pairs one by one.
+// zero and cast. Equal dtypes are copied and f32 and bf16 converted by vectors, which is what a step does; other pairs go one by one.
 #include "kernels/fill.h"
 
 #include <bit>
@@ -94,6 +94,16 @@ Prepared cast_between(DType from, DType to, std::int64_t count, int threads) {
   return nullptr;
 }
 
+/// The same bytes elsewhere: no value is read, so denormals and the bits of a NaN stay.
+Prepared copy_bytes(std::int64_t bytes, int threads) {
+  return make_kernel([=](const Call& call) {
+    const char* x = operand<char>(call, 0);
+    char* y = operand<char>(call, 1);
+    if (x == y) return;
+    parallel_ranges(bytes, 64, threads, [&](std::int64_t begin, std::int64_t end) { std::memcpy(y + begin, x + begin, static_cast<std::size_t>(end - begin)); });
+  });
+}
+
 }  // namespace
 
 Prepared prepare_zero(const Signature& signature, const Context& context) {
@@ -112,6 +122,7 @@ Prepared prepare_cast(const Signature& signature, const Context& context) {
   const std::int64_t count = x.elements();
   expect_operand(signature, 1, y.dtype, count);
   const int threads = threads_for(x.bytes() + y.bytes(), context.threads);
+  if (x.dtype == y.dtype) return copy_bytes(x.bytes(), threads);
   const bool narrowing = x.dtype == DType::f32 && y.dtype == DType::bf16;
   if (narrowing || (x.dtype == DType::bf16 && y.dtype == DType::f32)) {
     const auto loop = CHOOSE_BY_ISA(context.isa, convert);

@@ -1,7 +1,9 @@
 // The step's scalars and the optimizers, cut over elements.
 #include "kernels/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/choose.h"
 #include "kernels/cpu/families.h"
@@ -121,20 +123,26 @@ Prepared prepare_sum_squares(const Signature& signature, const Context& context)
   const TensorDesc& x = signature.operands[0];
   const bool bf16 = expect_compute_dtype(signature, 0);
   expect_operand(signature, 1, DType::f64, 1);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const Attributes& attributes = signature.attributes;
+  const bool accumulate = attributes.flag("accumulate", false);
+  const std::int64_t first = attributes.integer("first", 0), last = attributes.integer("last", std::numeric_limits<std::int64_t>::max());
+  const double scale = attributes.has("scale") ? attributes.real("scale") : 1.0;
   const std::int64_t count = x.elements(), chunks = chunks_of(count);
   const int threads = threads_for(x.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_squares);
   return make_kernel([=](const Call& call) {
     double* sums = static_cast<double*>(call.workspace);
+    const std::int64_t low = std::clamp<std::int64_t>(first - call.origin, 0, count), high = std::clamp(last - call.origin, low, count);
     parallel_ranges(chunks, 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t chunk = begin; chunk < end; ++chunk)
-        sums[chunk] = loop(bf16, operand<void>(call, 0), chunk * kChunk, std::min(count, (chunk + 1) * kChunk));
+      for (std::int64_t chunk = begin; chunk < end; ++chunk) {
+        const std::int64_t from = std::clamp(chunk * kChunk, low, high);
+        sums[chunk] = loop(bf16, operand<void>(call, 0), from, std::clamp((chunk + 1) * kChunk, from, high));
+      }
     });
     double total = 0;
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
     double* squares = operand<double>(call, 1);
-    *squares = accumulate ? *squares + total : total;
+    *squares = (accumulate ? *squares : 0.0) + scale * total;
   });
 }
 

@@ -139,6 +139,27 @@ TEST_CASE("squares are summed in f64, the same for any number of threads") {
   CHECK(totals[0] == totals[2]);
 }
 
+TEST_CASE("squares are summed over the part of the unit that is asked for, wherever the slice begins") {
+  for (DType r : kDTypes)
+    for (std::int64_t n : {7, 33000, 100001})
+      for (const auto& [first, last] : {std::pair<std::int64_t, std::int64_t>{0, 1 << 30}, {1003, 1003 + n}, {1020, 1021 + n / 2}, {1000 + n, 2000 + n}, {0, 900}, {900, 1001}})
+        hold(Op::sum_squares, {{"accumulate", true}, {"first", first}, {"last", last}, {"scale", 0.5}}, {{r, normal_tensor({n}, 26)}},
+             {{DType::f64, Shape{1}, static_cast<double>(n) * 0x1p-53, 0, -1, true, true}}, {.origin = 1000});
+}
+
+TEST_CASE("the squares of two parts add up to the whole's") {
+  const std::int64_t n = 70001;
+  const Buffer x = normals(DType::f32, n, 27);
+  const auto sum = [&](Attributes attributes) {
+    Buffer squares(8);
+    run({Op::sum_squares, attributes, {{DType::f32, {n}}, {DType::f64, {1}}}}, {cpu::detect_isa(), 2}, {x.data(), squares.data()});
+    return *squares.as<double>();
+  };
+  const double whole = sum({}), head = sum({{"last", std::int64_t{40000}}}), tail = sum({{"first", std::int64_t{40000}}});
+  CHECK(head + tail == doctest::Approx(whole).epsilon(static_cast<double>(n) * 0x1p-53));
+  CHECK(sum({{"scale", 0.25}}) == 0.25 * whole);
+}
+
 TEST_CASE("update_scalars clips, and stops the update where anything is not finite") {
   for (double clip : {0.0, 1.0, 1e9})
     for (double squares : {0.0, 1e-3, 1e12, kInfinity, std::nan("")})
@@ -186,6 +207,64 @@ TEST_CASE("optimizers follow their formulas, with and without a working copy, de
           other.set("has_momentum", false);
           check(Op::sgd, other, {});
         }
+}
+
+TEST_CASE("the update of a slice has the bits of the whole unit's update there") {
+  const std::int64_t n = 5003, a = 1009, b = 4001;  // cut within vectors, and around where decay ends
+  const TensorDesc one{DType::f32, {1}}, four{DType::f32, {4}}, applied{DType::i32, {1}};
+  const Buffer lr = buffer_of(DType::f32, values({1e-2})), scalars = buffer_of(DType::f32, values({0.5, 1, 0, 0})), t = buffer_of(DType::i32, values({3}));
+  for (Op op : {Op::sgd, Op::adamw, Op::lion})
+    for (DType r : kDTypes)
+      for (bool working : {false, true})
+        for (cpu::Isa isa : isas()) {
+          const int states = op == Op::adamw ? 2 : 1;
+          const Attributes attributes = {{"working", working}, {"weight_decay", 0.1}, {"decay_elements", std::int64_t{2500}}, {"beta1", 0.9}, {"beta2", 0.99},
+                                         {"eps", 1e-8},        {"momentum", 0.9},     {"nesterov", true},                     {"has_momentum", true}};
+          // What a rank holds of elements [first, last): master, gradient, states, working copy.
+          const auto update = [&](std::int64_t first, std::int64_t last, int threads) {
+            const TensorDesc flat{DType::f32, {last - first}};
+            Signature signature{op, attributes, {flat, {r, {last - first}}}};
+            std::vector<Buffer> held;
+            for (int k = 0; k < 2 + states; ++k) {
+              const DType dtype = k == 1 ? r : DType::f32;
+              const Buffer whole = normals(dtype, n, 60 + static_cast<std::uint64_t>(k));
+              held.emplace_back((last - first) * size_of(dtype));
+              std::memcpy(held.back().data(), whole.as<char>() + first * size_of(dtype), held.back().bytes());
+              if (k == 3) for (std::int64_t i = 0; i < last - first; ++i) held.back().as<float>()[i] = std::abs(held.back().as<float>()[i]);
+              if (k >= 2) signature.operands.push_back(flat);
+            }
+            std::vector<void*> operands;
+            for (const Buffer& buffer : held) operands.push_back(buffer.data());
+            for (const Buffer* buffer : {&lr, &scalars, &t}) operands.push_back(buffer->data());
+            signature.operands.insert(signature.operands.end(), {one, four, applied});
+            if (working) {
+              signature.operands.push_back({DType::bf16, {last - first}});
+              held.emplace_back((last - first) * 2);
+              operands.push_back(held.back().data());
+            }
+            cpu::prepare(signature, {isa, threads})->run({.operands = operands, .workspace = nullptr, .origin = first});
+            return held;
+          };
+          const std::vector<Buffer> whole = update(0, n, 2), slice = update(a, b, 1);
+          for (std::size_t k = 0; k < whole.size(); ++k) {
+            const auto width = static_cast<std::int64_t>(whole[k].bytes()) / n;
+            INFO(name_of(op), " on ", name_of(isa), ": operand ", k);
+            CHECK(std::memcmp(whole[k].as<char>() + a * width, slice[k].data(), slice[k].bytes()) == 0);
+          }
+        }
+}
+
+TEST_CASE("a cast to the same dtype is a copy of the bytes, denormals and all") {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::u8})
+    for (std::int64_t n : {1, 77, 100003}) {
+      std::mt19937_64 generator(61);
+      Buffer x(n * size_of(dtype)), y(n * size_of(dtype));
+      for (std::size_t i = 0; i < x.bytes(); ++i) x.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(generator());
+      run({Op::cast, {}, {{dtype, {n}}, {dtype, {n}}}}, {cpu::detect_isa(), 2}, {x.data(), y.data()});
+      CHECK(x.same_bits(y));
+      run({Op::cast, {}, {{dtype, {n}}, {dtype, {n}}}}, {cpu::detect_isa(), 2}, {x.data(), x.data()});
+      CHECK(x.same_bits(y));
+    }
 }
 
 TEST_CASE("a gradient that is not finite reaches the norm and leaves every bit of the update alone") {

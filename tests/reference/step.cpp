@@ -143,7 +143,10 @@ void mse_grad(const Call& c) {
 void loss_seed(const Call& c) { c.out[0][0] = c.in[1][1] / std::fmax(c.in[0][0], 1); }
 
 void sum_squares(const Call& c) {
-  for (double x : c.in[0].data) c.out[0][0] += x * x;
+  const std::int64_t first = c.attributes.integer("first", 0), last = c.attributes.integer("last", INT64_MAX);
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i)
+    if (first <= c.origin + i && c.origin + i < last) c.out[0][0] += c.in[0][i] * c.in[0][i];
+  if (c.attributes.has("scale")) c.out[0][0] *= c.attributes.real("scale");
 }
 
 void update_scalars(const Call& c) {
