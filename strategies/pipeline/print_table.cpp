@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <vector>
 
@@ -12,26 +13,39 @@
 namespace trainer::strategies {
 namespace {
 
+// How much of an action stands in its slots.
+enum class Detail : std::uint8_t { chunk, micro_batch, kind };
+
+std::string text_of(const Action& action, Detail detail) {
+  const std::string text = label(action, detail == Detail::chunk);
+  return detail == Detail::kind ? text.substr(0, 1) : text;
+}
+
 struct Table {
   std::size_t num_slots = 0;
-  std::size_t cell = 0;  // characters of a slot, with the space behind it
+  std::size_t cell = 1;  // characters of a slot, with the space behind it
   std::vector<std::string> rows;
 };
 
-Table lay_out(const Simulation& simulation, bool with_chunk) {
+Table lay_out(const Simulation& simulation, Detail detail) {
   Table table;
   table.num_slots = static_cast<std::size_t>(simulation.makespan);
-  for (const StageTimes& stage : simulation.stages)
-    for (const TimedAction& timed : stage.actions) table.cell = std::max(table.cell, label(timed.action, with_chunk).size() + 1);
+  if (detail != Detail::kind)
+    for (const StageTimes& stage : simulation.stages)
+      for (const TimedAction& timed : stage.actions) table.cell = std::max(table.cell, text_of(timed.action, detail).size() + 1);
   for (const StageTimes& stage : simulation.stages) {
     std::string row;
     for (std::size_t slot = 0; slot < table.num_slots; ++slot) row += fmt::format("{:<{}}", ".", table.cell);
     for (const TimedAction& timed : stage.actions) {
       const std::size_t length = static_cast<std::size_t>(timed.end - timed.start) * table.cell;
-      const char fill = timed.action.kind == Action::Kind::backward ? '-' : ' ';
-      std::string cells = label(timed.action, with_chunk);
-      cells.resize(length - 1, fill);
-      row.replace(static_cast<std::size_t>(timed.start) * table.cell, length, cells + ' ');
+      std::string cells = text_of(timed.action, detail);
+      if (detail == Detail::kind) {
+        cells.resize(length, cells.front());
+      } else {
+        cells.resize(length - 1, timed.action.kind == Action::Kind::backward ? '-' : ' ');
+        cells += ' ';
+      }
+      row.replace(static_cast<std::size_t>(timed.start) * table.cell, length, cells);
     }
     table.rows.push_back(std::move(row));
   }
@@ -44,48 +58,59 @@ struct Cut {
   std::size_t tail;
 };
 
-std::string_view legend(const Schedule& schedule) {
-  for (const auto& actions : schedule.stages)
-    for (const Action& action : actions)
-      if (action.kind == Action::Kind::backward) return "F forward, B backward (2 slots) of a micro-batch";
-  return "F forward, I input part and W weight part of the backward of a micro-batch";
-}
-
-constexpr std::string_view kGap = "... ";
+constexpr std::string_view kGap = " ~ ";
 
 Cut cut(const Table& table, std::size_t width) {
-  if (table.rows.empty() || table.num_slots * table.cell <= width) return {table.num_slots, 0};
+  if (table.num_slots * table.cell <= width) return {table.num_slots, 0};
   const std::size_t shown = std::max<std::size_t>(2, width > kGap.size() ? (width - kGap.size()) / table.cell : 0);
   if (shown >= table.num_slots) return {table.num_slots, 0};
   return {shown - shown / 2, shown / 2};
 }
 
+// Letters alone where labels would leave no more than the first and the last stages' way in and out.
+Detail choose_detail(const Simulation& simulation, Detail full, std::size_t width) {
+  const Table table = lay_out(simulation, full);
+  const Cut shown = cut(table, width);
+  return shown.tail == 0 || shown.head + shown.tail >= 4 * simulation.stages.size() ? full : Detail::kind;
+}
+
+std::string legend(const Schedule& schedule, Detail detail) {
+  bool split = false;
+  for (const auto& actions : schedule.stages)
+    for (const Action& action : actions) split = split || action.kind == Action::Kind::backward_input;
+  const std::string_view of = detail == Detail::kind ? "" : detail == Detail::chunk ? "3.1" : "3";
+  const std::string_view what = detail == Detail::kind    ? ""
+                                : detail == Detail::chunk ? " of micro-batch 3 in chunk 1"
+                                                          : " of micro-batch 3";
+  return fmt::format(
+      "F{0} forward{1}, {2}", of, what,
+      split ? fmt::format("I{0} and W{0} input and weight part of the backward", of) : fmt::format("B{} backward (2 slots)", of));
+}
+
 }  // namespace
 
 std::string print_table(const Schedule& schedule, int width) {
+  constexpr std::string_view kHead = "stage  idle  live | ";
   const Simulation simulation = simulate(schedule);
   if (!simulation.deadlock.empty()) return "this schedule never ends:\n" + simulation.deadlock;
-  const bool with_chunk = schedule.stage_of_chunk.size() > schedule.stages.size();
-  const Table table = lay_out(simulation, with_chunk);
-  const std::string last_stage = fmt::format("stage {}", schedule.stages.size() - 1);
-  const std::string_view edge = " | ";
-  const std::size_t margin = last_stage.size() + edge.size();
-  const auto wanted = static_cast<std::size_t>(std::max(width, 0));
-  const auto [head, tail] = cut(table, wanted > margin ? wanted - margin : 0);
+  const std::size_t room = static_cast<std::size_t>(std::max(width, static_cast<int>(kHead.size()))) - kHead.size();
+  const Detail full = schedule.stage_of_chunk.size() > schedule.stages.size() ? Detail::chunk : Detail::micro_batch;
+  const Detail detail = choose_detail(simulation, full, room);
+  const Table table = lay_out(simulation, detail);
+  const auto [head, tail] = cut(table, room);
 
   std::string text;
   const auto out = std::back_inserter(text);
-  const auto line = [&](const std::string& name, const std::string& row) {
-    std::string shown = row.substr(0, head * table.cell);
-    if (tail > 0) shown.append(kGap).append(row.substr((table.num_slots - tail) * table.cell));
-    shown.erase(shown.find_last_not_of(' ') + 1);
-    fmt::format_to(out, "{:<{}}{}{}\n", name, last_stage.size(), edge, shown);
-  };
-  for (std::size_t stage = 0; stage < table.rows.size(); ++stage)
-    line(fmt::format("stage {:>{}}", stage, last_stage.size() - std::string_view("stage ").size()), table.rows[stage]);
-  if (tail > 0) fmt::format_to(out, "... slots {} to {} of {} are not shown\n", head, table.num_slots - tail - 1, table.num_slots);
-  fmt::format_to(out, "{} slots, bubble {:.1f}%; {}{}\n", table.num_slots, 100 * simulation.bubble(), legend(schedule),
-                 with_chunk ? ", after the dot its chunk" : "");
+  fmt::format_to(out, "{}time, in slots\n", kHead);
+  for (std::size_t stage = 0; stage < table.rows.size(); ++stage) {
+    const StageTimes& times = simulation.stages[stage];
+    std::string row = table.rows[stage].substr(0, head * table.cell);
+    if (tail > 0) row.append(kGap).append(table.rows[stage].substr((table.num_slots - tail) * table.cell));
+    row.erase(row.find_last_not_of(' ') + 1);
+    fmt::format_to(out, "{:>5}{:>5.0f}%{:>6} | {}\n", stage, 100 * (1 - times.busy / simulation.makespan), times.peak_activations, row);
+  }
+  if (tail > 0) fmt::format_to(out, "~ slots {} to {} of {} are not shown\n", head, table.num_slots - tail - 1, table.num_slots);
+  fmt::format_to(out, "{} slots, bubble {:.1f}%; {}\n", table.num_slots, 100 * simulation.bubble(), legend(schedule, detail));
   return text;
 }
 
