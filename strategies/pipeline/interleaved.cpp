@@ -43,7 +43,6 @@ std::vector<Turn> turns(int stages, int virtual_stages, int micro_batches) {
 Schedule interleaved(int stages, int virtual_stages, int micro_batches) {
   Schedule schedule{in_loops(stages, virtual_stages), {}};
   const std::vector<Turn> order = turns(stages, virtual_stages, micro_batches);
-  const int num_turns = static_cast<int>(order.size());
   const int groups = num_groups(stages, micro_batches);
   const int largest_group = (micro_batches + groups - 1) / groups;
   for (int stage = 0; stage < stages; ++stage) {
@@ -51,11 +50,12 @@ Schedule interleaved(int stages, int virtual_stages, int micro_batches) {
     const auto forward = [&](const Turn& turn) { actions.forward(turn.micro_batch, turn.loop * stages + stage); };
     const auto backward = [&](const Turn& turn) { actions.backward(turn.micro_batch, (virtual_stages - 1 - turn.loop) * stages + stage); };
 
-    const int warm_up = std::min(num_turns, 2 * (stages - 1 - stage) + (virtual_stages - 1) * largest_group);
-    for (int i = 0; i < warm_up; ++i) forward(order[static_cast<std::size_t>(i)]);
-    for (int i = 0; i < num_turns; ++i) {
-      if (i + warm_up < num_turns) forward(order[static_cast<std::size_t>(i + warm_up)]);
-      backward(order[static_cast<std::size_t>(i)]);
+    const int ahead = 2 * (stages - 1 - stage) + (virtual_stages - 1) * largest_group;
+    const std::size_t warm_up = std::min(order.size(), static_cast<std::size_t>(ahead));
+    for (std::size_t i = 0; i < warm_up; ++i) forward(order[i]);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (i + warm_up < order.size()) forward(order[i + warm_up]);
+      backward(order[i]);
     }
     schedule.stages.push_back(actions.take());
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "engine/job/job.h"
 #include "strategies/pipeline/simulate.h"
 #include "strategies/strategies.h"
 #include "tests/strategies/sizes.h"
@@ -226,6 +227,11 @@ TEST_CASE("the V puts the model's first and last chunk on stage 0, loops go roun
   CHECK(pipeline_schedule("zb_v")->make(3, 2, 4).stage_of_chunk == std::vector<int>{0, 1, 2, 2, 1, 0});
   CHECK(pipeline_schedule("interleaved")->make(3, 2, 4).stage_of_chunk == std::vector<int>{0, 1, 2, 0, 1, 2});
   CHECK(pipeline_schedule("looped_bfs")->make(2, 3, 4).stage_of_chunk == std::vector<int>{0, 1, 0, 1, 0, 1});
+}
+
+TEST_CASE("a job names every schedule as this list does") {
+  const std::vector<std::string_view> names = pipeline_schedule_names();
+  for (std::size_t i = 0; i < names.size(); ++i) CHECK(name_of(static_cast<trainer::PipelineSchedule>(i)) == names[i]);
 }
 
 TEST_CASE("a schedule is refused with what would do") {
