@@ -3,6 +3,7 @@
 
 #include "engine/core/error.h"
 #include "engine/run/communicator.h"
+#include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/machine.h"
 
@@ -14,7 +15,7 @@ void JobArguments::add_to(CLI::App& command) {
   command.add_flag("--json", json, "makes stdout one JSON document");
 }
 
-LoadedJob JobArguments::load() const { return load_job(path, overrides, {configs_dir(), true}); }
+LoadedJob JobArguments::load(int world_size) const { return load_job(path, overrides, {configs_dir(), true, world_size}); }
 
 void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
   command
@@ -31,7 +32,7 @@ std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
 }
 
 CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose) {
-  const Machine machine(purpose == Purpose::sample ? 1 : world_size_of(loaded.job));
+  const Machine machine(purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job));
   return compile(loaded, machine.hardware(), purpose);
 }
 
@@ -56,6 +57,8 @@ int report_error() {
   } catch (const NonFiniteError& error) {
     say("trainer: training diverged: {}\n", error.what());
     return kBadData;
+  } catch (const AbortedError&) {
+    return kInputOutput;  // told when it happened: by OnLoss::tell
   } catch (const IoError& error) {
     say("trainer: input/output: {}\n", error.what());
     return kInputOutput;

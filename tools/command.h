@@ -43,7 +43,8 @@ struct JobArguments {
   bool json = false;
 
   void add_to(CLI::App& command);
-  LoadedJob load() const;
+  /// `world_size`: ranks that a launcher started; 0: no launcher.
+  LoadedJob load(int world_size = 0) const;
 };
 
 /// --checkpoint, for commands that read weights.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/core/environment.h"
+#include "engine/run/communicator.h"
 #include "tools/command.h"
 #include "tools/machine.h"
 #include "tools/text.h"
@@ -86,7 +87,7 @@ Json found() {
           {"disk_free_bytes", error ? Json(nullptr) : Json(disk.available)},
           {"configs", configs.empty() ? Json(nullptr) : Json(configs)},
           {"devices", {"cpu"}},
-          {"backends", {"threads"}},
+          {"backends", has_mpi() ? Json{"threads", "mpi"} : Json{"threads"}},
           {"switches", switches}};
 }
 
@@ -104,6 +105,7 @@ std::vector<std::string> missing(const Json& found) {
     list.push_back("less than 1 GiB free on this disk: checkpoints may not fit");
   if (found["memory_available_bytes"].get<double>() < 0.25 * found["memory_bytes"].get<double>())
     list.push_back("less than a quarter of the memory is free: a job that fits by plan may swap");
+  if (!has_mpi()) list.push_back("no MPI in this build: ranks are threads of one process (libopenmpi-dev and openmpi-bin would give it)");
   if (found["threads"].get<int>() > found["cores"].get<int>())
     list.push_back("more threads than cores this process may use: set TRAINER_THREADS");
   return list;
@@ -122,7 +124,7 @@ void put_text(const Json& found, const std::vector<std::string>& missing) {
   put("libraries        oneDNN {}, OpenMP {}\n", found["onednn"].get<std::string>(), found["openmp"].dump());
   put("disk             {} free here\n", bytes("disk_free_bytes"));
   put("configs          {}\n", found["configs"].is_null() ? "none found" : found["configs"].get<std::string>());
-  put("devices          cpu; backend threads (this build has no CUDA, MPI or NCCL)\n");
+  put("devices          cpu; {} (this build has no CUDA or NCCL)\n", has_mpi() ? "backends threads, mpi" : "backend threads");
   put("\nenvironment switches\n");
   for (const Json& one : found["switches"])
     put("  {}={}\n      {}\n", one["name"].get<std::string>(), one["value"].is_null() ? "" : one["value"].get<std::string>(),

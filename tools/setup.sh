@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build ccache curl ca-certificates unzip python3 python3-pip libyaml-cpp-dev nlohmann-json3-dev
           doctest-dev libcli11-dev libfmt-dev libxxhash-dev libbenchmark-dev libvalijson-dev)
+optional=(libopenmpi-dev openmpi-bin)  # ranks as processes (cluster.backend: mpi); the build is whole without them
 if command -v dpkg-query >/dev/null; then
   missing=()
   for package in "${packages[@]}"; do
@@ -19,6 +20,12 @@ if command -v dpkg-query >/dev/null; then
       python3-pip) python3 -m pip --version >/dev/null 2>&1 || kept+=("$package") ;;
       *) kept+=("$package") ;;
     esac
+  done
+  may_install=$((EUID == 0))
+  command -v sudo >/dev/null && may_install=1
+  for package in "${optional[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' && continue
+    if ((may_install)); then kept+=("$package"); else echo "setup: without $package there is no backend mpi" >&2; fi
   done
   if ((${#kept[@]})); then
     sudo=()

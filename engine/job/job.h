@@ -264,6 +264,7 @@ struct LoadedJob {
 struct LoadOptions {
   std::string configs_dir;  ///< where graph files are looked for after the job's own folder; empty: nowhere
   bool check_files = true;  ///< whether a model.graph that does not exist is a mistake
+  int world_size = 0;       ///< ranks that a launcher started: `cluster.devices_per_node: auto` becomes its share of a node; 0: no launcher
 };
 
 /// Reads a job file and applies overrides ("train.optimizer.lr=1e-3"; the value is YAML in flow style). Throws JobError with

@@ -83,6 +83,23 @@ void apply(yaml::Node& root, const std::string& override_text) {
   put(root, path, parse_override(path, override_text.substr(equals + 1), source));
 }
 
+const yaml::Node* value_at(const yaml::Node& root, std::string_view section, std::string_view key) {
+  const yaml::Node* at = root.is_mapping() ? root.find(section) : nullptr;
+  return at != nullptr && at->is_mapping() ? at->find(key) : nullptr;
+}
+
+/// A launcher's ranks are shared equally by the nodes, unless the job says how many a node has. What does not divide stays, to be refused
+/// where ranks are started.
+void take_launched(yaml::Node& root, int world_size) {
+  const yaml::Node* devices = value_at(root, "cluster", "devices_per_node");
+  if (devices != nullptr && devices->text != "auto") return;
+  const yaml::Node* nodes_given = value_at(root, "cluster", "nodes");
+  const std::int64_t nodes = nodes_given == nullptr ? 1 : nodes_given->as_integer().value_or(0);
+  if (nodes <= 0 || world_size % nodes != 0) return;
+  const std::string share = "cluster.devices_per_node=" + std::to_string(world_size / nodes);
+  apply(root, share);
+}
+
 std::vector<Setting> settings_of(const Checked& checked) {
   std::vector<Setting> settings;
   for (const std::string& path : checked.order) {
@@ -106,6 +123,7 @@ LoadedJob load_tree(yaml::Node tree, const std::string& path, const std::vector<
       mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
     }
   }
+  if (options.world_size > 0) take_launched(tree, options.world_size);
   Checked checked = check(job_fields(), tree);
   mistakes.insert(mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
   const std::vector<Diagnostic> rules = check_rules(checked, tree);

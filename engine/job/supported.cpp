@@ -41,8 +41,7 @@ class Unsupported {
 
   void cluster() {
     if (job_.cluster.device == Device::cuda) refuse("cluster.device", "auto, cpu");
-    if (job_.cluster.backend == Backend::mpi || job_.cluster.backend == Backend::nccl) refuse("cluster.backend", "auto, threads");
-    if (job_.cluster.nodes > 1) refuse("cluster.nodes", "1");
+    if (job_.cluster.backend == Backend::nccl) refuse("cluster.backend", "auto, threads, mpi");
     if (job_.cluster.hardware) refuse("cluster.hardware", "auto");
   }
 

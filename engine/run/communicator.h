@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -55,14 +57,40 @@ class Communicator {
   /// Releases every rank that waits, now and later, by AbortedError with this reason.
   virtual void abort(const std::string& reason) = 0;
 
+  /// Says what this rank does now ("waits in all_reduce …"), for messages about ranks that were lost; empty outside a program. Called
+  /// from any thread, until another function or none takes its place.
+  void describe_by(std::function<std::string()> describe);
+  /// What this rank does at the moment, by that function.
+  std::string doing() const;
+
   /// Bytes this rank has sent so far, as a bandwidth-optimal ring would send them.
   std::int64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  protected:
   std::atomic<std::int64_t> bytes_sent_{0};
+
+ private:
+  mutable std::mutex describe_mutex_;
+  std::function<std::string()> describe_;
 };
 
 /// The communicators of `world_size` ranks that are threads of this process. They share nothing but each other's memory.
 std::vector<std::unique_ptr<Communicator>> thread_communicators(int world_size);
+
+/// What a process does when another rank is lost: its process has ended, or has been silent for too long. Both are called on a thread
+/// of the communicator's.
+struct OnLoss {
+  /// At once, with a sentence that names the lost rank and what this one waits in. After it every collective throws AbortedError.
+  std::function<void(const std::string& message)> tell;
+  /// Some seconds later, if the communicator still lives, since a kernel or a library holds this rank: end the process.
+  std::function<void()> end;
+};
+
+/// Whether this build has MPI.
+bool has_mpi();
+
+/// This process as one rank of those that mpirun or srun started (alone: the only one). Once a process; MPI ends with the object. One
+/// thread at a time calls collectives. Ranks hear each other's heartbeats (heartbeat.h). Throws UsageError in a build without MPI.
+std::unique_ptr<Communicator> mpi_communicator(OnLoss on_loss);
 
 }  // namespace trainer

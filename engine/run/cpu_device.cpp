@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -55,6 +56,7 @@ struct Prepared {
   std::int64_t slice_bytes = 0;  // of an all_to_all
   const Instruction* instruction = nullptr;
   Communicator::Group* group = nullptr;
+  bool there = false;  // of the communication thread
 };
 
 struct PreparedProgram {
@@ -75,9 +77,11 @@ class CpuExecutor final : public Executor {
     for (const Program& program : role_.programs) programs_.push_back(prepare(program));
     if (std::any_of(programs_.begin(), programs_.end(), [](const PreparedProgram& program) { return !program.there.empty(); }))
       communication_ = std::thread([this] { communicate(); });
+    communicator_.describe_by([this] { return doing(); });
   }
 
   ~CpuExecutor() override {
+    communicator_.describe_by({});
     if (!communication_.joinable()) return;
     {
       const std::lock_guard lock(mutex_);
@@ -168,6 +172,7 @@ class CpuExecutor final : public Executor {
         for (const auto& receive : exchange->receives) result.parts.push_back({peer(receive.axis, receive.peer), address(receive.region.region), receive.region.region.bytes});
         one.num_operands = static_cast<std::uint32_t>(result.parts.size()) - one.first_operand;
       }
+      one.there = there;
       (there ? result.there : result.here).push_back(one);
     }
     return result;
@@ -195,6 +200,7 @@ class CpuExecutor final : public Executor {
 
   void start(PreparedProgram& program) {
     started_ = Clock::now();
+    running_.store(program.program, std::memory_order_relaxed);
     if (program.there.empty()) return;
     here_.reset();
     there_.reset();
@@ -276,11 +282,22 @@ class CpuExecutor final : public Executor {
   }
 
   void execute(PreparedProgram& program, const Prepared& one) {
-    if (one.kernel != nullptr) {
+    std::atomic<const Prepared*>& now = one.there ? now_there_ : now_here_;
+    now.store(&one, std::memory_order_release);
+    if (one.kernel != nullptr)
       one.kernel->run({{program.operands.data() + one.first_operand, one.num_operands}, one.workspace, one.origin});
-      return;
-    }
-    std::visit([&](const auto& instruction) { execute(program, one, instruction); }, *one.instruction);
+    else
+      std::visit([&](const auto& instruction) { execute(program, one, instruction); }, *one.instruction);
+    now.store(nullptr, std::memory_order_relaxed);
+  }
+
+  // Of a rank that computes while it communicates, what it communicates: that is what others may hold up.
+  std::string doing() const {
+    const Program* const program = running_.load(std::memory_order_relaxed);
+    const Prepared* const there = now_there_.load(std::memory_order_acquire);
+    const Prepared* const one = there != nullptr ? there : now_here_.load(std::memory_order_acquire);
+    if (program == nullptr || one == nullptr) return "";
+    return (there != nullptr ? "waits in " : "runs ") + print(role_, *one->instruction) + " (instruction #" + std::to_string(one->index) + " of " + program->name + ")";
   }
 
   void execute(PreparedProgram&, const Prepared&, const Launch&) { CHECK(false, "a launch has a kernel"); }
@@ -370,6 +387,8 @@ class CpuExecutor final : public Executor {
   const bool poison_ = environment::value_of(environment::kPoison).value_or(kPoisonDefault) == "1";
   Clock::time_point started_;
 
+  std::atomic<const Program*> running_{nullptr};
+  std::atomic<const Prepared*> now_here_{nullptr}, now_there_{nullptr};  // what doing() tells of
   Progress here_, there_;
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  // guards what follows

@@ -2,8 +2,6 @@
 // is a reduce-scatter (member i sums slice i of everyone, in rank order) whose result member i writes to everyone: 2 (n − 1) / n
 // of the data crosses each member's edge, as in a ring, with two barriers and no copy aside.
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -12,6 +10,7 @@
 
 #include "engine/core/check.h"
 #include "engine/run/communicator.h"
+#include "engine/run/sums.h"
 
 namespace trainer {
 namespace {
@@ -70,57 +69,6 @@ struct World {
   std::map<std::pair<int, int>, std::deque<Message>> messages;  // from, to
 };
 
-float to_float(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-std::uint16_t to_bf16(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // a NaN stays one
-  return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// Elements summed at a time: the partial sums stay in the first cache.
-constexpr std::int64_t kChunk = 2048;
-
-template <typename T>
-void sum_chunk(std::span<const void* const> inputs, std::int64_t first, std::int64_t count, T* sum) {
-  std::memcpy(sum, static_cast<const T*>(inputs[0]) + first, static_cast<std::size_t>(count) * sizeof(T));
-  for (std::size_t member = 1; member < inputs.size(); ++member) {
-    const T* other = static_cast<const T*>(inputs[member]) + first;
-    for (std::int64_t i = 0; i < count; ++i) sum[i] += other[i];
-  }
-}
-
-template <>
-void sum_chunk<std::uint16_t>(std::span<const void* const> inputs, std::int64_t first, std::int64_t count, std::uint16_t* sum) {
-  std::array<float, kChunk> wide{};
-  for (const void* input : inputs) {
-    const std::uint16_t* other = static_cast<const std::uint16_t*>(input) + first;
-    for (std::int64_t i = 0; i < count; ++i) wide[static_cast<std::size_t>(i)] += to_float(other[i]);
-  }
-  for (std::int64_t i = 0; i < count; ++i) sum[i] = to_bf16(wide[static_cast<std::size_t>(i)]);
-}
-
-// Sums elements [first, last) of the inputs and hands each chunk to store(sum, first element, count).
-template <typename T, typename Store>
-void sum_range(std::span<const void* const> inputs, std::int64_t first, std::int64_t last, Store&& store) {
-  std::array<T, kChunk> sum;
-  for (; first < last; first += kChunk) {
-    const std::int64_t count = std::min(kChunk, last - first);
-    sum_chunk<T>(inputs, first, count, sum.data());
-    store(sum.data(), first, count);
-  }
-}
-
-template <typename Visit>
-void with_type(DType dtype, Visit&& visit) {
-  switch (dtype) {
-    case DType::f32: return visit(float{});
-    case DType::f64: return visit(double{});
-    case DType::bf16: return visit(std::uint16_t{});
-    default: CHECK(false, "no sum over ranks in " + std::string(name_of(dtype)));
-  }
-}
-
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {
@@ -144,13 +92,8 @@ class ThreadCommunicator final : public Communicator {
   void all_reduce(Group& group, DType dtype, void* data, std::int64_t elements) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, data, data);
-    with_type(dtype, [&](auto type) {
-      using T = decltype(type);
-      const auto [first, last] = slice(own, elements);
-      sum_range<T>(own.shared->inputs, first, last, [&](const T* sum, std::int64_t at, std::int64_t count) {
-        for (void* output : own.shared->outputs) std::memcpy(static_cast<T*>(output) + at, sum, static_cast<std::size_t>(count) * sizeof(T));
-      });
-    });
+    const auto [first, last] = slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
+    sum_in_rank_order(dtype, own.shared->inputs, first, last, own.shared->outputs, first);
     world_->arrive(*own.shared);
     count_sent(2 * elements * size_of(dtype), own.size);
   }
@@ -158,13 +101,8 @@ class ThreadCommunicator final : public Communicator {
   void reduce_scatter(Group& group, DType dtype, const void* input, void* output, std::int64_t elements) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, input, output);
-    with_type(dtype, [&](auto type) {
-      using T = decltype(type);
-      const auto [first, last] = slice(own, elements);
-      sum_range<T>(own.shared->inputs, first, last, [&, begin = first](const T* sum, std::int64_t at, std::int64_t count) {
-        std::memcpy(static_cast<T*>(output) + (at - begin), sum, static_cast<std::size_t>(count) * sizeof(T));
-      });
-    });
+    const auto [first, last] = slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
+    sum_in_rank_order(dtype, own.shared->inputs, first, last, {&output, 1}, 0);
     world_->arrive(*own.shared);
     count_sent(elements * size_of(dtype), own.size);
   }
@@ -235,14 +173,6 @@ class ThreadCommunicator final : public Communicator {
     group.shared->inputs[group.index] = input;
     group.shared->outputs[group.index] = output;
     world_->arrive(*group.shared);
-  }
-
-  // Equal slices where they divide (reduce_scatter always does); else the last is shorter.
-  static std::pair<std::int64_t, std::int64_t> slice(const ThreadGroup& group, std::int64_t elements) {
-    const auto n = static_cast<std::int64_t>(group.size), i = static_cast<std::int64_t>(group.index);
-    if (elements % n == 0) return {elements / n * i, elements / n * (i + 1)};
-    const std::int64_t step = (elements + n - 1) / n;
-    return {std::min(elements, step * i), std::min(elements, step * (i + 1))};
   }
 
   void count_sent(std::int64_t bytes, std::size_t size) {

@@ -1,14 +1,54 @@
-// Ranks as threads of this process: one communicator each; the first real failure ends them all.
+// The ranks of a job: threads of this process, or processes of which this is one. Which of the two, how they start, how they end
+// together, and what they tell each other outside programs. Above this file nothing knows which it is.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "engine/job/job.h"
 #include "engine/run/communicator.h"
+#include "engine/run/launcher.h"
 
 namespace trainer {
+
+/// Which backend carries a job's ranks: mpi where a launcher started several processes, or where the job says so; else threads. Throws
+/// UsageError where launcher and job do not fit (world sizes, or a backend that cannot be), JobError where this build lacks what the job asks for.
+Backend backend_of(const LoadedJob& loaded, const std::optional<Launcher>& launcher);
+
+/// Ranks that share one machine: cluster.devices_per_node.
+int ranks_per_node(const Job& job);
 
 /// Calls run(communicator) for every rank of the world, each on a thread of its own (a single rank on the caller's). Returns when all
 /// have ended; then throws what the first rank that failed of itself threw.
 void run_ranks(int world_size, const std::function<void(Communicator&)>& run);
+
+/// The same with `process`, this process's rank of `world_size`: calls run(*process). Null: ranks are threads.
+void run_ranks(Communicator* process, int world_size, const std::function<void(Communicator&)>& run);
+
+/// Calls work(); where that throws, the other processes (if `process` is not null) are told why and end as well.
+void abort_on_error(Communicator* process, const std::function<void()>& work);
+
+/// What ranks tell each other outside programs. Every rank makes the same calls in the same order.
+class Talk {
+ public:
+  explicit Talk(Communicator& communicator);
+  /// Everyone gets rank 0's text.
+  std::string from_first(const std::string& mine);
+  /// Rank 0 gets everyone's text, by rank; the others nothing.
+  std::vector<std::string> to_first(const std::string& mine);
+  /// The largest of all.
+  std::int64_t largest(std::int64_t mine);
+  /// Whether any rank says so.
+  bool any(bool mine) { return largest(mine ? 1 : 0) > 0; }
+
+ private:
+  std::vector<std::int64_t> all(std::int64_t mine);
+
+  Communicator& communicator_;
+  std::unique_ptr<Communicator::Group> everyone_;
+};
 
 }  // namespace trainer

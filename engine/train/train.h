@@ -1,4 +1,4 @@
-// The training loop: ranks as threads, each with an executor; steps, evaluation, checkpoints, signals.
+// The training loop: ranks as threads or processes, each with an executor; steps, evaluation, checkpoints, signals.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace trainer {
 
-/// How a run ended, for `run --json` and the exit code.
+/// How a run ended, for `run --json` and the exit code. Whole on rank 0; of other processes only what all know.
 struct RunReport {
   std::int64_t first_step = 0;  ///< updates made before this run (0: fresh)
   std::int64_t steps = 0;       ///< updates made in all
@@ -27,7 +27,7 @@ struct RunReport {
   double step_ms_median = 0, step_ms_p95 = 0;
   double startup_ms = 0;        ///< from `process_start` to the start of the first step
   std::int64_t planned_peak_bytes = 0, allocated_bytes = 0;  ///< of the fullest rank
-  std::int64_t bytes_sent = 0;  ///< by rank 0, as its communicator counted
+  std::int64_t bytes_sent = 0;  ///< by rank 0 in the steps of this run, as its communicator counted
   std::string checkpoint;       ///< path of the last one saved; empty: none
   bool stopped_by_signal = false;
 };
@@ -41,6 +41,7 @@ struct RankTrace {
 struct TrainOptions {
   std::chrono::steady_clock::time_point process_start = std::chrono::steady_clock::now();
   const std::atomic<bool>* stop = nullptr;                     ///< true asks to finish the step, save and end; a signal handler may set it
+  Communicator* process = nullptr;                             ///< this process's rank, where each is a process; null: ranks are threads of this one
   std::function<void(const std::vector<RankTrace>&)> trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };
 
@@ -49,7 +50,8 @@ struct NonFiniteError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Runs a compiled job (Purpose::train) to its end, resuming by checkpoint.resume. Throws what a rank threw.
+/// Runs a compiled job (Purpose::train) to its end, resuming by checkpoint.resume. Monitors and trace are rank 0's: only its process
+/// calls them. Throws what a rank threw, in every process something: AbortedError where another's rank failed.
 RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors, const TrainOptions& options);
 
 /// Loss (and accuracy) on the job's validation data of the weights in `checkpoint` (a step directory, a directory of them, or a

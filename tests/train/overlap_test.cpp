@@ -94,8 +94,7 @@ TEST_CASE("a rank sends 2 (n - 1) / n of what it reduces") {
     const LoadedJob loaded =
         jobs.load("llama", "run" + std::to_string(ranks),
                   {"cluster.devices_per_node=" + std::to_string(ranks), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004"});
-    std::int64_t sent = 2 * 4 * (ranks - 1) / ranks;  // one f32: whether a signal came
-    std::int64_t gradients = 0;
+    std::int64_t sent = 0, gradients = 0;
     const CompiledJob job = compiled(loaded);
     for (const Issued& issued : step_of(job))
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {

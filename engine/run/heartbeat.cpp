@@ -1,0 +1,271 @@
+// Messages on a connection: 'H' a beat, 'B' goodbye, 'A' with a length and a text: why the ranks end.
+#include "engine/run/heartbeat.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <sstream>
+
+#include "engine/core/environment.h"
+#include "engine/core/error.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::int64_t kBeatMs = 1000, kLoopMs = 200, kOwnSilenceMs = 3000, kConnectMs = 30000;
+constexpr std::size_t kLongestReason = 8000;
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::int64_t silent_ms() {
+  const std::optional<std::string> given = environment::value_of(environment::kSilent);
+  const double seconds = given ? std::atof(given->c_str()) : 10;
+  return static_cast<std::int64_t>(std::max(seconds, 2.0) * 1000);
+}
+
+[[noreturn]] void fail(const std::string& what) { throw IoError("heartbeat between ranks: " + what + ": " + std::strerror(errno)); }
+
+Descriptor new_socket() {
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) fail("no socket");
+  return socket;
+}
+
+void set_no_delay(const Descriptor& socket) {
+  const int one = 1;
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+// Addresses of this machine, those that others can reach first.
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> reachable, loopback;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) fail("no network interfaces");
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_UP) == 0) continue;
+    char text[INET_ADDRSTRLEN] = "";
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof text);
+    ((one->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : reachable).push_back(text);
+  }
+  ::freeifaddrs(list);
+  reachable.insert(reachable.end(), loopback.begin(), loopback.end());
+  return reachable;
+}
+
+// Waits until `socket` is ready for `events`, at most until `deadline`.
+bool wait_for(const Descriptor& socket, short events, std::int64_t deadline) {
+  pollfd one{socket.get(), events, 0};
+  for (;;) {
+    const int ready = ::poll(&one, 1, static_cast<int>(std::max<std::int64_t>(0, deadline - now_ms())));
+    if (ready >= 0 || errno != EINTR) return ready > 0;
+  }
+}
+
+bool receive_exactly(const Descriptor& socket, char* data, std::size_t bytes, std::int64_t deadline) {
+  for (std::size_t got = 0; got < bytes;) {
+    if (!wait_for(socket, POLLIN, deadline)) return false;
+    const ssize_t some = ::recv(socket.get(), data + got, bytes - got, 0);
+    if (some <= 0) return false;
+    got += static_cast<std::size_t>(some);
+  }
+  return true;
+}
+
+std::string raw(std::uint32_t number) { return {reinterpret_cast<const char*>(&number), sizeof number}; }
+
+constexpr std::size_t kTokenBytes = 16;
+
+// Connects to one of rank 0's addresses. The token in both directions tells our rank 0 from whoever else has that address and port.
+Descriptor try_address(const std::string& address, std::uint16_t port, const std::string& token, int rank, std::int64_t deadline) {
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) fail("no socket");
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  if (::inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return {};
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (errno != EINPROGRESS || !wait_for(socket, POLLOUT, deadline) || ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return {};
+  }
+  set_no_delay(socket);
+  const std::string hello = token + raw(static_cast<std::uint32_t>(rank));
+  std::string answer(kTokenBytes, '\0');
+  if (::send(socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) return {};
+  if (!receive_exactly(socket, answer.data(), answer.size(), deadline) || answer != token) return {};
+  return socket;
+}
+
+}  // namespace
+
+Heartbeat::Heartbeat(int rank, int world_size, const std::function<std::string(const std::string&)>& broadcast, std::function<void(const std::string&)> lost)
+    : rank_(rank), silent_ms_(silent_ms()), lost_(std::move(lost)), wake_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!wake_) fail("no eventfd");
+  rank == 0 ? listen(world_size, broadcast) : connect(broadcast);
+  for (Peer& peer : peers_) peer.heard_ms = now_ms();
+  thread_ = std::thread([this] { beat(); });
+}
+
+Heartbeat::~Heartbeat() {
+  send_all("B");
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void Heartbeat::listen(int world_size, const std::function<std::string(const std::string&)>& broadcast) {
+  const Descriptor listener = new_socket();
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t size = sizeof any;
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 || ::listen(listener.get(), std::min(world_size, SOMAXCONN)) != 0 ||
+      ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&any), &size) != 0)
+    fail("cannot listen");
+  std::random_device random;
+  std::string token;
+  while (token.size() < kTokenBytes) token += raw(random());
+  std::string text = token + std::to_string(ntohs(any.sin_port));
+  for (const std::string& address : own_addresses()) text += " " + address;
+  broadcast(text);
+
+  const std::int64_t deadline = now_ms() + kConnectMs;
+  std::vector<bool> seen(static_cast<std::size_t>(world_size), false);
+  while (static_cast<int>(peers_.size()) + 1 < world_size) {
+    if (!wait_for(listener, POLLIN, deadline)) {
+      std::string missing;
+      for (int other = 1; other < world_size; ++other)
+        if (!seen[static_cast<std::size_t>(other)]) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+      throw IoError("heartbeat between ranks: no connection to rank 0 (port " + std::to_string(ntohs(any.sin_port)) + ") came within 30 s from rank " + missing);
+    }
+    Descriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    std::string hello(kTokenBytes + sizeof(std::uint32_t), '\0');
+    if (!socket || !receive_exactly(socket, hello.data(), hello.size(), std::min(deadline, now_ms() + 2000)) || !hello.starts_with(token)) continue;
+    std::uint32_t other = 0;
+    std::memcpy(&other, hello.data() + kTokenBytes, sizeof other);
+    if (other == 0 || other >= seen.size() || seen[other]) continue;
+    set_no_delay(socket);
+    if (::send(socket.get(), token.data(), token.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(token.size())) continue;
+    seen[other] = true;
+    peers_.push_back({static_cast<int>(other), std::move(socket), "", 0, false});
+  }
+}
+
+void Heartbeat::connect(const std::function<std::string(const std::string&)>& broadcast) {
+  const std::string text = broadcast("");
+  const std::string token = text.substr(0, kTokenBytes);
+  std::istringstream words(text.substr(std::min(text.size(), kTokenBytes)));
+  std::uint16_t port = 0;
+  words >> port;
+  std::vector<std::string> addresses;
+  for (std::string address; words >> address;) addresses.push_back(address);
+  const std::int64_t deadline = now_ms() + kConnectMs;
+  do {
+    for (const std::string& address : addresses)
+      if (Descriptor socket = try_address(address, port, token, rank_, std::min(deadline, now_ms() + 5000))) {
+        peers_.push_back({0, std::move(socket), "", 0, false});
+        return;
+      }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  } while (now_ms() < deadline);
+  std::string tried;
+  for (const std::string& address : addresses) tried += " " + address;
+  throw IoError("heartbeat between ranks: rank " + std::to_string(rank_) + " cannot reach rank 0 at port " + std::to_string(port) + " of" + tried +
+                " within 30 s; is there a firewall between the nodes?");
+}
+
+void Heartbeat::abort(const std::string& reason) {
+  if (over_.exchange(true)) return;
+  const std::string text = reason.substr(0, kLongestReason);
+  send_all("A" + raw(static_cast<std::uint32_t>(text.size())) + text);
+}
+
+// A full socket is no reason to wait: who does not read for so long is lost anyway.
+void Heartbeat::send_all(const std::string& message) {
+  const std::lock_guard lock(sending_);
+  for (const Peer& peer : peers_) {
+    [[maybe_unused]] const ssize_t sent = ::send(peer.socket.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+}
+
+void Heartbeat::lose(const std::string& reason) {
+  if (over_.exchange(true)) return;
+  const std::string text = reason.substr(0, kLongestReason);
+  if (rank_ == 0) send_all("A" + raw(static_cast<std::uint32_t>(text.size())) + text);
+  lost_(text);
+}
+
+// Takes whole messages off what was received; false: the ranks end.
+bool Heartbeat::take_messages(Peer& peer) {
+  for (;;) {
+    if (peer.received.empty()) return true;
+    if (peer.received[0] == 'A') {
+      std::uint32_t size = 0;
+      if (peer.received.size() < 1 + sizeof size) return true;
+      std::memcpy(&size, peer.received.data() + 1, sizeof size);
+      if (peer.received.size() < 1 + sizeof size + size) return true;
+      lose(peer.received.substr(1 + sizeof size, size));
+      return false;
+    }
+    if (peer.received[0] == 'B') peer.ended = true;
+    peer.received.erase(0, 1);
+  }
+}
+
+// Reads what has come; false: the ranks end.
+bool Heartbeat::hear(Peer& peer) {
+  char data[4096];
+  for (;;) {
+    const ssize_t got = ::recv(peer.socket.get(), data, sizeof data, MSG_DONTWAIT);
+    if (got > 0) {
+      peer.heard_ms = now_ms();
+      peer.received.append(data, static_cast<std::size_t>(got));
+      if (!take_messages(peer)) return false;
+      continue;
+    }
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+    if (peer.ended) return true;
+    lose("the process of rank " + std::to_string(peer.rank) + " has ended");
+    return false;
+  }
+}
+
+void Heartbeat::beat() {
+  std::vector<pollfd> sockets;
+  std::int64_t last_beat = 0, last_loop = now_ms();
+  for (;;) {
+    sockets.assign(1, {wake_.get(), POLLIN, 0});
+    for (const Peer& peer : peers_) sockets.push_back({peer.ended ? -1 : peer.socket.get(), POLLIN, 0});
+    ::poll(sockets.data(), sockets.size(), static_cast<int>(kLoopMs));
+    const std::int64_t now = now_ms();
+    if (now - last_beat >= kBeatMs) {
+      send_all("H");
+      last_beat = now;
+    }
+    for (Peer& peer : peers_) {
+      if (!peer.ended && !hear(peer)) return;
+      if (now - last_loop > kOwnSilenceMs) peer.heard_ms = now;
+      if (!peer.ended && now - peer.heard_ms > silent_ms_)
+        return lose("rank " + std::to_string(peer.rank) + " has been silent for " + std::to_string((now - peer.heard_ms) / 1000) + " s");
+    }
+    last_loop = now;
+    if ((sockets[0].revents & POLLIN) != 0) return;
+  }
+}
+
+}  // namespace trainer

@@ -1,0 +1,13 @@
+// The build without MPI: what is asked of it is an error that says so.
+#include "engine/core/error.h"
+#include "engine/run/communicator.h"
+
+namespace trainer {
+
+bool has_mpi() { return false; }
+
+std::unique_ptr<Communicator> mpi_communicator(OnLoss) {
+  throw UsageError("this build has no MPI: install libopenmpi-dev and openmpi-bin, and build again");
+}
+
+}  // namespace trainer
