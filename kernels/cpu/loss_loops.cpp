@@ -45,10 +45,13 @@ std::int64_t first_equal(const T* x, std::int64_t count, float value) {
   for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
     const I32 a = load(x + i) == value, b = load(x + i + kLanes) == value;
     const I32 c = load(x + i + 2 * kLanes) == value, d = load(x + i + 3 * kLanes) == value;
-    if (any((a | b) | (c | d))) break;
+    if (first_lane((a | b) | (c | d)) < kLanes) break;
   }
-  while (i < count && !(to_f32(x[i]) == value)) ++i;
-  return i;
+  for (; i + kLanes <= count; i += kLanes)
+    if (const int lane = first_lane(load(x + i) == value); lane < kLanes) return i + lane;
+  if (i == count) return count;
+  const int lane = first_lane(load_first(x + i, static_cast<int>(count - i)) == value);
+  return i + lane < count ? i + lane : count;
 }
 
 template <typename T>

@@ -248,16 +248,18 @@ VEC_INLINE float largest(F32 x) {
 }
 #endif
 
-/// Whether a mask has a lane set.
+/// The first lane that a mask has set; kLanes if none.
 #if defined(__AVX512F__)
-VEC_INLINE bool any(I32 mask) { return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0; }
+VEC_INLINE int first_lane(I32 mask) {
+  return __builtin_ctz(static_cast<unsigned>(_mm512_test_epi32_mask((__m512i)mask, (__m512i)mask)) | 1u << kLanes);
+}
 #elif defined(__AVX2__)
-VEC_INLINE bool any(I32 mask) { return _mm256_movemask_ps((__m256)mask) != 0; }
+VEC_INLINE int first_lane(I32 mask) { return __builtin_ctz(static_cast<unsigned>(_mm256_movemask_ps((__m256)mask)) | 1u << kLanes); }
 #else
-VEC_INLINE bool any(I32 mask) {
-  std::int32_t lanes = 0;
-  for (int i = 0; i < kLanes; ++i) lanes |= mask[i];
-  return lanes != 0;
+VEC_INLINE int first_lane(I32 mask) {
+  int lane = 0;
+  while (lane < kLanes && mask[lane] == 0) ++lane;
+  return lane;
 }
 #endif
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "engine/build/build.h"
+#include "engine/ops/op_def.h"
 #include "tests/reference/ranks.h"
 
 using namespace trainer;
@@ -227,4 +228,26 @@ TEST_CASE("a vocabulary cut over ranks has one rank's loss and gradients, and it
       CHECK(off(mine(many.table), want) < kTolerance);
     }
   }
+}
+
+TEST_CASE("a batch that is cut stays so through a collective of the tensor axis, stacked pieces behind the new dim") {
+  Build build;
+  const ValueId x = build.value("x", {8, 6}, ValueKind::activation);
+  const auto placed = [&](Op op, ValueId input, const Shape& shape, Placement in) {
+    build.node(op, {}, {input}, shape);
+    const auto out = propagate(build.graph, build.graph.nodes.back(), std::vector{in});
+    return out ? (*out)[0].str() : "refused";
+  };
+  const Placement rows = Placement::shard(0, 2), columns = Placement::shard(1), partial = Placement::partial();
+  for (Op op : {Op::replicate, Op::all_reduce})
+    for (Placement any : {rows, columns, partial}) CHECK(placed(op, x, {8, 6}, any) == any.str());
+  for (Placement any : {rows, partial}) {
+    CHECK(placed(Op::all_gather, x, {16, 6}, any) == any.str());
+    CHECK(placed(Op::reduce_scatter, x, {4, 6}, any) == any.str());
+  }
+  CHECK(placed(Op::all_gather, x, {16, 6}, columns) == "refused");
+  CHECK(placed(Op::all_gather, x, {2, 8, 6}, rows) == Placement::shard(1, 2).str());
+  CHECK(placed(Op::all_gather, x, {2, 8, 6}, columns) == Placement::shard(2).str());
+  CHECK(placed(Op::reduce_scatter, x, {6}, rows) == "refused");
+  CHECK(placed(Op::reduce_scatter, x, {6}, columns) == Placement::shard(0).str());
 }

@@ -6,7 +6,19 @@ namespace trainer::goldens {
 
 namespace {
 
-bool is_loss(Op op) { return op == Op::cross_entropy || op == Op::mse || op == Op::cross_entropy_count || op == Op::correct_count; }
+bool is_loss(Op op) {
+  switch (op) {
+    case Op::cross_entropy:
+    case Op::cross_entropy_gathered:
+    case Op::mse:
+    case Op::cross_entropy_count:
+    case Op::correct_count:
+    case Op::correct_count_gathered:
+      return true;
+    default:
+      return false;
+  }
+}
 
 /// Index of the first operand that is a parameter.
 std::size_t first_parameter(Op op) {

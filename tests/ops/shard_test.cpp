@@ -188,6 +188,13 @@ Case make_case(Op op, Attributes attributes, const std::vector<Shape>& in, const
 const Attributes kWindow{{"kernel", std::int64_t{2}}, {"stride", std::int64_t{2}}, {"padding", std::int64_t{0}}};
 const Attributes kConv{{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}};
 const Attributes kLoss{{"ignore_index", std::int64_t{2}}, {"label_smoothing", 0.1}};
+const Attributes kCutLoss{{"ignore_index", std::int64_t{2}}, {"label_smoothing", 0.1}, {"classes", std::int64_t{17}}};
+
+/// Sums of exponentials are positive.
+Case with_positive(Case c, std::size_t input) {
+  for (double& x : c.in[input].data) x = std::fabs(x);
+  return c;
+}
 
 Attributes attention(std::int64_t heads, std::int64_t kv_heads, bool packed) {
   return {{"heads", heads}, {"kv_heads", kv_heads}, {"causal", true}, {"packed", packed}, {"rope_theta", 100.0}};
@@ -218,6 +225,9 @@ std::vector<Case> cases() {
       make_case(Op::cross_entropy, kLoss, {{4, 2, 6}, {4, 2}}, {{1}, {8}}, {0, 6}),
       make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}),
       make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}),
+      make_case(Op::cross_entropy_stats, kCutLoss, {{4, 2, 6}, {4, 2}}, {{8, 5}}, {0, 6}),
+      with_positive(make_case(Op::cross_entropy_gathered, kCutLoss, {{4, 2, 6}, {3, 8, 5}, {4, 2}}, {{1}, {8}}, {0, 0, 6}), 1),
+      make_case(Op::correct_count_gathered, kCutLoss, {{3, 8, 5}, {4, 2}}, {{1}}, {0, 6}),
       make_case(Op::mse, {}, {{4, 6}, {4, 6}}, {{1}}),
   };
   for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) list.push_back(make_case(op, {}, {{4, 6}}, {{4, 6}}));

@@ -141,6 +141,8 @@ void add_rows(std::vector<Case>& cases, DType c, std::int64_t rows, std::int64_t
   cases.push_back({shaped("rms_norm", c, rows, dim), {Op::rms_norm, {{"eps", 1e-5}}, {x, w, x, stat}}, 2 * x.bytes()});
   cases.push_back({shaped("rms_norm_grad", c, rows, dim), {Op::rms_norm_grad, {}, {x, x, w, stat, x, dw}}, 3 * x.bytes()});
   cases.push_back({shaped("dropout", c, rows, dim), {Op::dropout, {{"p", 0.1}, {"key", std::int64_t{1}}}, {x, step, x}}, 2 * x.bytes()});
+  const Attributes half = {{"p", 0.1}, {"key", std::int64_t{1}}, {"sample", 2 * dim}, {"stride", 2 * dim}};
+  cases.push_back({shaped("dropout_columns", c, rows, dim), {Op::dropout, half, {x, step, x}}, 2 * x.bytes()});
 }
 
 void add_losses(std::vector<Case>& cases, DType c, std::int64_t rows, std::int64_t classes) {
@@ -148,6 +150,12 @@ void add_losses(std::vector<Case>& cases, DType c, std::int64_t rows, std::int64
   const Attributes a = {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.0}};
   cases.push_back({shaped("cross_entropy", c, rows, classes), {Op::cross_entropy, a, {x, targets, loss, lse}}, x.bytes()});
   cases.push_back({shaped("cross_entropy_grad", c, rows, classes), {Op::cross_entropy_grad, a, {x, targets, lse, seed, x}}, 2 * x.bytes()});
+  // As a rank of two has them.
+  Attributes half = a;
+  half.set("classes", 2 * classes);
+  const TensorDesc stats{DType::f32, {rows, 5}}, gathered{DType::f32, {2, rows, 5}};
+  cases.push_back({shaped("cross_entropy_stats", c, rows, classes), {Op::cross_entropy_stats, half, {x, targets, stats}}, x.bytes()});
+  cases.push_back({shaped("cross_entropy_gathered", c, rows, classes), {Op::cross_entropy_gathered, half, {x, gathered, targets, loss, lse}}, gathered.bytes()});
 }
 
 void add_optimizer(std::vector<Case>& cases, std::int64_t n, bool working) {
