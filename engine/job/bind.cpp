@@ -18,7 +18,6 @@ class Values {
   Values(Checked& checked, const std::string& path) : checked_(checked), folder_(fs::path(path).parent_path()) {}
 
   bool has(std::string_view path) const { return checked_.find(path) != nullptr; }
-  bool given(std::string_view path) const { return has(path) && get(path).from != Setting::From::otherwise; }
   bool is_section(std::string_view path) const { return checked_.sections.contains(path); }
 
   const CheckedValue& get(std::string_view path) const {
@@ -221,15 +220,6 @@ PrecisionJob bind_precision(const Values& v) {
   return precision;
 }
 
-void fill_in_profile(Values& v) {
-  for (const ProfileValue& value : profile_values(v.text("strategy.profile"))) {
-    if (!v.has(value.path) || v.given(value.path)) continue;
-    CheckedValue& slot = v.checked().values.find(value.path)->second;
-    slot.node.text = value.value;
-    slot.from = Setting::From::profile;
-  }
-}
-
 DataStrategyJob bind_data_strategy(const Values& v) {
   const std::string at = "strategy.data.";
   DataStrategyJob data;
@@ -246,6 +236,11 @@ DataStrategyJob bind_data_strategy(const Values& v) {
     data.compression.kind = v.word<Compression::Kind>(at + "compression");
   }
   if (v.has(at + "every")) data.every = v.integer(at + "every");
+  if (v.is_section(at + "outer")) {
+    data.outer = {v.number(at + "outer.lr"), v.number(at + "outer.momentum"), false};
+    if (v.has(at + "outer.nesterov")) data.outer->nesterov = v.flag(at + "outer.nesterov");
+  }
+  if (v.has(at + "delayed")) data.delayed = v.flag(at + "delayed");
   return data;
 }
 
@@ -253,9 +248,11 @@ PipelineStrategyJob bind_pipeline(const Values& v) {
   const std::string at = "strategy.pipeline.";
   PipelineStrategyJob pipeline;
   pipeline.degree = v.integer(at + "degree");
+  if (pipeline.degree == 1) return pipeline;
   pipeline.schedule = v.word<PipelineSchedule>(at + "schedule");
   pipeline.virtual_stages = v.integer(at + "virtual_stages");
   pipeline.split = v.texts(at + "split");
+  pipeline.split_policy = pipeline.split.empty() ? v.word<SplitPolicy>(at + "split") : SplitPolicy::names;
   return pipeline;
 }
 
@@ -266,6 +263,7 @@ WrapJob bind_wrap(const Values& v) {
   if (v.has(at + "block")) wrap.block = v.text(at + "block");
   if (v.has(at + "min_params")) wrap.min_params = v.integer(at + "min_params");
   if (v.has(at + "names")) wrap.names = v.texts(at + "names");
+  wrap.excluded = v.texts(at + "excluded");
   return wrap;
 }
 
@@ -288,10 +286,11 @@ StrategyJob bind_strategy(Values& v) {
   StrategyJob strategy;
   strategy.automatic = false;
   strategy.profile = v.word<Profile>("strategy.profile");
-  fill_in_profile(v);
+  fill_in_profile(v.checked());
   strategy.data = bind_data_strategy(v);
   if (v.is_section("strategy.tensor")) {
-    strategy.tensor = {v.integer("strategy.tensor.degree"), v.flag("strategy.tensor.sequence_parallel")};
+    strategy.tensor.degree = v.integer("strategy.tensor.degree");
+    if (v.has("strategy.tensor.sequence_parallel")) strategy.tensor.sequence_parallel = v.flag("strategy.tensor.sequence_parallel");
   }
   if (v.is_section("strategy.pipeline")) strategy.pipeline = bind_pipeline(v);
   strategy.wrap = bind_wrap(v);

@@ -154,8 +154,10 @@ class Checker {
     const FieldDef* active = nullptr;
     bool doubtful = false;
     Verdict against;
+    std::vector<std::size_t> failed;  // of each variant, its first condition that does not hold
     for (const FieldDef* variant : variants) {
       const Verdict verdict = holds(*variant, prefix);
+      failed.push_back(verdict.num_met < 0 ? 0 : static_cast<std::size_t>(verdict.num_met));
       if (verdict.truth == Truth::yes) active = variant;
       if (verdict.truth == Truth::unknown) doubtful = true;
       if (verdict.truth == Truth::no && verdict.num_met >= against.num_met) against = verdict;
@@ -165,26 +167,39 @@ class Checker {
       if (doubtful)
         out_.doubtful.insert(path);
       else if (key != nullptr)
-        no_effect(variants, *key, path, against);
+        no_effect(variants, failed, *key, path, against);
       return;
     }
     if (key != nullptr) return value(active->forms, *node.find(active->name), *key, path);
     absent(*active, where, path);
   }
 
-  void no_effect(const std::vector<const FieldDef*>& variants, const yaml::Node& key, const std::string& path, const Verdict& against) {
+  void no_effect(const std::vector<const FieldDef*>& variants, const std::vector<std::size_t>& failed, const yaml::Node& key,
+                 const std::string& path, const Verdict& against) {
     // An override may switch off what keys of the file belong to; that is its point, not a mistake of the file.
     if (against.from == Setting::From::command_line && !is_override(key)) return;
     Diagnostic mistake = key.at(path, "has no effect where " + against.reason);
-    std::vector<std::string_view> words;
-    const std::string_view last = variants.front()->conditions.back().path;
-    bool simple = true;
-    for (const FieldDef* variant : variants) {
-      simple = simple && variant->conditions.size() == 1;
-      words.insert(words.end(), variant->conditions.back().words.begin(), variant->conditions.back().words.end());
-    }
-    if (simple && !words.empty()) mistake.allowed = fmt::format("only where {} is {}", last, fmt::join(words, ", "));
+    mistake.allowed = only_where(variants, failed);
     out_.mistakes.push_back(std::move(mistake));
+  }
+
+  /// "only where kind is ddp, zero1": of each variant the condition that failed; variants that failed by one path together.
+  static std::string only_where(const std::vector<const FieldDef*>& variants, const std::vector<std::size_t>& failed) {
+    std::vector<std::string_view> paths;
+    std::map<std::string_view, std::vector<std::string>> wanted;  // by path
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      const Condition& condition = variants[i]->conditions[failed[i]];
+      if (condition.words.empty() && !condition.above) return "";  // the message has it
+      std::vector<std::string>& texts = wanted[condition.path];
+      if (texts.empty()) paths.push_back(condition.path);
+      std::vector<std::string> more(condition.words.begin(), condition.words.end());
+      if (condition.above) more.push_back("above " + printed(*condition.above));
+      for (std::string& text : more)
+        if (std::ranges::find(texts, text) == texts.end()) texts.push_back(std::move(text));
+    }
+    std::vector<std::string> out;
+    for (const std::string_view path : paths) out.push_back(fmt::format("{} is {}", path, fmt::join(wanted[path], ", ")));
+    return fmt::format("only where {}", fmt::join(out, " or "));
   }
 
   void absent(const FieldDef& field, const yaml::Node& where, const std::string& path) {
@@ -223,6 +238,7 @@ class Checker {
   }
 
   static bool matches(const Condition& condition, const yaml::Node& node) {
+    if (condition.above) return node.as_number().value_or(*condition.above) > *condition.above;
     return condition.words.empty() ? !node.is_null() : std::ranges::find(condition.words, node.text) != condition.words.end();
   }
 

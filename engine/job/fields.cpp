@@ -29,7 +29,13 @@ Form reference(std::string_view name) { return {.kind = Form::Kind::reference, .
 
 FieldDef FieldDef::when(std::string_view path, std::vector<std::string_view> words) const {
   FieldDef field = *this;
-  field.conditions.push_back({path, std::move(words)});
+  field.conditions.push_back({path, std::move(words), std::nullopt});
+  return field;
+}
+
+FieldDef FieldDef::when_above(std::string_view path, double bound) const {
+  FieldDef field = *this;
+  field.conditions.push_back({path, {}, bound});
   return field;
 }
 
@@ -42,14 +48,18 @@ using Forms = std::vector<Form>;
 // Bounds no real job reaches; they keep products of sizes within 64 bits.
 constexpr double kMostSamples = 1e9, kMostRanks = 1e6, kMostDevices = 4096, kMostSeq = 1 << 24;
 
-FieldDef required(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), FieldDef::Absent::required}; }
+FieldDef required(std::string_view name, std::string_view doc, Forms forms) {
+  return {name, doc, std::move(forms), FieldDef::Absent::required};
+}
 FieldDef optional(std::string_view name, std::string_view doc, Forms forms, std::string_view otherwise) {
   return {name, doc, std::move(forms), FieldDef::Absent::otherwise, otherwise};
 }
 FieldDef part(std::string_view name, std::string_view doc, Fields fields) {
   return {name, doc, {section(std::move(fields))}, FieldDef::Absent::fill};
 }
-FieldDef extra(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), FieldDef::Absent::nothing}; }
+FieldDef extra(std::string_view name, std::string_view doc, Forms forms) {
+  return {name, doc, std::move(forms), FieldDef::Absent::nothing};
+}
 
 Fields model() {
   return {
@@ -169,11 +179,20 @@ Fields activation_checkpointing() {
   };
 }
 
+/// DiLoCo's outer optimizer and its numbers.
+Form outer_optimizer() {
+  return section({
+      optional("lr", "Learning rate of the outer step.", {positive()}, "0.7"),
+      optional("momentum", "Decay rate of its velocity; 0: none.", {between(0, 1, false, true)}, "0.9"),
+      optional("nesterov", "Nesterov's momentum.", {flag()}, "true").when_above("momentum", 0),
+  });
+}
+
 Fields data_strategy() {
   const std::vector<std::string_view> sharded{"full_shard", "shard_grad_op", "hybrid_shard"};
-  const Form top_k = section({required("top_k", "The fraction of each gradient that is sent.", {between(0, 1, true, false)})});
+  const Form top_k = section({required("top_k", "The fraction of each gradient that is sent.", {between(0, 1, true, true)})});
   const FieldDef replicate = optional("replicate", "Copies of the sharded model; auto: 1, or under hybrid_shard the number of nodes.",
-                                   {word({"auto"}), integer(1, kMostRanks)}, "auto");
+                                      {word({"auto"}), integer(1, kMostRanks)}, "auto");
   const FieldDef keep = optional("keep", "How long gathered parameters stay.", {word(words<Keep>())}, "auto");
   const FieldDef prefetch = optional("prefetch", "Units gathered ahead of their use.", {integer(0, 1000)}, "1");
   return {
@@ -190,28 +209,39 @@ Fields data_strategy() {
       optional("compression", "Of reduced gradients; int8 and top_k feed their error back.", {word({"none", "bf16", "int8"}), top_k},
                "none")
           .when("kind", {"ddp", "zero1", "zero2", "zero3", "fsdp"}),
-      optional("every", "Steps from one average of the ranks to the next.", {integer(1, 1e6)}, "8").when("kind", {"local_sgd"}),
+      optional("every", "Steps from one average of the ranks to the next.", {integer(1, 1e6)}, "10").when("kind", {"local_sgd"}),
+      optional("outer",
+               "An optimizer of the averages, whose gradient is how far a round came (DiLoCo); none: the average is taken as it is.",
+               {word({"none"}), outer_optimizer()}, "none")
+          .when("kind", {"local_sgd"}),
+      optional("delayed", "The average is applied one round late, while training goes on.", {flag()}, "false").when("kind", {"local_sgd"}),
   };
 }
 
 Fields tensor_strategy() {
   return {
       required("degree", "Ranks of a layer.", {integer(1, kMostRanks)}),
-      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag()}, "false"),
+      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag()}, "false").when_above("degree", 1),
   };
 }
 
 Fields pipeline_strategy() {
-  const std::string_view chunks = "Chunks of the model on each stage.";
+  const auto chunks = [](Form form, std::string_view otherwise, std::vector<std::string_view> schedules) {
+    return optional("virtual_stages", "Chunks of the model on each stage.", {std::move(form)}, otherwise)
+        .when_above("degree", 1)
+        .when("schedule", std::move(schedules));
+  };
   return {
       required("degree", "Stages.", {integer(1, kMostRanks)}),
-      optional("schedule", "Order of the micro-batches' forward and backward passes.", {word(words<PipelineSchedule>())}, "1f1b"),
-      optional("virtual_stages", chunks, {integer(1, 1)}, "1").when("schedule", {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
-      optional("virtual_stages", chunks, {integer(2, 1000)}, "2").when("schedule", {"interleaved"}),
-      optional("virtual_stages", chunks, {integer(1, 1000)}, "1").when("schedule", {"looped_bfs"}),
-      optional("virtual_stages", chunks, {integer(2, 2)}, "2").when("schedule", {"zb_v"}),
-      optional("split", "Names of the nodes or blocks that begin the chunks after the first; auto: by cost.",
-               {word({"auto"}), list(text(), 1)}, "auto"),
+      optional("schedule", "Order of the micro-batches' forward and backward passes.", {word(words<PipelineSchedule>())}, "1f1b")
+          .when_above("degree", 1),
+      chunks(integer(1, 1), "1", {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
+      chunks(integer(1, 1000), "2", {"interleaved", "looped_bfs"}),
+      chunks(integer(2, 2), "2", {"zb_v"}),
+      optional("split",
+               "auto: chunks of equal cost. uniform: of equally many blocks. Or the nodes or blocks that begin the chunks after the first.",
+               {word({"auto", "uniform"}), list(text(), 1)}, "auto")
+          .when_above("degree", 1),
   };
 }
 
@@ -222,6 +252,7 @@ Fields wrap() {
       optional("block", "Kind of block that is a unit.", {text()}, "TransformerBlock").when("policy", {"transformer"}),
       optional("min_params", "Least number of parameters of a unit.", {integer(1)}, "100_000_000").when("policy", {"size"}),
       required("names", "Nodes or blocks that are a unit each.", {list(text(), 1)}).when("policy", {"names"}),
+      optional("excluded", "Globs over nodes that keep f32 under mixed precision.", {list(text(), 0)}, "[]"),
   };
 }
 
@@ -231,13 +262,14 @@ Fields strategy() {
       extra("tensor", "Layers cut over ranks.", {section(tensor_strategy())}),
       extra("pipeline", "The model cut into stages.", {section(pipeline_strategy())}),
       part("wrap", "What becomes a unit of parameters.", wrap()),
-      optional("profile", "Of the network: fills in data.bucket_mb and data.compression where they are not given.",
+      optional("profile", "Of the network: fills in bucket_mb, compression and every of data where they are not given.",
                {word(words<Profile>())}, "none"),
   };
 }
 
 Fields cluster() {
-  const FieldDef backend = optional("backend", "What communicates: threads of one process, mpi between CPUs, nccl between GPUs.", {}, "auto");
+  const FieldDef backend =
+      optional("backend", "What communicates: threads of one process, mpi between CPUs, nccl between GPUs.", {}, "auto");
   const auto with_words = [](FieldDef field, std::vector<std::string_view> words) {
     field.forms = {word(std::move(words))};
     return field;

@@ -20,10 +20,12 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// The largest integer a field takes: JSON's readers keep integers exact up to here.
 inline constexpr double kMostInteger = 9007199254740992.0;
 
-/// Holds where the value at `path`, from the same section down, is one of `words`; without words, where it is not null.
+/// Holds where the value at `path`, from the same section down, is one of `words`, or a number above `above`; with neither, where it
+/// is not null.
 struct Condition {
   std::string_view path;
   std::vector<std::string_view> words{};
+  std::optional<double> above{};
 };
 
 struct FieldDef {
@@ -41,6 +43,7 @@ struct FieldDef {
 
   /// The same field under one more condition.
   FieldDef when(std::string_view path, std::vector<std::string_view> words = {}) const;
+  FieldDef when_above(std::string_view path, double bound) const;
 };
 
 struct Form {

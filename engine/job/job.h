@@ -126,6 +126,13 @@ struct Compression {
   double fraction = 1;  ///< top_k: the part of the gradient that is sent
 };
 
+/// DiLoCo's outer optimizer: SGD on the averages, whose gradient is the way from the average back to where the round began.
+struct OuterJob {
+  double lr = 0.7;
+  double momentum = 0.9;
+  bool nesterov = true;  ///< false where there is no momentum
+};
+
 struct DataStrategyJob {
   DataKind kind = DataKind::ddp;
   Sharding sharding = Sharding::full_shard;  ///< fsdp
@@ -135,21 +142,25 @@ struct DataStrategyJob {
   std::int64_t prefetch = 1;                 ///< zero3, fsdp: units gathered ahead
   double bucket_mb = 25;                     ///< 2^20 bytes; units smaller than this share a collective
   Compression compression;
-  std::int64_t every = 8;  ///< local_sgd: steps from one average to the next
+  std::int64_t every = 10;        ///< local_sgd: steps from one average to the next
+  std::optional<OuterJob> outer;  ///< local_sgd; none: parameters and states are averaged, no more
+  bool delayed = false;           ///< local_sgd: the average is applied one round late; then no `outer`
 };
 
 struct TensorStrategyJob {
   std::optional<std::int64_t> degree = 1;  ///< none: all devices (`strategy: tensor`)
-  bool sequence_parallel = false;
+  bool sequence_parallel = false;          ///< false where the degree is 1
 };
 
 enum class PipelineSchedule : std::uint8_t { gpipe, one_f_one_b, interleaved, looped_bfs, zb_h1, zb_h2, zb_v };
+enum class SplitPolicy : std::uint8_t { automatic, uniform, names };
 
 struct PipelineStrategyJob {
   std::optional<std::int64_t> degree = 1;  ///< none: all devices (`strategy: pipeline`)
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  std::int64_t virtual_stages = 1;
-  std::vector<std::string> split;  ///< names of the nodes or blocks that begin the chunks after the first; empty: auto
+  std::int64_t virtual_stages = 1;  ///< chunks of a stage
+  SplitPolicy split_policy = SplitPolicy::automatic;
+  std::vector<std::string> split;  ///< names: the nodes or blocks that begin the chunks after the first, one less than chunks
 };
 
 enum class WrapPolicy : std::uint8_t { automatic, transformer, size, names, none };
@@ -160,6 +171,7 @@ struct WrapJob {
   std::string block = "TransformerBlock";  ///< transformer: kind of block that is a unit
   std::int64_t min_params = 100'000'000;   ///< size: a unit has at least so many parameters
   std::vector<std::string> names;          ///< names: nodes or blocks that are a unit each
+  std::vector<std::string> excluded;       ///< globs over nodes that keep f32 whatever precision.compute is
 };
 
 enum class Profile : std::uint8_t { none, high_bandwidth, low_bandwidth };
@@ -230,6 +242,7 @@ std::string_view name_of(Keep);
 std::string_view name_of(Reduce);
 std::string_view name_of(Compression::Kind);
 std::string_view name_of(PipelineSchedule);
+std::string_view name_of(SplitPolicy);
 std::string_view name_of(WrapPolicy);
 std::string_view name_of(Profile);
 std::string_view name_of(Device);

@@ -86,6 +86,11 @@ const Names<PipelineSchedule>& names() {
   return all;
 }
 template <>
+const Names<SplitPolicy>& names() {
+  static const Names<SplitPolicy> all{{SplitPolicy::automatic, "auto"}, {SplitPolicy::uniform, "uniform"}, {SplitPolicy::names, "names"}};
+  return all;
+}
+template <>
 const Names<WrapPolicy>& names() {
   using enum WrapPolicy;
   static const Names<WrapPolicy> all{
@@ -141,6 +146,7 @@ std::string_view name_of(Keep value) { return find_name(value); }
 std::string_view name_of(Reduce value) { return find_name(value); }
 std::string_view name_of(Compression::Kind value) { return find_name(value); }
 std::string_view name_of(PipelineSchedule value) { return find_name(value); }
+std::string_view name_of(SplitPolicy value) { return find_name(value); }
 std::string_view name_of(WrapPolicy value) { return find_name(value); }
 std::string_view name_of(Profile value) { return find_name(value); }
 std::string_view name_of(Device value) { return find_name(value); }

@@ -49,6 +49,8 @@ const Names<Compression::Kind>& names();
 template <>
 const Names<PipelineSchedule>& names();
 template <>
+const Names<SplitPolicy>& names();
+template <>
 const Names<WrapPolicy>& names();
 template <>
 const Names<Profile>& names();

@@ -2,16 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "engine/job/expression.h"
+#include "engine/job/nearest_numbers.h"
 
 namespace trainer {
 namespace {
 
 using Integer = std::optional<std::int64_t>;
 
+/// Whether gradients are reduced as they are whole: what is cut into slices has no whole gradient whose error could be fed back.
+bool compresses(const Checked& checked) {
+  const CheckedValue* kind = checked.find("strategy.data.kind");
+  const CheckedValue* sharding = checked.find("strategy.data.sharding");
+  if (kind == nullptr) return false;
+  const std::string& name = kind->node.text;
+  return name == "ddp" || name == "zero1" || (name == "fsdp" && sharding != nullptr && sharding->node.text == "no_shard");
+}
+
 class Rules {
  public:
-  Rules(const Checked& checked, const yaml::Node& tree) : checked_(checked), tree_(tree) {}
+  Rules(const Checked& checked, const yaml::Node& tree) : checked_(checked), tree_(tree) { fill_in_profile(checked_); }
 
   std::vector<Diagnostic> all() {
     schedule();
@@ -19,6 +31,9 @@ class Rules {
     micro_batch();
     mesh();
     pipeline_split();
+    compression();
+    local_sgd();
+    excluded();
     profile();
     return std::move(mistakes_);
   }
@@ -93,9 +108,8 @@ class Rules {
     const Integer global = integer("train.batch.global"), micro = integer("train.batch.micro");
     if (!ranks || !global) return;
     if (*global % *ranks != 0) {
-      const std::int64_t below = *global / *ranks * *ranks;
-      const std::string near = below > 0 ? fmt::format("{} or {}", below, below + *ranks) : fmt::format("{}", *ranks);
-      add("train.batch.global", fmt::format("{} samples do not divide over {} data ranks", *global, *ranks), near);
+      add("train.batch.global", fmt::format("{} samples do not divide over {} data ranks", *global, *ranks),
+          nearest_multiples(*ranks, *global));
     } else if (micro && *global % *micro == 0 && *global / *ranks % *micro != 0) {
       const std::int64_t each = *global / *ranks;
       add("train.batch.micro", fmt::format("does not divide the {} samples of each of {} data ranks", each, *ranks),
@@ -112,41 +126,87 @@ class Rules {
       add("strategy.pipeline.split", fmt::format("{} names for {} chunks", split->node.items.size(), wanted + 1),
           fmt::format("a list of {}", wanted));
     }
+    std::set<std::string_view> seen;
+    for (const yaml::Node& name : split->node.items)
+      if (!seen.insert(name.text).second) return add("strategy.pipeline.split", name.text + " begins two chunks", "different names");
+  }
+
+  void compression() {
+    const bool top_k = checked_.sections.contains("strategy.data.compression");
+    const CheckedValue* word = checked_.find("strategy.data.compression");
+    if ((!top_k && (word == nullptr || word->node.text == "none")) || checked_.doubtful.contains("strategy.data")) return;
+    const CheckedValue* kind = checked_.find("strategy.data.kind");
+    const CheckedValue* reduce = checked_.find("strategy.data.reduce");
+    if (kind != nullptr && !compresses(checked_)) {
+      const CheckedValue* sharding = checked_.find("strategy.data.sharding");
+      const std::string name = kind->node.text + (sharding == nullptr ? "" : " with " + sharding->node.text);
+      add("strategy.data.compression", name + " cannot compress: it reduces gradients slice by slice",
+          "none, or the kinds ddp, zero1, and fsdp with no_shard");
+    } else if (reduce != nullptr && reduce->node.text == "micro_batch") {
+      add("strategy.data.reduce", "compressed gradients are reduced once a step", "auto or step");
+    }
+  }
+
+  void local_sgd() {
+    const Integer every = averages_every();
+    if (!every) return;
+    if (checked_.sections.contains("strategy.data.outer") && flag("strategy.data.delayed")) {
+      add("strategy.data.delayed", "an average that comes a round late cannot go through an outer optimizer", "false, or outer: none");
+    }
+    // Between averages every rank has weights of its own: there is no one model to save or to evaluate.
+    if (checked_.sections.contains("eval")) multiple_of(*every, "eval.every");
+    if (checked_.find("checkpoint.every") != nullptr) multiple_of(*every, "checkpoint.every");
+  }
+
+  Integer averages_every() const {
+    const CheckedValue* name = checked_.find("strategy");
+    if (name != nullptr) return name->node.text == "local_sgd" ? Integer(DataStrategyJob{}.every) : std::nullopt;
+    return integer("strategy.data.every");
+  }
+
+  void multiple_of(std::int64_t every, std::string_view path) {
+    const Integer value = integer(path);
+    if (!value || *value % every == 0) return;
+    // What the file does not say cannot be what is wrong in it.
+    if (from(path) == Setting::From::otherwise && from("strategy.data.every") != Setting::From::otherwise) {
+      add("strategy.data.every", fmt::format("{}, which is {} by default, is no multiple of it", path, *value),
+          nearest_divisors(*value, every));
+    } else {
+      add(path,
+          fmt::format("ranks have one model only at their averages, and {} is no multiple of strategy.data.every, which is {}", *value,
+                      every),
+          nearest_multiples(every, *value));
+    }
+  }
+
+  void excluded() {
+    const CheckedValue* names = checked_.find("strategy.wrap.excluded");
+    const CheckedValue* compute = checked_.find("precision.compute");
+    if (names == nullptr || compute == nullptr || names->node.items.empty() || compute->node.text != "f32") return;
+    if (compute->from == Setting::From::command_line && names->from != Setting::From::command_line) return;  // switched off for this run
+    add("strategy.wrap.excluded", "has no effect where precision.compute is f32", "only where precision.compute is bf16, f16");
   }
 
   /// Values that agree with the profile are what the effective job of such a one shows.
   void profile() {
     const CheckedValue* name = checked_.find("strategy.profile");
     if (name == nullptr || name->node.text == "none" || checked_.doubtful.contains("strategy.data")) return;
-    bool open = false, same = false;
+    bool used = false;
     for (const ProfileValue& value : profile_values(name->node.text)) {
-      const CheckedValue* given = checked_.find(value.path);
-      const bool settled = given == nullptr || given->from != Setting::From::otherwise;
-      open = open || !settled;
-      same = same || (given != nullptr && given->node.text == value.value);
+      const CheckedValue* found = checked_.find(value.path);
+      used = used || (found != nullptr && (found->from == Setting::From::profile || found->node.text == value.value));
     }
-    if (!open && !same) add("strategy.profile", "has no effect where all that it fills in is given", "");
-  }
-
-  /// "6 or 12": the divisors of `of` next to `value`, from below and above.
-  static std::string nearest_divisors(std::int64_t of, std::int64_t value) {
-    // Both are at most 1e9, so the divisors are found among the numbers up to the root.
-    std::int64_t below = 1, above = of;
-    for (std::int64_t i = 1; i * i <= of; ++i) {
-      if (of % i != 0) continue;
-      for (const std::int64_t divisor : {i, of / i}) {
-        if (divisor < value) below = std::max(below, divisor);
-        if (divisor > value) above = std::min(above, divisor);
-      }
-    }
-    if (value > of || below == above) return fmt::format("{}", value > of ? of : below);
-    return fmt::format("{} or {}", below, above);
+    if (!used) add("strategy.profile", "has no effect where all that it fills in is given", "");
   }
 
   Setting::From from(std::string_view path) const {
     const CheckedValue* value = checked_.find(path);
     if (value == nullptr) return Setting::From::otherwise;
     return value->from;
+  }
+  bool flag(std::string_view path) const {
+    const CheckedValue* value = checked_.find(path);
+    return value != nullptr && value->node.as_bool().value_or(false);
   }
   std::optional<double> number(std::string_view path) const {
     const CheckedValue* value = checked_.find(path);
@@ -164,7 +224,7 @@ class Rules {
     mistakes_.push_back(std::move(mistake));
   }
 
-  const Checked& checked_;
+  Checked checked_;
   const yaml::Node& tree_;
   std::vector<Diagnostic> mistakes_;
 };
@@ -175,9 +235,28 @@ std::vector<Diagnostic> check_rules(const Checked& checked, const yaml::Node& tr
 
 std::vector<ProfileValue> profile_values(std::string_view profile) {
   // Fast networks hide small buckets behind the backward pass; slow ones pay for bytes first and for each message next.
-  if (profile == "high_bandwidth") return {{"strategy.data.bucket_mb", "25"}, {"strategy.data.compression", "none"}};
-  if (profile == "low_bandwidth") return {{"strategy.data.bucket_mb", "100"}, {"strategy.data.compression", "int8"}};
+  // Between averages lies the more computation the slower they are; 50 divides the default steps of evaluation and checkpoints.
+  if (profile == "high_bandwidth") {
+    return {{"strategy.data.bucket_mb", "25"}, {"strategy.data.compression", "none"}, {"strategy.data.every", "10"}};
+  }
+  if (profile == "low_bandwidth") {
+    return {{"strategy.data.bucket_mb", "100"}, {"strategy.data.compression", "int8"}, {"strategy.data.every", "50"}};
+  }
   return {};
+}
+
+void fill_in_profile(Checked& checked) {
+  const CheckedValue* profile = checked.find("strategy.profile");
+  if (profile == nullptr) return;
+  for (const ProfileValue& value : profile_values(profile->node.text)) {
+    const auto slot = checked.values.find(value.path);
+    if (slot == checked.values.end() || slot->second.from != Setting::From::otherwise) continue;
+    const CheckedValue* reduce = checked.find("strategy.data.reduce");
+    const bool once = reduce == nullptr || reduce->node.text != "micro_batch";
+    if (value.path == "strategy.data.compression" && !(once && compresses(checked))) continue;
+    slot->second.node.text = value.value;
+    slot->second.from = Setting::From::profile;
+  }
 }
 
 Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message) {

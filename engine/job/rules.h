@@ -19,6 +19,9 @@ struct ProfileValue {
 };
 std::vector<ProfileValue> profile_values(std::string_view profile);
 
+/// Puts them in place of the defaults, where they have an effect. Twice is as once.
+void fill_in_profile(Checked& checked);
+
 /// A mistake at `path` in `tree`: at the value, or at the key of the nearest section around it.
 Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message);
 

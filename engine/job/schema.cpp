@@ -90,8 +90,14 @@ Json value_json(const yaml::Node& node) {
 Json default_json(std::string_view text) { return value_json(yaml::parse(std::string(text), "default")); }
 
 bool meets(const Condition& condition, const Json& value) {
+  if (condition.above) return value.is_number() && value.get<double>() > *condition.above;
   if (condition.words.empty()) return !value.is_null();
   return value.is_string() && std::ranges::find(condition.words, value.get<std::string>()) != condition.words.end();
+}
+
+Json wanted_schema(const Condition& condition) {
+  if (condition.above) return {{"type", "number"}, {"exclusiveMinimum", number_json(*condition.above)}};
+  return condition.words.empty() ? Json{{"not", {{"type", "null"}}}} : Json{{"enum", condition.words}};
 }
 
 /// Holds for a section in which the condition does, whether the value is written or a default.
@@ -101,7 +107,7 @@ Json condition_schema(const Fields& fields, std::string_view path, const Conditi
   Json inner;
   bool absent_meets = false;
   if (name.size() == path.size()) {
-    inner = condition.words.empty() ? Json{{"not", {{"type", "null"}}}} : Json{{"enum", condition.words}};
+    inner = wanted_schema(condition);
     absent_meets = field->absent == FieldDef::Absent::otherwise && meets(condition, default_json(field->otherwise));
   } else {
     inner = condition_schema(field->forms.front().fields, path.substr(name.size() + 1), condition);

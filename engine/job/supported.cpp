@@ -3,10 +3,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/job/names.h"
 
 namespace trainer {
 namespace {
+
+// What is missing, a line each.
+constexpr DataKind kMissingKinds[] = {
+    DataKind::zero1, DataKind::zero2, DataKind::zero3, DataKind::fsdp, DataKind::local_sgd,
+};
+constexpr std::string_view kMissingAxes[] = {
+    "tensor",
+    "pipeline",
+};
+constexpr std::string_view kMissingKeys[] = {
+    "strategy.data.compression",
+    "strategy.wrap.excluded",
+};
+
+bool lacks(DataKind kind) { return std::ranges::find(kMissingKinds, kind) != std::end(kMissingKinds); }
+bool lacks_axis(std::string_view axis) { return std::ranges::find(kMissingAxes, axis) != std::end(kMissingAxes); }
+bool lacks_key(std::string_view key) { return std::ranges::find(kMissingKeys, key) != std::end(kMissingKeys); }
+
+/// The kinds of data strategy that are there; with `bare` every name that may stand for a strategy.
+std::string strategies(bool bare) {
+  std::vector<std::string_view> out;
+  if (bare) out.push_back("auto");
+  for (const auto& [kind, name] : names<DataKind>())
+    if (!lacks(kind)) out.push_back(name);
+  for (const std::string_view axis : {"tensor", "pipeline"})
+    if (bare && !lacks_axis(axis)) out.push_back(axis);
+  return fmt::format("{}", fmt::join(out, ", "));
+}
 
 class Unsupported {
  public:
@@ -24,19 +54,24 @@ class Unsupported {
  private:
   void strategy() {
     const StrategyJob& strategy = job_.strategy;
-    const bool named = loaded_.setting("strategy") != nullptr;
-    if (strategy.data.kind != DataKind::ddp) refuse(named ? "strategy" : "strategy.data.kind", named ? "auto, ddp" : "ddp");
-    if (!strategy.tensor.degree) refuse("strategy", "auto, ddp");
-    if (!strategy.pipeline.degree) refuse("strategy", "auto, ddp");
-    if (strategy.tensor.degree.value_or(1) > 1) refuse("strategy.tensor.degree", "1");
-    if (strategy.tensor.sequence_parallel) refuse("strategy.tensor.sequence_parallel", "false");
-    if (strategy.pipeline.degree.value_or(1) > 1) refuse("strategy.pipeline.degree", "1");
-    if (strategy.data.kind == DataKind::ddp && strategy.data.reduce == Reduce::micro_batch) refuse("strategy.data.reduce", "auto, step");
-    if (strategy.data.compression.kind != Compression::Kind::none) {
+    const DataStrategyJob& data = strategy.data;
+    const bool bare = loaded_.setting("strategy") != nullptr;
+    if (lacks(data.kind)) refuse(bare ? "strategy" : "strategy.data.kind", strategies(bare));
+    axis("tensor", strategy.tensor.degree);
+    axis("pipeline", strategy.pipeline.degree);
+    if (data.kind == DataKind::ddp && data.reduce == Reduce::micro_batch) refuse("strategy.data.reduce", "auto, step");
+    if (data.compression.kind != Compression::Kind::none && lacks_key("strategy.data.compression")) {
       const Setting* setting = loaded_.setting("strategy.data.compression");
       const bool by_profile = setting != nullptr && setting->from == Setting::From::profile;
       refuse(by_profile ? "strategy.profile" : "strategy.data.compression", by_profile ? "none, high_bandwidth" : "none");
     }
+    if (!strategy.wrap.excluded.empty() && lacks_key("strategy.wrap.excluded")) refuse("strategy.wrap.excluded", "[]");
+  }
+
+  void axis(std::string_view name, const std::optional<std::int64_t>& degree) {
+    if (!lacks_axis(name) || degree == 1) return;
+    if (degree) return refuse(fmt::format("strategy.{}.degree", name), "1");
+    refuse("strategy", strategies(true));
   }
 
   void cluster() {

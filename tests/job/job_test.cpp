@@ -194,10 +194,10 @@ eval: {every: 50, batches: 3}
 precision: {params: bf16, compute: f16, reduce: bf16, loss_scale: 1024}
 activation_checkpointing: {mode: every_n, every: 3}
 strategy:
-  data: {kind: fsdp, sharding: hybrid_shard, replicate: 2, keep: step, reduce: micro_batch, prefetch: 3, bucket_mb: 12.5, compression: {top_k: 0.01}}
+  data: {kind: fsdp, sharding: hybrid_shard, replicate: 2, keep: step, reduce: micro_batch, prefetch: 3, bucket_mb: 12.5, compression: none}
   tensor: {degree: 2, sequence_parallel: true}
   pipeline: {degree: 2, schedule: zb_v, split: [h.1, h.2, h.3]}
-  wrap: {policy: size, min_params: 1_000}
+  wrap: {policy: size, min_params: 1_000, excluded: ["h.*.ln_1", ln_f]}
 cluster: {device: cuda, backend: nccl, nodes: 2, devices_per_node: 8, hardware: h100}
 checkpoint: {dir: ../runs/full, every: 10, keep: null, format: sharded, resume: step-5}
 log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
@@ -241,16 +241,17 @@ log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
   CHECK(job.strategy.data.reduce == Reduce::micro_batch);
   CHECK(job.strategy.data.prefetch == 3);
   CHECK(job.strategy.data.bucket_mb == 12.5);
-  CHECK(job.strategy.data.compression.kind == Compression::Kind::top_k);
-  CHECK(job.strategy.data.compression.fraction == 0.01);
+  CHECK(job.strategy.data.compression.kind == Compression::Kind::none);
   CHECK(job.strategy.tensor.degree == 2);
   CHECK(job.strategy.tensor.sequence_parallel);
   CHECK(job.strategy.pipeline.degree == 2);
   CHECK(job.strategy.pipeline.schedule == PipelineSchedule::zb_v);
   CHECK(job.strategy.pipeline.virtual_stages == 2);
+  CHECK(job.strategy.pipeline.split_policy == SplitPolicy::names);
   CHECK(job.strategy.pipeline.split == std::vector<std::string>{"h.1", "h.2", "h.3"});
   CHECK(job.strategy.wrap.policy == WrapPolicy::size);
   CHECK(job.strategy.wrap.min_params == 1000);
+  CHECK(job.strategy.wrap.excluded == std::vector<std::string>{"h.*.ln_1", "ln_f"});
   CHECK(job.cluster.device == Device::cuda);
   CHECK(job.cluster.backend == Backend::nccl);
   CHECK(job.cluster.nodes == 2);
@@ -290,6 +291,9 @@ TEST_CASE("a strategy's name gives what its explicit form gives") {
     CHECK(named.data.bucket_mb == form.data.bucket_mb);
     CHECK(named.data.compression.kind == form.data.compression.kind);
     CHECK(named.data.every == form.data.every);
+    CHECK(named.data.outer.has_value() == form.data.outer.has_value());
+    CHECK(named.data.delayed == form.data.delayed);
+    CHECK(named.wrap.excluded == form.wrap.excluded);
     CHECK(named.wrap.policy == form.wrap.policy);
   }
   CHECK_FALSE(parsed(kSmall + "strategy: tensor").job.strategy.tensor.degree);
@@ -297,11 +301,110 @@ TEST_CASE("a strategy's name gives what its explicit form gives") {
 }
 
 TEST_CASE("a profile fills in what the file leaves open, visibly") {
-  const LoadedJob loaded = parsed(kSmall + "strategy: {data: {kind: fsdp, bucket_mb: 7}, profile: low_bandwidth}");
+  const LoadedJob loaded = parsed(kSmall + "strategy: {data: {kind: ddp, bucket_mb: 7}, profile: low_bandwidth}");
   CHECK(loaded.job.strategy.data.bucket_mb == 7);
   CHECK(loaded.job.strategy.data.compression.kind == Compression::Kind::int8);
   CHECK(loaded.setting("strategy.data.compression")->from == Setting::From::profile);
   CHECK(effective_job(loaded).find("compression: int8") != std::string::npos);
+}
+
+TEST_CASE("a profile fills in only what the kind of strategy can do") {
+  const auto filled = [](const std::string& data, const std::string& profile) {
+    const LoadedJob loaded = parsed(kSmall + "strategy: {data: " + data + ", profile: " + profile + "}");
+    std::string out;
+    for (const Setting& setting : loaded.settings)
+      if (setting.from == Setting::From::profile) out += setting.path.substr(setting.path.rfind('.') + 1) + "=" + setting.value + " ";
+    return out;
+  };
+  CHECK(filled("{kind: ddp}", "low_bandwidth") == "bucket_mb=100 compression=int8 ");
+  CHECK(filled("{kind: ddp}", "high_bandwidth") == "bucket_mb=25 compression=none ");
+  CHECK(filled("{kind: ddp, compression: {top_k: 0.01}}", "low_bandwidth") == "bucket_mb=100 ");
+  CHECK(filled("{kind: ddp, reduce: micro_batch}", "low_bandwidth") == "bucket_mb=100 ");
+  CHECK(filled("{kind: zero1}", "low_bandwidth") == "bucket_mb=100 compression=int8 ");
+  CHECK(filled("{kind: zero2}", "low_bandwidth") == "bucket_mb=100 ");
+  CHECK(filled("{kind: zero3}", "low_bandwidth") == "bucket_mb=100 ");
+  CHECK(filled("{kind: fsdp}", "low_bandwidth") == "bucket_mb=100 ");
+  CHECK(filled("{kind: fsdp, sharding: no_shard}", "low_bandwidth") == "bucket_mb=100 compression=int8 ");
+  CHECK(filled("{kind: local_sgd}", "low_bandwidth") == "bucket_mb=100 every=50 ");
+  CHECK(filled("{kind: local_sgd}", "high_bandwidth") == "bucket_mb=25 every=10 ");
+}
+
+TEST_CASE("local SGD takes DiLoCo's outer optimizer, with its numbers unless others are given") {
+  const auto data = [](const std::string& keys) {
+    return parsed(kSmall + "strategy: {data: {kind: local_sgd" + keys + "}}").job.strategy.data;
+  };
+  CHECK_FALSE(data("").outer);
+  CHECK_FALSE(data(", outer: none").outer);
+  CHECK(data(", delayed: true").delayed);
+  const std::optional<OuterJob> given = data(", outer: {lr: 0.9, momentum: 0.8, nesterov: false}").outer, plain = data(", outer: {}").outer;
+  REQUIRE(given);
+  CHECK(given->lr == 0.9);
+  CHECK(given->momentum == 0.8);
+  CHECK_FALSE(given->nesterov);
+  REQUIRE(plain);
+  CHECK(plain->lr == 0.7);
+  CHECK(plain->momentum == 0.9);
+  CHECK(plain->nesterov);
+  REQUIRE(data(", outer: {momentum: 0}").outer);
+  CHECK_FALSE(data(", outer: {momentum: 0}").outer->nesterov);
+}
+
+TEST_CASE("a pipeline's chunks are by cost, of equal size, or begin at names; each schedule has its number of them") {
+  const auto pipeline = [](const std::string& keys) {
+    return parsed(kSmall + "strategy: {pipeline: {degree: 2" + keys + "}}").job.strategy.pipeline;
+  };
+  CHECK(pipeline("").split_policy == SplitPolicy::automatic);
+  CHECK(pipeline(", split: uniform").split_policy == SplitPolicy::uniform);
+  CHECK(pipeline(", split: [h.1]").split_policy == SplitPolicy::names);
+  for (const char* schedule : {"gpipe", "1f1b", "zb_h1", "zb_h2"})
+    CHECK(pipeline(std::string(", schedule: ") + schedule).virtual_stages == 1);
+  for (const char* schedule : {"interleaved", "looped_bfs", "zb_v"})
+    CHECK(pipeline(std::string(", schedule: ") + schedule).virtual_stages == 2);
+  CHECK(pipeline(", schedule: interleaved, virtual_stages: 1").virtual_stages == 1);
+  CHECK(pipeline(", schedule: looped_bfs, virtual_stages: 4").virtual_stages == 4);
+}
+
+TEST_CASE("an axis of one rank takes no keys but its degree") {
+  const LoadedJob loaded = parsed(kSmall + "strategy: {tensor: {degree: 1}, pipeline: {degree: 1.0}}");
+  CHECK(loaded.job.strategy.pipeline.schedule == PipelineSchedule::one_f_one_b);
+  CHECK(loaded.setting("strategy.pipeline.schedule") == nullptr);
+  CHECK(loaded.setting("strategy.tensor.sequence_parallel") == nullptr);
+  // An override may take an axis away whose keys stay in the file.
+  const std::string text = kSmall + "strategy: {pipeline: {degree: 4, schedule: zb_v, split: uniform}}";
+  CHECK(parsed(text, {"strategy.pipeline.degree=1"}).job.strategy.pipeline.virtual_stages == 1);
+}
+
+TEST_CASE("the explicit form with all its keys is a strategy") {
+  const Job job = parsed(kSmall + R"(
+strategy:
+  data:     {kind: fsdp, sharding: full_shard, replicate: 1, keep: auto, reduce: auto, prefetch: 1, bucket_mb: 25, compression: none}
+  tensor:   {degree: 2, sequence_parallel: true}
+  pipeline: {degree: 4, schedule: 1f1b, virtual_stages: 1, split: auto}
+  wrap:     {policy: transformer, block: TransformerBlock}
+  profile:  high_bandwidth
+)")
+                      .job;
+  CHECK(job.strategy.tensor.sequence_parallel);
+  CHECK(job.strategy.data.replicate == 1);
+}
+
+TEST_CASE("nodes that keep f32 stay in the file where an override computes in f32 all the same") {
+  const std::string text = kSmall + "precision: {compute: bf16}\nstrategy: {wrap: {excluded: [ln_f]}}\n";
+  CHECK(parsed(text, {"precision.compute=f32"}).job.strategy.wrap.excluded.size() == 1);
+  CHECK(mistakes_of(kSmall, {"strategy.wrap.excluded=[ln_f]"}).size() == 1);
+}
+
+TEST_CASE("a key without effect names the values that would give it one") {
+  const auto allowed = [](const std::string& strategy) {
+    const std::vector<Diagnostic> found = mistakes_of(kSmall + "strategy: " + strategy + "\n");
+    return found.size() == 1 ? found[0].allowed : std::to_string(found.size()) + " mistakes";
+  };
+  CHECK(allowed("{pipeline: {degree: 1, schedule: gpipe}}") == "only where degree is above 1");
+  CHECK(allowed("{pipeline: {degree: 1, virtual_stages: 2}}") == "only where degree is above 1");
+  CHECK(allowed("{data: {kind: zero1, keep: use}}") == "only where kind is zero3, fsdp");
+  CHECK(allowed("{data: {kind: fsdp, sharding: no_shard, keep: use}}") ==
+        "only where kind is zero3 or sharding is full_shard, shard_grad_op, hybrid_shard");
+  CHECK(allowed("{data: {kind: zero2, compression: bf16}}") == "none, or the kinds ddp, zero1, and fsdp with no_shard");
 }
 
 TEST_CASE("every job of configs/ is right, is carried out by this build, and loads in under 5 ms") {
@@ -430,6 +533,7 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
   CHECK(refusals("strategy: {data: {kind: zero2}}") == "strategy.data.kind@4:25 ");
   CHECK(refusals("strategy: {pipeline: {degree: 4}}") == "strategy.pipeline.degree@4:31 ");
   CHECK(refusals("strategy: {data: {compression: int8}}") == "strategy.data.compression@4:32 ");
+  CHECK(refusals("precision: {compute: bf16}\nstrategy: {wrap: {excluded: [ln_f]}}") == "strategy.wrap.excluded@5:29 ");
   CHECK(refusals("strategy: {profile: low_bandwidth}") == "strategy.profile@4:21 ");
   CHECK(refusals("cluster: {device: cuda, backend: nccl}") == "cluster.device@4:19 cluster.backend@4:34 ");
   CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");  // whether MPI is there counts where ranks start

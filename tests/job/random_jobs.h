@@ -1,6 +1,7 @@
 // Random jobs for properties: right by construction from the table of fields, and then spoilt.
 #pragma once
 
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -86,8 +87,10 @@ class RandomJobs {
     for (const Condition& condition : field.conditions) {
       bool is_section = false;
       const std::string value = value_at(fields, section, condition.path, is_section);
-      const bool met = condition.words.empty() ? is_section || (value != "null" && !value.empty())
-                                               : std::find(condition.words.begin(), condition.words.end(), value) != condition.words.end();
+      const bool met = condition.above ? std::strtod(value.c_str(), nullptr) > *condition.above
+                       : condition.words.empty()
+                           ? is_section || (value != "null" && !value.empty())
+                           : std::find(condition.words.begin(), condition.words.end(), value) != condition.words.end();
       if (!met) return false;
     }
     return true;
