@@ -65,6 +65,15 @@ std::string_view name_of(Op op) {
     case Op::adam: return "adam";
     case Op::adamw: return "adamw";
     case Op::lion: return "lion";
+    case Op::scale: return "scale";
+    case Op::outer_step: return "outer_step";
+    case Op::apply_delayed: return "apply_delayed";
+    case Op::compress_bf16: return "compress_bf16";
+    case Op::quantize_int8: return "quantize_int8";
+    case Op::dequantize_int8: return "dequantize_int8";
+    case Op::dequantize_sum_int8: return "dequantize_sum_int8";
+    case Op::top_k_compress: return "top_k_compress";
+    case Op::top_k_sum: return "top_k_sum";
   }
   return "?";
 }

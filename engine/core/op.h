@@ -25,9 +25,11 @@ enum class Op : std::uint8_t {
   replicate, all_reduce, all_gather, reduce_scatter,
   // The step around the graph.
   zero, cast, pack_weight, loss_seed, sum_squares, update_scalars, sgd, adam, adamw, lion,
+  // What data strategies do to flat tensors between steps (kernels/averaging.h) and before gradients travel (kernels/compression.h).
+  scale, outer_step, apply_delayed, compress_bf16, quantize_int8, dequantize_int8, dequantize_sum_int8, top_k_compress, top_k_sum,
 };
 
-inline constexpr int kNumOps = static_cast<int>(Op::lion) + 1;
+inline constexpr int kNumOps = static_cast<int>(Op::top_k_sum) + 1;
 
 std::string_view name_of(Op op);
 std::optional<Op> op_named(std::string_view name);

@@ -79,5 +79,15 @@ OpDef sgd();
 OpDef adam();
 OpDef adamw();
 OpDef lion();
+OpDef scale();
+OpDef outer_step();
+OpDef apply_delayed();
+// compression.cpp
+OpDef compress_bf16();
+OpDef quantize_int8();
+OpDef dequantize_int8();
+OpDef dequantize_sum_int8();
+OpDef top_k_compress();
+OpDef top_k_sum();
 
 }  // namespace trainer::define

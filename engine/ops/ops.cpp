@@ -129,6 +129,24 @@ OpDef define_op(Op op) {
       return define::adamw();
     case Op::lion:
       return define::lion();
+    case Op::scale:
+      return define::scale();
+    case Op::outer_step:
+      return define::outer_step();
+    case Op::apply_delayed:
+      return define::apply_delayed();
+    case Op::compress_bf16:
+      return define::compress_bf16();
+    case Op::quantize_int8:
+      return define::quantize_int8();
+    case Op::dequantize_int8:
+      return define::dequantize_int8();
+    case Op::dequantize_sum_int8:
+      return define::dequantize_sum_int8();
+    case Op::top_k_compress:
+      return define::top_k_compress();
+    case Op::top_k_sum:
+      return define::top_k_sum();
   }
   CHECK(false, "an op without a declaration");
 }

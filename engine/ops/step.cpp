@@ -14,6 +14,17 @@ Cost cost_optimizer(const Signature& signature, int num_states) {
   return cost;
 }
 
+/// Of flat operands of one size: the first is read and written (of outer_step the second too), the last `num_outputs` written.
+OpDef flat_update(Op op, int num_operands, int num_outputs) {
+  OpDef def{.op = op, .min_inputs = num_operands - num_outputs, .max_inputs = num_operands - num_outputs};
+  def.cost = [num_outputs](const Signature& signature) {
+    Cost cost = moved(signature, num_outputs);
+    cost.bytes_written += static_cast<double>((1 + num_outputs) * signature.operands[0].bytes());
+    return cost;
+  };
+  return def;
+}
+
 OpDef optimizer(Op op, int num_states) {
   OpDef def{.op = op};
   def.cost = [num_states](const Signature& signature) { return cost_optimizer(signature, num_states); };
@@ -47,5 +58,9 @@ OpDef sgd() {
 OpDef adam() { return optimizer(Op::adam, 2); }
 OpDef adamw() { return optimizer(Op::adamw, 2); }
 OpDef lion() { return optimizer(Op::lion, 1); }
+
+OpDef scale() { return flat_update(Op::scale, 1, 0); }
+OpDef outer_step() { return flat_update(Op::outer_step, 4, 1); }
+OpDef apply_delayed() { return flat_update(Op::apply_delayed, 3, 0); }
 
 }  // namespace trainer::define

@@ -67,6 +67,20 @@ Prepared prepare_sgd(const Signature& signature, const Context& context);
 Prepared prepare_adam(const Signature& signature, const Context& context);
 Prepared prepare_lion(const Signature& signature, const Context& context);
 
+// kernels/averaging.h
+Prepared prepare_scale(const Signature& signature, const Context& context);
+Prepared prepare_outer_step(const Signature& signature, const Context& context);
+Prepared prepare_apply_delayed(const Signature& signature, const Context& context);
+
+// kernels/compression.h
+Prepared prepare_compress_bf16(const Signature& signature, const Context& context);
+Prepared prepare_quantize_int8(const Signature& signature, const Context& context);
+Prepared prepare_dequantize_int8(const Signature& signature, const Context& context);
+Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context& context);
+Prepared prepare_top_k_compress(const Signature& signature, const Context& context);
+std::int64_t top_k_workspace(const Signature& signature, const Context& context);
+Prepared prepare_top_k_sum(const Signature& signature, const Context& context);
+
 // kernels/linear.h, kernels/pack_weight.h: matrix products.
 Prepared prepare_linear(const Signature& signature, const Context& context);
 Prepared prepare_linear_grad_input(const Signature& signature, const Context& context);

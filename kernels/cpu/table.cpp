@@ -81,6 +81,15 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::adam:
     case Op::adamw: return prepare_adam(s, c);
     case Op::lion: return prepare_lion(s, c);
+    case Op::scale: return prepare_scale(s, c);
+    case Op::outer_step: return prepare_outer_step(s, c);
+    case Op::apply_delayed: return prepare_apply_delayed(s, c);
+    case Op::compress_bf16: return prepare_compress_bf16(s, c);
+    case Op::quantize_int8: return prepare_quantize_int8(s, c);
+    case Op::dequantize_int8: return prepare_dequantize_int8(s, c);
+    case Op::dequantize_sum_int8: return prepare_dequantize_sum_int8(s, c);
+    case Op::top_k_compress: return prepare_top_k_compress(s, c);
+    case Op::top_k_sum: return prepare_top_k_sum(s, c);
   }
   fail_check("op", __FILE__, __LINE__, "an op outside the enum");
 }
@@ -153,6 +162,15 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::adam: return 0;
     case Op::adamw: return 0;
     case Op::lion: return 0;
+    case Op::scale: return 0;
+    case Op::outer_step: return 0;
+    case Op::apply_delayed: return 0;
+    case Op::compress_bf16: return 0;
+    case Op::quantize_int8: return 0;
+    case Op::dequantize_int8: return 0;
+    case Op::dequantize_sum_int8: return 0;
+    case Op::top_k_compress: return top_k_workspace(s, context_);
+    case Op::top_k_sum: return 0;
   }
   fail_check("op", __FILE__, __LINE__, "an op outside the enum");
 }

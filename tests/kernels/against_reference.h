@@ -46,12 +46,13 @@ inline void write(const Buffer& buffer, DType dtype, std::int64_t i, double valu
     case DType::f32: buffer.as<float>()[i] = static_cast<float>(value); return;
     case DType::bf16: buffer.as<Bf16>()[i] = to_bf16(static_cast<float>(value)); return;
     case DType::i32: buffer.as<std::int32_t>()[i] = static_cast<std::int32_t>(value); return;
-    case DType::f16:
-    case DType::u8: throw std::logic_error("no test writes this dtype");
+    case DType::u8: buffer.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(static_cast<std::int64_t>(value)); return;
+    case DType::f16: throw std::logic_error("no test writes this dtype");
   }
 }
 
 inline double value_at(const Buffer& buffer, DType dtype, std::int64_t i) {
+  if (dtype == DType::u8) return buffer.as<std::uint8_t>()[i];
   return dtype == DType::i32 ? buffer.as<std::int32_t>()[i] : read(buffer, dtype, i);
 }
 

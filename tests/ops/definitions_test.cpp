@@ -16,7 +16,7 @@ double flops_of(const Graph& graph) {
 }
 
 bool is_collective(Op op) { return op == Op::replicate || op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
-bool is_optimizer(Op op) { return op >= Op::sgd; }
+bool stands_in_no_graph(Op op) { return op >= Op::sgd; }
 
 TEST_CASE("every op is declared under its own name, with a cost") {
   REQUIRE(definitions().size() == static_cast<std::size_t>(kNumOps));
@@ -37,7 +37,7 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
     CHECK(static_cast<bool>(def.infer) == def.in_graph_files);
     CHECK(static_cast<bool>(def.gradient) == (def.in_graph_files || is_collective(def.op) || def.op == Op::cross_entropy_gathered));
     if (def.op < Op::zero) CHECK(def.shard);
-    if (is_optimizer(def.op)) CHECK(!def.shard);
+    if (stands_in_no_graph(def.op)) CHECK(!def.shard);
     for (const AttributeDef& attribute : def.attributes) CHECK(!attribute.help.empty());
   }
 }

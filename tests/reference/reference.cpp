@@ -74,6 +74,15 @@ void dispatch(Op op, const Call& call) {
     case Op::adam:
     case Op::adamw: return adam(call);
     case Op::lion: return lion(call);
+    case Op::scale: return scale(call);
+    case Op::outer_step: return outer_step(call);
+    case Op::apply_delayed: return apply_delayed(call);
+    case Op::compress_bf16: return compress_bf16(call);
+    case Op::quantize_int8: return quantize_int8(call);
+    case Op::dequantize_int8: return dequantize_int8(call);
+    case Op::dequantize_sum_int8: return dequantize_sum_int8(call);
+    case Op::top_k_compress: return top_k_compress(call);
+    case Op::top_k_sum: return top_k_sum(call);
   }
 }
 

@@ -83,5 +83,14 @@ void update_scalars(const Call&);
 void sgd(const Call&);
 void adam(const Call&);
 void lion(const Call&);
+void scale(const Call&);
+void outer_step(const Call&);
+void apply_delayed(const Call&);
+void compress_bf16(const Call&);
+void quantize_int8(const Call&);
+void dequantize_int8(const Call&);
+void dequantize_sum_int8(const Call&);
+void top_k_compress(const Call&);
+void top_k_sum(const Call&);
 
 }  // namespace trainer::reference
