@@ -25,9 +25,7 @@ std::vector<ValueId> conjugate(GradientBuilder& build, const Node& node, Op op, 
 Placed shard_elements(const Graph&, const Node& node, Placing in) { return all(node, in[0]); }
 
 /// Whether `stack` is [n, one...].
-bool stacks(const Shape& one, const Shape& stack) {
-  return stack.rank() == one.rank() + 1 && Shape(stack.sizes().subspan(1)) == one;
-}
+bool stacks(const Shape& one, const Shape& stack) { return stack.rank() == one.rank() + 1 && Shape(stack.sizes().subspan(1)) == one; }
 
 /// Rows of a piece of the rows; not of the columns, which folded dims may not have. Stacked pieces keep their dims behind the new one.
 Placed shard_rows(const Graph& graph, const Node& node, Placing in) {

@@ -63,7 +63,8 @@ struct Results {
 
 Results run_cut(DType c, const Tensor& logits, const Tensor& targets, const Cut& cut, double smoothing, const cpu::Context& context) {
   const std::int64_t columns = cut.columns();
-  const TensorDesc piece{c, {cut.rows, columns}}, ids{DType::i32, {cut.rows}}, stats{DType::f32, {cut.rows, 5}}, all_stats{DType::f32, {cut.parts, cut.rows, 5}};
+  const TensorDesc piece{c, {cut.rows, columns}}, ids{DType::i32, {cut.rows}}, stats{DType::f32, {cut.rows, 5}},
+      all_stats{DType::f32, {cut.parts, cut.rows, 5}};
   const TensorDesc sum{DType::f64, {1}}, row{DType::f32, {cut.rows}}, seed{DType::f32, {1}};
   const Attributes attributes = cut.attributes(smoothing);
   const Buffer target = buffer_of(DType::i32, targets), one = buffer_of(DType::f32, Tensor(Shape{1}, 0.37));
@@ -72,7 +73,8 @@ Results run_cut(DType c, const Tensor& logits, const Tensor& targets, const Cut&
   for (std::int64_t p = 0; p < cut.parts; ++p) {
     pieces.push_back(buffer_of(c, piece_of(logits, cut, p)));
     Buffer mine(stats.bytes());
-    run_at({Op::cross_entropy_stats, attributes, {piece, ids, stats}}, context, {pieces.back().data(), target.data(), mine.data()}, p * columns);
+    run_at({Op::cross_entropy_stats, attributes, {piece, ids, stats}}, context, {pieces.back().data(), target.data(), mine.data()},
+           p * columns);
     std::memcpy(gathered.as<char>() + p * stats.bytes(), mine.data(), mine.bytes());
   }
   run_at({Op::cross_entropy_gathered, attributes, {piece, all_stats, ids, sum, row}}, context,
@@ -82,12 +84,15 @@ Results run_cut(DType c, const Tensor& logits, const Tensor& targets, const Cut&
   for (std::int64_t r = 0; r < cut.rows; ++r) results.lse[r] = read(lse, DType::f32, r);
   for (std::int64_t p = 0; p < cut.parts; ++p) {
     void* in_place = pieces[static_cast<std::size_t>(p)].data();
-    run_at({Op::cross_entropy_grad, attributes, {piece, ids, row, seed, piece}}, context, {in_place, target.data(), lse.data(), one.data(), in_place}, p * columns);
+    run_at({Op::cross_entropy_grad, attributes, {piece, ids, row, seed, piece}}, context,
+           {in_place, target.data(), lse.data(), one.data(), in_place}, p * columns);
     for (std::int64_t i = 0; i < piece.elements(); ++i) {
       const double got = read(pieces[static_cast<std::size_t>(p)], c, i);
       const std::int64_t column = p * columns + i % columns;
-      if (column < cut.classes) results.dlogits[i / columns * cut.classes + column] = got;
-      else if (!(std::abs(got) <= results.padding)) results.padding = got;
+      if (column < cut.classes)
+        results.dlogits[i / columns * cut.classes + column] = got;
+      else if (!(std::abs(got) <= results.padding))
+        results.padding = got;
     }
   }
   return results;
@@ -107,8 +112,8 @@ TEST_CASE("statistics of a piece of the logits follow the reference, whatever th
           for (int threads : {1, 3}) {
             const Buffer in = buffer_of(c, logits), target = buffer_of(DType::i32, targets);
             Buffer out(cut.rows * 5 * 4);
-            run_at({Op::cross_entropy_stats, cut.attributes(0), {{c, x.shape}, {DType::i32, {cut.rows}}, {DType::f32, {cut.rows, 5}}}}, {isa, threads},
-                   {in.data(), target.data(), out.data()}, origin);
+            run_at({Op::cross_entropy_stats, cut.attributes(0), {{c, x.shape}, {DType::i32, {cut.rows}}, {DType::f32, {cut.rows, 5}}}},
+                   {isa, threads}, {in.data(), target.data(), out.data()}, origin);
             for (std::int64_t r = 0; r < cut.rows; ++r) {
               double size = 0;  // of the terms of Σ x
               for (std::int64_t i = 0; i < cut.columns(); ++i)
@@ -164,9 +169,11 @@ TEST_CASE("gathered statistics add to a loss and to a count that are there") {
   }();
   Tensor targets(Shape{2});
   targets.data = {2, 1};
-  const Attributes attributes = {{"classes", std::int64_t{4}}, {"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.2}, {"accumulate", true}};
+  const Attributes attributes = {
+      {"classes", std::int64_t{4}}, {"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.2}, {"accumulate", true}};
   const Output sum{DType::f64, Shape{1}, 32 * kEpsF32, 32 * kEpsF32, -1, true, true}, lse{DType::f32, Shape{2}, 32 * kEpsF32};
-  hold(Op::cross_entropy_gathered, attributes, {{DType::f32, Tensor(Shape{2, 2}, kNaN)}, {DType::f32, stats}, {DType::i32, targets}}, {sum, lse});
+  hold(Op::cross_entropy_gathered, attributes, {{DType::f32, Tensor(Shape{2, 2}, kNaN)}, {DType::f32, stats}, {DType::i32, targets}},
+       {sum, lse});
   hold(Op::correct_count_gathered, attributes, {{DType::f32, stats}, {DType::i32, targets}}, {sum});
 }
 
@@ -202,7 +209,9 @@ TEST_CASE("the loss of far apart logits is exact to rounding, and a NaN in any p
 TEST_CASE("a target that is no class of the whole is named by every piece") {
   const Buffer targets = buffer_of(DType::i32, Tensor(Shape{2}, 7)), logits = buffer_of(DType::f32, Tensor(Shape{2, 4}));
   Buffer stats(2 * 5 * 4);
-  const Signature signature{Op::cross_entropy_stats, {{"classes", std::int64_t{7}}, {"ignore_index", std::int64_t{-100}}},
+  const Signature signature{Op::cross_entropy_stats,
+                            {{"classes", std::int64_t{7}}, {"ignore_index", std::int64_t{-100}}},
                             {{DType::f32, {2, 4}}, {DType::i32, {2}}, {DType::f32, {2, 5}}}};
-  CHECK_THROWS_WITH_AS(run(signature, {}, {logits.data(), targets.data(), stats.data()}), doctest::Contains("target 7 at place 0"), DataError);
+  CHECK_THROWS_WITH_AS(run(signature, {}, {logits.data(), targets.data(), stats.data()}), doctest::Contains("target 7 at place 0"),
+                       DataError);
 }

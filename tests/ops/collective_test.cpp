@@ -44,7 +44,8 @@ struct Build {
     return id;
   }
   /// A node of one output or, of losses, two.
-  ValueId node(Op op, Attributes attributes, std::vector<ValueId> inputs, const Shape& shape, std::int64_t per_tensor = 0, DType dtype = DType::f32) {
+  ValueId node(Op op, Attributes attributes, std::vector<ValueId> inputs, const Shape& shape, std::int64_t per_tensor = 0,
+               DType dtype = DType::f32) {
     Node made;
     made.name = std::string(name_of(op)) + std::to_string(graph.nodes.size());
     made.op = op;
@@ -87,7 +88,8 @@ Tensor slice(const Tensor& whole, int dim, std::int64_t size, int rank) {
 
 double off(const Tensor& got, const Tensor& want) {
   double worst = got.size() == want.size() ? 0 : INFINITY;
-  for (std::int64_t i = 0; i < got.size() && i < want.size(); ++i) worst = std::fmax(worst, std::isnan(got[i]) ? INFINITY : std::fabs(got[i] - want[i]));
+  for (std::int64_t i = 0; i < got.size() && i < want.size(); ++i)
+    worst = std::fmax(worst, std::isnan(got[i]) ? INFINITY : std::fabs(got[i] - want[i]));
   return worst;
 }
 
@@ -164,7 +166,8 @@ TEST_CASE("an MLP cut by columns and rows has one rank's loss and gradients, wit
   const Tensor seed(Shape{1}, 0.5), step(Shape{1}, 3);
   Mlp one(1, Mlp::Rows::all);
   Interpreter whole(one.graph);
-  for (const auto& [id, tensor] : {std::pair{one.table, table}, {one.w1, w1}, {one.b1, b1}, {one.w2, w2}, {one.b2, b2}, {one.target, target}, {one.step, step}})
+  for (const auto& [id, tensor] :
+       {std::pair{one.table, table}, {one.w1, w1}, {one.b1, b1}, {one.w2, w2}, {one.b2, b2}, {one.target, target}, {one.step, step}})
     whole.set(id, tensor);
   whole.set(one.graph.seed, seed);
   whole.run();
@@ -179,7 +182,8 @@ TEST_CASE("an MLP cut by columns and rows has one rank's loss and gradients, wit
       ranks.set(many.table, table), ranks.set(many.b2, b2), ranks.set(many.step, step), ranks.set(many.graph.seed, seed);
       for (int r = 0; r < n; ++r) {
         Interpreter& rank = ranks.rank(r);
-        rank.set(many.w1, slice(w1, 0, kHidden / n, r)), rank.set(many.b1, slice(b1, 0, kHidden / n, r)), rank.set(many.w2, slice(w2, 1, kHidden / n, r));
+        rank.set(many.w1, slice(w1, 0, kHidden / n, r)), rank.set(many.b1, slice(b1, 0, kHidden / n, r)),
+            rank.set(many.w2, slice(w2, 1, kHidden / n, r));
         rank.set(many.target, slices ? slice(target, 0, kRows / n, r) : target);
       }
       ranks.run();
@@ -200,8 +204,10 @@ TEST_CASE("an MLP cut by columns and rows has one rank's loss and gradients, wit
 
 TEST_CASE("a vocabulary cut over ranks has one rank's loss and gradients, and its padding gets none") {
   Tensor ids = random_tensor({kTokens}, 1), targets(Shape{kTokens});
-  for (std::int64_t i = 0; i < kTokens; ++i) ids[i] = static_cast<double>(i * 5 % kVocab), targets[i] = static_cast<double>(i == 4 ? -100 : i * 7 % kVocab);
-  const Tensor table = random_tensor({kVocab, kDim}, 2), w = random_tensor({kDim, kDim}, 3), b = random_tensor({kDim}, 4), seed(Shape{1}, 0.5);
+  for (std::int64_t i = 0; i < kTokens; ++i)
+    ids[i] = static_cast<double>(i * 5 % kVocab), targets[i] = static_cast<double>(i == 4 ? -100 : i * 7 % kVocab);
+  const Tensor table = random_tensor({kVocab, kDim}, 2), w = random_tensor({kDim, kDim}, 3), b = random_tensor({kDim}, 4),
+               seed(Shape{1}, 0.5);
   Tied one(1);
   Interpreter whole(one.graph);
   whole.set(one.ids, ids), whole.set(one.targets, targets), whole.set(one.table, table), whole.set(one.w, w), whole.set(one.b, b);
@@ -214,7 +220,8 @@ TEST_CASE("a vocabulary cut over ranks has one rank's loss and gradients, and it
     const std::int64_t rows = (kVocab + n - 1) / n;
     Tied many(n);
     Ranks ranks(many.graph, n);
-    ranks.set(many.ids, ids), ranks.set(many.targets, targets), ranks.set(many.w, w), ranks.set(many.b, b), ranks.set(many.graph.seed, seed);
+    ranks.set(many.ids, ids), ranks.set(many.targets, targets), ranks.set(many.w, w), ranks.set(many.b, b),
+        ranks.set(many.graph.seed, seed);
     for (int r = 0; r < n; ++r) ranks.rank(r).set(many.table, slice(table, 0, rows, r));
     ranks.run();
     for (int r = 0; r < n; ++r) {

@@ -14,9 +14,11 @@ void Ranks::set(ValueId id, const Tensor& tensor) {
 
 void Ranks::run() {
   for (const Node& node : graph_.nodes) {
-    if (is_collective(node.op)) run_collective(node);
+    if (is_collective(node.op))
+      run_collective(node);
     else
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].run_node(node, static_cast<std::int64_t>(rank) * node.per_tensor);
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+        ranks_[rank].run_node(node, static_cast<std::int64_t>(rank) * node.per_tensor);
   }
 }
 
