@@ -86,10 +86,11 @@ class Store {
   /// Starts the unfinished checkpoint of `step`, empty.
   void begin(std::int64_t step);
   /// Makes the checkpoint of all files finished since begin(): checks that their pieces cover every tensor once,
-  /// writes the manifest, renames, replaces one of the same step. Then, of the checkpoints up to `step`, all but the
-  /// `keep` newest are removed (0 keeps all); later ones, of a run that was resumed before them, stay. `metadata` is
-  /// JSON. Returns its path.
+  /// writes the manifest, renames, replaces one of the same step. Then remove_older(). `metadata` is JSON. Returns its path.
   std::string commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata, int keep);
+  /// Of the checkpoints up to `step`, all but the `keep` newest are removed (0 keeps all); later ones, of a run that was resumed
+  /// before them, stay. Apart from commit(), because a run may be killed between the two.
+  void remove_older(std::int64_t step, int keep);
 
  private:
   std::string dir_;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/checkpoint/range.h"
 #include "engine/core/dtype.h"
 #include "engine/core/shape.h"
 
@@ -22,14 +23,6 @@ struct TensorInfo {
   Shape shape;
 
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
-};
-
-/// Elements [first, last) of the flat (row-major) global tensor.
-struct Range {
-  std::int64_t first = 0, last = 0;
-
-  std::int64_t size() const { return last - first; }
-  friend bool operator==(const Range&, const Range&) = default;
 };
 
 struct FileInfo {
@@ -49,7 +42,7 @@ struct Piece {
 
 struct StoredTensor {
   TensorInfo info;
-  std::vector<Piece> pieces;  ///< by range; together exactly [0, elements)
+  std::vector<Piece> pieces;  ///< by first element; together each element once. Those that repeat have one stride
 
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };
@@ -64,9 +57,13 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
-/// The name under which a file holds a piece: the tensor's own if the piece is all of it (it then has the tensor's
-/// shape), else `name[first:last]` (it then is flat).
-std::string piece_key(const TensorInfo& tensor, Range range);
+/// The name under which a file holds a piece: the tensor's own if the piece is all of it, else `name[first:last]` or
+/// `name[first:last:repeatxstride]`.
+std::string piece_key(const TensorInfo& tensor, const Range& range);
+/// And the shape: the tensor's own, else [elements], or [repeat, elements of each].
+Shape piece_shape(const TensorInfo& tensor, const Range& range);
+/// The length of the rows that a tensor's pieces lie in: their stride, or all of the tensor where none repeats.
+std::int64_t row_length(const StoredTensor& tensor);
 
 /// Sorts each tensor's pieces. Raises DataError, naming `path`, unless they cover it exactly once, names are unique
 /// and files exist.

@@ -102,10 +102,7 @@ Manifest gather_records(const std::string& directory) {
 
 std::vector<TensorSpec> specs_of(const std::vector<FileWriter::Entry>& entries) {
   std::vector<TensorSpec> specs;
-  for (const FileWriter::Entry& entry : entries) {
-    const bool whole = entry.range == Range{0, entry.tensor.shape.elements()};
-    specs.push_back({piece_key(entry.tensor, entry.range), entry.tensor.dtype, whole ? entry.tensor.shape : Shape{entry.range.size()}});
-  }
+  for (const FileWriter::Entry& entry : entries) specs.push_back({piece_key(entry.tensor, entry.range), entry.tensor.dtype, piece_shape(entry.tensor, entry.range)});
   return specs;
 }
 
@@ -186,11 +183,15 @@ std::string Store::commit(std::int64_t step, const std::string& plan_hash, const
   sync_directory(unfinished);
   replace(unfinished, home, dir_ + "/" + hidden_name(step, kReplaced));
   sync_directory(dir_);
+  remove_older(step, keep);
+  return home;
+}
+
+void Store::remove_older(std::int64_t step, int keep) {
   int newer = 0;
   for (const CheckpointPath& each : list_checkpoints(dir_)) {
     if (keep > 0 && each.step <= step && ++newer > keep) remove_checkpoint(dir_, each.step);
   }
-  return home;
 }
 
 }  // namespace trainer::checkpoint

@@ -28,18 +28,26 @@ class TensorStore {
   /// Tensors that the engine cannot hold (an unknown dtype, too many dims), as `name: dtype [shape]`.
   const std::vector<std::string>& foreign() const { return foreign_; }
 
-  /// Copies elements [first, first + count) of the flat tensor to `out`, in its dtype. Any number of threads.
-  /// Raises DataError if there is no such tensor. REQUIRES: the range lies in the tensor.
-  void read(std::string_view name, std::int64_t first, std::int64_t count, void* out) const;
+  /// Copies the elements of a range of the flat tensor to `out`, in its dtype. Any number of threads. Raises DataError if there
+  /// is no such tensor. REQUIRES: the range is_sound in the tensor.
+  void read(std::string_view name, const Range& range, void* out) const;
+  void read(std::string_view name, std::int64_t first, std::int64_t count, void* out) const { read(name, {first, first + count}, out); }
 
  private:
   struct Part {
     Range range;
-    std::size_t file;
-    std::int64_t offset;  // of the part's first byte in the file
+    std::size_t file = 0;
+    std::int64_t offset = 0;      // of the part's first byte in the file
+    std::vector<Block> blocks{};  // in the tensor's rows
+  };
+  // A tensor's parts, in rows of one length; 0 if they are rows of any length.
+  struct Parts {
+    std::vector<Part> parts;
+    std::int64_t length = 0;
   };
 
-  void add(TensorInfo info, std::vector<Part> parts);
+  void add(TensorInfo info, Parts parts);
+  void read_rows(const Part& part, const Range& range, const Block& block, std::int64_t length, std::int64_t width, std::byte* out) const;
 
   std::string path_;
   // Read, not mapped: what is loaded once must not stay in memory twice, and an error is an errno.
@@ -51,7 +59,7 @@ class TensorStore {
 
   std::vector<File> files_;
   std::vector<TensorInfo> tensors_;
-  std::vector<std::vector<Part>> parts_;  // of each tensor, by range
+  std::vector<Parts> parts_;  // of each tensor
   std::unordered_map<std::string, std::size_t> index_;
   std::vector<std::string> foreign_;
 };

@@ -14,7 +14,7 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
   run_ranks(compiled.plan.mesh.world_size(), [&](Communicator& communicator) {
     const std::unique_ptr<DeviceBackend> device = cpu_device(threads_per_rank(communicator.world_size()));
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
-    const std::optional<checkpoint::Manifest> manifest = load_weights_from(*executor, checkpoint);
+    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);
     executor->run(executor->role().program_index("refresh"));
     Evaluation evaluation(*executor, data.val, compiled.batch, compiled.plan.mesh.data_rank(communicator.rank()), batches);
     const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);

@@ -53,7 +53,7 @@ void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::str
     const std::unique_ptr<DeviceBackend> device = cpu_device(threads_per_rank(1));
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);
     const Role& role = executor->role();
-    const std::optional<checkpoint::Manifest> manifest = load_weights_from(*executor, checkpoint);
+    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);
     executor->run(role.program_index("refresh"));
     const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
 

@@ -70,18 +70,18 @@ std::optional<checkpoint::Checkpoint> find_start(const Run& run, int rank, Talk&
   return start;
 }
 
-void fill_weights(const Run& run, const std::optional<checkpoint::Checkpoint>& start, Executor& executor, int threads) {
+void fill_weights(const Run& run, const std::optional<checkpoint::Checkpoint>& start, const LoadedRank& rank, int threads) {
   const ModelJob& model = run.job().model;
-  set_scalars(executor, 1.0F);
+  set_scalars(rank.executor, 1.0F);
   if (start) {
-    load_weights(executor, start->tensors, start->path, false);
-    load_states(executor, start->tensors, start->path);
+    load_weights(rank, start->tensors, start->path, false);
+    load_states(rank, start->tensors, start->path);
   } else if (model.init_from) {
-    load_weights_from(executor, *model.init_from);
+    load_weights_from(rank, *model.init_from);
   } else {
-    draw_weights(executor, run.job().seed, threads);
+    draw_weights(rank, run.job().seed, threads);
   }
-  executor.run(executor.role().program_index("refresh"));
+  rank.executor.run(rank.executor.role().program_index("refresh"));
 }
 
 // ---- What was not finite, between ranks -----------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class RankLoop {
         role_(executor_->role()),
         step_program_(role_.program_index("step")),
         binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
-    fill_weights(run, start_, *executor_, threads_per_rank(ranks_per_node(job_)));
+    fill_weights(run, start_, loaded_rank(), threads_per_rank(ranks_per_node(job_)));
     executor_->bind(role_.field_index("lr"), &lr_);
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
@@ -152,6 +152,7 @@ class RankLoop {
     }
     if (evaluation_ && evaluated != step && !stopped_) evaluate(step);
     if (job_.checkpoint.dir && saved != step) save(step);
+    if (store_) store_->remove_older(step, kept());
     const std::int64_t allocated = talk_.largest(executor_->allocated_bytes());
     if (leads_) report(first, step, allocated);
     if (run_.options.trace) gather_traces();
@@ -206,16 +207,21 @@ class RankLoop {
   }
 
   void save(std::int64_t step) {
-    const bool sharded = job_.checkpoint.format == CheckpointFormat::sharded;
-    const int owners = sharded ? std::min(communicator_.world_size(), static_cast<int>(role_.units.size())) : 1;
     if (store_) store_->begin(step);
     communicator_.barrier();
-    write_weights(*executor_, *job_.checkpoint.dir, step, {rank_ < owners ? rank_ : -1, owners});
+    if (job_.checkpoint.format == CheckpointFormat::sharded)
+      save_sharded(loaded_rank(), *job_.checkpoint.dir, step);
+    else
+      save_full(loaded_rank(), communicator_, *job_.checkpoint.dir, step);
     communicator_.barrier();
     if (!store_) return;
-    run_.report.checkpoint = store_->commit(step, hash_of(run_.compiled.plan), metadata(), static_cast<int>(job_.checkpoint.keep.value_or(0)));
+    run_.report.checkpoint = store_->commit(step, hash_of(run_.compiled.plan), metadata(), kept());
     run_.tell([&](Monitor& monitor) { monitor.checkpoint(step, run_.report.checkpoint); });
   }
+
+  int kept() const { return static_cast<int>(job_.checkpoint.keep.value_or(0)); }
+
+  LoadedRank loaded_rank() { return {*executor_, run_.compiled.plan, rank_}; }
 
   std::string metadata() const {
     nlohmann::json json{{"name", job_.name}, {"strategy", run_.compiled.data_kind}, {"world_size", communicator_.world_size()}};

@@ -1,4 +1,4 @@
-// Between the flat buffers of units and tensors by name.
+// Drawing and loading: every rank its own pieces.
 #include "engine/train/weights.h"
 
 #include <algorithm>
@@ -12,18 +12,12 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/random.h"
+#include "engine/train/held_buffer.h"
 
 namespace trainer {
 namespace {
 
 constexpr std::int64_t kChunk = std::int64_t{1} << 18;  // elements moved at a time
-constexpr const char* kApplied = "applied_updates";
-
-Region part(BufferId buffer, const UnitTensor& tensor, std::int64_t first, std::int64_t count) {
-  return {buffer, (tensor.offset + first) * size_of(DType::f32), count * size_of(DType::f32)};
-}
-
-std::string state_name(const UnitTensor& tensor, const std::string& state) { return tensor.name + "." + state; }
 
 // Runs job(i) for i in [0, count) on `threads` threads.
 template <typename Work>
@@ -38,21 +32,6 @@ void spread(std::size_t count, int threads, Work&& work) {
   for (std::thread& helper : helpers) helper.join();
 }
 
-struct Stretch {
-  BufferId buffer;
-  const UnitTensor* tensor;
-  std::int64_t first, count;
-};
-
-std::vector<Stretch> stretches(const Role& role) {
-  std::vector<Stretch> result;
-  for (const Unit& unit : role.units)
-    for (const UnitTensor& tensor : unit.tensors)
-      for (std::int64_t first = 0; first < tensor.shape.elements(); first += kChunk)
-        result.push_back({unit.master.buffer, &tensor, first, std::min(kChunk, tensor.shape.elements() - first)});
-  return result;
-}
-
 void to_f32(DType dtype, const std::vector<std::byte>& raw, std::int64_t count, float* out) {
   for (std::int64_t i = 0; i < count; ++i) {
     switch (dtype) {
@@ -64,10 +43,18 @@ void to_f32(DType dtype, const std::vector<std::byte>& raw, std::int64_t count, 
   }
 }
 
-// Every tensor under `name_of`, checked first and then read into buffer_of(unit).
+// Calls visit(unit, tensor, pieces) for what the rank holds.
+template <typename Visit>
+void for_each_held(const LoadedRank& loaded, Visit&& visit) {
+  const Mesh& mesh = loaded.plan.mesh;
+  for (const Unit& unit : loaded.executor.role().units)
+    for (const UnitTensor& tensor : unit.tensors) visit(unit, tensor, held_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank)));
+}
+
+// Every tensor is expected, then all are checked, then they are read.
 class Loading {
  public:
-  Loading(Executor& executor, const checkpoint::TensorStore& tensors, std::string source) : executor_(executor), tensors_(tensors), source_(std::move(source)) {}
+  Loading(const checkpoint::TensorStore& tensors, std::string source) : tensors_(tensors), source_(std::move(source)) {}
 
   void expect(const std::string& name, const Shape& shape) {
     const checkpoint::TensorInfo* info = tensors_.find(name);
@@ -81,29 +68,31 @@ class Loading {
 
   void unexpected(const checkpoint::TensorInfo& info) { problems_ += "\n  " + info.name + " " + info.shape.str() + " is not in the model"; }
 
+  void problem(const std::string& what) { problems_ += "\n  " + what; }
+
   void check() const {
     if (!problems_.empty()) throw DataError(source_ + " does not fit the model:" + problems_);
   }
 
-  void read(const std::string& name, BufferId buffer, const UnitTensor& tensor) {
+  void read(const std::string& name, const HeldBuffer& buffer, const std::vector<Piece>& pieces) {
     const DType dtype = tensors_.find(name)->dtype;
-    std::vector<float> values(static_cast<std::size_t>(std::min(kChunk, tensor.shape.elements())));
+    std::vector<float> values;
     std::vector<std::byte> raw;
-    for (std::int64_t first = 0; first < tensor.shape.elements(); first += kChunk) {
-      const std::int64_t count = std::min(kChunk, tensor.shape.elements() - first);
-      if (dtype == DType::f32) {
-        tensors_.read(name, first, count, values.data());
-      } else {
-        raw.resize(static_cast<std::size_t>(count * size_of(dtype)));
-        tensors_.read(name, first, count, raw.data());
-        to_f32(dtype, raw, count, values.data());
+    for (const Piece& piece : pieces)
+      for (const Piece& chunk : chunks_of(piece, kChunk)) {
+        values.resize(static_cast<std::size_t>(chunk.elements()));
+        if (dtype == DType::f32) {
+          tensors_.read(name, range_of(chunk), values.data());
+        } else {
+          raw.resize(static_cast<std::size_t>(chunk.elements() * size_of(dtype)));
+          tensors_.read(name, range_of(chunk), raw.data());
+          to_f32(dtype, raw, chunk.elements(), values.data());
+        }
+        buffer.write(chunk, values.data());
       }
-      executor_.write(part(buffer, tensor, first, count), values.data());
-    }
   }
 
  private:
-  Executor& executor_;
   const checkpoint::TensorStore& tensors_;
   std::string source_, problems_;
 };
@@ -119,98 +108,79 @@ checkpoint::Checkpoint open_from(const std::string& path) {
   throw DataError(newest.damaged.empty() ? path + ": no checkpoint here" : "checkpoint is damaged: " + newest.damaged.front());
 }
 
-// One file of a rank: entries and where each one's elements lie.
-class File {
- public:
-  File(const Executor& executor, const std::string& dir, std::int64_t step, const std::string& name) : executor_(executor), dir_(dir), step_(step), name_(name) {}
-
-  void add(const std::string& name, DType dtype, const Shape& shape, const Region& region) {
-    entries_.push_back({{name, dtype, shape}, {0, shape.elements()}});
-    regions_.emplace(name, region);
-  }
-
-  void write() {
-    if (entries_.empty()) return;
-    checkpoint::FileWriter writer(dir_, step_, name_, std::move(entries_));
-    std::vector<std::byte> chunk;
-    for (const auto& entry : writer.order()) {
-      const std::int64_t width = size_of(entry.tensor.dtype);
-      const Region& region = regions_.at(entry.tensor.name);
-      for (std::int64_t first = 0; first < entry.range.size(); first += kChunk) {
-        const std::int64_t count = std::min(kChunk, entry.range.size() - first);
-        chunk.resize(static_cast<std::size_t>(count * width));
-        executor_.read({region.buffer, region.offset + first * width, count * width}, chunk.data());
-        writer.write(entry, chunk.data(), count);
-      }
-    }
-    writer.finish();
-  }
-
- private:
-  const Executor& executor_;
-  const std::string dir_;
-  const std::int64_t step_;
-  const std::string name_;
-  std::vector<checkpoint::FileWriter::Entry> entries_;
-  std::map<std::string, Region> regions_;
-};
-
 }  // namespace
 
-void draw_weights(Executor& executor, std::uint64_t seed, int threads) {
-  const std::vector<Stretch> all = stretches(executor.role());
-  spread(all.size(), threads, [&](std::size_t i) {
-    const Stretch& stretch = all[i];
-    const Init& init = stretch.tensor->init;
-    std::vector<float> values(static_cast<std::size_t>(stretch.count), static_cast<float>(init.constant));
+void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
+  struct Draw {
+    const Unit* unit;
+    const UnitTensor* tensor;
+    Piece piece;
+  };
+  std::vector<Draw> draws;
+  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+    for (const Piece& piece : pieces)
+      for (const Piece& chunk : chunks_of(piece, kChunk)) draws.push_back({&unit, &tensor, chunk});
+  });
+  spread(draws.size(), threads, [&](std::size_t i) {
+    const auto& [unit, tensor, piece] = draws[i];
+    const Init& init = tensor->init;
+    std::vector<float> values(static_cast<std::size_t>(piece.elements()), static_cast<float>(init.constant));
     if (init.stddev != 0) {
-      fill_normal(random_key(seed, stretch.tensor->name), 0, stretch.first, stretch.count, values.data());
+      for (std::int64_t r = 0; r < piece.repeat; ++r)
+        fill_normal(random_key(seed, tensor->name), 0, piece.global + r * piece.global_stride, piece.count, values.data() + r * piece.count);
       for (float& value : values) value = static_cast<float>(init.constant) + static_cast<float>(init.stddev) * value;
     }
-    executor.write(part(stretch.buffer, *stretch.tensor, stretch.first, stretch.count), values.data());
+    master_of(loaded, *unit).write(piece, values.data());
   });
 }
 
-void load_weights(Executor& executor, const checkpoint::TensorStore& tensors, const std::string& source, bool exact) {
-  Loading loading(executor, tensors, source);
+void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source, bool exact) {
+  Loading loading(tensors, source);
   std::set<std::string, std::less<>> known;
-  for (const Unit& unit : executor.role().units)
-    for (const UnitTensor& tensor : unit.tensors) {
-      loading.expect(tensor.name, tensor.shape);
-      known.insert(tensor.name);
-    }
+  for (const Role& role : loaded.plan.roles)  // not this rank's alone: all ranks find the same mistakes
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors)
+        if (known.insert(tensor.name).second) loading.expect(tensor.name, tensor.whole);
   for (const checkpoint::TensorInfo& info : tensors.tensors())
     if (exact && !known.contains(info.name)) loading.unexpected(info);
   loading.check();
-  for (const Unit& unit : executor.role().units)
-    for (const UnitTensor& tensor : unit.tensors) loading.read(tensor.name, unit.master.buffer, tensor);
+  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+    loading.read(tensor.name, master_of(loaded, unit), pieces);
+  });
 }
 
-std::optional<checkpoint::Manifest> load_weights_from(Executor& executor, const std::string& path) {
+std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path) {
   if (!std::filesystem::exists(path)) throw DataError(path + ": there is no such file or directory");
   if (!std::filesystem::is_directory(path)) {
-    load_weights(executor, checkpoint::TensorStore::from_safetensors(path), path, true);
+    load_weights(loaded, checkpoint::TensorStore::from_safetensors(path), path, true);
     return std::nullopt;
   }
   checkpoint::Checkpoint found = open_from(path);
-  load_weights(executor, found.tensors, found.path, false);
+  load_weights(loaded, found.tensors, found.path, false);
   return found.manifest;
 }
 
-void load_states(Executor& executor, const checkpoint::TensorStore& tensors, const std::string& source) {
-  Loading loading(executor, tensors, source);
+void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {
+  Loading loading(tensors, source);
   const checkpoint::TensorInfo* applied = tensors.find(kApplied);
   if (applied == nullptr || applied->dtype != DType::i32 || !(applied->shape == Shape{1})) throw DataError(source + " has no " + kApplied);
-  for (const Unit& unit : executor.role().units)
-    for (const UnitTensor& tensor : unit.tensors)
-      for (const std::string& state : unit.state_names) loading.expect(state_name(tensor, state), tensor.shape);
+  std::set<std::string> lacking;
+  for (const Role& role : loaded.plan.roles)
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors)
+        for (const std::string& state : unit.state_names) {
+          const std::string name = state_name(tensor, state);
+          tensors.find(name) != nullptr ? loading.expect(name, tensor.whole) : static_cast<void>(lacking.insert(state));
+        }
+  for (const std::string& state : lacking)
+    loading.problem("the optimizer's state " + state + " was not saved: another optimizer wrote this checkpoint. model.init_from takes its parameters alone");
   loading.check();
-  for (const Unit& unit : executor.role().units)
-    for (const UnitTensor& tensor : unit.tensors)
-      for (std::size_t i = 0; i < unit.states.size(); ++i) loading.read(state_name(tensor, unit.state_names[i]), unit.states[i], tensor);
+  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+    for (std::size_t i = 0; i < unit.states.size(); ++i) loading.read(state_name(tensor, unit.state_names[i]), state_of(loaded, unit, i), pieces);
+  });
   std::int32_t count = 0;
   tensors.read(kApplied, 0, 1, &count);
-  executor.write({executor.role().applied, 0, size_of(DType::i32)}, &count);
+  loaded.executor.write({loaded.executor.role().applied, 0, size_of(DType::i32)}, &count);
 }
 
 void set_scalars(Executor& executor, float loss_scale) {
@@ -218,23 +188,6 @@ void set_scalars(Executor& executor, float loss_scale) {
   executor.write({executor.role().scalars, 0, sizeof scalars}, scalars);
 }
 
-void write_weights(const Executor& executor, const std::string& dir, std::int64_t step, const Ownership& ownership) {
-  if (ownership.owner < 0) return;
-  const Role& role = executor.role();
-  File model(executor, dir, step, checkpoint::file_name("model", ownership.owner, ownership.num_owners));
-  File optimizer(executor, dir, step, checkpoint::file_name("optimizer", ownership.owner, ownership.num_owners));
-  for (std::size_t index = 0; index < role.units.size(); ++index) {
-    if (!ownership.owns(index)) continue;
-    const Unit& unit = role.units[index];
-    for (const UnitTensor& tensor : unit.tensors) {
-      model.add(tensor.name, DType::f32, tensor.shape, part(unit.master.buffer, tensor, 0, tensor.shape.elements()));
-      for (std::size_t i = 0; i < unit.states.size(); ++i)
-        optimizer.add(state_name(tensor, unit.state_names[i]), DType::f32, tensor.shape, part(unit.states[i], tensor, 0, tensor.shape.elements()));
-    }
-  }
-  if (ownership.owner == 0) optimizer.add(kApplied, DType::i32, Shape{1}, {role.applied, 0, size_of(DType::i32)});
-  model.write();
-  optimizer.write();
-}
+std::string state_name(const UnitTensor& tensor, const std::string& state) { return tensor.name + "." + state; }
 
 }  // namespace trainer

@@ -1,4 +1,5 @@
-// Weights: the parameters and optimizer states of a loaded role by their global names, as they start, are loaded and saved.
+// Weights: the parameters and optimizer states that a rank holds, by their global names: as they start, are loaded and saved. Which
+// elements those are says engine/plan/pieces.h; whoever saved them, by whatever strategy, they are found by name and element.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +11,42 @@
 
 namespace trainer {
 
-/// Draws every master weight by (seed, name, element) and clears the states. `threads` draw at once.
-void draw_weights(Executor& executor, std::uint64_t seed, int threads);
+/// A rank's loaded role. Memory that holds no element of a parameter (padding) is 0 when loaded, and stays so.
+struct LoadedRank {
+  Executor& executor;
+  const Plan& plan;
+  int rank = 0;
+};
+
+/// Draws every master weight by (seed, name, element); the states are 0 as they were loaded. `threads` draw at once.
+void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads);
 
 /// Reads every master weight by name. Raises DataError that lists every name and shape that does not fit; `source` names
 /// the tensors' origin. Floats of another dtype are converted. `exact`: tensors that the model lacks do not fit either.
-void load_weights(Executor& executor, const checkpoint::TensorStore& tensors, const std::string& source, bool exact);
+void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source, bool exact);
 
 /// The same from a path: a step directory, a directory of them (its newest whole one), or a .safetensors file, whose names must
 /// be just the model's. Returns the checkpoint that was read, if it was one.
-std::optional<checkpoint::Manifest> load_weights_from(Executor& executor, const std::string& path);
+std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path);
 
 /// Reads every optimizer state and the number of applied updates. Raises DataError like load_weights.
-void load_states(Executor& executor, const checkpoint::TensorStore& tensors, const std::string& source);
+void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source);
 
 /// Sets {factor, loss_scale, grad_norm, loss} for the first step.
 void set_scalars(Executor& executor, float loss_scale);
 
-/// Which units a rank writes.
-struct Ownership {
-  int owner = 0;       ///< this rank's place among those that write; -1: it writes nothing
-  int num_owners = 1;
+// ---- Saving: model and optimizer files of the checkpoint of `step` in `dir`. The caller frames it with Store::begin and commit.
 
-  bool owns(std::size_t unit) const { return owner >= 0 && static_cast<int>(unit % static_cast<std::size_t>(num_owners)) == owner; }
-};
+/// The name of the count of applied updates, which rank 0 saves.
+inline constexpr const char* kApplied = "applied_updates";
+/// As "h.0.attn.c_attn.weight.exp_avg".
+std::string state_name(const UnitTensor& tensor, const std::string& state);
 
-/// Writes this rank's part of the checkpoint of `step` into `dir`: model and optimizer files. The caller frames it with
-/// Store::begin and commit.
-void write_weights(const Executor& executor, const std::string& dir, std::int64_t step, const Ownership& ownership);
+/// Each rank writes its own share (saved_pieces), in files of its own; nothing is sent.
+void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step);
+
+/// Rank 0 writes one file of each kind. The others send it what they would have written, a chunk of a tensor at a time, so that no
+/// rank holds more than its own part and a few MB. Called by every rank.
+void save_full(const LoadedRank& loaded, Communicator& communicator, const std::string& dir, std::int64_t step);
 
 }  // namespace trainer

@@ -144,7 +144,7 @@ TEST_CASE("a checkpoint with an element missing or saved twice is never made") {
   Store store(folder.path());
   for (const auto& [second, why] : {std::pair<Range, std::string>{{11, 35}, "elements from 10 on are in no piece"},
                                     {{9, 35}, "elements from 9 on are in two pieces"},
-                                    {{10, 34}, "pieces end at element 34 of 35"}}) {
+                                    {{10, 34}, "elements from 34 on are in no piece"}}) {
     store.begin(1);
     write_file(folder.path(), 1, "a.safetensors", {{kMatrix, {0, 10}}});
     write_file(folder.path(), 1, "b.safetensors", {{kMatrix, second}});
@@ -322,7 +322,7 @@ TEST_CASE("a checkpoint whose files disagree with its manifest does not open") {
   CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].info.dtype = DType::f16; }), ", where the manifest says f16"));
   CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].info.shape = Shape{7, 5}; }), "where the manifest says"));
   CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].pieces[0].file = 9; }), "not listed"));
-  CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].pieces.clear(); }), "pieces end at element 0"));
+  CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].pieces.clear(); }), "elements from 0 on are in no piece"));
   CHECK(contains(error_with([](Manifest& bad) { bad.tensors.push_back(bad.tensors[0]); }), "listed twice"));
 }
 

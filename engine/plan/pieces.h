@@ -1,0 +1,51 @@
+// Pieces: which elements of a parameter a rank holds, and which of them it saves. A parameter is cut twice: along the tensor
+// axis (UnitTensor::cut), and as a part of its unit's flat order along the shard axis (Unit::master). What remains is a handful of
+// runs, repeated at a stride where a dim other than the first is cut. Everything that moves parameters between names and
+// buffers (drawing, loading, saving, gathering) asks here, so that no two of them can disagree.
+//
+// Invariant: over all ranks of the mesh the saved pieces of a tensor hold each of its elements once; padding is in no piece.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace trainer {
+
+/// For r in [0, repeat): elements [global + r · global_stride, + count) of the flat global tensor are elements
+/// [local + r · local_stride, + count) of the unit's flat order. Strides are at least `count`, and 0 where repeat is 1.
+struct Piece {
+  std::int64_t global = 0;
+  std::int64_t local = 0;
+  std::int64_t count = 0;
+  std::int64_t repeat = 1;
+  std::int64_t global_stride = 0;
+  std::int64_t local_stride = 0;
+
+  std::int64_t elements() const { return count * repeat; }
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+/// The elements of a unit's flat order that the rank at `at` has masters and states of.
+Extent held_extent(const Unit& unit, const Coordinates& at);
+
+/// What of a tensor lies inside `within` (of the unit's flat order) on rank `index` of `ranks` along the tensor axis, in the unit's order.
+std::vector<Piece> pieces_of(const UnitTensor& tensor, int index, int ranks, Extent within);
+
+/// What the rank at `at` holds of a tensor.
+std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+
+/// What it saves: of the ranks that hold the same elements each saves an equal share of the unit, and of the stages that share a
+/// unit the first alone.
+std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+
+/// The part of a piece whose global elements lie in `within`; at most three pieces, in the same order.
+std::vector<Piece> clip_global(const Piece& piece, Extent within);
+/// The same by its local elements.
+std::vector<Piece> clip_local(const Piece& piece, Extent within);
+
+/// The piece in pieces of at most `limit` elements, in order. REQUIRES: limit > 0.
+std::vector<Piece> chunks_of(const Piece& piece, std::int64_t limit);
+
+}  // namespace trainer

@@ -1,0 +1,241 @@
+// Saving. Both formats write the same shares (saved_pieces): sharded into files of the ranks that hold them, full into one file of
+// rank 0, to which they are sent.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "engine/core/check.h"
+#include "engine/train/held_buffer.h"
+#include "engine/train/weights.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::int64_t kChunk = std::int64_t{1} << 18;  // elements moved at a time
+
+struct Files {
+  std::vector<checkpoint::FileWriter::Entry> model, optimizer;
+};
+
+std::int32_t applied_updates(const Executor& executor) {
+  std::int32_t count = 0;
+  executor.read({executor.role().applied, 0, size_of(DType::i32)}, &count);
+  return count;
+}
+
+const checkpoint::TensorInfo& applied_info() {
+  static const checkpoint::TensorInfo info{kApplied, DType::i32, Shape{1}};
+  return info;
+}
+
+// ---- Sharded ----
+
+struct Share {
+  HeldBuffer buffer;
+  Piece piece;
+};
+
+// One file of a rank: entries, and where the elements of each lie.
+class ShareFile {
+ public:
+  void add(const std::string& name, const UnitTensor& tensor, const HeldBuffer& buffer, const Piece& piece) {
+    entries_.push_back({{name, DType::f32, tensor.whole}, range_of(piece)});
+    shares_.emplace(checkpoint::piece_key(entries_.back().tensor, entries_.back().range), Share{buffer, piece});
+  }
+  void add_applied(std::int32_t count) {
+    entries_.push_back({applied_info(), {0, 1}});
+    applied_ = count;
+  }
+
+  void write(const std::string& dir, std::int64_t step, const std::string& name) {
+    if (entries_.empty()) return;
+    checkpoint::FileWriter writer(dir, step, name, std::move(entries_));
+    std::vector<float> values;
+    for (const auto& entry : writer.order()) {
+      if (entry.tensor.name == kApplied) {
+        writer.write(entry, &applied_, 1);
+        continue;
+      }
+      const Share& share = shares_.at(checkpoint::piece_key(entry.tensor, entry.range));
+      for (const Piece& chunk : chunks_of(share.piece, kChunk)) {
+        values.resize(static_cast<std::size_t>(chunk.elements()));
+        share.buffer.read(chunk, values.data());
+        writer.write(entry, values.data(), chunk.elements());
+      }
+    }
+    writer.finish();
+  }
+
+ private:
+  std::vector<checkpoint::FileWriter::Entry> entries_;
+  std::map<std::string, Share> shares_;
+  std::int32_t applied_ = 0;
+};
+
+// ---- Full ----
+
+// A parameter as all ranks know it: one that stages share is that of the first of them, which saves it.
+struct WholeTensor {
+  std::size_t role, unit, tensor;
+  int state;  // -1: the master
+};
+
+class FullSave {
+ public:
+  FullSave(const LoadedRank& loaded, Communicator& communicator) : loaded_(loaded), communicator_(communicator), world_(loaded.plan.mesh.world_size()) {}
+
+  void run(const std::string& dir, std::int64_t step) {
+    write(dir, step, "model", false);
+    write(dir, step, "optimizer", true);
+  }
+
+ private:
+  const Unit& unit_of(const WholeTensor& at) const { return loaded_.plan.roles[at.role].units[at.unit]; }
+  const UnitTensor& tensor_of(const WholeTensor& at) const { return unit_of(at).tensors[at.tensor]; }
+
+  std::vector<WholeTensor> tensors(bool states) const {
+    std::vector<WholeTensor> result;
+    for (std::size_t role = 0; role < loaded_.plan.roles.size(); ++role)
+      for (std::size_t unit = 0; unit < loaded_.plan.roles[role].units.size(); ++unit) {
+        const Unit& at = loaded_.plan.roles[role].units[unit];
+        if (!at.stages.empty() && at.stages.front() != static_cast<std::int32_t>(role)) continue;
+        for (std::size_t tensor = 0; tensor < at.tensors.size(); ++tensor) {
+          if (!states) result.push_back({role, unit, tensor, -1});
+          for (int state = 0; states && state < static_cast<int>(at.states.size()); ++state) result.push_back({role, unit, tensor, state});
+        }
+      }
+    return result;
+  }
+
+  void write(const std::string& dir, std::int64_t step, const std::string& stem, bool states) {
+    const std::vector<WholeTensor> all = tensors(states);
+    std::optional<checkpoint::FileWriter> writer;
+    std::vector<checkpoint::FileWriter::Entry> entries;
+    if (loaded_.rank == 0) {
+      for (const WholeTensor& at : all) {
+        const UnitTensor& tensor = tensor_of(at);
+        const std::string name = at.state < 0 ? tensor.name : state_name(tensor, unit_of(at).state_names[static_cast<std::size_t>(at.state)]);
+        entries.push_back({{name, DType::f32, tensor.whole}, {0, tensor.whole.elements()}});
+      }
+      if (states) entries.push_back({applied_info(), {0, 1}});
+      writer.emplace(dir, step, checkpoint::file_name(stem, 0, 1), entries);
+    }
+    // All entries have elements of 4 bytes, so the file's order is that of the list, on which all ranks agree.
+    for (std::size_t i = 0; i < all.size(); ++i) gather(all[i], writer ? &*writer : nullptr, writer ? &entries[i] : nullptr);
+    if (!writer) return;
+    if (states) {
+      const std::int32_t applied = applied_updates(loaded_.executor);
+      writer->write(entries.back(), &applied, 1);
+    }
+    writer->finish();
+  }
+
+  // What each rank saves of a tensor.
+  std::vector<std::vector<Piece>> shares_of(const WholeTensor& at) const {
+    const Mesh& mesh = loaded_.plan.mesh;
+    std::vector<std::vector<Piece>> shares(static_cast<std::size_t>(world_));
+    for (int rank = 0; rank < world_; ++rank) {
+      const Coordinates place = mesh.coordinates(rank);
+      if (place[static_cast<std::size_t>(Axis::pipeline)] != static_cast<int>(at.role)) continue;
+      shares[static_cast<std::size_t>(rank)] = saved_pieces(unit_of(at), tensor_of(at), mesh, place);
+    }
+    return shares;
+  }
+
+  void gather(const WholeTensor& at, checkpoint::FileWriter* writer, const checkpoint::FileWriter::Entry* entry) {
+    const std::vector<std::vector<Piece>> shares = shares_of(at);
+    const std::vector<Piece>& own = shares[static_cast<std::size_t>(loaded_.rank)];
+    const std::int64_t elements = tensor_of(at).whole.elements();
+    for (std::int64_t first = 0; first < elements; first += kChunk) {
+      const Extent window{first, std::min(first + kChunk, elements)};
+      const std::vector<Piece> mine = inside(own, window);
+      if (writer == nullptr && mine.empty()) continue;
+      std::vector<float> values = read(at, mine);
+      if (writer == nullptr) {
+        const Communicator::Part send{0, values.data(), bytes_of(values)};
+        communicator_.exchange({&send, 1}, {});
+        continue;
+      }
+      std::vector<float> whole(static_cast<std::size_t>(window.size()));
+      place(mine, values, window, whole);
+      receive(shares, window, whole);
+      writer->write(*entry, whole.data(), window.size());
+    }
+  }
+
+  void receive(const std::vector<std::vector<Piece>>& shares, Extent window, std::vector<float>& whole) {
+    std::vector<std::vector<Piece>> pieces;
+    std::vector<std::vector<float>> values;
+    std::vector<Communicator::Part> parts;
+    for (int rank = 1; rank < world_; ++rank) {
+      std::vector<Piece> theirs = inside(shares[static_cast<std::size_t>(rank)], window);
+      if (theirs.empty()) continue;
+      values.emplace_back(elements_of(theirs));
+      pieces.push_back(std::move(theirs));
+      parts.push_back({rank, values.back().data(), bytes_of(values.back())});
+    }
+    if (!parts.empty()) communicator_.exchange({}, parts);
+    for (std::size_t i = 0; i < pieces.size(); ++i) place(pieces[i], values[i], window, whole);
+  }
+
+  std::vector<float> read(const WholeTensor& at, const std::vector<Piece>& pieces) const {
+    std::vector<float> values(elements_of(pieces));
+    if (pieces.empty()) return values;
+    const Unit& unit = unit_of(at);
+    const HeldBuffer buffer = at.state < 0 ? master_of(loaded_, unit) : state_of(loaded_, unit, static_cast<std::size_t>(at.state));
+    float* next = values.data();
+    for (const Piece& piece : pieces) {
+      buffer.read(piece, next);
+      next += piece.elements();
+    }
+    return values;
+  }
+
+  static std::vector<Piece> inside(const std::vector<Piece>& pieces, Extent window) {
+    std::vector<Piece> result;
+    for (const Piece& piece : pieces)
+      for (const Piece& part : clip_global(piece, window)) result.push_back(part);
+    return result;
+  }
+
+  static std::size_t elements_of(const std::vector<Piece>& pieces) {
+    std::int64_t elements = 0;
+    for (const Piece& piece : pieces) elements += piece.elements();
+    return static_cast<std::size_t>(elements);
+  }
+
+  static std::int64_t bytes_of(const std::vector<float>& values) { return static_cast<std::int64_t>(values.size() * sizeof(float)); }
+
+  static void place(const std::vector<Piece>& pieces, const std::vector<float>& values, Extent window, std::vector<float>& whole) {
+    const float* next = values.data();
+    for (const Piece& piece : pieces)
+      for (std::int64_t r = 0; r < piece.repeat; ++r, next += piece.count)
+        std::copy_n(next, piece.count, whole.data() + (piece.global + r * piece.global_stride - window.first));
+  }
+
+  const LoadedRank& loaded_;
+  Communicator& communicator_;
+  const int world_;
+};
+
+}  // namespace
+
+void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step) {
+  const Mesh& mesh = loaded.plan.mesh;
+  ShareFile model, optimizer;
+  for (const Unit& unit : loaded.executor.role().units)
+    for (const UnitTensor& tensor : unit.tensors)
+      for (const Piece& piece : saved_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank))) {
+        model.add(tensor.name, tensor, master_of(loaded, unit), piece);
+        for (std::size_t i = 0; i < unit.states.size(); ++i) optimizer.add(state_name(tensor, unit.state_names[i]), tensor, state_of(loaded, unit, i), piece);
+      }
+  if (loaded.rank == 0) optimizer.add_applied(applied_updates(loaded.executor));
+  model.write(dir, step, checkpoint::file_name("model", loaded.rank, mesh.world_size()));
+  optimizer.write(dir, step, checkpoint::file_name("optimizer", loaded.rank, mesh.world_size()));
+}
+
+void save_full(const LoadedRank& loaded, Communicator& communicator, const std::string& dir, std::int64_t step) {
+  FullSave(loaded, communicator).run(dir, step);
+}
+
+}  // namespace trainer
