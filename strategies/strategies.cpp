@@ -3,15 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <utility>
-
 namespace trainer::strategies {
 namespace {
-
-constexpr std::array<std::pair<std::string_view, std::unique_ptr<DataStrategy> (*)()>, 1> kData{{
-    {"ddp", make_ddp},
-}};
 
 // Name, function, virtual stages from and to, whether it splits the backward.
 constexpr PipelineEntry kPipeline[] = {
@@ -26,16 +19,16 @@ constexpr PipelineEntry kPipeline[] = {
 
 }  // namespace
 
-std::unique_ptr<DataStrategy> data_strategy(std::string_view name) {
-  for (const auto& [known, make] : kData)
-    if (known == name) return make();
+std::unique_ptr<DataStrategy> data_strategy(const DataStrategyJob& job, bool pipelined) {
+  switch (job.kind) {
+    case DataKind::ddp: return make_ddp();
+    case DataKind::zero1:
+    case DataKind::zero2:
+    case DataKind::zero3: return make_zero(job, pipelined);
+    case DataKind::fsdp: return make_fsdp(job, pipelined);
+    case DataKind::local_sgd: return make_local_sgd(job);
+  }
   return nullptr;
-}
-
-std::vector<std::string_view> data_strategy_names() {
-  std::vector<std::string_view> names;
-  for (const auto& entry : kData) names.push_back(entry.first);
-  return names;
 }
 
 const PipelineEntry* pipeline_schedule(std::string_view name) {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/job/job.h"
 #include "engine/plan/strategy.h"
 
 namespace trainer::strategies {
 
-/// The data strategy of that name, or null where this build has none.
-std::unique_ptr<DataStrategy> data_strategy(std::string_view name);
-std::vector<std::string_view> data_strategy_names();
+/// The data strategy of a job. `pipelined`: there is more than one stage.
+std::unique_ptr<DataStrategy> data_strategy(const DataStrategyJob& job, bool pipelined);
 
 /// A pipeline schedule and what it asks for. Every one takes any number of stages and of micro-batches.
 struct PipelineEntry {
@@ -36,6 +36,9 @@ std::vector<std::string_view> pipeline_schedule_names();
 
 // What data_strategy chooses from.
 std::unique_ptr<DataStrategy> make_ddp();
+std::unique_ptr<DataStrategy> make_zero(const DataStrategyJob& job, bool pipelined);
+std::unique_ptr<DataStrategy> make_fsdp(const DataStrategyJob& job, bool pipelined);
+std::unique_ptr<DataStrategy> make_local_sgd(const DataStrategyJob& job);
 
 // What pipeline_schedule chooses from.
 Schedule gpipe(int stages, int virtual_stages, int micro_batches);

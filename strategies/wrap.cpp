@@ -58,8 +58,8 @@ ParameterGroups wrap_by_block(const Graph& graph, const std::string& kind) {
   for (const Parameter& parameter : graph.parameters) {
     const auto reader = readers.find(parameter.value);
     std::int32_t block = reader == readers.end() ? kNone : reader->second->block;
-    while (block != kNone && graph.blocks[static_cast<std::size_t>(block)].kind != kind)
-      block = graph.blocks[static_cast<std::size_t>(block)].parent;
+    const auto wanted = [&](const Block& one) { return kind.empty() ? one.parent == kNone : one.kind == kind; };
+    while (block != kNone && !wanted(graph.blocks[static_cast<std::size_t>(block)])) block = graph.blocks[static_cast<std::size_t>(block)].parent;
     any = any || block != kNone;
     if (block != current) groups.emplace_back();
     current = block;

@@ -17,7 +17,7 @@ declare -A may=(
   [engine/monitor]=""
   [engine/compile]="engine/job engine/graph engine/ops engine/build engine/plan strategies"
   [engine/train]="engine/job engine/plan engine/compile engine/run engine/data engine/checkpoint engine/monitor"
-  [strategies]="engine/job engine/graph engine/plan"
+  [strategies]="engine/job engine/graph engine/ops engine/plan"
   [kernels]=""
 )
 

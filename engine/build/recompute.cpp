@@ -14,8 +14,8 @@ using Mode = RecomputePolicy::Mode;
 
 std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-/// Costly to repeat: what `selective` keeps.
-bool is_product(Op op) { return op == Op::linear || op == Op::attention || op == Op::conv2d; }
+/// Costly to repeat: what `selective` keeps. Gathers are repeated: what they give is many times what they take.
+bool is_product(Op op) { return op == Op::linear || op == Op::attention || op == Op::conv2d || op == Op::all_reduce || op == Op::reduce_scatter; }
 
 class Recomputation {
  public:

@@ -10,23 +10,20 @@
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
 #include "engine/core/check.h"
+#include "engine/compile/mesh_of.h"
 #include "engine/core/environment.h"
 #include "engine/job/supported.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/assemble.h"
+#include "strategies/pipeline/chunks.h"
 #include "strategies/strategies.h"
+#include "strategies/tensor/tensor_parallel.h"
 #include "strategies/wrap.h"
 
 namespace trainer {
 namespace {
 
 [[noreturn]] void fail(const LoadedJob& loaded, std::string_view path, const std::string& message) { throw JobError({loaded.at(path, message)}); }
-
-Mesh mesh_of(const Job& job) {
-  Mesh mesh;
-  mesh.sizes[static_cast<std::size_t>(Axis::replicate)] = world_size_of(job);
-  return mesh;
-}
 
 // The divisors of `number`, ascending.
 std::vector<std::int64_t> divisors(std::int64_t number) {
@@ -40,8 +37,8 @@ std::vector<std::int64_t> divisors(std::int64_t number) {
   return small;
 }
 
-// The candidates for the micro-batch, the most wanted first.
-std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks) {
+// The candidates for the micro-batch, the most wanted first: large ones, but enough of them to fill a pipeline.
+std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks, int stages) {
   const BatchJob& batch = loaded.job.train.batch;
   if (batch.global % data_ranks != 0) {
     const std::int64_t below = batch.global / data_ranks * data_ranks;
@@ -63,6 +60,7 @@ std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks) {
   }
   std::vector<BatchShape> result;
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) result.push_back({batch.global, *size, static_cast<int>(per_rank / *size), data_ranks});
+  std::stable_partition(result.begin(), result.end(), [&](const BatchShape& shape) { return stages == 1 || shape.micro_batches >= 2 * stages; });
   return result;
 }
 
@@ -128,6 +126,10 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
     }
     case WrapPolicy::automatic: break;
   }
+  // What is gathered for use is best a layer: the outermost blocks.
+  const DataKind kind = strategy.data.kind;
+  if (kind == DataKind::zero3 || (kind == DataKind::fsdp && strategy.data.sharding != Sharding::no_shard))
+    if (strategies::ParameterGroups groups = strategies::wrap_by_block(graph, ""); !groups.empty()) return groups;
   const double bytes = strategy.data.bucket_mb * 1024 * 1024;
   return strategies::wrap_by_size(graph, std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / size_of(loaded.job.precision.reduce)));
 }
@@ -143,9 +145,11 @@ class Compilation {
   CompiledJob run() {
     const std::vector<Diagnostic> refused = unsupported(loaded_);
     if (!refused.empty()) throw JobError(refused);
-    mesh_ = purpose_ == Purpose::train ? mesh_of(job_) : Mesh{};
-    const std::unique_ptr<DataStrategy> data = strategies::data_strategy("ddp");
-    std::vector<BatchShape> candidates = purpose_ == Purpose::sample ? std::vector<BatchShape>{{1, 1, 1, 1}} : batches(loaded_, mesh_.data_size());
+    mesh_ = purpose_ == Purpose::train ? mesh_of(loaded_) : Mesh{};
+    const bool pipelined = mesh_.size(Axis::pipeline) > 1;
+    const std::unique_ptr<DataStrategy> data = purpose_ == Purpose::train ? strategies::data_strategy(job_.strategy.data, pipelined) : strategies::make_ddp();
+    std::vector<BatchShape> candidates =
+        purpose_ == Purpose::sample ? std::vector<BatchShape>{{1, 1, 1, 1}} : batches(loaded_, mesh_.data_size(), mesh_.size(Axis::pipeline));
     CompiledJob best;
     for (const BatchShape& batch : candidates) {
       best = assemble_with(batch, *data);
@@ -178,9 +182,42 @@ class Compilation {
     return {};
   }
 
-  Graph read(const BatchShape& batch, BuildOptions::Mode mode) const { return read_graph(tree_, job_.model.with, build_options(batch, mode)); }
+  // The local graph of one rank, forward.
+  Graph read(const BatchShape& batch, BuildOptions::Mode mode, std::vector<std::string>& begins) const {
+    Graph graph = read_graph(tree_, job_.model.with, build_options(batch, mode));
+    place_batch(graph);
+    if (mode == BuildOptions::Mode::train) begins = chunk_begins(graph);
+    strategies::assign_chunks(graph, begins);
+    strategies::tensor_parallel(graph, {mesh_.size(Axis::tensor), job_.strategy.tensor.sequence_parallel});
+    return graph;
+  }
 
-  // Along a data axis the batch is cut and everything else whole; gradients come out as partial sums.
+  int num_chunks() const { return mesh_.size(Axis::pipeline) * (mesh_.size(Axis::pipeline) > 1 ? static_cast<int>(job_.strategy.pipeline.virtual_stages) : 1); }
+
+  std::vector<std::string> chunk_begins(const Graph& graph) const {
+    const PipelineStrategyJob& pipeline = job_.strategy.pipeline;
+    if (num_chunks() == 1) return {};
+    if (pipeline.split_policy == SplitPolicy::names) {
+      std::vector<std::string> wrong, begins = strategies::split_at(graph, pipeline.split, wrong);
+      if (!wrong.empty()) fail(loaded_, "strategy.pipeline.split", wrong.front() + " is no node or block of the graph, or does not stand after the one before it");
+      return begins;
+    }
+    int pieces = 0;
+    const auto by = pipeline.split_policy == SplitPolicy::uniform ? strategies::SplitBy::blocks : strategies::SplitBy::cost;
+    std::vector<std::string> begins = strategies::split_graph(graph, num_chunks(), by, pieces);
+    if (begins.empty()) fail(loaded_, "strategy.pipeline.degree", fmt::format("the model has {} pieces, too few for {} chunks", pieces, num_chunks()));
+    return begins;
+  }
+
+  Schedule schedule_of(const BatchShape& batch) const {
+    const int stages = mesh_.size(Axis::pipeline), virtual_stages = num_chunks() / stages;
+    const auto* entry = strategies::pipeline_schedule(stages == 1 ? "1f1b" : name_of(job_.strategy.pipeline.schedule));
+    CHECK(entry != nullptr, "every schedule of a job is in the list");
+    if (const auto why = entry->refuses(stages, virtual_stages, batch.micro_batches)) fail(loaded_, "strategy.pipeline.schedule", *why);
+    return entry->make(stages, virtual_stages, batch.micro_batches);
+  }
+
+  // Along a data axis the batch is cut and everything else whole.
   void place_batch(Graph& graph) const {
     for (Axis axis : {Axis::replicate, Axis::shard}) {
       if (mesh_.size(axis) == 1) continue;
@@ -194,23 +231,22 @@ class Compilation {
   CompiledJob assemble_with(const BatchShape& batch, const DataStrategy& data) const {
     AssembleOptions options;
     Graph train, evaluate, sample;
+    std::vector<std::string> begins;
     if (purpose_ == Purpose::train) {
-      train = read(batch, BuildOptions::Mode::train);
+      train = read(batch, BuildOptions::Mode::train, begins);
       differentiate(train, job_.precision.reduce);
       check_length(train, batch);
       recompute(train, recompute_policy(job_.activation_checkpointing));
       fuse(train);
-      place_batch(train);
       options.train = &train;
     }
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval)) {
-      evaluate = read(batch, BuildOptions::Mode::evaluate);
+      evaluate = read(batch, BuildOptions::Mode::evaluate, begins);
       fuse(evaluate);
-      place_batch(evaluate);
       options.evaluate = &evaluate;
     }
     if (purpose_ == Purpose::sample) {
-      sample = read(batch, BuildOptions::Mode::sample);
+      sample = read(batch, BuildOptions::Mode::sample, begins);
       if (sample.logits == kNone) fail(loaded_, "model.graph", "sampling needs an output named logits");
       fuse(sample);
       options.sample = &sample;
@@ -226,7 +262,7 @@ class Compilation {
     options.optimizer = optimizer_spec(job_.train.optimizer);
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.data = &data;
-    options.schedule = strategies::pipeline_schedule("1f1b")->make(1, 1, batch.micro_batches);
+    options.schedule = schedule_of(batch);
     options.target = hardware_.target;
 
     CompiledJob result;
@@ -234,10 +270,10 @@ class Compilation {
     result.batch = batch;
     result.num_parameters = any.num_parameters();
     result.vocabulary = vocabulary(any);
-    if (const ValueId scores = any.loss.scores != kNone ? any.loss.scores : any.logits; scores != kNone) result.classes = any.value(scores).shape[-1];
+    result.classes = classes(any);
     result.graph_summary = print(any);
     for (const Node& node : any.nodes) result.flops_per_step += cost_of(signature_of(any, node)).flops;
-    result.flops_per_step *= static_cast<double>(batch.micro_batches) * batch.data_ranks;
+    result.flops_per_step *= static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.size(Axis::tensor);
     std::int64_t fullest = 0;
     for (const Role& role : result.plan.roles) {
       result.memory.push_back(report_memory(role));
@@ -259,8 +295,24 @@ class Compilation {
   static std::optional<std::int64_t> vocabulary(const Graph& graph) {
     for (const Node& node : graph.nodes)
       if (node.op == Op::embedding && graph.value(node.inputs[0]).kind == ValueKind::input && graph.value(node.inputs[0]).name == "tokens")
-        return graph.value(node.inputs[1]).shape[0];
+        return whole(graph, node.inputs[1])[0];
     return std::nullopt;
+  }
+
+  // Rows of the weight that makes the scores.
+  static std::optional<std::int64_t> classes(const Graph& graph) {
+    for (const Node& node : graph.nodes) {
+      if (node.op == Op::cross_entropy_gathered) return node.attributes.integer("classes");
+      if (node.op == Op::cross_entropy) return graph.value(node.inputs[0]).shape[-1];
+    }
+    if (graph.loss.sum == kNone && graph.logits != kNone) return graph.value(graph.logits).shape[-1];
+    return std::nullopt;
+  }
+
+  static const Shape& whole(const Graph& graph, ValueId parameter) {
+    for (const Parameter& one : graph.parameters)
+      if (one.value == parameter) return one.whole;
+    return graph.value(parameter).shape;
   }
 
   const LoadedJob& loaded_;

@@ -12,11 +12,7 @@ namespace {
 
 // What is missing, a line each.
 constexpr DataKind kMissingKinds[] = {
-    DataKind::zero1, DataKind::zero2, DataKind::zero3, DataKind::fsdp, DataKind::local_sgd,
-};
-constexpr std::string_view kMissingAxes[] = {
-    "tensor",
-    "pipeline",
+    DataKind::local_sgd,
 };
 constexpr std::string_view kMissingKeys[] = {
     "strategy.data.compression",
@@ -24,7 +20,6 @@ constexpr std::string_view kMissingKeys[] = {
 };
 
 bool lacks(DataKind kind) { return std::ranges::find(kMissingKinds, kind) != std::end(kMissingKinds); }
-bool lacks_axis(std::string_view axis) { return std::ranges::find(kMissingAxes, axis) != std::end(kMissingAxes); }
 bool lacks_key(std::string_view key) { return std::ranges::find(kMissingKeys, key) != std::end(kMissingKeys); }
 
 /// The kinds of data strategy that are there; with `bare` every name that may stand for a strategy.
@@ -34,7 +29,7 @@ std::string strategies(bool bare) {
   for (const auto& [kind, name] : names<DataKind>())
     if (!lacks(kind)) out.push_back(name);
   for (const std::string_view axis : {"tensor", "pipeline"})
-    if (bare && !lacks_axis(axis)) out.push_back(axis);
+    if (bare) out.push_back(axis);
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
@@ -57,8 +52,6 @@ class Unsupported {
     const DataStrategyJob& data = strategy.data;
     const bool bare = loaded_.setting("strategy") != nullptr;
     if (lacks(data.kind)) refuse(bare ? "strategy" : "strategy.data.kind", strategies(bare));
-    axis("tensor", strategy.tensor.degree);
-    axis("pipeline", strategy.pipeline.degree);
     if (data.kind == DataKind::ddp && data.reduce == Reduce::micro_batch) refuse("strategy.data.reduce", "auto, step");
     if (data.compression.kind != Compression::Kind::none && lacks_key("strategy.data.compression")) {
       const Setting* setting = loaded_.setting("strategy.data.compression");
@@ -66,12 +59,6 @@ class Unsupported {
       refuse(by_profile ? "strategy.profile" : "strategy.data.compression", by_profile ? "none, high_bandwidth" : "none");
     }
     if (!strategy.wrap.excluded.empty() && lacks_key("strategy.wrap.excluded")) refuse("strategy.wrap.excluded", "[]");
-  }
-
-  void axis(std::string_view name, const std::optional<std::int64_t>& degree) {
-    if (!lacks_axis(name) || degree == 1) return;
-    if (degree) return refuse(fmt::format("strategy.{}.degree", name), "1");
-    refuse("strategy", strategies(true));
   }
 
   void cluster() {

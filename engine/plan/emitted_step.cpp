@@ -52,9 +52,10 @@ Region EmittedStep::gradient(const Unit& unit) {
   return reduced.slice.buffer >= 0 ? reduced.slice : emit_.whole(emit_.gradient(unit));
 }
 
-// Gradients of replicated parameters whose inputs are cut over the tensor axis.
+// The unit's gradient is whole, and gradients of replicated parameters whose inputs are cut over the tensor axis are summed over it.
 void EmittedStep::sum_partial(const Unit& unit) {
   const std::int64_t width = size_of(options_.reduce);
+  emit_.complete_gradient(unit);
   if (unit.partial.size() > 0)
     emit_.all_reduce(unit.name + ".partial", options_.reduce, Axes::of(Axis::tensor), {emit_.gradient(unit), unit.partial.first * width, unit.partial.size() * width});
   reduced_[index(unit)].partial_summed = true;
@@ -170,7 +171,7 @@ void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, 
   if (ranks == 1) return;
   emit_.all_reduce(unit.name + what, DType::f32, axes, region);
   const TensorDesc tensor = flat(DType::f32, region.bytes / size_of(DType::f32));
-  emit_.launch(unit.name + what, {Op::cast, {{"factor", 1.0 / ranks}}, {tensor}}, {Update{region}});
+  emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor}}, {Update{region}});
 }
 
 void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".master", axes, unit.master); }

@@ -205,8 +205,6 @@ void Emitter::pack_unit(const Unit& unit) {
     if (&role_.units[packed.unit] == &unit) pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
 }
 
-bool Emitter::has_gradient(const Unit& unit) const { return state(unit).gradient >= 0; }
-
 // Its padding must not reach the norm, nor other ranks.
 BufferId Emitter::gradient(const Unit& unit) {
   UnitState& now = state(unit);
@@ -224,6 +222,13 @@ BufferId Emitter::gradient(const Unit& unit) {
   }
   clear(end, unit.elements);
   return now.gradient;
+}
+
+void Emitter::complete_gradient(const Unit& unit) {
+  const BufferId buffer = gradient(unit);
+  const std::int64_t width = size_of(options_.reduce);
+  for (const UnitTensor& tensor : unit.tensors)
+    if (state(unit).written.insert(tensor.name).second) zero(tensor.name, {buffer, tensor.offset * width, tensor.shape.elements() * width});
 }
 
 void Emitter::drop_gradient(const Unit& unit) {

@@ -74,7 +74,8 @@ class Emitter {
   std::size_t num_packed() const { return packed_.size(); }
   /// The whole gradient; made, its padding zeroed, at the first gradient that is written.
   BufferId gradient(const Unit& unit);
-  bool has_gradient(const Unit& unit) const;
+  /// Zeroes what no node has written yet: a schedule that splits the backward may leave parts to another reduction.
+  void complete_gradient(const Unit& unit);
   /// The next gradient begins anew, in memory of its own.
   void drop_gradient(const Unit& unit);
 

@@ -1,17 +1,6 @@
 // Sharded data parallelism: every rank of the shard axis owns one slice of each unit's master weights and states, and updates it alone.
-//
-// Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, section 5 (stages 1 to 3);
-// Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, section 3 (units, prefetch, hybrid).
-// Memory per rank, with N ranks along the shard axis, and what it sends per step with M micro-batches (P, G bytes of working copy and gradients):
-//
-//   parameters whole, reduce at the step's end    states 1/N   (N − 1)/N · (G + P)        ZeRO-1
-//   parameters whole, reduce each micro-batch     + gradients 1/N, M reductions           ZeRO-2
-//   parameters 1/N, kept for a use                all 1/N, M (2 P + G)                    ZeRO-3, FULL_SHARD
-//   parameters 1/N, kept for a pass               whole between forward and backward, M (P + G)   SHARD_GRAD_OP
-//   parameters 1/N, kept for the step             one gather, P + G
-//
-// With a replicate axis beside it (HYBRID_SHARD) the slices' gradients are summed across the replicas once a step.
-// Departs from the papers: a slice of a unit crosses the boundaries of tensors, so that all slices are equal.
+// Sources are named in zero.cpp and fsdp.cpp. With a replicate axis beside it the slices' gradients are summed across the replicas,
+// once a step. Departs from the papers: a slice of a unit crosses the boundaries of tensors, so that all slices are equal.
 #include "strategies/data/sharded.h"
 
 namespace trainer::strategies {
@@ -19,11 +8,11 @@ namespace {
 
 class Sharded final : public DataStrategy {
  public:
-  explicit Sharded(ShardedSettings settings) : settings_(std::move(settings)) {}
+  Sharded(std::string name, const ResolvedData& settings, int prefetch) : name_(std::move(name)), settings_(settings), prefetch_(prefetch) {}
 
-  std::string name() const override { return settings_.name; }
+  std::string name() const override { return name_; }
   UnitLayout layout() const override { return {.shard_states = true, .shard_parameters = settings_.shard_parameters}; }
-  int prefetch() const override { return settings_.shard_parameters ? settings_.prefetch : 0; }
+  int prefetch() const override { return settings_.shard_parameters ? prefetch_ : 0; }
 
   void before_use(const Unit& unit, const Use&, Step& step) const override {
     if (settings_.shard_parameters) step.all_gather_working(unit);
@@ -34,7 +23,7 @@ class Sharded final : public DataStrategy {
   }
 
   void gradient_ready(const Unit& unit, const Use& use, Step& step) const override {
-    const bool once = settings_.reduce == ReduceWhen::step;
+    const bool once = settings_.reduce == Reduce::step;
     if (!once || use.last) step.reduce_scatter_gradient(unit, once);
     if (use.last) step.all_reduce_gradient(unit, Axes::of(Axis::replicate));
   }
@@ -47,18 +36,21 @@ class Sharded final : public DataStrategy {
  private:
   bool ends(const Use& use) const {
     switch (settings_.keep) {
-      case KeepGathered::use: return use.ends_use;
-      case KeepGathered::pass: return use.ends_pass;
-      case KeepGathered::step: return use.ends_step;
+      case Keep::pass: return use.ends_pass;
+      case Keep::step: return use.ends_step;
+      default: return use.ends_use;
     }
-    return true;
   }
 
-  const ShardedSettings settings_;
+  const std::string name_;
+  const ResolvedData settings_;
+  const int prefetch_;
 };
 
 }  // namespace
 
-std::unique_ptr<DataStrategy> make_sharded(const ShardedSettings& settings) { return std::make_unique<Sharded>(settings); }
+std::unique_ptr<DataStrategy> make_sharded(std::string name, const ResolvedData& settings, int prefetch) {
+  return std::make_unique<Sharded>(std::move(name), settings, prefetch);
+}
 
 }  // namespace trainer::strategies
