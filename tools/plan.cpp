@@ -1,5 +1,6 @@
 // trainer plan: what a step will do, before anything is allocated.
 #include "engine/core/error.h"
+#include "engine/plan/traffic.h"
 #include "tools/command.h"
 #include "tools/plan_report.h"
 #include "tools/text.h"

@@ -2,7 +2,6 @@
 #include "tools/plan_report.h"
 
 #include <algorithm>
-#include <map>
 
 #include "tools/text.h"
 
@@ -22,29 +21,6 @@ Json wrap_json(const WrapJob& wrap) {
   return json;
 }
 
-// Axes along which there are several ranks; a group of one rank sends nothing.
-std::string axis_text(const Mesh& mesh, Axes axes) {
-  std::string text;
-  for (Axis axis : kAxes)
-    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
-  return text;
-}
-
-std::int64_t ring_bytes(const Mesh& mesh, const Collective& collective) {
-  const std::int64_t n = static_cast<std::int64_t>(mesh.group(0, collective.axes, collective.stages).size());
-  const std::int64_t bytes = std::max(collective.input.region.bytes, collective.output.region.bytes);
-  switch (collective.kind) {
-    case CollectiveKind::all_reduce:
-      return 2 * (n - 1) * bytes / n;
-    case CollectiveKind::reduce_scatter:
-    case CollectiveKind::all_gather:
-    case CollectiveKind::all_to_all:
-    case CollectiveKind::broadcast:
-      return (n - 1) * bytes / n;
-  }
-  return 0;
-}
-
 struct Title {
   const Role& role;
 
@@ -60,16 +36,6 @@ struct Title {
   std::string operator()(const CopyIn& copy) const { return "copy_in " + role.fields[static_cast<std::size_t>(copy.field)].name; }
   std::string operator()(const CopyOut& copy) const { return "copy_out " + role.fields[static_cast<std::size_t>(copy.field)].name; }
 };
-
-using TrafficMap = std::map<std::pair<std::string, std::string>, Traffic>;
-
-void count(TrafficMap& traffic, const std::string& axis, std::string_view collective, std::int64_t bytes) {
-  Traffic& one = traffic[{axis, std::string(collective)}];
-  one.axis = axis;
-  one.collective = collective;
-  ++one.count;
-  one.bytes += bytes;
-}
 
 }  // namespace
 
@@ -87,24 +53,6 @@ Json mesh_json(const Mesh& mesh) {
   Json json = Json::object();
   for (Axis axis : kAxes) json[std::string(name_of(axis))] = mesh.size(axis);
   return json;
-}
-
-std::vector<Traffic> traffic_of(const Plan& plan) {
-  TrafficMap traffic;
-  const Role& role = plan.roles.front();
-  const Program* step = role.program("step");
-  if (step == nullptr) return {};
-  for (const Issued& issued : step->instructions) {
-    if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
-      if (plan.mesh.group_size(collective->axes) > 1)
-        count(traffic, axis_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(plan.mesh, *collective));
-    } else if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
-      for (const Exchange::Send& send : exchange->sends) count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes);
-    }
-  }
-  std::vector<Traffic> list;
-  for (auto& [key, one] : traffic) list.push_back(std::move(one));
-  return list;
 }
 
 const MemoryReport& fullest(const CompiledJob& compiled) {

@@ -14,15 +14,6 @@ Json strategy_json(const Job& job, const CompiledJob& compiled);
 /// Axis name to size, all axes.
 Json mesh_json(const Mesh& mesh);
 
-/// The collectives of a kind over the same axes, in one step of one rank.
-struct Traffic {
-  std::string axis;  ///< "replicate", or several joined by "+"
-  std::string collective;
-  std::int64_t count = 0;
-  std::int64_t bytes = 0;  ///< sent per rank, as a ring would: an all-reduce of b bytes over n ranks sends 2 (n − 1) / n · b
-};
-std::vector<Traffic> traffic_of(const Plan& plan);
-
 /// The report of the role that needs most memory.
 const MemoryReport& fullest(const CompiledJob& compiled);
 Json memory_json(const CompiledJob& compiled);

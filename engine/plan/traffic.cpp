@@ -1,0 +1,71 @@
+#include "engine/plan/traffic.h"
+
+#include <algorithm>
+#include <map>
+
+namespace trainer {
+namespace {
+
+using TrafficMap = std::map<std::pair<std::string, std::string>, Traffic>;
+
+// Axes along which there are several ranks.
+std::string axis_text(const Mesh& mesh, Axes axes) {
+  std::string text;
+  for (Axis axis : kAxes)
+    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
+  return text;
+}
+
+std::int64_t ring_bytes(const Collective& collective, std::int64_t n) {
+  const std::int64_t bytes = std::max(collective.input.region.bytes, collective.output.region.bytes);
+  switch (collective.kind) {
+    case CollectiveKind::all_reduce:
+      return 2 * bytes * (n - 1) / n;
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_gather:
+    case CollectiveKind::all_to_all:
+      return bytes * (n - 1) / n;
+    case CollectiveKind::broadcast:
+      return bytes;
+  }
+  return 0;
+}
+
+void count(TrafficMap& traffic, const std::string& axis, std::string_view collective, std::int64_t bytes) {
+  Traffic& one = traffic[{axis, std::string(collective)}];
+  one.axis = axis;
+  one.collective = collective;
+  ++one.count;
+  one.bytes += bytes;
+}
+
+}  // namespace
+
+std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, std::string_view program) {
+  const Program* run = plan.roles[role].program(program);
+  if (run == nullptr) return {};
+  TrafficMap traffic;
+  // Some rank of the role; its coordinate along the pipeline is the role's.
+  Coordinates at{};
+  at[static_cast<std::size_t>(Axis::pipeline)] = static_cast<int>(role);
+  const int rank = plan.mesh.rank(at);
+  for (const Issued& issued : run->instructions) {
+    if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
+      const auto n = static_cast<std::int64_t>(plan.mesh.group(rank, collective->axes, collective->stages).size());
+      if (n > 1) count(traffic, axis_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(*collective, n));
+    } else if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
+      for (const Exchange::Send& send : exchange->sends) count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes);
+    }
+  }
+  std::vector<Traffic> list;
+  for (auto& [key, one] : traffic) list.push_back(std::move(one));
+  return list;
+}
+
+std::int64_t bytes_of(const std::vector<Traffic>& traffic) {
+  std::int64_t bytes = 0;
+  for (const Traffic& one : traffic) bytes += one.bytes;
+  return bytes;
+}
+
+}  // namespace trainer
