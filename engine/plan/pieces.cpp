@@ -82,6 +82,19 @@ struct Copies {
   }
 };
 
+// Of the held elements of a unit those that one of the copies saves. Only what lies over the same ranks as the tensor does is shared
+// out together, else the shares would not meet.
+Extent share_of(const Unit& unit, const UnitTensor& tensor, Extent held, Copies copies) {
+  Extent kind = unit.replicated;
+  if (!tensor.cut.is_replicate()) kind = tensor.offset < unit.replicated.first ? Extent{0, unit.replicated.first} : Extent{unit.replicated.last, unit.elements};
+  held = intersection(kind, held);
+  return {held.first + held.size() * copies.index / copies.count, held.first + held.size() * (copies.index + 1) / copies.count};
+}
+
+std::vector<Piece> pieces_on(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at, Extent within) {
+  return pieces_of(tensor, at[static_cast<std::size_t>(Axis::tensor)], mesh.size(Axis::tensor), within);
+}
+
 }  // namespace
 
 Extent held_extent(const Unit& unit, const Coordinates& at) {
@@ -112,22 +125,33 @@ std::vector<Piece> pieces_of(const UnitTensor& tensor, int index, int ranks, Ext
 }
 
 std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
-  return pieces_of(tensor, at[static_cast<std::size_t>(Axis::tensor)], mesh.size(Axis::tensor), held_extent(unit, at));
+  return pieces_on(tensor, mesh, at, held_extent(unit, at));
 }
 
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   if (!unit.stages.empty() && at[static_cast<std::size_t>(Axis::pipeline)] != unit.stages.front()) return {};
-  const bool alike = tensor.cut.is_replicate();
   Copies copies;
   copies.along(mesh, at, Axis::replicate);
   if (!unit.sharded()) copies.along(mesh, at, Axis::shard);
-  if (alike) copies.along(mesh, at, Axis::tensor);
-  // Only what lies over the same ranks is shared out together, else the shares would not meet.
-  Extent kind = unit.replicated;
-  if (!alike) kind = tensor.offset < unit.replicated.first ? Extent{0, unit.replicated.first} : Extent{unit.replicated.last, unit.elements};
-  const Extent held = intersection(kind, held_extent(unit, at));
-  const Extent share{held.first + held.size() * copies.index / copies.count, held.first + held.size() * (copies.index + 1) / copies.count};
-  return pieces_of(tensor, at[static_cast<std::size_t>(Axis::tensor)], mesh.size(Axis::tensor), share);
+  if (tensor.cut.is_replicate()) copies.along(mesh, at, Axis::tensor);
+  return pieces_on(tensor, mesh, at, share_of(unit, tensor, held_extent(unit, at), copies));
+}
+
+ResidualHolder residual_holder(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
+  const auto stage = std::find(unit.stages.begin(), unit.stages.end(), at[static_cast<std::size_t>(Axis::pipeline)]);
+  const int index = unit.stages.empty() ? 0 : static_cast<int>(stage - unit.stages.begin());
+  const int stages = std::max(1, static_cast<int>(unit.stages.size()));
+  return {index * mesh.data_size() + mesh.data_rank(mesh.rank(at)), stages * mesh.data_size()};
+}
+
+std::vector<Piece> held_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
+  return pieces_on(tensor, mesh, at, {0, unit.elements});
+}
+
+std::vector<Piece> saved_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
+  Copies copies;
+  if (tensor.cut.is_replicate()) copies.along(mesh, at, Axis::tensor);
+  return pieces_on(tensor, mesh, at, share_of(unit, tensor, {0, unit.elements}, copies));
 }
 
 std::vector<Piece> clip_global(const Piece& piece, Extent within) { return clip(piece, piece.global, piece.global_stride, within); }

@@ -40,6 +40,16 @@ std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const
 /// unit the first alone.
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
+/// Which of the holders of a unit's residual a rank is: those along the data axes, on each stage that shares the unit. Ranks along the
+/// tensor axis hold parts of one residual.
+struct ResidualHolder {
+  int index = 0, count = 1;
+};
+ResidualHolder residual_holder(const Unit& unit, const Mesh& mesh, const Coordinates& at);
+/// What the rank holds of its holder's residual, and what of that it saves.
+std::vector<Piece> held_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+std::vector<Piece> saved_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+
 /// The part of a piece whose global elements lie in `within`; at most three pieces, in the same order.
 std::vector<Piece> clip_global(const Piece& piece, Extent within);
 /// The same by its local elements.

@@ -116,7 +116,9 @@ void print_role(const Role& role, std::size_t index, Out out) {
     fmt::format_to(out, "unit {} {} elements={} decay={} replicated={} partial={} stages={} master={} slice={} working=b{} gradient=b{}", unit.name, name_of(unit.compute),
                    unit.elements, unit.decay_elements, text_of(unit.replicated), text_of(unit.partial), unit.stages.empty() ? "own" : fmt::format("{}", fmt::join(unit.stages, "+")),
                    text_of(unit.master), text_of(unit.working_slice), unit.working, unit.gradient);
-    for (std::size_t i = 0; i < unit.states.size(); ++i) fmt::format_to(out, " {}=b{}", unit.state_names[i], unit.states[i]);
+    const std::size_t optimizer_states = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
+    for (std::size_t i = 0; i < unit.states.size(); ++i) fmt::format_to(out, "{} {}=b{}", i == optimizer_states ? " |" : "", unit.state_names[i], unit.states[i]);
+    if (unit.residual >= 0) fmt::format_to(out, " residual=b{}", unit.residual);
     fmt::format_to(out, "\n");
     for (const UnitTensor& tensor : unit.tensors)
       fmt::format_to(out, "tensor {} {} at={} stddev={} constant={}{}\n", tensor.name, text_of(TensorDesc{DType::f32, tensor.shape, Layout::row_major}), tensor.offset,
@@ -389,12 +391,23 @@ class Reader {
     unit.working_slice = parse_region(line, line.value("slice"));
     unit.working = line.value_buffer("working");
     unit.gradient = line.value_buffer("gradient");
+    bool of_strategy = false;
     while (!line.empty()) {
       const std::string_view word = line.word();
+      if (word == "|" && !of_strategy) {
+        of_strategy = true;
+        continue;
+      }
       const std::size_t equal = word.find('=');
       if (equal == std::string_view::npos) line.fail("expected state=buffer");
+      const BufferId buffer = line.to_number<BufferId>(line.after_prefix(word.substr(equal + 1), "b"));
+      if (word.substr(0, equal) == "residual") {
+        unit.residual = buffer;
+        continue;
+      }
       unit.state_names.emplace_back(word.substr(0, equal));
-      unit.states.push_back(line.to_number<BufferId>(line.after_prefix(word.substr(equal + 1), "b")));
+      unit.states.push_back(buffer);
+      if (of_strategy) ++unit.strategy_states;
     }
     role().units.push_back(std::move(unit));
   }

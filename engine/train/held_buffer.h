@@ -46,6 +46,10 @@ inline HeldBuffer state_of(const LoadedRank& loaded, const Unit& unit, std::size
   return {loaded.executor, {unit.states[state], 0, unit.slice() * size_of(DType::f32)}, held_extent(unit, loaded.plan.mesh.coordinates(loaded.rank))};
 }
 
+inline HeldBuffer residual_of(const LoadedRank& loaded, const Unit& unit) {
+  return {loaded.executor, {unit.residual, 0, unit.elements * size_of(DType::f32)}, {0, unit.elements}};
+}
+
 /// A piece as files know it.
 inline checkpoint::Range range_of(const Piece& piece) { return {piece.global, piece.global + piece.count, piece.repeat, piece.global_stride}; }
 

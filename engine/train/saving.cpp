@@ -74,10 +74,13 @@ class ShareFile {
 
 // ---- Full ----
 
-// A parameter as all ranks know it: one that stages share is that of the first of them, which saves it.
+// A tensor of the checkpoint as all ranks know it. A parameter that stages share is that of the first of them, which saves it; a
+// residual is that of the ranks that are one holder.
 struct WholeTensor {
+  enum class Kind : std::uint8_t { master, state, residual };
   std::size_t role, unit, tensor;
-  int state;  // -1: the master
+  Kind kind = Kind::master;
+  int index = 0;  // of the state or the holder
 };
 
 class FullSave {
@@ -85,45 +88,76 @@ class FullSave {
   FullSave(const LoadedRank& loaded, Communicator& communicator) : loaded_(loaded), communicator_(communicator), world_(loaded.plan.mesh.world_size()) {}
 
   void run(const std::string& dir, std::int64_t step) {
-    write(dir, step, "model", false);
-    write(dir, step, "optimizer", true);
+    write(dir, step, "model", masters(), false);
+    write(dir, step, "optimizer", states(), true);
   }
 
  private:
   const Unit& unit_of(const WholeTensor& at) const { return loaded_.plan.roles[at.role].units[at.unit]; }
   const UnitTensor& tensor_of(const WholeTensor& at) const { return unit_of(at).tensors[at.tensor]; }
 
-  std::vector<WholeTensor> tensors(bool states) const {
+  std::vector<WholeTensor> masters() const {
     std::vector<WholeTensor> result;
-    for (std::size_t role = 0; role < loaded_.plan.roles.size(); ++role)
-      for (std::size_t unit = 0; unit < loaded_.plan.roles[role].units.size(); ++unit) {
-        const Unit& at = loaded_.plan.roles[role].units[unit];
-        if (!at.stages.empty() && at.stages.front() != static_cast<std::int32_t>(role)) continue;
-        for (std::size_t tensor = 0; tensor < at.tensors.size(); ++tensor) {
-          if (!states) result.push_back({role, unit, tensor, -1});
-          for (int state = 0; states && state < static_cast<int>(at.states.size()); ++state) result.push_back({role, unit, tensor, state});
-        }
-      }
+    for_each_unit([&](std::size_t role, std::size_t index, const Unit& unit, bool saves) {
+      for (std::size_t tensor = 0; saves && tensor < unit.tensors.size(); ++tensor) result.push_back({role, index, tensor});
+    });
     return result;
   }
 
-  void write(const std::string& dir, std::int64_t step, const std::string& stem, bool states) {
-    const std::vector<WholeTensor> all = tensors(states);
+  std::vector<WholeTensor> states() const {
+    const Mesh& mesh = loaded_.plan.mesh;
+    std::vector<WholeTensor> result;
+    for_each_unit([&](std::size_t role, std::size_t index, const Unit& unit, bool saves) {
+      for (std::size_t tensor = 0; tensor < unit.tensors.size(); ++tensor) {
+        for (int state = 0; saves && state < static_cast<int>(unit.states.size()); ++state) result.push_back({role, index, tensor, WholeTensor::Kind::state, state});
+        if (unit.residual < 0) continue;
+        const int first = residual_holder(unit, mesh, {static_cast<int>(role), 0, 0, 0}).index;
+        for (int holder = first; holder < first + mesh.data_size(); ++holder) result.push_back({role, index, tensor, WholeTensor::Kind::residual, holder});
+      }
+    });
+    return result;
+  }
+
+  template <typename Visit>
+  void for_each_unit(Visit&& visit) const {
+    for (std::size_t role = 0; role < loaded_.plan.roles.size(); ++role)
+      for (std::size_t index = 0; index < loaded_.plan.roles[role].units.size(); ++index) {
+        const Unit& unit = loaded_.plan.roles[role].units[index];
+        visit(role, index, unit, unit.stages.empty() || unit.stages.front() == static_cast<std::int32_t>(role));
+      }
+  }
+
+  std::string name_of(const WholeTensor& at) const {
+    const UnitTensor& tensor = tensor_of(at);
+    switch (at.kind) {
+      case WholeTensor::Kind::master: return tensor.name;
+      case WholeTensor::Kind::state: return state_name(tensor, unit_of(at).state_names[static_cast<std::size_t>(at.index)]);
+      case WholeTensor::Kind::residual: return residual_name(tensor, at.index);
+    }
+    return "";
+  }
+
+  HeldBuffer buffer_of(const WholeTensor& at) const {
+    switch (at.kind) {
+      case WholeTensor::Kind::master: break;
+      case WholeTensor::Kind::state: return state_of(loaded_, unit_of(at), static_cast<std::size_t>(at.index));
+      case WholeTensor::Kind::residual: return residual_of(loaded_, unit_of(at));
+    }
+    return master_of(loaded_, unit_of(at));
+  }
+
+  void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all, bool with_applied) {
     std::optional<checkpoint::FileWriter> writer;
     std::vector<checkpoint::FileWriter::Entry> entries;
     if (loaded_.rank == 0) {
-      for (const WholeTensor& at : all) {
-        const UnitTensor& tensor = tensor_of(at);
-        const std::string name = at.state < 0 ? tensor.name : state_name(tensor, unit_of(at).state_names[static_cast<std::size_t>(at.state)]);
-        entries.push_back({{name, DType::f32, tensor.whole}, {0, tensor.whole.elements()}});
-      }
-      if (states) entries.push_back({applied_info(), {0, 1}});
+      for (const WholeTensor& at : all) entries.push_back({{name_of(at), DType::f32, tensor_of(at).whole}, {0, tensor_of(at).whole.elements()}});
+      if (with_applied) entries.push_back({applied_info(), {0, 1}});
       writer.emplace(dir, step, checkpoint::file_name(stem, 0, 1), entries);
     }
     // All entries have elements of 4 bytes, so the file's order is that of the list, on which all ranks agree.
     for (std::size_t i = 0; i < all.size(); ++i) gather(all[i], writer ? &*writer : nullptr, writer ? &entries[i] : nullptr);
     if (!writer) return;
-    if (states) {
+    if (with_applied) {
       const std::int32_t applied = applied_updates(loaded_.executor);
       writer->write(entries.back(), &applied, 1);
     }
@@ -137,7 +171,9 @@ class FullSave {
     for (int rank = 0; rank < world_; ++rank) {
       const Coordinates place = mesh.coordinates(rank);
       if (place[static_cast<std::size_t>(Axis::pipeline)] != static_cast<int>(at.role)) continue;
-      shares[static_cast<std::size_t>(rank)] = saved_pieces(unit_of(at), tensor_of(at), mesh, place);
+      const bool residual = at.kind == WholeTensor::Kind::residual;
+      if (residual && residual_holder(unit_of(at), mesh, place).index != at.index) continue;
+      shares[static_cast<std::size_t>(rank)] = (residual ? saved_residual : saved_pieces)(unit_of(at), tensor_of(at), mesh, place);
     }
     return shares;
   }
@@ -181,8 +217,7 @@ class FullSave {
   std::vector<float> read(const WholeTensor& at, const std::vector<Piece>& pieces) const {
     std::vector<float> values(elements_of(pieces));
     if (pieces.empty()) return values;
-    const Unit& unit = unit_of(at);
-    const HeldBuffer buffer = at.state < 0 ? master_of(loaded_, unit) : state_of(loaded_, unit, static_cast<std::size_t>(at.state));
+    const HeldBuffer buffer = buffer_of(at);
     float* next = values.data();
     for (const Piece& piece : pieces) {
       buffer.read(piece, next);
@@ -222,13 +257,18 @@ class FullSave {
 
 void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step) {
   const Mesh& mesh = loaded.plan.mesh;
+  const Coordinates at = mesh.coordinates(loaded.rank);
   ShareFile model, optimizer;
   for (const Unit& unit : loaded.executor.role().units)
-    for (const UnitTensor& tensor : unit.tensors)
-      for (const Piece& piece : saved_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank))) {
+    for (const UnitTensor& tensor : unit.tensors) {
+      for (const Piece& piece : saved_pieces(unit, tensor, mesh, at)) {
         model.add(tensor.name, tensor, master_of(loaded, unit), piece);
         for (std::size_t i = 0; i < unit.states.size(); ++i) optimizer.add(state_name(tensor, unit.state_names[i]), tensor, state_of(loaded, unit, i), piece);
       }
+      if (unit.residual < 0) continue;
+      for (const Piece& piece : saved_residual(unit, tensor, mesh, at))
+        optimizer.add(residual_name(tensor, residual_holder(unit, mesh, at).index), tensor, residual_of(loaded, unit), piece);
+    }
   if (loaded.rank == 0) optimizer.add_applied(applied_updates(loaded.executor));
   model.write(dir, step, checkpoint::file_name("model", loaded.rank, mesh.world_size()));
   optimizer.write(dir, step, checkpoint::file_name("optimizer", loaded.rank, mesh.world_size()));

@@ -68,34 +68,75 @@ class Loading {
 
   void unexpected(const checkpoint::TensorInfo& info) { problems_ += "\n  " + info.name + " " + info.shape.str() + " is not in the model"; }
 
-  void problem(const std::string& what) { problems_ += "\n  " + what; }
+  // Once, however many units have it.
+  void problem(const std::string& what) {
+    if (problems_.find(what) == std::string::npos) problems_ += "\n  " + what;
+  }
 
   void check() const {
     if (!problems_.empty()) throw DataError(source_ + " does not fit the model:" + problems_);
   }
 
-  void read(const std::string& name, const HeldBuffer& buffer, const std::vector<Piece>& pieces) {
-    const DType dtype = tensors_.find(name)->dtype;
-    std::vector<float> values;
-    std::vector<std::byte> raw;
+  void read(const std::string& name, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const { read_sum({name}, buffer, pieces); }
+
+  // The sum of tensors of one shape, in their order.
+  void read_sum(const std::vector<std::string>& names, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const {
+    std::vector<float> values, more;
     for (const Piece& piece : pieces)
       for (const Piece& chunk : chunks_of(piece, kChunk)) {
-        values.resize(static_cast<std::size_t>(chunk.elements()));
-        if (dtype == DType::f32) {
-          tensors_.read(name, range_of(chunk), values.data());
-        } else {
-          raw.resize(static_cast<std::size_t>(chunk.elements() * size_of(dtype)));
-          tensors_.read(name, range_of(chunk), raw.data());
-          to_f32(dtype, raw, chunk.elements(), values.data());
+        read_chunk(names.front(), chunk, values);
+        for (std::size_t i = 1; i < names.size(); ++i) {
+          read_chunk(names[i], chunk, more);
+          for (std::size_t j = 0; j < values.size(); ++j) values[j] += more[j];
         }
         buffer.write(chunk, values.data());
       }
   }
 
  private:
+  void read_chunk(const std::string& name, const Piece& chunk, std::vector<float>& values) const {
+    const DType dtype = tensors_.find(name)->dtype;
+    values.resize(static_cast<std::size_t>(chunk.elements()));
+    if (dtype == DType::f32) return tensors_.read(name, range_of(chunk), values.data());
+    std::vector<std::byte> raw(static_cast<std::size_t>(chunk.elements() * size_of(dtype)));
+    tensors_.read(name, range_of(chunk), raw.data());
+    to_f32(dtype, raw, chunk.elements(), values.data());
+  }
+
   const checkpoint::TensorStore& tensors_;
   std::string source_, problems_;
 };
+
+// Every state is expected, but for the strategy's: another strategy has others.
+void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit) {
+  const std::size_t of_optimizer = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
+  for (std::size_t i = 0; i < unit.states.size(); ++i) {
+    bool lacks = false;
+    for (const UnitTensor& tensor : unit.tensors) {
+      const std::string name = state_name(tensor, unit.state_names[i]);
+      if (tensors.find(name) == nullptr)
+        lacks = true;
+      else
+        loading.expect(name, tensor.whole);
+    }
+    if (lacks && i < of_optimizer)
+      loading.problem("the optimizer's state " + unit.state_names[i] + " was not saved: another optimizer wrote this checkpoint; model.init_from takes its parameters alone");
+  }
+  for (const UnitTensor& tensor : unit.tensors)
+    for (int holder = 0; unit.residual >= 0 && tensors.find(residual_name(tensor, holder)) != nullptr; ++holder) loading.expect(residual_name(tensor, holder), tensor.whole);
+}
+
+void load_residual(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit, const UnitTensor& tensor,
+                   ResidualHolder holder, const std::vector<Piece>& pieces) {
+  std::vector<std::string> saved;
+  while (tensors.find(residual_name(tensor, static_cast<int>(saved.size()))) != nullptr) saved.push_back(residual_name(tensor, static_cast<int>(saved.size())));
+  if (saved.empty()) return;
+  const HeldBuffer buffer = residual_of(loaded, unit);
+  if (static_cast<int>(saved.size()) == holder.count)
+    loading.read(saved[static_cast<std::size_t>(holder.index)], buffer, pieces);
+  else if (holder.index == 0)
+    loading.read_sum(saved, buffer, pieces);
+}
 
 checkpoint::Checkpoint open_from(const std::string& path) {
   if (std::filesystem::exists(path + "/" + checkpoint::kManifestName)) {
@@ -164,19 +205,17 @@ void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensor
   Loading loading(tensors, source);
   const checkpoint::TensorInfo* applied = tensors.find(kApplied);
   if (applied == nullptr || applied->dtype != DType::i32 || !(applied->shape == Shape{1})) throw DataError(source + " has no " + kApplied);
-  std::set<std::string> lacking;
   for (const Role& role : loaded.plan.roles)
-    for (const Unit& unit : role.units)
-      for (const UnitTensor& tensor : unit.tensors)
-        for (const std::string& state : unit.state_names) {
-          const std::string name = state_name(tensor, state);
-          tensors.find(name) != nullptr ? loading.expect(name, tensor.whole) : static_cast<void>(lacking.insert(state));
-        }
-  for (const std::string& state : lacking)
-    loading.problem("the optimizer's state " + state + " was not saved: another optimizer wrote this checkpoint. model.init_from takes its parameters alone");
+    for (const Unit& unit : role.units) expect_states(loading, tensors, unit);
   loading.check();
+  const Mesh& mesh = loaded.plan.mesh;
+  const Coordinates at = mesh.coordinates(loaded.rank);
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    for (std::size_t i = 0; i < unit.states.size(); ++i) loading.read(state_name(tensor, unit.state_names[i]), state_of(loaded, unit, i), pieces);
+    for (std::size_t i = 0; i < unit.states.size(); ++i) {
+      const std::string name = state_name(tensor, unit.state_names[i]);
+      if (tensors.find(name) != nullptr) loading.read(name, state_of(loaded, unit, i), pieces);
+    }
+    if (unit.residual >= 0) load_residual(loaded, loading, tensors, unit, tensor, residual_holder(unit, mesh, at), held_residual(unit, tensor, mesh, at));
   });
   std::int32_t count = 0;
   tensors.read(kApplied, 0, 1, &count);
@@ -189,5 +228,6 @@ void set_scalars(Executor& executor, float loss_scale) {
 }
 
 std::string state_name(const UnitTensor& tensor, const std::string& state) { return tensor.name + "." + state; }
+std::string residual_name(const UnitTensor& tensor, int holder) { return tensor.name + ".residual." + std::to_string(holder); }
 
 }  // namespace trainer

@@ -29,7 +29,8 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
 /// be just the model's. Returns the checkpoint that was read, if it was one.
 std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path);
 
-/// Reads every optimizer state and the number of applied updates. Raises DataError like load_weights.
+/// Reads every state, and the number of applied updates. Raises DataError like load_weights; states of the strategy may lack, and
+/// those of another strategy are not read.
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source);
 
 /// Sets {factor, loss_scale, grad_norm, loss} for the first step.
@@ -41,6 +42,10 @@ void set_scalars(Executor& executor, float loss_scale);
 inline constexpr const char* kApplied = "applied_updates";
 /// As "h.0.attn.c_attn.weight.exp_avg".
 std::string state_name(const UnitTensor& tensor, const std::string& state);
+/// As "h.0.attn.c_attn.weight.residual.3", of ResidualHolder 3: each holder's is a tensor of the parameter's shape. As many holders
+/// as there were give each its own back; any other number gives the first their sum, and the others 0, so that nothing which was
+/// not sent is lost.
+std::string residual_name(const UnitTensor& tensor, int holder);
 
 /// Each rank writes its own share (saved_pieces), in files of its own; nothing is sent.
 void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step);

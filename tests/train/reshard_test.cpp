@@ -1,0 +1,316 @@
+// Saving on one mesh and loading on another, with plans made by hand: no step runs, so what is compared is every byte of memory.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "engine/core/error.h"
+#include "engine/core/random.h"
+#include "engine/train/held_buffer.h"
+#include "engine/train/ranks.h"
+#include "engine/train/weights.h"
+#include "tests/temporary.h"
+
+using namespace trainer;
+using tests::TemporaryFolder;
+
+namespace {
+
+constexpr std::uint64_t kSeed = 11;
+constexpr std::int32_t kUpdates = 17;
+
+enum class Masters { whole, slices_of_working, slices };
+
+// How a run holds the parameters.
+struct Holding {
+  std::string name;
+  std::array<int, kNumAxes> mesh;  // pipeline, replicate, shard, tensor
+  Masters masters = Masters::whole;
+  bool anchor = false;    // a state of the strategy's
+  bool residual = false;  // of compression
+};
+
+const std::vector<Holding> kHoldings{
+    {"one", {1, 1, 1, 1}},
+    {"ddp", {1, 4, 1, 1}},
+    {"zero1", {1, 1, 4, 1}, Masters::slices_of_working},
+    {"fsdp", {1, 1, 3, 1}, Masters::slices},
+    {"hybrid", {1, 2, 2, 1}, Masters::slices},
+    {"local_sgd", {1, 3, 1, 1}, Masters::whole, true},
+    {"compressed", {1, 4, 1, 1}, Masters::whole, false, true},
+    {"compressed zero", {1, 1, 2, 2}, Masters::slices, false, true},
+    {"compressed stages", {2, 2, 1, 1}, Masters::whole, false, true},
+    {"tensor", {1, 1, 1, 2}},
+    {"tensor of 3, anchored", {1, 2, 1, 3}, Masters::whole, true},
+    {"pipeline", {2, 1, 1, 1}},
+    {"3d", {2, 1, 2, 2}, Masters::slices_of_working},
+};
+
+struct Whole {
+  std::string name;
+  Shape shape;
+  Placement cut;
+};
+
+// Rows that do not divide, packed heads of q twice as many as of k, columns, packed columns; and one that both stages use.
+const Whole kShared{"wte", {13, 6}, Placement::shard(0)};
+const std::vector<Whole> kFirst{{"qkv", {24, 5}, Placement::shard(0, 3, 2)}, {"qkv.bias", {24}, Placement::shard(0, 3, 2)}, {"norm", {5}, {}}};
+const std::vector<Whole> kLast{{"proj", {5, 12}, Placement::shard(1)}, {"packed", {3, 24, 2}, Placement::shard(1, 3, 2)}, {"proj.bias", {5}, {}}};
+
+UnitTensor cut_over(const Whole& whole, int ranks) {
+  UnitTensor tensor;
+  tensor.name = whole.name;
+  tensor.whole = tensor.shape = whole.shape;
+  tensor.init = {.stddev = 0.5, .constant = 1.0};
+  if (ranks == 1 || whole.cut.is_replicate()) return tensor;
+  tensor.cut = whole.cut;
+  tensor.shape[whole.cut.dim] = (whole.shape[whole.cut.dim] + ranks - 1) / ranks;
+  return tensor;
+}
+
+class PlanMaker {
+ public:
+  PlanMaker(const Holding& holding, const std::vector<std::string>& optimizer) : holding_(holding), optimizer_(optimizer) { plan_.mesh.sizes = holding.mesh; }
+
+  Plan run() {
+    const int stages = plan_.mesh.size(Axis::pipeline);
+    for (int stage = 0; stage < stages; ++stage) {
+      plan_.roles.emplace_back();
+      role().scalars = buffer(16);
+      role().applied = buffer(4);
+      if (stage == 0) unit("first", kFirst);
+      unit("shared", {kShared});
+      if (stages == 2) role().units.back().stages = {0, 1};
+      if (stage == stages - 1) unit("last", kLast);
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  Role& role() { return plan_.roles.back(); }
+
+  BufferId buffer(std::int64_t bytes) {
+    Buffer made;
+    made.bytes = bytes;
+    made.offset = role().total_bytes;
+    role().total_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    role().buffers.push_back(made);
+    return static_cast<BufferId>(role().buffers.size()) - 1;
+  }
+
+  void unit(const std::string& name, const std::vector<Whole>& tensors) {
+    Unit unit;
+    unit.name = name;
+    const int ranks = plan_.mesh.size(Axis::tensor), shards = plan_.mesh.size(Axis::shard);
+    for (const bool alike : {false, true}) {
+      if (alike) unit.replicated.first = unit.elements;
+      for (const Whole& whole : tensors) {
+        UnitTensor tensor = cut_over(whole, ranks);
+        if (tensor.cut.is_replicate() != alike) continue;
+        tensor.offset = unit.elements;
+        unit.elements += (tensor.shape.elements() + 7) / 8 * 8;
+        unit.tensors.push_back(tensor);
+      }
+    }
+    unit.replicated.last = unit.elements;
+    unit.elements = (unit.elements + 8 * shards - 1) / (8 * shards) * (8 * shards);
+    const std::int64_t all = unit.elements * 4, slice = holding_.masters == Masters::whole ? all : all / shards;
+    if (holding_.masters == Masters::slices)
+      unit.master = {buffer(slice), 0, slice};
+    else
+      unit.master = {buffer(all), 0, slice, holding_.masters == Masters::whole ? 0 : slice};
+    unit.state_names = optimizer_;
+    if (holding_.anchor) unit.state_names.emplace_back("anchor");
+    unit.strategy_states = holding_.anchor ? 1 : 0;
+    for (std::size_t i = 0; i < unit.state_names.size(); ++i) unit.states.push_back(buffer(slice));
+    if (holding_.residual) unit.residual = buffer(all);
+    role().units.push_back(std::move(unit));
+  }
+
+  const Holding& holding_;
+  const std::vector<std::string> optimizer_;
+  Plan plan_;
+};
+
+Plan plan_of(const Holding& holding, const std::vector<std::string>& optimizer = {"exp_avg", "exp_avg_sq"}) { return PlanMaker(holding, optimizer).run(); }
+
+// A rank's memory, and nothing that runs.
+class MemoryOnly final : public Executor {
+ public:
+  MemoryOnly(const Plan& plan, int rank) : role_(plan.role_of(rank)), shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]) {
+    memory_.resize(static_cast<std::size_t>(role_.total_bytes));
+  }
+  void bind(std::int32_t, void*) override {}
+  void run(std::int32_t) override {}
+  std::optional<NonFinite> find_non_finite(std::int32_t) override { return std::nullopt; }
+  void write(const Region& region, const void* data) override { std::memcpy(at(region), data, static_cast<std::size_t>(region.bytes)); }
+  void read(const Region& region, void* data) const override { std::memcpy(data, const_cast<MemoryOnly*>(this)->at(region), static_cast<std::size_t>(region.bytes)); }
+  void record_times(bool) override {}
+  std::span<const Span> times(std::int32_t) const override { return {}; }
+  std::int64_t allocated_bytes() const override { return role_.total_bytes; }
+  const Role& role() const override { return role_; }
+  const std::vector<std::byte>& memory() const { return memory_; }
+
+ private:
+  std::byte* at(const Region& region) {
+    const std::int64_t address = role_.address(region, shard_);
+    REQUIRE(address >= 0);
+    REQUIRE(address + region.bytes <= role_.total_bytes);
+    return memory_.data() + address;
+  }
+
+  const Role& role_;
+  const int shard_;
+  std::vector<std::byte> memory_;
+};
+
+// Element `index` of a tensor of the checkpoint, that is no parameter.
+float value_of(const std::string& name, std::int64_t index) { return static_cast<float>(random_below(random_key(5, name), 0, static_cast<std::uint64_t>(index), 1 << 20)); }
+
+template <typename Value>
+void fill(const HeldBuffer& buffer, const std::vector<Piece>& pieces, Value&& value) {
+  for (const Piece& piece : pieces) {
+    std::vector<float> values;
+    for (std::int64_t r = 0; r < piece.repeat; ++r)
+      for (std::int64_t i = 0; i < piece.count; ++i) values.push_back(value(piece.global + r * piece.global_stride + i));
+    buffer.write(piece, values.data());
+  }
+}
+
+int num_holders(const Plan& plan, const Unit& unit) { return residual_holder(unit, plan.mesh, {}).count; }
+
+// The memory that a rank has in the middle of training; `from`: after it loaded what that one saved.
+void fill_rank(const LoadedRank& loaded, const Holding& from) {
+  draw_weights(loaded, kSeed, 1);
+  const Plan saved = plan_of(from);
+  const Mesh& mesh = loaded.plan.mesh;
+  const Coordinates at = mesh.coordinates(loaded.rank);
+  for (const Unit& unit : loaded.executor.role().units)
+    for (const UnitTensor& tensor : unit.tensors) {
+      for (std::size_t i = 0; i < unit.states.size(); ++i) {
+        const std::string name = state_name(tensor, unit.state_names[i]);
+        if (unit.state_names[i] != "anchor" || from.anchor)
+          fill(state_of(loaded, unit, i), held_pieces(unit, tensor, mesh, at), [&](std::int64_t index) { return value_of(name, index); });
+      }
+      if (unit.residual < 0 || !from.residual) continue;
+      const ResidualHolder holder = residual_holder(unit, mesh, at);
+      int before = 0;
+      for (const Unit& other : saved.roles[0].units)
+        if (other.name == unit.name) before = num_holders(saved, other);
+      if (before == 0)
+        for (const Unit& other : saved.roles.back().units)
+          if (other.name == unit.name) before = num_holders(saved, other);
+      fill(residual_of(loaded, unit), held_residual(unit, tensor, mesh, at), [&](std::int64_t index) {
+        if (before == holder.count) return value_of(residual_name(tensor, holder.index), index);
+        float sum = 0;
+        for (int each = 0; holder.index == 0 && each < before; ++each) sum += value_of(residual_name(tensor, each), index);
+        return sum;
+      });
+    }
+  loaded.executor.write({loaded.executor.role().applied, 0, 4}, &kUpdates);
+}
+
+std::string save(const std::string& dir, const Holding& holding, bool sharded, const std::vector<std::string>& optimizer = {"exp_avg", "exp_avg_sq"}) {
+  const Plan plan = plan_of(holding, optimizer);
+  checkpoint::Store store(dir);
+  store.begin(3);
+  run_ranks(plan.mesh.world_size(), [&](Communicator& communicator) {
+    MemoryOnly executor(plan, communicator.rank());
+    const LoadedRank loaded{executor, plan, communicator.rank()};
+    fill_rank(loaded, holding);
+    sharded ? save_sharded(loaded, dir, 3) : save_full(loaded, communicator, dir, 3);
+  });
+  return store.commit(3, "0123abcd", "{}", 0);
+}
+
+std::vector<float> drawn(const Whole& whole) {
+  std::vector<float> values(static_cast<std::size_t>(whole.shape.elements()));
+  fill_normal(random_key(kSeed, whole.name), 0, 0, whole.shape.elements(), values.data());
+  for (float& value : values) value = 1.0F + 0.5F * value;
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("whatever holding saved, in either format, every rank of any other loads the bytes it would have had") {
+  const TemporaryFolder folder;
+  for (const Holding& from : kHoldings)
+    for (const bool sharded : {false, true}) {
+      const std::string path = save(folder.path(from.name + (sharded ? " sharded" : " full")), from, sharded);
+      REQUIRE(checkpoint::verify(path).empty());
+      const checkpoint::Checkpoint saved = checkpoint::open_checkpoint(path);
+      for (const Holding& to : kHoldings) {
+        const Plan plan = plan_of(to);
+        for (int rank = 0; rank < plan.mesh.world_size(); ++rank) {
+          CAPTURE(from.name);
+          CAPTURE(to.name);
+          CAPTURE(rank);
+          MemoryOnly loaded(plan, rank), expected(plan, rank);
+          load_weights({loaded, plan, rank}, saved.tensors, path, false);
+          load_states({loaded, plan, rank}, saved.tensors, path);
+          fill_rank({expected, plan, rank}, from);
+          CHECK(loaded.memory() == expected.memory());
+        }
+      }
+    }
+}
+
+TEST_CASE("a checkpoint holds parameters by global name and element, drawn alike by every holding") {
+  const TemporaryFolder folder;
+  std::vector<Whole> all{kShared};
+  all.insert(all.end(), kFirst.begin(), kFirst.end());
+  all.insert(all.end(), kLast.begin(), kLast.end());
+  for (const Holding& from : kHoldings)
+    for (const bool sharded : {false, true}) {
+      CAPTURE(from.name);
+      const std::string path = save(folder.path(from.name + (sharded ? " sharded" : " full")), from, sharded);
+      const checkpoint::Checkpoint saved = checkpoint::open_checkpoint(path);
+      for (const Whole& whole : all) {
+        const checkpoint::TensorInfo* info = saved.tensors.find(whole.name);
+        REQUIRE(info != nullptr);
+        REQUIRE(info->shape == whole.shape);
+        std::vector<float> values(static_cast<std::size_t>(whole.shape.elements()));
+        saved.tensors.read(whole.name, 0, whole.shape.elements(), values.data());
+        CHECK(values == drawn(whole));
+      }
+      if (!sharded) CHECK(saved.manifest.files.size() == 2);
+    }
+}
+
+TEST_CASE("sharded files hold equal shares of what several ranks hold alike, and each holder's residual") {
+  const TemporaryFolder folder;
+  const checkpoint::Checkpoint saved = checkpoint::open_checkpoint(save(folder.path("ddp"), kHoldings[1], true));
+  std::int64_t least = INT64_MAX, most = 0;
+  int models = 0;
+  for (const checkpoint::FileInfo& file : saved.manifest.files) {
+    if (!file.name.starts_with("model")) continue;
+    ++models;
+    std::int64_t bytes = 0;
+    const checkpoint::SafetensorsFile contents(saved.path + "/" + file.name);
+    for (const checkpoint::TensorEntry& entry : contents.tensors()) bytes += entry.last - entry.first;
+    least = std::min(least, bytes);
+    most = std::max(most, bytes);
+  }
+  CHECK(models == 4);
+  CHECK(most - least <= 3 * 8 * 4);  // three units, each padded by less than 8 elements a tensor and a share
+  const checkpoint::Checkpoint compressed = checkpoint::open_checkpoint(save(folder.path("stages"), kHoldings[8], true));
+  for (int holder = 0; holder < 4; ++holder) CHECK(compressed.tensors.find(residual_name(cut_over(kShared, 1), holder)) != nullptr);  // 2 replicas on 2 stages
+  CHECK(compressed.tensors.find(residual_name(cut_over(kShared, 1), 4)) == nullptr);
+  CHECK(compressed.tensors.find(residual_name(cut_over(kFirst[0], 1), 2)) == nullptr);
+}
+
+TEST_CASE("states of another optimizer are named, on every rank alike") {
+  const TemporaryFolder folder;
+  const std::string path = save(folder.path("sgd"), kHoldings[0], true, {"momentum_buffer"});
+  const checkpoint::Checkpoint saved = checkpoint::open_checkpoint(path);
+  const Plan plan = plan_of(kHoldings[11]);  // a pipeline
+  std::set<std::string> messages;
+  for (int rank = 0; rank < 2; ++rank) {
+    MemoryOnly executor(plan, rank);
+    messages.insert(tests::message_of<DataError>([&] { load_states({executor, plan, rank}, saved.tensors, path); }));
+  }
+  REQUIRE(messages.size() == 1);
+  CHECK(tests::contains(*messages.begin(), "the optimizer's state exp_avg was not saved: another optimizer wrote this checkpoint"));
+  CHECK(tests::contains(*messages.begin(), "exp_avg_sq"));
+}
