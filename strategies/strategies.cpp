@@ -31,6 +31,16 @@ std::unique_ptr<DataStrategy> data_strategy(const DataStrategyJob& job, bool pip
   return nullptr;
 }
 
+std::unique_ptr<GradientCompression> compression(const Compression& job) {
+  switch (job.kind) {
+    case Compression::Kind::none: return nullptr;
+    case Compression::Kind::bf16: return make_bf16();
+    case Compression::Kind::int8: return make_int8();
+    case Compression::Kind::top_k: return make_top_k(job.fraction);
+  }
+  return nullptr;
+}
+
 const PipelineEntry* pipeline_schedule(std::string_view name) {
   for (const PipelineEntry& entry : kPipeline)
     if (entry.name == name) return &entry;

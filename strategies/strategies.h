@@ -17,6 +17,9 @@ namespace trainer::strategies {
 /// The data strategy of a job. `pipelined`: there is more than one stage.
 std::unique_ptr<DataStrategy> data_strategy(const DataStrategyJob& job, bool pipelined);
 
+/// How a job's gradients are compressed; null: not at all.
+std::unique_ptr<GradientCompression> compression(const Compression& job);
+
 /// A pipeline schedule and what it asks for. Every one takes any number of stages and of micro-batches.
 struct PipelineEntry {
   std::string_view name;
@@ -39,6 +42,11 @@ std::unique_ptr<DataStrategy> make_ddp();
 std::unique_ptr<DataStrategy> make_zero(const DataStrategyJob& job, bool pipelined);
 std::unique_ptr<DataStrategy> make_fsdp(const DataStrategyJob& job, bool pipelined);
 std::unique_ptr<DataStrategy> make_local_sgd(const DataStrategyJob& job);
+
+// What compression chooses from.
+std::unique_ptr<GradientCompression> make_bf16();
+std::unique_ptr<GradientCompression> make_int8();
+std::unique_ptr<GradientCompression> make_top_k(double fraction);
 
 // What pipeline_schedule chooses from.
 Schedule gpipe(int stages, int virtual_stages, int micro_batches);

@@ -3,6 +3,8 @@
 
 #include <unordered_map>
 
+#include "engine/core/glob.h"
+
 namespace trainer::strategies {
 namespace {
 
@@ -15,23 +17,6 @@ std::unordered_map<ValueId, const Node*> first_readers(const Graph& graph) {
     for (ValueId input : node.inputs)
       if (graph.value(input).kind == ValueKind::parameter) readers.try_emplace(input, &node);
   return readers;
-}
-
-bool matches(std::string_view pattern, std::string_view text) {
-  if (pattern.empty()) return text.empty();
-  if (pattern.starts_with("**")) {
-    for (std::size_t skip = 0; skip <= text.size(); ++skip)
-      if (matches(pattern.substr(2), text.substr(skip))) return true;
-    return false;
-  }
-  if (pattern.front() == '*') {
-    for (std::size_t skip = 0; skip <= text.size(); ++skip) {
-      if (matches(pattern.substr(1), text.substr(skip))) return true;
-      if (skip < text.size() && text[skip] == '.') return false;
-    }
-    return false;
-  }
-  return !text.empty() && (pattern.front() == text.front()) && matches(pattern.substr(1), text.substr(1));
 }
 
 }  // namespace
@@ -75,7 +60,7 @@ ParameterGroups wrap_by_names(const Graph& graph, const std::vector<std::string>
     const auto reader = readers.find(parameter.value);
     std::size_t group = patterns.size();
     for (std::size_t i = 0; i < patterns.size() && group == patterns.size(); ++i)
-      if (reader != readers.end() && matches(patterns[i], reader->second->name)) group = i;
+      if (reader != readers.end() && glob_matches(patterns[i], reader->second->name)) group = i;
     groups[group].push_back(name_at(graph, parameter));
   }
   for (std::size_t i = 0; i < patterns.size(); ++i)

@@ -21,6 +21,7 @@ struct BuildOptions {
   /// is read: then the graph's shape is taken.
   std::map<std::string, Shape> field_shapes;
   DType compute = DType::f32;
+  std::vector<std::string> excluded{};  ///< globs over node paths (engine/core/glob.h): nodes that compute in f32 all the same
   std::uint64_t seed = 0;                                          ///< of dropout keys
   enum class Mode { train, evaluate, sample } mode = Mode::train;  ///< dropout only in train; no loss in sample
 };

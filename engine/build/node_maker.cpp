@@ -1,5 +1,6 @@
 // From what the file says of a node to a node of the graph: shapes by the op's rule, parameters, casts, random keys.
 #include "engine/build/reading.h"
+#include "engine/core/glob.h"
 #include "engine/core/random.h"
 
 namespace trainer {
@@ -27,7 +28,8 @@ void report(Mistakes& mistakes, const OpMistake& mistake, const yaml::Node& node
 void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attributes& given, const std::optional<Init>& init,
                      const std::vector<ValueId>& data, const Scope& scope, Entry& entry) {
   try {
-    const Inference inference = def.infer(given, infer_inputs(def, data), reading_.options.compute);
+    const DType compute = compute_of(entry.name);
+    const Inference inference = def.infer(given, infer_inputs(def, data, compute), compute);
     for (const ParameterDef& parameter : inference.parameters) check_size(parameter.shape);
     for (const TensorDesc& output : inference.outputs) check_size(output.shape);
     if (def.random && (reading_.options.mode != BuildOptions::Mode::train || given.real("p") == 0)) {
@@ -39,8 +41,8 @@ void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attrib
     node.origin = {file_node.file(), file_node.line, file_node.column};
     if (given.has("parallel")) node.parallel = parallel_named(given.text("parallel"));
     if (inference.reads_inputs)
-      for (std::size_t i = 0; i < data.size(); ++i) node.inputs.push_back(needs_cast(def, data, i) ? cast(data[i]) : data[i]);
-    if (!add_parameters(node, inference, given, file_node, init, scope, entry)) return;
+      for (std::size_t i = 0; i < data.size(); ++i) node.inputs.push_back(needs_cast(def, data, i, compute) ? cast(data[i], compute, scope.block) : data[i]);
+    if (!add_parameters(node, inference, given, file_node, init, scope, compute, entry)) return;
     if (def.random) add_randomness(node);
     add_outputs(node, inference);
     entry.value = node.outputs[0];
@@ -50,30 +52,38 @@ void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attrib
   }
 }
 
-/// A field of the data in f32 is read in the compute dtype, but as the target of a loss.
-bool NodeMaker::needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index) const {
-  const Value& value = reading_.graph.value(data[index]);
-  return value.kind == ValueKind::input && is_floating(value.dtype) && value.dtype != reading_.options.compute && !(def.loss && index > 0);
+DType NodeMaker::compute_of(const std::string& node) const {
+  for (const std::string& pattern : reading_.options.excluded)
+    if (glob_matches(pattern, node)) return DType::f32;
+  return reading_.options.compute;
 }
 
-std::vector<TensorDesc> NodeMaker::infer_inputs(const OpDef& def, const std::vector<ValueId>& data) const {
+/// Floats of another dtype are read in the node's compute dtype, but for the target of a loss.
+bool NodeMaker::needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index, DType compute) const {
+  const Value& value = reading_.graph.value(data[index]);
+  return is_floating(value.dtype) && value.dtype != compute && !(def.loss && index > 0);
+}
+
+std::vector<TensorDesc> NodeMaker::infer_inputs(const OpDef& def, const std::vector<ValueId>& data, DType compute) const {
   std::vector<TensorDesc> inputs;
   for (std::size_t i = 0; i < data.size(); ++i) {
     inputs.push_back(reading_.graph.value(data[i]).desc());
-    if (needs_cast(def, data, i)) inputs.back().dtype = reading_.options.compute;
+    if (needs_cast(def, data, i, compute)) inputs.back().dtype = compute;
   }
   return inputs;
 }
 
-/// The field in the compute dtype; one node for all that read it, outside of blocks.
-ValueId NodeMaker::cast(ValueId field) {
-  const auto [at, fresh] = casts_.emplace(field, kNone);
+/// The value in another dtype; one node for all that read it. A field is cast outside of blocks.
+ValueId NodeMaker::cast(ValueId from, DType dtype, std::int32_t block) {
+  const auto [at, fresh] = casts_.try_emplace({from, dtype}, kNone);
   if (!fresh) return at->second;
-  Value value = reading_.graph.value(field);
-  Node node{.name = value.name, .op = Op::cast, .inputs = {field}};
+  Value value = reading_.graph.value(from);
+  Node node{.name = value.name, .op = Op::cast, .inputs = {from}};
+  if (value.kind != ValueKind::input) node.block = block;
   value.name += ".cast";
   value.kind = ValueKind::activation;
-  value.dtype = reading_.options.compute;
+  value.alias_of = kNone;
+  value.dtype = dtype;
   at->second = reading_.graph.add_value(std::move(value));
   node.outputs = {at->second};
   add(std::move(node));
@@ -81,7 +91,7 @@ ValueId NodeMaker::cast(ValueId field) {
 }
 
 bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Attributes& given, const yaml::Node& file_node,
-                               const std::optional<Init>& init, const Scope& scope, Entry& entry) {
+                               const std::optional<Init>& init, const Scope& scope, DType compute, Entry& entry) {
   const std::string shared = given.has("weight") ? given.text("weight") : "";
   if (init && (inference.parameters.empty() || !shared.empty())) {
     const std::string why = shared.empty() ? std::string(name_of(node.op)) + " has no parameters"
@@ -94,11 +104,11 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
     const bool weight = def.suffix == "weight";
     ValueId id = kNone;
     if (weight && !shared.empty()) {
-      id = tied_weight(shared, def, file_node, scope, node.name + ".weight");
+      id = tied_weight(shared, def, file_node, scope, node.name + ".weight", compute);
       if (id == kNone) return false;
     } else {
       id = graph.add_value(
-          {.name = node.name + "." + def.suffix, .dtype = reading_.options.compute, .shape = def.shape, .kind = ValueKind::parameter});
+          {.name = node.name + "." + def.suffix, .dtype = compute, .shape = def.shape, .kind = ValueKind::parameter});
       graph.parameters.push_back({.value = id, .init = weight && init ? *init : def.init, .whole = def.shape});
     }
     if (weight) entry.weight = id;
@@ -109,7 +119,7 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
 
 /// The parameter of the node called `name`, if it has one of that shape.
 ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def, const yaml::Node& file_node, const Scope& scope,
-                               const std::string& path) {
+                               const std::string& path, DType compute) {
   const yaml::Node& where = *file_node.find("weight");
   const EntryId owner = reading_.names.look_up(name, where, path, scope);
   if (owner == kNone || reading_.names[owner].value == kNone) return kNone;
@@ -119,6 +129,10 @@ ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def,
     return kNone;
   }
   const Shape& shape = reading_.graph.value(weight).shape;
+  if (reading_.graph.value(weight).dtype != compute) {
+    reading_.mistakes.add(where, path, "one of this node and \"" + name + "\" is excluded from mixed precision; a shared weight has one dtype");
+    return kNone;
+  }
   if (shape == def.shape) return weight;
   reading_.mistakes.add(where, path,
                         "the weight of \"" + name + "\" has shape " + shape.str() + "; here " + def.shape.str() + " is needed");

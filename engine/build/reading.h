@@ -1,6 +1,7 @@
 // What the parts of reading a graph file share: the names so far, the values of expressions, the graph that grows, the mistakes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -88,20 +89,21 @@ class NodeMaker {
             const std::vector<ValueId>& data, const Scope& scope, Entry& entry);
 
  private:
-  bool needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index) const;
-  std::vector<TensorDesc> infer_inputs(const OpDef& def, const std::vector<ValueId>& data) const;
-  ValueId cast(ValueId field);
+  DType compute_of(const std::string& node) const;
+  bool needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index, DType compute) const;
+  std::vector<TensorDesc> infer_inputs(const OpDef& def, const std::vector<ValueId>& data, DType compute) const;
+  ValueId cast(ValueId from, DType dtype, std::int32_t block);
   bool add_parameters(Node& node, const Inference& inference, const Attributes& given, const yaml::Node& file_node,
-                      const std::optional<Init>& init, const Scope& scope, Entry& entry);
+                      const std::optional<Init>& init, const Scope& scope, DType compute, Entry& entry);
   ValueId tied_weight(const std::string& name, const ParameterDef& def, const yaml::Node& file_node, const Scope& scope,
-                      const std::string& path);
+                      const std::string& path, DType compute);
   void add_outputs(Node& node, const Inference& inference);
   void add_randomness(Node& node);
   void check_batch(ValueId input) const;
   void add(Node node);
 
   Reading& reading_;
-  std::unordered_map<ValueId, ValueId> casts_;
+  std::map<std::pair<ValueId, DType>, ValueId> casts_;
   std::vector<bool> batched_;  ///< by value: whether its dim 0 goes back to the batch
 };
 

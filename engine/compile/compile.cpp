@@ -10,8 +10,10 @@
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
 #include "engine/core/check.h"
+#include "engine/core/compression.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/core/environment.h"
+#include "engine/core/glob.h"
 #include "engine/job/supported.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/assemble.h"
@@ -166,6 +168,7 @@ class Compilation {
     BuildOptions options;
     options.batch = batch.micro;
     options.compute = job_.precision.compute;
+    options.excluded = job_.strategy.wrap.excluded;
     options.seed = job_.seed;
     options.mode = mode;
     options.field_shapes = field_shapes(job_.data);
@@ -185,11 +188,18 @@ class Compilation {
   // The local graph of one rank, forward.
   Graph read(const BatchShape& batch, BuildOptions::Mode mode, std::vector<std::string>& begins) const {
     Graph graph = read_graph(tree_, job_.model.with, build_options(batch, mode));
+    if (mode == BuildOptions::Mode::train) check_excluded(graph);
     place_batch(graph);
     if (mode == BuildOptions::Mode::train) begins = chunk_begins(graph);
     strategies::assign_chunks(graph, begins);
     strategies::tensor_parallel(graph, {mesh_.size(Axis::tensor), job_.strategy.tensor.sequence_parallel});
     return graph;
+  }
+
+  void check_excluded(const Graph& graph) const {
+    for (const std::string& pattern : job_.strategy.wrap.excluded)
+      if (std::none_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return glob_matches(pattern, node.name); }))
+        fail(loaded_, "strategy.wrap.excluded", "no node matches " + pattern);
   }
 
   int num_chunks() const { return mesh_.size(Axis::pipeline) * (mesh_.size(Axis::pipeline) > 1 ? static_cast<int>(job_.strategy.pipeline.virtual_stages) : 1); }
@@ -262,6 +272,9 @@ class Compilation {
     options.optimizer = optimizer_spec(job_.train.optimizer);
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.data = &data;
+    const std::unique_ptr<GradientCompression> compression = purpose_ == Purpose::train && mesh_.data_size() > 1 ? strategies::compression(job_.strategy.data.compression) : nullptr;
+    options.compression = compression.get();
+    if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;
 

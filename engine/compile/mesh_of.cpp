@@ -32,6 +32,7 @@ class Arrangement {
   bool shards() const {
     switch (strategy_.data.kind) {
       case DataKind::ddp:
+        return sums_slices();
       case DataKind::local_sgd:
         return false;
       case DataKind::zero1:
@@ -39,10 +40,13 @@ class Arrangement {
       case DataKind::zero3:
         return true;
       case DataKind::fsdp:
-        return strategy_.data.sharding != Sharding::no_shard;
+        return strategy_.data.sharding != Sharding::no_shard || sums_slices();
     }
     fail_check("named", __FILE__, __LINE__, "a data strategy without axes");
   }
+
+  // int8: each rank sums a slice of the gradient, whatever is sharded.
+  bool sums_slices() const { return strategy_.data.compression.kind == Compression::Kind::int8; }
 
   std::int64_t replicas() const {
     const DataStrategyJob& data = strategy_.data;

@@ -9,7 +9,7 @@ namespace trainer {
 /// world = nodes × devices per node (auto: 1) = pipeline × replicate × shard × tensor. `strategy: tensor` and `strategy: pipeline` put
 /// all ranks on that axis; else the data axes take what pipeline and tensor leave:
 ///
-///   ddp, local_sgd, fsdp no_shard         replicate
+///   ddp, local_sgd, fsdp no_shard         replicate; with int8 compression, where each rank sums a slice, shard
 ///   zero1, zero2, zero3                   shard
 ///   fsdp full_shard, shard_grad_op        shard = rest / replicate, where replicate is 1 unless given
 ///   fsdp hybrid_shard                     the same, where replicate is the number of nodes unless given

@@ -32,6 +32,7 @@ class Rules {
     mesh();
     pipeline_split();
     compression();
+    whole_gradients();
     local_sgd();
     excluded();
     profile();
@@ -136,15 +137,21 @@ class Rules {
     const CheckedValue* word = checked_.find("strategy.data.compression");
     if ((!top_k && (word == nullptr || word->node.text == "none")) || checked_.doubtful.contains("strategy.data")) return;
     const CheckedValue* kind = checked_.find("strategy.data.kind");
-    const CheckedValue* reduce = checked_.find("strategy.data.reduce");
     if (kind != nullptr && !compresses(checked_)) {
       const CheckedValue* sharding = checked_.find("strategy.data.sharding");
       const std::string name = kind->node.text + (sharding == nullptr ? "" : " with " + sharding->node.text);
       add("strategy.data.compression", name + " cannot compress: it reduces gradients slice by slice",
           "none, or the kinds ddp, zero1, and fsdp with no_shard");
-    } else if (reduce != nullptr && reduce->node.text == "micro_batch") {
-      add("strategy.data.reduce", "compressed gradients are reduced once a step", "auto or step");
     }
+  }
+
+  void whole_gradients() {
+    const CheckedValue* kind = checked_.find("strategy.data.kind");
+    const CheckedValue* sharding = checked_.find("strategy.data.sharding");
+    const CheckedValue* reduce = checked_.find("strategy.data.reduce");
+    const bool whole = kind == nullptr || kind->node.text == "ddp" || (sharding != nullptr && sharding->node.text == "no_shard");
+    if (whole && reduce != nullptr && reduce->node.text == "micro_batch")
+      add("strategy.data.reduce", "gradients that every rank holds whole are added up and reduced once, at the step's end", "auto or step");
   }
 
   void local_sgd() {

@@ -3,42 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "engine/job/names.h"
 
 namespace trainer {
 namespace {
-
-// What is missing, a line each.
-constexpr DataKind kMissingKinds[] = {
-    DataKind::local_sgd,
-};
-constexpr std::string_view kMissingKeys[] = {
-    "strategy.data.compression",
-    "strategy.wrap.excluded",
-};
-
-bool lacks(DataKind kind) { return std::ranges::find(kMissingKinds, kind) != std::end(kMissingKinds); }
-bool lacks_key(std::string_view key) { return std::ranges::find(kMissingKeys, key) != std::end(kMissingKeys); }
-
-/// The kinds of data strategy that are there; with `bare` every name that may stand for a strategy.
-std::string strategies(bool bare) {
-  std::vector<std::string_view> out;
-  if (bare) out.push_back("auto");
-  for (const auto& [kind, name] : names<DataKind>())
-    if (!lacks(kind)) out.push_back(name);
-  for (const std::string_view axis : {"tensor", "pipeline"})
-    if (bare) out.push_back(axis);
-  return fmt::format("{}", fmt::join(out, ", "));
-}
 
 class Unsupported {
  public:
   explicit Unsupported(const LoadedJob& loaded) : loaded_(loaded), job_(loaded.job) {}
 
   std::vector<Diagnostic> all() {
-    strategy();
     cluster();
     precision();
     if (job_.activation_checkpointing.mode == CheckpointingMode::automatic)
@@ -47,20 +21,6 @@ class Unsupported {
   }
 
  private:
-  void strategy() {
-    const StrategyJob& strategy = job_.strategy;
-    const DataStrategyJob& data = strategy.data;
-    const bool bare = loaded_.setting("strategy") != nullptr;
-    if (lacks(data.kind)) refuse(bare ? "strategy" : "strategy.data.kind", strategies(bare));
-    if (data.kind == DataKind::ddp && data.reduce == Reduce::micro_batch) refuse("strategy.data.reduce", "auto, step");
-    if (data.compression.kind != Compression::Kind::none && lacks_key("strategy.data.compression")) {
-      const Setting* setting = loaded_.setting("strategy.data.compression");
-      const bool by_profile = setting != nullptr && setting->from == Setting::From::profile;
-      refuse(by_profile ? "strategy.profile" : "strategy.data.compression", by_profile ? "none, high_bandwidth" : "none");
-    }
-    if (!strategy.wrap.excluded.empty() && lacks_key("strategy.wrap.excluded")) refuse("strategy.wrap.excluded", "[]");
-  }
-
   void cluster() {
     if (job_.cluster.device == Device::cuda) refuse("cluster.device", "auto, cpu");
     if (job_.cluster.backend == Backend::nccl) refuse("cluster.backend", "auto, threads, mpi");

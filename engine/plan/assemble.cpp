@@ -157,21 +157,27 @@ class Assembly {
     if (options_.train != nullptr) {
       role_.scalars = emit_.persistent("scalars", Category::optimizer, kScalars.bytes());
       role_.applied = emit_.persistent("applied", Category::optimizer, size_of(DType::i32));
-      step();
+      step("step", false);
+      if (options_.data->delays()) step("step_averaging", true);
     }
     const std::size_t packed = emit_.num_packed();
     if (options_.evaluate != nullptr) evaluate();
     if (options_.sample != nullptr) sample();
     CHECK(options_.train == nullptr || packed == emit_.num_packed(), "a program reads a packed weight that the step does not renew");
-    if (options_.train != nullptr && options_.data->averages()) average();
+    if (options_.train != nullptr && options_.data->averages()) {
+      bring_together("average", &DataStrategy::average);
+      if (options_.data->delays()) bring_together("settle", &DataStrategy::settle);
+    }
     refresh();  // last: it makes what the programs above turned out to read
     return std::move(role_);
   }
 
  private:
-  void step() {
-    emit_.begin_program("step");
+  void step(const std::string& name, bool averaging) {
+    emit_.begin_program(name);
     EmittedStep step(emit_, role_, options_);
+    if (averaging)
+      for (const Unit& unit : role_.units) options_.data->background(unit, step);
     Passes passes(emit_, role_, options_, stage_, *options_.train, options_.schedule, step);
     GraphMemory memory = passes.enter(options_.micro_batches);
     step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
@@ -224,6 +230,7 @@ class Assembly {
 
   void finish(const GraphMemory& memory, BufferId count, EmittedStep& step) {
     reduce_loss(memory);
+    step.finish_gradients();
     step.sum_over_stages();
     const BufferId squares = step.sum_of_squares(stage_);
     emit_.launch("update", {Op::update_scalars, {{"clip_norm", options_.clip_norm}}, {scalar(DType::f64), scalar(DType::f64), scalar(DType::f64), kScalars, scalar(DType::i32)}},
@@ -272,11 +279,11 @@ class Assembly {
     emit_.issue(Stream::copy, CopyOut{emit_.field("logits", logits.bytes), 0, {logits}});
   }
 
-  // What brings ranks together that have drifted apart.
-  void average() {
-    emit_.begin_program("average");
+  // What ends a round of a strategy that lets ranks drift apart.
+  void bring_together(const std::string& name, void (DataStrategy::*how)(const Unit&, Step&) const) {
+    emit_.begin_program(name);
     EmittedStep step(emit_, role_, options_);
-    for (const Unit& unit : role_.units) options_.data->average(unit, step);
+    for (const Unit& unit : role_.units) (options_.data->*how)(unit, step);
     for (const Unit& unit : role_.units) {
       step.renew_working(unit);
       emit_.pack_unit(unit);
@@ -288,6 +295,7 @@ class Assembly {
     emit_.begin_program("refresh");
     EmittedStep step(emit_, role_, options_);
     for (const Unit& unit : role_.units) {
+      if (options_.train != nullptr) options_.data->begin(unit, step);
       step.renew_working(unit);
       if (unit.sharded() && unit.working >= 0) step.all_gather_working(unit);
       emit_.pack_unit(unit);

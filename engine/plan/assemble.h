@@ -30,6 +30,7 @@ struct AssembleOptions {
   OptimizerSpec optimizer;
   double clip_norm = 0;  ///< 0: none
   const DataStrategy* data = nullptr;
+  const GradientCompression* compression = nullptr;  ///< null: none
   Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
 };

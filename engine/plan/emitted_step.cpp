@@ -1,6 +1,8 @@
+// Each verb is some instructions, and what they leave behind is noted for the verbs that follow.
 #include "engine/plan/emitted_step.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/check.h"
 
@@ -20,6 +22,41 @@ Affine slice_origin(const Unit& unit, std::int64_t elements) {
 }
 
 }  // namespace
+
+// A unit's reduction as a compression sees it.
+class UnitWire final : public Wire {
+ public:
+  UnitWire(EmittedStep& step, const Unit& unit, Axes axes, bool sliced) : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
+
+  int ranks() const override { return step_.options_.mesh.group_size(axes_); }
+  DType reduce() const override { return step_.options_.reduce; }
+  bool sliced() const override { return sliced_; }
+  Region gradient() override { return step_.emit_.whole(step_.emit_.gradient(unit_)); }
+  Region residual() override { return step_.emit_.whole(unit_.residual); }
+  Region packet(std::int64_t bytes) override { return step_.emit_.whole(step_.emit_.buffer(unit_.name + ".packet", Category::communication, bytes)); }
+  void run(Op op, const Attributes& attributes, const std::vector<std::pair<TensorDesc, Operand>>& operands) override {
+    Signature signature{op, attributes, {}};
+    std::vector<Operand> regions;
+    for (const auto& [tensor, operand] : operands) {
+      signature.operands.push_back(tensor);
+      regions.push_back(operand);
+    }
+    step_.emit_.launch(unit_.name, signature, std::move(regions));
+  }
+  void collective(CollectiveKind kind, DType dtype, const Region& input, const Region& output) override {
+    step_.emit_.collective(unit_.name, kind, dtype, axes_, input, output);
+  }
+  void later(std::function<void()> rest) override { step_.later_.push_back(std::move(rest)); }
+
+ private:
+  EmittedStep& step_;
+  const Unit& unit_;
+  const Axes axes_;
+  const bool sliced_;
+};
+
+EmittedStep::EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options) : emit_(emit), role_(role), options_(options), reduced_(role.units.size()) {}
+EmittedStep::~EmittedStep() = default;
 
 // ---- Parameters --------------------------------------------------------------------------------------------------
 
@@ -61,21 +98,40 @@ void EmittedStep::sum_partial(const Unit& unit) {
   reduced_[index(unit)].partial_summed = true;
 }
 
+// What was put off when the unit before was reduced: by now its collective has had time.
+void EmittedStep::catch_up() {
+  for (const auto& rest : std::exchange(later_, {})) rest();
+}
+
+void EmittedStep::finish_gradients() {
+  while (!later_.empty()) catch_up();
+}
+
 void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
   Reduced& reduced = reduced_[index(unit)];
+  catch_up();
   if (reduced.slice.buffer < 0) sum_partial(unit);
+  if (options_.compression != nullptr && options_.mesh.group_size(axes) > 1) {
+    wires_.push_back(std::make_unique<UnitWire>(*this, unit, axes, false));
+    return options_.compression->reduce(unit, *wires_.back());
+  }
   emit_.all_reduce(unit.name, options_.reduce, axes, gradient(unit));
 }
 
 void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   Reduced& reduced = reduced_[index(unit)];
   const int shards = options_.mesh.size(Axis::shard);
+  catch_up();
   sum_partial(unit);
   if (shards == 1 && once) return;
   const Region all = emit_.whole(emit_.gradient(unit));
   const std::int64_t bytes = all.bytes / shards;
   if (once) {
-    reduced.slice = {all.buffer, 0, bytes, bytes};
+    reduced.slice = own_slice(all, shards);
+    if (options_.compression != nullptr) {
+      wires_.push_back(std::make_unique<UnitWire>(*this, unit, kShard, true));
+      return options_.compression->reduce(unit, *wires_.back());
+    }
     emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kShard, all, reduced.slice);
     return;
   }
@@ -88,8 +144,10 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   if (first) {
     reduced.slice = slice;
   } else {
-    const TensorDesc tensor = flat(options_.reduce, bytes / size_of(options_.reduce));
-    emit_.launch(unit.name, {Op::add, {}, {tensor, tensor, tensor}}, {Read{reduced.slice}, Read{slice}, Write{reduced.slice}});
+    later_.push_back([this, name = unit.name, sum = reduced.slice, slice] {
+      const TensorDesc tensor = flat(options_.reduce, sum.bytes / size_of(options_.reduce));
+      emit_.launch(name, {Op::add, {}, {tensor, tensor, tensor}}, {Read{sum}, Read{slice}, Write{sum}});
+    });
   }
   emit_.drop_gradient(unit);
 }
@@ -179,6 +237,32 @@ void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".
 void EmittedStep::average_states(const Unit& unit, Axes axes) {
   for (std::size_t state = 0; state < options_.optimizer.state_names.size(); ++state)
     average(unit, "." + unit.state_names[state], axes, emit_.whole(unit.states[state]));
+}
+
+
+// ---- Local SGD ---------------------------------------------------------------------------------------------------
+
+void EmittedStep::outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) {
+  const auto state = std::find(unit.state_names.begin(), unit.state_names.end(), "outer_momentum") - unit.state_names.begin();
+  const Region anchor = emit_.strategy_copy(unit, "anchor"), momentum = emit_.whole(unit.states[static_cast<std::size_t>(state)]);
+  emit_.all_reduce(unit.name, DType::f32, axes, unit.master);
+  const TensorDesc tensor = flat(DType::f32, unit.slice());
+  const Attributes attributes{{"factor", 1.0 / options_.mesh.group_size(axes)}, {"lr", outer.lr}, {"momentum", outer.momentum}, {"nesterov", outer.nesterov}};
+  emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}}, {Update{anchor}, Update{momentum}, Read{unit.master}, Write{unit.master}});
+}
+
+void EmittedStep::copy_master(const Unit& unit, const std::string& name) { emit_.copy(unit.name + "." + name, DType::f32, unit.master, emit_.strategy_copy(unit, name)); }
+
+void EmittedStep::sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) {
+  const Region sum = emit_.strategy_copy(unit, to);
+  emit_.copy(unit.name + "." + to, DType::f32, emit_.strategy_copy(unit, from), sum);
+  emit_.all_reduce(unit.name + "." + to, DType::f32, axes, sum);
+}
+
+void EmittedStep::apply_delayed(const Unit& unit, Axes axes, const std::string& sum, const std::string& mine) {
+  const TensorDesc tensor = flat(DType::f32, unit.slice());
+  emit_.launch(unit.name, {Op::apply_delayed, {{"factor", 1.0 / options_.mesh.group_size(axes)}}, {tensor, tensor, tensor}},
+               {Update{unit.master}, Read{emit_.strategy_copy(unit, mine)}, Read{emit_.strategy_copy(unit, sum)}});
 }
 
 }  // namespace trainer

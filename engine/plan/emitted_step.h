@@ -1,15 +1,21 @@
 // EmittedStep: the verbs of data strategies as instructions.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/plan/emitter.h"
 
 namespace trainer {
 
+class UnitWire;
+
 class EmittedStep final : public Step {
  public:
-  EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options) : emit_(emit), role_(role), options_(options), reduced_(role.units.size()) {}
+  EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options);
+  ~EmittedStep() override;
 
   void all_gather_working(const Unit& unit) override;
   void release_working(const Unit& unit) override;
@@ -18,9 +24,15 @@ class EmittedStep final : public Step {
   void optimizer(const Unit& unit) override;
   void average_master(const Unit& unit, Axes axes) override;
   void average_states(const Unit& unit, Axes axes) override;
+  void outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) override;
+  void copy_master(const Unit& unit, const std::string& name) override;
+  void sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) override;
+  void apply_delayed(const Unit& unit, Axes axes, const std::string& sum, const std::string& mine) override;
 
   // ---- The parts of a step that are no strategy's ----
 
+  /// Issues what still waits for collectives of gradients.
+  void finish_gradients();
   /// Sums the gradients of units that several stages share.
   void sum_over_stages();
   /// f64 [1]: the sum of squares of all gradients, each element counted once on any mesh.
@@ -35,6 +47,7 @@ class EmittedStep final : public Step {
   /// The unit's gradients as far as they are reduced: whole, or this rank's slice.
   Region gradient(const Unit& unit);
   void sum_partial(const Unit& unit);
+  void catch_up();
   void average(const Unit& unit, const std::string& what, Axes axes, const Region& region);
 
   Emitter& emit_;
@@ -46,6 +59,10 @@ class EmittedStep final : public Step {
     bool partial_summed = false;
   };
   std::vector<Reduced> reduced_;
+  std::vector<std::function<void()>> later_;  // what the next unit's reduction issues first
+  std::vector<std::unique_ptr<Wire>> wires_;  // of the compressed reductions, which later_ may still use
+
+  friend class UnitWire;
 };
 
 }  // namespace trainer

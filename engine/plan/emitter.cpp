@@ -154,10 +154,12 @@ void Emitter::make_units(const Graph& graph) {
     unit.master = f32 && !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".master", Category::parameters, slice * size_of(DType::f32)));
     unit.working_slice = f32 ? unit.master : !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".slice", Category::parameters, slice * width));
     if (options_.train == nullptr) continue;
-    for (const std::string& state : options_.optimizer.state_names) {
-      unit.states.push_back(persistent(unit.name + "." + state, Category::optimizer, slice * size_of(DType::f32)));
-      unit.state_names.push_back(state);
-    }
+    for (const auto* states : {&options_.optimizer.state_names, &layout.states})
+      for (const std::string& state : *states) {
+        unit.states.push_back(persistent(unit.name + "." + state, Category::optimizer, slice * size_of(DType::f32)));
+        unit.state_names.push_back(state);
+      }
+    if (options_.compression != nullptr) unit.residual = persistent(unit.name + ".residual", Category::optimizer, unit.elements * size_of(DType::f32));
   }
   states_.resize(role_.units.size());
 }
@@ -166,6 +168,12 @@ const ParameterPlace& Emitter::place(const std::string& parameter) const {
   const auto found = places_.find(parameter);
   CHECK(found != places_.end(), "no unit of this stage holds " + parameter);
   return found->second;
+}
+
+Region Emitter::strategy_copy(const Unit& unit, const std::string& text) {
+  const auto [at, added] = copies_.try_emplace(unit.name + "." + text, -1);
+  if (added) at->second = persistent(at->first, Category::optimizer, unit.master.bytes);
+  return whole(at->second);
 }
 
 bool Emitter::has_working(const Unit& unit) const { return state(unit).working >= 0; }

@@ -79,6 +79,9 @@ class Emitter {
   /// The next gradient begins anew, in memory of its own.
   void drop_gradient(const Unit& unit);
 
+  /// A persistent f32 buffer of the unit's strategy, as large as its master; made when it is first asked for.
+  Region strategy_copy(const Unit& unit, const std::string& name);
+
   // ---- Values of a graph ----
 
   /// Prepares a graph's values for `micro_batches` instances in the current program, its batch copied in. `crossing` values are read by
@@ -129,6 +132,7 @@ class Emitter {
   std::vector<UnitState> states_;  // of each unit
   std::vector<Packed> packed_;     // of persistent working copies
   std::map<std::pair<std::string, Layout>, std::size_t> packed_index_;
+  std::map<std::string, BufferId> copies_;  // of strategies, by full name
 };
 
 }  // namespace trainer

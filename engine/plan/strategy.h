@@ -3,7 +3,9 @@
 // address; `Step` is the only verb they have.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/plan.h"
@@ -16,6 +18,13 @@ struct Use {
   bool ends_pass = false;  ///< nor later in this micro-batch
   bool ends_step = false;  ///< nor in this program
   bool last = false;       ///< gradients: nothing more comes in this step
+};
+
+/// Outer optimizer of local SGD.
+struct OuterSettings {
+  double lr = 0.7;
+  double momentum = 0.9;
+  bool nesterov = true;
 };
 
 /// What a data strategy may ask for. Each call appends to the program; order across streams follows from the data.
@@ -40,12 +49,50 @@ class Step {
   /// master = mean over `axes` of the masters; the same for the optimizer's states.
   virtual void average_master(const Unit& unit, Axes axes) = 0;
   virtual void average_states(const Unit& unit, Axes axes) = 0;
+  /// An SGD step of `anchor` whose gradient is the way from the mean of the masters back to it; then master = anchor.
+  virtual void outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) = 0;
+  /// Keeps a copy of the master under a name of the strategy's: f32, there between steps.
+  virtual void copy_master(const Unit& unit, const std::string& name) = 0;
+  /// The copy `to` = the sum over `axes` of the copies `from`, while computation goes on.
+  virtual void sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) = 0;
+  /// master += mean of `sum` − `mine`: what all ranks had then in place of what this rank had.
+  virtual void apply_delayed(const Unit& unit, Axes axes, const std::string& sum, const std::string& mine) = 0;
+};
+
+/// What compressing a gradient asks for. Regions are of one unit, which every call is about.
+class Wire {
+ public:
+  virtual ~Wire() = default;
+  virtual int ranks() const = 0;
+  virtual DType reduce() const = 0;                ///< dtype of the gradient
+  virtual bool sliced() const = 0;                 ///< whether each rank needs but its own slice of the sum
+  virtual Region gradient() = 0;                   ///< whole
+  virtual Region residual() = 0;                   ///< f32, as many elements: what this rank could not send yet
+  virtual Region packet(std::int64_t bytes) = 0;   ///< memory for what travels
+  virtual void run(Op op, const Attributes& attributes, const std::vector<std::pair<TensorDesc, Operand>>& operands) = 0;
+  /// Over the ranks that the reduction is about.
+  virtual void collective(CollectiveKind kind, DType dtype, const Region& input, const Region& output) = 0;
+  /// What waits for a collective is issued when the next unit's gradients are ready, so that computation does not wait for it.
+  virtual void later(std::function<void()> rest) = 0;
+};
+
+/// This rank's slice, along the shard axis, of a whole.
+inline Region own_slice(const Region& whole, int ranks) { return {whole.buffer, whole.offset, whole.bytes / ranks, whole.bytes / ranks}; }
+
+/// Takes the place of a gradient's reduction: sends less, and adds what it left out to the gradient of the next step.
+class GradientCompression {
+ public:
+  virtual ~GradientCompression() = default;
+  virtual std::string name() const = 0;
+  /// The unit's gradient, or this rank's slice of it, becomes, about, its sum over the ranks.
+  virtual void reduce(const Unit& unit, Wire& wire) const = 0;
 };
 
 /// What of a unit a rank holds between steps.
 struct UnitLayout {
   bool shard_states = false;      ///< master weights and states: its slice along the shard axis
   bool shard_parameters = false;  ///< working copy: its slice; whole copies are gathered for use
+  std::vector<std::string> states{};  ///< f32 states of the strategy, beside the optimizer's and saved with them; 0 at first
 };
 
 /// How parameters live. Stateless: everything is in the plan it makes.
@@ -65,9 +112,19 @@ class DataStrategy {
   virtual void gradient_ready(const Unit& unit, const Use& use, Step& step) const = 0;
   /// The norm is known: bring the unit up to date.
   virtual void update(const Unit& unit, Step& step) const = 0;
-  /// Of strategies that let ranks drift apart: what brings them together again, in a program of its own. True if there is such.
+
+  // ---- Of strategies that let ranks drift apart for a round of steps ----
+
   virtual bool averages() const { return false; }
+  /// Program `average`, at a round's end: brings the ranks together.
   virtual void average(const Unit&, Step&) const {}
+  /// Whether that is done a round late. Then program `step_averaging` takes the place of a round's first step and does this besides;
+  virtual bool delays() const { return false; }
+  virtual void background(const Unit&, Step&) const {}
+  /// and program `settle` ends what is under way, before weights are saved.
+  virtual void settle(const Unit&, Step&) const {}
+  /// The masters were set from outside, alike on all ranks.
+  virtual void begin(const Unit&, Step&) const {}
 };
 
 /// One thing a stage does with one micro-batch and one chunk of the model. `backward` is both parts of a backward pass; schedules that

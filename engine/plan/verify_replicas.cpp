@@ -33,7 +33,7 @@ class ReplicaProof {
       });
     }
     for (const Buffer& buffer : role_.buffers) {
-      if (buffer.program >= 0) continue;
+      if (buffer.program >= 0 || is_residual(buffer)) continue;
       std::int32_t writer = -1;
       memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](const Mark& mark) { writer = std::max(writer, mark.writer); });
       if (writer >= 0)
@@ -42,6 +42,11 @@ class ReplicaProof {
   }
 
  private:
+  // What compression left of a rank's gradients is its own.
+  bool is_residual(const Buffer& buffer) const {
+    return std::any_of(role_.units.begin(), role_.units.end(), [&](const Unit& unit) { return unit.residual == &buffer - role_.buffers.data(); });
+  }
+
   bool differs(const Region& region) {
     bool any = false;
     memory_.update(role_.address(region, 0), role_.address(region, 0) + region.bytes, [&](const Mark& mark) { any = any || mark.writer >= 0; });

@@ -123,6 +123,9 @@ class RankLoop {
         executor_(device_->load(run.compiled.plan, rank_, communicator)),
         role_(executor_->role()),
         step_program_(role_.program_index("step")),
+        averaging_program_(role_.program_index("step_averaging")),
+        average_program_(role_.program_index("average")),
+        settle_program_(role_.program_index("settle")),
         binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
     fill_weights(run, start_, loaded_rank(), threads_per_rank(ranks_per_node(job_)));
     executor_->bind(role_.field_index("lr"), &lr_);
@@ -145,11 +148,13 @@ class RankLoop {
       if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
       while (step < last && !stopped_) {
         one_step(loader, step++);
+        if (averages() && step % job_.strategy.data.every == 0) average(step);
         stopped_ = talk_.any(run_.options.stop != nullptr && run_.options.stop->load());
-        if (evaluation_ && step % job_.eval->every == 0) evaluate(evaluated = step);
+        if (evaluation_ && step % job_.eval->every == 0) evaluate(evaluated = step);  // at an average: the job's rules see to it
         if (job_.checkpoint.dir && step % job_.checkpoint.every == 0) save(saved = step);
       }
     }
+    if (averages() && averaged_ != step && step > first) average(step);
     if (evaluation_ && evaluated != step && !stopped_) evaluate(step);
     if (job_.checkpoint.dir && saved != step) save(step);
     if (store_) store_->remove_older(step, kept());
@@ -165,9 +170,10 @@ class RankLoop {
     lr_ = static_cast<float>(learning_rate(job_.train, step));
     step_number_ = static_cast<std::int32_t>(step);
     const std::int64_t sent = communicator_.bytes_sent();
-    executor_->run(step_program_);
+    executor_->run(averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_);
     bytes_sent_ += communicator_.bytes_sent() - sent;
-    if (metrics_.factor == 0 || !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss)) stop_at_non_finite(step);
+    const bool bad = metrics_.factor == 0 || !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss);
+    if (averages() ? talk_.any(bad) : bad) stop_at_non_finite(step);  // ranks that trained apart have metrics of their own
     const double ms = milliseconds(Clock::now() - begin);
     if (!leads_) return;
     step_ms_.push_back(ms);
@@ -206,7 +212,17 @@ class RankLoop {
     run_.tell([&](Monitor& monitor) { monitor.evaluation(record); });
   }
 
+  // ---- Rounds of local SGD ----
+
+  bool averages() const { return average_program_ >= 0; }
+
+  void average(std::int64_t step) {
+    executor_->run(average_program_);
+    averaged_ = step;
+  }
+
   void save(std::int64_t step) {
+    if (settle_program_ >= 0) executor_->run(settle_program_);
     if (store_) store_->begin(step);
     communicator_.barrier();
     if (job_.checkpoint.format == CheckpointFormat::sharded)
@@ -267,12 +283,13 @@ class RankLoop {
   std::unique_ptr<DeviceBackend> device_;
   std::unique_ptr<Executor> executor_;
   const Role& role_;
-  const std::int32_t step_program_;
+  const std::int32_t step_program_, averaging_program_, average_program_, settle_program_;  // -1: the plan has no such
   BatchBinder binder_;
   std::optional<Evaluation> evaluation_;
   std::vector<double> step_ms_;
   std::int64_t bytes_sent_ = 0;
   bool stopped_ = false;
+  std::int64_t averaged_ = -1;  // step of the last average
 
   // Fields of the plan.
   float lr_ = 0;

@@ -1,14 +1,18 @@
-// Local SGD: every rank trains alone and all average their parameters and optimizer states every `every` steps.
+// Local SGD: every rank trains alone for a round of steps, then all average their parameters and optimizer states.
 // Sources: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; McMahan et al., "Communication-Efficient Learning of Deep
-// Networks from Decentralized Data", AISTATS 2017.
-// Memory per rank: everything whole. Sent per rank: 2 (n − 1)/n · (parameters and states) every `every` steps.
-// Departs from the papers: the clipping norm is a rank's own.
+// Networks from Decentralized Data", AISTATS 2017. With an outer optimizer: Douillard et al., "DiLoCo: Distributed Low-Communication
+// Training of Language Models", 2023, algorithm 1 (states stay a rank's own). Delayed, the average of a round is made while the next one
+// runs, and applied at its end: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, section 2.2, without an outer
+// optimizer and for all parameters at once.
+// Memory per rank: everything whole; f32 copies besides: one and a momentum with an outer optimizer, two if delayed. Sent per rank and round:
+// 2 (n − 1)/n · (parameters and states), or of the parameters alone with an outer optimizer or delayed.
+// Departs from the papers: the norm for clipping is a rank's own.
 #include "strategies/strategies.h"
 
 namespace trainer::strategies {
 namespace {
 
-class LocalSgd final : public DataStrategy {
+class LocalSgd : public DataStrategy {
  public:
   std::string name() const override { return "local_sgd"; }
   void gradient_ready(const Unit&, const Use&, Step&) const override {}
@@ -20,8 +24,38 @@ class LocalSgd final : public DataStrategy {
   }
 };
 
+class OuterLocalSgd final : public LocalSgd {
+ public:
+  explicit OuterLocalSgd(const OuterJob& job) : outer_{job.lr, job.momentum, job.nesterov} {}
+  UnitLayout layout() const override { return {.states = {"outer_momentum"}}; }
+  void begin(const Unit& unit, Step& step) const override { step.copy_master(unit, "anchor"); }
+  void average(const Unit& unit, Step& step) const override { step.outer_step(unit, data_axes(), outer_); }
+
+ private:
+  const OuterSettings outer_;
+};
+
+class DelayedLocalSgd final : public LocalSgd {
+ public:
+  bool delays() const override { return true; }
+  void begin(const Unit& unit, Step& step) const override { step.copy_master(unit, "snapshot"); }
+  void background(const Unit& unit, Step& step) const override { step.sum_copies(unit, data_axes(), "snapshot", "sum"); }
+  void average(const Unit& unit, Step& step) const override {
+    step.apply_delayed(unit, data_axes(), "sum", "snapshot");
+    step.copy_master(unit, "snapshot");
+  }
+  void settle(const Unit& unit, Step& step) const override {
+    LocalSgd::average(unit, step);
+    step.copy_master(unit, "snapshot");
+  }
+};
+
 }  // namespace
 
-std::unique_ptr<DataStrategy> make_local_sgd(const DataStrategyJob&) { return std::make_unique<LocalSgd>(); }
+std::unique_ptr<DataStrategy> make_local_sgd(const DataStrategyJob& job) {
+  if (job.delayed) return std::make_unique<DelayedLocalSgd>();
+  if (job.outer) return std::make_unique<OuterLocalSgd>(*job.outer);
+  return std::make_unique<LocalSgd>();
+}
 
 }  // namespace trainer::strategies

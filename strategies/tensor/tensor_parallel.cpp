@@ -157,6 +157,7 @@ class Rewriting {
       case Op::add:
       case Op::mul: return binary(node);
       case Op::dropout: return dropout(node);
+      case Op::cast:
       case Op::gelu:
       case Op::relu:
       case Op::silu:
