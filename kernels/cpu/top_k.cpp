@@ -121,12 +121,19 @@ class TopK final : public Kernel {
 
   /// The `rank`-th largest key of all candidates, and for every part how many there are above and at it.
   Choice select(std::int64_t rank) {
-    for (Part& part : parts_) part.greater = 0;
+    std::int64_t candidates = 0;
+    for (Part& part : parts_) {
+      part.greater = 0;
+      candidates += part.candidates.count;
+    }
+    const int threads = threads_for(4 * candidates, sizes_.parts);
     Digit digit;
     for (;;) {
-      parallel(sizes_.parts, [&](int part, int) {
-        std::memset(histogram_of(part), 0, static_cast<std::size_t>(sizes_.histogram_bytes()));
-        count_(part_at(part).candidates, digit, histogram_of(part));
+      parallel_ranges(sizes_.parts, 1, threads, [&](std::int64_t begin, std::int64_t end) {
+        for (int part = static_cast<int>(begin); part < end; ++part) {
+          std::memset(histogram_of(part), 0, static_cast<std::size_t>(sizes_.histogram_bytes()));
+          count_(part_at(part).candidates, digit, histogram_of(part));
+        }
       });
       const std::uint32_t chosen = choose(digit, rank);
       const std::uint32_t prefix = digit.prefix_shift >= 31 ? chosen : (digit.prefix << 10 | chosen);

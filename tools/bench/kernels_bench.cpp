@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/compression.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/table.h"
@@ -42,6 +43,7 @@ Memory random_memory(const TensorDesc& tensor, std::int64_t classes) {
     switch (tensor.dtype) {
       case DType::f32: static_cast<float*>(memory.get())[i] = value; break;
       case DType::bf16: static_cast<Bf16*>(memory.get())[i] = to_bf16(value); break;
+      case DType::u8: static_cast<std::uint8_t*>(memory.get())[i] = 0; break;
       case DType::i32: static_cast<std::int32_t*>(memory.get())[i] = static_cast<std::int32_t>(i * 7919 % classes); break;
       default: static_cast<double*>(memory.get())[i] = 0;
     }
@@ -167,6 +169,19 @@ void add_optimizer(std::vector<Case>& cases, std::int64_t n, bool working) {
   if (!working) cases.push_back({"sum_squares/" + std::to_string(n), {Op::sum_squares, {}, {flat, {DType::f64, {1}}}}, n * 4});
 }
 
+/// n elements: 25 MB of f32 are a bucket's usual size.
+void add_compression(std::vector<Case>& cases, DType r, std::int64_t n) {
+  const std::int64_t slices = 4, k = n / 100, width = size_of(r), int8 = slices * int8_bytes(n / slices), pairs = top_k_bytes(k);
+  const TensorDesc gradient{r, {n}}, residual{DType::f32, {n}}, codes{DType::u8, {int8}}, chosen{DType::u8, {pairs}};
+  const auto name = [&](const char* op) { return std::string(op) + "/" + std::string(name_of(r)) + "/" + std::to_string(n); };
+  const Attributes four = {{"slices", slices}};
+  cases.push_back({name("compress_bf16"), {Op::compress_bf16, {}, {gradient, residual, {DType::bf16, {n}}}}, n * (width + 10)});
+  cases.push_back({name("quantize_int8"), {Op::quantize_int8, four, {gradient, residual, codes}}, n * (width + 9)});
+  cases.push_back({name("dequantize_int8"), {Op::dequantize_int8, four, {codes, gradient}}, n * (width + 1)});
+  cases.push_back({name("dequantize_sum_int8"), {Op::dequantize_sum_int8, four, {codes, {r, {n / slices}}}}, int8 + n / slices * width});
+  cases.push_back({name("top_k_compress"), {Op::top_k_compress, {{"k", k}}, {gradient, residual, chosen}}, n * (width + 8)});
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (DType c : {DType::f32, DType::bf16}) {
@@ -179,6 +194,7 @@ std::vector<Case> all_cases() {
     const TensorDesc dy{c, {1024, 768}}, ids{DType::i32, {1024}}, table{DType::f32, {50257, 768}};
     cases.push_back({shaped("embedding_grad", c, 1024, 768), {Op::embedding_grad, {{"accumulate", true}}, {ids, dy, table}}, dy.bytes() + 2 * 1024 * 768 * 4});
   }
+  for (DType r : {DType::f32, DType::bf16}) add_compression(cases, r, 6'553'600);
   for (std::int64_t n : {10'000'000, 124'000'000})
     for (bool working : {false, true}) add_optimizer(cases, n, working);
   return cases;
