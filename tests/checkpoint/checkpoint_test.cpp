@@ -36,12 +36,13 @@ const TensorInfo kMoment{"h.0.weight.exp_avg", DType::f32, Shape{5, 7}};
 // Element i of a tensor in step s is s + i (f32), or the bits s + i (bf16).
 std::vector<std::byte> values_of(const TensorInfo& tensor, Range range, std::int64_t step) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(range.size() * size_of(tensor.dtype)));
-  for (std::int64_t i = range.first; i < range.last; ++i) {
-    std::byte* to = bytes.data() + (i - range.first) * size_of(tensor.dtype);
-    const float value = static_cast<float>(step + i);
-    const auto bits = static_cast<std::uint16_t>(step + i);
-    tensor.dtype == DType::f32 ? std::memcpy(to, &value, 4) : std::memcpy(to, &bits, 2);
-  }
+  std::byte* to = bytes.data();
+  for (std::int64_t r = 0; r < range.repeat; ++r)
+    for (std::int64_t i = range.first + r * range.stride; i < range.last + r * range.stride; ++i, to += size_of(tensor.dtype)) {
+      const float value = static_cast<float>(step + i);
+      const auto bits = static_cast<std::uint16_t>(step + i);
+      tensor.dtype == DType::f32 ? std::memcpy(to, &value, 4) : std::memcpy(to, &bits, 2);
+    }
   return bytes;
 }
 
@@ -151,6 +152,52 @@ TEST_CASE("a checkpoint with an element missing or saved twice is never made") {
     CHECK(contains(message_of<DataError>([&] { store.commit(1, "", "{}", 0); }), why));
   }
   CHECK(steps_in(folder.path()).empty());
+}
+
+TEST_CASE("columns of a matrix are one piece, however many rows it has, and are read in any cut") {
+  TemporaryFolder folder;
+  Store store(folder.path());
+  store.begin(4);
+  write_file(folder.path(), 4, file_name("model", 0, 3), {{kMatrix, {0, 3, 4, 7}}, {kBias, whole(kBias)}});
+  write_file(folder.path(), 4, file_name("model", 1, 3), {{kMatrix, {3, 7, 4, 7}}});
+  write_file(folder.path(), 4, file_name("model", 2, 3), {{kMatrix, {28, 35}}});
+  const std::string path = store.commit(4, "", "{}", 0);
+  const SafetensorsFile file(path + "/model-00000-of-00003.safetensors");
+  const TensorEntry* entry = file.find("h.0.weight[0:3:4x7]");
+  REQUIRE(entry != nullptr);
+  CHECK(entry->shape == std::vector<std::int64_t>{4, 3});
+  const Checkpoint checkpoint = open_checkpoint(path);
+  for (std::int64_t stride : {1, 2, 3, 6, 7, 8, 34, 35}) CHECK(reads_back(checkpoint.tensors, kMatrix, 4, stride));
+  for (const std::int64_t stride : {5, 7})  // rows of the matrix, and others
+    for (std::int64_t first = 0; first < stride; ++first)
+      for (std::int64_t last = first + 1; last <= stride; ++last)
+        for (std::int64_t repeat = 2; repeat <= 35 / stride; ++repeat) {
+          const Range range{first, last, repeat, stride};
+          std::vector<std::byte> got(static_cast<std::size_t>(range.size() * 4));
+          checkpoint.tensors.read(kMatrix.name, range, got.data());
+          CHECK(got == values_of(kMatrix, range, 4));
+        }
+}
+
+TEST_CASE("pieces that repeat cover every element once, or there is no checkpoint") {
+  const auto refused = [](const std::vector<Range>& ranges) {
+    Manifest manifest;
+    manifest.files.push_back({"a", 0, ""});
+    manifest.tensors.push_back({kMatrix, {}});
+    for (const Range& range : ranges) manifest.tensors[0].pieces.push_back({range, 0});
+    return message_of<DataError>([&] { check_complete(manifest, "m"); });
+  };
+  CHECK(refused({{0, 3, 5, 7}, {3, 7, 5, 7}}).empty());
+  CHECK(refused({{0, 3, 2, 7}, {3, 7, 2, 7}, {14, 20}, {20, 35}}).empty());
+  CHECK(contains(refused({{0, 3, 5, 7}, {2, 7, 5, 7}}), "elements from 2 on are in two pieces"));
+  CHECK(contains(refused({{0, 3, 5, 7}, {4, 7, 5, 7}}), "elements from 3 on are in no piece"));
+  CHECK(contains(refused({{0, 3, 4, 7}, {3, 7, 5, 7}}), "elements from 28 on are in no piece"));
+  CHECK(contains(refused({{0, 3, 5, 7}, {3, 7, 5, 7}, {16, 18}}), "elements from 16 on are in two pieces"));
+  CHECK(contains(refused({{0, 3, 6, 7}, {3, 7, 5, 7}}), "has no elements [0:3:6x7]"));
+  CHECK(contains(refused({{5, 8, 4, 7}}), "has no elements [5:8:4x7]"));
+  CHECK(contains(refused({{0, 3, 5, 7}, {3, 4, 7, 5}}), "pieces of different strides"));
+  CHECK(contains(refused({{0, 3, 2, std::int64_t{1} << 62}}), "has no elements"));
+  CHECK(contains(refused({{0, 1, std::int64_t{1} << 62, 1}}), "has no elements"));
 }
 
 TEST_CASE("the N newest are kept, and later ones of another run stay") {
