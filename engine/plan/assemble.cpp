@@ -58,10 +58,10 @@ class Passes {
 
   void run(GraphMemory& memory) {
     for (std::size_t i = 0; i < actions_.size(); ++i) {
-      transfer(memory, transfers_[i]);
+      emit_.transfer(memory, transfers_[i], boundaries_);
       act(memory, actions_[i]);
     }
-    transfer(memory, transfers_.back());
+    emit_.transfer(memory, transfers_.back(), boundaries_);
   }
 
  private:
@@ -91,13 +91,6 @@ class Passes {
     const UnitUse& use = uses_[current_[unit]];
     const bool kept = use.next < asked_;
     options_.data->after_use(role_.units[unit], {.ends_use = !kept, .ends_pass = !kept && use.next_pass == SIZE_MAX, .ends_step = use.next == SIZE_MAX}, step_);
-  }
-
-  void transfer(GraphMemory& memory, const std::vector<Transfer>& transfers) {
-    for (const Transfer& one : transfers) {
-      const Boundary& boundary = boundaries_[static_cast<std::size_t>(one.boundary)];
-      emit_.transfer(memory, one, one.backward ? boundary.gradients : boundary.activations);
-    }
   }
 
   // The chunk before may live on this very stage.

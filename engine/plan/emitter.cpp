@@ -1,6 +1,8 @@
 // How values become regions and nodes become launches.
 #include "engine/plan/emitter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "engine/core/check.h"
@@ -316,20 +318,24 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   return {};
 }
 
-void Emitter::transfer(GraphMemory& memory, const Transfer& transfer, const std::vector<ValueId>& values) {
-  if (values.empty()) return;
-  const int here = transfer.send == transfer.backward ? transfer.boundary + 1 : transfer.boundary;
+void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfers, const std::vector<Boundary>& boundaries) {
   Exchange exchange;
-  exchange.name = name((transfer.backward ? "gradients." : "activations.") + std::to_string(transfer.boundary));
-  const std::int32_t peer = transfer.peer - stage_;
-  for (ValueId id : values) {
-    const Value& value = memory.graph->value(id);
-    BufferId& held = memory.held(id, transfer.micro_batch, here);
-    if (!transfer.send) held = buffer(value.name, Category::activations, value.desc().bytes(), transfer.micro_batch);
-    const Region region{held, 0, value.desc().bytes()};
-    if (transfer.send) exchange.sends.push_back({Axis::pipeline, peer, {region}});
-    else exchange.receives.push_back({Axis::pipeline, peer, {region}});
+  std::string text;
+  for (const Transfer& one : transfers) {
+    const Boundary& boundary = boundaries[static_cast<std::size_t>(one.boundary)];
+    const int here = one.send == one.backward ? one.boundary + 1 : one.boundary;
+    for (ValueId id : one.backward ? boundary.gradients : boundary.activations) {
+      const Value& value = memory.graph->value(id);
+      BufferId& held = memory.held(id, one.micro_batch, here);
+      if (!one.send) held = buffer(value.name, Category::activations, value.desc().bytes(), one.micro_batch);
+      const Region region{held, 0, value.desc().bytes()};
+      if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}});
+      else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}});
+    }
+    text += fmt::format("{}{}.{}.mb{}", text.empty() ? "" : "+", one.backward ? "gradients" : "activations", one.boundary, one.micro_batch);
   }
+  if (exchange.sends.empty() && exchange.receives.empty()) return;
+  exchange.name = name(text);
   issue(Stream::communication, std::move(exchange));
 }
 

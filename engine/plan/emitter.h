@@ -91,8 +91,8 @@ class Emitter {
   void node(GraphMemory& memory, NodeId id, int micro_batch);
   /// Region of a value in a chunk, where it has been computed or received, or of an input.
   Region region(const GraphMemory& memory, ValueId id, int micro_batch, int chunk) const;
-  /// Passes the values of a boundary from one of its chunks to the other.
-  void transfer(GraphMemory& memory, const Transfer& transfer, const std::vector<ValueId>& values);
+  /// Passes values across boundaries, all in one exchange, so that what comes and what goes travel at once.
+  void transfer(GraphMemory& memory, const std::vector<Transfer>& transfers, const std::vector<Boundary>& boundaries);
   /// The same inside a stage: the other chunk reads the very buffers.
   void share(GraphMemory& memory, int micro_batch, int from, int to, const std::vector<ValueId>& values);
 
