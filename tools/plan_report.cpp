@@ -3,23 +3,11 @@
 
 #include <algorithm>
 
+#include "tools/strategy_json.h"
 #include "tools/text.h"
 
 namespace trainer::tools {
 namespace {
-
-Json compression_json(const Compression& compression) {
-  if (compression.kind == Compression::Kind::top_k) return {{"top_k", compression.fraction}};
-  return std::string(name_of(compression.kind));
-}
-
-Json wrap_json(const WrapJob& wrap) {
-  Json json{{"policy", std::string(name_of(wrap.policy))}};
-  if (wrap.policy == WrapPolicy::transformer) json["block"] = wrap.block;
-  if (wrap.policy == WrapPolicy::size) json["min_params"] = wrap.min_params;
-  if (wrap.policy == WrapPolicy::names) json["names"] = wrap.names;
-  return json;
-}
 
 struct Title {
   const Role& role;
@@ -39,15 +27,7 @@ struct Title {
 
 }  // namespace
 
-Json strategy_json(const Job& job, const CompiledJob& compiled) {
-  const DataStrategyJob& data = job.strategy.data;
-  return {{"data",
-           {{"kind", compiled.data_kind},
-            {"reduce", "step"},
-            {"bucket_mb", data.bucket_mb},
-            {"compression", compression_json(data.compression)}}},
-          {"wrap", wrap_json(job.strategy.wrap)}};
-}
+Json strategy_json(const Job& job, const CompiledJob& compiled) { return explicit_strategy(job.strategy, compiled.plan.mesh); }
 
 Json mesh_json(const Mesh& mesh) {
   Json json = Json::object();
