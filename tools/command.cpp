@@ -31,13 +31,13 @@ std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
   return *loaded.job.checkpoint.dir;
 }
 
-CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose) {
-  const Machine machine(purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job));
+CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose, int threads) {
+  const Machine machine(purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job), threads);
   return compile(loaded, machine.hardware(), purpose);
 }
 
-CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose) {
-  CompiledJob compiled = plan_here(loaded, purpose);
+CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads) {
+  CompiledJob compiled = plan_here(loaded, purpose, threads);
   if (!compiled.fits) throw JobError({does_not_fit(loaded, compiled)});
   return compiled;
 }

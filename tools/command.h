@@ -52,10 +52,10 @@ void add_checkpoint_option(CLI::App& command, std::string& checkpoint);
 /// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
 
-/// Compiles for this machine. Throws JobError where the plan does not fit into its memory.
-CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose);
+/// Compiles for this machine, with `threads` threads a rank (0: its share). Throws JobError where the plan does not fit into its memory.
+CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads = 0);
 /// The same, fitting or not: CompiledJob::fits says.
-CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose);
+CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose, int threads = 0);
 
 /// Tells people on stderr what went wrong and whose affair it is; returns the exit code. Takes the exception in flight.
 int report_error();

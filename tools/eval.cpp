@@ -1,7 +1,9 @@
 // trainer eval: the loss of saved weights on held-out data.
 #include "engine/core/error.h"
+#include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
+#include "tools/place.h"
 
 namespace trainer::tools {
 namespace {
@@ -16,10 +18,17 @@ std::int64_t batches_of(const Arguments& arguments, const Job& job) {
 }
 
 int eval(const Arguments& arguments) {
-  const LoadedJob loaded = arguments.load();
-  const std::string checkpoint = checkpoint_of(loaded, arguments.checkpoint);
-  const CompiledJob compiled = compile_here(loaded, Purpose::evaluate);
-  const EvaluationRecord record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job));
+  const Place place = take_place(arguments);
+  const LoadedJob& loaded = place.loaded;
+  std::string checkpoint;
+  EvaluationRecord record;
+  abort_on_error(place.process.get(), [&] {
+    checkpoint = checkpoint_of(loaded, arguments.checkpoint);
+    const CompiledJob compiled = compile_here(loaded, Purpose::evaluate, place.threads);
+    check_same_plan(place, compiled);
+    record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job), {place.process.get(), place.threads});
+  });
+  if (!speaks()) return kDone;
   if (arguments.json) {
     put_document(Json{{"step", record.step},
                       {"val_loss", record.val_loss},

@@ -56,6 +56,6 @@ std::int64_t memory_bytes() {
 
 std::int64_t reserved_bytes() { return std::min(512 * kMiB, memory_bytes() / 4); }
 
-Machine::Machine(int ranks) : context_{kernels::cpu::detect_isa(), threads_per_rank(ranks)}, target_(context_) {}
+Machine::Machine(int ranks, int threads) : context_{kernels::cpu::detect_isa(), threads > 0 ? threads : threads_per_rank(ranks)}, target_(context_) {}
 
 }  // namespace trainer::tools

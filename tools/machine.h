@@ -18,10 +18,10 @@ std::int64_t memory_bytes();
 /// The part of it that is not planned with: for the process itself, mapped data and the rest of the system.
 std::int64_t reserved_bytes();
 
-/// What a job of `ranks` ranks is compiled for here.
+/// What a job of `ranks` ranks a machine is compiled for here; each has `threads` threads (0: its share).
 class Machine {
  public:
-  explicit Machine(int ranks);
+  explicit Machine(int ranks, int threads = 0);
   /// Points into this object.
   Hardware hardware() const { return {&target_, memory_bytes() - reserved_bytes(), context_.threads}; }
   const kernels::cpu::Context& context() const { return context_; }

@@ -6,6 +6,7 @@
 
 #include "engine/job/nearest.h"
 #include "tools/command.h"
+#include "tools/place.h"
 
 namespace {
 
@@ -62,6 +63,7 @@ int finish(int code) {
 
 int main(int argc, char** argv) {
   wait_politely(argv);
+  leave_stdout_to_the_first();
   CLI::App app("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("trainer ") + TRAINER_VERSION);

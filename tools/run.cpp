@@ -15,6 +15,7 @@
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
+#include "tools/place.h"
 #include "tools/plan_report.h"
 #include "tools/text.h"
 #include "tools/trace.h"
@@ -28,8 +29,6 @@ using Clock = std::chrono::steady_clock;
 std::atomic<bool> stop_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-std::atomic<bool> speaks = true;  // of the ranks in processes of their own, the first: what is the same on all is told once
-
 // The first signal asks the run to save and end. A second Ctrl-C means it: the process ends as by default.
 void request_stop(int signal) {
   if (stop_requested && signal == SIGINT) {
@@ -38,7 +37,7 @@ void request_stop(int signal) {
     return;
   }
   stop_requested = true;
-  if (!speaks) return;
+  if (!speaks()) return;
   static constexpr char kText[] = "\ntrainer: signal: finishing the step, saving, ending\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
 }
@@ -119,51 +118,24 @@ void put_summary(const RunReport& report) {
   if (!report.checkpoint.empty()) put("checkpoint: {}\n", report.checkpoint);
 }
 
-// What a launcher is doing to the others is no signal of ours any more.
-OnLoss on_loss(int rank) {
-  return {.tell =
-              [rank](const std::string& message) {
-                speaks = false;
-                say("trainer: rank {}: {}\n", rank, message);
-              },
-          .end = [] { std::_Exit(kInputOutput); }};
-}
-
-// This process's rank, where ranks are processes; else null.
-std::unique_ptr<Communicator> process_of(const LoadedJob& loaded, const std::optional<Launcher>& launcher) {
-  if (backend_of(loaded, launcher) != Backend::mpi) return nullptr;
-  const int rank = launcher ? launcher->rank : 0, world = launcher ? launcher->world_size : 1;
-  std::unique_ptr<Communicator> process = mpi_communicator(on_loss(rank));
-  if (process->rank() == rank && process->world_size() == world) return process;
-  const std::string mistake = fmt::format("{} says rank {} of {}, but MPI says rank {} of {}; does the launcher belong to the MPI of this build?",
-                                          launcher ? launcher->source : "no launcher", rank, world, process->rank(), process->world_size());
-  process->abort(mistake);
-  throw UsageError(mistake);
-}
-
-// Processes that compiled different plans (another job file, other overrides, another machine) would meet in the wrong collectives.
-void check_same_plan(Communicator& process, const CompiledJob& compiled) {
-  const std::string mine = hash_of(compiled.plan), first = Talk(process).from_first(mine);
-  if (mine != first)
-    throw UsageError(fmt::format("rank {} has another plan than rank 0 ({} and {}): job file, overrides or kind of machine differ", process.rank(), mine, first));
-}
-
-RunReport run(const JobArguments& arguments, const LoadedJob& loaded, TrainOptions options) {
-  const CompiledJob compiled = compile_here(loaded, Purpose::train);
-  if (options.process != nullptr) check_same_plan(*options.process, compiled);
-  if (speaks) say_header(loaded, compiled);
+RunReport run(const JobArguments& arguments, const Place& place, TrainOptions options) {
+  const LoadedJob& loaded = place.loaded;
+  const CompiledJob compiled = compile_here(loaded, Purpose::train, place.threads);
+  check_same_plan(place, compiled);
+  const bool first = speaks();
+  if (first) say_header(loaded, compiled);
   std::optional<TraceWriter> trace;
   if (loaded.job.log.trace) {
-    if (speaks) trace.emplace(*loaded.job.log.trace);
+    if (first) trace.emplace(*loaded.job.log.trace);
     options.trace = [&](const std::vector<RankTrace>& ranks) { write_trace(*trace, compiled.plan, ranks); };
   }
   RunReport report;
   {
-    const Monitors monitors = speaks ? monitors_of(loaded.job) : Monitors{};
+    const Monitors monitors = first ? monitors_of(loaded.job) : Monitors{};
     catch_signals();
     report = train(loaded, compiled, monitors, options);
   }
-  if (!speaks) return report;
+  if (!first) return report;
   if (arguments.json)
     put_report(loaded, compiled, report);
   else
@@ -175,14 +147,11 @@ int run(const JobArguments& arguments) {
   TrainOptions options;
   options.process_start = process_start();
   options.stop = &stop_requested;
-  const std::optional<Launcher> launcher = detect_launcher(process_environment());
-  speaks = !launcher || launcher->rank == 0;
-  const LoadedJob loaded = arguments.load(launcher ? launcher->world_size : 0);
-  const std::unique_ptr<Communicator> process = process_of(loaded, launcher);
-  if (launcher && speaks) say("launched by {}: {} processes, each a rank\n", launcher->source, launcher->world_size);
-  options.process = process.get();
+  const Place place = take_place(arguments);
+  options.process = place.process.get();
+  options.threads = place.threads;
   RunReport report;
-  abort_on_error(process.get(), [&] { report = run(arguments, loaded, options); });
+  abort_on_error(place.process.get(), [&] { report = run(arguments, place, options); });
   return report.stopped_by_signal ? kStopped : kDone;
 }
 

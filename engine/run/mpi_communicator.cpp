@@ -29,6 +29,7 @@ constexpr std::int64_t kScratch = std::int64_t{8} << 20;       // bytes in which
 constexpr std::int64_t kSmall = 4096;                          // bytes below which one round of messages is better than two
 constexpr std::int64_t kSmallBroadcast = std::int64_t{1} << 16;
 constexpr std::chrono::seconds kGrace{3};                      // from a loss to the end of a process that does not come out of its work
+constexpr std::chrono::microseconds kSpin{50}, kLongestSleep{200};
 constexpr int kCollectiveTag = 1, kExchangeTag = 2;
 
 std::string text_of(int error) {
@@ -307,16 +308,15 @@ class MpiCommunicator final : public Communicator {
 
   // ---- Waiting, and losing ----
 
-  // A short wait spins; after that the processor is left to those who compute.
+  // A short wait spins; a longer one sleeps for an eighth of what it has waited, so that the cores are left to those who compute. (Yielding
+  // instead is slow where processes outnumber cores: who yields has used up its turn, who sleeps is woken first.)
   void wait(Messages& messages, const char* operation) {
     operation_.store(operation, std::memory_order_relaxed);
-    for (int turn = 0; !test(messages); ++turn) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (!test(messages)) {
       if (aborted_.load(std::memory_order_acquire)) throw_aborted();
-      if (turn < 100) continue;
-      if (turn < 1000)
-        std::this_thread::yield();
-      else
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (waited > kSpin) std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(waited / 8, kLongestSleep));
     }
     operation_.store(nullptr, std::memory_order_relaxed);
   }

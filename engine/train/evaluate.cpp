@@ -7,18 +7,19 @@
 
 namespace trainer {
 
-EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches) {
+EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches, const EvaluateOn& on) {
   const data::Data data = open_inputs(loaded, compiled);
   if (!data.val) throw DataError("the job has no validation data (data.val)");
+  const int threads = on.threads > 0 ? on.threads : threads_per_rank(ranks_per_node(loaded.job));
   EvaluationRecord record;
-  run_ranks(compiled.plan.mesh.world_size(), [&](Communicator& communicator) {
-    const std::unique_ptr<DeviceBackend> device = cpu_device(threads_per_rank(communicator.world_size()));
+  run_ranks(on.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) {
+    const std::unique_ptr<DeviceBackend> device = cpu_device(threads);
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
     const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);
     executor->run(executor->role().program_index("refresh"));
     Evaluation evaluation(*executor, data.val, compiled.batch, compiled.plan.mesh.data_rank(communicator.rank()), batches);
     const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
-    if (communicator.rank() == 0) record = mine;
+    if (communicator.rank() == 0 || on.process != nullptr) record = mine;
   });
   return record;
 }

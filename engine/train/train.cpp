@@ -119,7 +119,8 @@ class RankLoop {
         talk_(communicator),
         store_(rank_ == 0 && job_.checkpoint.dir ? std::make_optional<checkpoint::Store>(*job_.checkpoint.dir) : std::nullopt),
         start_(find_start(run, rank_, talk_)),
-        device_(cpu_device(threads_per_rank(ranks_per_node(job_)))),
+        threads_(run.options.threads > 0 ? run.options.threads : threads_per_rank(ranks_per_node(job_))),
+        device_(cpu_device(threads_)),
         executor_(device_->load(run.compiled.plan, rank_, communicator)),
         role_(executor_->role()),
         step_program_(role_.program_index("step")),
@@ -127,7 +128,7 @@ class RankLoop {
         average_program_(role_.program_index("average")),
         settle_program_(role_.program_index("settle")),
         binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
-    fill_weights(run, start_, loaded_rank(), threads_per_rank(ranks_per_node(job_)));
+    fill_weights(run, start_, loaded_rank(), threads_);
     executor_->bind(role_.field_index("lr"), &lr_);
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
@@ -280,6 +281,7 @@ class RankLoop {
   Talk talk_;
   std::optional<checkpoint::Store> store_;             // rank 0's
   std::optional<checkpoint::Checkpoint> start_;
+  const int threads_;
   std::unique_ptr<DeviceBackend> device_;
   std::unique_ptr<Executor> executor_;
   const Role& role_;

@@ -42,6 +42,7 @@ struct TrainOptions {
   std::chrono::steady_clock::time_point process_start = std::chrono::steady_clock::now();
   const std::atomic<bool>* stop = nullptr;                     ///< true asks to finish the step, save and end; a signal handler may set it
   Communicator* process = nullptr;                             ///< this process's rank, where each is a process; null: ranks are threads of this one
+  int threads = 0;                                             ///< of a rank; 0: its share of this machine
   std::function<void(const std::vector<RankTrace>&)> trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };
 
@@ -54,9 +55,15 @@ struct NonFiniteError : std::runtime_error {
 /// calls them. Throws what a rank threw, in every process something: AbortedError where another's rank failed.
 RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors, const TrainOptions& options);
 
+/// Where an evaluation runs: as in TrainOptions.
+struct EvaluateOn {
+  Communicator* process = nullptr;
+  int threads = 0;
+};
+
 /// Loss (and accuracy) on the job's validation data of the weights in `checkpoint` (a step directory, a directory of them, or a
 /// .safetensors file). `compiled` is of Purpose::evaluate. `batches`: 0 takes all of the data.
-EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches);
+EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches, const EvaluateOn& on = {});
 
 struct SampleOptions {
   std::string prompt;

@@ -15,26 +15,27 @@ namespace trainer::tests {
 namespace {
 
 // Only what may follow fork: no allocation.
-[[noreturn]] void become(const char* folder, const char* out, const char* err, char* const* arguments) {
+[[noreturn]] void become(const char* program, const char* folder, const char* out, const char* err, char* const* arguments) {
   const int out_file = ::open(out, O_WRONLY | O_CREAT | O_TRUNC, 0666), err_file = ::open(err, O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (out_file < 0 || err_file < 0 || ::dup2(out_file, 1) < 0 || ::dup2(err_file, 2) < 0 || ::chdir(folder) != 0) ::_exit(126);
-  ::execv(TRAINER_COMMAND, arguments);
+  ::execv(program, arguments);
   ::_exit(127);
 }
 
 }  // namespace
 
-Process::Process(const std::string& folder, const std::vector<std::string>& arguments)
+Process::Process(const std::string& folder, const std::vector<std::string>& arguments, const std::string& program)
     : out_(folder + "/.stdout"), err_(folder + "/.stderr") {
+  const std::string path = program.empty() ? TRAINER_COMMAND : program;
   ::setenv("TRAINER_THREADS", "1", 1);
-  std::vector<std::string> words{"trainer"};
+  std::vector<std::string> words{path};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   pid_ = ::fork();
   if (pid_ < 0) throw std::runtime_error("fork failed");
-  if (pid_ == 0) become(folder.c_str(), out_.c_str(), err_.c_str(), pointers.data());
+  if (pid_ == 0) become(path.c_str(), folder.c_str(), out_.c_str(), err_.c_str(), pointers.data());
 }
 
 Process::~Process() {
@@ -44,6 +45,8 @@ Process::~Process() {
 }
 
 void Process::signal(int number) const { ::kill(pid_, number); }
+
+std::string Process::err_so_far() const { return contents_of(err_); }
 
 Outcome Process::wait() {
   int status = 0;

@@ -16,12 +16,15 @@ struct Outcome {
 /// A started command. Its folder is where it runs and where its output is caught.
 class Process {
  public:
-  /// Runs on one thread, so that tests side by side do not wait for each other.
-  Process(const std::string& folder, const std::vector<std::string>& arguments);
+  /// Runs on one thread, so that tests side by side do not wait for each other. `program`: another command than trainer.
+  Process(const std::string& folder, const std::vector<std::string>& arguments, const std::string& program = "");
   Process(const Process&) = delete;
   ~Process();
 
   void signal(int number) const;
+  pid_t pid() const { return pid_; }
+  /// What it has written to stderr so far.
+  std::string err_so_far() const;
   Outcome wait();
 
  private:
