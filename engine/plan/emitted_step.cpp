@@ -110,7 +110,7 @@ void EmittedStep::finish_gradients() {
 void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
   Reduced& reduced = reduced_[index(unit)];
   catch_up();
-  if (reduced.slice.buffer < 0) sum_partial(unit);
+  if (!reduced.partial_summed) sum_partial(unit);
   if (options_.compression != nullptr && options_.mesh.group_size(axes) > 1) {
     wires_.push_back(std::make_unique<UnitWire>(*this, unit, axes, false));
     return options_.compression->reduce(unit, *wires_.back());
