@@ -38,6 +38,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(data_) + offset; }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(bytes_); }
 
  private:
   void* data_ = nullptr;
@@ -133,7 +134,7 @@ class CpuExecutor final : public Executor {
   void read(const Region& region, void* data) const override { std::memcpy(data, address(region), static_cast<std::size_t>(region.bytes)); }
   void record_times(bool on) override { recording_ = on; }
   std::span<const Span> times(std::int32_t index) const override { return programs_.at(static_cast<std::size_t>(index)).times; }
-  std::int64_t allocated_bytes() const override { return role_.total_bytes; }
+  std::int64_t allocated_bytes() const override { return memory_.bytes(); }
   const Role& role() const override { return role_; }
 
  private:

@@ -17,7 +17,7 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
     const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);
     executor->run(executor->role().program_index("refresh"));
-    Evaluation evaluation(*executor, data.val, compiled.batch, compiled.plan.mesh.data_rank(communicator.rank()), batches);
+    Evaluation evaluation(*executor, compiled, data.val, compiled.plan.mesh.data_rank(communicator.rank()), batches);
     const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
     if (communicator.rank() == 0 || on.process != nullptr) record = mine;
   });

@@ -12,35 +12,38 @@ namespace {
 // A rank evaluates one micro-batch at a time: that is what the program takes.
 std::int64_t global_batch(const BatchShape& batch) { return batch.micro * batch.data_ranks; }
 
-const Launch* launch_named(const Role& role, const Program& program, Op op) {
-  for (const Issued& issued : program.instructions)
-    if (const auto* launch = std::get_if<Launch>(&issued.instruction))
-      if (role.signatures[static_cast<std::size_t>(launch->signature)].op == op) return launch;
+// A kernel that the evaluation of some stage runs. Stages differ in what they run, and must agree on how often.
+const Signature* evaluation_runs(const Plan& plan, std::initializer_list<Op> ops) {
+  for (const Role& role : plan.roles)
+    for (const Issued& issued : role.program("evaluate")->instructions)
+      if (const auto* launch = std::get_if<Launch>(&issued.instruction)) {
+        const Signature& signature = role.signatures[static_cast<std::size_t>(launch->signature)];
+        if (std::find(ops.begin(), ops.end(), signature.op) != ops.end()) return &signature;
+      }
   return nullptr;
 }
 
 }  // namespace
 
-Evaluation::Evaluation(Executor& executor, std::shared_ptr<const data::Dataset> dataset, const BatchShape& batch, int data_rank, std::int64_t batches)
+Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int data_rank, std::int64_t batches)
     : executor_(executor),
       dataset_(std::move(dataset)),
-      batch_(batch),
-      share_(data::share_of(data_rank, batch.data_ranks, global_batch(batch))),
+      batch_(compiled.batch),
+      share_(data::share_of(data_rank, batch_.data_ranks, global_batch(batch_))),
       program_(executor.role().program_index("evaluate")),
-      binder_(executor, *dataset_, program_, batch.micro) {
-  const Role& role = executor_.role();
-  const Program& program = role.programs[static_cast<std::size_t>(program_)];
-  if (const Launch* count = launch_named(role, program, Op::cross_entropy_count)) {
-    ignore_index_ = role.signatures[static_cast<std::size_t>(count->signature)].attributes.integer("ignore_index");
+      binder_(executor, *dataset_, program_, batch_.micro) {
+  const Signature* count = evaluation_runs(compiled.plan, {Op::cross_entropy_count});
+  if (count != nullptr) {
+    ignore_index_ = count->attributes.integer("ignore_index");
     const auto& fields = dataset_->fields();
     const auto targets = std::find_if(fields.begin(), fields.end(), [](const data::SampleField& field) { return field.name == "targets"; });
     CHECK(targets != fields.end(), "a cross-entropy has targets");
     targets_index_ = static_cast<std::size_t>(targets - fields.begin());
-    targets_field_ = role.field_index("targets");
+    targets_field_ = executor_.role().field_index("targets");
   }
-  accuracy_ = launch_named(role, program, Op::correct_count) != nullptr;
+  accuracy_ = evaluation_runs(compiled.plan, {Op::correct_count, Op::correct_count_gathered}) != nullptr;
   const std::int64_t samples = dataset_->num_samples(), size = global_batch(batch_);
-  num_batches_ = targets_field_ >= 0 ? (samples + size - 1) / size : samples / size;
+  num_batches_ = count != nullptr ? (samples + size - 1) / size : samples / size;
   if (num_batches_ == 0) throw DataError("the validation data has " + std::to_string(samples) + " samples, fewer than one batch of " + std::to_string(size));
   // The job counts batches of the global size of a step.
   if (batches > 0) num_batches_ = std::min(num_batches_, std::max<std::int64_t>(1, batches * batch_.global / size));

@@ -15,7 +15,7 @@ class Evaluation {
  public:
   /// `batches`: global batches at most; 0: all of the data. Samples come in order, each at most once: where the last batch is
   /// not full, the places beyond the data are ignored targets (or, where targets cannot be ignored, that batch is left out).
-  Evaluation(Executor& executor, std::shared_ptr<const data::Dataset> dataset, const BatchShape& batch, int data_rank, std::int64_t batches);
+  Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int data_rank, std::int64_t batches);
   EvaluationRecord run(std::int64_t step);
 
  private:
@@ -29,7 +29,7 @@ class Evaluation {
   BatchBinder binder_;
   std::int64_t num_batches_;
   std::int64_t ignore_index_ = 0;
-  std::int32_t targets_field_ = -1;  // of the plan; -1: targets cannot be ignored
+  std::int32_t targets_field_ = -1;  // of this rank's role; -1: it reads no targets, or they cannot be ignored
   std::size_t targets_index_ = 0;    // of the dataset
   bool accuracy_ = false;
   std::vector<std::int32_t> masked_;

@@ -108,7 +108,7 @@ std::string Talk::from_first(const std::string& mine) {
 }
 
 std::vector<std::string> Talk::to_first(const std::string& mine) {
-  const std::vector<std::int64_t> sizes = all(static_cast<std::int64_t>(mine.size()));
+  const std::vector<std::int64_t> sizes = each(static_cast<std::int64_t>(mine.size()));
   if (communicator_.rank() != 0) {
     const Communicator::Part part{0, const_cast<char*>(mine.data()), sizes[static_cast<std::size_t>(communicator_.rank())]};
     communicator_.exchange({&part, 1}, {});
@@ -124,11 +124,11 @@ std::vector<std::string> Talk::to_first(const std::string& mine) {
 }
 
 std::int64_t Talk::largest(std::int64_t mine) {
-  const std::vector<std::int64_t> values = all(mine);
+  const std::vector<std::int64_t> values = each(mine);
   return *std::max_element(values.begin(), values.end());
 }
 
-std::vector<std::int64_t> Talk::all(std::int64_t mine) {
+std::vector<std::int64_t> Talk::each(std::int64_t mine) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(communicator_.world_size()));
   communicator_.all_gather(*everyone_, &mine, values.data(), sizeof mine);
   return values;

@@ -39,14 +39,14 @@ class Talk {
   std::string from_first(const std::string& mine);
   /// Rank 0 gets everyone's text, by rank; the others nothing.
   std::vector<std::string> to_first(const std::string& mine);
+  /// Everyone's number, by rank.
+  std::vector<std::int64_t> each(std::int64_t mine);
   /// The largest of all.
   std::int64_t largest(std::int64_t mine);
   /// Whether any rank says so.
   bool any(bool mine) { return largest(mine ? 1 : 0) > 0; }
 
  private:
-  std::vector<std::int64_t> all(std::int64_t mine);
-
   Communicator& communicator_;
   std::unique_ptr<Communicator::Group> everyone_;
 };

@@ -135,7 +135,7 @@ class RankLoop {
     executor_->record_times(static_cast<bool>(run.options.trace));
     const int data_rank = run.compiled.plan.mesh.data_rank(rank_);
     if (job_.eval && run.data.val && role_.program_index("evaluate") >= 0)
-      evaluation_.emplace(*executor_, run.data.val, run.compiled.batch, data_rank, job_.eval->batches);
+      evaluation_.emplace(*executor_, run.compiled, run.data.val, data_rank, job_.eval->batches);
   }
 
   void train() {
@@ -159,8 +159,8 @@ class RankLoop {
     if (evaluation_ && evaluated != step && !stopped_) evaluate(step);
     if (job_.checkpoint.dir && saved != step) save(step);
     if (store_) store_->remove_older(step, kept());
-    const std::int64_t allocated = talk_.largest(executor_->allocated_bytes());
-    if (leads_) report(first, step, allocated);
+    const std::vector<RankReport> ranks = report_ranks();
+    if (leads_) report(first, step, ranks);
     if (run_.options.trace) gather_traces();
   }
 
@@ -255,12 +255,20 @@ class RankLoop {
     }
   }
 
-  void report(std::int64_t first, std::int64_t step, std::int64_t allocated) {
+  std::vector<RankReport> report_ranks() {
+    const std::vector<std::int64_t> planned = talk_.each(role_.total_bytes), allocated = talk_.each(executor_->allocated_bytes()), sent = talk_.each(bytes_sent_);
+    std::vector<RankReport> ranks;
+    for (std::size_t rank = 0; rank < planned.size(); ++rank) ranks.push_back({planned[rank], allocated[rank], sent[rank]});
+    return ranks;
+  }
+
+  void report(std::int64_t first, std::int64_t step, const std::vector<RankReport>& ranks) {
     RunReport& report = run_.report;
     report.first_step = first;
     report.steps = step;
-    report.allocated_bytes = allocated;
-    report.bytes_sent = bytes_sent_;
+    report.ranks = ranks;
+    report.bytes_sent = ranks.front().bytes_sent;
+    for (const RankReport& rank : ranks) report.allocated_bytes = std::max(report.allocated_bytes, rank.allocated_bytes);
     report.stopped_by_signal = stopped_ && step < job_.train.steps;
     if (step_ms_.empty()) return;
     // The first step touches its memory for the first time; it is no measure of the others.

@@ -17,6 +17,13 @@
 
 namespace trainer {
 
+/// What a rank was promised, and took and sent.
+struct RankReport {
+  std::int64_t planned_bytes = 0;    ///< its role's allocation, by the plan
+  std::int64_t allocated_bytes = 0;  ///< as its device counts them
+  std::int64_t bytes_sent = 0;       ///< in the steps of this run, as its communicator counted
+};
+
 /// How a run ended, for `run --json` and the exit code. Whole on rank 0; of other processes only what all know.
 struct RunReport {
   std::int64_t first_step = 0;  ///< updates made before this run (0: fresh)
@@ -27,7 +34,8 @@ struct RunReport {
   double step_ms_median = 0, step_ms_p95 = 0;
   double startup_ms = 0;        ///< from `process_start` to the start of the first step
   std::int64_t planned_peak_bytes = 0, allocated_bytes = 0;  ///< of the fullest rank
-  std::int64_t bytes_sent = 0;  ///< by rank 0 in the steps of this run, as its communicator counted
+  std::int64_t bytes_sent = 0;  ///< by rank 0 in the steps of this run
+  std::vector<RankReport> ranks{};  ///< every rank's
   std::string checkpoint;       ///< path of the last one saved; empty: none
   bool stopped_by_signal = false;
 };
