@@ -107,10 +107,14 @@ CompiledJob compiled(const LoadedJob& loaded, Purpose purpose) {
 }
 
 Trained run(const LoadedJob& loaded, const std::function<void(std::int64_t)>& after_step, TrainOptions options) {
+  return run(loaded, compiled(loaded), after_step, std::move(options));
+}
+
+Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::function<void(std::int64_t)>& after_step, TrainOptions options) {
   Trained trained;
   Monitors monitors;
   monitors.push_back(std::make_unique<Recorder>(trained, after_step));
-  trained.report = train(loaded, compiled(loaded), monitors, options);
+  trained.report = train(loaded, compiled, monitors, options);
   return trained;
 }
 

@@ -46,6 +46,7 @@ struct Trained {
 
 CompiledJob compiled(const LoadedJob& loaded, Purpose purpose = Purpose::train);
 /// `after_step` is called on rank 0 after each step, with its number.
+Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
 Trained run(const LoadedJob& loaded, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
 
 /// The f32 tensors of a checkpoint by name: weights, and states as "name.exp_avg".

@@ -1,0 +1,292 @@
+// The models and data of mixed jobs, and what each word stands for.
+#include "tests/train/mixed_jobs.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+
+#include "engine/core/random.h"
+
+namespace trainer::tests {
+namespace {
+
+constexpr std::string_view kGpt = R"(
+name: gpt
+params: {layers: 8, dropout: 0.0, ignore: -100}
+inputs:
+  tokens:  {dtype: i32, shape: [batch, seq]}
+  targets: {dtype: i32, shape: [batch, seq]}
+nodes:
+  - {name: wte, op: embedding, input: tokens, rows: 33, dim: 16, init: {normal: 0.2}}
+  - {name: wpe, op: positions, input: tokens, rows: 8, dim: 16, init: {normal: 0.2}}
+  - {name: embed, op: add, input: [wte, wpe]}
+  - {name: drop, op: dropout, p: "${dropout}"}
+  - repeat: "${layers}"
+    name: "h.{index}"
+    block: TransformerBlock
+    nodes:
+      - {name: ln_1, op: layer_norm}
+      - {name: c_attn, op: linear, out: 48, parallel: column, init: {normal: 0.2}}
+      - {name: core, op: attention, heads: 4, causal: true}
+      - {name: c_proj, op: linear, out: 16, parallel: row, init: {normal: 0.1}}
+      - {name: drop_1, op: dropout, p: "${dropout}"}
+      - {name: res_1, op: add, input: [block.input, drop_1]}
+      - {name: ln_2, op: layer_norm}
+      - {name: c_fc, op: linear, out: 32, parallel: column, init: {normal: 0.2}}
+      - {name: act, op: gelu, approximate: tanh}
+      - {name: c_out, op: linear, out: 16, parallel: row, init: {normal: 0.1}}
+      - {name: drop_2, op: dropout, p: "${dropout}"}
+      - {name: res_2, op: add, input: [res_1, drop_2]}
+  - {name: ln_f, op: layer_norm}
+  - {name: logits, op: linear, out: 33, bias: false, weight: wte}
+  - {name: loss, op: cross_entropy, input: [logits, targets], ignore_index: "${ignore}"}
+outputs: {loss: loss, logits: logits}
+)";
+
+// 8 heads of 4 read 4 of keys and values, side by side in one product; no node says how it is to be cut.
+constexpr std::string_view kPacked = R"(
+name: packed
+params: {layers: 8, dropout: 0.0, ignore: -100}
+inputs:
+  tokens:  {dtype: i32, shape: [batch, seq]}
+  targets: {dtype: i32, shape: [batch, seq]}
+nodes:
+  - {name: embed, op: embedding, input: tokens, rows: 35, dim: 32, init: {normal: 0.2}}
+  - repeat: "${layers}"
+    name: "layer.{index}"
+    block: TransformerBlock
+    nodes:
+      - {name: norm_1, op: rms_norm}
+      - {name: qkv, op: linear, out: 64, init: {normal: 0.2}}
+      - {name: core, op: attention, heads: 8, kv_heads: 4, causal: true, rope: {theta: 100}}
+      - {name: out, op: linear, out: 32, init: {normal: 0.1}}
+      - {name: drop_1, op: dropout, p: "${dropout}"}
+      - {name: res_1, op: add, input: [block.input, drop_1]}
+      - {name: norm_2, op: layer_norm}
+      - {name: up, op: linear, out: 24, init: {normal: 0.2}}
+      - {name: act, op: silu}
+      - {name: inner_drop, op: dropout, p: "${dropout}"}
+      - {name: down, op: linear, out: 32, init: {normal: 0.1}}
+      - {name: res_2, op: add, input: [res_1, down]}
+  - {name: norm, op: layer_norm, bias: false}
+  - {name: head, op: linear, out: 35, init: {normal: 0.2}}
+  - {name: loss, op: cross_entropy, input: [head, targets], ignore_index: "${ignore}", label_smoothing: 0.1}
+outputs: {loss: loss, logits: head}
+)";
+
+// Smooth: in bf16 a unit that switches would make of a rounding a step.
+constexpr std::string_view kMlp = R"(
+name: mlp
+params: {dropout: 0.0}
+inputs:
+  features: {dtype: f32, shape: [batch, 6]}
+  targets:  {dtype: i32, shape: [batch]}
+nodes:
+  - {name: stem, op: linear, input: features, out: 32, init: {normal: 0.4}}
+  - {name: stem_act, op: gelu, approximate: none}
+  - {name: stem_drop, op: dropout, p: "${dropout}"}
+  - repeat: 8
+    name: "layers.{index}"
+    block: HiddenLayer
+    nodes:
+      - {name: fc, op: linear, out: 32, init: {normal: 0.25}}
+      - {name: act, op: silu}
+      - {name: drop, op: dropout, p: "${dropout}"}
+  - {name: head, op: linear, out: 4, init: {normal: 0.2}}
+  - {name: loss, op: cross_entropy, input: [head, targets]}
+outputs: {loss: loss, logits: head}
+)";
+
+constexpr std::string_view kTokens = R"(
+data: {format: tokens, token_type: u16, train: mixed.bin, val: {fraction: 0.2}, seq_len: 8, shuffle: true}
+)";
+constexpr std::string_view kTable = R"(
+data: {format: table, train: table.csv, val: {fraction: 0.2}, target: -1, normalize: standard, shuffle: true}
+)";
+
+// The large eps of AdamW keeps an update linear in the gradient where the gradient is nothing but rounding.
+constexpr std::string_view kTraining = R"(
+seed: 7
+train:
+  steps: 10
+  batch: {global: 16, micro: 16}
+  optimizer: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.95], eps: 1.0e-1, weight_decay: 0.1}
+  lr_schedule: {name: cosine, warmup_steps: 2, min_lr: 1.0e-3}
+  clip_norm: null
+eval: {every: 5, batches: 2}  # the second is not full
+checkpoint: {every: 1000000, keep: null, format: full, resume: none}
+)";
+
+// Samples of 8 ids; id 5 fills none, a quarter, a half or three quarters of a sample.
+std::string tokens(std::int64_t samples) {
+  std::string bytes;
+  for (std::int64_t i = 0; i < samples * 8 + 1; ++i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    const bool five = random_below(3, 0, at, 4) < random_below(3, 1, at / 8, 4);
+    bytes.push_back(static_cast<char>(five ? 5 : random_below(3, 2, at, 3) == 0 ? random_below(3, 3, at, 33) : (i * 2) % 33));
+    bytes.push_back('\0');
+  }
+  return bytes;
+}
+
+bool is_number(const std::string& word, char letter) { return word.size() == 2 && word[0] == letter && word[1] >= '1' && word[1] <= '9'; }
+
+constexpr std::string_view kKinds[] = {"ddp", "zero1", "zero2", "zero3"};
+constexpr std::string_view kShardings[] = {"full_shard", "shard_grad_op", "no_shard"};
+constexpr std::string_view kSchedules[] = {"gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2", "zb_v"};
+
+template <std::size_t N>
+bool among(const std::string_view (&words)[N], const std::string& word) {
+  return std::find(std::begin(words), std::end(words), word) != std::end(words);
+}
+
+// Of a line: its sizes, and the overrides of its words.
+class Line {
+ public:
+  explicit Line(const std::string& line) : words_(words_of(line)), model_(words_.front()) {
+    for (std::size_t i = 1; i < words_.size(); ++i) word(words_[i]);
+    const int data = ranks_ / tensor_ / pipeline_;
+    set("cluster.devices_per_node", std::to_string(ranks_));
+    set("train.batch.micro", std::to_string(16 / data / micro_batches_));
+    if (split_names_) set("strategy.pipeline.split", split(pipeline_ * virtual_));
+  }
+
+  const std::string& model() const { return model_; }
+  const Overrides& overrides() const { return overrides_; }
+
+ private:
+  void set(const std::string& key, const std::string& value) { overrides_.push_back(key + "=" + value); }
+
+  void word(const std::string& word) {
+    const std::string rest = word.substr(word.find(':') + 1);
+    if (is_number(word, 'r'))
+      ranks_ = word[1] - '0';
+    else if (is_number(word, 'm'))
+      micro_batches_ = word[1] - '0';
+    else if (is_number(word, 't'))
+      set("strategy.tensor.degree", std::to_string(tensor_ = word[1] - '0'));
+    else if (is_number(word, 'p'))
+      set("strategy.pipeline.degree", std::to_string(pipeline_ = word[1] - '0'));
+    else if (is_number(word, 'v'))
+      set("strategy.pipeline.virtual_stages", std::to_string(virtual_ = word[1] - '0'));
+    else if (word == "sp")
+      set("strategy.tensor.sequence_parallel", "true");
+    else if (among(kKinds, word))
+      set("strategy.data.kind", word);
+    else if (among(kShardings, word))
+      fsdp(word);
+    else if (word.starts_with("hybrid"))
+      fsdp("hybrid_shard"), set("strategy.data.replicate", word.substr(6));
+    else if (among(kSchedules, word))
+      schedule(word);
+    else if (word == "split:uniform")
+      set("strategy.pipeline.split", "uniform");
+    else if (word == "split:names")
+      split_names_ = true;
+    else if (word.starts_with("keep:"))
+      set("strategy.data.keep", rest);
+    else if (word.starts_with("reduce:"))
+      set("strategy.data.reduce", rest);
+    else if (word.starts_with("prefetch:"))
+      set("strategy.data.prefetch", rest);
+    else if (word.starts_with("wrap:"))
+      set("strategy.wrap", wrap(rest));
+    else if (word == "clip")
+      set("train.clip_norm", "0.2");
+    else if (word == "drop")
+      set("model.with.dropout", "0.1");
+    else if (word == "ignore")
+      set("model.with.ignore", "5");
+    else if (word == "full" || word == "selective")
+      set("activation_checkpointing.mode", word);
+    else if (word == "every_2")
+      set("activation_checkpointing", "{mode: every_n, every: 2}");
+    else if (word == "bf16")
+      set("precision.compute", "bf16");
+    else if (word == "sharded")
+      set("checkpoint.format", "sharded");
+    else
+      throw std::invalid_argument("no word of a mixed job: " + word);
+  }
+
+  void fsdp(const std::string& sharding) {
+    set("strategy.data.kind", "fsdp");
+    set("strategy.data.sharding", sharding);
+  }
+
+  void schedule(const std::string& name) {
+    set("strategy.pipeline.schedule", name);
+    if (name == "zb_v" || name == "looped_bfs" || name == "interleaved") virtual_ = 2;  // by default
+  }
+
+  std::string block(int index) const {
+    const std::string prefix = model_ == "gpt" ? "h." : model_ == "llama" ? "model.layers." : model_ == "packed" ? "layer." : "layers.";
+    return prefix + std::to_string(index);
+  }
+
+  std::string wrap(const std::string& policy) const {
+    if (policy == "transformer")
+      return "{policy: transformer, block: " + std::string(model_ == "mlp" ? "HiddenLayer" : "TransformerBlock") + "}";
+    if (policy == "size") return "{policy: size, min_params: 1500}";
+    if (policy == "names") return "{policy: names, names: [\"" + block(0) + ".*\", \"" + block(2) + "**\"]}";
+    return "{policy: " + policy + "}";
+  }
+
+  std::string split(int chunks) const {
+    std::string names;
+    for (int chunk = 1; chunk < chunks; ++chunk) names += (chunk > 1 ? ", " : "") + block(chunk * 8 / chunks);
+    return "[" + names + "]";
+  }
+
+  std::vector<std::string> words_;
+  std::string model_;
+  Overrides overrides_;
+  int ranks_ = 1, tensor_ = 1, pipeline_ = 1, virtual_ = 1, micro_batches_ = 1;
+  bool split_names_ = false;
+};
+
+}  // namespace
+
+MixedJobs::MixedJobs() {
+  const auto job = [&](const std::string& name, std::string_view model, std::string_view data) {
+    jobs_.write(name + ".yaml", "model: " + std::string(model) + std::string(data) + std::string(kTraining));
+  };
+  jobs_.write("mixed.bin", tokens(120));
+  jobs_.write("gpt_graph.yaml", kGpt);
+  jobs_.write("packed_graph.yaml", kPacked);
+  jobs_.write("mlp_graph.yaml", kMlp);
+  job("gpt", "{graph: gpt_graph.yaml}", kTokens);
+  job("packed", "{graph: packed_graph.yaml}", kTokens);
+  job("llama", "{graph: models/llama.yaml, with: {layers: 8, heads: 8, kv_heads: 4, dim: 32, hidden: 24, vocab: 33, rope_theta: 100}}",
+      kTokens);
+  job("mlp", "{graph: mlp_graph.yaml}", kTable);
+}
+
+LoadedJob MixedJobs::load(const std::string& line, const std::string& run, const Overrides& more) const {
+  const Line parsed(line);
+  Overrides overrides = parsed.overrides();
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return jobs_.load(parsed.model(), run, overrides);
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream stream(line);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+bool has_word(const std::string& line, const std::string& word) {
+  const std::vector<std::string> words = words_of(line);
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+std::string alone(const std::string& line) {
+  std::string result = words_of(line).front();
+  for (const char* kept : {"clip", "drop", "ignore", "bf16"})
+    if (has_word(line, kept)) result += std::string(" ") + kept;
+  return result;
+}
+
+}  // namespace trainer::tests

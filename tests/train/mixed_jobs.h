@@ -1,0 +1,41 @@
+// Mixed jobs: a line of words is a job, such as "gpt r8 zero1 t2 sp p2 zb_h1 m4 clip full drop". Tests of what strategies have in common
+// go over tables of such lines; a line that fails says all there is to know.
+//
+//   gpt llama packed mlp       the model: GPT-2 with tied head; Llama with grouped heads; grouped heads in one packed linear, label
+//   smoothing
+//                              and no marks of parallelism; rows of a table. Vocabularies are odd
+//   r2 r4 r8                   ranks; t2 t4 of them along tensor (sp: sequence parallel), p2 p4 along pipeline, the rest along data
+//   ddp zero1 … full_shard …   data strategy; hybrid2 hybrid4 are hybrid_shard with so many replicas
+//   gpipe 1f1b …               schedule; v2: virtual stages; split:uniform, split:names
+//   m2 m4 m8                   micro-batches of a data rank
+//   keep:… reduce:… prefetch:… wrap:transformer|size|names|none
+//   clip drop ignore           clipping that bites, dropout, targets that are ignored, in unequal numbers on the ranks
+//   full selective every_2     recomputation
+//   bf16 sharded               compute dtype, format of checkpoints
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/train/tiny_jobs.h"
+
+namespace trainer::tests {
+
+inline constexpr int kMixedSteps = 10;
+
+class MixedJobs {
+ public:
+  MixedJobs();
+  /// The job of a line; its checkpoints go to the folder `run`.
+  LoadedJob load(const std::string& line, const std::string& run, const Overrides& more = {}) const;
+
+ private:
+  TinyJobs jobs_;
+};
+
+std::vector<std::string> words_of(const std::string& line);
+bool has_word(const std::string& line, const std::string& word);
+/// The line without its words of parallelism, accumulation and recomputation: the same training on one rank.
+std::string alone(const std::string& line);
+
+}  // namespace trainer::tests
