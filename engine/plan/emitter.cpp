@@ -162,6 +162,7 @@ void Emitter::make_units(const Graph& graph) {
         unit.state_names.push_back(state);
       }
     unit.strategy_states = static_cast<std::int32_t>(layout.states.size());
+    unit.own_states = layout.own_states;
     if (options_.compression != nullptr) unit.residual = persistent(unit.name + ".residual", Category::optimizer, unit.elements * size_of(DType::f32));
   }
   states_.resize(role_.units.size());

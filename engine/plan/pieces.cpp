@@ -137,18 +137,18 @@ std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, cons
   return pieces_on(tensor, mesh, at, share_of(unit, tensor, held_extent(unit, at), copies));
 }
 
-ResidualHolder residual_holder(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
+Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   const auto stage = std::find(unit.stages.begin(), unit.stages.end(), at[static_cast<std::size_t>(Axis::pipeline)]);
   const int index = unit.stages.empty() ? 0 : static_cast<int>(stage - unit.stages.begin());
   const int stages = std::max(1, static_cast<int>(unit.stages.size()));
   return {index * mesh.data_size() + mesh.data_rank(mesh.rank(at)), stages * mesh.data_size()};
 }
 
-std::vector<Piece> held_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
+std::vector<Piece> held_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   return pieces_on(tensor, mesh, at, {0, unit.elements});
 }
 
-std::vector<Piece> saved_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
+std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   Copies copies;
   if (tensor.cut.is_replicate()) copies.along(mesh, at, Axis::tensor);
   return pieces_on(tensor, mesh, at, share_of(unit, tensor, {0, unit.elements}, copies));

@@ -40,15 +40,15 @@ std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const
 /// unit the first alone.
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
-/// Which of the holders of a unit's residual a rank is: those along the data axes, on each stage that shares the unit. Ranks along the
-/// tensor axis hold parts of one residual.
-struct ResidualHolder {
+/// Of what ranks keep for themselves along the data axes (residuals; Unit::own_states): which of the holders of a unit a rank is. Stages
+/// that share a unit are holders apart; ranks along the tensor axis hold parts of one holder's.
+struct Holder {
   int index = 0, count = 1;
 };
-ResidualHolder residual_holder(const Unit& unit, const Mesh& mesh, const Coordinates& at);
-/// What the rank holds of its holder's residual, and what of that it saves.
-std::vector<Piece> held_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
-std::vector<Piece> saved_residual(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at);
+/// What the rank holds of its holder's, and what of that it saves.
+std::vector<Piece> held_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
 /// The part of a piece whose global elements lie in `within`; at most three pieces, in the same order.
 std::vector<Piece> clip_global(const Piece& piece, Extent within);

@@ -100,10 +100,13 @@ struct Unit {
   std::vector<BufferId> states;     ///< f32, as many elements as the master, in the order of the optimizer's kernel; then the strategy's
   std::vector<std::string> state_names;
   std::int32_t strategy_states = 0; ///< how many of them are the strategy's: alike on all replicas, and 0 where a checkpoint lacks them
-  BufferId residual = -1;           ///< f32, whole: what compression has not sent yet; of this rank alone along the data axes; -1: none
+  bool own_states = false;          ///< the optimizer's states are this rank's own along the data axes; then they are whole
+  BufferId residual = -1;           ///< f32, whole: what compression has not sent yet; this rank's own along the data axes; -1: none
 
   std::int64_t slice() const { return master.bytes / size_of(DType::f32); }
   bool sharded() const { return slice() < elements; }
+  /// Whether state `state` is this rank's own along the data axes.
+  bool owns_state(std::size_t state) const { return own_states && state + static_cast<std::size_t>(strategy_states) < states.size(); }
 };
 
 struct Role {

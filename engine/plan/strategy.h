@@ -93,6 +93,7 @@ struct UnitLayout {
   bool shard_states = false;      ///< master weights and states: its slice along the shard axis
   bool shard_parameters = false;  ///< working copy: its slice; whole copies are gathered for use
   std::vector<std::string> states{};  ///< f32 states of the strategy, beside the optimizer's and saved with them; 0 at first
+  bool own_states = false;        ///< the optimizer's states are never brought together: each rank along the data axes has its own
 };
 
 /// How parameters live. Stateless: everything is in the plan it makes.

@@ -119,6 +119,7 @@ void print_role(const Role& role, std::size_t index, Out out) {
     const std::size_t optimizer_states = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
     for (std::size_t i = 0; i < unit.states.size(); ++i) fmt::format_to(out, "{} {}=b{}", i == optimizer_states ? " |" : "", unit.state_names[i], unit.states[i]);
     if (unit.residual >= 0) fmt::format_to(out, " residual=b{}", unit.residual);
+    if (unit.own_states) fmt::format_to(out, " own_states");
     fmt::format_to(out, "\n");
     for (const UnitTensor& tensor : unit.tensors)
       fmt::format_to(out, "tensor {} {} at={} stddev={} constant={}{}\n", tensor.name, text_of(TensorDesc{DType::f32, tensor.shape, Layout::row_major}), tensor.offset,
@@ -396,6 +397,10 @@ class Reader {
       const std::string_view word = line.word();
       if (word == "|" && !of_strategy) {
         of_strategy = true;
+        continue;
+      }
+      if (word == "own_states" && !unit.own_states) {
+        unit.own_states = true;
         continue;
       }
       const std::size_t equal = word.find('=');

@@ -74,18 +74,19 @@ class ShareFile {
 
 // ---- Full ----
 
-// A tensor of the checkpoint as all ranks know it. A parameter that stages share is that of the first of them, which saves it; a
-// residual is that of the ranks that are one holder.
+// A tensor of the checkpoint as all ranks know it. What stages share is that of the first of them, which saves it; what holders keep for
+// themselves is that of the ranks that are one holder.
 struct WholeTensor {
-  enum class Kind : std::uint8_t { master, state, residual };
+  static constexpr int kMaster = -1, kTheResidual = -2;
   std::size_t role, unit, tensor;
-  Kind kind = Kind::master;
-  int index = 0;  // of the state or the holder
+  int state = kMaster;
+  int holder = -1;  // -1: all hold it alike
 };
 
 class FullSave {
  public:
-  FullSave(const LoadedRank& loaded, Communicator& communicator) : loaded_(loaded), communicator_(communicator), world_(loaded.plan.mesh.world_size()) {}
+  FullSave(const LoadedRank& loaded, Communicator& communicator)
+      : loaded_(loaded), communicator_(communicator), mesh_(loaded.plan.mesh), world_(mesh_.world_size()) {}
 
   void run(const std::string& dir, std::int64_t step) {
     write(dir, step, "model", masters(), false);
@@ -105,14 +106,20 @@ class FullSave {
   }
 
   std::vector<WholeTensor> states() const {
-    const Mesh& mesh = loaded_.plan.mesh;
     std::vector<WholeTensor> result;
     for_each_unit([&](std::size_t role, std::size_t index, const Unit& unit, bool saves) {
+      const int first = holder_of(unit, mesh_, {static_cast<int>(role), 0, 0, 0}).index;
       for (std::size_t tensor = 0; tensor < unit.tensors.size(); ++tensor) {
-        for (int state = 0; saves && state < static_cast<int>(unit.states.size()); ++state) result.push_back({role, index, tensor, WholeTensor::Kind::state, state});
-        if (unit.residual < 0) continue;
-        const int first = residual_holder(unit, mesh, {static_cast<int>(role), 0, 0, 0}).index;
-        for (int holder = first; holder < first + mesh.data_size(); ++holder) result.push_back({role, index, tensor, WholeTensor::Kind::residual, holder});
+        const auto add_own = [&](int state) {
+          for (int holder = first; holder < first + mesh_.data_size(); ++holder) result.push_back({role, index, tensor, state, holder});
+        };
+        for (int state = 0; state < static_cast<int>(unit.states.size()); ++state) {
+          if (unit.owns_state(static_cast<std::size_t>(state)))
+            add_own(state);
+          else if (saves)
+            result.push_back({role, index, tensor, state});
+        }
+        if (unit.residual >= 0) add_own(WholeTensor::kTheResidual);
       }
     });
     return result;
@@ -129,21 +136,14 @@ class FullSave {
 
   std::string name_of(const WholeTensor& at) const {
     const UnitTensor& tensor = tensor_of(at);
-    switch (at.kind) {
-      case WholeTensor::Kind::master: return tensor.name;
-      case WholeTensor::Kind::state: return state_name(tensor, unit_of(at).state_names[static_cast<std::size_t>(at.index)]);
-      case WholeTensor::Kind::residual: return residual_name(tensor, at.index);
-    }
-    return "";
+    if (at.state == WholeTensor::kMaster) return tensor.name;
+    const std::string what = at.state == WholeTensor::kTheResidual ? kResidual : unit_of(at).state_names[static_cast<std::size_t>(at.state)];
+    return at.holder < 0 ? state_name(tensor, what) : own_name(tensor, what, at.holder);
   }
 
   HeldBuffer buffer_of(const WholeTensor& at) const {
-    switch (at.kind) {
-      case WholeTensor::Kind::master: break;
-      case WholeTensor::Kind::state: return state_of(loaded_, unit_of(at), static_cast<std::size_t>(at.index));
-      case WholeTensor::Kind::residual: return residual_of(loaded_, unit_of(at));
-    }
-    return master_of(loaded_, unit_of(at));
+    if (at.state == WholeTensor::kMaster) return master_of(loaded_, unit_of(at));
+    return at.state == WholeTensor::kTheResidual ? residual_of(loaded_, unit_of(at)) : state_of(loaded_, unit_of(at), static_cast<std::size_t>(at.state));
   }
 
   void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all, bool with_applied) {
@@ -166,14 +166,12 @@ class FullSave {
 
   // What each rank saves of a tensor.
   std::vector<std::vector<Piece>> shares_of(const WholeTensor& at) const {
-    const Mesh& mesh = loaded_.plan.mesh;
     std::vector<std::vector<Piece>> shares(static_cast<std::size_t>(world_));
     for (int rank = 0; rank < world_; ++rank) {
-      const Coordinates place = mesh.coordinates(rank);
+      const Coordinates place = mesh_.coordinates(rank);
       if (place[static_cast<std::size_t>(Axis::pipeline)] != static_cast<int>(at.role)) continue;
-      const bool residual = at.kind == WholeTensor::Kind::residual;
-      if (residual && residual_holder(unit_of(at), mesh, place).index != at.index) continue;
-      shares[static_cast<std::size_t>(rank)] = (residual ? saved_residual : saved_pieces)(unit_of(at), tensor_of(at), mesh, place);
+      if (at.holder >= 0 && holder_of(unit_of(at), mesh_, place).index != at.holder) continue;
+      shares[static_cast<std::size_t>(rank)] = (at.holder >= 0 ? saved_own : saved_pieces)(unit_of(at), tensor_of(at), mesh_, place);
     }
     return shares;
   }
@@ -250,6 +248,7 @@ class FullSave {
 
   const LoadedRank& loaded_;
   Communicator& communicator_;
+  const Mesh& mesh_;
   const int world_;
 };
 
@@ -261,13 +260,16 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
   ShareFile model, optimizer;
   for (const Unit& unit : loaded.executor.role().units)
     for (const UnitTensor& tensor : unit.tensors) {
-      for (const Piece& piece : saved_pieces(unit, tensor, mesh, at)) {
-        model.add(tensor.name, tensor, master_of(loaded, unit), piece);
-        for (std::size_t i = 0; i < unit.states.size(); ++i) optimizer.add(state_name(tensor, unit.state_names[i]), tensor, state_of(loaded, unit, i), piece);
+      const std::vector<Piece> shares = saved_pieces(unit, tensor, mesh, at), own = saved_own(unit, tensor, mesh, at);
+      const int holder = holder_of(unit, mesh, at).index;
+      for (const Piece& piece : shares) model.add(tensor.name, tensor, master_of(loaded, unit), piece);
+      for (std::size_t i = 0; i < unit.states.size(); ++i) {
+        const std::string& state = unit.state_names[i];
+        const std::string name = unit.owns_state(i) ? own_name(tensor, state, holder) : state_name(tensor, state);
+        for (const Piece& piece : unit.owns_state(i) ? own : shares) optimizer.add(name, tensor, state_of(loaded, unit, i), piece);
       }
       if (unit.residual < 0) continue;
-      for (const Piece& piece : saved_residual(unit, tensor, mesh, at))
-        optimizer.add(residual_name(tensor, residual_holder(unit, mesh, at).index), tensor, residual_of(loaded, unit), piece);
+      for (const Piece& piece : own) optimizer.add(own_name(tensor, kResidual, holder), tensor, residual_of(loaded, unit), piece);
     }
   if (loaded.rank == 0) optimizer.add_applied(applied_updates(loaded.executor));
   model.write(dir, step, checkpoint::file_name("model", loaded.rank, mesh.world_size()));

@@ -77,10 +77,10 @@ class Loading {
     if (!problems_.empty()) throw DataError(source_ + " does not fit the model:" + problems_);
   }
 
-  void read(const std::string& name, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const { read_sum({name}, buffer, pieces); }
+  void read(const std::string& name, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const { read_sum({name}, 1.0F, buffer, pieces); }
 
-  // The sum of tensors of one shape, in their order.
-  void read_sum(const std::vector<std::string>& names, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const {
+  // factor times the sum of tensors of one shape, in their order.
+  void read_sum(const std::vector<std::string>& names, float factor, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const {
     std::vector<float> values, more;
     for (const Piece& piece : pieces)
       for (const Piece& chunk : chunks_of(piece, kChunk)) {
@@ -89,6 +89,8 @@ class Loading {
           read_chunk(names[i], chunk, more);
           for (std::size_t j = 0; j < values.size(); ++j) values[j] += more[j];
         }
+        if (factor != 1.0F)
+          for (float& value : values) value *= factor;
         buffer.write(chunk, values.data());
       }
   }
@@ -107,36 +109,68 @@ class Loading {
   std::string source_, problems_;
 };
 
+// What holders kept for themselves of a tensor, by holder.
+std::vector<std::string> own_names(const checkpoint::TensorStore& tensors, const UnitTensor& tensor, const std::string& what) {
+  std::vector<std::string> names;
+  for (int holder = 0; tensors.find(own_name(tensor, what, holder)) != nullptr; ++holder) names.push_back(own_name(tensor, what, holder));
+  return names;
+}
+
 // Every state is expected, but for the strategy's: another strategy has others.
 void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit) {
   const std::size_t of_optimizer = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
-  for (std::size_t i = 0; i < unit.states.size(); ++i) {
-    bool lacks = false;
-    for (const UnitTensor& tensor : unit.tensors) {
+  for (const UnitTensor& tensor : unit.tensors) {
+    for (std::size_t i = 0; i < unit.states.size(); ++i) {
       const std::string name = state_name(tensor, unit.state_names[i]);
-      if (tensors.find(name) == nullptr)
-        lacks = true;
-      else
+      const std::vector<std::string> own = own_names(tensors, tensor, unit.state_names[i]);
+      for (const std::string& each : own) loading.expect(each, tensor.whole);
+      if (tensors.find(name) != nullptr)
         loading.expect(name, tensor.whole);
+      else if (own.empty() && i < of_optimizer)
+        loading.problem("the optimizer's state " + unit.state_names[i] + " was not saved: another optimizer wrote this checkpoint; model.init_from takes its parameters alone");
     }
-    if (lacks && i < of_optimizer)
-      loading.problem("the optimizer's state " + unit.state_names[i] + " was not saved: another optimizer wrote this checkpoint; model.init_from takes its parameters alone");
+    if (unit.residual < 0) continue;
+    for (const std::string& each : own_names(tensors, tensor, kResidual)) loading.expect(each, tensor.whole);
   }
-  for (const UnitTensor& tensor : unit.tensors)
-    for (int holder = 0; unit.residual >= 0 && tensors.find(residual_name(tensor, holder)) != nullptr; ++holder) loading.expect(residual_name(tensor, holder), tensor.whole);
 }
 
-void load_residual(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit, const UnitTensor& tensor,
-                   ResidualHolder holder, const std::vector<Piece>& pieces) {
-  std::vector<std::string> saved;
-  while (tensors.find(residual_name(tensor, static_cast<int>(saved.size()))) != nullptr) saved.push_back(residual_name(tensor, static_cast<int>(saved.size())));
-  if (saved.empty()) return;
-  const HeldBuffer buffer = residual_of(loaded, unit);
-  if (static_cast<int>(saved.size()) == holder.count)
-    loading.read(saved[static_cast<std::size_t>(holder.index)], buffer, pieces);
-  else if (holder.index == 0)
-    loading.read_sum(saved, buffer, pieces);
-}
+// One rank's states of one tensor.
+class LoadingStates {
+ public:
+  LoadingStates(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit, const UnitTensor& tensor)
+      : loaded_(loaded), loading_(loading), tensors_(tensors), unit_(unit), tensor_(tensor), holder_(holder_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
+
+  void state(std::size_t index, const std::vector<Piece>& pieces) const {
+    const std::string name = state_name(tensor_, unit_.state_names[index]);
+    const HeldBuffer buffer = state_of(loaded_, unit_, index);
+    const std::vector<std::string> own = own_names(tensors_, tensor_, unit_.state_names[index]);
+    if (unit_.owns_state(index) && static_cast<int>(own.size()) == holder_.count)
+      loading_.read(own[static_cast<std::size_t>(holder_.index)], buffer, pieces);
+    else if (tensors_.find(name) != nullptr)
+      loading_.read(name, buffer, pieces);
+    else if (!own.empty())
+      loading_.read_sum(own, 1.0F / static_cast<float>(own.size()), buffer, pieces);
+  }
+
+  void residual() const {
+    const Mesh& mesh = loaded_.plan.mesh;
+    const std::vector<std::string> own = own_names(tensors_, tensor_, kResidual);
+    const std::vector<Piece> pieces = held_own(unit_, tensor_, mesh, mesh.coordinates(loaded_.rank));
+    const HeldBuffer buffer = residual_of(loaded_, unit_);
+    if (static_cast<int>(own.size()) == holder_.count)
+      loading_.read(own[static_cast<std::size_t>(holder_.index)], buffer, pieces);
+    else if (!own.empty() && holder_.index == 0)
+      loading_.read_sum(own, 1.0F, buffer, pieces);
+  }
+
+ private:
+  const LoadedRank& loaded_;
+  const Loading& loading_;
+  const checkpoint::TensorStore& tensors_;
+  const Unit& unit_;
+  const UnitTensor& tensor_;
+  const Holder holder_;
+};
 
 checkpoint::Checkpoint open_from(const std::string& path) {
   if (std::filesystem::exists(path + "/" + checkpoint::kManifestName)) {
@@ -208,14 +242,10 @@ void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensor
   for (const Role& role : loaded.plan.roles)
     for (const Unit& unit : role.units) expect_states(loading, tensors, unit);
   loading.check();
-  const Mesh& mesh = loaded.plan.mesh;
-  const Coordinates at = mesh.coordinates(loaded.rank);
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    for (std::size_t i = 0; i < unit.states.size(); ++i) {
-      const std::string name = state_name(tensor, unit.state_names[i]);
-      if (tensors.find(name) != nullptr) loading.read(name, state_of(loaded, unit, i), pieces);
-    }
-    if (unit.residual >= 0) load_residual(loaded, loading, tensors, unit, tensor, residual_holder(unit, mesh, at), held_residual(unit, tensor, mesh, at));
+    const LoadingStates states(loaded, loading, tensors, unit, tensor);
+    for (std::size_t i = 0; i < unit.states.size(); ++i) states.state(i, pieces);
+    if (unit.residual >= 0) states.residual();
   });
   std::int32_t count = 0;
   tensors.read(kApplied, 0, 1, &count);
@@ -228,6 +258,6 @@ void set_scalars(Executor& executor, float loss_scale) {
 }
 
 std::string state_name(const UnitTensor& tensor, const std::string& state) { return tensor.name + "." + state; }
-std::string residual_name(const UnitTensor& tensor, int holder) { return tensor.name + ".residual." + std::to_string(holder); }
+std::string own_name(const UnitTensor& tensor, const std::string& what, int holder) { return state_name(tensor, what) + "." + std::to_string(holder); }
 
 }  // namespace trainer

@@ -42,10 +42,11 @@ void set_scalars(Executor& executor, float loss_scale);
 inline constexpr const char* kApplied = "applied_updates";
 /// As "h.0.attn.c_attn.weight.exp_avg".
 std::string state_name(const UnitTensor& tensor, const std::string& state);
-/// As "h.0.attn.c_attn.weight.residual.3", of ResidualHolder 3: each holder's is a tensor of the parameter's shape. As many holders
-/// as there were give each its own back; any other number gives the first their sum, and the others 0, so that nothing which was
-/// not sent is lost.
-std::string residual_name(const UnitTensor& tensor, int holder);
+/// As "h.0.attn.c_attn.weight.residual.3", of Holder 3: what a holder keeps for itself is a tensor of the parameter's shape. As many
+/// holders as there were get each their own back. Any other number: of residuals the first gets the sum and the others 0, so that
+/// nothing which was not sent is lost; of the optimizer's states everyone gets the mean.
+std::string own_name(const UnitTensor& tensor, const std::string& what, int holder);
+inline constexpr const char* kResidual = "residual";
 
 /// Each rank writes its own share (saved_pieces), in files of its own; nothing is sent.
 void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step);

@@ -27,7 +27,7 @@ class LocalSgd : public DataStrategy {
 class OuterLocalSgd final : public LocalSgd {
  public:
   explicit OuterLocalSgd(const OuterJob& job) : outer_{job.lr, job.momentum, job.nesterov} {}
-  UnitLayout layout() const override { return {.states = {"outer_momentum"}}; }
+  UnitLayout layout() const override { return {.states = {"outer_momentum"}, .own_states = true}; }
   void begin(const Unit& unit, Step& step) const override { step.copy_master(unit, "anchor"); }
   void average(const Unit& unit, Step& step) const override { step.outer_step(unit, data_axes(), outer_); }
 

@@ -84,6 +84,32 @@ TEST_CASE("any strategy resumes what any other saved: the same bits, and the sam
     }
 }
 
+TEST_CASE("what ranks keep for themselves is saved: resumed, they end with the bits of a run that was not stopped") {
+  const TinyJobs jobs;
+  const std::vector<Strategy> strategies{
+      {"int8", {"strategy.data={kind: ddp, compression: int8}"}},
+      {"int8 sharded", {"strategy.data={kind: zero1, compression: int8}"}},
+      {"top_k", {"strategy.data={kind: ddp, compression: {top_k: 0.05}}"}},
+      {"bf16", {"strategy.data={kind: zero1, compression: bf16}"}},
+      {"local_sgd", {"strategy.data={kind: local_sgd, every: 3}"}},
+      {"outer", {"strategy.data={kind: local_sgd, every: 3, outer: {lr: 0.7, momentum: 0.9}}"}},
+      {"delayed", {"strategy.data={kind: local_sgd, every: 3, delayed: true}"}},
+  };
+  for (const Strategy& strategy : strategies)
+    for (const char* format : {"full", "sharded"}) {
+      const std::string name = std::string(strategy.name) + " " + format;
+      CAPTURE(name);
+      const Overrides overrides = all({common(kSaved, format), strategy.overrides, {"cluster.devices_per_node=2"}});
+      const Trained whole = run(jobs.load("gpt2", name, overrides));
+      const Trained resumed = run(jobs.load("gpt2", name + " resumed", all({overrides, {"checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
+      CHECK(resumed.loss == std::vector<double>(whole.loss.begin() + kSaved, whole.loss.end()));
+      CHECK(files_of(resumed.report.checkpoint) == files_of(whole.report.checkpoint));
+      // On one rank, where there is nothing to reduce, and nothing of it is lost.
+      const Trained alone = run(jobs.load("gpt2", name + " alone", all({common(kSaved, format), {"strategy=ddp", "checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
+      CHECK(alone.loss.size() == kSteps - kSaved);
+    }
+}
+
 TEST_CASE("the same job started again on more or fewer devices goes on by itself, with the same samples and schedule") {
   const TinyJobs jobs;
   const auto job = [&](const char* folder, int devices, int steps) {

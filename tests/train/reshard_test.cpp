@@ -29,6 +29,7 @@ struct Holding {
   Masters masters = Masters::whole;
   bool anchor = false;    // a state of the strategy's
   bool residual = false;  // of compression
+  bool own = false;       // states of the optimizer are each rank's own
 };
 
 const std::vector<Holding> kHoldings{
@@ -45,6 +46,9 @@ const std::vector<Holding> kHoldings{
     {"tensor of 3, anchored", {1, 2, 1, 3}, Masters::whole, true},
     {"pipeline", {2, 1, 1, 1}},
     {"3d", {2, 1, 2, 2}, Masters::slices_of_working},
+    {"outer", {1, 3, 1, 1}, Masters::whole, true, false, true},
+    {"outer of 2, tensor", {1, 2, 1, 2}, Masters::whole, true, false, true},
+    {"outer, stages", {2, 2, 1, 1}, Masters::whole, true, false, true},
 };
 
 struct Whole {
@@ -123,6 +127,7 @@ class PlanMaker {
     unit.state_names = optimizer_;
     if (holding_.anchor) unit.state_names.emplace_back("anchor");
     unit.strategy_states = holding_.anchor ? 1 : 0;
+    unit.own_states = holding_.own;
     for (std::size_t i = 0; i < unit.state_names.size(); ++i) unit.states.push_back(buffer(slice));
     if (holding_.residual) unit.residual = buffer(all);
     role().units.push_back(std::move(unit));
@@ -178,35 +183,44 @@ void fill(const HeldBuffer& buffer, const std::vector<Piece>& pieces, Value&& va
   }
 }
 
-int num_holders(const Plan& plan, const Unit& unit) { return residual_holder(unit, plan.mesh, {}).count; }
+// Of the holders of a unit in another plan, which may have it on its last stage alone.
+int num_holders(const Plan& plan, const std::string& unit) {
+  for (const Role& role : plan.roles)
+    for (const Unit& each : role.units)
+      if (each.name == unit) return holder_of(each, plan.mesh, {}).count;
+  return 0;
+}
+
+// What a holder gets of what `before` holders saved: its own, or (where their number differs) the sum at `first`, or their mean.
+float own_value(const UnitTensor& tensor, const std::string& what, int before, Holder holder, bool mean, std::int64_t index) {
+  if (before == holder.count) return value_of(own_name(tensor, what, holder.index), index);
+  if (!mean && holder.index != 0) return 0;
+  float sum = 0;
+  for (int each = 0; each < before; ++each) sum += value_of(own_name(tensor, what, each), index);
+  return mean ? sum * (1.0F / static_cast<float>(before)) : sum;
+}
 
 // The memory that a rank has in the middle of training; `from`: after it loaded what that one saved.
 void fill_rank(const LoadedRank& loaded, const Holding& from) {
   draw_weights(loaded, kSeed, 1);
-  const Plan saved = plan_of(from);
   const Mesh& mesh = loaded.plan.mesh;
   const Coordinates at = mesh.coordinates(loaded.rank);
+  const Plan saved = plan_of(from);
   for (const Unit& unit : loaded.executor.role().units)
     for (const UnitTensor& tensor : unit.tensors) {
+      const int before = num_holders(saved, unit.name);
+      const Holder holder = holder_of(unit, mesh, at);
       for (std::size_t i = 0; i < unit.states.size(); ++i) {
-        const std::string name = state_name(tensor, unit.state_names[i]);
-        if (unit.state_names[i] != "anchor" || from.anchor)
-          fill(state_of(loaded, unit, i), held_pieces(unit, tensor, mesh, at), [&](std::int64_t index) { return value_of(name, index); });
+        const std::string& state = unit.state_names[i];
+        if (state == "anchor" && !from.anchor) continue;
+        const bool own = from.own && state != "anchor";
+        fill(state_of(loaded, unit, i), held_pieces(unit, tensor, mesh, at), [&](std::int64_t index) {
+          if (!own) return value_of(state_name(tensor, state), index);
+          return own_value(tensor, state, before, unit.owns_state(i) ? holder : Holder{0, -1}, true, index);
+        });
       }
       if (unit.residual < 0 || !from.residual) continue;
-      const ResidualHolder holder = residual_holder(unit, mesh, at);
-      int before = 0;
-      for (const Unit& other : saved.roles[0].units)
-        if (other.name == unit.name) before = num_holders(saved, other);
-      if (before == 0)
-        for (const Unit& other : saved.roles.back().units)
-          if (other.name == unit.name) before = num_holders(saved, other);
-      fill(residual_of(loaded, unit), held_residual(unit, tensor, mesh, at), [&](std::int64_t index) {
-        if (before == holder.count) return value_of(residual_name(tensor, holder.index), index);
-        float sum = 0;
-        for (int each = 0; holder.index == 0 && each < before; ++each) sum += value_of(residual_name(tensor, each), index);
-        return sum;
-      });
+      fill(residual_of(loaded, unit), held_own(unit, tensor, mesh, at), [&](std::int64_t index) { return own_value(tensor, kResidual, before, holder, false, index); });
     }
   loaded.executor.write({loaded.executor.role().applied, 0, 4}, &kUpdates);
 }
@@ -295,9 +309,9 @@ TEST_CASE("sharded files hold equal shares of what several ranks hold alike, and
   CHECK(models == 4);
   CHECK(most - least <= 3 * 8 * 4);  // three units, each padded by less than 8 elements a tensor and a share
   const checkpoint::Checkpoint compressed = checkpoint::open_checkpoint(save(folder.path("stages"), kHoldings[8], true));
-  for (int holder = 0; holder < 4; ++holder) CHECK(compressed.tensors.find(residual_name(cut_over(kShared, 1), holder)) != nullptr);  // 2 replicas on 2 stages
-  CHECK(compressed.tensors.find(residual_name(cut_over(kShared, 1), 4)) == nullptr);
-  CHECK(compressed.tensors.find(residual_name(cut_over(kFirst[0], 1), 2)) == nullptr);
+  for (int holder = 0; holder < 4; ++holder) CHECK(compressed.tensors.find(own_name(cut_over(kShared, 1), kResidual, holder)) != nullptr);  // 2 replicas on 2 stages
+  CHECK(compressed.tensors.find(own_name(cut_over(kShared, 1), kResidual, 4)) == nullptr);
+  CHECK(compressed.tensors.find(own_name(cut_over(kFirst[0], 1), kResidual, 2)) == nullptr);
 }
 
 TEST_CASE("states of another optimizer are named, on every rank alike") {
