@@ -20,7 +20,7 @@ inline constexpr Switch kPoison{"TRAINER_POISON", "1 fills scratch memory with N
 
 inline constexpr Switch kThreads{"TRAINER_THREADS", "threads of this machine that the ranks share, in place of the number of cores"};
 
-inline constexpr Switch kSilent{"TRAINER_SILENT_S", "seconds after which a rank in another process that sends no heartbeat counts as lost, in place of 10 (at least 2)"};
+inline constexpr Switch kSilent{"TRAINER_SILENT_S", "seconds after which a rank in another process that sends no heartbeat counts as lost, in place of 8 (at least 2)"};
 
 inline constexpr std::array kSwitches{kIsa, kPoison, kThreads, kSilent};
 

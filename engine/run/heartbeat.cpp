@@ -34,7 +34,7 @@ std::int64_t now_ms() {
 
 std::int64_t silent_ms() {
   const std::optional<std::string> given = environment::value_of(environment::kSilent);
-  const double seconds = given ? std::atof(given->c_str()) : 10;
+  const double seconds = given ? std::atof(given->c_str()) : 8;
   return static_cast<std::int64_t>(std::max(seconds, 2.0) * 1000);
 }
 
