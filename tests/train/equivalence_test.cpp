@@ -29,141 +29,6 @@ using namespace trainer::tests;
 
 namespace {
 
-const std::vector<std::string> kJobs{
-    "packed r8 zero3 t2 p2 1f1b split:uniform m2 reduce:step wrap:size selective drop",
-    "gpt r8 shard_grad_op t2 sp p2 zb_h1 split:names m8 keep:pass prefetch:3 wrap:none clip every_2 sharded",
-    "packed r4 full_shard p4 zb_h2 m4 keep:step reduce:micro_batch prefetch:0 wrap:none clip every_2 ignore bf16",
-    "gpt r4 shard_grad_op t2 p2 interleaved v2 m2 keep:pass reduce:micro_batch prefetch:0 wrap:size full ignore bf16",
-    "mlp r8 full_shard t2 p2 interleaved v2 split:uniform m4 prefetch:3 wrap:names drop bf16 sharded",
-    "gpt r8 shard_grad_op t4 sp p2 zb_v m4 keep:step full drop ignore bf16",
-    "mlp r8 zero3 p4 zb_h1 m8 reduce:step prefetch:0 wrap:transformer clip bf16",
-    "llama r4 full_shard p2 zb_v split:names m2 keep:use wrap:transformer clip every_2 sharded",
-    "packed r2 full_shard p2 gpipe m4 keep:use reduce:micro_batch prefetch:3 selective ignore sharded",
-    "packed r8 full_shard t4 p2 zb_h1 split:uniform m1 keep:step reduce:micro_batch prefetch:0 clip",
-    "packed r8 zero2 p4 looped_bfs v1 split:names m8 wrap:size clip full drop sharded",
-    "llama r8 full_shard t2 p4 zb_v split:uniform m4 keep:pass reduce:step prefetch:3 wrap:none selective",
-    "gpt r4 ddp t2 sp p2 looped_bfs v1 split:names m4 wrap:names clip every_2 ignore bf16",
-    "packed r8 zero3 t2 sp p4 1f1b split:names m4 keep:use reduce:micro_batch prefetch:0 clip selective ignore bf16 sharded",
-    "gpt r4 shard_grad_op p4 zb_h2 split:uniform m8 keep:step reduce:step prefetch:3 wrap:names selective sharded",
-    "mlp r8 ddp t4 p2 gpipe split:names m8 wrap:none clip drop",
-    "gpt r8 hybrid2 p2 zb_h2 split:names m4 keep:use reduce:micro_batch bf16 sharded",
-    "gpt r8 zero3 t4 sp p2 zb_h1 split:names m2 reduce:step prefetch:3 wrap:transformer every_2 drop ignore bf16 sharded",
-    "mlp r2 zero3 p2 looped_bfs v2 split:uniform m8 keep:use wrap:transformer clip full drop bf16",
-    "packed r8 zero1 t2 sp p2 zb_v split:uniform m4 wrap:names clip ignore sharded",
-    "mlp r4 no_shard t4 sp m1 wrap:size bf16 sharded",
-    "gpt r8 no_shard t2 p2 interleaved v2 split:names m8 wrap:transformer clip every_2 drop sharded",
-    "llama r8 zero3 t2 p2 zb_h2 split:names m2 keep:step reduce:micro_batch prefetch:0 wrap:names full bf16 sharded",
-    "packed r8 full_shard p4 gpipe m1 keep:pass reduce:step prefetch:3 wrap:names clip every_2 drop bf16 sharded",
-    "llama r4 ddp p4 1f1b m1 clip selective bf16 sharded",
-    "packed r8 hybrid4 m1 wrap:names selective drop ignore bf16 sharded",
-    "mlp r8 hybrid2 p2 1f1b split:uniform m4 prefetch:3 clip every_2 bf16",
-    "gpt r2 zero1 t2 m1 wrap:transformer clip every_2 drop bf16 sharded",
-    "packed r8 hybrid2 p2 interleaved v2 split:uniform m2 keep:step reduce:micro_batch wrap:transformer selective drop",
-    "packed r2 shard_grad_op p2 looped_bfs v1 m4 keep:step prefetch:0 wrap:none sharded",
-    "mlp r8 shard_grad_op t4 p2 1f1b split:names m4 keep:pass reduce:micro_batch wrap:transformer clip bf16",
-    "gpt r8 zero2 t2 sp p2 zb_h2 split:uniform m2 drop ignore",
-    "llama r8 full_shard t2 sp p2 looped_bfs v2 split:uniform m4 reduce:step prefetch:3 wrap:size full bf16 sharded",
-    "mlp r8 no_shard t2 p4 looped_bfs v1 split:names m4 clip selective drop",
-    "llama r4 zero1 p4 1f1b split:names m4 wrap:none full bf16 sharded",
-    "packed r8 hybrid2 t2 m1 keep:use reduce:step prefetch:0 wrap:none every_2 drop",
-    "mlp r8 zero2 t2 p2 gpipe split:names m1 wrap:transformer clip every_2 bf16",
-    "llama r2 no_shard p2 interleaved v2 split:names m2 wrap:size full sharded",
-    "packed r2 ddp p2 zb_v split:names m8 wrap:size every_2 bf16 sharded",
-    "mlp r2 zero1 p2 gpipe m2 wrap:size clip bf16",
-    "llama r8 shard_grad_op t4 p2 zb_h2 split:names m2 keep:use wrap:size clip",
-    "mlp r4 zero3 t2 sp p2 gpipe m8 keep:step prefetch:3 wrap:none full drop",
-    "packed r4 zero2 t2 sp p2 interleaved v2 split:uniform m4 wrap:none selective bf16 sharded",
-    "gpt r8 hybrid4 m1 keep:pass reduce:step wrap:names clip full",
-    "gpt r4 ddp t2 sp p2 zb_h1 split:uniform m4 wrap:transformer full drop ignore bf16 sharded",
-    "llama r2 zero3 p2 looped_bfs v2 split:names m8 keep:pass reduce:micro_batch prefetch:0 wrap:names clip every_2",
-    "llama r8 hybrid2 p2 gpipe split:uniform m4 keep:pass reduce:step prefetch:0 wrap:size clip every_2 bf16",
-    "gpt r8 shard_grad_op p4 zb_h1 m8 keep:use clip every_2 drop",
-    "packed r8 no_shard t4 p2 zb_h1 m8 wrap:names clip selective drop bf16",
-    "mlp r4 shard_grad_op m2 reduce:micro_batch wrap:none clip selective",
-    "mlp r8 hybrid4 m1 keep:step reduce:micro_batch prefetch:3 wrap:transformer sharded",
-    "llama r8 zero2 t2 p2 1f1b m8 wrap:names every_2",
-    "packed r2 full_shard t2 sp m4 reduce:step drop sharded",
-    "packed r4 no_shard t2 p2 gpipe split:uniform m8 wrap:none selective drop ignore",
-    "mlp r4 ddp p4 zb_h2 split:names m2 clip every_2 bf16",
-    "llama r8 zero1 t4 sp p2 interleaved v2 split:names m8 wrap:transformer clip selective bf16",
-    "gpt r8 full_shard p4 interleaved v2 m8 keep:step reduce:step every_2 ignore bf16 sharded",
-    "mlp r8 hybrid2 p2 zb_v m4 keep:use reduce:micro_batch prefetch:0 wrap:names clip every_2",
-    "llama r8 zero1 p2 zb_h1 m4 every_2 sharded",
-    "gpt r8 ddp p4 interleaved v2 m1 wrap:size drop bf16 sharded",
-    "packed r8 zero3 t2 sp p2 zb_v m1 keep:use reduce:micro_batch prefetch:3 wrap:none drop bf16 sharded",
-    "gpt r8 shard_grad_op p2 gpipe split:names m4 reduce:step prefetch:0 wrap:names",
-    "packed r2 zero3 p2 zb_h2 m4 keep:pass reduce:step clip every_2 sharded",
-    "gpt r8 hybrid4 m1 keep:use reduce:step prefetch:0 wrap:none clip every_2 ignore bf16",
-    "gpt r8 no_shard t2 sp p2 1f1b m8 wrap:size clip sharded",
-    "packed r4 hybrid2 m2 reduce:micro_batch prefetch:0 wrap:transformer full ignore sharded",
-    "mlp r8 zero2 t2 sp p2 zb_h1 m4 wrap:size selective drop",
-    "packed r8 zero1 t4 sp p2 looped_bfs v1 m8 wrap:none clip every_2 drop ignore",
-    "mlp r8 full_shard p2 1f1b split:uniform m4 keep:step reduce:step prefetch:3 wrap:size drop",
-    "mlp r4 zero1 t2 p2 zb_h2 split:names m4 wrap:transformer clip full drop sharded",
-    "gpt r8 hybrid4 m2 keep:use reduce:micro_batch full ignore sharded",
-    "llama r8 hybrid4 m2 reduce:micro_batch wrap:size clip bf16",
-    "packed r8 zero3 t2 p2 interleaved v2 m8 keep:use reduce:step prefetch:0 every_2 sharded",
-    "packed r2 ddp p2 1f1b split:uniform m4 wrap:none full drop ignore sharded",
-    "mlp r2 zero2 m8 wrap:transformer clip selective bf16",
-    "mlp r8 shard_grad_op p2 gpipe m1 keep:use reduce:step wrap:transformer drop sharded",
-    "llama r8 no_shard p4 zb_h2 split:uniform m1 selective sharded",
-    "gpt r8 no_shard t2 sp p2 zb_v split:names m4 wrap:transformer clip every_2 ignore sharded",
-    "llama r8 hybrid2 p2 looped_bfs v1 split:names m2 keep:step reduce:step prefetch:0 wrap:size clip every_2 bf16 sharded",
-    "gpt r4 zero3 p4 zb_v m4 prefetch:3 wrap:names ignore sharded",
-    "mlp r8 zero2 t2 p2 zb_v m4 wrap:none clip selective bf16",
-    "mlp r8 zero2 t4 m1 wrap:names sharded",
-    "gpt r8 hybrid2 p2 zb_h2 m2 wrap:transformer every_2 drop bf16 sharded",
-    "packed r2 zero3 p2 zb_h1 split:uniform m8 keep:use prefetch:3 wrap:size clip every_2 ignore",
-    "mlp r8 hybrid2 t2 sp m1 keep:use wrap:size clip full drop bf16 sharded",
-    "llama r4 zero2 p2 interleaved v2 split:uniform m8 wrap:names clip every_2 sharded",
-    "llama r8 no_shard t2 sp p2 interleaved v2 split:uniform m4 clip full sharded",
-    "llama r8 no_shard m1 wrap:none clip full bf16 sharded",
-    "packed r8 shard_grad_op t2 p2 zb_h2 split:names m4 keep:use reduce:micro_batch prefetch:0 wrap:names full drop ignore sharded",
-    "llama r4 ddp p2 zb_v m4 wrap:transformer full bf16",
-    "packed r2 zero2 p2 interleaved v2 split:uniform m2 wrap:none ignore",
-    "packed r2 no_shard m2 wrap:transformer every_2 drop ignore",
-    "gpt r4 full_shard t2 m4 keep:pass wrap:size clip full drop sharded",
-    "llama r8 zero1 p4 zb_v m8 wrap:size every_2 sharded",
-    "gpt r2 shard_grad_op m4 keep:step prefetch:3 full drop",
-    "gpt r8 full_shard t2 sp p2 looped_bfs v2 split:names m1 keep:step wrap:names drop sharded",
-    "llama r8 shard_grad_op p2 interleaved v2 m4 keep:pass prefetch:3 wrap:none clip full bf16",
-    "gpt r4 ddp t4 m2 wrap:transformer clip drop ignore bf16",
-    "mlp r8 full_shard p4 1f1b split:uniform m4 reduce:micro_batch wrap:none sharded",
-    "mlp r8 hybrid2 p2 zb_h1 split:names m4 keep:use reduce:micro_batch wrap:none clip full sharded",
-    "llama r4 shard_grad_op t2 sp m1 keep:step prefetch:3 wrap:transformer clip every_2 sharded",
-    "llama r8 ddp t2 sp p4 interleaved v2 m2 clip every_2 sharded",
-    "gpt r4 no_shard t2 sp m2 wrap:none",
-    "mlp r4 ddp p4 zb_h1 split:uniform m4 wrap:size drop bf16",
-    "mlp r4 full_shard m2 keep:step reduce:step clip full drop",
-    "llama r8 full_shard t2 m4 keep:use wrap:names full sharded",
-    "packed r4 ddp t4 m8 wrap:names clip full drop sharded",
-    "mlp r8 no_shard t4 m4 wrap:size clip bf16",
-    "mlp r4 ddp t2 sp p2 zb_h2 split:names m4 wrap:size clip full bf16 sharded",
-    "mlp r4 zero1 t2 m2 wrap:names clip full drop",
-    "gpt r4 full_shard m1 keep:pass wrap:size clip full bf16",
-    "packed r8 no_shard p4 zb_h2 split:names m4 wrap:transformer clip ignore",
-    "packed r8 zero1 t2 m1 clip every_2 drop ignore sharded",
-    "gpt r8 zero2 m2 clip every_2 ignore bf16 sharded",
-    "packed r2 no_shard m8 wrap:size selective ignore sharded",
-    "gpt r8 full_shard t2 m1 reduce:step wrap:size clip drop ignore sharded",
-    "mlp r4 ddp t2 sp p2 zb_h1 split:uniform m2 wrap:names drop sharded",
-    "mlp r4 ddp t2 p2 looped_bfs v2 m4 clip drop bf16 sharded",
-    "gpt r8 ddp m2 wrap:none every_2 drop sharded",
-    "packed r8 full_shard t2 p2 looped_bfs v1 split:uniform m8 keep:pass reduce:micro_batch wrap:names drop bf16 sharded",
-    "mlp r4 ddp t2 sp m1 wrap:size full drop sharded",
-    "mlp r4 ddp m4 wrap:transformer clip every_2 drop sharded",
-    "llama r8 full_shard t2 p4 zb_h2 split:names m4 keep:step prefetch:3 wrap:none",
-    "mlp r8 zero2 t2 sp p2 1f1b split:names m4 wrap:names clip every_2",
-    "gpt r8 ddp t2 sp p2 zb_h2 m4 wrap:size every_2 ignore sharded",
-    "llama r8 zero1 t2 sp p2 interleaved v2 m4 wrap:names clip bf16 sharded",
-    "gpt r4 zero2 p2 1f1b m8 wrap:names full drop ignore bf16 sharded",
-    "gpt r2 ddp t2 m2 clip every_2 drop ignore sharded",
-    "mlp r8 ddp t4 p2 zb_v split:uniform m4 wrap:names clip full",
-    "mlp r8 ddp p2 1f1b split:uniform m4 wrap:transformer",
-    "packed r2 zero3 p2 zb_h1 split:uniform m8 keep:step prefetch:0 every_2",
-    "gpt r4 no_shard p2 1f1b split:uniform m8 wrap:none ignore",
-};
-
 constexpr double kTerms = 128, kEps = 0.1, kWay = kMixedSteps * 1e-2;  // the way a weight goes: steps · lr
 constexpr double kRoundings = 32;                                      // of partial sums, by every rank of a tensor axis
 constexpr double kScored = 16;                                         // right answers are counted of so many, or of 8 times as many
@@ -252,7 +117,7 @@ TEST_CASE("every strategy trains as one rank does, in the memory and with the co
   const MixedJobs jobs;
   References references(jobs);
   int folder = 0;
-  for (const std::string& line : kJobs) {
+  for (const std::string& line : mixed_jobs()) {
     CAPTURE(line);
     const Trained& want = references.of(alone(line));
     const LoadedJob loaded = jobs.load(line, "run" + std::to_string(folder++));
@@ -279,7 +144,7 @@ TEST_CASE("a mixed job trains to the same bits twice") {
 }
 
 TEST_CASE("every two features of strategies meet in the table of jobs") {
-  CHECK(kJobs.size() >= 120);
+  CHECK(mixed_jobs().size() >= 120);
   // Words that shut each other out are left aside: two of one kind, and what only sharded strategies or pipelines have.
   const std::vector<std::string> everywhere{"gpt", "llama", "packed", "mlp", "clip", "full", "selective", "every_2", "bf16", "sharded"};
   const std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3", "full_shard", "shard_grad_op", "no_shard", "hybrid2", "sp", "t2", "t4", "p2", "p4",
@@ -289,6 +154,6 @@ TEST_CASE("every two features of strategies meet in the table of jobs") {
     for (const std::string& other : strategies) {
       CAPTURE(one);
       CAPTURE(other);
-      CHECK(std::any_of(kJobs.begin(), kJobs.end(), [&](const std::string& line) { return has_word(line, one) && has_word(line, other); }));
+      CHECK(std::any_of(mixed_jobs().begin(), mixed_jobs().end(), [&](const std::string& line) { return has_word(line, one) && has_word(line, other); }));
     }
 }

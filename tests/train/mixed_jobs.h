@@ -23,6 +23,9 @@ namespace trainer::tests {
 
 inline constexpr int kMixedSteps = 10;
 
+/// The table: more than 120 lines in which every two words meet that can.
+const std::vector<std::string>& mixed_jobs();
+
 class MixedJobs {
  public:
   MixedJobs();

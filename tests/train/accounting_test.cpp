@@ -1,0 +1,220 @@
+// What a plan holds and sends is what the textbook says of its strategy: bytes of parameters, gradients and states by the table of the
+// papers (ZeRO, section 5; FSDP, section 3), bytes sent per step by the formulas of rings, of Megatron-LM's layers and of pipelines, for
+// every job of the table of mixed jobs. (That ranks take and send what their plans say is equivalence_test.cpp's.)
+//
+// Padding: a tensor begins at a multiple of 32 elements, a unit's slice is a multiple of 64: of a unit of k tensors over n ranks at most
+// 32 k + 64 n elements are padding.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/job/resolve.h"
+#include "engine/plan/traffic.h"
+#include "tests/train/mixed_jobs.h"
+
+using namespace trainer;
+using namespace trainer::tests;
+
+namespace {
+
+// ---- Of a plan ----
+
+std::int64_t persistent_bytes(const Role& role, Category category) {
+  std::int64_t bytes = 0;
+  for (std::size_t id = 0; id < role.buffers.size(); ++id)
+    if (role.buffers[id].program < 0 && role.buffers[id].category == category && static_cast<BufferId>(id) != role.scalars && static_cast<BufferId>(id) != role.applied)
+      bytes += role.buffers[id].bytes;
+  return bytes;
+}
+
+// The most bytes of a category that are alive at once in the step.
+std::int64_t most_alive(const Role& role, Category category) {
+  const auto& step = role.program("step")->instructions;
+  std::vector<std::int64_t> change(step.size() + 1, 0);
+  std::vector<std::size_t> first(role.buffers.size(), step.size()), last(role.buffers.size(), 0);
+  for (std::size_t i = 0; i < step.size(); ++i)
+    for_each_access(step[i].instruction, [&](Access, const Region& region) {
+      const auto id = static_cast<std::size_t>(region.buffer);
+      first[id] = std::min(first[id], i);
+      last[id] = i;
+    });
+  for (std::size_t id = 0; id < role.buffers.size(); ++id)
+    if (role.buffers[id].category == category && role.buffers[id].program >= 0 && first[id] < step.size()) {
+      change[first[id]] += role.buffers[id].bytes;
+      change[last[id] + 1] -= role.buffers[id].bytes;
+    }
+  std::int64_t now = 0, most = 0;
+  for (std::int64_t one : change) most = std::max(most, now += one);
+  return most;
+}
+
+std::int64_t elements(const Role& role) {
+  std::int64_t sum = 0;
+  for (const Unit& unit : role.units) sum += unit.elements;
+  return sum;
+}
+
+std::int64_t largest_unit(const Role& role) {
+  std::int64_t largest = 0;
+  for (const Unit& unit : role.units) largest = std::max(largest, unit.elements);
+  return largest;
+}
+
+std::int64_t sent(const Plan& plan, std::size_t role, const std::string& axis, const std::string& collective) {
+  for (const Traffic& one : traffic_of(plan, role))
+    if (one.axis == axis && one.collective == collective) return one.bytes;
+  return 0;
+}
+
+// ---- Formulas ----
+
+std::int64_t half_ring(std::int64_t bytes, std::int64_t n) { return bytes * (n - 1) / n; }
+std::int64_t ring(std::int64_t bytes, std::int64_t n) { return 2 * bytes * (n - 1) / n; }
+
+struct Sizes {
+  explicit Sizes(const LoadedJob& loaded, const CompiledJob& job)
+      : pipeline(job.plan.mesh.size(Axis::pipeline)),
+        replicate(job.plan.mesh.size(Axis::replicate)),
+        shard(job.plan.mesh.size(Axis::shard)),
+        tensor(job.plan.mesh.size(Axis::tensor)),
+        micro_batches(job.batch.micro_batches),
+        width(size_of(loaded.job.precision.compute)),
+        data(resolve(loaded.job.strategy.data, pipeline > 1)) {}
+  std::int64_t pipeline, replicate, shard, tensor, micro_batches, width;
+  ResolvedData data;
+
+  std::int64_t reductions() const { return data.reduce == Reduce::step ? 1 : micro_batches; }
+};
+
+void check_data_axes(const Sizes& n, const CompiledJob& job) {
+  for (std::size_t stage = 0; stage < job.plan.roles.size(); ++stage) {
+    CAPTURE(stage);
+    const Role& role = job.plan.roles[stage];
+    const std::int64_t whole = elements(role), gradients = 4 * whole, parameters = n.width * whole;
+    const bool alone = n.pipeline == 1 && n.shard == 1;  // count and loss, f64, are summed over the data axes and the pipeline
+    CHECK(sent(job.plan, stage, "replicate", "all_reduce") == ring(gradients / n.shard, n.replicate) + (alone ? 2 * ring(8, n.replicate) : 0));
+    CHECK(sent(job.plan, stage, "shard", "reduce_scatter") == n.reductions() * half_ring(gradients, n.shard));
+    const std::int64_t gathered = sent(job.plan, stage, "shard", "all_gather"), once = half_ring(parameters, n.shard);
+    if (!n.data.shard_parameters || n.data.keep == Keep::step) {
+      CHECK(gathered == (n.data.shard_states ? once : 0));
+    } else {
+      // What a pass does not read (an embedding's rows, backward), or what is still there from the pass before, is not gathered.
+      CHECK(gathered <= (n.data.keep == Keep::pass ? 1 : 2) * n.micro_batches * once);
+      CHECK(gathered >= once);
+    }
+  }
+}
+
+std::int64_t sum_over_stages(const CompiledJob& job, const std::string& axis, const std::string& collective) {
+  std::int64_t sum = 0;
+  for (std::size_t stage = 0; stage < job.plan.roles.size(); ++stage) sum += sent(job.plan, stage, axis, collective);
+  return sum;
+}
+
+// Bytes of a micro-batch's activations between layers.
+std::int64_t layer_bytes(const std::string& line, const Sizes& n, const CompiledJob& job) {
+  if (has_word(line, "mlp")) return job.batch.micro * 32 * n.width;
+  return job.batch.micro * 8 * (has_word(line, "gpt") ? 16 : 32) * n.width;
+}
+
+// Megatron-LM: two all-reduces in each of 8 layers and both passes, one of the embedding and one of the head; under sequence parallelism an
+// all-gather and a reduce-scatter instead of each. The loss gathers 5 numbers a row.
+void check_tensor_axis(const std::string& line, const Sizes& n, const CompiledJob& job) {
+  const std::int64_t bytes = layer_bytes(line, n, job), sums = 4 * 8 + 2, statistics = half_ring(job.batch.micro * 8 * 5 * 4 * n.tensor, n.tensor);
+  std::int64_t reduced = 0;
+  for (const Role& role : job.plan.roles)
+    for (const Unit& unit : role.units) reduced += n.reductions() * ring(unit.partial.size() * 4, n.tensor);
+  if (n.pipeline == 1 && (n.shard == 1 || !n.data.shard_states)) reduced += ring(8, n.tensor);  // the norm
+  if (has_word(line, "sp")) {
+    CHECK(sum_over_stages(job, "tensor", "all_reduce") == reduced);
+    CHECK(sum_over_stages(job, "tensor", "reduce_scatter") == n.micro_batches * sums * half_ring(bytes, n.tensor));
+    CHECK(sum_over_stages(job, "tensor", "all_gather") == n.micro_batches * (sums * half_ring(bytes, n.tensor) + statistics));
+  } else {
+    CHECK(sum_over_stages(job, "tensor", "all_reduce") == n.micro_batches * sums * ring(bytes, n.tensor) + reduced);
+    CHECK(sum_over_stages(job, "tensor", "reduce_scatter") == 0);
+    CHECK(sum_over_stages(job, "tensor", "all_gather") == n.micro_batches * statistics);
+  }
+}
+
+// Between layers one value crosses, each micro-batch once in both passes; zb_v turns around on the last stage.
+void check_pipeline_axis(const std::string& line, const LoadedJob& loaded, const Sizes& n, const CompiledJob& job) {
+  const std::int64_t chunks = n.pipeline * loaded.job.strategy.pipeline.virtual_stages;
+  const std::int64_t crossings = chunks - 1 - (has_word(line, "zb_v") ? 1 : 0), cut = has_word(line, "sp") ? n.tensor : 1;
+  CHECK(sum_over_stages(job, "pipeline", "send") == 2 * crossings * n.micro_batches * layer_bytes(line, n, job) / cut);
+}
+
+// Of a multilayer perceptron every other layer's result is cut by columns.
+bool crosses_cut(const std::string& line, const Sizes& n) { return has_word(line, "mlp") && n.tensor > 1; }
+
+bool recomputes(const std::string& line) { return has_word(line, "full") || has_word(line, "selective") || has_word(line, "every_2"); }
+
+}  // namespace
+
+TEST_CASE("every job sends what the textbook says") {
+  const MixedJobs jobs;
+  int tensor = 0, pipeline = 0;
+  for (const std::string& line : mixed_jobs()) {
+    CAPTURE(line);
+    const LoadedJob loaded = jobs.load(line, "run");
+    const CompiledJob job = compiled(loaded);
+    const Sizes n(loaded, job);
+    check_data_axes(n, job);
+    if (n.tensor > 1 && !has_word(line, "mlp") && !recomputes(line) && ++tensor > 0) check_tensor_axis(line, n, job);
+    if (n.pipeline > 1 && loaded.job.strategy.pipeline.split_policy != SplitPolicy::automatic && !crosses_cut(line, n) && ++pipeline > 0)
+      check_pipeline_axis(line, loaded, n, job);
+  }
+  CHECK(tensor >= 10);
+  CHECK(pipeline >= 20);
+}
+
+TEST_CASE("without prefetch a unit of FULL_SHARD is gathered for every pass that reads it") {
+  const MixedJobs jobs;
+  const std::string line = "llama r4 full_shard m2 prefetch:0 wrap:transformer bf16";
+  const LoadedJob loaded = jobs.load(line, "run");
+  const CompiledJob job = compiled(loaded);
+  const Role& role = job.plan.roles[0];
+  // The embedding, the first unit, is read forward alone.
+  CHECK(sent(job.plan, 0, "shard", "all_gather") == half_ring(2 * 2 * (2 * elements(role) - role.units[0].elements), 4));
+}
+
+TEST_CASE("parameters, gradients and states divide as the papers say, within padding") {
+  const MixedJobs jobs;
+  struct Kind {
+    const char* words;
+    bool parameters, gradients, states;  // over the shard axis
+    std::int64_t replicas = 1;
+  };
+  const std::vector<Kind> kinds{{"ddp", false, false, false},       {"no_shard", false, false, false},      {"zero1", false, false, true},
+                                {"zero2", false, true, true},       {"zero3", true, true, true},            {"full_shard", true, true, true},
+                                {"shard_grad_op", true, true, true}, {"hybrid2", true, true, true, 2},
+                                {"full_shard reduce:step", true, false, true}};
+  for (const Kind& kind : kinds)
+    for (std::int64_t ranks : {2, 4, 8})
+      for (std::int64_t width : {4, 2}) {
+        const std::string line = "llama r" + std::to_string(ranks) + " " + kind.words + " m2 wrap:transformer" + (width == 2 ? " bf16" : "");
+        CAPTURE(line);
+        const CompiledJob job = compiled(jobs.load(line, "run"));
+        const Role& role = job.plan.roles[0];
+        const std::int64_t n = ranks / kind.replicas, p = job.num_parameters;
+        std::int64_t padding = 0;
+        for (const Unit& unit : role.units) padding += 32 * static_cast<std::int64_t>(unit.tensors.size()) + 64 * n;
+        CHECK(elements(role) >= p);
+        CHECK(elements(role) <= p + padding);
+
+        const std::int64_t whole = elements(role), slice = whole / n;
+        const std::int64_t master = (kind.states ? slice : whole) * 4, working = (kind.parameters ? slice : whole) * width;
+        // In f32 the master is the working copy, or its slice in it.
+        CHECK(persistent_bytes(role, Category::parameters) == (width == 4 ? std::max(master, working) : master + working));
+        CHECK(persistent_bytes(role, Category::optimizer) == 2 * 4 * (kind.states ? slice : whole));
+        // Beside its slices of all gradients a rank has units whose gradients are just made, reduced or added.
+        const std::int64_t kept = 4 * (kind.gradients ? slice : whole), gradients = most_alive(role, Category::gradients);
+        CHECK(gradients >= kept);
+        CHECK(gradients <= kept + (kind.gradients ? 3 * 4 * largest_unit(role) : 0));
+        // Of gathered copies it has the unit in use and the one ahead (zero3, full_shard), or the model (shard_grad_op).
+        const std::int64_t copies = most_alive(role, Category::parameters);
+        if (!kind.parameters) CHECK(copies == 0);
+        else if (std::string(kind.words) == "shard_grad_op") CHECK(copies <= whole * width);
+        else CHECK(copies <= 3 * largest_unit(role) * width);
+      }
+}
