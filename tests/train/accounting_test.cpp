@@ -55,6 +55,12 @@ std::int64_t elements(const Role& role) {
   return sum;
 }
 
+std::int64_t working_bytes(const Role& role) {
+  std::int64_t sum = 0;
+  for (const Unit& unit : role.units) sum += unit.elements * size_of(unit.compute);
+  return sum;
+}
+
 std::int64_t largest_unit(const Role& role) {
   std::int64_t largest = 0;
   for (const Unit& unit : role.units) largest = std::max(largest, unit.elements);
@@ -91,7 +97,7 @@ void check_data_axes(const Sizes& n, const CompiledJob& job) {
   for (std::size_t stage = 0; stage < job.plan.roles.size(); ++stage) {
     CAPTURE(stage);
     const Role& role = job.plan.roles[stage];
-    const std::int64_t whole = elements(role), gradients = 4 * whole, parameters = n.width * whole;
+    const std::int64_t gradients = 4 * elements(role), parameters = working_bytes(role);
     const bool alone = n.pipeline == 1 && n.shard == 1;  // count and loss, f64, are summed over the data axes and the pipeline
     CHECK(sent(job.plan, stage, "replicate", "all_reduce") == ring(gradients / n.shard, n.replicate) + (alone ? 2 * ring(8, n.replicate) : 0));
     CHECK(sent(job.plan, stage, "shard", "reduce_scatter") == n.reductions() * half_ring(gradients, n.shard));

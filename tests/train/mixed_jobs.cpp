@@ -12,6 +12,10 @@ namespace trainer::tests {
 namespace {
 
 const std::vector<std::string> kJobs{
+    "gpt r8 zero3 t2 sp p2 1f1b m4 wrap:transformer clip full drop bf16 excluded",
+    "packed r8 hybrid2 t2 m2 keep:pass prefetch:3 wrap:size ignore bf16 excluded sharded",
+    "llama r4 zero1 p4 zb_h1 m4 wrap:none selective bf16 excluded",
+    "mlp r4 zero2 m2 wrap:names clip every_2 drop bf16 excluded",
     "packed r8 zero3 t2 p2 1f1b split:uniform m2 reduce:step wrap:size selective drop",
     "gpt r8 shard_grad_op t2 sp p2 zb_h1 split:names m8 keep:pass prefetch:3 wrap:none clip every_2 sharded",
     "packed r4 full_shard p4 zb_h2 m4 keep:step reduce:micro_batch prefetch:0 wrap:none clip every_2 ignore bf16",
@@ -284,6 +288,7 @@ class Line {
     const int data = ranks_ / tensor_ / pipeline_;
     set("cluster.devices_per_node", std::to_string(ranks_));
     set("train.batch.micro", std::to_string(16 / data / micro_batches_));
+    if (excluded_) set("strategy.wrap.excluded", model_ == "gpt" ? "[\"**ln_*\"]" : model_ == "mlp" ? "[head]" : "[\"**norm*\"]");
     if (split_names_) set("strategy.pipeline.split", split(pipeline_ * virtual_));
   }
 
@@ -339,6 +344,8 @@ class Line {
       set("activation_checkpointing", "{mode: every_n, every: 2}");
     else if (word == "bf16")
       set("precision.compute", "bf16");
+    else if (word == "excluded")
+      excluded_ = true;
     else if (word == "sharded")
       set("checkpoint.format", "sharded");
     else
@@ -378,7 +385,7 @@ class Line {
   std::string model_;
   Overrides overrides_;
   int ranks_ = 1, tensor_ = 1, pipeline_ = 1, virtual_ = 1, micro_batches_ = 1;
-  bool split_names_ = false;
+  bool split_names_ = false, excluded_ = false;
 };
 
 }  // namespace
@@ -421,7 +428,7 @@ bool has_word(const std::string& line, const std::string& word) {
 
 std::string alone(const std::string& line) {
   std::string result = words_of(line).front();
-  for (const char* kept : {"clip", "drop", "ignore", "bf16"})
+  for (const char* kept : {"clip", "drop", "ignore", "bf16", "excluded"})
     if (has_word(line, kept)) result += std::string(" ") + kept;
   return result;
 }

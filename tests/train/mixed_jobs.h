@@ -11,7 +11,7 @@
 //   keep:… reduce:… prefetch:… wrap:transformer|size|names|none
 //   clip drop ignore           clipping that bites, dropout, targets that are ignored, in unequal numbers on the ranks
 //   full selective every_2     recomputation
-//   bf16 sharded               compute dtype, format of checkpoints
+//   bf16 excluded sharded      compute dtype, norms (or the head) in f32 under it, format of checkpoints
 #pragma once
 
 #include <string>
