@@ -11,6 +11,7 @@
 namespace trainer::checkpoint {
 namespace {
 
+constexpr std::size_t kKeptOpen = 16;                      // files of a checkpoint; any number of ranks may have written it
 constexpr std::int64_t kNear = 4;                         // rows whose bytes are at least every fourth are read together
 constexpr std::int64_t kTogether = std::int64_t{1} << 20;  // bytes
 
@@ -68,6 +69,7 @@ TensorStore TensorStore::from_manifest(const std::string& directory, const Manif
     const std::string path = directory + "/" + info.name;
     entries.push_back(by_name(headers.emplace_back(open(store, path))));
     const std::int64_t bytes = file_size(store.files_.back().descriptor, path);
+    if (store.files_.size() > kKeptOpen) store.files_.back().descriptor.close();
     if (bytes != info.bytes) {
       throw DataError(path + ": " + std::to_string(bytes) + " bytes, where the manifest says " + std::to_string(info.bytes));
     }
@@ -124,7 +126,11 @@ void TensorStore::read_rows(const Part& part, const Range& range, const Block& b
   const std::int64_t from = part.offset + part.range.position(start) * width;
   std::byte* const to = out + range.position(start) * width;
   const File& file = files_[part.file];
-  const auto read_to = [&](std::int64_t at, std::byte* data, std::int64_t bytes) { read_at(file.descriptor, at, data, static_cast<std::size_t>(bytes), file.path); };
+  const Descriptor opened = file.descriptor ? Descriptor() : open_for_reading(file.path);
+  const Descriptor& descriptor = file.descriptor ? file.descriptor : opened;
+  const auto read_to = [&](std::int64_t at, std::byte* data, std::int64_t bytes) {
+    read_at(descriptor, at, data, static_cast<std::size_t>(bytes), file.path);
+  };
   if (file_step == row_bytes && out_step == row_bytes) return read_to(from, to, rows * row_bytes);
   const std::int64_t at_once = file_step <= kNear * row_bytes ? std::max<std::int64_t>(1, kTogether / file_step) : 1;
   if (at_once == 1) {

@@ -53,7 +53,7 @@ class TensorStore {
   // Read, not mapped: what is loaded once must not stay in memory twice, and an error is an errno.
   struct File {
     std::string path;
-    Descriptor descriptor;
+    Descriptor descriptor;  // of the first few; the others are opened for each read
   };
   static SafetensorsHeader open(TensorStore& store, const std::string& path);
 

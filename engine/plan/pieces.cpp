@@ -25,7 +25,8 @@ Piece normal(Piece piece) {
 
 // Repetitions [first, last) of a piece, of each of them the elements [skip, skip + count).
 Piece part_of(const Piece& piece, std::int64_t first, std::int64_t last, std::int64_t skip, std::int64_t count) {
-  return normal({piece.global + first * piece.global_stride + skip, piece.local + first * piece.local_stride + skip, count, last - first, piece.global_stride, piece.local_stride});
+  return normal({piece.global + first * piece.global_stride + skip, piece.local + first * piece.local_stride + skip, count, last - first,
+                 piece.global_stride, piece.local_stride});
 }
 
 // Clips by the numbering in which the piece begins at `base` and repeats every `stride`.
@@ -86,7 +87,8 @@ struct Copies {
 // out together, else the shares would not meet.
 Extent share_of(const Unit& unit, const UnitTensor& tensor, Extent held, Copies copies) {
   Extent kind = unit.replicated;
-  if (!tensor.cut.is_replicate()) kind = tensor.offset < unit.replicated.first ? Extent{0, unit.replicated.first} : Extent{unit.replicated.last, unit.elements};
+  if (!tensor.cut.is_replicate())
+    kind = tensor.offset < unit.replicated.first ? Extent{0, unit.replicated.first} : Extent{unit.replicated.last, unit.elements};
   held = intersection(kind, held);
   return {held.first + held.size() * copies.index / copies.count, held.first + held.size() * (copies.index + 1) / copies.count};
 }
@@ -116,7 +118,9 @@ std::vector<Piece> pieces_of(const UnitTensor& tensor, int index, int ranks, Ext
     }
     const std::int64_t global_stride = tensor.whole[tensor.cut.dim] * inner, local_stride = tensor.shape[tensor.cut.dim] * inner;
     for (const Rows& rows : rows_of(tensor, index, ranks))
-      if (rows.count > 0) whole.push_back(normal({rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner, outer, global_stride, local_stride}));
+      if (rows.count > 0)
+        whole.push_back(
+            normal({rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner, outer, global_stride, local_stride}));
   }
   std::vector<Piece> result;
   for (const Piece& piece : whole)

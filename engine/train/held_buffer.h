@@ -30,7 +30,9 @@ class HeldBuffer {
     const std::int64_t count = joined ? piece.elements() : piece.count, runs = joined ? 1 : piece.repeat;
     constexpr std::int64_t kWidth = sizeof(float);
     for (std::int64_t r = 0; r < runs; ++r)
-      visit({region_.buffer, region_.offset + (piece.local + r * piece.local_stride - held_.first) * kWidth, count * kWidth, region_.per_shard}, r * count);
+      visit({region_.buffer, region_.offset + (piece.local + r * piece.local_stride - held_.first) * kWidth, count * kWidth,
+             region_.per_shard},
+            r * count);
   }
 
   Executor& executor_;
@@ -43,7 +45,9 @@ inline HeldBuffer master_of(const LoadedRank& loaded, const Unit& unit) {
 }
 
 inline HeldBuffer state_of(const LoadedRank& loaded, const Unit& unit, std::size_t state) {
-  return {loaded.executor, {unit.states[state], 0, unit.slice() * size_of(DType::f32)}, held_extent(unit, loaded.plan.mesh.coordinates(loaded.rank))};
+  return {loaded.executor,
+          {unit.states[state], 0, unit.slice() * size_of(DType::f32)},
+          held_extent(unit, loaded.plan.mesh.coordinates(loaded.rank))};
 }
 
 inline HeldBuffer residual_of(const LoadedRank& loaded, const Unit& unit) {
@@ -51,6 +55,8 @@ inline HeldBuffer residual_of(const LoadedRank& loaded, const Unit& unit) {
 }
 
 /// A piece as files know it.
-inline checkpoint::Range range_of(const Piece& piece) { return {piece.global, piece.global + piece.count, piece.repeat, piece.global_stride}; }
+inline checkpoint::Range range_of(const Piece& piece) {
+  return {piece.global, piece.global + piece.count, piece.repeat, piece.global_stride};
+}
 
 }  // namespace trainer

@@ -137,20 +137,23 @@ class FullSave {
   std::string name_of(const WholeTensor& at) const {
     const UnitTensor& tensor = tensor_of(at);
     if (at.state == WholeTensor::kMaster) return tensor.name;
-    const std::string what = at.state == WholeTensor::kTheResidual ? kResidual : unit_of(at).state_names[static_cast<std::size_t>(at.state)];
+    const std::string what =
+        at.state == WholeTensor::kTheResidual ? kResidual : unit_of(at).state_names[static_cast<std::size_t>(at.state)];
     return at.holder < 0 ? state_name(tensor, what) : own_name(tensor, what, at.holder);
   }
 
   HeldBuffer buffer_of(const WholeTensor& at) const {
     if (at.state == WholeTensor::kMaster) return master_of(loaded_, unit_of(at));
-    return at.state == WholeTensor::kTheResidual ? residual_of(loaded_, unit_of(at)) : state_of(loaded_, unit_of(at), static_cast<std::size_t>(at.state));
+    return at.state == WholeTensor::kTheResidual ? residual_of(loaded_, unit_of(at))
+                                                 : state_of(loaded_, unit_of(at), static_cast<std::size_t>(at.state));
   }
 
   void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all, bool with_applied) {
     std::optional<checkpoint::FileWriter> writer;
     std::vector<checkpoint::FileWriter::Entry> entries;
     if (loaded_.rank == 0) {
-      for (const WholeTensor& at : all) entries.push_back({{name_of(at), DType::f32, tensor_of(at).whole}, {0, tensor_of(at).whole.elements()}});
+      for (const WholeTensor& at : all)
+        entries.push_back({{name_of(at), DType::f32, tensor_of(at).whole}, {0, tensor_of(at).whole.elements()}});
       if (with_applied) entries.push_back({applied_info(), {0, 1}});
       writer.emplace(dir, step, checkpoint::file_name(stem, 0, 1), entries);
     }

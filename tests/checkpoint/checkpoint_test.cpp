@@ -154,6 +154,18 @@ TEST_CASE("a checkpoint with an element missing or saved twice is never made") {
   CHECK(steps_in(folder.path()).empty());
 }
 
+TEST_CASE("a checkpoint of more files than a process may hold open is read all the same") {
+  TemporaryFolder folder;
+  Store store(folder.path());
+  store.begin(6);
+  for (int rank = 0; rank < 35; ++rank) write_file(folder.path(), 6, file_name("model", rank, 35), {{kMatrix, {rank, rank + 1}}});
+  const std::string path = store.commit(6, "", "{}", 0);
+  const std::size_t before = names_in("/proc/self/fd").size();
+  const Checkpoint checkpoint = open_checkpoint(path);
+  CHECK(names_in("/proc/self/fd").size() <= before + 16);
+  for (std::int64_t stride : {1, 4, 35}) CHECK(reads_back(checkpoint.tensors, kMatrix, 6, stride));
+}
+
 TEST_CASE("columns of a matrix are one piece, however many rows it has, and are read in any cut") {
   TemporaryFolder folder;
   Store store(folder.path());

@@ -56,7 +56,8 @@ UnitTensor random_tensor(Random& random, int index, int ranks, bool cut) {
 MeshedUnit random_unit(unsigned seed) {
   Random random(seed);
   MeshedUnit layout;
-  layout.mesh.sizes = {static_cast<int>(random.among(1, 2)), static_cast<int>(random.among(1, 3)), static_cast<int>(random.among(1, 3)), static_cast<int>(random.among(1, 3))};
+  layout.mesh.sizes = {static_cast<int>(random.among(1, 2)), static_cast<int>(random.among(1, 3)), static_cast<int>(random.among(1, 3)),
+                       static_cast<int>(random.among(1, 3))};
   Unit& unit = layout.unit;
   const int ranks = layout.mesh.size(Axis::tensor), shards = layout.mesh.size(Axis::shard);
   const auto add = [&](std::int64_t count, bool cut) {
@@ -222,7 +223,9 @@ TEST_CASE("clipped pieces and chunks hold just the elements of the window, in or
       if (global >= within.first && global < within.last) by_global[local] = global;
       if (local >= within.first && local < within.last) by_local[local] = global;
     }
-    const auto ordered = [](const std::vector<Piece>& pieces) { return std::is_sorted(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.local < b.local; }); };
+    const auto ordered = [](const std::vector<Piece>& pieces) {
+      return std::is_sorted(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.local < b.local; });
+    };
     CHECK(elements_of(clip_global(piece, within)) == by_global);
     CHECK(elements_of(clip_local(piece, within)) == by_local);
     CHECK(ordered(clip_global(piece, within)));

@@ -43,11 +43,18 @@ Overrides all(const std::vector<Overrides>& parts) {
 
 // An odd vocabulary, so that rows are padded; a tied head, which stages share; and a scheduled step that must not begin anew.
 Overrides common(int step, const char* format) {
-  return {"train.steps=" + std::to_string(kSteps), "train.batch.micro=1", "train.clip_norm=0.5", "model.with.dropout=0.1", "model.with.vocab=33",
-          "checkpoint.every=" + std::to_string(step), std::string("checkpoint.format=") + format};
+  return {"train.steps=" + std::to_string(kSteps),
+          "train.batch.micro=1",
+          "train.clip_norm=0.5",
+          "model.with.dropout=0.1",
+          "model.with.vocab=33",
+          "checkpoint.every=" + std::to_string(step),
+          std::string("checkpoint.format=") + format};
 }
 
-std::string step_path(const TinyJobs& jobs, const std::string& folder, int step) { return jobs.path(folder) + "/step-0000000" + std::to_string(step); }
+std::string step_path(const TinyJobs& jobs, const std::string& folder, int step) {
+  return jobs.path(folder) + "/step-0000000" + std::to_string(step);
+}
 
 void check_continues(const Trained& resumed, const Trained& whole, std::size_t first) {
   REQUIRE(resumed.loss.size() == whole.loss.size() - first);
@@ -65,12 +72,15 @@ TEST_CASE("any strategy resumes what any other saved: the same bits, and the sam
   const TinyJobs jobs;
   std::vector<Trained> wholes;
   for (std::size_t i = 0; i < kStrategies.size(); ++i)
-    wholes.push_back(run(jobs.load("gpt2", kStrategies[i].name, all({common(kSaved, i % 2 == 0 ? "sharded" : "full"), kStrategies[i].overrides}))));
+    wholes.push_back(
+        run(jobs.load("gpt2", kStrategies[i].name, all({common(kSaved, i % 2 == 0 ? "sharded" : "full"), kStrategies[i].overrides}))));
   for (std::size_t from = 0; from < kStrategies.size(); ++from)
     for (std::size_t to = 0; to < kStrategies.size(); ++to) {
-      const std::string pair = std::string(kStrategies[from].name) + " to " + kStrategies[to].name, path = step_path(jobs, kStrategies[from].name, kSaved);
+      const std::string pair = std::string(kStrategies[from].name) + " to " + kStrategies[to].name,
+                        path = step_path(jobs, kStrategies[from].name, kSaved);
       CAPTURE(pair);
-      const Overrides resume = all({common(kSteps, to % 2 == 0 ? "full" : "sharded"), kStrategies[to].overrides, {"checkpoint.resume=" + path}});
+      const Overrides resume =
+          all({common(kSteps, to % 2 == 0 ? "full" : "sharded"), kStrategies[to].overrides, {"checkpoint.resume=" + path}});
       // No step: what is loaded is saved again.
       const Trained loaded = run(jobs.load("gpt2", pair + " again", all({resume, {"train.steps=" + std::to_string(kSaved)}})));
       CHECK(loaded.loss.empty());
@@ -101,11 +111,13 @@ TEST_CASE("what ranks keep for themselves is saved: resumed, they end with the b
       CAPTURE(name);
       const Overrides overrides = all({common(kSaved, format), strategy.overrides, {"cluster.devices_per_node=2"}});
       const Trained whole = run(jobs.load("gpt2", name, overrides));
-      const Trained resumed = run(jobs.load("gpt2", name + " resumed", all({overrides, {"checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
+      const Trained resumed =
+          run(jobs.load("gpt2", name + " resumed", all({overrides, {"checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
       CHECK(resumed.loss == std::vector<double>(whole.loss.begin() + kSaved, whole.loss.end()));
       CHECK(files_of(resumed.report.checkpoint) == files_of(whole.report.checkpoint));
       // On one rank, where there is nothing to reduce, and nothing of it is lost.
-      const Trained alone = run(jobs.load("gpt2", name + " alone", all({common(kSaved, format), {"strategy=ddp", "checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
+      const Trained alone = run(jobs.load(
+          "gpt2", name + " alone", all({common(kSaved, format), {"strategy=ddp", "checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
       CHECK(alone.loss.size() == kSteps - kSaved);
     }
 }
@@ -113,7 +125,10 @@ TEST_CASE("what ranks keep for themselves is saved: resumed, they end with the b
 TEST_CASE("the same job started again on more or fewer devices goes on by itself, with the same samples and schedule") {
   const TinyJobs jobs;
   const auto job = [&](const char* folder, int devices, int steps) {
-    return jobs.load("gpt2", folder, all({common(2, "sharded"), {"strategy.data.kind=fsdp", "cluster.devices_per_node=" + std::to_string(devices), "train.steps=" + std::to_string(steps)}}));
+    return jobs.load(
+        "gpt2", folder,
+        all({common(2, "sharded"),
+             {"strategy.data.kind=fsdp", "cluster.devices_per_node=" + std::to_string(devices), "train.steps=" + std::to_string(steps)}}));
   };
   const Trained whole = run(job("whole", 2, 8));
   // The schedule spans the steps of the whole run, which a signal cuts into runs on other devices.

@@ -59,8 +59,10 @@ struct Whole {
 
 // Rows that do not divide, packed heads of q twice as many as of k, columns, packed columns; and one that both stages use.
 const Whole kShared{"wte", {13, 6}, Placement::shard(0)};
-const std::vector<Whole> kFirst{{"qkv", {24, 5}, Placement::shard(0, 3, 2)}, {"qkv.bias", {24}, Placement::shard(0, 3, 2)}, {"norm", {5}, {}}};
-const std::vector<Whole> kLast{{"proj", {5, 12}, Placement::shard(1)}, {"packed", {3, 24, 2}, Placement::shard(1, 3, 2)}, {"proj.bias", {5}, {}}};
+const std::vector<Whole> kFirst{
+    {"qkv", {24, 5}, Placement::shard(0, 3, 2)}, {"qkv.bias", {24}, Placement::shard(0, 3, 2)}, {"norm", {5}, {}}};
+const std::vector<Whole> kLast{
+    {"proj", {5, 12}, Placement::shard(1)}, {"packed", {3, 24, 2}, Placement::shard(1, 3, 2)}, {"proj.bias", {5}, {}}};
 
 UnitTensor cut_over(const Whole& whole, int ranks) {
   UnitTensor tensor;
@@ -75,7 +77,9 @@ UnitTensor cut_over(const Whole& whole, int ranks) {
 
 class PlanMaker {
  public:
-  PlanMaker(const Holding& holding, const std::vector<std::string>& optimizer) : holding_(holding), optimizer_(optimizer) { plan_.mesh.sizes = holding.mesh; }
+  PlanMaker(const Holding& holding, const std::vector<std::string>& optimizer) : holding_(holding), optimizer_(optimizer) {
+    plan_.mesh.sizes = holding.mesh;
+  }
 
   Plan run() {
     const int stages = plan_.mesh.size(Axis::pipeline);
@@ -138,19 +142,24 @@ class PlanMaker {
   Plan plan_;
 };
 
-Plan plan_of(const Holding& holding, const std::vector<std::string>& optimizer = {"exp_avg", "exp_avg_sq"}) { return PlanMaker(holding, optimizer).run(); }
+Plan plan_of(const Holding& holding, const std::vector<std::string>& optimizer = {"exp_avg", "exp_avg_sq"}) {
+  return PlanMaker(holding, optimizer).run();
+}
 
 // A rank's memory, and nothing that runs.
 class MemoryOnly final : public Executor {
  public:
-  MemoryOnly(const Plan& plan, int rank) : role_(plan.role_of(rank)), shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]) {
+  MemoryOnly(const Plan& plan, int rank)
+      : role_(plan.role_of(rank)), shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]) {
     memory_.resize(static_cast<std::size_t>(role_.total_bytes));
   }
   void bind(std::int32_t, void*) override {}
   void run(std::int32_t) override {}
   std::optional<NonFinite> find_non_finite(std::int32_t) override { return std::nullopt; }
   void write(const Region& region, const void* data) override { std::memcpy(at(region), data, static_cast<std::size_t>(region.bytes)); }
-  void read(const Region& region, void* data) const override { std::memcpy(data, const_cast<MemoryOnly*>(this)->at(region), static_cast<std::size_t>(region.bytes)); }
+  void read(const Region& region, void* data) const override {
+    std::memcpy(data, const_cast<MemoryOnly*>(this)->at(region), static_cast<std::size_t>(region.bytes));
+  }
   void record_times(bool) override {}
   std::span<const Span> times(std::int32_t) const override { return {}; }
   std::int64_t allocated_bytes() const override { return role_.total_bytes; }
@@ -171,7 +180,9 @@ class MemoryOnly final : public Executor {
 };
 
 // Element `index` of a tensor of the checkpoint, that is no parameter.
-float value_of(const std::string& name, std::int64_t index) { return static_cast<float>(random_below(random_key(5, name), 0, static_cast<std::uint64_t>(index), 1 << 20)); }
+float value_of(const std::string& name, std::int64_t index) {
+  return static_cast<float>(random_below(random_key(5, name), 0, static_cast<std::uint64_t>(index), 1 << 20));
+}
 
 template <typename Value>
 void fill(const HeldBuffer& buffer, const std::vector<Piece>& pieces, Value&& value) {
@@ -220,12 +231,14 @@ void fill_rank(const LoadedRank& loaded, const Holding& from) {
         });
       }
       if (unit.residual < 0 || !from.residual) continue;
-      fill(residual_of(loaded, unit), held_own(unit, tensor, mesh, at), [&](std::int64_t index) { return own_value(tensor, kResidual, before, holder, false, index); });
+      fill(residual_of(loaded, unit), held_own(unit, tensor, mesh, at),
+           [&](std::int64_t index) { return own_value(tensor, kResidual, before, holder, false, index); });
     }
   loaded.executor.write({loaded.executor.role().applied, 0, 4}, &kUpdates);
 }
 
-std::string save(const std::string& dir, const Holding& holding, bool sharded, const std::vector<std::string>& optimizer = {"exp_avg", "exp_avg_sq"}) {
+std::string save(const std::string& dir, const Holding& holding, bool sharded,
+                 const std::vector<std::string>& optimizer = {"exp_avg", "exp_avg_sq"}) {
   const Plan plan = plan_of(holding, optimizer);
   checkpoint::Store store(dir);
   store.begin(3);
@@ -309,7 +322,8 @@ TEST_CASE("sharded files hold equal shares of what several ranks hold alike, and
   CHECK(models == 4);
   CHECK(most - least <= 3 * 8 * 4);  // three units, each padded by less than 8 elements a tensor and a share
   const checkpoint::Checkpoint compressed = checkpoint::open_checkpoint(save(folder.path("stages"), kHoldings[8], true));
-  for (int holder = 0; holder < 4; ++holder) CHECK(compressed.tensors.find(own_name(cut_over(kShared, 1), kResidual, holder)) != nullptr);  // 2 replicas on 2 stages
+  for (int holder = 0; holder < 4; ++holder)
+    CHECK(compressed.tensors.find(own_name(cut_over(kShared, 1), kResidual, holder)) != nullptr);  // 2 replicas on 2 stages
   CHECK(compressed.tensors.find(own_name(cut_over(kShared, 1), kResidual, 4)) == nullptr);
   CHECK(compressed.tensors.find(own_name(cut_over(kFirst[0], 1), kResidual, 2)) == nullptr);
 }
