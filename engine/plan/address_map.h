@@ -18,6 +18,18 @@ class AddressMap {
     for (auto at = cut(first); at != end; ++at) visit(at->second);
   }
 
+  /// The same with visit(first, last, T&) of each piece.
+  template <typename Visit>
+  void update_pieces(std::int64_t first, std::int64_t last, Visit&& visit) {
+    if (first >= last) return;
+    const auto end = cut(last);
+    for (auto at = cut(first); at != end;) {
+      const auto next = std::next(at);
+      visit(at->first, next->first, at->second);
+      at = next;
+    }
+  }
+
   /// Makes [first, last) one piece.
   void assign(std::int64_t first, std::int64_t last, const T& value) {
     if (first >= last) return;

@@ -307,6 +307,7 @@ class Assembly {
 Plan assemble(const AssembleOptions& options) {
   Plan plan;
   plan.mesh = options.mesh;
+  plan.drifts = options.train != nullptr && options.data->averages();
   for (int stage = 0; stage < options.mesh.size(Axis::pipeline); ++stage) plan.roles.push_back(Assembly(options, stage).run());
   for (Role& role : plan.roles) {
     plan_memory(role);

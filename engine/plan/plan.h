@@ -133,6 +133,7 @@ struct Role {
 
 struct Plan {
   Mesh mesh;
+  bool drifts = false;      ///< ranks along the data axes train alone and agree only after the program `average`
   std::vector<Role> roles;  ///< one a pipeline stage
 
   const Role& role_of(int rank) const;

@@ -284,6 +284,8 @@ class Reader {
     Line mesh = next();
     mesh.expect("mesh");
     for (Axis axis : kAxes) plan_.mesh.sizes[static_cast<std::size_t>(axis)] = static_cast<int>(mesh.value_number(name_of(axis)));
+    plan_.drifts = !mesh.empty();
+    if (plan_.drifts) mesh.expect("drifts");
     while (!text_.empty()) {
       Line line = next();
       const std::string_view word = line.peek();
@@ -531,7 +533,7 @@ std::string print(const Role& role, const Instruction& instruction) { return std
 std::string print(const Plan& plan) {
   std::string text = "plan 1\nmesh";
   for (Axis axis : kAxes) text += fmt::format(" {}={}", name_of(axis), plan.mesh.size(axis));
-  text += "\n";
+  text += plan.drifts ? " drifts\n" : "\n";
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) print_role(plan.roles[stage], stage, std::back_inserter(text));
   return text;
 }

@@ -23,11 +23,12 @@ buffer 4 z activations mb=0 program=0 bytes=256 at=-1
 field 0 x 256
 signature 0 gelu approximate='tanh' f32[64] f32[64]
 signature 1 add f32[64] f32[64] f32[64]
+signature 2 sum_leading f32[1,64] f32[64]
 unit unit.0 f32 elements=64 decay=64 replicated=0:64 partial=0:0 stages=own master=b0+0:256 slice=b0+0:256 working=b0 gradient=b2
 tensor w f32[64] at=0 stddev=0.02 constant=0.0
 program step
 copy copy_in f0+0 b1+0:256
-compute launch gelu s0 first mb=0 read b1+0:256 write b2+0:256
+compute launch sum_leading s2 first mb=0 read b1+0:256 write b2+0:256
 communication all_reduce f32 replicate unit.0 in b2+0:256 out b2+0:256
 compute launch gelu s0 second mb=0 read b1+0:256 write b3+0:256
 compute launch gelu s0 third mb=0 read b3+0:256 write b4+0:256

@@ -1,0 +1,284 @@
+// Roles are moved from communication to communication; between those, and in them, each one's flow of facts goes on.
+#include "engine/plan/verify_communication.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "engine/plan/verify_flow.h"
+
+namespace trainer {
+namespace {
+
+// A program of which this much is wrong is not looked at further.
+constexpr std::size_t kEnough = 20;
+
+bool communicates(const Instruction& instruction) {
+  return std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
+}
+
+// What stages found, laid over each other.
+Pieces overlaid(const std::vector<Pieces>& all, std::int64_t bytes) {
+  AddressMap<Facts> sum;
+  for (std::size_t stage = 0; stage < all.size(); ++stage)
+    for (const Piece& piece : all[stage])
+      if (stage == 0)
+        sum.assign(piece.first, piece.last, piece.facts);
+      else
+        sum.update(piece.first, piece.last, [&](Facts& facts) { facts = merged(facts, piece.facts); });
+  Pieces result;
+  sum.update_pieces(0, bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) { result.push_back({first, last, facts}); });
+  return result;
+}
+
+// Exchanges are named by what they carry, "activations.0.mb1+gradients.0.mb0": whether two have something of a micro-batch in common.
+bool share_a_part(std::string_view mine, std::string_view theirs, std::int32_t micro_batch) {
+  const std::string suffix = ".mb" + std::to_string(micro_batch);
+  const auto parts = [](std::string_view text) {
+    std::vector<std::string_view> all;
+    for (std::size_t at = 0; at != std::string_view::npos;) {
+      const std::size_t end = text.find('+', at);
+      all.push_back(text.substr(at, end - at));
+      at = end == std::string_view::npos ? end : end + 1;
+    }
+    return all;
+  };
+  if (mine == theirs) return true;
+  const std::vector<std::string_view> others = parts(theirs);
+  for (std::string_view part : parts(mine))
+    if (part.ends_with(suffix) && std::find(others.begin(), others.end(), part) != others.end()) return true;
+  return false;
+}
+
+class Play {
+ public:
+  Play(const Plan& plan, std::size_t program, int shard, std::vector<std::string>& found) : plan_(plan), index_(program), found_(found) {
+    for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
+      Actor& actor = actors_.emplace_back();
+      actor.program = &plan.roles[stage].programs[program];
+      for (std::size_t i = 0; i < actor.program->instructions.size(); ++i)
+        if (communicates(actor.program->instructions[i].instruction)) {
+          actor.queue.push_back(i);
+          if (actor.program->instructions[i].stream != Stream::communication) report(stage, i, "communicates off the communication stream");
+        }
+      actor.flow = std::make_unique<Flow>(plan, stage, shard, program, tables_,
+                                          [this, stage](std::size_t i, const std::string& what) { report(stage, i, what); });
+    }
+  }
+
+  void run() {
+    for (bool moved = true; moved && !enough();) {
+      moved = false;
+      for (std::size_t stage = 0; stage < actors_.size(); ++stage)
+        while (!enough() && advance(stage)) moved = true;
+    }
+    if (enough()) return;
+    for (std::size_t stage = 0; stage < actors_.size(); ++stage)
+      if (const std::optional<std::size_t> head = head_of(stage)) return report(stage, *head, "waits for ever");
+    for (Actor& actor : actors_) {
+      actor.flow->run_until(actor.program->instructions.size());
+      actor.flow->finish();
+    }
+  }
+
+ private:
+  struct Actor {
+    const Program* program = nullptr;
+    std::vector<std::size_t> queue;  // its communications
+    std::size_t at = 0;
+    std::vector<bool> parts;  // of the exchange at the head: sends, then receives
+    std::unique_ptr<Flow> flow;
+  };
+
+  bool enough() const { return found_.size() >= kEnough; }
+
+  std::optional<std::size_t> head_of(std::size_t stage) const {
+    const Actor& actor = actors_[stage];
+    if (actor.at >= actor.queue.size()) return std::nullopt;
+    return actor.queue[actor.at];
+  }
+  template <typename T>
+  const T* head_as(std::size_t stage) const {
+    const std::optional<std::size_t> head = head_of(stage);
+    return head ? std::get_if<T>(&actors_[stage].program->instructions[*head].instruction) : nullptr;
+  }
+  const std::string& name(std::size_t stage, NameId id) const { return plan_.roles[stage].name(id); }
+
+  void finish(std::size_t stage) {
+    actors_[stage].parts.clear();
+    ++actors_[stage].at;
+  }
+
+  bool advance(std::size_t stage) {
+    const std::optional<std::size_t> head = head_of(stage);
+    if (!head) return false;
+    actors_[stage].flow->run_until(*head);
+    if (const auto* collective = head_as<Collective>(stage)) return meet(stage, *head, *collective);
+    return meet(stage, *head, *head_as<Exchange>(stage));
+  }
+
+  // ---- Collectives ----
+
+  bool meet(std::size_t stage, std::size_t i, const Collective& mine) {
+    std::vector<std::size_t> members;
+    const int stages = plan_.mesh.size(Axis::pipeline);
+    if (!mine.axes.has(Axis::pipeline))
+      members = {stage};
+    else if (mine.stages.empty())
+      for (int other = 0; other < stages; ++other) members.push_back(static_cast<std::size_t>(other));
+    else
+      for (std::int32_t other : mine.stages) members.push_back(static_cast<std::size_t>(other));
+    const bool sound = std::all_of(members.begin(), members.end(), [&](std::size_t other) { return other < actors_.size(); }) &&
+                       std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end() &&
+                       std::find(members.begin(), members.end(), stage) != members.end();
+    if (!sound || (!mine.axes.has(Axis::pipeline) && !mine.stages.empty()))
+      return report(stage, i, "names stages that are no group of its own"), skip(stage);
+    const Axes inside{static_cast<std::uint8_t>(mine.axes.mask & ~Axes::of(Axis::pipeline).mask)};
+    const std::int64_t n = static_cast<std::int64_t>(members.size()) * plan_.mesh.group_size(inside);
+    if (n == 1) return report(stage, i, "has a group of one rank"), skip(stage);
+    if (!sizes_fit(mine, n)) return report(stage, i, "input and output do not fit " + std::to_string(n) + " ranks"), skip(stage);
+    for (std::size_t other : members) {
+      if (other == stage) continue;
+      const std::optional<std::size_t> head = head_of(other);
+      if (!head) return report(stage, i, "role " + std::to_string(other) + " never joins"), false;
+      const auto* theirs = head_as<Collective>(other);
+      if (theirs == nullptr || !(theirs->axes == mine.axes) || theirs->stages != mine.stages) return false;  // busy with another group
+      if (theirs->kind != mine.kind || theirs->dtype != mine.dtype || theirs->input.region.bytes != mine.input.region.bytes ||
+          theirs->output.region.bytes != mine.output.region.bytes || name(other, theirs->name) != name(stage, mine.name))
+        return report(stage, i, "role " + std::to_string(other) + " joins with " + print(plan_.roles[other], *theirs)), false;
+    }
+    carry_out(stage, i, mine, members);
+    for (std::size_t member : members) finish(member);
+    return true;
+  }
+
+  // Goes on behind a communication that cannot be: its role's other mistakes are to be named too.
+  bool skip(std::size_t stage) {
+    finish(stage);
+    return true;
+  }
+
+  bool sizes_fit(const Collective& mine, std::int64_t n) const {
+    const std::int64_t in = mine.input.region.bytes, out = mine.output.region.bytes;
+    if (in <= 0 || in % size_of(mine.dtype) != 0 || out % size_of(mine.dtype) != 0) return false;
+    switch (mine.kind) {
+      case CollectiveKind::reduce_scatter:
+        return in == n * out;
+      case CollectiveKind::all_gather:
+        return out == n * in;
+      case CollectiveKind::all_to_all:
+        return in == out && in % n == 0;
+      case CollectiveKind::all_reduce:
+      case CollectiveKind::broadcast:
+        return mine.input.region == mine.output.region;  // in place
+    }
+    return false;
+  }
+
+  void carry_out(std::size_t stage, std::size_t i, const Collective& mine, const std::vector<std::size_t>& members) {
+    if (!mine.axes.has(Axis::pipeline)) return actors_[stage].flow->collective(i, mine);
+    if (mine.kind != CollectiveKind::all_reduce) return report(stage, i, "joins stages by what is no sum");
+    std::vector<Pieces> pieces;
+    for (std::size_t member : members) {
+      Flow& flow = *actors_[member].flow;
+      flow.run_until(*head_of(member));
+      pieces.push_back(flow.read(*head_of(member), head_as<Collective>(member)->input.region));
+      for (const Piece& piece : pieces.back())
+        if (piece.facts.dtype && piece.facts.dtype != mine.dtype) {
+          report(member, *head_of(member),
+                 "moves as " + std::string(name_of(mine.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
+          break;
+        }
+    }
+    const Pieces sum = overlaid(pieces, mine.input.region.bytes);
+    for (std::size_t member : members) actors_[member].flow->reduce_over_stages(*head_of(member), *head_as<Collective>(member), sum);
+  }
+
+  // ---- Exchanges ----
+
+  static std::size_t num_parts(const Exchange& exchange) { return exchange.sends.size() + exchange.receives.size(); }
+
+  // The stage that a part of an exchange is with. Other axes have no ends that all ranks of a role share.
+  std::optional<std::size_t> peer_of(std::size_t stage, const Exchange& exchange, std::size_t part) const {
+    const bool sending = part < exchange.sends.size();
+    const Axis axis = sending ? exchange.sends[part].axis : exchange.receives[part - exchange.sends.size()].axis;
+    const std::int64_t peer =
+        static_cast<std::int64_t>(stage) + (sending ? exchange.sends[part].peer : exchange.receives[part - exchange.sends.size()].peer);
+    if (axis != Axis::pipeline || peer < 0 || peer >= static_cast<std::int64_t>(actors_.size()) || peer == static_cast<std::int64_t>(stage))
+      return std::nullopt;
+    return static_cast<std::size_t>(peer);
+  }
+
+  static const Region& region_of_part(const Exchange& exchange, std::size_t part) {
+    return part < exchange.sends.size() ? exchange.sends[part].region.region
+                                        : exchange.receives[part - exchange.sends.size()].region.region;
+  }
+
+  // Marks the parts whose counterpart stands ready at the peer; done when all are marked.
+  bool meet(std::size_t stage, std::size_t i, const Exchange& mine) {
+    if (num_parts(mine) == 0) return report(stage, i, "exchanges nothing"), skip(stage);
+    actors_[stage].parts.resize(num_parts(mine), false);
+    for (std::size_t part = 0; part < num_parts(mine); ++part) {
+      if (actors_[stage].parts[part]) continue;
+      const std::optional<std::size_t> peer = peer_of(stage, mine, part);
+      if (!peer) return report(stage, i, "has a peer outside the mesh"), skip(stage);
+      if (!match(stage, i, mine, part, *peer)) return false;
+    }
+    for (std::size_t part = 0; part < num_parts(mine); ++part)
+      if (!actors_[stage].parts[part]) return false;
+    finish(stage);
+    return true;
+  }
+
+  // False where something is wrong; a counterpart that is not there yet is none.
+  bool match(std::size_t stage, std::size_t i, const Exchange& mine, std::size_t part, std::size_t peer) {
+    const auto* theirs = head_as<Exchange>(peer);
+    if (theirs == nullptr) return true;
+    const std::size_t head = *head_of(peer);
+    actors_[peer].parts.resize(num_parts(*theirs), false);
+    const bool sending = part < mine.sends.size();
+    const std::size_t first = sending ? theirs->sends.size() : 0, last = sending ? num_parts(*theirs) : theirs->sends.size();
+    for (std::size_t other = first; other < last; ++other) {
+      if (actors_[peer].parts[other] || peer_of(peer, *theirs, other) != stage) continue;
+      const Region &here = region_of_part(mine, part), &there = region_of_part(*theirs, other);
+      if (here.bytes != there.bytes)
+        return report(stage, i, "role " + std::to_string(peer) + " expects " + std::to_string(there.bytes) + " bytes"), false;
+      const std::int32_t micro_batch = plan_.roles[stage].buffer(here.buffer).micro_batch,
+                         their_micro_batch = plan_.roles[peer].buffer(there.buffer).micro_batch;
+      if (!share_a_part(name(stage, mine.name), name(peer, theirs->name), micro_batch) || micro_batch != their_micro_batch)
+        return report(stage, i, "role " + std::to_string(peer) + " takes it for " + print(plan_.roles[peer], *theirs)), false;
+      actors_[peer].flow->run_until(head);
+      if (sending)
+        actors_[peer].flow->receive(head, there, actors_[stage].flow->read(i, here));
+      else
+        actors_[stage].flow->receive(i, here, actors_[peer].flow->read(head, there));
+      actors_[stage].parts[part] = actors_[peer].parts[other] = true;
+      return true;
+    }
+    return true;
+  }
+
+  void report(std::size_t stage, std::size_t i, const std::string& what) {
+    found_.push_back(place_of("role " + std::to_string(stage), plan_.roles[stage], *actors_[stage].program, i) + what);
+  }
+
+  const Plan& plan_;
+  const std::size_t index_;
+  std::vector<std::string>& found_;
+  FlowTables tables_;
+  std::vector<Actor> actors_;
+};
+
+}  // namespace
+
+void prove_communication(const Plan& plan, std::size_t program, int shard, std::vector<std::string>& found) {
+  Play(plan, program, shard, found).run();
+}
+
+std::string place_of(const std::string& who, const Role& role, const Program& program, std::size_t i) {
+  return who + ", " + program.name + " #" + std::to_string(i) + " (" + print(role, program.instructions[i].instruction) + "): ";
+}
+
+}  // namespace trainer

@@ -1,0 +1,25 @@
+// A part of verification (verify.h): that all ranks run to the end, and that what they tell each other is what it is taken for.
+//
+// One rank a role is played. The ranks of a role run one program, and all regions of a role have one size on all of them; so those that
+// meet in a collective inside a role stand at the same instruction by construction, and ranks of several roles meet at the same coordinates
+// along the other axes. A play of all ranks in which those of a role move together is a play of one rank a role; and since no rank ever
+// chooses between communications, one play that ends means that all do, and one that is stuck that none ends. So the cost does not depend
+// on the number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace trainer {
+
+/// Appends what is wrong with a program, named by role and instruction. REQUIRES: one role a stage, equally many programs; accesses lie
+/// inside their buffers and operands fit their signatures; `shard` is the coordinate of the ranks played.
+void prove_communication(const Plan& plan, std::size_t program, int shard, std::vector<std::string>& found);
+
+/// "role 0, step #12 (print of the instruction): "
+std::string place_of(const std::string& who, const Role& role, const Program& program, std::size_t instruction);
+
+}  // namespace trainer

@@ -1,0 +1,212 @@
+// The lattice, and the way between it and the placements in which ops state their rules.
+#include "engine/plan/verify_ways.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "engine/ops/op_def.h"
+
+namespace trainer {
+namespace {
+
+using Kind = Way::Kind;
+
+std::optional<Placement> placement_of(const Way& way, int rank) {
+  switch (way.kind) {
+    case Kind::zero:
+    case Kind::same:
+    case Kind::shared:
+      return Placement::replicate();
+    case Kind::cut:
+      return Placement::shard(way.dim == Way::kLast ? rank - 1 : way.dim, way.parts);
+    case Kind::partial:
+      return Placement::partial();
+    case Kind::drift:
+      return Placement::replicate();
+    case Kind::piece:
+    case Kind::slice:
+    case Kind::drift_sum:
+    case Kind::unknown:
+      break;
+  }
+  return std::nullopt;
+}
+
+Way way_of(const Placement& placement, int rank) {
+  if (placement.is_replicate()) return Way::same();
+  if (placement.is_partial()) return Way::partial();
+  const bool last = placement.dim > 0 && placement.dim == rank - 1;
+  return Way::cut(last ? Way::kLast : placement.dim, placement.parts);
+}
+
+// Classes cut over the tensor axis: logits by columns, all else the same. The ops' own rules are of axes that cut the batch.
+std::optional<std::vector<Way>> cut_classes(Op op, const std::vector<Way>& inputs) {
+  const bool columns = inputs[0].is(Kind::cut) && inputs[0].dim == Way::kLast;
+  const bool others = std::all_of(inputs.begin() + 1, inputs.end(), [](const Way& way) { return way.is(Kind::same); });
+  if (!columns || !others) return std::nullopt;
+  if (op == Op::cross_entropy_stats) return std::vector<Way>{Way::piece()};
+  if (op == Op::cross_entropy_gathered) return std::vector<Way>{Way::same(), Way::same()};
+  if (op == Op::cross_entropy_grad) return std::vector<Way>{inputs[0]};
+  return std::nullopt;
+}
+
+// Of inputs that are the same on all ranks, with an origin that is not.
+std::optional<std::vector<Way>> of_whole(const Signature& signature, std::size_t num_outputs) {
+  const bool cut = signature.attributes.flag("cut", false);
+  switch (signature.op) {
+    case Op::dropout:
+    case Op::embedding:
+    case Op::cross_entropy_stats:
+    case Op::cross_entropy_gathered:
+    case Op::cross_entropy_grad:
+      return std::nullopt;
+    case Op::embedding_grad:
+      return std::vector<Way>(num_outputs, cut ? Way::cut(0) : Way::same());  // its own rows of the table
+    case Op::linear:
+    case Op::positions:  // the first rank alone adds its share
+      if (signature.attributes.flag("partial", false)) return std::vector<Way>(num_outputs, Way::partial());
+      return std::vector<Way>(num_outputs, Way::same());
+    default:
+      return std::vector<Way>(num_outputs, Way::same());  // knows of no origin
+  }
+}
+
+}  // namespace
+
+Way merged(const Way& a, const Way& b) {
+  if (a.is(Kind::zero)) return b;
+  if (b.is(Kind::zero) || a == b) return a;
+  return {};
+}
+
+Facts merged(const Facts& a, const Facts& b) {
+  Facts both = a;
+  for (std::size_t axis = 0; axis < kNumAxes; ++axis) both.ways[axis] = merged(a.ways[axis], b.ways[axis]);
+  if (!a.dtype)
+    both.dtype = b.dtype;
+  else if (b.dtype && *a.dtype != *b.dtype)
+    both.dtype = std::nullopt;
+  both.writer = std::max(a.writer, b.writer);
+  return both;
+}
+
+bool fits(const Way& expected, const Way& actual) {
+  if (actual.is(Kind::zero) || actual == expected) return true;
+  return expected.is(Kind::zero) && actual.is(Kind::same);
+}
+
+std::string describe(const Way& way) {
+  switch (way.kind) {
+    case Kind::zero:
+      return "zero";
+    case Kind::same:
+      return "the same on all";
+    case Kind::cut:
+      return "cut by " + std::string(way.dim == 0 ? "rows" : way.dim == Way::kLast ? "columns" : "a dim between");
+    case Kind::piece:
+      return "each rank's own";
+    case Kind::slice:
+      return "a slice";
+    case Kind::partial:
+      return "a sum still to be made";
+    case Kind::shared:
+      return "shared by some stages";
+    case Kind::drift:
+      return "drifted apart";
+    case Kind::drift_sum:
+      return "a sum of what drifted apart";
+    case Kind::unknown:
+      break;
+  }
+  return "unknown";
+}
+
+FlatLayout layout_of(const Unit& unit) {
+  FlatLayout layout;
+  std::int64_t end = 0;
+  const auto pad = [&](std::int64_t to) {
+    if (end < to) append(layout, {end, to, Way::zero()});
+  };
+  for (const UnitTensor& tensor : unit.tensors) {
+    pad(tensor.offset);
+    end = tensor.offset + tensor.shape.elements();
+    append(layout, {tensor.offset, end, way_of(tensor.cut, tensor.shape.rank())});
+  }
+  pad(unit.elements);
+  return layout;
+}
+
+bool fits(const FlatLayout& expected, const FlatLayout& actual) {
+  if (expected.empty() || actual.empty() || expected.back().last != actual.back().last) return false;
+  auto due = expected.begin();
+  for (const LayoutEntry& entry : actual)
+    for (std::int64_t at = entry.first; at < entry.last;) {
+      while (due->last <= at) ++due;
+      if (!fits(due->tensor, entry.tensor)) return false;
+      at = std::min(due->last, entry.last);
+    }
+  return true;
+}
+
+std::optional<FlatLayout> merged(const FlatLayout& a, const FlatLayout& b) {
+  if (a.empty() || b.empty() || a.back().last != b.back().last) return std::nullopt;
+  FlatLayout both;
+  auto other = b.begin();
+  for (const LayoutEntry& entry : a)
+    for (std::int64_t at = entry.first; at < entry.last;) {
+      while (other->last <= at) ++other;
+      const std::int64_t end = std::min(entry.last, other->last);
+      const Way way = merged(entry.tensor, other->tensor);
+      if (way.is(Kind::unknown)) return std::nullopt;
+      append(both, {at, end, way});
+      at = end;
+    }
+  return both;
+}
+
+void append(FlatLayout& layout, const LayoutEntry& entry) {
+  if (!layout.empty() && layout.back().tensor == entry.tensor)
+    layout.back().last = entry.last;
+  else
+    layout.push_back(entry);
+}
+
+std::optional<std::vector<Way>> WayRules::apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs,
+                                                bool moves) {
+  const auto [at, added] = known_.try_emplace({signature, inputs, moves});
+  if (added) at->second = ask(role_.signatures[static_cast<std::size_t>(signature)], inputs, num_outputs, moves);
+  return at->second;
+}
+
+WayRules::Answer WayRules::ask(const Signature& signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves) const {
+  const bool alike = std::all_of(inputs.begin(), inputs.end(),
+                                 [](const Way& way) { return way.is(Kind::same) || way.is(Kind::zero) || way.is(Kind::drift); });
+  if (alike && !moves) return std::vector<Way>(num_outputs, Way::same());
+  if (alike) return of_whole(signature, num_outputs);
+  if (inputs.size() + num_outputs != signature.operands.size()) return std::nullopt;
+  if (signature.op == Op::cross_entropy_stats || signature.op == Op::cross_entropy_gathered || signature.op == Op::cross_entropy_grad)
+    if (auto ways = cut_classes(signature.op, inputs)) return ways;
+  Graph graph;
+  Node node{.name = {}, .op = signature.op, .attributes = signature.attributes};
+  // Grouped heads side by side are cut so that each rank has whole groups (Placement::lead); the op's rule knows even pieces alone.
+  if ((signature.op == Op::attention || signature.op == Op::attention_grad) && signature.attributes.flag("packed", false))
+    node.attributes.set("kv_heads", signature.attributes.integer("heads"));
+  for (std::size_t i = 0; i < signature.operands.size(); ++i) {
+    const TensorDesc& tensor = signature.operands[i];
+    const ValueId value = graph.add_value({.name = {}, .dtype = tensor.dtype, .shape = tensor.shape});
+    (i < inputs.size() ? node.inputs : node.outputs).push_back(value);
+  }
+  std::vector<Placement> placements;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::optional<Placement> placement = placement_of(inputs[i], signature.operands[i].shape.rank());
+    if (!placement) return std::nullopt;
+    placements.push_back(*placement);
+  }
+  const auto outputs = propagate(graph, node, placements);
+  if (!outputs || outputs->size() != num_outputs) return std::nullopt;
+  std::vector<Way> ways;
+  for (std::size_t i = 0; i < num_outputs; ++i) ways.push_back(way_of((*outputs)[i], signature.operands[inputs.size() + i].shape.rank()));
+  return ways;
+}
+
+}  // namespace trainer
