@@ -26,6 +26,7 @@ using Work = std::function<int()>;
 void add_run(CLI::App& app, Work& work);
 void add_plan(CLI::App& app, Work& work);
 void add_validate(CLI::App& app, Work& work);
+void add_verify(CLI::App& app, Work& work);
 void add_eval(CLI::App& app, Work& work);
 void add_sample(CLI::App& app, Work& work);
 void add_inspect(CLI::App& app, Work& work);

@@ -3,7 +3,7 @@
 #include "engine/plan/traffic.h"
 #include "tools/command.h"
 #include "tools/plan_report.h"
-#include "tools/text.h"
+#include "tools/plan_text.h"
 
 namespace trainer::tools {
 namespace {
@@ -13,16 +13,14 @@ struct Arguments : JobArguments {
 };
 
 void put_json(const LoadedJob& loaded, const CompiledJob& compiled) {
-  Json communication = Json::array();
-  for (const Traffic& traffic : traffic_of(compiled.plan))
-    communication.push_back(
-        {{"axis", traffic.axis}, {"collective", traffic.collective}, {"count", traffic.count}, {"bytes", traffic.bytes}});
-  Json programs = Json::object();
+  const StageTraffic traffic = traffic_by_stage(compiled.plan);
+  Json by_stage = Json::array(), programs = Json::object();
+  for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
   for (const Program& program : compiled.plan.roles.front().programs) programs[program.name] = program.instructions.size();
   put_document(
       Json{{"hash", hash_of(compiled.plan)},
            {"name", loaded.job.name},
-           {"strategy", strategy_json(loaded.job, compiled)},
+           {"strategy", strategy_json(compiled)},
            {"why", compiled.strategy_why},
            {"mesh", mesh_json(compiled.plan.mesh)},
            {"world_size", compiled.plan.mesh.world_size()},
@@ -31,86 +29,10 @@ void put_json(const LoadedJob& loaded, const CompiledJob& compiled) {
            {"flops_per_step", compiled.flops_per_step},
            {"instructions", programs},
            {"memory", memory_json(compiled)},
-           {"communication", communication}});
-}
-
-std::string mesh_line(const Mesh& mesh) {
-  std::string text;
-  for (Axis axis : kAxes) text += fmt::format("{}{} {}", text.empty() ? "" : " × ", name_of(axis), mesh.size(axis));
-  return text;
-}
-
-// The largest of what is alive at the peak beside what is persistent.
-void put_alive(const Role& role, const MemoryReport& report) {
-  const Program* program = role.program(report.program);
-  if (program == nullptr) return;
-  const std::vector<BufferId> alive = alive_at(role, *program, report.instruction);
-  if (alive.empty()) return;
-  put("  then alive, the largest of {} buffers:\n", alive.size());
-  Table table({"  buffer", "category", "bytes"});
-  for (std::size_t i = 0; i < std::min<std::size_t>(alive.size(), 5); ++i) {
-    const Buffer& buffer = role.buffer(alive[i]);
-    const std::string micro_batch = buffer.micro_batch >= 0 ? fmt::format(" mb{}", buffer.micro_batch) : "";
-    table.add({"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), grouped(buffer.bytes)});
-  }
-  put("{}", table.str());
-}
-
-std::string peak_line(const Role& role, const MemoryReport& report) {
-  const Program* program = role.program(report.program);
-  if (program == nullptr) return "";
-  const Instruction& instruction = program->instructions[static_cast<std::size_t>(report.instruction)].instruction;
-  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, report.program, title_of(role, instruction));
-}
-
-void put_memory(const CompiledJob& compiled) {
-  const MemoryReport& report = fullest(compiled);
-  put("\nmemory of a rank: {} ({} bytes) of {}{}\n", bytes_text(static_cast<double>(report.peak_bytes)), grouped(report.peak_bytes),
-      bytes_text(static_cast<double>(compiled.limit_bytes)), compiled.fits ? "" : ": DOES NOT FIT");
-  Table table({"at the peak", "bytes", "share"});
-  for (int i = 0; i < kNumCategories; ++i) {
-    const std::int64_t bytes = report.by_category[static_cast<std::size_t>(i)];
-    table.add({std::string(name_of(static_cast<Category>(i))), grouped(bytes),
-               fmt::format("{:.1f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(report.peak_bytes))});
-  }
-  put("{}{}", table.str(), peak_line(compiled.plan.roles.front(), report));
-  put_alive(compiled.plan.roles.front(), report);
-}
-
-void put_communication(const Plan& plan) {
-  const std::vector<Traffic> traffic = traffic_of(plan);
-  if (traffic.empty()) return put("\ncommunication: none\n");
-  put("\ncommunication of a rank and step, as rings send it\n");
-  Table table({"collective", "axis", "count", "bytes sent"});
-  for (const Traffic& one : traffic) table.add({one.collective, one.axis, grouped(one.count), grouped(one.bytes)});
-  put("{}", table.str());
-}
-
-void put_units(const Role& role) {
-  constexpr std::size_t kShown = 16;
-  put("\nunits of parameters: {}\n", role.units.size());
-  Table table({"unit", "tensors", "elements"});
-  for (std::size_t i = 0; i < std::min(role.units.size(), kShown); ++i)
-    table.add({role.units[i].name, grouped(static_cast<std::int64_t>(role.units[i].tensors.size())), grouped(role.units[i].elements)});
-  if (role.units.size() > kShown) table.add({fmt::format("… and {} more", role.units.size() - kShown)});
-  put("{}", table.str());
-}
-
-void put_text(const LoadedJob& loaded, const CompiledJob& compiled) {
-  const Role& role = compiled.plan.roles.front();
-  put("{}: plan {}\n", loaded.job.name, hash_of(compiled.plan));
-  put("strategy:   {}: {}\n", strategy_line(compiled), compiled.strategy_why);
-  put("mesh:       {}\n", mesh_line(compiled.plan.mesh));
-  put("batch:      {}\n", batch_line(compiled.batch));
-  put("parameters: {}\n", grouped(compiled.num_parameters));
-  put("a step:     {}", flops_text(compiled.flops_per_step));
-  for (const Program& program : role.programs)
-    put("{} {} {}", program.name == role.programs.front().name ? "; instructions:" : ",",
-        grouped(static_cast<std::int64_t>(program.instructions.size())), program.name);
-  put("\n");
-  put_memory(compiled);
-  put_communication(compiled.plan);
-  put_units(role);
+           {"communication", communication_json(traffic.stages[traffic.most])},
+           {"communication_by_stage", by_stage},
+           {"units", units_json(compiled.plan)},
+           {"pipeline", pipeline_json(compiled)}});
 }
 
 int plan(const Arguments& arguments) {
@@ -122,7 +44,7 @@ int plan(const Arguments& arguments) {
   else if (arguments.json)
     put_json(loaded, compiled);
   else
-    put_text(loaded, compiled);
+    put_plan(loaded, compiled);
   if (compiled.fits) return kDone;
   say("{}\n", does_not_fit(loaded, compiled).str());
   return kBadJob;

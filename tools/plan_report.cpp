@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "strategies/pipeline/simulate.h"
+#include "tools/plan_units.h"
 #include "tools/strategy_json.h"
 #include "tools/text.h"
 
@@ -25,9 +27,16 @@ struct Title {
   std::string operator()(const CopyOut& copy) const { return "copy_out " + role.fields[static_cast<std::size_t>(copy.field)].name; }
 };
 
+Json categories_json(const MemoryReport& report) {
+  Json categories = Json::object();
+  for (int i = 0; i < kNumCategories; ++i)
+    categories[std::string(name_of(static_cast<Category>(i)))] = report.by_category[static_cast<std::size_t>(i)];
+  return categories;
+}
+
 }  // namespace
 
-Json strategy_json(const Job& job, const CompiledJob& compiled) { return explicit_strategy(job.strategy, compiled.plan.mesh); }
+Json strategy_json(const CompiledJob& compiled) { return explicit_strategy(compiled.strategy, compiled.plan.mesh); }
 
 Json mesh_json(const Mesh& mesh) {
   Json json = Json::object();
@@ -35,21 +44,73 @@ Json mesh_json(const Mesh& mesh) {
   return json;
 }
 
-const MemoryReport& fullest(const CompiledJob& compiled) {
-  return *std::max_element(compiled.memory.begin(), compiled.memory.end(),
-                           [](const MemoryReport& a, const MemoryReport& b) { return a.peak_bytes < b.peak_bytes; });
+StageTraffic traffic_by_stage(const Plan& plan) {
+  StageTraffic traffic;
+  for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
+    traffic.stages.push_back(traffic_of(plan, stage));
+    if (bytes_of(traffic.stages[stage]) > bytes_of(traffic.stages[traffic.most])) traffic.most = stage;
+  }
+  return traffic;
 }
+
+std::size_t fullest_stage(const CompiledJob& compiled) {
+  const auto fuller = [](const MemoryReport& a, const MemoryReport& b) { return a.peak_bytes < b.peak_bytes; };
+  return static_cast<std::size_t>(std::max_element(compiled.memory.begin(), compiled.memory.end(), fuller) - compiled.memory.begin());
+}
+
+const MemoryReport& fullest(const CompiledJob& compiled) { return compiled.memory[fullest_stage(compiled)]; }
 
 Json memory_json(const CompiledJob& compiled) {
   const MemoryReport& report = fullest(compiled);
-  Json categories = Json::object();
-  for (int i = 0; i < kNumCategories; ++i)
-    categories[std::string(name_of(static_cast<Category>(i)))] = report.by_category[static_cast<std::size_t>(i)];
-  return {{"limit_bytes", compiled.limit_bytes},
-          {"peak_bytes", report.peak_bytes},
-          {"fits", compiled.fits},
-          {"by_category", categories},
-          {"peak_at", report.peak_at}};
+  Json stages = Json::array();
+  for (std::size_t stage = 0; stage < compiled.memory.size(); ++stage) {
+    const MemoryReport& one = compiled.memory[stage];
+    stages.push_back({{"stage", stage}, {"peak_bytes", one.peak_bytes}, {"by_category", categories_json(one)}, {"peak_at", one.peak_at}});
+  }
+  return {{"limit_bytes", compiled.limit_bytes}, {"peak_bytes", report.peak_bytes}, {"fits", compiled.fits}, {"by_category", categories_json(report)},
+          {"peak_at", report.peak_at}, {"fullest_stage", fullest_stage(compiled)}, {"stages", stages}};
+}
+
+Json communication_json(const std::vector<Traffic>& traffic) {
+  Json list = Json::array();
+  for (const Traffic& one : traffic)
+    list.push_back({{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"bytes", one.bytes}});
+  return list;
+}
+
+Json units_json(const Plan& plan) {
+  Json list = Json::array();
+  for (const UnitFacts& facts : units_of(plan)) {
+    Json parameters = Json::array(), collectives = Json::array();
+    for (const UnitTensor& tensor : facts.unit->tensors) parameters.push_back(tensor.name);
+    for (const UnitCollective& one : facts.collectives)
+      collectives.push_back({{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"bytes", one.bytes}});
+    list.push_back({{"name", facts.unit->name},
+                    {"stage", facts.stage},
+                    {"parameters", parameters},
+                    {"elements", facts.unit->elements},
+                    {"compute", name_of(facts.unit->compute)},
+                    {"divided_by", {{"states", facts.states_over}, {"gradients", facts.gradients_over}, {"parameters", facts.weights_over}}},
+                    {"gathers", facts.gathers},
+                    {"gathered_share", facts.gathered_share},
+                    {"reductions", facts.reductions},
+                    {"shared_by_stages", facts.unit->stages},
+                    {"collectives", collectives}});
+  }
+  return list;
+}
+
+Json pipeline_json(const CompiledJob& compiled) {
+  if (compiled.plan.roles.size() == 1) return nullptr;
+  const strategies::Simulation simulation = strategies::simulate(compiled.schedule);
+  Json chunks = Json::array(), live = Json::array();
+  for (const PipelineChunk& chunk : compiled.chunks) chunks.push_back({{"stage", chunk.stage}, {"parts", chunk.parts}});
+  for (const strategies::StageTimes& stage : simulation.stages) live.push_back(stage.peak_activations);
+  return {{"schedule", name_of(compiled.strategy.pipeline.schedule)},
+          {"slots", simulation.makespan},
+          {"bubble", simulation.bubble()},
+          {"live_activations", live},
+          {"chunks", chunks}};
 }
 
 std::string title_of(const Role& role, const Instruction& instruction) { return std::visit(Title{role}, instruction); }
@@ -83,8 +144,18 @@ std::string memory_line(const CompiledJob& compiled) {
 }
 
 std::string strategy_line(const CompiledJob& compiled) {
-  const int ranks = compiled.plan.mesh.world_size();
-  return ranks == 1 ? compiled.data_kind : fmt::format("{} over {} ranks", compiled.data_kind, ranks);
+  const StrategyJob& strategy = compiled.strategy;
+  const Mesh& mesh = compiled.plan.mesh;
+  std::string data(name_of(strategy.data.kind));
+  if (strategy.data.kind == DataKind::fsdp) data += " " + std::string(name_of(strategy.data.sharding));
+  if (mesh.world_size() == 1) return data;
+  std::vector<std::string> parts;
+  if (mesh.data_size() > 1) parts.push_back(fmt::format("{} over {} ranks", data, mesh.data_size()));
+  if (mesh.size(Axis::tensor) > 1)
+    parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor), strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
+  if (mesh.size(Axis::pipeline) > 1)
+    parts.push_back(fmt::format("pipeline {} ({})", mesh.size(Axis::pipeline), name_of(strategy.pipeline.schedule)));
+  return fmt::format("{}", fmt::join(parts, " × "));
 }
 
 std::string batch_line(const BatchShape& batch) {

@@ -5,18 +5,32 @@
 #include <string>
 #include <vector>
 
+#include "engine/plan/traffic.h"
 #include "tools/command.h"
 
 namespace trainer::tools {
 
-/// The strategy in the explicit form of a job file: `strategy:` takes it back.
-Json strategy_json(const Job& job, const CompiledJob& compiled);
+/// The strategy in the explicit form of a job file, nothing left to `auto`: `strategy:` takes it back and gives the same plan.
+Json strategy_json(const CompiledJob& compiled);
 /// Axis name to size, all axes.
 Json mesh_json(const Mesh& mesh);
 
-/// The report of the role that needs most memory.
+/// What a rank of each stage sends in a step, and the stage that sends most.
+struct StageTraffic {
+  std::vector<std::vector<Traffic>> stages;
+  std::size_t most = 0;
+};
+StageTraffic traffic_by_stage(const Plan& plan);
+
+/// The stage whose ranks need most memory, and its report.
+std::size_t fullest_stage(const CompiledJob& compiled);
 const MemoryReport& fullest(const CompiledJob& compiled);
+/// Of the fullest rank, and under `stages` of each.
 Json memory_json(const CompiledJob& compiled);
+Json communication_json(const std::vector<Traffic>& traffic);
+Json units_json(const Plan& plan);
+/// Schedule, chunks and bubble (in slots: a forward, an input part and a weight part take one each); null where there is one stage.
+Json pipeline_json(const CompiledJob& compiled);
 
 /// An instruction in a few words: "linear h.0.attn.c_attn mb0", "all_reduce unit.0".
 std::string title_of(const Role& role, const Instruction& instruction);
@@ -26,7 +40,7 @@ std::vector<BufferId> alive_at(const Role& role, const Program& program, std::in
 
 /// "parameters 12.3 MiB, gradients …": what is there at the peak, the largest first.
 std::string memory_line(const CompiledJob& compiled);
-/// "ddp over 4 ranks"; of one rank, whose strategy shares nothing, its name alone.
+/// "ddp over 4 ranks", "fsdp full_shard over 2 ranks × tensor 2 × pipeline 4 (1f1b)"; of one rank, which shares nothing, its name alone.
 std::string strategy_line(const CompiledJob& compiled);
 /// "16 samples a step: 4 ranks × 2 micro-batches × 2 samples".
 std::string batch_line(const BatchShape& batch);

@@ -75,6 +75,12 @@ void say_header(const LoadedJob& loaded, const CompiledJob& compiled) {
       bytes_text(static_cast<double>(compiled.limit_bytes)), memory_line(compiled));
 }
 
+// Where the last step's time went, of a few ranks; the trace has all.
+void say_times(const std::vector<RankTimes>& times) {
+  constexpr std::size_t kShown = 8;
+  for (std::size_t rank = 0; rank < std::min(times.size(), kShown); ++rank) say("rank {}, last step: {}\n", rank, times_text(times[rank]));
+}
+
 Monitors monitors_of(const Job& job) {
   Monitors monitors;
   ProgressOptions progress = progress_options(STDERR_FILENO, job.log.every);
@@ -90,9 +96,9 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-void put_report(const LoadedJob& loaded, const CompiledJob& compiled, const RunReport& report) {
+void put_report(const CompiledJob& compiled, const RunReport& report) {
   put_document(Json{{"plan_hash", hash_of(compiled.plan)},
-                    {"strategy", strategy_json(loaded.job, compiled)},
+                    {"strategy", strategy_json(compiled)},
                     {"world_size", compiled.plan.mesh.world_size()},
                     {"first_step", report.first_step},
                     {"steps", report.steps},
@@ -127,7 +133,7 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   std::optional<TraceWriter> trace;
   if (loaded.job.log.trace) {
     if (first) trace.emplace(*loaded.job.log.trace);
-    options.trace = [&](const std::vector<RankTrace>& ranks) { write_trace(*trace, compiled.plan, ranks); };
+    options.trace = [&](const std::vector<RankTrace>& ranks) { say_times(write_trace(*trace, compiled.plan, ranks)); };
   }
   RunReport report;
   {
@@ -137,7 +143,7 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   }
   if (!first) return report;
   if (arguments.json)
-    put_report(loaded, compiled, report);
+    put_report(compiled, report);
   else
     put_summary(report);
   return report;

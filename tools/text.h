@@ -16,7 +16,7 @@ std::string grouped(std::int64_t number);
 /// "1.2 TFLOP".
 std::string flops_text(double flops);
 
-/// Rows whose columns line up: the first to the left, the others to the right.
+/// Rows whose columns line up: those of numbers to the right, the first and those of words to the left.
 class Table {
  public:
   explicit Table(std::vector<std::string> head) { add(std::move(head)); }

@@ -9,9 +9,10 @@
 
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
+#include "engine/compile/decide.h"
+#include "engine/compile/mesh_of.h"
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
-#include "engine/compile/mesh_of.h"
 #include "engine/core/environment.h"
 #include "engine/core/glob.h"
 #include "engine/job/supported.h"
@@ -110,10 +111,10 @@ RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
 }
 
 strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph) {
-  const StrategyJob& strategy = loaded.job.strategy;
-  const WrapJob& wrap = strategy.wrap;
+  const WrapJob wrap = decide_wrap(loaded.job.strategy, loaded.job.precision.reduce, graph);
   switch (wrap.policy) {
     case WrapPolicy::none: return strategies::wrap_all(graph);
+    case WrapPolicy::automatic: return strategies::wrap_by_block(graph, "");
     case WrapPolicy::size: return strategies::wrap_by_size(graph, wrap.min_params);
     case WrapPolicy::transformer: {
       strategies::ParameterGroups groups = strategies::wrap_by_block(graph, wrap.block);
@@ -126,14 +127,23 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
       if (!unmatched.empty()) fail(loaded, "strategy.wrap.names", "no node with parameters matches " + unmatched.front());
       return groups;
     }
-    case WrapPolicy::automatic: break;
   }
-  // What is gathered for use is best a layer: the outermost blocks.
-  const DataKind kind = strategy.data.kind;
-  if (kind == DataKind::zero3 || (kind == DataKind::fsdp && strategy.data.sharding != Sharding::no_shard))
-    if (strategies::ParameterGroups groups = strategies::wrap_by_block(graph, ""); !groups.empty()) return groups;
-  const double bytes = strategy.data.bucket_mb * 1024 * 1024;
-  return strategies::wrap_by_size(graph, std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / size_of(loaded.job.precision.reduce)));
+  fail_check("named", __FILE__, __LINE__, "a wrap policy without units");
+}
+
+// What each chunk consists of, by the names that a job's `split` may use.
+std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedule) {
+  std::vector<PipelineChunk> chunks;
+  for (int stage : schedule.stage_of_chunk) chunks.push_back({stage, {}});
+  for (const Node& node : graph.nodes) {
+    if (node.backward) continue;
+    std::int32_t block = node.block;
+    while (block != kNone && graph.blocks[static_cast<std::size_t>(block)].parent != kNone) block = graph.blocks[static_cast<std::size_t>(block)].parent;
+    const std::string& name = block == kNone ? node.name : graph.blocks[static_cast<std::size_t>(block)].name;
+    std::vector<std::string>& parts = chunks[static_cast<std::size_t>(node.chunk)].parts;
+    if (std::find(parts.begin(), parts.end(), name) == parts.end()) parts.push_back(name);
+  }
+  return chunks;
 }
 
 // A plan unrolls its micro-batches. Beyond this it would take gigabytes and minutes to make, and a step hours to run.
@@ -281,6 +291,9 @@ class Compilation {
     CompiledJob result;
     result.plan = assemble(options);
     result.batch = batch;
+    result.strategy = decide(job_, mesh_, any, begins);
+    result.schedule = std::move(options.schedule);
+    result.chunks = chunks_of(any, result.schedule);
     result.num_parameters = any.num_parameters();
     result.vocabulary = vocabulary(any);
     result.classes = classes(any);

@@ -11,6 +11,7 @@
 #include "engine/job/job.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/strategy.h"
 
 namespace trainer {
 
@@ -32,10 +33,19 @@ struct BatchShape {
   int data_ranks = 1;
 };
 
+/// A run of the model's nodes that lives on one stage.
+struct PipelineChunk {
+  int stage = 0;
+  std::vector<std::string> parts;  ///< outermost blocks, and nodes that are in none, in order
+};
+
 struct CompiledJob {
   Plan plan;
   BatchShape batch;
   std::string data_kind;            ///< "ddp"
+  StrategyJob strategy;             ///< the job's with every `auto` decided: a job that says this has the same plan
+  Schedule schedule;                ///< of the step program
+  std::vector<PipelineChunk> chunks;  ///< in forward order
   std::string strategy_why;         ///< why that strategy, a sentence for people
   std::int64_t num_parameters = 0;
   double flops_per_step = 0;        ///< of all ranks: every op of the step program, recomputation included

@@ -55,6 +55,22 @@ TraceWriter::~TraceWriter() {
 void TraceWriter::name_rank(int rank, std::string_view name) { state_->append(metadata("process_name", rank, 0, name)); }
 void TraceWriter::name_stream(int rank, int stream, std::string_view name) { state_->append(metadata("thread_name", rank, stream, name)); }
 
+void TraceWriter::label_rank(int rank, std::string_view label) {
+  state_->append(fmt::format(R"({{"ph": "M", "name": "process_labels", "pid": {}, "tid": 0, "args": {{"labels": {}}}}})", rank, quoted(label)));
+}
+void TraceWriter::order_rank(int rank, int place) {
+  state_->append(fmt::format(R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "tid": 0, "args": {{"sort_index": {}}}}})", rank, place));
+}
+
+void TraceWriter::add_arrow(std::int64_t id, std::string_view name, const TracePoint& from, const TracePoint& to) {
+  const auto half = [&](const char* phase, const TracePoint& point) {
+    state_->append(fmt::format(R"({{"ph": {}, "id": {}, "name": {}, "cat": "arrow", "pid": {}, "tid": {}, "ts": {:.3f}}})", phase, id, quoted(name), point.rank,
+                               point.stream, point.at_us));
+  };
+  half(R"("s")", from);
+  half(R"("f", "bp": "e")", to);
+}
+
 void TraceWriter::add(const TraceEvent& event) {
   std::string arguments;
   for (const auto& [name, value] : event.numbers)

@@ -171,7 +171,9 @@ class RankLoop {
     lr_ = static_cast<float>(learning_rate(job_.train, step));
     step_number_ = static_cast<std::int32_t>(step);
     const std::int64_t sent = communicator_.bytes_sent();
-    executor_->run(averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_);
+    const std::int32_t program = averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
+    if (program == step_program_) step_start_ = Clock::now();
+    executor_->run(program);
     bytes_sent_ += communicator_.bytes_sent() - sent;
     const bool bad = metrics_.factor == 0 || !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss);
     if (averages() ? talk_.any(bad) : bad) stop_at_non_finite(step);  // ranks that trained apart have metrics of their own
@@ -247,11 +249,19 @@ class RankLoop {
   }
 
   void gather_traces() {
+    // The ranks of one machine share its steady clock. Those of several leave a barrier together, as near as it goes.
+    communicator_.barrier();
+    const Clock::time_point zero = job_.cluster.nodes > 1 ? Clock::now() : Clock::time_point{};
+    const std::int64_t start = std::chrono::duration_cast<std::chrono::nanoseconds>(step_start_ - zero).count();
     const auto spans = executor_->times(step_program_);
-    const std::vector<std::string> all = talk_.to_first({reinterpret_cast<const char*>(spans.data()), spans.size_bytes()});
+    std::string mine(reinterpret_cast<const char*>(&start), sizeof start);
+    mine.append(reinterpret_cast<const char*>(spans.data()), spans.size_bytes());
+    const std::vector<std::string> all = talk_.to_first(mine);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      RankTrace& trace = run_.traces.emplace_back(RankTrace{static_cast<int>(rank), std::vector<Span>(all[rank].size() / sizeof(Span))});
-      std::memcpy(trace.spans.data(), all[rank].data(), all[rank].size());
+      const std::size_t bytes = all[rank].size() - sizeof start;
+      RankTrace& trace = run_.traces.emplace_back(RankTrace{static_cast<int>(rank), 0, std::vector<Span>(bytes / sizeof(Span))});
+      std::memcpy(&trace.start_ns, all[rank].data(), sizeof start);
+      std::memcpy(trace.spans.data(), all[rank].data() + sizeof start, bytes);
     }
   }
 
@@ -297,6 +307,7 @@ class RankLoop {
   BatchBinder binder_;
   std::optional<Evaluation> evaluation_;
   std::vector<double> step_ms_;
+  Clock::time_point step_start_{};  // of the last run of the step program
   std::int64_t bytes_sent_ = 0;
   bool stopped_ = false;
   std::int64_t averaged_ = -1;  // step of the last average

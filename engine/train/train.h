@@ -43,7 +43,8 @@ struct RunReport {
 /// When each instruction of a rank's last step ran.
 struct RankTrace {
   int rank = 0;
-  std::vector<Span> spans;  ///< of the step program's instructions
+  std::int64_t start_ns = 0;  ///< when the step started, on a clock that all ranks share
+  std::vector<Span> spans;    ///< of the step program's instructions, from there on
 };
 
 struct TrainOptions {

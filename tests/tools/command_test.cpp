@@ -102,7 +102,7 @@ void flip_byte(const std::string& path, std::int64_t at) {
 
 TEST_CASE("every subcommand has help with an example, on stdout") {
   const Workplace in;
-  for (const std::string name : {"run", "plan", "validate", "eval", "sample", "inspect", "schema", "init", "doctor"}) {
+  for (const std::string name : {"run", "plan", "validate", "verify", "eval", "sample", "inspect", "schema", "init", "doctor"}) {
     CAPTURE(name);
     const Outcome help = in({name, "--help"});
     CHECK(help.code == 0);
@@ -231,6 +231,78 @@ TEST_CASE("the strategy that plan prints is one that a job takes, and gives the 
   const json again = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + plan["strategy"].dump(), "--json"}));
   CHECK(again["hash"] == plan["hash"]);
   CHECK(again["strategy"] == plan["strategy"]);
+}
+
+TEST_CASE("plan --json has every stage's memory and communication, every unit, the chunks and the bubble") {
+  const Workplace in;
+  const std::vector<std::string> arguments{"plan", "job.yaml", "cluster.devices_per_node=4", "strategy={data: {kind: fsdp}, pipeline: {degree: 2}}", "train.batch.micro=1", "--json"};
+  const json plan = parsed(in(arguments));
+  const json& strategy = plan["strategy"];
+  CHECK(strategy["data"]["keep"] == "step");
+  CHECK(strategy["data"]["reduce"] == "micro_batch");
+  CHECK(strategy["wrap"] == json{{"policy", "transformer"}, {"block", "TransformerBlock"}});
+  REQUIRE(strategy["pipeline"]["split"].size() == 1);
+  CHECK(contains(strategy.dump(), "auto") == false);
+
+  const json& memory = plan["memory"];
+  REQUIRE(memory["stages"].size() == 2);
+  std::int64_t fullest = 0;
+  for (const json& stage : memory["stages"]) fullest = std::max(fullest, stage["peak_bytes"].get<std::int64_t>());
+  CHECK(memory["peak_bytes"] == fullest);
+  CHECK(memory["stages"][memory["fullest_stage"].get<std::size_t>()]["by_category"] == memory["by_category"]);
+
+  REQUIRE(plan["communication_by_stage"].size() == 2);
+  std::set<std::string> sent;
+  for (const json& one : plan["communication"]) sent.insert(one["axis"].get<std::string>() + " " + one["collective"].get<std::string>());
+  for (const char* one : {"pipeline send", "shard all_gather", "shard reduce_scatter"}) CHECK(sent.contains(one));
+
+  std::set<std::string> parameters;
+  for (const json& unit : plan["units"]) {
+    CHECK(unit["divided_by"] == json{{"states", 2}, {"gradients", 2}, {"parameters", 2}});
+    CHECK(unit["gathers"] == 1);
+    CHECK(unit["reductions"] == 2);  // a micro-batch each
+    for (const json& name : unit["parameters"]) parameters.insert(name.get<std::string>());
+  }
+  CHECK(parameters.contains("h.1.mlp.c_fc.weight"));
+  CHECK(parameters.contains("wte.weight"));
+
+  const json& pipeline = plan["pipeline"];
+  CHECK(pipeline["schedule"] == "1f1b");
+  CHECK(pipeline["bubble"].get<double>() == doctest::Approx(1.0 / 3));  // (stages - 1) / (micro-batches + stages - 1)
+  REQUIRE(pipeline["chunks"].size() == 2);
+  CHECK(pipeline["chunks"][0]["stage"] == 0);
+  CHECK(pipeline["chunks"][0]["parts"][0] == "wte");
+
+  // What it decided is a strategy to write down: it gives the same plan.
+  std::vector<std::string> again = arguments;
+  again[3] = "strategy=" + strategy.dump();
+  CHECK(parsed(in(again))["hash"] == plan["hash"]);
+  const std::string text = in({arguments.begin(), arguments.end() - 1}).out;
+  for (const char* part : {"stage 0", "stage 1", "the fullest", "chunks of the model", "bubble 33.3%", "F0", "gathered 1×", "reduced each micro-batch"}) CHECK(contains(text, part));
+}
+
+TEST_CASE("verify shows every quantity with its bound, exits 0, and touches nothing of the job's") {
+  const Workplace in;
+  const std::vector<std::string> arguments{"verify", "job.yaml", "cluster.devices_per_node=2", "strategy=zero3", "--steps", "3"};
+  const Outcome text = in(arguments);
+  CAPTURE(text.err);
+  CHECK(text.code == 0);
+  for (const char* part : {"losses", "gradients", "weights", "holds", "the same training as on one rank"}) CHECK(contains(text.out, part));
+  std::vector<std::string> with_json = arguments;
+  with_json.emplace_back("--json");
+  const json proof = parsed(in(with_json));
+  CHECK(proof["ok"] == true);
+  CHECK(proof["steps"] == 3);
+  CHECK(proof["strategy"]["data"]["kind"] == "zero3");
+  for (const char* name : {"losses", "gradients", "weights"}) {
+    CHECK(keys_of(proof[name]) == std::set<std::string>{"difference", "bound", "ok"});
+    CHECK(proof[name]["difference"].get<double>() <= proof[name]["bound"].get<double>());
+  }
+  CHECK_FALSE(std::filesystem::exists(in.path("runs")));
+  CHECK_FALSE(std::filesystem::exists(in.path("logs")));
+  CHECK(in({"verify", "job.yaml", "--steps", "0"}).code == 64);
+  CHECK(in({"verify", "job.yaml", "train.steps=0"}).code == 78);
+  CHECK(in({"verify", "job.yaml", "cluster.devices_per_node=2", "strategy.data.compression=int8"}).code == 78);
 }
 
 TEST_CASE("a plan that does not fit exits 78 and is printed all the same") {
@@ -363,20 +435,41 @@ TEST_CASE("run trains, logs, saves and reports") {
 
 TEST_CASE("a trace has every instruction of a step on every rank, with its bytes") {
   const Workplace in;
-  REQUIRE(in({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null"}).code == 0);
+  const Outcome outcome = in({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null"});
+  REQUIRE(outcome.code == 0);
   const json events = json::parse(contents_of(in.path("logs/trace.json")));
   const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null", "--json"}));
-  std::map<int, std::int64_t> instructions;
+  std::map<int, std::int64_t> instructions, planned;
+  std::map<int, std::string> names;
   bool reduced = false;
   for (const json& event : events) {
+    if (event["name"] == "process_name") names[event["pid"].get<int>()] = event["args"]["name"];
     if (event["ph"] != "X") continue;
+    CHECK(event["ts"].get<double>() >= 0);
+    if (event["cat"] == "planned") {
+      ++planned[event["pid"].get<int>()];
+      continue;
+    }
     ++instructions[event["pid"].get<int>()];
     CHECK(event["args"].contains("bytes"));
     reduced = reduced || (event["cat"] == "collective" && event["tid"] == 1);
   }
   const std::int64_t wanted = plan["instructions"]["step"].get<std::int64_t>();
   CHECK(instructions == std::map<int, std::int64_t>{{0, wanted}, {1, wanted}});
+  CHECK(planned == std::map<int, std::int64_t>{{2, wanted}, {3, wanted}});
+  CHECK(names == std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}, {2, "rank 0, planned"}, {3, "rank 1, planned"}});
   CHECK(reduced);
+  CHECK(contains(outcome.err, "rank 1, last step: computing"));
+}
+
+TEST_CASE("the trace of a pipeline has an arrow for every message") {
+  const Workplace in;
+  REQUIRE(in({"run", "job.yaml", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}", "train.batch.micro=2", "checkpoint.dir=null"}).code == 0);
+  std::map<std::int64_t, std::set<std::string>> arrows;
+  for (const json& event : json::parse(contents_of(in.path("logs/trace.json"))))
+    if (event["ph"] == "s" || event["ph"] == "f") arrows[event["id"].get<std::int64_t>()].insert(event["ph"].get<std::string>());
+  CHECK(arrows.size() >= 4);  // of two micro-batches, forward and back
+  for (const auto& [id, ends] : arrows) CHECK(ends == std::set<std::string>{"s", "f"});
 }
 
 TEST_CASE("run without --json prints a summary for people") {

@@ -1,0 +1,328 @@
+#include "engine/train/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <memory>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/core/check.h"
+#include "engine/core/file.h"
+#include "engine/train/train.h"
+
+namespace trainer {
+namespace {
+
+constexpr double kRoundoffF32 = 0x1p-24;
+constexpr double kLambda = 8;
+
+double roundoff16(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return 0x1p-9;
+    case DType::f16: return 0x1p-12;
+    default: return 0;
+  }
+}
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() : path_((std::filesystem::temp_directory_path() / "trainer-verify-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) fail_io(path_, "making a temporary folder");
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;  // what cannot be removed is the system's to clean up
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// What a run told, step by step. Asks for its end after so many steps: the learning rate goes on as if the job went on.
+class Recorder final : public Monitor {
+ public:
+  Recorder(std::vector<double>& losses, std::vector<double>& norms, std::int64_t steps, std::atomic<bool>& stop)
+      : losses_(losses), norms_(norms), steps_(steps), stop_(stop) {}
+  void step(const StepRecord& record) override {
+    losses_.push_back(record.loss);
+    norms_.push_back(record.grad_norm);
+    stop_ = record.step + 1 >= steps_;
+  }
+
+ private:
+  std::vector<double>& losses_;
+  std::vector<double>& norms_;
+  const std::int64_t steps_;
+  std::atomic<bool>& stop_;
+};
+
+struct Ended {
+  std::vector<double> losses, norms;
+  CompiledJob compiled;
+  checkpoint::Checkpoint checkpoint;
+};
+
+Ended run(LoadedJob loaded, const std::string& folder, std::int64_t steps, const Compiler& compile) {
+  loaded.job.checkpoint.dir = folder;
+  std::vector<double> losses, norms;
+  std::atomic<bool> stop = false;
+  Monitors monitors;
+  monitors.push_back(std::make_unique<Recorder>(losses, norms, steps, stop));
+  TrainOptions options;
+  options.stop = &stop;
+  CompiledJob compiled = compile(loaded);
+  const RunReport report = train(loaded, compiled, monitors, options);
+  return {std::move(losses), std::move(norms), std::move(compiled), checkpoint::open_checkpoint(report.checkpoint)};
+}
+
+// The numbers of a job that bounds are made of.
+class Bounds {
+ public:
+  Bounds(const Job& job, const CompiledJob& one) : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)) {
+    const bool text = job.data.format == DataFormat::text || job.data.format == DataFormat::tokens;
+    std::int64_t longest = job.train.batch.global * (text ? job.data.seq_len : 1), matrices = 1;
+    for (const Role& role : one.plan.roles)
+      for (const Unit& unit : role.units)
+        for (const UnitTensor& tensor : unit.tensors) {
+          matrices += tensor.shape.rank() >= 2;
+          for (int dim = 0; dim < tensor.shape.rank(); ++dim) longest = std::max(longest, tensor.shape[dim]);
+        }
+    terms_ = static_cast<double>(longest);
+    depth_ = static_cast<double>(matrices);
+  }
+
+  double loss(std::size_t step) const { return 2 * (std::sqrt(depth_) * sum(step) + (1 + std::sqrt(depth_ / terms_)) * u16_); }
+  double gradient(std::size_t step) const { return 2 * std::sqrt(depth_) * (sum(step) + u16_); }
+
+ private:
+  double sum(std::size_t step) const { return kLambda * std::sqrt(terms_) * kRoundoffF32 * static_cast<double>(step + 1); }
+
+  const double u16_;
+  double terms_ = 1, depth_ = 1;
+};
+
+// Keeps of several differences the one that comes nearest to its bound.
+void worsen(Quantity& quantity, double difference, double bound) {
+  const bool first = quantity.bound == 0;
+  if (first || !(difference / bound <= quantity.difference / quantity.bound)) {
+    if (!first && std::isnan(quantity.difference)) return;
+    quantity.difference = difference;
+    quantity.bound = bound;
+  }
+}
+
+double relative(double a, double b) { return a == b ? 0 : std::fabs(a - b) / std::fabs(b); }
+
+// ---- Weights -------------------------------------------------------------------------------------------------------
+
+std::vector<float> read(const checkpoint::TensorStore& tensors, const std::string& name, std::int64_t first, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  tensors.read(name, first, count, values.data());
+  return values;
+}
+
+// Names of the weights: what a checkpoint holds beside states and counts.
+std::vector<const checkpoint::TensorInfo*> weights_of(const Ended& run) {
+  std::vector<const checkpoint::TensorInfo*> weights;
+  for (const Role& role : run.compiled.plan.roles)
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors) {
+        const checkpoint::TensorInfo* info = run.checkpoint.tensors.find(tensor.name);
+        CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
+        weights.push_back(info);
+      }
+  return weights;
+}
+
+struct Way {
+  double total = 0;    // of an element, over all steps
+  double largest = 0;  // the most that an element can go
+};
+
+Way way_of(const Job& job, const std::vector<double>& norms) {
+  const OptimizerJob& optimizer = job.train.optimizer;
+  Way way;
+  for (std::size_t step = 0; step < norms.size(); ++step) {
+    const double lr = learning_rate(job.train, static_cast<std::int64_t>(step));
+    const double norm = job.train.clip_norm ? std::min(norms[step], *job.train.clip_norm) : norms[step];
+    switch (optimizer.name) {
+      case OptimizerName::sgd:
+        way.total += lr * norm / (1 - optimizer.momentum);
+        way.largest += lr * norm / (1 - optimizer.momentum);
+        break;
+      case OptimizerName::lion:
+        way.total += lr;
+        way.largest += lr;
+        break;
+      case OptimizerName::adam:
+      case OptimizerName::adamw:  // Kingma and Ba, ICLR 2015, section 2.1: the bound on a step
+        way.total += lr;
+        way.largest += lr * std::max(1.0, (1 - optimizer.betas[0]) / std::sqrt(1 - optimizer.betas[1]));
+        break;
+    }
+  }
+  return way;
+}
+
+class Weights {
+ public:
+  Weights(const Job& job, const Ended& ranks, const Ended& one, double gradient_bound)
+      : job_(job), ranks_(ranks), one_(one), steps_(static_cast<double>(one.norms.size())), gradient_bound_(gradient_bound), way_(way_of(job, one.norms)) {}
+
+  std::vector<Quantity> compare() {
+    const std::vector<const checkpoint::TensorInfo*> weights = weights_of(one_);
+    if (adaptive())
+      for (const checkpoint::TensorInfo* weight : weights) add_size(*weight);
+    for (const checkpoint::TensorInfo* weight : weights) add(*weight);
+    const double count = std::max(1.0, elements_), rms = std::sqrt(squares_ / count);
+    const double rounding = 2 * steps_ * kRoundoffF32 * std::sqrt(weight_squares_ / count);
+    // SGD's way is that of all elements together.
+    const double way = adaptive() ? way_.total : way_.total / std::sqrt(count);
+    const double undecided = adaptive() ? 2 * std::sqrt(undecided_ / count) : 2 * gradient_bound_;
+    const double least = std::numeric_limits<double>::min();
+    return {{"weights", rms / std::max(way, least), undecided + rounding / std::max(way, least)},
+            {"weights_largest", largest_, 2 * way_.largest + 2 * steps_ * kRoundoffF32 * largest_weight_}};
+  }
+
+ private:
+  bool adaptive() const { return job_.train.optimizer.name != OptimizerName::sgd; }
+
+  template <typename Visit>
+  static void by_parts(const checkpoint::TensorInfo& tensor, Visit&& visit) {
+    constexpr std::int64_t kPart = std::int64_t{1} << 20;
+    for (std::int64_t first = 0; first < tensor.shape.elements(); first += kPart) visit(first, std::min(kPart, tensor.shape.elements() - first));
+  }
+
+  // The size of the gradients that the optimizer divides by, element by element, on one rank.
+  std::vector<float> sizes(const checkpoint::TensorInfo& tensor, std::int64_t first, std::int64_t count) const {
+    const OptimizerJob& optimizer = job_.train.optimizer;
+    const bool lion = optimizer.name == OptimizerName::lion;
+    std::vector<float> values = read(one_.checkpoint.tensors, tensor.name + (lion ? ".exp_avg" : ".exp_avg_sq"), first, count);
+    const double correction = 1 - std::pow(optimizer.betas[1], steps_);
+    for (float& value : values) value = lion ? std::fabs(value) : static_cast<float>(std::sqrt(value / correction));
+    return values;
+  }
+
+  void add_size(const checkpoint::TensorInfo& tensor) {
+    double squares = 0;
+    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
+      for (float size : sizes(tensor, first, count)) squares += static_cast<double>(size) * size;
+    });
+    const auto elements = static_cast<double>(tensor.shape.elements());
+    tensor_rms_.push_back(std::sqrt(squares / elements));
+    size_squares_ += squares;
+    size_elements_ += elements;
+  }
+
+  void add(const checkpoint::TensorInfo& tensor) {
+    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
+      const std::vector<float> a = read(ranks_.checkpoint.tensors, tensor.name, first, count);
+      const std::vector<float> b = read(one_.checkpoint.tensors, tensor.name, first, count);
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        const double difference = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+        squares_ += difference * difference;
+        if (!(difference <= largest_)) largest_ = difference;
+        weight_squares_ += static_cast<double>(b[i]) * b[i];
+        largest_weight_ = std::max(largest_weight_, std::fabs(static_cast<double>(b[i])));
+      }
+    });
+    if (adaptive()) add_undecided(tensor);
+    elements_ += static_cast<double>(tensor.shape.elements());
+    ++index_;
+  }
+
+  // An element that never had a gradient (a word that did not occur) has none on either side.
+  void add_undecided(const checkpoint::TensorInfo& tensor) {
+    const double eps = job_.train.optimizer.name == OptimizerName::lion ? 0 : job_.train.optimizer.eps;
+    const double scale = gradient_bound_ * std::max(tensor_rms_[index_], std::sqrt(size_squares_ / size_elements_));
+    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
+      for (float size : sizes(tensor, first, count)) {
+        const double part = size == 0 ? 0 : std::min(1.0, scale / (size + eps));
+        undecided_ += part * part;
+      }
+    });
+  }
+
+  const Job& job_;
+  const Ended& ranks_;
+  const Ended& one_;
+  const double steps_;
+  const double gradient_bound_;
+  const Way way_;
+  std::size_t index_ = 0;           // of the weight that is added
+  std::vector<double> tensor_rms_;  // of the gradients' sizes
+  double size_squares_ = 0, size_elements_ = 0;
+  double elements_ = 0, squares_ = 0, largest_ = 0, weight_squares_ = 0, largest_weight_ = 0, undecided_ = 0;
+};
+
+LoadedJob quiet(LoadedJob loaded) {
+  Job& job = loaded.job;
+  job.checkpoint = CheckpointJob{};
+  job.checkpoint.every = std::numeric_limits<std::int64_t>::max();
+  job.checkpoint.resume = CheckpointJob::Resume::none;
+  job.log = LogJob{};
+  job.eval.reset();
+  job.cluster.backend = Backend::threads;
+  return loaded;
+}
+
+[[noreturn]] void refuse(const LoadedJob& loaded, std::string_view path, const std::string& what) {
+  throw JobError({loaded.at(path, what + " is by design not the training of one rank, which verify compares with")});
+}
+
+}  // namespace
+
+bool Comparison::holds() const {
+  return std::all_of(quantities.begin(), quantities.end(), [](const Quantity& quantity) { return quantity.holds(); });
+}
+
+LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
+  const DataStrategyJob& data = loaded.job.strategy.data;
+  if (data.kind == DataKind::local_sgd) refuse(loaded, loaded.setting("strategy") != nullptr ? "strategy" : "strategy.data.kind", "local_sgd");
+  if (data.compression.kind != Compression::Kind::none) refuse(loaded, "strategy.data.compression", "compression of gradients");
+  LoadedJob threads = quiet(loaded);
+  if (threads.job.cluster.nodes == 1) return threads;
+  // What was decided for several nodes is kept where they are one.
+  threads.job.strategy = compile(loaded).strategy;
+  threads.job.cluster.devices_per_node = world_size_of(loaded.job);
+  threads.job.cluster.nodes = 1;
+  return threads;
+}
+
+LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro) {
+  LoadedJob one = quiet(loaded);
+  const std::vector<std::string> excluded = one.job.strategy.wrap.excluded;
+  one.job.strategy = StrategyJob{};
+  one.job.strategy.wrap.excluded = excluded;
+  one.job.cluster.nodes = 1;
+  one.job.cluster.devices_per_node = 1;
+  one.job.train.batch.micro = micro;
+  return one;
+}
+
+Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t steps, const Compiler& compile) {
+  const TemporaryDirectory folder;
+  const Ended a = run(ranks, folder.path() + "/ranks", steps, compile), b = run(one, folder.path() + "/one", steps, compile);
+  CHECK(a.losses.size() == b.losses.size(), "both take the same steps");
+  Comparison comparison{static_cast<std::int64_t>(b.losses.size()), {}};
+  if (b.losses.empty()) return comparison;
+  const Bounds bounds(one.job, b.compiled);
+  Quantity losses{"losses"}, gradients{"gradients"};
+  for (std::size_t step = 0; step < b.losses.size(); ++step) {
+    worsen(losses, relative(a.losses[step], b.losses[step]), bounds.loss(step));
+    worsen(gradients, relative(a.norms[step], b.norms[step]), bounds.gradient(step));
+  }
+  comparison.quantities = {losses, gradients};
+  for (Quantity& quantity : Weights(one.job, a, b, bounds.gradient(b.losses.size() - 1)).compare()) comparison.quantities.push_back(std::move(quantity));
+  return comparison;
+}
+
+}  // namespace trainer

@@ -1,0 +1,136 @@
+// What `trainer verify` compares: strategies hold their bounds, and whatever is not the same training does not.
+#include "engine/train/compare.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "engine/core/error.h"
+#include "tests/train/tiny_jobs.h"
+
+using namespace trainer;
+using namespace trainer::tests;
+
+namespace {
+
+const Compiler kCompile = [](const LoadedJob& loaded) { return compiled(loaded); };
+
+Comparison compared(const LoadedJob& loaded, std::int64_t steps = 4) {
+  const LoadedJob ranks = on_threads(loaded, kCompile);
+  return compare(ranks, on_one_rank(loaded, compiled(ranks).batch.micro), steps, kCompile);
+}
+
+const Quantity& quantity(const Comparison& comparison, const std::string& name) {
+  for (const Quantity& one : comparison.quantities)
+    if (one.name == name) return one;
+  FAIL("no quantity " << name);
+  return comparison.quantities.front();
+}
+
+void check_holds(const Comparison& comparison) {
+  for (const Quantity& one : comparison.quantities) {
+    CAPTURE(one.name);
+    CAPTURE(one.difference);
+    CAPTURE(one.bound);
+    CHECK(one.holds());
+  }
+}
+
+Overrides on(int ranks, const std::string& strategy, Overrides more = {}) {
+  more.push_back("cluster.devices_per_node=" + std::to_string(ranks));
+  more.push_back("strategy=" + strategy);
+  return more;
+}
+
+// A reduction that sums nothing: what a strategy would be that forgot it.
+CompiledJob without_reductions(CompiledJob job) {
+  for (Role& role : job.plan.roles)
+    for (Program& program : role.programs)
+      for (Issued& issued : program.instructions)
+        if (auto* collective = std::get_if<Collective>(&issued.instruction))
+          if (role.buffer(collective->input.region.buffer).category == Category::gradients) collective->axes = {};
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("strategies hold the bounds of verify, with weights that moved") {
+  const TinyJobs jobs;
+  struct Case {
+    const char* model;
+    Overrides overrides;
+  };
+  const std::vector<Case> cases{
+      {"gpt2", on(2, "zero2", {"train.batch.micro=2", "train.clip_norm=0.5"})},
+      {"gpt2", on(4, "{data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}}", {"model.with.dropout=0.1"})},
+      {"llama", on(2, "{pipeline: {degree: 2}}", {"train.batch.micro=2", "precision.compute=bf16"})},
+      {"mlp", on(2, "ddp", {"train.optimizer={name: sgd, lr: 0.05, momentum: 0.9}"})},
+      {"mlp", on(2, "zero1", {"train.optimizer={name: lion, lr: 1.0e-3}"})},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.overrides.back());
+    const Comparison comparison = compared(jobs.load(one.model, "run", one.overrides));
+    CHECK(comparison.steps == 4);
+    REQUIRE(comparison.quantities.size() == 4);
+    check_holds(comparison);
+    CHECK(quantity(comparison, "losses").bound < 0.1);
+    CHECK(quantity(comparison, "weights").bound < 1);
+  }
+}
+
+TEST_CASE("another training does not hold: seed, learning rate, samples, decay") {
+  const TinyJobs jobs;
+  const LoadedJob loaded = jobs.load("gpt2", "run", on(2, "zero1"));
+  const LoadedJob ranks = on_threads(loaded, kCompile);
+  const LoadedJob one = on_one_rank(loaded, 4);
+  REQUIRE(compare(ranks, one, 3, kCompile).holds());
+
+  LoadedJob other = ranks;
+  other.job.seed += 1;
+  const Comparison seeds = compare(other, one, 3, kCompile);
+  CHECK_FALSE(quantity(seeds, "losses").holds());
+  CHECK_FALSE(quantity(seeds, "gradients").holds());
+  CHECK_FALSE(quantity(seeds, "weights").holds());
+
+  other = ranks;
+  other.job.train.optimizer.lr *= 1.1;
+  CHECK_FALSE(quantity(compare(other, one, 3, kCompile), "weights").holds());
+
+  other = ranks;
+  other.job.data.shuffle = false;
+  CHECK_FALSE(quantity(compare(other, one, 3, kCompile), "gradients").holds());
+}
+
+TEST_CASE("a strategy that forgets its reductions does not hold") {
+  const TinyJobs jobs;
+  const LoadedJob loaded = jobs.load("gpt2", "run", on(2, "ddp"));
+  const Compiler broken = [](const LoadedJob& job) { return without_reductions(compiled(job)); };
+  const Comparison comparison = compare(on_threads(loaded, kCompile), on_one_rank(loaded, 4), 3, broken);
+  CHECK_FALSE(comparison.holds());
+  CHECK_FALSE(quantity(comparison, "gradients").holds());
+  CHECK_FALSE(quantity(comparison, "weights").holds());
+}
+
+TEST_CASE("verify leaves the job's checkpoints and logs alone, and stops after the job's own steps") {
+  const TinyJobs jobs;
+  const LoadedJob loaded = jobs.load("mlp", "mine", on(2, "ddp", {"log.jsonl=" + jobs.path("log.jsonl"), "train.steps=2", "checkpoint.every=1"}));
+  CHECK(compared(loaded, 5).steps == 2);
+  CHECK_FALSE(std::filesystem::exists(jobs.path("mine")));
+  CHECK_FALSE(std::filesystem::exists(jobs.path("log.jsonl")));
+}
+
+TEST_CASE("what several nodes decide stays when verify runs them on one") {
+  const TinyJobs jobs;
+  const LoadedJob loaded = jobs.load("mlp", "run", {"cluster={nodes: 2, devices_per_node: 2}", "strategy.data={kind: fsdp, sharding: hybrid_shard}"});
+  const LoadedJob ranks = on_threads(loaded, kCompile);
+  CHECK(compiled(ranks).plan.mesh == compiled(loaded).plan.mesh);
+  CHECK(compiled(ranks).plan.mesh.size(Axis::replicate) == 2);
+}
+
+TEST_CASE("what is not meant to be one rank's training is refused by name") {
+  const TinyJobs jobs;
+  for (const char* data : {"{kind: local_sgd, every: 2}", "{kind: ddp, compression: int8}"}) {
+    const LoadedJob loaded = jobs.load("mlp", "run", {"cluster.devices_per_node=2", "checkpoint.every=2", std::string("strategy.data=") + data});
+    CHECK_THROWS_AS(on_threads(loaded, kCompile), JobError);
+  }
+}

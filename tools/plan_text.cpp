@@ -1,0 +1,256 @@
+// A plan as tables. Every number is read off the plan (tools/plan_report.h, plan_units.h); here is layout alone.
+#include "tools/plan_text.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "strategies/pipeline/print_table.h"
+#include "tools/plan_report.h"
+#include "tools/plan_units.h"
+#include "tools/text.h"
+
+namespace trainer::tools {
+namespace {
+
+std::string mesh_line(const Mesh& mesh) {
+  std::string text;
+  for (Axis axis : kAxes) text += fmt::format("{}{} {}", text.empty() ? "" : " × ", name_of(axis), mesh.size(axis));
+  return text;
+}
+
+// The largest of what is alive at the peak beside what is persistent.
+void put_alive(const Role& role, const MemoryReport& report) {
+  const Program* program = role.program(report.program);
+  if (program == nullptr) return;
+  const std::vector<BufferId> alive = alive_at(role, *program, report.instruction);
+  if (alive.empty()) return;
+  put("  then alive, the largest of {} buffers:\n", alive.size());
+  Table table({"  buffer", "category", "bytes"});
+  for (std::size_t i = 0; i < std::min<std::size_t>(alive.size(), 5); ++i) {
+    const Buffer& buffer = role.buffer(alive[i]);
+    const std::string micro_batch = buffer.micro_batch >= 0 ? fmt::format(" mb{}", buffer.micro_batch) : "";
+    table.add({"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), grouped(buffer.bytes)});
+  }
+  put("{}", table.str());
+}
+
+std::string peak_line(const Role& role, const MemoryReport& report) {
+  const Program* program = role.program(report.program);
+  if (program == nullptr) return "";
+  const Instruction& instruction = program->instructions[static_cast<std::size_t>(report.instruction)].instruction;
+  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, report.program, title_of(role, instruction));
+}
+
+// More stages than these are rows of their own.
+constexpr std::size_t kMostColumns = 8;
+
+// Facts by stage: a column each, or a row each where there are many.
+class StageTable {
+ public:
+  StageTable(std::string what, std::size_t num_stages) : head_{std::move(what)} {
+    for (std::size_t stage = 0; stage < num_stages; ++stage) head_.push_back(fmt::format("stage {}", stage));
+  }
+  void add(const std::string& name, const std::vector<std::int64_t>& numbers) {
+    std::vector<std::string>& row = rows_.emplace_back(std::vector<std::string>{name});
+    for (const std::int64_t number : numbers) row.push_back(grouped(number));
+  }
+  std::string str() const {
+    const bool turned = head_.size() > kMostColumns + 1;
+    std::vector<std::vector<std::string>> all{head_};
+    all.insert(all.end(), rows_.begin(), rows_.end());
+    const auto cell = [&](std::size_t row, std::size_t column) { return turned ? all[column][row] : all[row][column]; };
+    const std::size_t num_rows = turned ? head_.size() : all.size(), num_columns = turned ? all.size() : head_.size();
+    std::optional<Table> table;
+    for (std::size_t row = 0; row < num_rows; ++row) {
+      std::vector<std::string> cells;
+      for (std::size_t column = 0; column < num_columns; ++column) cells.push_back(cell(row, column));
+      if (table)
+        table->add(std::move(cells));
+      else
+        table.emplace(std::move(cells));
+    }
+    return table->str();
+  }
+
+ private:
+  std::vector<std::string> head_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string one_memory_table(const MemoryReport& report) {
+  Table table({"at the peak", "bytes", "share"});
+  for (int i = 0; i < kNumCategories; ++i) {
+    const std::int64_t bytes = report.by_category[static_cast<std::size_t>(i)];
+    table.add({std::string(name_of(static_cast<Category>(i))), grouped(bytes),
+               fmt::format("{:.1f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(report.peak_bytes))});
+  }
+  return table.str();
+}
+
+std::string stages_memory_table(const std::vector<MemoryReport>& reports) {
+  StageTable table("at the peak", reports.size());
+  std::vector<std::int64_t> numbers(reports.size());
+  for (int i = 0; i < kNumCategories; ++i) {
+    for (std::size_t stage = 0; stage < reports.size(); ++stage) numbers[stage] = reports[stage].by_category[static_cast<std::size_t>(i)];
+    table.add(std::string(name_of(static_cast<Category>(i))), numbers);
+  }
+  for (std::size_t stage = 0; stage < reports.size(); ++stage) numbers[stage] = reports[stage].peak_bytes;
+  table.add("all", numbers);
+  return table.str();
+}
+
+void put_memory(const CompiledJob& compiled) {
+  const MemoryReport& report = fullest(compiled);
+  const bool several = compiled.memory.size() > 1;
+  const std::size_t stage = fullest_stage(compiled);
+  put("\nmemory of a rank{}: {} ({} bytes) of {}{}\n", several ? fmt::format(" of stage {}, the fullest", stage) : "",
+      bytes_text(static_cast<double>(report.peak_bytes)), grouped(report.peak_bytes), bytes_text(static_cast<double>(compiled.limit_bytes)),
+      compiled.fits ? "" : ": DOES NOT FIT");
+  put("{}{}", several ? stages_memory_table(compiled.memory) : one_memory_table(report), peak_line(compiled.plan.roles[stage], report));
+  put_alive(compiled.plan.roles[stage], report);
+}
+
+void put_one_traffic(const std::vector<Traffic>& traffic) {
+  Table table({"collective", "axis", "count", "bytes sent"});
+  for (const Traffic& one : traffic) table.add({one.collective, one.axis, grouped(one.count), grouped(one.bytes)});
+  put("{}", table.str());
+}
+
+void put_stages_traffic(const StageTraffic& traffic) {
+  std::map<std::string, std::vector<std::int64_t>> rows;
+  std::vector<std::int64_t> all(traffic.stages.size());
+  for (std::size_t stage = 0; stage < traffic.stages.size(); ++stage) {
+    for (const Traffic& one : traffic.stages[stage]) {
+      std::vector<std::int64_t>& row = rows[one.collective + " " + one.axis];
+      row.resize(traffic.stages.size());
+      row[stage] = one.bytes;
+    }
+    all[stage] = bytes_of(traffic.stages[stage]);
+  }
+  StageTable table("bytes sent", traffic.stages.size());
+  for (const auto& [name, numbers] : rows) table.add(name, numbers);
+  table.add("all", all);
+  put("{}", table.str());
+}
+
+void put_communication(const Plan& plan) {
+  const StageTraffic traffic = traffic_by_stage(plan);
+  if (traffic.stages[traffic.most].empty()) return put("\ncommunication: none\n");
+  put("\ncommunication of a rank and step, as rings send it\n");
+  if (traffic.stages.size() == 1)
+    put_one_traffic(traffic.stages.front());
+  else
+    put_stages_traffic(traffic);
+}
+
+std::string part_of(int over) { return over == 1 ? "whole" : fmt::format("1/{}", over); }
+
+std::string weights_text(const UnitFacts& facts) {
+  if (facts.weights_over == 1) return "whole";
+  return fmt::format("1/{}, gathered {}×, there {:.0f}%", facts.weights_over, facts.gathers, 100 * facts.gathered_share);
+}
+
+std::string gradients_text(const UnitFacts& facts, const BatchShape& batch) {
+  std::string text = part_of(facts.gradients_over);
+  if (facts.reductions == 0) return text;
+  if (batch.micro_batches > 1 && facts.reductions == batch.micro_batches) return text + ", reduced each micro-batch";
+  return text + (facts.reductions == 1 ? ", reduced once" : fmt::format(", reduced {}×", facts.reductions));
+}
+
+std::string collectives_text(const UnitFacts& facts) {
+  std::string text;
+  for (const UnitCollective& one : facts.collectives)
+    text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", one.count, one.collective, one.axis);
+  return text.empty() ? "-" : text;
+}
+
+void put_units(const CompiledJob& compiled) {
+  constexpr std::size_t kShown = 16;
+  const std::vector<UnitFacts> units = units_of(compiled.plan);
+  const bool several = compiled.plan.roles.size() > 1;
+  put("\nunits of parameters: {}; what a rank holds of each, and what moves it in a step\n", units.size());
+  std::vector<std::string> head{"unit", "of", "tensors", "elements", "states", "weights", "gradients", "collectives"};
+  if (several) head.insert(head.begin() + 1, "stage");
+  Table table(std::move(head));
+  for (std::size_t i = 0; i < std::min(units.size(), kShown); ++i) {
+    const UnitFacts& facts = units[i];
+    std::vector<std::string> row{facts.unit->name,           tensors_text(*facts.unit), grouped(static_cast<std::int64_t>(facts.unit->tensors.size())),
+                                 grouped(facts.unit->elements), part_of(facts.states_over), weights_text(facts),
+                                 gradients_text(facts, compiled.batch), collectives_text(facts)};
+    if (several) row.insert(row.begin() + 1, std::to_string(facts.stage));
+    table.add(std::move(row));
+  }
+  if (units.size() > kShown) table.add({fmt::format("… and {} more", units.size() - kShown)});
+  put("{}", table.str());
+  if (std::any_of(units.begin(), units.end(), [](const UnitFacts& facts) { return facts.weights_over > 1; }))
+    put("  there: of the step's instructions those that run while a gathered copy is in memory\n");
+}
+
+std::string parts_text(const std::vector<std::string>& parts) {
+  constexpr std::size_t kShown = 8;
+  if (parts.size() <= kShown) return fmt::format("{}", fmt::join(parts, " "));
+  return fmt::format("{} … {} ({} parts)", fmt::join(parts.begin(), parts.begin() + 4, " "), fmt::join(parts.end() - 3, parts.end(), " "), parts.size());
+}
+
+void put_pipeline(const CompiledJob& compiled) {
+  if (compiled.plan.roles.size() == 1) return;
+  put("\nchunks of the model\n");
+  for (std::size_t chunk = 0; chunk < compiled.chunks.size(); ++chunk)
+    put("  {} on stage {}: {}\n", chunk, compiled.chunks[chunk].stage, parts_text(compiled.chunks[chunk].parts));
+  constexpr int kWidth = 140;
+  put("\nschedule of the step, where forward, input part and weight part take a slot each\n{}", strategies::print_table(compiled.schedule, kWidth));
+}
+
+// What a profile filled in, where the job has one.
+void put_profile(const LoadedJob& loaded) {
+  if (loaded.job.strategy.profile == Profile::none) return;
+  std::string text;
+  for (const Setting& setting : loaded.settings)
+    if (setting.from == Setting::From::profile) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", setting.path.substr(setting.path.rfind('.') + 1), setting.value);
+  put("profile:    {}: {}\n", name_of(loaded.job.strategy.profile), text.empty() ? "fills in nothing" : text);
+}
+
+std::string wrap_line(const WrapJob& wrap) {
+  switch (wrap.policy) {
+    case WrapPolicy::automatic: return "each outermost block, and what lies between";
+    case WrapPolicy::none: return "the whole model";
+    case WrapPolicy::transformer: return "each " + wrap.block + ", and what lies between";
+    case WrapPolicy::size: return fmt::format("at least {} parameters", grouped(wrap.min_params));
+    case WrapPolicy::names: return fmt::format("{}", fmt::join(wrap.names, ", "));
+  }
+  return "";
+}
+
+void put_decisions(const LoadedJob& loaded, const CompiledJob& compiled) {
+  const StrategyJob& strategy = compiled.strategy;
+  put_profile(loaded);
+  std::string text = "wrap: " + wrap_line(strategy.wrap);
+  const Json data = strategy_json(compiled)["data"];
+  for (const char* key : {"keep", "reduce", "prefetch", "compression"})
+    if (data.contains(key)) text += fmt::format("; {}: {}", key, data[key].is_string() ? data[key].get<std::string>() : data[key].dump());
+  put("decided:    {}\n", text);
+}
+
+}  // namespace
+
+void put_plan(const LoadedJob& loaded, const CompiledJob& compiled) {
+  const Role& role = compiled.plan.roles.front();
+  put("{}: plan {}\n", loaded.job.name, hash_of(compiled.plan));
+  put("strategy:   {}: {}\n", strategy_line(compiled), compiled.strategy_why);
+  put_decisions(loaded, compiled);
+  put("mesh:       {}\n", mesh_line(compiled.plan.mesh));
+  put("batch:      {}\n", batch_line(compiled.batch));
+  put("parameters: {}\n", grouped(compiled.num_parameters));
+  put("a step:     {}", flops_text(compiled.flops_per_step));
+  for (const Program& program : role.programs)
+    put("{} {} {}", program.name == role.programs.front().name ? "; instructions:" : ",",
+        grouped(static_cast<std::int64_t>(program.instructions.size())), program.name);
+  put("\n");
+  put_memory(compiled);
+  put_communication(compiled.plan);
+  put_units(compiled);
+  put_pipeline(compiled);
+}
+
+}  // namespace trainer::tools

@@ -1,0 +1,159 @@
+#include "tools/plan_units.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+namespace trainer::tools {
+namespace {
+
+bool is_optimizer(Op op) { return op == Op::sgd || op == Op::adam || op == Op::adamw || op == Op::lion; }
+
+class UnitReader {
+ public:
+  UnitReader(const Plan& plan, int stage) : plan_(plan), role_(plan.roles[static_cast<std::size_t>(stage)]), step_(role_.program("step")) {
+    for (std::size_t i = 0; i < role_.units.size(); ++i) {
+      UnitFacts& facts = facts_.emplace_back();
+      facts.stage = stage;
+      facts.unit = &role_.units[i];
+      facts.states_over = ratio(facts.unit->elements, facts.unit->slice());
+      facts.weights_over = ratio(facts.unit->elements * size_of(facts.unit->compute), facts.unit->working_slice.bytes);
+      if (facts.unit->working >= 0) facts.weights_over = 1;
+      by_name_[facts.unit->name] = i;
+    }
+    collectives_.resize(facts_.size());
+    reductions_.resize(facts_.size());
+  }
+
+  std::vector<UnitFacts> run() {
+    if (step_ == nullptr) return std::move(facts_);
+    find_lifetimes();
+    for (std::size_t i = 0; i < step_->instructions.size(); ++i) {
+      const Instruction& instruction = step_->instructions[i].instruction;
+      if (const auto* collective = std::get_if<Collective>(&instruction)) read(*collective);
+      if (const auto* launch = std::get_if<Launch>(&instruction)) read(*launch);
+    }
+    for (std::size_t unit = 0; unit < facts_.size(); ++unit) finish(unit);
+    return std::move(facts_);
+  }
+
+ private:
+  struct Lifetime {
+    std::int32_t first = -1, last = -1;
+  };
+  struct Reductions {
+    std::int64_t scatters = 0, all_reduces = 0;
+  };
+
+  static int ratio(std::int64_t whole, std::int64_t part) { return part > 0 ? static_cast<int>(whole / part) : 1; }
+
+  void find_lifetimes() {
+    lifetimes_.resize(role_.buffers.size());
+    for (std::size_t i = 0; i < step_->instructions.size(); ++i)
+      for_each_access(step_->instructions[i].instruction, [&](Access, const Region& region) {
+        Lifetime& lifetime = lifetimes_[static_cast<std::size_t>(region.buffer)];
+        if (lifetime.first < 0) lifetime.first = static_cast<std::int32_t>(i);
+        lifetime.last = static_cast<std::int32_t>(i);
+      });
+  }
+
+  // An instruction about a unit has its name, or that and a word behind a dot.
+  UnitFacts* unit_named(std::string_view name) {
+    for (;;) {
+      if (const auto found = by_name_.find(std::string(name)); found != by_name_.end()) return &facts_[found->second];
+      const std::size_t dot = name.rfind('.');
+      if (dot == std::string_view::npos) return nullptr;
+      name = name.substr(0, dot);
+    }
+  }
+
+  void read(const Collective& collective) {
+    UnitFacts* facts = unit_named(role_.name(collective.name));
+    const Buffer& input = role_.buffer(collective.input.region.buffer);
+    const std::string axis = axis_text(plan_.mesh, collective.axes);
+    if (facts == nullptr || axis.empty() || input.category == Category::activations) return;
+    const auto unit = static_cast<std::size_t>(facts - facts_.data());
+    UnitCollective& one = collectives_[unit][{std::string(name_of(collective.kind)), axis}];
+    one.collective = name_of(collective.kind);
+    one.axis = axis;
+    ++one.count;
+    one.bytes += std::max(collective.input.region.bytes, collective.output.region.bytes);
+    const bool over_data = (collective.axes.mask & data_axes().mask) != 0;
+    if (input.category == Category::gradients && over_data) {
+      reductions_[unit].scatters += collective.kind == CollectiveKind::reduce_scatter;
+      reductions_[unit].all_reduces += collective.kind == CollectiveKind::all_reduce;
+    }
+    if (collective.kind == CollectiveKind::all_gather && collective.input.region.buffer == facts->unit->working_slice.buffer) {
+      ++facts->gathers;
+      gathered_[facts->unit].push_back(lifetimes_[static_cast<std::size_t>(collective.output.region.buffer)]);
+    }
+  }
+
+  void read(const Launch& launch) {
+    const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
+    if (!is_optimizer(signature.op)) return;
+    UnitFacts* facts = unit_named(role_.name(launch.name));
+    if (facts == nullptr) return;
+    const std::int64_t whole = facts->unit->elements * size_of(signature.operands[1].dtype);
+    facts->gradients_over = std::max(1, ratio(whole, role_.buffer(region_of(launch.operands[1]).buffer).bytes));
+  }
+
+  void finish(std::size_t unit) {
+    UnitFacts& facts = facts_[unit];
+    facts.reductions = reductions_[unit].scatters > 0 ? reductions_[unit].scatters : reductions_[unit].all_reduces;
+    for (auto& [key, one] : collectives_[unit]) facts.collectives.push_back(std::move(one));
+    facts.gathered_share = facts.weights_over == 1 ? 1 : share(gathered_[facts.unit]);
+  }
+
+  // Of the step's instructions those inside any of the lifetimes.
+  double share(std::vector<Lifetime> lifetimes) const {
+    std::sort(lifetimes.begin(), lifetimes.end(), [](const Lifetime& a, const Lifetime& b) { return a.first < b.first; });
+    std::int64_t covered = 0;
+    std::int32_t end = 0;
+    for (const Lifetime& one : lifetimes) {
+      covered += std::max(0, one.last + 1 - std::max(one.first, end));
+      end = std::max(end, one.last + 1);
+    }
+    return static_cast<double>(covered) / static_cast<double>(step_->instructions.size());
+  }
+
+  const Plan& plan_;
+  const Role& role_;
+  const Program* step_;
+  std::vector<UnitFacts> facts_;
+  std::unordered_map<std::string, std::size_t> by_name_;
+  std::vector<Lifetime> lifetimes_;  // of each buffer in the step
+  std::vector<std::map<std::pair<std::string, std::string>, UnitCollective>> collectives_;
+  std::vector<Reductions> reductions_;
+  std::unordered_map<const Unit*, std::vector<Lifetime>> gathered_;
+};
+
+}  // namespace
+
+std::vector<UnitFacts> units_of(const Plan& plan) {
+  std::vector<UnitFacts> all;
+  for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
+    std::vector<UnitFacts> facts = UnitReader(plan, static_cast<int>(stage)).run();
+    all.insert(all.end(), std::make_move_iterator(facts.begin()), std::make_move_iterator(facts.end()));
+  }
+  return all;
+}
+
+std::string axis_text(const Mesh& mesh, Axes axes) {
+  std::string text;
+  for (Axis axis : kAxes)
+    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
+  return text;
+}
+
+std::string tensors_text(const Unit& unit) {
+  if (unit.tensors.empty()) return "";
+  std::string prefix = unit.tensors.front().name;
+  for (const UnitTensor& tensor : unit.tensors)
+    while (!prefix.empty() && !tensor.name.starts_with(prefix)) prefix.pop_back();
+  if (unit.tensors.size() == 1) return prefix;
+  prefix.resize(prefix.rfind('.') == std::string::npos ? 0 : prefix.rfind('.') + 1);
+  return prefix.empty() ? unit.tensors.front().name + " … " + unit.tensors.back().name : prefix + "*";
+}
+
+}  // namespace trainer::tools

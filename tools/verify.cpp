@@ -1,0 +1,79 @@
+// trainer verify: a person's own job, under its strategy and on one rank, side by side.
+#include "engine/core/error.h"
+#include "engine/run/launcher.h"
+#include "engine/train/compare.h"
+#include "tools/command.h"
+#include "tools/plan_report.h"
+#include "tools/text.h"
+
+namespace trainer::tools {
+namespace {
+
+struct Arguments : JobArguments {
+  std::int64_t steps = 5;
+};
+
+const char* meaning_of(const Quantity& quantity) {
+  if (quantity.name == "losses") return "relative, of any step";
+  if (quantity.name == "gradients") return "of their norm, relative, of any step";
+  if (quantity.name == "weights") return "root mean square, of the way they went";
+  return "of any one weight";
+}
+
+void put_text(const Comparison& comparison) {
+  Table table({"quantity", "largest difference", "bound", "verdict", ""});
+  for (const Quantity& quantity : comparison.quantities)
+    table.add({quantity.name == "weights_largest" ? "weights" : quantity.name, fmt::format("{:.2e}", quantity.difference),
+               fmt::format("{:.2e}", quantity.bound), quantity.holds() ? "holds" : "DOES NOT HOLD", meaning_of(quantity)});
+  put("{}{} after {} steps\n", table.str(), comparison.holds() ? "the same training as on one rank, within rounding," : "NOT the training of one rank",
+      comparison.steps);
+}
+
+void put_json(const CompiledJob& compiled, const Comparison& comparison) {
+  Json json{{"ok", comparison.holds()},
+            {"steps", comparison.steps},
+            {"strategy", strategy_json(compiled)},
+            {"mesh", mesh_json(compiled.plan.mesh)},
+            {"world_size", compiled.plan.mesh.world_size()}};
+  for (const Quantity& quantity : comparison.quantities)
+    json[quantity.name] = {{"difference", quantity.difference}, {"bound", quantity.bound}, {"ok", quantity.holds()}};
+  put_document(json);
+}
+
+int verify(const Arguments& arguments) {
+  if (const std::optional<Launcher> launcher = detect_launcher(process_environment()); launcher && launcher->world_size > 1)
+    throw UsageError(launcher->source + " started several processes, but verify runs all ranks as threads of one: start it alone");
+  const Compiler compiler = [](const LoadedJob& job) { return compile_here(job, Purpose::train); };
+  const LoadedJob loaded = arguments.load();
+  if (loaded.job.train.steps == 0) throw JobError({loaded.at("train.steps", "there is no step to compare")});
+  const LoadedJob ranks = on_threads(loaded, compiler);
+  const CompiledJob compiled = compiler(ranks);
+  say("{}: {} against one rank, {}\n", loaded.job.name, strategy_line(compiled), batch_line(compiled.batch));
+  const Comparison comparison = compare(ranks, on_one_rank(loaded, compiled.batch.micro), arguments.steps, compiler);
+  if (arguments.json)
+    put_json(compiled, comparison);
+  else
+    put_text(comparison);
+  return comparison.holds() ? kDone : kBug;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Work& work) {
+  CLI::App* command = app.add_subcommand("verify", "proves on your own job that its strategy trains as one rank does");
+  auto arguments = std::make_shared<Arguments>();
+  arguments->add_to(*command);
+  command->add_option("--steps", arguments->steps, "steps to compare")->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))->capture_default_str()->type_name("N");
+  command->footer(
+      "Examples:\n"
+      "  trainer verify job.yaml cluster.devices_per_node=4 strategy=fsdp\n"
+      "  trainer verify job.yaml 'strategy={tensor: {degree: 2}, pipeline: {degree: 2}}' cluster.devices_per_node=8 --steps 10\n"
+      "\n"
+      "Trains the job's first steps twice, under its strategy with ranks as threads of this process and on one rank with\n"
+      "the same global batch, and compares losses, gradient norms and final weights. Bounds come from the dtype's epsilon,\n"
+      "the length of the sums and the depth of the model. The job's checkpoints and logs are left alone; final weights go\n"
+      "through the system's temporary folder (TMPDIR). Exits 0 if all bounds hold and 70 if not: that is a bug of trainer.\n");
+  command->callback([arguments, &work] { work = [arguments] { return verify(*arguments); }; });
+}
+
+}  // namespace trainer::tools
