@@ -142,6 +142,8 @@ class Rules {
       const std::string name = kind->node.text + (sharding == nullptr ? "" : " with " + sharding->node.text);
       add("strategy.data.compression", name + " cannot compress: it reduces gradients slice by slice",
           "none, or the kinds ddp, zero1, and fsdp with no_shard");
+    } else if (top_k && kind != nullptr && kind->node.text == "zero1") {
+      add("strategy.data.compression", "zero1 cannot send the largest elements: each rank sums but its own slice", "none, bf16, int8, or the kinds ddp and fsdp with no_shard");
     }
   }
 

@@ -176,12 +176,15 @@ class Assembly {
     step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
     emit_.issue(Stream::copy, CopyIn{emit_.field("lr", size_of(DType::f32)), 0, {emit_.whole(step.lr)}});
 
-    const BufferId count = count_targets(memory);
+    // Ranks that train apart take the mean over their own targets.
+    const bool apart = options_.data->averages();
+    const BufferId count = count_targets(memory, apart ? Axes::of(Axis::pipeline) : data_and_pipeline());
     if (has_loss(memory)) {
       memory.seed = emit_.buffer("seed", Category::activations, size_of(DType::f32));
       emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
                    {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
     }
+    if (apart) emit_.all_reduce("count", DType::f64, data_axes(), emit_.whole(count));  // of all ranks, for the loss that is told
     passes.run(memory);
     finish(memory, count, step);
   }
@@ -196,8 +199,9 @@ class Assembly {
 
   static Axes data_and_pipeline() { return data_axes() | Axes::of(Axis::pipeline); }
 
-  // The number of targets that count, over all micro-batches and data ranks: known before the first forward pass. All stages have it.
-  BufferId count_targets(const GraphMemory& memory) {
+  // The number of targets that count, over all micro-batches and the ranks along `axes`: known before the first forward pass. All stages
+  // have it.
+  BufferId count_targets(const GraphMemory& memory, Axes axes) {
     const Graph& graph = *memory.graph;
     const Loss& loss = graph.loss;
     CHECK(graph.value(loss.targets).kind == ValueKind::input, "a loss counts what the batch alone decides");
@@ -212,7 +216,7 @@ class Assembly {
     } else {
       emit_.zero("count", emit_.whole(count));
     }
-    emit_.all_reduce("count", DType::f64, data_and_pipeline(), emit_.whole(count));
+    emit_.all_reduce("count", DType::f64, axes, emit_.whole(count));
     return count;
   }
 
@@ -242,7 +246,7 @@ class Assembly {
     GraphMemory memory = passes.enter(1);
     passes.run(memory);
     const Graph& graph = *options_.evaluate;
-    const BufferId count = count_targets(memory);
+    const BufferId count = count_targets(memory, data_and_pipeline());
     reduce_loss(memory);
     const std::int32_t field = emit_.field("evaluation", 3 * size_of(DType::f64));
     emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.loss)}});

@@ -326,6 +326,8 @@ void Flow::launch(std::size_t i, const Launch& launch) {
       return add(i, launch, signature);
     case Op::sum_squares:
       return sum_squares(i, launch, signature);
+    case Op::loss_seed:
+      return seed(i, launch);
     case Op::update_scalars:
       return update_scalars(i, launch);
     case Op::scale:
@@ -492,6 +494,22 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
     for (Axis axis : kAxes) result.on(axis) = merged(before.on(axis), result.on(axis));
   }
   write(i, region_of(squares), result);
+}
+
+// The mean is over all ranks' targets; of ranks that train apart, over their own.
+void Flow::seed(std::size_t i, const Launch& launch) {
+  const Facts count = uniform(i, region_of(launch.operands[0]));
+  need_same(i, region_of(launch.operands[1]), "takes scalars that are");
+  Facts result = Facts::all(Way::same(), DType::f32);
+  for (Axis axis : kAxes) {
+    const Way& way = count.on(axis);
+    if (!active(axis) || way.is(Kind::same) || way.is(Kind::zero) || (way.is(Kind::partial) && drifting(axis))) continue;
+    if (axis == Axis::pipeline)
+      result.on(axis) = Way::piece();
+    else
+      mix(i, axis, "takes a count that is " + describe(way));
+  }
+  write(i, region_of(launch.operands[2]), result);
 }
 
 void Flow::update_scalars(std::size_t i, const Launch& launch) {

@@ -77,6 +77,7 @@ class Flow {
   void unite(Facts& a, Facts& b);
   void add(std::size_t i, const Launch& launch, const Signature& signature);
   void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);
+  void seed(std::size_t i, const Launch& launch);
   void update_scalars(std::size_t i, const Launch& launch);
   void optimizer(std::size_t i, const Launch& launch, const Signature& signature);
   void scale(std::size_t i, const Launch& launch, const Signature& signature);

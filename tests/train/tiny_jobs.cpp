@@ -132,7 +132,7 @@ Tensors tensors_of(const std::string& checkpoint) {
 
 Tensors weights_of(const std::string& checkpoint) {
   Tensors tensors = tensors_of(checkpoint);
-  std::erase_if(tensors, [](const auto& entry) { return entry.first.find(".exp_avg") != std::string::npos; });
+  std::erase_if(tensors, [](const auto& entry) { return entry.first.find(".exp_avg") != std::string::npos || entry.first.find(".outer_momentum") != std::string::npos; });
   return tensors;
 }
 
