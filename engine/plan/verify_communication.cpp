@@ -278,6 +278,7 @@ void prove_communication(const Plan& plan, std::size_t program, int shard, std::
 }
 
 std::string place_of(const std::string& who, const Role& role, const Program& program, std::size_t i) {
+  if (i >= program.instructions.size()) return who + ", " + program.name + ": ";  // a program of nothing
   return who + ", " + program.name + " #" + std::to_string(i) + " (" + print(role, program.instructions[i].instruction) + "): ";
 }
 

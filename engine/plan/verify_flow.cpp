@@ -48,11 +48,15 @@ Flow::Flow(const Plan& plan, std::size_t stage, int shard, std::size_t program, 
 
 void Flow::declare() {
   const bool restores = plan_.drifts && program_.name != "refresh" && renews_;
+  for (const Program& program : role_.programs)  // sums that a later program takes
+    for (const Issued& issued : program.instructions)
+      if (const auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && role_.signatures[static_cast<std::size_t>(launch->signature)].op == Op::apply_delayed)
+        sums_.insert(region_of(launch->operands[2]).buffer);
   for (const Buffer& buffer : role_.buffers) {
     if (buffer.program >= 0) continue;
-    Facts facts = Facts::all(Way::zero(), std::nullopt);  // what is no unit's is not known, and trusted
+    Facts facts = Facts::all(Way::zero(), buffer.category == Category::optimizer ? std::optional(DType::f32) : std::nullopt);  // of a strategy: it is trusted
     if (plan_.drifts)
-      for (Axis axis : kDataAxes) facts.on(axis) = {Kind::drift};
+      for (Axis axis : kDataAxes) facts.on(axis) = {sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data())) ? Kind::drift_sum : Kind::drift};
     memory_.assign(buffer.offset, buffer.offset + buffer.bytes, facts);
   }
   for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32)})
@@ -169,11 +173,16 @@ void Flow::finish_persistent() {
       });
     });
   }
+  for (BufferId id : sums_)
+    memory_.update(role_.buffer(id).offset, role_.buffer(id).offset + role_.buffer(id).bytes, [&](const Facts& is) {
+      for (Axis axis : kDataAxes)
+        if (active(axis) && !is.on(axis).is(Kind::drift_sum))
+          report_(static_cast<std::size_t>(std::max(is.writer, 0)), "leaves " + role_.name(role_.buffer(id).name) + " " + describe(is.on(axis)) + ", which is to be a sum");
+    });
 }
 
 void Flow::finish_units() {
-  if (program_.instructions.empty()) return;
-  const std::size_t last = program_.instructions.size() - 1;
+  const std::size_t last = program_.instructions.empty() ? 0 : program_.instructions.size() - 1;
   const bool steps = program_.name.starts_with("step") && role_.scalars >= 0;
   if (steps && scalar_updates_ != 1)
     report_(last, "ends a step that has updated its scalars " + std::to_string(scalar_updates_) + " times");
@@ -610,12 +619,14 @@ void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature
 void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region& average = region_of(launch.operands[2]);
   Pieces pieces = read(i, average);
+  int ranks = 1;
+  for (Axis axis : kDataAxes) ranks *= plan_.mesh.size(axis);
+  if (!is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(ranks) + " ranks");
   for (Piece& piece : pieces)
     for (Axis axis : kDataAxes) {
       if (!active(axis)) continue;
       Way& way = piece.facts.on(axis);
-      const bool earlier = signature.op == Op::apply_delayed && piece.facts.writer < 0;
-      if (!way.is(Kind::drift_sum) && !earlier) mix(i, axis, "takes for a sum what is " + describe(way));
+      if (!way.is(Kind::drift_sum)) mix(i, axis, "takes for a sum what is " + describe(way));
       way = Way::same();
     }
   for (const Operand& operand : launch.operands)

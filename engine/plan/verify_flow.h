@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,6 +111,7 @@ class Flow {
   std::vector<UnitRecord> units_;
   std::map<BufferId, std::vector<std::size_t>> unit_buffers_;        // units whose master or working copy lies there
   std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed_;  // persistent packed weight: its unit, and when it was packed last
+  std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   bool renews_ = false;  // the program must renew every copy of the masters
 };
