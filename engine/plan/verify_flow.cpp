@@ -512,7 +512,7 @@ void Flow::seed(std::size_t i, const Launch& launch) {
   Facts result = Facts::all(Way::same(), DType::f32);
   for (Axis axis : kAxes) {
     const Way& way = count.on(axis);
-    if (!active(axis) || way.is(Kind::same) || way.is(Kind::zero) || (way.is(Kind::partial) && drifting(axis))) continue;
+    if (!active(axis) || way.is(Kind::zero) || way.is(drifting(axis) ? Kind::partial : Kind::same)) continue;
     if (axis == Axis::pipeline)
       result.on(axis) = Way::piece();
     else

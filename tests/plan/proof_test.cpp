@@ -326,7 +326,7 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
   std::map<std::string, Tally> tallies;
   Dice dice(11);
   int stuck = 0;
-  constexpr int kEach = 220;
+  constexpr int kEach = 160;
   for (const Case& one : kCases) {
     std::vector<std::string> overrides = one.overrides;
     overrides.emplace_back("data.val={fraction: 0.2}");
