@@ -13,7 +13,7 @@ struct Arguments : JobArguments {
 };
 
 void put_json(const LoadedJob& loaded, const CompiledJob& compiled) {
-  const StageTraffic traffic = traffic_by_stage(compiled.plan);
+  const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, "average");
   Json by_stage = Json::array(), programs = Json::object();
   for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
   for (const Program& program : compiled.plan.roles.front().programs) programs[program.name] = program.instructions.size();
@@ -31,6 +31,7 @@ void put_json(const LoadedJob& loaded, const CompiledJob& compiled) {
            {"memory", memory_json(compiled)},
            {"communication", communication_json(traffic.stages[traffic.most])},
            {"communication_by_stage", by_stage},
+           {"communication_of_average", communication_json(average.stages[average.most])},
            {"units", units_json(compiled.plan)},
            {"pipeline", pipeline_json(compiled)}});
 }

@@ -44,10 +44,10 @@ Json mesh_json(const Mesh& mesh) {
   return json;
 }
 
-StageTraffic traffic_by_stage(const Plan& plan) {
+StageTraffic traffic_by_stage(const Plan& plan, std::string_view program) {
   StageTraffic traffic;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
-    traffic.stages.push_back(traffic_of(plan, stage));
+    traffic.stages.push_back(traffic_of(plan, stage, program));
     if (bytes_of(traffic.stages[stage]) > bytes_of(traffic.stages[traffic.most])) traffic.most = stage;
   }
   return traffic;

@@ -15,12 +15,12 @@ Json strategy_json(const CompiledJob& compiled);
 /// Axis name to size, all axes.
 Json mesh_json(const Mesh& mesh);
 
-/// What a rank of each stage sends in a step, and the stage that sends most.
+/// What a rank of each stage sends in a run of `program`, and the stage that sends most.
 struct StageTraffic {
   std::vector<std::vector<Traffic>> stages;
   std::size_t most = 0;
 };
-StageTraffic traffic_by_stage(const Plan& plan);
+StageTraffic traffic_by_stage(const Plan& plan, std::string_view program = "step");
 
 /// The stage whose ranks need most memory, and its report.
 std::size_t fullest_stage(const CompiledJob& compiled);

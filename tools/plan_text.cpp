@@ -134,14 +134,25 @@ void put_stages_traffic(const StageTraffic& traffic) {
   put("{}", table.str());
 }
 
-void put_communication(const Plan& plan) {
-  const StageTraffic traffic = traffic_by_stage(plan);
-  if (traffic.stages[traffic.most].empty()) return put("\ncommunication: none\n");
-  put("\ncommunication of a rank and step, as rings send it\n");
+void put_traffic(const StageTraffic& traffic) {
   if (traffic.stages.size() == 1)
     put_one_traffic(traffic.stages.front());
   else
     put_stages_traffic(traffic);
+}
+
+void put_communication(const CompiledJob& compiled) {
+  const StageTraffic step = traffic_by_stage(compiled.plan);
+  const bool none = step.stages[step.most].empty();
+  put("\n{}\n", none ? "communication of a step: none" : "communication of a rank and step, as rings send it");
+  if (!none) put_traffic(step);
+  // Of strategies that average: what they send beside, or in the place of a step.
+  for (const char* program : {"average", "step_averaging"}) {
+    const StageTraffic traffic = traffic_by_stage(compiled.plan, program);
+    if (traffic.stages[traffic.most].empty()) continue;
+    put("\ncommunication of {}, every {} steps\n", program, compiled.strategy.data.every);
+    put_traffic(traffic);
+  }
 }
 
 std::string part_of(int over) { return over == 1 ? "whole" : fmt::format("1/{}", over); }
@@ -162,7 +173,7 @@ std::string collectives_text(const UnitFacts& facts) {
   std::string text;
   for (const UnitCollective& one : facts.collectives)
     text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", one.count, one.collective, one.axis);
-  return text.empty() ? "-" : text;
+  return text.empty() ? "none" : text;
 }
 
 void put_units(const CompiledJob& compiled) {
@@ -248,7 +259,7 @@ void put_plan(const LoadedJob& loaded, const CompiledJob& compiled) {
         grouped(static_cast<std::int64_t>(program.instructions.size())), program.name);
   put("\n");
   put_memory(compiled);
-  put_communication(compiled.plan);
+  put_communication(compiled);
   put_units(compiled);
   put_pipeline(compiled);
 }

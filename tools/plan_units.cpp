@@ -43,6 +43,7 @@ class UnitReader {
   };
   struct Reductions {
     std::int64_t scatters = 0, all_reduces = 0;
+    std::int64_t packets = 0;  // compressed: of any one kind of collective
   };
 
   static int ratio(std::int64_t whole, std::int64_t part) { return part > 0 ? static_cast<int>(whole / part) : 1; }
@@ -83,6 +84,7 @@ class UnitReader {
       reductions_[unit].scatters += collective.kind == CollectiveKind::reduce_scatter;
       reductions_[unit].all_reduces += collective.kind == CollectiveKind::all_reduce;
     }
+    if (input.category == Category::communication && over_data) reductions_[unit].packets = std::max(reductions_[unit].packets, one.count);
     if (collective.kind == CollectiveKind::all_gather && collective.input.region.buffer == facts->unit->working_slice.buffer) {
       ++facts->gathers;
       gathered_[facts->unit].push_back(lifetimes_[static_cast<std::size_t>(collective.output.region.buffer)]);
@@ -100,7 +102,8 @@ class UnitReader {
 
   void finish(std::size_t unit) {
     UnitFacts& facts = facts_[unit];
-    facts.reductions = reductions_[unit].scatters > 0 ? reductions_[unit].scatters : reductions_[unit].all_reduces;
+    const Reductions& counted = reductions_[unit];
+    facts.reductions = counted.scatters > 0 ? counted.scatters : std::max(counted.all_reduces, counted.packets);
     for (auto& [key, one] : collectives_[unit]) facts.collectives.push_back(std::move(one));
     facts.gathered_share = facts.weights_over == 1 ? 1 : share(gathered_[facts.unit]);
   }

@@ -24,7 +24,7 @@ struct UnitFacts {
   int states_over = 1, gradients_over = 1, weights_over = 1;
   std::int64_t gathers = 0;     ///< of the working copy in a step
   double gathered_share = 0;    ///< of the step's instructions that run while a gathered copy is there; 1 where it is never let go
-  std::int64_t reductions = 0;  ///< of its gradients over data axes in a step: all-reduces, or reduce-scatters where there are such
+  std::int64_t reductions = 0;  ///< of its gradients over data axes in a step, compressed or not: reduce-scatters where there are such
   std::vector<UnitCollective> collectives;
 };
 

@@ -57,7 +57,7 @@ class Drawing {
     }
     std::int64_t id = 0;
     for (const Meetings::Message& message : meetings.messages()) {
-      trace_.add_arrow(++id, "message", end_of(message.from), end_of(message.to));
+      trace_.add_arrow(++id, "message", point_of(message.from, false), point_of(message.to, true));
     }
   }
 
@@ -107,12 +107,14 @@ class Drawing {
     }
   }
 
-  // Inside the event, so that an arrow finds it.
-  TracePoint end_of(const Spot& spot) const {
+  // From the start of a send to the end of the receive: no message ends before it starts. Just inside, so that an arrow finds its event.
+  TracePoint point_of(const Spot& spot, bool end) const {
+    constexpr double kInside = 0.001;
     const RankTrace& rank = measured_[static_cast<std::size_t>(spot.rank)];
     const Span& span = rank.spans[static_cast<std::size_t>(spot.instruction)];
     const auto stream = static_cast<int>(issued(spot.rank, static_cast<std::size_t>(spot.instruction)).stream);
-    return {spot.rank, stream, microseconds(rank.start_ns + span.begin_ns - begin_) + microseconds(span.end_ns - span.begin_ns) / 2};
+    const double at = microseconds(rank.start_ns + (end ? span.end_ns : span.begin_ns) - begin_);
+    return {spot.rank, stream, end ? std::max(at - kInside, microseconds(rank.start_ns + span.begin_ns - begin_)) : at};
   }
 
   TraceWriter& trace_;

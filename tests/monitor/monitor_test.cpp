@@ -279,6 +279,24 @@ TEST_CASE("a trace is a JSON array of events, whoever writes them") {
   CHECK(slices == std::array<int, 2>{100, 100});
 }
 
+TEST_CASE("an arrow has two ends, a rank its label and place") {
+  const TemporaryFolder folder;
+  {
+    TraceWriter trace(folder.path("trace.json"));
+    trace.label_rank(3, "busy \"90%\"");
+    trace.order_rank(3, 7);
+    trace.add_arrow(12, "message", {0, 1, 2.5}, {1, 1, 4.25});
+  }
+  const nlohmann::json events = nlohmann::json::parse(contents_of(folder.path("trace.json")));
+  REQUIRE(events.size() == 4);
+  CHECK(events[0]["name"] == "process_labels");
+  CHECK(events[0]["pid"] == 3);
+  CHECK(events[0]["args"]["labels"] == "busy \"90%\"");
+  CHECK(events[1]["args"]["sort_index"] == 7);
+  CHECK(events[2] == nlohmann::json{{"ph", "s"}, {"id", 12}, {"name", "message"}, {"cat", "arrow"}, {"pid", 0}, {"tid", 1}, {"ts", 2.5}});
+  CHECK(events[3] == nlohmann::json{{"ph", "f"}, {"bp", "e"}, {"id", 12}, {"name", "message"}, {"cat", "arrow"}, {"pid", 1}, {"tid", 1}, {"ts", 4.25}});
+}
+
 TEST_CASE("a trace without events is an empty array") {
   const TemporaryFolder folder;
   TraceWriter(folder.path("trace.json")).close();
