@@ -20,15 +20,15 @@ bool communicates(const Instruction& instruction) {
 }
 
 // What stages found, laid over each other.
-Pieces overlaid(const std::vector<Pieces>& all, std::int64_t bytes) {
+FactRanges overlaid(const std::vector<FactRanges>& all, std::int64_t bytes) {
   AddressMap<Facts> sum;
   for (std::size_t stage = 0; stage < all.size(); ++stage)
-    for (const Piece& piece : all[stage])
+    for (const FactRange& piece : all[stage])
       if (stage == 0)
         sum.assign(piece.first, piece.last, piece.facts);
       else
         sum.update(piece.first, piece.last, [&](Facts& facts) { facts = merged(facts, piece.facts); });
-  Pieces result;
+  FactRanges result;
   sum.update_pieces(0, bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) { result.push_back({first, last, facts}); });
   return result;
 }
@@ -180,19 +180,19 @@ class Play {
   void carry_out(std::size_t stage, std::size_t i, const Collective& mine, const std::vector<std::size_t>& members) {
     if (!mine.axes.has(Axis::pipeline)) return actors_[stage].flow->collective(i, mine);
     if (mine.kind != CollectiveKind::all_reduce) return report(stage, i, "joins stages by what is no sum");
-    std::vector<Pieces> pieces;
+    std::vector<FactRanges> pieces;
     for (std::size_t member : members) {
       Flow& flow = *actors_[member].flow;
       flow.run_until(*head_of(member));
       pieces.push_back(flow.read(*head_of(member), head_as<Collective>(member)->input.region));
-      for (const Piece& piece : pieces.back())
+      for (const FactRange& piece : pieces.back())
         if (piece.facts.dtype && piece.facts.dtype != mine.dtype) {
           report(member, *head_of(member),
                  "moves as " + std::string(name_of(mine.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
           break;
         }
     }
-    const Pieces sum = overlaid(pieces, mine.input.region.bytes);
+    const FactRanges sum = overlaid(pieces, mine.input.region.bytes);
     for (std::size_t member : members) actors_[member].flow->reduce_over_stages(*head_of(member), *head_as<Collective>(member), sum);
   }
 

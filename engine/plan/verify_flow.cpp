@@ -212,9 +212,9 @@ void Flow::finish_units() {
 
 // ---- Reading and writing ---------------------------------------------------------------------------------------------
 
-Pieces Flow::read(std::size_t, const Region& region) {
+FactRanges Flow::read(std::size_t, const Region& region) {
   const std::int64_t begin = address(region);
-  Pieces pieces;
+  FactRanges pieces;
   memory_.update_pieces(begin, begin + region.bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) {
     if (facts.writer >= 0) read_[static_cast<std::size_t>(facts.writer)] = 1;
     pieces.push_back({first - begin, last - begin, facts});
@@ -228,18 +228,18 @@ Pieces Flow::read(std::size_t, const Region& region) {
 Facts Flow::uniform(std::size_t i, const Region& region) {
   Facts all;
   bool first = true;
-  for (const Piece& piece : read(i, region)) {
+  for (const FactRange& piece : read(i, region)) {
     all = first ? piece.facts : merged(all, piece.facts);
     first = false;
   }
   return all;
 }
 
-void Flow::write(std::size_t i, const Region& region, Facts facts) { write(i, region, Pieces{{0, region.bytes, facts}}); }
+void Flow::write(std::size_t i, const Region& region, Facts facts) { write(i, region, FactRanges{{0, region.bytes, facts}}); }
 
-void Flow::write(std::size_t i, const Region& region, const Pieces& pieces) {
+void Flow::write(std::size_t i, const Region& region, const FactRanges& pieces) {
   const std::int64_t begin = address(region);
-  for (const Piece& piece : pieces) {
+  for (const FactRange& piece : pieces) {
     Facts facts = piece.facts;
     facts.writer = static_cast<std::int32_t>(i);
     if (facts.on(Axis::shard).is(Kind::slice)) facts.on(Axis::shard).base += begin;
@@ -279,9 +279,9 @@ bool Flow::need_same(std::size_t i, const Region& region, const std::string& wha
   return all;
 }
 
-void Flow::receive(std::size_t i, const Region& region, const Pieces& sent) {
-  Pieces pieces = sent;
-  for (Piece& piece : pieces) piece.facts.on(Axis::pipeline) = Way::piece();
+void Flow::receive(std::size_t i, const Region& region, const FactRanges& sent) {
+  FactRanges pieces = sent;
+  for (FactRange& piece : pieces) piece.facts.on(Axis::pipeline) = Way::piece();
   write(i, region, pieces);
 }
 
@@ -413,8 +413,8 @@ void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature)
     return write(i, to, facts);
   }
   const std::int64_t in = size_of(signature.operands[0].dtype), out = size_of(dtype);
-  Pieces pieces = read(i, from);
-  for (Piece& piece : pieces) {
+  FactRanges pieces = read(i, from);
+  for (FactRange& piece : pieces) {
     piece.first = piece.first / in * out;
     piece.last = piece.last / in * out;
     if (piece.facts.on(Axis::shard).is(Kind::slice)) piece.facts.on(Axis::shard).base = piece.facts.on(Axis::shard).base / in * out;
@@ -439,10 +439,10 @@ void Flow::unite(Facts& a, Facts& b) {
 void Flow::add(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region &a = region_of(launch.operands[0]), &b = region_of(launch.operands[1]);
   if (launch.micro_batch >= 0 || a.bytes != b.bytes) return graph_op(i, launch, signature);
-  const Pieces left = read(i, a), right = read(i, b);
+  const FactRanges left = read(i, a), right = read(i, b);
   AddressMap<Facts> sum;
-  for (const Piece& piece : left) sum.assign(piece.first, piece.last, piece.facts);
-  for (const Piece& piece : right)
+  for (const FactRange& piece : left) sum.assign(piece.first, piece.last, piece.facts);
+  for (const FactRange& piece : right)
     sum.update(piece.first, piece.last, [&](Facts& facts) {
       Facts added = piece.facts;
       unite(facts, added);
@@ -454,7 +454,7 @@ void Flow::add(std::size_t i, const Launch& launch, const Signature& signature) 
         facts.on(axis) = both;
       }
     });
-  Pieces result;
+  FactRanges result;
   sum.update_pieces(0, a.bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) { result.push_back({first, last, facts}); });
   write(i, region_of(launch.operands[2]), result);
 }
@@ -465,7 +465,7 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
   const std::int64_t width = size_of(signature.operands[0].dtype), elements = region.bytes / width;
   const std::int64_t first = signature.attributes.integer("first", 0), last = signature.attributes.integer("last", std::int64_t{1} << 62);
   const double scale = real_or_one(signature, "scale");
-  const Pieces pieces = read(i, region);
+  const FactRanges pieces = read(i, region);
   Facts result = Facts::all(Way::same(), DType::f64);
   if (active(Axis::pipeline)) result.on(Axis::pipeline) = Way::piece();
   const auto counted = [&](std::int64_t from, std::int64_t to, const Way& way) {
@@ -480,7 +480,7 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
   for (Axis axis : kDataAxes) {
     if (!active(axis)) continue;
     Way way = Way::zero();
-    for (const Piece& piece : pieces) way = merged(way, piece.facts.on(axis));
+    for (const FactRange& piece : pieces) way = merged(way, piece.facts.on(axis));
     const bool slice = axis == Axis::shard && way.is(Kind::slice) && way.base == 0 && launch.origin.per[index_of(axis)] == elements;
     if (slice)
       result.on(axis) = Way::partial();
@@ -489,7 +489,7 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
     else if (!way.is(Kind::same) && !way.is(Kind::zero))
       mix(i, axis, "sums squares of what is " + describe(way)), result.on(axis) = {};
   }
-  for (const Piece& piece : pieces) {
+  for (const FactRange& piece : pieces) {
     const Way& tensor = piece.facts.on(Axis::tensor);
     if (!tensor.is(Kind::slice))
       counted(piece.first / width, piece.last / width, tensor);
@@ -541,7 +541,7 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
   const auto demand = [&](Axis axis, bool holds, const Way& way) {
     if (!holds && active(axis)) mix(i, axis, "updates " + unit->name + " with gradients that are " + describe(way));
   };
-  for (const Piece& piece : read(i, gradient)) {
+  for (const FactRange& piece : read(i, gradient)) {
     const Facts& facts = piece.facts;
     if (facts.dtype && facts.dtype != signature.operands[1].dtype) report_(i, "reads gradients of another dtype");
     demand(Axis::pipeline, fits(stages_way(unit->stages), facts.on(Axis::pipeline)), facts.on(Axis::pipeline));
@@ -573,7 +573,7 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
   Facts facts = Facts::all(Way::same(), DType::f32);
   facts.on(Axis::pipeline) = stages_way(unit->stages);
   const auto updated = [&](const Region& region, DType dtype) {
-    Pieces pieces;
+    FactRanges pieces;
     facts.dtype = dtype;
     if (sharded) {
       facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, unit_layouts_[index]};
@@ -599,8 +599,8 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
 
 void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region& region = region_of(launch.operands[0]);
-  Pieces pieces = read(i, region);
-  for (Piece& piece : pieces) {
+  FactRanges pieces = read(i, region);
+  for (FactRange& piece : pieces) {
     int ranks = 1;
     for (Axis axis : kDataAxes) {
       if (!active(axis)) continue;
@@ -618,11 +618,11 @@ void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature
 // outer_step, apply_delayed: the last operand that is read is the sum over the ranks.
 void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region& average = region_of(launch.operands[2]);
-  Pieces pieces = read(i, average);
+  FactRanges pieces = read(i, average);
   int ranks = 1;
   for (Axis axis : kDataAxes) ranks *= plan_.mesh.size(axis);
   if (!is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(ranks) + " ranks");
-  for (Piece& piece : pieces)
+  for (FactRange& piece : pieces)
     for (Axis axis : kDataAxes) {
       if (!active(axis)) continue;
       Way& way = piece.facts.on(axis);
@@ -641,9 +641,9 @@ void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signat
 void Flow::compress(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region &gradient = region_of(launch.operands[0]), &packet = region_of(launch.operands[2]);
   const std::int64_t width = size_of(signature.operands[0].dtype);
-  Pieces pieces = read(i, gradient);
+  FactRanges pieces = read(i, gradient);
   if (signature.op == Op::compress_bf16) {
-    for (Piece& piece : pieces) {
+    for (FactRange& piece : pieces) {
       piece.first = piece.first / width * size_of(DType::bf16);
       piece.last = piece.last / width * size_of(DType::bf16);
       piece.facts.dtype = DType::bf16;
@@ -652,7 +652,7 @@ void Flow::compress(std::size_t i, const Launch& launch, const Signature& signat
   }
   FlatLayout layout;
   Facts facts = pieces.empty() ? Facts{} : pieces.front().facts;
-  for (const Piece& piece : pieces) {
+  for (const FactRange& piece : pieces) {
     append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor)});
     facts = merged(facts, piece.facts);
   }
@@ -677,7 +677,7 @@ void Flow::decompress(std::size_t i, const Launch& launch, const Signature& sign
   }
   for (Axis axis : kDataAxes)
     if (active(axis) && facts.on(axis).is(Kind::piece)) mix(i, axis, "decompresses what is not gathered");
-  Pieces pieces;
+  FactRanges pieces;
   for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(tensor.index)]) {
     facts.on(Axis::tensor) = entry.tensor;
     pieces.push_back({entry.first * size_of(*facts.dtype), entry.last * size_of(*facts.dtype), facts});
@@ -689,7 +689,7 @@ void Flow::decompress(std::size_t i, const Launch& launch, const Signature& sign
 // ---- Collectives -----------------------------------------------------------------------------------------------------
 
 void Flow::collective(std::size_t i, const Collective& collective) {
-  for (const Piece& piece : read(i, collective.input.region))
+  for (const FactRange& piece : read(i, collective.input.region))
     if (piece.facts.dtype && piece.facts.dtype != collective.dtype) {
       report_(i, "moves as " + std::string(name_of(collective.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
       break;
@@ -715,11 +715,11 @@ void Flow::collective(std::size_t i, const Collective& collective) {
 }
 
 void Flow::all_reduce(std::size_t i, const Collective& collective) {
-  Pieces pieces = read(i, collective.input.region);
+  FactRanges pieces = read(i, collective.input.region);
   for (Axis axis : kAxes) {
     if (!collective.axes.has(axis) || !active(axis)) continue;
     bool told = false;
-    for (Piece& piece : pieces) {
+    for (FactRange& piece : pieces) {
       Way& way = piece.facts.on(axis);
       if (way.is(Kind::partial))
         way = Way::same();
@@ -735,9 +735,9 @@ void Flow::all_reduce(std::size_t i, const Collective& collective) {
   write(i, collective.output.region, pieces);
 }
 
-void Flow::reduce_over_stages(std::size_t i, const Collective& collective, const Pieces& found) {
-  Pieces pieces = found;
-  for (Piece& piece : pieces) {
+void Flow::reduce_over_stages(std::size_t i, const Collective& collective, const FactRanges& found) {
+  FactRanges pieces = found;
+  for (FactRange& piece : pieces) {
     piece.facts.dtype = collective.dtype;
     for (Axis axis : kAxes) {
       if (!collective.axes.has(axis) || !active(axis)) continue;
@@ -763,18 +763,18 @@ bool Flow::own_place(const Collective& collective, const Region& slice, const Re
 void Flow::reduce_scatter(std::size_t i, const Collective& collective) {
   const Region &whole = collective.input.region, &slice = collective.output.region;
   if (!own_place(collective, slice, whole)) return report_(i, "puts a slice where it does not belong");
-  Pieces pieces = read(i, whole);
+  FactRanges pieces = read(i, whole);
   Facts facts = pieces.empty() ? Facts{} : pieces.front().facts;
   FlatLayout layout;
   const std::int64_t width = size_of(collective.dtype);
-  for (const Piece& piece : pieces) {
+  for (const FactRange& piece : pieces) {
     append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor)});
     facts = merged(facts, piece.facts);
   }
   facts.dtype = collective.dtype;
   for (Axis axis : kAxes) {
     if (!collective.axes.has(axis) || !active(axis)) continue;
-    for (const Piece& piece : pieces)
+    for (const FactRange& piece : pieces)
       if (const Way& way = piece.facts.on(axis); !way.is(Kind::partial) && !way.is(Kind::zero)) {
         mix(i, axis, "sums what is " + describe(way));
         break;
@@ -808,7 +808,7 @@ void Flow::all_gather(std::size_t i, const Collective& collective) {
     way = Way::same();
   }
   if (layout == nullptr) return write(i, whole, facts);
-  Pieces pieces;
+  FactRanges pieces;
   const std::int64_t width = size_of(collective.dtype);
   for (const LayoutEntry& entry : *layout) {
     facts.on(Axis::tensor) = entry.tensor;

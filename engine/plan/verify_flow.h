@@ -16,11 +16,11 @@
 namespace trainer {
 
 /// Facts about bytes [first, last) of a region.
-struct Piece {
+struct FactRange {
   std::int64_t first = 0, last = 0;
   Facts facts;
 };
-using Pieces = std::vector<Piece>;
+using FactRanges = std::vector<FactRange>;
 
 /// What flows of several roles speak of by number.
 struct FlowTables {
@@ -42,9 +42,9 @@ class Flow {
   /// A collective among the ranks of this role.
   void collective(std::size_t i, const Collective& collective);
   /// An all-reduce that joins stages: what it finds here, and, once all stages have said so, what it leaves.
-  Pieces read(std::size_t i, const Region& region);
-  void reduce_over_stages(std::size_t i, const Collective& collective, const Pieces& found);
-  void receive(std::size_t i, const Region& region, const Pieces& sent);
+  FactRanges read(std::size_t i, const Region& region);
+  void reduce_over_stages(std::size_t i, const Collective& collective, const FactRanges& found);
+  void receive(std::size_t i, const Region& region, const FactRanges& sent);
   /// After the last instruction.
   void finish();
 
@@ -67,7 +67,7 @@ class Flow {
 
   Facts uniform(std::size_t i, const Region& region);
   void write(std::size_t i, const Region& region, Facts facts);
-  void write(std::size_t i, const Region& region, const Pieces& pieces);
+  void write(std::size_t i, const Region& region, const FactRanges& pieces);
   void note_write(std::size_t i, const Region& region);
   bool need_same(std::size_t i, const Region& region, const std::string& what);
   void mix(std::size_t i, Axis axis, const std::string& what) { report_(i, what + " along " + std::string(name_of(axis))); }
