@@ -34,8 +34,10 @@ class Placer {
   std::int64_t place(const Lifetime& life, std::int64_t bytes) {
     taken_.clear();
     for (std::int32_t slot = life.first / kSlot; slot <= life.last / kSlot; ++slot)
-      for (const Placed& placed : slots_[static_cast<std::size_t>(slot)])
-        if (placed.life.first <= life.last && life.first <= placed.life.last) taken_.push_back({placed.first, placed.last});
+      for (const Placed& placed : slots_[static_cast<std::size_t>(slot)]) {
+        const bool seen = slot > std::max(placed.life.first, life.first) / kSlot;  // in an earlier slot that both cover
+        if (!seen && placed.life.first <= life.last && life.first <= placed.life.last) taken_.push_back({placed.first, placed.last});
+      }
     std::sort(taken_.begin(), taken_.end());
     std::int64_t best = -1, best_gap = 0, at = base_;
     for (const auto& [first, last] : taken_) {
