@@ -1,0 +1,114 @@
+// Where the ranks of a group are, and which device's times apply.
+#include "engine/cost/cost_model.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "engine/cost/collective_times.h"
+#include "engine/cost/kernel_times.h"
+
+namespace trainer::cost {
+namespace {
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); }
+
+struct SignatureHash {
+  std::size_t operator()(const Signature& signature) const {
+    std::uint64_t hash = static_cast<std::uint64_t>(signature.op);
+    for (const TensorDesc& tensor : signature.operands) {
+      hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype) * 8 + static_cast<std::uint64_t>(tensor.layout));
+      for (std::int64_t size : tensor.shape.sizes()) hash = mix(hash, static_cast<std::uint64_t>(size));
+    }
+    return hash;
+  }
+};
+
+struct GroupKey {
+  std::uint8_t axes;
+  std::vector<std::int32_t> stages;
+  auto operator<=>(const GroupKey&) const = default;
+};
+
+}  // namespace
+
+std::string_view name_of(Bound bound) {
+  switch (bound) {
+    case Bound::compute: return "compute";
+    case Bound::memory: return "memory";
+    case Bound::latency: return "latency";
+    case Bound::network: return "network";
+  }
+  return "?";
+}
+
+struct CostModel::Impl {
+  Cluster cluster;
+  mutable std::unordered_map<Signature, Estimate, SignatureHash> kernels;
+  mutable std::map<GroupKey, GroupShape> groups;
+
+  const MachineModel& machine() const { return *cluster.machine; }
+  bool cuda() const { return machine().device.kind == DeviceKind::cuda; }
+  int node_of(int rank) const { return rank / std::max(1, cluster.ranks_per_node); }
+  int ranks_on_node() const { return std::min(std::max(1, cluster.ranks_per_node), cluster.mesh.world_size()); }
+
+  // Ranks lie on nodes in order, so the group of the first rank of a stage is spread as every other; of several stages the first one's.
+  GroupShape group(Axes axes, const std::vector<std::int32_t>& stages) const {
+    const auto [at, added] = groups.try_emplace(GroupKey{axes.mask, stages});
+    if (!added) return at->second;
+    Coordinates first{};
+    if (axes.has(Axis::pipeline) && !stages.empty()) first[static_cast<std::size_t>(Axis::pipeline)] = stages.front();
+    const std::vector<int> ranks = cluster.mesh.group(cluster.mesh.rank(first), axes, stages);
+    std::map<int, int> on_node;
+    for (int rank : ranks) ++on_node[node_of(rank)];
+    GroupShape& shape = at->second;
+    shape.ranks = static_cast<int>(ranks.size());
+    shape.nodes = static_cast<int>(on_node.size());
+    for (const auto& [node, count] : on_node) shape.per_node = std::max(shape.per_node, count);
+    shape.sharing = std::max(1, ranks_on_node() / shape.per_node);
+    return shape;
+  }
+
+  // Whether every such pair is on one node.
+  bool same_node(Axis axis, int peer) const {
+    int stride = 1;
+    for (Axis inner : {Axis::tensor, Axis::shard, Axis::replicate, Axis::pipeline}) {
+      if (inner == axis) break;
+      stride *= cluster.mesh.size(inner);
+    }
+    const int extent = stride * cluster.mesh.size(axis);
+    return extent <= cluster.ranks_per_node && cluster.ranks_per_node % extent == 0 && std::abs(peer) < cluster.mesh.size(axis);
+  }
+};
+
+CostModel::CostModel(const Cluster& cluster) : impl_(std::make_unique<Impl>()) { impl_->cluster = cluster; }
+CostModel::~CostModel() = default;
+
+Estimate CostModel::kernel(const Signature& signature) const {
+  const auto [at, added] = impl_->kernels.try_emplace(signature);
+  if (added) at->second = impl_->cuda() ? gpu_kernel(impl_->machine(), signature) : cpu_kernel(impl_->machine(), signature, impl_->cluster.threads, impl_->ranks_on_node());
+  return at->second;
+}
+
+Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages, std::int64_t bytes) const {
+  const GroupShape group = impl_->group(axes, stages);
+  if (group.ranks == 1) return {};
+  return impl_->cuda() ? gpu_collective(impl_->machine(), kind, dtype, bytes, group) : cpu_collective(impl_->machine(), kind, dtype, bytes, group);
+}
+
+Estimate CostModel::send(Axis axis, int peer, std::int64_t bytes) const {
+  const bool same_node = impl_->same_node(axis, peer);
+  return impl_->cuda() ? gpu_send(impl_->machine(), bytes, same_node, impl_->ranks_on_node()) : cpu_send(impl_->machine(), bytes, same_node);
+}
+
+Estimate CostModel::copy(std::int64_t bytes) const {
+  // PCIe 4 x16 as data sheets give it, of which copies from pinned memory reach some four fifths; a CPU copies inside its memory.
+  const double bandwidth = impl_->cuda() ? 25e9 : std::max(1e9, impl_->machine().device.memory_bandwidth.value / 2);
+  return {(impl_->cuda() ? 5.0 : 1.0) + static_cast<double>(bytes) / bandwidth * 1e6, 0.3, Bound::memory};
+}
+
+double CostModel::overlap_slowdown() const { return impl_->machine().overlap_slowdown; }
+const Cluster& CostModel::cluster() const { return impl_->cluster; }
+
+}  // namespace trainer::cost

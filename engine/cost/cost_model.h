@@ -1,0 +1,62 @@
+// CostModel: how long an instruction takes on a machine. Kernels by their own FLOPs and bytes (roofline, with what shapes and sizes cost,
+// or what was measured), collectives by the algorithm that would run over the links that the group's ranks share. Pure: the same
+// answers on every machine, no device needed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/core/signature.h"
+#include "engine/cost/machine_model.h"
+#include "engine/plan/instruction.h"
+#include "engine/plan/mesh.h"
+
+namespace trainer::cost {
+
+/// What a time is bound by.
+enum class Bound : std::uint8_t { compute, memory, latency, network };
+std::string_view name_of(Bound bound);
+
+/// Microseconds, and the half width of their interval as a share of them.
+struct Estimate {
+  double us = 0;
+  double spread = 0;
+  Bound bound = Bound::latency;
+};
+
+/// Where the ranks of a mesh are: rank r lives on node r / ranks_per_node.
+struct Cluster {
+  const MachineModel* machine = nullptr;
+  Mesh mesh;
+  int ranks_per_node = 1;
+  int threads = 0;  ///< of one rank, where the device is a CPU, which its node's ranks share
+};
+
+class CostModel {
+ public:
+  /// Holds a copy of what `cluster` says; `machine` must outlive it.
+  explicit CostModel(const Cluster& cluster);
+  ~CostModel();
+  CostModel(const CostModel&) = delete;
+  CostModel& operator=(const CostModel&) = delete;
+
+  /// A kernel alone on the device (on a CPU: while the node's other ranks run as much). Equal signatures are worked out once.
+  Estimate kernel(const Signature& signature) const;
+  /// A collective over the ranks that differ along `axes` (of the pipeline's stages over `stages`; empty: all), by the slowest group there
+  /// is. `bytes` are of the larger side. One rank: 0.
+  Estimate collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages, std::int64_t bytes) const;
+  /// A message to the rank `peer` further along `axis`, by the slowest such pair.
+  Estimate send(Axis axis, int peer, std::int64_t bytes) const;
+  /// Bytes between host and device.
+  Estimate copy(std::int64_t bytes) const;
+  /// By how much kernels take longer while communication runs.
+  double overlap_slowdown() const;
+  const Cluster& cluster() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trainer::cost

@@ -1,0 +1,20 @@
+// Times of kernels, by device. A class of work and its sizes are read off a signature; equal classes and sizes take equal times.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/signature.h"
+#include "engine/cost/cost_model.h"
+
+namespace trainer::cost {
+
+/// On a GPU: the larger of FLOPs over what products of that shape reach and bytes over what the memory reaches, and what a launch costs.
+Estimate gpu_kernel(const MachineModel& machine, const Signature& signature);
+
+/// On `threads` of a CPU's cores, while `ranks` ranks of the node do the same: from what was measured there, else the roofline.
+Estimate cpu_kernel(const MachineModel& machine, const Signature& signature, int threads, int ranks);
+
+}  // namespace trainer::cost

@@ -1,0 +1,95 @@
+// MachineModel: a machine as a hardware file (configs/hardware/*.yaml, or a person's own) describes it: what one device can hold and do,
+// what links join devices inside a node and nodes with each other, and what was measured. Every time and every memory limit that is
+// predicted comes from these figures and from the plan, and from nothing else.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/dtype.h"
+
+namespace trainer::cost {
+
+/// A number of a hardware file. `spread` is the half width of its interval as a share of the value (0.05: ±5%).
+struct Figure {
+  double value = 0;
+  double spread = 0;
+};
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+/// One measured time of one kernel on one rank, of `threads` threads on a CPU (0: a GPU). `sizes` are what op_times.h says of the
+/// class of work; rate is FLOP/s for products and attention, bytes/s for all else.
+struct MeasuredWork {
+  std::string work;  ///< class of work: "matmul", "attention_forward", "adamw" …
+  DType dtype = DType::f32;
+  int threads = 0;
+  int ranks = 1;  ///< that ran the same at the same time on this machine
+  std::vector<std::int64_t> sizes;
+  Figure rate;
+};
+
+/// One measured time of one collective.
+struct MeasuredCollective {
+  std::string collective;  ///< "all_reduce" …, or "send"
+  std::string backend;     ///< "threads", "mpi", "nccl"
+  int ranks = 2;
+  std::int64_t bytes = 0;  ///< of the larger side
+  Figure us;
+};
+
+struct DeviceModel {
+  DeviceKind kind = DeviceKind::cpu;
+  std::int64_t memory_bytes = 0;   ///< of a GPU its own; of a CPU the node's
+  std::int64_t reserve_bytes = 0;  ///< of that, not for plans: context, communicators, the system
+  Figure memory_bandwidth;         ///< bytes/s, of the data sheet; of a CPU as measured
+  std::int64_t cache_bytes = 0;    ///< last level
+  int units = 1;                   ///< streaming multiprocessors, or cores
+  double clock_hz = 0;             ///< boost clock of a GPU; 0: unknown
+  int capability = 0;              ///< of a GPU: 80, 89, 90, 100
+  Figure launch_us;                ///< from the end of a kernel to the start of the next on one stream
+  std::map<DType, Figure> peak;    ///< FLOP/s of dense products by the dtype of their operands; what is missing cannot be used
+  /// Shares of the limits that well-made kernels reach at their best size, by class of work: "matmul", "attention_forward",
+  /// "attention_backward" of the peak; "memory" of the memory bandwidth.
+  std::map<std::string, Figure> achievable;
+  std::vector<MeasuredWork> measured;
+};
+
+/// Joins devices of a node, or nodes. Bandwidth is bytes/s of one device in one direction.
+struct LinkModel {
+  std::string kind;  ///< "nvlink", "pcie", "memory" (ranks as threads), "infiniband", "ethernet"
+  Figure bandwidth;
+  Figure latency_us;            ///< of one hop
+  Figure achievable;            ///< share of the bandwidth that large collectives reach
+  bool is_switch = true;        ///< every device reaches every other at full bandwidth
+  bool reduces = false;         ///< the switch sums (NVLink SHARP, in-network reduction)
+  double oversubscription = 1;  ///< between nodes: uplinks are this many times fewer than downlinks
+};
+
+struct MachineModel {
+  std::string name;         ///< "h100-sxm", the file's name without its suffix
+  std::string description;  ///< for people
+  DeviceModel device;
+  int devices_per_node = 1;
+  LinkModel inside;                  ///< between devices of a node
+  std::optional<LinkModel> between;  ///< between nodes; none: a single node
+  std::vector<MeasuredCollective> collectives;
+  double overlap_slowdown = 1;       ///< by how much kernels take longer while a collective runs beside them
+  double price_per_device_hour = 0;  ///< in any currency; 0: unknown
+  std::int64_t host_memory_bytes = 0;
+  bool measured_here = false;  ///< written by `trainer calibrate`
+
+  std::int64_t usable_bytes() const { return device.memory_bytes - device.reserve_bytes; }
+};
+
+/// Reads a hardware file. Throws JobError with every mistake of it, located: a missing link, a bandwidth of zero, a dtype that is none,
+/// figures that cannot be. IoError if it cannot be read.
+MachineModel load_machine(const std::string& path);
+
+/// The JSON Schema (draft-07) of hardware files, pretty-printed: schemas/hardware.schema.json.
+std::string hardware_schema();
+
+}  // namespace trainer::cost
