@@ -3,7 +3,10 @@
 #include "engine/plan/memory.h"
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 namespace trainer {
 namespace {
@@ -26,18 +29,38 @@ std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
   return result;
 }
 
-// Placed buffers by the time slots they cover, so that a newcomer looks only at those alive with it.
+// Addresses in use: disjoint, ascending, and what touches is one.
+class Occupied {
+ public:
+  using Range = std::pair<std::int64_t, std::int64_t>;  // [first, second)
+
+  void add(std::int64_t first, std::int64_t last) {
+    const auto from = std::lower_bound(ranges_.begin(), ranges_.end(), first, [](const Range& range, std::int64_t at) { return range.second < at; });
+    auto to = from;
+    for (; to != ranges_.end() && to->first <= last; ++to) first = std::min(first, to->first), last = std::max(last, to->second);
+    if (from == to) {
+      ranges_.insert(from, {first, last});
+    } else {
+      *from = {first, last};
+      ranges_.erase(std::next(from), to);
+    }
+  }
+
+  const std::vector<Range>& ranges() const { return ranges_; }
+
+ private:
+  std::vector<Range> ranges_;
+};
+
+// Where what is placed lies, over time: a segment tree over instructions. A buffer is noted in the few largest spans that its lifetime
+// covers, and in all spans that hold one of these, so a newcomer meets a few short lists instead of every buffer alive with it.
 class Placer {
  public:
-  Placer(std::int64_t base, std::size_t num_instructions) : base_(base), slots_((num_instructions + kSlot - 1) / kSlot + 1) {}
+  Placer(std::int64_t base, std::size_t num_instructions) : base_(base), width_(static_cast<std::int32_t>(std::bit_ceil(num_instructions))), spans_(2 * std::bit_ceil(num_instructions)) {}
 
   std::int64_t place(const Lifetime& life, std::int64_t bytes) {
     taken_.clear();
-    for (std::int32_t slot = life.first / kSlot; slot <= life.last / kSlot; ++slot)
-      for (const Placed& placed : slots_[static_cast<std::size_t>(slot)]) {
-        const bool seen = slot > std::max(placed.life.first, life.first) / kSlot;  // in an earlier slot that both cover
-        if (!seen && placed.life.first <= life.last && life.first <= placed.life.last) taken_.push_back({placed.first, placed.last});
-      }
+    collect(1, 0, width_, life);
     std::sort(taken_.begin(), taken_.end());
     std::int64_t best = -1, best_gap = 0, at = base_;
     for (const auto& [first, last] : taken_) {
@@ -46,8 +69,7 @@ class Placer {
       at = std::max(at, last);
     }
     if (best < 0) best = at;
-    for (std::int32_t slot = life.first / kSlot; slot <= life.last / kSlot; ++slot)
-      slots_[static_cast<std::size_t>(slot)].push_back({life, best, best + bytes});
+    note(1, 0, width_, life, best, best + bytes);
     end_ = std::max(end_, best + bytes);
     return best;
   }
@@ -55,15 +77,37 @@ class Placer {
   std::int64_t end() const { return std::max(end_, base_); }
 
  private:
-  static constexpr std::int32_t kSlot = 32;
-  struct Placed {
-    Lifetime life;
-    std::int64_t first, last;
+  struct Span {
+    Occupied always;     // by buffers that live through this span, and not through the one that holds it
+    Occupied sometimes;  // by any that live in it
   };
-  std::int64_t base_;
+
+  // Span `index` is instructions [first, first + width).
+  void collect(std::size_t index, std::int32_t first, std::int32_t width, const Lifetime& life) {
+    const std::int32_t last = first + width - 1;
+    if (life.last < first || last < life.first) return;
+    const bool covered = life.first <= first && last <= life.last;
+    const auto& ranges = (covered ? spans_[index].sometimes : spans_[index].always).ranges();
+    taken_.insert(taken_.end(), ranges.begin(), ranges.end());
+    if (covered) return;
+    collect(2 * index, first, width / 2, life);
+    collect(2 * index + 1, first + width / 2, width / 2, life);
+  }
+
+  void note(std::size_t index, std::int32_t first, std::int32_t width, const Lifetime& life, std::int64_t from, std::int64_t to) {
+    const std::int32_t last = first + width - 1;
+    if (life.last < first || last < life.first) return;
+    spans_[index].sometimes.add(from, to);
+    if (life.first <= first && last <= life.last) return spans_[index].always.add(from, to);
+    note(2 * index, first, width / 2, life, from, to);
+    note(2 * index + 1, first + width / 2, width / 2, life, from, to);
+  }
+
+  const std::int64_t base_;
+  const std::int32_t width_;
   std::int64_t end_ = 0;
-  std::vector<std::vector<Placed>> slots_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> taken_;
+  std::vector<Span> spans_;  // children of i: 2i, 2i + 1
+  std::vector<Occupied::Range> taken_;
 };
 
 std::int64_t place_program(Role& role, std::int32_t index) {
