@@ -8,14 +8,6 @@ namespace {
 
 using TrafficMap = std::map<std::pair<std::string, std::string>, Traffic>;
 
-// Axes along which there are several ranks.
-std::string axis_text(const Mesh& mesh, Axes axes) {
-  std::string text;
-  for (Axis axis : kAxes)
-    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
-  return text;
-}
-
 std::int64_t ring_bytes(const Collective& collective, std::int64_t n) {
   const std::int64_t bytes = std::max(collective.input.region.bytes, collective.output.region.bytes);
   switch (collective.kind) {
@@ -41,6 +33,13 @@ void count(TrafficMap& traffic, const std::string& axis, std::string_view collec
 
 }  // namespace
 
+std::string axes_text(const Mesh& mesh, Axes axes) {
+  std::string text;
+  for (Axis axis : kAxes)
+    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
+  return text;
+}
+
 std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, std::string_view program) {
   const Program* run = plan.roles[role].program(program);
   if (run == nullptr) return {};
@@ -52,7 +51,7 @@ std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, std::string_
   for (const Issued& issued : run->instructions) {
     if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
       const auto n = static_cast<std::int64_t>(plan.mesh.group(rank, collective->axes, collective->stages).size());
-      if (n > 1) count(traffic, axis_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(*collective, n));
+      if (n > 1) count(traffic, axes_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(*collective, n));
     } else if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
       for (const Exchange::Send& send : exchange->sends) count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes);
     }
