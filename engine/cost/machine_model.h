@@ -86,8 +86,20 @@ struct MachineModel {
 };
 
 /// Reads a hardware file. Throws JobError with every mistake of it, located: a missing link, a bandwidth of zero, a dtype that is none,
-/// figures that cannot be. IoError if it cannot be read.
-MachineModel load_machine(const std::string& path);
+/// figures that cannot be. IoError if it cannot be read. `folder` is where a `base` that is a name is looked for.
+MachineModel load_machine(const std::string& path, const std::string& folder = "");
+
+/// The names of the hardware files in a folder, sorted.
+std::vector<std::string> machine_names(const std::string& folder);
+
+/// Where a machine's file is.
+struct MachinePath {
+  std::string path;        ///< empty: there is none
+  std::string tried;       ///< then, for people: which there are, or where it was looked for
+  std::string suggestion;  ///< and the nearest name
+};
+/// `name` is a name in `folder`, or a path (with a slash or a suffix) relative to the folder `beside`.
+MachinePath find_machine(const std::string& name, const std::string& beside, const std::string& folder);
 
 /// The JSON Schema (draft-07) of hardware files, pretty-printed: schemas/hardware.schema.json.
 std::string hardware_schema();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/job/bytes.h"
 #include "engine/job/expression.h"
 #include "engine/job/nearest.h"
 
@@ -34,6 +35,8 @@ bool accepts(const Form& form, const yaml::Node& node) {
       return node.as_number() && whole(*node.as_number()) && within(form, *node.as_number());
     case Form::Kind::number:
       return node.as_number() && within(form, *node.as_number());
+    case Form::Kind::bytes:
+      return bytes_of(node).has_value();
     case Form::Kind::flag:
       return node.as_bool().has_value();
     case Form::Kind::text:
@@ -50,9 +53,12 @@ bool accepts(const Form& form, const yaml::Node& node) {
   return false;
 }
 
-bool is_number_form(const Form& form) { return form.kind == Form::Kind::integer || form.kind == Form::Kind::number; }
+bool is_number_form(const Form& form) {
+  return form.kind == Form::Kind::integer || form.kind == Form::Kind::number || form.kind == Form::Kind::bytes;
+}
 
-std::string printed(double value) { return whole(value) ? fmt::format("{}", *whole(value)) : fmt::format("{}", value); }
+/// Beyond a billion digits are hard to count.
+std::string printed(double value) { return whole(value) && std::abs(value) <= 1e9 ? fmt::format("{}", *whole(value)) : fmt::format("{:g}", value); }
 
 std::string range_text(const Form& form) {
   if (form.kind == Form::Kind::integer && form.least == form.most) return printed(form.least);
@@ -81,6 +87,8 @@ std::string one_text(const Form& form) {
     case Form::Kind::integer:
     case Form::Kind::number:
       return range_text(form);
+    case Form::Kind::bytes:
+      return "bytes: an integer above 0, or a number with KiB, MiB, GiB or TiB, as 80GiB";
     case Form::Kind::flag:
       return "true or false";
     case Form::Kind::text:
@@ -305,8 +313,10 @@ class Checker {
     for (std::size_t i = 0; i < node.items.size(); ++i) {
       const yaml::Node& item = node.items[i];
       if (item.is_scalar() && std::ranges::any_of(form.items, [&](const Form& one) { return accepts(one, item); })) continue;
-      wrong(form.items, item, fmt::format("{}[{}]", path, i));
-      right = false;
+      const std::string inner = fmt::format("{}[{}]", path, i);
+      const std::size_t before = out_.mistakes.size();
+      item.is_mapping() ? value(form.items, item, item, inner) : wrong(form.items, item, inner);
+      right = right && out_.mistakes.size() == before;
     }
     if (right) note(path, node, from(node));
   }
@@ -327,7 +337,7 @@ class Checker {
   void wrong(const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) {
     const auto has = [&](auto test) { return std::ranges::any_of(forms, test); };
     const bool words = has([](const Form& form) { return form.kind == Form::Kind::word; });
-    const bool integer = has([](const Form& form) { return form.kind == Form::Kind::integer; });
+    const bool integer = has([](const Form& form) { return form.kind == Form::Kind::integer || form.kind == Form::Kind::bytes; });
     const bool numbers = has(is_number_form);
     const std::optional<double> number = node.as_number();
     std::string message = "wrong type";

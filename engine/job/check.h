@@ -19,7 +19,7 @@ struct CheckedValue {
 };
 
 struct Checked {
-  std::map<std::string, CheckedValue, std::less<>> values;  ///< by key path; of a mapping its values, of a list the whole
+  std::map<std::string, CheckedValue, std::less<>> values;  ///< by key path; of a mapping its values, of a list the whole, and of mappings in it their values (`a[0].b`)
   std::vector<std::string> order;                           ///< of the keys of `values`, as the table has them
   std::set<std::string, std::less<>> sections;              ///< key paths that hold a mapping with keys of its own
   std::set<std::string, std::less<>> doubtful;              ///< key paths whose value is a mistake

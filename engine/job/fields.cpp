@@ -10,6 +10,7 @@ Form null() { return {.kind = Form::Kind::null}; }
 Form word(std::vector<std::string_view> words) { return {.kind = Form::Kind::word, .words = std::move(words)}; }
 Form integer(double least, double most) { return {.kind = Form::Kind::integer, .least = least, .most = most}; }
 Form number(double least, double most) { return {.kind = Form::Kind::number, .least = least, .most = most}; }
+Form bytes() { return {.kind = Form::Kind::bytes, .least = 1, .most = kMostInteger}; }
 Form positive() { return {.kind = Form::Kind::number, .least = 0, .above_least = true}; }
 Form between(double least, double most, bool above_least, bool below_most) {
   return {.kind = Form::Kind::number, .least = least, .most = most, .above_least = above_least, .below_most = below_most};

@@ -51,6 +51,7 @@ struct Form {
     null,
     word,        ///< one of `words`
     integer,     ///< within [least, most]; a whole number such as 1e3 is one
+    bytes,       ///< an integer above 0, or a number with its unit: 80GiB
     number,      ///< finite, within the bounds
     flag,        ///< true or false
     text,        ///< any string that is not empty
@@ -77,6 +78,7 @@ Form word(std::vector<std::string_view> words);
 Form integer(double least, double most = kMostInteger);
 Form number(double least, double most = kInfinity);
 Form positive();  ///< a number above 0
+Form bytes();     ///< as engine/job/bytes.h reads them
 Form between(double least, double most, bool above_least, bool below_most);
 Form flag();
 Form text();

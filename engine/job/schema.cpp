@@ -6,6 +6,7 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
+#include "engine/job/bytes.h"
 #include "engine/job/expression.h"
 #include "engine/job/fields.h"
 #include "engine/job/job.h"
@@ -37,6 +38,8 @@ Json form_schema(const Form& form) {
     case Form::Kind::integer:
     case Form::Kind::number:
       return number_schema(form);
+    case Form::Kind::bytes:
+      return {{"anyOf", {{{"type", "integer"}, {"minimum", 1}, {"maximum", number_json(kMostInteger)}}, {{"type", "string"}, {"pattern", kBytesPattern}}}}};
     case Form::Kind::flag:
       return {{"type", "boolean"}};
     case Form::Kind::text:
@@ -273,6 +276,28 @@ Fields file_fields() {
 }
 
 }  // namespace
+
+namespace {
+bool is_figure(const Form& form) { return !form.fields.empty() && form.fields.front().name == "value"; }
+}  // namespace
+
+std::string hardware_schema(const Fields& fields) {
+  // A file with a base says only what differs, so nothing is required of it; what follows from what stays with the program.
+  const auto loose = [](const auto& self, Fields all) -> Fields {
+    Fields out;
+    for (FieldDef& field : all) {
+      if (std::ranges::find(out, field.name, &FieldDef::name) != out.end()) continue;
+      field.conditions.clear();
+      if (field.absent == FieldDef::Absent::required) field.absent = FieldDef::Absent::nothing;
+      for (Form& form : field.forms)
+        if (form.kind == Form::Kind::section && !is_figure(form)) form.fields = self(self, form.fields);
+      out.push_back(std::move(field));
+    }
+    return out;
+  };
+  const Json body{{"if", {{"required", {"base"}}}}, {"then", section_schema(loose(loose, fields))}, {"else", section_schema(fields)}};
+  return printed("trainer hardware", "A machine, named by cluster.hardware of a job", body);
+}
 
 std::string job_schema() { return printed("trainer job", "A training job: trainer run job.yaml", section_schema(job_fields())); }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/job/fields.h"
+
 namespace trainer {
 
 /// What a graph file may say of an op: the schema's view of the declarations in engine/ops.
@@ -25,6 +27,9 @@ struct GraphOp {
   std::string name;
   std::vector<GraphAttribute> attributes;
 };
+
+/// The schema of hardware files with these fields, pretty-printed: schemas/hardware.schema.json.
+std::string hardware_schema(const std::vector<FieldDef>& fields);
 
 /// The schema of graph files for these ops, pretty-printed: schemas/graph.schema.json.
 std::string graph_schema(std::span<const GraphOp> ops);

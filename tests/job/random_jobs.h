@@ -106,6 +106,8 @@ class RandomJobs {
         return scalar(std::to_string(integer(form)));
       case Form::Kind::number:
         return number(form);
+      case Form::Kind::bytes:
+        return scalar(below(2) ? "70GiB" : "1_000_000");
       case Form::Kind::flag:
         return scalar(below(2) ? "true" : "false");
       case Form::Kind::text:

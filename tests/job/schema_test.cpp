@@ -17,6 +17,8 @@
 #include <valijson/validator.hpp>
 
 #include "engine/build/graph_ops.h"
+#include "engine/cost/machine_fields.h"
+#include "engine/cost/machine_model.h"
 #include "engine/job/check.h"
 #include "engine/job/job.h"
 #include "engine/job/rules.h"
@@ -82,14 +84,16 @@ class Schema {
 };
 
 TEST_CASE("the schemas in schemas/ are what the tables of fields give") {
-  // After a change of a table: trainer schema job >schemas/job.schema.json, trainer schema graph >schemas/graph.schema.json
+  // After a change of a table: trainer schema job >schemas/job.schema.json, trainer schema graph >schemas/graph.schema.json,
+  // trainer schema hardware >schemas/hardware.schema.json
   CHECK(contents(source_dir() + "/schemas/job.schema.json") == job_schema());
   CHECK(contents(source_dir() + "/schemas/graph.schema.json") == graph_schema(graph_ops()));
+  CHECK(contents(source_dir() + "/schemas/hardware.schema.json") == cost::hardware_schema());
 }
 
-TEST_CASE("the schemas accept every job and graph of configs/") {
-  const Schema jobs(job_schema()), graphs(graph_schema(graph_ops()));
-  for (const auto& [schema, folder] : {std::pair{&jobs, "/configs"}, {&graphs, "/configs/models"}}) {
+TEST_CASE("the schemas accept every job, graph and hardware file of configs/") {
+  const Schema jobs(job_schema()), graphs(graph_schema(graph_ops())), machines(cost::hardware_schema());
+  for (const auto& [schema, folder] : {std::pair{&jobs, "/configs"}, {&graphs, "/configs/models"}, {&machines, "/configs/hardware"}}) {
     int count = 0;
     for (const auto& entry : std::filesystem::directory_iterator(source_dir() + folder)) {
       if (entry.path().extension() != ".yaml") continue;

@@ -1,0 +1,205 @@
+// Hardware files: mistakes found at their places, every shipped file whole and with its sources, bases.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "engine/cost/machine_fields.h"
+#include "engine/cost/machine_model.h"
+#include "engine/core/error.h"
+#include "engine/job/yaml.h"
+#include "tests/temporary.h"
+
+namespace trainer::cost {
+namespace {
+
+const std::string kFolder = std::string(TRAINER_SOURCE_DIR) + "/configs/hardware";
+
+struct Expected {
+  int line = 0, column = 0;
+  std::string path, suggestion, message;
+};
+
+struct BadMachine {
+  std::string name, text;
+  std::vector<Expected> mistakes;
+};
+
+std::vector<std::pair<int, int>> take_marks(std::string& text) {
+  const std::string mark = "«";
+  std::vector<std::pair<int, int>> places;
+  for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
+    text.erase(at, mark.size());
+    const std::size_t line_begin = text.rfind('\n', at == 0 ? 0 : at - 1);
+    const bool first = at == 0 || line_begin == std::string::npos;
+    places.emplace_back(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'), static_cast<int>(first ? at + 1 : at - line_begin));
+  }
+  return places;
+}
+
+std::vector<BadMachine> bad_machines() {
+  std::ifstream file(std::string(TRAINER_SOURCE_DIR) + "/tests/cost/bad_machines.txt");
+  std::vector<BadMachine> out;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) {
+      out.push_back({line.substr(3), "", {}});
+    } else if (line.starts_with("!! ")) {
+      const std::size_t bar = line.find('|');
+      Expected expected;
+      expected.message = line.substr(bar + 2);
+      std::istringstream words(line.substr(2, bar - 2));
+      for (std::string word; words >> word;) (word[0] == '~' ? expected.suggestion : expected.path) = word[0] == '~' ? word.substr(1) : word;
+      out.back().mistakes.push_back(expected);
+    } else if (!out.empty() && !line.empty()) {
+      out.back().text += line + "\n";
+    }
+  }
+  for (BadMachine& one : out) {
+    const auto places = take_marks(one.text);
+    // A missing key has the place of the section that lacks it.
+    for (std::size_t i = 0; i < one.mistakes.size(); ++i) std::tie(one.mistakes[i].line, one.mistakes[i].column) = places[std::min(i, places.size() - 1)];
+  }
+  return out;
+}
+
+std::vector<Diagnostic> mistakes_of(const std::string& path) {
+  try {
+    load_machine(path, kFolder);
+  } catch (const JobError& error) {
+    return error.diagnostics();
+  }
+  return {};
+}
+
+TEST_CASE("every mistake of a hardware file is told at its line and column, with its key path and the nearest name") {
+  const tests::TemporaryFolder folder;
+  const std::vector<BadMachine> machines = bad_machines();
+  CHECK(machines.size() >= 35);
+  for (const BadMachine& one : machines) {
+    CAPTURE(one.name);
+    const std::string path = folder.write("mine.yaml", one.text);
+    const std::vector<Diagnostic> found = mistakes_of(path);
+    std::string all;
+    for (const Diagnostic& mistake : found) all += mistake.str() + "\n";
+    CAPTURE(all);
+    REQUIRE(found.size() == one.mistakes.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const Expected& expected = one.mistakes[i];
+      CHECK(found[i].file == path);
+      CHECK(found[i].line == expected.line);
+      CHECK(found[i].column == expected.column);
+      CHECK(found[i].path == expected.path);
+      CHECK(found[i].suggestion == expected.suggestion);
+      CHECK(found[i].message.find(expected.message) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("an out-of-range figure names its value and what is allowed") {
+  const tests::TemporaryFolder folder;
+  const std::vector<Diagnostic> found = mistakes_of(folder.write("mine.yaml", "base: h100-sxm\ndevice: {memory_bandwidth: 3350}\n"));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].value == "3350");
+  CHECK(found[0].allowed.starts_with("a number from 100000000 to 1e+14"));
+}
+
+// ---- Shipped files --------------------------------------------------------------------------------------------------------------------
+
+/// Key paths of figures that say no source.
+void unsourced(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix, std::vector<std::string>& out) {
+  for (const FieldDef& field : fields) {
+    const yaml::Node* value = node.find(field.name);
+    if (value == nullptr || value->is_null()) continue;
+    const std::string path = prefix + std::string(field.name);
+    if (is_figure(field.forms)) {
+      if (!value->is_mapping() || value->find("source") == nullptr) out.push_back(path);
+    } else if (value->is_mapping()) {
+      for (const Form& form : field.forms) unsourced(form.fields, *value, path + ".", out);
+    }
+  }
+}
+
+TEST_CASE("every shipped hardware file loads, and each of its figures has a source") {
+  const std::vector<std::string> names = machine_names(kFolder);
+  CHECK(names.size() >= 9);
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const std::string path = kFolder + "/" + name + ".yaml";
+    const MachineModel machine = load_machine(path, kFolder);
+    CHECK(machine.name == name);
+    CHECK(machine.description.size() > 20);
+    CHECK(machine.usable_bytes() > 0);
+    CHECK(machine.between.has_value());
+    std::vector<std::string> without;
+    unsourced(machine_fields(), yaml::read_file(path), "", without);
+    std::string all;
+    for (const std::string& one : without) all += one + " ";
+    CAPTURE(all);
+    CHECK(without.empty());
+  }
+}
+
+TEST_CASE("the peak of a GPU's bf16 products is what its tensor cores do in a clock") {
+  // FLOP a clock and streaming multiprocessor, by the architectures' white papers; that of the GeForce card is halved where sums are f32.
+  const std::map<std::string, double> per_clock{{"a100-40gb", 2048}, {"a100-80gb", 2048}, {"h100-sxm", 4096}, {"h100-pcie", 4096}, {"h200", 4096},
+                                                {"b200", 8192},      {"l40s", 1024},      {"rtx4090", 512}};
+  for (const auto& [name, flops] : per_clock) {
+    CAPTURE(name);
+    const DeviceModel device = load_machine(kFolder + "/" + name + ".yaml", kFolder).device;
+    CHECK(device.peak.at(DType::bf16).value == doctest::Approx(flops * device.units * device.clock_hz).epsilon(0.005));
+  }
+}
+
+// ---- Bases ----------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a file with a base says only what differs, and half a link or figure is never mixed with another") {
+  const tests::TemporaryFolder folder;
+  const std::string path = folder.write("ours.yaml",
+                                   "base: h100-sxm\ndevice: {memory: 64GiB}\ndevices_per_node: 4\n"
+                                   "links:\n  inside: {latency_us: 3}\n  between: {kind: ethernet, bandwidth: 12.5e9, latency_us: 20, achievable: 0.8}\n"
+                                   "price_per_device_hour: 2.5\n");
+  const MachineModel base = load_machine(kFolder + "/h100-sxm.yaml", kFolder), ours = load_machine(path, kFolder);
+  CHECK(ours.name == "ours");
+  CHECK(ours.device.memory_bytes == std::int64_t{64} << 30);
+  CHECK(ours.device.memory_bandwidth.value == base.device.memory_bandwidth.value);
+  CHECK(ours.devices_per_node == 4);
+  CHECK(ours.inside.latency_us.value == 3);
+  CHECK(ours.inside.latency_us.spread == 0);
+  CHECK(ours.inside.bandwidth.value == base.inside.bandwidth.value);
+  CHECK(ours.inside.reduces == base.inside.reduces);
+  REQUIRE(ours.between);
+  CHECK(ours.between->kind == "ethernet");
+  CHECK(ours.between->bandwidth.value == 12.5e9);
+  CHECK(ours.price_per_device_hour == 2.5);
+}
+
+TEST_CASE("a base may be a path and have a base; a null takes away what it had") {
+  const tests::TemporaryFolder folder;
+  folder.write("mid.yaml", "base: h100-sxm\ndevices_per_node: 2\n");
+  const MachineModel machine = load_machine(folder.write("top.yaml", "base: ./mid.yaml\nlinks: {between: null}\n"), kFolder);
+  CHECK(machine.devices_per_node == 2);
+  CHECK_FALSE(machine.between);
+}
+
+TEST_CASE("a mistake in a base is told where it stands") {
+  const tests::TemporaryFolder folder;
+  const std::string base = folder.write("base.yaml", "base: h100-sxm\ndevice:\n  units: 0\n");
+  const std::vector<Diagnostic> found = mistakes_of(folder.write("mine.yaml", "base: ./base.yaml\n"));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].file == base);
+  CHECK(found[0].line == 3);
+}
+
+TEST_CASE("a file that is its own base is an error and no endless loop") {
+  const tests::TemporaryFolder folder;
+  const std::vector<Diagnostic> found = mistakes_of(folder.write("mine.yaml", "base: ./mine.yaml\n"));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].message.find("a base of itself") != std::string::npos);
+}
+
+TEST_CASE("a file that is not there is an input error") { CHECK_THROWS_AS(load_machine("/nowhere/machine.yaml"), IoError); }
+
+}  // namespace
+}  // namespace trainer::cost
