@@ -1,28 +1,16 @@
-// A discrete-event simulation: all roles on one clock. A role has a track for each of its streams; each track is at most at one
-// instruction, so there are never more events than a few a role, and the whole is linear in instructions.
+// What a plan's instructions take alone, by the cost model; the play itself is play.cpp.
 #include "engine/cost/predict.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
-#include <queue>
-#include <tuple>
+#include <string>
 #include <utility>
 
 #include "engine/core/check.h"
-#include "engine/cost/ledger.h"
+#include "engine/cost/play.h"
 
 namespace trainer::cost {
 namespace {
-
-constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2;  // tracks, in the order of Stream
-static_assert(static_cast<int>(Stream::compute) == 0 && static_cast<int>(Stream::communication) == 1 &&
-              static_cast<int>(Stream::copy) == 2);
-constexpr std::size_t kFlight = kNumStreams;  // in an event: a message between two roles has arrived
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-// ---- What instructions take alone ----------------------------------------------------------------------------------------
 
 struct CollectiveKey {
   std::uint8_t kind, dtype, axes;
@@ -31,19 +19,19 @@ struct CollectiveKey {
   auto operator<=>(const CollectiveKey&) const = default;
 };
 
-// Of exchanges nothing: their messages are timed when both ends are ready.
-class OwnTimes {
+// Equal kernels and equal collectives are asked for once.
+class Clockmaker {
  public:
-  explicit OwnTimes(const CostModel& model) : model_(model) {}
+  explicit Clockmaker(const CostModel& model) : model_(model) {}
 
-  std::vector<Estimate> of(const Role& role, const Program& program) {
+  OwnTimes of(const Role& role, const Program& program) {
     std::vector<Estimate> kernels;
     for (const Signature& signature : role.signatures) kernels.push_back(model_.kernel(signature));
-    std::vector<Estimate> times;
+    OwnTimes times;
     times.reserve(program.instructions.size());
     for (const Issued& issued : program.instructions) {
       if (const auto* launch = std::get_if<Launch>(&issued.instruction))
-        times.push_back(kernels[at(launch->signature)]);
+        times.push_back(kernels[static_cast<std::size_t>(launch->signature)]);
       else
         times.push_back(std::visit([&](const auto& one) { return of(one); }, issued.instruction));
     }
@@ -67,352 +55,17 @@ class OwnTimes {
   std::map<CollectiveKey, Estimate> collectives_;
 };
 
-// ---- The play ----------------------------------------------------------------------------------------------------------------
-
-struct Event {
-  double time;
-  std::int32_t role;
-  std::uint32_t track;  // kFlight: a message from `role` to `other`
-  std::uint32_t stamp;  // of the track when it was foretold; an older one is void
-  std::int32_t other;
-  bool operator>(const Event& e) const { return std::tie(time, role, track, other) > std::tie(e.time, e.role, e.track, e.other); }
-};
-
-struct Track {
-  std::int32_t instruction = 0;  // that it is at; the program's size: none
-  bool running = false;
-  double left = 0;    // µs at full speed
-  double since = 0;   // when `left` was true
-  double factor = 1;  // µs of the clock for each µs of `left`
-  std::uint32_t stamp = 0;
-};
-
-// What the communication track does with its instruction.
-enum class Talk : std::uint8_t { none, waits, moves };
-
-struct Player {
-  const Role* role = nullptr;
-  const std::vector<Issued>* program = nullptr;
-  std::vector<Estimate> own;
-  std::int32_t optimizer_from = 0;  // first instruction of the update
-  std::array<Track, kNumStreams> tracks{};
-  std::array<std::int32_t, kNumStreams> ended{-1, -1, -1};  // by stream: the last instruction
-  // Of the communication at hand.
-  Talk talk = Talk::none;
-  double moved_us = 0, exposed_us = 0, spread_us = 0;
-  std::vector<bool> matched;  // parts of an exchange: sends, then receives
-  std::size_t unmatched = 0, flying = 0;
-  double sends_until = 0, receives_until = 0;  // when the link is free
-  double accounted = 0;                        // the clock up to which `times` are
-  RoleTimes times;
-  Ledger ledger;
-};
-
-class Play {
- public:
-  Play(const Plan& plan, const CostModel& model, std::string_view program) : plan_(plan), model_(model) {
-    cpu_ = model.cluster().machine->device.kind == DeviceKind::cpu;
-    OwnTimes own(model);
-    for (const Role& role : plan.roles) {
-      const Program* const found = role.program(program);
-      CHECK(found != nullptr, "a plan without the program " + std::string(program));
-      Player& player = players_.emplace_back();
-      player.role = &role;
-      player.program = &found->instructions;
-      player.own = own.of(role, *found);
-      player.optimizer_from = first_of_update(role, *found);
-      spans_.emplace_back(found->instructions.size());
-      for (std::size_t track = 0; track < kNumStreams; ++track) seek(player, track, 0);
-    }
-  }
-
-  Prediction run() {
-    for (std::size_t role = 0; role < players_.size(); ++role) start_all(role, 0);
-    double now = 0;
-    while (!events_.empty()) {
-      const Event event = events_.top();
-      events_.pop();
-      if (event.track == kFlight) {
-        now = event.time;
-        land(at(event.role), at(event.other), now);
-      } else if (players_[at(event.role)].tracks[event.track].stamp == event.stamp) {
-        now = event.time;
-        end(at(event.role), event.track, now);
-      }
-    }
-    return result(now);
-  }
-
- private:
-  // ---- Tracks ----
-
-  // A CPU's copies are made by the thread that runs its kernels.
-  std::size_t track_of(Stream stream) const { return cpu_ && stream == Stream::copy ? kCompute : static_cast<std::size_t>(stream); }
-
-  static std::int32_t first_of_update(const Role& role, const Program& program) {
-    for (std::size_t i = 0; i < program.instructions.size(); ++i)
-      if (const auto* launch = std::get_if<Launch>(&program.instructions[i].instruction)) {
-        const Op op = role.signatures[at(launch->signature)].op;
-        if (op == Op::sum_squares || op == Op::update_scalars) return static_cast<std::int32_t>(i);
-      }
-    return static_cast<std::int32_t>(program.instructions.size());
-  }
-
-  void seek(Player& player, std::size_t track, std::int32_t from) const {
-    const std::vector<Issued>& program = *player.program;
-    while (at(from) < program.size() && track_of(program[at(from)].stream) != track) ++from;
-    player.tracks[track].instruction = from;
-  }
-
-  void start_all(std::size_t role, double now) {
-    for (std::size_t track = 0; track < kNumStreams; ++track) start(role, track, now);
-  }
-
-  // Starts the instruction that a track is at, if nothing holds it up.
-  void start(std::size_t role, std::size_t track, double now) {
-    Player& player = players_[role];
-    Track& one = player.tracks[track];
-    const auto i = at(one.instruction);
-    if (i >= player.program->size() || one.running || (track == kCommunication && player.talk != Talk::none)) return;
-    const Issued& issued = (*player.program)[i];
-    for (std::size_t stream = 0; stream < kNumStreams; ++stream)
-      if (issued.after[stream] > player.ended[stream]) return;
-    spans_[role][i].begin = now;
-    if (const auto* collective = std::get_if<Collective>(&issued.instruction)) return arrive(role, *collective, now);
-    if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) return arrive(role, *exchange, now);
-    run_for(role, track, player.own[i].us, now);
-  }
-
-  void run_for(std::size_t role, std::size_t track, double us, double now) {
-    account(role, now);
-    Track& one = players_[role].tracks[track];
-    one.running = true;
-    one.left = us;
-    one.since = now;
-    one.factor = track == kCompute && is_launch(players_[role], track) ? factor_of(players_[role]) : 1;
-    foretell(role, track);
-  }
-
-  void foretell(std::size_t role, std::size_t track) {
-    Track& one = players_[role].tracks[track];
-    events_.push({one.since + one.left * one.factor, static_cast<std::int32_t>(role), static_cast<std::uint32_t>(track), ++one.stamp, 0});
-  }
-
-  void end(std::size_t role, std::size_t track, double now) {
-    account(role, now);
-    Player& player = players_[role];
-    Track& one = player.tracks[track];
-    const auto i = at(one.instruction);
-    const Issued& issued = (*player.program)[i];
-    Span& span = spans_[role][i];
-    span.end = now;
-    one.running = false;
-    if (const auto* launch = std::get_if<Launch>(&issued.instruction))
-      player.ledger.kernel(player.role->signatures[at(launch->signature)].op, span.end - span.begin, player.own[i]);
-    if (track == kCommunication) {
-      book(player, issued.instruction);
-      talk(role, Talk::none, now);
-    }
-    player.ended[static_cast<std::size_t>(issued.stream)] = one.instruction;
-    seek(player, track, one.instruction + 1);
-    start_all(role, now);
-  }
-
-  // ---- Communication ----
-
-  void book(Player& player, const Instruction& instruction) {
-    const double spread = player.moved_us > 0 ? player.spread_us / player.moved_us : 0;
-    if (const auto* collective = std::get_if<Collective>(&instruction))
-      player.ledger.communication(collective->axes, static_cast<int>(collective->kind), player.moved_us, player.exposed_us, spread);
-    if (const auto* exchange = std::get_if<Exchange>(&instruction)) {
-      const Axis axis = exchange->sends.empty() ? exchange->receives.front().axis : exchange->sends.front().axis;
-      player.ledger.communication(Axes::of(axis), Ledger::kSend, player.moved_us, player.exposed_us, spread);
-    }
-    player.moved_us = player.exposed_us = player.spread_us = 0;
-  }
-
-  // What moves bytes slows the kernels beside it: on a GPU collectives, whose kernels sum; on a CPU all, which cores copy.
-  double factor_of(const Player& player) const {
-    if (player.talk != Talk::moves) return 1;
-    const std::int32_t i = player.tracks[kCommunication].instruction;
-    const bool message = std::holds_alternative<Exchange>((*player.program)[at(i)].instruction);
-    return message && !cpu_ ? 1 : std::max(1.0, model_.overlap_slowdown());
-  }
-
-  void talk(std::size_t role, Talk talk, double now) {
-    account(role, now);
-    Player& player = players_[role];
-    if (player.talk == talk) return;
-    player.talk = talk;
-    Track& compute = player.tracks[kCompute];
-    const double factor = factor_of(player);
-    if (!compute.running || factor == compute.factor || !is_launch(player, kCompute)) return;
-    compute.left = std::max(0.0, compute.left - (now - compute.since) / compute.factor);
-    compute.since = now;
-    compute.factor = factor;
-    foretell(role, kCompute);
-  }
-
-  void move(std::size_t role, double now) {
-    Player& player = players_[role];
-    const Estimate& own = player.own[at(player.tracks[kCommunication].instruction)];
-    player.spread_us = own.us * own.spread;
-    talk(role, Talk::moves, now);
-    run_for(role, kCommunication, own.us, now);
-  }
-
-  void arrive(std::size_t role, const Collective& collective, double now) {
-    if (!collective.axes.has(Axis::pipeline)) return move(role, now);
-    talk(role, Talk::waits, now);
-    std::vector<std::size_t>& here = arrived_[{collective.axes.mask, collective.stages}];
-    here.push_back(role);
-    if (here.size() < (collective.stages.empty() ? players_.size() : collective.stages.size())) return;
-    const std::vector<std::size_t> members = std::exchange(here, {});
-    for (std::size_t member : members) move(member, now);
-  }
-
-  static std::size_t num_parts(const Exchange& exchange) { return exchange.sends.size() + exchange.receives.size(); }
-
-  const Exchange* exchange_of(std::size_t role) const {
-    const Player& player = players_[role];
-    if (player.talk == Talk::none) return nullptr;
-    return std::get_if<Exchange>(&(*player.program)[at(player.tracks[kCommunication].instruction)].instruction);
-  }
-
-  void arrive(std::size_t role, const Exchange& mine, double now) {
-    Player& player = players_[role];
-    player.matched.assign(num_parts(mine), false);
-    player.unmatched = num_parts(mine);
-    player.flying = 0;
-    talk(role, Talk::waits, now);
-    for (std::size_t part = 0; part < num_parts(mine); ++part) {
-      if (player.matched[part]) continue;
-      const bool sending = part < mine.sends.size();
-      const Axis axis = sending ? mine.sends[part].axis : mine.receives[part - mine.sends.size()].axis;
-      const std::int32_t peer = sending ? mine.sends[part].peer : mine.receives[part - mine.sends.size()].peer;
-      // Along other axes the peer plays this very role, and so is here too.
-      const std::size_t other = axis == Axis::pipeline ? role + static_cast<std::size_t>(static_cast<std::int64_t>(peer)) : role;
-      CHECK(other < players_.size(), "an exchange with a stage that is none");
-      const Exchange* const theirs = exchange_of(other);
-      if (theirs == nullptr) continue;
-      fly(role, mine, other, *theirs, now);
-      if (other != role) fly(other, *theirs, role, mine, now);
-    }
-    CHECK(num_parts(mine) > 0, "an exchange of nothing");
-  }
-
-  // Sends off all that one exchange has for another and that it expects.
-  void fly(std::size_t from, const Exchange& source, std::size_t to, const Exchange& target, double now) {
-    Player &sender = players_[from], &receiver = players_[to];
-    std::int64_t bytes = 0;
-    const Exchange::Send* any = nullptr;
-    for (std::size_t s = 0; s < source.sends.size(); ++s) {
-      const Exchange::Send& send = source.sends[s];
-      const std::int64_t meant = static_cast<std::int64_t>(from) + (send.axis == Axis::pipeline ? send.peer : 0);
-      if (sender.matched[s] || meant != static_cast<std::int64_t>(to)) continue;
-      for (std::size_t r = 0; r < target.receives.size(); ++r) {
-        const Exchange::Receive& receive = target.receives[r];
-        const std::size_t part = target.sends.size() + r;
-        if (receiver.matched[part] || receive.axis != send.axis || receive.peer != -send.peer ||
-            receive.region.region.bytes != send.region.region.bytes)
-          continue;
-        sender.matched[s] = receiver.matched[part] = true;
-        --sender.unmatched;
-        --receiver.unmatched;
-        bytes += send.region.region.bytes;
-        any = &send;
-        break;
-      }
-    }
-    if (any == nullptr) return;
-    const Estimate time = model_.send(any->axis, any->peer, bytes);
-    const double begin = std::max({now, sender.sends_until, receiver.receives_until});
-    sender.sends_until = receiver.receives_until = begin + time.us;
-    for (const std::size_t role : {from, to}) {
-      Player& player = players_[role];
-      ++player.flying;
-      player.spread_us += time.us * time.spread;
-      talk(role, Talk::moves, now);
-    }
-    events_.push({begin + time.us, static_cast<std::int32_t>(from), kFlight, 0, static_cast<std::int32_t>(to)});
-  }
-
-  void land(std::size_t from, std::size_t to, double now) {
-    for (const std::size_t role : {from, to}) {
-      Player& player = players_[role];
-      if (--player.flying > 0) continue;
-      if (player.unmatched == 0)
-        end(role, kCommunication, now);
-      else
-        talk(role, Talk::waits, now);
-    }
-  }
-
-  // ---- Where time goes ----
-
-  static bool is_launch(const Player& player, std::size_t track) {
-    return std::holds_alternative<Launch>((*player.program)[at(player.tracks[track].instruction)].instruction);
-  }
-
-  // Brings a role's times up to the clock; before whatever changes what it does.
-  void account(std::size_t role, double now) {
-    Player& player = players_[role];
-    const double passed = now - player.accounted;
-    if (passed <= 0) return;
-    player.accounted = now;
-    const Track &compute = player.tracks[kCompute], &communication = player.tracks[kCommunication];
-    const auto part = [&](const Track& track, double& otherwise) -> double& {
-      return track.instruction >= player.optimizer_from ? player.times.optimizer_us : otherwise;
-    };
-    if (player.talk == Talk::waits) spans_[role][at(communication.instruction)].waited += passed;
-    if (player.talk == Talk::moves) player.moved_us += passed;
-    if (compute.running && is_launch(player, kCompute)) {
-      part(compute, player.times.compute_us) += passed;
-    } else if (player.talk == Talk::moves) {
-      player.exposed_us += passed;
-      part(communication, player.times.exposed_us) += passed;
-    } else if (player.talk == Talk::waits) {
-      player.times.bubble_us += passed;
-    } else if (compute.running || player.tracks[kCopy].running) {
-      player.times.input_us += passed;
-    } else {
-      player.times.bubble_us += passed;
-    }
-  }
-
-  Prediction result(double now) {
-    Prediction prediction;
-    prediction.step_us = now;
-    for (std::size_t role = 0; role < players_.size(); ++role) {
-      account(role, now);
-      const Player& player = players_[role];
-      for (const Track& track : player.tracks)
-        CHECK(at(track.instruction) >= player.program->size(), "a verified program comes to its end");
-      prediction.roles.push_back(player.times);
-      if (player.times.bubble_us < prediction.roles[prediction.slowest].bubble_us) prediction.slowest = role;
-    }
-    const Ledger& ledger = players_[prediction.slowest].ledger;
-    const double busy = now - prediction.roles[prediction.slowest].bubble_us;
-    const double scale = busy > 0 ? now / busy : 1;  // what takes longer makes the others wait longer
-    prediction.low_us = std::max(0.0, now - scale * ledger.shorter());
-    prediction.high_us = now + scale * ledger.longer();
-    prediction.communication = ledger.communications(plan_.mesh);
-    prediction.kernels = ledger.kernels();
-    prediction.spans = std::move(spans_);
-    return prediction;
-  }
-
-  const Plan& plan_;
-  const CostModel& model_;
-  bool cpu_ = false;
-  std::vector<Player> players_;
-  std::vector<std::vector<Span>> spans_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::map<std::pair<std::uint8_t, std::vector<std::int32_t>>, std::vector<std::size_t>> arrived_;  // in a collective over stages
-};
-
 }  // namespace
 
-Prediction predict(const Plan& plan, const CostModel& model, std::string_view program) { return Play(plan, model, program).run(); }
+Prediction predict(const Plan& plan, const CostModel& model, std::string_view program) {
+  Clockmaker clockmaker(model);
+  std::vector<OwnTimes> own;
+  for (const Role& role : plan.roles) {
+    const Program* const found = role.program(program);
+    CHECK(found != nullptr, "a plan without the program " + std::string(program));
+    own.push_back(clockmaker.of(role, *found));
+  }
+  return play(plan, model, program, own);
+}
 
 }  // namespace trainer::cost

@@ -1,0 +1,17 @@
+// What predict.h and pipeline.h have in common.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "engine/cost/predict.h"
+
+namespace trainer::cost {
+
+/// What every instruction of a role's program takes alone; of an exchange nothing, for its messages are timed when both ends are ready.
+using OwnTimes = std::vector<Estimate>;
+
+/// Plays `program` of every role; `own[role]`.
+Prediction play(const Plan& plan, const CostModel& model, std::string_view program, const std::vector<OwnTimes>& own);
+
+}  // namespace trainer::cost
