@@ -1,40 +1,171 @@
-// Collectives between GPUs: rings over the slowest link.
+// Collectives between GPUs as NCCL runs them: for each algorithm (ring, tree, reduction in the NVLink switch and trees of such) and
+// protocol a latency and a bandwidth, of which it takes the fastest. Bandwidths are the hardware file's links; the latencies of steps,
+// the shares of protocols and the channels are NCCL's own tuning constants (src/graph/tuning.cc of NCCL 2.18 to 2.30, in GB/s and µs),
+// and what its pipeline adds is derived below.
+// Sources: NCCL, src/graph/tuning.cc, docs of nccl-tests (PERFORMANCE.md: bus bandwidth); Patarasuk and Yuan, Bandwidth optimal
+// all-reduce (2009); Sanders et al., Two-tree algorithms for full bandwidth broadcast, reduction and scan (2009).
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "engine/cost/collective_times.h"
 
 namespace trainer::cost {
 namespace {
 
-double ring_share(CollectiveKind kind, int ranks) {
-  const double n = ranks;
-  switch (kind) {
-    case CollectiveKind::all_reduce: return 2 * (n - 1) / n;
-    case CollectiveKind::reduce_scatter:
-    case CollectiveKind::all_gather:
-    case CollectiveKind::all_to_all: return (n - 1) / n;
-    case CollectiveKind::broadcast: return 1;
-  }
-  return 1;
+enum Protocol : std::uint8_t { low_latency, low_latency_128, simple };
+constexpr std::array<Protocol, 3> kProtocols{low_latency, low_latency_128, simple};
+
+// µs by protocol: a collective's base, and a step over NVLink, PCIe and the network.
+struct Steps {
+  std::array<double, 3> base, nvlink, pcie, network;
+};
+constexpr Steps kRing{{6.6, 14.0, 8.4}, {0.6, 1.9, 3.4}, {1.0, 2.5, 5.7}, {2.7, 4.0, 14.0}};
+constexpr Steps kTree{{6.8, 14.0, 8.4}, {0.6, 1.25, 4.0}, {1.0, 1.9, 4.0}, {5.0, 8.5, 14.0}};
+constexpr double kSwitchStep_us = 25, kSwitchTreeStep_us = 20.9;
+// The network card is told of every message, three times under the simple protocol.
+constexpr double kPost_us = 1;
+// Rings of several nodes pay more latency on long messages.
+constexpr double kPlateau = 1.4;
+// A channel's buffer holds 8 steps of 4 MiB together, each sent in 2 slices: no step begins before a slice is there.
+constexpr double kSlice = 4.0 * 1024 * 1024 / 8 / 2;
+// Groups of at most 4 do not reduce in the switch (GB200 NVL Partition User Guide; ml-engineering's sweep on an H200).
+constexpr int kSwitchRanks = 5;
+// Of a link's bandwidth, bytes of an all-reduce in the switch: 270 of 450 GB/s on H100 and H200, 479 of 900 on B200 (ml-engineering,
+// network, 8 GiB on 8 GPUs: bus bandwidths 473 and 838).
+double switch_share(int capability) { return capability >= 100 ? 0.53 : 0.60; }
+// The switch's pipeline fills over some 8 MiB (Azure AI benchmarking guide, H100 and H200, 2 to 268 MB).
+constexpr double kSwitchFill_us = 45, kSwitchFillBytes = 8e6;
+// Of the simple protocol's bandwidth. 120 of 128 bytes are data; what single nodes reach at 1 to 32 MB is less (Azure, A100).
+constexpr double kShare128 = 0.8;
+// Messages to every other rank one by one reach less than a ring, which keeps one neighbour.
+constexpr double kAllToAllShare = 0.9;
+
+struct Links {
+  double inside = 0;   ///< bytes/µs of a rank to its neighbour on the node
+  double between = 0;  ///< bytes/µs of all the group's ranks of a node to other nodes; 0: one node
+  bool nvlink = true;
+  int channels = 24;
+  int capability = 80;
+  bool reduces = false;
+  double raw_inside = 0;  ///< of the data sheet
+};
+
+double reached(const LinkModel& link) {
+  return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) / std::max(1.0, link.oversubscription) / 1e6;
 }
 
-double reached(const LinkModel& link) { return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) / std::max(1.0, link.oversubscription); }
+Links links_of(const MachineModel& machine, const GroupShape& group) {
+  Links links;
+  links.inside = reached(machine.inside);
+  links.raw_inside = machine.inside.bandwidth.value / 1e6;
+  links.nvlink = machine.inside.kind == "nvlink";
+  links.reduces = machine.inside.reduces;
+  links.capability = machine.device.capability;
+  links.channels = links.nvlink ? 24 : 4;
+  // Each rank has a network card of its own, or its share of the node's.
+  if (group.nodes > 1 && machine.between) links.between = reached(*machine.between) * group.per_node;
+  return links;
+}
+
+// Most that the low-latency protocol moves: eight bytes of data and flags at a time through every multiprocessor of the channels.
+double low_latency_limit(const Links& links, int nodes) {
+  const int generation = links.capability >= 100 ? 3 : links.capability >= 90 ? 2 : links.capability >= 80 ? 1 : 0;
+  if (nodes == 1) return std::array{39.0, 87.7, 141.0, 282.0}[static_cast<std::size_t>(generation)] * 1e3;
+  return (nodes == 2 ? 39.0 : 20.4) * 1e3;
+}
+
+double protocol_bandwidth(const Links& links, Protocol protocol, double bandwidth, int nodes) {
+  switch (protocol) {
+    case low_latency: return std::min(bandwidth / 2, low_latency_limit(links, nodes));
+    case low_latency_128: return std::min(bandwidth * kShare128, links.channels * (links.capability >= 90 ? 36.7e3 : 20e3));
+    case simple: return bandwidth;
+  }
+  return bandwidth;
+}
+
+double ring(const Links& links, CollectiveKind kind, double bytes, const GroupShape& group, Protocol protocol) {
+  const bool all_reduce = kind == CollectiveKind::all_reduce;
+  const double passes = all_reduce ? 2 : 1;
+  const double steps = kind == CollectiveKind::broadcast ? group.ranks : passes * (group.ranks - 1);
+  const double hops = group.nodes > 1 ? passes * (group.nodes - 1) : 0;
+  const double limit = group.nodes == 1 ? links.inside : group.per_node == 1 ? links.between : std::min(links.inside, links.between);
+  const double bandwidth = protocol_bandwidth(links, protocol, limit, group.nodes);
+  double step = (links.nvlink ? kRing.nvlink : kRing.pcie)[protocol];
+  if (group.nodes > 1) step = std::max(step, kPost_us * (protocol == simple ? 3 : 1));
+  const double hop = group.per_node == 1 ? kTree.network[protocol] : kRing.network[protocol];
+  double latency = (steps - hops) * step + hops * hop;
+  if (protocol == simple && group.nodes > 1 && all_reduce) latency *= kPlateau;
+  const double moved = kind == CollectiveKind::broadcast ? bytes : passes * bytes * (group.ranks - 1) / group.ranks;
+  if (protocol == simple) {
+    const double slice = std::min(kSlice, bytes / (2.0 * group.ranks * links.channels));
+    latency += steps * slice / (2 * bandwidth / links.channels);
+  }
+  return kRing.base[protocol] + latency + moved / bandwidth;
+}
+
+// Two trees over the nodes, each carrying half; chains inside a node.
+double tree(const Links& links, double bytes, const GroupShape& group, Protocol protocol) {
+  const double chain = (group.per_node - 1) * (links.nvlink ? kTree.nvlink : kTree.pcie)[protocol];
+  const double depth = group.nodes > 1 ? std::ceil(std::log2(group.nodes)) * kTree.network[protocol] : 0;
+  // A node sends every byte up and down once; of two nodes one way each.
+  double bandwidth = links.inside;
+  if (group.nodes > 1) bandwidth = std::min(links.inside, links.between * (group.nodes == 2 ? 2 : 1));
+  bandwidth *= 0.92 * (bytes < 64e6 ? 0.7 : 0.9);
+  if (protocol == low_latency) bandwidth = std::min(bandwidth / 3.8, low_latency_limit(links, group.nodes));
+  if (protocol == low_latency_128) bandwidth *= group.nodes == 1 ? 7.0 / 9 : 0.94;
+  return kTree.base[protocol] + 2 * (chain + depth) + 2 * bytes / bandwidth;
+}
+
+// Sums made by the NVLink switch of a node; trees over the nodes.
+double in_switch(const Links& links, double bytes, const GroupShape& group) {
+  double bandwidth = links.raw_inside * switch_share(links.capability);
+  const double fill = kSwitchFill_us * bytes / (bytes + kSwitchFillBytes);
+  double latency = kSwitchStep_us + fill;
+  if (group.nodes > 1) {  // every level of the tree, up and down, fills a pipeline of its own
+    latency += 2 * std::ceil(std::log2(group.nodes)) * (kSwitchTreeStep_us + fill);
+    bandwidth = std::min(bandwidth, links.between / (group.nodes == 2 ? 1 : 2)) * 0.97;
+  }
+  return latency + bytes / bandwidth;
+}
+
+double all_to_all(const Links& links, double bytes, const GroupShape& group) {
+  const double n = group.ranks, inside = (group.per_node - 1) / n, outside = (n - group.per_node) / n;
+  double time = bytes * inside / (links.inside * kAllToAllShare);
+  if (group.nodes > 1) time = std::max(time, bytes * outside / (links.between / group.per_node * kAllToAllShare));
+  return kRing.base[simple] + (group.nodes > 1 ? kRing.network[simple] : 0) + 1.0 * (n - 1) + time;
+}
+
+double fastest(const Links& links, CollectiveKind kind, double bytes, const GroupShape& group) {
+  if (kind == CollectiveKind::all_to_all) return all_to_all(links, bytes, group);
+  double best = 1e300;
+  for (Protocol protocol : kProtocols) {
+    if (protocol == low_latency_128 && !links.nvlink) continue;
+    best = std::min(best, ring(links, kind, bytes, group, protocol));
+    if (kind == CollectiveKind::all_reduce) best = std::min(best, tree(links, bytes, group, protocol));
+  }
+  const bool wide = group.per_node >= kSwitchRanks;
+  if (kind == CollectiveKind::all_reduce && links.reduces && wide) best = std::min(best, in_switch(links, bytes, group));
+  return best;
+}
 
 }  // namespace
 
 Estimate gpu_collective(const MachineModel& machine, CollectiveKind kind, DType, std::int64_t bytes, const GroupShape& group) {
-  double bandwidth = reached(machine.inside), latency = machine.inside.latency_us.value;
-  if (group.nodes > 1 && machine.between) {
-    bandwidth = std::min(bandwidth, reached(*machine.between) * group.per_node);
-    latency = machine.between->latency_us.value;
-  }
-  const double steps = (kind == CollectiveKind::all_reduce ? 2 : 1) * (group.ranks - 1);
-  return {steps * latency + ring_share(kind, group.ranks) * static_cast<double>(bytes) / bandwidth * 1e6, 0.2, Bound::network};
+  if (group.ranks <= 1 || bytes <= 0) return {};
+  const Links links = links_of(machine, group);
+  const double us = fastest(links, kind, static_cast<double>(bytes), group);
+  const double moving = static_cast<double>(bytes) / (links.between > 0 ? std::min(links.inside, links.between) : links.inside);
+  return {us, moving > us / 3 ? 0.12 : 0.3, moving > us / 3 ? Bound::network : Bound::latency};
 }
 
 Estimate gpu_send(const MachineModel& machine, std::int64_t bytes, bool same_node, int) {
-  const LinkModel& link = same_node || !machine.between ? machine.inside : *machine.between;
-  return {link.latency_us.value + static_cast<double>(bytes) / reached(link) * 1e6, 0.2, Bound::network};
+  const bool inside = same_node || !machine.between;
+  const LinkModel& link = inside ? machine.inside : *machine.between;
+  const Steps& steps = kRing;
+  const double step = inside ? (link.kind == "nvlink" ? steps.nvlink : steps.pcie)[simple] : steps.network[simple];
+  const double moving = static_cast<double>(bytes) / reached(link);
+  return {steps.base[simple] + step + moving, 0.2, moving > step ? Bound::network : Bound::latency};
 }
 
 }  // namespace trainer::cost

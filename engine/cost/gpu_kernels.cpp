@@ -1,27 +1,160 @@
-// Kernels on a GPU: the roofline.
+// Kernels on a GPU by class: products, attention, and everything else, which moves bytes.
 #include <algorithm>
+#include <cmath>
 
+#include "engine/cost/gpu_attention.h"
+#include "engine/cost/gpu_gemm.h"
 #include "engine/cost/kernel_times.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer::cost {
 namespace {
 
-double figure(const std::map<std::string, Figure>& figures, const std::string& name, double otherwise) {
-  const auto at = figures.find(name);
-  return at == figures.end() ? otherwise : at->second.value;
+double figure(const DeviceModel& device, const char* name, double otherwise) {
+  const auto at = device.achievable.find(name);
+  return at == device.achievable.end() ? otherwise : at->second.value;
+}
+
+// What a kernel takes from its first load to its last store besides moving: one round trip to memory and the tail of its last blocks.
+constexpr double kRamp_us = 1.5;
+
+// Of the bandwidth that a copy reaches. Gradients of norms join sums over rows in a second pass; gradients of tables add into rows.
+double stream_share(Op op) {
+  switch (op) {
+    case Op::layer_norm_grad:
+    case Op::rms_norm_grad: return 0.8;
+    case Op::layer_norm:
+    case Op::rms_norm:
+    case Op::cross_entropy:
+    case Op::cross_entropy_stats:
+    case Op::sum_squares: return 0.92;
+    case Op::embedding:
+    case Op::embedding_grad: return 0.7;
+    case Op::max_pool2d:
+    case Op::max_pool2d_grad:
+    case Op::avg_pool2d:
+    case Op::avg_pool2d_grad: return 0.7;
+    case Op::top_k_compress:
+    case Op::top_k_sum: return 0.25;  // a selection passes over its input some four times
+    default: return 1;
+  }
+}
+
+// `extra` bytes beside those of the operands.
+Estimate stream(const DeviceModel& device, const Signature& signature, const Cost& cost, double extra = 0) {
+  const double bytes = cost.bytes_read + cost.bytes_written + extra;
+  if (bytes == 0) return {};
+  const double bandwidth = device.memory_bandwidth.value * figure(device, "memory", 0.88) * stream_share(signature.op) / 1e6;
+  // What fits the last-level cache beside its neighbours was written or will be read there, at some twice the bandwidth.
+  const double near = bytes < 0.25 * static_cast<double>(device.cache_bytes) ? 0.5 : 1;
+  const double moving = bytes * near / bandwidth;
+  return {kRamp_us + moving, moving > kRamp_us ? 0.12 : 0.35, moving > kRamp_us ? Bound::memory : Bound::latency};
+}
+
+std::int64_t row_alignment(std::initializer_list<std::int64_t> elements, DType dtype) {
+  std::int64_t alignment = 16;
+  for (std::int64_t row : elements)
+    while (row * size_of(dtype) % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+Product product_of(const Signature& s, const Cost& cost, int first_output) {
+  const TensorDesc& out = s.operands[static_cast<std::size_t>(first_output)];
+  Product p;
+  p.dtype = s.operands[0].dtype;
+  const bool accumulate = s.attributes.flag("accumulate", false);
+  p.result_bytes = static_cast<double>(out.bytes()) * (accumulate ? 2 : 1);
+  p.operand_bytes = std::max(0.0, cost.bytes_read + cost.bytes_written - p.result_bytes);
+  return p;
+}
+
+Product linear_product(const Signature& s, const Cost& cost) {
+  const auto& in = s.operands;
+  if (s.op == Op::linear_grad_weight) {  // dW [out, in] = dyᵀ·x over the rows
+    Product p = product_of(s, cost, 2);
+    p.m = in[1].shape[-1], p.n = in[0].shape[-1], p.k = in[0].shape.rows();
+    p.alignment = row_alignment({p.m, p.n}, p.dtype);
+    return p;
+  }
+  const std::int64_t out = in[1].shape[0], inner = in[1].shape[1], rows = in[0].shape.rows();
+  Product p = product_of(s, cost, static_cast<int>(in.size()) - 1);
+  p.m = rows;
+  p.n = s.op == Op::linear ? out : inner;
+  p.k = s.op == Op::linear ? inner : out;
+  p.alignment = s.op == Op::linear ? row_alignment({inner}, p.dtype) : row_alignment({out, inner}, p.dtype);
+  return p;
+}
+
+// Implicit products over gathered patches.
+Product conv_product(const Signature& s, const Cost& cost) {
+  constexpr double kGather = 0.8;  // of a plain product of that shape
+  const bool weight_gradient = s.op == Op::conv2d_grad_weight, input_gradient = s.op == Op::conv2d_grad_input;
+  const Shape& weight = s.operands[weight_gradient ? 2 : 1].shape;
+  const Shape& image = s.operands[weight_gradient ? 1 : input_gradient ? 0 : s.operands.size() - 1].shape;  // y or dy
+  const std::int64_t pixels = image[0] * image[2] * image[3], patch = weight[1] * weight[2] * weight[3];
+  Product p = product_of(s, cost, weight_gradient ? 2 : static_cast<int>(s.operands.size()) - 1);
+  p.m = weight_gradient ? weight[0] : pixels;
+  p.n = weight_gradient || input_gradient ? patch : weight[0];
+  p.k = weight_gradient ? pixels : input_gradient ? weight[0] : patch;
+  p.share = kGather;
+  return p;
+}
+
+Attention attention_of(const Signature& s, const Cost& cost) {
+  const bool backward = s.op == Op::attention_grad;
+  const Shape& o = s.operands[backward ? 0 : s.operands.size() - 2].shape;
+  Attention a;
+  a.batch = o[0], a.seq = o[1], a.heads = s.attributes.integer("heads");
+  a.head_dim = o[2] / std::max<std::int64_t>(1, a.heads);
+  a.causal = s.attributes.flag("causal", true);
+  a.backward = backward;
+  a.dtype = s.operands[0].dtype;
+  a.bytes = cost.bytes_read + cost.bytes_written;
+  return a;
+}
+
+// Rotary positions turn q and k in a pass of their own: each read and written.
+double rope_bytes(const Signature& s) {
+  if (!s.attributes.has("rope_theta") || s.attributes.real("rope_theta") <= 0) return 0;
+  const bool backward = s.op == Op::attention_grad;
+  const TensorDesc& o = s.operands[backward ? 0 : s.operands.size() - 2];
+  const double heads = static_cast<double>(s.attributes.integer("heads")), kv = static_cast<double>(s.attributes.integer("kv_heads"));
+  return 2 * static_cast<double>(o.bytes()) * (1 + kv / std::max(1.0, heads));
+}
+
+Estimate plus(Estimate a, const Estimate& b) {
+  const double us = a.us + b.us;
+  a.spread = us > 0 ? (a.us * a.spread + b.us * b.spread) / us : 0;
+  if (b.us > a.us) a.bound = b.bound;
+  a.us = us;
+  return a;
+}
+
+Estimate alone(const DeviceModel& device, const Signature& s) {
+  const Cost cost = cost_of(s);
+  switch (s.op) {
+    case Op::linear:
+    case Op::linear_grad_input:
+    case Op::linear_grad_weight: return gpu_product(device, linear_product(s, cost));
+    case Op::conv2d:
+    case Op::conv2d_grad_input:
+    case Op::conv2d_grad_weight: return gpu_product(device, conv_product(s, cost));
+    case Op::attention:
+    case Op::attention_grad: {
+      const Estimate fused = gpu_attention(device, attention_of(s, cost));
+      const double rope = rope_bytes(s);
+      return rope > 0 ? plus(fused, stream(device, s, Cost{}, rope)) : fused;
+    }
+    default: return stream(device, s, cost);
+  }
 }
 
 }  // namespace
 
 Estimate gpu_kernel(const MachineModel& machine, const Signature& signature) {
-  const DeviceModel& device = machine.device;
-  const Cost cost = cost_of(signature);
-  const auto peak = device.peak.find(signature.operands.empty() ? DType::f32 : signature.operands.front().dtype);
-  const double rate = peak == device.peak.end() ? device.peak.begin()->second.value : peak->second.value;
-  const double compute = cost.flops / (rate * figure(device.achievable, "matmul", 0.8)) * 1e6;
-  const double memory = (cost.bytes_read + cost.bytes_written) / (device.memory_bandwidth.value * figure(device.achievable, "memory", 0.85)) * 1e6;
-  return {std::max(compute, memory) + device.launch_us.value, 0.2, compute > memory ? Bound::compute : Bound::memory};
+  Estimate estimate = alone(machine.device, signature);
+  if (estimate.us > 0) estimate.us += machine.device.launch_us.value;
+  return estimate;
 }
 
 }  // namespace trainer::cost

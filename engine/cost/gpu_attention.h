@@ -1,0 +1,22 @@
+// Time of fused attention (FlashAttention and its like) on a GPU: products of tiles that never leave the multiprocessor, and one
+// exponential for each score.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cost/cost_model.h"
+
+namespace trainer::cost {
+
+struct Attention {
+  std::int64_t batch = 0, heads = 0, seq = 0, head_dim = 0;
+  bool causal = true;
+  bool backward = false;
+  DType dtype = DType::bf16;
+  double bytes = 0;  ///< of all operands, once
+};
+
+/// Without the launch.
+Estimate gpu_attention(const DeviceModel& device, const Attention& attention);
+
+}  // namespace trainer::cost
