@@ -2,12 +2,15 @@
 #include "engine/plan/assemble.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/core/check.h"
+#include "engine/core/parallel.h"
 #include "engine/plan/emitted_step.h"
 #include "engine/plan/emitter.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/phases.h"
+#include "engine/plan/units.h"
 #include "engine/plan/verify.h"
 
 namespace trainer {
@@ -25,13 +28,6 @@ Schedule forward_only(const Schedule& schedule) {
   return result;
 }
 
-bool splits_backward(const Schedule& schedule) {
-  for (const auto& actions : schedule.stages)
-    for (const Action& action : actions)
-      if (action.kind == Action::Kind::backward_weight) return true;
-  return false;
-}
-
 // One use of a unit: it is read from some node of an action to another.
 struct UnitUse {
   std::size_t unit;
@@ -43,25 +39,20 @@ struct UnitUse {
 // One program's way through its actions.
 class Passes {
  public:
-  Passes(Emitter& emit, Role& role, const AssembleOptions& options, int stage, const Graph& graph, const Schedule& schedule, EmittedStep& step)
-      : emit_(emit), role_(role), options_(options), graph_(graph), schedule_(schedule), stage_(stage), step_(step), actions_(schedule.stages[static_cast<std::size_t>(stage)]) {
+  Passes(Emitter& emit, Role& role, const AssembleOptions& options, int stage, const CutGraph& cut, EmittedStep& step)
+      : emit_(emit), role_(role), options_(options), cut_(cut), stage_(stage), step_(step), actions_(cut.schedule.stages[static_cast<std::size_t>(stage)]) {
     const auto unit_of = [&](const std::string& parameter) { return emit.place(parameter).unit; };
-    const auto chunks = static_cast<int>(schedule.stage_of_chunk.size());
-    for (int chunk = 0; chunk < chunks; ++chunk)
-      phases_.push_back(schedule.stage_of_chunk[static_cast<std::size_t>(chunk)] == stage ? phases_of(graph, chunk, unit_of) : std::map<Action::Kind, Phase>{});
-    boundaries_ = boundaries(graph, chunks);
-    transfers_ = order_transfers(schedule)[static_cast<std::size_t>(stage)];
+    for (int chunk = 0; chunk < cut.num_chunks(); ++chunk) phases_.push_back(cut.stage_of(chunk) == stage ? phases_of(cut, chunk, unit_of) : std::map<Action::Kind, Phase>{});
     find_uses();
   }
 
-  GraphMemory enter(int micro_batches) { return emit_.enter(graph_, micro_batches, boundaries_, splits_backward(schedule_)); }
-
   void run(GraphMemory& memory) {
+    const std::vector<std::vector<Transfer>>& transfers = cut_.transfers[static_cast<std::size_t>(stage_)];
     for (std::size_t i = 0; i < actions_.size(); ++i) {
-      emit_.transfer(memory, transfers_[i], boundaries_);
+      emit_.transfer(memory, transfers[i]);
       act(memory, actions_[i]);
     }
-    emit_.transfer(memory, transfers_.back(), boundaries_);
+    emit_.transfer(memory, transfers.back());
   }
 
  private:
@@ -98,8 +89,8 @@ class Passes {
     const bool forward = action.kind == Action::Kind::forward;
     const int from = forward ? action.chunk - 1 : action.chunk + 1;
     if (action.kind == Action::Kind::backward_weight || from < 0 || from >= static_cast<int>(phases_.size())) return;
-    if (schedule_.stage_of_chunk[static_cast<std::size_t>(from)] != stage_) return;
-    const Boundary& boundary = boundaries_[static_cast<std::size_t>(std::min(from, action.chunk))];
+    if (cut_.stage_of(from) != stage_) return;
+    const Boundary& boundary = cut_.boundaries[static_cast<std::size_t>(std::min(from, action.chunk))];
     emit_.share(memory, action.micro_batch, from, action.chunk, forward ? boundary.activations : boundary.gradients);
   }
 
@@ -126,27 +117,39 @@ class Passes {
   Emitter& emit_;
   Role& role_;
   const AssembleOptions& options_;
-  const Graph& graph_;
-  const Schedule& schedule_;
+  const CutGraph& cut_;
   const int stage_;
   EmittedStep& step_;
   const std::vector<Action>& actions_;
   std::vector<std::map<Action::Kind, Phase>> phases_;  // [chunk]
-  std::vector<Boundary> boundaries_;
-  std::vector<std::vector<Transfer>> transfers_;       // before each action
   std::vector<UnitUse> uses_;                          // in order
   std::size_t opened_ = 0, asked_ = 0;                 // of uses_
   std::vector<std::size_t> current_;                   // of each unit: the use that is open
   std::vector<int> completions_;                       // of each unit: how often its gradients are still to be complete
 };
 
+// What the roles of a plan have in common, and the units of each.
+struct Common {
+  std::optional<CutGraph> train, evaluate, sample;
+  std::vector<std::vector<Unit>> units;
+};
+
+Common common_of(const AssembleOptions& options) {
+  Common common;
+  if (options.train != nullptr) common.train = cut(*options.train, options.schedule, options.micro_batches);
+  if (options.evaluate != nullptr) common.evaluate = cut(*options.evaluate, forward_only(options.schedule), 1);
+  if (options.sample != nullptr) common.sample = cut(*options.sample, forward_only(options.schedule), 1);
+  const Graph& any = options.train != nullptr ? *options.train : options.evaluate != nullptr ? *options.evaluate : *options.sample;
+  common.units = layout_units(any, options);
+  return common;
+}
+
 class Assembly {
  public:
-  Assembly(const AssembleOptions& options, int stage) : options_(options), stage_(stage), forward_(forward_only(options.schedule)), emit_(role_, options, stage) {}
+  Assembly(const AssembleOptions& options, const Common& common, int stage) : options_(options), common_(common), stage_(stage), emit_(role_, options, stage) {}
 
   Role run() {
-    const Graph& any = options_.train != nullptr ? *options_.train : options_.evaluate != nullptr ? *options_.evaluate : *options_.sample;
-    emit_.make_units(any);
+    emit_.make_units(common_.units[static_cast<std::size_t>(stage_)]);
     if (options_.train != nullptr) {
       role_.scalars = emit_.persistent("scalars", Category::optimizer, kScalars.bytes());
       role_.applied = emit_.persistent("applied", Category::optimizer, size_of(DType::i32));
@@ -171,8 +174,8 @@ class Assembly {
     EmittedStep step(emit_, role_, options_);
     if (averaging)
       for (const Unit& unit : role_.units) options_.data->background(unit, step);
-    Passes passes(emit_, role_, options_, stage_, *options_.train, options_.schedule, step);
-    GraphMemory memory = passes.enter(options_.micro_batches);
+    Passes passes(emit_, role_, options_, stage_, *common_.train, step);
+    GraphMemory memory = emit_.enter(*common_.train);
     step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
     emit_.issue(Stream::copy, CopyIn{emit_.field("lr", size_of(DType::f32)), 0, {emit_.whole(step.lr)}});
 
@@ -189,13 +192,7 @@ class Assembly {
     finish(memory, count, step);
   }
 
-  bool has_loss(const GraphMemory& memory) const {
-    const Graph& graph = *memory.graph;
-    for (const Node& node : graph.nodes)
-      for (ValueId output : node.outputs)
-        if (output == graph.loss.sum) return options_.schedule.stage_of_chunk[static_cast<std::size_t>(node.chunk)] == stage_;
-    return false;
-  }
+  bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
 
   static Axes data_and_pipeline() { return data_axes() | Axes::of(Axis::pipeline); }
 
@@ -242,8 +239,8 @@ class Assembly {
   void evaluate() {
     emit_.begin_program("evaluate");
     EmittedStep step(emit_, role_, options_);
-    Passes passes(emit_, role_, options_, stage_, *options_.evaluate, forward_, step);
-    GraphMemory memory = passes.enter(1);
+    Passes passes(emit_, role_, options_, stage_, *common_.evaluate, step);
+    GraphMemory memory = emit_.enter(*common_.evaluate);
     passes.run(memory);
     const Graph& graph = *options_.evaluate;
     const BufferId count = count_targets(memory, data_and_pipeline());
@@ -254,7 +251,7 @@ class Assembly {
     if (graph.loss.scores == kNone) return;
     const BufferId correct = emit_.buffer("correct", Category::activations, size_of(DType::f64));
     if (has_loss(memory)) {
-      const int chunk = memory.num_chunks - 1;
+      const int chunk = memory.cut->num_chunks() - 1;
       Signature signature{graph.loss.correct_op, graph.loss.correct_attributes, {graph.value(graph.loss.scores).desc(), graph.value(graph.loss.targets).desc(), scalar(DType::f64)}};
       signature.attributes.set("accumulate", false);
       emit_.launch("correct", signature,
@@ -269,10 +266,10 @@ class Assembly {
   void sample() {
     emit_.begin_program("sample");
     EmittedStep step(emit_, role_, options_);
-    Passes passes(emit_, role_, options_, stage_, *options_.sample, forward_, step);
-    GraphMemory memory = passes.enter(1);
+    Passes passes(emit_, role_, options_, stage_, *common_.sample, step);
+    GraphMemory memory = emit_.enter(*common_.sample);
     passes.run(memory);
-    const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.num_chunks - 1);
+    const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.cut->num_chunks() - 1);
     emit_.issue(Stream::copy, CopyOut{emit_.field("logits", logits.bytes), 0, {logits}});
   }
 
@@ -300,8 +297,8 @@ class Assembly {
   }
 
   const AssembleOptions& options_;
+  const Common& common_;
   const int stage_;
-  const Schedule forward_;
   Role role_;
   Emitter emit_;
 };
@@ -312,11 +309,14 @@ Plan assemble(const AssembleOptions& options) {
   Plan plan;
   plan.mesh = options.mesh;
   plan.drifts = options.train != nullptr && options.data->averages();
-  for (int stage = 0; stage < options.mesh.size(Axis::pipeline); ++stage) plan.roles.push_back(Assembly(options, stage).run());
-  for (Role& role : plan.roles) {
+  const Common common = common_of(options);
+  plan.roles.resize(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)));
+  for_each_index(plan.roles.size(), [&](std::size_t stage) {
+    Role& role = plan.roles[stage];
+    role = Assembly(options, common, static_cast<int>(stage)).run();
     plan_memory(role);
     derive_order(role, plan.mesh.size(Axis::shard));
-  }
+  });
   verify(plan);
   return plan;
 }

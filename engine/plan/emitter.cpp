@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/check.h"
 #include "engine/ops/op_def.h"
-#include "engine/plan/phases.h"
-#include "engine/plan/units.h"
 
 namespace trainer {
 namespace {
@@ -51,8 +50,8 @@ NameId Emitter::name(const std::string& text) {
   return at->second;
 }
 
-BufferId Emitter::buffer(const std::string& text, Category category, std::int64_t bytes, std::int32_t micro_batch) {
-  role_.buffers.push_back({name(text), micro_batch, category, static_cast<std::int32_t>(role_.programs.size()) - 1, bytes, -1});
+BufferId Emitter::buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch) {
+  role_.buffers.push_back({name, micro_batch, category, static_cast<std::int32_t>(role_.programs.size()) - 1, bytes, -1});
   return static_cast<BufferId>(role_.buffers.size() - 1);
 }
 
@@ -91,14 +90,18 @@ std::int32_t Emitter::signature_index(const Signature& signature) {
 }
 
 void Emitter::launch(const std::string& text, const Signature& signature, std::vector<Operand> operands, std::int32_t micro_batch, const Affine& origin) {
-  CHECK(operands.size() == signature.operands.size(), "a launch has the operands of its signature");
+  const NameId called = name(text);
+  append_launch(called, signature_index(signature), options_.target->workspace_bytes(signature), std::move(operands), micro_batch, origin);
+}
+
+void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, std::int32_t micro_batch, const Affine& origin) {
+  CHECK(operands.size() == role_.signatures[static_cast<std::size_t>(signature)].operands.size(), "a launch has the operands of its signature");
   Launch launch;
-  launch.signature = signature_index(signature);
-  launch.name = name(text);
+  launch.signature = signature;
+  launch.name = called;
   launch.micro_batch = micro_batch;
   launch.operands = std::move(operands);
   launch.origin = origin;
-  const std::int64_t workspace = options_.target->workspace_bytes(signature);
   if (workspace > 0) launch.workspace.region = whole(buffer("workspace", Category::workspace, workspace, micro_batch));
   issue(Stream::compute, std::move(launch));
 }
@@ -140,14 +143,16 @@ void Emitter::copy(const std::string& text, DType dtype, const Region& from, con
 
 // ---- Units -------------------------------------------------------------------------------------------------------
 
-void Emitter::make_units(const Graph& graph) {
+void Emitter::make_units(std::vector<Unit> units) {
   const UnitLayout layout = options_.data->layout();
   const int shards = options_.mesh.size(Axis::shard);
-  role_.units = layout_units(graph, options_, stage_);
+  role_.units = std::move(units);
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
     Unit& unit = role_.units[index];
-    for (const UnitTensor& tensor : unit.tensors)
-      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, tensor.offset, tensor.shape.elements()}).second, "two units hold " + tensor.name);
+    for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
+      const UnitTensor& tensor = unit.tensors[number];
+      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, number, tensor.offset, tensor.shape.elements()}).second, "two units hold " + tensor.name);
+    }
     const bool f32 = unit.compute == DType::f32;
     const std::int64_t slice = layout.shard_states ? unit.elements / shards : unit.elements;
     const std::int64_t width = size_of(unit.compute), per_shard = layout.shard_states && shards > 1 ? slice : 0;
@@ -194,21 +199,19 @@ void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std:
   launch(parameter, {Op::pack_weight, {}, {plain, result}}, {Read{{states_[at.unit].working, at.offset * width, at.elements * width}}, Write{whole(to)}});
 }
 
-BufferId Emitter::packed(const Value& value, Layout layout) {
-  const ParameterPlace& at = place(value.name);
-  TensorDesc desc = value.desc();
-  desc.layout = layout;
-  const std::string text = value.name + "." + std::string(name_of(layout));
+BufferId Emitter::packed(const Value& value, const ParameterPlace& at, Layout layout) {
+  const auto text = [&] { return value.name + "." + std::string(name_of(layout)); };
+  const auto bytes = [&] { return options_.target->bytes({value.dtype, value.shape, layout}); };
   if (role_.units[at.unit].working < 0) {  // of a gathered copy: as long as that lives
-    const auto [found, added] = states_[at.unit].packed.try_emplace({value.name, layout}, -1);
+    const auto [found, added] = states_[at.unit].packed.try_emplace({at.tensor, layout}, -1);
     if (added) {
-      found->second = buffer(text, Category::workspace, options_.target->bytes(desc));
+      found->second = buffer(text(), Category::workspace, bytes());
       pack(value.desc(), at, value.name, layout, found->second);
     }
     return found->second;
   }
-  const auto [found, added] = packed_index_.try_emplace({value.name, layout}, packed_.size());
-  if (added) packed_.push_back({value.name, layout, persistent(text, Category::workspace, options_.target->bytes(desc)), at.unit, value.desc()});
+  const auto [found, added] = packed_index_.try_emplace({at.unit, at.tensor, layout}, packed_.size());
+  if (added) packed_.push_back({value.name, layout, persistent(text(), Category::workspace, bytes()), at.unit, value.desc()});
   return packed_[found->second].buffer;
 }
 
@@ -239,8 +242,19 @@ BufferId Emitter::gradient(const Unit& unit) {
 void Emitter::complete_gradient(const Unit& unit) {
   const BufferId buffer = gradient(unit);
   const std::int64_t width = size_of(options_.reduce);
-  for (const UnitTensor& tensor : unit.tensors)
-    if (state(unit).written.insert(tensor.name).second) zero(tensor.name, {buffer, tensor.offset * width, tensor.shape.elements() * width});
+  for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
+    const UnitTensor& tensor = unit.tensors[number];
+    if (first_gradient(place(tensor.name))) zero(tensor.name, {buffer, tensor.offset * width, tensor.shape.elements() * width});
+  }
+}
+
+// Whether nothing has been written there yet; from now on something has.
+bool Emitter::first_gradient(const ParameterPlace& at) {
+  std::vector<bool>& written = states_[at.unit].written;
+  written.resize(role_.units[at.unit].tensors.size(), false);
+  if (written[at.tensor]) return false;
+  written[at.tensor] = true;
+  return true;
 }
 
 void Emitter::drop_gradient(const Unit& unit) {
@@ -250,34 +264,40 @@ void Emitter::drop_gradient(const Unit& unit) {
 
 // ---- Values of a graph -------------------------------------------------------------------------------------------
 
-GraphMemory Emitter::enter(const Graph& graph, int micro_batches, const std::vector<Boundary>& crossing, bool splits_backward) {
-  GraphMemory memory;
-  memory.graph = &graph;
-  memory.num_chunks = static_cast<int>(options_.schedule.stage_of_chunk.size());
-  const auto num_nodes = static_cast<std::int32_t>(graph.nodes.size());
-  std::vector<bool> read_here(graph.values.size(), false);
-  memory.last_use.assign(graph.values.size(), -1);
-  for (std::int32_t id = 0; id < num_nodes; ++id) {
-    const Node& node = graph.nodes[static_cast<std::size_t>(id)];
-    memory.position.push_back(splits_backward && is_weight_part(graph, node) ? id + num_nodes : id);
-    for (ValueId input : node.inputs) {
-      std::int32_t& last = memory.last_use[static_cast<std::size_t>(graph.storage(input))];
-      last = std::max(last, memory.position.back());
-      if (options_.schedule.stage_of_chunk[static_cast<std::size_t>(node.chunk)] == stage_) read_here[static_cast<std::size_t>(graph.storage(input))] = true;
-    }
-  }
-  for (ValueId kept : {graph.logits, graph.loss.scores})
-    if (kept != kNone && graph.seed == kNone) memory.last_use[static_cast<std::size_t>(graph.storage(kept))] = GraphMemory::kKept;
-  for (const Boundary& boundary : crossing)
-    for (const auto* values : {&boundary.activations, &boundary.gradients})
-      for (ValueId value : *values) memory.last_use[static_cast<std::size_t>(value)] = GraphMemory::kKept;
-  memory.values.assign(static_cast<std::size_t>(micro_batches * memory.num_chunks), std::vector<BufferId>(graph.values.size(), -1));
+BufferId& GraphMemory::held(ValueId storage, int micro_batch, int chunk) {
+  const std::int32_t slot = slots[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(storage)];
+  CHECK(slot >= 0, "value " + graph->value(storage).name + " is of no concern to this chunk");
+  return values[static_cast<std::size_t>(micro_batch) * num_slots + static_cast<std::size_t>(slot)];
+}
 
+BufferId GraphMemory::held(ValueId storage, int micro_batch, int chunk) const {
+  const std::vector<std::int32_t>& of_chunk = slots[static_cast<std::size_t>(chunk)];
+  const std::int32_t slot = of_chunk.empty() ? -1 : of_chunk[static_cast<std::size_t>(storage)];
+  return slot < 0 ? -1 : values[static_cast<std::size_t>(micro_batch) * num_slots + static_cast<std::size_t>(slot)];
+}
+
+GraphMemory Emitter::enter(const CutGraph& cut) {
+  const Graph& graph = *cut.graph;
+  GraphMemory memory;
+  memory.cut = &cut;
+  memory.graph = &graph;
+  memory.names.assign(graph.values.size(), -1);
+  memory.prepared.resize(graph.nodes.size());
+  memory.places.assign(graph.values.size(), nullptr);
+  for (const Parameter& parameter : graph.parameters)
+    if (const auto found = places_.find(graph.value(parameter.value).name); found != places_.end()) memory.places[static_cast<std::size_t>(parameter.value)] = &found->second;
+  assign_slots(memory);
+
+  std::vector<bool> read_here(graph.values.size(), false);
+  for (int chunk = 0; chunk < cut.num_chunks(); ++chunk)
+    if (cut.stage_of(chunk) == stage_)
+      for (NodeId id : cut.nodes[static_cast<std::size_t>(chunk)])
+        for (ValueId input : graph.nodes[static_cast<std::size_t>(id)].inputs) read_here[static_cast<std::size_t>(graph.storage(input))] = true;
   memory.fields.assign(graph.values.size(), -1);
   for (ValueId input : graph.inputs) {
     if (!read_here[static_cast<std::size_t>(input)]) continue;
     const Value& value = graph.value(input);
-    const std::int64_t bytes = value.desc().bytes() * micro_batches;
+    const std::int64_t bytes = value.desc().bytes() * cut.micro_batches;
     const BufferId id = buffer(value.name, Category::inputs, bytes);
     memory.fields[static_cast<std::size_t>(input)] = id;
     issue(Stream::copy, CopyIn{field(value.name, bytes), 0, {whole(id)}});
@@ -288,6 +308,42 @@ GraphMemory Emitter::enter(const Graph& graph, int micro_batches, const std::vec
   }
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
   return memory;
+}
+
+// What the nodes of this stage's chunks touch, and what passes through.
+void Emitter::assign_slots(GraphMemory& memory) const {
+  const CutGraph& cut = *memory.cut;
+  const Graph& graph = *memory.graph;
+  memory.slots.resize(static_cast<std::size_t>(cut.num_chunks()));
+  std::int32_t next = 0;
+  for (int chunk = 0; chunk < cut.num_chunks(); ++chunk) {
+    if (cut.stage_of(chunk) != stage_) continue;
+    std::vector<std::int32_t>& slots = memory.slots[static_cast<std::size_t>(chunk)];
+    slots.assign(graph.values.size(), -1);
+    const auto touch = [&](ValueId id) {
+      const ValueId storage = graph.storage(id);
+      std::int32_t& slot = slots[static_cast<std::size_t>(storage)];
+      if (graph.value(storage).kind == ValueKind::activation && slot < 0) slot = next++;
+    };
+    for (NodeId id : cut.nodes[static_cast<std::size_t>(chunk)]) {
+      const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+      for (ValueId input : node.inputs) touch(input);
+      for (ValueId output : node.outputs) touch(output);
+    }
+    for (int boundary : {chunk - 1, chunk}) {
+      if (boundary < 0 || boundary + 1 >= cut.num_chunks()) continue;
+      for (ValueId id : cut.boundaries[static_cast<std::size_t>(boundary)].activations) touch(id);
+      for (ValueId id : cut.boundaries[static_cast<std::size_t>(boundary)].gradients) touch(id);
+    }
+  }
+  memory.num_slots = static_cast<std::size_t>(next);
+  memory.values.assign(static_cast<std::size_t>(cut.micro_batches) * memory.num_slots, -1);
+}
+
+NameId Emitter::value_name(GraphMemory& memory, ValueId id) {
+  NameId& known = memory.names[static_cast<std::size_t>(id)];
+  if (known < 0) known = name(memory.graph->value(id).name);
+  return known;
 }
 
 Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, int chunk) const {
@@ -301,12 +357,12 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   switch (value.kind) {
     case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * bytes, bytes};
     case ValueKind::parameter: {
-      const ParameterPlace& at = place(value.name);
+      const ParameterPlace& at = *memory.places[static_cast<std::size_t>(storage)];
       CHECK(states_[at.unit].working >= 0, value.name + " is read before it is gathered");
       return {states_[at.unit].working, at.offset * size_of(value.dtype), bytes};
     }
     case ValueKind::gradient: {
-      const ParameterPlace& at = place(graph.value(value.parameter).name);
+      const ParameterPlace& at = *memory.places[static_cast<std::size_t>(value.parameter)];
       return {states_[at.unit].gradient, at.offset * size_of(value.dtype), bytes};
     }
     case ValueKind::activation: {
@@ -320,16 +376,17 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   return {};
 }
 
-void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfers, const std::vector<Boundary>& boundaries) {
+void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfers) {
+  if (transfers.empty()) return;
   Exchange exchange;
   std::string text;
   for (const Transfer& one : transfers) {
-    const Boundary& boundary = boundaries[static_cast<std::size_t>(one.boundary)];
+    const Boundary& boundary = memory.cut->boundaries[static_cast<std::size_t>(one.boundary)];
     const int here = one.send == one.backward ? one.boundary + 1 : one.boundary;
     for (ValueId id : one.backward ? boundary.gradients : boundary.activations) {
       const Value& value = memory.graph->value(id);
       BufferId& held = memory.held(id, one.micro_batch, here);
-      if (!one.send) held = buffer(value.name, Category::activations, value.desc().bytes(), one.micro_batch);
+      if (!one.send) held = buffer(value_name(memory, id), Category::activations, value.desc().bytes(), one.micro_batch);
       const Region region{held, 0, value.desc().bytes()};
       if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}});
       else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}});
@@ -346,12 +403,9 @@ void Emitter::share(GraphMemory& memory, int micro_batch, int from, int to, cons
 }
 
 // A parameter operand: the working copy, or its packed form where the kernel wants one.
-Region Emitter::weight(const GraphMemory& memory, ValueId id, Signature& signature, int operand) {
-  const Value& value = memory.graph->value(id);
-  const Layout layout = options_.target->preferred_layout(signature, operand);
+Region Emitter::weight(const GraphMemory& memory, ValueId id, Layout layout) {
   if (layout == Layout::row_major) return region(memory, id, 0, 0);
-  signature.operands[static_cast<std::size_t>(operand)].layout = layout;
-  return whole(packed(value, layout));
+  return whole(packed(memory.graph->value(id), *memory.places[static_cast<std::size_t>(id)], layout));
 }
 
 BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch) {
@@ -363,7 +417,7 @@ BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int 
     const ValueId source = graph.storage(node.inputs[static_cast<std::size_t>(in)]);
     const Value& from = graph.value(source);
     if (from.kind != ValueKind::activation || source == graph.loss.sum) continue;
-    if (memory.last_use[static_cast<std::size_t>(source)] != memory.position[static_cast<std::size_t>(id)]) continue;
+    if (memory.cut->last_use[static_cast<std::size_t>(source)] != memory.cut->position[static_cast<std::size_t>(id)]) continue;
     const BufferId shared = memory.held(source, micro_batch, node.chunk);
     if (from.desc().bytes() != value.desc().bytes() || shared < 0) continue;
     const bool taken = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId other) {
@@ -371,7 +425,7 @@ BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int 
     });
     if (!taken) return shared;
   }
-  return buffer(value.name, Category::activations, value.desc().bytes(), micro_batch);
+  return buffer(value_name(memory, node.outputs[static_cast<std::size_t>(output)]), Category::activations, value.desc().bytes(), micro_batch);
 }
 
 // Whether the node's gradients are added to what is there. Where only some are there yet, the others start from zero.
@@ -382,10 +436,9 @@ bool Emitter::prepare_gradients(const GraphMemory& memory, const Node& node) {
   for (ValueId output : node.outputs) {
     const Value& value = graph.value(output);
     if (value.kind != ValueKind::gradient) continue;
-    const std::string& parameter = graph.value(value.parameter).name;
-    const Unit& unit = role_.units[place(parameter).unit];
-    gradient(unit);
-    if (state(unit).written.insert(parameter).second) fresh.push_back(output);
+    const ParameterPlace& at = *memory.places[static_cast<std::size_t>(value.parameter)];
+    gradient(role_.units[at.unit]);
+    if (first_gradient(at)) fresh.push_back(output);
     else some = true;
   }
   if (!some) return false;
@@ -427,28 +480,53 @@ void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
   }
 }
 
+const PreparedNode& Emitter::prepare(GraphMemory& memory, NodeId id) {
+  PreparedNode& prepared = memory.prepared[static_cast<std::size_t>(id)];
+  if (prepared.name >= 0) return prepared;
+  const Graph& graph = *memory.graph;
+  const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+  prepared.name = name(node.name);
+  prepared.layouts.assign(node.inputs.size(), Layout::row_major);
+  Signature signature = signature_of(graph, node);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i)
+    if (graph.value(graph.storage(node.inputs[i])).kind == ValueKind::parameter)
+      prepared.layouts[i] = signature.operands[i].layout = options_.target->preferred_layout(signature, static_cast<int>(i));
+  return prepared;
+}
+
+// Index in PreparedNode of the node's signature; `counts`: its kernel is told whether it adds.
+std::size_t Emitter::prepare(GraphMemory& memory, NodeId id, bool counts, bool add) {
+  PreparedNode& prepared = memory.prepared[static_cast<std::size_t>(id)];
+  const std::size_t which = add ? 1 : 0;
+  if (prepared.signatures[which] >= 0) return which;
+  Signature signature = signature_of(*memory.graph, memory.graph->nodes[static_cast<std::size_t>(id)]);
+  for (std::size_t i = 0; i < prepared.layouts.size(); ++i) signature.operands[i].layout = prepared.layouts[i];
+  if (counts) signature.attributes.set("accumulate", add);
+  prepared.signatures[which] = signature_index(signature);
+  prepared.workspaces[which] = options_.target->workspace_bytes(signature);
+  return which;
+}
+
 void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
   if (graph.value(node.outputs[0]).alias_of != kNone) return;  // the same memory in another shape
   if (node.op == Op::all_reduce || node.op == Op::all_gather || node.op == Op::reduce_scatter) return collective_node(memory, id, micro_batch);
-  Signature signature = signature_of(graph, node);
+  const PreparedNode& prepared = prepare(memory, id);
   std::vector<Operand> operands;
+  operands.reserve(node.inputs.size() + node.outputs.size());
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const ValueId input = node.inputs[i];
     const bool parameter = graph.value(graph.storage(input)).kind == ValueKind::parameter;
-    operands.emplace_back(Read{parameter ? weight(memory, input, signature, static_cast<int>(i)) : region(memory, input, micro_batch, node.chunk)});
+    operands.emplace_back(Read{parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk)});
   }
   const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) { return graph.value(id_out).kind == ValueKind::gradient; });
+  const bool counts = has_gradients || accumulates(node.op);
   bool add = false;
-  if (has_gradients) {
+  if (has_gradients)
     add = prepare_gradients(memory, node);
-    signature.attributes.set("accumulate", add);
-  } else if (accumulates(node.op)) {
-    add = memory.loss_written;
-    memory.loss_written = true;
-    signature.attributes.set("accumulate", add);
-  }
+  else if (counts)
+    add = std::exchange(memory.loss_written, true);
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const ValueId output = node.outputs[i];
     const Value& value = graph.value(output);
@@ -459,7 +537,8 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
     if (adds) operands.emplace_back(Update{at});
     else operands.emplace_back(Write{at});
   }
-  launch(node.name, signature, std::move(operands), micro_batch, origin(graph, node, micro_batch));
+  const std::size_t which = prepare(memory, id, counts, add);
+  append_launch(prepared.name, prepared.signatures[which], prepared.workspaces[which], std::move(operands), micro_batch, origin(graph, node, micro_batch));
 }
 
 }  // namespace trainer

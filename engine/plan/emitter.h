@@ -2,40 +2,53 @@
 // a graph and parameters of a unit lie. What a step consists of is assemble.cpp's to say.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
+#include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "engine/plan/assemble.h"
-#include "engine/plan/transfers.h"
+#include "engine/plan/cut_graph.h"
 
 namespace trainer {
 
 /// Where a parameter lies in its unit.
 struct ParameterPlace {
   std::size_t unit = 0;
+  std::size_t tensor = 0;   ///< of the unit
   std::int64_t offset = 0;  ///< elements
   std::int64_t elements = 0;
 };
 
-/// The buffers of one graph's values in one program of one stage. A value has its own buffer in each chunk that it reaches.
+/// A node's kernel, the same in every micro-batch.
+struct PreparedNode {
+  NameId name = -1;              ///< -1: not prepared
+  std::vector<Layout> layouts;   ///< of its inputs
+  std::array<std::int32_t, 2> signatures{-1, -1};  ///< that writes, that accumulates; -1: not asked for yet
+  std::array<std::int64_t, 2> workspaces{};
+};
+
+/// The buffers of one graph's values in one program of one stage. A value has its own buffer in each chunk that it reaches. Memory is
+/// for what the stage's own chunks touch, however many others there are.
 struct GraphMemory {
+  const CutGraph* cut = nullptr;
   const Graph* graph = nullptr;
-  int num_chunks = 1;
-  std::vector<std::int32_t> position;         ///< of each node: its place in the order of emission within a micro-batch
-  std::vector<std::int32_t> last_use;         ///< of each storage value: the position of its last reader; kKept: not to be overwritten
-  std::vector<std::vector<BufferId>> values;  ///< [micro-batch · chunks + chunk][storage value]
-  std::vector<BufferId> fields;               ///< of each graph input, all micro-batches
+  std::vector<std::vector<std::int32_t>> slots;  ///< [chunk][storage value]: its slot in a micro-batch; -1: the chunk does not touch it
+  std::size_t num_slots = 0;
+  std::vector<BufferId> values;                  ///< [micro-batch · num_slots + slot]
+  std::vector<BufferId> fields;                  ///< of each graph input, all micro-batches
+  std::vector<const ParameterPlace*> places;     ///< of each value that is a parameter of this stage
+  std::vector<NameId> names;                     ///< of each value, once asked for; -1
+  std::vector<PreparedNode> prepared;            ///< of each node
   BufferId seed = -1, step = -1, loss = -1;
   bool loss_written = false;
 
-  static constexpr std::int32_t kKept = 0x7FFFFFFF;
-  BufferId& held(ValueId storage, int micro_batch, int chunk) {
-    return values[static_cast<std::size_t>(micro_batch * num_chunks + chunk)][static_cast<std::size_t>(storage)];
-  }
-  BufferId held(ValueId storage, int micro_batch, int chunk) const { return const_cast<GraphMemory*>(this)->held(storage, micro_batch, chunk); }
+  /// REQUIRES: the stage's chunk touches the value.
+  BufferId& held(ValueId storage, int micro_batch, int chunk);
+  /// -1 where there is none.
+  BufferId held(ValueId storage, int micro_batch, int chunk) const;
 };
 
 class Emitter {
@@ -45,7 +58,8 @@ class Emitter {
   // ---- Of any program ----
 
   NameId name(const std::string& text);
-  BufferId buffer(const std::string& name, Category category, std::int64_t bytes, std::int32_t micro_batch = -1);
+  BufferId buffer(const std::string& text, Category category, std::int64_t bytes, std::int32_t micro_batch = -1) { return buffer(name(text), category, bytes, micro_batch); }
+  BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch);
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
   std::int32_t field(const std::string& name, std::int64_t bytes);
   Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes, 0}; }
@@ -63,8 +77,8 @@ class Emitter {
 
   // ---- Units ----
 
-  /// The stage's units, their persistent buffers, and where each parameter lies.
-  void make_units(const Graph& graph);
+  /// The stage's units get their persistent buffers, and each parameter its place.
+  void make_units(std::vector<Unit> units);
   const ParameterPlace& place(const std::string& parameter) const;
   /// Whole working copy, as it is now. REQUIRES: it is there.
   bool has_working(const Unit& unit) const;
@@ -84,15 +98,14 @@ class Emitter {
 
   // ---- Values of a graph ----
 
-  /// Prepares a graph's values for `micro_batches` instances in the current program, its batch copied in. `crossing` values are read by
-  /// other stages too.
-  GraphMemory enter(const Graph& graph, int micro_batches, const std::vector<Boundary>& crossing, bool splits_backward);
+  /// Prepares a graph's values in the current program, its batch copied in.
+  GraphMemory enter(const CutGraph& cut);
   /// Emits one node of one micro-batch.
   void node(GraphMemory& memory, NodeId id, int micro_batch);
   /// Region of a value in a chunk, where it has been computed or received, or of an input.
   Region region(const GraphMemory& memory, ValueId id, int micro_batch, int chunk) const;
   /// Passes values across boundaries, all in one exchange, so that what comes and what goes travel at once.
-  void transfer(GraphMemory& memory, const std::vector<Transfer>& transfers, const std::vector<Boundary>& boundaries);
+  void transfer(GraphMemory& memory, const std::vector<Transfer>& transfers);
   /// The same inside a stage: the other chunk reads the very buffers.
   void share(GraphMemory& memory, int micro_batch, int from, int to, const std::vector<ValueId>& values);
 
@@ -108,15 +121,21 @@ class Emitter {
   struct UnitState {
     BufferId working = -1;
     BufferId gradient = -1;
-    std::unordered_set<std::string> written;  // parameters whose gradient holds a contribution
-    std::map<std::pair<std::string, Layout>, BufferId> packed;  // of a gathered copy
+    std::vector<bool> written;  // of each tensor: its gradient holds a contribution
+    std::map<std::pair<std::size_t, Layout>, BufferId> packed;  // of a gathered copy: tensor and layout
   };
 
   UnitState& state(const Unit& unit) { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
   const UnitState& state(const Unit& unit) const { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
   std::int32_t signature_index(const Signature& signature);
-  Region weight(const GraphMemory& memory, ValueId id, Signature& signature, int operand);
-  BufferId packed(const Value& value, Layout layout);
+  void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, std::int32_t micro_batch, const Affine& origin);
+  bool first_gradient(const ParameterPlace& at);
+  void assign_slots(GraphMemory& memory) const;
+  NameId value_name(GraphMemory& memory, ValueId id);
+  const PreparedNode& prepare(GraphMemory& memory, NodeId id);
+  std::size_t prepare(GraphMemory& memory, NodeId id, bool counts, bool add);
+  Region weight(const GraphMemory& memory, ValueId id, Layout layout);
+  BufferId packed(const Value& value, const ParameterPlace& at, Layout layout);
   void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout, BufferId to);
   BufferId output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch);
   bool prepare_gradients(const GraphMemory& memory, const Node& node);
@@ -131,7 +150,7 @@ class Emitter {
   std::unordered_map<std::string, ParameterPlace> places_;
   std::vector<UnitState> states_;  // of each unit
   std::vector<Packed> packed_;     // of persistent working copies
-  std::map<std::pair<std::string, Layout>, std::size_t> packed_index_;
+  std::map<std::tuple<std::size_t, std::size_t, Layout>, std::size_t> packed_index_;  // unit, tensor, layout
   std::map<std::string, BufferId> copies_;  // of strategies, by full name
 };
 

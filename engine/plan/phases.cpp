@@ -28,17 +28,18 @@ bool is_weight_part(const Graph& graph, const Node& node) {
          std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) { return graph.value(output).kind == ValueKind::gradient; });
 }
 
-std::map<Action::Kind, Phase> phases_of(const Graph& graph, int chunk, const std::function<std::size_t(const std::string&)>& unit_of) {
+std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk, const std::function<std::size_t(const std::string&)>& unit_of) {
+  const Graph& graph = *cut.graph;
   std::map<Kind, Phase> phases;
   std::map<Kind, std::set<std::size_t>> writers;  // units that get gradients in a phase
   for (const Kind kind : {Kind::forward, Kind::backward, Kind::backward_weight, Kind::backward_input}) {
     Phase& phase = phases[kind];
     std::map<std::size_t, std::size_t> first_read, last_read, last_gradient;  // by unit: index in phase.nodes
-    for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
-      const Node& node = graph.nodes[id];
-      if (node.chunk != chunk || !belongs(graph, node, kind) || !launches(graph, node)) continue;
+    for (NodeId id : cut.nodes[static_cast<std::size_t>(chunk)]) {
+      const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+      if (!belongs(graph, node, kind) || !launches(graph, node)) continue;
       const std::size_t index = phase.nodes.size();
-      phase.nodes.push_back(static_cast<NodeId>(id));
+      phase.nodes.push_back(id);
       for (ValueId input : node.inputs)
         if (const Value& value = graph.value(graph.storage(input)); value.kind == ValueKind::parameter) {
           const std::size_t unit = unit_of(value.name);

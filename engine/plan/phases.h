@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/plan/strategy.h"
+#include "engine/plan/cut_graph.h"
 
 namespace trainer {
 
@@ -22,6 +22,6 @@ struct Phase {
 };
 
 /// Phases of a chunk by kind of action. `unit_of` gives the unit of a parameter by name.
-std::map<Action::Kind, Phase> phases_of(const Graph& graph, int chunk, const std::function<std::size_t(const std::string&)>& unit_of);
+std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk, const std::function<std::size_t(const std::string&)>& unit_of);
 
 }  // namespace trainer

@@ -1,15 +1,18 @@
 // The text form of a plan: one line a fact, words separated by single spaces, names without blanks. The writer is above,
 // the reader below; what one writes the other reads.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
-#include <iterator>
 #include <map>
+#include <type_traits>
+#include <utility>
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
+#include "engine/core/parallel.h"
 #include "engine/plan/plan.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -19,120 +22,162 @@ namespace {
 
 // ---- Writing -----------------------------------------------------------------------------------------------------
 
-using Out = std::back_insert_iterator<std::string>;
+// Appends words and numbers; a plan has millions of them.
+class Out {
+ public:
+  explicit Out(std::string& text) : text_(text) {}
 
-std::string text_of(const Region& region) {
-  const std::string text = fmt::format("b{}+{}:{}", region.buffer, region.offset, region.bytes);
-  return region.per_shard == 0 ? text : text + fmt::format("/{}", region.per_shard);
-}
-
-std::string text_of(const Affine& affine) {
-  std::string text = std::to_string(affine.base);
-  for (Axis axis : kAxes)
-    if (const std::int64_t per = affine.per[static_cast<std::size_t>(axis)]; per != 0) text += fmt::format(",{}*{}", per, name_of(axis));
-  return text;
-}
-
-std::string text_of(Axes axes) {
-  std::string text;
-  for (Axis axis : kAxes)
-    if (axes.has(axis)) text += (text.empty() ? "" : ",") + std::string(name_of(axis));
-  return text.empty() ? "none" : text;
-}
-
-std::string text_of(const Attribute& attribute) {
-  struct Printer {
-    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
-    std::string operator()(std::int64_t integer) const { return std::to_string(integer); }
-    std::string operator()(double real) const {
-      const std::string text = fmt::format("{}", real);
-      return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+  template <typename T>
+  Out& operator<<(const T& one) {
+    if constexpr (std::is_same_v<T, char>) {
+      text_.push_back(one);
+    } else if constexpr (std::is_integral_v<T>) {
+      std::array<char, 24> digits;
+      text_.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), one).ptr);
+    } else if constexpr (std::is_convertible_v<T, std::string_view>) {
+      text_.append(std::string_view(one));
+    } else {
+      put(one);
     }
-    std::string operator()(const std::string& text) const { return "'" + text + "'"; }
-  };
-  return std::visit(Printer{}, attribute);
-}
+    return *this;
+  }
 
-std::string text_of(const TensorDesc& tensor) {
-  std::string text = std::string(name_of(tensor.dtype)) + "[";
-  for (int dim = 0; dim < tensor.shape.rank(); ++dim) text += (dim ? "," : "") + std::to_string(tensor.shape[dim]);
-  text += "]";
-  return tensor.layout == Layout::row_major ? text : text + ":" + std::string(name_of(tensor.layout));
-}
+ private:
+  void put(const Region& region) {
+    *this << 'b' << region.buffer << '+' << region.offset << ':' << region.bytes;
+    if (region.per_shard != 0) *this << '/' << region.per_shard;
+  }
+  void put(const Affine& affine) {
+    *this << affine.base;
+    for (Axis axis : kAxes)
+      if (const std::int64_t per = affine.per[static_cast<std::size_t>(axis)]; per != 0) *this << ',' << per << '*' << name_of(axis);
+  }
+  void put(Axes axes) {
+    std::string_view before = "";
+    for (Axis axis : kAxes)
+      if (axes.has(axis)) *this << std::exchange(before, ",") << name_of(axis);
+    if (before.empty()) *this << "none";
+  }
+  void put(const Attribute& attribute) {
+    if (const auto* flag = std::get_if<bool>(&attribute))
+      *this << (*flag ? "true" : "false");
+    else if (const auto* integer = std::get_if<std::int64_t>(&attribute))
+      *this << *integer;
+    else if (const auto* real = std::get_if<double>(&attribute)) {
+      const std::string text = fmt::format("{}", *real);
+      *this << text << (text.find_first_of(".en") == std::string::npos ? ".0" : "");
+    } else {
+      *this << '\'' << std::get<std::string>(attribute) << '\'';
+    }
+  }
+  void put(const Shape& shape) {
+    std::string_view before = "[";
+    for (std::int64_t size : shape.sizes()) *this << std::exchange(before, ",") << size;
+    *this << (shape.rank() == 0 ? "[]" : "]");
+  }
+  void put(const TensorDesc& tensor) {
+    *this << name_of(tensor.dtype) << tensor.shape;
+    if (tensor.layout != Layout::row_major) *this << ':' << name_of(tensor.layout);
+  }
+  void put(const Extent& extent) { *this << extent.first << ':' << extent.last; }
 
-std::string text_of(const Extent& extent) { return fmt::format("{}:{}", extent.first, extent.last); }
-
-// How a tensor is cut along the tensor axis: the dim, the parts of it and how long the first of them is, the whole shape.
-std::string text_of_cut(const UnitTensor& tensor) {
-  if (!tensor.cut.is_shard()) return "";
-  return fmt::format(" cut={}/{}/{} {}", tensor.cut.dim, tensor.cut.parts, tensor.cut.lead, text_of(TensorDesc{DType::f32, tensor.whole, Layout::row_major}));
-}
+  std::string& text_;
+};
 
 constexpr std::string_view kAccessNames[] = {"read", "write", "update"};
 
 struct InstructionPrinter {
   const Role& role;
+  Out& out;
 
-  std::string operator()(const Launch& launch) const {
+  void operator()(const Launch& launch) const {
     const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
-    std::string text = fmt::format("launch {} s{} {} mb={}", name_of(signature.op), launch.signature, role.name(launch.name), launch.micro_batch);
-    for (const Operand& operand : launch.operands) text += fmt::format(" {} {}", kAccessNames[operand.index()], text_of(region_of(operand)));
-    if (launch.workspace.region.bytes > 0) text += " workspace " + text_of(launch.workspace.region);
-    if (launch.origin != Affine{}) text += " origin " + text_of(launch.origin);
-    return text;
+    out << "launch " << name_of(signature.op) << " s" << launch.signature << ' ' << role.name(launch.name) << " mb=" << launch.micro_batch;
+    for (const Operand& operand : launch.operands) out << ' ' << kAccessNames[operand.index()] << ' ' << region_of(operand);
+    if (launch.workspace.region.bytes > 0) out << " workspace " << launch.workspace.region;
+    if (launch.origin != Affine{}) out << " origin " << launch.origin;
   }
-  std::string operator()(const Collective& collective) const {
-    std::string axes = text_of(collective.axes);
-    for (std::size_t i = 0; i < collective.stages.size(); ++i) axes += fmt::format("{}{}", i == 0 ? "@" : "+", collective.stages[i]);
-    return fmt::format("{} {} {} {} in {} out {}", name_of(collective.kind), name_of(collective.dtype), axes, role.name(collective.name),
-                       text_of(collective.input.region), text_of(collective.output.region));
+  void operator()(const Collective& collective) const {
+    out << name_of(collective.kind) << ' ' << name_of(collective.dtype) << ' ' << collective.axes;
+    for (std::size_t i = 0; i < collective.stages.size(); ++i) out << (i == 0 ? '@' : '+') << collective.stages[i];
+    out << ' ' << role.name(collective.name) << " in " << collective.input.region << " out " << collective.output.region;
   }
-  std::string operator()(const Exchange& exchange) const {
-    std::string text = "exchange " + role.name(exchange.name);
-    for (const auto& send : exchange.sends) text += fmt::format(" send {} {} {}", name_of(send.axis), send.peer, text_of(send.region.region));
-    for (const auto& receive : exchange.receives) text += fmt::format(" receive {} {} {}", name_of(receive.axis), receive.peer, text_of(receive.region.region));
-    return text;
+  void operator()(const Exchange& exchange) const {
+    out << "exchange " << role.name(exchange.name);
+    for (const auto& send : exchange.sends) out << " send " << name_of(send.axis) << ' ' << send.peer << ' ' << send.region.region;
+    for (const auto& receive : exchange.receives) out << " receive " << name_of(receive.axis) << ' ' << receive.peer << ' ' << receive.region.region;
   }
-  std::string operator()(const CopyIn& copy) const { return fmt::format("copy_in f{}+{} {}", copy.field, copy.field_offset, text_of(copy.region.region)); }
-  std::string operator()(const CopyOut& copy) const { return fmt::format("copy_out f{}+{} {}", copy.field, copy.field_offset, text_of(copy.region.region)); }
+  void operator()(const CopyIn& copy) const { out << "copy_in f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region; }
+  void operator()(const CopyOut& copy) const { out << "copy_out f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region; }
 };
 
+void print_unit(const Unit& unit, Out& out) {
+  out << "unit " << unit.name << ' ' << name_of(unit.compute) << " elements=" << unit.elements << " decay=" << unit.decay_elements << " replicated=" << unit.replicated
+      << " partial=" << unit.partial << " stages=";
+  for (std::size_t i = 0; i < unit.stages.size(); ++i) out << (i == 0 ? "" : "+") << unit.stages[i];
+  out << (unit.stages.empty() ? "own" : "") << " master=" << unit.master << " slice=" << unit.working_slice << " working=b" << unit.working << " gradient=b" << unit.gradient;
+  const std::size_t optimizer_states = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
+  for (std::size_t i = 0; i < unit.states.size(); ++i) out << (i == optimizer_states ? " | " : " ") << unit.state_names[i] << "=b" << unit.states[i];
+  if (unit.residual >= 0) out << " residual=b" << unit.residual;
+  if (unit.own_states) out << " own_states";
+  out << '\n';
+  for (const UnitTensor& tensor : unit.tensors) {
+    out << "tensor " << tensor.name << ' ' << TensorDesc{DType::f32, tensor.shape, Layout::row_major} << " at=" << tensor.offset << " stddev=" << Attribute(tensor.init.stddev)
+        << " constant=" << Attribute(tensor.init.constant);
+    // How it is cut along the tensor axis: the dim, the parts of it and how long the first of them is, the whole shape.
+    if (tensor.cut.is_shard())
+      out << " cut=" << tensor.cut.dim << '/' << tensor.cut.parts << '/' << tensor.cut.lead << ' ' << TensorDesc{DType::f32, tensor.whole, Layout::row_major};
+    out << '\n';
+  }
+}
+
 void print_role(const Role& role, std::size_t index, Out out) {
-  fmt::format_to(out, "role {} persistent={} total={} scalars=b{} applied=b{}\n", index, role.persistent_bytes, role.total_bytes, role.scalars, role.applied);
+  out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=b" << role.scalars << " applied=b" << role.applied << '\n';
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
-    fmt::format_to(out, "buffer {} {} {} mb={} program={} bytes={} at={}\n", id, role.name(buffer.name), name_of(buffer.category), buffer.micro_batch, buffer.program,
-                   buffer.bytes, buffer.offset);
+    out << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category) << " mb=" << buffer.micro_batch << " program=" << buffer.program
+        << " bytes=" << buffer.bytes << " at=" << buffer.offset << '\n';
   }
-  for (std::size_t id = 0; id < role.fields.size(); ++id) fmt::format_to(out, "field {} {} {}\n", id, role.fields[id].name, role.fields[id].bytes);
+  for (std::size_t id = 0; id < role.fields.size(); ++id) out << "field " << id << ' ' << role.fields[id].name << ' ' << role.fields[id].bytes << '\n';
   for (std::size_t id = 0; id < role.signatures.size(); ++id) {
     const Signature& signature = role.signatures[id];
-    fmt::format_to(out, "signature {} {}", id, name_of(signature.op));
-    for (const auto& [name, value] : signature.attributes.items()) fmt::format_to(out, " {}={}", name, text_of(value));
-    for (const TensorDesc& tensor : signature.operands) fmt::format_to(out, " {}", text_of(tensor));
-    fmt::format_to(out, "\n");
+    out << "signature " << id << ' ' << name_of(signature.op);
+    for (const auto& [name, value] : signature.attributes.items()) out << ' ' << name << '=' << value;
+    for (const TensorDesc& tensor : signature.operands) out << ' ' << tensor;
+    out << '\n';
   }
-  for (const Unit& unit : role.units) {
-    fmt::format_to(out, "unit {} {} elements={} decay={} replicated={} partial={} stages={} master={} slice={} working=b{} gradient=b{}", unit.name, name_of(unit.compute),
-                   unit.elements, unit.decay_elements, text_of(unit.replicated), text_of(unit.partial), unit.stages.empty() ? "own" : fmt::format("{}", fmt::join(unit.stages, "+")),
-                   text_of(unit.master), text_of(unit.working_slice), unit.working, unit.gradient);
-    const std::size_t optimizer_states = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
-    for (std::size_t i = 0; i < unit.states.size(); ++i) fmt::format_to(out, "{} {}=b{}", i == optimizer_states ? " |" : "", unit.state_names[i], unit.states[i]);
-    if (unit.residual >= 0) fmt::format_to(out, " residual=b{}", unit.residual);
-    if (unit.own_states) fmt::format_to(out, " own_states");
-    fmt::format_to(out, "\n");
-    for (const UnitTensor& tensor : unit.tensors)
-      fmt::format_to(out, "tensor {} {} at={} stddev={} constant={}{}\n", tensor.name, text_of(TensorDesc{DType::f32, tensor.shape, Layout::row_major}), tensor.offset,
-                     text_of(Attribute(tensor.init.stddev)), text_of(Attribute(tensor.init.constant)), text_of_cut(tensor));
-  }
+  for (const Unit& unit : role.units) print_unit(unit, out);
+  const InstructionPrinter print_instruction{role, out};
   for (const Program& program : role.programs) {
-    fmt::format_to(out, "program {}\n", program.name);
+    out << "program " << program.name << '\n';
     for (const Issued& issued : program.instructions) {
-      fmt::format_to(out, "{}", name_of(issued.stream));
+      out << name_of(issued.stream);
       for (std::size_t s = 0; s < kNumStreams; ++s)
-        if (issued.after[s] >= 0) fmt::format_to(out, " after={}:{}", name_of(static_cast<Stream>(s)), issued.after[s]);
-      fmt::format_to(out, " {}\n", print(role, issued.instruction));
+        if (issued.after[s] >= 0) out << " after=" << name_of(static_cast<Stream>(s)) << ':' << issued.after[s];
+      out << ' ';
+      std::visit(print_instruction, issued.instruction);
+      out << '\n';
     }
+  }
+}
+
+// The plan's text piece by piece, in order: `take` is given each once. Roles are printed a few at a time, as many as there are processors.
+template <typename Take>
+void print_pieces(const Plan& plan, const Take& take) {
+  std::string head;
+  Out out(head);
+  out << "plan 1\nmesh";
+  for (Axis axis : kAxes) out << ' ' << name_of(axis) << '=' << plan.mesh.size(axis);
+  out << (plan.drifts ? " drifts\n" : "\n");
+  take(head);
+  std::vector<std::string> texts(std::max(1U, std::thread::hardware_concurrency()));
+  for (std::size_t first = 0; first < plan.roles.size(); first += texts.size()) {
+    const std::size_t count = std::min(texts.size(), plan.roles.size() - first);
+    for_each_index(count, [&](std::size_t i) {
+      texts[i].clear();
+      print_role(plan.roles[first + i], first + i, Out(texts[i]));
+    });
+    for (std::size_t i = 0; i < count; ++i) take(texts[i]);
   }
 }
 
@@ -528,21 +573,26 @@ class Reader {
 
 }  // namespace
 
-std::string print(const Role& role, const Instruction& instruction) { return std::visit(InstructionPrinter{role}, instruction); }
+std::string print(const Role& role, const Instruction& instruction) {
+  std::string text;
+  Out out(text);
+  std::visit(InstructionPrinter{role, out}, instruction);
+  return text;
+}
 
 std::string print(const Plan& plan) {
-  std::string text = "plan 1\nmesh";
-  for (Axis axis : kAxes) text += fmt::format(" {}={}", name_of(axis), plan.mesh.size(axis));
-  text += plan.drifts ? " drifts\n" : "\n";
-  for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) print_role(plan.roles[stage], stage, std::back_inserter(text));
-  return text;
+  std::string all;
+  print_pieces(plan, [&](const std::string& text) { all += text; });
+  return all;
 }
 
 Plan parse_plan(std::string_view text) { return Reader(text).read(); }
 
 std::string hash_of(const Plan& plan) {
-  const std::string text = print(plan);
-  return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  print_pieces(plan, [&](const std::string& text) { XXH3_64bits_update(&state, text.data(), text.size()); });
+  return fmt::format("{:016x}", XXH3_64bits_digest(&state));
 }
 
 }  // namespace trainer

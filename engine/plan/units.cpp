@@ -56,9 +56,9 @@ void add(Extent& extent, std::int64_t first, std::int64_t last) {
 
 class UnitLayouter {
  public:
-  UnitLayouter(const Graph& graph, const AssembleOptions& options, int stage) : graph_(graph), options_(options), stage_(stage), uses_(uses_of(graph)) {}
+  UnitLayouter(const Graph& graph, const AssembleOptions& options) : graph_(graph), options_(options), uses_(uses_of(graph)), units_(options.schedule.stages.size()) {}
 
-  std::vector<Unit> run() {
+  std::vector<std::vector<Unit>> run() {
     std::size_t num_names = 0;
     for (std::size_t group = 0; group < options_.groups.size(); ++group) {
       num_names += options_.groups[group].size();
@@ -82,13 +82,12 @@ class UnitLayouter {
       ++index;
       std::set<std::int32_t> stages;
       for (int chunk : key.first) stages.insert(options_.schedule.stage_of_chunk[static_cast<std::size_t>(chunk)]);
-      if (!stages.contains(stage_)) continue;
       Unit unit;
       unit.name = "unit." + std::to_string(group) + suffix;
       unit.compute = key.second;
       if (stages.size() > 1) unit.stages.assign(stages.begin(), stages.end());
       place(unit, names);
-      units_.push_back(std::move(unit));
+      for (std::int32_t stage : stages) units_[static_cast<std::size_t>(stage)].push_back(unit);
     }
   }
 
@@ -115,13 +114,12 @@ class UnitLayouter {
 
   const Graph& graph_;
   const AssembleOptions& options_;
-  const int stage_;
   const std::unordered_map<std::string, ParameterUse> uses_;
-  std::vector<Unit> units_;
+  std::vector<std::vector<Unit>> units_;  // of each stage
 };
 
 }  // namespace
 
-std::vector<Unit> layout_units(const Graph& graph, const AssembleOptions& options, int stage) { return UnitLayouter(graph, options, stage).run(); }
+std::vector<std::vector<Unit>> layout_units(const Graph& graph, const AssembleOptions& options) { return UnitLayouter(graph, options).run(); }
 
 }  // namespace trainer

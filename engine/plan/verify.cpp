@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/core/parallel.h"
 #include "engine/plan/address_map.h"
 #include "engine/plan/verify_communication.h"
 
@@ -215,6 +216,16 @@ std::string unsound(const Role& role) {
   return "";
 }
 
+// What `count` independent proofs find, one after the other.
+template <typename Proof>
+std::vector<std::string> in_order(std::size_t count, const Proof& proof) {
+  std::vector<std::vector<std::string>> found(count);
+  for_each_index(count, [&](std::size_t i) { proof(i, found[i]); });
+  std::vector<std::string> all;
+  for (const std::vector<std::string>& some : found) all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
 }  // namespace
 
 std::vector<std::string> violations(const Plan& plan) {
@@ -225,17 +236,21 @@ std::vector<std::string> violations(const Plan& plan) {
     if (role.programs.size() != plan.roles[0].programs.size()) return {"the roles of a plan have different programs"};
     for (std::size_t program = 0; program < role.programs.size(); ++program)
       if (role.programs[program].name != plan.roles[0].programs[program].name) return {"the roles of a plan have different programs"};
+  }
+  found = in_order(plan.roles.size(), [&](std::size_t stage, std::vector<std::string>& of_role) {
+    const Role& role = plan.roles[stage];
     for (std::size_t program = 0; program < role.programs.size(); ++program)
       for (int shard : telling_shards(plan.mesh.size(Axis::shard)))
-        MemoryProof(role, shard, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), found).run();
-  }
+        MemoryProof(role, shard, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), of_role).run();
+  });
   if (!found.empty()) return found;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
     if (const std::string why = unsound(plan.roles[stage]); !why.empty()) return {"role " + std::to_string(stage) + " " + why};
   const int last_shard = plan.mesh.size(Axis::shard) - 1;
-  for (std::size_t program = 0; program < plan.roles[0].programs.size(); ++program)
-    for (int shard = 0; shard <= last_shard; shard += std::max(1, last_shard)) prove_communication(plan, program, shard, found);
-  return found;
+  const std::size_t ends = last_shard == 0 ? 1 : 2;
+  return in_order(plan.roles[0].programs.size() * ends, [&](std::size_t proof, std::vector<std::string>& of_program) {
+    prove_communication(plan, proof / ends, proof % ends == 0 ? 0 : last_shard, of_program);
+  });
 }
 
 void verify(const Plan& plan) {
