@@ -2,7 +2,9 @@
 #include "engine/cost/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numbers>
 #include <set>
 #include <unordered_map>
 
@@ -31,6 +33,13 @@ struct GroupKey {
   auto operator<=>(const GroupKey&) const = default;
 };
 
+// All wait for the slowest: the expected largest of n normal deviations (Cramér, Mathematical Methods of Statistics, 28.6).
+double slowest_of(int devices, double variation) {
+  if (devices < 2) return 1;
+  const double u = std::sqrt(2 * std::log(devices));
+  return 1 + variation * (u + (0.577 - (std::log(std::log(devices)) + std::log(4 * std::numbers::pi)) / 2) / u);
+}
+
 }  // namespace
 
 std::string_view name_of(Bound bound) {
@@ -50,6 +59,7 @@ struct CostModel::Impl {
 
   const MachineModel& machine() const { return *cluster.machine; }
   bool cuda() const { return machine().device.kind == DeviceKind::cuda; }
+  double slowest = 1;  ///< time of the slowest of the mesh's devices, of that of a common one
   int node_of(int rank) const { return rank / std::max(1, cluster.ranks_per_node); }
   int ranks_on_node() const { return std::min(std::max(1, cluster.ranks_per_node), cluster.mesh.world_size()); }
 
@@ -82,12 +92,17 @@ struct CostModel::Impl {
   }
 };
 
-CostModel::CostModel(const Cluster& cluster) : impl_(std::make_unique<Impl>()) { impl_->cluster = cluster; }
+CostModel::CostModel(const Cluster& cluster) : impl_(std::make_unique<Impl>()) {
+  impl_->cluster = cluster;
+  impl_->slowest = slowest_of(cluster.mesh.world_size(), cluster.machine->device.variation.value);
+}
 CostModel::~CostModel() = default;
 
 Estimate CostModel::kernel(const Signature& signature) const {
   const auto [at, added] = impl_->kernels.try_emplace(signature);
-  if (added) at->second = impl_->cuda() ? gpu_kernel(impl_->machine(), signature) : cpu_kernel(impl_->machine(), signature, impl_->cluster.threads, impl_->ranks_on_node());
+  if (!added) return at->second;
+  at->second = impl_->cuda() ? gpu_kernel(impl_->machine(), signature) : cpu_kernel(impl_->machine(), signature, impl_->cluster.threads, impl_->ranks_on_node());
+  if (at->second.bound == Bound::compute) at->second.us *= impl_->slowest;
   return at->second;
 }
 

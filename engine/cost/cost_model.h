@@ -41,7 +41,8 @@ class CostModel {
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  /// A kernel alone on the device (on a CPU: while the node's other ranks run as much). Equal signatures are worked out once.
+  /// A kernel alone on the device (on a CPU: while the node's other ranks run as much); bound by computing, on the slowest of the mesh's
+  /// devices, for which all wait. Equal signatures are worked out once.
   Estimate kernel(const Signature& signature) const;
   /// A collective over the ranks that differ along `axes` (of the pipeline's stages over `stages`; empty: all), by the slowest group there
   /// is. `bytes` are of the larger side. One rank: 0.

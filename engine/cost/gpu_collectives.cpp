@@ -31,9 +31,8 @@ constexpr double kPlateau = 1.4;
 constexpr double kSlice = 4.0 * 1024 * 1024 / 8 / 2;
 // Groups of at most 4 do not reduce in the switch (GB200 NVL Partition User Guide; ml-engineering's sweep on an H200).
 constexpr int kSwitchRanks = 5;
-// Of a link's bandwidth, bytes of an all-reduce in the switch: 270 of 450 GB/s on H100 and H200, 479 of 900 on B200 (ml-engineering,
-// network, 8 GiB on 8 GPUs: bus bandwidths 473 and 838).
-double switch_share(int capability) { return capability >= 100 ? 0.53 : 0.60; }
+// Where a hardware file does not say at which share of the links the switch sums.
+constexpr double kReducing = 0.55;
 // The switch's pipeline fills over some 8 MiB (Azure AI benchmarking guide, H100 and H200, 2 to 268 MB).
 constexpr double kSwitchFill_us = 45, kSwitchFillBytes = 8e6;
 // Of the simple protocol's bandwidth. 120 of 128 bytes are data; what single nodes reach at 1 to 32 MB is less (Azure, A100).
@@ -47,8 +46,7 @@ struct Links {
   bool nvlink = true;
   int channels = 24;
   int capability = 80;
-  bool reduces = false;
-  double raw_inside = 0;  ///< of the data sheet
+  double reducing = 0;  ///< bytes/µs of an all-reduce in the switch; 0: it does not sum
 };
 
 double reached(const LinkModel& link) {
@@ -58,14 +56,21 @@ double reached(const LinkModel& link) {
 Links links_of(const MachineModel& machine, const GroupShape& group) {
   Links links;
   links.inside = reached(machine.inside);
-  links.raw_inside = machine.inside.bandwidth.value / 1e6;
   links.nvlink = machine.inside.kind == "nvlink";
-  links.reduces = machine.inside.reduces;
+  const double reducing = machine.inside.reducing.value > 0 ? machine.inside.reducing.value : kReducing;
+  if (machine.inside.reduces) links.reducing = machine.inside.bandwidth.value * reducing / 1e6;
   links.capability = machine.device.capability;
   links.channels = links.nvlink ? 24 : 4;
   // Each rank has a network card of its own, or its share of the node's.
   if (group.nodes > 1 && machine.between) links.between = reached(*machine.between) * group.per_node;
   return links;
+}
+
+// Two links that follow each other in every chain: nearly the slower one, and less where both are full. 4 nodes of H100 reach 331 GB/s
+// where rings inside reach 365 and cards 376 (Voltage Park's benchmarks); 4 nodes of B200 381 where cards reach 376 to 400 and rings 682.
+double together(double a, double b) {
+  const double slow = std::min(a, b), ratio = slow / std::max(a, b);
+  return slow * std::pow(1 + std::pow(ratio, 6), -1.0 / 6);
 }
 
 // Most that the low-latency protocol moves: eight bytes of data and flags at a time through every multiprocessor of the channels.
@@ -89,7 +94,7 @@ double ring(const Links& links, CollectiveKind kind, double bytes, const GroupSh
   const double passes = all_reduce ? 2 : 1;
   const double steps = kind == CollectiveKind::broadcast ? group.ranks : passes * (group.ranks - 1);
   const double hops = group.nodes > 1 ? passes * (group.nodes - 1) : 0;
-  const double limit = group.nodes == 1 ? links.inside : group.per_node == 1 ? links.between : std::min(links.inside, links.between);
+  const double limit = group.nodes == 1 ? links.inside : group.per_node == 1 ? links.between : together(links.inside, links.between);
   const double bandwidth = protocol_bandwidth(links, protocol, limit, group.nodes);
   double step = (links.nvlink ? kRing.nvlink : kRing.pcie)[protocol];
   if (group.nodes > 1) step = std::max(step, kPost_us * (protocol == simple ? 3 : 1));
@@ -110,7 +115,7 @@ double tree(const Links& links, double bytes, const GroupShape& group, Protocol 
   const double depth = group.nodes > 1 ? std::ceil(std::log2(group.nodes)) * kTree.network[protocol] : 0;
   // A node sends every byte up and down once; of two nodes one way each.
   double bandwidth = links.inside;
-  if (group.nodes > 1) bandwidth = std::min(links.inside, links.between * (group.nodes == 2 ? 2 : 1));
+  if (group.nodes > 1) bandwidth = together(links.inside, links.between * (group.nodes == 2 ? 2 : 1));
   bandwidth *= 0.92 * (bytes < 64e6 ? 0.7 : 0.9);
   if (protocol == low_latency) bandwidth = std::min(bandwidth / 3.8, low_latency_limit(links, group.nodes));
   if (protocol == low_latency_128) bandwidth *= group.nodes == 1 ? 7.0 / 9 : 0.94;
@@ -119,12 +124,12 @@ double tree(const Links& links, double bytes, const GroupShape& group, Protocol 
 
 // Sums made by the NVLink switch of a node; trees over the nodes.
 double in_switch(const Links& links, double bytes, const GroupShape& group) {
-  double bandwidth = links.raw_inside * switch_share(links.capability);
+  double bandwidth = links.reducing;
   const double fill = kSwitchFill_us * bytes / (bytes + kSwitchFillBytes);
   double latency = kSwitchStep_us + fill;
   if (group.nodes > 1) {  // every level of the tree, up and down, fills a pipeline of its own
     latency += 2 * std::ceil(std::log2(group.nodes)) * (kSwitchTreeStep_us + fill);
-    bandwidth = std::min(bandwidth, links.between / (group.nodes == 2 ? 1 : 2)) * 0.97;
+    bandwidth = together(bandwidth, links.between / (group.nodes == 2 ? 1 : 2));
   }
   return latency + bytes / bandwidth;
 }
@@ -145,7 +150,7 @@ double fastest(const Links& links, CollectiveKind kind, double bytes, const Grou
     if (kind == CollectiveKind::all_reduce) best = std::min(best, tree(links, bytes, group, protocol));
   }
   const bool wide = group.per_node >= kSwitchRanks;
-  if (kind == CollectiveKind::all_reduce && links.reduces && wide) best = std::min(best, in_switch(links, bytes, group));
+  if (kind == CollectiveKind::all_reduce && links.reducing > 0 && wide) best = std::min(best, in_switch(links, bytes, group));
   return best;
 }
 

@@ -43,9 +43,9 @@ Fields peaks() {
 
 Fields achievable() {
   return {
-      required("matmul", "Of the peak: large matrix products.", share()),
-      extra("attention_forward", "Of the peak: attention.", share()),
-      extra("attention_backward", "Of the peak: attention's gradient.", share()),
+      required("matmul", "Of the peak: the best matrix products under sustained load.", share()),
+      extra("attention_forward", "Of the peak: attention with heads of 128, long, without a mask.", share()),
+      extra("attention_backward", "Of the peak: its gradient, counted as 2.5 times the FLOPs.", share()),
       required("memory", "Of the memory bandwidth: elementwise kernels, norms, optimizers.", share()),
   };
 }
@@ -84,6 +84,7 @@ Fields device() {
       required("launch_us", "Microseconds from the end of a kernel to the start of the next.", figure(number(0, 1e4))),
       required("peak", "FLOP/s by dtype; a dtype that is not here cannot be used.", {section(peaks())}),
       required("achievable", "What well-made kernels reach at their best size.", {section(achievable())}),
+      extra("variation", "Standard deviation of the speed of devices of this kind under full load, as a share of it.", figure(form::between(0, 0.2, false, true))),
       extra("measured", "Times of kernels, as trainer calibrate writes them.", {list(measured_work(), 0)}),
   };
 }
@@ -96,6 +97,7 @@ Fields link(std::vector<std::string_view> kinds, bool between_nodes) {
       required("achievable", "Share of the bandwidth that large collectives reach.", share()),
       optional("switch", "Whether every device reaches every other at full bandwidth.", {flag()}, "true"),
       optional("reduces", "Whether the switch sums.", {flag()}, "false"),
+      extra("reducing", "Share of the bandwidth at which the bytes of a large all-reduce are summed by the switch.", share()),
   };
   if (between_nodes)
     out.push_back(optional("oversubscription", "How many times fewer uplinks there are than downlinks.", figure(number(1, 1000)), "1"));

@@ -177,6 +177,7 @@ DeviceModel device_of(const Reader& r) {
   device.clock_hz = r.number("device.clock");
   device.capability = static_cast<int>(r.number("device.capability"));
   device.launch_us = r.figure("device.launch_us");
+  device.variation = r.figure("device.variation");
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const std::string path = "device.peak." + std::string(name_of(dtype));
     if (r.has(path)) device.peak[dtype] = r.figure(path);
@@ -206,6 +207,7 @@ LinkModel link_of(const Reader& r, const std::string& at) {
   link.achievable = r.figure(at + ".achievable");
   link.is_switch = r.flag(at + ".switch");
   link.reduces = r.flag(at + ".reduces");
+  link.reducing = r.figure(at + ".reducing");
   if (r.has(at + ".oversubscription")) link.oversubscription = r.number(at + ".oversubscription");
   return link;
 }

@@ -51,9 +51,11 @@ struct DeviceModel {
   double clock_hz = 0;             ///< boost clock of a GPU; 0: unknown
   int capability = 0;              ///< of a GPU: 80, 89, 90, 100
   Figure launch_us;                ///< from the end of a kernel to the start of the next on one stream
+  Figure variation;                ///< standard deviation of such devices' speed under full load, as a share; 0: unknown
   std::map<DType, Figure> peak;    ///< FLOP/s of dense products by the dtype of their operands; what is missing cannot be used
-  /// Shares of the limits that well-made kernels reach at their best size, by class of work: "matmul", "attention_forward",
-  /// "attention_backward" of the peak; "memory" of the memory bandwidth.
+  /// Shares of the limits that well-made kernels reach at their best size under sustained load, by class of work: "matmul" of the
+  /// peak; "attention_forward", "attention_backward" of the peak with heads of 128, long and without a mask, the gradient counted as 2.5
+  /// times the FLOPs; "memory" of the memory bandwidth.
   std::map<std::string, Figure> achievable;
   std::vector<MeasuredWork> measured;
 };
@@ -66,6 +68,7 @@ struct LinkModel {
   Figure achievable;            ///< share of the bandwidth that large collectives reach
   bool is_switch = true;        ///< every device reaches every other at full bandwidth
   bool reduces = false;         ///< the switch sums (NVLink SHARP, in-network reduction)
+  Figure reducing;              ///< if it does: share of the bandwidth at which the bytes of a large all-reduce pass; 0: unknown
   double oversubscription = 1;  ///< between nodes: uplinks are this many times fewer than downlinks
 };
 
