@@ -56,12 +56,14 @@ class Occupied {
 // covers, and in all spans that hold one of these, so a newcomer meets a few short lists instead of every buffer alive with it.
 class Placer {
  public:
-  Placer(std::int64_t base, std::size_t num_instructions) : base_(base), width_(static_cast<std::int32_t>(std::bit_ceil(num_instructions))), spans_(2 * std::bit_ceil(num_instructions)) {}
+  Placer(std::int64_t base, std::size_t num_instructions) : base_(base), width_(std::bit_ceil(num_instructions)), spans_(2 * width_) {}
 
   std::int64_t place(const Lifetime& life, std::int64_t bytes) {
     taken_.clear();
-    collect(1, 0, width_, life);
-    std::sort(taken_.begin(), taken_.end());
+    const auto take = [&](const Occupied& occupied) {
+      if (!occupied.ranges().empty()) unite(occupied.ranges());
+    };
+    for_each_span(life, [&](Span& covered) { take(covered.sometimes); }, [&](Span& cut) { take(cut.always); });
     std::int64_t best = -1, best_gap = 0, at = base_;
     for (const auto& [first, last] : taken_) {
       const std::int64_t gap = first - at;
@@ -69,8 +71,13 @@ class Placer {
       at = std::max(at, last);
     }
     if (best < 0) best = at;
-    note(1, 0, width_, life, best, best + bytes);
-    end_ = std::max(end_, best + bytes);
+    const std::int64_t end = best + bytes;
+    const auto note = [&](Span& covered) {
+      covered.always.add(best, end);
+      covered.sometimes.add(best, end);
+    };
+    for_each_span(life, note, [&](Span& cut) { cut.sometimes.add(best, end); });
+    end_ = std::max(end_, end);
     return best;
   }
 
@@ -82,32 +89,43 @@ class Placer {
     Occupied sometimes;  // by any that live in it
   };
 
-  // Span `index` is instructions [first, first + width).
-  void collect(std::size_t index, std::int32_t first, std::int32_t width, const Lifetime& life) {
-    const std::int32_t last = first + width - 1;
-    if (life.last < first || last < life.first) return;
-    const bool covered = life.first <= first && last <= life.last;
-    const auto& ranges = (covered ? spans_[index].sometimes : spans_[index].always).ranges();
-    taken_.insert(taken_.end(), ranges.begin(), ranges.end());
-    if (covered) return;
-    collect(2 * index, first, width / 2, life);
-    collect(2 * index + 1, first + width / 2, width / 2, life);
+  void unite(const std::vector<Occupied::Range>& ranges) {
+    united_.clear();
+    auto a = taken_.begin();
+    auto b = ranges.begin();
+    const auto next = [&]() -> const Occupied::Range& { return b == ranges.end() || (a != taken_.end() && a->first < b->first) ? *a++ : *b++; };
+    united_.push_back(next());
+    while (a != taken_.end() || b != ranges.end()) {
+      const Occupied::Range& range = next();
+      if (range.first > united_.back().second)
+        united_.push_back(range);
+      else
+        united_.back().second = std::max(united_.back().second, range.second);
+    }
+    taken_.swap(united_);
   }
 
-  void note(std::size_t index, std::int32_t first, std::int32_t width, const Lifetime& life, std::int64_t from, std::int64_t to) {
-    const std::int32_t last = first + width - 1;
-    if (life.last < first || last < life.first) return;
-    spans_[index].sometimes.add(from, to);
-    if (life.first <= first && last <= life.last) return spans_[index].always.add(from, to);
-    note(2 * index, first, width / 2, life, from, to);
-    note(2 * index + 1, first + width / 2, width / 2, life, from, to);
+  // The fewest spans that make up a lifetime, and the larger ones that it cuts: those that hold one of these and reach beyond it.
+  template <typename Covered, typename Cut>
+  void for_each_span(const Lifetime& life, const Covered& covered, const Cut& cut) {
+    const std::size_t first = static_cast<std::size_t>(life.first) + width_, last = static_cast<std::size_t>(life.last) + width_;
+    for (std::size_t a = first, b = last + 1; a < b; a /= 2, b /= 2) {
+      if (a % 2 == 1) covered(spans_[a++]);
+      if (b % 2 == 1) covered(spans_[--b]);
+    }
+    for (int level = 1; (width_ >> level) > 0; ++level) {
+      const std::size_t a = first >> level, b = last >> level;
+      const bool before = a << level != first, behind = (b + 1) << level != last + 1;
+      if (before || (a == b && behind)) cut(spans_[a]);
+      if (a != b && behind) cut(spans_[b]);
+    }
   }
 
   const std::int64_t base_;
-  const std::int32_t width_;
+  const std::size_t width_;
   std::int64_t end_ = 0;
-  std::vector<Span> spans_;  // children of i: 2i, 2i + 1
-  std::vector<Occupied::Range> taken_;
+  std::vector<Span> spans_;  // of width_ instructions, its halves (2, 3), theirs (4 to 7), …: children of i are 2i, 2i + 1
+  std::vector<Occupied::Range> taken_, united_;
 };
 
 std::int64_t place_program(Role& role, std::int32_t index) {
