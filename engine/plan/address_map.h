@@ -1,9 +1,12 @@
-// AddressMap<T>: a piecewise constant function from addresses to T. Used wherever "who touched these bytes last?" is asked.
+// AddressMap<T>: a piecewise constant function from addresses to T. Used wherever "who touched these bytes last?" is asked: several
+// times an instruction, so every call finds its first piece once and walks from there, and pieces that go are kept for those that come.
 #pragma once
 
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <utility>
+#include <vector>
 
 namespace trainer {
 
@@ -13,44 +16,70 @@ class AddressMap {
   /// Calls visit(T&) for every piece inside [first, last), cutting pieces at its ends.
   template <typename Visit>
   void update(std::int64_t first, std::int64_t last, Visit&& visit) {
-    if (first >= last) return;
-    const auto end = cut(last);
-    for (auto at = cut(first); at != end; ++at) visit(at->second);
+    update_pieces(first, last, [&](std::int64_t, std::int64_t, T& value) { visit(value); });
   }
 
   /// The same with visit(first, last, T&) of each piece.
   template <typename Visit>
   void update_pieces(std::int64_t first, std::int64_t last, Visit&& visit) {
     if (first >= last) return;
-    const auto end = cut(last);
-    for (auto at = cut(first); at != end;) {
-      const auto next = std::next(at);
+    for (auto at = cut(first);;) {
+      const auto next = cut_behind(at, last);
       visit(at->first, next->first, at->second);
+      if (next->first == last) return;
       at = next;
     }
   }
 
   /// Makes [first, last) one piece.
   void assign(std::int64_t first, std::int64_t last, const T& value) {
+    replace(first, last, value, [](const T&) {});
+  }
+
+  /// The same, after visit(T&) of every piece that was there.
+  template <typename Visit>
+  void replace(std::int64_t first, std::int64_t last, const T& value, Visit&& visit) {
     if (first >= last) return;
-    const auto end = cut(last);
-    const auto at = cut(first);
-    at->second = value;
-    pieces_.erase(std::next(at), end);
+    const auto begin = cut(first);
+    for (auto at = begin;;) {
+      const auto next = cut_behind(at, last);
+      visit(at->second);
+      if (at != begin) spare_.push_back(pieces_.extract(at));
+      if (next->first == last) break;
+      at = next;
+    }
+    begin->second = value;
   }
 
  private:
   using Pieces = std::map<std::int64_t, T>;
+  using Iterator = typename Pieces::iterator;
 
   // The piece that begins at `at`, cut off the one before if need be.
-  typename Pieces::iterator cut(std::int64_t at) {
+  Iterator cut(std::int64_t at) {
     const auto next = pieces_.lower_bound(at);
     if (next != pieces_.end() && next->first == at) return next;
-    const T value = next == pieces_.begin() ? T{} : std::prev(next)->second;
-    return pieces_.emplace_hint(next, at, value);
+    return insert(next, at, next == pieces_.begin() ? T{} : std::prev(next)->second);
+  }
+
+  // The piece behind one that begins before `last`; one begins at `last` if this one went beyond.
+  Iterator cut_behind(Iterator piece, std::int64_t last) {
+    const auto next = std::next(piece);
+    if (next != pieces_.end() && next->first <= last) return next;
+    return insert(next, last, piece->second);
+  }
+
+  Iterator insert(Iterator hint, std::int64_t at, const T& value) {
+    if (spare_.empty()) return pieces_.emplace_hint(hint, at, value);
+    typename Pieces::node_type node = std::move(spare_.back());
+    spare_.pop_back();
+    node.key() = at;
+    node.mapped() = value;
+    return pieces_.insert(hint, std::move(node));
   }
 
   Pieces pieces_;  // a piece runs to the next key; below the first key the value is T{}
+  std::vector<typename Pieces::node_type> spare_;
 };
 
 }  // namespace trainer

@@ -36,11 +36,21 @@ void derive(const Role& role, int shards, Program& program) {
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     Issued& issued = program.instructions[i];
     const auto mine = static_cast<std::size_t>(issued.stream);
-    Clock needed = kNever;
+    Clock needed = kNever;  // of this stream it may come to be the instruction itself
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
+      if (access != Access::read) return;
       memory.update(role.address(region, 0), role.address(region, shards - 1) + region.bytes, [&](LastTouch& touch) {
         raise(needed, touch.writes);
-        if (access != Access::read) raise(needed, touch.reads);
+        touch.reads[mine] = static_cast<std::int32_t>(i);
+      });
+    });
+    LastTouch written;
+    written.writes[mine] = static_cast<std::int32_t>(i);
+    for_each_access(issued.instruction, [&](Access access, const Region& region) {
+      if (access == Access::read) return;
+      memory.replace(role.address(region, 0), role.address(region, shards - 1) + region.bytes, written, [&](const LastTouch& touch) {
+        raise(needed, touch.writes);
+        raise(needed, touch.reads);
       });
     });
     issued.after = kNever;
@@ -53,17 +63,6 @@ void derive(const Role& role, int shards, Program& program) {
       if (issued.after[s] >= 0) raise(known[mine], ended[static_cast<std::size_t>(issued.after[s])]);
     known[mine][mine] = static_cast<std::int32_t>(i);
     ended[i] = known[mine];
-
-    for_each_access(issued.instruction, [&](Access access, const Region& region) {
-      const std::int64_t first = role.address(region, 0), last = role.address(region, shards - 1) + region.bytes;
-      if (access == Access::read) {
-        memory.update(first, last, [&](LastTouch& touch) { touch.reads[mine] = static_cast<std::int32_t>(i); });
-      } else {
-        LastTouch touch;
-        touch.writes[mine] = static_cast<std::int32_t>(i);
-        memory.assign(first, last, touch);
-      }
-    });
   }
 }
 

@@ -143,7 +143,11 @@ class MemoryProof {
     const std::size_t mine = index_of(program_.instructions[i].stream);
     const std::int64_t first = role_.address(region, shard_);
     bool unordered = false, foreign = false;
-    memory_.update(first, first + region.bytes, [&](Content& content) {
+    Content written;
+    written.owner = region.buffer;
+    written.writer = static_cast<std::int32_t>(i);
+    written.writer_stream = mine;
+    memory_.replace(first, first + region.bytes, written, [&](const Content& content) {
       bool ordered = before(content, clock);
       for (std::size_t s = 0; s < kNumStreams; ++s) ordered = ordered && (s == mine || content.readers[s] <= clock[s]);
       unordered = unordered || !ordered;
@@ -151,11 +155,6 @@ class MemoryProof {
     });
     if (unordered) report(i, "writes without waiting for an earlier access of the same memory");
     if (foreign) report(i, "writes over persistent memory of another buffer");
-    Content content;
-    content.owner = region.buffer;
-    content.writer = static_cast<std::int32_t>(i);
-    content.writer_stream = mine;
-    memory_.assign(first, first + region.bytes, content);
   }
 
   static bool before(const Content& content, const Clock& clock) {
