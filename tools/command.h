@@ -33,6 +33,7 @@ void add_inspect(CLI::App& app, Work& work);
 void add_schema(CLI::App& app, Work& work);
 void add_init(CLI::App& app, Work& work);
 void add_doctor(CLI::App& app, Work& work);
+void add_calibrate(CLI::App& app, Work& work);
 
 /// JSON whose keys keep the order in which they were set.
 using Json = nlohmann::ordered_json;

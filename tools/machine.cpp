@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -47,6 +48,15 @@ std::string configs_dir() {
   for (const fs::path& candidate : {folder / "configs", folder / "../configs", folder / "../share/trainer/configs"})
     if (fs::is_directory(candidate / "models", error)) return fs::weakly_canonical(candidate, error);
   return "";
+}
+
+std::string default_hardware_file() {
+  const auto folder = [](const char* variable) {
+    const char* const value = std::getenv(variable);
+    return value == nullptr ? std::string() : std::string(value);
+  };
+  const std::string config = folder("XDG_CONFIG_HOME");
+  return (config.empty() ? fs::path(folder("HOME")) / ".config" : fs::path(config)) / "trainer" / "hardware.yaml";
 }
 
 std::int64_t memory_bytes() {

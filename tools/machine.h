@@ -13,6 +13,10 @@ namespace trainer::tools {
 /// there is none.
 std::string configs_dir();
 
+/// Where `calibrate` writes what it measured of this machine, and where jobs on it find that: trainer/hardware.yaml in $XDG_CONFIG_HOME, or in
+/// ~/.config.
+std::string default_hardware_file();
+
 /// Memory of this machine: what it has, or what the control groups around this process allow, if that is less.
 std::int64_t memory_bytes();
 /// The part of it that is not planned with: for the process itself, mapped data and the rest of the system.

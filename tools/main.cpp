@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("trainer ") + TRAINER_VERSION);
   app.require_subcommand(1);
   Work work;
-  for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_inspect, add_schema, add_init, add_doctor})
+  for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_inspect, add_schema, add_init, add_doctor, add_calibrate})
     add(app, work);
   if (argc > 1 && names_no_subcommand(app, argv[1])) return kUsage;
   try {

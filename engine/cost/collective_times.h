@@ -22,8 +22,10 @@ Estimate gpu_collective(const MachineModel& machine, CollectiveKind kind, DType 
 /// Between two devices, on one node or not; `sharing`: messages that leave a node at the same time.
 Estimate gpu_send(const MachineModel& machine, std::int64_t bytes, bool same_node, int sharing);
 
-/// Ranks as threads or processes of CPUs.
-Estimate cpu_collective(const MachineModel& machine, CollectiveKind kind, DType dtype, std::int64_t bytes, const GroupShape& group);
-Estimate cpu_send(const MachineModel& machine, std::int64_t bytes, bool same_node);
+class MeasuredTimes;
+
+/// Ranks as threads or processes of CPUs; `sharing`: ranks of the node.
+Estimate cpu_collective(const MachineModel& machine, const MeasuredTimes& measured, CollectiveKind kind, DType dtype, std::int64_t bytes, const GroupShape& group);
+Estimate cpu_send(const MachineModel& machine, const MeasuredTimes& measured, std::int64_t bytes, bool same_node, int sharing);
 
 }  // namespace trainer::cost

@@ -10,6 +10,7 @@
 
 #include "engine/cost/collective_times.h"
 #include "engine/cost/kernel_times.h"
+#include "engine/cost/measured_times.h"
 
 namespace trainer::cost {
 namespace {
@@ -53,7 +54,10 @@ std::string_view name_of(Bound bound) {
 }
 
 struct CostModel::Impl {
+  explicit Impl(const Cluster& where) : cluster(where), measured(*where.machine) {}
+
   Cluster cluster;
+  MeasuredTimes measured;
   mutable std::unordered_map<Signature, Estimate, SignatureHash> kernels;
   mutable std::map<GroupKey, GroupShape> groups;
 
@@ -92,8 +96,7 @@ struct CostModel::Impl {
   }
 };
 
-CostModel::CostModel(const Cluster& cluster) : impl_(std::make_unique<Impl>()) {
-  impl_->cluster = cluster;
+CostModel::CostModel(const Cluster& cluster) : impl_(std::make_unique<Impl>(cluster)) {
   impl_->slowest = slowest_of(cluster.mesh.world_size(), cluster.machine->device.variation.value);
 }
 CostModel::~CostModel() = default;
@@ -101,7 +104,7 @@ CostModel::~CostModel() = default;
 Estimate CostModel::kernel(const Signature& signature) const {
   const auto [at, added] = impl_->kernels.try_emplace(signature);
   if (!added) return at->second;
-  at->second = impl_->cuda() ? gpu_kernel(impl_->machine(), signature) : cpu_kernel(impl_->machine(), signature, impl_->cluster.threads, impl_->ranks_on_node());
+  at->second = impl_->cuda() ? gpu_kernel(impl_->machine(), signature) : cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node());
   if (at->second.bound == Bound::compute) at->second.us *= impl_->slowest;
   return at->second;
 }
@@ -109,12 +112,12 @@ Estimate CostModel::kernel(const Signature& signature) const {
 Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages, std::int64_t bytes) const {
   const GroupShape group = impl_->group(axes, stages);
   if (group.ranks == 1) return {};
-  return impl_->cuda() ? gpu_collective(impl_->machine(), kind, dtype, bytes, group) : cpu_collective(impl_->machine(), kind, dtype, bytes, group);
+  return impl_->cuda() ? gpu_collective(impl_->machine(), kind, dtype, bytes, group) : cpu_collective(impl_->machine(), impl_->measured, kind, dtype, bytes, group);
 }
 
 Estimate CostModel::send(Axis axis, int peer, std::int64_t bytes) const {
   const bool same_node = impl_->same_node(axis, peer);
-  return impl_->cuda() ? gpu_send(impl_->machine(), bytes, same_node, impl_->ranks_on_node()) : cpu_send(impl_->machine(), bytes, same_node);
+  return impl_->cuda() ? gpu_send(impl_->machine(), bytes, same_node, impl_->ranks_on_node()) : cpu_send(impl_->machine(), impl_->measured, bytes, same_node, impl_->ranks_on_node());
 }
 
 Estimate CostModel::copy(std::int64_t bytes) const {

@@ -1,7 +1,8 @@
-// Kernels on a CPU: the roofline, shared by the ranks of a node.
+// Kernels on a CPU: as measured, where a machine was; else the roofline, shared by the ranks of a node.
 #include <algorithm>
 
 #include "engine/cost/kernel_times.h"
+#include "engine/cost/measured_times.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer::cost {
@@ -12,17 +13,30 @@ double figure(const std::map<std::string, Figure>& figures, const std::string& n
   return at == figures.end() ? otherwise : at->second.value;
 }
 
+// A bf16 product without instructions for it is one in f32.
+double peak_of(const DeviceModel& device, DType dtype) {
+  const auto peak = device.peak.find(dtype);
+  return peak == device.peak.end() ? device.peak.begin()->second.value : peak->second.value;
+}
+
+Estimate roofline(const DeviceModel& device, const Work& work, int threads, int ranks) {
+  // Ranks that have more threads than there are cores take turns.
+  const double cores = std::clamp(static_cast<double>(std::max(1, device.units)) / ranks, 0.0, static_cast<double>(std::max(1, threads))) / std::max(1, device.units);
+  if (counts_flops(work.name)) {
+    const double share = figure(device.achievable, work.name.starts_with("attention") ? (work.name.ends_with("grad") ? "attention_backward" : "attention_forward") : "matmul",
+                                figure(device.achievable, "matmul", 0.8));
+    return {work.amount / (cores * peak_of(device, work.dtype) * share) * 1e6 + device.launch_us.value, 0.25, Bound::compute};
+  }
+  const double bandwidth = device.memory_bandwidth.value * figure(device.achievable, "memory", 0.85);
+  return {work.amount * ranks / bandwidth * 1e6 + device.launch_us.value, 0.3, Bound::memory};
+}
+
 }  // namespace
 
-Estimate cpu_kernel(const MachineModel& machine, const Signature& signature, int threads, int ranks) {
-  const DeviceModel& device = machine.device;
-  const Cost cost = cost_of(signature);
-  const auto peak = device.peak.find(signature.operands.empty() ? DType::f32 : signature.operands.front().dtype);
-  const double rate = peak == device.peak.end() ? device.peak.begin()->second.value : peak->second.value;
-  const double cores = std::clamp(static_cast<double>(threads) / std::max(1, device.units), 0.0, 1.0);
-  const double compute = cost.flops / (cores * rate * figure(device.achievable, "matmul", 0.8)) * 1e6;
-  const double memory = (cost.bytes_read + cost.bytes_written) * ranks / (device.memory_bandwidth.value * figure(device.achievable, "memory", 0.85)) * 1e6;
-  return {std::max(compute, memory) + device.launch_us.value, 0.2, compute > memory ? Bound::compute : Bound::memory};
+Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads, int ranks) {
+  const Work work = work_of(signature);
+  if (const std::optional<Estimate> time = measured.kernel(work, threads, ranks)) return *time;
+  return roofline(machine.device, work, threads, ranks);
 }
 
 }  // namespace trainer::cost

@@ -14,7 +14,9 @@ namespace trainer::cost {
 /// On a GPU: the larger of FLOPs over what products of that shape reach and bytes over what the memory reaches, and what a launch costs.
 Estimate gpu_kernel(const MachineModel& machine, const Signature& signature);
 
+class MeasuredTimes;
+
 /// On `threads` of a CPU's cores, while `ranks` ranks of the node do the same: from what was measured there, else the roofline.
-Estimate cpu_kernel(const MachineModel& machine, const Signature& signature, int threads, int ranks);
+Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads, int ranks);
 
 }  // namespace trainer::cost

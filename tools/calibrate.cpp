@@ -1,0 +1,330 @@
+// trainer calibrate: measures this machine into a hardware file, from which plans are then predicted. Kernels are those that train, over
+// sizes that plans have, with as many ranks at once as a node would run; collectives go between ranks as threads.
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "engine/core/error.h"
+#include "engine/core/file.h"
+#include "engine/cost/machine_model.h"
+#include "engine/cost/work.h"
+#include "tools/calibrate/cases.h"
+#include "tools/calibrate/collective_bench.h"
+#include "tools/calibrate/hardware_text.h"
+#include "tools/calibrate/kernel_bench.h"
+#include "tools/command.h"
+#include "tools/machine.h"
+#include "tools/text.h"
+
+namespace trainer::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string out;
+  bool quick = false;
+  bool json = false;
+  std::string ranks = "1,2,4";
+  std::string only;
+};
+
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  std::istringstream stream(list);
+  for (std::string word; std::getline(stream, word, ',');)
+    if (!word.empty()) words.push_back(word);
+  return words;
+}
+
+std::vector<int> ranks_of(const std::string& list) {
+  std::set<int> ranks;
+  for (const std::string& word : words_of(list)) {
+    char* end = nullptr;
+    const long number = std::strtol(word.c_str(), &end, 10);
+    if (*end != '\0' || number < 1 || number > 256) throw UsageError("--ranks " + list + ": numbers of ranks from 1 to 256, as in 1,2,4");
+    ranks.insert(static_cast<int>(number));
+  }
+  if (ranks.empty()) throw UsageError("--ranks: needs at least one number of ranks");
+  return {ranks.begin(), ranks.end()};
+}
+
+// ---- Progress ------------------------------------------------------------------------------------------------------------------------
+
+// One line on a terminal that is written over; nothing where stderr is none.
+class Line {
+ public:
+  Line(std::size_t total) : total_(total), shown_(::isatty(STDERR_FILENO) == 1) {}
+  ~Line() {
+    if (shown_) say("\r\033[K");
+  }
+  void next(const std::string& what) {
+    ++done_;
+    if (!shown_ || Clock::now() < due_) return;
+    due_ = Clock::now() + std::chrono::milliseconds(100);
+    say("\r\033[K{:3.0f}%  {}", 100.0 * static_cast<double>(done_) / static_cast<double>(total_), what);
+  }
+
+ private:
+  std::size_t total_, done_ = 0;
+  bool shown_;
+  Clock::time_point due_{};
+};
+
+// ---- Measuring -----------------------------------------------------------------------------------------------------------------------
+
+const std::vector<std::string>& collective_names() {
+  static const std::vector<std::string> names{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send"};
+  return names;
+}
+
+std::vector<std::int64_t> message_sizes(Effort effort) {
+  constexpr std::int64_t kKiB = 1024, kMiB = 1024 * 1024;
+  if (effort == Effort::quick) return {kKiB, 64 * kKiB, kMiB, 16 * kMiB};
+  return {kKiB, 16 * kKiB, 128 * kKiB, kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB};
+}
+
+class Calibration {
+ public:
+  explicit Calibration(const Options& options)
+      : options_(options),
+        effort_(options.quick ? Effort::quick : Effort::full),
+        ranks_(ranks_of(options.ranks)),
+        cores_(threads_per_rank(1)),
+        cases_(calibration_cases(effort_, words_of(options.only))),
+        line_(cases_.size() * contexts().size() + collective_names().size() * message_sizes(effort_).size() * ranks_.size()) {}
+
+  cost::MachineModel run() {
+    prioritized_ = take_priority();
+    for (const auto& [ranks, threads] : contexts()) kernels(ranks, threads);
+    for (int ranks : ranks_)
+      if (ranks > 1) collectives(ranks);
+    describe();
+    return std::move(machine_);
+  }
+
+ private:
+  // Ranks and threads of each, where they have a core for every thread: what is more takes turns, which needs no measuring.
+  std::vector<std::pair<int, int>> contexts() const {
+    std::vector<std::pair<int, int>> out;
+    for (int ranks : ranks_)
+      if (ranks <= cores_) out.emplace_back(ranks, threads_per_rank(ranks));
+    if (out.empty()) out.emplace_back(1, cores_);
+    return out;
+  }
+
+  double budget_ms() const { return effort_ == Effort::quick ? 6 : 15; }
+
+  void kernels(int ranks, int threads) {
+    KernelBench bench(ranks, threads);
+    for (const Signature& signature : cases_) {
+      const cost::Work work = cost::work_of(signature);
+      line_.next(fmt::format("{} × {} threads: {} {}", ranks, threads, name_of(work.dtype), work.name));
+      const cost::Figure us = bench.measure(signature, budget_ms());
+      if (us.value <= 0) continue;
+      machine_.device.measured.push_back({std::string(work.name), work.dtype, threads, ranks, work.sizes, {work.amount / us.value * 1e6, us.spread}});
+    }
+  }
+
+  void collectives(int ranks) {
+    const int threads = threads_per_rank(ranks);
+    for (const std::string& name : collective_names()) {
+      if (name == "send" && ranks != 2) continue;
+      for (std::int64_t bytes : message_sizes(effort_)) {
+        line_.next(fmt::format("{} ranks: {} of {}", ranks, name, bytes_text(static_cast<double>(bytes))));
+        machine_.collectives.push_back({name, "threads", ranks, bytes, collective_time(name, ranks, threads, bytes, 2 * budget_ms())});
+      }
+    }
+    if (machine_.overlap_slowdown == 1) machine_.overlap_slowdown = overlap_slowdown(ranks, threads, 4 * budget_ms());
+  }
+
+  // The best rate of a class, of all threads and ranks together.
+  cost::Figure best(std::string_view work, DType dtype) const {
+    cost::Figure figure;
+    for (const cost::MeasuredWork& one : machine_.device.measured)
+      if (one.work == work && one.dtype == dtype && one.rate.value * one.ranks > figure.value) figure = {one.rate.value * one.ranks, one.rate.spread};
+    return figure;
+  }
+
+  cost::Figure memory_bandwidth() const {
+    KernelBench bench(1, cores_);
+    constexpr std::int64_t kElements = 16 << 20;
+    const TensorDesc x{DType::f32, {kElements}};
+    const cost::Figure us = bench.measure({Op::add, {}, {x, x, x}}, 40);
+    return {3 * 4 * static_cast<double>(kElements) / us.value * 1e6, us.spread};
+  }
+
+  void describe() {
+    cost::DeviceModel& device = machine_.device;
+    device.kind = cost::DeviceKind::cpu;
+    device.memory_bytes = memory_bytes();
+    device.reserve_bytes = reserved_bytes();
+    device.cache_bytes = std::max<std::int64_t>(::sysconf(_SC_LEVEL3_CACHE_SIZE), std::int64_t{1} << 20);
+    device.units = cores_;
+    device.launch_us = launch_time();
+    device.memory_bandwidth = memory_bandwidth();
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const cost::Figure peak = best("linear", dtype);
+      if (peak.value > 0) device.peak[dtype] = peak;
+    }
+    if (!device.peak.contains(DType::f32)) device.peak[DType::f32] = {1e11, 0.9};
+    device.achievable["matmul"] = {1, 0};
+    device.achievable["memory"] = {1, 0};
+    machine_.devices_per_node = 1;
+    machine_.inside = {"memory", device.memory_bandwidth, latency(), {1, 0}};
+    machine_.host_memory_bytes = device.memory_bytes;
+    machine_.measured_here = true;
+    machine_.description = description();
+  }
+
+  cost::Figure latency() const {
+    for (const cost::MeasuredCollective& one : machine_.collectives)
+      if (one.collective == "all_reduce") return one.us;
+    return {20, 0.5};
+  }
+
+  std::string description() const {
+    std::ifstream file("/proc/cpuinfo"), load("/proc/loadavg");
+    std::string processor = "a processor", averages;
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with("model name")) processor = line.substr(std::min(line.size(), line.find(':') + 2));
+    std::getline(load, averages);
+    const std::time_t now = std::time(nullptr);
+    return fmt::format("{}, {} cores, {}; {:%Y-%m-%d}, load averages {}{}{}", processor, cores_, name_of(kernels::cpu::detect_isa()), fmt::gmtime(now),
+                       averages.substr(0, averages.find('/') == std::string::npos ? averages.size() : averages.rfind(' ', averages.find('/'))),
+                       prioritized_ ? "" : ", without real-time priority", options_.quick ? ", quick" : "");
+  }
+
+  const Options& options_;
+  const Effort effort_;
+  const std::vector<int> ranks_;
+  const int cores_;
+  const std::vector<Signature> cases_;
+  Line line_;
+  bool prioritized_ = false;
+  cost::MachineModel machine_;
+};
+
+// ---- The file ------------------------------------------------------------------------------------------------------------------------
+
+void write_whole(const std::string& path, const std::string& text) {
+  const fs::path target(path);
+  if (target.has_parent_path()) fs::create_directories(target.parent_path());
+  const std::string temporary = path + ".new";
+  {
+    std::ofstream file(temporary, std::ios::binary);
+    file << text;
+    file.flush();
+    if (!file) throw IoError("cannot write " + temporary);
+  }
+  std::error_code error;
+  fs::rename(temporary, target, error);
+  if (error) throw IoError("cannot write " + path + ": " + error.message());
+}
+
+// ---- What is said of it --------------------------------------------------------------------------------------------------------------
+
+struct Summary {
+  double best = 0, least = 1e300, spread = 0;
+  int points = 0;
+};
+
+std::map<std::tuple<std::string, DType, int>, Summary> summaries(const cost::MachineModel& machine) {
+  std::map<std::tuple<std::string, DType, int>, Summary> out;
+  for (const cost::MeasuredWork& one : machine.device.measured) {
+    Summary& summary = out[{one.work, one.dtype, one.ranks}];
+    summary.best = std::max(summary.best, one.rate.value);
+    summary.least = std::min(summary.least, one.rate.value);
+    summary.spread += one.rate.spread;
+    ++summary.points;
+  }
+  return out;
+}
+
+Json json_of(const cost::MachineModel& machine, const std::string& path, double seconds) {
+  Json works = Json::array(), collectives = Json::array();
+  for (const auto& [key, summary] : summaries(machine))
+    works.push_back({{"work", std::get<0>(key)},
+                     {"dtype", name_of(std::get<1>(key))},
+                     {"ranks", std::get<2>(key)},
+                     {"points", summary.points},
+                     {"best_rate", summary.best},
+                     {"least_rate", summary.least},
+                     {"spread", summary.spread / summary.points}});
+  for (const cost::MeasuredCollective& one : machine.collectives)
+    collectives.push_back({{"collective", one.collective}, {"ranks", one.ranks}, {"bytes", one.bytes}, {"us", one.us.value}, {"spread", one.us.spread}});
+  return {{"file", path},
+          {"description", machine.description},
+          {"seconds", seconds},
+          {"memory_bandwidth", machine.device.memory_bandwidth.value},
+          {"launch_us", machine.device.launch_us.value},
+          {"overlap_slowdown", machine.overlap_slowdown},
+          {"works", works},
+          {"collectives", collectives}};
+}
+
+void put_text(const cost::MachineModel& machine, const std::string& path, double seconds) {
+  put("{}\n", machine.description);
+  put("memory: {:.1f} GB/s; from one instruction to the next: {:.2f} us; beside communication kernels take {:.2f} times as long\n",
+      machine.device.memory_bandwidth.value * 1e-9, machine.device.launch_us.value, machine.overlap_slowdown);
+  Table works({"work", "dtype", "ranks", "points", "rate of a rank", "spread"});
+  for (const auto& [key, summary] : summaries(machine)) {
+    const bool flops = cost::counts_flops(std::get<0>(key));
+    const double unit = 1e-9;
+    works.add({std::get<0>(key), std::string(name_of(std::get<1>(key))), std::to_string(std::get<2>(key)), std::to_string(summary.points),
+               fmt::format("{:.1f} to {:.1f} {}", summary.least * unit, summary.best * unit, flops ? "GFLOP/s" : "GB/s"),
+               fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
+  }
+  put("\n{}", works.str());
+  if (!machine.collectives.empty()) {
+    Table times({"collective", "ranks", "bytes", "us", "spread"});
+    for (const cost::MeasuredCollective& one : machine.collectives)
+      times.add({one.collective, std::to_string(one.ranks), bytes_text(static_cast<double>(one.bytes)), fmt::format("{:.1f}", one.us.value), fmt::format("±{:.0f}%", 100 * one.us.spread)});
+    put("\n{}", times.str());
+  }
+  put("\nmeasured in {:.0f} s and written to {}\n", seconds, path);
+}
+
+int calibrate(const Options& options) {
+  const std::string path = options.out.empty() ? default_hardware_file() : options.out;
+  const Clock::time_point start = Clock::now();
+  const cost::MachineModel machine = Calibration(options).run();
+  write_whole(path, hardware_text(machine));
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (options.json)
+    put_document(json_of(machine, path, seconds));
+  else
+    put_text(machine, path, seconds);
+  return kDone;
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app, Work& work) {
+  CLI::App* command = app.add_subcommand("calibrate", "measures this machine into a hardware file, for predictions");
+  auto options = std::make_shared<Options>();
+  command->add_option("--out", options->out, "the file (~/.config/trainer/hardware.yaml, which jobs on this machine take)");
+  command->add_flag("--quick", options->quick, "coarser grids: half a minute in place of a few");
+  command->add_option("--ranks", options->ranks, "numbers of ranks that share the machine (1,2,4)");
+  command->add_option("--only", options->only, "classes of work by how their names begin, as in linear,attention; the file then has these alone");
+  command->add_flag("--json", options->json, "makes stdout one JSON document");
+  command->footer(
+      "Examples:\n"
+      "  trainer calibrate\n"
+      "  trainer calibrate --quick --ranks 1,2 --out this.yaml\n"
+      "\n"
+      "Other programs disturb what is measured; allowed to, it takes real-time priority.\n");
+  command->callback([options, &work] { work = [options] { return calibrate(*options); }; });
+}
+
+}  // namespace trainer::tools

@@ -1,0 +1,16 @@
+// What calibrate measures: signatures of every class of work, as plans have them, over grids of sizes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/core/signature.h"
+
+namespace trainer::tools {
+
+enum class Effort : std::uint8_t { quick, full };
+
+/// Equal for equal effort. Classes are neighbours; `only`: those whose name begins so; empty: all.
+std::vector<Signature> calibration_cases(Effort effort, const std::vector<std::string>& only);
+
+}  // namespace trainer::tools

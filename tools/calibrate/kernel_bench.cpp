@@ -1,0 +1,230 @@
+#include "tools/calibrate/kernel_bench.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/table.h"
+#include "tools/calibrate/median.h"
+
+namespace trainer::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kAlignedTo = 64;
+
+// What operands rotate through: more than the second-level caches of the cores have, as a step's activations are.
+constexpr std::int64_t kRotation = 24 * kMiB;
+constexpr std::int64_t kMostSlots = 64;
+
+double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignedTo - 1) / kAlignedTo * kAlignedTo; }
+
+// Pages as the executor has them. Grows by mapping anew.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena() { release(); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::byte* at_least(std::int64_t bytes) {
+    if (bytes <= bytes_) return data_;
+    release();
+    void* const data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) throw IoError("cannot allocate " + std::to_string(bytes) + " bytes to measure with: " + std::strerror(errno));
+    madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(data);
+    bytes_ = bytes;
+    return data_;
+  }
+
+ private:
+  void release() {
+    if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(bytes_));
+    data_ = nullptr;
+  }
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+// Words whose halves are both bf16 numbers of N(0, 1), so that they are random as f32 and as bf16: zeros flatter a processor, which
+// clocks higher on them.
+const std::vector<std::uint32_t>& pattern() {
+  static const std::vector<std::uint32_t> words = [] {
+    std::vector<std::uint32_t> out(kMiB / 4);
+    std::mt19937 generator(1);
+    std::normal_distribution<float> normal;
+    const auto half = [&] {
+      const float value = normal(generator);
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, &value, sizeof bits);
+      return bits >> 16;
+    };
+    for (std::uint32_t& word : out) word = half() << 16 | half();
+    return out;
+  }();
+  return words;
+}
+
+void fill(std::byte* data, const TensorDesc& tensor, std::int64_t bytes, std::int64_t ids) {
+  if (tensor.dtype == DType::i32) {
+    auto* const out = reinterpret_cast<std::int32_t*>(data);
+    for (std::int64_t i = 0; i < bytes / 4; ++i) out[i] = static_cast<std::int32_t>(i * 7919 % ids);
+  } else if (tensor.dtype == DType::f32 || tensor.dtype == DType::bf16) {
+    const auto whole = static_cast<std::int64_t>(pattern().size() * 4);
+    for (std::int64_t done = 0; done < bytes; done += whole) std::memcpy(data + done, pattern().data(), static_cast<std::size_t>(std::min(whole, bytes - done)));
+  } else {
+    std::memset(data, 0, static_cast<std::size_t>(bytes));
+  }
+}
+
+// Numbers that ids may be: rows of a table, classes, a counter.
+std::int64_t ids_of(const Signature& s) {
+  switch (s.op) {
+    case Op::embedding: return s.operands[1].shape[0];
+    case Op::embedding_grad: return s.operands[2].shape[0];
+    case Op::cross_entropy:
+    case Op::cross_entropy_grad:
+    case Op::cross_entropy_stats:
+    case Op::cross_entropy_gathered:
+    case Op::correct_count: return s.operands[0].shape[-1];
+    case Op::max_pool2d_grad: return s.operands[2].shape[-1] * s.operands[2].shape[-2];
+    default: return 2;
+  }
+}
+
+// One rank's kernel and its operands in `slots` places.
+struct Prepared {
+  std::unique_ptr<kernels::Kernel> kernel;
+  std::vector<std::vector<void*>> operands;  // by slot
+  void* workspace = nullptr;
+
+  void run(std::int64_t turn) { kernel->run({operands[static_cast<std::size_t>(turn) % operands.size()], workspace, 0}); }
+};
+
+Prepared prepare(const Signature& signature, const kernels::cpu::Context& context, Arena& arena) {
+  const kernels::cpu::CpuTarget target(context);
+  std::int64_t slot = 0;
+  std::vector<std::int64_t> offsets;
+  for (const TensorDesc& operand : signature.operands) {
+    offsets.push_back(slot);
+    slot += aligned(target.bytes(operand));
+  }
+  const std::int64_t slots = std::clamp<std::int64_t>(kRotation / std::max<std::int64_t>(slot, 1) + 1, 2, kMostSlots);
+  const std::int64_t workspace = aligned(target.workspace_bytes(signature));
+  std::byte* const base = arena.at_least(slots * slot + workspace + kAlignedTo);
+  Prepared out;
+  out.kernel = kernels::cpu::prepare(signature, context);
+  out.workspace = base + slots * slot;
+  for (std::int64_t i = 0; i < slots; ++i) {
+    std::vector<void*>& operands = out.operands.emplace_back();
+    for (std::size_t k = 0; k < offsets.size(); ++k) {
+      operands.push_back(base + i * slot + offsets[k]);
+      fill(static_cast<std::byte*>(operands.back()), signature.operands[k], target.bytes(signature.operands[k]), ids_of(signature));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+// Threads that live as long as the bench, since a team of OpenMP belongs to the thread that it works for.
+struct KernelBench::Impl {
+  Impl(int ranks, int threads)
+      : context{kernels::cpu::detect_isa(), threads},
+        oversubscribed(static_cast<unsigned>(ranks * threads) > std::max(1U, std::thread::hardware_concurrency())),
+        meet(ranks),
+        start(ranks + 1),
+        end(ranks + 1),
+        times(static_cast<std::size_t>(ranks)),
+        failures(static_cast<std::size_t>(ranks)) {
+    for (int rank = 0; rank < ranks; ++rank) workers.emplace_back([this, rank] { work(static_cast<std::size_t>(rank)); });
+  }
+  ~Impl() {
+    signature = nullptr;
+    start.arrive_and_wait();
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  void work(std::size_t rank) {
+    Arena arena;
+    for (;;) {
+      start.arrive_and_wait();
+      if (signature == nullptr) return;
+      try {
+        measure(rank, arena);
+      } catch (...) {
+        failures[rank] = std::current_exception();  // equal on all ranks: they prepare the same
+      }
+      end.arrive_and_wait();
+    }
+  }
+
+  void measure(std::size_t rank, Arena& arena) {
+    Prepared prepared = prepare(*signature, context, arena);
+    std::vector<double>& mine = times[rank];
+    mine.clear();
+    std::int64_t turn = 0;
+    prepared.run(turn++);
+    meet.arrive_and_wait();
+    const Clock::time_point warm = Clock::now();
+    prepared.run(turn++);
+    if (rank == 0) runs = static_cast<int>(std::clamp(budget_ms * 1000 / std::max(1.0, us_since(warm)), 3.0, 400.0));
+    meet.arrive_and_wait();
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < runs; ++i) {
+      const Clock::time_point one = Clock::now();
+      prepared.run(turn++);
+      mine.push_back(us_since(one));
+    }
+    meet.arrive_and_wait();
+    if (oversubscribed) mine.assign(1, us_since(begin) / runs);
+  }
+
+  const kernels::cpu::Context context;
+  const bool oversubscribed;
+  std::barrier<> meet, start, end;
+  const Signature* signature = nullptr;
+  double budget_ms = 0;
+  int runs = 0;
+  std::vector<std::vector<double>> times;
+  std::vector<std::exception_ptr> failures;
+  std::vector<std::thread> workers;
+};
+
+KernelBench::KernelBench(int ranks, int threads) : impl_(std::make_unique<Impl>(ranks, threads)) {}
+KernelBench::~KernelBench() = default;
+
+cost::Figure KernelBench::measure(const Signature& signature, double budget_ms) {
+  impl_->signature = &signature;
+  impl_->budget_ms = budget_ms;
+  impl_->start.arrive_and_wait();
+  impl_->end.arrive_and_wait();
+  for (const std::exception_ptr& failure : impl_->failures)
+    if (failure) std::rethrow_exception(failure);
+  std::vector<double> all;
+  for (const std::vector<double>& times : impl_->times) all.insert(all.end(), times.begin(), times.end());
+  return median_of(std::move(all));
+}
+
+bool take_priority() {
+  const sched_param priority{5};
+  return ::sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
+}
+
+}  // namespace trainer::tools

@@ -1,0 +1,33 @@
+// KernelBench: times of kernels on this machine as a step has them: on several ranks at once, each with its threads, over operands that
+// rotate through memory, since in a step a kernel's operands have been pushed out of the nearest caches by what ran since.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/core/signature.h"
+#include "engine/cost/machine_model.h"
+
+namespace trainer::tools {
+
+class KernelBench {
+ public:
+  /// Starts `ranks` threads, each of which runs kernels with a team of `threads`.
+  KernelBench(int ranks, int threads);
+  ~KernelBench();
+  KernelBench(const KernelBench&) = delete;
+  KernelBench& operator=(const KernelBench&) = delete;
+
+  /// Microseconds of one run on every rank at once: the median over some `budget_ms` of runs, and half their interquartile range. Where
+  /// ranks have more threads than there are cores, the time of all over the number of runs.
+  cost::Figure measure(const Signature& signature, double budget_ms);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Asks for real-time priority, so that other programs disturb less; whether it was given.
+bool take_priority();
+
+}  // namespace trainer::tools
