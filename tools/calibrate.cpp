@@ -181,7 +181,10 @@ class Calibration {
     device.achievable["matmul"] = {1, 0};
     device.achievable["memory"] = {1, 0};
     machine_.devices_per_node = 1;
-    machine_.inside = {"memory", device.memory_bandwidth, latency(), {1, 0}};
+    machine_.inside.kind = "memory";
+    machine_.inside.bandwidth = device.memory_bandwidth;
+    machine_.inside.latency_us = latency();
+    machine_.inside.achievable = {1, 0};
     machine_.host_memory_bytes = device.memory_bytes;
     machine_.measured_here = true;
     machine_.description = description();

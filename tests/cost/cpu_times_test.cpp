@@ -33,7 +33,10 @@ MachineModel machine() {
   out.device.launch_us = {1.5, 0.2};
   out.device.peak = {{DType::f32, {3e11, 0.05}}};
   out.device.achievable = {{"matmul", {1, 0}}, {"memory", {1, 0}}};
-  out.inside = {"memory", {30e9, 0}, {90, 0.1}, {1, 0}};
+  out.inside.kind = "memory";
+  out.inside.bandwidth = {30e9, 0};
+  out.inside.latency_us = {90, 0.1};
+  out.inside.achievable = {1, 0};
   out.overlap_slowdown = 4;
   out.host_memory_bytes = out.device.memory_bytes;
   out.measured_here = true;
