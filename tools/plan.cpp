@@ -4,15 +4,18 @@
 #include "tools/command.h"
 #include "tools/plan_report.h"
 #include "tools/plan_text.h"
+#include "tools/prediction.h"
+#include "tools/trace.h"
 
 namespace trainer::tools {
 namespace {
 
 struct Arguments : JobArguments {
   bool instructions = false, effective = false;
+  std::string trace;
 };
 
-void put_json(const LoadedJob& loaded, const CompiledJob& compiled) {
+void put_json(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
   const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, "average");
   Json by_stage = Json::array(), programs = Json::object();
   for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
@@ -27,6 +30,8 @@ void put_json(const LoadedJob& loaded, const CompiledJob& compiled) {
            {"batch", {{"global", compiled.batch.global}, {"micro", compiled.batch.micro}, {"micro_batches", compiled.batch.micro_batches}}},
            {"parameters", compiled.num_parameters},
            {"flops_per_step", compiled.flops_per_step},
+           {"model_flops_per_step", compiled.model_flops_per_step},
+           {"predicted", predicted_json(predicted)},
            {"instructions", programs},
            {"memory", memory_json(compiled)},
            {"communication", communication_json(traffic.stages[traffic.most])},
@@ -36,16 +41,26 @@ void put_json(const LoadedJob& loaded, const CompiledJob& compiled) {
            {"pipeline", pipeline_json(compiled)}});
 }
 
+void tell(const Arguments& arguments, const LoadedJob& loaded, const CompiledJob& compiled) {
+  const PredictedStep predicted = predict_here(loaded, compiled);
+  if (!arguments.trace.empty()) {
+    TraceWriter trace(arguments.trace);
+    write_predicted_trace(trace, compiled.plan, predicted.times);
+  }
+  if (arguments.json)
+    put_json(loaded, compiled, predicted);
+  else
+    put_plan(loaded, compiled, predicted);
+}
+
 int plan(const Arguments& arguments) {
   const LoadedJob loaded = arguments.load();
   if (arguments.effective) return put("{}", effective_job(loaded)), kDone;
   const CompiledJob compiled = plan_here(loaded, Purpose::train);
   if (arguments.instructions)
     put("{}", print(compiled.plan));
-  else if (arguments.json)
-    put_json(loaded, compiled);
   else
-    put_plan(loaded, compiled);
+    tell(arguments, loaded, compiled);
   if (compiled.fits) return kDone;
   say("{}\n", does_not_fit(loaded, compiled).str());
   return kBadJob;
@@ -61,6 +76,8 @@ void add_plan(CLI::App& app, Work& work) {
       command->add_flag("--instructions", arguments->instructions, "the whole plan as text: buffers, kernels, every instruction");
   CLI::Option* effective =
       command->add_flag("--effective", arguments->effective, "the job with every default filled in and where each value came from");
+  CLI::Option* trace = command->add_option("--trace", arguments->trace, "the predicted step of a rank of each stage, as a file for Perfetto");
+  trace->type_name("FILE")->excludes(instructions)->excludes(effective);
   CLI::Option* json = command->get_option("--json");
   instructions->excludes(json);
   effective->excludes(json)->excludes(instructions);

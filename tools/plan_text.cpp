@@ -245,7 +245,7 @@ void put_decisions(const LoadedJob& loaded, const CompiledJob& compiled) {
 
 }  // namespace
 
-void put_plan(const LoadedJob& loaded, const CompiledJob& compiled) {
+void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
   const Role& role = compiled.plan.roles.front();
   put("{}: plan {}\n", loaded.job.name, hash_of(compiled.plan));
   put("strategy:   {}: {}\n", strategy_line(compiled), compiled.strategy_why);
@@ -258,6 +258,7 @@ void put_plan(const LoadedJob& loaded, const CompiledJob& compiled) {
     put("{} {} {}", program.name == role.programs.front().name ? "; instructions:" : ",",
         grouped(static_cast<std::int64_t>(program.instructions.size())), program.name);
   put("\n");
+  put_predicted(predicted);
   put_memory(compiled);
   put_communication(compiled);
   put_units(compiled);

@@ -15,8 +15,10 @@
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
+#include "tools/compare_times.h"
 #include "tools/place.h"
 #include "tools/plan_report.h"
+#include "tools/prediction.h"
 #include "tools/text.h"
 #include "tools/trace.h"
 
@@ -81,6 +83,19 @@ void say_times(const std::vector<RankTimes>& times) {
   for (std::size_t rank = 0; rank < std::min(times.size(), kShown); ++rank) say("rank {}, last step: {}\n", rank, times_text(times[rank]));
 }
 
+// How far the model of this machine is off, and where.
+void say_comparison(const cost::Prediction& predicted, const std::vector<TimeDifference>& differences, const std::vector<RankTrace>& ranks) {
+  constexpr std::size_t kShown = 10;
+  std::int64_t begin = INT64_MAX, end = INT64_MIN;
+  for (const RankTrace& rank : ranks)
+    for (const Span& span : rank.spans) {
+      begin = std::min(begin, rank.start_ns + span.begin_ns);
+      end = std::max(end, rank.start_ns + span.end_ns);
+    }
+  say("the step was predicted to take {:.2f} ms ({:.2f} to {:.2f}) and took {:.2f} ms; what differs most, on a rank:\n{}", predicted.step_us * 1e-3, predicted.low_us * 1e-3,
+      predicted.high_us * 1e-3, static_cast<double>(end - begin) * 1e-6, differences_text(differences, kShown));
+}
+
 Monitors monitors_of(const Job& job) {
   Monitors monitors;
   ProgressOptions progress = progress_options(STDERR_FILENO, job.log.every);
@@ -133,7 +148,12 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   std::optional<TraceWriter> trace;
   if (loaded.job.log.trace) {
     if (first) trace.emplace(*loaded.job.log.trace);
-    options.trace = [&](const std::vector<RankTrace>& ranks) { say_times(write_trace(*trace, compiled.plan, ranks)); };
+    options.trace = [&](const std::vector<RankTrace>& ranks) {
+      const Meetings meetings(compiled.plan);
+      const PredictedStep predicted = predict_here(loaded, compiled, place.threads);
+      say_times(write_trace(*trace, compiled.plan, predicted.times, meetings, ranks));
+      say_comparison(predicted.times, compare_times(compiled.plan, predicted.times, meetings, ranks), ranks);
+    };
   }
   RunReport report;
   {

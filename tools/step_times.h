@@ -1,4 +1,4 @@
-// A step's times: what was measured, set beside what the plan's order allows, and split into computing, communicating and waiting.
+// A step's times as they were measured: who met whom, and what was computing, communicating and waiting.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,8 @@ class Meetings {
   std::vector<Message> messages_;
 };
 
-/// The step played by the plan alone: an instruction starts once its stream is free, what it waits for is done and, if it communicates,
-/// all that it meets are ready. Kernels take time by their FLOPs and bytes, messages by their bytes, at the two rates that `measured`
-/// had on the whole. So the two differ where a kernel is slower than its share, and where ranks waited for a processor.
-std::vector<RankTrace> planned_times(const Plan& plan, const Meetings& meetings, const std::vector<RankTrace>& measured);
+/// When, on the clock of all ranks, `rank` has begun an instruction and so have all that it meets: from then on bytes can move.
+std::int64_t begin_together(const Meetings& meetings, const std::vector<RankTrace>& traces, const RankTrace& rank, std::size_t instruction);
 
 /// Where a rank's step went, in ns; they add up to `step`.
 struct RankTimes {

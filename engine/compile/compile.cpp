@@ -298,8 +298,14 @@ class Compilation {
     result.vocabulary = vocabulary(any);
     result.classes = classes(any);
     result.graph_summary = print(any);
-    for (const Node& node : any.nodes) result.flops_per_step += cost_of(signature_of(any, node)).flops;
-    result.flops_per_step *= static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.size(Axis::tensor);
+    for (const Node& node : any.nodes) {
+      const double flops = cost_of(signature_of(any, node)).flops;
+      result.flops_per_step += flops;
+      if (!node.backward) result.model_flops_per_step += 3 * flops;
+    }
+    const double passes = static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.size(Axis::tensor);
+    result.flops_per_step *= passes;
+    result.model_flops_per_step *= passes;
     std::int64_t fullest = 0;
     for (const Role& role : result.plan.roles) {
       result.memory.push_back(report_memory(role));

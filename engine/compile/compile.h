@@ -49,6 +49,7 @@ struct CompiledJob {
   std::string strategy_why;         ///< why that strategy, a sentence for people
   std::int64_t num_parameters = 0;
   double flops_per_step = 0;        ///< of all ranks: every op of the step program, recomputation included
+  double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out
   std::vector<MemoryReport> memory; ///< per role
   std::int64_t limit_bytes = 0;     ///< memory of one rank
   bool fits = true;

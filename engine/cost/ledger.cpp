@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "engine/plan/traffic.h"
 
@@ -67,10 +68,18 @@ std::vector<KernelTime> Ledger::kernels() const {
 }
 
 std::vector<CommunicationTime> Ledger::communications(const Mesh& mesh) const {
-  std::vector<CommunicationTime> list;
+  std::map<std::pair<std::string, std::string>, CommunicationTime> sums;  // axes of one rank leave no trace in a name
   for (const auto& [key, sum] : communications_) {
     const std::string_view kind = key.second == kSend ? "send" : name_of(static_cast<CollectiveKind>(key.second));
-    list.push_back({axes_text(mesh, Axes{key.first}), std::string(kind), sum.count, sum.us, sum.exposed});
+    CommunicationTime& one = sums[{axes_text(mesh, Axes{key.first}), std::string(kind)}];
+    one.count += sum.count;
+    one.total_us += sum.us;
+    one.exposed_us += sum.exposed;
+  }
+  std::vector<CommunicationTime> list;
+  for (auto& [name, one] : sums) {
+    std::tie(one.axis, one.collective) = name;
+    list.push_back(std::move(one));
   }
   const auto by_exposure = [](const CommunicationTime& one) { return std::tuple(-one.exposed_us, -one.total_us); };
   std::stable_sort(list.begin(), list.end(),

@@ -439,27 +439,61 @@ TEST_CASE("a trace has every instruction of a step on every rank, with its bytes
   REQUIRE(outcome.code == 0);
   const json events = json::parse(contents_of(in.path("logs/trace.json")));
   const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null", "--json"}));
-  std::map<int, std::int64_t> instructions, planned;
+  std::map<int, std::int64_t> instructions, predicted;
   std::map<int, std::string> names;
   bool reduced = false;
   for (const json& event : events) {
     if (event["name"] == "process_name") names[event["pid"].get<int>()] = event["args"]["name"];
     if (event["ph"] != "X") continue;
     CHECK(event["ts"].get<double>() >= 0);
-    if (event["cat"] == "planned") {
-      ++planned[event["pid"].get<int>()];
+    CHECK(event["args"].contains("bytes"));
+    if (event["cat"] == "predicted") {
+      ++predicted[event["pid"].get<int>()];
       continue;
     }
     ++instructions[event["pid"].get<int>()];
-    CHECK(event["args"].contains("bytes"));
     reduced = reduced || (event["cat"] == "collective" && event["tid"] == 1);
   }
   const std::int64_t wanted = plan["instructions"]["step"].get<std::int64_t>();
   CHECK(instructions == std::map<int, std::int64_t>{{0, wanted}, {1, wanted}});
-  CHECK(planned == std::map<int, std::int64_t>{{2, wanted}, {3, wanted}});
-  CHECK(names == std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}, {2, "rank 0, planned"}, {3, "rank 1, planned"}});
+  CHECK(predicted == std::map<int, std::int64_t>{{2, wanted}, {3, wanted}});
+  CHECK(names == std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}, {2, "rank 0, predicted"}, {3, "rank 1, predicted"}});
   CHECK(reduced);
   CHECK(contains(outcome.err, "rank 1, last step: computing"));
+  for (const char* part : {"the step was predicted to take", "measured / predicted", "all_reduce replicate"}) CHECK(contains(outcome.err, part));
+}
+
+TEST_CASE("plan predicts the step: its parts add up, its interval holds it, and its trace has every instruction of every stage") {
+  const Workplace in;
+  const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}", "train.batch.micro=2", "--json", "--trace", "predicted/step.json"});
+  REQUIRE(outcome.code == 0);
+  const json plan = parsed(outcome), predicted = plan["predicted"];
+  CHECK(has_keys(predicted, {"step_ms", "compute_ms", "exposed_communication_ms", "bubble_ms", "optimizer_ms", "input_ms", "low_ms", "high_ms", "tokens_per_s", "mfu", "hardware"}));
+  const auto number = [&](const json& of, const char* key) { return of[key].get<double>(); };
+  const double step = number(predicted, "step_ms");
+  CHECK(number(predicted, "low_ms") <= step);
+  CHECK(step <= number(predicted, "high_ms"));
+  CHECK(number(predicted, "mfu") > 0);
+  CHECK(number(predicted, "mfu") < 1);
+  CHECK(number(predicted, "tokens_per_s") == doctest::Approx(32 / (step * 1e-3)));
+  CHECK(number(predicted, "bubble_ms") > 0);
+  REQUIRE(predicted["stages"].size() == 2);
+  for (const json& stage : predicted["stages"]) {
+    double sum = 0;
+    for (const char* part : {"compute_ms", "exposed_communication_ms", "bubble_ms", "optimizer_ms", "input_ms"}) sum += number(stage, part);
+    CHECK(sum == doctest::Approx(step));
+  }
+  std::map<int, std::int64_t> instructions;
+  double end = 0;
+  for (const json& event : json::parse(contents_of(in.path("predicted/step.json")))) {
+    if (event["ph"] != "X") continue;
+    ++instructions[event["pid"].get<int>()];
+    end = std::max(end, number(event, "ts") + number(event, "dur"));
+  }
+  CHECK(instructions.size() == 2);
+  CHECK(instructions[0] == plan["instructions"]["step"].get<std::int64_t>());
+  CHECK(end == doctest::Approx(step * 1e3).epsilon(1e-3));
+  CHECK(contains(in({"plan", "job.yaml"}).out, "a step on "));
 }
 
 TEST_CASE("the trace of a pipeline has an arrow for every message") {

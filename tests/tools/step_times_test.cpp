@@ -1,11 +1,12 @@
-// A step's times, measured and planned, on small pipelines and data parallel jobs.
+// A step's times, measured and predicted, on small pipelines and data parallel jobs.
 #include "tools/step_times.h"
 
 #include <doctest/doctest.h>
 
-#include <array>
+#include <cmath>
 
 #include "tests/train/tiny_jobs.h"
+#include "tools/compare_times.h"
 
 using namespace trainer;
 using namespace trainer::tests;
@@ -55,31 +56,38 @@ TEST_CASE("an instruction that communicates meets its partners, and every messag
   }
 }
 
-TEST_CASE("a planned step keeps the plan's order, and nothing starts before what it meets") {
+TEST_CASE("predicted is set beside measured by what was run, waits aside, and all of it adds up") {
   const TinyJobs jobs;
   const CompiledJob job = compiled(pipeline_job(jobs));
   const Meetings meetings(job.plan);
-  const std::vector<RankTrace> planned = planned_times(job.plan, meetings, made_up(job.plan));
-  REQUIRE(planned.size() == 2);
-  for (int rank : {0, 1}) {
-    const std::vector<Issued>& step = job.plan.role_of(rank).program("step")->instructions;
-    const std::vector<Span>& spans = planned[static_cast<std::size_t>(rank)].spans;
-    REQUIRE(spans.size() == step.size());
-    std::array<std::int64_t, kNumStreams> free{};
-    for (std::size_t i = 0; i < step.size(); ++i) {
-      std::int64_t& before = free[static_cast<std::size_t>(step[i].stream)];
-      CHECK(spans[i].begin_ns >= before);
-      before = spans[i].end_ns;
-      for (std::int32_t after : step[i].after)
-        if (after >= 0) CHECK(spans[i].begin_ns >= spans[static_cast<std::size_t>(after)].end_ns);
+  const std::vector<RankTrace> measured = made_up(job.plan);
+  // A prediction of 10 ns for every kernel, and of 1 ns and a wait for all else.
+  cost::Prediction prediction;
+  double launches = 0;
+  for (const Role& role : job.plan.roles) {
+    std::vector<cost::Span>& spans = prediction.spans.emplace_back();
+    for (const Issued& issued : role.program("step")->instructions) {
+      const bool launch = std::holds_alternative<Launch>(issued.instruction);
+      launches += launch;
+      spans.push_back(launch ? cost::Span{5, 5.010, 0} : cost::Span{5, 6.001, 1});
     }
   }
-  for (const Meetings::Message& message : meetings.messages()) {
-    const Span& from = planned[static_cast<std::size_t>(message.from.rank)].spans[static_cast<std::size_t>(message.from.instruction)];
-    const Span& to = planned[static_cast<std::size_t>(message.to.rank)].spans[static_cast<std::size_t>(message.to.instruction)];
-    CHECK(from.begin_ns <= to.end_ns);
-    CHECK(to.begin_ns <= from.end_ns);
+  const std::vector<TimeDifference> differences = compare_times(job.plan, prediction, meetings, measured);
+  double predicted = 0, measured_launches = 0, count = 0;
+  for (std::size_t i = 0; i < differences.size(); ++i) {
+    const TimeDifference& one = differences[i];
+    if (i > 0) CHECK(std::abs(one.difference_us()) <= std::abs(differences[i - 1].difference_us()));
+    CHECK(one.work != "");
+    predicted += one.predicted_us;
+    count += one.count;
+    const bool communicates = one.work.starts_with("all_reduce") || one.work.starts_with("exchange");
+    if (!communicates && !one.work.starts_with("copy")) measured_launches += one.measured_us;
+    if (!communicates) CHECK(one.difference_us() == doctest::Approx(0).epsilon(1e-9));
   }
+  const double instructions = static_cast<double>(prediction.spans[0].size() + prediction.spans[1].size());
+  CHECK(count == doctest::Approx(instructions / 2));
+  CHECK(measured_launches == doctest::Approx(launches / 2 * 0.010));
+  CHECK(predicted == doctest::Approx((launches * 0.010 + (instructions - launches) * 0.001) / 2));
 }
 
 TEST_CASE("a rank's time is computing, communicating and waiting, and a late partner makes it wait") {

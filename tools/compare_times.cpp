@@ -1,0 +1,107 @@
+#include "tools/compare_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <variant>
+
+#include "engine/core/check.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/traffic.h"
+#include "tools/text.h"
+
+namespace trainer::tools {
+namespace {
+
+std::string operand_text(const TensorDesc& tensor) {
+  std::string sizes;
+  for (std::int64_t size : tensor.shape.sizes()) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+  return fmt::format("{}[{}]{}", name_of(tensor.dtype), sizes, tensor.layout == Layout::row_major ? "" : fmt::format(" {}", name_of(tensor.layout)));
+}
+
+struct WorkText {
+  const Plan& plan;
+  const Role& role;
+
+  std::string operator()(const Launch& launch) const {
+    const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
+    std::string text(name_of(signature.op));
+    for (const TensorDesc& tensor : signature.operands)
+      if (tensor.elements() > 1) text += " " + operand_text(tensor);
+    return text;
+  }
+  std::string operator()(const Collective& collective) const {
+    const std::int64_t bytes = std::max(collective.input.region.bytes, collective.output.region.bytes);
+    return fmt::format("{} {} {}", name_of(collective.kind), axes_text(plan.mesh, collective.axes), bytes_text(static_cast<double>(bytes)));
+  }
+  std::string operator()(const Exchange& exchange) const {
+    std::int64_t sent = 0, received = 0;
+    for (const auto& send : exchange.sends) sent += send.region.region.bytes;
+    for (const auto& receive : exchange.receives) received += receive.region.region.bytes;
+    return fmt::format("exchange of {} and {}", bytes_text(static_cast<double>(sent)), bytes_text(static_cast<double>(received)));
+  }
+  std::string operator()(const CopyIn& copy) const { return "copy_in " + bytes_text(static_cast<double>(copy.region.region.bytes)); }
+  std::string operator()(const CopyOut& copy) const { return "copy_out " + bytes_text(static_cast<double>(copy.region.region.bytes)); }
+};
+
+}  // namespace
+
+std::vector<TimeDifference> compare_times(const Plan& plan, const cost::Prediction& prediction, const Meetings& meetings, const std::vector<RankTrace>& measured) {
+  std::map<std::string, TimeDifference> by_work;
+  const double share = measured.empty() ? 0 : 1.0 / static_cast<double>(measured.size());
+  for (const RankTrace& trace : measured) {
+    const Role& role = plan.role_of(trace.rank);
+    const std::vector<Issued>& step = role.program("step")->instructions;
+    const std::vector<cost::Span>& spans = prediction.spans[static_cast<std::size_t>(&role - plan.roles.data())];
+    CHECK(spans.size() == step.size() && trace.spans.size() == step.size(), "times of every instruction");
+    std::map<std::int32_t, TimeDifference*> by_signature;  // naming a launch is slow, and there are many
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      const auto* launch = std::get_if<Launch>(&step[i].instruction);
+      TimeDifference*& known = by_signature[launch == nullptr ? -1 : launch->signature];
+      if (launch == nullptr || known == nullptr) known = &by_work[std::visit(WorkText{plan, role}, step[i].instruction)];
+      const std::int64_t from = begin_together(meetings, measured, trace, i), to = trace.start_ns + trace.spans[i].end_ns;
+      known->count += share;
+      known->predicted_us += share * (spans[i].end - spans[i].begin - spans[i].waited);
+      known->measured_us += share * static_cast<double>(std::max<std::int64_t>(0, to - from)) * 1e-3;
+    }
+  }
+  std::vector<TimeDifference> differences;
+  for (auto& [work, one] : by_work) {
+    one.work = work;
+    differences.push_back(std::move(one));
+  }
+  std::stable_sort(differences.begin(), differences.end(), [](const TimeDifference& a, const TimeDifference& b) { return std::abs(a.difference_us()) > std::abs(b.difference_us()); });
+  return differences;
+}
+
+std::string differences_text(const std::vector<TimeDifference>& differences, std::size_t most) {
+  Table table({"work", "count", "predicted ms", "measured ms", "difference ms", "measured / predicted"});
+  TimeDifference rest, all;
+  const auto add = [](TimeDifference& sum, const TimeDifference& one) {
+    sum.count += one.count;
+    sum.predicted_us += one.predicted_us;
+    sum.measured_us += one.measured_us;
+  };
+  const auto row = [&](const TimeDifference& one) {
+    table.add({one.work, fmt::format("{:.0f}", one.count), fmt::format("{:.3f}", one.predicted_us * 1e-3), fmt::format("{:.3f}", one.measured_us * 1e-3),
+               fmt::format("{:.3f}", one.difference_us() * 1e-3), fmt::format("{:.2f}", one.predicted_us > 0 ? one.measured_us / one.predicted_us : 0)});
+  };
+  for (std::size_t i = 0; i < differences.size(); ++i) {
+    add(all, differences[i]);
+    if (i < most)
+      row(differences[i]);
+    else
+      add(rest, differences[i]);
+  }
+  if (differences.size() > most) {
+    rest.work = fmt::format("{} others", differences.size() - most);
+    row(rest);
+  }
+  all.work = "all";
+  row(all);
+  return table.str();
+}
+
+}  // namespace trainer::tools

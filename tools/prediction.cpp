@@ -1,0 +1,151 @@
+// From a job's cluster to a machine, and what a prediction looks like.
+#include "tools/prediction.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/train/ranks.h"
+#include "tools/machine.h"
+#include "tools/text.h"
+
+namespace trainer::tools {
+namespace {
+
+using cost::RoleTimes;
+
+double ms(double us) { return us * 1e-3; }
+
+// Sizes of a step go from a hundred microseconds to minutes: three digits of each.
+std::string ms_text(double us) {
+  const double value = ms(us);
+  if (value >= 1e4) return fmt::format("{:.1f} s", value * 1e-3);
+  return fmt::format("{:.{}f} ms", value, value < 10 ? 2 : value < 100 ? 1 : 0);
+}
+
+std::string share_text(double part, double whole) { return fmt::format("{:.1f}%", whole > 0 ? 100 * part / whole : 0); }
+
+Json parts_json(const RoleTimes& times) {
+  return {{"compute_ms", ms(times.compute_us)},
+          {"exposed_communication_ms", ms(times.exposed_us)},
+          {"bubble_ms", ms(times.bubble_us)},
+          {"optimizer_ms", ms(times.optimizer_us)},
+          {"input_ms", ms(times.input_us)}};
+}
+
+const std::vector<std::pair<const char*, double RoleTimes::*>> kParts{
+    {"computing", &RoleTimes::compute_us}, {"communication that nothing hides", &RoleTimes::exposed_us}, {"bubble", &RoleTimes::bubble_us},
+    {"optimizer", &RoleTimes::optimizer_us}, {"input", &RoleTimes::input_us}};
+
+void put_communication(const PredictedStep& step) {
+  if (step.times.communication.empty()) return;
+  Table table({"communication", "axis", "count", "ms", "exposed ms", "of the step"});
+  for (const cost::CommunicationTime& one : step.times.communication)
+    table.add({one.collective, one.axis, grouped(one.count), fmt::format("{:.3f}", ms(one.total_us)), fmt::format("{:.3f}", ms(one.exposed_us)),
+               share_text(one.exposed_us, step.times.step_us)});
+  put("{}", table.str());
+}
+
+void put_kernels(const PredictedStep& step) {
+  constexpr std::size_t kShown = 8;
+  Table table({"kernels", "count", "ms", "of the step", "bound by"});
+  for (std::size_t i = 0; i < std::min(kShown, step.times.kernels.size()); ++i) {
+    const cost::KernelTime& one = step.times.kernels[i];
+    table.add({std::string(name_of(one.op)), grouped(one.count), fmt::format("{:.3f}", ms(one.us)), share_text(one.us, step.times.step_us),
+               std::string(name_of(one.bound))});
+  }
+  put("{}", table.str());
+}
+
+void put_stages(const PredictedStep& step) {
+  constexpr std::size_t kShown = 16;
+  if (step.times.roles.size() == 1) return;
+  Table table({"stage", "computing", "exposed", "bubble", "optimizer", "input"});
+  for (std::size_t stage = 0; stage < std::min(kShown, step.times.roles.size()); ++stage) {
+    const RoleTimes& times = step.times.roles[stage];
+    const auto share = [&](double us) { return share_text(us, step.times.step_us); };
+    table.add({std::to_string(stage), share(times.compute_us), share(times.exposed_us), share(times.bubble_us), share(times.optimizer_us), share(times.input_us)});
+  }
+  if (step.times.roles.size() > kShown) table.add({fmt::format("… and {} more", step.times.roles.size() - kShown)});
+  put("{}", table.str());
+}
+
+}  // namespace
+
+std::shared_ptr<const cost::MachineModel> machine_of(const LoadedJob& loaded) {
+  const std::string folder = configs_dir() + "/hardware";
+  const std::string name = loaded.job.cluster.hardware.value_or(kernels::cpu::detect_isa() == kernels::cpu::Isa::amx ? "cpu-amx" : "cpu-avx512");
+  const cost::MachinePath found = cost::find_machine(name, std::filesystem::path(loaded.file).parent_path().string(), folder);
+  if (found.path.empty()) {
+    Diagnostic mistake = loaded.at("cluster.hardware", "no such hardware; " + found.tried);
+    mistake.suggestion = found.suggestion;
+    throw JobError({std::move(mistake)});
+  }
+  return std::make_shared<cost::MachineModel>(cost::load_machine(found.path, folder));
+}
+
+PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
+  const Job& job = loaded.job;
+  PredictedStep step;
+  step.machine = machine_of(loaded);
+  step.cluster.machine = step.machine.get();
+  step.cluster.mesh = compiled.plan.mesh;
+  const int ranks = compiled.plan.mesh.world_size();
+  step.cluster.ranks_per_node = std::max(1, ranks / static_cast<int>(job.cluster.nodes));
+  const bool cpu = step.machine->device.kind == cost::DeviceKind::cpu;
+  if (cpu) step.cluster.threads = threads > 0 ? threads : job.cluster.hardware ? std::max(1, step.machine->device.units / step.cluster.ranks_per_node) : threads_per_rank(ranks_per_node(job));
+  step.times = cost::predict(compiled.plan, cost::CostModel(step.cluster));
+  step.samples = job.data.format != DataFormat::text && job.data.format != DataFormat::tokens;
+  step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.seq_len);
+  step.model_flops = compiled.model_flops_per_step;
+  const auto peak = step.machine->device.peak.find(job.precision.compute);
+  const int devices = cpu ? static_cast<int>(job.cluster.nodes) : ranks;  // ranks on a CPU share it
+  if (peak != step.machine->device.peak.end()) step.peak_flops = peak->second.value * devices;
+  return step;
+}
+
+std::string cluster_text(const PredictedStep& step) {
+  const int ranks = step.cluster.mesh.world_size(), nodes = (ranks + step.cluster.ranks_per_node - 1) / step.cluster.ranks_per_node;
+  const std::string many = nodes > 1 ? fmt::format(" on {} nodes", nodes) : "";
+  if (step.machine->device.kind == cost::DeviceKind::cuda) return fmt::format("{} × {}{}", ranks, step.machine->name, many);
+  return ranks == 1 ? step.machine->name : fmt::format("{} ranks of {}{}", ranks, step.machine->name, many);
+}
+
+Json predicted_json(const PredictedStep& step) {
+  Json json{{"step_ms", ms(step.times.step_us)}};
+  json.update(parts_json(step.busiest()));
+  json["low_ms"] = ms(step.times.low_us);
+  json["high_ms"] = ms(step.times.high_us);
+  json["tokens_per_s"] = step.per_second();
+  json["mfu"] = step.peak_flops > 0 ? Json(step.mfu()) : Json(nullptr);
+  json["hardware"] = step.machine->name;
+  json["slowest_stage"] = step.times.slowest;
+  Json stages = Json::array(), communication = Json::array(), kernels = Json::array();
+  for (const RoleTimes& times : step.times.roles) stages.push_back(parts_json(times));
+  for (const cost::CommunicationTime& one : step.times.communication)
+    communication.push_back({{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"ms", ms(one.total_us)}, {"exposed_ms", ms(one.exposed_us)}});
+  for (const cost::KernelTime& one : step.times.kernels)
+    kernels.push_back({{"op", name_of(one.op)}, {"count", one.count}, {"ms", ms(one.us)}, {"bound", name_of(one.bound)}});
+  json["stages"] = std::move(stages);
+  json["communication"] = std::move(communication);
+  json["kernels"] = std::move(kernels);
+  return json;
+}
+
+void put_predicted(const PredictedStep& step) {
+  put("\na step on {}: {} ({} to {}), {} {} a second", cluster_text(step), ms_text(step.times.step_us), ms_text(step.times.low_us), ms_text(step.times.high_us),
+      count_text(step.per_second()), step.samples ? "samples" : "tokens");
+  if (step.peak_flops > 0) put(", {:.1f}% of the peak by the model's FLOPs", 100 * step.mfu());
+  put("\n");
+  std::string text;
+  for (const auto& [name, part] : kParts)
+    if (const double us = step.busiest().*part; us > 5e-4 * step.times.step_us) text += fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", name, ms_text(us), share_text(us, step.times.step_us));
+  put("  {}{}\n", step.times.roles.size() > 1 ? fmt::format("stage {}, the busiest: ", step.times.slowest) : "", text);
+  put_stages(step);
+  put_communication(step);
+  put_kernels(step);
+}
+
+}  // namespace trainer::tools

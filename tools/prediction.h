@@ -1,0 +1,46 @@
+// A compiled job's step as the cost model has it: the one place where a job's cluster meets a machine's model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/cost/cost_model.h"
+#include "engine/cost/predict.h"
+#include "tools/command.h"
+
+namespace trainer::tools {
+
+/// A step of the job on the machine that its cluster names.
+struct PredictedStep {
+  std::shared_ptr<const cost::MachineModel> machine;
+  cost::Cluster cluster;  ///< `machine` is that above
+  cost::Prediction times;
+  double tokens = 0;      ///< of a step, all ranks; samples where the data has no tokens
+  bool samples = false;
+  double model_flops = 0;  ///< of a step, all ranks
+  double peak_flops = 0;   ///< a second, all ranks, of the compute dtype; 0: the machine has none of it
+
+  /// Of the role that is busiest: its times add up to the step.
+  const cost::RoleTimes& busiest() const { return times.roles[times.slowest]; }
+  double per_second() const { return times.step_us > 0 ? tokens / times.step_us * 1e6 : 0; }
+  /// Model FLOPs utilisation: the share of the peak that the model's FLOPs are, three times those of the forward pass (Chowdhery et al.,
+  /// "PaLM", 2022, appendix B). 0 where there is no peak.
+  double mfu() const { return peak_flops > 0 && times.step_us > 0 ? model_flops / (peak_flops * times.step_us * 1e-6) : 0; }
+};
+
+/// The machine of cluster.hardware, or a model of this one. Throws JobError where there is none of that name or its file has mistakes.
+std::shared_ptr<const cost::MachineModel> machine_of(const LoadedJob& loaded);
+
+/// `compiled` is of Purpose::train. `threads`: of a rank on a CPU; 0: its share of a node's cores.
+PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
+
+/// `predicted` of plan --json: step_ms, its parts, low_ms and high_ms, tokens_per_s, mfu (null: unknown), hardware; by stage its parts;
+/// communication and kernels of the busiest role.
+Json predicted_json(const PredictedStep& step);
+
+/// The same as text: a headline, where the time goes, communication, the longest kernels, and for pipelines each stage.
+void put_predicted(const PredictedStep& step);
+/// "8 × h100-sxm", "16 × h100-sxm on 2 nodes".
+std::string cluster_text(const PredictedStep& step);
+
+}  // namespace trainer::tools
