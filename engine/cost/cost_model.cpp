@@ -11,6 +11,7 @@
 #include "engine/cost/collective_times.h"
 #include "engine/cost/kernel_times.h"
 #include "engine/cost/measured_times.h"
+#include "engine/plan/plan.h"
 
 namespace trainer::cost {
 namespace {
@@ -104,7 +105,9 @@ CostModel::~CostModel() = default;
 Estimate CostModel::kernel(const Signature& signature) const {
   const auto [at, added] = impl_->kernels.try_emplace(signature);
   if (!added) return at->second;
-  at->second = impl_->cuda() ? gpu_kernel(impl_->machine(), signature) : cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node());
+  if (!impl_->cuda()) return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node());
+  const std::optional<Estimate> measured = impl_->measured.empty() ? std::nullopt : impl_->measured.kernel(work_of(signature), 1, 1);
+  at->second = measured ? *measured : gpu_kernel(impl_->machine(), signature);
   if (at->second.bound == Bound::compute) at->second.us *= impl_->slowest;
   return at->second;
 }
@@ -112,6 +115,8 @@ Estimate CostModel::kernel(const Signature& signature) const {
 Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages, std::int64_t bytes) const {
   const GroupShape group = impl_->group(axes, stages);
   if (group.ranks == 1) return {};
+  if (impl_->cuda() && group.nodes == 1)
+    if (const std::optional<Estimate> measured = impl_->measured.collective(name_of(kind), bytes, group.ranks, group.sharing)) return *measured;
   return impl_->cuda() ? gpu_collective(impl_->machine(), kind, dtype, bytes, group) : cpu_collective(impl_->machine(), impl_->measured, kind, dtype, bytes, group);
 }
 

@@ -69,7 +69,9 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   // Passes of their own, backward: the rows' sums of dO·O; dq in f32 cleared, and made bf16.
   const double passes = a.backward ? 4.5 + 14 * static_cast<double>(a.batch * a.heads * a.seq * a.head_dim) / bandwidth : 0;
   const double memory = a.bytes / bandwidth + 2;
-  return {std::max(compute, memory) + passes, 0.12, compute >= memory ? Bound::compute : Bound::memory};
+  const auto stated = device.achievable.find(a.backward ? "attention_backward" : "attention_forward");
+  const double spread = std::hypot(0.08, stated == device.achievable.end() ? 0.2 : stated->second.spread);
+  return {std::max(compute, memory) + passes, spread, compute >= memory ? Bound::compute : Bound::memory};
 }
 
 }  // namespace trainer::cost

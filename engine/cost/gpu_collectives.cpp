@@ -161,7 +161,8 @@ Estimate gpu_collective(const MachineModel& machine, CollectiveKind kind, DType,
   const Links links = links_of(machine, group);
   const double us = fastest(links, kind, static_cast<double>(bytes), group);
   const double moving = static_cast<double>(bytes) / (links.between > 0 ? std::min(links.inside, links.between) : links.inside);
-  return {us, moving > us / 3 ? 0.12 : 0.3, moving > us / 3 ? Bound::network : Bound::latency};
+  const double link = group.nodes > 1 && machine.between ? machine.between->achievable.spread : machine.inside.achievable.spread;
+  return {us, std::hypot(moving > us / 2 ? 0.08 : moving > us / 4 ? 0.15 : 0.3, link), moving > us / 3 ? Bound::network : Bound::latency};
 }
 
 Estimate gpu_send(const MachineModel& machine, std::int64_t bytes, bool same_node, int) {

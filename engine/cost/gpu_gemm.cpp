@@ -46,6 +46,11 @@ double figure(const DeviceModel& device, const char* name, double otherwise) {
   return at == device.achievable.end() ? otherwise : at->second.value;
 }
 
+double spread_of(const DeviceModel& device, const char* name) {
+  const auto at = device.achievable.find(name);
+  return at == device.achievable.end() ? 0.1 : at->second.spread;
+}
+
 double peak_of(const DeviceModel& device, DType dtype) {
   const auto at = device.peak.find(dtype);
   return at != device.peak.end() ? at->second.value : device.peak.begin()->second.value;
@@ -119,7 +124,7 @@ Estimate gpu_product(const DeviceModel& device, const Product& product) {
   const double memory = kFill_us + (product.operand_bytes + product.result_bytes) / bandwidth;
   // One wave or less hangs on the choice of the tile; many waves on the clock alone.
   const double tiles = static_cast<double>(ceil_div(product.m, 128) * ceil_div(product.n, 128)) / units;
-  const double spread = 0.06 + 0.12 / (1 + tiles);
+  const double spread = std::hypot(0.05 + 0.12 / (1 + tiles), spread_of(device, compute >= memory ? "matmul" : "memory"));
   return {both(compute, memory), spread, compute >= memory ? Bound::compute : Bound::memory};
 }
 

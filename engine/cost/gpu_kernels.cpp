@@ -48,7 +48,9 @@ Estimate stream(const DeviceModel& device, const Signature& signature, const Cos
   // What fits the last-level cache beside its neighbours was written or will be read there, at some twice the bandwidth.
   const double near = bytes < 0.25 * static_cast<double>(device.cache_bytes) ? 0.5 : 1;
   const double moving = bytes * near / bandwidth;
-  return {kRamp_us + moving, moving > kRamp_us ? 0.12 : 0.35, moving > kRamp_us ? Bound::memory : Bound::latency};
+  const auto share = device.achievable.find("memory");
+  const double spread = std::hypot(moving > kRamp_us ? 0.1 : 0.35, share == device.achievable.end() ? 0.1 : share->second.spread);
+  return {kRamp_us + moving, spread, moving > kRamp_us ? Bound::memory : Bound::latency};
 }
 
 std::int64_t row_alignment(std::initializer_list<std::int64_t> elements, DType dtype) {

@@ -55,7 +55,7 @@ std::optional<Estimate> MeasuredTimes::kernel(const Work& work, int threads, int
     return std::pair(distance(a.threads, threads), distance(a.ranks, ranks)) < std::pair(distance(b.threads, threads), distance(b.ranks, ranks));
   });
   const Between between = at(context.points.data(), context.points.data() + context.points.size(), work.sizes, 0);
-  const double others = turns(threads, ranks) / turns(context.threads, context.ranks) * context.threads / std::max(1, threads);
+  const double others = turns(threads, ranks) / turns(context.threads, context.ranks) * std::max(1, context.threads) / std::max(1, threads);
   return Estimate{work.amount / std::exp(between.log_rate) * 1e6 * others, between.spread, counts_flops(work.name) ? Bound::compute : Bound::memory};
 }
 
