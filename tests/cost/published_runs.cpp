@@ -40,6 +40,7 @@ PublishedRun read_run(const yaml::Node& entry) {
   run.certainty = need(entry, "certainty").text;
   run.differs = text_of(entry, "differs");
   run.materialised = need(entry, "attention").text == "materialised";
+  run.is_long = entry.find("long") != nullptr;
   run.nodes = static_cast<int>(number_of(cluster, "nodes"));
   run.devices_per_node = static_cast<int>(number_of(cluster, "devices_per_node"));
   if (const yaml::Node* network = entry.find("network")) run.network_bytes = number_of(*network, "gbit_per_device") * 1e9 / 8;

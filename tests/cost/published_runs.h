@@ -11,6 +11,7 @@ namespace trainer {
 
 struct PublishedRun {
   std::string id, software, hardware, certainty, differs;
+  bool is_long = false;                ///< planned only when asked for
   bool materialised = false;           ///< attention wrote its scores to memory
   int nodes = 1, devices_per_node = 1;
   double network_bytes = 0;            ///< per second, device and direction between nodes; 0: that of the hardware file
