@@ -26,7 +26,8 @@ class Play {
     int micro_batches = 0;
     for (const auto& actions : schedule.stages)
       for (const Action& action : actions) micro_batches = std::max(micro_batches, action.micro_batch + 1);
-    for (auto& ends : ends_) ends.assign(static_cast<std::size_t>(micro_batches) * at(chunks_), kUnknown);
+    for (auto* times : {&ends_, &begins_})
+      for (auto& of_pass : *times) of_pass.assign(static_cast<std::size_t>(micro_batches) * at(chunks_), kUnknown);
     begin.resize(schedule.stages.size());
     std::vector<Time> clock(schedule.stages.size(), 0);
     for (bool moved = true; moved;) {
@@ -40,6 +41,7 @@ class Play {
 
   /// End of the pass of that kind; kUnknown if there is none.
   Time end(bool backward, int micro_batch, int chunk) const { return ends_[backward ? 1 : 0][slot(micro_batch, chunk)]; }
+  Time begun(bool backward, int micro_batch, int chunk) const { return begins_[backward ? 1 : 0][slot(micro_batch, chunk)]; }
 
   std::vector<std::vector<Time>> begin;  ///< [stage][action]
 
@@ -60,13 +62,17 @@ class Play {
     if (action.kind == Kind::backward_weight && !wait(true, action.chunk)) return false;
     begin[stage].push_back(start);
     clock = start + duration(action.kind);
-    if (action.kind != Kind::backward_weight) ends_[is_backward(action.kind) ? 1 : 0][slot(action.micro_batch, action.chunk)] = clock;
+    if (action.kind != Kind::backward_weight) {
+      const std::size_t pass = is_backward(action.kind) ? 1 : 0, place = slot(action.micro_batch, action.chunk);
+      begins_[pass][place] = start;
+      ends_[pass][place] = clock;
+    }
     return true;
   }
 
   const Schedule& schedule_;
   const int chunks_;
-  std::array<std::vector<Time>, 2> ends_;  // forward, backward
+  std::array<std::vector<Time>, 2> begins_, ends_;  // forward, backward
 };
 
 }  // namespace
@@ -106,6 +112,18 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
   if (schedule.stage_of_chunk.size() == 1) return result;
   const Play play(schedule);
 
+  // The first time from `ended` on, and not after `needed`, at which both stages are between two actions: neither holds up what the other
+  // communicates inside an action. `ended`, if there is none.
+  const auto meeting = [&](int from, int to, Time ended, Time needed) {
+    const std::vector<Time>& mine = play.begin[at(from)], &theirs = play.begin[at(to)];
+    auto a = std::lower_bound(mine.begin(), mine.end(), ended), b = std::lower_bound(theirs.begin(), theirs.end(), ended);
+    while (a != mine.end() && b != theirs.end() && *a <= needed && *b <= needed) {
+      if (*a == *b) return *a;
+      (*a < *b ? a : b) += 1;
+    }
+    return ended;
+  };
+
   struct Crossing {
     Time time;
     Transfer transfer;
@@ -120,7 +138,8 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
       if (action.kind == Kind::backward_weight || target < 0 || target >= chunks) continue;
       const int from = schedule.stage_of_chunk[at(action.chunk)], to = schedule.stage_of_chunk[at(target)];
       if (from == to) continue;
-      all.push_back({play.end(backward, action.micro_batch, action.chunk), {action.micro_batch, std::min(action.chunk, target), backward, false, 0}, from, to});
+      const Time needed = play.begun(backward, action.micro_batch, target);
+      all.push_back({meeting(from, to, play.end(backward, action.micro_batch, action.chunk), needed), {action.micro_batch, std::min(action.chunk, target), backward, false, 0}, from, to});
     }
   std::sort(all.begin(), all.end(), [](const Crossing& a, const Crossing& b) {
     const auto key = [](const Crossing& c) { return std::tuple(c.time, c.transfer.backward, c.transfer.boundary, c.transfer.micro_batch); };
