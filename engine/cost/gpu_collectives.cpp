@@ -27,16 +27,18 @@ constexpr double kSwitchStep_us = 25, kSwitchTreeStep_us = 20.9;
 constexpr double kPost_us = 1;
 // Rings of several nodes pay more latency on long messages.
 constexpr double kPlateau = 1.4;
-// A channel's buffer holds 8 steps of 4 MiB together, each sent in 2 slices: no step begins before a slice is there.
-constexpr double kSlice = 4.0 * 1024 * 1024 / 8 / 2;
+// A channel sends a rank's chunk in slices, and no step of a chunk begins before a slice of the step before is there: half a chunk, at most
+// a quarter of a step of the channel's buffer (4 MiB in 8 steps).
+constexpr double kSlice = 4.0 * 1024 * 1024 / 8 / 4;
 // Groups of at most 4 do not reduce in the switch (GB200 NVL Partition User Guide; ml-engineering's sweep on an H200).
 constexpr int kSwitchRanks = 5;
 // Where a hardware file does not say at which share of the links the switch sums.
 constexpr double kReducing = 0.55;
 // The switch's pipeline fills over some 8 MiB (Azure AI benchmarking guide, H100 and H200, 2 to 268 MB).
 constexpr double kSwitchFill_us = 45, kSwitchFillBytes = 8e6;
-// Of the simple protocol's bandwidth. 120 of 128 bytes are data; what single nodes reach at 1 to 32 MB is less (Azure, A100).
-constexpr double kShare128 = 0.8;
+// Of the simple protocol's bandwidth: 120 of 128 bytes are data, but what a node of A100 reaches at 2 to 8 MB (Azure AI benchmarking guide)
+// is little more than half of it.
+constexpr double kShare128 = 0.54;
 // Messages to every other rank one by one reach less than a ring, which keeps one neighbour.
 constexpr double kAllToAllShare = 0.9;
 
@@ -61,8 +63,11 @@ Links links_of(const MachineModel& machine, const GroupShape& group) {
   if (machine.inside.reduces) links.reducing = machine.inside.bandwidth.value * reducing / 1e6;
   links.capability = machine.device.capability;
   links.channels = links.nvlink ? 24 : 4;
-  // Each rank has a network card of its own, or its share of the node's.
-  if (group.nodes > 1 && machine.between) links.between = reached(*machine.between) * group.per_node;
+  // Each rank has a network card of its own, or its share of the node's; rings through a card are two.
+  if (group.nodes > 1 && machine.between) {
+    links.between = reached(*machine.between) * group.per_node;
+    links.channels = std::min(links.channels, 2 * group.per_node);
+  }
   return links;
 }
 
@@ -104,7 +109,7 @@ double ring(const Links& links, CollectiveKind kind, double bytes, const GroupSh
   const double moved = kind == CollectiveKind::broadcast ? bytes : passes * bytes * (group.ranks - 1) / group.ranks;
   if (protocol == simple) {
     const double slice = std::min(kSlice, bytes / (2.0 * group.ranks * links.channels));
-    latency += steps * slice / (2 * bandwidth / links.channels);
+    latency += steps * slice / (bandwidth / links.channels);
   }
   return kRing.base[protocol] + latency + moved / bandwidth;
 }
