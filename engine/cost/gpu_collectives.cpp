@@ -87,9 +87,12 @@ double low_latency_limit(const Links& links, int nodes) {
 
 double protocol_bandwidth(const Links& links, Protocol protocol, double bandwidth, int nodes) {
   switch (protocol) {
-    case low_latency: return std::min(bandwidth / 2, low_latency_limit(links, nodes));
-    case low_latency_128: return std::min(bandwidth * kShare128, links.channels * (links.capability >= 90 ? 36.7e3 : 20e3));
-    case simple: return bandwidth;
+    case low_latency:
+      return std::min(bandwidth / 2, low_latency_limit(links, nodes));
+    case low_latency_128:
+      return std::min(bandwidth * kShare128, links.channels * (links.capability >= 90 ? 36.7e3 : 20e3));
+    case simple:
+      return bandwidth;
   }
   return bandwidth;
 }

@@ -1,8 +1,8 @@
-// Tiles, waves and splits of K. What a multiprocessor reaches in its innermost loop is `achievable.matmul` of the hardware file, the
-// best that any shape reaches; all that other shapes lose is here: idle multiprocessors in the last wave, tiles that stick out over
-// the edge, smaller tiles that re-read more, the start and the end of a tile, results that leave through memory.
-// Sources: NVIDIA, Matrix Multiplication Background User's Guide (tile and wave quantisation, alignment); CUTLASS, Efficient GEMM in
-// CUDA (threadblock tiles, epilogue, split-K); the tile shapes that names of cuBLAS's kernels list.
+// Tiles, waves and splits of K. The hardware file's `achievable.matmul` is what the best shapes reach under sustained load; all that other
+// shapes lose is here: idle multiprocessors in the last wave, tiles that stick out over the edge, smaller tiles that re-read more, the
+// start and the end of a tile, results that leave through memory. Sources: NVIDIA, Matrix Multiplication Background User's Guide (tile and
+// wave quantisation, alignment); CUTLASS, Efficient GEMM in CUDA (threadblock tiles, epilogue, split-K); the tile shapes that names of
+// cuBLAS's kernels list.
 #include "engine/cost/gpu_gemm.h"
 
 #include <algorithm>
@@ -57,11 +57,12 @@ double peak_of(const DeviceModel& device, DType dtype) {
 }
 
 // Unaligned rows forbid 16-byte copies into shared memory and the tensor memory accelerator: older, narrower kernels run.
-// PyTorch issue 181718: 116 of 156 TFLOP/s at odd sizes on sm_89; ml-engineering's SwiGLU search on an H100: 273 of 395 at d_ff = 10922.
+// PyTorch issue 181718: 107 to 116 of 156 TFLOP/s at odd sizes on sm_89; ml-engineering's SwiGLU search on an H100: 273 of 395 at d_ff =
+// 10922.
 double alignment_share(std::int64_t alignment, int capability) {
   if (alignment >= 16) return 1;
-  const double vector = alignment >= 8 ? 0.9 : alignment >= 4 ? 0.8 : 0.74;
-  return capability >= 90 ? vector * 0.75 : vector;
+  const double vector = alignment >= 8 ? 0.9 : alignment >= 4 ? 0.78 : 0.71;
+  return capability >= 90 ? vector * 0.88 : vector;
 }
 
 struct Machine {

@@ -12,11 +12,11 @@ namespace trainer::cost {
 /// C [m, n] = A·B over k.
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;
-  DType dtype = DType::bf16;      ///< of A and B
-  double result_bytes = 0;        ///< that C moves: written, and read before if it accumulates
-  double operand_bytes = 0;       ///< that A, B and all else are read with
-  std::int64_t alignment = 16;    ///< bytes, of the rows that A and B are read by: below 16 no vector loads
-  double share = 1;               ///< of what a plain product reaches (convolutions gather their operand)
+  DType dtype = DType::bf16;    ///< of A and B
+  double result_bytes = 0;      ///< that C moves: written, and read before if it accumulates
+  double operand_bytes = 0;     ///< that A, B and all else are read with
+  std::int64_t alignment = 16;  ///< bytes, of the rows of A, B and C: below 16 no vector loads or stores
+  double share = 1;             ///< of what a plain product reaches (convolutions gather their operand)
 };
 
 /// Without the launch.

@@ -22,21 +22,27 @@ constexpr double kRamp_us = 1.5;
 double stream_share(Op op) {
   switch (op) {
     case Op::layer_norm_grad:
-    case Op::rms_norm_grad: return 0.8;
+    case Op::rms_norm_grad:
+      return 0.8;
     case Op::layer_norm:
     case Op::rms_norm:
     case Op::cross_entropy:
     case Op::cross_entropy_stats:
-    case Op::sum_squares: return 0.92;
+    case Op::sum_squares:
+      return 0.92;
     case Op::embedding:
-    case Op::embedding_grad: return 0.7;
+    case Op::embedding_grad:
+      return 0.7;
     case Op::max_pool2d:
     case Op::max_pool2d_grad:
     case Op::avg_pool2d:
-    case Op::avg_pool2d_grad: return 0.7;
+    case Op::avg_pool2d_grad:
+      return 0.7;
     case Op::top_k_compress:
-    case Op::top_k_sum: return 0.25;  // a selection passes over its input some four times
-    default: return 1;
+    case Op::top_k_sum:
+      return 0.25;  // a selection passes over its input some four times
+    default:
+      return 1;
   }
 }
 
@@ -83,7 +89,7 @@ Product linear_product(const Signature& s, const Cost& cost) {
   p.m = rows;
   p.n = s.op == Op::linear ? out : inner;
   p.k = s.op == Op::linear ? inner : out;
-  p.alignment = s.op == Op::linear ? row_alignment({inner}, p.dtype) : row_alignment({out, inner}, p.dtype);
+  p.alignment = row_alignment({out, inner}, p.dtype);
   return p;
 }
 
@@ -137,17 +143,20 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
   switch (s.op) {
     case Op::linear:
     case Op::linear_grad_input:
-    case Op::linear_grad_weight: return gpu_product(device, linear_product(s, cost));
+    case Op::linear_grad_weight:
+      return gpu_product(device, linear_product(s, cost));
     case Op::conv2d:
     case Op::conv2d_grad_input:
-    case Op::conv2d_grad_weight: return gpu_product(device, conv_product(s, cost));
+    case Op::conv2d_grad_weight:
+      return gpu_product(device, conv_product(s, cost));
     case Op::attention:
     case Op::attention_grad: {
       const Estimate fused = gpu_attention(device, attention_of(s, cost));
       const double rope = rope_bytes(s);
       return rope > 0 ? plus(fused, stream(device, s, Cost{}, rope)) : fused;
     }
-    default: return stream(device, s, cost);
+    default:
+      return stream(device, s, cost);
   }
 }
 
