@@ -25,7 +25,9 @@ std::string job_of(const yaml::Node& entry) {
   std::string job = "name: " + need(entry, "id").text + "\n";
   job += "model: " + need(entry, "model").flow() + "\n";
   job += "data: {format: tokens, train: [tokens.bin], seq_len: " + need(batch, "seq_len").text + "}\n";
-  job += "train: {steps: 1000, batch: {global: " + need(batch, "global").text + ", micro: " + need(batch, "micro").text + "}}\n";
+  job += "train: {steps: 1000, batch: {global: " + need(batch, "global").text + ", micro: " + need(batch, "micro").text + "}";
+  if (const yaml::Node* train = entry.find("train")) job += ", clip_norm: " + need(*train, "clip_norm").text;
+  job += "}\n";
   for (const char* section : {"precision", "activation_checkpointing", "strategy"})
     job += std::string(section) + ": " + need(entry, section).flow() + "\n";
   return job;
