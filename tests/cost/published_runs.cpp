@@ -46,7 +46,7 @@ PublishedRun read_run(const yaml::Node& entry) {
   run.nodes = static_cast<int>(number_of(cluster, "nodes"));
   run.devices_per_node = static_cast<int>(number_of(cluster, "devices_per_node"));
   if (const yaml::Node* network = entry.find("network")) run.network_bytes = number_of(*network, "gbit_per_device") * 1e9 / 8;
-  run.step_ms = number_of(entry, "step_ms");
+  if (entry.find("step_ms") != nullptr) run.step_ms = number_of(entry, "step_ms");
   if (entry.find("memory_gib") != nullptr) run.memory_gib = number_of(entry, "memory_gib");
   run.study = text_of(entry, "study");
   run.job = job_of(entry);

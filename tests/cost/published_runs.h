@@ -15,7 +15,7 @@ struct PublishedRun {
   bool materialised = false;           ///< attention wrote its scores to memory
   int nodes = 1, devices_per_node = 1;
   double network_bytes = 0;            ///< per second, device and direction between nodes; 0: that of the hardware file
-  double step_ms = 0;                  ///< as published
+  double step_ms = 0;                  ///< as published; 0 where it ended for want of memory
   std::optional<double> memory_gib;    ///< of the fullest device, as published
   std::string study;                   ///< runs of one study differ in the strategy alone; empty: none
   std::string job;                     ///< a job file's text, but for its cluster
