@@ -1,6 +1,7 @@
 // Loading and compiling jobs for the subcommands; errors to exit codes.
 #include "tools/command.h"
 
+#include "engine/compile/hardware.h"
 #include "engine/core/error.h"
 #include "engine/run/communicator.h"
 #include "engine/train/ranks.h"
@@ -15,7 +16,17 @@ void JobArguments::add_to(CLI::App& command) {
   command.add_flag("--json", json, "makes stdout one JSON document");
 }
 
-LoadedJob JobArguments::load(int world_size) const { return load_job(path, overrides, {configs_dir(), true, world_size}); }
+LoadedJob JobArguments::load(int world_size) const {
+  LoadedJob loaded = load_job(path, overrides, {configs_dir(), true, world_size});
+  settle_cluster(loaded, hardware_dir());
+  return loaded;
+}
+
+LoadedJob JobArguments::load_to_run(int world_size) const {
+  LoadedJob loaded = load(world_size);
+  require_runnable(loaded);
+  return loaded;
+}
 
 void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
   command
@@ -32,7 +43,7 @@ std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
 }
 
 CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose, int threads) {
-  const Machine machine(purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job), threads);
+  const Machine machine(loaded, purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job), threads);
   return compile(loaded, machine.hardware(), purpose);
 }
 

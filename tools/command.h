@@ -46,7 +46,10 @@ struct JobArguments {
 
   void add_to(CLI::App& command);
   /// `world_size`: ranks that a launcher started; 0: no launcher.
+  /// The job's cluster is settled.
   LoadedJob load(int world_size = 0) const;
+  /// The same, and what this computer cannot run is refused.
+  LoadedJob load_to_run(int world_size = 0) const;
 };
 
 /// --checkpoint, for commands that read weights.

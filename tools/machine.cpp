@@ -1,6 +1,7 @@
 // Memory by /proc and the control groups; configs by the place of the executable.
 #include "tools/machine.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,12 +10,31 @@
 #include <fstream>
 #include <optional>
 
+#include "engine/compile/hardware.h"
+#include "engine/core/error.h"
+#include "engine/job/supported.h"
+#include "kernels/cuda/target.h"
+
 namespace trainer::tools {
 namespace {
 
 namespace fs = std::filesystem;
 
+using kernels::cpu::Isa;
+
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+// Lanes of f32, and none of the fused multiply-adds on the portable path.
+double vectors_of(Isa isa) {
+  switch (isa) {
+    case Isa::portable: return 0.125;
+    case Isa::avx2: return 0.5;
+    case Isa::avx512:
+    case Isa::avx512_bf16:
+    case Isa::amx: return 1;
+  }
+  return 1;
+}
 
 std::optional<std::int64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
@@ -66,6 +86,72 @@ std::int64_t memory_bytes() {
 
 std::int64_t reserved_bytes() { return std::min(512 * kMiB, memory_bytes() / 4); }
 
-Machine::Machine(int ranks, int threads) : context_{kernels::cpu::detect_isa(), threads > 0 ? threads : threads_per_rank(ranks)}, target_(context_) {}
+std::string hardware_dir() {
+  const std::string configs = configs_dir();
+  return configs.empty() ? "" : configs + "/hardware";
+}
+
+std::string calibration_path() {
+  const char* config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config == '/') return std::string(config) + "/trainer/hardware.yaml";
+  const char* home = std::getenv("HOME");
+  return home == nullptr || *home != '/' ? "" : std::string(home) + "/.config/trainer/hardware.yaml";
+}
+
+Machine::Machine(int ranks, int threads)
+    : context_{kernels::cpu::detect_isa(), threads > 0 ? threads : threads_per_rank(ranks)},
+      target_(std::make_unique<kernels::cpu::CpuTarget>(context_)),
+      model_(cost::builtin_cpu({threads_per_rank(1), memory_bytes(), reserved_bytes(), vectors_of(context_.isa), context_.isa == Isa::amx})),
+      ranks_(ranks) {}
+
+Machine::Machine(const LoadedJob& loaded, int ranks, int threads) : Machine(ranks, threads) {
+  const ClusterJob& cluster = loaded.job.cluster;
+  if (!cluster.hardware) return;
+  LoadedJob settled = loaded;
+  model_ = *settle_cluster(settled, hardware_dir());
+  described_ = true;
+  name_ = model_.name + " (" + *settled.job.cluster.hardware + ")";
+  if (model_.device.kind == cost::DeviceKind::cuda) {
+    context_.threads = 1;
+    target_ = std::make_unique<kernels::cuda::CudaTarget>(model_.device.capability, model_.device.units);
+  } else {
+    // Kernels as this computer's instruction set has them; cores as the file says.
+    context_.threads = threads > 0 ? threads : std::max(1, model_.device.units / ranks);
+    target_ = std::make_unique<kernels::cpu::CpuTarget>(context_);
+  }
+}
+
+Hardware Machine::hardware() const {
+  const bool cuda = model_.device.kind == cost::DeviceKind::cuda;
+  return {target_.get(), model_.usable_bytes(), context_.threads, &model_, ranks_, cuda ? model_.usable_bytes() : 0};
+}
+
+Hardware Machine::timing() {
+  Hardware hardware = this->hardware();
+  if (described_) return hardware;
+  const std::string path = calibration_path();
+  std::error_code error;
+  if (path.empty() || !fs::is_regular_file(path, error)) {
+    name_ = "this computer, not calibrated: " + model_.description;
+    return hardware;
+  }
+  measured_ = std::make_unique<cost::MachineModel>(cost::load_machine(path, hardware_dir()));
+  if (!measured_->between) measured_->between = model_.between;  // nobody measures a network from one node
+  name_ = "this computer, calibrated (" + path + ")";
+  hardware.machine = measured_.get();
+  return hardware;
+}
+
+void require_runnable(const LoadedJob& loaded) {
+  const std::vector<Diagnostic> refused = not_runnable(loaded);
+  if (!refused.empty()) throw JobError(refused);
+  if (!loaded.job.cluster.hardware) return;
+  const cost::MachineModel machine = cost::load_machine(*loaded.job.cluster.hardware, hardware_dir());
+  const auto other = [&](const std::string& what) {
+    throw JobError({loaded.at("cluster.hardware", machine.name + what + "; the job can be planned for it here and be run there, or here with cluster.hardware=auto")});
+  };
+  if (machine.device.units != threads_per_rank(1)) other(fmt::format(" has {} cores and this computer {}", machine.device.units, threads_per_rank(1)));
+  if (machine.usable_bytes() > memory_bytes()) other(" has more memory than this computer");
+}
 
 }  // namespace trainer::tools

@@ -88,7 +88,7 @@ int threads_of(Communicator& process, const Job& job) {
 Place take_place(const JobArguments& arguments) {
   const std::optional<Launcher> launcher = detect_launcher(process_environment());
   is_first = !launcher || launcher->rank == 0;
-  Place place{arguments.load(launcher ? launcher->world_size : 0), nullptr, 1};
+  Place place{arguments.load_to_run(launcher ? launcher->world_size : 0), nullptr, 1};
   place.threads = threads_per_rank(ranks_per_node(place.loaded.job));
   if (backend_of(place.loaded, launcher) != Backend::mpi) return place;
   place.process = connect(launcher);

@@ -2,11 +2,10 @@
 #include "tools/prediction.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
-#include "engine/core/error.h"
+#include "engine/compile/hardware.h"
 #include "engine/train/ranks.h"
 #include "tools/machine.h"
 #include "tools/text.h"
@@ -74,28 +73,16 @@ void put_stages(const PredictedStep& step) {
 
 }  // namespace
 
-std::shared_ptr<const cost::MachineModel> machine_of(const LoadedJob& loaded) {
-  const std::string folder = configs_dir() + "/hardware";
-  const std::string name = loaded.job.cluster.hardware.value_or(kernels::cpu::detect_isa() == kernels::cpu::Isa::amx ? "cpu-amx" : "cpu-avx512");
-  const cost::MachinePath found = cost::find_machine(name, std::filesystem::path(loaded.file).parent_path().string(), folder);
-  if (found.path.empty()) {
-    Diagnostic mistake = loaded.at("cluster.hardware", "no such hardware; " + found.tried);
-    mistake.suggestion = found.suggestion;
-    throw JobError({std::move(mistake)});
-  }
-  return std::make_shared<cost::MachineModel>(cost::load_machine(found.path, folder));
-}
-
 PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
   const Job& job = loaded.job;
   PredictedStep step;
-  step.machine = machine_of(loaded);
-  step.cluster.machine = step.machine.get();
-  step.cluster.mesh = compiled.plan.mesh;
+  const auto machine = std::make_shared<Machine>(loaded, ranks_per_node(job), threads);
+  const Hardware hardware = machine->timing();
+  step.machine = {machine, hardware.machine};
+  step.hardware = machine->name();
+  step.cluster = cluster_of(compiled, hardware);
   const int ranks = compiled.plan.mesh.world_size();
-  step.cluster.ranks_per_node = std::max(1, ranks / static_cast<int>(job.cluster.nodes));
   const bool cpu = step.machine->device.kind == cost::DeviceKind::cpu;
-  if (cpu) step.cluster.threads = threads > 0 ? threads : job.cluster.hardware ? std::max(1, step.machine->device.units / step.cluster.ranks_per_node) : threads_per_rank(ranks_per_node(job));
   step.times = cost::predict(compiled.plan, cost::CostModel(step.cluster));
   step.samples = job.data.format != DataFormat::text && job.data.format != DataFormat::tokens;
   step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.seq_len);
@@ -121,6 +108,7 @@ Json predicted_json(const PredictedStep& step) {
   json["tokens_per_s"] = step.per_second();
   json["mfu"] = step.peak_flops > 0 ? Json(step.mfu()) : Json(nullptr);
   json["hardware"] = step.machine->name;
+  json["hardware_from"] = step.hardware;
   json["slowest_stage"] = step.times.slowest;
   Json stages = Json::array(), communication = Json::array(), kernels = Json::array();
   for (const RoleTimes& times : step.times.roles) stages.push_back(parts_json(times));
@@ -139,6 +127,7 @@ void put_predicted(const PredictedStep& step) {
       count_text(step.per_second()), step.samples ? "samples" : "tokens");
   if (step.peak_flops > 0) put(", {:.1f}% of the peak by the model's FLOPs", 100 * step.mfu());
   put("\n");
+  put("  figures of {}\n", step.hardware);
   std::string text;
   for (const auto& [name, part] : kParts)
     if (const double us = step.busiest().*part; us > 5e-4 * step.times.step_us) text += fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", name, ms_text(us), share_text(us, step.times.step_us));

@@ -13,6 +13,7 @@ namespace trainer::tools {
 /// A step of the job on the machine that its cluster names.
 struct PredictedStep {
   std::shared_ptr<const cost::MachineModel> machine;
+  std::string hardware;   ///< where its figures are from, for people
   cost::Cluster cluster;  ///< `machine` is that above
   cost::Prediction times;
   double tokens = 0;      ///< of a step, all ranks; samples where the data has no tokens
@@ -28,10 +29,7 @@ struct PredictedStep {
   double mfu() const { return peak_flops > 0 && times.step_us > 0 ? model_flops / (peak_flops * times.step_us * 1e-6) : 0; }
 };
 
-/// The machine of cluster.hardware, or a model of this one. Throws JobError where there is none of that name or its file has mistakes.
-std::shared_ptr<const cost::MachineModel> machine_of(const LoadedJob& loaded);
-
-/// `compiled` is of Purpose::train. `threads`: of a rank on a CPU; 0: its share of a node's cores.
+/// `compiled` is of Purpose::train and of the machine that cluster.hardware names, or of this computer; then by what was measured here. `threads`: of a rank on a CPU; 0: its share of a node's cores.
 PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
 
 /// `predicted` of plan --json: step_ms, its parts, low_ms and high_ms, tokens_per_s, mfu (null: unknown), hardware; by stage its parts;

@@ -12,7 +12,7 @@ struct Arguments : JobArguments {
 };
 
 int sample_text(const Arguments& arguments) {
-  const LoadedJob loaded = arguments.load();
+  const LoadedJob loaded = arguments.load_to_run();
   const std::string checkpoint = checkpoint_of(loaded, arguments.checkpoint);
   const CompiledJob compiled = compile_here(loaded, Purpose::sample);
   std::string text;

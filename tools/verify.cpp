@@ -44,7 +44,7 @@ int verify(const Arguments& arguments) {
   if (const std::optional<Launcher> launcher = detect_launcher(process_environment()); launcher && launcher->world_size > 1)
     throw UsageError(launcher->source + " started several processes, but verify runs all ranks as threads of one: start it alone");
   const Compiler compiler = [](const LoadedJob& job) { return compile_here(job, Purpose::train); };
-  const LoadedJob loaded = arguments.load();
+  const LoadedJob loaded = arguments.load_to_run();
   if (loaded.job.train.steps == 0) throw JobError({loaded.at("train.steps", "there is no step to compare")});
   const LoadedJob ranks = on_threads(loaded, compiler);
   const CompiledJob compiled = compiler(ranks);

@@ -10,6 +10,7 @@
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
 #include "engine/compile/decide.h"
+#include "engine/compile/hardware.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
@@ -312,7 +313,7 @@ class Compilation {
       fullest = std::max(fullest, role.total_bytes);
     }
     const std::int64_t ranks_per_node = std::max<std::int64_t>(1, mesh_.world_size() / job_.cluster.nodes);
-    result.limit_bytes = hardware_.memory_bytes / ranks_per_node;
+    result.limit_bytes = memory_limit(job_, hardware_, ranks_per_node);
     result.fits = fullest <= result.limit_bytes;
     return result;
   }

@@ -15,11 +15,18 @@
 
 namespace trainer {
 
+namespace cost {
+struct MachineModel;
+}
+
 /// What the ranks of a job run on.
 struct Hardware {
   const Target* target = nullptr;    ///< the kernels' layouts and sizes
   std::int64_t memory_bytes = 0;     ///< of one node, shared by its ranks
   int threads = 1;                   ///< of one rank
+  const cost::MachineModel* machine = nullptr;  ///< for times; null: none are predicted
+  int ranks_per_node = 1;
+  std::int64_t device_bytes = 0;     ///< of one rank, where each has a memory of its own (GPUs); 0: the node's is shared
 };
 
 /// The processor of this machine, shared by `ranks` ranks. Throws nothing; TRAINER_THREADS replaces the number of cores.

@@ -6,6 +6,7 @@
 
 #include "engine/cost/machine_fields.h"
 #include "engine/cost/machine_model.h"
+#include "engine/cost/shipped_cpu.h"
 #include "engine/job/bytes.h"
 #include "engine/job/check.h"
 #include "engine/job/nearest.h"
@@ -233,8 +234,9 @@ MachineModel machine_of(const Reader& r, const std::string& path) {
 
 }  // namespace
 
-MachineModel load_machine(const std::string& path, const std::string& folder) {
-  const yaml::Node tree = read_tree(path, folder, 0);
+namespace {
+
+MachineModel checked_machine(const yaml::Node& tree, const std::string& path) {
   const Checked checked = check(machine_fields(), tree);
   std::vector<Diagnostic> mistakes = checked.mistakes;
   const Reader reader(checked, tree);
@@ -244,6 +246,29 @@ MachineModel load_machine(const std::string& path, const std::string& folder) {
     throw JobError(std::move(mistakes));
   }
   return machine_of(reader, path);
+}
+
+}  // namespace
+
+MachineModel load_machine(const std::string& path, const std::string& folder) { return checked_machine(read_tree(path, folder, 0), path); }
+
+MachineModel builtin_cpu(const CpuFacts& facts) {
+  yaml::Node tree = yaml::parse(kShippedAvx512, "cpu-avx512.yaml");
+  if (facts.tiles) lay_over(tree, yaml::parse(kShippedAmx, "cpu-amx.yaml"));
+  MachineModel machine = checked_machine(tree, "this computer");
+  DeviceModel& device = machine.device;
+  const double cores = static_cast<double>(facts.cores) / device.units;
+  machine.description = fmt::format("{} cores by the figures of cpu-{}", facts.cores, facts.tiles ? "amx" : "avx512");
+  for (auto& [dtype, peak] : device.peak) {
+    const bool tiles = facts.tiles && dtype == DType::bf16;
+    peak = {peak.value * cores * (tiles ? 1 : facts.vectors), std::max(peak.spread, 0.3)};
+  }
+  // A core alone comes to some 15 GB/s, a socket of eight channels to some 200.
+  device.memory_bandwidth = {std::min(device.memory_bandwidth.value * cores, 200e9), 0.5};
+  device.units = facts.cores;
+  device.memory_bytes = facts.memory_bytes;
+  device.reserve_bytes = facts.reserve_bytes;
+  return machine;
 }
 
 std::vector<std::string> machine_names(const std::string& folder) {

@@ -92,6 +92,16 @@ struct MachineModel {
 /// figures that cannot be. IoError if it cannot be read. `folder` is where a `base` that is a name is looked for.
 MachineModel load_machine(const std::string& path, const std::string& folder = "");
 
+/// What of a CPU is known without measuring it.
+struct CpuFacts {
+  int cores = 1;
+  std::int64_t memory_bytes = 0, reserve_bytes = 0;
+  double vectors = 1;  ///< f32 arithmetic of a core as a share of AVX-512's
+  bool tiles = false;  ///< it has AMX
+};
+/// The shipped CPU's figures for so many cores: a guess where `trainer calibrate` has not been.
+MachineModel builtin_cpu(const CpuFacts& facts);
+
 /// The names of the hardware files in a folder, sorted.
 std::vector<std::string> machine_names(const std::string& folder);
 

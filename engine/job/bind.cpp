@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "engine/core/check.h"
+#include "engine/job/bytes.h"
 #include "engine/job/expression.h"
 #include "engine/job/names.h"
 #include "engine/job/rules.h"
@@ -307,6 +308,9 @@ ClusterJob bind_cluster(Values& v) {
   // A path has a slash or a suffix; a name has neither.
   const bool is_path = hardware.find('/') != std::string::npos || hardware.ends_with(".yaml");
   if (hardware != "auto") cluster.hardware = is_path ? *v.file("cluster.hardware") : hardware;
+  cluster.memory_limit = bytes_of(v.node("cluster.memory_limit"));
+  const yaml::Node& price = v.node("cluster.price_per_device_hour");
+  if (!price.is_null()) cluster.price_per_device_hour = v.number("cluster.price_per_device_hour");
   return cluster;
 }
 
@@ -350,6 +354,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   job.activation_checkpointing.mode = v.word<CheckpointingMode>("activation_checkpointing.mode");
   if (v.has("activation_checkpointing.every")) job.activation_checkpointing.every = v.integer("activation_checkpointing.every");
   job.strategy = bind_strategy(v);
+  job.goal = v.word<Goal>("goal");
   job.cluster = bind_cluster(v);
   job.checkpoint = bind_checkpoint(v);
   job.log = {v.integer("log.every"), v.file("log.jsonl"), v.file("log.tensorboard"), v.file("log.trace")};

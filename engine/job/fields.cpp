@@ -285,6 +285,8 @@ Fields cluster() {
       optional("nodes", "Machines.", {integer(1, kMostRanks)}, "1").when("backend", {"auto", "mpi", "nccl"}),
       optional("devices_per_node", devices, {word({"auto"}), integer(1, kMostDevices)}, "auto"),
       optional("hardware", "A name in configs/hardware/ or a path; auto: this machine.", {text()}, "auto"),
+      optional("memory_limit", "Bytes of a rank that a plan may use, where that is less than the device has.", {null(), form::bytes()}, "null"),
+      optional("price_per_device_hour", "In any currency; null: the hardware file's.", {null(), positive()}, "null"),
   };
 }
 
@@ -322,6 +324,7 @@ Fields job() {
       part("activation_checkpointing", "What is recomputed instead of kept.", activation_checkpointing()),
       optional("strategy", "How the work is spread over ranks: auto, a name, or the explicit form.", {word(names), section(strategy())},
                "auto"),
+      optional("goal", "What strategy: auto makes least: the time of a step, the memory of a rank, or the cost of a sample.", {word(words<Goal>())}, "time"),
       part("cluster", "Where it runs.", cluster()),
       part("checkpoint", "What is saved.", checkpoint()),
       part("log", "What is told.", log()),

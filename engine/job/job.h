@@ -194,9 +194,14 @@ struct ClusterJob {
   std::int64_t nodes = 1;
   std::optional<std::int64_t> devices_per_node;  ///< none: auto (one rank on a CPU)
   std::optional<std::string> hardware;           ///< name in configs/hardware/ or path; none: auto (this machine)
+  std::optional<std::int64_t> memory_limit;      ///< bytes of a rank; lowers what the device has
+  std::optional<double> price_per_device_hour;   ///< none: the hardware file's
 };
 
 enum class CheckpointFormat : std::uint8_t { full, sharded };
+
+/// What `strategy: auto` makes least.
+enum class Goal : std::uint8_t { time, memory, cost };
 
 struct CheckpointJob {
   std::optional<std::string> dir;        ///< none: nothing is saved
@@ -215,6 +220,7 @@ struct LogJob {
 struct Job {
   std::string name;  ///< default: the file's name without its suffix
   std::uint64_t seed = 1337;
+  Goal goal = Goal::time;
   ModelJob model;
   DataJob data;
   TrainJob train;
@@ -248,6 +254,7 @@ std::string_view name_of(Profile);
 std::string_view name_of(Device);
 std::string_view name_of(Backend);
 std::string_view name_of(CheckpointFormat);
+std::string_view name_of(Goal);
 
 /// One value of the effective job and where it came from.
 struct Setting {

@@ -120,6 +120,12 @@ const Names<CheckpointFormat>& names() {
   return all;
 }
 
+template <>
+const Names<Goal>& names() {
+  static const Names<Goal> all{{Goal::time, "time"}, {Goal::memory, "memory"}, {Goal::cost, "cost"}};
+  return all;
+}
+
 namespace {
 
 template <typename E>
@@ -152,5 +158,6 @@ std::string_view name_of(Profile value) { return find_name(value); }
 std::string_view name_of(Device value) { return find_name(value); }
 std::string_view name_of(Backend value) { return find_name(value); }
 std::string_view name_of(CheckpointFormat value) { return find_name(value); }
+std::string_view name_of(Goal value) { return find_name(value); }
 
 }  // namespace trainer

@@ -60,6 +60,8 @@ template <>
 const Names<Backend>& names();
 template <>
 const Names<CheckpointFormat>& names();
+template <>
+const Names<Goal>& names();
 
 /// The names alone.
 template <typename E>

@@ -1,4 +1,4 @@
-// The values this build cannot carry out. A line goes when the work behind it is done.
+// The values that this build cannot plan, and those that it plans and cannot run. A line goes when the work behind it is done.
 #include "engine/job/supported.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,6 @@ class Unsupported {
   explicit Unsupported(const LoadedJob& loaded) : loaded_(loaded), job_(loaded.job) {}
 
   std::vector<Diagnostic> all() {
-    cluster();
     precision();
     if (job_.activation_checkpointing.mode == CheckpointingMode::automatic)
       refuse("activation_checkpointing.mode", "none, full, selective, every_n");
@@ -21,12 +20,6 @@ class Unsupported {
   }
 
  private:
-  void cluster() {
-    if (job_.cluster.device == Device::cuda) refuse("cluster.device", "auto, cpu");
-    if (job_.cluster.backend == Backend::nccl) refuse("cluster.backend", "auto, threads, mpi");
-    if (job_.cluster.hardware) refuse("cluster.hardware", "auto");
-  }
-
   void precision() {
     if (job_.precision.params != DType::f32) refuse("precision.params", "f32");
     if (job_.precision.compute == DType::f16) refuse("precision.compute", "f32, bf16");
@@ -50,5 +43,18 @@ class Unsupported {
 }  // namespace
 
 std::vector<Diagnostic> unsupported(const LoadedJob& loaded) { return Unsupported(loaded).all(); }
+
+std::vector<Diagnostic> not_runnable(const LoadedJob& loaded) {
+  const ClusterJob& cluster = loaded.job.cluster;
+  const auto at = [&](std::string_view path, const std::string& what) {
+    Diagnostic mistake = loaded.at(path, what + ": this build has no CUDA; it can plan and validate the job, and run it with cluster.device=cpu cluster.hardware=auto");
+    mistake.value.clear();
+    return mistake;
+  };
+  if (cluster.device == Device::cuda)
+    return {cluster.hardware ? at("cluster.hardware", "the job is for GPUs (" + *cluster.hardware + ")") : at("cluster.device", "the job is for GPUs")};
+  if (cluster.backend == Backend::nccl) return {at("cluster.backend", "nccl is between GPUs")};
+  return {};
+}
 
 }  // namespace trainer

@@ -532,11 +532,44 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
   CHECK(refusals("strategy: {data: {compression: int8}}").empty());
   CHECK(refusals("precision: {compute: bf16}\nstrategy: {wrap: {excluded: [ln_f]}}").empty());
   CHECK(refusals("strategy: {profile: low_bandwidth}").empty());
-  CHECK(refusals("cluster: {device: cuda, backend: nccl}") == "cluster.device@4:19 cluster.backend@4:34 ");
+  CHECK(refusals("cluster: {device: cuda, backend: nccl}") == "");  // can be planned
   CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");  // whether MPI is there counts where ranks start
   CHECK(refusals("precision: {params: bf16, compute: f16, reduce: f16, loss_scale: dynamic}") ==
         "precision.params@4:21 precision.compute@4:36 precision.reduce@4:49 precision.loss_scale@4:66 ");
   CHECK(refusals("activation_checkpointing: {mode: auto}") == "activation_checkpointing.mode@4:34 ");
+}
+
+TEST_CASE("GPUs can be planned and not run, and the refusal stands where they were asked for") {
+  const auto refusal = [](const std::string& text) {
+    std::string out;
+    for (const Diagnostic& mistake : not_runnable(parsed(kSmall + text))) {
+      out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
+      CHECK(mistake.message.find("this build has no CUDA") != std::string::npos);
+    }
+    return out;
+  };
+  CHECK(refusal("cluster: {device: cuda, hardware: h100-sxm}") == "cluster.hardware@4:35 ");
+  CHECK(refusal("cluster: {device: cuda}") == "cluster.device@4:19 ");
+  CHECK(refusal("cluster: {backend: nccl}") == "cluster.backend@4:20 ");
+  CHECK(refusal("cluster: {device: cpu, backend: mpi}") == "");
+}
+
+TEST_CASE("amounts of memory take binary units, and a goal is one of three") {
+  const Job job = parsed(kSmall + "goal: memory\ncluster: {memory_limit: 1.5GiB, price_per_device_hour: 2.5}\n").job;
+  CHECK(job.goal == Goal::memory);
+  CHECK(job.cluster.memory_limit == std::int64_t{3} << 29);
+  CHECK(job.cluster.price_per_device_hour == 2.5);
+  CHECK(parsed(kSmall).job.goal == Goal::time);
+  CHECK_FALSE(parsed(kSmall).job.cluster.memory_limit);
+  const auto limit = [](const std::string& text) { return parsed(kSmall + "cluster: {memory_limit: " + text + "}\n").job.cluster.memory_limit; };
+  CHECK(limit("1_000_000") == 1'000'000);
+  CHECK(limit("512 KiB") == 512 << 10);
+  CHECK(limit("2TiB") == std::int64_t{2} << 40);
+  CHECK(limit("0.5MiB") == 1 << 19);
+  for (const char* wrong : {"70GB", "0GiB", "-1GiB", "1.5", "0", "GiB", "1e3GiB", "01GiB", "true", "1.2345GiB"}) {
+    CAPTURE(wrong);
+    CHECK(mistakes_of(kSmall + "cluster: {memory_limit: " + wrong + "}\n").size() == 1);
+  }
 }
 
 TEST_CASE("a graph that is not there names where it was looked for") {

@@ -1,0 +1,112 @@
+#include "engine/compile/hardware.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/core/check.h"
+
+namespace trainer {
+namespace {
+
+using cost::MachineModel;
+
+class Settling {
+ public:
+  Settling(LoadedJob& loaded, const std::string& folder) : loaded_(loaded), cluster_(loaded.job.cluster), folder_(folder) {}
+
+  std::optional<MachineModel> run() {
+    std::optional<MachineModel> machine;
+    if (cluster_.hardware) {
+      machine = described();
+      devices(*machine);
+      links(*machine);
+      dtype(*machine);
+      if (cluster_.price_per_device_hour) machine->price_per_device_hour = *cluster_.price_per_device_hour;
+    } else {
+      here();
+    }
+    price(machine ? machine->price_per_device_hour : cluster_.price_per_device_hour.value_or(0));
+    if (!mistakes_.empty()) throw JobError(std::move(mistakes_));
+    const bool cuda = machine && machine->device.kind == cost::DeviceKind::cuda;
+    cluster_.device = cuda ? Device::cuda : Device::cpu;
+    if (cuda && !cluster_.devices_per_node) cluster_.devices_per_node = machine->devices_per_node;
+    return machine;
+  }
+
+ private:
+  MachineModel described() {
+    const cost::MachinePath found = cost::find_machine(*cluster_.hardware, "", folder_);
+    if (found.path.empty()) {
+      Diagnostic mistake = loaded_.at("cluster.hardware", "no such hardware; " + found.tried);
+      mistake.suggestion = found.suggestion;
+      throw JobError({std::move(mistake)});
+    }
+    cluster_.hardware = found.path;
+    return cost::load_machine(found.path, folder_);
+  }
+
+  void here() {
+    const std::vector<std::string> names = cost::machine_names(folder_);
+    const std::string allowed = names.empty() ? "a hardware file of your own" : fmt::format("{}, or a hardware file of your own", fmt::join(names, ", "));
+    if (cluster_.device == Device::cuda)
+      add("cluster.device", "there is no GPU here to ask for its figures: cluster.hardware must name the machine", "cluster.hardware: " + allowed);
+    else if (cluster_.backend == Backend::nccl)
+      add("cluster.backend", "nccl is between GPUs, and cluster.hardware names none", "auto, threads or mpi; or cluster.hardware: " + allowed);
+  }
+
+  void devices(const MachineModel& machine) {
+    const bool cuda = machine.device.kind == cost::DeviceKind::cuda;
+    if (cuda && cluster_.device == Device::cpu) add("cluster.device", "the devices of " + machine.name + " are GPUs", "auto or cuda");
+    if (!cuda && cluster_.device == Device::cuda) add("cluster.device", machine.name + " has no GPUs", "auto or cpu");
+    if (cuda && cluster_.backend == Backend::threads) add("cluster.backend", "ranks on GPUs are processes: the devices of " + machine.name + " are GPUs", "auto, mpi or nccl");
+    if (!cuda && cluster_.backend == Backend::nccl) add("cluster.backend", "nccl is between GPUs, and " + machine.name + " has none", "auto, threads or mpi");
+    if (cuda && cluster_.devices_per_node.value_or(1) > machine.devices_per_node)
+      add("cluster.devices_per_node", fmt::format("a node of {} has {} devices", machine.name, machine.devices_per_node), fmt::format("auto or 1 to {}", machine.devices_per_node));
+  }
+
+  void links(const MachineModel& machine) {
+    if (cluster_.nodes > 1 && !machine.between)
+      add("cluster.nodes", fmt::format("nothing joins the nodes of {}: its file has no links.between", machine.name), "1, or a hardware file with links.between");
+  }
+
+  void dtype(const MachineModel& machine) {
+    const DType compute = loaded_.job.precision.compute;
+    if (machine.device.peak.contains(compute)) return;
+    std::string has;
+    for (const auto& [dtype, peak] : machine.device.peak) has += (has.empty() ? "" : ", ") + std::string(name_of(dtype));
+    add("precision.compute", fmt::format("{} has no peak in {}", machine.name, name_of(compute)), has);
+  }
+
+  void price(double price) {
+    if (loaded_.job.goal != Goal::cost || price > 0) return;
+    add("goal", "the cost of a device is not known", "time or memory; or cluster.price_per_device_hour, in the job or as price_per_device_hour in the hardware file");
+  }
+
+  void add(std::string_view path, std::string message, std::string allowed) {
+    Diagnostic mistake = loaded_.at(path, std::move(message));
+    mistake.allowed = std::move(allowed);
+    mistakes_.push_back(std::move(mistake));
+  }
+
+  LoadedJob& loaded_;
+  ClusterJob& cluster_;
+  const std::string& folder_;
+  std::vector<Diagnostic> mistakes_;
+};
+
+}  // namespace
+
+std::optional<MachineModel> settle_cluster(LoadedJob& loaded, const std::string& folder) { return Settling(loaded, folder).run(); }
+
+std::int64_t memory_limit(const Job& job, const Hardware& hardware, std::int64_t ranks_per_node) {
+  const std::int64_t bytes = hardware.device_bytes > 0 ? hardware.device_bytes : hardware.memory_bytes / std::max<std::int64_t>(1, ranks_per_node);
+  return std::min(bytes, job.cluster.memory_limit.value_or(bytes));
+}
+
+cost::Cluster cluster_of(const Mesh& mesh, const Hardware& hardware) {
+  CHECK(hardware.machine != nullptr, "times are asked of a machine that nothing describes");
+  return {hardware.machine, mesh, hardware.ranks_per_node, hardware.threads};
+}
+
+}  // namespace trainer

@@ -1,0 +1,176 @@
+// Workspaces of a GPU's kernels. Every formula is that of the algorithm named beside it. They do not add up: a launch has its workspace
+// alone and gives it back, so the largest counts, once, and only where it meets the peak.
+#include "kernels/cuda/target.h"
+
+#include <algorithm>
+
+#include "engine/core/check.h"
+#include "engine/core/compression.h"
+#include "kernels/linear.h"
+
+namespace trainer::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kF32 = 4, kF64 = 8;
+
+/// Rows of queries that a block of the attention kernels takes; sequences are padded to it in what it accumulates (FlashAttention 2 and 3).
+constexpr std::int64_t kAttentionRows = 128;
+
+std::int64_t rounded(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
+/// What cuBLAS recommends for its workspace: 32 MiB from Hopper on, 4 MiB before (cuBLAS library documentation, cublasSetWorkspace).
+std::int64_t product_workspace(int capability) { return capability >= 90 ? 32 * kMiB : 4 * kMiB; }
+
+/// Sums over rows that leave a kernel by columns: two blocks a multiprocessor each sum their rows, and a second pass joins them in order.
+std::int64_t partial_columns(std::int64_t rows, std::int64_t columns, int units) { return std::min<std::int64_t>(2 * units, rows) * columns * kF32; }
+
+/// One number of a whole operand: an f64 for each block of the first pass.
+std::int64_t partial_scalars(int units) { return 2 * units * kF64; }
+
+std::int64_t rows_of(const TensorDesc& tensor) { return tensor.elements() / std::max<std::int64_t>(1, tensor.shape[-1]); }
+
+/// The bias's gradient is a pass of its own over dy after the product, and so may use the same bytes.
+std::int64_t grad_weight_workspace(const Signature& s, int capability, int units) {
+  const TensorDesc& dy = s.operands[LinearGradWeightOperands::dy];
+  const std::int64_t bias = s.attributes.flag("bias", false) ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
+  return std::max(product_workspace(capability), bias);
+}
+
+struct AttentionShape {
+  std::int64_t batch, seq, heads, kv_heads, head_dim, element;
+  bool rope;
+};
+
+/// `first`: where q, or packed qkv, stands.
+AttentionShape attention_shape(const Signature& s, std::size_t first) {
+  const TensorDesc& q = s.operands[first];
+  const std::int64_t heads = s.attributes.integer("heads"), kv_heads = s.attributes.integer("kv_heads");
+  const std::int64_t across = s.attributes.flag("packed", false) ? heads + 2 * kv_heads : heads;
+  return {q.shape[0], q.shape[1], heads, kv_heads, q.shape[-1] / across, size_of(q.dtype), s.attributes.has("rope_theta") && s.attributes.real("rope_theta") != 0};
+}
+
+/// FlashAttention reads q and k as they lie; rotated ones are copies.
+std::int64_t rotated(const AttentionShape& a) { return a.rope ? a.batch * a.seq * (a.heads + a.kv_heads) * a.head_dim * a.element : 0; }
+
+/// FlashAttention-2 and -3, backward: blocks of keys add to dq in f32; delta and lse are padded rows; where heads share keys, dk and dv are
+/// summed in f32 too. cuDNN's fused attention keeps the same sums.
+std::int64_t attention_grad_workspace(const AttentionShape& a) {
+  const std::int64_t seq = rounded(a.seq, kAttentionRows), rows = a.batch * a.heads * seq;
+  const std::int64_t dq = rows * a.head_dim * kF32, statistics = 2 * rows * kF32;
+  const std::int64_t shared = a.kv_heads < a.heads ? 2 * a.batch * a.kv_heads * seq * a.head_dim * kF32 : 0;
+  return dq + statistics + shared + rotated(a);
+}
+
+/// Sorts (id, place) pairs, so that the rows of an id are summed in the order of their places: two buffers each of a radix sort, and its
+/// counts.
+std::int64_t embedding_grad_workspace(const Signature& s) { return 4 * s.operands[0].elements() * 4 + kMiB; }
+
+/// cuDNN has convolutions on tensor cores in NHWC: copies of the operands, and the products' workspace, within which it chooses.
+std::int64_t convolution_workspace(const Signature& s, int capability) {
+  std::int64_t bytes = product_workspace(capability);
+  for (const TensorDesc& operand : s.operands) bytes += rounded(operand.bytes(), 64);
+  return bytes;
+}
+
+std::int64_t norm_grad_workspace(const Signature& s, int units) {
+  const TensorDesc& dy = s.operands[0];
+  const std::int64_t weights = s.op == Op::layer_norm_grad && s.attributes.flag("bias", false) ? 2 : 1;
+  return partial_columns(rows_of(dy), weights * dy.shape[-1], units);
+}
+
+const TensorDesc& targets_of(const Signature& s) { return s.operands[s.op == Op::cross_entropy_gathered ? 2 : 1]; }
+
+/// Radix select: counts of the digits, and for each block of 1024 elements where its survivors go.
+std::int64_t top_k_workspace(const Signature& s) { return kMiB + 2 * 4 * (s.operands[0].elements() / 1024 + 1); }
+
+std::int64_t workspace(const Signature& s, int capability, int units) {
+  switch (s.op) {
+    case Op::linear:
+    case Op::linear_grad_input: return product_workspace(capability);
+    case Op::linear_grad_weight: return grad_weight_workspace(s, capability, units);
+    case Op::attention: return rotated(attention_shape(s, 0));
+    case Op::attention_grad: return attention_grad_workspace(attention_shape(s, 1));
+    case Op::layer_norm_grad:
+    case Op::rms_norm_grad: return norm_grad_workspace(s, units);
+    case Op::embedding_grad: return embedding_grad_workspace(s);
+    case Op::conv2d:
+    case Op::conv2d_grad_input:
+    case Op::conv2d_grad_weight: return convolution_workspace(s, capability);
+    // A row's loss is an f64 that a second pass sums in order.
+    case Op::cross_entropy:
+    case Op::cross_entropy_gathered:
+    case Op::correct_count:
+    case Op::correct_count_gathered: return targets_of(s).elements() * kF64;
+    case Op::cross_entropy_count:
+    case Op::mse:
+    case Op::mse_count:
+    case Op::sum_squares: return partial_scalars(units);
+    case Op::top_k_compress: return top_k_workspace(s);
+    // One thread or block makes each output whole.
+    case Op::embedding:
+    case Op::positions:
+    case Op::positions_grad:
+    case Op::layer_norm:
+    case Op::rms_norm:
+    case Op::gelu:
+    case Op::relu:
+    case Op::silu:
+    case Op::tanh:
+    case Op::sigmoid:
+    case Op::gelu_grad:
+    case Op::relu_grad:
+    case Op::silu_grad:
+    case Op::tanh_grad:
+    case Op::sigmoid_grad:
+    case Op::add:
+    case Op::mul:
+    case Op::sum_leading:
+    case Op::dropout:
+    case Op::max_pool2d:
+    case Op::max_pool2d_grad:
+    case Op::avg_pool2d:
+    case Op::avg_pool2d_grad:
+    case Op::cross_entropy_stats:
+    case Op::cross_entropy_grad:
+    case Op::mse_grad:
+    case Op::zero:
+    case Op::cast:
+    case Op::pack_weight:
+    case Op::loss_seed:
+    case Op::update_scalars:
+    case Op::sgd:
+    case Op::adam:
+    case Op::adamw:
+    case Op::lion:
+    case Op::scale:
+    case Op::outer_step:
+    case Op::apply_delayed:
+    case Op::compress_bf16:
+    case Op::quantize_int8:
+    case Op::dequantize_int8:
+    case Op::dequantize_sum_int8:
+    case Op::top_k_sum: return 0;
+    // Never launched.
+    case Op::reshape:
+    case Op::flatten:
+    case Op::replicate:
+    case Op::all_reduce:
+    case Op::all_gather:
+    case Op::reduce_scatter: return 0;
+  }
+  fail_check("op", __FILE__, __LINE__, "an op outside the enum");
+}
+
+}  // namespace
+
+Layout CudaTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }
+
+std::int64_t CudaTarget::bytes(const TensorDesc& tensor) const {
+  CHECK(tensor.layout == Layout::row_major, "a GPU packs no weights");
+  return tensor.bytes();
+}
+
+std::int64_t CudaTarget::workspace_bytes(const Signature& signature) const { return padded_to_64(workspace(signature, capability_, units_)); }
+
+}  // namespace trainer::kernels::cuda

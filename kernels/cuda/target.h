@@ -1,0 +1,22 @@
+// What planning must know of the GPU's kernels: layouts and sizes. No CUDA is needed to ask; the kernels keep within what stands here.
+#pragma once
+
+#include "engine/core/signature.h"
+
+namespace trainer::kernels::cuda {
+
+/// Of devices with this compute capability (90 for 9.0) and so many streaming multiprocessors.
+class CudaTarget final : public Target {
+ public:
+  CudaTarget(int capability, int units) : capability_(capability), units_(units) {}
+  /// Row-major: cuBLASLt takes operands as they lie.
+  Layout preferred_layout(const Signature& signature, int index) const override;
+  std::int64_t bytes(const TensorDesc& tensor) const override;
+  std::int64_t workspace_bytes(const Signature& signature) const override;
+
+ private:
+  int capability_;
+  int units_;
+};
+
+}  // namespace trainer::kernels::cuda

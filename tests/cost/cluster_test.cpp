@@ -1,0 +1,134 @@
+// A job's cluster held against a hardware file, GPU clusters planned without a GPU, and what GPUs' kernels are said to need.
+#include <doctest/doctest.h>
+
+#include "engine/compile/hardware.h"
+#include "engine/core/error.h"
+#include "kernels/cuda/target.h"
+#include "tests/temporary.h"
+
+namespace trainer {
+namespace {
+
+const std::string kConfigs = std::string(TRAINER_SOURCE_DIR) + "/configs", kFolder = kConfigs + "/hardware";
+
+LoadedJob job(const std::string& more, const std::string& with = "{layers: 2, heads: 4, dim: 64, vocab: 256, context: 64}") {
+  return parse_job("model: {graph: models/gpt2.yaml, with: " + with + "}\ndata: {format: text, train: a.txt, seq_len: 64}\ntrain: {steps: 1, batch: {global: 32}}\n" + more,
+                   "job.yaml", {}, {kConfigs, true, 0});
+}
+
+std::string refused(const std::string& more) {
+  LoadedJob loaded = job(more);
+  try {
+    settle_cluster(loaded, kFolder);
+  } catch (const JobError& error) {
+    std::string out;
+    for (const Diagnostic& mistake : error.diagnostics()) out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
+    return out;
+  }
+  return "";
+}
+
+TEST_CASE("a hardware file decides the device and how many a node has") {
+  LoadedJob loaded = job("cluster: {hardware: h100-sxm, nodes: 4}\n");
+  const auto machine = settle_cluster(loaded, kFolder);
+  REQUIRE(machine);
+  CHECK(machine->name == "h100-sxm");
+  CHECK(loaded.job.cluster.device == Device::cuda);
+  CHECK(loaded.job.cluster.devices_per_node == 8);
+  CHECK(world_size_of(loaded.job) == 32);
+
+  const auto again = settle_cluster(loaded, kFolder);
+  CHECK(again->name == "h100-sxm");
+  CHECK(world_size_of(loaded.job) == 32);
+}
+
+TEST_CASE("without a hardware file the job is for a CPU with one rank") {
+  LoadedJob loaded = job("");
+  CHECK_FALSE(settle_cluster(loaded, kFolder));
+  CHECK(loaded.job.cluster.device == Device::cpu);
+  CHECK(world_size_of(loaded.job) == 1);
+}
+
+TEST_CASE("what job and hardware file contradict each other in is refused where the job says it, all at once") {
+  CHECK(refused("cluster: {hardware: h100-sxm}") == "");
+  CHECK(refused("cluster: {hardware: h100-sxm, device: cuda, backend: nccl, devices_per_node: 4}") == "");
+  CHECK(refused("cluster: {hardware: h100-smx}") == "cluster.hardware@4:21 ");
+  CHECK(refused("cluster: {hardware: ./none.yaml}") == "cluster.hardware@4:21 ");
+  CHECK(refused("cluster: {device: cuda}") == "cluster.device@4:19 ");
+  CHECK(refused("cluster: {backend: nccl}") == "cluster.backend@4:20 ");
+  CHECK(refused("cluster: {hardware: h100-sxm, device: cpu, devices_per_node: 16}") == "cluster.device@4:39 cluster.devices_per_node@4:62 ");
+  CHECK(refused("cluster: {hardware: h100-sxm, backend: threads}") == "cluster.backend@4:40 ");
+  CHECK(refused("cluster: {hardware: cpu-avx512, device: cuda}") == "cluster.device@4:41 ");
+  CHECK(refused("cluster: {hardware: cpu-avx512, backend: nccl}") == "cluster.backend@4:42 ");
+  CHECK(refused("cluster: {hardware: cpu-avx512, devices_per_node: 4, nodes: 2}") == "");
+  CHECK(refused("goal: cost") == "goal@4:7 ");
+  CHECK(refused("goal: cost\ncluster: {price_per_device_hour: 2}") == "");
+}
+
+TEST_CASE("a person's own file may lack a link or a dtype, and a job that needs it is refused") {
+  const tests::TemporaryFolder folder;
+  const std::string file = folder.write("mine.yaml",
+                                        "device: {kind: cuda, memory: 16GiB, reserve: 1GiB, memory_bandwidth: 3e11, cache: 4MiB, units: 40, capability: 75, launch_us: 3,\n"
+                                        "  peak: {f32: 8e12, f16: 65e12}, achievable: {matmul: 0.8, memory: 0.9}}\ndevices_per_node: 1\nprice_per_device_hour: 0.5\n");
+  CHECK(refused("cluster: {hardware: " + file + "}") == "");
+  CHECK(refused("goal: cost\ncluster: {hardware: " + file + "}") == "");
+  CHECK(refused("cluster: {nodes: 2, hardware: " + file + "}") == "cluster.nodes@4:18 ");
+  CHECK(refused("precision: {compute: bf16}\ncluster: {hardware: " + file + "}") == "precision.compute@4:22 ");
+}
+
+Hardware hardware_of(const cost::MachineModel& machine, const Target& target, int ranks) {
+  return {.target = &target, .memory_bytes = machine.usable_bytes(), .threads = 1, .machine = &machine, .ranks_per_node = ranks, .device_bytes = machine.usable_bytes()};
+}
+
+TEST_CASE("a GPU cluster is planned here, each rank with the memory of its own device") {
+  LoadedJob loaded = job("strategy: ddp\nprecision: {compute: bf16}\ncluster: {hardware: h100-sxm, nodes: 2}\n");
+  const cost::MachineModel machine = *settle_cluster(loaded, kFolder);
+  const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+  const CompiledJob compiled = compile(loaded, hardware_of(machine, target, 8), Purpose::train);
+  CHECK(compiled.plan.mesh.world_size() == 16);
+  CHECK(compiled.limit_bytes == machine.usable_bytes());
+  CHECK(compiled.fits);
+  const cost::Cluster cluster = cluster_of(compiled, hardware_of(machine, target, 8));
+  CHECK(cluster.machine == &machine);
+  CHECK(cluster.ranks_per_node == 8);
+  CHECK(cluster.mesh.world_size() == 16);
+
+  loaded.job.cluster.memory_limit = 1 << 20;
+  const CompiledJob small = compile(loaded, hardware_of(machine, target, 8), Purpose::train);
+  CHECK(small.limit_bytes == 1 << 20);
+  CHECK_FALSE(small.fits);
+}
+
+// ---- What a GPU's kernels need ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a product's workspace is what cuBLAS recommends for the architecture, and no workspace is kept beside another's") {
+  const TensorDesc x{DType::bf16, {8, 1024}}, weight{DType::bf16, {4096, 1024}}, y{DType::bf16, {8, 4096}};
+  Signature linear{Op::linear, {}, {x, weight, y}};
+  linear.attributes.set("bias", false);
+  CHECK(kernels::cuda::CudaTarget(90, 132).workspace_bytes(linear) == 32 << 20);
+  CHECK(kernels::cuda::CudaTarget(80, 108).workspace_bytes(linear) == 4 << 20);
+  CHECK(kernels::cuda::CudaTarget(90, 132).preferred_layout(linear, 1) == Layout::row_major);
+}
+
+TEST_CASE("attention's gradient keeps dq in f32, two statistics a padded row, and shared keys in f32") {
+  const std::int64_t batch = 2, seq = 200, padded = 256, heads = 8, head_dim = 64;
+  const auto bytes = [&](std::int64_t kv_heads, double theta) {
+    const Shape q{batch, seq, heads * head_dim}, k{batch, seq, kv_heads * head_dim};
+    Signature s{Op::attention_grad, {}, {}};
+    for (const Shape& shape : {q, q, k, k, q}) s.operands.push_back({DType::bf16, shape});
+    s.operands.push_back({DType::f32, {batch, heads, seq}});
+    for (const Shape& shape : {q, k, k}) s.operands.push_back({DType::bf16, shape});
+    s.attributes.set("heads", heads);
+    s.attributes.set("kv_heads", kv_heads);
+    s.attributes.set("packed", false);
+    s.attributes.set("rope_theta", theta);
+    return kernels::cuda::CudaTarget(90, 132).workspace_bytes(s);
+  };
+  const std::int64_t dq = batch * heads * padded * head_dim * 4, statistics = 2 * batch * heads * padded * 4;
+  CHECK(bytes(heads, 0) == dq + statistics);
+  CHECK(bytes(2, 0) == dq + statistics + 2 * batch * 2 * padded * head_dim * 4);
+  CHECK(bytes(heads, 1e4) == dq + statistics + batch * seq * 2 * heads * head_dim * 2);
+}
+
+}  // namespace
+}  // namespace trainer
