@@ -91,13 +91,6 @@ std::string hardware_dir() {
   return configs.empty() ? "" : configs + "/hardware";
 }
 
-std::string calibration_path() {
-  const char* config = std::getenv("XDG_CONFIG_HOME");
-  if (config != nullptr && *config == '/') return std::string(config) + "/trainer/hardware.yaml";
-  const char* home = std::getenv("HOME");
-  return home == nullptr || *home != '/' ? "" : std::string(home) + "/.config/trainer/hardware.yaml";
-}
-
 Machine::Machine(int ranks, int threads)
     : context_{kernels::cpu::detect_isa(), threads > 0 ? threads : threads_per_rank(ranks)},
       target_(std::make_unique<kernels::cpu::CpuTarget>(context_)),
@@ -129,9 +122,9 @@ Hardware Machine::hardware() const {
 Hardware Machine::timing() {
   Hardware hardware = this->hardware();
   if (described_) return hardware;
-  const std::string path = calibration_path();
+  const std::string path = default_hardware_file();
   std::error_code error;
-  if (path.empty() || !fs::is_regular_file(path, error)) {
+  if (!fs::is_regular_file(path, error)) {
     name_ = "this computer, not calibrated: " + model_.description;
     return hardware;
   }

@@ -16,9 +16,6 @@ namespace trainer::tools {
 std::string configs_dir();
 /// Of the hardware files that have names: in configs_dir().
 std::string hardware_dir();
-/// Where `trainer calibrate` writes what it measured here, and where `plan` looks for it: trainer/hardware.yaml in $XDG_CONFIG_HOME or
-/// ~/.config. Empty where there is no home.
-std::string calibration_path();
 
 /// Where `calibrate` writes what it measured of this machine, and where jobs on it find that: trainer/hardware.yaml in $XDG_CONFIG_HOME, or in
 /// ~/.config.
