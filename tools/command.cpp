@@ -44,7 +44,7 @@ std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
 
 CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose, int threads) {
   const Machine machine(loaded, purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job), threads);
-  return compile(loaded, machine.hardware(), purpose);
+  return compile(loaded, machine.timing(), purpose);
 }
 
 CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads) {

@@ -10,8 +10,10 @@
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
 #include "engine/compile/decide.h"
+#include "engine/compile/choose.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/mesh_of.h"
+#include "engine/compile/model_graph.h"
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
 #include "engine/core/environment.h"
@@ -96,21 +98,6 @@ OptimizerSpec optimizer_spec(const OptimizerJob& job) {
   return spec;
 }
 
-RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
-  RecomputePolicy policy;
-  switch (job.mode) {
-    case CheckpointingMode::none: break;
-    case CheckpointingMode::full: policy.mode = RecomputePolicy::Mode::full; break;
-    case CheckpointingMode::selective: policy.mode = RecomputePolicy::Mode::selective; break;
-    case CheckpointingMode::every_n:
-      policy.mode = RecomputePolicy::Mode::every_n;
-      policy.every = job.every;
-      break;
-    case CheckpointingMode::automatic: CHECK(false, "activation_checkpointing auto is refused before"); break;
-  }
-  return policy;
-}
-
 strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph) {
   const WrapJob wrap = decide_wrap(loaded.job.strategy, loaded.job.precision.reduce, graph);
   switch (wrap.policy) {
@@ -169,39 +156,18 @@ class Compilation {
       if (best.fits) break;
     }
     best.data_kind = data->name();
-    best.strategy_why = job_.strategy.automatic ? (mesh_.world_size() == 1 ? "there is nothing to share" : "every rank holds the whole model: the simplest that fits")
-                                                : "the job asks for it";
+    best.recompute = job_.activation_checkpointing;
+    best.strategy_why = "the job asks for it";
     return best;
   }
 
  private:
-  BuildOptions build_options(const BatchShape& batch, BuildOptions::Mode mode) const {
-    BuildOptions options;
-    options.batch = batch.micro;
-    options.compute = job_.precision.compute;
-    options.excluded = job_.strategy.wrap.excluded;
-    options.seed = job_.seed;
-    options.mode = mode;
-    options.field_shapes = field_shapes(job_.data);
-    return options;
-  }
-
-  static std::map<std::string, Shape> field_shapes(const DataJob& data) {
-    switch (data.format) {
-      case DataFormat::text:
-      case DataFormat::tokens: return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
-      case DataFormat::table: return {{"features", {}}, {"targets", {}}};
-      case DataFormat::idx: return {{"images", {}}, {"targets", {}}};
-    }
-    return {};
-  }
-
   // The local graph of one rank, forward.
   Graph read(const BatchShape& batch, BuildOptions::Mode mode, std::vector<std::string>& begins) const {
-    Graph graph = read_graph(tree_, job_.model.with, build_options(batch, mode));
+    Graph graph = read_graph(tree_, job_.model.with, build_options(job_, batch.micro, mode));
     if (mode == BuildOptions::Mode::train) check_excluded(graph);
     place_batch(graph);
-    if (mode == BuildOptions::Mode::train) begins = chunk_begins(graph);
+    if (mode == BuildOptions::Mode::train) begins = chunk_begins(loaded_, graph, num_chunks());
     strategies::assign_chunks(graph, begins);
     strategies::tensor_parallel(graph, {mesh_.size(Axis::tensor), job_.strategy.tensor.sequence_parallel});
     return graph;
@@ -214,21 +180,6 @@ class Compilation {
   }
 
   int num_chunks() const { return mesh_.size(Axis::pipeline) * (mesh_.size(Axis::pipeline) > 1 ? static_cast<int>(job_.strategy.pipeline.virtual_stages) : 1); }
-
-  std::vector<std::string> chunk_begins(const Graph& graph) const {
-    const PipelineStrategyJob& pipeline = job_.strategy.pipeline;
-    if (num_chunks() == 1) return {};
-    if (pipeline.split_policy == SplitPolicy::names) {
-      std::vector<std::string> wrong, begins = strategies::split_at(graph, pipeline.split, wrong);
-      if (!wrong.empty()) fail(loaded_, "strategy.pipeline.split", wrong.front() + " is no node or block of the graph, or does not stand after the one before it");
-      return begins;
-    }
-    int pieces = 0;
-    const auto by = pipeline.split_policy == SplitPolicy::uniform ? strategies::SplitBy::blocks : strategies::SplitBy::cost;
-    std::vector<std::string> begins = strategies::split_graph(graph, num_chunks(), by, pieces);
-    if (begins.empty()) fail(loaded_, "strategy.pipeline.degree", fmt::format("the model has {} pieces, too few for {} chunks", pieces, num_chunks()));
-    return begins;
-  }
 
   Schedule schedule_of(const BatchShape& batch) const {
     const int stages = mesh_.size(Axis::pipeline), virtual_stages = num_chunks() / stages;
@@ -366,7 +317,14 @@ int threads_per_rank(int ranks) {
   return std::max(1, cores / ranks);
 }
 
-CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose) { return Compilation(loaded, hardware, purpose).run(); }
+CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose) {
+  if (purpose != Purpose::train) return compile_fixed(loaded, hardware, purpose);
+  CompiledJob compiled = leaves_choices(loaded.job) ? choose(loaded, hardware) : compile_fixed(loaded, hardware, purpose);
+  if (!compiled.fits && hardware.machine != nullptr) compiled.would_fit = what_would_fit(loaded, hardware);
+  return compiled;
+}
+
+CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose) { return Compilation(loaded, hardware, purpose).run(); }
 
 Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
   std::int64_t fullest = 0;

@@ -14,6 +14,9 @@
 #include "engine/plan/strategy.h"
 
 namespace trainer {
+namespace cost {
+struct MachineModel;
+}
 
 namespace cost {
 struct MachineModel;
@@ -46,6 +49,19 @@ struct PipelineChunk {
   std::vector<std::string> parts;  ///< outermost blocks, and nodes that are in none, in order
 };
 
+/// A way to train that was looked at and not taken, or the one that was.
+struct Alternative {
+  StrategyJob strategy;
+  Mesh mesh;
+  std::int64_t micro = 1;
+  ActivationCheckpointingJob recompute;
+  std::string text;          ///< "fsdp full_shard over 8, micro-batch 4"
+  double predicted_us = 0;   ///< of a step
+  std::int64_t peak_bytes = 0;
+  bool exact = false;        ///< planned and played in full; else by the search's scores
+  std::string rejected;      ///< why it lost; empty: it was taken
+};
+
 struct CompiledJob {
   Plan plan;
   BatchShape batch;
@@ -53,7 +69,10 @@ struct CompiledJob {
   StrategyJob strategy;             ///< the job's with every `auto` decided: a job that says this has the same plan
   Schedule schedule;                ///< of the step program
   std::vector<PipelineChunk> chunks;  ///< in forward order
-  std::string strategy_why;         ///< why that strategy, a sentence for people
+  ActivationCheckpointingJob recompute;  ///< never automatic
+  std::string strategy_why;         ///< why that strategy, a paragraph for people
+  std::vector<Alternative> alternatives;  ///< where something was chosen: best first
+  std::vector<std::string> would_fit;     ///< where it does not fit: the nearest changes that would
   std::int64_t num_parameters = 0;
   double flops_per_step = 0;        ///< of all ranks: every op of the step program, recomputation included
   double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out

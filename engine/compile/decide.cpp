@@ -39,7 +39,7 @@ WrapJob decide_wrap(const StrategyJob& strategy, DType reduce, const Graph& grap
 
 StrategyJob decide(const Job& job, const Mesh& mesh, const Graph& graph, const std::vector<std::string>& begins) {
   StrategyJob strategy = job.strategy;
-  strategy.automatic = false;
+  strategy.free = {};
   strategy.profile = Profile::none;
   strategy.tensor.degree = mesh.size(Axis::tensor);
   strategy.pipeline.degree = mesh.size(Axis::pipeline);

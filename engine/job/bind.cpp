@@ -221,9 +221,14 @@ PrecisionJob bind_precision(const Values& v) {
   return precision;
 }
 
-DataStrategyJob bind_data_strategy(const Values& v) {
+DataStrategyJob bind_data_strategy(const Values& v, FreeParts& free) {
   const std::string at = "strategy.data.";
   DataStrategyJob data;
+  if (!v.is_section("strategy.data") || v.is(at + "kind", "auto")) {
+    free.data = true;
+    if (v.is_section("strategy.data")) data.bucket_mb = v.number(at + "bucket_mb");
+    return data;
+  }
   data.kind = v.word<DataKind>(at + "kind");
   if (v.has(at + "sharding")) data.sharding = v.word<Sharding>(at + "sharding");
   if (v.has(at + "replicate")) data.replicate = v.integer_or_nothing(at + "replicate");
@@ -245,13 +250,32 @@ DataStrategyJob bind_data_strategy(const Values& v) {
   return data;
 }
 
-PipelineStrategyJob bind_pipeline(const Values& v) {
+TensorStrategyJob bind_tensor(const Values& v, FreeParts& free) {
+  const std::string at = "strategy.tensor.";
+  TensorStrategyJob tensor;
+  if (v.has("strategy.tensor") && !v.is_section("strategy.tensor")) free.tensor = free.sequence_parallel = true;
+  if (!v.is_section("strategy.tensor")) return tensor;
+  free.tensor = v.is(at + "degree", "auto");
+  if (!free.tensor) tensor.degree = v.integer(at + "degree");
+  if (!v.has(at + "sequence_parallel")) return tensor;
+  free.sequence_parallel = v.is(at + "sequence_parallel", "auto");
+  if (!free.sequence_parallel) tensor.sequence_parallel = v.flag(at + "sequence_parallel");
+  return tensor;
+}
+
+PipelineStrategyJob bind_pipeline(const Values& v, FreeParts& free) {
   const std::string at = "strategy.pipeline.";
   PipelineStrategyJob pipeline;
-  pipeline.degree = v.integer(at + "degree");
-  if (pipeline.degree == 1) return pipeline;
-  pipeline.schedule = v.word<PipelineSchedule>(at + "schedule");
-  pipeline.virtual_stages = v.integer(at + "virtual_stages");
+  if (v.has("strategy.pipeline") && !v.is_section("strategy.pipeline")) free.pipeline = free.schedule = free.virtual_stages = true;
+  if (!v.is_section("strategy.pipeline")) return pipeline;
+  free.pipeline = v.is(at + "degree", "auto");
+  if (!free.pipeline) pipeline.degree = v.integer(at + "degree");
+  if (pipeline.degree == 1 && !free.pipeline) return pipeline;
+  free.schedule = v.is(at + "schedule", "auto");
+  if (!free.schedule) pipeline.schedule = v.word<PipelineSchedule>(at + "schedule");
+  free.virtual_stages = v.is(at + "virtual_stages", "auto");
+  if (!free.virtual_stages) pipeline.virtual_stages = v.integer(at + "virtual_stages");
+  if (free.pipeline) return pipeline;
   pipeline.split = v.texts(at + "split");
   pipeline.split_policy = pipeline.split.empty() ? v.word<SplitPolicy>(at + "split") : SplitPolicy::names;
   return pipeline;
@@ -271,12 +295,13 @@ WrapJob bind_wrap(const Values& v) {
 /// The short form: a kind of data strategy, or one axis that takes every device.
 StrategyJob named_strategy(const std::string& name) {
   StrategyJob strategy;
-  strategy.automatic = name == "auto";
+  if (name == "auto") return strategy;
+  strategy.free = {};
   if (name == "tensor") {
     strategy.tensor.degree.reset();
   } else if (name == "pipeline") {
     strategy.pipeline.degree.reset();
-  } else if (!strategy.automatic) {
+  } else {
     strategy.data.kind = value_named<DataKind>(name);
   }
   return strategy;
@@ -285,15 +310,12 @@ StrategyJob named_strategy(const std::string& name) {
 StrategyJob bind_strategy(Values& v) {
   if (!v.is_section("strategy")) return named_strategy(v.text("strategy"));
   StrategyJob strategy;
-  strategy.automatic = false;
+  strategy.free = {};
   strategy.profile = v.word<Profile>("strategy.profile");
   fill_in_profile(v.checked());
-  strategy.data = bind_data_strategy(v);
-  if (v.is_section("strategy.tensor")) {
-    strategy.tensor.degree = v.integer("strategy.tensor.degree");
-    if (v.has("strategy.tensor.sequence_parallel")) strategy.tensor.sequence_parallel = v.flag("strategy.tensor.sequence_parallel");
-  }
-  if (v.is_section("strategy.pipeline")) strategy.pipeline = bind_pipeline(v);
+  strategy.data = bind_data_strategy(v, strategy.free);
+  strategy.tensor = bind_tensor(v, strategy.free);
+  strategy.pipeline = bind_pipeline(v, strategy.free);
   strategy.wrap = bind_wrap(v);
   return strategy;
 }
@@ -328,6 +350,12 @@ CheckpointJob bind_checkpoint(Values& v) {
   return checkpoint;
 }
 
+/// A search over everything decides recomputation too, unless the job does.
+void search_recomputation(Values& v) {
+  CheckedValue& mode = v.checked().values.find("activation_checkpointing.mode")->second;
+  if (mode.from == Setting::From::otherwise) mode.node.text = "auto";
+}
+
 /// The file's name without its suffix, if the job has no name.
 void name_job(Values& v, const std::string& path) {
   if (v.has("name")) return;
@@ -351,6 +379,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   job.train = bind_train(v);
   if (v.is_section("eval")) job.eval = EvalJob{v.integer("eval.every"), v.integer("eval.batches")};
   job.precision = bind_precision(v);
+  if (v.has("strategy") && v.is("strategy", "auto")) search_recomputation(v);
   job.activation_checkpointing.mode = v.word<CheckpointingMode>("activation_checkpointing.mode");
   if (v.has("activation_checkpointing.every")) job.activation_checkpointing.every = v.integer("activation_checkpointing.every");
   job.strategy = bind_strategy(v);

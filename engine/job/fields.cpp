@@ -46,6 +46,12 @@ using namespace form;
 using Fields = std::vector<FieldDef>;
 using Forms = std::vector<Form>;
 
+// What the search decides where a job says so.
+std::vector<std::string_view> with_auto(std::vector<std::string_view> words) {
+  words.insert(words.begin(), "auto");
+  return words;
+}
+
 // Bounds no real job reaches; they keep products of sizes within 64 bits.
 constexpr double kMostSamples = 1e9, kMostRanks = 1e6, kMostDevices = 4096, kMostSeq = 1 << 24;
 
@@ -197,8 +203,8 @@ Fields data_strategy() {
   const FieldDef keep = optional("keep", "How long gathered parameters stay.", {word(words<Keep>())}, "auto");
   const FieldDef prefetch = optional("prefetch", "Units gathered ahead of their use.", {integer(0, 1000)}, "1");
   return {
-      optional("kind", "What is sharded: ddp nothing, zero1 optimizer states, zero2 gradients too, zero3 and fsdp parameters too.",
-               {word(words<DataKind>())}, "ddp"),
+      optional("kind", "What is sharded: ddp nothing, zero1 optimizer states, zero2 gradients too, zero3 and fsdp parameters too; auto: the fastest that fits.",
+               {word(with_auto(words<DataKind>()))}, "ddp"),
       optional("sharding", "FSDP's strategy.", {word(words<Sharding>())}, "full_shard").when("kind", {"fsdp"}),
       replicate.when("kind", {"fsdp"}).when("sharding", sharded),
       keep.when("kind", {"zero3"}),
@@ -220,25 +226,31 @@ Fields data_strategy() {
 }
 
 Fields tensor_strategy() {
+  const FieldDef sequence = optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "false");
   return {
-      required("degree", "Ranks of a layer.", {integer(1, kMostRanks)}),
-      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag()}, "false").when_above("degree", 1),
+      required("degree", "Ranks of a layer.", {integer(1, kMostRanks), word({"auto"})}),
+      sequence.when_above("degree", 1),
+      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "auto").when("degree", {"auto"}),
   };
 }
 
 Fields pipeline_strategy() {
-  const auto chunks = [](Form form, std::string_view otherwise, std::vector<std::string_view> schedules) {
-    return optional("virtual_stages", "Chunks of the model on each stage.", {std::move(form)}, otherwise)
-        .when_above("degree", 1)
-        .when("schedule", std::move(schedules));
+  const auto virtual_stages = [](Forms forms, std::string_view otherwise) {
+    return optional("virtual_stages", "Chunks of the model on each stage.", std::move(forms), otherwise);
   };
+  const auto chunks = [&](Form form, std::string_view otherwise, std::vector<std::string_view> schedules) {
+    return virtual_stages({std::move(form)}, otherwise).when_above("degree", 1).when("schedule", std::move(schedules));
+  };
+  const std::string_view order = "Order of the micro-batches' forward and backward passes.";
   return {
-      required("degree", "Stages.", {integer(1, kMostRanks)}),
-      optional("schedule", "Order of the micro-batches' forward and backward passes.", {word(words<PipelineSchedule>())}, "1f1b")
-          .when_above("degree", 1),
+      required("degree", "Stages.", {integer(1, kMostRanks), word({"auto"})}),
+      optional("schedule", order, {word(with_auto(words<PipelineSchedule>()))}, "1f1b").when_above("degree", 1),
+      optional("schedule", order, {word(with_auto(words<PipelineSchedule>()))}, "auto").when("degree", {"auto"}),
       chunks(integer(1, 1), "1", {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
       chunks(integer(1, 1000), "2", {"interleaved", "looped_bfs"}),
       chunks(integer(2, 2), "2", {"zb_v"}),
+      virtual_stages({word({"auto"}), integer(1, 1000)}, "auto").when_above("degree", 1).when("schedule", {"auto"}),
+      virtual_stages({word({"auto"}), integer(1, 1000)}, "auto").when("degree", {"auto"}),
       optional("split",
                "auto: chunks of equal cost. uniform: of equally many blocks. Or the nodes or blocks that begin the chunks after the first.",
                {word({"auto", "uniform"}), list(text(), 1)}, "auto")
@@ -258,10 +270,12 @@ Fields wrap() {
 }
 
 Fields strategy() {
+  FieldDef data = part("data", "How parameters live over the data ranks.", data_strategy());
+  data.forms.push_back(word({"auto"}));
   return {
-      part("data", "How parameters live over the data ranks.", data_strategy()),
-      extra("tensor", "Layers cut over ranks.", {section(tensor_strategy())}),
-      extra("pipeline", "The model cut into stages.", {section(pipeline_strategy())}),
+      data,
+      extra("tensor", "Layers cut over ranks.", {section(tensor_strategy()), word({"auto"})}),
+      extra("pipeline", "The model cut into stages.", {section(pipeline_strategy()), word({"auto"})}),
       part("wrap", "What becomes a unit of parameters.", wrap()),
       optional("profile", "Of the network: fills in bucket_mb, compression and every of data where they are not given.",
                {word(words<Profile>())}, "none"),

@@ -176,8 +176,20 @@ struct WrapJob {
 
 enum class Profile : std::uint8_t { none, high_bandwidth, low_bandwidth };
 
+/// Parts of a strategy that the search decides; what a person fixed beside them stands.
+struct FreeParts {
+  bool data = false;               ///< kind and its degrees
+  bool tensor = false;             ///< degree
+  bool sequence_parallel = false;
+  bool pipeline = false;           ///< degree
+  bool schedule = false;
+  bool virtual_stages = false;
+  friend bool operator==(const FreeParts&, const FreeParts&) = default;
+  bool any() const { return data || tensor || sequence_parallel || pipeline || schedule || virtual_stages; }
+};
+
 struct StrategyJob {
-  bool automatic = true;  ///< `strategy: auto`: the rest is for the search to fill in
+  FreeParts free{true, true, true, true, true, true};  ///< `strategy: auto` is all of them
   DataStrategyJob data;
   TensorStrategyJob tensor;
   PipelineStrategyJob pipeline;

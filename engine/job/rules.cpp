@@ -82,7 +82,7 @@ class Rules {
 
   void mesh() {
     const Integer ranks = world();
-    if (!ranks) return;
+    if (!ranks || searched("strategy.pipeline") || searched("strategy.tensor")) return;
     std::int64_t left = *ranks;
     for (const char* axis : {"strategy.pipeline.degree", "strategy.tensor.degree", "strategy.data.replicate"}) {
       const Integer degree = integer(axis);
@@ -95,6 +95,13 @@ class Rules {
       if (std::string_view(axis) != "strategy.data.replicate") left /= *degree;
     }
     data_ranks(data_size(left));
+  }
+
+  /// Whether an axis's degree is for the search to find.
+  bool searched(const std::string& axis) const {
+    for (const std::string& path : {axis, axis + ".degree"})
+      if (const CheckedValue* value = checked_.find(path); value != nullptr && value->node.text == "auto") return true;
+    return false;
   }
 
   /// Data ranks are what pipeline and tensor leave. Under auto, and where one axis takes every rank, they are not settled or 1.

@@ -14,8 +14,6 @@ class Unsupported {
 
   std::vector<Diagnostic> all() {
     precision();
-    if (job_.activation_checkpointing.mode == CheckpointingMode::automatic)
-      refuse("activation_checkpointing.mode", "none, full, selective, every_n");
     return std::move(mistakes_);
   }
 

@@ -47,6 +47,12 @@ std::vector<Piece> pieces_of(const Graph& graph) {
 
 }  // namespace
 
+std::vector<std::string> piece_begins(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Piece& piece : pieces_of(graph)) names.push_back(graph.nodes[piece.first].name);
+  return names;
+}
+
 std::vector<std::string> split_graph(const Graph& graph, int num_chunks, SplitBy by, int& num_pieces) {
   std::vector<Piece> pieces = pieces_of(graph);
   if (by == SplitBy::blocks && !graph.blocks.empty()) {  // what lies around blocks goes with the one before it, or with the first

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string_view>
 
@@ -33,6 +34,7 @@ class Player {
   Simulation play() {
     Simulation result;
     result.stages.resize(schedule_.stages.size());
+    for (std::size_t stage = 0; stage < result.stages.size(); ++stage) result.stages[stage].actions.reserve(schedule_.stages[stage].size());
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t stage = 0; stage < result.stages.size(); ++stage)
@@ -73,15 +75,22 @@ class Player {
   }
 
   // Whose results an action reads; of a backward, the kind only names it: either kind makes the gradient of a chunk's input.
-  std::vector<Action> inputs(const Action& action) const {
+  struct Inputs {
+    std::array<Action, 2> actions;
+    std::size_t count = 0;
+    void add(const Action& action) { actions[count++] = action; }
+    const Action* begin() const { return actions.data(); }
+    const Action* end() const { return actions.data() + count; }
+  };
+  Inputs inputs(const Action& action) const {
     const auto [kind, micro_batch, chunk] = action;
-    std::vector<Action> needed;
-    if (kind == Kind::forward && chunk > 0) needed.push_back({Kind::forward, micro_batch, chunk - 1});
+    Inputs needed;
+    if (kind == Kind::forward && chunk > 0) needed.add({Kind::forward, micro_batch, chunk - 1});
     if (kind == Kind::backward || kind == Kind::backward_input) {
-      needed.push_back({Kind::forward, micro_batch, chunk});
-      if (chunk + 1 < num_chunks_) needed.push_back({kind, micro_batch, chunk + 1});
+      needed.add({Kind::forward, micro_batch, chunk});
+      if (chunk + 1 < num_chunks_) needed.add({kind, micro_batch, chunk + 1});
     }
-    if (kind == Kind::backward_weight) needed.push_back({Kind::backward_input, micro_batch, chunk});
+    if (kind == Kind::backward_weight) needed.add({Kind::backward_input, micro_batch, chunk});
     return needed;
   }
 

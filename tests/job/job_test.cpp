@@ -170,8 +170,8 @@ TEST_CASE("model, data and steps are a whole job, and the rest has defaults") {
   CHECK(job.train.clip_norm == 1.0);
   CHECK_FALSE(job.eval);
   CHECK(job.precision.compute == DType::f32);
-  CHECK(job.activation_checkpointing.mode == CheckpointingMode::none);
-  CHECK(job.strategy.automatic);
+  CHECK(job.activation_checkpointing.mode == CheckpointingMode::automatic);  // strategy: auto decides it too
+  CHECK(job.strategy.free.data);
   CHECK(job.cluster.device == Device::automatic);
   CHECK_FALSE(job.checkpoint.dir);
   CHECK(job.log.every == 10);
@@ -233,7 +233,7 @@ log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
   CHECK(job.precision.loss_scale.factor == 1024);
   CHECK(job.activation_checkpointing.mode == CheckpointingMode::every_n);
   CHECK(job.activation_checkpointing.every == 3);
-  CHECK_FALSE(job.strategy.automatic);
+  CHECK_FALSE(job.strategy.free.any());
   CHECK(job.strategy.data.kind == DataKind::fsdp);
   CHECK(job.strategy.data.sharding == Sharding::hybrid_shard);
   CHECK(job.strategy.data.replicate == 2);
@@ -281,7 +281,7 @@ TEST_CASE("a strategy's name gives what its explicit form gives") {
     CAPTURE(kind);
     const StrategyJob named = parsed(kSmall + "strategy: " + kind).job.strategy;
     const StrategyJob form = parsed(kSmall + "strategy: {data: {kind: " + kind + "}}").job.strategy;
-    CHECK(named.automatic == form.automatic);
+    CHECK(named.free == form.free);
     CHECK(named.data.kind == form.data.kind);
     CHECK(named.data.sharding == form.data.sharding);
     CHECK(named.data.replicate == form.data.replicate);
@@ -398,8 +398,8 @@ TEST_CASE("a key without effect names the values that would give it one") {
     const std::vector<Diagnostic> found = mistakes_of(kSmall + "strategy: " + strategy + "\n");
     return found.size() == 1 ? found[0].allowed : std::to_string(found.size()) + " mistakes";
   };
-  CHECK(allowed("{pipeline: {degree: 1, schedule: gpipe}}") == "only where degree is above 1");
-  CHECK(allowed("{pipeline: {degree: 1, virtual_stages: 2}}") == "only where degree is above 1");
+  CHECK(allowed("{pipeline: {degree: 1, schedule: gpipe}}") == "only where degree is above 1, auto");
+  CHECK(allowed("{pipeline: {degree: 1, virtual_stages: 2}}") == "only where degree is above 1, auto");
   CHECK(allowed("{data: {kind: zero1, keep: use}}") == "only where kind is zero3, fsdp");
   CHECK(allowed("{data: {kind: fsdp, sharding: no_shard, keep: use}}") ==
         "only where kind is zero3 or sharding is full_shard, shard_grad_op, hybrid_shard");
@@ -536,7 +536,6 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
   CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");  // whether MPI is there counts where ranks start
   CHECK(refusals("precision: {params: bf16, compute: f16, reduce: f16, loss_scale: dynamic}") ==
         "precision.params@4:21 precision.compute@4:36 precision.reduce@4:49 precision.loss_scale@4:66 ");
-  CHECK(refusals("activation_checkpointing: {mode: auto}") == "activation_checkpointing.mode@4:34 ");
 }
 
 TEST_CASE("GPUs can be planned and not run, and the refusal stands where they were asked for") {

@@ -1,0 +1,256 @@
+#include "engine/compile/choose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "engine/compile/explain.h"
+#include "engine/compile/hardware.h"
+#include "engine/compile/lab.h"
+#include "engine/core/check.h"
+#include "engine/cost/predict.h"
+#include "engine/cost/search.h"
+
+namespace trainer {
+namespace {
+
+using cost::Candidate;
+using cost::Scored;
+using cost::SearchSpace;
+
+// Whole plans are what a search spends its time on: many for small models, a few for large ones.
+constexpr std::int64_t kInstructionsToPlan = 150'000;
+constexpr std::size_t kMostFinalists = 8, kLeastFinalists = 2, kMostAlternatives = 24;
+
+int states_of(const OptimizerJob& job) { return job.name == OptimizerName::sgd ? job.momentum != 0 : job.name == OptimizerName::lion ? 1 : 2; }
+
+SearchSpace space_of(const Job& job, const Hardware& hardware) {
+  SearchSpace space;
+  space.job = &job;
+  space.machine = hardware.machine;
+  space.world_size = world_size_of(job);
+  space.ranks_per_node = static_cast<int>(std::max<std::int64_t>(1, space.world_size / job.cluster.nodes));
+  space.threads = hardware.threads;
+  space.limit_bytes = memory_limit(job, hardware, space.ranks_per_node);
+  space.optimizer_states = states_of(job.train.optimizer);
+  return space;
+}
+
+StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
+  StrategyJob strategy = job;
+  strategy.free = {};
+  strategy.data.kind = c.kind;
+  strategy.data.sharding = c.sharding;
+  strategy.data.replicate = c.kind == DataKind::fsdp && c.sharding != Sharding::no_shard ? std::optional<std::int64_t>(c.replicate) : std::nullopt;
+  strategy.tensor.degree = c.tensor;
+  strategy.tensor.sequence_parallel = c.sequence_parallel;
+  strategy.pipeline.degree = c.pipeline;
+  strategy.pipeline.schedule = c.schedule;
+  strategy.pipeline.virtual_stages = c.virtual_stages;
+  return strategy;
+}
+
+LoadedJob decided(const LoadedJob& loaded, const Candidate& c) {
+  LoadedJob job = loaded;
+  job.job.strategy = strategy_of(loaded.job.strategy, c);
+  job.job.train.batch.micro = c.micro;
+  job.job.activation_checkpointing = c.recompute;
+  return job;
+}
+
+class Choice {
+ public:
+  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), lab_(loaded, hardware), space_(space_of(loaded.job, hardware)) {}
+
+  CompiledJob run() {
+    found_ = cost::search(space_, lab_);
+    if (found_.scored.empty()) throw JobError({loaded_.at("strategy", "there is no way to train this on the cluster: " + (found_.impossible.empty() ? "no candidate" : found_.impossible.front()))});
+    play_finalists();
+    std::vector<Scored> exact;
+    for (const Finalist& one : finalists_) exact.push_back(one.scored);
+    const std::size_t taken = cost::choose(loaded_.job.goal, exact);
+    CompiledJob result = std::move(compiled_[taken]);
+    tell(result, taken);
+    return result;
+  }
+
+ private:
+  // Plans in full what promises most, until nothing that is left promises more than what was found. A promise is the score, corrected by how
+  // far off scores of that kind turned out to be. Of those that fit nowhere the one that lacks least is planned.
+  void play_finalists() {
+    std::int64_t budget = kInstructionsToPlan;
+    std::vector<char> played(found_.scored.size(), 0);
+    for (std::size_t next = simplest(); next < played.size(); next = promising(played)) {
+      const bool enough = finalists_.size() >= kMostFinalists || (budget <= 0 && finalists_.size() >= kLeastFinalists);
+      if (enough && best_us_ > 0) break;
+      if (finalists_.size() >= 2 * kMostFinalists) break;
+      played[next] = 1;
+      play(found_.scored[next]);
+      for (const Role& role : compiled_.back().plan.roles) budget -= static_cast<std::int64_t>(role.program("step")->instructions.size());
+    }
+  }
+
+  // Of what scores within a few percent of the best the simplest.
+  std::size_t simplest() const {
+    const std::vector<Scored>& list = found_.scored;
+    std::size_t best = 0;
+    if (!list[0].fits || loaded_.job.goal == Goal::memory) return 0;
+    for (std::size_t i = 1; i < list.size() && list[i].fits && list[i].step_us <= kClose * list[0].step_us; ++i)
+      if (complexity(list[i].candidate) < complexity(list[best].candidate)) best = i;
+    return best;
+  }
+
+  std::size_t promising(const std::vector<char>& played) const {
+    std::size_t best = played.size();
+    double least = best_us_ > 0 ? kClose * best_us_ : std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < played.size(); ++i) {
+      const Scored& one = found_.scored[i];
+      const bool hopeful = one.fits || (best_us_ == 0 && static_cast<double>(one.bytes) < kDoubtful * static_cast<double>(space_.limit_bytes));
+      if (played[i] || !hopeful) continue;
+      const auto off = off_.find(kind_of(one.candidate));
+      const double promise = measure(one) * (off == off_.end() ? 1 : off->second);
+      if (promise < least) least = promise, best = i;
+    }
+    return best;
+  }
+
+  double measure(const Scored& one) const { return loaded_.job.goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; }
+
+  static std::array<int, 4> kind_of(const Candidate& c) { return {static_cast<int>(c.kind), static_cast<int>(c.sharding), c.tensor > 1, c.pipeline > 1}; }
+
+  void play(const Scored& scored) {
+    const LoadedJob job = decided(loaded_, scored.candidate);
+    CompiledJob compiled = compile_fixed(job, hardware_, Purpose::train);
+    const cost::CostModel model(cluster_of(compiled, hardware_));
+    const cost::Prediction prediction = cost::predict(compiled.plan, model);
+    Finalist one{scored, true, prediction.roles[prediction.slowest]};
+    one.scored.step_us = prediction.step_us;
+    one.scored.bytes = 0;
+    for (const MemoryReport& report : compiled.memory) one.scored.bytes = std::max(one.scored.bytes, report.peak_bytes);
+    one.scored.fits = compiled.fits;
+    off_[kind_of(scored.candidate)] = measure(one.scored) / std::max(1e-9, measure(scored));
+    if (one.scored.fits && (best_us_ == 0 || measure(one.scored) < best_us_)) best_us_ = measure(one.scored);
+    finalists_.push_back(std::move(one));
+    compiled_.push_back(std::move(compiled));
+  }
+
+  void tell(CompiledJob& result, std::size_t taken) const {
+    const Finalist& winner = finalists_[taken];
+    std::vector<Finalist> others;
+    for (std::size_t i = 0; i < finalists_.size(); ++i)
+      if (i != taken) others.push_back(finalists_[i]);
+    const auto better = [](const Finalist& a, const Finalist& b) { return a.scored.fits != b.scored.fits ? a.scored.fits : a.scored.step_us < b.scored.step_us; };
+    add_scored(others, winner);
+    std::stable_sort(others.begin(), others.end(), better);
+    result.strategy_why = why(winner, others, found_.impossible, space_.limit_bytes, loaded_.job.goal);
+    result.alternatives.push_back(alternative(winner, ""));
+    for (const Finalist& one : others) result.alternatives.push_back(alternative(one, why_not(one, winner, space_.limit_bytes, loaded_.job.goal)));
+  }
+
+  // Of those that were only scored the best of each mesh and kind.
+  void add_scored(std::vector<Finalist>& others, const Finalist& winner) const {
+    const auto key = [](const Candidate& c) { return std::tuple(c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding)); };
+    std::set<std::tuple<int, int, int, int, int, int>> told{key(winner.scored.candidate)};
+    for (const Finalist& one : others) told.insert(key(one.scored.candidate));
+    for (const Scored& scored : found_.scored) {
+      if (others.size() >= kMostAlternatives) return;
+      if (!told.insert(key(scored.candidate)).second) continue;
+      others.push_back({scored, false, {}});
+      const auto off = off_.find(kind_of(scored.candidate));
+      if (scored.fits && off != off_.end() && loaded_.job.goal != Goal::memory) others.back().scored.step_us *= off->second;
+    }
+  }
+
+  Alternative alternative(const Finalist& one, std::string rejected) const {
+    const Candidate& c = one.scored.candidate;
+    return {strategy_of(loaded_.job.strategy, c), c.mesh(), c.micro, c.recompute, cost::text_of(c), one.scored.step_us, one.scored.bytes, one.exact, std::move(rejected)};
+  }
+
+  static constexpr double kClose = 1.03;     // so near to each other, scores cannot tell
+  static constexpr double kDoubtful = 1.05;  // so much above the limit, what is scored may fit all the same
+
+  const LoadedJob& loaded_;
+  const Hardware& hardware_;
+  ModelLab lab_;
+  const SearchSpace space_;
+  cost::SearchResult found_;
+  std::vector<Finalist> finalists_;
+  std::vector<CompiledJob> compiled_;
+  std::map<std::array<int, 4>, double> off_;  // of each kind: what the plan came to over what was scored
+  double best_us_ = 0;                        // of those that fit; or bytes, where they are the goal
+};
+
+// On one rank there is nothing to share, and what fits without recomputation is taken.
+std::optional<CompiledJob> on_one_rank(const LoadedJob& loaded, const Hardware& hardware) {
+  if (world_size_of(loaded.job) > 1) return std::nullopt;
+  LoadedJob job = loaded;
+  job.job.strategy.free = {};
+  if (job.job.activation_checkpointing.mode == CheckpointingMode::automatic) job.job.activation_checkpointing = {};
+  CompiledJob compiled = compile_fixed(job, hardware, Purpose::train);
+  if (!compiled.fits && loaded.job.activation_checkpointing.mode == CheckpointingMode::automatic) return std::nullopt;
+  compiled.strategy_why = "there is nothing to share";
+  return compiled;
+}
+
+}  // namespace
+
+bool leaves_choices(const Job& job) { return job.strategy.free.any() || job.activation_checkpointing.mode == CheckpointingMode::automatic; }
+
+CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware) {
+  if (std::optional<CompiledJob> alone = on_one_rank(loaded, hardware)) return std::move(*alone);
+  CHECK(hardware.machine != nullptr, "a choice needs a machine to predict times for");
+  return Choice(loaded, hardware).run();
+}
+
+std::vector<std::string> what_would_fit(const LoadedJob& loaded, const Hardware& hardware) {
+  std::vector<std::string> result;
+  const auto fits = [&](const LoadedJob& job) {
+    ModelLab lab(job, hardware);
+    const cost::SearchResult found = cost::search(space_of(job.job, hardware), lab);
+    return !found.scored.empty() && found.scored.front().fits ? std::optional(found.scored.front().candidate) : std::nullopt;
+  };
+  const auto attempt = [&](const LoadedJob& job, const std::string& what) {
+    const auto found = fits(job);
+    if (found) result.push_back(fmt::format("{}: {}", what, cost::text_of(*found)));
+    return found.has_value();
+  };
+  LoadedJob changed = loaded;
+  if (loaded.job.activation_checkpointing.mode != CheckpointingMode::automatic) {
+    changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
+    attempt(changed, "activation_checkpointing.mode: auto");
+    changed = loaded;
+  }
+  if (loaded.job.train.batch.micro && *loaded.job.train.batch.micro > 1) {
+    changed.job.train.batch.micro.reset();
+    attempt(changed, "train.batch.micro: auto");
+    changed = loaded;
+  }
+  if (!loaded.job.strategy.free.data) {
+    changed.job.strategy.free.data = true;
+    attempt(changed, "strategy.data: auto");
+    changed = loaded;
+  }
+  if (world_size_of(loaded.job) > 1 && !(loaded.job.strategy.free.tensor && loaded.job.strategy.free.pipeline)) {
+    changed.job.strategy.free = {true, true, true, true, true, true};
+    changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
+    changed.job.train.batch.micro.reset();
+    attempt(changed, "strategy: auto");
+    changed = loaded;
+  }
+  for (std::int64_t times = 2; times <= 64; times *= 2) {
+    changed.job.strategy.free = {true, true, true, true, true, true};
+    changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
+    changed.job.train.batch.micro.reset();
+    changed.job.cluster.nodes = loaded.job.cluster.nodes * times;
+    if (hardware.machine->between == std::nullopt && changed.job.cluster.nodes > 1) break;
+    changed.job.cluster.devices_per_node = std::max<std::int64_t>(1, world_size_of(loaded.job) / loaded.job.cluster.nodes);
+    if (attempt(changed, fmt::format("{} nodes instead of {}, strategy: auto", changed.job.cluster.nodes, loaded.job.cluster.nodes))) break;
+  }
+  return result;
+}
+
+}  // namespace trainer

@@ -1,0 +1,25 @@
+// Choosing: what a job leaves to `auto` is decided by the cost model, with no trial run. The search orders every candidate by its score; the
+// best few are planned, verified and played in full; of those the job's goal decides, and within 2% the simplest wins.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/compile/compile.h"
+
+namespace trainer {
+
+/// Whether the job leaves anything but its micro-batch to be chosen.
+bool leaves_choices(const Job& job);
+
+/// The plan of the job with everything decided, why, and what else there was. Where nothing fits: the plan of what lacks least, with fits =
+/// false. Throws JobError where there is no way at all (a batch that no number of data ranks divides).
+CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware);
+
+/// The nearest changes of a job that does not fit which would make it fit, for people: recomputation, batch, sharding, devices.
+std::vector<std::string> what_would_fit(const LoadedJob& loaded, const Hardware& hardware);
+
+/// Compiles a job that leaves nothing but the micro-batch open: the largest that fits.
+CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose);
+
+}  // namespace trainer

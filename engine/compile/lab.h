@@ -1,0 +1,41 @@
+// ModelLab: makes the profiles that a search asks for, each once, from the graph that compiling the candidate would make.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/compile/compile.h"
+#include "engine/cost/search.h"
+#include "engine/job/yaml.h"
+
+namespace trainer {
+
+class ModelLab final : public cost::Lab {
+ public:
+  ModelLab(const LoadedJob& loaded, const Hardware& hardware);
+
+  const cost::Profile* profile(int tensor, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) override;
+  std::string why_not(int tensor, bool sequence_parallel) override { return refusals_[{tensor, sequence_parallel}]; }
+  const std::vector<int>& cut(int chunks) override;
+
+ private:
+  using Key = std::tuple<int, bool, std::int64_t, int, std::int64_t>;
+  const Graph& forward(std::int64_t micro);
+  const cost::CostModel& model(int tensor);
+
+  const LoadedJob& loaded_;
+  const Hardware& hardware_;
+  const yaml::Node tree_;
+  std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model
+  std::vector<std::string> pieces_;        // nodes that begin them
+  std::map<Key, std::optional<cost::Profile>> profiles_;
+  std::map<std::pair<int, bool>, std::string> refusals_;
+  std::map<int, std::vector<int>> cuts_;
+  std::map<int, std::unique_ptr<cost::CostModel>> models_;
+};
+
+}  // namespace trainer

@@ -1,0 +1,65 @@
+#include "engine/compile/model_graph.h"
+
+#include <fmt/format.h>
+
+#include "engine/core/check.h"
+#include "strategies/pipeline/chunks.h"
+
+namespace trainer {
+namespace {
+
+std::map<std::string, Shape> field_shapes(const DataJob& data) {
+  switch (data.format) {
+    case DataFormat::text:
+    case DataFormat::tokens: return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
+    case DataFormat::table: return {{"features", {}}, {"targets", {}}};
+    case DataFormat::idx: return {{"images", {}}, {"targets", {}}};
+  }
+  return {};
+}
+
+}  // namespace
+
+BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mode mode) {
+  BuildOptions options;
+  options.batch = micro;
+  options.compute = job.precision.compute;
+  options.excluded = job.strategy.wrap.excluded;
+  options.seed = job.seed;
+  options.mode = mode;
+  options.field_shapes = field_shapes(job.data);
+  return options;
+}
+
+RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
+  RecomputePolicy policy;
+  switch (job.mode) {
+    case CheckpointingMode::none: break;
+    case CheckpointingMode::full: policy.mode = RecomputePolicy::Mode::full; break;
+    case CheckpointingMode::selective: policy.mode = RecomputePolicy::Mode::selective; break;
+    case CheckpointingMode::every_n:
+      policy.mode = RecomputePolicy::Mode::every_n;
+      policy.every = job.every;
+      break;
+    case CheckpointingMode::automatic: CHECK(false, "recomputation is decided before graphs are made"); break;
+  }
+  return policy;
+}
+
+std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& graph, int num_chunks) {
+  const PipelineStrategyJob& pipeline = loaded.job.strategy.pipeline;
+  if (num_chunks == 1) return {};
+  if (pipeline.split_policy == SplitPolicy::names) {
+    std::vector<std::string> wrong, begins = strategies::split_at(graph, pipeline.split, wrong);
+    if (!wrong.empty())
+      throw JobError({loaded.at("strategy.pipeline.split", wrong.front() + " is no node or block of the graph, or does not stand after the one before it")});
+    return begins;
+  }
+  int pieces = 0;
+  const auto by = pipeline.split_policy == SplitPolicy::uniform ? strategies::SplitBy::blocks : strategies::SplitBy::cost;
+  std::vector<std::string> begins = strategies::split_graph(graph, num_chunks, by, pieces);
+  if (begins.empty()) throw JobError({loaded.at("strategy.pipeline.degree", fmt::format("the model has {} pieces, too few for {} chunks", pieces, num_chunks))});
+  return begins;
+}
+
+}  // namespace trainer

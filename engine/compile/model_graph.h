@@ -1,0 +1,22 @@
+// The model of a job as graphs: what compiling it and searching for its strategy both begin with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/build/build.h"
+#include "engine/job/job.h"
+
+namespace trainer {
+
+/// For a micro-batch of `micro` samples on a rank.
+BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mode mode);
+
+/// REQUIRES: the mode is not automatic.
+RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job);
+
+/// The nodes with which the chunks after the first begin, as the job's `split` has it. Throws JobError where the model has too few pieces
+/// or lacks a node that the job names.
+std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& graph, int num_chunks);
+
+}  // namespace trainer

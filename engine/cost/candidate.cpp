@@ -1,0 +1,69 @@
+#include "engine/cost/candidate.h"
+
+#include <fmt/format.h>
+
+namespace trainer::cost {
+namespace {
+
+std::string data_text(const Candidate& c) {
+  if (c.data_ranks() == 1) return "";
+  std::string text(name_of(c.kind));
+  if (c.kind == DataKind::fsdp) text += " " + std::string(name_of(c.sharding));
+  text += fmt::format(" over {}", c.data_ranks());
+  if (c.replicate > 1 && c.shard > 1) text += fmt::format(" ({} shards × {} replicas)", c.shard, c.replicate);
+  return text;
+}
+
+int of_data(const Candidate& c) {
+  if (c.data_ranks() == 1) return 0;
+  switch (c.kind) {
+    case DataKind::ddp: return 1;
+    case DataKind::zero1: return 2;
+    case DataKind::zero2: return 3;
+    default: return c.sharding == Sharding::shard_grad_op ? 4 : c.sharding == Sharding::full_shard ? 5 : 6;
+  }
+}
+
+int of_schedule(const Candidate& c) {
+  if (c.pipeline == 1) return 0;
+  switch (c.schedule) {
+    case PipelineSchedule::one_f_one_b: return 1;
+    case PipelineSchedule::gpipe: return 2;
+    case PipelineSchedule::interleaved: return 3;
+    case PipelineSchedule::looped_bfs: return 4;
+    case PipelineSchedule::zb_h1: return 5;
+    case PipelineSchedule::zb_h2: return 6;
+    case PipelineSchedule::zb_v: return 7;
+  }
+  return 8;
+}
+
+int of_recomputation(const Candidate& c) {
+  switch (c.recompute.mode) {
+    case CheckpointingMode::none: return 0;
+    case CheckpointingMode::selective: return 1;
+    case CheckpointingMode::full: return 2;
+    default: return 3;
+  }
+}
+
+}  // namespace
+
+std::string text_of(const Candidate& c) {
+  std::string text = data_text(c);
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (c.tensor > 1) add(fmt::format("tensor {}{}", c.tensor, c.sequence_parallel ? " with sequence parallel" : ""));
+  if (c.pipeline > 1) add(fmt::format("pipeline {} ({}{})", c.pipeline, name_of(c.schedule), c.virtual_stages > 1 ? fmt::format(", {} virtual stages", c.virtual_stages) : ""));
+  if (c.ranks() == 1) add("one rank");
+  add(fmt::format("micro-batch {}", c.micro));
+  if (c.recompute.mode != CheckpointingMode::none)
+    add(c.recompute.mode == CheckpointingMode::every_n ? fmt::format("recomputation of every {}. block", c.recompute.every) : std::string(name_of(c.recompute.mode)) + " recomputation");
+  return text;
+}
+
+int complexity(const Candidate& c) {
+  const int axes = (c.data_ranks() > 1) + (c.tensor > 1) + (c.pipeline > 1);
+  return axes * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 + (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) + (c.replicate > 1 && c.shard > 1 ? 3 : 0);
+}
+
+}  // namespace trainer::cost

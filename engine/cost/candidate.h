@@ -1,0 +1,35 @@
+// Candidate: one way to spread a job over its ranks, in numbers. What a search chooses among.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/job/job.h"
+#include "engine/plan/mesh.h"
+
+namespace trainer::cost {
+
+struct Candidate {
+  int pipeline = 1, tensor = 1, replicate = 1, shard = 1;
+  bool sequence_parallel = false;
+  DataKind kind = DataKind::ddp;
+  Sharding sharding = Sharding::full_shard;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int virtual_stages = 1;
+  ActivationCheckpointingJob recompute{};
+  std::int64_t micro = 1;
+  int micro_batches = 1;
+
+  Mesh mesh() const { return Mesh{{pipeline, replicate, shard, tensor}}; }
+  int data_ranks() const { return replicate * shard; }
+  int num_chunks() const { return pipeline * virtual_stages; }
+  int ranks() const { return pipeline * tensor * data_ranks(); }
+};
+
+/// "fsdp full_shard × 8, tensor 2 with sequence parallel, pipeline 4 (interleaved, 2 virtual stages), micro-batch 1, full recomputation".
+std::string text_of(const Candidate& candidate);
+
+/// How many things a person has to understand of it: what two equally fast ones are told apart by. Smaller is simpler.
+int complexity(const Candidate& candidate);
+
+}  // namespace trainer::cost

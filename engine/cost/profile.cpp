@@ -1,0 +1,175 @@
+#include "engine/cost/profile.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/ops/op_def.h"
+
+namespace trainer::cost {
+namespace {
+
+constexpr std::int32_t kNever = -1;
+
+class Profiling {
+ public:
+  Profiling(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model, const Target& target)
+      : graph_(graph), begins_(begins), model_(model), target_(target) {
+    profile_.pieces.resize(std::max<std::size_t>(1, begins.size()));
+  }
+
+  Profile run() {
+    assign_pieces();
+    for (ValueId input : graph_.inputs) profile_.input_bytes += graph_.value(input).desc().bytes();
+    parameters();
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) time(i);
+    memory();
+    return std::move(profile_);
+  }
+
+ private:
+  Piece& piece(std::size_t node) { return profile_.pieces[static_cast<std::size_t>(piece_of_[node])]; }
+
+  // A backward node belongs to the piece of the forward node whose name it has.
+  void assign_pieces() {
+    std::unordered_map<std::string, std::int32_t> by_name;
+    std::size_t next = 0;
+    std::int32_t current = 0;
+    piece_of_.resize(graph_.nodes.size());
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (!node.backward && next < begins_.size() && node.name == begins_[next]) current = static_cast<std::int32_t>(next++);
+      const auto [at, added] = by_name.try_emplace(node.name, current);
+      piece_of_[i] = node.backward ? at->second : current;
+      if (!node.backward) at->second = current;
+    }
+  }
+
+  void parameters() {
+    std::vector<std::int32_t> reader(graph_.values.size(), kNever);
+    for (std::size_t i = graph_.nodes.size(); i-- > 0;)
+      for (ValueId input : graph_.nodes[i].inputs) reader[static_cast<std::size_t>(graph_.storage(input))] = piece_of_[i];
+    for (const Parameter& parameter : graph_.parameters) {
+      const std::int32_t at = std::max(0, reader[static_cast<std::size_t>(parameter.value)]);
+      profile_.pieces[static_cast<std::size_t>(at)].parameters += graph_.value(parameter.value).shape.elements();
+    }
+  }
+
+  bool aliases(const Node& node) const { return graph_.value(node.outputs[0]).alias_of != kNone; }
+
+  static bool communicates(Op op) { return op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
+
+  Estimate estimate(const Node& node) {
+    if (!communicates(node.op)) return model_.kernel(signature_of(graph_, node));
+    const TensorDesc in = graph_.value(node.inputs[0]).desc(), out = graph_.value(node.outputs[0]).desc();
+    const CollectiveKind kind = node.op == Op::all_reduce ? CollectiveKind::all_reduce : node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
+    return model_.collective(kind, out.dtype, Axes::of(Axis::tensor), {}, std::max(in.bytes(), out.bytes()));
+  }
+
+  void time(std::size_t index) {
+    const Node& node = graph_.nodes[index];
+    if (aliases(node) || node.op == Op::replicate) return;
+    const Estimate estimate = this->estimate(node);
+    Piece& piece = this->piece(index);
+    if (communicates(node.op)) piece.network_us += estimate.us;
+    else if (estimate.bound == Bound::memory) piece.memory_us += estimate.us;
+    if (node.recomputed) piece.recompute_us += estimate.us;
+    const bool weight = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return graph_.value(id).kind == ValueKind::gradient; });
+    (!node.backward ? piece.forward_us : weight ? piece.weight_us : piece.input_us) += estimate.us;
+    pack(node, piece);
+  }
+
+  void pack(const Node& node, Piece& piece) {
+    if (node.op != Op::linear && node.op != Op::linear_grad_input) return;
+    const Signature signature = signature_of(graph_, node);
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      const Value& value = graph_.value(graph_.storage(node.inputs[i]));
+      if (value.kind != ValueKind::parameter) continue;
+      TensorDesc desc = value.desc();
+      desc.layout = target_.preferred_layout(signature, static_cast<int>(i));
+      if (desc.layout != Layout::row_major) piece.packed_bytes += target_.bytes(desc);
+    }
+  }
+
+  // What is read in the backward pass is saved; all else lives from its node to its last reader.
+  void memory() {
+    const std::size_t n = graph_.nodes.size();
+    std::vector<std::int32_t> made(graph_.values.size(), kNever), last(graph_.values.size(), kNever);
+    for (std::size_t i = 0; i < n; ++i) {
+      for (ValueId input : graph_.nodes[i].inputs) last[static_cast<std::size_t>(graph_.storage(input))] = static_cast<std::int32_t>(i);
+      for (ValueId output : graph_.nodes[i].outputs)
+        if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone && output != graph_.loss.sum)
+          made[static_cast<std::size_t>(output)] = static_cast<std::int32_t>(i);
+    }
+    std::vector<std::int64_t> own(graph_.values.size(), 0);  // bytes that a value adds to what is alive
+    std::vector<std::vector<ValueId>> dies(n);
+    std::int64_t alive = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const Node& node = graph_.nodes[i];
+      const std::int64_t workspace = aliases(node) || communicates(node.op) || node.op == Op::replicate ? 0 : target_.workspace_bytes(signature_of(graph_, node));
+      for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+        const ValueId output = node.outputs[o];
+        if (made[static_cast<std::size_t>(output)] != static_cast<std::int32_t>(i)) continue;
+        const std::int32_t end = std::max(last[static_cast<std::size_t>(output)], static_cast<std::int32_t>(i));
+        const std::int64_t bytes = graph_.value(output).desc().bytes();
+        const bool saved = !node.backward && graph_.nodes[static_cast<std::size_t>(end)].backward;
+        if (saved) {
+          piece(i).saved_bytes += bytes;
+          continue;
+        }
+        const ValueId source = taken_over(node, static_cast<int>(o), static_cast<std::int32_t>(i), last);
+        own[static_cast<std::size_t>(output)] = source == kNone ? bytes : std::exchange(own[static_cast<std::size_t>(source)], 0);
+        if (source == kNone) alive += bytes;
+        dies[static_cast<std::size_t>(end)].push_back(output);
+      }
+      piece(i).transient_bytes = std::max(piece(i).transient_bytes, alive + workspace);
+      for (ValueId dead : dies[i]) alive -= own[static_cast<std::size_t>(dead)];
+    }
+    boundaries();
+  }
+
+  // The input whose memory an output takes, since nobody reads it later; kNone: there is none.
+  ValueId taken_over(const Node& node, int output, std::int32_t at, const std::vector<std::int32_t>& last) const {
+    for (const auto& [in, out] : definition(node.op).in_place) {
+      if (out != output || in >= static_cast<int>(node.inputs.size())) continue;
+      const ValueId source = graph_.storage(node.inputs[static_cast<std::size_t>(in)]);
+      const Value& from = graph_.value(source);
+      const bool free = from.kind == ValueKind::activation && last[static_cast<std::size_t>(source)] == at;
+      if (free && from.desc().bytes() == graph_.value(node.outputs[static_cast<std::size_t>(output)]).desc().bytes()) return source;
+    }
+    return kNone;
+  }
+
+  // A forward value that a later piece reads passes every boundary up to it.
+  void boundaries() {
+    std::vector<std::int32_t> from(graph_.values.size(), kNever), to(graph_.values.size(), kNever);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.backward) continue;
+      for (ValueId input : node.inputs) {
+        const ValueId storage = graph_.storage(input);
+        if (from[static_cast<std::size_t>(storage)] != kNever) to[static_cast<std::size_t>(storage)] = piece_of_[i];
+      }
+      for (ValueId output : node.outputs)
+        if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone) from[static_cast<std::size_t>(output)] = piece_of_[i];
+    }
+    for (std::size_t value = 0; value < from.size(); ++value)
+      for (std::int32_t piece = from[value]; piece != kNever && piece < to[value]; ++piece)
+        profile_.pieces[static_cast<std::size_t>(piece)].boundary_bytes += graph_.values[value].desc().bytes();
+  }
+
+  const Graph& graph_;
+  const std::vector<std::string>& begins_;
+  const CostModel& model_;
+  const Target& target_;
+  std::vector<std::int32_t> piece_of_;  // of each node
+  Profile profile_;
+};
+
+}  // namespace
+
+Profile profile_of(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model, const Target& target) {
+  return Profiling(graph, begins, model, target).run();
+}
+
+}  // namespace trainer::cost

@@ -1,0 +1,250 @@
+#include "engine/cost/score.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/core/dtype.h"
+#include "engine/job/resolve.h"
+#include "strategies/pipeline/simulate.h"
+#include "strategies/strategies.h"
+
+namespace trainer::cost {
+namespace {
+
+Piece sum_of(const std::vector<Piece>& pieces, std::size_t first, std::size_t last) {
+  Piece sum;
+  for (std::size_t i = first; i < last; ++i) {
+    const Piece& piece = pieces[i];
+    sum.forward_us += piece.forward_us;
+    sum.input_us += piece.input_us;
+    sum.weight_us += piece.weight_us;
+    sum.saved_bytes += piece.saved_bytes;
+    sum.transient_bytes = std::max(sum.transient_bytes, piece.transient_bytes);
+    sum.parameters += piece.parameters;
+    sum.packed_bytes += piece.packed_bytes;
+    sum.boundary_bytes = piece.boundary_bytes;
+  }
+  return sum;
+}
+
+std::int64_t largest(const std::vector<Piece>& units) {
+  std::int64_t most = 0;
+  for (const Piece& unit : units) most = std::max(most, unit.parameters);
+  return most;
+}
+
+// Bytes of activations at a stage's fullest moment.
+std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& chunks) {
+  std::int64_t alive = 0, most = 0;
+  for (const Action& action : actions) {
+    const Piece& chunk = chunks[static_cast<std::size_t>(action.chunk)];
+    if (action.kind == Action::Kind::forward) alive += chunk.saved_bytes;
+    most = std::max(most, alive + chunk.transient_bytes);
+    if (action.kind == Action::Kind::backward_weight || action.kind == Action::Kind::backward) alive -= chunk.saved_bytes;
+  }
+  return most;
+}
+
+std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage, const std::vector<Piece>& units) {
+  const std::int64_t reduce = size_of(job.precision.reduce);
+  return data.shard_gradients ? (stage.parameters / candidate.shard + 2 * largest(units)) * reduce : stage.parameters * reduce;
+}
+
+DataStrategyJob data_job(const Candidate& candidate) {
+  DataStrategyJob data;
+  data.kind = candidate.kind;
+  data.sharding = candidate.sharding;
+  return data;
+}
+
+}  // namespace
+
+namespace {
+
+// Communication of the data axes, as far as nothing hides it.
+class DataTime {
+ public:
+  DataTime(const Candidate& candidate, const ResolvedData& data, const CostModel& model, const Job& job)
+      : candidate_(candidate), data_(data), model_(model), compute_(size_of(job.precision.compute)), reduce_(size_of(job.precision.reduce)), reduce_dtype_(job.precision.reduce),
+        compute_dtype_(job.precision.compute), bucket_(job.strategy.data.bucket_mb * 1048576) {}
+
+  double gather(double elements) const { return time(CollectiveKind::all_gather, compute_dtype_, Axis::shard, elements * compute_); }
+  double scatter(double elements) const { return time(CollectiveKind::reduce_scatter, reduce_dtype_, Axis::shard, elements * reduce_); }
+  double reduce(double elements, Axis axis) const { return time(CollectiveKind::all_reduce, reduce_dtype_, axis, elements * reduce_); }
+
+  // Of `count` like collectives that begin as the pass goes on, what the pass cannot hide; the last begins at its end.
+  static double exposed(double each, double count, double hides) { return count <= 0 ? 0 : each * count - std::min(each * (count - 1), hides * (count - 1) / count); }
+
+  double buckets(double elements, double width) const { return std::max(1.0, std::ceil(elements * width / bucket_)); }
+
+  // Added to each forward and backward pass of a micro-batch.
+  double per_forward(const std::vector<Piece>& units) const { return data_.shard_parameters && data_.keep != Keep::step ? passes(units, true) : 0; }
+  double per_backward(const std::vector<Piece>& units) const {
+    if (!data_.shard_states || data_.reduce == Reduce::step) return 0;
+    return passes(units, false);
+  }
+
+  // Once a step: the last reduction, gathers of a whole step, what crosses replicas, and weights after the update.
+  double per_step(const std::vector<Piece>& units, const Piece& sum, double optimizer_us) const {
+    const auto elements = static_cast<double>(sum.parameters);
+    if (candidate_.data_ranks() == 1 || elements == 0) return 0;
+    double us = 0;
+    if (!data_.shard_states) {
+      const double count = buckets(elements, reduce_);
+      const Axis axis = candidate_.replicate > 1 ? Axis::replicate : Axis::shard;
+      return exposed(reduce(elements / count, axis), count, sum.backward_us());
+    }
+    const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
+    if (data_.reduce == Reduce::step) us += exposed(scatter(elements / count), count, sum.backward_us());
+    if (candidate_.replicate > 1 && candidate_.shard > 1) us += exposed(reduce(elements / count / candidate_.shard, Axis::replicate), count, sum.backward_us() / 2);
+    if (!data_.shard_parameters) us += exposed(gather(elements / count), count, optimizer_us);
+    if (data_.shard_parameters && data_.keep == Keep::step) us += passes(units, true);
+    return us;
+  }
+
+ private:
+  double time(CollectiveKind kind, DType dtype, Axis axis, double bytes) const { return model_.collective(kind, dtype, Axes::of(axis), {}, static_cast<std::int64_t>(bytes)).us; }
+
+  // Each unit's collectives run while the unit before it is computed.
+  double passes(const std::vector<Piece>& units, bool forward) const {
+    double us = 0, before = 0;
+    const bool again = !forward && data_.shard_parameters && data_.keep == Keep::use;
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      const Piece& unit = units[forward ? i : units.size() - 1 - i];
+      const auto elements = static_cast<double>(unit.parameters);
+      const double traffic = forward ? gather(elements) : scatter(elements) + (again && i > 0 ? gather(elements) : 0);
+      us += std::max(0.0, traffic - before);
+      before = forward ? unit.forward_us : unit.backward_us();
+    }
+    return us;
+  }
+
+  const Candidate& candidate_;
+  const ResolvedData& data_;
+  const CostModel& model_;
+  const double compute_, reduce_;
+  const DType reduce_dtype_, compute_dtype_;
+  const double bucket_;
+};
+
+}  // namespace
+
+double Scorer::at_least_us(const Candidate& candidate, const Profile& profile) const {
+  double us = 0;
+  for (const Piece& piece : profile.pieces) us += piece.forward_us + piece.backward_us();
+  return us * candidate.micro_batches / candidate.pipeline;
+}
+
+const Schedule* Scorer::schedule_of(const Candidate& c) {
+  const auto [at, added] = schedules_.try_emplace({static_cast<int>(c.schedule), c.pipeline, c.virtual_stages, c.micro_batches});
+  if (added) {
+    const auto* entry = strategies::pipeline_schedule(c.pipeline == 1 ? "1f1b" : name_of(c.schedule));
+    if (entry != nullptr && !entry->refuses(c.pipeline, c.virtual_stages, c.micro_batches)) at->second = entry->make(c.pipeline, c.virtual_stages, c.micro_batches);
+  }
+  return at->second.stages.empty() ? nullptr : &at->second;
+}
+
+const CostModel& Scorer::model_of(const Mesh& mesh) {
+  std::unique_ptr<CostModel>& model = models_[mesh.sizes];
+  if (model == nullptr) model = std::make_unique<CostModel>(Cluster{space_.machine, mesh, space_.ranks_per_node, space_.threads});
+  return *model;
+}
+
+bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipelined& out) {
+  const std::vector<int>& begins = lab_.cut(candidate.num_chunks());
+  if (begins.empty()) return false;
+  out.schedule = schedule_of(candidate);
+  if (out.schedule == nullptr) return false;
+  const auto stages = static_cast<std::size_t>(candidate.pipeline);
+  out.units.resize(stages);
+  for (std::size_t chunk = 0; chunk < begins.size(); ++chunk) {
+    const auto first = static_cast<std::size_t>(begins[chunk]);
+    const auto last = chunk + 1 < begins.size() ? static_cast<std::size_t>(begins[chunk + 1]) : profile.pieces.size();
+    out.chunks.push_back(sum_of(profile.pieces, first, last));
+    for (std::size_t i = first; i < last; ++i)
+      if (profile.pieces[i].parameters > 0) out.units[static_cast<std::size_t>(out.schedule->stage_of_chunk[chunk])].push_back(profile.pieces[i]);
+  }
+  for (std::size_t s = 0; s < stages; ++s) {
+    out.stages.push_back(sum_of(out.units[s], 0, out.units[s].size()));
+    out.peaks.push_back(peak(out.schedule->stages[s], out.chunks));
+  }
+  return true;
+}
+
+double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward, const std::vector<double>& backward) {
+  const auto [at, added] = pipelined.makespans.try_emplace({forward, backward}, 0);
+  if (!added) return at->second;
+  const CostModel& model = model_of(candidate.mesh());
+  std::vector<strategies::Durations> durations;
+  for (std::size_t chunk = 0; chunk < pipelined.chunks.size(); ++chunk) {
+    const Piece& sum = pipelined.chunks[chunk];
+    const auto s = static_cast<std::size_t>(pipelined.schedule->stage_of_chunk[chunk]);
+    const double send = candidate.pipeline > 1 ? model.send(Axis::pipeline, 1, sum.boundary_bytes).us : 0;
+    durations.push_back({sum.forward_us + forward[s], sum.input_us + backward[s], sum.weight_us, send});
+  }
+  if (candidate.pipeline == 1) return at->second = candidate.micro_batches * (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
+  return at->second = strategies::simulate(*pipelined.schedule, durations).makespan;
+}
+
+Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined) {
+  const CostModel& model = model_of(candidate.mesh());
+  const ResolvedData data = resolve(data_job(candidate), candidate.pipeline > 1);
+  const DataTime time(candidate, data, model, *space_.job);
+  const std::size_t stages = pipelined.stages.size();
+  const double each = static_cast<double>(candidate.micro_batches) / candidate.pipeline;
+
+  Scored scored;
+  std::vector<double> forward(stages), backward(stages);
+  double tail = 0;
+  for (std::size_t s = 0; s < stages; ++s) {
+    const Piece& sum = pipelined.stages[s];
+    forward[s] = time.per_forward(pipelined.units[s]) / candidate.virtual_stages;
+    backward[s] = time.per_backward(pipelined.units[s]) / candidate.virtual_stages;
+    const double share = data.shard_states ? candidate.shard : 1;
+    const double bandwidth = space_.machine->device.memory_bandwidth.value / (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
+    const double update = static_cast<double>(sum.parameters) / share * (8 * (1 + space_.optimizer_states) + 8) / bandwidth * 1.2e6;
+    const double at_end = time.per_step(pipelined.units[s], sum, update);
+    if (update + at_end > tail) tail = update + at_end, scored.update_us = update, scored.data_us = at_end;
+  }
+  for (std::size_t s = 0; s < stages; ++s) scored.data_us += (forward[s] + backward[s]) * candidate.virtual_stages * each;
+  for (const Piece& piece : profile.pieces) {
+    scored.tensor_us += piece.network_us * each;
+    scored.recompute_us += piece.recompute_us * each;
+    scored.compute_us += (piece.forward_us + piece.backward_us() - piece.network_us - piece.recompute_us) * each;
+  }
+  scored.step_us = makespan(candidate, pipelined, forward, backward) + tail;
+  scored.bubble_us = std::max(0.0, scored.step_us - scored.tensor_us - scored.recompute_us - scored.compute_us - scored.data_us - scored.update_us);
+  scored.candidate = candidate;
+  scored.bytes = bytes_of(candidate, profile, pipelined);
+  scored.fits = scored.bytes <= space_.limit_bytes;
+  return scored;
+}
+
+std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const {
+  std::int64_t most = 0;
+  for (std::size_t s = 0; s < pipelined.stages.size(); ++s) {
+    const Piece& stage = pipelined.stages[s];
+    const std::int64_t kept = static_bytes(candidate, stage, pipelined.units[s]);
+    const ResolvedData data = resolve(data_job(candidate), candidate.pipeline > 1);
+    const std::int64_t gradients = gradient_bytes(*space_.job, candidate, data, stage, pipelined.units[s]);
+    // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
+    const bool replace = candidate.micro_batches == 1 && candidate.pipeline == 1 && !data.shard_gradients;
+    most = std::max(most, kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes) : pipelined.peaks[s] + gradients));
+  }
+  return most + profile.input_bytes * candidate.micro_batches;
+}
+
+// Masters, states, working copies and what is gathered of them.
+std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const {
+  const ResolvedData data = resolve(data_job(candidate), candidate.pipeline > 1);
+  const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters;
+  const std::int64_t owned = data.shard_states ? parameters / candidate.shard : parameters;
+  std::int64_t bytes = owned * 4 * (1 + space_.optimizer_states);
+  if (compute != 4) bytes += (data.shard_parameters ? owned : parameters) * compute;
+  else if (data.shard_states && !data.shard_parameters) bytes += (parameters - owned) * compute;
+  const bool brief = data.shard_parameters && data.keep == Keep::use && !units.empty();
+  if (data.shard_parameters) bytes += (brief ? std::min(parameters, 3 * largest(units)) : parameters) * compute;
+  return bytes + (brief ? 3 * stage.packed_bytes / static_cast<std::int64_t>(units.size()) : stage.packed_bytes);
+}
+
+}  // namespace trainer::cost

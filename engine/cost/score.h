@@ -1,0 +1,51 @@
+// Score: step time and memory of candidates, from profiles. See search.h for what that is good for. What candidates have in common is
+// worked out once: a Frame is a mesh without its data axes, a micro-batch and a recomputation; a Pipelined is a frame's schedule.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "engine/cost/search.h"
+#include "engine/plan/strategy.h"
+
+namespace trainer::cost {
+
+/// A frame under one schedule.
+struct Pipelined {
+  const Schedule* schedule = nullptr;
+  std::vector<Piece> chunks;                 ///< sums
+  std::vector<std::vector<Piece>> units;     ///< of each stage: its pieces with parameters
+  std::vector<Piece> stages;                 ///< sums of those
+  std::vector<std::int64_t> peaks;           ///< bytes of activations at each stage's fullest moment
+  std::map<std::pair<std::vector<double>, std::vector<double>>, double> makespans;  ///< by what data axes add to each stage's passes
+};
+
+class Scorer {
+ public:
+  Scorer(const SearchSpace& space, Lab& lab) : space_(space), lab_(lab) {}
+
+  /// Null: the candidate cannot be (its tensor degree is refused).
+  const Profile* profile_of(const Candidate& candidate) { return lab_.profile(candidate.tensor, candidate.sequence_parallel, candidate.micro, candidate.recompute); }
+  /// No schedule and no data strategy can be faster: what the average rank computes.
+  double at_least_us(const Candidate& candidate, const Profile& profile) const;
+  /// False: the schedule refuses these numbers, or the model has too few pieces.
+  bool pipeline(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
+  /// Memory of the fullest rank.
+  std::int64_t bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const;
+  Scored score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
+
+ private:
+  const Schedule* schedule_of(const Candidate& candidate);
+  const CostModel& model_of(const Mesh& mesh);
+  std::int64_t static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const;
+  double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward, const std::vector<double>& backward);
+
+  const SearchSpace& space_;
+  Lab& lab_;
+  std::map<std::tuple<int, int, int, int>, Schedule> schedules_;
+  std::map<std::array<int, kNumAxes>, std::unique_ptr<CostModel>> models_;
+};
+
+}  // namespace trainer::cost

@@ -1,0 +1,275 @@
+#include "engine/cost/search.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "engine/cost/score.h"
+#include "strategies/strategies.h"
+
+namespace trainer::cost {
+namespace {
+
+std::vector<int> divisors(std::int64_t number, std::int64_t most) {
+  std::vector<int> result;
+  for (std::int64_t d = 1; d <= std::min(number, most); ++d)
+    if (number % d == 0) result.push_back(static_cast<int>(d));
+  return result;
+}
+
+// A mesh without its data axes, a micro-batch and a recomputation.
+struct Frame {
+  Candidate candidate;
+  const Profile* profile;
+  int data;  // ranks along the data axes
+  double at_least_us;
+};
+
+class Enumeration {
+ public:
+  Enumeration(const SearchSpace& space, Lab& lab) : space_(space), job_(*space.job), free_(job_.strategy.free), lab_(lab), scorer_(space, lab) {}
+
+  SearchResult run() {
+    for (int tensor : tensors()) frames(tensor);
+    std::stable_sort(frames_.begin(), frames_.end(), [](const Frame& a, const Frame& b) { return a.at_least_us < b.at_least_us; });
+    for (const Frame& frame : frames_) schedules(frame);
+    order();
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<int> tensors() const {
+    const std::int64_t world = space_.world_size;
+    if (!free_.tensor) return {static_cast<int>(job_.strategy.tensor.degree.value_or(world))};
+    // Beyond a node its collectives, which nothing hides, would cross the slowest links.
+    std::vector<int> result;
+    for (int degree : divisors(world, space_.ranks_per_node))
+      if (space_.ranks_per_node % degree == 0) result.push_back(degree);
+    return result;
+  }
+
+  std::vector<int> pipelines(int tensor) const {
+    const int rest = space_.world_size / tensor;
+    if (space_.world_size % tensor != 0) return {};
+    if (!free_.pipeline) {
+      const auto degree = static_cast<int>(job_.strategy.pipeline.degree.value_or(rest));
+      return rest % degree == 0 ? std::vector<int>{degree} : std::vector<int>{};
+    }
+    std::vector<int> result;
+    for (int degree : divisors(rest, 4096))
+      if (!lab_.cut(degree).empty()) result.push_back(degree);
+    return result;
+  }
+
+  // Micro-batches from small to large, until not even the most frugal way holds one.
+  void frames(int tensor) {
+    const std::vector<bool> sequence = tensor == 1 ? std::vector<bool>{false} : free_.sequence_parallel ? std::vector<bool>{false, true} : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
+    for (bool sequence_parallel : sequence) {
+      Candidate c;
+      c.tensor = tensor;
+      c.sequence_parallel = sequence_parallel;
+      const std::vector<int> stages = pipelines(tensor);
+      for (std::int64_t micro : micros(tensor, stages)) {
+        c.micro = micro;
+        if (!frames_of(c, stages)) break;
+      }
+    }
+  }
+
+  std::vector<std::int64_t> micros(int tensor, const std::vector<int>& stages) {
+    if (job_.train.batch.micro) return {*job_.train.batch.micro};
+    std::set<std::int64_t> result;
+    for (int pipeline : stages) {
+      const int data = space_.world_size / tensor / pipeline;
+      if (divides(data))
+        for (int size : divisors(job_.train.batch.global / data, 4096)) result.insert(size);
+    }
+    return {result.begin(), result.end()};
+  }
+
+  bool divides(int data) {
+    const std::int64_t global = job_.train.batch.global;
+    if (global % data != 0) impossible("data", data, "a batch of " + std::to_string(global) + " samples does not divide over " + std::to_string(data) + " data ranks");
+    return global % data == 0;
+  }
+
+  // Whether some stage count can hold one such micro-batch at all.
+  bool frames_of(Candidate c, const std::vector<int>& stages) {
+    bool any = false;
+    for (const ActivationCheckpointingJob& mode : recomputations()) {
+      c.recompute = mode;
+      const Profile* profile = scorer_.profile_of(c);
+      if (profile == nullptr) {
+        impossible("tensor", c.tensor, lab_.why_not(c.tensor, c.sequence_parallel));
+        return false;
+      }
+      for (int pipeline : stages) {
+        c.pipeline = pipeline;
+        const int data = space_.world_size / c.tensor / pipeline;
+        if (!divides(data) || job_.train.batch.global / data % c.micro != 0) continue;
+        c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
+        if (c.micro_batches > kMostMicroBatches) continue;
+        frames_.push_back({c, profile, data, scorer_.at_least_us(c, *profile)});
+        any = any || least_bytes(*profile, pipeline) <= space_.limit_bytes;
+      }
+    }
+    return any || c.micro == 1;
+  }
+
+  // Activations of one micro-batch of an average stage, whatever the strategy.
+  static std::int64_t least_bytes(const Profile& profile, int pipeline) {
+    std::int64_t saved = 0;
+    for (const Piece& piece : profile.pieces) saved += piece.saved_bytes;
+    return saved / pipeline;
+  }
+
+  std::vector<ActivationCheckpointingJob> recomputations() const {
+    if (job_.activation_checkpointing.mode != CheckpointingMode::automatic) return {job_.activation_checkpointing};
+    return {{CheckpointingMode::none, 1}, {CheckpointingMode::selective, 1}, {CheckpointingMode::every_n, 4}, {CheckpointingMode::every_n, 2}, {CheckpointingMode::full, 1}};
+  }
+
+  static Candidate with(Candidate c, DataKind kind, Sharding sharding, int replicate, int shard) {
+    c.kind = kind;
+    c.sharding = sharding;
+    c.replicate = replicate;
+    c.shard = shard;
+    return c;
+  }
+
+  std::vector<Candidate> kinds(const Candidate& c, int data) const {
+    if (!free_.data) return {fixed_kind(c, data)};
+    if (data == 1) return {with(c, DataKind::ddp, Sharding::full_shard, 1, 1)};
+    std::vector<Candidate> result{with(c, DataKind::ddp, Sharding::full_shard, data, 1), with(c, DataKind::zero1, Sharding::full_shard, 1, data),
+                                  with(c, DataKind::zero2, Sharding::full_shard, 1, data), with(c, DataKind::fsdp, Sharding::shard_grad_op, 1, data),
+                                  with(c, DataKind::fsdp, Sharding::full_shard, 1, data)};
+    // Shards inside a node, replicas across: then over twice as many nodes, and so on.
+    for (int shard = std::max(1, space_.ranks_per_node / c.tensor); shard < data && shard > 1; shard *= 2)
+      if (data % shard == 0 && data > space_.ranks_per_node / c.tensor) result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
+    return result;
+  }
+
+  Candidate fixed_kind(const Candidate& c, int data) const {
+    const DataStrategyJob& job = job_.strategy.data;
+    const bool replicates = job.kind == DataKind::ddp || job.kind == DataKind::local_sgd || (job.kind == DataKind::fsdp && job.sharding == Sharding::no_shard);
+    if (replicates) return with(c, job.kind, job.sharding, data, 1);
+    std::int64_t replicas = job.replicate.value_or(job.kind == DataKind::fsdp && job.sharding == Sharding::hybrid_shard ? job_.cluster.nodes : 1);
+    if (replicas < 1 || data % replicas != 0) replicas = 1;
+    return with(c, job.kind, job.sharding, static_cast<int>(replicas), data / static_cast<int>(replicas));
+  }
+
+  void schedules(const Frame& frame) {
+    Candidate c = frame.candidate;
+    if (c.pipeline == 1) return kinds_of(c, frame);
+    using S = PipelineSchedule;
+    const PipelineStrategyJob& job = job_.strategy.pipeline;
+    const std::vector<S> list = free_.schedule ? std::vector<S>{S::one_f_one_b, S::interleaved, S::zb_h1, S::zb_v, S::zb_h2, S::gpipe, S::looped_bfs} : std::vector<S>{job.schedule};
+    for (S schedule : list) {
+      c.schedule = schedule;
+      for (int virtual_stages : virtual_stages_of(c)) {
+        c.virtual_stages = virtual_stages;
+        kinds_of(c, frame);
+      }
+    }
+  }
+
+  void kinds_of(const Candidate& c, const Frame& frame) {
+    const bool hopeless = best_us_ > 0 && frame.at_least_us > kHopeless * best_us_;
+    if (hopeless && (c.virtual_stages > 2 || told(c))) return;  // one of each kind is told of
+    Pipelined pipelined;
+    if (!scorer_.pipeline(c, *frame.profile, pipelined)) return;
+    for (const Candidate& one : kinds(c, frame.data)) {
+      if (!fitting_.empty() && fitting_.contains(identity(one))) continue;  // it fits with less recomputation
+      if (hopeless && told(one)) continue;
+      add(one, frame, pipelined);
+    }
+  }
+
+  void add(const Candidate& c, const Frame& frame, Pipelined& pipelined) {
+    Scored scored;
+    const std::int64_t bytes = scorer_.bytes_of(c, *frame.profile, pipelined);
+    if (static_cast<double>(bytes) <= kDoubtful * static_cast<double>(space_.limit_bytes)) {
+      scored = scorer_.score(c, *frame.profile, pipelined);
+    } else {
+      scored.candidate = c;
+      scored.step_us = frame.at_least_us;
+      scored.bytes = bytes;
+    }
+    if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
+    if (scored.fits && c.recompute.mode == CheckpointingMode::none) fitting_.insert(identity(c));
+    told_.insert(kind_of(c));
+    result_.scored.push_back(scored);
+  }
+
+  using Identity = std::array<std::int64_t, 9>;
+  static Identity identity(const Candidate& c) {
+    return {c.pipeline, c.tensor, c.replicate, c.shard, c.sequence_parallel, static_cast<int>(c.kind) * 8 + static_cast<int>(c.sharding), static_cast<int>(c.schedule), c.virtual_stages, c.micro};
+  }
+  static std::array<int, 6> kind_of(const Candidate& c) { return {c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding)}; }
+  bool told(const Candidate& c) const { return told_.contains(kind_of(c)); }
+
+  std::vector<int> virtual_stages_of(const Candidate& c) const {
+    if (!free_.virtual_stages) return {static_cast<int>(job_.strategy.pipeline.virtual_stages)};
+    const auto* entry = strategies::pipeline_schedule(name_of(c.schedule));
+    std::vector<int> result;
+    for (int v : {1, 2, 3, 4, 6, 8})
+      if (v >= entry->least_virtual_stages && v <= entry->most_virtual_stages && (v > 1 || entry->most_virtual_stages == 1)) result.push_back(v);
+    return result;
+  }
+
+  void impossible(const std::string& what, int degree, const std::string& why) {
+    std::string text = what + " " + std::to_string(degree) + ": " + why;
+    if (seen_.insert(text).second) result_.impossible.push_back(std::move(text));
+  }
+
+  void order() {
+    const Goal goal = job_.goal;
+    std::stable_sort(result_.scored.begin(), result_.scored.end(), [&](const Scored& a, const Scored& b) {
+      if (a.fits != b.fits) return a.fits;
+      if (!a.fits) return a.bytes < b.bytes;
+      if (goal == Goal::memory && a.bytes != b.bytes) return a.bytes < b.bytes;
+      if (a.step_us != b.step_us) return a.step_us < b.step_us;
+      return complexity(a.candidate) < complexity(b.candidate);
+    });
+  }
+
+  static constexpr int kMostMicroBatches = 4096;
+  static constexpr double kHopeless = 1.1;  // a lower bound so much above what was found is not looked into
+  static constexpr double kDoubtful = 1.1;  // so much above the limit, what is scored may fit all the same
+
+  const SearchSpace& space_;
+  const Job& job_;
+  const FreeParts& free_;
+  Lab& lab_;
+  Scorer scorer_;
+  SearchResult result_;
+  std::vector<Frame> frames_;
+  std::set<std::string> seen_;
+  std::set<Identity> fitting_;  // without recomputation
+  std::set<std::array<int, 6>> told_;
+  double best_us_ = 0;
+};
+
+constexpr double kEqual = 1.02;
+
+}  // namespace
+
+SearchResult search(const SearchSpace& space, Lab& lab) { return Enumeration(space, lab).run(); }
+
+std::size_t choose(Goal goal, const std::vector<Scored>& scored) {
+  const auto measure = [&](const Scored& one) { return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; };
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < scored.size(); ++i) {
+    const Scored &a = scored[i], &b = scored[best];
+    if (a.fits != b.fits ? a.fits : a.fits ? measure(a) < measure(b) : a.bytes < b.bytes) best = i;
+  }
+  if (!scored[best].fits) return best;
+  std::size_t chosen = best;
+  for (std::size_t i = 0; i < scored.size(); ++i) {
+    if (!scored[i].fits || measure(scored[i]) > kEqual * measure(scored[best])) continue;
+    const bool preferred = goal == Goal::memory ? scored[i].step_us < scored[chosen].step_us : complexity(scored[i].candidate) < complexity(scored[chosen].candidate);
+    if (preferred) chosen = i;
+  }
+  return chosen;
+}
+
+}  // namespace trainer::cost

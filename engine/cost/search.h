@@ -1,0 +1,67 @@
+// Search: every way to spread a job over its ranks, scored without planning it. Profiles give the times and bytes of pieces; the schedule
+// itself is played for the order of a pipeline; collectives of the data axes hide behind what can hide them. The best few are then
+// planned and played in full by whoever asked (engine/compile/choose.cpp): scores order candidates, they decide nothing that is close.
+//
+// Sources: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 3 (how the
+// axes trade); Zheng et al., "Alpa", OSDI 2022 (pruning by lower bounds); Korthikanti et al. 2022, section 4 (memory of activations).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/cost/candidate.h"
+#include "engine/cost/cost_model.h"
+#include "engine/cost/profile.h"
+
+namespace trainer::cost {
+
+/// What a search needs to know of the job and the cluster.
+struct SearchSpace {
+  const Job* job = nullptr;  ///< what it fixes stands
+  const MachineModel* machine = nullptr;
+  int world_size = 1;
+  int ranks_per_node = 1;
+  int threads = 0;              ///< of a rank of a CPU
+  std::int64_t limit_bytes = 0;  ///< of one rank
+  int optimizer_states = 2;     ///< f32 each, beside the master weights
+};
+
+/// Makes profiles and cuts, when the search asks for them.
+class Lab {
+ public:
+  virtual ~Lab() = default;
+  /// Null where the model cannot be cut so; then `why_not` says why.
+  virtual const Profile* profile(int tensor, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) = 0;
+  virtual std::string why_not(int tensor, bool sequence_parallel) = 0;
+  /// The piece with which each of `chunks` chunks begins, the first with 0; empty: the model has too few pieces.
+  virtual const std::vector<int>& cut(int chunks) = 0;
+};
+
+struct Scored {
+  Candidate candidate;
+  double step_us = 0;
+  std::int64_t bytes = 0;  ///< of the fullest rank
+  bool fits = false;
+  // Of step_us, about:
+  double compute_us = 0;    ///< kernels that no strategy saves
+  double recompute_us = 0;  ///< done a second time
+  double tensor_us = 0;     ///< communication along the tensor axis
+  double data_us = 0;       ///< communication along the data axes that nothing hides
+  double bubble_us = 0;     ///< waits for other stages, unequal stages among them
+  double update_us = 0;
+};
+
+struct SearchResult {
+  std::vector<Scored> scored;          ///< what fits first; then by the job's goal, equals by complexity
+  std::vector<std::string> impossible;  ///< "tensor 16: …": degrees that the model or the batch refuse
+};
+
+/// Deterministic. Does not throw for a job that nothing fits: then no candidate `fits`, and the first is the one that lacks least.
+SearchResult search(const SearchSpace& space, Lab& lab);
+
+/// The one to take of a list that is not empty: of those that fit the best by the goal, and of those within 2% of it the simplest. Memory
+/// as a goal takes the fastest of those within 2%.
+std::size_t choose(Goal goal, const std::vector<Scored>& scored);
+
+}  // namespace trainer::cost

@@ -1,0 +1,126 @@
+// What `auto` chooses, on machines that are not here: the same with the same inputs, within what a job fixes, and never what does not fit.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/compile/compile.h"
+#include "engine/core/error.h"
+#include "engine/cost/machine_model.h"
+
+namespace trainer {
+namespace {
+
+// A device without packed weights and workspaces.
+struct PlainTarget final : Target {
+  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
+  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
+  std::int64_t workspace_bytes(const Signature&) const override { return 0; }
+};
+
+const std::string kConfigs = std::string(TRAINER_SOURCE_DIR) + "/configs";
+
+const cost::MachineModel& h100() {
+  static const cost::MachineModel machine = cost::load_machine(kConfigs + "/hardware/h100-sxm.yaml");
+  return machine;
+}
+
+LoadedJob job_of(const std::string& model, int nodes, const std::string& batch, const std::string& rest) {
+  const std::string text = "model: " + model + "\ndata: {format: tokens, train: [ids.bin], seq_len: 2048}\ntrain: {steps: 10, batch: " + batch +
+                           "}\nprecision: {compute: bf16}\ncluster: {backend: mpi, nodes: " + std::to_string(nodes) + ", devices_per_node: 8}\n" + rest;
+  LoadOptions options;
+  options.configs_dir = kConfigs;
+  return parse_job(text, "job.yaml", {}, options);
+}
+
+CompiledJob planned(const LoadedJob& loaded, double memory_gib = 76) {
+  static const PlainTarget target;
+  const auto bytes = static_cast<std::int64_t>(memory_gib * (std::int64_t{1} << 30)) * 8;
+  return compile(loaded, Hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 8}, Purpose::train);
+}
+
+const std::string kSmall = "{graph: models/gpt2.yaml, with: {layers: 4, heads: 8, dim: 512, vocab: 8192, context: 2048}}";
+const std::string kLlama8B = "{graph: models/llama.yaml, with: {layers: 32, heads: 32, kv_heads: 8, dim: 4096, hidden: 14336, vocab: 128256}}";
+
+}  // namespace
+
+TEST_CASE("a model that fits many times over is replicated or sharded, and neither cut nor recomputed") {
+  const CompiledJob compiled = planned(job_of(kSmall, 1, "{global: 64}", ""));
+  CHECK(compiled.fits);
+  CHECK(compiled.plan.mesh.size(Axis::tensor) == 1);
+  CHECK(compiled.plan.mesh.size(Axis::pipeline) == 1);
+  CHECK(compiled.recompute.mode == CheckpointingMode::none);
+  CHECK(compiled.alternatives.size() > 4);
+  CHECK(compiled.alternatives.front().rejected.empty());
+  CHECK(std::none_of(compiled.alternatives.begin() + 1, compiled.alternatives.end(), [](const Alternative& one) { return one.rejected.empty(); }));
+}
+
+TEST_CASE("the same inputs choose the same, to the words") {
+  const LoadedJob loaded = job_of(kSmall, 2, "{global: 64}", "");
+  const CompiledJob a = planned(loaded), b = planned(loaded);
+  CHECK(hash_of(a.plan) == hash_of(b.plan));
+  CHECK(a.strategy_why == b.strategy_why);
+}
+
+TEST_CASE("what a job fixes stands, and the rest is found around it") {
+  const CompiledJob cut = planned(job_of(kSmall, 1, "{global: 64, micro: 2}", "strategy: {pipeline: {degree: 2, schedule: auto}, data: auto}\n"));
+  CHECK(cut.plan.mesh.size(Axis::pipeline) == 2);
+  CHECK(cut.plan.mesh.size(Axis::tensor) == 1);
+  CHECK(cut.batch.micro == 2);
+  const CompiledJob tensor = planned(job_of(kSmall, 1, "{global: 64}", "strategy: {tensor: {degree: 4, sequence_parallel: auto}, data: {kind: zero1}}\n"));
+  CHECK(tensor.plan.mesh.size(Axis::tensor) == 4);
+  CHECK(tensor.data_kind == "zero1");
+  const CompiledJob kept = planned(job_of(kSmall, 1, "{global: 64}", "activation_checkpointing: {mode: full}\n"));
+  CHECK(kept.recompute.mode == CheckpointingMode::full);
+}
+
+TEST_CASE("less memory is answered by sharding and recomputation, and every choice fits") {
+  const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 32}", "");
+  const CompiledJob rich = planned(loaded), poor = planned(loaded, 30);
+  CHECK(rich.fits);
+  CHECK(poor.fits);
+  for (const MemoryReport& report : poor.memory) CHECK(report.peak_bytes <= poor.limit_bytes);
+  const auto peak = [](const CompiledJob& job) { return job.alternatives.front().peak_bytes; };
+  CHECK(peak(poor) < peak(rich));
+  CHECK(poor.alternatives.front().predicted_us >= 0.98 * rich.alternatives.front().predicted_us);
+}
+
+TEST_CASE("the goal memory takes the least, whatever the time") {
+  const CompiledJob fast = planned(job_of(kSmall, 1, "{global: 64}", ""));
+  LoadedJob frugal = job_of(kSmall, 1, "{global: 64}", "");
+  frugal.job.goal = Goal::memory;
+  const CompiledJob small = planned(frugal);
+  CHECK(small.alternatives.front().peak_bytes < fast.alternatives.front().peak_bytes);
+}
+
+TEST_CASE("recomputation alone may be left open") {
+  const std::string rest = "strategy: {data: {kind: fsdp}}\nactivation_checkpointing: {mode: auto}\n";
+  CHECK(planned(job_of(kLlama8B, 1, "{global: 8}", rest)).recompute.mode == CheckpointingMode::none);
+  const CompiledJob tight = planned(job_of(kLlama8B, 1, "{global: 8}", rest), 24);
+  CHECK(tight.fits);
+  CHECK(tight.recompute.mode != CheckpointingMode::none);
+}
+
+TEST_CASE("where nothing fits, what lacks least is planned, and the nearest changes are named") {
+  const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64}", ""), 4);
+  CHECK_FALSE(compiled.fits);
+  REQUIRE_FALSE(compiled.would_fit.empty());
+  CHECK(compiled.would_fit.back().find("nodes instead of 1") != std::string::npos);
+}
+
+TEST_CASE("a fixed strategy that does not fit is told what of it to change") {
+  const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64, micro: 8}", "strategy: ddp\n"));
+  CHECK_FALSE(compiled.fits);
+  const auto told = [&](const std::string& what) {
+    return std::any_of(compiled.would_fit.begin(), compiled.would_fit.end(), [&](const std::string& one) { return one.starts_with(what); });
+  };
+  CHECK(told("strategy: auto"));
+  CHECK_FALSE(told("activation_checkpointing.mode: auto"));  // 16 bytes a parameter are too many for one device
+}
+
+TEST_CASE("degrees that the model refuses are named with the reason") {
+  const CompiledJob compiled = planned(job_of("{graph: models/gpt2.yaml, with: {layers: 2, heads: 12, dim: 768, vocab: 8192, context: 2048}}", 1, "{global: 64}", ""));
+  CHECK(compiled.strategy_why.find("heads (12) cannot be split evenly over 8 ranks") != std::string::npos);
+}
+
+}  // namespace trainer
