@@ -43,7 +43,7 @@ std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
 }
 
 CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose, int threads) {
-  const Machine machine(loaded, purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job), threads);
+  Machine machine(loaded, purpose == Purpose::sample ? 1 : ranks_per_node(loaded.job), threads);
   return compile(loaded, machine.timing(), purpose);
 }
 
