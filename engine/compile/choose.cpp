@@ -14,6 +14,7 @@
 #include "engine/core/check.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/search.h"
+#include "engine/plan/verify.h"
 
 namespace trainer {
 namespace {
@@ -74,6 +75,7 @@ class Choice {
     for (const Finalist& one : finalists_) exact.push_back(one.scored);
     const std::size_t taken = cost::choose(loaded_.job.goal, exact);
     CompiledJob result = std::move(compiled_[taken]);
+    verify(result.plan);
     tell(result, taken);
     return result;
   }
@@ -124,7 +126,7 @@ class Choice {
 
   void play(const Scored& scored) {
     const LoadedJob job = decided(loaded_, scored.candidate);
-    CompiledJob compiled = compile_fixed(job, hardware_, Purpose::train);
+    CompiledJob compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
     const cost::CostModel model(cluster_of(compiled, hardware_));
     const cost::Prediction prediction = cost::predict(compiled.plan, model);
     Finalist one{scored, true, prediction.roles[prediction.slowest]};

@@ -19,7 +19,9 @@ CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware);
 /// The nearest changes of a job that does not fit which would make it fit, for people: recomputation, batch, sharding, devices.
 std::vector<std::string> what_would_fit(const LoadedJob& loaded, const Hardware& hardware);
 
-/// Compiles a job that leaves nothing but the micro-batch open: the largest that fits.
-CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose);
+enum class Proof : std::uint8_t { now, later };
+
+/// Compiles a job that leaves nothing but the micro-batch open: the largest that fits. With Proof::later the plan has not been verified.
+CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof = Proof::now);
 
 }  // namespace trainer

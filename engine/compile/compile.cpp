@@ -21,6 +21,7 @@
 #include "engine/job/supported.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/assemble.h"
+#include "engine/plan/verify.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/strategies.h"
 #include "strategies/tensor/tensor_parallel.h"
@@ -142,7 +143,7 @@ class Compilation {
   Compilation(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose)
       : loaded_(loaded), job_(loaded.job), hardware_(hardware), purpose_(purpose), tree_(graph_tree(loaded)) {}
 
-  CompiledJob run() {
+  CompiledJob run(Proof proof) {
     const std::vector<Diagnostic> refused = unsupported(loaded_);
     if (!refused.empty()) throw JobError(refused);
     mesh_ = purpose_ == Purpose::train ? mesh_of(loaded_) : Mesh{};
@@ -155,6 +156,7 @@ class Compilation {
       best = assemble_with(batch, *data);
       if (best.fits) break;
     }
+    if (proof == Proof::now) verify(best.plan);
     best.data_kind = data->name();
     best.recompute = job_.activation_checkpointing;
     best.strategy_why = "the job asks for it";
@@ -239,6 +241,7 @@ class Compilation {
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;
+    options.proved = false;
 
     CompiledJob result;
     result.plan = assemble(options);
@@ -324,7 +327,7 @@ CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose p
   return compiled;
 }
 
-CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose) { return Compilation(loaded, hardware, purpose).run(); }
+CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) { return Compilation(loaded, hardware, purpose).run(proof); }
 
 Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
   std::int64_t fullest = 0;

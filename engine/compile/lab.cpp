@@ -5,6 +5,7 @@
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
 #include "engine/compile/model_graph.h"
+#include "engine/core/parallel.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/tensor/tensor_parallel.h"
 
@@ -12,6 +13,12 @@ namespace trainer {
 
 ModelLab::ModelLab(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
   pieces_ = strategies::piece_begins(forward(1));
+  std::size_t piece = 0;
+  for (const Node& node : forward(1).nodes)
+    if (piece < pieces_.size() && node.name == pieces_[piece]) {
+      is_block_.push_back(node.block != kNone);
+      ++piece;
+    }
 }
 
 const Graph& ModelLab::forward(std::int64_t micro) {
@@ -21,8 +28,8 @@ const Graph& ModelLab::forward(std::int64_t micro) {
 }
 
 // Only the tensor axis matters to a profile: the innermost, so that its ranks are neighbours.
-const cost::CostModel& ModelLab::model(int tensor) {
-  std::unique_ptr<cost::CostModel>& model = models_[tensor];
+const cost::CostModel& ModelLab::model(int tensor, int lane) {
+  std::unique_ptr<cost::CostModel>& model = models_[{tensor, lane}];
   if (model == nullptr) {
     const int others = std::max(1, hardware_.ranks_per_node / tensor);
     model = std::make_unique<cost::CostModel>(cost::Cluster{hardware_.machine, Mesh{{1, others, 1, tensor}}, hardware_.ranks_per_node, hardware_.threads});
@@ -30,10 +37,11 @@ const cost::CostModel& ModelLab::model(int tensor) {
   return *model;
 }
 
-const cost::Profile* ModelLab::profile(int tensor, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
+// Null: refused.
+const Graph* ModelLab::differentiated(int tensor, bool sequence_parallel, std::int64_t micro) {
+  const std::tuple key(tensor, sequence_parallel, micro);
+  if (differentiated_for_ == key) return &differentiated_;
   if (refusals_.contains({tensor, sequence_parallel})) return nullptr;
-  const auto [at, added] = profiles_.try_emplace({tensor, sequence_parallel, micro, static_cast<int>(recomputed.mode), recomputed.every});
-  if (!added) return at->second ? &*at->second : nullptr;
   Graph graph = forward(micro);
   try {
     strategies::tensor_parallel(graph, {tensor, sequence_parallel});
@@ -42,10 +50,49 @@ const cost::Profile* ModelLab::profile(int tensor, bool sequence_parallel, std::
     return nullptr;
   }
   differentiate(graph, loaded_.job.precision.reduce);
-  recompute(graph, recompute_policy(recomputed));
+  differentiated_ = std::move(graph);
+  differentiated_for_ = key;
+  return &differentiated_;
+}
+
+cost::Profile ModelLab::made(const Graph& whole, int tensor, CheckpointingMode mode, int lane) {
+  Graph graph = whole;
+  recompute(graph, recompute_policy({mode, 1}));
   fuse(graph);
-  at->second = cost::profile_of(graph, pieces_, model(tensor), *hardware_.target);
-  return &*at->second;
+  return cost::profile_of(graph, pieces_, *models_.at({tensor, lane}), *hardware_.target);
+}
+
+const cost::Profile* ModelLab::profile(int tensor, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
+  using Mode = CheckpointingMode;
+  const auto key = [&](Mode mode, std::int64_t every) { return Key{tensor, sequence_parallel, micro, static_cast<int>(mode), every}; };
+  if (const auto at = profiles_.find(key(recomputed.mode, recomputed.every)); at != profiles_.end()) return &at->second;
+  const Graph* const whole = differentiated(tensor, sequence_parallel, micro);
+  if (whole == nullptr) return nullptr;
+  // Who asks for one way to recompute will ask for the others.
+  const std::vector<Mode> modes = recomputed.mode == Mode::none ? std::vector{Mode::none} : std::vector{Mode::selective, Mode::full};
+  if (!profiles_.contains(key(modes.front(), 1))) {
+    std::vector<cost::Profile> profiles(modes.size());
+    for (std::size_t lane = 0; lane < modes.size(); ++lane) model(tensor, static_cast<int>(lane));
+    for_each_index(modes.size(), [&](std::size_t lane) { profiles[lane] = made(*whole, tensor, modes[lane], static_cast<int>(lane)); });
+    for (std::size_t lane = 0; lane < modes.size(); ++lane) profiles_[key(modes[lane], 1)] = std::move(profiles[lane]);
+  }
+  if (recomputed.mode != Mode::every_n) return &profiles_.at(key(recomputed.mode, 1));
+  if (profile(tensor, sequence_parallel, micro, {Mode::none, 1}) == nullptr) return nullptr;
+  return &mixed(key(Mode::none, 1), recomputed);
+}
+
+// Of `every` consecutive blocks the first is as under full recomputation, the others as under none.
+const cost::Profile& ModelLab::mixed(const Key& none, const ActivationCheckpointingJob& recompute) {
+  Key full = none, mixed = none;
+  std::get<3>(full) = static_cast<int>(CheckpointingMode::full);
+  std::get<3>(mixed) = static_cast<int>(recompute.mode);
+  std::get<4>(mixed) = recompute.every;
+  cost::Profile profile = profiles_.at(none);
+  const cost::Profile& again = profiles_.at(full);
+  std::int64_t block = 0;
+  for (std::size_t i = 0; i < profile.pieces.size(); ++i)
+    if (is_block_[i] && block++ % recompute.every == 0) profile.pieces[i] = again.pieces[i];
+  return profiles_[mixed] = std::move(profile);
 }
 
 const std::vector<int>& ModelLab::cut(int chunks) {

@@ -25,17 +25,23 @@ class ModelLab final : public cost::Lab {
  private:
   using Key = std::tuple<int, bool, std::int64_t, int, std::int64_t>;
   const Graph& forward(std::int64_t micro);
-  const cost::CostModel& model(int tensor);
+  const Graph* differentiated(int tensor, bool sequence_parallel, std::int64_t micro);
+  const cost::CostModel& model(int tensor, int lane);
+  cost::Profile made(const Graph& whole, int tensor, CheckpointingMode mode, int lane);
+  const cost::Profile& mixed(const Key& key, const ActivationCheckpointingJob& recompute);
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
   std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model
+  Graph differentiated_;                   // the one asked for last: a search asks for all its recomputations in a row
+  std::tuple<int, bool, std::int64_t> differentiated_for_{0, false, 0};
   std::vector<std::string> pieces_;        // nodes that begin them
-  std::map<Key, std::optional<cost::Profile>> profiles_;
+  std::vector<char> is_block_;             // of each piece
+  std::map<Key, cost::Profile> profiles_;
   std::map<std::pair<int, bool>, std::string> refusals_;
   std::map<int, std::vector<int>> cuts_;
-  std::map<int, std::unique_ptr<cost::CostModel>> models_;
+  std::map<std::pair<int, int>, std::unique_ptr<cost::CostModel>> models_;  // a lane is used by one thread at a time
 };
 
 }  // namespace trainer

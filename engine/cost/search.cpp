@@ -103,6 +103,7 @@ class Enumeration {
         impossible("tensor", c.tensor, lab_.why_not(c.tensor, c.sequence_parallel));
         return false;
       }
+      bool ample = job_.goal != Goal::memory;
       for (int pipeline : stages) {
         c.pipeline = pipeline;
         const int data = space_.world_size / c.tensor / pipeline;
@@ -111,9 +112,22 @@ class Enumeration {
         if (c.micro_batches > kMostMicroBatches) continue;
         frames_.push_back({c, profile, data, scorer_.at_least_us(c, *profile)});
         any = any || least_bytes(*profile, pipeline) <= space_.limit_bytes;
+        ample = ample && 2 * most_bytes(*profile, pipeline) <= space_.limit_bytes;
       }
+      if (any && ample) break;  // no need of recomputation
     }
     return any || c.micro == 1;
+  }
+
+  // Everything whole on every data rank, as many micro-batches in flight as there are stages.
+  std::int64_t most_bytes(const Profile& profile, int pipeline) const {
+    std::int64_t parameters = 0, saved = 0, transient = 0;
+    for (const Piece& piece : profile.pieces) {
+      parameters += piece.parameters;
+      saved += piece.saved_bytes;
+      transient = std::max(transient, piece.transient_bytes);
+    }
+    return parameters / pipeline * 4 * (4 + space_.optimizer_states) + saved + transient;
   }
 
   // Activations of one micro-batch of an average stage, whatever the strategy.

@@ -33,9 +33,10 @@ struct AssembleOptions {
   const GradientCompression* compression = nullptr;  ///< null: none
   Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
+  bool proved = true;  ///< false: for a plan that may never run; who takes it calls verify
 };
 
-/// The whole plan: memory planned, order derived, verified.
+/// The whole plan: memory planned, order derived, and proved.
 ///
 /// Fields of the step: those of the batch (all micro-batches of the rank, in order), "lr" f32 and "step" i32 in, "metrics" f32
 /// {factor, loss_scale, grad_norm, loss} out. Of evaluate: the fields of the batch in, "evaluation" f64 {loss sum, count,

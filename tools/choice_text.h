@@ -1,0 +1,15 @@
+// What was chosen, why, and what else there was: for people and as JSON.
+#pragma once
+
+#include "tools/command.h"
+
+namespace trainer::tools {
+
+/// A list of `strategy batch activation_checkpointing predicted_ms peak_bytes exact rejected`, best first; the one taken has no `rejected`.
+/// Empty where nothing was chosen.
+Json alternatives_json(const CompiledJob& compiled);
+
+/// The paragraph, the table of alternatives, and what to paste into the job to fix the choice. Nothing where nothing was chosen.
+void put_choice(const CompiledJob& compiled);
+
+}  // namespace trainer::tools
