@@ -212,8 +212,7 @@ std::vector<std::string> what_would_fit(const LoadedJob& loaded, const Hardware&
   std::vector<std::string> result;
   const auto fits = [&](const LoadedJob& job) {
     ModelLab lab(job, hardware);
-    const cost::SearchResult found = cost::search(space_of(job.job, hardware), lab);
-    return !found.scored.empty() && found.scored.front().fits ? std::optional(found.scored.front().candidate) : std::nullopt;
+    return cost::first_fit(space_of(job.job, hardware), lab);
   };
   const auto attempt = [&](const LoadedJob& job, const std::string& what) {
     const auto found = fits(job);
@@ -236,20 +235,14 @@ std::vector<std::string> what_would_fit(const LoadedJob& loaded, const Hardware&
     attempt(changed, "strategy.data: auto");
     changed = loaded;
   }
-  if (world_size_of(loaded.job) > 1 && !(loaded.job.strategy.free.tensor && loaded.job.strategy.free.pipeline)) {
-    changed.job.strategy.free = {true, true, true, true, true, true};
-    changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
-    changed.job.train.batch.micro.reset();
-    attempt(changed, "strategy: auto");
-    changed = loaded;
-  }
-  for (std::int64_t times = 2; times <= 64; times *= 2) {
-    changed.job.strategy.free = {true, true, true, true, true, true};
-    changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
-    changed.job.train.batch.micro.reset();
+  if (!result.empty()) return result;  // what follows changes more
+  changed.job.strategy.free = {true, true, true, true, true, true};
+  changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
+  changed.job.train.batch.micro.reset();
+  changed.job.cluster.devices_per_node = std::max<std::int64_t>(1, world_size_of(loaded.job) / loaded.job.cluster.nodes);
+  if (world_size_of(loaded.job) > 1 && attempt(changed, "strategy: auto")) return result;
+  for (std::int64_t times = 2; times <= 64 && hardware.machine->between; times *= 2) {
     changed.job.cluster.nodes = loaded.job.cluster.nodes * times;
-    if (hardware.machine->between == std::nullopt && changed.job.cluster.nodes > 1) break;
-    changed.job.cluster.devices_per_node = std::max<std::int64_t>(1, world_size_of(loaded.job) / loaded.job.cluster.nodes);
     if (attempt(changed, fmt::format("{} nodes instead of {}, strategy: auto", changed.job.cluster.nodes, loaded.job.cluster.nodes))) break;
   }
   return result;

@@ -332,8 +332,10 @@ CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Pur
 Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
   std::int64_t fullest = 0;
   for (const MemoryReport& report : compiled.memory) fullest = std::max(fullest, report.peak_bytes);
-  return loaded.at("train.batch", fmt::format("the plan needs {} bytes a rank and there are {}; a smaller train.batch.micro, activation_checkpointing or a smaller model would help",
-                                              fullest, compiled.limit_bytes));
+  Diagnostic mistake = loaded.at("train.batch", fmt::format("the plan needs {} bytes a rank and there are {}: {} too many", fullest, compiled.limit_bytes, fullest - compiled.limit_bytes));
+  if (compiled.would_fit.empty()) mistake.message += "; a smaller train.batch.micro, activation_checkpointing, more devices or a smaller model would help";
+  else mistake.message += fmt::format("; this would fit: {}", fmt::join(compiled.would_fit, "; or "));
+  return mistake;
 }
 
 }  // namespace trainer

@@ -37,6 +37,34 @@ class Enumeration {
     return std::move(result_);
   }
 
+  std::optional<Candidate> first_fit() {
+    for (int tensor : tensors()) {
+      const std::vector<int> stages = pipelines(tensor);
+      for (bool sequence_parallel : sequences(tensor))
+        for (int pipeline : stages)
+          for (const ActivationCheckpointingJob& mode : recomputations()) {
+            const int data = space_.world_size / tensor / pipeline;
+            if (!divides(data)) continue;
+            Candidate c;
+            c.tensor = tensor;
+            c.sequence_parallel = sequence_parallel;
+            c.pipeline = pipeline;
+            c.recompute = mode;
+            c.micro = job_.train.batch.micro.value_or(1);
+            if (job_.train.batch.global / data % c.micro != 0) continue;
+            c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
+            if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
+            if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
+            const Profile* profile = scorer_.profile_of(c);
+            Pipelined pipelined;
+            if (profile == nullptr || !scorer_.pipeline(c, *profile, pipelined)) continue;
+            for (const Candidate& one : kinds(c, data))
+              if (scorer_.bytes_of(one, *profile, pipelined) <= space_.limit_bytes) return one;
+          }
+    }
+    return std::nullopt;
+  }
+
  private:
   std::vector<int> tensors() const {
     const std::int64_t world = space_.world_size;
@@ -61,10 +89,14 @@ class Enumeration {
     return result;
   }
 
+  std::vector<bool> sequences(int tensor) const {
+    if (tensor == 1) return {false};
+    return free_.sequence_parallel ? std::vector<bool>{false, true} : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
+  }
+
   // Micro-batches from small to large, until not even the most frugal way holds one.
   void frames(int tensor) {
-    const std::vector<bool> sequence = tensor == 1 ? std::vector<bool>{false} : free_.sequence_parallel ? std::vector<bool>{false, true} : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
-    for (bool sequence_parallel : sequence) {
+    for (bool sequence_parallel : sequences(tensor)) {
       Candidate c;
       c.tensor = tensor;
       c.sequence_parallel = sequence_parallel;
@@ -268,6 +300,8 @@ constexpr double kEqual = 1.02;
 }  // namespace
 
 SearchResult search(const SearchSpace& space, Lab& lab) { return Enumeration(space, lab).run(); }
+
+std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab) { return Enumeration(space, lab).first_fit(); }
 
 std::size_t choose(Goal goal, const std::vector<Scored>& scored) {
   const auto measure = [&](const Scored& one) { return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; };

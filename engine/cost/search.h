@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,10 @@ struct SearchResult {
 
 /// Deterministic. Does not throw for a job that nothing fits: then no candidate `fits`, and the first is the one that lacks least.
 SearchResult search(const SearchSpace& space, Lab& lab);
+
+/// Some candidate that fits by its score, at the smallest micro-batch: the first in an order from the simple to the intricate. Nothing if none
+/// does.
+std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab);
 
 /// The one to take of a list that is not empty: of those that fit the best by the goal, and of those within 2% of it the simplest. Memory
 /// as a goal takes the fastest of those within 2%.
