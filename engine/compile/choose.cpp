@@ -47,6 +47,7 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
   strategy.data.kind = c.kind;
   strategy.data.sharding = c.sharding;
   strategy.data.replicate = c.kind == DataKind::fsdp && c.sharding != Sharding::no_shard ? std::optional<std::int64_t>(c.replicate) : std::nullopt;
+  if (c.once) strategy.data.keep = Keep::step, strategy.data.reduce = Reduce::step;
   strategy.tensor.degree = c.tensor;
   strategy.tensor.sequence_parallel = c.sequence_parallel;
   strategy.pipeline.degree = c.pipeline;
@@ -122,7 +123,7 @@ class Choice {
 
   double measure(const Scored& one) const { return loaded_.job.goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; }
 
-  static std::array<int, 4> kind_of(const Candidate& c) { return {static_cast<int>(c.kind), static_cast<int>(c.sharding), c.tensor > 1, c.pipeline > 1}; }
+  static std::array<int, 4> kind_of(const Candidate& c) { return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.tensor > 1, c.pipeline > 1}; }
 
   void play(const Scored& scored) {
     const LoadedJob job = decided(loaded_, scored.candidate);
@@ -140,7 +141,7 @@ class Choice {
     compiled_.push_back(std::move(compiled));
   }
 
-  void tell(CompiledJob& result, std::size_t taken) const {
+  void tell(CompiledJob& result, std::size_t taken) {
     const Finalist& winner = finalists_[taken];
     std::vector<Finalist> others;
     for (std::size_t i = 0; i < finalists_.size(); ++i)
@@ -149,13 +150,39 @@ class Choice {
     add_scored(others, winner);
     std::stable_sort(others.begin(), others.end(), better);
     result.strategy_why = why(winner, others, found_.impossible, space_.limit_bytes, loaded_.job.goal);
+    if (loaded_.job.goal == Goal::cost) result.strategy_why += cost_of(winner);
     result.alternatives.push_back(alternative(winner, ""));
     for (const Finalist& one : others) result.alternatives.push_back(alternative(one, why_not(one, winner, space_.limit_bytes, loaded_.job.goal)));
   }
 
+  // What a step costs, and whether fewer nodes would make it cheaper. Those are scored alone: the job says how many it has.
+  std::string cost_of(const Finalist& winner) {
+    const double price = hardware_.machine->price_per_device_hour;
+    const auto cost = [&](double us, int ranks) { return us / 3.6e9 * ranks * price; };
+    const double here = cost(winner.scored.step_us, space_.world_size);
+    std::string text = fmt::format(" A step costs {:.4g} at {:g} a device and hour.", here, price);
+    double least = 0.98 * here;
+    std::string cheaper;
+    for (std::int64_t nodes = 1; nodes < loaded_.job.cluster.nodes; ++nodes) {
+      if (loaded_.job.cluster.nodes % nodes != 0) continue;
+      Job fewer = loaded_.job;
+      fewer.cluster.nodes = nodes;
+      fewer.cluster.devices_per_node = space_.ranks_per_node;
+      const cost::SearchResult found = cost::search(space_of(fewer, hardware_), lab_);
+      if (found.scored.empty() || !found.scored.front().fits) continue;
+      const Scored& best = found.scored.front();
+      if (const double each = cost(best.step_us, best.candidate.ranks()); each < least) {
+        least = each;
+        cheaper = fmt::format(" On {} of the {} nodes it would cost {:.0f}% less and take {:.1f} times as long: {}.", nodes, loaded_.job.cluster.nodes, 100 * (1 - each / here),
+                              best.step_us / winner.scored.step_us, cost::text_of(best.candidate));
+      }
+    }
+    return text + cheaper;
+  }
+
   // Of those that were only scored the best of each mesh and kind.
   void add_scored(std::vector<Finalist>& others, const Finalist& winner) const {
-    const auto key = [](const Candidate& c) { return std::tuple(c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding)); };
+    const auto key = [](const Candidate& c) { return std::tuple(c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once); };
     std::set<std::tuple<int, int, int, int, int, int>> told{key(winner.scored.candidate)};
     for (const Finalist& one : others) told.insert(key(one.scored.candidate));
     for (const Scored& scored : found_.scored) {

@@ -14,6 +14,7 @@ struct Candidate {
   bool sequence_parallel = false;
   DataKind kind = DataKind::ddp;
   Sharding sharding = Sharding::full_shard;
+  bool once = false;  ///< of what is sharded: gathered and reduced once a step, whatever the number of micro-batches
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int virtual_stages = 1;
   ActivationCheckpointingJob recompute{};

@@ -47,13 +47,14 @@ std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& 
 
 std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage, const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
-  return data.shard_gradients ? (stage.parameters / candidate.shard + 2 * largest(units)) * reduce : stage.parameters * reduce;
+  return data.shard_gradients && data.reduce == Reduce::micro_batch ? (stage.parameters / candidate.shard + 2 * largest(units)) * reduce : stage.parameters * reduce;
 }
 
 DataStrategyJob data_job(const Candidate& candidate) {
   DataStrategyJob data;
   data.kind = candidate.kind;
   data.sharding = candidate.sharding;
+  if (candidate.once) data.keep = Keep::step, data.reduce = Reduce::step;
   return data;
 }
 
@@ -228,7 +229,7 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
     const ResolvedData data = resolve(data_job(candidate), candidate.pipeline > 1);
     const std::int64_t gradients = gradient_bytes(*space_.job, candidate, data, stage, pipelined.units[s]);
     // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
-    const bool replace = candidate.micro_batches == 1 && candidate.pipeline == 1 && !data.shard_gradients;
+    const bool replace = candidate.micro_batches == 1 && candidate.pipeline == 1 && (!data.shard_gradients || data.reduce == Reduce::step);
     most = std::max(most, kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes) : pipelined.peaks[s] + gradients));
   }
   return most + profile.input_bytes * candidate.micro_batches;

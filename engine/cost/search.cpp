@@ -188,6 +188,8 @@ class Enumeration {
     std::vector<Candidate> result{with(c, DataKind::ddp, Sharding::full_shard, data, 1), with(c, DataKind::zero1, Sharding::full_shard, 1, data),
                                   with(c, DataKind::zero2, Sharding::full_shard, 1, data), with(c, DataKind::fsdp, Sharding::shard_grad_op, 1, data),
                                   with(c, DataKind::fsdp, Sharding::full_shard, 1, data)};
+    result.push_back(result[3]);  // as ZeRO-1, but the gather hides behind the forward pass
+    result.back().once = true;
     // Shards inside a node, replicas across: then over twice as many nodes, and so on.
     for (int shard = std::max(1, space_.ranks_per_node / c.tensor); shard < data && shard > 1; shard *= 2)
       if (data % shard == 0 && data > space_.ranks_per_node / c.tensor) result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
@@ -248,9 +250,9 @@ class Enumeration {
 
   using Identity = std::array<std::int64_t, 9>;
   static Identity identity(const Candidate& c) {
-    return {c.pipeline, c.tensor, c.replicate, c.shard, c.sequence_parallel, static_cast<int>(c.kind) * 8 + static_cast<int>(c.sharding), static_cast<int>(c.schedule), c.virtual_stages, c.micro};
+    return {c.pipeline, c.tensor, c.replicate, c.shard, c.sequence_parallel, static_cast<int>(c.kind) * 16 + static_cast<int>(c.sharding) * 2 + c.once, static_cast<int>(c.schedule), c.virtual_stages, c.micro};
   }
-  static std::array<int, 6> kind_of(const Candidate& c) { return {c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding)}; }
+  static std::array<int, 6> kind_of(const Candidate& c) { return {c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once}; }
   bool told(const Candidate& c) const { return told_.contains(kind_of(c)); }
 
   std::vector<int> virtual_stages_of(const Candidate& c) const {
