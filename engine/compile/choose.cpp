@@ -25,7 +25,7 @@ using cost::SearchSpace;
 
 // Whole plans are what a search spends its time on: many for small models, a few for large ones.
 constexpr std::int64_t kInstructionsToPlan = 150'000;
-constexpr std::size_t kMostFinalists = 8, kLeastFinalists = 2, kMostAlternatives = 24;
+constexpr std::size_t kMostFinalists = 16, kLeastFinalists = 2, kMostAlternatives = 24;
 
 int states_of(const OptimizerJob& job) { return job.name == OptimizerName::sgd ? job.momentum != 0 : job.name == OptimizerName::lion ? 1 : 2; }
 

@@ -74,9 +74,12 @@ class Profiling {
     if (communicates(node.op)) piece.network_us += estimate.us;
     else if (estimate.bound == Bound::memory) piece.memory_us += estimate.us;
     if (node.recomputed) piece.recompute_us += estimate.us;
-    const bool weight = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return graph_.value(id).kind == ValueKind::gradient; });
-    (!node.backward ? piece.forward_us : weight ? piece.weight_us : piece.input_us) += estimate.us;
+    (!node.backward ? piece.forward_us : is_weight(node) ? piece.weight_us : piece.input_us) += estimate.us;
     pack(node, piece);
+  }
+
+  bool is_weight(const Node& node) const {
+    return node.backward && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return graph_.value(id).kind == ValueKind::gradient; });
   }
 
   void pack(const Node& node, Piece& piece) {
@@ -95,8 +98,13 @@ class Profiling {
   void memory() {
     const std::size_t n = graph_.nodes.size();
     std::vector<std::int32_t> made(graph_.values.size(), kNever), last(graph_.values.size(), kNever);
+    std::vector<char> for_weights(graph_.values.size(), 0);
     for (std::size_t i = 0; i < n; ++i) {
-      for (ValueId input : graph_.nodes[i].inputs) last[static_cast<std::size_t>(graph_.storage(input))] = static_cast<std::int32_t>(i);
+      const bool weight = is_weight(graph_.nodes[i]);
+      for (ValueId input : graph_.nodes[i].inputs) {
+        last[static_cast<std::size_t>(graph_.storage(input))] = static_cast<std::int32_t>(i);
+        if (weight) for_weights[static_cast<std::size_t>(graph_.storage(input))] = 1;
+      }
       for (ValueId output : graph_.nodes[i].outputs)
         if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone && output != graph_.loss.sum)
           made[static_cast<std::size_t>(output)] = static_cast<std::int32_t>(i);
@@ -115,8 +123,10 @@ class Profiling {
         const bool saved = !node.backward && graph_.nodes[static_cast<std::size_t>(end)].backward;
         if (saved) {
           piece(i).saved_bytes += bytes;
+          if (!for_weights[static_cast<std::size_t>(output)]) piece(i).freed_bytes += bytes;
           continue;
         }
+        if (node.backward && for_weights[static_cast<std::size_t>(output)]) piece(i).handed_bytes += bytes;
         const ValueId source = taken_over(node, static_cast<int>(o), static_cast<std::int32_t>(i), last);
         own[static_cast<std::size_t>(output)] = source == kNone ? bytes : std::exchange(own[static_cast<std::size_t>(source)], 0);
         if (source == kNone) alive += bytes;

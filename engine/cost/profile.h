@@ -22,6 +22,8 @@ struct Piece {
   double memory_us = 0;   ///< how much is bound by memory
   double recompute_us = 0;  ///< how much is done a second time
   std::int64_t saved_bytes = 0;      ///< kept from the forward pass to the backward pass
+  std::int64_t freed_bytes = 0;      ///< of those, what the gradients of parameters do not need: a split backward frees it early
+  std::int64_t handed_bytes = 0;     ///< what a split backward keeps from its input part to its weight part
   std::int64_t transient_bytes = 0;  ///< the most that is alive beside that while the piece runs
   std::int64_t boundary_bytes = 0;   ///< passed on to the next piece
   std::int64_t parameters = 0;       ///< elements

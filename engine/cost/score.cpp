@@ -19,6 +19,8 @@ Piece sum_of(const std::vector<Piece>& pieces, std::size_t first, std::size_t la
     sum.input_us += piece.input_us;
     sum.weight_us += piece.weight_us;
     sum.saved_bytes += piece.saved_bytes;
+    sum.freed_bytes += piece.freed_bytes;
+    sum.handed_bytes += piece.handed_bytes;
     sum.transient_bytes = std::max(sum.transient_bytes, piece.transient_bytes);
     sum.parameters += piece.parameters;
     sum.packed_bytes += piece.packed_bytes;
@@ -40,7 +42,9 @@ std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& 
     const Piece& chunk = chunks[static_cast<std::size_t>(action.chunk)];
     if (action.kind == Action::Kind::forward) alive += chunk.saved_bytes;
     most = std::max(most, alive + chunk.transient_bytes);
-    if (action.kind == Action::Kind::backward_weight || action.kind == Action::Kind::backward) alive -= chunk.saved_bytes;
+    if (action.kind == Action::Kind::backward) alive -= chunk.saved_bytes;
+    if (action.kind == Action::Kind::backward_input) alive += chunk.handed_bytes - chunk.freed_bytes;
+    if (action.kind == Action::Kind::backward_weight) alive -= chunk.saved_bytes + chunk.handed_bytes - chunk.freed_bytes;
   }
   return most;
 }
