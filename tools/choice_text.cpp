@@ -7,12 +7,6 @@
 namespace trainer::tools {
 namespace {
 
-Json recompute_json(const ActivationCheckpointingJob& job) {
-  Json json{{"mode", std::string(name_of(job.mode))}};
-  if (job.mode == CheckpointingMode::every_n) json["every"] = job.every;
-  return json;
-}
-
 // In YAML's flow style; words need no quotes there unless they could be read as something else.
 std::string flow(const Json& json) {
   if (json.is_object()) {
@@ -50,6 +44,12 @@ std::string wrapped(const std::string& text, std::size_t width, const std::strin
 
 }  // namespace
 
+Json recompute_json(const ActivationCheckpointingJob& job) {
+  Json json{{"mode", std::string(name_of(job.mode))}};
+  if (job.mode == CheckpointingMode::every_n) json["every"] = job.every;
+  return json;
+}
+
 Json alternatives_json(const CompiledJob& compiled) {
   Json list = Json::array();
   for (const Alternative& one : compiled.alternatives) {
@@ -73,7 +73,8 @@ void put_choice(const CompiledJob& compiled) {
     table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3), bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored", one.rejected.empty() ? "taken" : one.rejected});
   put("{}", table.str());
   put("  to fix it, put into the job:\n    strategy:\n");
-  for (const auto& [key, value] : strategy_json(compiled).items()) put("      {}: {}\n", key, flow(value));
+  const Json strategy = strategy_json(compiled);
+  for (const auto& [key, value] : strategy.items()) put("      {}: {}\n", key, flow(value));
   put("    activation_checkpointing: {}\n    train: {{batch: {{micro: {}}}}}\n", flow(recompute_json(compiled.recompute)), compiled.batch.micro);
 }
 

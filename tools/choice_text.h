@@ -5,6 +5,9 @@
 
 namespace trainer::tools {
 
+/// What is recomputed, as the job file has it.
+Json recompute_json(const ActivationCheckpointingJob& job);
+
 /// A list of `strategy batch activation_checkpointing predicted_ms peak_bytes exact rejected`, best first; the one taken has no `rejected`.
 /// Empty where nothing was chosen.
 Json alternatives_json(const CompiledJob& compiled);

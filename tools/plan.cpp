@@ -1,6 +1,7 @@
 // trainer plan: what a step will do, before anything is allocated.
 #include "engine/core/error.h"
 #include "engine/plan/traffic.h"
+#include "tools/choice_text.h"
 #include "tools/command.h"
 #include "tools/plan_report.h"
 #include "tools/plan_text.h"
@@ -25,6 +26,9 @@ void put_json(const LoadedJob& loaded, const CompiledJob& compiled, const Predic
            {"name", loaded.job.name},
            {"strategy", strategy_json(compiled)},
            {"why", compiled.strategy_why},
+           {"activation_checkpointing", recompute_json(compiled.recompute)},
+           {"alternatives", alternatives_json(compiled)},
+           {"would_fit", compiled.would_fit},
            {"mesh", mesh_json(compiled.plan.mesh)},
            {"world_size", compiled.plan.mesh.world_size()},
            {"batch", {{"global", compiled.batch.global}, {"micro", compiled.batch.micro}, {"micro_batches", compiled.batch.micro_batches}}},

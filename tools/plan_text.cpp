@@ -1,6 +1,8 @@
 // A plan as tables. Every number is read off the plan (tools/plan_report.h, plan_units.h); here is layout alone.
 #include "tools/plan_text.h"
 
+#include "tools/choice_text.h"
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -248,7 +250,7 @@ void put_decisions(const LoadedJob& loaded, const CompiledJob& compiled) {
 void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
   const Role& role = compiled.plan.roles.front();
   put("{}: plan {}\n", loaded.job.name, hash_of(compiled.plan));
-  put("strategy:   {}: {}\n", strategy_line(compiled), compiled.strategy_why);
+  put("strategy:   {}: {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen, see below");
   put_decisions(loaded, compiled);
   put("mesh:       {}\n", mesh_line(compiled.plan.mesh));
   put("batch:      {}\n", batch_line(compiled.batch));
@@ -263,6 +265,7 @@ void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const Predic
   put_communication(compiled);
   put_units(compiled);
   put_pipeline(compiled);
+  put_choice(compiled);
 }
 
 }  // namespace trainer::tools

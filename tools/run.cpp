@@ -72,7 +72,7 @@ void say_header(const LoadedJob& loaded, const CompiledJob& compiled) {
   const Job& job = loaded.job;
   say("{}: {} parameters, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)), grouped(job.train.steps),
       batch_line(compiled.batch));
-  say("strategy: {} ({}), compute in {}\n", strategy_line(compiled), compiled.strategy_why, name_of(job.precision.compute));
+  say("strategy: {} ({}), compute in {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why", name_of(job.precision.compute));
   say("memory: {} of {} a rank: {}\n", bytes_text(static_cast<double>(fullest(compiled).peak_bytes)),
       bytes_text(static_cast<double>(compiled.limit_bytes)), memory_line(compiled));
 }
