@@ -48,12 +48,21 @@ struct Links {
   bool nvlink = true;
   int channels = 24;
   int capability = 80;
-  double reducing = 0;  ///< bytes/µs of an all-reduce in the switch; 0: it does not sum
+  double inside_more = 0, between_more = 0;  ///< µs of a hop beyond those of the links that NCCL's steps hold for
+  double reducing = 0;                       ///< bytes/µs of an all-reduce in the switch; 0: it does not sum
 };
 
 double reached(const LinkModel& link) {
   return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) / std::max(1.0, link.oversubscription) / 1e6;
 }
+
+// Latencies of the links that NCCL's steps were tuned on; another link's hop takes by so much more or less.
+double more_latency(const LinkModel& link) {
+  const double tuned = link.kind == "nvlink" ? 1.9 : link.kind == "pcie" ? 4.0 : 5.0;
+  return link.latency_us.value - tuned;
+}
+
+double step_us(double tuned, double more) { return std::max(0.3 * tuned, tuned + more); }
 
 Links links_of(const MachineModel& machine, const GroupShape& group) {
   Links links;
@@ -62,10 +71,12 @@ Links links_of(const MachineModel& machine, const GroupShape& group) {
   const double reducing = machine.inside.reducing.value > 0 ? machine.inside.reducing.value : kReducing;
   if (machine.inside.reduces) links.reducing = machine.inside.bandwidth.value * reducing / 1e6;
   links.capability = machine.device.capability;
+  links.inside_more = more_latency(machine.inside);
   links.channels = links.nvlink ? 24 : 4;
   // Each rank has a network card of its own, or its share of the node's; rings through a card are two.
   if (group.nodes > 1 && machine.between) {
     links.between = reached(*machine.between) * group.per_node;
+    links.between_more = more_latency(*machine.between);
     links.channels = std::min(links.channels, 2 * group.per_node);
   }
   return links;
@@ -104,9 +115,9 @@ double ring(const Links& links, CollectiveKind kind, double bytes, const GroupSh
   const double hops = group.nodes > 1 ? passes * (group.nodes - 1) : 0;
   const double limit = group.nodes == 1 ? links.inside : group.per_node == 1 ? links.between : together(links.inside, links.between);
   const double bandwidth = protocol_bandwidth(links, protocol, limit, group.nodes);
-  double step = (links.nvlink ? kRing.nvlink : kRing.pcie)[protocol];
+  double step = step_us((links.nvlink ? kRing.nvlink : kRing.pcie)[protocol], links.inside_more);
   if (group.nodes > 1) step = std::max(step, kPost_us * (protocol == simple ? 3 : 1));
-  const double hop = group.per_node == 1 ? kTree.network[protocol] : kRing.network[protocol];
+  const double hop = step_us(group.per_node == 1 ? kTree.network[protocol] : kRing.network[protocol], links.between_more);
   double latency = (steps - hops) * step + hops * hop;
   if (protocol == simple && group.nodes > 1 && all_reduce) latency *= kPlateau;
   const double moved = kind == CollectiveKind::broadcast ? bytes : passes * bytes * (group.ranks - 1) / group.ranks;
@@ -119,8 +130,8 @@ double ring(const Links& links, CollectiveKind kind, double bytes, const GroupSh
 
 // Two trees over the nodes, each carrying half; chains inside a node.
 double tree(const Links& links, double bytes, const GroupShape& group, Protocol protocol) {
-  const double chain = (group.per_node - 1) * (links.nvlink ? kTree.nvlink : kTree.pcie)[protocol];
-  const double depth = group.nodes > 1 ? std::ceil(std::log2(group.nodes)) * kTree.network[protocol] : 0;
+  const double chain = (group.per_node - 1) * step_us((links.nvlink ? kTree.nvlink : kTree.pcie)[protocol], links.inside_more);
+  const double depth = group.nodes > 1 ? std::ceil(std::log2(group.nodes)) * step_us(kTree.network[protocol], links.between_more) : 0;
   // A node sends every byte up and down once; of two nodes one way each.
   double bandwidth = links.inside;
   if (group.nodes > 1) bandwidth = together(links.inside, links.between * (group.nodes == 2 ? 2 : 1));
@@ -136,7 +147,7 @@ double in_switch(const Links& links, double bytes, const GroupShape& group) {
   const double fill = kSwitchFill_us * bytes / (bytes + kSwitchFillBytes);
   double latency = kSwitchStep_us + fill;
   if (group.nodes > 1) {  // every level of the tree, up and down, fills a pipeline of its own
-    latency += 2 * std::ceil(std::log2(group.nodes)) * (kSwitchTreeStep_us + fill);
+    latency += 2 * std::ceil(std::log2(group.nodes)) * (step_us(kSwitchTreeStep_us, links.between_more) + fill);
     bandwidth = together(bandwidth, links.between / (group.nodes == 2 ? 1 : 2));
   }
   return latency + bytes / bandwidth;
@@ -146,7 +157,7 @@ double all_to_all(const Links& links, double bytes, const GroupShape& group) {
   const double n = group.ranks, inside = (group.per_node - 1) / n, outside = (n - group.per_node) / n;
   double time = bytes * inside / (links.inside * kAllToAllShare);
   if (group.nodes > 1) time = std::max(time, bytes * outside / (links.between / group.per_node * kAllToAllShare));
-  return kRing.base[simple] + (group.nodes > 1 ? kRing.network[simple] : 0) + 1.0 * (n - 1) + time;
+  return kRing.base[simple] + (group.nodes > 1 ? step_us(kRing.network[simple], links.between_more) : 0) + 1.0 * (n - 1) + time;
 }
 
 double fastest(const Links& links, CollectiveKind kind, double bytes, const GroupShape& group) {
@@ -177,8 +188,11 @@ Estimate gpu_send(const MachineModel& machine, std::int64_t bytes, bool same_nod
   const bool inside = same_node || !machine.between;
   const LinkModel& link = inside ? machine.inside : *machine.between;
   const Steps& steps = kRing;
-  const double step = inside ? (link.kind == "nvlink" ? steps.nvlink : steps.pcie)[simple] : steps.network[simple];
-  const double moving = static_cast<double>(bytes) / reached(link);
+  const double step =
+      step_us(inside ? (link.kind == "nvlink" ? steps.nvlink : steps.pcie)[simple] : steps.network[simple], more_latency(link));
+  // Without a switch a device's links are divided among its neighbours; rings use them all, one pair its own.
+  const double own = inside && link.kind == "nvlink" && !link.is_switch ? std::max(1, machine.devices_per_node - 1) : 1;
+  const double moving = static_cast<double>(bytes) * own / reached(link);
   return {steps.base[simple] + step + moving, 0.2, moving > step ? Bound::network : Bound::latency};
 }
 

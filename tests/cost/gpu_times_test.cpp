@@ -254,6 +254,26 @@ TEST_CASE("collectives never get faster by growing, in bytes or in nodes") {
   }
 }
 
+TEST_CASE("a link of more latency makes short collectives longer") {
+  MachineModel gpu = machine("h100-sxm");
+  const GroupShape inside{8, 1, 8, 1}, rail{16, 16, 1, 8};
+  const double short_inside = collective_us(gpu, CollectiveKind::all_gather, 1e5, inside), short_rail = collective_us(gpu, CollectiveKind::all_gather, 1e5, rail);
+  gpu.inside.latency_us.value += 2;
+  gpu.between->latency_us.value += 15;
+  CHECK(collective_us(gpu, CollectiveKind::all_gather, 1e5, inside) == doctest::Approx(short_inside + 7 * 2).epsilon(0.01));
+  CHECK(collective_us(gpu, CollectiveKind::all_gather, 1e5, rail) == doctest::Approx(short_rail + 15 * 15).epsilon(0.01));
+}
+
+TEST_CASE("products on a B200 take what cuBLAS takes on random numbers") {
+  // pyptx, performance, cuBLAS column; the last row is the best shape of Bekman's search. Short repetitions.
+  MachineModel gpu = machine("b200");
+  gpu.device.achievable["matmul"].value = 1745.0 / 2250;
+  Errors errors = compare_products(gpu, {{2048, 2048, 2048, 1006}, {4096, 4096, 4096, 1532}, {4096, 8192, 8192, 1652}, {8192, 4096, 8192, 1648}, {8192, 8192, 8192, 1610},
+       {1792, 16128, 3072, 1745}}, 1);
+  CHECK(errors.median() < 0.06);
+  CHECK(errors.worst() < 0.13);
+}
+
 TEST_CASE("a kernel that moves bytes takes the memory's time, and a small one its launch") {
   const MachineModel gpu = machine("h100-sxm");
   const TensorDesc large{DType::bf16, {8192, 8192}}, small{DType::bf16, {16, 64}};
