@@ -125,11 +125,12 @@ Hardware Machine::timing() {
   const std::string path = default_hardware_file();
   std::error_code error;
   if (!fs::is_regular_file(path, error)) {
-    name_ = "this computer, not calibrated: " + model_.description;
+    name_ = "this computer, which trainer calibrate has not measured: " + model_.description;
     return hardware;
   }
   measured_ = std::make_unique<cost::MachineModel>(cost::load_machine(path, hardware_dir()));
   if (!measured_->between) measured_->between = model_.between;  // nobody measures a network from one node
+  measured_->name = model_.name;
   name_ = "this computer, calibrated (" + path + ")";
   hardware.machine = measured_.get();
   return hardware;
