@@ -71,6 +71,12 @@ void put_stages(const PredictedStep& step) {
   put("{}", table.str());
 }
 
+// Beside a step: either a program of its own, or what one that averages while it trains takes longer.
+double averaging_us(const Plan& plan, const cost::CostModel& model, double step_us) {
+  if (plan.roles.front().program("step_averaging") != nullptr) return std::max(0.0, cost::predict(plan, model, "step_averaging").step_us - step_us);
+  return plan.roles.front().program("average") == nullptr ? 0 : cost::predict(plan, model, "average").step_us;
+}
+
 }  // namespace
 
 PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
@@ -83,7 +89,10 @@ PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled,
   step.cluster = cluster_of(compiled, hardware);
   const int ranks = compiled.plan.mesh.world_size();
   const bool cpu = step.machine->device.kind == cost::DeviceKind::cpu;
-  step.times = cost::predict(compiled.plan, cost::CostModel(step.cluster));
+  const cost::CostModel model(step.cluster);
+  step.times = cost::predict(compiled.plan, model);
+  step.average_us = averaging_us(compiled.plan, model, step.times.step_us);
+  if (step.average_us > 0) step.every = compiled.strategy.data.every;
   step.samples = job.data.format != DataFormat::text && job.data.format != DataFormat::tokens;
   step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.seq_len);
   step.model_flops = compiled.model_flops_per_step;
@@ -107,6 +116,10 @@ Json predicted_json(const PredictedStep& step) {
   json["high_ms"] = ms(step.times.high_us);
   json["tokens_per_s"] = step.per_second();
   json["mfu"] = step.peak_flops > 0 ? Json(step.mfu()) : Json(nullptr);
+  if (step.average_us > 0) {
+    json["average_ms"] = ms(step.average_us);
+    json["average_every"] = step.every;
+  }
   json["hardware"] = step.machine->name;
   json["hardware_from"] = step.hardware;
   json["slowest_stage"] = step.times.slowest;
@@ -132,6 +145,7 @@ void put_predicted(const PredictedStep& step) {
   for (const auto& [name, part] : kParts)
     if (const double us = step.busiest().*part; us > 5e-4 * step.times.step_us) text += fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", name, ms_text(us), share_text(us, step.times.step_us));
   put("  {}{}\n", step.times.roles.size() > 1 ? fmt::format("stage {}, the busiest: ", step.times.slowest) : "", text);
+  if (step.average_us > 0) put("  and {} more in one step of {}, in which ranks are brought together\n", ms_text(step.average_us), step.every);
   put_stages(step);
   put_communication(step);
   put_kernels(step);

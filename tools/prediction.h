@@ -16,6 +16,8 @@ struct PredictedStep {
   std::string hardware;   ///< where its figures are from, for people
   cost::Cluster cluster;  ///< `machine` is that above
   cost::Prediction times;
+  double average_us = 0;  ///< what bringing ranks together adds to one step in `every`, where they train apart
+  std::int64_t every = 1;
   double tokens = 0;      ///< of a step, all ranks; samples where the data has no tokens
   bool samples = false;
   double model_flops = 0;  ///< of a step, all ranks
@@ -23,17 +25,19 @@ struct PredictedStep {
 
   /// Of the role that is busiest: its times add up to the step.
   const cost::RoleTimes& busiest() const { return times.roles[times.slowest]; }
-  double per_second() const { return times.step_us > 0 ? tokens / times.step_us * 1e6 : 0; }
+  /// Of a round of steps, averages among them.
+  double mean_us() const { return times.step_us + average_us / static_cast<double>(every); }
+  double per_second() const { return times.step_us > 0 ? tokens / mean_us() * 1e6 : 0; }
   /// Model FLOPs utilisation: the share of the peak that the model's FLOPs are, three times those of the forward pass (Chowdhery et al.,
   /// "PaLM", 2022, appendix B). 0 where there is no peak.
-  double mfu() const { return peak_flops > 0 && times.step_us > 0 ? model_flops / (peak_flops * times.step_us * 1e-6) : 0; }
+  double mfu() const { return peak_flops > 0 && times.step_us > 0 ? model_flops / (peak_flops * mean_us() * 1e-6) : 0; }
 };
 
 /// `compiled` is of Purpose::train and of the machine that cluster.hardware names, or of this computer; then by what was measured here. `threads`: of a rank on a CPU; 0: its share of a node's cores.
 PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
 
-/// `predicted` of plan --json: step_ms, its parts, low_ms and high_ms, tokens_per_s, mfu (null: unknown), hardware; by stage its parts;
-/// communication and kernels of the busiest role.
+/// `predicted` of plan --json: step_ms, its parts, low_ms and high_ms, tokens_per_s, mfu (null: unknown), hardware; average_ms and
+/// average_every where ranks train apart; by stage its parts; communication and kernels of the busiest role.
 Json predicted_json(const PredictedStep& step);
 
 /// The same as text: a headline, where the time goes, communication, the longest kernels, and for pipelines each stage.

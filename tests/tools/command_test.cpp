@@ -496,6 +496,17 @@ TEST_CASE("plan predicts the step: its parts add up, its interval holds it, and 
   CHECK(contains(in({"plan", "job.yaml"}).out, "a step on "));
 }
 
+TEST_CASE("of ranks that train apart plan predicts what bringing them together adds") {
+  const Workplace in;
+  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={data: {kind: local_sgd, every: 4}}", "--json"}));
+  const json predicted = plan["predicted"];
+  CHECK(predicted["average_every"] == 4);
+  const double step = predicted["step_ms"].get<double>(), average = predicted["average_ms"].get<double>();
+  CHECK(average > 0);
+  CHECK(predicted["tokens_per_s"].get<double>() == doctest::Approx(32 / ((step + average / 4) * 1e-3)));
+  CHECK_FALSE(parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"}))["predicted"].contains("average_ms"));
+}
+
 TEST_CASE("the trace of a pipeline has an arrow for every message") {
   const Workplace in;
   REQUIRE(in({"run", "job.yaml", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}", "train.batch.micro=2", "checkpoint.dir=null"}).code == 0);
