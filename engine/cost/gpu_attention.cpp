@@ -1,8 +1,7 @@
 // A score costs its products (4·d FLOP forward, 10·d backward, where the probabilities are made again) and one exponential, of which a
 // multiprocessor makes 16 a cycle: at a head of 64 as long as the products take on an H100 (FlashAttention-3, section 3.1: 3.9 T/s).
-// FlashAttention-2 does one after the other; FlashAttention-3 and cuDNN's kernels for Hopper hide part. A hardware file says what share
-// of the peak a kernel reaches at heads of 128, long and without a mask; from it follows what its products take, and so all other
-// heads, lengths and masks (tests/cost/gpu_times_test.cpp).
+// A hardware file says what share of the peak a kernel reaches at heads of 128, long and without a mask; from it follows what its products
+// take, and so all other heads, lengths and masks (tests/cost/gpu_times_test.cpp).
 // Sources: Dao, FlashAttention-2 (arXiv:2307.08691), figures 4 to 6; Shah et al., FlashAttention-3 (arXiv:2407.08608), figures 5, 6.
 #include "engine/cost/gpu_attention.h"
 
@@ -18,12 +17,9 @@ constexpr double kRows = 128;                 // of queries in a tile
 constexpr double kStated = 128;               // head for which a hardware file states its shares
 constexpr double kStatedTiles = 2048;         // of 16,384 tokens of width 2048
 
-// Exponentials (and scaling, masking, sums) that products do not hide, in units of exponentials. Backward there are five products, of
-// which two wait for them, and the row sums of dO·O.
-double unhidden(int capability, bool backward) {
-  if (capability >= 90) return backward ? 1.62 : 0.88;
-  return backward ? 2.5 : 1.0;
-}
+// Exponentials (and scaling, masking, sums) that products do not hide, in units of exponentials: FlashAttention-2 at heads of 64 and 128
+// on A100 and H100, and FlashAttention-3, come within a fifth of these.
+constexpr double kUnhiddenForward = 1.0, kUnhiddenBackward = 1.5;
 
 double reached(const DeviceModel& device, bool backward) {
   const auto at = device.achievable.find(backward ? "attention_backward" : "attention_forward");
@@ -34,7 +30,7 @@ double reached(const DeviceModel& device, bool backward) {
 // s of one multiprocessor for a score of a head of `d`.
 double score_time(const DeviceModel& device, double flops, double d, bool backward) {
   const double unit = flops / std::max(1, device.units), clock = device.clock_hz > 0 ? device.clock_hz : 1.6e9;
-  const double exponentials = unhidden(device.capability, backward) / (kExponentialsPerCycle * clock);
+  const double exponentials = (backward ? kUnhiddenBackward : kUnhiddenForward) / (kExponentialsPerCycle * clock);
   const double products = backward ? 10 : 4;
   // The benchmark that states the share has waves too, of which the last is not full.
   const double units = std::max(1, device.units), full = kStatedTiles / units / std::ceil(kStatedTiles / units);
