@@ -48,6 +48,8 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
   strategy.data.sharding = c.sharding;
   strategy.data.replicate = c.kind == DataKind::fsdp && c.sharding != Sharding::no_shard ? std::optional<std::int64_t>(c.replicate) : std::nullopt;
   if (c.once) strategy.data.keep = Keep::step, strategy.data.reduce = Reduce::step;
+  if (c.prefetch > 0) strategy.data.prefetch = c.prefetch;
+  if (c.bucket_mb > 0) strategy.data.bucket_mb = c.bucket_mb;
   strategy.tensor.degree = c.tensor;
   strategy.tensor.sequence_parallel = c.sequence_parallel;
   strategy.pipeline.degree = c.pipeline;
@@ -72,9 +74,12 @@ class Choice {
     found_ = cost::search(space_, lab_);
     if (found_.scored.empty()) throw JobError({loaded_.at("strategy", "there is no way to train this on the cluster: " + (found_.impossible.empty() ? "no candidate" : found_.impossible.front()))});
     play_finalists();
-    std::vector<Scored> exact;
-    for (const Finalist& one : finalists_) exact.push_back(one.scored);
-    const std::size_t taken = cost::choose(loaded_.job.goal, exact);
+    for (const Candidate& variant : variants(finalists_[best()].scored.candidate)) {
+      Scored scored = finalists_[best()].scored;
+      scored.candidate = variant;
+      play(scored);
+    }
+    const std::size_t taken = best();
     CompiledJob result = std::move(compiled_[taken]);
     verify(result.plan);
     tell(result, taken);
@@ -85,16 +90,36 @@ class Choice {
   // Plans in full what promises most, until nothing that is left promises more than what was found. A promise is the score, corrected by how
   // far off scores of that kind turned out to be. Of those that fit nowhere the one that lacks least is planned.
   void play_finalists() {
-    std::int64_t budget = kInstructionsToPlan;
     std::vector<char> played(found_.scored.size(), 0);
     for (std::size_t next = simplest(); next < played.size(); next = promising(played)) {
-      const bool enough = finalists_.size() >= kMostFinalists || (budget <= 0 && finalists_.size() >= kLeastFinalists);
+      const bool enough = finalists_.size() >= kMostFinalists || (budget_ <= 0 && finalists_.size() >= kLeastFinalists);
       if (enough && best_us_ > 0) break;
       if (finalists_.size() >= 2 * kMostFinalists) break;
       played[next] = 1;
       play(found_.scored[next]);
-      for (const Role& role : compiled_.back().plan.roles) budget -= static_cast<std::int64_t>(role.program("step")->instructions.size());
     }
+  }
+
+  std::size_t best() const {
+    std::vector<Scored> exact;
+    for (const Finalist& one : finalists_) exact.push_back(one.scored);
+    return cost::choose(loaded_.job.goal, exact);
+  }
+
+  // How far gathers run ahead and how large buckets are: no score knows them, so they are tried on the one that would be taken.
+  std::vector<Candidate> variants(const Candidate& c) const {
+    if (!loaded_.job.strategy.free.data || c.data_ranks() == 1 || budget_ <= 0 || best_us_ == 0) return {};
+    std::vector<Candidate> result;
+    if (c.kind == DataKind::fsdp) {
+      result.push_back(c);
+      result.back().prefetch = 2;
+    } else if (loaded_.job.strategy.data.bucket_mb == DataStrategyJob{}.bucket_mb) {
+      for (double size : {5.0, 100.0}) {
+        result.push_back(c);
+        result.back().bucket_mb = size;
+      }
+    }
+    return result;
   }
 
   // Of what scores within a few percent of the best the simplest.
@@ -135,6 +160,7 @@ class Choice {
     one.scored.bytes = 0;
     for (const MemoryReport& report : compiled.memory) one.scored.bytes = std::max(one.scored.bytes, report.peak_bytes);
     one.scored.fits = compiled.fits;
+    for (const Role& role : compiled.plan.roles) budget_ -= static_cast<std::int64_t>(role.program("step")->instructions.size());
     off_[kind_of(scored.candidate)] = measure(one.scored) / std::max(1e-9, measure(scored));
     if (one.scored.fits && (best_us_ == 0 || measure(one.scored) < best_us_)) best_us_ = measure(one.scored);
     finalists_.push_back(std::move(one));
@@ -210,6 +236,7 @@ class Choice {
   std::vector<Finalist> finalists_;
   std::vector<CompiledJob> compiled_;
   std::map<std::array<int, 4>, double> off_;  // of each kind: what the plan came to over what was scored
+  std::int64_t budget_ = kInstructionsToPlan;
   double best_us_ = 0;                        // of those that fit; or bytes, where they are the goal
 };
 

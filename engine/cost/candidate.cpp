@@ -10,6 +10,8 @@ std::string data_text(const Candidate& c) {
   std::string text(name_of(c.kind));
   if (c.kind == DataKind::fsdp) text += " " + std::string(name_of(c.sharding));
   text += fmt::format(" over {}", c.data_ranks());
+  if (c.prefetch > 0) text += fmt::format(", {} units gathered ahead", c.prefetch);
+  if (c.bucket_mb > 0) text += fmt::format(", buckets of {:g} MiB", c.bucket_mb);
   if (c.once) text += ", gathered and reduced once a step";
   if (c.replicate > 1 && c.shard > 1) text += fmt::format(" ({} shards × {} replicas)", c.shard, c.replicate);
   return text;
@@ -64,7 +66,7 @@ std::string text_of(const Candidate& c) {
 
 int complexity(const Candidate& c) {
   const int axes = (c.data_ranks() > 1) + (c.tensor > 1) + (c.pipeline > 1);
-  return axes * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 + (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) + (c.replicate > 1 && c.shard > 1 ? 3 : 0) + (c.once ? 4 : 0);
+  return axes * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 + (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) + (c.replicate > 1 && c.shard > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
 }
 
 }  // namespace trainer::cost

@@ -15,6 +15,8 @@ struct Candidate {
   DataKind kind = DataKind::ddp;
   Sharding sharding = Sharding::full_shard;
   bool once = false;  ///< of what is sharded: gathered and reduced once a step, whatever the number of micro-batches
+  std::int64_t prefetch = 0;  ///< units gathered ahead; 0: as the job has it
+  double bucket_mb = 0;       ///< 0: as the job has it
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int virtual_stages = 1;
   ActivationCheckpointingJob recompute{};
