@@ -74,7 +74,7 @@ class RandomJobs {
     const yaml::Node* value = section.find(name);
     const FieldDef* field = nullptr;
     for (const FieldDef& other : fields) {
-      if (other.name == name) field = &other;
+      if (other.name == name && (field == nullptr || applies(other, fields, section, section))) field = &other;
     }
     if (name.size() < path.size()) {
       return value == nullptr ? "null" : value_at(field->forms.front().fields, *value, path.substr(name.size() + 1), is_section);

@@ -193,10 +193,11 @@ TEST_CASE("validate refuses a job that cannot fit, and a mistake in the graph") 
 
 TEST_CASE("plan --json has the plan's facts, and the same each time") {
   const Workplace in;
-  const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"});
+  const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"});
   CHECK(outcome.code == 0);
   const json plan = parsed(outcome);
-  CHECK(has_keys(plan, {"hash", "strategy", "mesh", "world_size", "parameters", "flops_per_step", "memory", "communication"}));
+  CHECK(has_keys(plan, {"hash", "strategy", "mesh", "world_size", "parameters", "flops_per_step", "predicted", "memory", "communication", "alternatives"}));
+  CHECK(plan["alternatives"].empty());  // the job chose itself
   CHECK(plan["hash"].get<std::string>().size() == 16);
   CHECK(plan["world_size"] == 2);
   CHECK(plan["mesh"] == json{{"pipeline", 1}, {"replicate", 2}, {"shard", 1}, {"tensor", 1}});
@@ -222,12 +223,12 @@ TEST_CASE("plan --json has the plan's facts, and the same each time") {
   CHECK(all_reduce["collective"] == "all_reduce");
   CHECK(all_reduce["bytes"].get<std::int64_t>() >= 4 * plan["parameters"].get<std::int64_t>());
   CHECK(all_reduce["bytes"].get<std::int64_t>() < 4 * plan["parameters"].get<std::int64_t>() + 4096);
-  CHECK(in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"}).out == outcome.out);
+  CHECK(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"}).out == outcome.out);
 }
 
 TEST_CASE("the strategy that plan prints is one that a job takes, and gives the same plan") {
   const Workplace in;
-  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"}));
+  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"}));
   const json again = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + plan["strategy"].dump(), "--json"}));
   CHECK(again["hash"] == plan["hash"]);
   CHECK(again["strategy"] == plan["strategy"]);
@@ -433,12 +434,26 @@ TEST_CASE("run trains, logs, saves and reports") {
   CHECK_FALSE(std::filesystem::is_empty(in.path("logs/tb")));
 }
 
+TEST_CASE("what auto chose can be pasted into the job and gives the same plan") {
+  const Workplace in;
+  const json chosen = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=auto", "--json"}));
+  REQUIRE(chosen["alternatives"].size() > 3);
+  CHECK(chosen["alternatives"][0]["strategy"]["data"]["kind"] == chosen["strategy"]["data"]["kind"]);
+  CHECK_FALSE(chosen["alternatives"][0].contains("rejected"));
+  for (std::size_t i = 1; i < chosen["alternatives"].size(); ++i)
+    CHECK(has_keys(chosen["alternatives"][i], {"strategy", "predicted_ms", "peak_bytes", "rejected"}));
+  const json pasted = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + chosen["strategy"].dump(),
+                                 "train.batch.micro=" + chosen["batch"]["micro"].dump(), "activation_checkpointing=" + chosen["activation_checkpointing"].dump(), "--json"}));
+  CHECK(pasted["hash"] == chosen["hash"]);
+  CHECK(pasted["alternatives"].empty());
+}
+
 TEST_CASE("a trace has every instruction of a step on every rank, with its bytes") {
   const Workplace in;
-  const Outcome outcome = in({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null"});
+  const Outcome outcome = in({"run", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "checkpoint.dir=null"});
   REQUIRE(outcome.code == 0);
   const json events = json::parse(contents_of(in.path("logs/trace.json")));
-  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=null", "--json"}));
+  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "checkpoint.dir=null", "--json"}));
   std::map<int, std::int64_t> instructions, predicted;
   std::map<int, std::string> names;
   bool reduced = false;
