@@ -513,7 +513,7 @@ TEST_CASE("plan predicts the step: its parts add up, its interval holds it, and 
 
 TEST_CASE("of ranks that train apart plan predicts what bringing them together adds") {
   const Workplace in;
-  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={data: {kind: local_sgd, every: 4}}", "--json"}));
+  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={data: {kind: local_sgd, every: 4}}", "eval.every=4", "checkpoint.every=4", "--json"}));
   const json predicted = plan["predicted"];
   CHECK(predicted["average_every"] == 4);
   const double step = predicted["step_ms"].get<double>(), average = predicted["average_ms"].get<double>();
