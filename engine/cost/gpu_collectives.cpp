@@ -1,4 +1,4 @@
-// Collectives between GPUs as NCCL runs them: for each algorithm (ring, tree, reduction in the NVLink switch and trees of such) and
+// Collectives between GPUs as NCCL runs them: for each algorithm (ring, tree, PAT, reduction in the NVLink switch and trees of such) and
 // protocol a latency and a bandwidth, of which it takes the fastest. Bandwidths are the hardware file's links; the latencies of steps,
 // the shares of protocols and the channels are NCCL's own tuning constants (src/graph/tuning.cc of NCCL 2.18 to 2.30, in GB/s and µs),
 // and what its pipeline adds is derived below.
@@ -22,6 +22,7 @@ struct Steps {
 };
 constexpr Steps kRing{{6.6, 14.0, 8.4}, {0.6, 1.9, 3.4}, {1.0, 2.5, 5.7}, {2.7, 4.0, 14.0}};
 constexpr Steps kTree{{6.8, 14.0, 8.4}, {0.6, 1.25, 4.0}, {1.0, 1.9, 4.0}, {5.0, 8.5, 14.0}};
+constexpr double kPatBase_us = 8, kPatStep_us = 14, kPatLinear_us = 2.8;
 constexpr double kSwitchStep_us = 25, kSwitchTreeStep_us = 20.9;
 // The network card is told of every message, three times under the simple protocol.
 constexpr double kPost_us = 1;
@@ -128,6 +129,13 @@ double ring(const Links& links, CollectiveKind kind, double bytes, const GroupSh
   return kRing.base[protocol] + latency + moved / bandwidth;
 }
 
+// One rank a node gathers and scatters by trees aggregated in parallel (NCCL's PAT, since 2.23): the logarithm of the nodes in latency,
+// a part that is still linear, and three quarters of a ring's bandwidth.
+double parallel_trees(const Links& links, double bytes, const GroupShape& group) {
+  const double depth = std::log2(group.nodes) * step_us(kPatStep_us, links.between_more) / 3.5;
+  return kPatBase_us + depth + kPatLinear_us * group.ranks + bytes * (group.ranks - 1) / group.ranks / (links.between * 0.75);
+}
+
 // Two trees over the nodes, each carrying half; chains inside a node.
 double tree(const Links& links, double bytes, const GroupShape& group, Protocol protocol) {
   const double chain = (group.per_node - 1) * step_us((links.nvlink ? kTree.nvlink : kTree.pcie)[protocol], links.inside_more);
@@ -168,6 +176,8 @@ double fastest(const Links& links, CollectiveKind kind, double bytes, const Grou
     best = std::min(best, ring(links, kind, bytes, group, protocol));
     if (kind == CollectiveKind::all_reduce) best = std::min(best, tree(links, bytes, group, protocol));
   }
+  const bool gathers = kind == CollectiveKind::all_gather || kind == CollectiveKind::reduce_scatter;
+  if (gathers && group.nodes > 1 && group.per_node == 1) best = std::min(best, parallel_trees(links, bytes, group));
   const bool wide = group.per_node >= kSwitchRanks;
   if (kind == CollectiveKind::all_reduce && links.reducing > 0 && wide) best = std::min(best, in_switch(links, bytes, group));
   return best;
