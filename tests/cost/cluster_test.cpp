@@ -99,6 +99,32 @@ TEST_CASE("a GPU cluster is planned here, each rank with the memory of its own d
   CHECK_FALSE(small.fits);
 }
 
+std::int64_t activations_of(const std::string& mode) {
+  LoadedJob loaded = parse_job("model: {graph: models/gpt2.yaml, with: {layers: 6, heads: 8, dim: 512, vocab: 512, context: 256, dropout: 0.1}}\n"
+                               "data: {format: text, train: a.txt, seq_len: 256}\ntrain: {steps: 1, batch: {global: 4, micro: 4}}\nstrategy: ddp\n"
+                               "precision: {compute: bf16}\nactivation_checkpointing: {mode: " + mode + "}\ncluster: {hardware: h100-sxm, devices_per_node: 1}\n",
+                               "job.yaml", {}, {kConfigs, true, 0});
+  const cost::MachineModel machine = *settle_cluster(loaded, kFolder);
+  const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+  const CompiledJob compiled = compile(loaded, hardware_of(machine, target, 1), Purpose::train);
+  return compiled.memory.front().by_category[static_cast<std::size_t>(Category::activations)];
+}
+
+TEST_CASE("activations of a transformer are what Korthikanti's formulas say of them") {
+  // Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.1: 34 s·b·h bytes a layer where
+  // attention keeps no s × s matrix. Two of them are masks of dropout, which here are drawn again. With everything recomputed, 2 s·b·h.
+  constexpr double kLayers = 6, kSbh = 256.0 * 4 * 512;
+  // Beside the layers: the embedded tokens, input and output of the last norm, the logits; one layer's own when it is computed again;
+  // statistics of norms and attention, some 5 numbers of 4 bytes for every 512 of 2.
+  const double beside = 3 * 2 * kSbh + 2 * 256.0 * 4 * 512, none = 32 * kSbh * kLayers, full = 2 * kSbh * kLayers;
+  CHECK(static_cast<double>(activations_of("none")) >= none);
+  CHECK(static_cast<double>(activations_of("none")) <= none * 1.03 + beside);
+  CHECK(static_cast<double>(activations_of("full")) >= full);
+  CHECK(static_cast<double>(activations_of("full")) <= full + 1.1 * 34 * kSbh + beside);
+  CHECK(activations_of("selective") < activations_of("none"));
+  CHECK(activations_of("full") < activations_of("selective"));
+}
+
 // ---- What a GPU's kernels need ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a product's workspace is what cuBLAS recommends for the architecture, and no workspace is kept beside another's") {
