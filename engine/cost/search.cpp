@@ -139,7 +139,11 @@ class Enumeration {
       for (int pipeline : stages) {
         c.pipeline = pipeline;
         const int data = space_.world_size / c.tensor / pipeline;
-        if (!divides(data) || job_.train.batch.global / data % c.micro != 0) continue;
+        if (!divides(data)) continue;
+        if (job_.train.batch.global / data % c.micro != 0) {
+          if (job_.train.batch.micro) impossible("data", data, "the job's micro-batch of " + std::to_string(c.micro) + " does not divide a rank's " + std::to_string(job_.train.batch.global / data) + " samples");
+          continue;
+        }
         c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
         if (c.micro_batches > kMostMicroBatches) continue;
         frames_.push_back({c, profile, data, scorer_.at_least_us(c, *profile)});

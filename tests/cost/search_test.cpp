@@ -4,9 +4,14 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/compile/choose.h"
 #include "engine/compile/compile.h"
+#include "engine/compile/lab.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
+#include "engine/cost/predict.h"
+#include "engine/cost/score.h"
+#include "engine/compile/hardware.h"
 
 namespace trainer {
 namespace {
@@ -116,6 +121,70 @@ TEST_CASE("a fixed strategy that does not fit is told what of it to change") {
   };
   CHECK(told("strategy: auto"));
   CHECK_FALSE(told("activation_checkpointing.mode: auto"));  // 16 bytes a parameter are too many for one device
+}
+
+TEST_CASE("scores of memory and time are near those of the whole plan") {
+  struct Row {
+    std::string strategy, mode;
+    cost::Candidate candidate;
+  };
+  const auto data = [](DataKind kind, Sharding sharding, int replicate, int shard) {
+    cost::Candidate c;
+    c.kind = kind;
+    c.sharding = sharding;
+    c.replicate = replicate;
+    c.shard = shard;
+    return c;
+  };
+  const auto staged = [&](PipelineSchedule schedule, int virtual_stages) {
+    cost::Candidate c = data(DataKind::ddp, Sharding::full_shard, 2, 1);
+    c.pipeline = 4;
+    c.schedule = schedule;
+    c.virtual_stages = virtual_stages;
+    return c;
+  };
+  cost::Candidate cut = data(DataKind::ddp, Sharding::full_shard, 4, 1);
+  cut.tensor = 2;
+  cut.sequence_parallel = true;
+  const auto pipeline = [](const std::string& rest) { return "{data: {kind: ddp}, pipeline: {degree: 4, " + rest + "}}"; };
+  const std::vector<Row> rows{
+      {"{data: {kind: ddp}}", "none", data(DataKind::ddp, Sharding::full_shard, 8, 1)},
+      {"{data: {kind: ddp}}", "full", data(DataKind::ddp, Sharding::full_shard, 8, 1)},
+      {"{data: {kind: zero1}}", "selective", data(DataKind::zero1, Sharding::full_shard, 1, 8)},
+      {"{data: {kind: zero2}}", "none", data(DataKind::zero2, Sharding::full_shard, 1, 8)},
+      {"{data: {kind: fsdp}}", "none", data(DataKind::fsdp, Sharding::full_shard, 1, 8)},
+      {"{data: {kind: fsdp, sharding: shard_grad_op}}", "none", data(DataKind::fsdp, Sharding::shard_grad_op, 1, 8)},
+      {"{data: {kind: ddp}, tensor: {degree: 2, sequence_parallel: true}}", "none", cut},
+      {pipeline("schedule: 1f1b"), "none", staged(PipelineSchedule::one_f_one_b, 1)},
+      {pipeline("schedule: interleaved, virtual_stages: 2"), "none", staged(PipelineSchedule::interleaved, 2)},
+      {pipeline("schedule: zb_h1"), "none", staged(PipelineSchedule::zb_h1, 1)},
+      {pipeline("schedule: zb_v"), "none", staged(PipelineSchedule::zb_v, 2)},
+  };
+  static const PlainTarget target;
+  const Hardware hardware{.target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  const std::string model = "{graph: models/gpt2.yaml, with: {layers: 16, heads: 16, dim: 2048, vocab: 8192, context: 2048}}";
+  for (const Row& row : rows) {
+    CAPTURE(row.strategy);
+    const LoadedJob loaded = job_of(model, 1, "{global: 64, micro: 1}", "strategy: " + row.strategy + "\nactivation_checkpointing: {mode: " + row.mode + "}\n");
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    std::int64_t bytes = 0;
+    for (const MemoryReport& report : compiled.memory) bytes = std::max(bytes, report.peak_bytes);
+    const double us = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
+
+    ModelLab lab(loaded, hardware);
+    const cost::SearchSpace space{.job = &loaded.job, .machine = &h100(), .world_size = 8, .ranks_per_node = 8, .threads = 0, .limit_bytes = hardware.memory_bytes / 8};
+    cost::Scorer scorer(space, lab);
+    cost::Candidate candidate = row.candidate;
+    candidate.micro_batches = compiled.batch.micro_batches;
+    candidate.recompute = loaded.job.activation_checkpointing;
+    cost::Pipelined pipelined;
+    const cost::Profile* profile = scorer.profile_of(candidate);
+    REQUIRE(profile != nullptr);
+    REQUIRE(scorer.pipeline(candidate, *profile, pipelined));
+    const cost::Scored scored = scorer.score(candidate, *profile, pipelined);
+    CHECK(static_cast<double>(scored.bytes) == doctest::Approx(static_cast<double>(bytes)).epsilon(0.15));
+    CHECK(scored.step_us == doctest::Approx(us).epsilon(0.25));
+  }
 }
 
 TEST_CASE("degrees that the model refuses are named with the reason") {
