@@ -76,12 +76,17 @@ class Enumeration {
     return result;
   }
 
-  std::vector<int> pipelines(int tensor) const {
+  std::vector<int> pipelines(int tensor) {
     const int rest = space_.world_size / tensor;
-    if (space_.world_size % tensor != 0) return {};
+    if (space_.world_size % tensor != 0) {
+      impossible("tensor", tensor, "does not divide the " + std::to_string(space_.world_size) + " ranks");
+      return {};
+    }
     if (!free_.pipeline) {
       const auto degree = static_cast<int>(job_.strategy.pipeline.degree.value_or(rest));
-      return rest % degree == 0 ? std::vector<int>{degree} : std::vector<int>{};
+      if (rest % degree == 0) return {degree};
+      impossible("pipeline", degree, "does not divide the " + std::to_string(rest) + " ranks that tensor " + std::to_string(tensor) + " leaves of " + std::to_string(space_.world_size));
+      return {};
     }
     std::vector<int> result;
     for (int degree : divisors(rest, 4096))

@@ -238,17 +238,17 @@ Fields pipeline_strategy() {
   const auto virtual_stages = [](Forms forms, std::string_view otherwise) {
     return optional("virtual_stages", "Chunks of the model on each stage.", std::move(forms), otherwise);
   };
-  const auto chunks = [&](Form form, std::string_view otherwise, std::vector<std::string_view> schedules) {
-    return virtual_stages({std::move(form)}, otherwise).when_above("degree", 1).when("schedule", std::move(schedules));
+  const auto chunks = [&](Forms forms, std::string_view otherwise, std::vector<std::string_view> schedules) {
+    return virtual_stages(std::move(forms), otherwise).when_above("degree", 1).when("schedule", std::move(schedules));
   };
   const std::string_view order = "Order of the micro-batches' forward and backward passes.";
   return {
       required("degree", "Stages.", {integer(1, kMostRanks), word({"auto"})}),
       optional("schedule", order, {word(with_auto(words<PipelineSchedule>()))}, "1f1b").when_above("degree", 1),
       optional("schedule", order, {word(with_auto(words<PipelineSchedule>()))}, "auto").when("degree", {"auto"}),
-      chunks(integer(1, 1), "1", {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
-      chunks(integer(1, 1000), "2", {"interleaved", "looped_bfs"}),
-      chunks(integer(2, 2), "2", {"zb_v"}),
+      chunks({integer(1, 1)}, "1", {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
+      chunks({integer(1, 1000), word({"auto"})}, "2", {"interleaved", "looped_bfs"}),
+      chunks({integer(2, 2)}, "2", {"zb_v"}),
       virtual_stages({word({"auto"}), integer(1, 1000)}, "auto").when_above("degree", 1).when("schedule", {"auto"}),
       virtual_stages({word({"auto"}), integer(1, 1000)}, "auto").when("degree", {"auto"}),
       optional("split",
