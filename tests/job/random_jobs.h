@@ -1,4 +1,4 @@
-// Random jobs for properties: right by construction from the table of fields, and then spoilt.
+// Random jobs, and other files that a table of fields describes, for properties: right by construction from the table, and then spoilt.
 #pragma once
 
 #include <cstdlib>
@@ -13,10 +13,10 @@ namespace trainer::test {
 
 class RandomJobs {
  public:
-  explicit RandomJobs(std::uint32_t seed) : random_(seed) {}
+  explicit RandomJobs(std::uint32_t seed, const std::vector<FieldDef>& fields = job_fields()) : random_(seed), fields_(fields) {}
 
   /// A job in which every key applies and every value is one of its forms.
-  yaml::Node good() { return section(job_fields(), nullptr); }
+  yaml::Node good() { return section(fields_, nullptr); }
 
   /// Changes one thing: a key goes, is renamed or comes from elsewhere; a value gets another type, name or size.
   void spoil(yaml::Node& job) {
@@ -157,7 +157,7 @@ class RandomJobs {
   }
 
   yaml::Node number(const Form& form) {
-    const double least = std::max(form.least, -10.0), most = std::min(form.most, 10.0);
+    const double least = std::max(form.least, -10.0), most = std::min(form.most, std::max(10.0, 10 * least));
     if (!form.above_least && below(4) == 0) return scalar(std::to_string(least));
     if (!form.below_most && below(4) == 0) return scalar(std::to_string(most));
     return scalar(std::to_string(least + (most - least) * (0.05 + 0.9 * static_cast<double>(below(1000)) / 1000)));
@@ -170,7 +170,7 @@ class RandomJobs {
 
   std::string any_key() {
     std::vector<std::string> keys;
-    all_keys(job_fields(), keys);
+    all_keys(fields_, keys);
     return keys[below(keys.size())];
   }
 
@@ -283,6 +283,7 @@ class RandomJobs {
   }
 
   std::mt19937 random_;
+  const std::vector<FieldDef>& fields_;
 };
 
 }  // namespace trainer::test

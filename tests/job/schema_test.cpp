@@ -147,6 +147,44 @@ TEST_CASE("program and schema give the same verdict on thousands of jobs") {
   CHECK(num_good < kJobs * 9 / 10);
 }
 
+TEST_CASE("program and schema give the same verdict on thousands of hardware files") {
+  const Schema schema(cost::hardware_schema());
+  test::RandomJobs machines(5, cost::machine_fields());
+  int num_good = 0, num_tried = 0;
+  for (int i = 0; i < 4000; ++i) {
+    yaml::Node machine = machines.good();
+    if (machine.find("base") != nullptr) continue;  // it is held to the whole that it makes with its base
+    const bool spoilt = i % 2 == 1;
+    if (spoilt) machines.spoil(machine);
+    if (machine.find("base") != nullptr) continue;
+    const Checked checked = check(cost::machine_fields(), machine);
+    const bool right = checked.mistakes.empty();
+    num_good += right;
+    ++num_tried;
+    CAPTURE(machine.flow());
+    std::string mistakes;
+    for (const Diagnostic& mistake : checked.mistakes) mistakes += mistake.str() + "\n";
+    CAPTURE(mistakes);
+    if (!spoilt) REQUIRE(right);
+    REQUIRE(schema.accepts(machine) == right);
+  }
+  CHECK(num_tried > 1000);
+  CHECK(num_good > num_tried / 2);
+  CHECK(num_good < num_tried);
+}
+
+TEST_CASE("the schema of hardware files asks of one with a base no more than what it says") {
+  const Schema schema(cost::hardware_schema());
+  const auto accepts = [&](const std::string& text) { return schema.accepts(yaml::parse(text, "machine.yaml")); };
+  CHECK(accepts("base: h100-sxm"));
+  CHECK(accepts("{base: h100-sxm, device: {memory: 64GiB}, links: {inside: {latency_us: 3}, between: null}}"));
+  CHECK(accepts("{base: cpu-avx512, device: {peak: {bf16: {value: 1e12, spread: 0.1}}}}"));
+  CHECK_FALSE(accepts("{devices_per_node: 8}"));
+  CHECK_FALSE(accepts("{base: h100-sxm, device: {memory: 64GB}}"));
+  CHECK_FALSE(accepts("{base: h100-sxm, device: {peak: {bf16: {spread: 0.1}}}}"));
+  CHECK_FALSE(accepts("{base: h100-sxm, links: {between: {bandwith: 1e10}}}"));
+}
+
 TEST_CASE("what table and rules accept becomes a job, and all else is refused") {
   test::RandomJobs jobs(77);
   int num_loaded = 0;

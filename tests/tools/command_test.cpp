@@ -191,6 +191,70 @@ TEST_CASE("validate refuses a job that cannot fit, and a mistake in the graph") 
   CHECK(contains(odd.err, "gpt2.yaml:"));
 }
 
+TEST_CASE("a cluster of GPUs is planned and validated here, and running it is refused") {
+  const Workplace in;
+  const std::vector<std::string> gpus{"cluster.hardware=h100-sxm", "cluster.nodes=2", "train.batch.global=16", "strategy=ddp"};
+  const auto with = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), gpus.begin(), gpus.end());
+    return in(arguments);
+  };
+  const Outcome outcome = with({"plan", "job.yaml", "--json"});
+  CHECK(outcome.code == 0);
+  const json plan = parsed(outcome);
+  CHECK(plan["world_size"] == 16);  // two nodes of as many as the file says
+  CHECK(plan["memory"]["limit_bytes"].get<double>() > 70e9);
+  CHECK(plan["predicted"]["hardware"] == "h100-sxm");
+  CHECK(plan["predicted"]["step_ms"].get<double>() > 0);
+
+  const std::string mine = in.write("mine.yaml", "base: h100-sxm\ndevice: {memory: 16GiB}\n");
+  const Outcome own = in({"plan", "job.yaml", "cluster.hardware=" + mine, "cluster.devices_per_node=4", "cluster.memory_limit=2GiB", "--json"});
+  CHECK(own.code == 0);
+  CHECK(parsed(own)["world_size"] == 4);
+  CHECK(parsed(own)["memory"]["limit_bytes"] == std::int64_t{2} << 30);
+
+  const std::string job = in.with_change("log: {", "cluster: {hardware: h100-sxm, devices_per_node: 4}\nlog: {");
+  CHECK(in({"validate", job}).code == 0);
+  for (const char* command : {"run", "verify", "eval", "sample"}) {
+    CAPTURE(command);
+    const Outcome refused = in({command, job});
+    CHECK(refused.code == 78);
+    CHECK(contains(refused.err, "this build has no CUDA"));
+    CHECK(contains(refused.err, "changed.yaml:16:21"));
+  }
+  CHECK_FALSE(std::filesystem::exists(in.path("runs")));
+}
+
+TEST_CASE("what was measured here changes what plan predicts and never the plan") {
+  const Workplace in;
+  ::setenv("XDG_CONFIG_HOME", in.path("config").c_str(), 1);
+  const json before = parsed(in({"plan", "job.yaml", "--json"}));
+  in.write("config/trainer/hardware.yaml", "base: cpu-avx512\ndevice: {memory: 1GiB, memory_bandwidth: 3e9, peak: {f32: 1e10}}\nmeasured_here: true\n");
+  const json after = parsed(in({"plan", "job.yaml", "--json"}));
+  ::unsetenv("XDG_CONFIG_HOME");
+  CHECK(contains(before["predicted"]["hardware_from"].get<std::string>(), "has not measured"));
+  CHECK(contains(after["predicted"]["hardware_from"].get<std::string>(), in.path("config/trainer/hardware.yaml")));
+  CHECK(after["predicted"]["step_ms"].get<double>() > before["predicted"]["step_ms"].get<double>());
+  CHECK(after["hash"] == before["hash"]);
+  CHECK(after["memory"] == before["memory"]);
+}
+
+TEST_CASE("a wrong hardware file and a job that contradicts it are told at their lines") {
+  const Workplace in;
+  in.write("mine.yaml", "base: h100-sxm\ndevice:\n  memory_bandwidth: 0\n  peak: {bf61: 1e15}\n");
+  const Outcome wrong = in({"plan", "job.yaml", "cluster.hardware=./mine.yaml"});
+  CHECK(wrong.code == 78);
+  CHECK(contains(wrong.err, "mine.yaml:3:21: error: device.memory_bandwidth: out of range (found 0)"));
+  CHECK(contains(wrong.err, "did you mean \"bf16\""));
+  const Outcome misspelt = in({"plan", "job.yaml", "cluster.hardware=h100-smx"});
+  CHECK(misspelt.code == 78);
+  CHECK(contains(misspelt.err, "did you mean \"h100-sxm\""));
+  const Outcome asked = in({"validate", in.with_change("log: {", "cluster: {device: cuda}\nlog: {"), "--json"});
+  CHECK(asked.code == 78);
+  const json error = parsed(asked)["jobs"][0]["errors"][0];
+  CHECK(error["path"] == "cluster.device");
+  CHECK(contains(error["allowed"].get<std::string>(), "h100-sxm"));
+}
+
 TEST_CASE("plan --json has the plan's facts, and the same each time") {
   const Workplace in;
   const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"});
