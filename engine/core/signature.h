@@ -1,6 +1,6 @@
 // Signature: what a kernel is prepared for: an op, its attributes and the dtype, shape and layout of every
 // operand. A plan holds each distinct signature once; a Launch names one and gives the addresses.
-// Target: what planning must know of a device's kernels (layouts and sizes) without the device being there.
+// Target: what planning must know of a device's kernels (layouts, sizes, streams) without the device being there.
 #pragma once
 
 #include <optional>
@@ -56,6 +56,8 @@ class Target {
   virtual std::int64_t bytes(const TensorDesc& tensor) const = 0;
   /// Scratch memory one run of the kernel needs, beside its operands. A multiple of 64; the kernel keeps within.
   virtual std::int64_t workspace_bytes(const Signature& signature) const = 0;
+  /// How many communications of a rank the device can have under way at once, on streams of their own: 1 or 2.
+  virtual int communication_streams() const { return 1; }
 };
 
 }  // namespace trainer

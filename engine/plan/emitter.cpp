@@ -78,7 +78,12 @@ void Emitter::begin_program(const std::string& text) {
   }
 }
 
-void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {-1, -1, -1}}); }
+void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {}}); }
+
+Stream Emitter::stream_of(Axes axes) const {
+  const bool data = (axes.mask & ~data_axes().mask) == 0;
+  return data && options_.target->communication_streams() > 1 ? Stream::background : Stream::communication;
+}
 
 std::int32_t Emitter::signature_index(const Signature& signature) {
   const std::uint64_t hash = hash_of(signature);
@@ -118,7 +123,7 @@ void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const 
   if (some_stages) collective.stages = stages;
   collective.name = name(text);
   collective.input.region = collective.output.region = region;
-  issue(Stream::communication, std::move(collective));
+  issue(stream_of(axes), std::move(collective));
 }
 
 void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output) {
@@ -129,7 +134,7 @@ void Emitter::collective(const std::string& text, CollectiveKind kind, DType dty
   collective.name = name(text);
   collective.input.region = input;
   collective.output.region = output;
-  issue(Stream::communication, std::move(collective));
+  issue(stream_of(axes), std::move(collective));
 }
 
 void Emitter::zero(const std::string& text, const Region& region) {

@@ -66,6 +66,8 @@ class Emitter {
 
   void begin_program(const std::string& name);
   void issue(Stream stream, Instruction instruction);
+  /// Where a group's collectives are issued: those along the data axes alone behind the others' back, where the device can.
+  Stream stream_of(Axes axes) const;
   /// Launches a kernel; allocates its workspace. `operands` match the signature's.
   void launch(const std::string& name, const Signature& signature, std::vector<Operand> operands, std::int32_t micro_batch = -1, const Affine& origin = {});
   void zero(const std::string& name, const Region& region);

@@ -9,8 +9,8 @@
 namespace trainer {
 namespace {
 
-using Clock = std::array<std::int32_t, kNumStreams>;  // per stream the last instruction known to have ended; -1: none
-constexpr Clock kNever{-1, -1, -1};
+using Clock = StreamClock;  // of what is known to have ended
+constexpr Clock kNever;
 
 struct LastTouch {
   Clock writes = kNever;
@@ -31,7 +31,7 @@ void drop_implied(Clock& after, const std::vector<Clock>& ended) {
 void derive(const Role& role, int shards, Program& program) {
   AddressMap<LastTouch> memory;
   std::vector<Clock> ended(program.instructions.size());  // what is known once instruction i has ended
-  std::array<Clock, kNumStreams> known{kNever, kNever, kNever};
+  std::array<Clock, kNumStreams> known;
 
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     Issued& issued = program.instructions[i];

@@ -34,6 +34,7 @@ std::string_view name_of(Stream stream) {
     case Stream::compute: return "compute";
     case Stream::communication: return "communication";
     case Stream::copy: return "copy";
+    case Stream::background: return "background";
   }
   return "?";
 }

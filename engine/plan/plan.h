@@ -34,16 +34,30 @@ struct Buffer {
 };
 inline constexpr std::int64_t kAlignment = 64;
 
-enum class Stream : std::uint8_t { compute, communication, copy };
-inline constexpr int kNumStreams = 3;
+/// What runs beside each other. `background` is a second stream of communication, on devices that run two at a time
+/// (Target::communication_streams): what units of parameters ask of the data axes is issued there, so that the reductions and messages that
+/// computing waits for do not queue behind gathers and buckets. A group has all its collectives on one stream.
+enum class Stream : std::uint8_t { compute, communication, copy, background };
+inline constexpr int kNumStreams = 4;
 std::string_view name_of(Stream stream);
 
-/// An instruction in issue order. It starts after the one before it on its stream, and after the instructions `after[s]`
-/// (issue index; -1: none) on the other streams.
+/// Of each stream an instruction (its issue index), that one and all before it there; -1: none.
+struct StreamClock {
+  std::array<std::int32_t, kNumStreams> at;
+  constexpr StreamClock(std::int32_t compute = -1, std::int32_t communication = -1, std::int32_t copy = -1, std::int32_t background = -1)
+      : at{compute, communication, copy, background} {}
+  constexpr std::int32_t& operator[](std::size_t stream) { return at[stream]; }
+  constexpr std::int32_t operator[](std::size_t stream) const { return at[stream]; }
+  constexpr auto begin() const { return at.begin(); }
+  constexpr auto end() const { return at.end(); }
+  friend bool operator==(const StreamClock&, const StreamClock&) = default;
+};
+
+/// An instruction in issue order. It starts after the one before it on its stream, and after the instructions `after[s]` on the others.
 struct Issued {
   Stream stream = Stream::compute;
   Instruction instruction;
-  std::array<std::int32_t, kNumStreams> after{-1, -1, -1};
+  StreamClock after;
   friend bool operator==(const Issued&, const Issued&) = default;
 };
 

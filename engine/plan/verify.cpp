@@ -11,8 +11,8 @@
 namespace trainer {
 namespace {
 
-using Clock = std::array<std::int32_t, kNumStreams>;
-constexpr Clock kNever{-1, -1, -1};
+using Clock = StreamClock;
+constexpr Clock kNever;
 
 std::size_t index_of(Stream stream) { return static_cast<std::size_t>(stream); }
 
@@ -170,7 +170,7 @@ class MemoryProof {
   std::string who_;
   std::vector<std::string>& found_;
   AddressMap<Content> memory_;
-  std::array<Clock, kNumStreams> clocks_{kNever, kNever, kNever};
+  std::array<Clock, kNumStreams> clocks_;
   std::vector<Clock> ended_;
 };
 

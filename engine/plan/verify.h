@@ -14,8 +14,8 @@ namespace trainer {
 ///    allocation, every wait points back in issue order;
 ///  - nothing is read before it is written, nor after its memory was taken over by another buffer;
 ///  - two accesses of the same address, one of them a write, are ordered by streams and waits;
-///  - communication is issued on the communication stream alone, the collectives of a group match in name, kind, dtype and bytes on all
-///    members, every send meets the receive of the same value and micro-batch, and all ranks run to the end even if every
+///  - communication is issued on a stream that is for it, all of a group on the same; the collectives of a group match in name, kind, dtype
+///    and bytes on all members, every send meets the receive of the same value and micro-batch, and all ranks run to the end even if every
 ///    communication is a rendezvous (verify_communication.h);
 ///  - every communication does what its kind says: sums are of what is still to be summed over just those ranks, gathers are of slices,
 ///    the dtype is that of the bytes, somebody reads what it brings; every kernel finds its operands cut over the ranks in a

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -61,7 +62,7 @@ class Play {
       for (std::size_t i = 0; i < actor.program->instructions.size(); ++i)
         if (communicates(actor.program->instructions[i].instruction)) {
           actor.queue.push_back(i);
-          if (actor.program->instructions[i].stream != Stream::communication) report(stage, i, "communicates off the communication stream");
+          check_stream(stage, i);
         }
       actor.flow = std::make_unique<Flow>(plan, stage, shard, program, tables_,
                                           [this, stage](std::size_t i, const std::string& what) { report(stage, i, what); });
@@ -89,8 +90,23 @@ class Play {
     std::vector<std::size_t> queue;  // its communications
     std::size_t at = 0;
     std::vector<bool> parts;  // of the exchange at the head: sends, then receives
+    std::map<std::pair<std::uint8_t, std::vector<std::int32_t>>, Stream> streams;  // of each group
     std::unique_ptr<Flow> flow;
   };
+
+  // What verify_communication.h takes for granted about streams.
+  void check_stream(std::size_t stage, std::size_t i) {
+    const Issued& issued = actors_[stage].program->instructions[i];
+    if (issued.stream != Stream::communication && issued.stream != Stream::background)
+      return report(stage, i, "communicates off the communication stream");
+    const auto* collective = std::get_if<Collective>(&issued.instruction);
+    if (issued.stream == Stream::background && (collective == nullptr || collective->axes.has(Axis::pipeline)))
+      return report(stage, i, "joins stages on the background stream");
+    if (collective == nullptr) return;
+    const auto [at, added] = actors_[stage].streams.try_emplace({collective->axes.mask, collective->stages}, issued.stream);
+    if (!added && at->second != issued.stream)
+      report(stage, i, "is of a group that communicates on the " + std::string(name_of(at->second)) + " stream too");
+  }
 
   bool enough() const { return found_.size() >= kEnough; }
 

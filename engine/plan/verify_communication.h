@@ -5,6 +5,12 @@
 // along the other axes. A play of all ranks in which those of a role move together is a play of one rank a role; and since no rank ever
 // chooses between communications, one play that ends means that all do, and one that is stuck that none ends. So the cost does not depend
 // on the number of ranks.
+//
+// A rank may communicate on two streams, each in issue order; a collective ends when all its members have come to it on theirs. Assumed of
+// a device with a second one: either goes on while the other waits for other ranks (communicators of their own on streams of their own, the
+// kernels of both resident at once). Checked: a group is on one stream, so its collectives have one order; and the second stream joins no
+// stages, so nothing on it waits for another role. Hence both streams are played as one, in issue order, which all waits point back in:
+// what the second one does is always met at once, and the play is stuck just where the first one is.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Each rank has its three streams; nothing is taken for granted about ranks of one role.
+// Each rank has its four streams, two of which may communicate; nothing is taken for granted about ranks of one role.
 #include "tests/plan/full_play.h"
 
 #include <algorithm>
@@ -74,12 +74,12 @@ class Rendezvous {
       for (std::optional<std::int32_t> head = head_of(rank, s); head && ready(rank, *head) && found_.empty(); head = head_of(rank, s)) {
         const Instruction& instruction = issued(rank, *head).instruction;
         const bool communicates = std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
-        if (communicates && s != index_of(Stream::communication)) {
+        if (communicates && s != index_of(Stream::communication) && s != index_of(Stream::background)) {
           report(rank, *head, "communicates off the communication stream");
           return moved;
         }
         if (const auto* collective = std::get_if<Collective>(&instruction)) {
-          if (!meet(rank, *head, *collective)) break;
+          if (!meet(rank, s, *head, *collective)) break;
         } else if (const auto* exchange = std::get_if<Exchange>(&instruction)) {
           if (!meet(rank, *head, *exchange)) break;
           finish(rank, s);
@@ -92,8 +92,7 @@ class Rendezvous {
   }
 
   // True when every member stood ready at the same collective; then all have ended it.
-  bool meet(int rank, std::int32_t i, const Collective& mine) {
-    const std::size_t s = index_of(Stream::communication);
+  bool meet(int rank, std::size_t s, std::int32_t i, const Collective& mine) {
     const std::vector<int> members = plan_.mesh.group(rank, mine.axes, mine.stages);
     for (int member : members) {
       const std::optional<std::int32_t> head = head_of(member, s);

@@ -171,6 +171,22 @@ TEST_CASE("two stages that both send first wait for ever, unless in one exchange
   CHECK(violations(finished(together)).empty());
 }
 
+TEST_CASE("stages that cross each other wait for ever, whatever a second stream does meanwhile") {
+  const std::string sum = "background all_reduce f32 replicate g in b2+0:64 out b2+0:64\n";
+  const auto replicated = [&](const std::string& first, const std::string& second) {
+    std::string text = two_stages(first, second);
+    text.replace(text.find("replicate=1"), 11, "replicate=2");
+    for (std::size_t at = 0; (at = text.find("program step", at)) != std::string::npos; at += 60) text.insert(at, "buffer 2 c gradients mb=0 program=-1 bytes=64 at=-1\n");
+    return violations(finished(text));
+  };
+  const std::string x = "communication exchange x ", y = "communication exchange y ";
+  const std::string send_x = x + "send pipeline 1 b0+0:64\n", receive_x = x + "receive pipeline -1 b0+0:64\n";
+  const std::string send_y = y + "send pipeline -1 b1+0:64\n", receive_y = y + "receive pipeline 1 b1+0:64\n";
+  CHECK(mentions(replicated(send_x + sum + receive_y, send_y + sum + receive_x), "waits for ever"));
+  CHECK(!mentions(replicated(send_x + sum + receive_y, receive_x + send_y + sum), "waits for ever"));
+  CHECK(mentions(replicated("background" + send_x.substr(13) + receive_y, receive_x + send_y), "joins stages on the background stream"));
+}
+
 TEST_CASE("a send of another size than its receive is found") {
   const Plan plan = finished(two_stages("communication exchange x send pipeline 1 b0+0:64\n", "communication exchange x receive pipeline -1 b0+0:32\n"));
   CHECK(mentions(violations(plan), "expects 32 bytes"));

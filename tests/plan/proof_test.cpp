@@ -21,12 +21,17 @@ namespace {
 // Kernels that pack the weights of bf16 products and want some scratch memory.
 class SomeTarget final : public Target {
  public:
+  explicit SomeTarget(int streams) : streams_(streams) {}
+  int communication_streams() const override { return streams_; }
   Layout preferred_layout(const Signature& signature, int index) const override {
     if (index != 1 || signature.operands[1].dtype != DType::bf16) return Layout::row_major;
     return signature.op == Op::linear ? Layout::packed : signature.op == Op::linear_grad_input ? Layout::packed_transposed : Layout::row_major;
   }
   std::int64_t bytes(const TensorDesc& tensor) const override { return (tensor.bytes() + 63) / 64 * 64; }
   std::int64_t workspace_bytes(const Signature& signature) const override { return signature.op == Op::linear_grad_weight ? 64 : 0; }
+
+ private:
+  int streams_;
 };
 
 constexpr std::string_view kGpt2 = "model: {graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8, dropout: 0.0}}\n";
@@ -49,9 +54,10 @@ class Jobs {
     for (const auto& [name, model, data] : {std::tuple("gpt2", kGpt2, kTokens), std::tuple("llama", kLlama, kTokens), std::tuple("mlp", kMlp, kTable)})
       folder_.write(std::string(name) + ".yaml", std::string(model) + std::string(data) + std::string(kTraining));
   }
-  Plan plan(const std::string& model, const std::vector<std::string>& overrides) const {
+  /// For a device that communicates on so many streams.
+  Plan plan(const std::string& model, const std::vector<std::string>& overrides, int streams = 1) const {
     const LoadedJob loaded = load_job(folder_.path(model + ".yaml"), overrides, {.configs_dir = std::string(TRAINER_SOURCE_DIR) + "/configs"});
-    const SomeTarget target;
+    const SomeTarget target(streams);
     return compile(loaded, {.target = &target, .memory_bytes = std::int64_t{64} << 30, .threads = 1}, Purpose::train).plan;
   }
 
@@ -118,16 +124,114 @@ std::string text_of(const Case& one) {
 TEST_CASE("plans of every strategy hold, and so do their texts") {
   const Jobs jobs;
   for (const Case& one : kCases)
-    for (const char* evaluation : {"data.val=null", "data.val={fraction: 0.2}"}) {
+    for (const auto& [evaluation, streams] : {std::pair("data.val=null", 1), std::pair("data.val={fraction: 0.2}", 1), std::pair("data.val={fraction: 0.2}", 2)}) {
       CAPTURE(text_of(one));
+      CAPTURE(streams);
       std::vector<std::string> overrides = one.overrides;
       overrides.emplace_back(evaluation);
-      const Plan plan = jobs.plan(one.model, overrides);  // compile verifies
+      const Plan plan = jobs.plan(one.model, overrides, streams);  // compile verifies
       const std::string text = print(plan);
       const Plan again = parse_plan(text);
       CHECK(print(again) == text);
       CHECK(violations(again) == std::vector<std::string>{});
     }
+}
+
+// ---- Two streams of communication ------------------------------------------------------------------------------------
+
+namespace {
+
+bool mentions(const std::vector<std::string>& found, std::string_view what) {
+  return std::any_of(found.begin(), found.end(), [&](const std::string& line) { return line.find(what) != std::string::npos; });
+}
+
+bool on_background(const Issued& issued) { return issued.stream == Stream::background; }
+
+const Case kTensorAndFsdp{"llama", {ranks(4), "strategy={data: {kind: fsdp, prefetch: 1}, tensor: {degree: 2}}", "model.with.layers=4", "data.val=null"}};
+
+}  // namespace
+
+TEST_CASE("with two streams what the data axes alone do is in the background, and nothing else") {
+  const Jobs jobs;
+  for (const Case& one : kCases) {
+    CAPTURE(text_of(one));
+    const Plan plan = jobs.plan(one.model, one.overrides, 2), single = jobs.plan(one.model, one.overrides, 1);
+    for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
+      CHECK(plan.roles[stage].buffers == single.roles[stage].buffers);  // memory does not know of it
+      for (std::size_t index = 0; index < plan.roles[stage].programs.size(); ++index) {
+        const std::vector<Issued>&program = plan.roles[stage].programs[index].instructions, &other = single.roles[stage].programs[index].instructions;
+        REQUIRE(program.size() == other.size());
+        for (std::size_t i = 0; i < program.size(); ++i) {
+          CHECK(program[i].instruction == other[i].instruction);
+          CHECK(!on_background(other[i]));
+          const auto* collective = std::get_if<Collective>(&program[i].instruction);
+          const bool data = collective != nullptr && !collective->axes.has(Axis::tensor) && !collective->axes.has(Axis::pipeline);
+          CHECK(on_background(program[i]) == data);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum over the tensor axis waits for no gather ahead of it") {
+  const Jobs jobs;
+  const Plan plan = jobs.plan(kTensorAndFsdp.model, kTensorAndFsdp.overrides, 2);
+  const std::vector<Issued>& step = plan.roles[0].programs[0].instructions;
+  int passed = 0;
+  std::int32_t gather = -1;  // the last one issued
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    const auto* collective = std::get_if<Collective>(&step[i].instruction);
+    if (collective == nullptr) continue;
+    if (collective->kind == CollectiveKind::all_gather && collective->axes.has(Axis::shard)) {
+      gather = static_cast<std::int32_t>(i);
+    } else if (collective->axes == Axes::of(Axis::tensor) && gather >= 0 && step[i].after[static_cast<std::size_t>(Stream::background)] < gather) {
+      // Nor does the kernel that it waits for.
+      const std::int32_t maker = step[i].after[static_cast<std::size_t>(Stream::compute)];
+      REQUIRE(maker >= 0);
+      passed += step[static_cast<std::size_t>(maker)].after[static_cast<std::size_t>(Stream::background)] < gather ? 1 : 0;
+    }
+  }
+  CHECK(passed >= 4 * 2);  // each layer's sums forward at least
+}
+
+TEST_CASE("what breaks the order of two streams is refused by name") {
+  const Jobs jobs;
+  const Plan right = jobs.plan(kTensorAndFsdp.model, kTensorAndFsdp.overrides, 2);
+  const auto broken = [&](const Plan& from, const std::function<void(Plan&)>& how) {
+    Plan plan = from;
+    how(plan);
+    for (Role& role : plan.roles) derive_order(role, plan.mesh.size(Axis::shard));
+    return violations(plan);
+  };
+  const auto first = [](Plan& plan, const std::function<bool(const Issued&)>& is) -> Issued& {
+    std::vector<Issued>& step = plan.roles[0].programs[0].instructions;
+    return *std::find_if(step.begin(), step.end(), is);
+  };
+  CHECK(violations(right).empty());
+  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, on_background).stream = Stream::communication; }), "is of a group that communicates on the communication stream too"));
+  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, on_background).stream = Stream::copy; }), "communicates off the communication stream"));
+  const auto joins = [](const Issued& one) {
+    const auto* collective = std::get_if<Collective>(&one.instruction);
+    return collective != nullptr && collective->axes.has(Axis::pipeline);
+  };
+  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, joins).stream = Stream::background; }), "joins stages on the background stream"));
+
+  // Stages that wait for each other across the two streams.
+  const Plan piped = jobs.plan("gpt2", {ranks(4), "strategy={data: {kind: fsdp}, pipeline: {degree: 2}}", "data.val=null"}, 2);
+  CHECK(violations(piped).empty());
+  CHECK(tests::play_all_ranks(piped).empty());
+  const auto exchanges = [](const Issued& one) { return std::holds_alternative<Exchange>(one.instruction); };
+  CHECK(mentions(broken(piped, [&](Plan& plan) { first(plan, exchanges).stream = Stream::background; }), "joins stages on the background stream"));
+  const auto crossed = [&](Plan& plan) {
+    std::vector<Issued>& step = plan.roles[0].programs[0].instructions;
+    const auto message = std::find_if(step.begin(), step.end(), exchanges), count = std::find_if(step.begin(), step.end(), joins);
+    REQUIRE(count < message);
+    std::swap(message->instruction, count->instruction);
+  };
+  Plan stuck = piped;
+  crossed(stuck);
+  CHECK(!tests::play_all_ranks(stuck).empty());
+  CHECK(!broken(piped, crossed).empty());
 }
 
 // ---- Mutants ---------------------------------------------------------------------------------------------------------
@@ -275,6 +379,11 @@ std::vector<Mutation> mutations() {
          return true;
        })},
   };
+  all.push_back({"stream", [](const Plan&, Program& program, std::size_t at) {
+                   Stream& stream = program.instructions[at].stream;
+                   stream = stream == Stream::background ? Stream::communication : Stream::background;
+                   return true;
+                 }});
   for (Axis axis : kAxes) all.push_back({"axes", with_axes(bit(axis))});
   all.push_back({"axes", with_axes(bit(Axis::shard) | bit(Axis::tensor))});
   all.push_back({"axes", with_axes(bit(Axis::shard) | bit(Axis::replicate))});
@@ -295,6 +404,16 @@ bool independent(const Role& role, const Instruction& a, const Instruction& b) {
     });
   });
   return apart;
+}
+
+// Whether communication `at` may be on either stream: it joins no stages, and is all that its group does.
+bool may_move(const Program& program, std::size_t at) {
+  const auto* mine = std::get_if<Collective>(&program.instructions[at].instruction);
+  if (mine == nullptr || mine->axes.has(Axis::pipeline)) return false;
+  return std::count_if(program.instructions.begin(), program.instructions.end(), [&](const Issued& issued) {
+           const auto* other = std::get_if<Collective>(&issued.instruction);
+           return other != nullptr && other->axes == mine->axes;
+         }) == 1;
 }
 
 // Whether a sum of gradients takes in, or leaves out, nothing but the zeros between and behind the tensors of its unit.
@@ -326,16 +445,17 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
   std::map<std::string, Tally> tallies;
   Dice dice(11);
   int stuck = 0;
-  constexpr int kEach = 160;
-  for (const Case& one : kCases) {
+  constexpr int kEach = 100;
+  for (std::size_t number = 0; number < 2 * kCases.size(); ++number) {  // each on one stream and on two
+    const Case& one = kCases[number / 2];
     std::vector<std::string> overrides = one.overrides;
     overrides.emplace_back("data.val={fraction: 0.2}");
-    Plan plan = jobs.plan(one.model, overrides);
+    Plan plan = jobs.plan(one.model, overrides, 1 + static_cast<int>(number % 2));
     const Plan right = plan;
     REQUIRE(tests::play_all_ranks(plan).empty());
     for (int mutant = 0; mutant < kEach; ++mutant) {
-      const std::size_t stage = dice.below(plan.roles.size()), number = dice.below(plan.roles[stage].programs.size());
-      const Program& program = right.roles[stage].programs[dice.below(3) == 0 ? number : 0];
+      const std::size_t stage = dice.below(plan.roles.size()), any = dice.below(plan.roles[stage].programs.size());
+      const Program& program = right.roles[stage].programs[dice.below(3) == 0 ? any : 0];
       const auto index = static_cast<std::size_t>(&program - right.roles[stage].programs.data());
       const std::vector<std::size_t> order = communications(program);
       if (order.empty()) continue;
@@ -354,6 +474,7 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
         changed = true;
         const bool bytes = mutation.name.ends_with("bytes");
         if (bytes) apart = apart && only_padding(plan.roles[other], right.roles[other].programs[index].instructions[their[turn]].instruction, of.instructions[their[turn]].instruction);
+        else if (mutation.name == "stream") apart = apart && may_move(of, their[turn]);
         else if (mutation.name != "swap") apart = false;
         derive_order(plan.roles[other], plan.mesh.size(Axis::shard));
       }
