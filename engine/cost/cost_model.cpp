@@ -85,6 +85,23 @@ struct CostModel::Impl {
     return shape;
   }
 
+  static double bytes_per_us(const LinkModel& link) {
+    return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) / std::max(1.0, link.oversubscription) / 1e6;
+  }
+
+  // By rings over all the group's ranks, a card of its own for each: every byte passes the links inside, and a part of them those between.
+  LinkShare shares(CollectiveKind kind, double bytes, const GroupShape& group, double us) const {
+    if (us <= 0) return {};
+    const double n = group.ranks;
+    double inside = bytes * (n - 1) / n, between = inside / group.per_node;
+    if (kind == CollectiveKind::all_reduce) inside *= 2, between *= 2;
+    if (kind == CollectiveKind::all_to_all) inside = bytes * (group.per_node - 1) / n, between = bytes * (n - group.per_node) / n;
+    LinkShare shares;
+    if (group.per_node > 1) shares.inside = static_cast<float>(std::min(1.0, inside / bytes_per_us(machine().inside) / us));
+    if (group.nodes > 1 && machine().between) shares.between = static_cast<float>(std::min(1.0, between / bytes_per_us(*machine().between) / us));
+    return shares;
+  }
+
   // Whether every such pair is on one node.
   bool same_node(Axis axis, int peer) const {
     int stride = 1;
@@ -115,14 +132,23 @@ Estimate CostModel::kernel(const Signature& signature) const {
 Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages, std::int64_t bytes) const {
   const GroupShape group = impl_->group(axes, stages);
   if (group.ranks == 1) return {};
-  if (impl_->cuda() && group.nodes == 1)
-    if (const std::optional<Estimate> measured = impl_->measured.collective(name_of(kind), bytes, group.ranks, group.sharing)) return *measured;
-  return impl_->cuda() ? gpu_collective(impl_->machine(), kind, dtype, bytes, group) : cpu_collective(impl_->machine(), impl_->measured, kind, dtype, bytes, group);
+  if (!impl_->cuda()) return cpu_collective(impl_->machine(), impl_->measured, kind, dtype, bytes, group);
+  std::optional<Estimate> measured;
+  if (group.nodes == 1) measured = impl_->measured.collective(name_of(kind), bytes, group.ranks, group.sharing);
+  Estimate estimate = measured ? *measured : gpu_collective(impl_->machine(), kind, dtype, bytes, group);
+  estimate.links = impl_->shares(kind, static_cast<double>(bytes), group, estimate.us);
+  return estimate;
 }
 
 Estimate CostModel::send(Axis axis, int peer, std::int64_t bytes) const {
   const bool same_node = impl_->same_node(axis, peer);
-  return impl_->cuda() ? gpu_send(impl_->machine(), bytes, same_node, impl_->ranks_on_node()) : cpu_send(impl_->machine(), impl_->measured, bytes, same_node, impl_->ranks_on_node());
+  if (!impl_->cuda()) return cpu_send(impl_->machine(), impl_->measured, bytes, same_node, impl_->ranks_on_node());
+  Estimate estimate = gpu_send(impl_->machine(), bytes, same_node, impl_->ranks_on_node());
+  const bool inside = same_node || !impl_->machine().between;
+  const double moving = static_cast<double>(bytes) / Impl::bytes_per_us(inside ? impl_->machine().inside : *impl_->machine().between);
+  const auto share = static_cast<float>(std::min(1.0, moving / estimate.us));
+  estimate.links = inside ? LinkShare{share, 0} : LinkShare{0, share};
+  return estimate;
 }
 
 Estimate CostModel::copy(std::int64_t bytes) const {

@@ -16,9 +16,10 @@
 namespace trainer::cost {
 namespace {
 
-constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2;  // tracks, in the order of Stream
+constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3;  // tracks, in the order of Stream
 static_assert(static_cast<int>(Stream::compute) == 0 && static_cast<int>(Stream::communication) == 1 &&
-              static_cast<int>(Stream::copy) == 2);
+              static_cast<int>(Stream::copy) == 2 && static_cast<int>(Stream::background) == 3);
+constexpr std::array kTalking{kCommunication, kBackground};
 constexpr std::size_t kFlight = kNumStreams;  // in an event: a message between two roles has arrived
 
 std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
@@ -41,8 +42,15 @@ struct Track {
   std::uint32_t stamp = 0;
 };
 
-// What the communication track does with its instruction.
+// What a track of communication does with its instruction.
 enum class Talk : std::uint8_t { none, waits, moves };
+
+// The communication that a track has at hand.
+struct Message {
+  Talk talk = Talk::none;
+  double moved_us = 0, exposed_us = 0, spread_us = 0;
+  LinkShare links;
+};
 
 struct Player {
   const Role* role = nullptr;
@@ -50,10 +58,9 @@ struct Player {
   const OwnTimes* own = nullptr;
   std::int32_t optimizer_from = 0;  // first instruction of the update
   std::array<Track, kNumStreams> tracks{};
-  std::array<std::int32_t, kNumStreams> ended{-1, -1, -1};  // by stream: the last instruction
-  // Of the communication at hand.
-  Talk talk = Talk::none;
-  double moved_us = 0, exposed_us = 0, spread_us = 0;
+  StreamClock ended;  // by stream: the last instruction
+  std::array<Message, kNumStreams> messages{};  // by track
+  // Of the exchange at hand.
   std::vector<bool> matched;  // parts of an exchange: sends, then receives
   std::size_t unmatched = 0, flying = 0;
   double sends_until = 0, receives_until = 0;  // when the link is free
@@ -127,12 +134,12 @@ class Play {
     Player& player = players_[role];
     Track& one = player.tracks[track];
     const auto i = at(one.instruction);
-    if (i >= player.program->size() || one.running || (track == kCommunication && player.talk != Talk::none)) return;
+    if (i >= player.program->size() || one.running || player.messages[track].talk != Talk::none) return;
     const Issued& issued = (*player.program)[i];
     for (std::size_t stream = 0; stream < kNumStreams; ++stream)
       if (issued.after[stream] > player.ended[stream]) return;
     spans_[role][i].begin = now;
-    if (const auto* collective = std::get_if<Collective>(&issued.instruction)) return arrive(role, *collective, now);
+    if (const auto* collective = std::get_if<Collective>(&issued.instruction)) return arrive(role, track, *collective, now);
     if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) return arrive(role, *exchange, now);
     run_for(role, track, (*player.own)[i].us, now);
   }
@@ -143,7 +150,7 @@ class Play {
     one.running = true;
     one.left = us;
     one.since = now;
-    one.factor = track == kCompute && is_launch(players_[role], track) ? factor_of(players_[role]) : 1;
+    one.factor = factor_of(players_[role], track);
     foretell(role, track);
   }
 
@@ -163,9 +170,9 @@ class Play {
     one.running = false;
     if (const auto* launch = std::get_if<Launch>(&issued.instruction))
       player.ledger.kernel(player.role->signatures[at(launch->signature)].op, span.end - span.begin, (*player.own)[i]);
-    if (track == kCommunication) {
-      book(player, issued.instruction);
-      talk(role, Talk::none, now);
+    if (player.messages[track].talk != Talk::none) {
+      book(player, track, issued.instruction);
+      talk(role, track, Talk::none, now);
     }
     player.ended[static_cast<std::size_t>(issued.stream)] = one.instruction;
     seek(player, track, one.instruction + 1);
@@ -174,62 +181,85 @@ class Play {
 
   // ---- Communication ----
 
-  void book(Player& player, const Instruction& instruction) {
-    const double spread = player.moved_us > 0 ? player.spread_us / player.moved_us : 0;
+  void book(Player& player, std::size_t track, const Instruction& instruction) {
+    Message& message = player.messages[track];
+    const double spread = message.moved_us > 0 ? message.spread_us / message.moved_us : 0;
     if (const auto* collective = std::get_if<Collective>(&instruction))
-      player.ledger.communication(collective->axes, static_cast<int>(collective->kind), player.moved_us, player.exposed_us, spread);
+      player.ledger.communication(collective->axes, static_cast<int>(collective->kind), message.moved_us, message.exposed_us, spread);
     if (const auto* exchange = std::get_if<Exchange>(&instruction)) {
       const Axis axis = exchange->sends.empty() ? exchange->receives.front().axis : exchange->sends.front().axis;
-      player.ledger.communication(Axes::of(axis), Ledger::kSend, player.moved_us, player.exposed_us, spread);
+      player.ledger.communication(Axes::of(axis), Ledger::kSend, message.moved_us, message.exposed_us, spread);
     }
-    player.moved_us = player.exposed_us = player.spread_us = 0;
+    message = {message.talk, 0, 0, 0, {}};
   }
 
   // What moves bytes slows the kernels beside it: on a GPU collectives, whose kernels sum; on a CPU all, which cores copy.
-  double factor_of(const Player& player) const {
-    if (player.talk != Talk::moves) return 1;
-    const std::int32_t i = player.tracks[kCommunication].instruction;
-    const bool message = std::holds_alternative<Exchange>((*player.program)[at(i)].instruction);
-    return message && !cpu_ ? 1 : std::max(1.0, model_.overlap_slowdown());
+  // Two of a rank's communications that ask for more than a link has take longer, each by as much.
+  double factor_of(const Player& player, std::size_t track) const {
+    if (track == kCommunication || track == kBackground) return sharing(player, track);
+    if (track != kCompute || !is_launch(player, kCompute)) return 1;
+    double factor = 1;
+    for (std::size_t talking : kTalking) {
+      if (player.messages[talking].talk != Talk::moves) continue;
+      const std::int32_t i = player.tracks[talking].instruction;
+      const bool message = std::holds_alternative<Exchange>((*player.program)[at(i)].instruction);
+      if (!message || cpu_) factor = std::max(factor, model_.overlap_slowdown());
+    }
+    return factor;
   }
 
-  void talk(std::size_t role, Talk talk, double now) {
+  static double sharing(const Player& player, std::size_t track) {
+    const Message &mine = player.messages[track], &other = player.messages[kCommunication + kBackground - track];
+    if (mine.talk != Talk::moves || other.talk != Talk::moves) return 1;
+    double factor = 1;
+    if (mine.links.inside > 0) factor = std::max(factor, double{mine.links.inside} + double{other.links.inside});
+    if (mine.links.between > 0) factor = std::max(factor, double{mine.links.between} + double{other.links.between});
+    return factor;
+  }
+
+  void talk(std::size_t role, std::size_t track, Talk talk, double now) {
     account(role, now);
     Player& player = players_[role];
-    if (player.talk == talk) return;
-    player.talk = talk;
-    Track& compute = player.tracks[kCompute];
-    const double factor = factor_of(player);
-    if (!compute.running || factor == compute.factor || !is_launch(player, kCompute)) return;
-    compute.left = std::max(0.0, compute.left - (now - compute.since) / compute.factor);
-    compute.since = now;
-    compute.factor = factor;
-    foretell(role, kCompute);
+    if (player.messages[track].talk == talk) return;
+    player.messages[track].talk = talk;
+    for (std::size_t other : {kCompute, kCommunication, kBackground}) change_speed(role, other, now);
   }
 
-  void move(std::size_t role, double now) {
+  void change_speed(std::size_t role, std::size_t track, double now) {
+    Track& one = players_[role].tracks[track];
+    const double factor = one.running ? factor_of(players_[role], track) : one.factor;
+    if (factor == one.factor) return;
+    one.left = std::max(0.0, one.left - (now - one.since) / one.factor);
+    one.since = now;
+    one.factor = factor;
+    foretell(role, track);
+  }
+
+  void move(std::size_t role, std::size_t track, double now) {
     Player& player = players_[role];
-    const Estimate& own = (*player.own)[at(player.tracks[kCommunication].instruction)];
-    player.spread_us = own.us * own.spread;
-    talk(role, Talk::moves, now);
-    run_for(role, kCommunication, own.us, now);
+    const Estimate& own = (*player.own)[at(player.tracks[track].instruction)];
+    player.messages[track].spread_us = own.us * own.spread;
+    player.messages[track].links = own.links;
+    talk(role, track, Talk::moves, now);
+    run_for(role, track, own.us, now);
   }
 
-  void arrive(std::size_t role, const Collective& collective, double now) {
-    if (!collective.axes.has(Axis::pipeline)) return move(role, now);
-    talk(role, Talk::waits, now);
+  void arrive(std::size_t role, std::size_t track, const Collective& collective, double now) {
+    if (!collective.axes.has(Axis::pipeline)) return move(role, track, now);
+    CHECK(track == kCommunication, "stages meet on the communication stream");
+    talk(role, track, Talk::waits, now);
     std::vector<std::size_t>& here = arrived_[{collective.axes.mask, collective.stages}];
     here.push_back(role);
     if (here.size() < (collective.stages.empty() ? players_.size() : collective.stages.size())) return;
     const std::vector<std::size_t> members = std::exchange(here, {});
-    for (std::size_t member : members) move(member, now);
+    for (std::size_t member : members) move(member, kCommunication, now);
   }
 
   static std::size_t num_parts(const Exchange& exchange) { return exchange.sends.size() + exchange.receives.size(); }
 
   const Exchange* exchange_of(std::size_t role) const {
     const Player& player = players_[role];
-    if (player.talk == Talk::none) return nullptr;
+    if (player.messages[kCommunication].talk == Talk::none) return nullptr;
     return std::get_if<Exchange>(&(*player.program)[at(player.tracks[kCommunication].instruction)].instruction);
   }
 
@@ -238,7 +268,7 @@ class Play {
     player.matched.assign(num_parts(mine), false);
     player.unmatched = num_parts(mine);
     player.flying = 0;
-    talk(role, Talk::waits, now);
+    talk(role, kCommunication, Talk::waits, now);
     for (std::size_t part = 0; part < num_parts(mine); ++part) {
       if (player.matched[part]) continue;
       const bool sending = part < mine.sends.size();
@@ -280,15 +310,19 @@ class Play {
     }
     if (any == nullptr) return;
     const Estimate time = model_.send(any->axis, any->peer, bytes);
-    const double begin = std::max({now, sender.sends_until, receiver.receives_until});
-    sender.sends_until = receiver.receives_until = begin + time.us;
+    double factor = 1;
     for (const std::size_t role : {from, to}) {
       Player& player = players_[role];
+      Message& message = player.messages[kCommunication];
       ++player.flying;
-      player.spread_us += time.us * time.spread;
-      talk(role, Talk::moves, now);
+      message.spread_us += time.us * time.spread;
+      message.links = time.links;
+      talk(role, kCommunication, Talk::moves, now);
+      factor = std::max(factor, sharing(player, kCommunication));
     }
-    events_.push({begin + time.us, static_cast<std::int32_t>(from), kFlight, 0, static_cast<std::int32_t>(to)});
+    const double begin = std::max({now, sender.sends_until, receiver.receives_until});
+    sender.sends_until = receiver.receives_until = begin + factor * time.us;
+    events_.push({begin + factor * time.us, static_cast<std::int32_t>(from), kFlight, 0, static_cast<std::int32_t>(to)});
   }
 
   void land(std::size_t from, std::size_t to, double now) {
@@ -298,7 +332,7 @@ class Play {
       if (player.unmatched == 0)
         end(role, kCommunication, now);
       else
-        talk(role, Talk::waits, now);
+        talk(role, kCommunication, Talk::waits, now);
     }
   }
 
@@ -308,24 +342,38 @@ class Play {
     return std::holds_alternative<Launch>((*player.program)[at(player.tracks[track].instruction)].instruction);
   }
 
+  // Of two communications the one that computing waits for.
+  static std::size_t awaited(const Player& player) {
+    const Message &front = player.messages[kCommunication], &background = player.messages[kBackground];
+    if (background.talk != Talk::moves) return kCommunication;
+    if (front.talk == Talk::none) return kBackground;
+    const auto i = at(player.tracks[kCompute].instruction);
+    if (i >= player.program->size()) return kCommunication;
+    const StreamClock& after = (*player.program)[i].after;
+    return after[kCommunication] <= player.ended[kCommunication] && after[kBackground] > player.ended[kBackground] ? kBackground : kCommunication;
+  }
+
   // Brings a role's times up to the clock; before whatever changes what it does.
   void account(std::size_t role, double now) {
     Player& player = players_[role];
     const double passed = now - player.accounted;
     if (passed <= 0) return;
     player.accounted = now;
-    const Track &compute = player.tracks[kCompute], &communication = player.tracks[kCommunication];
+    const std::size_t talking = awaited(player);
+    const Track &compute = player.tracks[kCompute], &communication = player.tracks[talking];
+    Message& message = player.messages[talking];
     const auto part = [&](const Track& track, double& otherwise) -> double& {
       return track.instruction >= player.optimizer_from ? player.times.optimizer_us : otherwise;
     };
-    if (player.talk == Talk::waits) spans_[role][at(communication.instruction)].waited += passed;
-    if (player.talk == Talk::moves) player.moved_us += passed;
+    if (player.messages[kCommunication].talk == Talk::waits) spans_[role][at(player.tracks[kCommunication].instruction)].waited += passed;
+    for (std::size_t track : kTalking)
+      if (player.messages[track].talk == Talk::moves) player.messages[track].moved_us += passed;
     if (compute.running && is_launch(player, kCompute)) {
       part(compute, player.times.compute_us) += passed;
-    } else if (player.talk == Talk::moves) {
-      player.exposed_us += passed;
+    } else if (message.talk == Talk::moves) {
+      message.exposed_us += passed;
       part(communication, player.times.exposed_us) += passed;
-    } else if (player.talk == Talk::waits) {
+    } else if (message.talk == Talk::waits) {
       player.times.bubble_us += passed;
     } else if (compute.running || player.tracks[kCopy].running) {
       player.times.input_us += passed;

@@ -157,6 +157,101 @@ TEST_CASE("a slowed kernel that ends before the collective takes its factor, and
   check_sums(prediction);
 }
 
+namespace {
+
+// 2 × 2 ranks: gathers along the shard axis in the background, sums along the tensor axis in front.
+constexpr std::int64_t kGathered = 1 << 28, kSummed = 1 << 26;
+
+Plan two_streams(std::vector<Issued> step) {
+  Plan plan = one_role(1, {kShort}, std::move(step));
+  plan.mesh.sizes = {};
+  for (int& size : plan.mesh.sizes) size = 1;
+  plan.mesh.sizes[static_cast<std::size_t>(Axis::shard)] = plan.mesh.sizes[static_cast<std::size_t>(Axis::tensor)] = 2;
+  return plan;
+}
+
+Issued gather(Stream stream) {
+  Collective one;
+  one.kind = CollectiveKind::all_gather;
+  one.axes = Axes::of(Axis::shard);
+  one.input.region.bytes = kGathered / 2;
+  one.output.region.bytes = kGathered;
+  return {stream, one, {}};
+}
+
+Issued tensor_sum(std::int32_t after_compute) {
+  Collective one;
+  one.axes = Axes::of(Axis::tensor);
+  one.input.region.bytes = one.output.region.bytes = kSummed;
+  return {Stream::communication, one, {after_compute}};
+}
+
+Issued launch_after(std::int32_t communication, std::int32_t background) { return {Stream::compute, Launch{}, {-1, communication, -1, background}}; }
+
+}  // namespace
+
+TEST_CASE("two communications on one kind of link share it, and on two kinds run as if alone") {
+  const MachineModel machine = round_machine();
+  const Plan plan = two_streams({gather(Stream::background), tensor_sum(-1)});
+  for (int ranks_per_node : {8, 2}) {  // of two ranks a node, gathers are between nodes
+    CAPTURE(ranks_per_node);
+    Cluster cluster = cluster_of(machine, plan);
+    cluster.ranks_per_node = ranks_per_node;
+    const CostModel model(cluster);
+    const Estimate gathered = model.collective(CollectiveKind::all_gather, DType::f32, Axes::of(Axis::shard), {}, kGathered);
+    const Estimate summed = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::tensor), {}, kSummed);
+    REQUIRE(summed.us < gathered.us);
+    const double factor = ranks_per_node == 8 ? double{gathered.links.inside} + double{summed.links.inside} : 1.0;
+    CHECK((factor > 1.5) == (ranks_per_node == 8));
+    CHECK(factor <= 2);
+    CHECK((gathered.links.between > 0.5) == (ranks_per_node == 2));
+    const Prediction prediction = predict(plan, model);
+    CHECK(prediction.spans[0][1].end == about(factor * summed.us));
+    CHECK(prediction.spans[0][0].end == about(factor * summed.us + gathered.us - summed.us));
+    CHECK(prediction.roles[0].exposed_us == about(prediction.step_us));
+    check_sums(prediction);
+  }
+}
+
+TEST_CASE("what computing waits for is what is exposed") {
+  const MachineModel machine = round_machine();
+  const auto played = [&](Stream stream) {
+    const std::int32_t gathered = 0;
+    const bool background = stream == Stream::background;
+    const Plan plan = two_streams({gather(stream), launch(0), tensor_sum(1), launch_after(2, -1), launch_after(background ? -1 : gathered, background ? gathered : -1)});
+    Cluster cluster = cluster_of(machine, plan);
+    cluster.ranks_per_node = 2;
+    const CostModel model(cluster);
+    Prediction prediction = predict(plan, model);
+    check_sums(prediction);
+    return prediction;
+  };
+  const Prediction one = played(Stream::communication), two = played(Stream::background);
+  CHECK(two.step_us < one.step_us);
+  CHECK(two.roles[0].exposed_us < one.roles[0].exposed_us);
+  double sum = 0;
+  for (const CommunicationTime& communication : two.communication) {
+    CHECK(communication.exposed_us > 0);
+    CHECK(communication.exposed_us < communication.total_us + 1e-6);
+    sum += communication.exposed_us;
+  }
+  CHECK(two.communication.size() == 2);
+  CHECK(sum == about(two.roles[0].exposed_us));
+  // The sum is exposed from the first kernel's end, the gather from the second's.
+  CHECK(two.communication.back().exposed_us == about(two.spans[0][2].end - two.spans[0][1].end));
+}
+
+TEST_CASE("kernels are slower while either stream communicates, and no slower for both") {
+  MachineModel machine = round_machine();
+  machine.overlap_slowdown = 1.25;
+  const Plan plan = two_streams({gather(Stream::background), tensor_sum(-1), launch(0), launch(0)});
+  const CostModel model(cluster_of(machine, plan));
+  const Prediction prediction = predict(plan, model);
+  REQUIRE(prediction.spans[0][2].end < prediction.spans[0][1].end);
+  CHECK(prediction.spans[0][2].end == about(1.25 * model.kernel(kShort).us));
+  check_sums(prediction);
+}
+
 TEST_CASE("copies come first, and what they alone do is input") {
   MachineModel machine = round_machine();
   const Plan plan = one_role(2, {kShort}, {copy_in(1 << 20), launch(0, -1, 0)});
