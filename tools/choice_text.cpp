@@ -72,6 +72,7 @@ void put_choice(const CompiledJob& compiled) {
   for (const Alternative& one : compiled.alternatives)
     table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3), bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored", one.rejected.empty() ? "taken" : one.rejected});
   put("{}", table.str());
+  if (!compiled.fits) return;
   put("  to fix it, put into the job:\n    strategy:\n");
   const Json strategy = strategy_json(compiled);
   for (const auto& [key, value] : strategy.items()) put("      {}: {}\n", key, flow(value));

@@ -25,7 +25,7 @@ using cost::SearchSpace;
 
 // Whole plans are what a search spends its time on: many for small models, a few for large ones.
 constexpr std::int64_t kInstructionsToPlan = 150'000;
-constexpr std::size_t kMostFinalists = 16, kLeastFinalists = 2, kMostAlternatives = 24;
+constexpr std::size_t kMostFinalists = 16, kLeastFinalists = 2, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
 int states_of(const OptimizerJob& job) { return job.name == OptimizerName::sgd ? job.momentum != 0 : job.name == OptimizerName::lion ? 1 : 2; }
 
@@ -172,7 +172,10 @@ class Choice {
     std::vector<Finalist> others;
     for (std::size_t i = 0; i < finalists_.size(); ++i)
       if (i != taken) others.push_back(finalists_[i]);
-    const auto better = [](const Finalist& a, const Finalist& b) { return a.scored.fits != b.scored.fits ? a.scored.fits : a.scored.step_us < b.scored.step_us; };
+    const auto better = [](const Finalist& a, const Finalist& b) {
+      if (a.scored.fits != b.scored.fits) return a.scored.fits;
+      return a.scored.fits ? a.scored.step_us < b.scored.step_us : a.scored.bytes < b.scored.bytes;
+    };
     add_scored(others, winner);
     std::stable_sort(others.begin(), others.end(), better);
     result.strategy_why = why(winner, others, found_.impossible, space_.limit_bytes, loaded_.job.goal);
@@ -212,7 +215,7 @@ class Choice {
     std::set<std::tuple<int, int, int, int, int, int>> told{key(winner.scored.candidate)};
     for (const Finalist& one : others) told.insert(key(one.scored.candidate));
     for (const Scored& scored : found_.scored) {
-      if (others.size() >= kMostAlternatives) return;
+      if (others.size() >= (winner.scored.fits ? kMostAlternatives : kMostThatDoNotFit)) return;
       if (!told.insert(key(scored.candidate)).second) continue;
       others.push_back({scored, false, {}});
       const auto off = off_.find(kind_of(scored.candidate));
