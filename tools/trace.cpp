@@ -49,7 +49,11 @@ class Row {
     trace_.name_rank(process, name);
     trace_.order_rank(process, place);
     if (!label.empty()) trace_.label_rank(process, label);
-    for (int stream = 0; stream < kNumStreams; ++stream) trace_.name_stream(process, stream, name_of(static_cast<Stream>(stream)));
+    // The first three are there in every plan; the others where the device communicates on several.
+    for (int stream = 0; stream < kNumStreams; ++stream) {
+      const auto has = [&](const Issued& one) { return static_cast<int>(one.stream) == stream; };
+      if (stream < 3 || std::any_of(step_.begin(), step_.end(), has)) trace_.name_stream(process, stream, name_of(static_cast<Stream>(stream)));
+    }
   }
 
   // `waited_us`: below 0 where it is not known.

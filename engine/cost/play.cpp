@@ -16,10 +16,10 @@
 namespace trainer::cost {
 namespace {
 
-constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3;  // tracks, in the order of Stream
+constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3, kTensor = 4;  // tracks, in the order of Stream
 static_assert(static_cast<int>(Stream::compute) == 0 && static_cast<int>(Stream::communication) == 1 &&
-              static_cast<int>(Stream::copy) == 2 && static_cast<int>(Stream::background) == 3);
-constexpr std::array kTalking{kCommunication, kBackground};
+              static_cast<int>(Stream::copy) == 2 && static_cast<int>(Stream::background) == 3 && static_cast<int>(Stream::tensor) == 4);
+constexpr std::array kTalking{kCommunication, kBackground, kTensor};
 constexpr std::size_t kFlight = kNumStreams;  // in an event: a message between two roles has arrived
 
 std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
@@ -196,7 +196,7 @@ class Play {
   // What moves bytes slows the kernels beside it: on a GPU collectives, whose kernels sum; on a CPU all, which cores copy.
   // Two of a rank's communications that ask for more than a link has take longer, each by as much.
   double factor_of(const Player& player, std::size_t track) const {
-    if (track == kCommunication || track == kBackground) return sharing(player, track);
+    if (std::find(kTalking.begin(), kTalking.end(), track) != kTalking.end()) return sharing(player, track);
     if (track != kCompute || !is_launch(player, kCompute)) return 1;
     double factor = 1;
     for (std::size_t talking : kTalking) {
@@ -209,12 +209,15 @@ class Play {
   }
 
   static double sharing(const Player& player, std::size_t track) {
-    const Message &mine = player.messages[track], &other = player.messages[kCommunication + kBackground - track];
-    if (mine.talk != Talk::moves || other.talk != Talk::moves) return 1;
-    double factor = 1;
-    if (mine.links.inside > 0) factor = std::max(factor, double{mine.links.inside} + double{other.links.inside});
-    if (mine.links.between > 0) factor = std::max(factor, double{mine.links.between} + double{other.links.between});
-    return factor;
+    const Message& mine = player.messages[track];
+    if (mine.talk != Talk::moves) return 1;
+    double inside = 0, between = 0;
+    for (std::size_t talking : kTalking) {
+      if (player.messages[talking].talk != Talk::moves) continue;
+      inside += player.messages[talking].links.inside;
+      between += player.messages[talking].links.between;
+    }
+    return std::max({1.0, mine.links.inside > 0 ? inside : 0, mine.links.between > 0 ? between : 0});
   }
 
   void talk(std::size_t role, std::size_t track, Talk talk, double now) {
@@ -222,7 +225,8 @@ class Play {
     Player& player = players_[role];
     if (player.messages[track].talk == talk) return;
     player.messages[track].talk = talk;
-    for (std::size_t other : {kCompute, kCommunication, kBackground}) change_speed(role, other, now);
+    change_speed(role, kCompute, now);
+    for (std::size_t other : kTalking) change_speed(role, other, now);
   }
 
   void change_speed(std::size_t role, std::size_t track, double now) {
@@ -342,15 +346,17 @@ class Play {
     return std::holds_alternative<Launch>((*player.program)[at(player.tracks[track].instruction)].instruction);
   }
 
-  // Of two communications the one that computing waits for.
+  // Of several communications the one that computing waits for.
   static std::size_t awaited(const Player& player) {
-    const Message &front = player.messages[kCommunication], &background = player.messages[kBackground];
-    if (background.talk != Talk::moves) return kCommunication;
-    if (front.talk == Talk::none) return kBackground;
+    const auto moves = [&](std::size_t track) { return player.messages[track].talk == Talk::moves; };
     const auto i = at(player.tracks[kCompute].instruction);
-    if (i >= player.program->size()) return kCommunication;
-    const StreamClock& after = (*player.program)[i].after;
-    return after[kCommunication] <= player.ended[kCommunication] && after[kBackground] > player.ended[kBackground] ? kBackground : kCommunication;
+    if (i < player.program->size()) {
+      const StreamClock& after = (*player.program)[i].after;
+      for (std::size_t track : {kCommunication, kTensor, kBackground})
+        if (after[track] > player.ended[track] && (track == kCommunication ? player.messages[track].talk != Talk::none : moves(track))) return track;
+    }
+    if (player.messages[kCommunication].talk != Talk::none) return kCommunication;
+    return moves(kTensor) ? kTensor : moves(kBackground) ? kBackground : kCommunication;
   }
 
   // Brings a role's times up to the clock; before whatever changes what it does.

@@ -81,8 +81,9 @@ void Emitter::begin_program(const std::string& text) {
 void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {}}); }
 
 Stream Emitter::stream_of(Axes axes) const {
-  const bool data = (axes.mask & ~data_axes().mask) == 0;
-  return data && options_.target->communication_streams() > 1 ? Stream::background : Stream::communication;
+  const int streams = options_.target->communication_streams();
+  if (streams > 1 && (axes.mask & ~data_axes().mask) == 0) return Stream::background;
+  return streams > 2 && axes == Axes::of(Axis::tensor) ? Stream::tensor : Stream::communication;
 }
 
 std::int32_t Emitter::signature_index(const Signature& signature) {

@@ -35,6 +35,7 @@ std::string_view name_of(Stream stream) {
     case Stream::communication: return "communication";
     case Stream::copy: return "copy";
     case Stream::background: return "background";
+    case Stream::tensor: return "tensor";
   }
   return "?";
 }

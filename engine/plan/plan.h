@@ -34,18 +34,20 @@ struct Buffer {
 };
 inline constexpr std::int64_t kAlignment = 64;
 
-/// What runs beside each other. `background` is a second stream of communication, on devices that run two at a time
-/// (Target::communication_streams): what units of parameters ask of the data axes is issued there, so that the reductions and messages that
-/// computing waits for do not queue behind gathers and buckets. A group has all its collectives on one stream.
-enum class Stream : std::uint8_t { compute, communication, copy, background };
-inline constexpr int kNumStreams = 4;
+/// What runs beside each other. `background` and `tensor` are streams of communication too, on devices that run several at a time
+/// (Target::communication_streams): what units of parameters ask of the data axes is issued in the background, so that what computing waits
+/// for does not queue behind gathers and buckets; what a layer asks of the tensor axis on `tensor`, so that it does not queue behind messages
+/// that wait for another stage. A group has all its collectives on one stream.
+enum class Stream : std::uint8_t { compute, communication, copy, background, tensor };
+inline constexpr int kNumStreams = 5;
 std::string_view name_of(Stream stream);
 
 /// Of each stream an instruction (its issue index), that one and all before it there; -1: none.
 struct StreamClock {
   std::array<std::int32_t, kNumStreams> at;
-  constexpr StreamClock(std::int32_t compute = -1, std::int32_t communication = -1, std::int32_t copy = -1, std::int32_t background = -1)
-      : at{compute, communication, copy, background} {}
+  constexpr StreamClock(std::int32_t compute = -1, std::int32_t communication = -1, std::int32_t copy = -1, std::int32_t background = -1,
+                        std::int32_t tensor = -1)
+      : at{compute, communication, copy, background, tensor} {}
   constexpr std::int32_t& operator[](std::size_t stream) { return at[stream]; }
   constexpr std::int32_t operator[](std::size_t stream) const { return at[stream]; }
   constexpr auto begin() const { return at.begin(); }

@@ -238,7 +238,7 @@ Enum named(const Line& line, std::string_view name, const std::array<Enum, N>& a
 
 constexpr std::array kCategories{Category::parameters, Category::gradients, Category::optimizer, Category::activations,
                                  Category::communication, Category::workspace, Category::inputs};
-constexpr std::array kStreams{Stream::compute, Stream::communication, Stream::copy, Stream::background};
+constexpr std::array kStreams{Stream::compute, Stream::communication, Stream::copy, Stream::background, Stream::tensor};
 static_assert(kStreams.size() == kNumStreams);
 constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::all_to_all,
                                 CollectiveKind::broadcast};

@@ -97,11 +97,12 @@ class Play {
   // What verify_communication.h takes for granted about streams.
   void check_stream(std::size_t stage, std::size_t i) {
     const Issued& issued = actors_[stage].program->instructions[i];
-    if (issued.stream != Stream::communication && issued.stream != Stream::background)
+    const bool beside = issued.stream == Stream::background || issued.stream == Stream::tensor;
+    if (issued.stream != Stream::communication && !beside)
       return report(stage, i, "communicates off the communication stream");
     const auto* collective = std::get_if<Collective>(&issued.instruction);
-    if (issued.stream == Stream::background && (collective == nullptr || collective->axes.has(Axis::pipeline)))
-      return report(stage, i, "joins stages on the background stream");
+    if (beside && (collective == nullptr || collective->axes.has(Axis::pipeline)))
+      return report(stage, i, "joins stages on the " + std::string(name_of(issued.stream)) + " stream");
     if (collective == nullptr) return;
     const auto [at, added] = actors_[stage].streams.try_emplace({collective->axes.mask, collective->stages}, issued.stream);
     if (!added && at->second != issued.stream)

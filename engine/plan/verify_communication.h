@@ -6,11 +6,11 @@
 // chooses between communications, one play that ends means that all do, and one that is stuck that none ends. So the cost does not depend
 // on the number of ranks.
 //
-// A rank may communicate on two streams, each in issue order; a collective ends when all its members have come to it on theirs. Assumed of
-// a device with a second one: either goes on while the other waits for other ranks (communicators of their own on streams of their own, the
-// kernels of both resident at once). Checked: a group is on one stream, so its collectives have one order; and the second stream joins no
-// stages, so nothing on it waits for another role. Hence both streams are played as one, in issue order, which all waits point back in:
-// what the second one does is always met at once, and the play is stuck just where the first one is.
+// A rank may communicate on several streams, each in issue order; a collective ends when all its members have come to it on theirs. Assumed
+// of a device with more than one: any goes on while the others wait for other ranks (communicators of their own on streams of their own, the
+// kernels of all resident at once). Checked: a group is on one stream, so its collectives have one order; and only Stream::communication
+// joins stages, so nothing on the others waits for another role. Hence all are played as one, in issue order, which all waits point back in:
+// what the others do is always met at once, and the play is stuck just where the first one is.
 #pragma once
 
 #include <cstdint>

@@ -151,7 +151,7 @@ class CpuExecutor final : public Executor {
       Prepared one;
       one.index = static_cast<std::int32_t>(i);
       one.instruction = &issued.instruction;
-      CHECK(issued.stream != Stream::background, "a plan for a CPU has one stream of communication");
+      CHECK(issued.stream != Stream::background && issued.stream != Stream::tensor, "a plan for a CPU has one stream of communication");
       const bool there = issued.stream == Stream::communication;
       for (std::size_t s = 0; s < kNumStreams; ++s)
         if ((static_cast<Stream>(s) == Stream::communication) != there) one.after = std::max(one.after, issued.after[s]);

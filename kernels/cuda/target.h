@@ -13,6 +13,8 @@ class CudaTarget final : public Target {
   Layout preferred_layout(const Signature& signature, int index) const override;
   std::int64_t bytes(const TensorDesc& tensor) const override;
   std::int64_t workspace_bytes(const Signature& signature) const override;
+  /// Communicators of their own on streams of their own go on beside each other.
+  int communication_streams() const override { return 3; }
 
  private:
   int capability_;
