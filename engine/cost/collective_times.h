@@ -19,6 +19,8 @@ struct GroupShape {
 
 /// As NCCL would run it: the fastest of ring, tree and in-switch reduction.
 Estimate gpu_collective(const MachineModel& machine, CollectiveKind kind, DType dtype, std::int64_t bytes, const GroupShape& group);
+/// Of the channels that a collective inside a node has, each of which holds a multiprocessor, those that this group's have.
+double gpu_share_of_channels(const MachineModel& machine, const GroupShape& group);
 /// Between two devices, on one node or not; `sharing`: messages that leave a node at the same time.
 Estimate gpu_send(const MachineModel& machine, std::int64_t bytes, bool same_node, int sharing);
 

@@ -2,6 +2,7 @@
 #include "engine/cost/cost_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -61,6 +62,7 @@ struct CostModel::Impl {
   MeasuredTimes measured;
   mutable std::unordered_map<Signature, Estimate, SignatureHash> kernels;
   mutable std::map<GroupKey, GroupShape> groups;
+  mutable std::array<double, 1U << kNumAxes> beside{};  // overlap_slowdown by axes; 0: not asked for yet
 
   const MachineModel& machine() const { return *cluster.machine; }
   bool cuda() const { return machine().device.kind == DeviceKind::cuda; }
@@ -158,6 +160,16 @@ Estimate CostModel::copy(std::int64_t bytes) const {
 }
 
 double CostModel::overlap_slowdown() const { return impl_->machine().overlap_slowdown; }
+
+double CostModel::overlap_slowdown(Axes axes, const std::vector<std::int32_t>& stages) const {
+  const double whole = impl_->machine().overlap_slowdown;
+  if (!impl_->cuda()) return whole;
+  const auto beside = [&] { return 1 + (whole - 1) * gpu_share_of_channels(impl_->machine(), impl_->group(axes, stages)); };
+  if (!stages.empty()) return beside();
+  double& known = impl_->beside[axes.mask];
+  if (known == 0) known = beside();
+  return known;
+}
 const Cluster& CostModel::cluster() const { return impl_->cluster; }
 
 }  // namespace trainer::cost

@@ -59,6 +59,8 @@ class CostModel {
   Estimate copy(std::int64_t bytes) const;
   /// By how much kernels take longer while communication runs.
   double overlap_slowdown() const;
+  /// The same beside a collective of this group: on a GPU one that leaves the node by few cards holds few multiprocessors.
+  double overlap_slowdown(Axes axes, const std::vector<std::int32_t>& stages) const;
   const Cluster& cluster() const;
 
  private:

@@ -65,6 +65,14 @@ double more_latency(const LinkModel& link) {
 
 double step_us(double tuned, double more) { return std::max(0.3 * tuned, tuned + more); }
 
+int channels_inside(const MachineModel& machine) { return machine.inside.kind == "nvlink" ? 24 : 4; }
+
+// Rings through a network card are two.
+int channels_of(const MachineModel& machine, const GroupShape& group) {
+  const int inside = channels_inside(machine);
+  return group.nodes > 1 ? std::min(inside, 2 * group.per_node) : inside;
+}
+
 Links links_of(const MachineModel& machine, const GroupShape& group) {
   Links links;
   links.inside = reached(machine.inside);
@@ -73,12 +81,12 @@ Links links_of(const MachineModel& machine, const GroupShape& group) {
   if (machine.inside.reduces) links.reducing = machine.inside.bandwidth.value * reducing / 1e6;
   links.capability = machine.device.capability;
   links.inside_more = more_latency(machine.inside);
-  links.channels = links.nvlink ? 24 : 4;
-  // Each rank has a network card of its own, or its share of the node's; rings through a card are two.
+  links.channels = channels_inside(machine);
+  // Each rank has a network card of its own, or its share of the node's.
   if (group.nodes > 1 && machine.between) {
     links.between = reached(*machine.between) * group.per_node;
     links.between_more = more_latency(*machine.between);
-    links.channels = std::min(links.channels, 2 * group.per_node);
+    links.channels = channels_of(machine, group);
   }
   return links;
 }
@@ -192,6 +200,10 @@ Estimate gpu_collective(const MachineModel& machine, CollectiveKind kind, DType,
   const double moving = static_cast<double>(bytes) / (links.between > 0 ? std::min(links.inside, links.between) : links.inside);
   const double link = group.nodes > 1 && machine.between ? machine.between->achievable.spread : machine.inside.achievable.spread;
   return {us, std::hypot(moving > us / 2 ? 0.08 : moving > us / 4 ? 0.15 : 0.3, link), moving > us / 3 ? Bound::network : Bound::latency};
+}
+
+double gpu_share_of_channels(const MachineModel& machine, const GroupShape& group) {
+  return static_cast<double>(channels_of(machine, group)) / channels_inside(machine);
 }
 
 Estimate gpu_send(const MachineModel& machine, std::int64_t bytes, bool same_node, int) {

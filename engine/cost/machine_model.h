@@ -80,7 +80,7 @@ struct MachineModel {
   LinkModel inside;                  ///< between devices of a node
   std::optional<LinkModel> between;  ///< between nodes; none: a single node
   std::vector<MeasuredCollective> collectives;
-  double overlap_slowdown = 1;       ///< by how much kernels take longer while a collective runs beside them
+  double overlap_slowdown = 1;       ///< by how much kernels take longer while a collective inside a node runs beside them
   double price_per_device_hour = 0;  ///< in any currency; 0: unknown
   std::int64_t host_memory_bytes = 0;
   bool measured_here = false;  ///< written by `trainer calibrate`

@@ -202,8 +202,9 @@ class Play {
     for (std::size_t talking : kTalking) {
       if (player.messages[talking].talk != Talk::moves) continue;
       const std::int32_t i = player.tracks[talking].instruction;
-      const bool message = std::holds_alternative<Exchange>((*player.program)[at(i)].instruction);
-      if (!message || cpu_) factor = std::max(factor, model_.overlap_slowdown());
+      const auto* collective = std::get_if<Collective>(&(*player.program)[at(i)].instruction);
+      if (collective != nullptr) factor = std::max(factor, model_.overlap_slowdown(collective->axes, collective->stages));
+      if (collective == nullptr && cpu_) factor = std::max(factor, model_.overlap_slowdown());
     }
     return factor;
   }
