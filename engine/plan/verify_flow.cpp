@@ -212,39 +212,49 @@ void Flow::finish_units() {
 
 // ---- Reading and writing ---------------------------------------------------------------------------------------------
 
-FactRanges Flow::read(std::size_t, const Region& region) {
+template <typename Visit>
+void Flow::for_each_piece(const Region& region, const Visit& visit) {
   const std::int64_t begin = address(region);
-  FactRanges pieces;
-  memory_.update_pieces(begin, begin + region.bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) {
-    if (facts.writer >= 0) read_[static_cast<std::size_t>(facts.writer)] = 1;
-    pieces.push_back({first - begin, last - begin, facts});
-    for (Way& way : pieces.back().facts.ways)
+  memory_.update_pieces(begin, begin + region.bytes, [&](std::int64_t first, std::int64_t last, const Facts& there) {
+    if (there.writer >= 0) read_[static_cast<std::size_t>(there.writer)] = 1;
+    FactRange piece{first - begin, last - begin, there};
+    for (Way& way : piece.facts.ways)
       if (way.is(Kind::slice)) way.base -= begin;  // of region, not of memory
-    if (pieces.back().facts.on(Axis::tensor).is(Kind::slice)) pieces.back().facts.on(Axis::tensor).base = 0;
+    if (piece.facts.on(Axis::tensor).is(Kind::slice)) piece.facts.on(Axis::tensor).base = 0;
+    visit(piece);
   });
+}
+
+FactRanges Flow::read(std::size_t, const Region& region) {
+  FactRanges pieces;
+  for_each_piece(region, [&](const FactRange& piece) { pieces.push_back(piece); });
   return pieces;
 }
 
-Facts Flow::uniform(std::size_t i, const Region& region) {
+Facts Flow::uniform(std::size_t, const Region& region) {
   Facts all;
   bool first = true;
-  for (const FactRange& piece : read(i, region)) {
+  for_each_piece(region, [&](const FactRange& piece) {
     all = first ? piece.facts : merged(all, piece.facts);
     first = false;
-  }
+  });
   return all;
 }
 
-void Flow::write(std::size_t i, const Region& region, Facts facts) { write(i, region, FactRanges{{0, region.bytes, facts}}); }
+void Flow::put(std::size_t i, std::int64_t begin, const FactRange& piece) {
+  Facts facts = piece.facts;
+  facts.writer = static_cast<std::int32_t>(i);
+  if (facts.on(Axis::shard).is(Kind::slice)) facts.on(Axis::shard).base += begin;
+  memory_.assign(begin + piece.first, begin + piece.last, facts);
+}
+
+void Flow::write(std::size_t i, const Region& region, const Facts& facts) {
+  put(i, address(region), {0, region.bytes, facts});
+  note_write(i, region);
+}
 
 void Flow::write(std::size_t i, const Region& region, const FactRanges& pieces) {
-  const std::int64_t begin = address(region);
-  for (const FactRange& piece : pieces) {
-    Facts facts = piece.facts;
-    facts.writer = static_cast<std::int32_t>(i);
-    if (facts.on(Axis::shard).is(Kind::slice)) facts.on(Axis::shard).base += begin;
-    memory_.assign(begin + piece.first, begin + piece.last, facts);
-  }
+  for (const FactRange& piece : pieces) put(i, address(region), piece);
   note_write(i, region);
 }
 
@@ -361,21 +371,24 @@ void Flow::launch(std::size_t i, const Launch& launch) {
 
 void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signature) {
   std::size_t num_inputs = 0;
-  std::vector<Facts> inputs, outputs;
+  std::vector<Facts>&inputs = inputs_, &outputs = outputs_;
+  inputs.clear();
+  outputs.clear();
   while (num_inputs < launch.operands.size() && access_of(launch.operands[num_inputs]) == Access::read)
     inputs.push_back(uniform(i, region_of(launch.operands[num_inputs++])));
   for (std::size_t operand = num_inputs; operand < launch.operands.size(); ++operand)
     outputs.push_back(Facts::all(Way::same(), signature.operands[operand].dtype));
   for (Axis axis : kAxes) {
     if (!active(axis)) continue;
-    std::vector<Way> ways;
+    std::vector<Way>& ways = ways_;
+    ways.clear();
     for (const Facts& input : inputs) ways.push_back(input.on(axis));
     if (axis == Axis::pipeline) {
       const bool same = std::all_of(ways.begin(), ways.end(), [](const Way& way) { return way.is(Kind::same) || way.is(Kind::zero); });
       for (Facts& output : outputs) output.on(axis) = same ? Way::same() : Way::piece();
       continue;
     }
-    const auto answer = rules_.apply(launch.signature, ways, outputs.size(), launch.origin.per[index_of(axis)] != 0);
+    const WayRules::Answer& answer = rules_.apply(launch.signature, ways, outputs.size(), launch.origin.per[index_of(axis)] != 0);
     if (!answer) {
       std::string how;
       bool known = true;

@@ -66,7 +66,10 @@ class Flow {
   void declare_flat(const Unit& unit, std::int64_t first, bool slice, DType dtype);
 
   Facts uniform(std::size_t i, const Region& region);
-  void write(std::size_t i, const Region& region, Facts facts);
+  template <typename Visit>
+  void for_each_piece(const Region& region, const Visit& visit);
+  void put(std::size_t i, std::int64_t begin, const FactRange& piece);
+  void write(std::size_t i, const Region& region, const Facts& facts);
   void write(std::size_t i, const Region& region, const FactRanges& pieces);
   void note_write(std::size_t i, const Region& region);
   bool need_same(std::size_t i, const Region& region, const std::string& what);
@@ -113,6 +116,8 @@ class Flow {
   std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed_;  // persistent packed weight: its unit, and when it was packed last
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
+  std::vector<Facts> inputs_, outputs_;  // of the launch at hand
+  std::vector<Way> ways_;
   bool renews_ = false;  // the program must renew every copy of the masters
 };
 

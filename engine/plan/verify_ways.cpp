@@ -171,11 +171,13 @@ void append(FlatLayout& layout, const LayoutEntry& entry) {
     layout.push_back(entry);
 }
 
-std::optional<std::vector<Way>> WayRules::apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs,
-                                                bool moves) {
-  const auto [at, added] = known_.try_emplace({signature, inputs, moves});
-  if (added) at->second = ask(role_.signatures[static_cast<std::size_t>(signature)], inputs, num_outputs, moves);
-  return at->second;
+const WayRules::Answer& WayRules::apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves) {
+  known_.resize(role_.signatures.size());
+  std::deque<Known>& known = known_[static_cast<std::size_t>(signature)];
+  for (const Known& one : known)
+    if (one.moves == moves && one.inputs == inputs) return one.answer;
+  known.push_back({inputs, moves, ask(role_.signatures[static_cast<std::size_t>(signature)], inputs, num_outputs, moves)});
+  return known.back().answer;
 }
 
 WayRules::Answer WayRules::ask(const Signature& signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves) const {

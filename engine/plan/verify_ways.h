@@ -5,7 +5,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -85,14 +85,19 @@ class WayRules {
   explicit WayRules(const Role& role) : role_(role) {}
   /// Ways of the outputs of a signature's kernel, or nothing where the op cannot work on such inputs. `moves`: its origin differs between
   /// the ranks of the axis.
-  std::optional<std::vector<Way>> apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves);
+  using Answer = std::optional<std::vector<Way>>;
+  const Answer& apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves);
 
  private:
-  using Answer = std::optional<std::vector<Way>>;
+  struct Known {
+    std::vector<Way> inputs;
+    bool moves = false;
+    Answer answer;
+  };
   Answer ask(const Signature& signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves) const;
 
   const Role& role_;
-  std::map<std::tuple<std::int32_t, std::vector<Way>, bool>, Answer> known_;
+  std::vector<std::deque<Known>> known_;  // of each signature; a few
 };
 
 }  // namespace trainer
