@@ -135,8 +135,8 @@ std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedul
   return chunks;
 }
 
-// A plan unrolls its micro-batches. Beyond this it would take gigabytes and minutes to make, and a step hours to run.
-constexpr std::int64_t kMostInstructions = 1'000'000;
+// A plan unrolls its micro-batches. Beyond this a stage's step would take hours to run, or the plan gigabytes to make.
+constexpr std::int64_t kMostOfStage = 1'000'000, kMostOfPlan = 8'000'000;
 
 class Compilation {
  public:
@@ -274,9 +274,10 @@ class Compilation {
 
   void check_length(const Graph& graph, const BatchShape& batch) const {
     const std::int64_t instructions = static_cast<std::int64_t>(graph.nodes.size()) * batch.micro_batches;
-    if (instructions <= kMostInstructions) return;
-    fail(loaded_, "train.batch", fmt::format("{} micro-batches of {} samples make a step of some {} instructions, and a plan holds {}; a larger train.batch.micro or a smaller "
-                                             "train.batch.global would help", batch.micro_batches, batch.micro, instructions, kMostInstructions));
+    const std::int64_t most = std::min(kMostOfStage * mesh_.size(Axis::pipeline), kMostOfPlan);
+    if (instructions <= most) return;
+    fail(loaded_, "train.batch", fmt::format("{} micro-batches of {} samples make a step of some {} instructions in all stages together, and a plan holds {}; a larger train.batch.micro "
+                                             "or a smaller train.batch.global would help", batch.micro_batches, batch.micro, instructions, most));
   }
 
   static std::optional<std::int64_t> vocabulary(const Graph& graph) {

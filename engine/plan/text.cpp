@@ -22,20 +22,28 @@ namespace {
 
 // ---- Writing -----------------------------------------------------------------------------------------------------
 
-// Appends words and numbers; a plan has millions of them.
+// Appends words and numbers; a plan has millions of them, so they are written straight into memory that is there already. The text has
+// its length when the Out is gone.
 class Out {
  public:
-  explicit Out(std::string& text) : text_(text) {}
+  explicit Out(std::string& text) : text_(text), size_(text.size()) {}
+  Out(const Out&) = delete;
+  Out& operator=(const Out&) = delete;
+  ~Out() { text_.resize(size_); }
 
   template <typename T>
   Out& operator<<(const T& one) {
     if constexpr (std::is_same_v<T, char>) {
-      text_.push_back(one);
+      *room(1) = one;
+      ++size_;
     } else if constexpr (std::is_integral_v<T>) {
-      std::array<char, 24> digits;
-      text_.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), one).ptr);
+      constexpr std::size_t kDigits = 24;
+      char* const at = room(kDigits);
+      size_ += static_cast<std::size_t>(std::to_chars(at, at + kDigits, one).ptr - at);
     } else if constexpr (std::is_convertible_v<T, std::string_view>) {
-      text_.append(std::string_view(one));
+      const std::string_view word(one);
+      std::memcpy(room(word.size()), word.data(), word.size());
+      size_ += word.size();
     } else {
       put(one);
     }
@@ -81,7 +89,13 @@ class Out {
   }
   void put(const Extent& extent) { *this << extent.first << ':' << extent.last; }
 
+  char* room(std::size_t bytes) {
+    if (text_.size() - size_ < bytes) text_.resize(std::max<std::size_t>(256, 2 * (size_ + bytes)));
+    return text_.data() + size_;
+  }
+
   std::string& text_;
+  std::size_t size_;
 };
 
 constexpr std::string_view kAccessNames[] = {"read", "write", "update"};
@@ -131,7 +145,7 @@ void print_unit(const Unit& unit, Out& out) {
   }
 }
 
-void print_role(const Role& role, std::size_t index, Out out) {
+void print_role(const Role& role, std::size_t index, Out& out) {
   out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=b" << role.scalars << " applied=b" << role.applied << '\n';
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
@@ -165,17 +179,20 @@ void print_role(const Role& role, std::size_t index, Out out) {
 template <typename Take>
 void print_pieces(const Plan& plan, const Take& take) {
   std::string head;
-  Out out(head);
-  out << "plan 1\nmesh";
-  for (Axis axis : kAxes) out << ' ' << name_of(axis) << '=' << plan.mesh.size(axis);
-  out << (plan.drifts ? " drifts\n" : "\n");
+  {
+    Out out(head);
+    out << "plan 1\nmesh";
+    for (Axis axis : kAxes) out << ' ' << name_of(axis) << '=' << plan.mesh.size(axis);
+    out << (plan.drifts ? " drifts\n" : "\n");
+  }
   take(head);
   std::vector<std::string> texts(std::max(1U, std::thread::hardware_concurrency()));
   for (std::size_t first = 0; first < plan.roles.size(); first += texts.size()) {
     const std::size_t count = std::min(texts.size(), plan.roles.size() - first);
     for_each_index(count, [&](std::size_t i) {
       texts[i].clear();
-      print_role(plan.roles[first + i], first + i, Out(texts[i]));
+      Out out(texts[i]);
+      print_role(plan.roles[first + i], first + i, out);
     });
     for (std::size_t i = 0; i < count; ++i) take(texts[i]);
   }
@@ -576,8 +593,10 @@ class Reader {
 
 std::string print(const Role& role, const Instruction& instruction) {
   std::string text;
-  Out out(text);
-  std::visit(InstructionPrinter{role, out}, instruction);
+  {
+    Out out(text);
+    std::visit(InstructionPrinter{role, out}, instruction);
+  }
   return text;
 }
 

@@ -44,13 +44,11 @@ std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, std::string_
   const Program* run = plan.roles[role].program(program);
   if (run == nullptr) return {};
   TrafficMap traffic;
-  // Some rank of the role; its coordinate along the pipeline is the role's.
-  Coordinates at{};
-  at[static_cast<std::size_t>(Axis::pipeline)] = static_cast<int>(role);
-  const int rank = plan.mesh.rank(at);
   for (const Issued& issued : run->instructions) {
     if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
-      const auto n = static_cast<std::int64_t>(plan.mesh.group(rank, collective->axes, collective->stages).size());
+      const bool some_stages = collective->axes.has(Axis::pipeline) && !collective->stages.empty();
+      const std::int64_t all = plan.mesh.group_size(collective->axes);
+      const std::int64_t n = some_stages ? all / plan.mesh.size(Axis::pipeline) * static_cast<std::int64_t>(collective->stages.size()) : all;
       if (n > 1) count(traffic, axes_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(*collective, n));
     } else if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
       for (const Exchange::Send& send : exchange->sends) count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes);

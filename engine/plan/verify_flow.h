@@ -3,6 +3,7 @@
 // that it does what its kind says, and what a program leaves behind must be what the plan says its parameters and states are.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <set>
@@ -21,6 +22,9 @@ struct FactRange {
   Facts facts;
 };
 using FactRanges = std::vector<FactRange>;
+
+/// Along these each rank has samples of its own.
+inline constexpr std::array kDataAxes{Axis::replicate, Axis::shard};
 
 /// What flows of several roles speak of by number.
 struct FlowTables {

@@ -169,7 +169,10 @@ class Rewriting {
     }
   }
 
-  void add(Node& node) { graph_.nodes.push_back(std::move(node)); }
+  void add(Node& node) {
+    for (ValueId output : node.outputs) producers_[output] = graph_.nodes.size();
+    graph_.nodes.push_back(std::move(node));
+  }
 
   // Everything that no rule below cuts runs alike on every rank.
   void whole(Node& node) {
@@ -281,7 +284,7 @@ class Rewriting {
   void binary(Node& node) {
     const ValueId a = node.inputs[0], b = node.inputs[1];
     if (positions_sums_.contains(a) && way(a) == Way::partial && way(b) == Way::whole) {  // the first rank's share of the sum
-      Node& positions = graph_.nodes[producer_of(b)];
+      Node& positions = graph_.nodes[producers_.at(b)];
       positions.attributes.set("partial", true);
       positions.per_tensor = 1;
       put(node.outputs[0], Way::partial);
@@ -352,26 +355,20 @@ class Rewriting {
 
   // Linears whose result is packed q, k and v, by the length of q in units of k; sums of an embedding and of positions.
   void find_packed() {
+    std::set<ValueId> positions;
     for (const Node& node : graph_.nodes) {
+      if (node.op == Op::positions) positions.insert(node.outputs[0]);
       if (node.op == Op::attention && node.attributes.flag("packed", false)) {
         const std::int64_t heads = node.attributes.integer("heads");
         packed_[node.inputs[0]] = static_cast<std::int32_t>(heads / node.attributes.integer("kv_heads", heads));
       }
       if (node.op == Op::cross_entropy && reads_[node.inputs[0]] == 1) heads_.insert(node.inputs[0]);
       if (node.op != Op::add || node.inputs.size() != 2) continue;
-      const auto second = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& other) { return other.outputs[0] == node.inputs[1]; });
-      if (second != graph_.nodes.end() && second->op == Op::positions && reads_[node.inputs[0]] == 1 && reads_[node.inputs[1]] == 1) positions_sums_.insert(node.inputs[0]);
+      if (positions.contains(node.inputs[1]) && reads_[node.inputs[0]] == 1 && reads_[node.inputs[1]] == 1) positions_sums_.insert(node.inputs[0]);
     }
   }
 
   bool is_head(ValueId value) const { return heads_.contains(value); }
-
-  std::size_t producer_of(ValueId value) const {
-    for (std::size_t i = graph_.nodes.size(); i-- > 0;)
-      if (graph_.nodes[i].outputs[0] == value) return i;
-    CHECK(false, "every value is made");
-    return 0;
-  }
 
   // Whoever reads the graph's outputs finds the values where they are now.
   void settle_outputs() {
@@ -421,6 +418,7 @@ class Rewriting {
   std::map<ValueId, int> reads_;
   std::map<ValueId, ValueId> moved_;                 // partial sums to what they are summed to
   std::map<std::pair<ValueId, Op>, ValueId> turned_;
+  std::map<ValueId, std::size_t> producers_;         // index in graph_.nodes of the node that makes a value, once it is there
   std::map<ValueId, std::int32_t> packed_;
   std::set<ValueId> heads_, positions_sums_, whole_readers_;
 };
