@@ -1,7 +1,6 @@
 #include "tests/cost/published_runs.h"
 
-#include <stdexcept>
-
+#include "engine/core/error.h"
 #include "engine/job/yaml.h"
 
 namespace trainer {
@@ -28,7 +27,7 @@ std::string job_of(const yaml::Node& entry) {
   job += "train: {steps: 1000, batch: {global: " + need(batch, "global").text + ", micro: " + need(batch, "micro").text + "}";
   if (const yaml::Node* train = entry.find("train")) job += ", clip_norm: " + need(*train, "clip_norm").text;
   job += "}\n";
-  for (const char* section : {"precision", "activation_checkpointing", "strategy"})
+  for (const char* section : {"precision", "activation_checkpointing", "strategy", "cluster"})
     job += std::string(section) + ": " + need(entry, section).flow() + "\n";
   return job;
 }
@@ -61,12 +60,6 @@ std::vector<PublishedRun> read_published_runs(const std::string& path) {
   runs.reserve(tree.items.size());
   for (const yaml::Node& entry : tree.items) runs.push_back(read_run(entry));
   return runs;
-}
-
-cost::MachineModel machine_of(const PublishedRun& run, const std::string& hardware_folder) {
-  cost::MachineModel machine = cost::load_machine(hardware_folder + "/" + run.hardware + ".yaml", hardware_folder);
-  if (machine.between && run.network_bytes > 0) machine.between->bandwidth.value = run.network_bytes;
-  return machine;
 }
 
 }  // namespace trainer

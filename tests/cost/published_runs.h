@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/cost/machine_model.h"
-
 namespace trainer {
 
 struct PublishedRun {
@@ -18,15 +16,12 @@ struct PublishedRun {
   double step_ms = 0;                  ///< as published; 0 where it ended for want of memory
   std::optional<double> memory_gib;    ///< of the fullest device, as published
   std::string study;                   ///< runs of one study differ in the strategy alone; empty: none
-  std::string job;                     ///< a job file's text, but for its cluster
+  std::string job;                     ///< a job file's text; the network is the hardware file's
 
   int devices() const { return nodes * devices_per_node; }
 };
 
 /// In the order of the file. Throws JobError, IoError for a file that cannot be read.
 std::vector<PublishedRun> read_published_runs(const std::string& path);
-
-/// The machine of a run: its hardware file with the network that was there.
-cost::MachineModel machine_of(const PublishedRun& run, const std::string& hardware_folder);
 
 }  // namespace trainer

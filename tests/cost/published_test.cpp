@@ -14,21 +14,14 @@
 #include <optional>
 #include <set>
 
-#include "engine/compile/compile.h"
+#include "engine/compile/hardware.h"
 #include "engine/core/error.h"
 #include "engine/cost/predict.h"
+#include "kernels/cuda/target.h"
 #include "tests/cost/published_runs.h"
 
 namespace trainer {
 namespace {
-
-// Row-major, no scratch memory: what a GPU's products and fused attention come to within some tens of MiB.
-class PlainTarget final : public Target {
- public:
-  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
-  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
-  std::int64_t workspace_bytes(const Signature&) const override { return 0; }
-};
 
 struct Result {
   PublishedRun run;
@@ -56,13 +49,18 @@ void print_parts(const cost::Prediction& prediction) {
 
 Result plan_run(const PublishedRun& run) {
   const std::string configs = source_dir() + "/configs";
-  const cost::MachineModel machine = machine_of(run, configs + "/hardware");
-  const std::string cluster =
-      "cluster: {device: cpu, nodes: " + std::to_string(run.nodes) + ", devices_per_node: " + std::to_string(run.devices_per_node) + "}\n";
-  const LoadedJob loaded = parse_job(run.job + cluster, source_dir() + "/tests/cost/" + run.id + ".yaml", {}, {configs});
-  const PlainTarget target;
-  const CompiledJob compiled = compile(loaded, {&target, machine.usable_bytes() * run.devices_per_node, 1}, Purpose::train);
-  const cost::CostModel model({&machine, compiled.plan.mesh, run.devices_per_node, 1});
+  LoadedJob loaded = parse_job(run.job, source_dir() + "/tests/cost/" + run.id + ".yaml", {}, {configs});
+  cost::MachineModel machine = settle_cluster(loaded, configs + "/hardware").value();
+  if (machine.between && run.network_bytes > 0) machine.between->bandwidth.value = run.network_bytes;
+  const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+  const Hardware hardware{.target = &target,
+                          .memory_bytes = machine.usable_bytes(),
+                          .threads = 1,
+                          .machine = &machine,
+                          .ranks_per_node = run.devices_per_node,
+                          .device_bytes = machine.usable_bytes()};
+  const CompiledJob compiled = compile(loaded, hardware, Purpose::train);
+  const cost::CostModel model(cluster_of(compiled, hardware));
   const cost::Prediction prediction = cost::predict(compiled.plan, model);
   if (std::getenv("TRAINER_PUBLISHED_KERNELS") != nullptr) print_parts(prediction);
   Result result{run, prediction.step_us / 1e3, prediction.roles[prediction.slowest], 0, compiled.fits};
@@ -170,8 +168,8 @@ TEST_CASE("steps of published runs take as long as predicted, within today's err
   const Comparison all = compare(part == nullptr ? "" : part);
   if (part != nullptr) return;
   CHECK(all.errors.size() >= 100);
-  CHECK(median(sizes_of(all.errors)) < 0.20);
-  CHECK(median(sizes_of(all.memory_errors)) < 0.25);
+  CHECK(median(sizes_of(all.errors)) < 0.22);  // today 0.191
+  CHECK(median(sizes_of(all.memory_errors)) < 0.22);  // today 0.189
   CHECK(median(all.regrets) < 0.01);
   for (const Result& result : all.results) {
     CAPTURE(result.run.id);
