@@ -35,7 +35,7 @@ std::string_view name_of(Stream stream) {
     case Stream::communication: return "communication";
     case Stream::copy: return "copy";
     case Stream::background: return "background";
-    case Stream::tensor: return "tensor";
+    case Stream::tensor: return "tensor_parallel";  // in a plan's text "tensor" begins another line
   }
   return "?";
 }

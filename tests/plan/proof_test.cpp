@@ -124,7 +124,8 @@ std::string text_of(const Case& one) {
 TEST_CASE("plans of every strategy hold, and so do their texts") {
   const Jobs jobs;
   for (const Case& one : kCases)
-    for (const auto& [evaluation, streams] : {std::pair("data.val=null", 1), std::pair("data.val={fraction: 0.2}", 1), std::pair("data.val={fraction: 0.2}", 2)}) {
+    for (const auto& [evaluation, streams] : {std::pair("data.val=null", 1), std::pair("data.val={fraction: 0.2}", 1), std::pair("data.val={fraction: 0.2}", 2),
+                                             std::pair("data.val={fraction: 0.2}", 3)}) {
       CAPTURE(text_of(one));
       CAPTURE(streams);
       std::vector<std::string> overrides = one.overrides;
@@ -137,7 +138,7 @@ TEST_CASE("plans of every strategy hold, and so do their texts") {
     }
 }
 
-// ---- Two streams of communication ------------------------------------------------------------------------------------
+// ---- Several streams of communication ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -147,15 +148,26 @@ bool mentions(const std::vector<std::string>& found, std::string_view what) {
 
 bool on_background(const Issued& issued) { return issued.stream == Stream::background; }
 
+// Where what stands on Stream::communication on a device with one is on a device with so many.
+Stream expected(const Instruction& instruction, int streams) {
+  const auto* collective = std::get_if<Collective>(&instruction);
+  if (collective == nullptr || collective->axes.has(Axis::pipeline)) return Stream::communication;
+  if (streams > 1 && !collective->axes.has(Axis::tensor)) return Stream::background;
+  return streams > 2 && collective->axes == Axes::of(Axis::tensor) ? Stream::tensor : Stream::communication;
+}
+
 const Case kTensorAndFsdp{"llama", {ranks(4), "strategy={data: {kind: fsdp, prefetch: 1}, tensor: {degree: 2}}", "model.with.layers=4", "data.val=null"}};
 
 }  // namespace
 
-TEST_CASE("with two streams what the data axes alone do is in the background, and nothing else") {
+TEST_CASE("what the data axes alone do is in the background, then the tensor axis has its own stream, and all else is the same") {
   const Jobs jobs;
-  for (const Case& one : kCases) {
+  for (std::size_t number = 0; number < 2 * kCases.size(); ++number) {
+    const Case& one = kCases[number / 2];
+    const int streams = 2 + static_cast<int>(number % 2);
     CAPTURE(text_of(one));
-    const Plan plan = jobs.plan(one.model, one.overrides, 2), single = jobs.plan(one.model, one.overrides, 1);
+    CAPTURE(streams);
+    const Plan plan = jobs.plan(one.model, one.overrides, streams), single = jobs.plan(one.model, one.overrides, 1);
     for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
       CHECK(plan.roles[stage].buffers == single.roles[stage].buffers);  // memory does not know of it
       for (std::size_t index = 0; index < plan.roles[stage].programs.size(); ++index) {
@@ -163,10 +175,7 @@ TEST_CASE("with two streams what the data axes alone do is in the background, an
         REQUIRE(program.size() == other.size());
         for (std::size_t i = 0; i < program.size(); ++i) {
           CHECK(program[i].instruction == other[i].instruction);
-          CHECK(!on_background(other[i]));
-          const auto* collective = std::get_if<Collective>(&program[i].instruction);
-          const bool data = collective != nullptr && !collective->axes.has(Axis::tensor) && !collective->axes.has(Axis::pipeline);
-          CHECK(on_background(program[i]) == data);
+          CHECK(program[i].stream == (other[i].stream == Stream::communication ? expected(other[i].instruction, streams) : other[i].stream));
         }
       }
     }
@@ -175,23 +184,43 @@ TEST_CASE("with two streams what the data axes alone do is in the background, an
 
 TEST_CASE("a sum over the tensor axis waits for no gather ahead of it") {
   const Jobs jobs;
-  const Plan plan = jobs.plan(kTensorAndFsdp.model, kTensorAndFsdp.overrides, 2);
-  const std::vector<Issued>& step = plan.roles[0].programs[0].instructions;
-  int passed = 0;
-  std::int32_t gather = -1;  // the last one issued
-  for (std::size_t i = 0; i < step.size(); ++i) {
-    const auto* collective = std::get_if<Collective>(&step[i].instruction);
-    if (collective == nullptr) continue;
-    if (collective->kind == CollectiveKind::all_gather && collective->axes.has(Axis::shard)) {
-      gather = static_cast<std::int32_t>(i);
-    } else if (collective->axes == Axes::of(Axis::tensor) && gather >= 0 && step[i].after[static_cast<std::size_t>(Stream::background)] < gather) {
-      // Nor does the kernel that it waits for.
-      const std::int32_t maker = step[i].after[static_cast<std::size_t>(Stream::compute)];
-      REQUIRE(maker >= 0);
-      passed += step[static_cast<std::size_t>(maker)].after[static_cast<std::size_t>(Stream::background)] < gather ? 1 : 0;
+  for (int streams : {2, 3}) {
+    const Plan plan = jobs.plan(kTensorAndFsdp.model, kTensorAndFsdp.overrides, streams);
+    const std::vector<Issued>& step = plan.roles[0].programs[0].instructions;
+    int passed = 0;
+    std::int32_t gather = -1;  // the last one issued
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      const auto* collective = std::get_if<Collective>(&step[i].instruction);
+      if (collective == nullptr) continue;
+      if (collective->kind == CollectiveKind::all_gather && collective->axes.has(Axis::shard)) {
+        gather = static_cast<std::int32_t>(i);
+      } else if (collective->axes == Axes::of(Axis::tensor) && gather >= 0 && step[i].after[static_cast<std::size_t>(Stream::background)] < gather) {
+        // Nor does the kernel that it waits for.
+        const std::int32_t maker = step[i].after[static_cast<std::size_t>(Stream::compute)];
+        REQUIRE(maker >= 0);
+        passed += step[static_cast<std::size_t>(maker)].after[static_cast<std::size_t>(Stream::background)] < gather ? 1 : 0;
+      }
     }
+    CHECK(passed >= 4 * 2);  // each layer's sums forward at least
   }
-  CHECK(passed >= 4 * 2);  // each layer's sums forward at least
+}
+
+TEST_CASE("a layer's sums over the tensor axis wait for no message between stages that is issued before them") {
+  const Jobs jobs;
+  const Plan plan = jobs.plan("llama", {ranks(4), "strategy={pipeline: {degree: 2}, tensor: {degree: 2}}", "model.with.layers=4", "train.batch.micro=2", "data.val=null"}, 3);
+  for (const Role& role : plan.roles) {
+    const std::vector<Issued>& step = role.programs[0].instructions;
+    std::int32_t message = -1;
+    int sums = 0, free = 0;
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      if (std::holds_alternative<Exchange>(step[i].instruction)) message = static_cast<std::int32_t>(i);
+      if (step[i].stream != Stream::tensor || message < 0) continue;
+      ++sums;
+      free += step[i].after[static_cast<std::size_t>(Stream::communication)] < message ? 1 : 0;
+    }
+    CHECK(sums > 0);
+    CHECK(free == sums);  // it is the kernel before that waits, where it does
+  }
 }
 
 TEST_CASE("what breaks the order of two streams is refused by name") {
@@ -381,7 +410,7 @@ std::vector<Mutation> mutations() {
   };
   all.push_back({"stream", [](const Plan&, Program& program, std::size_t at) {
                    Stream& stream = program.instructions[at].stream;
-                   stream = stream == Stream::background ? Stream::communication : Stream::background;
+                   stream = stream == Stream::background ? Stream::communication : stream == Stream::tensor ? Stream::background : stream == Stream::communication ? Stream::tensor : stream;
                    return true;
                  }});
   for (Axis axis : kAxes) all.push_back({"axes", with_axes(bit(axis))});
@@ -446,11 +475,11 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
   Dice dice(11);
   int stuck = 0;
   constexpr int kEach = 100;
-  for (std::size_t number = 0; number < 2 * kCases.size(); ++number) {  // each on one stream and on two
+  for (std::size_t number = 0; number < 2 * kCases.size(); ++number) {  // each on one stream and on several
     const Case& one = kCases[number / 2];
     std::vector<std::string> overrides = one.overrides;
     overrides.emplace_back("data.val={fraction: 0.2}");
-    Plan plan = jobs.plan(one.model, overrides, 1 + static_cast<int>(number % 2));
+    Plan plan = jobs.plan(one.model, overrides, number % 2 == 0 ? 1 : 2 + static_cast<int>(number / 2 % 2));
     const Plan right = plan;
     REQUIRE(tests::play_all_ranks(plan).empty());
     for (int mutant = 0; mutant < kEach; ++mutant) {
