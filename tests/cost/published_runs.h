@@ -9,14 +9,14 @@ namespace trainer {
 
 struct PublishedRun {
   std::string id, software, hardware, certainty, differs;
-  bool is_long = false;                ///< planned only when asked for
-  bool materialised = false;           ///< attention wrote its scores to memory
+  bool is_long = false;       ///< planned only when asked for
+  bool materialised = false;  ///< attention wrote its scores to memory
   int nodes = 1, devices_per_node = 1;
-  double network_bytes = 0;            ///< per second, device and direction between nodes; 0: that of the hardware file
-  double step_ms = 0;                  ///< as published; 0 where it ended for want of memory
-  std::optional<double> memory_gib;    ///< of the fullest device, as published
-  std::string study;                   ///< runs of one study differ in the strategy alone; empty: none
-  std::string job;                     ///< a job file's text; the network is the hardware file's
+  double network_bytes = 0;          ///< per second, device and direction between nodes; 0: that of the hardware file
+  double step_ms = 0;                ///< as published; 0 where it ended for want of memory
+  std::optional<double> memory_gib;  ///< of the fullest device, as published
+  std::string study;                 ///< runs of one study differ in the strategy alone; empty: none
+  std::string job;                   ///< a job file's text; the network is the hardware file's
 
   int devices() const { return nodes * devices_per_node; }
 };

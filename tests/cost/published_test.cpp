@@ -40,8 +40,8 @@ void print_parts(const cost::Prediction& prediction) {
   const double least = 0.005 * prediction.step_us;
   for (const cost::KernelTime& kernel : prediction.kernels)
     if (kernel.us > least)
-      std::printf("    %-20s %7lld times %10.3f ms, %s\n", std::string(name_of(kernel.op)).c_str(), static_cast<long long>(kernel.count), kernel.us / 1e3,
-                  std::string(name_of(kernel.bound)).c_str());
+      std::printf("    %-20s %7lld times %10.3f ms, %s\n", std::string(name_of(kernel.op)).c_str(), static_cast<long long>(kernel.count),
+                  kernel.us / 1e3, std::string(name_of(kernel.bound)).c_str());
   for (const cost::CommunicationTime& part : prediction.communication)
     std::printf("    %-15s %-14s %7lld times %10.3f ms, exposed %10.3f ms\n", part.axis.c_str(), part.collective.c_str(),
                 static_cast<long long>(part.count), part.total_us / 1e3, part.exposed_us / 1e3);
@@ -64,7 +64,8 @@ Result plan_run(const PublishedRun& run) {
   const cost::Prediction prediction = cost::predict(compiled.plan, model);
   if (std::getenv("TRAINER_PUBLISHED_KERNELS") != nullptr) print_parts(prediction);
   Result result{run, prediction.step_us / 1e3, prediction.roles[prediction.slowest], 0, compiled.fits};
-  for (const MemoryReport& role : compiled.memory) result.peak_gib = std::max(result.peak_gib, static_cast<double>(role.peak_bytes) / (1 << 30));
+  for (const MemoryReport& role : compiled.memory)
+    result.peak_gib = std::max(result.peak_gib, static_cast<double>(role.peak_bytes) / (1 << 30));
   return result;
 }
 
@@ -77,11 +78,12 @@ std::string text_of(const char* format, double value) {
 void print(const Result& result) {
   const PublishedRun& run = result.run;
   const auto share = [&](double us) { return us / 10 / result.step_ms; };
-  const std::string memory = (run.memory_gib ? text_of("%.0f", *run.memory_gib) : "") + " | " + text_of("%.0f", result.peak_gib) + (result.fits ? "" : " !");
+  const std::string memory =
+      (run.memory_gib ? text_of("%.0f", *run.memory_gib) : "") + " | " + text_of("%.0f", result.peak_gib) + (result.fits ? "" : " !");
   std::printf("| %s | %s x %d | %s | %.0f | %s | %.0f %.0f %.0f %.0f | %s |\n", run.id.c_str(), run.hardware.c_str(), run.devices(),
               run.step_ms > 0 ? text_of("%.0f", run.step_ms).c_str() : "out of memory", result.step_ms,
-              run.step_ms > 0 ? text_of("%+.1f%%", result.error() * 100).c_str() : "", share(result.times.compute_us), share(result.times.exposed_us),
-              share(result.times.bubble_us), share(result.times.optimizer_us), memory.c_str());
+              run.step_ms > 0 ? text_of("%+.1f%%", result.error() * 100).c_str() : "", share(result.times.compute_us),
+              share(result.times.exposed_us), share(result.times.bubble_us), share(result.times.optimizer_us), memory.c_str());
   std::fflush(stdout);
 }
 
@@ -98,8 +100,8 @@ std::vector<double> sizes_of(std::vector<double> values) {
 double worst(const std::vector<double>& values) { return values.empty() ? 0 : *std::max_element(values.begin(), values.end()); }
 
 void summarise(const std::string& name, const std::vector<double>& errors) {
-  std::printf("| %s | %zu | %.1f%% | %+.1f%% | %.1f%% |\n", name.c_str(), errors.size(), median(sizes_of(errors)) * 100, median(errors) * 100,
-              worst(sizes_of(errors)) * 100);
+  std::printf("| %s | %zu | %.1f%% | %+.1f%% | %.1f%% |\n", name.c_str(), errors.size(), median(sizes_of(errors)) * 100,
+              median(errors) * 100, worst(sizes_of(errors)) * 100);
 }
 
 /// What it costs to take the alternative that is predicted fastest.
@@ -122,7 +124,9 @@ struct Comparison {
 Comparison compare(const std::string& wanted) {
   Comparison all;
   std::map<std::string, std::vector<Result>> studies;
-  std::printf("| run | devices | published ms | predicted ms | error | computing, exposed, bubble, update %% | GiB published | GiB planned |\n|---|---|--:|--:|--:|---|--:|--:|\n");
+  std::printf(
+      "| run | devices | published ms | predicted ms | error | computing, exposed, bubble, update %% | GiB published | GiB planned "
+      "|\n|---|---|--:|--:|--:|---|--:|--:|\n");
   for (const PublishedRun& run : read_published_runs(source_dir() + "/tests/cost/published_runs.yaml")) {
     if (wanted.empty() ? run.is_long : wanted != "all" && run.id.find(wanted) == std::string::npos) continue;
     try {
@@ -168,7 +172,7 @@ TEST_CASE("steps of published runs take as long as predicted, within today's err
   const Comparison all = compare(part == nullptr ? "" : part);
   if (part != nullptr) return;
   CHECK(all.errors.size() >= 100);
-  CHECK(median(sizes_of(all.errors)) < 0.22);  // today 0.191
+  CHECK(median(sizes_of(all.errors)) < 0.22);         // today 0.191
   CHECK(median(sizes_of(all.memory_errors)) < 0.22);  // today 0.189
   CHECK(median(all.regrets) < 0.01);
   for (const Result& result : all.results) {
