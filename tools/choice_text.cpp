@@ -65,6 +65,14 @@ Json alternatives_json(const CompiledJob& compiled) {
   return list;
 }
 
+std::string fixed_text(const CompiledJob& compiled) {
+  std::string text = "strategy:\n";
+  const Json strategy = strategy_json(compiled);
+  for (const auto& [key, value] : strategy.items()) text += fmt::format("  {}: {}\n", key, flow(value));
+  if (compiled.alternatives.empty()) return text;
+  return text + fmt::format("activation_checkpointing: {}\ntrain: {{batch: {{micro: {}}}}}\n", flow(recompute_json(compiled.recompute)), compiled.batch.micro);
+}
+
 void put_choice(const CompiledJob& compiled) {
   if (compiled.alternatives.empty()) return;
   put("\nthe choice\n{}", wrapped(compiled.strategy_why, 120, "  "));
@@ -73,10 +81,13 @@ void put_choice(const CompiledJob& compiled) {
     table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3), bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored", one.rejected.empty() ? "taken" : one.rejected});
   put("{}", table.str());
   if (!compiled.fits) return;
-  put("  to fix it, put into the job:\n    strategy:\n");
-  const Json strategy = strategy_json(compiled);
-  for (const auto& [key, value] : strategy.items()) put("      {}: {}\n", key, flow(value));
-  put("    activation_checkpointing: {}\n    train: {{batch: {{micro: {}}}}}\n", flow(recompute_json(compiled.recompute)), compiled.batch.micro);
+  put("  to fix it, put into the job:\n");
+  const std::string fixed = fixed_text(compiled);
+  for (std::size_t begin = 0; begin < fixed.size();) {
+    const std::size_t end = fixed.find('\n', begin);
+    put("    {}\n", fixed.substr(begin, end - begin));
+    begin = end + 1;
+  }
 }
 
 }  // namespace trainer::tools

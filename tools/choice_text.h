@@ -1,6 +1,8 @@
 // What was chosen, why, and what else there was: for people and as JSON.
 #pragma once
 
+#include <string>
+
 #include "tools/command.h"
 
 namespace trainer::tools {
@@ -11,6 +13,10 @@ Json recompute_json(const ActivationCheckpointingJob& job);
 /// A list of `strategy batch activation_checkpointing predicted_ms peak_bytes exact rejected`, best first; the one taken has no `rejected`.
 /// Empty where nothing was chosen.
 Json alternatives_json(const CompiledJob& compiled);
+
+/// What in a job file fixes what was chosen: `strategy:` with nothing left to `auto`, and, where something was chosen, recomputation and
+/// micro-batch. YAML.
+std::string fixed_text(const CompiledJob& compiled);
 
 /// The paragraph, the table of alternatives, and what to paste into the job to fix the choice. Nothing where nothing was chosen.
 void put_choice(const CompiledJob& compiled);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "strategies/pipeline/print_table.h"
+#include "tools/lifecycle.h"
 #include "tools/plan_report.h"
 #include "tools/plan_units.h"
 #include "tools/text.h"
@@ -111,6 +112,13 @@ void put_memory(const CompiledJob& compiled) {
       compiled.fits ? "" : ": DOES NOT FIT");
   put("{}{}", several ? stages_memory_table(compiled.memory) : one_memory_table(report), peak_line(compiled.plan.roles[stage], report));
   put_alive(compiled.plan.roles[stage], report);
+}
+
+void put_lifecycle(const LoadedJob& loaded, const CompiledJob& compiled) {
+  put("\nmemory over a run, of the fullest rank\n");
+  Table table({"at", "in its allocation", "beside it", "what that is"});
+  for (const LifecyclePoint& one : lifecycle_of(loaded, compiled)) table.add({one.point, grouped(one.inside), grouped(one.bytes), one.what});
+  put("{}", table.str());
 }
 
 void put_one_traffic(const std::vector<Traffic>& traffic) {
@@ -262,6 +270,7 @@ void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const Predic
   put("\n");
   put_predicted(predicted);
   put_memory(compiled);
+  put_lifecycle(loaded, compiled);
   put_communication(compiled);
   put_units(compiled);
   put_pipeline(compiled);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "engine/checkpoint/staged.h"
 #include "engine/core/check.h"
 #include "engine/core/file.h"
 
@@ -55,7 +56,7 @@ std::string checksum_of(std::string_view bytes) {
 std::string checksum_of_file(const std::string& path) {
   const Descriptor file = open_for_reading(path);
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-  std::vector<std::byte> part(std::size_t{1} << 20);
+  std::vector<std::byte> part(kHashedBytes);
   Checksum checksum;
   while (true) {
     const ssize_t got = ::read(file.get(), part.data(), part.size());

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "engine/checkpoint/staged.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 constexpr std::size_t kKeptOpen = 16;                      // files of a checkpoint; any number of ranks may have written it
 constexpr std::int64_t kNear = 4;                         // rows whose bytes are at least every fourth are read together
-constexpr std::int64_t kTogether = std::int64_t{1} << 20;  // bytes
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
   std::string text;
@@ -132,7 +132,7 @@ void TensorStore::read_rows(const Part& part, const Range& range, const Block& b
     read_at(descriptor, at, data, static_cast<std::size_t>(bytes), file.path);
   };
   if (file_step == row_bytes && out_step == row_bytes) return read_to(from, to, rows * row_bytes);
-  const std::int64_t at_once = file_step <= kNear * row_bytes ? std::max<std::int64_t>(1, kTogether / file_step) : 1;
+  const std::int64_t at_once = file_step <= kNear * row_bytes ? std::max<std::int64_t>(1, kRowsTogetherBytes / file_step) : 1;
   if (at_once == 1) {
     for (std::int64_t row = 0; row < rows; ++row) read_to(from + row * file_step, to + row * out_step, row_bytes);
     return;

@@ -203,8 +203,9 @@ class Play {
       if (player.messages[talking].talk != Talk::moves) continue;
       const std::int32_t i = player.tracks[talking].instruction;
       const auto* collective = std::get_if<Collective>(&(*player.program)[at(i)].instruction);
-      if (collective != nullptr) factor = std::max(factor, model_.overlap_slowdown(collective->axes, collective->stages));
-      if (collective == nullptr && cpu_) factor = std::max(factor, model_.overlap_slowdown());
+      // Two hold the multiprocessors of both.
+      if (collective != nullptr) factor += std::max(1.0, model_.overlap_slowdown(collective->axes, collective->stages)) - 1;
+      if (collective == nullptr && cpu_) factor += std::max(1.0, model_.overlap_slowdown()) - 1;
     }
     return factor;
   }

@@ -6,12 +6,11 @@
 
 #include "engine/core/check.h"
 #include "engine/train/held_buffer.h"
+#include "engine/train/staging.h"
 #include "engine/train/weights.h"
 
 namespace trainer {
 namespace {
-
-constexpr std::int64_t kChunk = std::int64_t{1} << 18;  // elements moved at a time
 
 struct Files {
   std::vector<checkpoint::FileWriter::Entry> model, optimizer;
@@ -51,13 +50,14 @@ class ShareFile {
     if (entries_.empty()) return;
     checkpoint::FileWriter writer(dir, step, name, std::move(entries_));
     std::vector<float> values;
+    values.reserve(static_cast<std::size_t>(largest_chunk()));
     for (const auto& entry : writer.order()) {
       if (entry.tensor.name == kApplied) {
         writer.write(entry, &applied_, 1);
         continue;
       }
       const Share& share = shares_.at(checkpoint::piece_key(entry.tensor, entry.range));
-      for (const Piece& chunk : chunks_of(share.piece, kChunk)) {
+      for (const Piece& chunk : chunks_of(share.piece, kStagedElements)) {
         values.resize(static_cast<std::size_t>(chunk.elements()));
         share.buffer.read(chunk, values.data());
         writer.write(entry, values.data(), chunk.elements());
@@ -67,6 +67,12 @@ class ShareFile {
   }
 
  private:
+  std::int64_t largest_chunk() const {
+    std::int64_t largest = 0;
+    for (const auto& [key, share] : shares_) largest = std::max(largest, std::min(kStagedElements, share.piece.elements()));
+    return largest;
+  }
+
   std::vector<checkpoint::FileWriter::Entry> entries_;
   std::map<std::string, Share> shares_;
   std::int32_t applied_ = 0;
@@ -183,8 +189,8 @@ class FullSave {
     const std::vector<std::vector<Piece>> shares = shares_of(at);
     const std::vector<Piece>& own = shares[static_cast<std::size_t>(loaded_.rank)];
     const std::int64_t elements = tensor_of(at).whole.elements();
-    for (std::int64_t first = 0; first < elements; first += kChunk) {
-      const Extent window{first, std::min(first + kChunk, elements)};
+    for (std::int64_t first = 0; first < elements; first += kStagedElements) {
+      const Extent window{first, std::min(first + kStagedElements, elements)};
       const std::vector<Piece> mine = inside(own, window);
       if (writer == nullptr && mine.empty()) continue;
       std::vector<float> values = read(at, mine);

@@ -13,11 +13,10 @@
 #include "engine/core/error.h"
 #include "engine/core/random.h"
 #include "engine/train/held_buffer.h"
+#include "engine/train/staging.h"
 
 namespace trainer {
 namespace {
-
-constexpr std::int64_t kChunk = std::int64_t{1} << 18;  // elements moved at a time
 
 // Runs job(i) for i in [0, count) on `threads` threads.
 template <typename Work>
@@ -41,6 +40,12 @@ void to_f32(DType dtype, const std::vector<std::byte>& raw, std::int64_t count, 
       default: CHECK(false, "not a float"); break;
     }
   }
+}
+
+std::int64_t largest_chunk(const std::vector<Piece>& pieces) {
+  std::int64_t largest = 0;
+  for (const Piece& piece : pieces) largest = std::max(largest, std::min(kStagedElements, piece.elements()));
+  return largest;
 }
 
 // Calls visit(unit, tensor, pieces) for what the rank holds.
@@ -82,8 +87,9 @@ class Loading {
   // factor times the sum of tensors of one shape, in their order.
   void read_sum(const std::vector<std::string>& names, float factor, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const {
     std::vector<float> values, more;
+    values.reserve(static_cast<std::size_t>(largest_chunk(pieces)));
     for (const Piece& piece : pieces)
-      for (const Piece& chunk : chunks_of(piece, kChunk)) {
+      for (const Piece& chunk : chunks_of(piece, kStagedElements)) {
         read_chunk(names.front(), chunk, values);
         for (std::size_t i = 1; i < names.size(); ++i) {
           read_chunk(names[i], chunk, more);
@@ -194,7 +200,7 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
   std::vector<Draw> draws;
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     for (const Piece& piece : pieces)
-      for (const Piece& chunk : chunks_of(piece, kChunk)) draws.push_back({&unit, &tensor, chunk});
+      for (const Piece& chunk : chunks_of(piece, kStagedElements)) draws.push_back({&unit, &tensor, chunk});
   });
   spread(draws.size(), threads, [&](std::size_t i) {
     const auto& [unit, tensor, piece] = draws[i];

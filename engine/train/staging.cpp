@@ -1,0 +1,30 @@
+#include "engine/train/staging.h"
+
+#include <algorithm>
+
+#include "engine/checkpoint/staged.h"
+
+namespace trainer {
+
+Staging staging_of(const Plan& plan, int threads) {
+  constexpr std::int64_t kWidth = size_of(DType::f32);
+  std::int64_t own = 0, whole = 0;
+  bool cut = false;  // a tensor of which a rank has columns
+  for (const Role& role : plan.roles)
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors) {
+        const std::int64_t most = unit.residual >= 0 ? unit.elements : unit.slice();
+        own = std::max(own, std::min({kStagedElements, tensor.shape.elements(), most}));
+        whole = std::max(whole, std::min(kStagedElements, tensor.whole.elements()));
+        cut = cut || (!tensor.cut.is_replicate() && tensor.shape != tensor.whole);
+      }
+  Staging staging;
+  staging.draw = threads * own * kWidth;
+  // A file is verified before it is read.
+  staging.load = std::max(checkpoint::kHashedBytes, own * kWidth + (cut ? checkpoint::kRowsTogetherBytes : std::int64_t{0}));
+  staging.save_sharded = own * kWidth;
+  staging.save_full = 2 * whole * kWidth;
+  return staging;
+}
+
+}  // namespace trainer

@@ -1,0 +1,133 @@
+// The structures that make planning fast, against the plain way of doing the same: maps of addresses against an array, the placing of
+// buffers against a look at all that are alive.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/core/parallel.h"
+#include "engine/plan/address_map.h"
+#include "engine/plan/memory.h"
+
+using namespace trainer;
+
+namespace {
+
+// Buffer i is first touched by instruction first[i], last by last[i].
+struct Lives {
+  std::vector<std::int32_t> first, last;
+};
+
+Role role_of(const Lives& lives, const std::vector<std::int64_t>& bytes, std::int32_t num_instructions) {
+  Role role;
+  role.names = {"b"};
+  for (std::int64_t size : bytes) role.buffers.push_back({0, -1, Category::activations, 0, size, -1});
+  role.programs.push_back({"step", {}});
+  for (std::int32_t i = 0; i < num_instructions; ++i) {
+    Launch launch;
+    for (std::size_t id = 0; id < bytes.size(); ++id)
+      if (lives.first[id] == i || lives.last[id] == i) launch.operands.emplace_back(Update{{static_cast<BufferId>(id), 0, bytes[id], 0}});
+    role.programs[0].instructions.push_back({Stream::compute, launch, {}});
+  }
+  return role;
+}
+
+// Greedy by size, each into the smallest gap that holds it between those placed before and alive with it.
+std::vector<std::int64_t> placed_plainly(const Lives& lives, const std::vector<std::int64_t>& bytes) {
+  std::vector<std::size_t> order(bytes.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bytes[a] > bytes[b]; });
+  const auto aligned = [&](std::size_t id) { return (bytes[id] + kAlignment - 1) / kAlignment * kAlignment; };
+  std::vector<std::int64_t> offsets(bytes.size(), -1);
+  for (std::size_t id : order) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> taken;
+    for (std::size_t other = 0; other < bytes.size(); ++other)
+      if (offsets[other] >= 0 && lives.first[other] <= lives.last[id] && lives.first[id] <= lives.last[other])
+        taken.emplace_back(offsets[other], offsets[other] + aligned(other));
+    std::sort(taken.begin(), taken.end());
+    std::int64_t at = 0, best = -1, best_gap = 0;
+    for (const auto& [from, to] : taken) {
+      if (from - at >= aligned(id) && (best < 0 || from - at < best_gap)) best = at, best_gap = from - at;
+      at = std::max(at, to);
+    }
+    offsets[id] = best < 0 ? at : best;
+  }
+  return offsets;
+}
+
+}  // namespace
+
+TEST_CASE("buffers lie where looking at all that are alive would put them") {
+  std::mt19937 random(7);
+  for (std::int32_t num_instructions : {1, 2, 33, 200, 257}) {
+    Lives lives;
+    std::vector<std::int64_t> bytes;
+    for (int i = 0; i < 300; ++i) {
+      const auto a = static_cast<std::int32_t>(random() % static_cast<unsigned>(num_instructions));
+      const auto reach = static_cast<std::int32_t>(random() % (i % 3 == 0 ? 200 : 5));
+      lives.first.push_back(a);
+      lives.last.push_back(std::min(num_instructions - 1, a + reach));
+      bytes.push_back(1 + static_cast<std::int64_t>(random() % (i % 2 == 0 ? 8 : 4000)) * 40);
+    }
+    Role role = role_of(lives, bytes, num_instructions);
+    plan_memory(role);
+    const std::vector<std::int64_t> expected = placed_plainly(lives, bytes);
+    for (std::size_t id = 0; id < bytes.size(); ++id) REQUIRE(role.buffers[id].offset == expected[id]);
+  }
+}
+
+TEST_CASE("a map of addresses is an array of values, however its pieces are cut and replaced") {
+  constexpr int kSize = 200;
+  std::mt19937 random(11);
+  AddressMap<int> map;
+  std::vector<int> array(kSize, 0);
+  for (int round = 0; round < 5000; ++round) {
+    int first = static_cast<int>(random() % kSize), last = static_cast<int>(random() % (kSize + 1));
+    if (first > last) std::swap(first, last);
+    const int value = round + 1;
+    long sum = 0, expected = 0;
+    switch (random() % 3) {
+      case 0:
+        map.assign(first, last, value);
+        std::fill(array.begin() + first, array.begin() + last, value);
+        break;
+      case 1: {
+        std::int64_t at = first;
+        map.update_pieces(first, last, [&](std::int64_t from, std::int64_t to, int& one) {
+          REQUIRE(from == at);
+          at = to;
+          for (std::int64_t i = from; i < to; ++i) REQUIRE(array[static_cast<std::size_t>(i)] == one);
+          one += 3;
+        });
+        CHECK(at == last);
+        for (int i = first; i < last; ++i) array[static_cast<std::size_t>(i)] += 3;
+        break;
+      }
+      default:
+        // What was there is shown before it goes: at least once each value, as pieces of one value may be many.
+        map.replace(first, last, value, [&](const int& one) { sum |= one; });
+        for (int i = first; i < last; ++i) expected |= array[static_cast<std::size_t>(i)];
+        CHECK(sum == expected);
+        std::fill(array.begin() + first, array.begin() + last, value);
+    }
+  }
+}
+
+TEST_CASE("work on several threads gives every index its turn, and raises the first index's error") {
+  std::vector<int> turns(1000, 0);
+  for_each_index(turns.size(), [&](std::size_t i) { ++turns[i]; });
+  CHECK(std::all_of(turns.begin(), turns.end(), [](int n) { return n == 1; }));
+  std::string raised;
+  try {
+    for_each_index(turns.size(), [&](std::size_t i) {
+      if (i >= 300 && i % 100 == 0) throw std::runtime_error(std::to_string(i));
+    });
+  } catch (const std::runtime_error& error) {
+    raised = error.what();
+  }
+  CHECK(raised == "300");
+  for_each_index(0, [](std::size_t) { FAIL("there is nothing to do"); });
+}

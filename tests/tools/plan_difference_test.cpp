@@ -1,0 +1,102 @@
+// trainer plan A B, from outside.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/temporary.h"
+#include "tests/tools/process.h"
+
+using nlohmann::json;
+using namespace trainer::tests;
+
+namespace {
+
+constexpr const char* kJob = R"(name: tiny
+model:
+  graph: models/gpt2.yaml
+  with: {layers: 2, heads: 2, dim: 16, vocab: 256, context: 8}
+data: {format: text, train: text.txt, seq_len: 8}
+train: {steps: 6, batch: {global: 8}, optimizer: {lr: 1.0e-2}}
+cluster: {devices_per_node: 2}
+)";
+
+class Workplace : public TemporaryFolder {
+ public:
+  Workplace() {
+    write("a.yaml", std::string(kJob) + "strategy: ddp\n");
+    write("b.yaml", std::string(kJob) + "strategy: fsdp\ncheckpoint: {dir: runs, format: sharded}\n");
+  }
+  Outcome plan(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "plan");
+    return trainer::tests::trainer(path(), arguments);
+  }
+  json parsed(std::vector<std::string> arguments) const {
+    arguments.emplace_back("--json");
+    const Outcome outcome = plan(arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return json::parse(outcome.out);
+  }
+};
+
+std::map<std::string, json> lines_of(const json& differences, const std::string& section) {
+  std::map<std::string, json> lines;
+  for (const json& one : differences)
+    if (one["section"] == section) lines[one["name"]] = one;
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("two jobs are compared by what plan says of each") {
+  const Workplace in;
+  const json both = in.parsed({"a.yaml", "b.yaml"}), a = in.parsed({"a.yaml"}), b = in.parsed({"b.yaml"});
+  CHECK(both["a"] == a);
+  CHECK(both["b"] == b);
+  const auto settings = lines_of(both["differences"], "settings"), memory = lines_of(both["differences"], "memory"), sent = lines_of(both["differences"], "communication");
+  CHECK(settings.contains("checkpoint.format"));
+  CHECK_FALSE(settings.contains("train.steps"));
+  CHECK(memory.at("peak")["difference"] == b["memory"]["peak_bytes"].get<double>() - a["memory"]["peak_bytes"].get<double>());
+  CHECK(memory.at("optimizer")["difference"].get<double>() < 0);  // a half
+  CHECK(sent.at("all_gather shard")["a"].is_null());
+  CHECK(lines_of(both["differences"], "plan").at("strategy")["b"] == "fsdp full_shard over 2 ranks");
+  CHECK(lines_of(both["differences"], "units").at("states divided by")["b"] == 2);
+  for (const json& one : both["differences"]) CHECK(one["a"] != one["b"]);
+}
+
+TEST_CASE("what is compared is told to people, a line each, and a job against itself has no difference") {
+  const Workplace in;
+  const Outcome outcome = in.plan({"a.yaml", "b.yaml"});
+  CHECK(outcome.code == 0);
+  for (const char* part : {"A: a.yaml: tiny", "B: b.yaml: tiny", "settings that differ", "checkpoint.format", "peak, bytes", "all_reduce replicate, bytes", "step, ms", "gathers in a step"})
+    CHECK_MESSAGE(contains(outcome.out, part), part);
+  CHECK(contains(in.plan({"a.yaml", "a.yaml"}).out, "the plans are the same"));
+  CHECK(in.parsed({"a.yaml", "a.yaml"})["differences"].empty());
+}
+
+TEST_CASE("overrides are of both jobs; three jobs, or a page of two, are refused") {
+  const Workplace in;
+  const json both = in.parsed({"a.yaml", "b.yaml", "train.batch.global=16"});
+  for (const char* job : {"a", "b"}) CHECK(both[job]["batch"]["global"] == 16);
+  CHECK(in.plan({"a.yaml", "b.yaml", "a.yaml"}).code == 64);
+  CHECK(in.plan({"a.yaml", "b.yaml", "--html", "page.html"}).code == 64);
+  CHECK(in.plan({"a.yaml", "none.yaml"}).code == 64);
+  CHECK(in.plan({"a.yaml", "b.yaml", "cluster.memory_limit=100KiB"}).code == 78);
+}
+
+TEST_CASE("the points of a run's life are told, each with what it takes beside the allocation") {
+  const Workplace in;
+  const json a = in.parsed({"a.yaml"}), b = in.parsed({"b.yaml"}), full = in.parsed({"b.yaml", "checkpoint.format=full"});
+  const auto points = [](const json& plan) {
+    std::map<std::string, json> found;
+    for (const json& one : plan["memory"]["lifecycle"]) found[one["point"]] = one;
+    return found;
+  };
+  CHECK(points(a).contains("start"));
+  CHECK_FALSE(points(a).contains("save"));  // no checkpoint.dir
+  CHECK(points(a).at("step")["bytes"] == 0);
+  CHECK(points(a).at("step")["inside_bytes"].get<std::int64_t>() <= a["memory"]["peak_bytes"].get<std::int64_t>());
+  for (const char* point : {"start", "save", "resume"}) CHECK(points(b).at(point)["bytes"].get<std::int64_t>() > 0);
+  CHECK(points(full).at("save")["bytes"].get<std::int64_t>() > points(b).at("save")["bytes"].get<std::int64_t>());
+}
