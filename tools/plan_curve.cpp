@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
+#include "engine/plan/memory.h"
 
 namespace trainer::tools {
 namespace {
@@ -17,22 +18,16 @@ std::int64_t sum(const Bytes& bytes) {
 
 // What instruction i begins to hold, less what i − 1 was the last to hold.
 std::vector<Bytes> changes(const Role& role, const Program& program) {
-  std::vector<std::int32_t> first(role.buffers.size(), -1), last(role.buffers.size(), -1);
-  for (std::size_t i = 0; i < program.instructions.size(); ++i)
-    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
-      const auto buffer = static_cast<std::size_t>(region.buffer);
-      if (first[buffer] < 0) first[buffer] = static_cast<std::int32_t>(i);
-      last[buffer] = static_cast<std::int32_t>(i);
-    });
+  const std::vector<Lifetime> lives = lifetimes(role, program);
   std::vector<Bytes> change(program.instructions.size() + 1, Bytes{});
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
     const auto category = static_cast<std::size_t>(buffer.category);
     if (buffer.program < 0) {
       change.front()[category] += buffer.bytes;
-    } else if (first[id] >= 0) {
-      change[static_cast<std::size_t>(first[id])][category] += buffer.bytes;
-      change[static_cast<std::size_t>(last[id]) + 1][category] -= buffer.bytes;
+    } else if (lives[id].first >= 0) {
+      change[static_cast<std::size_t>(lives[id].first)][category] += buffer.bytes;
+      change[static_cast<std::size_t>(lives[id].last) + 1][category] -= buffer.bytes;
     }
   }
   return change;

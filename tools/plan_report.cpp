@@ -116,16 +116,10 @@ Json pipeline_json(const CompiledJob& compiled) {
 std::string title_of(const Role& role, const Instruction& instruction) { return std::visit(Title{role}, instruction); }
 
 std::vector<BufferId> alive_at(const Role& role, const Program& program, std::int32_t instruction) {
-  std::vector<std::int32_t> first(role.buffers.size(), -1), last(role.buffers.size(), -1);
-  for (std::size_t i = 0; i < program.instructions.size(); ++i)
-    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
-      const auto buffer = static_cast<std::size_t>(region.buffer);
-      if (first[buffer] < 0) first[buffer] = static_cast<std::int32_t>(i);
-      last[buffer] = static_cast<std::int32_t>(i);
-    });
+  const std::vector<Lifetime> lives = lifetimes(role, program);
   std::vector<BufferId> alive;
   for (std::size_t id = 0; id < role.buffers.size(); ++id)
-    if (role.buffers[id].program >= 0 && first[id] >= 0 && first[id] <= instruction && instruction <= last[id])
+    if (role.buffers[id].program >= 0 && lives[id].first >= 0 && lives[id].first <= instruction && instruction <= lives[id].last)
       alive.push_back(static_cast<BufferId>(id));
   std::stable_sort(alive.begin(), alive.end(), [&](BufferId a, BufferId b) { return role.buffer(a).bytes > role.buffer(b).bytes; });
   return alive;

@@ -13,11 +13,6 @@
 namespace trainer {
 namespace {
 
-struct Lifetime {
-  std::int32_t first = -1;
-  std::int32_t last = -1;
-};
-
 std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // What communication reads or writes last is held until the next one of its kind. Were it free at once, the next kernel could take its
@@ -40,20 +35,6 @@ class Holding {
  private:
   std::vector<std::int32_t> until_;  // -1: not communication
 };
-
-std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
-  std::vector<Lifetime> result(role.buffers.size());
-  for (std::size_t i = 0; i < program.instructions.size(); ++i)
-    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
-      Lifetime& life = result[static_cast<std::size_t>(region.buffer)];
-      if (life.first < 0) life.first = static_cast<std::int32_t>(i);
-      life.last = static_cast<std::int32_t>(i);
-    });
-  const Holding holding(program);
-  for (Lifetime& life : result)
-    if (life.last >= 0) life.last = holding.until(life.last);
-  return result;
-}
 
 // Addresses in use: disjoint, ascending, and what touches is one.
 class Occupied {
@@ -173,6 +154,20 @@ std::int64_t place_program(Role& role, std::int32_t index) {
 }
 
 }  // namespace
+
+std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
+  std::vector<Lifetime> result(role.buffers.size());
+  for (std::size_t i = 0; i < program.instructions.size(); ++i)
+    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
+      Lifetime& life = result[static_cast<std::size_t>(region.buffer)];
+      if (life.first < 0) life.first = static_cast<std::int32_t>(i);
+      life.last = static_cast<std::int32_t>(i);
+    });
+  const Holding holding(program);
+  for (Lifetime& life : result)
+    if (life.last >= 0) life.last = holding.until(life.last);
+  return result;
+}
 
 void plan_memory(Role& role) {
   role.persistent_bytes = 0;

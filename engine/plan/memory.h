@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "engine/plan/plan.h"
 
@@ -22,6 +23,14 @@ struct MemoryReport {
   std::string peak_at;                                      ///< that instruction, for people
 };
 MemoryReport report_memory(const Role& role);
+
+/// From its first access to its last; what communication touches last is held on, until the next of its kind. -1: not in the program.
+struct Lifetime {
+  std::int32_t first = -1;
+  std::int32_t last = -1;
+};
+/// Of every buffer in a program, persistent ones too, by issue index.
+std::vector<Lifetime> lifetimes(const Role& role, const Program& program);
 
 /// Live bytes after each instruction of a program, persistent ones included: the curve over a step.
 std::vector<std::int64_t> live_bytes(const Role& role, const Program& program);

@@ -115,7 +115,7 @@ TEST_CASE("a plan without any one of its waits is refused, and with any one of t
   REQUIRE(!refused(plan));
   int waits = 0;
   for_each_issued(plan, [&](Program& program, std::size_t i) {
-    for (std::int32_t& after : program.instructions[i].after) {
+    for (std::int32_t& after : program.instructions[i].after.at) {
       if (after < 0) continue;
       const std::int32_t right = after;
       CAPTURE(i);
