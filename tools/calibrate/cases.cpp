@@ -15,8 +15,8 @@ using Sizes = std::vector<std::int64_t>;
 using Grid = std::vector<Sizes>;
 using Make = std::function<Signature(DType, const Sizes&)>;
 
-constexpr double kMostFlops = 3e9;           // of a product: ten milliseconds of two cores
-constexpr std::int64_t kMostElements = 24 << 20;  // of the largest operand of all else
+constexpr double kMostFlops = 1.5e9;         // of a product: some milliseconds of two cores
+constexpr std::int64_t kMostElements = 12 << 20;  // of the largest operand of all else
 
 const TensorDesc kLoss{DType::f64, {1}}, kScalar{DType::f32, {1}}, kScalars{DType::f32, {4}}, kCounter{DType::i32, {1}};
 
@@ -41,7 +41,7 @@ Grid crossed(const Sizes& a, const Sizes& b, const Sizes& c) {
 
 Grid products(Effort effort) {
   const bool full = effort == Effort::full;
-  const Sizes rows = full ? Sizes{32, 128, 512, 2048, 8192} : Sizes{128, 1024}, dims = full ? Sizes{64, 128, 256, 768, 3072} : Sizes{128, 512, 2048};
+  const Sizes rows = full ? Sizes{32, 128, 512, 2048} : Sizes{128, 1024}, dims = full ? Sizes{64, 128, 256, 768, 3072} : Sizes{128, 512, 2048};
   Grid out;
   for (const Sizes& s : crossed(rows, dims, dims))
     if (2.0 * static_cast<double>(s[0] * s[1] * s[2]) <= kMostFlops) out.push_back(s);
@@ -58,18 +58,18 @@ Grid attentions(Effort effort) {
   return out;
 }
 
-Grid by_rows(Effort effort) { return effort == Effort::full ? crossed({64, 512, 4096}, {64, 256, 768, 3072}) : crossed({64, 1024}, {128, 768}); }
+Grid by_rows(Effort effort) { return effort == Effort::full ? crossed({64, 512, 4096}, {64, 256, 1024}) : crossed({64, 1024}, {128, 768}); }
 
 Grid by_classes(Effort effort) {
   Grid out;
-  for (const Sizes& s : effort == Effort::full ? crossed({64, 512, 4096}, {64, 256, 4096, 50304}) : crossed({512}, {128, 4096}))
+  for (const Sizes& s : effort == Effort::full ? crossed({64, 1024}, {64, 256, 4096, 50304}) : crossed({512}, {128, 4096}))
     if (s[0] * s[1] <= kMostElements) out.push_back(s);
   return out;
 }
 
 Grid elements(Effort effort) {
   Grid out;
-  for (std::int64_t n : effort == Effort::full ? Sizes{1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20} : Sizes{8 << 10, 256 << 10, 4 << 20}) out.push_back({n});
+  for (std::int64_t n : effort == Effort::full ? Sizes{1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20} : Sizes{8 << 10, 256 << 10, 4 << 20}) out.push_back({n});
   return out;
 }
 
