@@ -105,7 +105,8 @@ class Calibration {
         ranks_(ranks_of(options.ranks)),
         cores_(threads_per_rank(1)),
         cases_(calibration_cases(effort_, words_of(options.only))),
-        line_(static_cast<std::size_t>(passes()) * (cases_.size() * contexts().size() + collective_names().size() * message_sizes(effort_).size() * (ranks_.size() - 1))) {}
+        far_cases_(cases_from_memory(effort_, words_of(options.only))),
+        line_(static_cast<std::size_t>(passes()) * ((cases_.size() + far_cases_.size()) * contexts().size() + collective_names().size() * message_sizes(effort_).size() * (ranks_.size() - 1))) {}
 
   cost::MachineModel run() {
     prioritized_ = take_priority();
@@ -131,17 +132,19 @@ class Calibration {
 
   // A machine that others share is slow for seconds at a time. So all is measured several times, far apart, and the best of it counts:
   // that is the machine itself.
-  int passes() const { return effort_ == Effort::quick ? 2 : 3; }
+  int passes() const { return effort_ == Effort::quick ? 1 : 2; }
   double budget_ms() const { return 4; }
 
   void kernels(int ranks, int threads) {
     KernelBench bench(ranks, threads);
-    for (const Signature& signature : cases_) {
-      const cost::Work work = cost::work_of(signature);
-      line_.next(fmt::format("{} × {} threads: {} {}", ranks, threads, name_of(work.dtype), work.name));
-      const cost::Figure us = bench.measure(signature, budget_ms());
-      if (us.value > 0) works_[{std::string(work.name), work.dtype, threads, ranks, work.sizes}].push_back({work.amount / us.value * 1e6, us.spread});
-    }
+    for (bool from_memory : {false, true})
+      for (const Signature& signature : from_memory ? far_cases_ : cases_) {
+        const cost::Work work = cost::work_of(signature);
+        const std::string name = std::string(work.name) + std::string(from_memory ? cost::kFromMemory : "");
+        line_.next(fmt::format("{} × {} threads: {} {}", ranks, threads, name_of(work.dtype), name));
+        const cost::Figure us = bench.measure(signature, budget_ms(), from_memory);
+        if (us.value > 0) works_[{name, work.dtype, threads, ranks, work.sizes}].push_back({work.amount / us.value * 1e6, us.spread});
+      }
   }
 
   void collectives(int ranks) {
@@ -184,6 +187,22 @@ class Calibration {
     return figure;
   }
 
+  // What is read over and over comes from caches as long as it is below this: of a virtual machine that shares its processor's last level
+  // with others, far less than that has. Half the way, by logarithms, from the speed of little to that of a lot.
+  std::int64_t cache() const {
+    KernelBench bench(1, cores_);
+    std::vector<std::pair<std::int64_t, double>> speeds;  // by what two slots have
+    for (std::int64_t bytes = std::int64_t{16} << 20; bytes <= std::int64_t{256} << 20; bytes += bytes / 2) {
+      const TensorDesc x{DType::f32, {bytes / 4 / 2}};
+      speeds.emplace_back(bytes, static_cast<double>(bytes / 2) / bench.measure({Op::sum_squares, {}, {x, {DType::f64, {1}}}}, 12).value);
+    }
+    const double middle = std::sqrt(speeds.front().second * speeds.back().second);
+    std::int64_t last = speeds.front().first;
+    for (const auto& [bytes, speed] : speeds)
+      if (speed >= middle) last = bytes;
+    return last;
+  }
+
   cost::Figure memory_bandwidth() const {
     KernelBench bench(1, cores_);
     constexpr std::int64_t kElements = 16 << 20;
@@ -197,7 +216,7 @@ class Calibration {
     device.kind = cost::DeviceKind::cpu;
     device.memory_bytes = memory_bytes();
     device.reserve_bytes = reserved_bytes();
-    device.cache_bytes = std::max<std::int64_t>(::sysconf(_SC_LEVEL3_CACHE_SIZE), std::int64_t{1} << 20);
+    device.cache_bytes = cache();
     device.units = cores_;
     device.launch_us = launch_time();
     device.memory_bandwidth = memory_bandwidth();
@@ -240,7 +259,7 @@ class Calibration {
   const Effort effort_;
   const std::vector<int> ranks_;
   const int cores_;
-  const std::vector<Signature> cases_;
+  const std::vector<Signature> cases_, far_cases_;
   Line line_;
   bool prioritized_ = false;
   std::map<std::tuple<std::string, DType, int, int, std::vector<std::int64_t>>, std::vector<cost::Figure>> works_;  // rates, by pass

@@ -106,7 +106,13 @@ std::int64_t memory_limit(const Job& job, const Hardware& hardware, std::int64_t
 
 cost::Cluster cluster_of(const Mesh& mesh, const Hardware& hardware) {
   CHECK(hardware.machine != nullptr, "times are asked of a machine that nothing describes");
-  return {hardware.machine, mesh, hardware.ranks_per_node, hardware.threads};
+  return {hardware.machine, mesh, hardware.ranks_per_node, hardware.threads, 0};
+}
+
+cost::Cluster cluster_of(const CompiledJob& compiled, const Hardware& hardware) {
+  cost::Cluster cluster = cluster_of(compiled.plan.mesh, hardware);
+  for (const Role& role : compiled.plan.roles) cluster.working_bytes = std::max(cluster.working_bytes, role.total_bytes * hardware.ranks_per_node);
+  return cluster;
 }
 
 }  // namespace trainer

@@ -23,6 +23,6 @@ std::int64_t memory_limit(const Job& job, const Hardware& hardware, std::int64_t
 
 /// Where the ranks of `mesh` are. REQUIRES: hardware.machine, which must outlive the result.
 cost::Cluster cluster_of(const Mesh& mesh, const Hardware& hardware);
-inline cost::Cluster cluster_of(const CompiledJob& compiled, const Hardware& hardware) { return cluster_of(compiled.plan.mesh, hardware); }
+cost::Cluster cluster_of(const CompiledJob& compiled, const Hardware& hardware);
 
 }  // namespace trainer

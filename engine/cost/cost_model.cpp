@@ -67,6 +67,11 @@ struct CostModel::Impl {
   const MachineModel& machine() const { return *cluster.machine; }
   bool cuda() const { return machine().device.kind == DeviceKind::cuda; }
   double slowest = 1;  ///< time of the slowest of the mesh's devices, of that of a common one
+  // What a step walks over comes round when all else has passed: from caches while all of it fits, from memory once it is twice as much.
+  double cold() const {
+    const std::int64_t cache = machine().device.cache_bytes;
+    return cache > 0 ? std::clamp(static_cast<double>(cluster.working_bytes) / static_cast<double>(cache) - 1, 0.0, 1.0) : 0;
+  }
   int node_of(int rank) const { return rank / std::max(1, cluster.ranks_per_node); }
   int ranks_on_node() const { return std::min(std::max(1, cluster.ranks_per_node), cluster.mesh.world_size()); }
 
@@ -124,7 +129,7 @@ CostModel::~CostModel() = default;
 Estimate CostModel::kernel(const Signature& signature) const {
   const auto [at, added] = impl_->kernels.try_emplace(signature);
   if (!added) return at->second;
-  if (!impl_->cuda()) return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node());
+  if (!impl_->cuda()) return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node(), impl_->cold());
   const std::optional<Estimate> measured = impl_->measured.empty() ? std::nullopt : impl_->measured.kernel(work_of(signature), 1, 1);
   at->second = measured ? *measured : gpu_kernel(impl_->machine(), signature);
   if (at->second.bound == Bound::compute) at->second.us *= impl_->slowest;

@@ -37,6 +37,7 @@ struct Cluster {
   Mesh mesh;
   int ranks_per_node = 1;
   int threads = 0;  ///< of one rank, where the device is a CPU, which its node's ranks share
+  std::int64_t working_bytes = 0;  ///< that a node's ranks walk over in a step: what a CPU's caches hold of it; 0: all of it
 };
 
 class CostModel {

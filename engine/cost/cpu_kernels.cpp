@@ -33,9 +33,9 @@ Estimate roofline(const DeviceModel& device, const Work& work, int threads, int 
 
 }  // namespace
 
-Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads, int ranks) {
+Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads, int ranks, double cold) {
   const Work work = work_of(signature);
-  if (const std::optional<Estimate> time = measured.kernel(work, threads, ranks)) return *time;
+  if (const std::optional<Estimate> time = measured.kernel(work, threads, ranks, cold)) return *time;
   return roofline(machine.device, work, threads, ranks);
 }
 

@@ -16,7 +16,8 @@ Estimate gpu_kernel(const MachineModel& machine, const Signature& signature);
 
 class MeasuredTimes;
 
-/// On `threads` of a CPU's cores, while `ranks` ranks of the node do the same: from what was measured there, else the roofline.
-Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads, int ranks);
+/// On `threads` of a CPU's cores, while `ranks` ranks of the node do the same: from what was measured there, else the roofline. `cold`: the
+/// share of what it reads that no cache holds.
+Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads, int ranks, double cold);
 
 }  // namespace trainer::cost

@@ -48,8 +48,18 @@ MeasuredTimes::Between MeasuredTimes::at(const Point* first, const Point* last, 
   return {a.log_rate + share * (b.log_rate - a.log_rate), std::max(a.spread, b.spread)};
 }
 
-std::optional<Estimate> MeasuredTimes::kernel(const Work& work, int threads, int ranks) const {
-  const auto found = kernels_.find(Key{work.name, work.dtype});
+std::optional<Estimate> MeasuredTimes::kernel(const Work& work, int threads, int ranks, double cold) const {
+  std::optional<Estimate> time = look_up(work.name, work, threads, ranks);
+  if (!time || cold <= 0) return time;
+  const std::optional<Estimate> from_memory = look_up(std::string(work.name) + std::string(kFromMemory), work, threads, ranks);
+  if (!from_memory || from_memory->us <= time->us) return time;
+  time->us += cold * (from_memory->us - time->us);
+  time->spread = std::max(time->spread, from_memory->spread);
+  return time;
+}
+
+std::optional<Estimate> MeasuredTimes::look_up(std::string_view name, const Work& work, int threads, int ranks) const {
+  const auto found = kernels_.find(Key{name, work.dtype});
   if (found == kernels_.end()) return std::nullopt;
   const Context& context = *std::min_element(found->second.begin(), found->second.end(), [&](const Context& a, const Context& b) {
     return std::pair(distance(a.threads, threads), distance(a.ranks, ranks)) < std::pair(distance(b.threads, threads), distance(b.ranks, ranks));

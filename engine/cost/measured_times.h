@@ -23,7 +23,8 @@ class MeasuredTimes {
 
   /// The time of `work` on `threads` threads while `ranks` ranks of the node do the same, or nothing where its class and dtype were not
   /// measured. Rows of the nearest number of threads, then of ranks; ranks that have more threads than there are cores take turns.
-  std::optional<Estimate> kernel(const Work& work, int threads, int ranks) const;
+  /// `cold`: the share of its operands that no cache holds, from 0 to 1.
+  std::optional<Estimate> kernel(const Work& work, int threads, int ranks, double cold = 0) const;
 
   /// The time of a collective ("all_reduce" …, "send") of `bytes` among `ranks` ranks of a node, while `sharing` such groups do the same.
   std::optional<Estimate> collective(std::string_view name, std::int64_t bytes, int ranks, int sharing) const;
@@ -46,6 +47,7 @@ class MeasuredTimes {
   using Key = std::pair<std::string, DType>;
 
   static Between at(const Point* first, const Point* last, const std::vector<std::int64_t>& sizes, std::size_t dim);
+  std::optional<Estimate> look_up(std::string_view name, const Work& work, int threads, int ranks) const;
   double turns(int threads, int ranks) const;  // of each core among the threads that want one
 
   int units_ = 1;

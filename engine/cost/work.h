@@ -28,6 +28,9 @@ struct Work {
 ///   all else                                          elements of the largest operand
 Work work_of(const Signature& signature);
 
+/// Appended to a class: its operands were in memory, and in no cache, but for the one that the kernel before has just written.
+inline constexpr std::string_view kFromMemory = "@memory";
+
 /// Whether amounts of this class are FLOPs.
 bool counts_flops(std::string_view work);
 

@@ -109,6 +109,17 @@ TEST_CASE("ranks that have more threads than there are cores take turns") {
   CHECK_FALSE(times.kernel({"add", DType::bf16, {1024}, 1}, 2, 1));
 }
 
+TEST_CASE("operands that no cache holds take the time that was measured from memory, and part of it where caches hold a part") {
+  MachineModel model = machine();
+  model.device.measured = {{"add", DType::f32, 2, 1, {1024}, {40e9, 0}}, {"add@memory", DType::f32, 2, 1, {1024}, {10e9, 0}}, {"mul@memory", DType::f32, 2, 1, {1024}, {10e9, 0}}};
+  const MeasuredTimes times(model);
+  const Work add{"add", DType::f32, {1024}, 4e4};
+  CHECK(times.kernel(add, 2, 1, 0)->us == doctest::Approx(1));
+  CHECK(times.kernel(add, 2, 1, 0.5)->us == doctest::Approx(2.5));
+  CHECK(times.kernel(add, 2, 1, 1)->us == doctest::Approx(4));
+  CHECK_FALSE(times.kernel({"mul", DType::f32, {1024}, 1}, 2, 1, 1));  // never measured in caches: the roofline has it
+}
+
 TEST_CASE("every kernel of the plans of configs/ is of a class that calibrate measures") {
   std::set<std::pair<std::string, DType>> covered;
   for (const Signature& signature : calibration_cases(Effort::full, {})) {
@@ -136,13 +147,14 @@ TEST_CASE("every kernel of the plans of configs/ is of a class that calibrate me
 TEST_CASE("what calibrate measures is of the sizes that its classes of work count") {
   for (Effort effort : {Effort::quick, Effort::full}) {
     std::map<std::tuple<std::string, DType, std::vector<std::int64_t>>, int> seen;
-    for (const Signature& signature : calibration_cases(effort, {})) {
-      const Work work = work_of(signature);
-      CAPTURE(std::string(work.name));
-      CHECK(work.amount > 0);
-      CHECK(++seen[{std::string(work.name), work.dtype, work.sizes}] == 1);
-      CHECK_NOTHROW(kernels::cpu::prepare(signature, {.isa = kernels::cpu::detect_isa(), .threads = 1}));
-    }
+    for (bool from_memory : {false, true})
+      for (const Signature& signature : from_memory ? tools::cases_from_memory(effort, {}) : calibration_cases(effort, {})) {
+        const Work work = work_of(signature);
+        CAPTURE(std::string(work.name));
+        CHECK(work.amount > 0);
+        CHECK(++seen[{std::string(work.name) + (from_memory ? "@memory" : ""), work.dtype, work.sizes}] == 1);
+        CHECK_NOTHROW(kernels::cpu::prepare(signature, {.isa = kernels::cpu::detect_isa(), .threads = 1}));
+      }
   }
 }
 

@@ -365,4 +365,33 @@ std::vector<Signature> calibration_cases(Effort effort, const std::vector<std::s
   return cases.take();
 }
 
+std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::string>& only) {
+  Cases cases(only);
+  Grid grid;
+  for (const Sizes& s : effort == Effort::full ? crossed({64, 256, 1024}, {256, 768, 3072}, {256, 768, 3072}) : crossed({256}, {256, 2048}, {256, 2048}))
+    if (2.0 * static_cast<double>(s[0] * s[1] * s[2]) <= kMostFlops) grid.push_back(s);
+  cases.add(linear, grid);
+  cases.add(linear_grad_input, grid);
+  for (bool bias : {false, true})
+    for (bool accumulate : {false, true}) cases.add(linear_grad_weight(bias, accumulate), grid);
+  for (bool rope : {false, true}) {
+    cases.add(attention(rope), crossed({16}, {64, 256}, {64}));
+    cases.add(attention_grad(rope), crossed({16}, {64, 256}, {64}));
+  }
+  const Grid wide = crossed({64, 1024}, {768}), large{{256 << 10}, {2 << 20}};
+  for (bool residual : {false, true})
+    for (Op op : {Op::layer_norm, Op::rms_norm}) {
+      cases.add(norm(op, residual), wide);
+      cases.add(norm_grad(op == Op::layer_norm ? Op::layer_norm_grad : Op::rms_norm_grad, residual), wide);
+    }
+  cases.add(elementwise(Op::gelu, 1, {{"approximate", std::string("tanh")}}), large);
+  cases.add(elementwise(Op::gelu_grad, 2, {{"approximate", std::string("tanh")}}), large);
+  cases.add(elementwise(Op::silu, 1), large);
+  for (Op op : {Op::silu_grad, Op::add, Op::mul}) cases.add(elementwise(op, 2), large);
+  for (const Make& make : {Make(cross_entropy), Make(cross_entropy_grad)}) cases.add(make, crossed({256}, {256, 8192}));
+  for (Layout layout : {Layout::packed, Layout::packed_transposed}) cases.add(pack_weight(layout), large, DType::bf16);
+  for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))}) cases.add(make, large, DType::f32);
+  return cases.take();
+}
+
 }  // namespace trainer::tools
