@@ -163,7 +163,7 @@ class Calibration {
   static cost::Figure best_of(std::vector<cost::Figure> figures, bool largest) {
     std::sort(figures.begin(), figures.end(), [&](const cost::Figure& a, const cost::Figure& b) { return largest ? a.value > b.value : a.value < b.value; });
     cost::Figure best = figures.front();
-    if (figures.size() > 1) best.spread = std::max(best.spread, std::abs(figures[1].value / best.value - 1));
+    if (figures.size() > 1) best.spread = std::min(0.99, std::max(best.spread, std::abs(figures[1].value / best.value - 1)));
     return best;
   }
 

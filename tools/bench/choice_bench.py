@@ -1,7 +1,7 @@
 """The choice on this machine: for each job every candidate strategy is predicted and really run, and the one that the prediction ranks
 first is held against the fastest. Candidates take turns over several rounds, and of each the quickest round's median step counts.
 
-`auto` is what `strategy: auto` chooses, run too, where this build has it and its choice is none of the listed.
+`auto` is what `strategy: auto` chooses, run too unless it is the plan of one of the listed. What cannot be cut as a candidate asks is left out.
 
 Writes a table to stderr and a JSON object a job to stdout.
 """
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from predict_bench import GPT_1M, GPT_11M, GPT_27M, LLAMA_4M, LLAMA_26M, measure, options, overrides, predict, say  # noqa: E402
+from predict_bench import GPT_1M, GPT_11M, GPT_27M, LLAMA_4M, LLAMA_26M, HERE, measure, options, overrides, say  # noqa: E402
 
 TWO = {
     "ddp": "ddp", "zero1": "zero1", "zero2": "zero2", "fsdp": "fsdp", "tensor 2": "{tensor: {degree: 2}}",
@@ -39,21 +39,22 @@ JOBS = [
 ]
 
 
-def chosen_by_auto(args, settings):
-    """The explicit strategy of `strategy: auto` as YAML, or nothing where it refuses."""
+def plan(args, settings):
+    """`plan --json`, or nothing where the job cannot be cut so."""
     where = [f"cluster.hardware={args.hardware}"] if args.hardware else []
-    done = subprocess.run([args.trainer, "plan", os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_cell.yaml"), *settings, *where, "--json"],
-                          capture_output=True, text=True)
-    return json.dumps(json.loads(done.stdout)["strategy"]) if done.returncode == 0 else None
+    done = subprocess.run([args.trainer, "plan", os.path.join(HERE, "train_cell.yaml"), *settings, *where, "--json"], capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def bench(args, job, folder):
     listed = TWO if job[6] == 2 else FOUR
     settings = {name: overrides((*job, strategy), folder) for name, strategy in listed.items()}
-    auto = chosen_by_auto(args, overrides((*job, "auto"), folder))
-    if auto:
-        settings["auto"] = overrides((*job, auto), folder)
-    predicted = {name: predict(args, one)["step_ms"] for name, one in settings.items()}
+    plans = {name: plan(args, one) for name, one in settings.items()}
+    auto = plan(args, overrides((*job, "auto"), folder))
+    if auto and all(one is None or one["hash"] != auto["hash"] for one in plans.values()):
+        settings["auto"], plans["auto"] = overrides((*job, json.dumps(auto["strategy"])), folder), auto
+    settings = {name: one for name, one in settings.items() if plans[name]}
+    predicted = {name: plans[name]["predicted"]["step_ms"] for name in settings}
     rounds = {name: [] for name in settings}
     for _ in range(args.rounds):
         for name, one in settings.items():
