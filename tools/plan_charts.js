@@ -21,6 +21,13 @@ function ticks(low, high, count, binary = false) {
   return all;
 }
 
+// What stands at ticks of time: all in one unit, with the digits that their distance asks for.
+function timeTicks(low, high, count) {
+  const all = ticks(low, high, count), [unit, size] = timeUnit(high), step = all.length > 1 ? all[1] - all[0] : high - low;
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9));
+  return all.map((at) => [at, `${(at / size).toFixed(digits)} ${unit}`]);
+}
+
 // Index of the last of `sorted` that is not above `value`; 0 where all are.
 function lastUpTo(sorted, value) {
   let low = 0, high = sorted.length;
@@ -99,9 +106,10 @@ function memoryChart(chart, stage, limit, wide = chart.clientWidth) {
     }
     picture.append(svg('path', {d: path + back + 'Z', fill: `var(--${name})`}));
   }
-  for (const tick of ticks(0, end, Math.max(3, Math.min(10, width / 130))))
+  const columns = Math.max(3, Math.min(12, width / 130));
+  for (const [tick, text] of inTime ? timeTicks(0, end, columns) : ticks(0, end, columns).map((at) => [at, grouped(at)]))
     picture.append(svg('line', {x1: x(tick), x2: x(tick), y1: height - bottom, y2: height - bottom + 5, stroke: 'var(--soft)'}),
-      svg('text', {x: x(tick), y: height - bottom + 19, 'text-anchor': tick === 0 ? 'start' : x(tick) > width - 30 ? 'end' : 'middle'}, inTime ? timeText(tick, timeUnit(end)).replace(/\.0+(?=\D)/, '') : grouped(tick)));
+      svg('text', {x: x(tick), y: height - bottom + 19, 'text-anchor': tick === 0 ? 'start' : x(tick) > width - 30 ? 'end' : 'middle'}, text));
   picture.append(svg('line', {x1: left, x2: width - right, y1: height - bottom, y2: height - bottom, stroke: 'var(--soft)'}));
   const line = (bytes, text, colour, dashes, above) => picture.append(svg('line', {x1: left, x2: width - right, y1: y(bytes), y2: y(bytes), stroke: colour, 'stroke-width': 1.5, 'stroke-dasharray': dashes}),
     svg('text', {x: width - right, y: y(bytes) + (above ? -6 : 15), 'text-anchor': 'end', class: 'strong'}, text));
@@ -209,15 +217,13 @@ class Timeline {
   }
 
   drawAxis() {
-    const g = this.g, bottom = this.height - 20, unit = timeUnit(this.to), span = this.to - this.from;
+    const g = this.g, bottom = this.height - 20;
     g.font = `12px ${this.font}`; g.textBaseline = 'top';
-    const all = ticks(this.from, this.to, Math.max(3, Math.min(12, this.width / 130)));
-    const step = all.length > 1 ? all[1] - all[0] : span, digits = Math.max(0, Math.ceil(-Math.log10(step / unit[1]) - 1e-9));
-    for (const tick of all) {
+    for (const [tick, text] of timeTicks(this.from, this.to, Math.max(3, Math.min(12, this.width / 130)))) {
       const x = Math.round(this.x(tick)) + 0.5;
       g.strokeStyle = this.colour.line; g.lineWidth = 1;
       g.beginPath(); g.moveTo(x, 0); g.lineTo(x, bottom + 4); g.stroke();
-      const text = `${(tick / unit[1]).toFixed(digits)} ${unit[0]}`, wide = g.measureText(text).width;
+      const wide = g.measureText(text).width;
       g.fillStyle = this.colour.soft; g.textAlign = 'left';
       g.fillText(text, Math.max(this.left, Math.min(x - wide / 2, this.width - wide)), bottom + 6);
     }
