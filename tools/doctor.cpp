@@ -86,6 +86,8 @@ Json found() {
           {"openmp", _OPENMP},
           {"disk_free_bytes", error ? Json(nullptr) : Json(disk.available)},
           {"configs", configs.empty() ? Json(nullptr) : Json(configs)},
+          {"calibration", std::filesystem::is_regular_file(default_hardware_file(), error) ? Json(default_hardware_file()) : Json(nullptr)},
+          {"hardware", cost::machine_names(hardware_dir())},
           {"devices", {"cpu"}},
           {"backends", has_mpi() ? Json{"threads", "mpi"} : Json{"threads"}},
           {"switches", switches}};
@@ -105,6 +107,7 @@ std::vector<std::string> missing(const Json& found) {
     list.push_back("less than 1 GiB free on this disk: checkpoints may not fit");
   if (found["memory_available_bytes"].get<double>() < 0.25 * found["memory_bytes"].get<double>())
     list.push_back("less than a quarter of the memory is free: a job that fits by plan may swap");
+  if (found["calibration"].is_null()) list.push_back("this machine was not measured: trainer calibrate would make predicted times its own");
   if (!has_mpi()) list.push_back("no MPI in this build: ranks are threads of one process (libopenmpi-dev and openmpi-bin would give it)");
   if (found["threads"].get<int>() > found["cores"].get<int>())
     list.push_back("more threads than cores this process may use: set TRAINER_THREADS");
@@ -124,6 +127,8 @@ void put_text(const Json& found, const std::vector<std::string>& missing) {
   put("libraries        oneDNN {}, OpenMP {}\n", found["onednn"].get<std::string>(), found["openmp"].dump());
   put("disk             {} free here\n", bytes("disk_free_bytes"));
   put("configs          {}\n", found["configs"].is_null() ? "none found" : found["configs"].get<std::string>());
+  put("calibration      {}\n", found["calibration"].is_null() ? "none: times are predicted by the figures of a CPU of this kind" : found["calibration"].get<std::string>());
+  put("can plan for     {}\n", fmt::format("{}", fmt::join(found["hardware"].get<std::vector<std::string>>(), ", ")));
   put("devices          cpu; {} (this build has no CUDA or NCCL)\n", has_mpi() ? "backends threads, mpi" : "backend threads");
   put("\nenvironment switches\n");
   for (const Json& one : found["switches"])

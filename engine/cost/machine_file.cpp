@@ -54,12 +54,12 @@ std::string base_path(const yaml::Node& base, const std::string& file, const std
   refuse(std::move(mistake));
 }
 
-yaml::Node read_tree(const std::string& path, const std::string& folder, int bases) {
-  yaml::Node tree = yaml::read_file(path);
+yaml::Node with_base(yaml::Node tree, const std::string& path, const std::string& folder, int bases) {
   const yaml::Node* base = tree.is_mapping() ? tree.find("base") : nullptr;
   if (base == nullptr || !base->as_string()) return tree;
   if (bases == kMostBases) refuse(base->at("base", fmt::format("more than {} bases, one of another: a file is a base of itself", kMostBases)));
-  yaml::Node whole = read_tree(base_path(*base, path, folder), folder, bases + 1);
+  const std::string below = base_path(*base, path, folder);
+  yaml::Node whole = with_base(yaml::read_file(below), below, folder, bases + 1);
   if (!whole.is_mapping()) return tree;
   lay_over(whole, tree);
   whole.source = tree.source;  // what the whole lacks is this file's to say
@@ -250,7 +250,11 @@ MachineModel checked_machine(const yaml::Node& tree, const std::string& path) {
 
 }  // namespace
 
-MachineModel load_machine(const std::string& path, const std::string& folder) { return checked_machine(read_tree(path, folder, 0), path); }
+MachineModel load_machine(const std::string& path, const std::string& folder) { return checked_machine(with_base(yaml::read_file(path), path, folder, 0), path); }
+
+MachineModel parse_machine(std::string text, const std::string& path, const std::string& folder) {
+  return checked_machine(with_base(yaml::parse(std::move(text), path), path, folder, 0), path);
+}
 
 MachineModel builtin_cpu(const CpuFacts& facts) {
   yaml::Node tree = yaml::parse(kShippedAvx512, "cpu-avx512.yaml");

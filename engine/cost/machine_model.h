@@ -92,6 +92,9 @@ struct MachineModel {
 /// figures that cannot be. IoError if it cannot be read. `folder` is where a `base` that is a name is looked for.
 MachineModel load_machine(const std::string& path, const std::string& folder = "");
 
+/// The same from a text; `path` names it and gives the folder of relative paths.
+MachineModel parse_machine(std::string text, const std::string& path, const std::string& folder = "");
+
 /// What of a CPU is known without measuring it.
 struct CpuFacts {
   int cores = 1;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <random>
 #include <sstream>
 
 #include "engine/cost/machine_fields.h"
@@ -150,6 +151,33 @@ TEST_CASE("the peak of a GPU's bf16 products is what its tensor cores do in a cl
     const DeviceModel device = load_machine(kFolder + "/" + name + ".yaml", kFolder).device;
     CHECK(device.peak.at(DType::bf16).value == doctest::Approx(flops * device.units * device.clock_hz).epsilon(0.005));
   }
+}
+
+TEST_CASE("a damaged hardware file is mistakes or another machine, and never more") {
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random); };
+  const std::string pieces[] = {"0", "-1", "1e999", ".nan", "null", "{", "}", "[", "]", ": ", "\n  ", "value", "base: h100-sxm\n", "80GiB", "0x7fffffffffffffff", "\"", "\xff"};
+  int num_wrong = 0;
+  for (int i = 0; i < 1500; ++i) {
+    const std::string name = std::vector<std::string>{"h100-sxm", "cpu-avx512", "cpu-amx"}[below(3)];
+    std::ifstream file(kFolder + "/" + name + ".yaml");
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    for (std::size_t changes = 1 + below(3); changes > 0; --changes) {
+      const std::size_t at = below(text.size()), length = below(2) == 0 ? 0 : below(12);
+      text.replace(at, std::min(length, text.size() - at), below(3) == 0 ? "" : pieces[below(std::size(pieces))]);
+    }
+    CAPTURE(text);
+    try {
+      const MachineModel machine = parse_machine(text, kFolder + "/damaged.yaml", kFolder);
+      CHECK(machine.usable_bytes() > 0);
+      CHECK(machine.device.memory_bandwidth.value > 0);
+      CHECK(machine.device.peak.contains(DType::f32));
+    } catch (const JobError& error) {
+      ++num_wrong;
+      REQUIRE_FALSE(error.diagnostics().empty());
+    }
+  }
+  CHECK(num_wrong > 300);
 }
 
 // ---- Bases ----------------------------------------------------------------------------------------------------------------------------
