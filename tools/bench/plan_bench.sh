@@ -28,9 +28,9 @@ END
 jobs=()
 gpt2="{layers: 12, heads: 12, dim: 768, vocab: 50304, context: 1024}"
 llama3_405b="{layers: 126, dim: 16384, heads: 128, kv_heads: 8, hidden: 53248, vocab: 128256}"
-three_d() { echo "{data: $1, tensor: {degree: 8, sequence_parallel: true}, pipeline: {degree: 16, schedule: $2}}"; }
+three_d() { echo "{data: {kind: $1}, tensor: {degree: 8, sequence_parallel: true}, pipeline: {degree: 16, schedule: $2}}"; }
 job gpt2-124m-ddp-8 gpt2 "$gpt2" 1024 64 4 ddp "{devices_per_node: 8}"
-job gpt2-124m-3d-8 gpt2 "$gpt2" 1024 64 4 "{data: fsdp, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}" "{devices_per_node: 8}"
+job gpt2-124m-3d-8 gpt2 "$gpt2" 1024 64 4 "{data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}" "{devices_per_node: 8}"
 job llama-405b-16384 llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 1f1b)" "{nodes: 2048, devices_per_node: 8}"
 job llama-405b-16384-interleaved llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 'interleaved, virtual_stages: 4')" "{nodes: 2048, devices_per_node: 8}"
 job llama-405b-16384-zero1 llama "$llama3_405b" 8192 2048 1 "$(three_d zero1 1f1b)" "{nodes: 2048, devices_per_node: 8}"
