@@ -79,7 +79,7 @@ def overrides(job, folder):
 
 
 def trainer(args, command, settings):
-    prefix = ["chrt", "-f", "5"] if args.priority and command == "run" else []
+    prefix = ["chrt", "-f", str(args.priority)] if args.priority and command == "run" else []
     done = subprocess.run([*prefix, args.trainer, command, os.path.join(HERE, "train_cell.yaml"), *settings, "--json"], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{command} {' '.join(settings)}: exit {done.returncode}\n{done.stderr}")
@@ -97,8 +97,8 @@ def measure(args, settings, predicted_ms):
     return trainer(args, "run", [*settings, f"train.steps={steps}"])["step_ms"]["median"]
 
 
-def can_take_priority():
-    return subprocess.run(["chrt", "-f", "5", "true"], capture_output=True).returncode == 0
+def can_take(priority):
+    return subprocess.run(["chrt", "-f", str(priority), "true"], capture_output=True).returncode == 0
 
 
 def options(doc, jobs):
@@ -107,10 +107,11 @@ def options(doc, jobs):
     parser.add_argument("--hardware", default="", help="a hardware file; without one this machine's own, where calibrate writes it")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2, help="of steps in a round")
+    parser.add_argument("--priority", type=int, default=5, help="real-time priority of runs, where it is allowed; 0: none")
     parser.add_argument("--only", default="", help=f"jobs whose names have this in them, of: {'; '.join(jobs)}")
     args = parser.parse_args()
     args.hardware = os.path.abspath(args.hardware) if args.hardware else ""
-    args.priority = can_take_priority()
+    args.priority = args.priority if args.priority and can_take(args.priority) else 0
     return args
 
 
