@@ -233,7 +233,7 @@ class Timeline {
     const g = this.g;
     g.font = `12px ${this.font}`; g.textBaseline = 'middle'; g.textAlign = 'left';
     if (row.caption) { g.fillStyle = this.colour.ink; g.fillText(row.caption, 0, row.top + row.height / 2 + 0.5); }
-    if (row.named) { g.fillStyle = this.colour.soft; g.textAlign = 'right'; g.fillText({communication: 'comm.', actions: ''}[row.stream] ?? row.stream, this.left - 8, row.top + row.height / 2 + 0.5); }
+    if (row.named) { g.fillStyle = this.colour.soft; g.textAlign = 'right'; g.fillText({communication: 'comm.', tensor_parallel: 'tensor', actions: ''}[row.stream] ?? row.stream, this.left - 8, row.top + row.height / 2 + 0.5); }
     g.fillStyle = this.colour.faint;
     g.fillRect(this.left, row.top, this.width - this.left, row.height);
     g.save(); g.beginPath(); g.rect(this.left, row.top, this.width - this.left, row.height); g.clip();

@@ -21,7 +21,7 @@ fail() { echo "FAILED: $*"; failed=1; }
 open() {
   local page=$1 width=$2
   shift 2
-  timeout 60 "$browser" --headless --no-sandbox --disable-gpu --in-process-gpu --hide-scrollbars --force-device-scale-factor=1 --user-data-dir="$out/profile" \
+  timeout 150 "$browser" --headless --no-sandbox --disable-gpu --in-process-gpu --hide-scrollbars --force-device-scale-factor=1 --user-data-dir="$out/profile" \
     --enable-logging=stderr --v=0 --window-size="$width,1600" "$@" "file://$page" 2>"$page.$width.log"
   if grep -q 'CONSOLE' "$page.$width.log"; then fail "$page at $width: $(grep -m3 CONSOLE "$page.$width.log")"; fi
 }
