@@ -318,7 +318,6 @@ Json page_json(const LoadedJob& loaded, const CompiledJob& compiled, const Predi
             {"communication", page_communication(compiled, prediction)},
             {"units", page_units(compiled.plan)},
             {"explicit", fixed_text(compiled)},
-            {"would_fit", compiled.would_fit},
             {"job", job_json(loaded)}};
   if (!compiled.alternatives.empty()) json["alternatives"] = page_alternatives(compiled);
   if (compiled.plan.roles.size() > 1) json["pipeline"] = page_pipeline(compiled);

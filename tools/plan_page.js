@@ -87,7 +87,7 @@ function drawHead() {
     h('h1', {}, data.name),
     h('p', {class: 'lead', id: 'strategy'}, data.strategy),
     h('p', {class: 'soft'}, data.alternatives ? `chosen among ${grouped(data.alternatives.rows.length + data.alternatives.left_out)} ways that were weighed; why stands under Alternatives` : data.why),
-    data.notice ? h('div', {class: 'notice', id: 'notice'}, h('b', {}, 'Does not fit. '), data.notice, data.would_fit.length > 0 && h('ul', {}, data.would_fit.map((change) => h('li', {}, change)))) : '',
+    data.notice ? h('div', {class: 'notice', id: 'notice'}, h('b', {}, 'Does not fit. '), data.notice) : '',
     h('div', {class: 'figures'}, data.figures.map((figure) => h('div', {class: 'figure', id: 'figure-' + figure.id},
       h('span', {class: 'name'}, figure.name), h('span', {class: 'value'}, figure.value, figure.unit ? h('small', {}, '\u00a0' + figure.unit) : ''),
       figure.share !== undefined ? gauge(figure.share) : null, h('span', {class: 'note'}, figure.note)))),
