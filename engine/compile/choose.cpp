@@ -24,7 +24,7 @@ using cost::Scored;
 using cost::SearchSpace;
 
 // Whole plans are what a search spends its time on: many for small models, a few for large ones.
-constexpr std::int64_t kInstructionsToPlan = 150'000;
+constexpr std::int64_t kInstructionsToPlan = 300'000;
 constexpr std::size_t kMostFinalists = 16, kLeastFinalists = 2, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
 int states_of(const OptimizerJob& job) { return job.name == OptimizerName::sgd ? job.momentum != 0 : job.name == OptimizerName::lion ? 1 : 2; }

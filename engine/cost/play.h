@@ -1,4 +1,4 @@
-// What predict.h and pipeline.h have in common.
+// What plays a program: predict.h is the way in.
 #pragma once
 
 #include <string_view>

@@ -117,8 +117,13 @@ bool lose_a_rank(const Workplace& in, int number, std::uint64_t attempt) {
   const auto draw = [&](std::uint64_t what, std::uint64_t below) { return static_cast<int>(trainer::random_below(11, what, attempt, below)); };
   Process run = in.start(4, kLong + std::vector<std::string>{"checkpoint.dir=lost"});
   const Clock::time_point started = Clock::now();
-  std::error_code none;
-  while (fs::is_empty(in.path("lost"), none) || none) {
+  const auto saved = [&] {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(in.path("lost"), none))
+      if (entry.path().filename().string().starts_with("step-")) return true;  // one under way has another name
+    return false;
+  };
+  while (!saved()) {
     REQUIRE(seconds_since(started) < 60);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
