@@ -11,6 +11,7 @@
 #include "engine/compile/explain.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/lab.h"
+#include "engine/compile/model_graph.h"
 #include "engine/core/check.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/search.h"
@@ -27,8 +28,6 @@ using cost::SearchSpace;
 constexpr std::int64_t kInstructionsToPlan = 300'000;
 constexpr std::size_t kMostFinalists = 16, kLeastFinalists = 2, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
-int states_of(const OptimizerJob& job) { return job.name == OptimizerName::sgd ? job.momentum != 0 : job.name == OptimizerName::lion ? 1 : 2; }
-
 SearchSpace space_of(const Job& job, const Hardware& hardware) {
   SearchSpace space;
   space.job = &job;
@@ -37,19 +36,14 @@ SearchSpace space_of(const Job& job, const Hardware& hardware) {
   space.ranks_per_node = static_cast<int>(std::max<std::int64_t>(1, space.world_size / job.cluster.nodes));
   space.threads = hardware.threads;
   space.limit_bytes = memory_limit(job, hardware, space.ranks_per_node);
-  space.optimizer_states = states_of(job.train.optimizer);
+  space.optimizer_states = static_cast<int>(optimizer_spec(job.train.optimizer).state_names.size());
   return space;
 }
 
 StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
   StrategyJob strategy = job;
   strategy.free = {};
-  strategy.data.kind = c.kind;
-  strategy.data.sharding = c.sharding;
-  strategy.data.replicate = c.kind == DataKind::fsdp && c.sharding != Sharding::no_shard ? std::optional<std::int64_t>(c.replicate) : std::nullopt;
-  if (c.once) strategy.data.keep = Keep::step, strategy.data.reduce = Reduce::step;
-  if (c.prefetch > 0) strategy.data.prefetch = c.prefetch;
-  if (c.bucket_mb > 0) strategy.data.bucket_mb = c.bucket_mb;
+  strategy.data = cost::data_strategy_of(job.data, c);
   strategy.tensor.degree = c.tensor;
   strategy.tensor.sequence_parallel = c.sequence_parallel;
   strategy.pipeline.degree = c.pipeline;
@@ -146,7 +140,7 @@ class Choice {
     return best;
   }
 
-  double measure(const Scored& one) const { return loaded_.job.goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; }
+  double measure(const Scored& one) const { return cost::measure(loaded_.job.goal, one); }
 
   static std::array<int, 4> kind_of(const Candidate& c) { return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.tensor > 1, c.pipeline > 1}; }
 
@@ -157,8 +151,7 @@ class Choice {
     const cost::Prediction prediction = cost::predict(compiled.plan, model);
     Finalist one{scored, true, prediction.roles[prediction.slowest]};
     one.scored.step_us = prediction.step_us;
-    one.scored.bytes = 0;
-    for (const MemoryReport& report : compiled.memory) one.scored.bytes = std::max(one.scored.bytes, report.peak_bytes);
+    one.scored.bytes = compiled.peak_bytes();
     one.scored.fits = compiled.fits;
     for (const Role& role : compiled.plan.roles) budget_ -= static_cast<std::int64_t>(role.program("step")->instructions.size());
     off_[kind_of(scored.candidate)] = measure(one.scored) / std::max(1e-9, measure(scored));
@@ -211,12 +204,11 @@ class Choice {
 
   // Of those that were only scored the best of each mesh and kind.
   void add_scored(std::vector<Finalist>& others, const Finalist& winner) const {
-    const auto key = [](const Candidate& c) { return std::tuple(c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once); };
-    std::set<std::tuple<int, int, int, int, int, int>> told{key(winner.scored.candidate)};
-    for (const Finalist& one : others) told.insert(key(one.scored.candidate));
+    std::set<cost::MeshAndKind> told{mesh_and_kind(winner.scored.candidate)};
+    for (const Finalist& one : others) told.insert(mesh_and_kind(one.scored.candidate));
     for (const Scored& scored : found_.scored) {
       if (others.size() >= (winner.scored.fits ? kMostAlternatives : kMostThatDoNotFit)) return;
-      if (!told.insert(key(scored.candidate)).second) continue;
+      if (!told.insert(mesh_and_kind(scored.candidate)).second) continue;
       others.push_back({scored, false, {}});
       const auto off = off_.find(kind_of(scored.candidate));
       if (scored.fits && off != off_.end() && loaded_.job.goal != Goal::memory) others.back().scored.step_us *= off->second;

@@ -18,6 +18,7 @@
 #include "engine/core/compression.h"
 #include "engine/core/environment.h"
 #include "engine/core/glob.h"
+#include "engine/job/nearest_numbers.h"
 #include "engine/job/supported.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/assemble.h"
@@ -31,18 +32,6 @@ namespace trainer {
 namespace {
 
 [[noreturn]] void fail(const LoadedJob& loaded, std::string_view path, const std::string& message) { throw JobError({loaded.at(path, message)}); }
-
-// The divisors of `number`, ascending.
-std::vector<std::int64_t> divisors(std::int64_t number) {
-  std::vector<std::int64_t> small, large;
-  for (std::int64_t d = 1; d * d <= number; ++d) {
-    if (number % d != 0) continue;
-    small.push_back(d);
-    if (d != number / d) large.push_back(number / d);
-  }
-  small.insert(small.end(), large.rbegin(), large.rend());
-  return small;
-}
 
 // The candidates for the micro-batch, the most wanted first: large ones, but enough of them to fill a pipeline.
 std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks, int stages) {
@@ -69,34 +58,6 @@ std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks, int sta
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) result.push_back({batch.global, *size, static_cast<int>(per_rank / *size), data_ranks});
   std::stable_partition(result.begin(), result.end(), [&](const BatchShape& shape) { return stages == 1 || shape.micro_batches >= 2 * stages; });
   return result;
-}
-
-OptimizerSpec optimizer_spec(const OptimizerJob& job) {
-  OptimizerSpec spec;
-  spec.decay_all = job.decay == Decay::all;
-  spec.attributes.set("weight_decay", job.weight_decay);
-  switch (job.name) {
-    case OptimizerName::sgd:
-      spec.op = Op::sgd;
-      spec.attributes.set("momentum", job.momentum);
-      spec.attributes.set("nesterov", job.nesterov);
-      spec.attributes.set("has_momentum", job.momentum != 0);
-      if (job.momentum != 0) spec.state_names = {"momentum_buffer"};
-      return spec;
-    case OptimizerName::lion:
-      spec.op = Op::lion;
-      spec.state_names = {"exp_avg"};
-      break;
-    case OptimizerName::adam:
-    case OptimizerName::adamw:
-      spec.op = job.name == OptimizerName::adam ? Op::adam : Op::adamw;
-      spec.attributes.set("eps", job.eps);
-      spec.state_names = {"exp_avg", "exp_avg_sq"};
-      break;
-  }
-  spec.attributes.set("beta1", job.betas[0]);
-  spec.attributes.set("beta2", job.betas[1]);
-  return spec;
 }
 
 strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph) {
@@ -126,8 +87,7 @@ std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedul
   for (int stage : schedule.stage_of_chunk) chunks.push_back({stage, {}});
   for (const Node& node : graph.nodes) {
     if (node.backward) continue;
-    std::int32_t block = node.block;
-    while (block != kNone && graph.blocks[static_cast<std::size_t>(block)].parent != kNone) block = graph.blocks[static_cast<std::size_t>(block)].parent;
+    const std::int32_t block = graph.outermost(node.block);
     const std::string& name = block == kNone ? node.name : graph.blocks[static_cast<std::size_t>(block)].name;
     std::vector<std::string>& parts = chunks[static_cast<std::size_t>(node.chunk)].parts;
     if (std::find(parts.begin(), parts.end(), name) == parts.end()) parts.push_back(name);
@@ -252,7 +212,6 @@ class Compilation {
     result.num_parameters = any.num_parameters();
     result.vocabulary = vocabulary(any);
     result.classes = classes(any);
-    result.graph_summary = print(any);
     for (const Node& node : any.nodes) {
       const double flops = cost_of(signature_of(any, node)).flops;
       result.flops_per_step += flops;
@@ -261,14 +220,10 @@ class Compilation {
     const double passes = static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.size(Axis::tensor);
     result.flops_per_step *= passes;
     result.model_flops_per_step *= passes;
-    std::int64_t fullest = 0;
-    for (const Role& role : result.plan.roles) {
-      result.memory.push_back(report_memory(role));
-      fullest = std::max(fullest, role.total_bytes);
-    }
+    for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));
     const std::int64_t ranks_per_node = std::max<std::int64_t>(1, mesh_.world_size() / job_.cluster.nodes);
     result.limit_bytes = memory_limit(job_, hardware_, ranks_per_node);
-    result.fits = fullest <= result.limit_bytes;
+    result.fits = result.peak_bytes() <= result.limit_bytes;
     return result;
   }
 
@@ -313,6 +268,12 @@ class Compilation {
 
 }  // namespace
 
+std::int64_t CompiledJob::peak_bytes() const {
+  std::int64_t most = 0;
+  for (const MemoryReport& report : memory) most = std::max(most, report.peak_bytes);
+  return most;
+}
+
 int world_size_of(const Job& job) { return static_cast<int>(job.cluster.nodes * job.cluster.devices_per_node.value_or(1)); }
 
 int threads_per_rank(int ranks) {
@@ -331,8 +292,7 @@ CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose p
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) { return Compilation(loaded, hardware, purpose).run(proof); }
 
 Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
-  std::int64_t fullest = 0;
-  for (const MemoryReport& report : compiled.memory) fullest = std::max(fullest, report.peak_bytes);
+  const std::int64_t fullest = compiled.peak_bytes();
   Diagnostic mistake = loaded.at("train.batch", fmt::format("the plan needs {} bytes a rank and there are {}: {} too many", fullest, compiled.limit_bytes, fullest - compiled.limit_bytes));
   if (compiled.would_fit.empty()) mistake.message += "; a smaller train.batch.micro, activation_checkpointing, more devices or a smaller model would help";
   else mistake.message += fmt::format("; this would fit: {}", fmt::join(compiled.would_fit, "; or "));

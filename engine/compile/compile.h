@@ -79,9 +79,11 @@ struct CompiledJob {
   std::vector<MemoryReport> memory; ///< per role
   std::int64_t limit_bytes = 0;     ///< memory of one rank
   bool fits = true;
-  std::string graph_summary;        ///< print(graph) of the training graph
   std::optional<std::int64_t> vocabulary;  ///< rows of the embedding that reads `tokens`, where there is one
   std::optional<std::int64_t> classes;     ///< of the logits that the loss reads, where it is a cross-entropy
+
+  /// Of the fullest rank.
+  std::int64_t peak_bytes() const;
 };
 
 /// What the plan is for: training has step, evaluate (where the job has validation data) and refresh; evaluation has evaluate and

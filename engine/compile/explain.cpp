@@ -55,7 +55,7 @@ std::string why_not(const Finalist& loser, const Finalist& winner, std::int64_t 
   if (goal == Goal::memory && l.bytes > w.bytes) return fmt::format("needs {} a rank, {} more", size_text(l.bytes), size_text(l.bytes - w.bytes));
   const double more = l.step_us / w.step_us - 1;
   if (more < 0 && !loser.exact) return fmt::format("scored {:.1f}% faster, and not planned: scores of its kind promised too little before", -100 * more);
-  if (more <= 0.02) return more < 0 ? fmt::format("{:.1f}% faster, which is within 2%, and less simple", -100 * more) : fmt::format("{:.1f}% slower", 100 * more);
+  if (more <= cost::kEqual - 1) return more < 0 ? fmt::format("{:.1f}% faster, which is within 2%, and less simple", -100 * more) : fmt::format("{:.1f}% slower", 100 * more);
   const auto mine = parts(l), theirs = parts(w);
   std::size_t most = 0;
   for (std::size_t i = 1; i < mine.size(); ++i)

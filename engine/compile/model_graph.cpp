@@ -46,6 +46,34 @@ RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
   return policy;
 }
 
+OptimizerSpec optimizer_spec(const OptimizerJob& job) {
+  OptimizerSpec spec;
+  spec.decay_all = job.decay == Decay::all;
+  spec.attributes.set("weight_decay", job.weight_decay);
+  switch (job.name) {
+    case OptimizerName::sgd:
+      spec.op = Op::sgd;
+      spec.attributes.set("momentum", job.momentum);
+      spec.attributes.set("nesterov", job.nesterov);
+      spec.attributes.set("has_momentum", job.momentum != 0);
+      if (job.momentum != 0) spec.state_names = {"momentum_buffer"};
+      return spec;
+    case OptimizerName::lion:
+      spec.op = Op::lion;
+      spec.state_names = {"exp_avg"};
+      break;
+    case OptimizerName::adam:
+    case OptimizerName::adamw:
+      spec.op = job.name == OptimizerName::adam ? Op::adam : Op::adamw;
+      spec.attributes.set("eps", job.eps);
+      spec.state_names = {"exp_avg", "exp_avg_sq"};
+      break;
+  }
+  spec.attributes.set("beta1", job.betas[0]);
+  spec.attributes.set("beta2", job.betas[1]);
+  return spec;
+}
+
 std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& graph, int num_chunks) {
   const PipelineStrategyJob& pipeline = loaded.job.strategy.pipeline;
   if (num_chunks == 1) return {};

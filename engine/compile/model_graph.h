@@ -1,4 +1,4 @@
-// The model of a job as graphs: what compiling it and searching for its strategy both begin with.
+// A job's model as graphs and its optimizer as a kernel: what compiling it and searching for its strategy both begin with.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 
 #include "engine/build/build.h"
 #include "engine/job/job.h"
+#include "engine/plan/assemble.h"
 
 namespace trainer {
 
@@ -14,6 +15,9 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
 
 /// REQUIRES: the mode is not automatic.
 RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job);
+
+/// Its kernel, attributes and states.
+OptimizerSpec optimizer_spec(const OptimizerJob& job);
 
 /// The nodes with which the chunks after the first begin, as the job's `split` has it. Throws JobError where the model has too few pieces
 /// or lacks a node that the job names.

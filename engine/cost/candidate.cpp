@@ -64,6 +64,17 @@ std::string text_of(const Candidate& c) {
   return text;
 }
 
+DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c) {
+  DataStrategyJob data = job;
+  data.kind = c.kind;
+  data.sharding = c.sharding;
+  data.replicate = c.kind == DataKind::fsdp && c.sharding != Sharding::no_shard ? std::optional<std::int64_t>(c.replicate) : std::nullopt;
+  if (c.once) data.keep = Keep::step, data.reduce = Reduce::step;
+  if (c.prefetch > 0) data.prefetch = c.prefetch;
+  if (c.bucket_mb > 0) data.bucket_mb = c.bucket_mb;
+  return data;
+}
+
 int complexity(const Candidate& c) {
   const int axes = (c.data_ranks() > 1) + (c.tensor > 1) + (c.pipeline > 1);
   return axes * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 + (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) + (c.replicate > 1 && c.shard > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "engine/job/job.h"
 #include "engine/plan/mesh.h"
@@ -31,6 +32,13 @@ struct Candidate {
 
 /// "fsdp full_shard × 8, tensor 2 with sequence parallel, pipeline 4 (interleaved, 2 virtual stages), micro-batch 1, full recomputation".
 std::string text_of(const Candidate& candidate);
+
+/// What two candidates have in common that differ in schedule, micro-batch or recomputation alone: the mesh and how parameters live.
+using MeshAndKind = std::tuple<int, int, int, int, DataKind, Sharding, bool>;
+inline MeshAndKind mesh_and_kind(const Candidate& c) { return {c.pipeline, c.tensor, c.replicate, c.shard, c.kind, c.sharding, c.once}; }
+
+/// The data strategy that a candidate is, in the words of a job; what it leaves open is as `job` has it.
+DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& candidate);
 
 /// How many things a person has to understand of it: what two equally fast ones are told apart by. Smaller is simpler.
 int complexity(const Candidate& candidate);

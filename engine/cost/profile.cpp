@@ -72,7 +72,6 @@ class Profiling {
     const Estimate estimate = this->estimate(node);
     Piece& piece = this->piece(index);
     if (communicates(node.op)) piece.network_us += estimate.us;
-    else if (estimate.bound == Bound::memory) piece.memory_us += estimate.us;
     if (node.recomputed) piece.recompute_us += estimate.us;
     (!node.backward ? piece.forward_us : is_weight(node) ? piece.weight_us : piece.input_us) += estimate.us;
     pack(node, piece);

@@ -19,7 +19,6 @@ struct Piece {
   double input_us = 0;   ///< backward, without the gradients of parameters; recomputation is in it
   double weight_us = 0;  ///< the rest of the backward pass
   double network_us = 0;  ///< how much of all three is communication along the tensor axis
-  double memory_us = 0;   ///< how much is bound by memory
   double recompute_us = 0;  ///< how much is done a second time
   std::int64_t saved_bytes = 0;      ///< kept from the forward pass to the backward pass
   std::int64_t freed_bytes = 0;      ///< of those, what the gradients of parameters do not need: a split backward frees it early

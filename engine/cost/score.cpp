@@ -54,14 +54,6 @@ std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const Re
   return data.shard_gradients && data.reduce == Reduce::micro_batch ? (stage.parameters / candidate.shard + 2 * largest(units)) * reduce : stage.parameters * reduce;
 }
 
-DataStrategyJob data_job(const Candidate& candidate) {
-  DataStrategyJob data;
-  data.kind = candidate.kind;
-  data.sharding = candidate.sharding;
-  if (candidate.once) data.keep = Keep::step, data.reduce = Reduce::step;
-  return data;
-}
-
 }  // namespace
 
 namespace {
@@ -193,7 +185,7 @@ double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const 
 
 Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined) {
   const CostModel& model = model_of(candidate.mesh());
-  const ResolvedData data = resolve(data_job(candidate), candidate.pipeline > 1);
+  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.pipeline > 1);
   const DataTime time(candidate, data, model, *space_.job);
   const std::size_t stages = pipelined.stages.size();
   const double each = static_cast<double>(candidate.micro_batches) / candidate.pipeline;
@@ -230,7 +222,7 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
   for (std::size_t s = 0; s < pipelined.stages.size(); ++s) {
     const Piece& stage = pipelined.stages[s];
     const std::int64_t kept = static_bytes(candidate, stage, pipelined.units[s]);
-    const ResolvedData data = resolve(data_job(candidate), candidate.pipeline > 1);
+    const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.pipeline > 1);
     const std::int64_t gradients = gradient_bytes(*space_.job, candidate, data, stage, pipelined.units[s]);
     // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
     const bool replace = candidate.micro_batches == 1 && candidate.pipeline == 1 && (!data.shard_gradients || data.reduce == Reduce::step);
@@ -241,7 +233,7 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
 
 // Masters, states, working copies and what is gathered of them.
 std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const {
-  const ResolvedData data = resolve(data_job(candidate), candidate.pipeline > 1);
+  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.pipeline > 1);
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters;
   const std::int64_t owned = data.shard_states ? parameters / candidate.shard : parameters;
   std::int64_t bytes = owned * 4 * (1 + space_.optimizer_states);

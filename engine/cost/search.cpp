@@ -1,19 +1,20 @@
 #include "engine/cost/search.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
+#include <tuple>
 
 #include "engine/cost/score.h"
+#include "engine/job/nearest_numbers.h"
 #include "strategies/strategies.h"
 
 namespace trainer::cost {
 namespace {
 
-std::vector<int> divisors(std::int64_t number, std::int64_t most) {
+std::vector<int> divisors_up_to(std::int64_t number, std::int64_t most) {
   std::vector<int> result;
-  for (std::int64_t d = 1; d <= std::min(number, most); ++d)
-    if (number % d == 0) result.push_back(static_cast<int>(d));
+  for (const std::int64_t divisor : divisors(number))
+    if (divisor <= most) result.push_back(static_cast<int>(divisor));
   return result;
 }
 
@@ -43,23 +44,12 @@ class Enumeration {
       for (bool sequence_parallel : sequences(tensor))
         for (int pipeline : stages)
           for (const ActivationCheckpointingJob& mode : recomputations()) {
-            const int data = space_.world_size / tensor / pipeline;
-            if (!divides(data)) continue;
             Candidate c;
             c.tensor = tensor;
             c.sequence_parallel = sequence_parallel;
             c.pipeline = pipeline;
             c.recompute = mode;
-            c.micro = job_.train.batch.micro.value_or(1);
-            if (job_.train.batch.global / data % c.micro != 0) continue;
-            c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
-            if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
-            if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
-            const Profile* profile = scorer_.profile_of(c);
-            Pipelined pipelined;
-            if (profile == nullptr || !scorer_.pipeline(c, *profile, pipelined)) continue;
-            for (const Candidate& one : kinds(c, data))
-              if (scorer_.bytes_of(one, *profile, pipelined) <= space_.limit_bytes) return one;
+            if (const auto found = fits_smallest(c)) return found;
           }
     }
     return std::nullopt;
@@ -71,7 +61,7 @@ class Enumeration {
     if (!free_.tensor) return {static_cast<int>(job_.strategy.tensor.degree.value_or(world))};
     // Beyond a node its collectives, which nothing hides, would cross the slowest links.
     std::vector<int> result;
-    for (int degree : divisors(world, space_.ranks_per_node))
+    for (int degree : divisors_up_to(world, space_.ranks_per_node))
       if (space_.ranks_per_node % degree == 0) result.push_back(degree);
     return result;
   }
@@ -89,7 +79,7 @@ class Enumeration {
       return {};
     }
     std::vector<int> result;
-    for (int degree : divisors(rest, 4096))
+    for (int degree : divisors_up_to(rest, 4096))
       if (!lab_.cut(degree).empty()) result.push_back(degree);
     return result;
   }
@@ -97,6 +87,22 @@ class Enumeration {
   std::vector<bool> sequences(int tensor) const {
     if (tensor == 1) return {false};
     return free_.sequence_parallel ? std::vector<bool>{false, true} : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
+  }
+
+  // With the smallest micro-batch, under the plainest schedule that the job allows: the first data strategy that fits.
+  std::optional<Candidate> fits_smallest(Candidate c) {
+    const int data = space_.world_size / c.tensor / c.pipeline;
+    c.micro = job_.train.batch.micro.value_or(1);
+    if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return std::nullopt;
+    c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
+    if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
+    if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
+    const Profile* profile = scorer_.profile_of(c);
+    Pipelined pipelined;
+    if (profile == nullptr || !scorer_.pipeline(c, *profile, pipelined)) return std::nullopt;
+    for (const Candidate& one : kinds(c, data))
+      if (scorer_.bytes_of(one, *profile, pipelined) <= space_.limit_bytes) return one;
+    return std::nullopt;
   }
 
   // Micro-batches from small to large, until not even the most frugal way holds one.
@@ -119,7 +125,7 @@ class Enumeration {
     for (int pipeline : stages) {
       const int data = space_.world_size / tensor / pipeline;
       if (divides(data))
-        for (int size : divisors(job_.train.batch.global / data, 4096)) result.insert(size);
+        for (int size : divisors_up_to(job_.train.batch.global / data, 4096)) result.insert(size);
     }
     return {result.begin(), result.end()};
   }
@@ -253,16 +259,13 @@ class Enumeration {
     }
     if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
     if (scored.fits && c.recompute.mode == CheckpointingMode::none) fitting_.insert(identity(c));
-    told_.insert(kind_of(c));
+    told_.insert(mesh_and_kind(c));
     result_.scored.push_back(scored);
   }
 
-  using Identity = std::array<std::int64_t, 9>;
-  static Identity identity(const Candidate& c) {
-    return {c.pipeline, c.tensor, c.replicate, c.shard, c.sequence_parallel, static_cast<int>(c.kind) * 16 + static_cast<int>(c.sharding) * 2 + c.once, static_cast<int>(c.schedule), c.virtual_stages, c.micro};
-  }
-  static std::array<int, 6> kind_of(const Candidate& c) { return {c.pipeline, c.tensor, c.replicate, c.shard, static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once}; }
-  bool told(const Candidate& c) const { return told_.contains(kind_of(c)); }
+  using Identity = std::tuple<MeshAndKind, bool, PipelineSchedule, int, std::int64_t>;
+  static Identity identity(const Candidate& c) { return {mesh_and_kind(c), c.sequence_parallel, c.schedule, c.virtual_stages, c.micro}; }
+  bool told(const Candidate& c) const { return told_.contains(mesh_and_kind(c)); }
 
   std::vector<int> virtual_stages_of(const Candidate& c) const {
     if (!free_.virtual_stages) return {static_cast<int>(job_.strategy.pipeline.virtual_stages)};
@@ -302,11 +305,9 @@ class Enumeration {
   std::vector<Frame> frames_;
   std::set<std::string> seen_;
   std::set<Identity> fitting_;  // without recomputation
-  std::set<std::array<int, 6>> told_;
+  std::set<MeshAndKind> told_;
   double best_us_ = 0;
 };
-
-constexpr double kEqual = 1.02;
 
 }  // namespace
 
@@ -314,17 +315,18 @@ SearchResult search(const SearchSpace& space, Lab& lab) { return Enumeration(spa
 
 std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab) { return Enumeration(space, lab).first_fit(); }
 
+double measure(Goal goal, const Scored& one) { return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; }
+
 std::size_t choose(Goal goal, const std::vector<Scored>& scored) {
-  const auto measure = [&](const Scored& one) { return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; };
   std::size_t best = 0;
   for (std::size_t i = 1; i < scored.size(); ++i) {
     const Scored &a = scored[i], &b = scored[best];
-    if (a.fits != b.fits ? a.fits : a.fits ? measure(a) < measure(b) : a.bytes < b.bytes) best = i;
+    if (a.fits != b.fits ? a.fits : a.fits ? measure(goal, a) < measure(goal, b) : a.bytes < b.bytes) best = i;
   }
   if (!scored[best].fits) return best;
   std::size_t chosen = best;
   for (std::size_t i = 0; i < scored.size(); ++i) {
-    if (!scored[i].fits || measure(scored[i]) > kEqual * measure(scored[best])) continue;
+    if (!scored[i].fits || measure(goal, scored[i]) > kEqual * measure(goal, scored[best])) continue;
     const bool preferred = goal == Goal::memory ? scored[i].step_us < scored[chosen].step_us : complexity(scored[i].candidate) < complexity(scored[chosen].candidate);
     if (preferred) chosen = i;
   }

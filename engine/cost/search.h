@@ -65,6 +65,12 @@ SearchResult search(const SearchSpace& space, Lab& lab);
 /// does.
 std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab);
 
+/// What the goal makes small: µs of a step, or bytes. Devices are given, so cost goes by time.
+double measure(Goal goal, const Scored& one);
+
+/// Measures so near to each other are equal.
+inline constexpr double kEqual = 1.02;
+
 /// The one to take of a list that is not empty: of those that fit the best by the goal, and of those within 2% of it the simplest. Memory
 /// as a goal takes the fastest of those within 2%.
 std::size_t choose(Goal goal, const std::vector<Scored>& scored);

@@ -52,6 +52,11 @@ ValueId Graph::add_value(Value value) {
   return static_cast<ValueId>(values.size()) - 1;
 }
 
+std::int32_t Graph::outermost(std::int32_t block) const {
+  while (block != kNone && blocks[static_cast<std::size_t>(block)].parent != kNone) block = blocks[static_cast<std::size_t>(block)].parent;
+  return block;
+}
+
 std::int64_t Graph::num_parameters() const {
   std::int64_t count = 0;
   for (const Parameter& parameter : parameters) count += parameter.whole.elements();

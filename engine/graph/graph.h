@@ -112,6 +112,8 @@ struct Graph {
   Value& value(ValueId id) { return values[static_cast<std::size_t>(id)]; }
   /// The value whose memory `id` uses: itself, or what it is an alias of.
   ValueId storage(ValueId id) const { return value(id).alias_of == kNone ? id : value(id).alias_of; }
+  /// The block around `block` that is in no other; kNone of kNone.
+  std::int32_t outermost(std::int32_t block) const;
   /// Number of elements of all parameters.
   std::int64_t num_parameters() const;
 };

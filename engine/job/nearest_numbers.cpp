@@ -6,15 +6,23 @@
 
 namespace trainer {
 
+// Those up to the root, which is at most a million, and what each leaves.
+std::vector<std::int64_t> divisors(std::int64_t of) {
+  std::vector<std::int64_t> small, large;
+  for (std::int64_t d = 1; d * d <= of; ++d) {
+    if (of % d != 0) continue;
+    small.push_back(d);
+    if (d != of / d) large.push_back(of / d);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
 std::string nearest_divisors(std::int64_t of, std::int64_t value) {
-  // Divisors are found among the numbers up to the root, which is at most a million.
   std::int64_t below = 1, above = of;
-  for (std::int64_t i = 1; i * i <= of; ++i) {
-    if (of % i != 0) continue;
-    for (const std::int64_t divisor : {i, of / i}) {
-      if (divisor < value) below = std::max(below, divisor);
-      if (divisor > value) above = std::min(above, divisor);
-    }
+  for (const std::int64_t divisor : divisors(of)) {
+    if (divisor < value) below = std::max(below, divisor);
+    if (divisor > value) above = std::min(above, divisor);
   }
   if (value > of || below == above) return fmt::format("{}", value > of ? of : below);
   return fmt::format("{} or {}", below, above);

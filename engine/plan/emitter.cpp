@@ -114,9 +114,7 @@ void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t 
 
 void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages) {
   const bool some_stages = axes.has(Axis::pipeline) && !stages.empty();
-  const int stage_ranks = options_.mesh.size(Axis::pipeline);
-  const int ranks = options_.mesh.group_size(axes) / (some_stages ? stage_ranks : 1) * (some_stages ? static_cast<int>(stages.size()) : 1);
-  if (ranks == 1) return;
+  if (options_.mesh.group_size(axes, stages) == 1) return;
   Collective collective;
   collective.kind = CollectiveKind::all_reduce;
   collective.dtype = dtype;

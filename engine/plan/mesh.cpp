@@ -18,6 +18,11 @@ int Mesh::group_size(Axes axes) const {
   return product;
 }
 
+int Mesh::group_size(Axes axes, const std::vector<std::int32_t>& stages) const {
+  const int all = group_size(axes);
+  return !axes.has(Axis::pipeline) || stages.empty() ? all : all / size(Axis::pipeline) * static_cast<int>(stages.size());
+}
+
 Coordinates Mesh::coordinates(int rank) const {
   Coordinates result{};
   for (std::size_t axis = kNumAxes; axis-- > 0; rank /= sizes[axis]) result[axis] = rank % sizes[axis];

@@ -31,6 +31,8 @@ struct Mesh {
   int world_size() const;
   /// Ranks of one group over `axes`.
   int group_size(Axes axes) const;
+  /// The same of groups that take but those stages of the pipeline; empty: all.
+  int group_size(Axes axes, const std::vector<std::int32_t>& stages) const;
   /// Ranks over which the batch is cut.
   int data_size() const { return group_size(data_axes()); }
   Coordinates coordinates(int rank) const;

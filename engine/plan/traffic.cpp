@@ -46,9 +46,7 @@ std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, std::string_
   TrafficMap traffic;
   for (const Issued& issued : run->instructions) {
     if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
-      const bool some_stages = collective->axes.has(Axis::pipeline) && !collective->stages.empty();
-      const std::int64_t all = plan.mesh.group_size(collective->axes);
-      const std::int64_t n = some_stages ? all / plan.mesh.size(Axis::pipeline) * static_cast<std::int64_t>(collective->stages.size()) : all;
+      const std::int64_t n = plan.mesh.group_size(collective->axes, collective->stages);
       if (n > 1) count(traffic, axes_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(*collective, n));
     } else if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
       for (const Exchange::Send& send : exchange->sends) count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes);

@@ -23,18 +23,13 @@ double weight(const Graph& graph, const Node& node) {
   return cost.flops + kFlopsPerByte * (cost.bytes_read + cost.bytes_written);
 }
 
-std::int32_t outermost(const Graph& graph, std::int32_t block) {
-  while (block != kNone && graph.blocks[static_cast<std::size_t>(block)].parent != kNone) block = graph.blocks[static_cast<std::size_t>(block)].parent;
-  return block;
-}
-
 std::vector<Piece> pieces_of(const Graph& graph) {
   std::vector<Piece> pieces;
   std::int32_t current = -2;
   const bool blocks = !graph.blocks.empty();
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    const std::int32_t block = outermost(graph, node.block);
+    const std::int32_t block = graph.outermost(node.block);
     const OpDef& def = definition(node.op);
     // Without blocks every node is a piece, but a loss stays with what it judges, and dropout, which evaluation lacks, with what it drops.
     const bool begins = blocks ? block != current : !def.loss && !def.random && graph.value(node.outputs[0]).alias_of == kNone;
