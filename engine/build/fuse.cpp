@@ -15,19 +15,23 @@ bool is_norm_grad(Op op) { return op == Op::layer_norm_grad || op == Op::rms_nor
 
 class Fusion {
  public:
-  explicit Fusion(Graph& graph)
-      : graph_(graph), taken_(graph.nodes.size(), false), producer_(graph.values.size(), kNone), reads_(graph.values.size(), 0) {
+  Fusion(Graph& graph, const Target& target)
+      : graph_(graph), target_(target), taken_(graph.nodes.size(), false), producer_(graph.values.size(), kNone), reads_(graph.values.size(), 0) {
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       for (ValueId output : graph.nodes[i].outputs) producer_[at(output)] = static_cast<NodeId>(i);
       for (ValueId input : graph.nodes[i].inputs) ++reads_[at(input)];
     }
     for (const Value& value : graph.values)
       if (value.alias_of != kNone) ++reads_[at(value.alias_of)];
+    for (ValueId output : {graph.loss.sum, graph.loss.scores, graph.logits})
+      if (output != kNone) ++reads_[at(output)];
   }
 
   void run() {
     for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) add_before_norm(i, i + 1);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) add_after_norm_grad(i);
+    for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) gelu_after_linear(i, i + 1);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) gelu_grad_after_product(i);
     drop_taken();
   }
 
@@ -69,6 +73,44 @@ class Fusion {
     }
   }
 
+  bool is_epilogue(const Node& node, Op op) const {
+    return node.op == op && node.attributes.text("approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype);
+  }
+
+  /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for those who read it too:
+  /// its gradient, or the activation once more under recomputation.
+  void gelu_after_linear(std::size_t first, std::size_t second) {
+    Node& linear = graph_.nodes[first];
+    const Node& gelu = graph_.nodes[second];
+    const bool neighbours = linear.op == Op::linear && linear.chunk == gelu.chunk && linear.backward == gelu.backward && gelu.inputs[0] == linear.outputs[0];
+    if (!neighbours || !is_epilogue(gelu, Op::gelu) || linear.attributes.flag("partial", false)) return;
+    linear.attributes.set("gelu", true);
+    const ValueId pre = linear.outputs[0];
+    linear.outputs[0] = gelu.outputs[0];
+    if (reads_[at(pre)] > 1) {
+      linear.attributes.set("pre", true);
+      linear.outputs.push_back(pre);
+    }
+    producer_[at(gelu.outputs[0])] = static_cast<NodeId>(first);
+    taken_[second] = true;
+  }
+
+  /// What the activation read must be there before the product, and nothing else may read what the product was.
+  void gelu_grad_after_product(std::size_t i) {
+    const Node& gelu = graph_.nodes[i];
+    if (gelu.op != Op::gelu_grad || !is_epilogue(gelu, Op::gelu_grad)) return;
+    const ValueId dy = gelu.inputs[0], pre = gelu.inputs[1];
+    const NodeId product_id = producer_[at(dy)];
+    if (product_id == kNone || producer_[at(pre)] >= product_id || reads_[at(dy)] != 1) return;
+    Node& product = graph_.nodes[at(product_id)];
+    if (product.op != Op::linear_grad_input || product.chunk != gelu.chunk || product.attributes.flag("gelu", false)) return;
+    product.inputs.push_back(pre);
+    product.outputs[0] = gelu.outputs[0];
+    product.attributes.set("gelu", true);
+    producer_[at(gelu.outputs[0])] = product_id;
+    taken_[i] = true;
+  }
+
   void drop_taken() {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -87,6 +129,7 @@ class Fusion {
   }
 
   Graph& graph_;
+  const Target& target_;
   std::vector<bool> taken_;       ///< by node: part of another now
   std::vector<NodeId> producer_;  ///< by value
   std::vector<int> reads_;        ///< by value: how many operands and aliases it is
@@ -94,6 +137,6 @@ class Fusion {
 
 }  // namespace
 
-void fuse(Graph& graph) { Fusion(graph).run(); }
+void fuse(Graph& graph, const Target& target) { Fusion(graph, target).run(); }
 
 }  // namespace trainer

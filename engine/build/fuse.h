@@ -2,6 +2,7 @@
 // after differentiation and recomputation, which know only the ops of graph files and their gradients.
 #pragma once
 
+#include "engine/core/signature.h"
 #include "engine/graph/graph.h"
 
 namespace trainer {
@@ -9,7 +10,10 @@ namespace trainer {
 /// Rewrites, wherever it is sound and saves a pass:
 ///   s = a + b; y = norm(s)             to  y, s = norm(a, residual b)
 ///   dx = norm_grad(…); g = dx + other  to  g = norm_grad(…, residual other)
+/// and where the target's products take the activation as an epilogue
+///   a = linear(x); y = gelu(a)         to  y, a = linear(x, gelu), without a where nothing else reads it
+///   dy = linear_grad_input(…); dx = gelu_grad(dy, a)  to  dx = linear_grad_input(…, a, gelu)
 /// Values, names and gradients stay, but for those that no node reads any more.
-void fuse(Graph& graph);
+void fuse(Graph& graph, const Target& target);
 
 }  // namespace trainer

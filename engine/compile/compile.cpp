@@ -171,18 +171,18 @@ class Compilation {
       differentiate(train, job_.precision.reduce);
       check_length(train, batch);
       recompute(train, recompute_policy(job_.activation_checkpointing));
-      fuse(train);
+      fuse(train, *hardware_.target);
       options.train = &train;
     }
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval)) {
       evaluate = read(batch, BuildOptions::Mode::evaluate, begins);
-      fuse(evaluate);
+      fuse(evaluate, *hardware_.target);
       options.evaluate = &evaluate;
     }
     if (purpose_ == Purpose::sample) {
       sample = read(batch, BuildOptions::Mode::sample, begins);
       if (sample.logits == kNone) fail(loaded_, "model.graph", "sampling needs an output named logits");
-      fuse(sample);
+      fuse(sample, *hardware_.target);
       options.sample = &sample;
     }
     const Graph& any = options.train != nullptr ? train : options.evaluate != nullptr ? evaluate : sample;

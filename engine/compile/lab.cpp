@@ -58,7 +58,7 @@ const Graph* ModelLab::differentiated(int tensor, bool sequence_parallel, std::i
 cost::Profile ModelLab::made(const Graph& whole, int tensor, CheckpointingMode mode, int lane) {
   Graph graph = whole;
   recompute(graph, recompute_policy({mode, 1}));
-  fuse(graph);
+  fuse(graph, *hardware_.target);
   return cost::profile_of(graph, pieces_, *models_.at({tensor, lane}), *hardware_.target);
 }
 

@@ -90,6 +90,11 @@ Product linear_product(const Signature& s, const Cost& cost) {
   p.n = s.op == Op::linear ? out : inner;
   p.k = s.op == Op::linear ? inner : out;
   p.alignment = row_alignment({out, inner}, p.dtype);
+  // An epilogue's second tensor moves where the result does: written beside it, or read before it.
+  if (s.attributes.flag("pre", false) || (s.op == Op::linear_grad_input && s.attributes.flag("gelu", false))) {
+    p.operand_bytes -= p.result_bytes;
+    p.result_bytes *= 2;
+  }
   return p;
 }
 

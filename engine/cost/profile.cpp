@@ -30,15 +30,15 @@ class Profiling {
  private:
   Piece& piece(std::size_t node) { return profile_.pieces[static_cast<std::size_t>(piece_of_[node])]; }
 
-  // A backward node belongs to the piece of the forward node whose name it has.
+  // A backward node belongs to the piece of the forward node whose name it has. A piece whose nodes became part of others by fusion is empty.
   void assign_pieces() {
-    std::unordered_map<std::string, std::int32_t> by_name;
-    std::size_t next = 0;
+    std::unordered_map<std::string, std::int32_t> by_name, begins;
+    for (std::size_t piece = 0; piece < begins_.size(); ++piece) begins.try_emplace(begins_[piece], static_cast<std::int32_t>(piece));
     std::int32_t current = 0;
     piece_of_.resize(graph_.nodes.size());
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (!node.backward && next < begins_.size() && node.name == begins_[next]) current = static_cast<std::int32_t>(next++);
+      if (const auto begun = begins.find(node.name); !node.backward && begun != begins.end()) current = std::max(current, begun->second);
       const auto [at, added] = by_name.try_emplace(node.name, current);
       piece_of_[i] = node.backward ? at->second : current;
       if (!node.backward) at->second = current;

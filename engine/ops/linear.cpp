@@ -1,4 +1,5 @@
-// linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it.
+// linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it. Fusion (engine/build/fuse.h) gives it and the gradient of its
+// input `gelu` (kernels/linear.h), where the device's kernels take it; it comes after differentiation.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -36,26 +37,34 @@ std::vector<ValueId> gradient_linear(GradientBuilder& build, const Node& node, V
   return result;
 }
 
+bool has_gelu(const Node& node) { return node.attributes.flag("gelu", false); }
+
 /// By samples (or any leading dim); by columns: W's rows; by rows: W's columns, which leaves partial sums and so
-/// takes a bias on one rank alone (attribute `partial`).
+/// takes a bias on one rank alone (attribute `partial`), and no activation.
 Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const bool bias = in.size() > 2;
   const Placement x = in[0], weight = in[1];
   if (x.is_shard() && x.dim < last && weight.is_replicate() && (!bias || in[2].is_replicate())) return all(node, x);
   if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return all(node, Placement::shard(last, weight.parts));
+  if (has_gelu(node)) return {};  // of a sum that is not whole
   const bool bias_once = !bias || (node.attributes.flag("partial", false) && in[2].is_replicate());
   if (x.is_shard(last) && weight.is_shard(1) && x.parts == weight.parts && bias_once) return all(node, Placement::partial());
   if (x.is_partial() && weight.is_replicate() && !bias) return all(node, x);
   return {};
 }
 
+/// Linear in dy. What the activation read, if there is one, must lie as the result does, or whole where that is a partial sum.
 Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const Placement dy = in[0], weight = in[1];
-  if (weight.is_replicate() && (dy.is_partial() || (dy.is_shard() && dy.dim < last))) return all(node, dy);
-  if (dy.is_shard(last) && weight.is_shard(0) && dy.parts == weight.parts) return all(node, Placement::partial());
-  if (dy.is_replicate() && weight.is_shard(1)) return all(node, Placement::shard(last, weight.parts));
+  const auto made = [&](Placement dx) -> Placed {
+    if (has_gelu(node) && in[2] != (dx.is_partial() ? Placement::replicate() : dx)) return {};
+    return all(node, dx);
+  };
+  if (weight.is_replicate() && (dy.is_partial() || (dy.is_shard() && dy.dim < last))) return made(dy);
+  if (dy.is_shard(last) && weight.is_shard(0) && dy.parts == weight.parts) return made(Placement::partial());
+  if (dy.is_replicate() && weight.is_shard(1)) return made(Placement::shard(last, weight.parts));
   return {};
 }
 
@@ -93,12 +102,12 @@ OpDef linear() {
   def.infer = infer_linear;
   def.gradient = gradient_linear;
   def.shard = shard_linear;
-  def.cost = [](const Signature& s) { return moved(s, 1, flops(s.operands[0], s.operands[1])); };
+  def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("pre", false) ? 2 : 1, flops(s.operands[0], s.operands[1])); };
   return def;
 }
 
 OpDef linear_grad_input() {
-  OpDef def{.op = Op::linear_grad_input, .min_inputs = 2, .max_inputs = 2};
+  OpDef def{.op = Op::linear_grad_input, .min_inputs = 2, .max_inputs = 3};
   def.shard = shard_grad_input;
   def.cost = [](const Signature& s) { return moved(s, 1, flops(s.operands[0], s.operands[1])); };
   return def;

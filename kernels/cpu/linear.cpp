@@ -21,6 +21,10 @@ const TensorDesc& desc(const Signature& s, int index) { return s.operands[static
 
 bool is_f32(const Signature& s, int index) { return !expect_compute_dtype(s, index); }
 
+void refuse_epilogue(const Signature& s) {
+  CHECK(!s.attributes.flag("gelu", false) && !s.attributes.flag("pre", false), describe(s) + ": products on the CPU have no activation as an epilogue");
+}
+
 void expect_same_dtype(const Signature& s, int first, int last) {
   for (int i = first + 1; i <= last; ++i)
     if (desc(s, i).dtype != desc(s, first).dtype) refuse_dtypes(s, "one compute dtype for all but parameter gradients");
@@ -37,6 +41,7 @@ Order weight_order(const Signature& s, int index, Order plain, Layout packed) {
 Problem linear_problem(const Signature& s) {
   using At = LinearOperands;
   const bool bias = s.attributes.flag("bias", true);
+  refuse_epilogue(s);
   expect_operands(s, static_cast<std::size_t>(At::y(bias)) + 1);
   expect_same_dtype(s, At::x, At::y(bias));
   const Shape& x = desc(s, At::x).shape;
@@ -50,11 +55,13 @@ Problem linear_problem(const Signature& s) {
 
 Problem grad_input_problem(const Signature& s) {
   using At = LinearGradInputOperands;
-  expect_operands(s, At::dx + 1);
-  expect_same_dtype(s, At::dy, At::dx);
+  constexpr int dx = At::dx(false);
+  refuse_epilogue(s);
+  expect_operands(s, dx + 1);
+  expect_same_dtype(s, At::dy, dx);
   const Shape& dy = desc(s, At::dy).shape;
   Problem p;
-  p.m = dy.rows(), p.k = dy[-1], p.n = desc(s, At::dx).shape[-1];
+  p.m = dy.rows(), p.k = dy[-1], p.n = desc(s, dx).shape[-1];
   p.inputs_are_f32 = p.c_is_f32 = is_f32(s, At::dy);
   p.lda = p.k, p.ldb = p.n, p.ldc = p.n;
   p.b_order = weight_order(s, At::weight, Order::rows, Layout::packed_transposed);
@@ -119,7 +126,7 @@ Prepared prepare_linear_grad_input(const Signature& s, const Context& c) {
     Problem p = problem;
     p.a = operand<void>(call, At::dy);
     p.b = operand<void>(call, At::weight);
-    p.c = operand<void>(call, At::dx);
+    p.c = operand<void>(call, At::dx(false));
     gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
   });
 }

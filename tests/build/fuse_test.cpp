@@ -15,6 +15,20 @@ namespace {
 using reference::Interpreter;
 using reference::Tensor;
 
+/// A device of which fusion asks one thing.
+class TestTarget final : public Target {
+ public:
+  explicit TestTarget(bool fuses_gelu) : fuses_gelu_(fuses_gelu) {}
+  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
+  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
+  std::int64_t workspace_bytes(const Signature&) const override { return 0; }
+  bool fuses_gelu(DType) const override { return fuses_gelu_; }
+
+ private:
+  bool fuses_gelu_;
+};
+const TestTarget kPlain(false), kEpilogues(true);
+
 Tensor random_tensor(const Value& value, std::uint64_t key) {
   Tensor tensor(value.shape);
   std::vector<float> normal(static_cast<std::size_t>(tensor.size()));
@@ -71,14 +85,74 @@ TEST_CASE("recomputation and fusion change no bit of loss or gradients") {
       Graph graph = plain;
       recompute(graph, {mode, 2});
       check_same(plain, graph);
-      const std::size_t nodes = graph.nodes.size();
-      fuse(graph);
-      CHECK(graph.nodes.size() < nodes);
-      check_same(plain, graph);
+      for (const TestTarget* target : {&kPlain, &kEpilogues}) {
+        Graph fused = graph;
+        fuse(fused, *target);
+        CHECK(fused.nodes.size() < graph.nodes.size());
+        check_same(plain, fused);
+      }
     }
-    Graph evaluated = forward;
-    fuse(evaluated);
-    check_same(forward, evaluated);
+    for (const TestTarget* target : {&kPlain, &kEpilogues}) {
+      Graph evaluated = forward;
+      fuse(evaluated, *target);
+      check_same(forward, evaluated);
+    }
+  }
+}
+
+int count(const Graph& graph, Op op, const char* with = nullptr) {
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                        [&](const Node& node) { return node.op == op && (with == nullptr || node.attributes.flag(with, false)); }));
+}
+
+TEST_CASE("GELU is an epilogue of the products around it where the target takes it, and what it read is kept for its gradient alone") {
+  using Mode = RecomputePolicy::Mode;
+  const Graph forward = models()[0];
+  Graph graph = forward;
+  differentiate(graph, DType::f32);
+  const Graph plain = graph;
+  fuse(graph, kEpilogues);
+  CHECK(count(graph, Op::gelu) + count(graph, Op::gelu_grad) == 0);
+  CHECK(count(graph, Op::linear, "gelu") == 2);
+  CHECK(count(graph, Op::linear, "pre") == 2);
+  CHECK(count(graph, Op::linear_grad_input, "gelu") == 2);
+
+  Graph evaluated = forward;
+  fuse(evaluated, kEpilogues);
+  CHECK(count(evaluated, Op::linear, "gelu") == 2);
+  CHECK(count(evaluated, Op::linear, "pre") == 0);
+
+  // Repeated whole: what the first pass read is dropped, what the second read is for the gradient.
+  Graph full = plain;
+  recompute(full, {Mode::full, 1});
+  fuse(full, kEpilogues);
+  CHECK(count(full, Op::gelu) + count(full, Op::gelu_grad) == 0);
+  for (const Node& node : full.nodes)
+    if (node.op == Op::linear && node.attributes.flag("gelu", false)) CHECK(node.attributes.flag("pre", false) == node.recomputed);
+
+  // Selectively: the activation is what is repeated, from what the product kept.
+  Graph selective = plain;
+  recompute(selective, {Mode::selective, 1});
+  fuse(selective, kEpilogues);
+  CHECK(count(selective, Op::linear, "pre") == 2);
+  CHECK(count(selective, Op::gelu) == 2);
+  CHECK(count(selective, Op::gelu_grad) == 0);
+}
+
+TEST_CASE("GELU stays a pass of its own where its exact form is asked for, another chunk begins with it, or its input is a sum of ranks") {
+  for (int hinder = 0; hinder < 3; ++hinder) {
+    CAPTURE(hinder);
+    Graph graph = models()[0];
+    bool below = false;
+    for (Node& node : graph.nodes) {
+      below = below || node.op == Op::gelu;
+      if (hinder == 0 && node.op == Op::gelu) node.attributes.set("approximate", std::string("none"));
+      if (hinder == 1 && below) node.chunk = 1;
+      if (hinder == 2 && node.op == Op::linear) node.attributes.set("partial", true);
+    }
+    const int gelus = count(graph, Op::gelu);
+    fuse(graph, kEpilogues);
+    CHECK(count(graph, Op::gelu) == (hinder == 1 ? gelus - 1 : gelus));
   }
 }
 
@@ -86,7 +160,7 @@ TEST_CASE("every residual connection of GPT-2 and Llama is part of a norm, forwa
   for (Graph graph : models()) {
     CAPTURE(graph.name);
     differentiate(graph, DType::f32);
-    fuse(graph);
+    fuse(graph, kPlain);
     const bool gpt = graph.name == "gpt2";
     // Two additions a layer, each before a norm, and their gradients; GPT-2's embedding adds a broadcast, which stays.
     CHECK(count_residuals(graph, gpt ? Op::layer_norm : Op::rms_norm) == 4);
@@ -102,7 +176,7 @@ TEST_CASE("every residual connection of GPT-2 and Llama is part of a norm, forwa
 TEST_CASE("a fused graph is placed as the one it was made of") {
   for (Graph graph : models()) {
     differentiate(graph, DType::f32);
-    fuse(graph);
+    fuse(graph, kEpilogues);
     std::map<ValueId, Placement> given;
     for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
     place(graph, Axis::replicate, given);

@@ -29,6 +29,13 @@ std::int64_t channel_of(const Shape& y, std::int64_t i) { return i / (y[2] * y[3
 
 }  // namespace
 
+namespace {
+
+// The activation as a product's epilogue: op `gelu` on what the product gave.
+void gelu_of(const Tensor& pre, Tensor& y) { y.data = run(Op::gelu, {{"approximate", std::string("tanh")}}, {pre}, {pre.shape})[0].data; }
+
+}  // namespace
+
 void linear(const Call& c) {
   const Tensor &x = c.in[0], &w = c.in[1];
   const std::int64_t out = w.shape[0], in = w.shape[1];
@@ -39,6 +46,8 @@ void linear(const Call& c) {
       c.out[0][r * out + o] = sum;
     }
   }
+  if (c.has("pre")) c.out[1].data = c.out[0].data;
+  if (c.has("gelu")) gelu_of(Tensor(c.out[0]), c.out[0]);
 }
 
 void linear_grad_input(const Call& c) {
@@ -49,6 +58,7 @@ void linear_grad_input(const Call& c) {
       for (std::int64_t i = 0; i < in; ++i) c.out[0][r * in + i] += dy[r * out + o] * w[o * in + i];
     }
   }
+  if (c.has("gelu")) c.out[0].data = run(Op::gelu_grad, {{"approximate", std::string("tanh")}}, {c.out[0], c.in[2]}, {c.out[0].shape})[0].data;
 }
 
 void linear_grad_weight(const Call& c) {
