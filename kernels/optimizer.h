@@ -10,18 +10,24 @@
 //   lion            master, gradient, m, lr, scalars, applied, working? → master, m, working?
 //
 // update_scalars: grad_norm = √squares / loss_scale, loss = loss / max(count, 1), factor = min(1, clip_norm / (grad_norm + 1e-6))
-// / loss_scale (clip_norm 0: no clipping), or factor = 0 where squares or loss is not finite; applied += 1 where factor > 0.
+// / loss_scale (clip_norm 0: no clipping), or factor = 0 where grad_norm or loss, as f32, is not finite; applied += 1 where factor > 0.
+// With `dynamic` (false where absent) it then sets the loss_scale of the next step. Where one of the two was not finite:
+//   loss_scale = max(smallest_scale, loss_scale · backoff_factor), good_steps = 0
+// else good_steps += 1, and where that reaches growth_interval:
+//   loss_scale = min(largest_scale, loss_scale · growth_factor), good_steps = 0.
 //
 // Optimizers take g = gradient · factor, do nothing at all where factor is 0, and read t = applied (1 in the first update). First,
 // for elements whose index in the unit (Call::origin + i) is below decay_elements, w −= lr · weight_decay · w. Then
 //   sgd    b = momentum · b + g;  w −= lr (nesterov ? g + momentum · b : b);  without momentum w −= lr g
 //   adam   m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²;  w −= lr / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + eps)
 //   lion   c = β₁ m + (1 − β₁) g;  m = β₂ m + (1 − β₂) g;  w −= lr sign(c)
-// and working = w rounded to bf16. adam and adamw are the same arithmetic.
-// Attributes: first (0), last (the end), scale (1); clip_norm; momentum, nesterov, has_momentum; beta1, beta2, eps (not lion); weight_decay, decay_elements, working.
+// and working = w rounded to its dtype. adam and adamw are the same arithmetic.
+// Attributes: first (0), last (the end), scale (1); clip_norm, dynamic, growth_interval (integer), growth_factor, backoff_factor,
+// largest_scale, smallest_scale (real; with dynamic alone); momentum, nesterov, has_momentum; beta1, beta2, eps (not lion); weight_decay, decay_elements, working.
 // Sources: Kingma and Ba, "Adam", 2015; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; Chen et al.,
 // "Symbolic Discovery of Optimization Algorithms", 2023 (Lion); Sutskever et al., "On the importance of initialization and
-// momentum in deep learning", 2013 (in PyTorch's form).
+// momentum in deep learning", 2013 (in PyTorch's form); Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 (the loss scale),
+// with the rules of PyTorch's GradScaler between two bounds.
 #pragma once
 
 namespace trainer::kernels {
@@ -29,7 +35,7 @@ namespace trainer::kernels {
 /// The operand `scalars`.
 struct Scalars {
   float factor;      ///< what optimizers multiply gradients by; 0: no update
-  float loss_scale;  ///< what the loss was multiplied by
+  float loss_scale;  ///< what the loss is multiplied by; with `dynamic`, after update_scalars that of the next step
   float grad_norm;   ///< before clipping
   float loss;        ///< mean
 };

@@ -51,7 +51,7 @@ OpDef cast() {
 OpDef pack_weight() { return {.op = Op::pack_weight, .cost = moves(1)}; }
 OpDef loss_seed() { return {.op = Op::loss_seed, .min_inputs = 2, .max_inputs = 2, .cost = moves(1)}; }
 OpDef sum_squares() { return {.op = Op::sum_squares, .cost = moves(1)}; }
-OpDef update_scalars() { return {.op = Op::update_scalars, .min_inputs = 5, .max_inputs = 5, .cost = moves(0)}; }
+OpDef update_scalars() { return {.op = Op::update_scalars, .min_inputs = 5, .max_inputs = 6, .cost = moves(0)}; }
 
 OpDef sgd() {
   OpDef def{.op = Op::sgd};

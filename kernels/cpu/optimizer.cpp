@@ -99,6 +99,28 @@ void set_betas(Update& update, const Attributes& attributes) {
   update.args.one_less_beta2 = static_cast<float>(1.0 - update.beta2);
 }
 
+/// How a dynamic loss scale goes from one step to the next.
+struct ScaleRules {
+  std::int64_t growth_interval = 0;
+  double growth = 1, backoff = 1, largest = 0, smallest = 0;
+
+  void apply(bool finite, float& scale, std::int32_t& good_steps) const {
+    good_steps = finite ? good_steps + 1 : 0;
+    const double now = static_cast<double>(scale);
+    if (!finite) {
+      scale = static_cast<float>(std::max(smallest, now * backoff));
+    } else if (good_steps >= growth_interval) {
+      scale = static_cast<float>(std::min(largest, now * growth));
+      good_steps = 0;
+    }
+  }
+};
+
+ScaleRules scale_rules_of(const Attributes& attributes) {
+  return {attributes.integer("growth_interval"), attributes.real("growth_factor"), attributes.real("backoff_factor"), attributes.real("largest_scale"),
+          attributes.real("smallest_scale")};
+}
+
 Prepared kernel_of(const Update& update) {
   return make_kernel([update](const Call& call) { update.run(call); });
 }
@@ -147,21 +169,25 @@ Prepared prepare_sum_squares(const Signature& signature, const Context& context)
 }
 
 Prepared prepare_update_scalars(const Signature& signature, const Context&) {
-  expect_operands(signature, 5);
+  const Attributes& attributes = signature.attributes;
+  const bool dynamic = attributes.flag("dynamic", false);
+  expect_operands(signature, dynamic ? 6 : 5);
   for (int i = 0; i < 3; ++i) expect_operand(signature, i, DType::f64, 1);
   expect_operand(signature, 3, DType::f32, 4);
-  expect_operand(signature, 4, DType::i32, 1);
-  const double clip = signature.attributes.has("clip_norm") ? signature.attributes.real("clip_norm") : 0.0;
+  for (int i = 4; i < (dynamic ? 6 : 5); ++i) expect_operand(signature, i, DType::i32, 1);
+  const double clip = attributes.has("clip_norm") ? attributes.real("clip_norm") : 0.0;
+  const ScaleRules rules = dynamic ? scale_rules_of(attributes) : ScaleRules{};
   return make_kernel([=](const Call& call) {
     const double squares = *operand<double>(call, 0), loss = *operand<double>(call, 1), count = *operand<double>(call, 2);
     Scalars* scalars = operand<Scalars>(call, 3);
     const double scale = static_cast<double>(scalars->loss_scale), norm = std::sqrt(squares) / scale;
-    const bool finite = std::isfinite(squares) && std::isfinite(loss);
     const double clipped = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
     scalars->grad_norm = static_cast<float>(norm);
     scalars->loss = static_cast<float>(loss / std::max(count, 1.0));
+    const bool finite = std::isfinite(scalars->grad_norm) && std::isfinite(scalars->loss);
     scalars->factor = finite ? static_cast<float>(clipped / scale) : 0.0f;
     if (scalars->factor > 0) ++*operand<std::int32_t>(call, 4);
+    if (dynamic) rules.apply(finite, scalars->loss_scale, *operand<std::int32_t>(call, 5));
   });
 }
 

@@ -162,14 +162,66 @@ TEST_CASE("the squares of two parts add up to the whole's") {
 
 TEST_CASE("update_scalars clips, and stops the update where anything is not finite") {
   for (double clip : {0.0, 1.0, 1e9})
-    for (double squares : {0.0, 1e-3, 1e12, kInfinity, std::nan("")})
-      for (double loss : {3.0, kInfinity, std::nan("")}) {
-        Tensor zero(Shape{1});
+    for (double squares : {0.0, 1e-3, 1e12, 1e90, kInfinity, std::nan("")})
+      for (double loss : {3.0, 1e60, kInfinity, std::nan("")}) {
         // fmax and min of NaN differ between formula and kernel only in what no update reads.
         hold(Op::update_scalars, {{"clip_norm", clip}},
              {{DType::f64, values({squares})}, {DType::f64, values({loss})}, {DType::f64, values({6})}, {DType::f32, values({9, 128, 9, 9})}, {DType::i32, values({41})}},
              {{DType::f32, Shape{4}, 2 * kEpsF32, 0, 3, false}, {DType::i32, Shape{1}, 0, 0, 4, false}});
       }
+}
+
+const Attributes kDynamic = {{"clip_norm", 1.0},       {"dynamic", true},           {"growth_interval", std::int64_t{3}}, {"growth_factor", 2.0},
+                             {"backoff_factor", 0.5}, {"largest_scale", 1024.0}, {"smallest_scale", 1.0}};
+
+TEST_CASE("a dynamic loss scale follows its formula from any state, between its bounds") {
+  for (double squares : {1e4, kInfinity, std::nan("")})
+    for (double loss : {3.0, std::nan("")})
+      for (double scale : {1.0, 2.0, 128.0, 1024.0})
+        for (double good_steps : {0.0, 1.0, 2.0})
+          hold(Op::update_scalars, kDynamic,
+               {{DType::f64, values({squares})}, {DType::f64, values({loss})}, {DType::f64, values({6})}, {DType::f32, values({9, scale, 9, 9})}, {DType::i32, values({41})},
+                {DType::i32, values({good_steps})}},
+               {{DType::f32, Shape{4}, 2 * kEpsF32, 0, 3, false}, {DType::i32, Shape{1}, 0, 0, 4, false}, {DType::i32, Shape{1}, 0, 0, 5, false}});
+}
+
+// PyTorch's GradScaler.update, as its documentation states it, and no bounds.
+struct GradScaler {
+  double scale;
+  int growth_tracker = 0;
+  void update(bool found_inf) {
+    if (found_inf) {
+      scale *= 0.5;
+      growth_tracker = 0;
+    } else if (++growth_tracker == 3) {
+      scale *= 2;
+      growth_tracker = 0;
+    }
+  }
+};
+
+TEST_CASE("a dynamic loss scale goes the way of PyTorch's GradScaler over a hundred steps, and only good steps are applied") {
+  Attributes attributes = kDynamic;
+  attributes.set("largest_scale", 0x1p24);
+  const Signature signature{Op::update_scalars, attributes, {{DType::f64, {1}}, {DType::f64, {1}}, {DType::f64, {1}}, {DType::f32, {4}}, {DType::i32, {1}}, {DType::i32, {1}}}};
+  GradScaler truth{256};
+  Buffer scalars = buffer_of(DType::f32, values({1, 256, 0, 0})), applied = buffer_of(DType::i32, values({0})), good_steps = buffer_of(DType::i32, values({0}));
+  int updates = 0;
+  for (int step = 0; step < 100; ++step) {
+    const bool overflow = step * 7 % 10 == 3 || (step > 40 && step < 44);
+    const double used = truth.scale;
+    const Buffer squares = buffer_of(DType::f64, values({overflow ? kInfinity : used * used * 9})), loss = buffer_of(DType::f64, values({2})), count = buffer_of(DType::f64, values({1}));
+    run(signature, {}, {squares.data(), loss.data(), count.data(), scalars.data(), applied.data(), good_steps.data()});
+    truth.update(overflow);
+    updates += overflow ? 0 : 1;
+    CAPTURE(step);
+    const Scalars& got = *scalars.as<Scalars>();
+    CHECK(static_cast<double>(got.loss_scale) == truth.scale);
+    CHECK(*good_steps.as<std::int32_t>() == truth.growth_tracker);
+    CHECK(*applied.as<std::int32_t>() == updates);
+    CHECK((got.factor == 0) == overflow);
+    if (!overflow) CHECK(got.grad_norm == 3.0f);
+  }
 }
 
 TEST_CASE("optimizers follow their formulas, with and without a working copy, decaying a first part of the unit") {

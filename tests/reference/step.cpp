@@ -150,11 +150,19 @@ void sum_squares(const Call& c) {
 }
 
 void update_scalars(const Call& c) {
-  const double squares = c.in[0][0], loss = c.in[1][0], scale = c.in[3][1], clip = c.attributes.real("clip_norm");
+  const double squares = c.in[0][0], loss = c.in[1][0] / std::fmax(c.in[2][0], 1), scale = c.in[3][1], clip = c.attributes.real("clip_norm");
   const double norm = std::sqrt(squares) / scale;
-  const bool finite = std::isfinite(squares) && std::isfinite(loss);
+  const bool finite = std::isfinite(static_cast<float>(norm)) && std::isfinite(static_cast<float>(loss));
   const double factor = finite ? (clip > 0 ? std::fmin(1, clip / (norm + 1e-6)) : 1) / scale : 0;
-  c.out[0].data = {factor, scale, norm, loss / std::fmax(c.in[2][0], 1)};
+  double next = scale;
+  if (c.has("dynamic")) {
+    const double good = finite ? c.in[5][0] + 1 : 0;
+    const bool grows = finite && good == static_cast<double>(c.attributes.integer("growth_interval"));
+    if (!finite) next = std::fmax(c.attributes.real("smallest_scale"), scale * c.attributes.real("backoff_factor"));
+    if (grows) next = std::fmin(c.attributes.real("largest_scale"), scale * c.attributes.real("growth_factor"));
+    c.out[2][0] = grows ? 0 : good;
+  }
+  c.out[0].data = {factor, next, static_cast<double>(static_cast<float>(norm)), static_cast<double>(static_cast<float>(loss))};
   c.out[1][0] = c.in[4][0] + (factor > 0 ? 1 : 0);
 }
 
