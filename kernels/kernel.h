@@ -15,6 +15,7 @@ struct Call {
   std::span<void* const> operands;
   void* workspace = nullptr;  ///< Target::workspace_bytes(signature) bytes, 64-byte aligned; contents undefined
   std::int64_t origin = 0;    ///< what differs between ranks: where the piece begins (the op's header says of what); else unused
+  void* stream = nullptr;     ///< of a GPU: the cudaStream_t on which the kernel is put; run() returns at once
 };
 
 class Kernel {

@@ -7,15 +7,7 @@
 #include "kernels/cpu/make_kernel.h"
 #include "kernels/cpu/parallel.h"
 
-namespace trainer::kernels {
-
-bool gelu_is_tanh(const Signature& signature) {
-  const std::string& form = signature.attributes.text("approximate");
-  CHECK(form == "tanh" || form == "none", "gelu's approximate is tanh or none, not " + form);
-  return form == "tanh";
-}
-
-namespace cpu {
+namespace trainer::kernels::cpu {
 namespace {
 
 constexpr std::int64_t kGrain = 64;  // elements: whole cache lines for each thread
@@ -74,5 +66,4 @@ Prepared prepare_activation_grad(const Signature& signature, const Context& cont
   });
 }
 
-}  // namespace cpu
-}  // namespace trainer::kernels
+}  // namespace trainer::kernels::cpu

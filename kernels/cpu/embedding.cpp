@@ -12,19 +12,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce_loops.h"
 
-namespace trainer::kernels {
-
-void check_ids(std::span<const std::int32_t> ids, std::int64_t rows) {
-  const std::uint32_t bound = static_cast<std::uint32_t>(rows);
-  std::uint32_t outside = 0;
-  for (std::int32_t id : ids) outside |= static_cast<std::uint32_t>(static_cast<std::uint32_t>(id) >= bound);
-  if (outside == 0) return;
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    if (static_cast<std::uint32_t>(ids[i]) >= bound)
-      throw DataError("id " + std::to_string(ids[i]) + " at place " + std::to_string(i) + " of the batch is outside of 0 to " + std::to_string(rows - 1));
-}
-
-namespace cpu {
+namespace trainer::kernels::cpu {
 namespace {
 
 void copy_bytes(const char* from, char* to, std::int64_t bytes, int threads) {
@@ -161,5 +149,4 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
   });
 }
 
-}  // namespace cpu
-}  // namespace trainer::kernels
+}  // namespace trainer::kernels::cpu

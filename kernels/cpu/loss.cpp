@@ -13,16 +13,7 @@
 #include "kernels/cpu/make_kernel.h"
 #include "kernels/cpu/parallel.h"
 
-namespace trainer::kernels {
-
-void check_targets(std::span<const std::int32_t> targets, std::int64_t classes, std::int64_t ignore_index) {
-  for (std::size_t i = 0; i < targets.size(); ++i)
-    if (targets[i] != ignore_index && (targets[i] < 0 || targets[i] >= classes))
-      throw DataError("target " + std::to_string(targets[i]) + " at place " + std::to_string(i) + " of the batch is outside of 0 to " +
-                      std::to_string(classes - 1));
-}
-
-namespace cpu {
+namespace trainer::kernels::cpu {
 namespace {
 
 constexpr std::int64_t kChunk = 16384;  // elements summed at a time by mse
@@ -275,5 +266,4 @@ Prepared prepare_mse_count(const Signature& signature, const Context&) {
   return make_kernel([=](const Call& call) { put(operand<double>(call, 1), count, accumulate); });
 }
 
-}  // namespace cpu
-}  // namespace trainer::kernels
+}  // namespace trainer::kernels::cpu

@@ -1,23 +1,10 @@
 // One entry for every op. The switches have no default, so that an op without an entry does not compile.
 #include "kernels/cpu/table.h"
 
-#include <string>
-
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/make_kernel.h"
 
 namespace trainer::kernels::cpu {
-namespace {
-
-[[noreturn]] Prepared launches_nothing(const Signature& signature) {
-  fail_check("kernel", __FILE__, __LINE__, describe(signature) + " only renames memory: it is never launched");
-}
-
-[[noreturn]] Prepared is_a_collective(const Signature& signature) {
-  fail_check("kernel", __FILE__, __LINE__, describe(signature) + " is communication: a plan has a collective for it, never a launch");
-}
-
-}  // namespace
 
 std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
   switch (s.op) {
@@ -37,10 +24,10 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::dropout: return prepare_dropout(s, c);
     case Op::reshape:
     case Op::flatten:
-    case Op::replicate: return launches_nothing(s);
+    case Op::replicate: break;
     case Op::all_reduce:
     case Op::all_gather:
-    case Op::reduce_scatter: return is_a_collective(s);
+    case Op::reduce_scatter: break;
     case Op::conv2d: return prepare_conv2d(s, c);
     case Op::max_pool2d: return prepare_pool(s, c);
     case Op::avg_pool2d: return prepare_pool(s, c);
@@ -91,7 +78,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::top_k_compress: return prepare_top_k_compress(s, c);
     case Op::top_k_sum: return prepare_top_k_sum(s, c);
   }
-  fail_check("op", __FILE__, __LINE__, "an op outside the enum");
+  refuse_launch(s);
 }
 
 Layout CpuTarget::preferred_layout(const Signature& s, int index) const { return linear_weight_layout(s, index); }

@@ -1,15 +1,18 @@
-// Holds a kernel to the f64 reference: on every instruction set this machine offers, with 1 to 3 threads, twice for the same
-// bits, with exactly the memory the contract gives it.
+// Holds a kernel to the f64 reference with every runner of the executable, twice for the same bits, with exactly the memory the contract
+// gives it.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "tests/kernels/kernel_runner.h"
+#include "tests/kernels/buffer.h"
+#include "tests/kernels/runner.h"
 #include "tests/reference/reference.h"
 
 namespace trainer::kernels::test {
@@ -32,13 +35,14 @@ struct Output {
 
 struct Options {
   std::int64_t origin = 0;
-  int max_threads = 3;
 };
 
-constexpr double kEpsF32 = 0x1p-24, kEpsBf16 = 0x1p-8;  // the largest relative error of one rounding
+constexpr double kEpsF32 = 0x1p-24, kEpsBf16 = 0x1p-8, kEpsF16 = 0x1p-11;  // the largest relative error of one rounding
 
 /// The rounding of the output itself and `sum` roundings of f32 on the way.
-inline double bound(DType dtype, double sum = 0) { return (dtype == DType::bf16 ? kEpsBf16 : dtype == DType::f64 ? 0x1p-53 : kEpsF32) + sum * kEpsF32; }
+inline double bound(DType dtype, double sum = 0) {
+  return (dtype == DType::bf16 ? kEpsBf16 : dtype == DType::f16 ? kEpsF16 : dtype == DType::f64 ? 0x1p-53 : kEpsF32) + sum * kEpsF32;
+}
 
 inline void write(const Buffer& buffer, DType dtype, std::int64_t i, double value) {
   switch (dtype) {
@@ -47,7 +51,7 @@ inline void write(const Buffer& buffer, DType dtype, std::int64_t i, double valu
     case DType::bf16: buffer.as<Bf16>()[i] = to_bf16(static_cast<float>(value)); return;
     case DType::i32: buffer.as<std::int32_t>()[i] = static_cast<std::int32_t>(value); return;
     case DType::u8: buffer.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(static_cast<std::int64_t>(value)); return;
-    case DType::f16: throw std::logic_error("no test writes this dtype");
+    case DType::f16: buffer.as<std::uint16_t>()[i] = f16_bits(value); return;
   }
 }
 
@@ -112,48 +116,46 @@ inline void hold(Op op, const Attributes& attributes, const std::vector<Input>& 
   }
   const std::vector<reference::Tensor> truth = reference::run(op, attributes, rounded, shapes, options.origin);
 
-  for (cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512, cpu::Isa::avx512_bf16})
-    for (int threads = 1; threads <= options.max_threads && isa <= cpu::detect_isa(); ++threads) {
-      std::vector<Buffer> first;
-      for (int repeat = 0; repeat < 2; ++repeat) {
-        std::vector<Buffer> in, out;
-        std::vector<void*> pointers;
-        for (const Input& input : inputs) {
-          in.push_back(buffer_of(input.dtype, input.values));
-          pointers.push_back(in.back().data());
-        }
-        for (std::size_t k = 0; k < outputs.size(); ++k) {
-          const Output& output = outputs[k];
-          out.emplace_back(output.in_place_of >= 0 ? 0 : output.shape.elements() * size_of(output.dtype));
-          if (accumulate && output.accumulates)
-            for (std::int64_t i = 0; i < before[k].size(); ++i) write(out.back(), output.dtype, i, before[k][i]);
-          if (output.listed) pointers.push_back(output.in_place_of >= 0 ? in[static_cast<std::size_t>(output.in_place_of)].data() : out.back().data());
-        }
-        const cpu::Context context{isa, threads};
-        const Buffer workspace(cpu::CpuTarget(context).workspace_bytes(signature));
-        cpu::prepare(signature, context)->run({pointers, workspace.data(), options.origin});
+  std::map<int, std::vector<Buffer>> first_of_family;
+  for (const auto& runner : runners())
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<Buffer> in, out;
+      std::vector<void*> pointers;
+      for (const Input& input : inputs) {
+        in.push_back(buffer_of(input.dtype, input.values));
+        pointers.push_back(in.back().data());
+      }
+      for (std::size_t k = 0; k < outputs.size(); ++k) {
+        const Output& output = outputs[k];
+        out.emplace_back(output.in_place_of >= 0 ? 0 : output.shape.elements() * size_of(output.dtype));
+        if (accumulate && output.accumulates)
+          for (std::int64_t i = 0; i < before[k].size(); ++i) write(out.back(), output.dtype, i, before[k][i]);
+        if (output.listed) pointers.push_back(output.in_place_of >= 0 ? in[static_cast<std::size_t>(output.in_place_of)].data() : out.back().data());
+      }
+      runner->run(signature, pointers, options.origin);
 
-        for (std::size_t k = 0; k < outputs.size(); ++k) {
-          const Output& output = outputs[k];
-          const Buffer& found = output.in_place_of >= 0 ? in[static_cast<std::size_t>(output.in_place_of)] : out[k];
-          const bool adds = accumulate && output.accumulates;
-          double largest = 1e-3;
-          for (std::int64_t i = 0; i < truth[k].size(); ++i)
-            if (std::isfinite(truth[k][i])) largest = std::fmax(largest, std::abs(truth[k][i]) + (adds ? std::abs(before[k][i]) : 0));
-          std::int64_t wrong = -1;
-          for (std::int64_t i = 0; i < truth[k].size() && wrong < 0; ++i) {
-            const double want = truth[k][i] + (adds ? before[k][i] : 0);
-            if (!close(value_at(found, output.dtype, i), want, output.relative * std::abs(want) + output.absolute * largest)) wrong = i;
-          }
-          INFO(text_of(op, inputs), " on ", name_of(isa), " with ", threads, " threads: output ", k, " element ", wrong, ": got ",
-               wrong < 0 ? 0 : value_at(found, output.dtype, wrong), " for ", wrong < 0 ? 0 : truth[k][wrong] + (adds ? before[k][wrong] : 0));
-          CHECK(wrong == -1);
-          if (repeat == 0) {
-            first.emplace_back(static_cast<std::int64_t>(found.bytes()));
-            std::memcpy(first.back().data(), found.data(), found.bytes());
-          } else {
-            CHECK(found.same_bits(first[k]));
-          }
+      std::vector<Buffer>& first = first_of_family[runner->family()];
+      const bool is_first = first.empty();
+      for (std::size_t k = 0; k < outputs.size(); ++k) {
+        const Output& output = outputs[k];
+        const Buffer& found = output.in_place_of >= 0 ? in[static_cast<std::size_t>(output.in_place_of)] : out[k];
+        const bool adds = accumulate && output.accumulates;
+        double largest = 1e-3;
+        for (std::int64_t i = 0; i < truth[k].size(); ++i)
+          if (std::isfinite(truth[k][i])) largest = std::fmax(largest, std::abs(truth[k][i]) + (adds ? std::abs(before[k][i]) : 0));
+        std::int64_t wrong = -1;
+        for (std::int64_t i = 0; i < truth[k].size() && wrong < 0; ++i) {
+          const double want = truth[k][i] + (adds ? before[k][i] : 0);
+          if (!close(value_at(found, output.dtype, i), want, output.relative * std::abs(want) + output.absolute * largest)) wrong = i;
+        }
+        INFO(text_of(op, inputs), " on ", runner->name(), ": output ", k, " element ", wrong, ": got ",
+             wrong < 0 ? 0 : value_at(found, output.dtype, wrong), " for ", wrong < 0 ? 0 : truth[k][wrong] + (adds ? before[k][wrong] : 0));
+        CHECK(wrong == -1);
+        if (is_first) {
+          first.emplace_back(static_cast<std::int64_t>(found.bytes()));
+          std::memcpy(first.back().data(), found.data(), found.bytes());
+        } else {
+          CHECK(found.same_bits(first[k]));
         }
       }
     }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/kernels/against_reference.h"
+#include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
 using namespace trainer::kernels;

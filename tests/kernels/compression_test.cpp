@@ -6,6 +6,7 @@
 
 #include "engine/core/compression.h"
 #include "tests/kernels/against_reference.h"
+#include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
 using namespace trainer::kernels;

@@ -3,6 +3,7 @@
 
 #include "engine/core/error.h"
 #include "tests/kernels/against_reference.h"
+#include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
 using namespace trainer::kernels;

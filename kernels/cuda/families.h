@@ -1,0 +1,90 @@
+// The preparation functions of a GPU's kernels, by family; kernels/<family>.h says what each op takes. Only table.cpp calls them.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/table.h"
+
+namespace trainer::kernels::cuda {
+
+using Prepared = std::unique_ptr<Kernel>;
+
+// kernels/activations.h
+Prepared prepare_activation(const Signature& signature, const Context& context);
+Prepared prepare_activation_grad(const Signature& signature, const Context& context);
+
+// kernels/arithmetic.h
+Prepared prepare_add_mul(const Signature& signature, const Context& context);
+Prepared prepare_sum_leading(const Signature& signature, const Context& context);
+
+// kernels/attention.h
+Prepared prepare_attention(const Signature& signature, const Context& context);
+Prepared prepare_attention_grad(const Signature& signature, const Context& context);
+
+// kernels/averaging.h
+Prepared prepare_scale(const Signature& signature, const Context& context);
+Prepared prepare_outer_step(const Signature& signature, const Context& context);
+Prepared prepare_apply_delayed(const Signature& signature, const Context& context);
+
+// kernels/compression.h
+Prepared prepare_compress_bf16(const Signature& signature, const Context& context);
+Prepared prepare_quantize_int8(const Signature& signature, const Context& context);
+Prepared prepare_dequantize_int8(const Signature& signature, const Context& context);
+Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context& context);
+Prepared prepare_top_k_compress(const Signature& signature, const Context& context);
+Prepared prepare_top_k_sum(const Signature& signature, const Context& context);
+
+// kernels/conv2d.h
+Prepared prepare_conv2d(const Signature& signature, const Context& context);
+Prepared prepare_conv2d_grad_input(const Signature& signature, const Context& context);
+Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context& context);
+
+// kernels/dropout.h
+Prepared prepare_dropout(const Signature& signature, const Context& context);
+
+// kernels/embedding.h
+Prepared prepare_embedding(const Signature& signature, const Context& context);
+Prepared prepare_embedding_grad(const Signature& signature, const Context& context);
+Prepared prepare_positions(const Signature& signature, const Context& context);
+Prepared prepare_positions_grad(const Signature& signature, const Context& context);
+
+// kernels/fill.h
+Prepared prepare_zero(const Signature& signature, const Context& context);
+Prepared prepare_cast(const Signature& signature, const Context& context);
+
+// kernels/linear.h
+Prepared prepare_linear(const Signature& signature, const Context& context);
+Prepared prepare_linear_grad_input(const Signature& signature, const Context& context);
+Prepared prepare_linear_grad_weight(const Signature& signature, const Context& context);
+
+// kernels/loss.h
+Prepared prepare_cross_entropy(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_count(const Signature& signature, const Context& context);
+Prepared prepare_correct_count(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_stats(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_gathered(const Signature& signature, const Context& context);
+Prepared prepare_correct_count_gathered(const Signature& signature, const Context& context);
+Prepared prepare_mse(const Signature& signature, const Context& context);
+Prepared prepare_mse_grad(const Signature& signature, const Context& context);
+Prepared prepare_mse_count(const Signature& signature, const Context& context);
+
+// kernels/norm.h
+Prepared prepare_layer_norm(const Signature& signature, const Context& context);
+Prepared prepare_rms_norm(const Signature& signature, const Context& context);
+Prepared prepare_layer_norm_grad(const Signature& signature, const Context& context);
+Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context);
+
+// kernels/optimizer.h
+Prepared prepare_loss_seed(const Signature& signature, const Context& context);
+Prepared prepare_sum_squares(const Signature& signature, const Context& context);
+Prepared prepare_update_scalars(const Signature& signature, const Context& context);
+Prepared prepare_sgd(const Signature& signature, const Context& context);
+Prepared prepare_adam(const Signature& signature, const Context& context);
+Prepared prepare_lion(const Signature& signature, const Context& context);
+
+// kernels/pool.h
+Prepared prepare_pool(const Signature& signature, const Context& context);
+Prepared prepare_pool_grad(const Signature& signature, const Context& context);
+
+}  // namespace trainer::kernels::cuda

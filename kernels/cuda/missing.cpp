@@ -1,0 +1,67 @@
+// Families whose kernels are still to be written: asking for one is an error. A line goes when its kernels come.
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/libraries.h"
+#include "kernels/prepare.h"
+
+namespace trainer::kernels::cuda {
+namespace {
+
+[[noreturn]] Prepared missing(const Signature& signature) { fail_check("kernel", __FILE__, __LINE__, "no CUDA kernel yet for " + describe(signature)); }
+
+}  // namespace
+
+cublasLtContext* open_products() { return nullptr; }
+void close_products(cublasLtContext*) {}
+cudnnContext* open_cudnn() { return nullptr; }
+void close_cudnn(cudnnContext*) {}
+
+Prepared prepare_add_mul(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_sum_leading(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_attention(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_attention_grad(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_scale(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_outer_step(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_apply_delayed(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_compress_bf16(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_quantize_int8(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_dequantize_int8(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_top_k_compress(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_top_k_sum(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_conv2d(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_conv2d_grad_input(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_dropout(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_embedding(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_embedding_grad(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_positions(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_positions_grad(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_zero(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_cast(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_linear(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_linear_grad_input(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_linear_grad_weight(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_cross_entropy(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_cross_entropy_grad(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_cross_entropy_count(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_correct_count(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_cross_entropy_stats(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_cross_entropy_gathered(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_correct_count_gathered(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_mse(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_mse_grad(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_mse_count(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_layer_norm(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_rms_norm(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_layer_norm_grad(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_rms_norm_grad(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_loss_seed(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_sum_squares(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_update_scalars(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_sgd(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_adam(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_lion(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_pool(const Signature& signature, const Context&) { missing(signature); }
+Prepared prepare_pool_grad(const Signature& signature, const Context&) { missing(signature); }
+
+}  // namespace trainer::kernels::cuda

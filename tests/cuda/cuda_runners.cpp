@@ -1,0 +1,95 @@
+// CUDA kernels on device 0: a GPU, or the emulated one, on which every case runs in four orders of threads, blocks and streams.
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <map>
+
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/target.h"
+#include "tests/cuda/orders.h"
+#include "tests/kernels/runner.h"
+
+namespace trainer::kernels::test {
+namespace {
+
+cuda::Device& device() {
+  static cuda::Device one(0);
+  return one;
+}
+
+/// Device memory of exactly so many bytes, all ones at first: NaN in every float type.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
+    cuda::check(cudaMalloc(&data_, bytes_), "cudaMalloc");
+    cuda::check(cudaMemset(data_, 0xFF, bytes_), "cudaMemset");
+  }
+  ~DeviceBytes() { cudaFree(data_); }
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+
+  void* data() const { return data_; }
+  void fill(const void* host) { cuda::check(cudaMemcpy(data_, host, bytes_, cudaMemcpyHostToDevice), "cudaMemcpy"); }
+  void copy_to(void* host) const { cuda::check(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost), "cudaMemcpy"); }
+
+ private:
+  std::size_t bytes_;
+  void* data_ = nullptr;
+};
+
+class CudaRunner final : public Runner {
+ public:
+  explicit CudaRunner(std::uint64_t order) : order_(order) {}
+  std::string name() const override { return device().name() + order_name(order_); }
+  int family() const override { return 0; }
+
+  void run(const Signature& signature, std::span<void* const> operands, std::int64_t origin) override {
+    set_order(order_);
+    const cuda::Context& context = device().context();
+    std::map<void*, std::unique_ptr<DeviceBytes>> memory;
+    std::vector<void*> pointers;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      std::unique_ptr<DeviceBytes>& slot = memory[operands[i]];
+      if (!slot) {
+        slot = std::make_unique<DeviceBytes>(signature.operands[i].bytes());
+        slot->fill(operands[i]);
+      }
+      pointers.push_back(slot->data());
+    }
+    const DeviceBytes workspace(cuda::CudaTarget(context.capability, context.units).workspace_bytes(signature));
+    cudaStream_t stream = nullptr;
+    cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    const std::unique_ptr<Kernel> kernel = cuda::prepare(signature, context);
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    kernel->run({.operands = pointers, .workspace = workspace.data(), .origin = origin, .stream = stream});
+    cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+    for (const auto& [host, bytes] : memory) bytes->copy_to(host);
+    device().throw_fault();
+  }
+
+ private:
+  std::uint64_t order_;
+};
+
+}  // namespace
+
+const std::vector<std::unique_ptr<Runner>>& runners() {
+  static const std::vector<std::unique_ptr<Runner>> all = [] {
+    std::vector<std::unique_ptr<Runner>> found;
+    for (std::uint64_t order = 0; order < num_orders(); ++order) found.push_back(std::make_unique<CudaRunner>(order));
+    return found;
+  }();
+  return all;
+}
+
+std::vector<Runner*> few_runners() { return {runners().front().get(), runners().back().get()}; }
+
+Runner& best_runner() { return *runners().front(); }
+
+std::span<const DType> compute_dtypes() {
+  static constexpr std::array kAll{DType::f32, DType::bf16, DType::f16};
+  return kAll;
+}
+
+}  // namespace trainer::kernels::test

@@ -1,0 +1,277 @@
+// Fibers with a switch of their own: a shuffle is 32 of them, and ucontext asks the system at each.
+#include "tests/cuda/emulated/block.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace trainer::emulated {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+constexpr std::size_t kStackBytes = 512 * 1024;
+#else
+constexpr std::size_t kStackBytes = 128 * 1024;
+#endif
+
+thread_local Block* current_block = nullptr;
+
+}  // namespace
+
+#if defined(__x86_64__)
+extern "C" void trainer_emulated_switch(void** save, void* to);
+// Saves what a call must keep, and the stack pointer; takes up the other stack the same way.
+asm(R"(
+.text
+.globl trainer_emulated_switch
+.type trainer_emulated_switch, @function
+trainer_emulated_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size trainer_emulated_switch, .-trainer_emulated_switch
+)");
+#else
+#error "the emulated GPU needs a switch of fibers for this processor"
+#endif
+
+struct Block::Fiber {
+  Fiber() {
+    stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED) throw std::bad_alloc();
+#if defined(__SANITIZE_THREAD__)
+    thread_fiber = __tsan_create_fiber(0);
+#endif
+  }
+  ~Fiber() {
+    munmap(stack, kStackBytes);
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(thread_fiber);
+#endif
+  }
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  void start() {
+    void** top = reinterpret_cast<void**>(static_cast<std::byte*>(stack) + kStackBytes);
+    *--top = nullptr;  // the stack of a function is 16-byte aligned before its return address
+    *--top = reinterpret_cast<void*>(&Block::Fiber::entry);
+    for (int i = 0; i < 6; ++i) *--top = nullptr;
+    pointer = top;
+    ended = false;
+  }
+  static void entry() { Block::enter(current_block); }
+
+  void* stack = nullptr;
+  void* pointer = nullptr;
+  void* sanitizer_stack = nullptr;
+  void* thread_fiber = nullptr;
+  Index index;
+  unsigned linear = 0;
+  bool ended = true;
+};
+
+Block::Block() = default;
+Block::~Block() = default;
+
+Block& Block::current() {
+  if (current_block == nullptr) throw Misuse("device code runs outside of a kernel");
+  return *current_block;
+}
+
+unsigned Block::lane() const { return running_->linear % kLanes; }
+
+void Block::make_fibers(std::size_t count) {
+  while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
+}
+
+void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t shared_bytes, std::uint64_t order, const std::function<void()>& body) {
+  block = at;
+  threads = block_threads;
+  blocks = grid_blocks;
+  count_ = static_cast<std::size_t>(threads.x) * threads.y * threads.z;
+  alive_ = count_;
+  body_ = &body;
+  failure_ = nullptr;
+  barrier_arrived_ = 0;
+  barrier_sum_ = 0;
+  make_fibers(count_);
+  meetings_.assign((count_ + kLanes - 1) / kLanes, {});
+  // Of the exact size, so that the address sanitizer sees a byte too many; NaN, so that what nobody wrote shows.
+  shared_memory_.reset(new std::byte[shared_bytes + 128]);
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(shared_memory_.get());
+  shared_ = shared_memory_.get() + (128 - address % 128) % 128;
+  std::memset(shared_, 0xFF, shared_bytes);
+
+  order_.clear();
+  for (std::size_t i = 0; i < count_; ++i) {
+    Fiber& fiber = *fibers_[i];
+    const unsigned linear = static_cast<unsigned>(i);
+    fiber.index = {linear % threads.x, linear / threads.x % threads.y, linear / threads.x / threads.y};
+    fiber.linear = linear;
+    fiber.start();
+    order_.push_back(i);
+  }
+  Block* const outer = current_block;
+  current_block = this;
+  for (std::uint64_t number = 0; alive_ > 0 && !failure_; ++number) {
+    const std::uint64_t before = progress_;
+    turn(order, number);
+    if (progress_ == before && !failure_) {
+      current_block = outer;
+      stuck();
+    }
+  }
+  current_block = outer;
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Block::turn(std::uint64_t order, std::uint64_t number) {
+  order_.erase(std::remove_if(order_.begin(), order_.end(), [&](std::size_t i) { return fibers_[i]->ended; }), order_.end());
+  if (order == 1 && number == 0) std::reverse(order_.begin(), order_.end());
+  if (order > 1) {
+    std::minstd_rand generator(static_cast<std::uint32_t>(order * 2654435761u + number * 40503u + block.x * 97u + 1));
+    std::shuffle(order_.begin(), order_.end(), generator);
+  }
+  for (std::size_t i : order_) {
+    if (!fibers_[i]->ended) resume(*fibers_[i]);
+    if (failure_) return;
+  }
+}
+
+void Block::resume(Fiber& fiber) {
+  running_ = &fiber;
+  thread = fiber.index;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&sanitizer_stack_, fiber.stack, kStackBytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  scheduler_fiber_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fiber.thread_fiber, 0);
+#endif
+  trainer_emulated_switch(&scheduler_, fiber.pointer);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(sanitizer_stack_, nullptr, nullptr);
+#endif
+}
+
+void Block::yield() {
+  Fiber& fiber = *running_;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(fiber.ended ? nullptr : &fiber.sanitizer_stack, scheduler_bottom_, scheduler_size_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(scheduler_fiber_, 0);
+#endif
+  trainer_emulated_switch(&fiber.pointer, scheduler_);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fiber.sanitizer_stack, &scheduler_bottom_, &scheduler_size_);
+#endif
+}
+
+void Block::enter(void* pointer) {
+  Block& self = *static_cast<Block*>(pointer);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &self.scheduler_bottom_, &self.scheduler_size_);
+#endif
+  try {
+    (*self.body_)();
+  } catch (...) {
+    self.failure_ = std::current_exception();
+  }
+  self.running_->ended = true;
+  --self.alive_;
+  ++self.progress_;
+  self.yield();
+  __builtin_unreachable();
+}
+
+int Block::barrier(int value) {
+  const std::uint64_t generation = barrier_generation_;
+  barrier_sum_ += value;
+  ++barrier_arrived_;
+  ++progress_;
+  // Threads that end meanwhile are no longer waited for.
+  while (barrier_generation_ == generation) {
+    if (barrier_arrived_ == alive_) {
+      barrier_result_ = barrier_sum_;
+      barrier_sum_ = 0;
+      barrier_arrived_ = 0;
+      ++barrier_generation_;
+      ++progress_;
+      break;
+    }
+    yield();
+  }
+  return barrier_result_;
+}
+
+Block::Meeting& Block::meeting(std::uint32_t mask) {
+  std::vector<Meeting>& here = meetings_[running_->linear / kLanes];
+  for (Meeting& one : here)
+    if (one.mask == mask) return one;
+  here.reserve(kLanes);  // references stay good
+  if (here.size() == kLanes) throw Misuse("a warp meets under more than 32 different masks");
+  here.emplace_back().mask = mask;
+  return here.back();
+}
+
+void Block::check_lanes(std::uint32_t mask) const {
+  if (((mask >> (running_->linear % kLanes)) & 1u) == 0) throw Misuse("a lane takes part in a warp's exchange whose mask does not name it");
+  const std::size_t first = running_->linear / kLanes * kLanes;
+  for (std::size_t i = 0; i < kLanes; ++i)
+    if (((mask >> i) & 1u) != 0 && (first + i >= count_ || fibers_[first + i]->ended))
+      throw Misuse("the mask of a warp's exchange names lane " + std::to_string(i) + ", which has ended or was never there");
+}
+
+const std::byte* Block::exchange(std::uint32_t mask, const void* value, std::size_t bytes) {
+  check_lanes(mask);
+  Meeting& here = meeting(mask);
+  const std::uint64_t generation = here.generation;
+  std::array<std::byte, kExchanged * kLanes>& given = here.given[generation % 2];
+  std::memcpy(given.data() + running_->linear % kLanes * kExchanged, value, bytes);
+  here.arrived |= 1u << (running_->linear % kLanes);
+  ++progress_;
+  if (here.arrived == mask) {
+    here.arrived = 0;
+    ++here.generation;
+  } else {
+    while (here.generation == generation) {
+      check_lanes(mask);
+      yield();
+    }
+  }
+  return given.data();
+}
+
+void Block::stuck() {
+  throw Misuse("threads of block " + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " + std::to_string(block.z) +
+               " wait for each other in different places: " + std::to_string(barrier_arrived_) + " of " + std::to_string(alive_) + " are at a barrier");
+}
+
+}  // namespace trainer::emulated

@@ -1,0 +1,35 @@
+// The emulated GPU from the tests' side: how adversarial it is, how large, and what happened. The CUDA runtime, cuBLASLt and NCCL are
+// emulated by their own functions, declared by the Toolkit's headers and defined here for host memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace trainer::emulated {
+
+/// Of every thread that uses devices from now on.
+struct Settings {
+  std::uint64_t order = 0;           ///< of threads in a block (Block::run), of blocks, and of streams: 0 is the order of issue
+  int devices = 1;
+  int capability = 90;
+  int units = 132;
+  std::int64_t memory = std::int64_t{1} << 34;  ///< bytes of each device
+  const char* name = "NVIDIA H200";
+};
+Settings& settings();
+
+/// Since the start, over all devices.
+struct Counts {
+  std::int64_t kernels = 0, copies = 0, graphs = 0, events = 0, waits = 0;
+  std::int64_t allocated = 0;  ///< bytes at present
+};
+Counts counts();
+
+/// Something on a stream: called again and again until it returns true. Libraries put their work there.
+using Work = std::function<bool()>;
+cudaError_t enqueue(cudaStream_t stream, Work work, const std::string& what);
+
+}  // namespace trainer::emulated

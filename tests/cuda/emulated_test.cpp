@@ -1,0 +1,190 @@
+// The emulated GPU itself: kernels that are wrong are found out, and streams do what their events say and no more.
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+
+#include <set>
+#include <vector>
+
+#include "tests/cuda/emulated/emulated.h"
+
+using namespace trainer;
+using emulated::Misuse;
+
+namespace {
+
+cudaStream_t new_stream() {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  return stream;
+}
+
+template <typename T>
+T* new_memory(std::size_t count) {
+  void* at = nullptr;
+  REQUIRE(cudaMalloc(&at, count * sizeof(T)) == cudaSuccess);
+  return static_cast<T*>(at);
+}
+
+template <typename... P, typename... A>
+cudaError_t launch(cudaStream_t stream, unsigned blocks, unsigned threads, std::size_t shared, void (*kernel)(P...), A... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+// Reverses a block's part through shared memory, with the barrier or without.
+template <bool Barrier>
+__global__ void reverse(int* x) {
+  __shared__ int held[256];
+  held[threadIdx.x] = x[threadIdx.x];
+  if (Barrier) __syncthreads();
+  x[threadIdx.x] = held[blockDim.x - 1 - threadIdx.x];
+}
+
+template <bool Barrier>
+std::set<std::vector<int>> results_of_reverse() {
+  std::set<std::vector<int>> results;
+  for (std::uint64_t order = 0; order < 4; ++order) {
+    emulated::settings().order = order;
+    const cudaStream_t stream = new_stream();
+    int* const x = new_memory<int>(256);
+    for (int i = 0; i < 256; ++i) x[i] = i;
+    CHECK(launch(stream, 1, 256, 0, reverse<Barrier>, x) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    results.emplace(x, x + 256);
+    cudaFree(x);
+    cudaStreamDestroy(stream);
+  }
+  emulated::settings().order = 0;
+  return results;
+}
+
+__global__ void half_a_barrier(int* x) {
+  if (threadIdx.x < 16) __syncthreads();
+  else __syncwarp(0xFFFF0000u);
+  if (threadIdx.x >= 16) __syncwarp(0xFFFFFFFFu);
+  x[threadIdx.x] = 1;
+}
+
+__global__ void sum_of_lanes(float* x) {
+  float value = static_cast<float>(threadIdx.x);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
+  x[threadIdx.x] = value;
+}
+
+__global__ void lying_mask(float* x) {
+  if (threadIdx.x == 31) return;
+  x[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, 1.0F, 1);
+}
+
+__global__ void add(int* x, int value) { *x += value; }
+__global__ void twice(int* x) { *x *= 2; }
+
+}  // namespace
+
+TEST_CASE("a kernel without its barrier gives different results in different orders, with it always the same") {
+  const std::set<std::vector<int>> with = results_of_reverse<true>();
+  REQUIRE(with.size() == 1);
+  CHECK((*with.begin())[0] == 255);
+  CHECK(results_of_reverse<false>().size() > 1);
+}
+
+TEST_CASE("threads that wait for each other in different places are an error") {
+  const cudaStream_t stream = new_stream();
+  int* const x = new_memory<int>(32);
+  CHECK(launch(stream, 1, 32, 0, half_a_barrier, x) == cudaSuccess);
+  CHECK_THROWS_AS(cudaStreamSynchronize(stream), Misuse);
+}
+
+TEST_CASE("a shuffle sums the lanes, and one whose mask names a thread that has ended is an error") {
+  const cudaStream_t stream = new_stream();
+  float* const x = new_memory<float>(32);
+  for (std::uint64_t order : {0, 1, 5}) {
+    emulated::settings().order = order;
+    CHECK(launch(stream, 1, 32, 0, sum_of_lanes, x) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    for (int i = 0; i < 32; ++i) CHECK(x[i] == 496);
+  }
+  emulated::settings().order = 0;
+  CHECK(launch(stream, 1, 32, 0, lying_mask, x) == cudaSuccess);
+  CHECK_THROWS_AS(cudaStreamSynchronize(stream), Misuse);
+}
+
+TEST_CASE("launches beyond a GPU's limits are refused") {
+  const cudaStream_t stream = new_stream();
+  int* const x = new_memory<int>(1);
+  CHECK(launch(stream, 0, 1, 0, twice, x) == cudaErrorInvalidConfiguration);
+  CHECK(launch(stream, 1, 1025, 0, twice, x) == cudaErrorInvalidConfiguration);
+  CHECK(launch(stream, 1, 1, 48 * 1024 + 1, twice, x) == cudaErrorInvalidValue);
+  CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(&twice), cudaFuncAttributeMaxDynamicSharedMemorySize, 100 * 1024) == cudaSuccess);
+  CHECK(launch(stream, 1, 1, 100 * 1024, twice, x) == cudaSuccess);
+  CHECK_THROWS_AS(launch(nullptr, 1, 1, 0, twice, x), Misuse);
+}
+
+TEST_CASE("streams go on in any order but what events fix, issued and captured") {
+  for (bool with_event : {true, false})
+    for (bool captured : {true, false}) {
+      std::set<int> results;
+      for (std::uint64_t order = 0; order < 8; ++order) {
+        emulated::settings().order = order;
+        const cudaStream_t a = new_stream(), b = new_stream();
+        int* const x = new_memory<int>(1);
+        *x = 1;
+        cudaEvent_t fork = nullptr, added = nullptr, join = nullptr;
+        for (cudaEvent_t* event : {&fork, &added, &join}) CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess);
+        if (captured) CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+        CHECK(cudaEventRecord(fork, a) == cudaSuccess);
+        CHECK(cudaStreamWaitEvent(b, fork, 0) == cudaSuccess);
+        CHECK(launch(a, 1, 1, 0, add, x, 3) == cudaSuccess);
+        CHECK(cudaEventRecord(added, a) == cudaSuccess);
+        if (with_event) CHECK(cudaStreamWaitEvent(b, added, 0) == cudaSuccess);
+        CHECK(launch(b, 1, 1, 0, twice, x) == cudaSuccess);
+        CHECK(cudaEventRecord(join, b) == cudaSuccess);
+        CHECK(cudaStreamWaitEvent(a, join, 0) == cudaSuccess);
+        if (captured) {
+          cudaGraph_t graph = nullptr;
+          cudaGraphExec_t step = nullptr;
+          CHECK(cudaStreamEndCapture(a, &graph) == cudaSuccess);
+          CHECK(cudaGraphInstantiate(&step, graph, 0) == cudaSuccess);
+          CHECK(*x == 1);  // capturing runs nothing
+          CHECK(cudaGraphLaunch(step, a) == cudaSuccess);
+          CHECK(cudaStreamSynchronize(a) == cudaSuccess);
+          cudaGraphExecDestroy(step);
+          cudaGraphDestroy(graph);
+        }
+        CHECK(cudaStreamSynchronize(a) == cudaSuccess);
+        results.insert(*x);
+        cudaFree(x);
+      }
+      INFO("with the event: ", with_event, ", captured: ", captured);
+      CHECK(results == (with_event ? std::set<int>{8} : std::set<int>{5, 8}));
+    }
+  emulated::settings().order = 0;
+}
+
+TEST_CASE("a capture whose fork does not join, or that waits, is refused") {
+  const cudaStream_t a = new_stream(), b = new_stream();
+  int* const x = new_memory<int>(1);
+  cudaEvent_t fork = nullptr;
+  CHECK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming) == cudaSuccess);
+  cudaGraph_t graph = nullptr;
+
+  CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(cudaEventRecord(fork, a) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(b, fork, 0) == cudaSuccess);
+  CHECK(launch(b, 1, 1, 0, twice, x) == cudaSuccess);
+  CHECK(cudaStreamEndCapture(a, &graph) == cudaErrorStreamCaptureUnjoined);
+
+  CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(cudaDeviceSynchronize() == cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamEndCapture(a, &graph) == cudaErrorStreamCaptureInvalidated);
+
+  CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  int host = 0;
+  CHECK_THROWS_AS(cudaMemcpyAsync(x, &host, sizeof host, cudaMemcpyHostToDevice, b), Misuse);  // it would wait
+  CHECK(cudaMemcpyAsync(x, &host, sizeof host, cudaMemcpyHostToDevice, a) == cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamEndCapture(a, &graph) == cudaErrorStreamCaptureInvalidated);
+}

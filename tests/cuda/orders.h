@@ -1,0 +1,13 @@
+// In how many orders the device under test can be made to run: the emulated one in several, a GPU as it pleases.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trainer::kernels::test {
+
+std::uint64_t num_orders();
+void set_order(std::uint64_t order);
+std::string order_name(std::uint64_t order);
+
+}  // namespace trainer::kernels::test

@@ -1,0 +1,61 @@
+// Activations and their gradients: against the f64 reference.
+#include <doctest/doctest.h>
+
+#include "tests/kernels/against_reference.h"
+
+using namespace trainer;
+using namespace trainer::kernels;
+using namespace trainer::kernels::test;
+using reference::Tensor;
+
+namespace {
+
+const Shape kShapes[] = {{1}, {7}, {3, 5, 11}, {2, 64}, {1, 1}, {129, 257}};  // the last is large enough for a team
+
+Attributes form(const char* name) { return {{"approximate", std::string(name)}}; }
+
+}  // namespace
+
+TEST_CASE("activations and their gradients follow their formulas, in place and not") {
+  for (DType c : compute_dtypes())
+    for (const Shape& shape : kShapes) {
+      const Tensor x = normal_tensor(shape, 1, 3), dy = normal_tensor(shape, 2);
+      // Kernels compute to 2^-12 what they then round to bf16.
+      const double absolute = c == DType::bf16 ? 0x1p-11 : (c == DType::f16 ? 0x1p-24 : 0) + 8 * kEpsF32;  // f16: below 2^-14 steps are of 2^-24
+      const auto out = [&](int in_place_of, double ulps) { return Output{c, shape, bound(c, ulps), absolute, in_place_of}; };
+      for (int in_place : {-1, 0}) {
+        for (const char* name : {"tanh", "none"}) {
+          hold(Op::gelu, form(name), {{c, x}}, {out(in_place, 8)});
+          hold(Op::gelu_grad, form(name), {{c, dy}, {c, x}}, {out(in_place, 16)});
+        }
+        for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) hold(op, {}, {{c, x}}, {out(in_place, 8)});
+        for (Op op : {Op::relu_grad, Op::silu_grad, Op::tanh_grad, Op::sigmoid_grad}) hold(op, {}, {{c, dy}, {c, x}}, {out(in_place, 16)});
+      }
+      hold(Op::silu_grad, {}, {{c, dy}, {c, x}}, {out(1, 16)});  // in place of the second operand
+      hold(Op::gelu_grad, form("tanh"), {{c, dy}, {c, x}}, {out(1, 16)});
+    }
+}
+
+TEST_CASE("activations of large arguments neither overflow nor lose NaN") {
+  const double nan = std::nan("");
+  const Tensor x = [&] {
+    Tensor t(Shape{8});
+    t.data = {100, -100, 1e30, -1e30, 0, 30, -30, nan};
+    return t;
+  }();
+  const Tensor one(Shape{8}, 1);
+  const std::vector<Output> out = {{DType::f32, Shape{8}, 1e-5, 1e-12}};
+  for (const char* name : {"tanh", "none"}) {
+    hold(Op::gelu, form(name), {{DType::f32, x}}, out);
+    Tensor slope = reference::run(Op::gelu_grad, form(name), {one, x}, {Shape{8}})[0];
+    // The formula itself gives 0 · infinity far out, where the slope is 1 or 0.
+    Tensor near = x;
+    near.data = {100, -100, 50, -50, 0, 30, -30, nan};
+    hold(Op::gelu_grad, form(name), {{DType::f32, one}, {DType::f32, near}}, out);
+  }
+  for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) {
+    Tensor values = x;
+    if (op == Op::relu) values[7] = 1;  // fmax of the reference drops the NaN
+    hold(op, {}, {{DType::f32, values}}, out);
+  }
+}
