@@ -69,7 +69,7 @@ Json found() {
   Json switches = Json::array();
   for (const environment::Switch& one : environment::kSwitches) {
     const auto value = environment::value_of(one);
-    switches.push_back({{"name", one.name}, {"value", value ? Json(*value) : Json(nullptr)}, {"meaning", std::string(one.meaning)}});
+    switches.push_back({{"name", one.name}, {"value", value ? Json(one.secret ? "(set)" : *value) : Json(nullptr)}, {"meaning", std::string(one.meaning)}});
   }
   const std::string configs = configs_dir();
   return {{"version", TRAINER_VERSION},

@@ -12,6 +12,7 @@ namespace trainer::environment {
 struct Switch {
   const char* name;
   std::string_view meaning;
+  bool secret = false;  ///< not to be printed
 };
 
 inline constexpr Switch kIsa{"TRAINER_ISA", "lowers the instruction set of CPU kernels: portable, avx2, avx512, avx512_bf16 or amx"};
@@ -22,7 +23,15 @@ inline constexpr Switch kThreads{"TRAINER_THREADS", "threads of this machine tha
 
 inline constexpr Switch kSilent{"TRAINER_SILENT_S", "seconds after which a rank in another process that sends no heartbeat counts as lost, in place of 8 (at least 2)"};
 
-inline constexpr std::array kSwitches{kIsa, kPoison, kThreads, kSilent};
+inline constexpr Switch kToken{"TRAINER_TOKEN", "a secret that processes of a job must share to meet each other, at most 64 bytes", true};
+
+inline constexpr Switch kPort{"TRAINER_PORT", "port at MASTER_ADDR where the processes of a job meet, in place of MASTER_PORT (or the one above it under torchrun)"};
+
+inline constexpr Switch kRendezvous{"TRAINER_RENDEZVOUS_S", "seconds in which all processes of a job must have met, in place of 300"};
+
+inline constexpr Switch kShareGpu{"TRAINER_SHARE_GPU", "1 lets several ranks share a GPU, for tests: each needs an NCCL_HOSTID of its own"};
+
+inline constexpr std::array kSwitches{kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);

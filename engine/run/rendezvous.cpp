@@ -1,0 +1,369 @@
+// Rank 0 keeps two kinds of connections: pending, which have not said who they are, and members, which have, and must then be silent until
+// all are there. A member whose connection ends gives its rank free again, for the process that is started in its place.
+#include "engine/run/rendezvous.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include "engine/core/check.h"
+#include "engine/core/environment.h"
+#include "engine/core/error.h"
+#include "engine/run/sockets.h"
+
+namespace trainer {
+namespace {
+
+using namespace rendezvous;
+using sockets::Address;
+using sockets::now_ms;
+
+constexpr std::int64_t kHelloMs = 5000, kConnectMs = 2000, kDeliveryMs = 20000, kLongestPauseMs = 1000;
+constexpr std::size_t kMostPending = 256, kMostRefusals = 4, kAcceptedAtOnce = 64;
+constexpr int kMostNotices = 16;
+constexpr char kTaken = '+';  // what a rank says once it has its welcome
+
+std::string seconds(double s) {
+  std::string text = std::to_string(s);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text + " s";
+}
+
+std::string place_of(const Rendezvous& place) { return (place.host.find(':') == std::string::npos ? place.host : "[" + place.host + "]") + ":" + std::to_string(place.port); }
+
+// A name other than these may be a loopback address here alone (a line in /etc/hosts) and this host's address elsewhere.
+sockets::Reach reach_of(const std::string& host) {
+  if (host == "::1") return sockets::Reach::loopback6;
+  return host == "localhost" || host == "127.0.0.1" ? sockets::Reach::loopback : sockets::Reach::everyone;
+}
+
+// "rank 3", "ranks 3, 5 to 7", of the ranks that are `missing`.
+std::string named(const std::vector<int>& missing) {
+  std::string text;
+  for (std::size_t i = 0; i < missing.size();) {
+    std::size_t last = i;
+    while (last + 1 < missing.size() && missing[last + 1] == missing[last] + 1) ++last;
+    if (last - i == 1) last = i;
+    text += (text.empty() ? "" : ", ") + std::to_string(missing[i]) + (last > i ? " to " + std::to_string(missing[last]) : "");
+    i = last + 1;
+  }
+  return (missing.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+// ---- Rank 0 ----
+
+class Gathering {
+ public:
+  Gathering(const Rendezvous& place, const std::string& payload)
+      : place_(place), payload_(payload), deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)), members_(static_cast<std::size_t>(place.world_size)) {
+    sockets::allow_descriptors(static_cast<std::size_t>(place.world_size) + kMostPending + 128);
+    try {
+      listener_ = sockets::listen_at(place.port, reach_of(place.host), 4096);
+    } catch (const IoError& error) {
+      throw IoError("rendezvous: rank 0 " + std::string(error.what()) + "; is another job on this port? MASTER_PORT or TRAINER_PORT chooses another");
+    }
+  }
+
+  Gathered run() {
+    while (num_members_ + 1 < place_.world_size || anyone_left()) {
+      if (now_ms() >= deadline_) give_up();
+      turn();
+    }
+    return deliver();
+  }
+
+ private:
+  struct Pending {
+    Descriptor socket;
+    Address from;
+    std::int64_t deadline = 0;
+    std::array<char, kHelloBytes + 1> received;  // one more, so that too long a message shows
+    std::size_t size = 0;
+  };
+  struct Member {
+    Descriptor socket;
+    Address from;
+    Hello hello;
+  };
+
+  void turn() {
+    std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
+    std::int64_t until = deadline_;
+    for (const Pending& one : pending_) {
+      polled.push_back({one.socket.get(), POLLIN, 0});
+      until = std::min(until, one.deadline);
+    }
+    for (const auto& member : members_)
+      if (member) polled.push_back({member->socket.get(), POLLIN, 0});
+    const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(until - now_ms(), 0, 1000)));
+    if (ready < 0 && errno != EINTR) throw IoError(std::string("rendezvous: poll: ") + std::strerror(errno));
+    watch_members();
+    std::erase_if(pending_, [&](Pending& one) { return hear(one); });
+    accept_some();
+  }
+
+  // Room for who comes now is made by who has been silent longest: real ranks speak at once.
+  void accept_some() {
+    for (std::size_t i = 0; i < kAcceptedAtOnce; ++i) {
+      Address from;
+      Descriptor socket = sockets::accept_one(listener_, from);
+      if (!socket) {
+        const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        if (full && !pending_.empty()) pending_.pop_front();
+        else if (full) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return;
+      }
+      if (pending_.size() >= kMostPending) pending_.pop_front();
+      Pending& one = pending_.emplace_back();
+      one.socket = std::move(socket);
+      one.from = from;
+      one.deadline = now_ms() + kHelloMs;
+      if (hear(one)) pending_.pop_back();
+    }
+  }
+
+  // True once the connection is done with: it has become a member, or it ends.
+  bool hear(Pending& one) {
+    while (one.size < one.received.size()) {
+      const ssize_t got = ::recv(one.socket.get(), one.received.data() + one.size, one.received.size() - one.size, MSG_DONTWAIT);
+      if (got == 0) return true;
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return true;
+      if (got < 0) break;
+      one.size += static_cast<std::size_t>(got);
+    }
+    if (one.size > kHelloBytes) return true;
+    if (one.size < kHelloBytes) return now_ms() >= one.deadline;
+    const std::optional<Hello> hello = parse_hello({one.received.data(), kHelloBytes});
+    if (hello) take(one, *hello);
+    return true;
+  }
+
+  void take(Pending& one, const Hello& hello) {
+    if (const std::string why = refusal_of(hello, place_.token, place_.world_size); !why.empty()) return refuse(one.from.str() + " (" + hello.host + "): " + why);
+    std::optional<Member>& member = members_[hello.rank];
+    if (member)
+      return refuse(one.from.str() + " (" + hello.host + "): it says rank " + std::to_string(hello.rank) + ", which " + member->from.str() + " (" + member->hello.host + ") already is");
+    sockets::set_no_delay(one.socket);
+    member = Member{std::move(one.socket), one.from, hello};
+    ++num_members_;
+  }
+
+  void refuse(const std::string& what) {
+    const auto same = std::find_if(refusals_.begin(), refusals_.end(), [&](const auto& known) { return known.substr(known.find(' ')) == what.substr(what.find(' ')); });
+    if (same != refusals_.end()) return;  // a rank that tries again and again is one line
+    refusals_.push_back(what);
+    if (refusals_.size() > kMostRefusals) refusals_.pop_front();
+    notice("rendezvous: refused " + what);
+  }
+
+  void notice(const std::string& text) {
+    if (place_.notice && num_notices_++ < kMostNotices) place_.notice(text);
+  }
+
+  // A member that ends, or says more than it should, is none.
+  void watch_members() {
+    for (auto& member : members_) {
+      if (!member) continue;
+      char byte = 0;
+      const ssize_t got = ::recv(member->socket.get(), &byte, 1, MSG_DONTWAIT);
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
+      notice("rendezvous: rank " + std::to_string(member->hello.rank) + " at " + member->from.str() + " (" + member->hello.host + ") has left before all were there");
+      member.reset();
+      --num_members_;
+    }
+  }
+
+  bool anyone_left() {
+    const int before = num_members_;
+    watch_members();
+    return num_members_ != before;
+  }
+
+  [[noreturn]] void give_up() {
+    std::vector<int> missing;
+    for (int rank = 1; rank < place_.world_size; ++rank)
+      if (!members_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
+    std::string why = "rendezvous at " + place_of(place_) + ": " + named(missing) + " of " + std::to_string(place_.world_size) + (missing.size() == 1 ? " has" : " have") +
+                      " not come within " + seconds(place_.timeout_s) + "; " + (missing.size() == 1 ? "has its process" : "have their processes") +
+                      " started, and does a firewall let it reach this port?";
+    for (std::size_t i = 0; i < refusals_.size(); ++i) why += (i == 0 ? " Refused were " : "; ") + refusals_[i];
+    tell_failure(why);
+    throw IoError(why);
+  }
+
+  Welcome welcome(bool together, const std::string& payload) const {
+    return {kVersion, static_cast<std::uint32_t>(place_.world_size), together, place_.token, place_.fingerprint, payload};
+  }
+
+  void tell_failure(const std::string& why) {
+    const std::string bytes = print(welcome(false, fitting(why, kPayload)));
+    for (const auto& member : members_)
+      if (member) sockets::send_exactly(member->socket, bytes.data(), bytes.size(), now_ms());
+  }
+
+  Gathered deliver() {
+    Gathered all{payload_, {{fitting(place_.own_host, kText), place_.local_rank}}, {place_.fingerprint}};
+    for (std::size_t rank = 1; rank < members_.size(); ++rank) {
+      all.places.push_back({members_[rank]->hello.host, members_[rank]->hello.local_rank});
+      all.fingerprints.push_back(members_[rank]->hello.fingerprint);
+    }
+    const std::string bytes = print(welcome(true, payload_)) + print(all.places);
+    const std::int64_t until = now_ms() + kDeliveryMs;
+    for (std::size_t rank = 1; rank < members_.size(); ++rank)
+      if (!sockets::send_exactly(members_[rank]->socket, bytes.data(), bytes.size(), until)) lose(static_cast<int>(rank));
+    for (std::size_t rank = 1; rank < members_.size(); ++rank) {
+      char answer = 0;
+      if (!sockets::receive_exactly(members_[rank]->socket, &answer, 1, until) || answer != kTaken) lose(static_cast<int>(rank));
+    }
+    return all;
+  }
+
+  [[noreturn]] void lose(int rank) const {
+    const Member& member = *members_[static_cast<std::size_t>(rank)];
+    throw IoError("rendezvous at " + place_of(place_) + ": rank " + std::to_string(rank) + " at " + member.from.str() + " (" + member.hello.host +
+                  ") came, but did not take what it was told");
+  }
+
+  const Rendezvous& place_;
+  const std::string& payload_;
+  const std::int64_t deadline_;
+  Descriptor listener_;
+  std::deque<Pending> pending_;  // in the order they came
+  std::vector<std::optional<Member>> members_;
+  int num_members_ = 0;
+  std::deque<std::string> refusals_;
+  int num_notices_ = 0;
+};
+
+// ---- The other ranks ----
+
+class Joining {
+ public:
+  explicit Joining(const Rendezvous& place) : place_(place), deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)) {
+    const Hello hello{kVersion, static_cast<std::uint32_t>(place.world_size), static_cast<std::uint32_t>(place.rank), place.local_rank,
+                      place.token, fitting(place.own_host, kText), fitting(place.fingerprint, kText)};
+    hello_ = print(hello);
+  }
+
+  // Pauses grow, and differ between ranks, so that a thousand of them do not come in step.
+  Gathered run() {
+    for (std::int64_t pause = 20 + place_.rank % 30; now_ms() < deadline_; pause = std::min(kLongestPauseMs, pause * 3 / 2)) {
+      for (const Address& address : addresses())
+        if (std::optional<Gathered> all = try_at(address)) return *all;
+      std::this_thread::sleep_for(std::chrono::milliseconds(std::clamp<std::int64_t>(deadline_ - now_ms(), 0, pause)));
+    }
+    throw IoError("rendezvous: rank " + std::to_string(place_.rank) + " of " + std::to_string(place_.world_size) + " did not meet rank 0 at " + place_of(place_) + " within " +
+                  seconds(place_.timeout_s) + ": " + last_);
+  }
+
+ private:
+  std::vector<Address> addresses() {
+    std::vector<Address> found = sockets::resolve(place_.host, place_.port);
+    if (found.empty()) last_ = "the name " + place_.host + " is not known here";
+    return found;
+  }
+
+  std::optional<Gathered> try_at(const Address& address) {
+    const Descriptor socket = sockets::connect_to(address, std::min(deadline_, now_ms() + kConnectMs));
+    if (!socket) {
+      last_ = "nothing answers at " + address.str() + "; has rank 0 started there, and does a firewall let this host reach it?";
+      return std::nullopt;
+    }
+    std::string head(kWelcomeBytes, '\0');
+    if (!sockets::send_exactly(socket, hello_.data(), hello_.size(), deadline_) || !sockets::receive_exactly(socket, head.data(), head.size(), deadline_)) {
+      last_ = now_ms() >= deadline_ ? "it was reached at " + address.str() + ", but the other ranks have not all come"
+                                    : address.str() + " closed the connection: TRAINER_TOKEN, the number of ranks or the version differ, another process is this rank, or no rank 0 listens there";
+      return std::nullopt;
+    }
+    const std::optional<Welcome> welcome = parse_welcome(head);
+    if (!welcome || !same_token(welcome->token, place_.token) || welcome->version != kVersion || welcome->world_size != static_cast<std::uint32_t>(place_.world_size)) {
+      last_ = "what answers at " + address.str() + " is not rank 0 of this job";
+      return std::nullopt;
+    }
+    if (!welcome->together) throw IoError("rank 0 gave up: " + fitting(welcome->payload, kPayload));
+    return take(socket, *welcome, address);
+  }
+
+  std::optional<Gathered> take(const Descriptor& socket, const Welcome& welcome, const Address& address) {
+    std::string bytes(static_cast<std::size_t>(place_.world_size) * kPlaceBytes, '\0');
+    const std::int64_t until = now_ms() + kDeliveryMs;
+    std::optional<std::vector<RankPlace>> places;
+    if (sockets::receive_exactly(socket, bytes.data(), bytes.size(), until)) places = parse_places(bytes);
+    if (!places || !sockets::send_exactly(socket, &kTaken, 1, until)) {
+      last_ = address.str() + " did not say where the ranks are";
+      return std::nullopt;
+    }
+    return Gathered{welcome.payload, std::move(*places), {welcome.fingerprint}};
+  }
+
+  const Rendezvous& place_;
+  const std::int64_t deadline_;
+  std::string hello_;
+  std::string last_ = "there was no time to try";
+};
+
+std::string text_of(const std::map<std::string, std::string>& environment, const char* variable) {
+  const auto found = environment.find(variable);
+  return found == environment.end() ? "" : found->second;
+}
+
+int number_of(const std::string& text, int least, int most, const std::string& variable) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
+    throw UsageError(variable + "=" + text + ": a whole number from " + std::to_string(least) + " to " + std::to_string(most) + " belongs here");
+  return number;
+}
+
+}  // namespace
+
+Rendezvous Rendezvous::from(const std::map<std::string, std::string>& environment, int rank, int world_size, int local_rank) {
+  Rendezvous place;
+  place.host = text_of(environment, "MASTER_ADDR");
+  if (place.host.empty())
+    throw UsageError("the ranks do not know where to meet: export MASTER_ADDR, the host of rank 0, and MASTER_PORT, a port that is free there, on every node (configs/cluster/ "
+                     "has the lines for Slurm, Open MPI, Kubernetes and ssh)");
+  place.port = port_of_rendezvous(environment);
+  place.rank = rank;
+  place.world_size = world_size;
+  place.local_rank = local_rank;
+  place.own_host = host_name();
+  place.token = text_of(environment, environment::kToken.name);
+  if (place.token.size() > kText) throw UsageError(std::string(environment::kToken.name) + " is longer than " + std::to_string(kText) + " bytes");
+  if (const std::string text = text_of(environment, environment::kRendezvous.name); !text.empty()) place.timeout_s = number_of(text, 1, 86400, environment::kRendezvous.name);
+  return place;
+}
+
+Gathered meet(const Rendezvous& place, const std::string& payload) {
+  CHECK(payload.size() <= kPayload && place.fingerprint.size() <= kText && place.token.size() <= kText, "what a rank says fits its message");
+  CHECK(place.rank >= 0 && place.rank < place.world_size, "a rank is below the number of ranks");
+  if (place.world_size == 1) return {payload, {{fitting(place.own_host, kText), place.local_rank}}, {place.fingerprint}};
+  return place.rank == 0 ? Gathering(place, payload).run() : Joining(place).run();
+}
+
+std::uint16_t port_of_rendezvous(const std::map<std::string, std::string>& environment) {
+  if (const std::string own = text_of(environment, environment::kPort.name); !own.empty()) return static_cast<std::uint16_t>(number_of(own, 1, 65535, environment::kPort.name));
+  const std::string text = text_of(environment, "MASTER_PORT");
+  if (text.empty()) throw UsageError("MASTER_ADDR is set without MASTER_PORT: export a port that is free on the host of rank 0");
+  const bool held = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return static_cast<std::uint16_t>(number_of(text, 1, held ? 65534 : 65535, "MASTER_PORT") + (held ? 1 : 0));
+}
+
+std::string host_name() {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+}  // namespace trainer
