@@ -5,7 +5,6 @@
 
 #include "engine/core/error.h"
 #include "tests/kernels/against_reference.h"
-#include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
 using namespace trainer::kernels;
@@ -14,13 +13,12 @@ using reference::Tensor;
 
 namespace {
 
-const DType kComputeDTypes[] = {DType::f32, DType::bf16};
 const Shape kShapes[] = {{1}, {7}, {3, 5, 11}, {2, 64}, {1, 1}, {129, 257}};  // the last is large enough for a team
 
 }  // namespace
 
 TEST_CASE("add and mul repeat the second operand over leading dims") {
-  for (DType c : kComputeDTypes)
+  for (DType c : compute_dtypes())
     for (Op op : {Op::add, Op::mul})
       for (int in_place : {-1, 0}) {
         const auto check = [&](const Shape& a, const Shape& b) {
@@ -35,14 +33,14 @@ TEST_CASE("add and mul repeat the second operand over leading dims") {
 }
 
 TEST_CASE("sum_leading sums the repetitions") {
-  for (DType c : kComputeDTypes)
+  for (DType c : compute_dtypes())
     for (const auto& [x, y] : std::vector<std::pair<Shape, Shape>>{
              {{4, 33, 65}, {33, 65}}, {{1, 7}, {7}}, {{1000, 3}, {3}}, {{300, 5, 1}, {5, 1}}, {{2, 2500}, {2500}}, {{9, 1}, {1}}})
       hold(Op::sum_leading, {}, {{c, normal_tensor(x, 5)}}, {{c, y, bound(c, 4), 64 * kEpsF32}});
 }
 
 TEST_CASE("dropout follows the counter-based mask") {
-  for (DType c : kComputeDTypes)
+  for (DType c : compute_dtypes())
     for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{2, 7, 19}, Shape{5, 1000}, Shape{3, 4097}, Shape{4, 64, 64}})
       for (double p : {0.0, 0.1, 0.9}) {
         const Attributes attributes = {{"p", p}, {"key", std::int64_t{-0x123456789ABCDEF}}};
@@ -56,51 +54,47 @@ TEST_CASE("dropout follows the counter-based mask") {
 namespace {
 
 /// Dropout of ones on a piece of the batch.
-Buffer dropped(DType c, Attributes attributes, const Shape& shape, std::int64_t origin, const cpu::Context& context) {
+Buffer dropped(DType c, Attributes attributes, const Shape& shape, std::int64_t origin, Runner& runner) {
   const Buffer x = buffer_of(c, Tensor(shape, 1)), step = buffer_of(DType::i32, Tensor(Shape{1}, 3));
   Buffer y(shape.elements() * size_of(c));
   attributes.set("p", 0.3);
   attributes.set("key", std::int64_t{99});
-  std::vector<void*> operands = {x.data(), step.data(), y.data()};
-  cpu::prepare({Op::dropout, attributes, {{c, shape}, {DType::i32, {1}}, {c, shape}}}, context)->run({operands, nullptr, origin});
+  runner.run({Op::dropout, attributes, {{c, shape}, {DType::i32, {1}}, {c, shape}}}, {x.data(), step.data(), y.data()}, origin);
   return y;
 }
 
 }  // namespace
 
 TEST_CASE("a dropout mask does not depend on how the batch is cut: by samples, by rows, by columns, on any threads") {
-  for (DType c : kComputeDTypes)
+  for (DType c : compute_dtypes())
     for (const Shape& whole_shape : {Shape{8, 77}, Shape{4, 6, 20}, Shape{4, 6, 21}, Shape{2, 3, 1100}, Shape{9}}) {
       const std::int64_t samples = whole_shape[0], sample = whole_shape.elements() / samples, dim = whole_shape[-1], rows = whole_shape.elements() / dim;
       const std::int64_t first_sample = 10, width = size_of(c);
-      for (cpu::Isa isa : isas()) {
-        const Buffer whole = dropped(c, {}, whole_shape, first_sample * sample, {isa, 1});
-        const auto same = [&](const Buffer& piece, std::int64_t place, std::int64_t at, std::int64_t count) {
-          return std::memcmp(whole.as<char>() + place * width, piece.as<char>() + at * width, static_cast<std::size_t>(count * width)) == 0;
-        };
-        for (int threads : {1, 3}) {
-          const cpu::Context context{isa, threads};
-          INFO(name_of(c), whole_shape.str(), " on ", cpu::name_of(isa));
-          for (std::int64_t n : {std::int64_t{3}, samples}) {  // the last n samples
-            if (n > samples) continue;
-            std::vector<std::int64_t> sizes(whole_shape.sizes().begin(), whole_shape.sizes().end());
-            sizes[0] = n;
-            const std::int64_t place = (samples - n) * sample;
-            CHECK(same(dropped(c, {}, Shape(sizes), first_sample * sample + place, context), place, 0, n * sample));
-          }
-          if (whole_shape.rank() == 1) continue;
-          for (std::int64_t n : {std::int64_t{1}, rows / 2, rows - 1}) {  // the last n of all rows
-            const std::int64_t place = (rows - n) * dim;
-            const Buffer piece = dropped(c, {{"sample", sample}}, {n, dim}, first_sample * sample + place, context);
-            CHECK(same(piece, place, 0, n * dim));
-          }
-          for (const auto& [begin, end] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, dim / 2}, {dim / 2, dim}, {dim - 1, dim}, {4, 16}, {3, 18}}) {
-            const std::int64_t n = end - begin;
-            const Buffer piece = dropped(c, {{"sample", sample}, {"stride", dim}}, {rows, n}, first_sample * sample + begin, context);
-            bool all = true;
-            for (std::int64_t row = 0; row < rows; ++row) all = all && same(piece, row * dim + begin, row * n, n);
-            CHECK(all);
-          }
+      const Buffer whole = dropped(c, {}, whole_shape, first_sample * sample, best_runner());
+      const auto same = [&](const Buffer& piece, std::int64_t place, std::int64_t at, std::int64_t count) {
+        return std::memcmp(whole.as<char>() + place * width, piece.as<char>() + at * width, static_cast<std::size_t>(count * width)) == 0;
+      };
+      for (const auto& runner : runners()) {
+        INFO(name_of(c), whole_shape.str(), " on ", runner->name());
+        for (std::int64_t n : {std::int64_t{3}, samples}) {  // the last n samples
+          if (n > samples) continue;
+          std::vector<std::int64_t> sizes(whole_shape.sizes().begin(), whole_shape.sizes().end());
+          sizes[0] = n;
+          const std::int64_t place = (samples - n) * sample;
+          CHECK(same(dropped(c, {}, Shape(sizes), first_sample * sample + place, *runner), place, 0, n * sample));
+        }
+        if (whole_shape.rank() == 1) continue;
+        for (std::int64_t n : {std::int64_t{1}, rows / 2, rows - 1}) {  // the last n of all rows
+          const std::int64_t place = (rows - n) * dim;
+          const Buffer piece = dropped(c, {{"sample", sample}}, {n, dim}, first_sample * sample + place, *runner);
+          CHECK(same(piece, place, 0, n * dim));
+        }
+        for (const auto& [begin, end] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, dim / 2}, {dim / 2, dim}, {dim - 1, dim}, {4, 16}, {3, 18}}) {
+          const std::int64_t n = end - begin;
+          const Buffer piece = dropped(c, {{"sample", sample}, {"stride", dim}}, {rows, n}, first_sample * sample + begin, *runner);
+          bool all = true;
+          for (std::int64_t row = 0; row < rows; ++row) all = all && same(piece, row * dim + begin, row * n, n);
+          CHECK(all);
         }
       }
     }
@@ -108,67 +102,86 @@ TEST_CASE("a dropout mask does not depend on how the batch is cut: by samples, b
 
 TEST_CASE("dropout of a piece follows the reference") {
   const Attributes attributes = {{"p", 0.4}, {"key", std::int64_t{7}}, {"sample", std::int64_t{5 * 96}}, {"stride", std::int64_t{96}}};
-  for (DType c : kComputeDTypes)
+  for (DType c : compute_dtypes())
     for (std::int64_t origin : {0, 32, 64, 5 * 96 * 7 + 50})
       for (int in_place : {-1, 0})
         hold(Op::dropout, attributes, {{c, normal_tensor({12, 32}, 6)}, {DType::i32, Tensor(Shape{1}, 12345)}}, {{c, Shape{12, 32}, bound(c, 4), 0, in_place}},
              {.origin = origin});
 }
 
-TEST_CASE("casts round to nearest even") {
-  for (DType from : {DType::f32, DType::bf16, DType::f64})
-    for (DType to : {DType::f32, DType::bf16, DType::f64})
+TEST_CASE("casts between any two floating dtypes round to nearest even") {
+  const DType floats[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
+  for (DType from : floats)
+    for (DType to : floats)
       for (const Shape& shape : kShapes) hold(Op::cast, {}, {{from, normal_tensor(shape, 7)}}, {{to, shape, bound(to)}});
+}
 
-  // Every bf16 value, and the f32 values half-way between neighbours, on every instruction set.
-  for (cpu::Isa isa : isas()) {
+TEST_CASE("every bf16 value casts to f32, and what lies half-way between neighbours to the even one") {
+  for (Runner* runner : few_runners()) {
     constexpr int kCount = 65536;
-    Buffer wide(kCount * 4), half(kCount * 2), back(kCount * 2);
+    Buffer wide(kCount * 4), half(kCount * 2);
     for (std::uint32_t i = 0; i < kCount; ++i) wide.as<std::uint32_t>()[i] = i << 16 | 0x8000u;
-    const Signature narrow{Op::cast, {}, {{DType::f32, {kCount}}, {DType::bf16, {kCount}}}};
-    run(narrow, {isa, 2}, {wide.data(), half.data()});
+    runner->run({Op::cast, {}, {{DType::f32, {kCount}}, {DType::bf16, {kCount}}}}, {wide.data(), half.data()});
     int wrong = 0;
     for (std::uint32_t i = 0; i < kCount; ++i) {
-      const std::uint32_t bits = wide.as<std::uint32_t>()[i];
+      const std::uint32_t bits = wide.as<std::uint32_t>()[i], got = half.as<std::uint16_t>()[i];
       const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-      const std::uint16_t expected = static_cast<std::uint16_t>(nan ? i | 0x40 : i + (i & 1));
-      wrong += half.as<std::uint16_t>()[i] != expected;
+      wrong += nan ? (got & 0x7FFF) <= 0x7F80 : got != i + (i & 1);
     }
     CHECK(wrong == 0);
     for (std::uint32_t i = 0; i < kCount; ++i) half.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(i);
-    run({Op::cast, {}, {{DType::bf16, {kCount}}, {DType::f32, {kCount}}}}, {isa, 2}, {half.data(), wide.data()});
-    for (std::uint32_t i = 0; i < kCount; ++i) wrong += wide.as<std::uint32_t>()[i] != i << 16;
+    runner->run({Op::cast, {}, {{DType::bf16, {kCount}}, {DType::f32, {kCount}}}}, {half.data(), wide.data()});
+    for (std::uint32_t i = 0; i < kCount; ++i) {
+      const bool nan = (i & 0x7FFF) > 0x7F80;
+      wrong += nan ? !std::isnan(wide.as<float>()[i]) : wide.as<std::uint32_t>()[i] != i << 16;
+    }
     CHECK(wrong == 0);
   }
 }
 
+namespace {
+
+/// Casts on the runner that jobs get.
+Buffer cast(DType from, DType to, const Buffer& x) {
+  const std::int64_t count = static_cast<std::int64_t>(x.bytes()) / size_of(from);
+  Buffer y(count * size_of(to));
+  best_runner().run({Op::cast, {}, {{from, {count}}, {to, {count}}}}, {x.data(), y.data()});
+  return y;
+}
+
+}  // namespace
+
 TEST_CASE("f16 casts meet subnormals, ties and the ends of the range") {
-  const auto to_f16 = [](double value) {
-    const Buffer x = buffer_of(DType::f64, Tensor(Shape{1}, value));
-    Buffer y(2);
-    run({Op::cast, {}, {{DType::f64, {1}}, {DType::f16, {1}}}}, {cpu::Isa::portable, 1}, {x.data(), y.data()});
-    return *y.as<std::uint16_t>();
-  };
-  CHECK(to_f16(1) == 0x3C00);
-  CHECK(to_f16(-2) == 0xC000);
-  CHECK(to_f16(65504) == 0x7BFF);
-  CHECK(to_f16(65519.99) == 0x7BFF);
-  CHECK(to_f16(65520) == 0x7C00);
-  CHECK(to_f16(0x1p-24) == 0x0001);
-  CHECK(to_f16(0x1p-25) == 0x0000);
-  CHECK(to_f16(0x1.8p-24) == 0x0002);
-  CHECK(to_f16(1 + 0x1p-11) == 0x3C00);
-  CHECK(to_f16(1 + 0x1p-11 + 0x1p-40) == 0x3C01);
-  CHECK((to_f16(std::nan("")) & 0x7FFF) > 0x7C00);
-  for (std::uint32_t bits = 0; bits < 0x7C00; bits += 7) {
-    Buffer half(2), back(8);
-    *half.as<std::uint16_t>() = static_cast<std::uint16_t>(bits);
-    run({Op::cast, {}, {{DType::f16, {1}}, {DType::f64, {1}}}}, {cpu::Isa::portable, 1}, {half.data(), back.data()});
-    CHECK(to_f16(*back.as<double>()) == bits);
+  const std::vector<std::pair<double, int>> known = {{1, 0x3C00},          {-2, 0xC000},        {65504, 0x7BFF},     {65519.99, 0x7BFF},      {65520, 0x7C00},
+                                                     {0x1p-24, 0x0001},    {0x1p-25, 0x0000},   {0x1.8p-24, 0x0002}, {1 + 0x1p-11, 0x3C00}, {1 + 0x1p-11 + 0x1p-40, 0x3C01}};
+  Tensor x(Shape{static_cast<std::int64_t>(known.size())});
+  for (std::size_t i = 0; i < known.size(); ++i) x[static_cast<std::int64_t>(i)] = known[i].first;
+  const Buffer got = cast(DType::f64, DType::f16, buffer_of(DType::f64, x));
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    CAPTURE(known[i].first);
+    CHECK(got.as<std::uint16_t>()[i] == known[i].second);
   }
-  // f64 to bf16 rounds once: just above a tie of bf16, nearer to it than f32 can tell.
-  const Buffer x = buffer_of(DType::f64, Tensor(Shape{1}, 1 + 0x1p-8 + 0x1p-40));
-  Buffer y(2);
-  run({Op::cast, {}, {{DType::f64, {1}}, {DType::bf16, {1}}}}, {cpu::Isa::portable, 1}, {x.data(), y.data()});
-  CHECK(*y.as<std::uint16_t>() == 0x3F81);
+  const Buffer nan = cast(DType::f64, DType::f16, buffer_of(DType::f64, Tensor(Shape{1}, std::nan(""))));
+  CHECK((*nan.as<std::uint16_t>() & 0x7FFF) > 0x7C00);
+
+  Buffer every(0x7C00 * 2);
+  for (std::uint16_t bits = 0; bits < 0x7C00; ++bits) every.as<std::uint16_t>()[bits] = bits;
+  for (DType wide : {DType::f64, DType::f32}) CHECK(cast(wide, DType::f16, cast(DType::f16, wide, every)).same_bits(every));
+}
+
+TEST_CASE("f64 is rounded once to bf16: just above a tie, nearer to it than f32 can tell") {
+  CHECK(*cast(DType::f64, DType::bf16, buffer_of(DType::f64, Tensor(Shape{1}, 1 + 0x1p-8 + 0x1p-40))).as<std::uint16_t>() == 0x3F81);
+}
+
+TEST_CASE("a cast to the same dtype is a copy of the bytes, denormals and all") {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::u8})
+    for (std::int64_t n : {1, 77, 100003}) {
+      std::mt19937_64 generator(61);
+      Buffer x(n * size_of(dtype)), y(n * size_of(dtype));
+      for (std::size_t i = 0; i < x.bytes(); ++i) x.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(generator());
+      best_runner().run({Op::cast, {}, {{dtype, {n}}, {dtype, {n}}}}, {x.data(), y.data()});
+      CHECK(x.same_bits(y));
+      best_runner().run({Op::cast, {}, {{dtype, {n}}, {dtype, {n}}}}, {x.data(), x.data()});
+      CHECK(x.same_bits(y));
+    }
 }

@@ -34,5 +34,10 @@ Runner& best_runner();
 
 /// What its kernels compute in.
 std::span<const DType> compute_dtypes();
+/// What gradients of parameters are reduced in.
+inline std::span<const DType> reduce_dtypes() {
+  static constexpr DType kAll[] = {DType::f32, DType::bf16};
+  return kAll;
+}
 
 }  // namespace trainer::kernels::test

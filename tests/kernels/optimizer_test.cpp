@@ -1,12 +1,10 @@
-// Losses, counts, the step's scalars and the optimizers: against the f64 reference.
+// The step's scalars and the optimizers: against the f64 reference.
 #include <doctest/doctest.h>
 
 #include <limits>
 
-#include "engine/core/error.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/against_reference.h"
-#include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
 using namespace trainer::kernels;
@@ -15,133 +13,24 @@ using reference::Tensor;
 
 namespace {
 
-const DType kDTypes[] = {DType::f32, DType::bf16};
-const Shape kLogits[] = {{1, 1}, {1, 5}, {3, 4, 10}, {7, 65}, {2, 1009}, {64, 513}};
 const double kInfinity = std::numeric_limits<double>::infinity();
 
-Tensor values(std::initializer_list<double> list) {
-  Tensor t(Shape{static_cast<std::int64_t>(list.size())});
-  t.data = list;
-  return t;
-}
-
-Shape without_last(const Shape& shape) { return Shape(shape.sizes().first(static_cast<std::size_t>(shape.rank() - 1))); }
-
-/// Class ids, a quarter of them ignored where there are several.
-Tensor targets_for(const Shape& logits) {
-  Tensor targets = integer_tensor(without_last(logits), 21, 0, logits[-1]);
-  for (std::int64_t i = 1; i < targets.size(); i += 4) targets[i] = -100;
-  return targets;
-}
-
 }  // namespace
-
-TEST_CASE("cross-entropy, its gradient and its counts, with ignored targets and label smoothing") {
-  for (DType c : kDTypes)
-    for (const Shape& shape : kLogits)
-      for (double smoothing : {0.0, 0.1}) {
-        const Tensor logits = normal_tensor(shape, 20, 4), targets = targets_for(shape);
-        const Attributes attributes = {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", smoothing}};
-        // Exponentials of bf16 logits are summed to 2^-18.
-        const double sum = 16 * kEpsF32 + (c == DType::bf16 ? 0x1p-18 : 0);
-        const double absolute_sum = (shape[-1] == 1 ? 1000 : 1) * sum;  // one class: lse − x is rounding alone
-        const Output loss{DType::f64, Shape{1}, sum, absolute_sum, -1, true, true};
-        const Output lse{DType::f32, Shape{shape.rows()}, sum, sum};
-        for (bool accumulate : {false, true}) {
-          Attributes more = attributes;
-          more.set("accumulate", accumulate);
-          hold(Op::cross_entropy, more, {{c, logits}, {DType::i32, targets}}, {loss, lse});
-          hold(Op::cross_entropy_count, more, {{DType::i32, targets}}, {{DType::f64, Shape{1}, 0, 0, -1, true, true}});
-          hold(Op::correct_count, more, {{c, logits}, {DType::i32, targets}}, {{DType::f64, Shape{1}, 0, 0, -1, true, true}});
-        }
-        Tensor rounded = logits;
-        const Buffer buffer = buffer_of(c, logits);
-        for (std::int64_t i = 0; i < rounded.size(); ++i) rounded[i] = read(buffer, c, i);
-        const Tensor lse_truth = reference::run(Op::cross_entropy, attributes, {rounded, targets}, {Shape{1}, Shape{shape.rows()}})[1];
-        // lse comes rounded to f32, which moves probabilities by eps · |lse|; with one class p − 1 is nothing but that.
-        // What is rounded to bf16 is computed to 2^-12.
-        const double absolute = (shape[-1] == 1 ? 1000 : 8) * kEpsF32 + (c == DType::bf16 ? 0x1p-12 : 0);
-        for (int in_place : {-1, 0})
-          hold(Op::cross_entropy_grad, attributes, {{c, logits}, {DType::i32, targets}, {DType::f32, lse_truth}, {DType::f32, values({0.37})}},
-               {{c, shape, bound(c, 32), absolute, in_place}});
-      }
-}
-
-TEST_CASE("cross-entropy of far apart logits is exact to rounding and of NaN is NaN") {
-  const Attributes attributes = {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.0}};
-  const Tensor target = values({1});
-  for (const Tensor& row : {values({1e4, -1e4, 0}), values({-5000, -5001, -5002}), values({1, std::nan(""), 2})}) {
-    Tensor logits(Shape{1, 3});
-    logits.data = row.data;
-    hold(Op::cross_entropy, attributes, {{DType::f32, logits}, {DType::i32, target}},
-         {{DType::f64, Shape{1}, 8 * kEpsF32, 8 * kEpsF32}, {DType::f32, Shape{1}, 8 * kEpsF32, 0}});
-  }
-}
-
-TEST_CASE("the first of equal logits is the prediction, and a row with NaN has none") {
-  const auto correct = [](std::initializer_list<double> row, double target) {
-    Tensor logits(Shape{1, static_cast<std::int64_t>(row.size())});
-    logits.data = row;
-    const Buffer x = buffer_of(DType::f32, logits), t = buffer_of(DType::i32, values({target}));
-    Buffer count(8);
-    const Signature signature{Op::correct_count, {{"ignore_index", std::int64_t{-100}}}, {{DType::f32, logits.shape}, {DType::i32, {1}}, {DType::f64, {1}}}};
-    run(signature, {cpu::detect_isa(), 1}, {x.data(), t.data(), count.data()});
-    return *count.as<double>();
-  };
-  CHECK(correct({1, 3, 3}, 1) == 1);
-  CHECK(correct({1, 3, 3}, 2) == 0);
-  CHECK(correct({1, 3, 2}, 1) == 1);
-  CHECK(correct({1, 3, 2}, 0) == 0);
-  CHECK(correct({1, 3, std::nan("")}, 1) == 0);
-  CHECK(correct({1, 3, 2}, -100) == 0);
-}
-
-TEST_CASE("a target that is no class is named") {
-  const Buffer targets = buffer_of(DType::i32, values({0, -100, 5}));
-  Buffer logits(15 * 4), loss(8), lse(12);
-  const Signature signature{Op::cross_entropy, {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.0}},
-                            {{DType::f32, {3, 5}}, {DType::i32, {3}}, {DType::f64, {1}}, {DType::f32, {3}}}};
-  CHECK_THROWS_WITH_AS(run(signature, {}, {logits.data(), targets.data(), loss.data(), lse.data()}), doctest::Contains("target 5 at place 2"), DataError);
-}
-
-TEST_CASE("mean squared error, its gradient and count") {
-  for (DType c : kDTypes)
-    for (DType t : kDTypes)
-      for (const Shape& shape : {Shape{1}, Shape{5, 3}, Shape{40, 1001}}) {
-        if (c == DType::f32 && t == DType::bf16) continue;  // targets are c or f32
-        const Input p{c, normal_tensor(shape, 22)}, target{t, normal_tensor(shape, 23)};
-        for (bool accumulate : {false, true})
-          hold(Op::mse, {{"accumulate", accumulate}}, {p, target}, {{DType::f64, Shape{1}, 8 * kEpsF32, 0, -1, true, true}});
-        for (int in_place : {-1, 0})
-          hold(Op::mse_grad, {}, {p, target, {DType::f32, values({0.25})}}, {{c, shape, bound(c, 4), 0, in_place}});
-        hold(Op::mse_count, {{"accumulate", true}}, {target}, {{DType::f64, Shape{1}, 0, 0, -1, true, true}});
-      }
-}
 
 TEST_CASE("the seed of the backward pass divides by the count, at least 1") {
   for (double count : {0.0, 1.0, 37.0})
     hold(Op::loss_seed, {}, {{DType::f64, values({count})}, {DType::f32, values({1, 1024, 0, 0})}}, {{DType::f32, Shape{1}, kEpsF32}});
 }
 
-TEST_CASE("squares are summed in f64, the same for any number of threads") {
-  for (DType r : kDTypes)
+TEST_CASE("squares are summed in f64") {
+  for (DType r : reduce_dtypes())
     for (std::int64_t n : {1, 17, 33000, 200001})
       for (double scale : {1.0, 1e-25, 1e25})
         hold(Op::sum_squares, {{"accumulate", scale == 1.0}}, {{r, normal_tensor({n}, 24, scale)}}, {{DType::f64, Shape{1}, static_cast<double>(n) * 0x1p-53, 0, -1, true, true}});
-
-  const Buffer x = normals(DType::f32, 300000, 25);
-  std::vector<double> totals;
-  for (int threads : {1, 2, 3}) {
-    Buffer squares(8);
-    run({Op::sum_squares, {}, {{DType::f32, {300000}}, {DType::f64, {1}}}}, {cpu::detect_isa(), threads}, {x.data(), squares.data()});
-    totals.push_back(*squares.as<double>());
-  }
-  CHECK(totals[0] == totals[1]);
-  CHECK(totals[0] == totals[2]);
 }
 
 TEST_CASE("squares are summed over the part of the unit that is asked for, wherever the slice begins") {
-  for (DType r : kDTypes)
+  for (DType r : reduce_dtypes())
     for (std::int64_t n : {7, 33000, 100001})
       for (const auto& [first, last] : {std::pair<std::int64_t, std::int64_t>{0, 1 << 30}, {1003, 1003 + n}, {1020, 1021 + n / 2}, {1000 + n, 2000 + n}, {0, 900}, {900, 1001}})
         hold(Op::sum_squares, {{"accumulate", true}, {"first", first}, {"last", last}, {"scale", 0.5}}, {{r, normal_tensor({n}, 26)}},
@@ -153,7 +42,7 @@ TEST_CASE("the squares of two parts add up to the whole's") {
   const Buffer x = normals(DType::f32, n, 27);
   const auto sum = [&](Attributes attributes) {
     Buffer squares(8);
-    run({Op::sum_squares, attributes, {{DType::f32, {n}}, {DType::f64, {1}}}}, {cpu::detect_isa(), 2}, {x.data(), squares.data()});
+    best_runner().run({Op::sum_squares, attributes, {{DType::f32, {n}}, {DType::f64, {1}}}}, {x.data(), squares.data()});
     return *squares.as<double>();
   };
   const double whole = sum({}), head = sum({{"last", std::int64_t{40000}}}), tail = sum({{"first", std::int64_t{40000}}});
@@ -212,7 +101,7 @@ TEST_CASE("a dynamic loss scale goes the way of PyTorch's GradScaler over a hund
     const bool overflow = step * 7 % 10 == 3 || (step > 40 && step < 44);
     const double used = truth.scale;
     const Buffer squares = buffer_of(DType::f64, values({overflow ? kInfinity : used * used * 9})), loss = buffer_of(DType::f64, values({2})), count = buffer_of(DType::f64, values({1}));
-    run(signature, {}, {squares.data(), loss.data(), count.data(), scalars.data(), applied.data(), good_steps.data()});
+    best_runner().run(signature, {squares.data(), loss.data(), count.data(), scalars.data(), applied.data(), good_steps.data()});
     truth.update(overflow);
     updates += overflow ? 0 : 1;
     CAPTURE(step);
@@ -226,7 +115,7 @@ TEST_CASE("a dynamic loss scale goes the way of PyTorch's GradScaler over a hund
 }
 
 TEST_CASE("optimizers follow their formulas, with and without a working copy, decaying a first part of the unit") {
-  for (DType r : kDTypes)
+  for (DType r : reduce_dtypes())
     for (std::int64_t n : {1, 7, 100, 40003})
       for (bool working : {false, true})
         for (double factor : {0.25, 0.0}) {
@@ -267,14 +156,14 @@ TEST_CASE("the update of a slice has the bits of the whole unit's update there")
   const TensorDesc one{DType::f32, {1}}, four{DType::f32, {4}}, applied{DType::i32, {1}};
   const Buffer lr = buffer_of(DType::f32, values({1e-2})), scalars = buffer_of(DType::f32, values({0.5, 1, 0, 0})), t = buffer_of(DType::i32, values({3}));
   for (Op op : {Op::sgd, Op::adamw, Op::lion})
-    for (DType r : kDTypes)
+    for (DType r : reduce_dtypes())
       for (bool working : {false, true})
-        for (cpu::Isa isa : isas()) {
+        for (Runner* runner : few_runners()) {
           const int states = op == Op::adamw ? 2 : 1;
           const Attributes attributes = {{"working", working}, {"weight_decay", 0.1}, {"decay_elements", std::int64_t{2500}}, {"beta1", 0.9}, {"beta2", 0.99},
                                          {"eps", 1e-8},        {"momentum", 0.9},     {"nesterov", true},                     {"has_momentum", true}};
           // What a rank holds of elements [first, last): master, gradient, states, working copy.
-          const auto update = [&](std::int64_t first, std::int64_t last, int threads) {
+          const auto update = [&](std::int64_t first, std::int64_t last) {
             const TensorDesc flat{DType::f32, {last - first}};
             Signature signature{op, attributes, {flat, {r, {last - first}}}};
             std::vector<Buffer> held;
@@ -295,29 +184,16 @@ TEST_CASE("the update of a slice has the bits of the whole unit's update there")
               held.emplace_back((last - first) * 2);
               operands.push_back(held.back().data());
             }
-            cpu::prepare(signature, {isa, threads})->run({.operands = operands, .workspace = nullptr, .origin = first});
+            runner->run(signature, operands, first);
             return held;
           };
-          const std::vector<Buffer> whole = update(0, n, 2), slice = update(a, b, 1);
+          const std::vector<Buffer> whole = update(0, n), slice = update(a, b);
           for (std::size_t k = 0; k < whole.size(); ++k) {
             const auto width = static_cast<std::int64_t>(whole[k].bytes()) / n;
-            INFO(name_of(op), " on ", name_of(isa), ": operand ", k);
+            INFO(name_of(op), " on ", runner->name(), ": operand ", k);
             CHECK(std::memcmp(whole[k].as<char>() + a * width, slice[k].data(), slice[k].bytes()) == 0);
           }
         }
-}
-
-TEST_CASE("a cast to the same dtype is a copy of the bytes, denormals and all") {
-  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::u8})
-    for (std::int64_t n : {1, 77, 100003}) {
-      std::mt19937_64 generator(61);
-      Buffer x(n * size_of(dtype)), y(n * size_of(dtype));
-      for (std::size_t i = 0; i < x.bytes(); ++i) x.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(generator());
-      run({Op::cast, {}, {{dtype, {n}}, {dtype, {n}}}}, {cpu::detect_isa(), 2}, {x.data(), y.data()});
-      CHECK(x.same_bits(y));
-      run({Op::cast, {}, {{dtype, {n}}, {dtype, {n}}}}, {cpu::detect_isa(), 2}, {x.data(), x.data()});
-      CHECK(x.same_bits(y));
-    }
 }
 
 TEST_CASE("a gradient that is not finite reaches the norm and leaves every bit of the update alone") {
@@ -329,26 +205,17 @@ TEST_CASE("a gradient that is not finite reaches the norm and leaves every bit o
     Buffer squares(8);
     const Buffer loss = buffer_of(DType::f64, values({1})), count = buffer_of(DType::f64, values({1})), scalars = buffer_of(DType::f32, values({1, 1, 0, 0}));
     const Buffer applied = buffer_of(DType::i32, values({5})), lr = buffer_of(DType::f32, values({0.1}));
-    const cpu::Context context{cpu::detect_isa(), 2};
-    run({Op::sum_squares, {}, {{DType::f32, {100}}, {DType::f64, {1}}}}, context, {g.data(), squares.data()});
+    Runner& runner = best_runner();
+    runner.run({Op::sum_squares, {}, {{DType::f32, {100}}, {DType::f64, {1}}}}, {g.data(), squares.data()});
     const TensorDesc f64{DType::f64, {1}}, f32{DType::f32, {1}}, flat{DType::f32, {100}}, i32{DType::i32, {1}}, four{DType::f32, {4}};
-    run({Op::update_scalars, {{"clip_norm", 1.0}}, {f64, f64, f64, four, i32}}, context, {squares.data(), loss.data(), count.data(), scalars.data(), applied.data()});
+    runner.run({Op::update_scalars, {{"clip_norm", 1.0}}, {f64, f64, f64, four, i32}}, {squares.data(), loss.data(), count.data(), scalars.data(), applied.data()});
     CHECK(scalars.as<Scalars>()->factor == 0);
     CHECK(*applied.as<std::int32_t>() == 5);
-    run({Op::adamw, {{"beta1", 0.9}, {"beta2", 0.99}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decay_elements", std::int64_t{100}}, {"working", false}},
+    runner.run({Op::adamw, {{"beta1", 0.9}, {"beta2", 0.99}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decay_elements", std::int64_t{100}}, {"working", false}},
          {flat, flat, flat, flat, f32, four, i32}},
-        context, {master.data(), g.data(), m.data(), v.data(), lr.data(), scalars.data(), applied.data()});
+        {master.data(), g.data(), m.data(), v.data(), lr.data(), scalars.data(), applied.data()});
     CHECK(master.same_bits(master_before));
     CHECK(m.same_bits(m_before));
     CHECK(v.same_bits(v_before));
   }
-}
-
-TEST_CASE("denormal gradients cost nothing and do no harm") {
-  const Input tiny{DType::f32, normal_tensor({1000}, 50, 1e-40)};
-  Tensor zero(Shape{1000});
-  const Buffer x = buffer_of(DType::f32, tiny.values);
-  Buffer y(4000);
-  run({Op::tanh, {}, {{DType::f32, {1000}}, {DType::f32, {1000}}}}, {cpu::detect_isa(), 2}, {x.data(), y.data()});
-  for (int i = 0; i < 1000; ++i) CHECK(std::abs(y.as<float>()[i]) < 1e-37f);
 }
