@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "engine/core/check.h"
+#include "engine/cost/work.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/traffic.h"
 #include "tools/text.h"
@@ -46,9 +47,21 @@ struct WorkText {
   std::string operator()(const CopyOut& copy) const { return "copy_out " + bytes_text(static_cast<double>(copy.region.region.bytes)); }
 };
 
+// Each operand passes the memory once: what is read and written in place is read, and then written.
+double launch_floor_us(const Signature& signature, const cost::DeviceModel& device) {
+  const cost::Work work = cost::work_of(signature);
+  double bytes = 0;
+  for (const TensorDesc& operand : signature.operands) bytes += static_cast<double>(operand.bytes());
+  double seconds = device.memory_bandwidth.value > 0 ? bytes / device.memory_bandwidth.value : 0;
+  const auto peak = device.peak.find(work.dtype);
+  if (cost::counts_flops(work.name) && peak != device.peak.end()) seconds = std::max(seconds, work.amount / peak->second.value);
+  return seconds * 1e6;
+}
+
 }  // namespace
 
-std::vector<TimeDifference> compare_times(const Plan& plan, const cost::Prediction& prediction, const Meetings& meetings, const std::vector<RankTrace>& measured) {
+std::vector<TimeDifference> compare_times(const Plan& plan, const cost::DeviceModel& device, const cost::Prediction& prediction, const Meetings& meetings,
+                                          const std::vector<RankTrace>& measured) {
   std::map<std::string, TimeDifference> by_work;
   const double share = measured.empty() ? 0 : 1.0 / static_cast<double>(measured.size());
   for (const RankTrace& trace : measured) {
@@ -57,12 +70,18 @@ std::vector<TimeDifference> compare_times(const Plan& plan, const cost::Predicti
     const std::vector<cost::Span>& spans = prediction.spans[static_cast<std::size_t>(&role - plan.roles.data())];
     CHECK(spans.size() == step.size() && trace.spans.size() == step.size(), "times of every instruction");
     std::map<std::int32_t, TimeDifference*> by_signature;  // naming a launch is slow, and there are many
+    std::map<std::int32_t, double> floors;
     for (std::size_t i = 0; i < step.size(); ++i) {
       const auto* launch = std::get_if<Launch>(&step[i].instruction);
       TimeDifference*& known = by_signature[launch == nullptr ? -1 : launch->signature];
       if (launch == nullptr || known == nullptr) known = &by_work[std::visit(WorkText{plan, role}, step[i].instruction)];
       const std::int64_t from = begin_together(meetings, measured, trace, i), to = trace.start_ns + trace.spans[i].end_ns;
       known->count += share;
+      if (launch != nullptr) {
+        const auto [floor, is_new] = floors.try_emplace(launch->signature, 0.0);
+        if (is_new) floor->second = launch_floor_us(role.signatures[static_cast<std::size_t>(launch->signature)], device);
+        known->floor_us += share * floor->second;
+      }
       known->predicted_us += share * (spans[i].end - spans[i].begin - spans[i].waited);
       known->measured_us += share * static_cast<double>(std::max<std::int64_t>(0, to - from)) * 1e-3;
     }

@@ -111,8 +111,20 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-void put_report(const CompiledJob& compiled, const RunReport& report) {
-  put_document(Json{{"plan_hash", hash_of(compiled.plan)},
+// Of a step with log.trace, on a rank: what ran, how long, and how long it had to.
+Json works_json(const std::vector<TimeDifference>& works) {
+  Json list = Json::array();
+  for (const TimeDifference& one : works)
+    list.push_back({{"work", one.work},
+                    {"count", one.count},
+                    {"measured_ms", one.measured_us * 1e-3},
+                    {"predicted_ms", one.predicted_us * 1e-3},
+                    {"floor_ms", one.floor_us > 0 ? Json(one.floor_us * 1e-3) : Json(nullptr)}});
+  return list;
+}
+
+void put_report(const CompiledJob& compiled, const RunReport& report, const std::vector<TimeDifference>& works) {
+  Json document{{"plan_hash", hash_of(compiled.plan)},
                     {"strategy", strategy_json(compiled)},
                     {"world_size", compiled.plan.mesh.world_size()},
                     {"first_step", report.first_step},
@@ -127,7 +139,9 @@ void put_report(const CompiledJob& compiled, const RunReport& report) {
                     {"allocated_bytes", report.allocated_bytes},
                     {"bytes_sent", report.bytes_sent},
                     {"checkpoint", report.checkpoint.empty() ? Json(nullptr) : Json(report.checkpoint)},
-                    {"stopped_by_signal", report.stopped_by_signal}});
+                    {"stopped_by_signal", report.stopped_by_signal}};
+  if (!works.empty()) document["works"] = works_json(works);
+  put_document(document);
 }
 
 void put_summary(const RunReport& report) {
@@ -146,13 +160,15 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   const bool first = speaks();
   if (first) say_header(loaded, compiled);
   std::optional<TraceWriter> trace;
+  std::vector<TimeDifference> works;
   if (loaded.job.log.trace) {
     if (first) trace.emplace(*loaded.job.log.trace);
     options.trace = [&](const std::vector<RankTrace>& ranks) {
       const Meetings meetings(compiled.plan);
       const PredictedStep predicted = predict_here(loaded, compiled, place.threads);
       say_times(write_trace(*trace, compiled.plan, predicted.times, meetings, ranks));
-      say_comparison(predicted.times, compare_times(compiled.plan, predicted.times, meetings, ranks), ranks);
+      works = compare_times(compiled.plan, predicted.machine->device, predicted.times, meetings, ranks);
+      say_comparison(predicted.times, works, ranks);
     };
   }
   RunReport report;
@@ -163,7 +179,7 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   }
   if (!first) return report;
   if (arguments.json)
-    put_report(compiled, report);
+    put_report(compiled, report, works);
   else
     put_summary(report);
   return report;

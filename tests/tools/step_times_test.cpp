@@ -72,18 +72,29 @@ TEST_CASE("predicted is set beside measured by what was run, waits aside, and al
       spans.push_back(launch ? cost::Span{5, 5.010, 0} : cost::Span{5, 6.001, 1});
     }
   }
-  const std::vector<TimeDifference> differences = compare_times(job.plan, prediction, meetings, measured);
+  cost::DeviceModel device;
+  device.memory_bandwidth.value = 1e9;
+  device.peak[DType::f32].value = 1e9;
+  const std::vector<TimeDifference> differences = compare_times(job.plan, device, prediction, meetings, measured);
   double predicted = 0, measured_launches = 0, count = 0;
+  int seeds = 0;
   for (std::size_t i = 0; i < differences.size(); ++i) {
     const TimeDifference& one = differences[i];
     if (i > 0) CHECK(std::abs(one.difference_us()) <= std::abs(differences[i - 1].difference_us()));
     CHECK(one.work != "");
+    // At a gigabyte a second: 8 bytes of the count, the scalars, and 4 of the seed.
+    if (one.work.starts_with("loss_seed")) {
+      ++seeds;
+      const std::int64_t scalars = job.plan.roles[0].buffer(job.plan.roles[0].scalars).bytes;
+      CHECK(one.floor_us == doctest::Approx(one.count * static_cast<double>(12 + scalars) * 1e-3));
+    }
     predicted += one.predicted_us;
     count += one.count;
     const bool communicates = one.work.starts_with("all_reduce") || one.work.starts_with("exchange");
     if (!communicates && !one.work.starts_with("copy")) measured_launches += one.measured_us;
     if (!communicates) CHECK(one.difference_us() == doctest::Approx(0).epsilon(1e-9));
   }
+  CHECK(seeds > 0);
   const double instructions = static_cast<double>(prediction.spans[0].size() + prediction.spans[1].size());
   CHECK(count == doctest::Approx(instructions / 2));
   CHECK(measured_launches == doctest::Approx(launches / 2 * 0.010));
