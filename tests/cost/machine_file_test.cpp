@@ -5,65 +5,18 @@
 #include <fstream>
 #include <map>
 #include <random>
-#include <sstream>
 
 #include "engine/cost/machine_fields.h"
 #include "engine/cost/machine_model.h"
 #include "engine/core/error.h"
 #include "engine/job/yaml.h"
+#include "tests/job/bad_files.h"
 #include "tests/temporary.h"
 
 namespace trainer::cost {
 namespace {
 
 const std::string kFolder = std::string(TRAINER_SOURCE_DIR) + "/configs/hardware";
-
-struct Expected {
-  int line = 0, column = 0;
-  std::string path, suggestion, message;
-};
-
-struct BadMachine {
-  std::string name, text;
-  std::vector<Expected> mistakes;
-};
-
-std::vector<std::pair<int, int>> take_marks(std::string& text) {
-  const std::string mark = "«";
-  std::vector<std::pair<int, int>> places;
-  for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
-    text.erase(at, mark.size());
-    const std::size_t line_begin = text.rfind('\n', at == 0 ? 0 : at - 1);
-    const bool first = at == 0 || line_begin == std::string::npos;
-    places.emplace_back(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'), static_cast<int>(first ? at + 1 : at - line_begin));
-  }
-  return places;
-}
-
-std::vector<BadMachine> bad_machines() {
-  std::ifstream file(std::string(TRAINER_SOURCE_DIR) + "/tests/cost/bad_machines.txt");
-  std::vector<BadMachine> out;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("## ")) {
-      out.push_back({line.substr(3), "", {}});
-    } else if (line.starts_with("!! ")) {
-      const std::size_t bar = line.find('|');
-      Expected expected;
-      expected.message = line.substr(bar + 2);
-      std::istringstream words(line.substr(2, bar - 2));
-      for (std::string word; words >> word;) (word[0] == '~' ? expected.suggestion : expected.path) = word[0] == '~' ? word.substr(1) : word;
-      out.back().mistakes.push_back(expected);
-    } else if (!out.empty() && !line.empty()) {
-      out.back().text += line + "\n";
-    }
-  }
-  for (BadMachine& one : out) {
-    const auto places = take_marks(one.text);
-    // A missing key has the place of the section that lacks it.
-    for (std::size_t i = 0; i < one.mistakes.size(); ++i) std::tie(one.mistakes[i].line, one.mistakes[i].column) = places[std::min(i, places.size() - 1)];
-  }
-  return out;
-}
 
 std::vector<Diagnostic> mistakes_of(const std::string& path) {
   try {
@@ -76,25 +29,11 @@ std::vector<Diagnostic> mistakes_of(const std::string& path) {
 
 TEST_CASE("every mistake of a hardware file is told at its line and column, with its key path and the nearest name") {
   const tests::TemporaryFolder folder;
-  const std::vector<BadMachine> machines = bad_machines();
+  const std::vector<tests::BadFile> machines = tests::read_bad_files(std::string(TRAINER_SOURCE_DIR) + "/tests/cost/bad_machines.txt");
   CHECK(machines.size() >= 35);
-  for (const BadMachine& one : machines) {
-    CAPTURE(one.name);
+  for (const tests::BadFile& one : machines) {
     const std::string path = folder.write("mine.yaml", one.text);
-    const std::vector<Diagnostic> found = mistakes_of(path);
-    std::string all;
-    for (const Diagnostic& mistake : found) all += mistake.str() + "\n";
-    CAPTURE(all);
-    REQUIRE(found.size() == one.mistakes.size());
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const Expected& expected = one.mistakes[i];
-      CHECK(found[i].file == path);
-      CHECK(found[i].line == expected.line);
-      CHECK(found[i].column == expected.column);
-      CHECK(found[i].path == expected.path);
-      CHECK(found[i].suggestion == expected.suggestion);
-      CHECK(found[i].message.find(expected.message) != std::string::npos);
-    }
+    tests::check_mistakes(one, path, mistakes_of(path));
   }
 }
 

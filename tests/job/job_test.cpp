@@ -3,12 +3,10 @@
 
 #include <doctest/doctest.h>
 
-#include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "engine/job/supported.h"
+#include "tests/job/bad_files.h"
 
 namespace trainer {
 namespace {
@@ -32,93 +30,15 @@ std::vector<Diagnostic> mistakes_of(const std::string& text, const std::vector<s
   return {};
 }
 
-// ---- bad_jobs.txt ---------------------------------------------------------------------------------------------------
-
-struct Expected {
-  int line = 0, column = 0;
-  std::string path, suggestion, message;
-};
-
-struct BadJob {
-  std::string name, text;
-  std::vector<Expected> mistakes;
-};
-
-/// Takes the marks out of `text`; their places, columns in code points.
-std::vector<std::pair<int, int>> take_marks(std::string& text) {
-  const std::string mark = "«";
-  std::vector<std::pair<int, int>> places;
-  for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark)) {
-    text.erase(at, mark.size());
-    int line = 1, column = 1;
-    for (std::size_t i = 0; i < at; ++i) {
-      if (text[i] == '\n') {
-        ++line;
-        column = 1;
-      } else if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) {
-        ++column;
-      }
-    }
-    places.emplace_back(line, column);
-  }
-  return places;
-}
-
-/// "!! key.path ~suggestion | message"
-Expected expectation(const std::string& line) {
-  Expected out;
-  const std::size_t bar = line.find('|');
-  out.message = line.substr(bar + 2);
-  std::istringstream words(line.substr(2, bar - 2));
-  for (std::string word; words >> word;) (word[0] == '~' ? out.suggestion : out.path) = word[0] == '~' ? word.substr(1) : word;
-  return out;
-}
-
-std::vector<BadJob> bad_jobs() {
-  std::ifstream file(source_dir() + "/tests/job/bad_jobs.txt");
-  std::vector<BadJob> out;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("## "))
-      out.push_back({line.substr(3), "", {}});
-    else if (out.empty() || line.empty())
-      continue;
-    else if (line.starts_with("!! "))
-      out.back().mistakes.push_back(expectation(line));
-    else
-      out.back().text += line + "\n";
-  }
-  for (BadJob& job : out) {
-    for (const auto& [name, text] : {std::pair{"@model\n", kModel}, {"@data\n", kData}, {"@train\n", kTrain}}) {
-      const std::size_t at = job.text.find(name);
-      if (at != std::string::npos) job.text.replace(at, std::string(name).size(), text);
-    }
-    const auto places = take_marks(job.text);
-    REQUIRE_MESSAGE(places.size() == job.mistakes.size(), job.name);
-    for (std::size_t i = 0; i < places.size(); ++i) std::tie(job.mistakes[i].line, job.mistakes[i].column) = places[i];
-  }
-  return out;
-}
-
 TEST_CASE("every mistake of a job is told at its line and column, with its key path and the nearest name") {
-  const std::vector<BadJob> jobs = bad_jobs();
-  CHECK(jobs.size() >= 70);
-  for (const BadJob& job : jobs) {
-    CAPTURE(job.name);
-    const std::vector<Diagnostic> found = mistakes_of(job.text);
-    std::string all;
-    for (const Diagnostic& mistake : found) all += mistake.str() + "\n";
-    CAPTURE(all);
-    REQUIRE(found.size() == job.mistakes.size());
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const Expected& expected = job.mistakes[i];
-      CHECK(found[i].file == "jobs/job.yaml");
-      CHECK(found[i].line == expected.line);
-      CHECK(found[i].column == expected.column);
-      CHECK(found[i].path == expected.path);
-      CHECK(found[i].suggestion == expected.suggestion);
-      CHECK(found[i].message.find(expected.message) != std::string::npos);
+  const std::vector<tests::BadFile> jobs = tests::read_bad_files(source_dir() + "/tests/job/bad_jobs.txt", [](std::string& text) {
+    for (const auto& [name, whole] : {std::pair{"@model\n", kModel}, {"@data\n", kData}, {"@train\n", kTrain}}) {
+      const std::size_t at = text.find(name);
+      if (at != std::string::npos) text.replace(at, std::string(name).size(), whole);
     }
-  }
+  });
+  CHECK(jobs.size() >= 70);
+  for (const tests::BadFile& job : jobs) tests::check_mistakes(job, "jobs/job.yaml", mistakes_of(job.text));
 }
 
 TEST_CASE("a mistake prints as file:line:column, key path, the nearest name and the line itself") {
