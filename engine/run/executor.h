@@ -38,9 +38,18 @@ class Executor {
 
   /// Where CopyIn reads and CopyOut writes field `field` of Role::fields, from now on. Host memory of the caller's.
   virtual void bind(std::int32_t field, void* data) = 0;
-  /// Runs program `program` of Role::programs to its end. Every rank runs the same programs in the same order. Throws what a
-  /// kernel threw, or AbortedError where another rank failed.
-  virtual void run(std::int32_t program) = 0;
+  /// Starts program `program` of Role::programs, reading bound fields; on a device of its own it goes on beside the host. Every rank runs the
+  /// same programs in the same order. REQUIRES: the program before was finished. Throws as finish() does.
+  virtual void start(std::int32_t program) = 0;
+  /// Returns at the end of the program that was started, bound fields written. Throws what a kernel threw, or AbortedError where another
+  /// rank failed.
+  virtual void finish() = 0;
+  void run(std::int32_t program) {
+    start(program);
+    finish();
+  }
+  /// Whether a program goes on while the host does something between start and finish.
+  virtual bool runs_beside_host() const = 0;
   /// Runs a program looking at every result; the state afterwards is that of a run. Nothing if all is finite on this rank.
   virtual std::optional<NonFinite> find_non_finite(std::int32_t program) = 0;
 

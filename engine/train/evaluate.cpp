@@ -1,5 +1,6 @@
 // Weights from a checkpoint, loss on held-out data.
 #include "engine/core/error.h"
+#include "engine/train/device.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
@@ -13,7 +14,7 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
   const int threads = on.threads > 0 ? on.threads : threads_per_rank(ranks_per_node(loaded.job));
   EvaluationRecord record;
   run_ranks(on.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) {
-    const std::unique_ptr<DeviceBackend> device = cpu_device(threads);
+    const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads);
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
     const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);
     executor->run(executor->role().program_index("refresh"));

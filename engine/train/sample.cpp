@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/random.h"
+#include "engine/train/device.h"
 #include "engine/train/inputs.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
@@ -50,7 +51,7 @@ std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const Sam
 void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
             const std::function<void(const std::string&)>& emit) {
   run_ranks(1, [&](Communicator& communicator) {
-    const std::unique_ptr<DeviceBackend> device = cpu_device(threads_per_rank(1));
+    const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads_per_rank(1));
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);
     const Role& role = executor->role();
     const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);

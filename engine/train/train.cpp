@@ -14,6 +14,7 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/run/executor.h"
+#include "engine/train/device.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/inputs.h"
 #include "engine/train/ranks.h"
@@ -120,7 +121,7 @@ class RankLoop {
         store_(rank_ == 0 && job_.checkpoint.dir ? std::make_optional<checkpoint::Store>(*job_.checkpoint.dir) : std::nullopt),
         start_(find_start(run, rank_, talk_)),
         threads_(run.options.threads > 0 ? run.options.threads : threads_per_rank(ranks_per_node(job_))),
-        device_(cpu_device(threads_)),
+        device_(device_for(job_, communicator, threads_)),
         executor_(device_->load(run.compiled.plan, rank_, communicator)),
         role_(executor_->role()),
         step_program_(role_.program_index("step")),
@@ -139,6 +140,16 @@ class RankLoop {
   }
 
   void train() {
+    try {
+      steps();
+    } catch (...) {
+      tell_of_step();
+      throw;
+    }
+  }
+
+ private:
+  void steps() {
     const std::int64_t first = start_ ? start_->manifest.step : 0, last = job_.train.steps;
     const BatchShape& batch = run_.compiled.batch;
     std::int64_t saved = start_ && job_.checkpoint.dir && start_->path.starts_with(*job_.checkpoint.dir) ? first : -1;
@@ -155,6 +166,7 @@ class RankLoop {
         if (job_.checkpoint.dir && step % job_.checkpoint.every == 0) save(saved = step);
       }
     }
+    tell_of_step();
     if (averages() && averaged_ != step && step > first) average(step);
     if (evaluation_ && evaluated != step && !stopped_) evaluate(step);
     if (job_.checkpoint.dir && saved != step) save(step);
@@ -164,7 +176,6 @@ class RankLoop {
     if (run_.options.trace) gather_traces();
   }
 
- private:
   void one_step(data::Loader& loader, std::int64_t step) {
     const Clock::time_point begin = Clock::now();
     binder_.bind(loader.next());
@@ -173,7 +184,9 @@ class RankLoop {
     const std::int64_t sent = communicator_.bytes_sent();
     const std::int32_t program = averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
     if (program == step_program_) step_start_ = Clock::now();
-    executor_->run(program);
+    executor_->start(program);
+    tell_of_step();
+    executor_->finish();
     bytes_sent_ += communicator_.bytes_sent() - sent;
     const bool bad = metrics_.factor == 0 || !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss);
     if (averages() ? talk_.any(bad) : bad) stop_at_non_finite(step);  // ranks that trained apart have metrics of their own
@@ -181,7 +194,7 @@ class RankLoop {
     if (!leads_) return;
     step_ms_.push_back(ms);
     run_.report.loss = metrics_.loss;
-    StepRecord record;
+    StepRecord& record = untold_.emplace();
     record.step = step;
     record.num_steps = job_.train.steps;
     record.loss = metrics_.loss;
@@ -190,6 +203,14 @@ class RankLoop {
     record.tokens = tokens_per_step();
     record.step_ms = ms;
     record.tokens_per_s = static_cast<double>(record.tokens) / ms * 1e3;
+    if (!executor_->runs_beside_host()) tell_of_step();
+  }
+
+  // Monitors hear of a step when it has ended, or, where the device works beside the host, while it works on the next.
+  void tell_of_step() {
+    if (!untold_) return;
+    const StepRecord record = *untold_;
+    untold_.reset();
     run_.tell([&](Monitor& monitor) { monitor.step(record); });
   }
 
@@ -208,6 +229,7 @@ class RankLoop {
   }
 
   void evaluate(std::int64_t step) {
+    tell_of_step();
     const EvaluationRecord record = evaluation_->run(step);
     if (!leads_) return;
     run_.report.val_loss = record.val_loss;
@@ -225,6 +247,7 @@ class RankLoop {
   }
 
   void save(std::int64_t step) {
+    tell_of_step();
     if (settle_program_ >= 0) executor_->run(settle_program_);
     if (store_) store_->begin(step);
     communicator_.barrier();
@@ -307,6 +330,7 @@ class RankLoop {
   BatchBinder binder_;
   std::optional<Evaluation> evaluation_;
   std::vector<double> step_ms_;
+  std::optional<StepRecord> untold_;
   Clock::time_point step_start_{};  // of the last run of the step program
   std::int64_t bytes_sent_ = 0;
   bool stopped_ = false;

@@ -1,0 +1,44 @@
+// The GPUs of this machine as devices, and what is known of them without a plan. In a build without the CUDA Toolkit all of it is there and
+// says so (cuda_missing.cpp).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/run/executor.h"
+
+namespace trainer {
+
+struct CudaOptions {
+  int ordinal = 0;  ///< of the GPU, as CUDA numbers those that this process may see (CUDA_VISIBLE_DEVICES)
+};
+
+/// Whether this build has CUDA.
+bool has_cuda();
+
+/// GPUs that this process may use; 0 also where there is no driver, and in a build without CUDA.
+int num_gpus();
+
+struct Gpu {
+  std::string name;  ///< "NVIDIA H100 80GB HBM3"
+  int capability = 0;  ///< 90 for 9.0
+  int units = 0;       ///< streaming multiprocessors
+  std::int64_t memory_bytes = 0, free_bytes = 0;
+};
+
+/// What was found of CUDA on this machine.
+struct CudaFound {
+  std::vector<Gpu> gpus;
+  std::string no_gpu;  ///< why there is none, where there is none: "this build has no CUDA", "CUDA driver version is insufficient …"
+  std::string driver, runtime, cublaslt, cudnn;  ///< versions, "13.0"; empty: not there
+};
+CudaFound find_cuda();
+
+/// A GPU. Programs are issued on streams once, then captured as a graph and replayed (TRAINER_CUDA_GRAPH=0 issues always). Throws IoError
+/// where there is no such GPU, in a build without CUDA always. Its load() throws IoError where the GPU has less memory free than the plan takes,
+/// before it takes any; there `communicator` is a StreamCommunicator if the plan has more than one rank.
+std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options);
+
+}  // namespace trainer
