@@ -58,6 +58,64 @@ __device__ __forceinline__ void store(T* data, std::int64_t index, const Vec<T, 
   reinterpret_cast<Vec<T, N>*>(data)[index] = value;
 }
 
+/// N elements in registers as they lie in memory: two of 16 bits share one, where a Vec of them is taken apart by the compiler, a register
+/// each. What kernels keep of a row, and how they turn it to f32 and back with one conversion for two.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Packed {
+  static constexpr int kWords = N * static_cast<int>(sizeof(T)) / 4;
+  std::uint32_t word[kWords];
+};
+
+__device__ __forceinline__ float2 widen_pair(std::uint32_t word, bf16) { return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)}; }
+__device__ __forceinline__ float2 widen_pair(std::uint32_t word, f16) {
+  __half2_raw raw;
+  raw.x = static_cast<unsigned short>(word);
+  raw.y = static_cast<unsigned short>(word >> 16);
+  return __half22float2(__half2(raw));
+}
+__device__ __forceinline__ std::uint32_t narrow_pair(float low, float high, bf16) {
+  const __nv_bfloat162_raw raw = __floats2bfloat162_rn(low, high);
+  return raw.x | static_cast<std::uint32_t>(raw.y) << 16;
+}
+__device__ __forceinline__ std::uint32_t narrow_pair(float low, float high, f16) {
+  const __half2_raw raw = __floats2half2_rn(low, high);
+  return raw.x | static_cast<std::uint32_t>(raw.y) << 16;
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void widen(const Packed<T, N>& packed, float (&out)[N]) {
+#pragma unroll
+  for (int i = 0; i < Packed<T, N>::kWords; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      out[i] = __uint_as_float(packed.word[i]);
+    } else {
+      const float2 pair = widen_pair(packed.word[i], T{});
+      out[2 * i] = pair.x;
+      out[2 * i + 1] = pair.y;
+    }
+  }
+}
+template <typename T, int N>
+__device__ __forceinline__ Packed<T, N> narrow(const float (&in)[N]) {
+  Packed<T, N> packed;
+#pragma unroll
+  for (int i = 0; i < Packed<T, N>::kWords; ++i) {
+    if constexpr (sizeof(T) == 4) packed.word[i] = __float_as_uint(in[i]);
+    else packed.word[i] = narrow_pair(in[2 * i], in[2 * i + 1], T{});
+  }
+  return packed;
+}
+
+/// As load and store.
+template <int N, typename T>
+__device__ __forceinline__ Packed<T, N> load_packed(const T* data, std::int64_t index) {
+  return reinterpret_cast<const Packed<T, N>*>(data)[index];
+}
+template <int N, typename T>
+__device__ __forceinline__ void store_packed(T* data, std::int64_t index, const Packed<T, N>& value) {
+  reinterpret_cast<Packed<T, N>*>(data)[index] = value;
+}
+
 /// Whether rows of `elements` can be read by whole vectors.
 template <typename T>
 bool in_vectors(std::int64_t elements) {
@@ -154,6 +212,12 @@ void allow_shared(void (*kernel)(Parameters...), std::size_t bytes) {
 inline unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   const std::int64_t blocks = (count + per_block - 1) / per_block;
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks);
+}
+
+/// Calls fn(R{}) with the type in which gradients are reduced, f32 or bf16.
+template <typename Fn>
+decltype(auto) with_reduce_type(DType dtype, Fn&& fn) {
+  return dtype == DType::bf16 ? fn(bf16{}) : fn(float{});
 }
 
 /// Calls fn(T{}) with the type of a compute dtype.

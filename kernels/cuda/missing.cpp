@@ -15,8 +15,6 @@ void close_products(cublasLtContext*) {}
 cudnnContext* open_cudnn() { return nullptr; }
 void close_cudnn(cudnnContext*) {}
 
-Prepared prepare_add_mul(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_sum_leading(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_attention(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_attention_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_scale(const Signature& signature, const Context&) { missing(signature); }
@@ -31,13 +29,10 @@ Prepared prepare_top_k_sum(const Signature& signature, const Context&) { missing
 Prepared prepare_conv2d(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_conv2d_grad_input(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_dropout(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_embedding(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_embedding_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions_grad(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_zero(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_cast(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_linear(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_linear_grad_input(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_linear_grad_weight(const Signature& signature, const Context&) { missing(signature); }
@@ -61,7 +56,5 @@ Prepared prepare_update_scalars(const Signature& signature, const Context&) { mi
 Prepared prepare_sgd(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_adam(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_lion(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_pool(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_pool_grad(const Signature& signature, const Context&) { missing(signature); }
 
 }  // namespace trainer::kernels::cuda

@@ -22,6 +22,12 @@ DType expect_compute_dtype(const Signature& signature, int operand) {
   return dtype;
 }
 
+DType expect_reduce_dtype(const Signature& signature, int operand) {
+  const DType dtype = signature.operands[static_cast<std::size_t>(operand)].dtype;
+  if (dtype != DType::f32 && dtype != DType::bf16) refuse_dtypes(signature, "f32 or bf16 for operand " + std::to_string(operand));
+  return dtype;
+}
+
 Device::Device(int ordinal) {
   check(cudaSetDevice(ordinal), "cudaSetDevice");
   cudaDeviceProp properties{};

@@ -29,5 +29,7 @@ inline cudaStream_t stream_of(const Call& call) { return static_cast<cudaStream_
 
 /// Raises Bug unless operand `operand` is f32, bf16 or f16; returns which.
 DType expect_compute_dtype(const Signature& signature, int operand);
+/// The same of f32 or bf16, in which gradients of parameters are reduced.
+DType expect_reduce_dtype(const Signature& signature, int operand);
 
 }  // namespace trainer::kernels::cuda

@@ -93,6 +93,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::attention_grad: return attention_grad_workspace(attention_shape(s, 1));
     case Op::layer_norm_grad:
     case Op::rms_norm_grad: return norm_grad_workspace(s, units);
+    case Op::sum_leading: return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()), s.operands[1].elements(), units);
     case Op::embedding_grad: return embedding_grad_workspace(s);
     case Op::conv2d:
     case Op::conv2d_grad_input:
@@ -125,7 +126,6 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::sigmoid_grad:
     case Op::add:
     case Op::mul:
-    case Op::sum_leading:
     case Op::dropout:
     case Op::max_pool2d:
     case Op::max_pool2d_grad:

@@ -1,0 +1,73 @@
+// Embeddings, positions and their gradients: against the f64 reference.
+#include <doctest/doctest.h>
+
+#include "engine/core/error.h"
+#include "tests/kernels/against_reference.h"
+
+using namespace trainer;
+using namespace trainer::kernels;
+using namespace trainer::kernels::test;
+using reference::Tensor;
+
+TEST_CASE("embedding and its gradient, with repeated ids") {
+  for (DType c : compute_dtypes())
+    for (const auto& [ids, rows, dim] :
+         std::vector<std::tuple<Shape, std::int64_t, std::int64_t>>{{{1}, 1, 1}, {{2, 3}, 5, 7}, {{4, 64}, 11, 65}, {{3, 100}, 1000, 130}, {{64}, 3, 768}}) {
+      const Input id{DType::i32, integer_tensor(ids, 8, 0, rows)};
+      const Input weight{c, normal_tensor({rows, dim}, 9)};
+      Shape y = ids.rank() == 1 ? Shape{ids[0], dim} : Shape{ids[0], ids[1], dim};
+      hold(Op::embedding, {}, {id, weight}, {{c, y}});
+      for (DType r : reduce_dtypes())
+        for (bool accumulate : {false, true})
+          hold(Op::embedding_grad, {{"accumulate", accumulate}}, {id, {c, normal_tensor(y, 10)}},
+               {{r, Shape{rows, dim}, bound(r, 8), 64 * kEpsF32, -1, true, true}});
+    }
+}
+
+TEST_CASE("a slice of a table gives zeros for ids of other rows, and gets the gradient of its own") {
+  const std::int64_t table_rows = 37, dim = 70;
+  const Attributes attributes = {{"cut", true}, {"table_rows", table_rows}};
+  for (DType c : compute_dtypes())
+    for (const auto& [rows, origin] : std::vector<std::pair<std::int64_t, std::int64_t>>{{10, 0}, {10, 20}, {10, 30}, {1, 36}, {10, 40}}) {
+      const Input id{DType::i32, integer_tensor({3, 40}, 8, 0, table_rows)};
+      const Shape y{3, 40, dim};
+      hold(Op::embedding, attributes, {id, {c, normal_tensor({rows, dim}, 9)}}, {{c, y}}, {.origin = origin});
+      for (DType r : reduce_dtypes())
+        for (bool accumulate : {false, true}) {
+          Attributes more = attributes;
+          more.set("accumulate", accumulate);
+          hold(Op::embedding_grad, more, {id, {c, normal_tensor(y, 10)}}, {{r, Shape{rows, dim}, bound(r, 8), 64 * kEpsF32, -1, true, true}},
+               {.origin = origin});
+        }
+    }
+}
+
+TEST_CASE("rows of padding get no gradient, not even one that was there") {
+  const Buffer ids = buffer_of(DType::i32, integer_tensor({64}, 8, 0, 5)), dy = normals(DType::f32, 64 * 3, 9);
+  Buffer dweight(3 * 3 * 4);  // rows 3 to 5 of 5: the last is padding
+  const Signature signature{Op::embedding_grad, {{"cut", true}, {"table_rows", std::int64_t{5}}}, {{DType::i32, {64}}, {DType::f32, {64, 3}}, {DType::f32, {3, 3}}}};
+  best_runner().run(signature, {ids.data(), dy.data(), dweight.data()}, 3);
+  for (std::int64_t i = 0; i < 9; ++i) CHECK((dweight.as<float>()[i] == 0) == (i >= 6));
+}
+
+TEST_CASE("an id outside of the table is named") {
+  const Buffer ids = buffer_of(DType::i32, values({7, 6, 0}));
+  Buffer weight(7 * 2 * 4), y(3 * 2 * 4);
+  const Signature signature{Op::embedding, {}, {{DType::i32, {3}}, {DType::f32, {7, 2}}, {DType::f32, {3, 2}}}};
+  CHECK_THROWS_WITH_AS(best_runner().run(signature, {ids.data(), weight.data(), y.data()}), doctest::Contains("id 7 at place 0"), DataError);
+  Signature slice = signature;
+  slice.attributes = {{"cut", true}, {"table_rows", std::int64_t{7}}};
+  CHECK_THROWS_WITH_AS(best_runner().run(slice, {ids.data(), weight.data(), y.data()}), doctest::Contains("id 7 at place 0"), DataError);
+}
+
+TEST_CASE("positions are the first rows, and so is their gradient") {
+  for (DType c : compute_dtypes())
+    for (const auto& [rows, seq, dim] : std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>{{1, 1, 1}, {9, 4, 5}, {300, 200, 130}, {64, 64, 48}}) {
+      hold(Op::positions, {}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}});
+      for (std::int64_t origin : {0, 1}) hold(Op::positions, {{"partial", true}}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}}, {.origin = origin});
+      for (DType r : reduce_dtypes())
+        for (bool accumulate : {false, true})
+          hold(Op::positions_grad, {{"accumulate", accumulate}}, {{c, normal_tensor({seq, dim}, 12)}},
+               {{r, Shape{rows, dim}, bound(r, 1), 0, -1, true, true}});
+    }
+}
