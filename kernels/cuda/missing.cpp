@@ -15,8 +15,6 @@ void close_products(cublasLtContext*) {}
 cudnnContext* open_cudnn() { return nullptr; }
 void close_cudnn(cudnnContext*) {}
 
-Prepared prepare_attention(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_attention_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_scale(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_outer_step(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_apply_delayed(const Signature& signature, const Context&) { missing(signature); }

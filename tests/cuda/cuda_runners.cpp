@@ -42,6 +42,7 @@ class CudaRunner final : public Runner {
   explicit CudaRunner(std::uint64_t order) : order_(order) {}
   std::string name() const override { return device().name() + order_name(order_); }
   int family() const override { return 0; }
+  bool rounds_factors() const override { return true; }
 
   void run(const Signature& signature, std::span<void* const> operands, std::int64_t origin) override {
     set_order(order_);

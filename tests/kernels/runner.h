@@ -23,6 +23,8 @@ class Runner {
   void run(const Signature& signature, std::initializer_list<void*> operands, std::int64_t origin = 0) { run(signature, std::span(operands.begin(), operands.size()), origin); }
   /// Runners of one family give the same bits.
   virtual int family() const = 0;
+  /// Whether products of bf16 and f16 inside a kernel round their factors (probabilities, rotated queries) to that dtype, as tensor cores ask.
+  virtual bool rounds_factors() const { return false; }
 };
 
 /// Of this executable's device, all of them; each is worth running every case on.

@@ -182,6 +182,10 @@ inline unsigned __brev(unsigned x) {
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<std::uint64_t>(a) * b) >> 32); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float exp10f(float x) { return std::pow(10.0F, x); }
+inline void sincospif(float x, float* sine, float* cosine) {
+  *sine = static_cast<float>(std::sin(x * 3.14159265358979323846));
+  *cosine = static_cast<float>(std::cos(x * 3.14159265358979323846));
+}
 using std::max;
 using std::min;
 

@@ -1,0 +1,155 @@
+// attention and attention_grad on GPUs: checks, where operands lie, and what runs in which order.
+#include "kernels/cuda/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <string>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/families.h"
+
+namespace trainer::kernels::cuda {
+namespace {
+
+bool is_packed(const Signature& s) { return s.attributes.flag("packed"); }
+
+void expect(const Signature& s, int operand, DType dtype, const Shape& shape) {
+  const TensorDesc& is = s.operands[static_cast<std::size_t>(operand)];
+  CHECK(is.dtype == dtype && is.shape == shape && is.layout == Layout::row_major,
+        describe(s) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " + shape.str());
+}
+
+/// What does not change from run to run.
+struct Attention {
+  DType dtype = DType::f32;
+  bool packed = false;
+  AttentionArguments sizes;  ///< no addresses
+  Rotation rotation;
+
+  std::int64_t tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.seq; }
+  std::int64_t q_width() const { return static_cast<std::int64_t>(sizes.heads) * sizes.head_dim; }
+  std::int64_t kv_width() const { return static_cast<std::int64_t>(sizes.kv_heads) * sizes.head_dim; }
+};
+
+Rotation rotation_of(const Signature& s, int head_dim) {
+  const double theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0.0;
+  Rotation rotation;
+  if (theta == 0.0) return rotation;
+  CHECK(theta > 0 && head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
+  rotation.half = head_dim / 2;
+  for (int j = 0; j < rotation.half; ++j) rotation.turns[j] = std::pow(theta, -2.0 * j / head_dim) / (2 * std::numbers::pi);
+  return rotation;
+}
+
+/// Of a signature whose q, or qkv, is operand `q`.
+Attention attention_of(const Signature& s, int q) {
+  Attention a;
+  a.dtype = expect_compute_dtype(s, q);
+  a.packed = is_packed(s);
+  const Shape& shape = s.operands[static_cast<std::size_t>(q)].shape;
+  CHECK(shape.rank() == 3, describe(s) + ": q is not [batch, seq, heads * head_dim]");
+  const std::int64_t heads = s.attributes.integer("heads"), kv_heads = s.attributes.integer("kv_heads", heads);
+  CHECK(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
+  const std::int64_t row_heads = a.packed ? heads + 2 * kv_heads : heads, head_dim = shape[2] / row_heads;
+  CHECK(head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
+  CHECK(head_dim <= kLargestHeadDim, describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
+  // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
+  CHECK(shape[0] * heads * (shape[1] / 32 + 1) * 2 <= std::numeric_limits<int>::max() && shape[0] * shape[1] <= std::numeric_limits<int>::max(),
+        describe(s) + ": more blocks than a launch has");
+  a.sizes.batch = static_cast<int>(shape[0]), a.sizes.seq = static_cast<int>(shape[1]);
+  a.sizes.heads = static_cast<int>(heads), a.sizes.kv_heads = static_cast<int>(kv_heads), a.sizes.head_dim = static_cast<int>(head_dim);
+  a.sizes.causal = s.attributes.flag("causal");
+  a.sizes.vectors = head_dim * size_of(a.dtype) % 16 == 0;
+  a.sizes.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  a.rotation = rotation_of(s, a.sizes.head_dim);
+  return a;
+}
+
+void expect_qkv(const Signature& s, const Attention& a, int first) {
+  const std::int64_t batch = a.sizes.batch, seq = a.sizes.seq;
+  expect(s, first, a.dtype, Shape{batch, seq, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
+  for (int i = 1; i < 3 && !a.packed; ++i) expect(s, first + i, a.dtype, Shape{batch, seq, a.kv_width()});
+}
+void expect_o(const Signature& s, const Attention& a, int operand) { expect(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.seq, a.q_width()}); }
+void expect_lse(const Signature& s, const Attention& a, int operand) { expect(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.seq}); }
+
+void* advance(const Attention& a, void* p, std::int64_t elements) { return static_cast<char*>(p) + elements * size_of(a.dtype); }
+
+struct Three {
+  HeadRows q, k, v;
+};
+/// q, k and v, or their gradients, from operands [first, …).
+Three three_of(const Attention& a, const Call& call, int first) {
+  void* const q = operand<void>(call, first);
+  if (!a.packed) return {{q, a.q_width()}, {operand<void>(call, first + 1), a.kv_width()}, {operand<void>(call, first + 2), a.kv_width()}};
+  const std::int64_t row = a.q_width() + 2 * a.kv_width();
+  return {{q, row}, {advance(a, q, a.q_width()), row}, {advance(a, q, a.q_width() + a.kv_width()), row}};
+}
+
+/// Turned copies in `workspace` take the place of q and k.
+void rotate(const Call& call, const Attention& a, AttentionArguments& at, void* workspace) {
+  if (a.rotation.half == 0) return;
+  const HeadRows q{workspace, a.q_width()}, k{advance(a, workspace, a.tokens() * a.q_width()), a.kv_width()};
+  rotate_heads(call, a.dtype, at, a.rotation, q, k);
+  at.q = q, at.k = k;
+}
+
+void run_forward(const Call& call, const Attention& a) {
+  AttentionArguments at = a.sizes;
+  const Three in = three_of(a, call, 0);
+  const int o = a.packed ? 1 : 3;
+  at.q = in.q, at.k = in.k, at.v = in.v;
+  at.o = {operand<void>(call, o), a.q_width()};
+  at.lse = operand<float>(call, o + 1);
+  rotate(call, a, at, call.workspace);
+  if (a.dtype == DType::f32) attention_forward_f32(call, at);
+  else attention_forward(call, a.dtype, at);
+}
+
+void run_backward(const Call& call, const Attention& a) {
+  AttentionArguments at = a.sizes;
+  const int o = a.packed ? 2 : 4;
+  const Three in = three_of(a, call, 1), out = three_of(a, call, o + 2);
+  at.q = in.q, at.k = in.k, at.v = in.v;
+  at.dq = out.q, at.dk = out.k, at.dv = out.v;
+  at.d_o = {operand<void>(call, 0), a.q_width()};
+  at.o = {operand<void>(call, o), a.q_width()};
+  at.lse = operand<float>(call, o + 1);
+  at.delta = static_cast<float*>(call.workspace);
+  const std::int64_t delta_bytes = (a.tokens() * a.sizes.heads * 4 + 63) / 64 * 64;
+  attention_delta(call, a.dtype, at);
+  rotate(call, a, at, static_cast<char*>(call.workspace) + delta_bytes);
+  if (a.dtype == DType::f32) attention_backward_f32(call, at, a.rotation);
+  else attention_backward(call, a.dtype, at, a.rotation);
+}
+
+}  // namespace
+
+Prepared prepare_attention(const Signature& signature, const Context&) {
+  const Attention a = attention_of(signature, 0);
+  const int o = a.packed ? 1 : 3;
+  expect_operands(signature, static_cast<std::size_t>(o) + 2);
+  expect_qkv(signature, a, 0);
+  expect_o(signature, a, o);
+  expect_lse(signature, a, o + 1);
+  if (a.dtype == DType::f32) allow_attention_forward_f32(a.sizes.head_dim);
+  else allow_attention_forward(a.dtype, a.sizes.head_dim);
+  return make_kernel([a](const Call& call) { run_forward(call, a); });
+}
+
+Prepared prepare_attention_grad(const Signature& signature, const Context&) {
+  const Attention a = attention_of(signature, 1);
+  const int o = a.packed ? 2 : 4;
+  expect_operands(signature, a.packed ? 5 : 9);
+  expect_o(signature, a, 0);
+  expect_qkv(signature, a, 1);
+  expect_o(signature, a, o);
+  expect_lse(signature, a, o + 1);
+  expect_qkv(signature, a, o + 2);
+  if (a.dtype == DType::f32) allow_attention_backward_f32(a.sizes.head_dim);
+  else allow_attention_backward(a.dtype, a.sizes.head_dim);
+  return make_kernel([a](const Call& call) { run_backward(call, a); });
+}
+
+}  // namespace trainer::kernels::cuda

@@ -1,0 +1,354 @@
+// Cases of attention and attention_grad, held to the naive sums in f64 of kernels/attention.h on any Runner. Inputs are rounded to the kernel's
+// dtype before the reference sees them, so that what is left is the kernel's arithmetic and the rounding of its outputs. Ranks of arrays:
+// q, o: [batch, seq, heads, dim]; k, v: [batch, seq, kv_heads, dim]; lse: [batch, heads, seq].
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/bf16.h"
+#include "tests/kernels/f16.h"
+#include "tests/kernels/runner.h"
+
+namespace trainer::kernels::test::attention {
+
+struct Case {
+  std::int64_t batch = 2, seq = 65, heads = 4, kv_heads = 2, dim = 16;
+  bool causal = true, packed = true;
+  double theta = 0;
+  DType dtype = DType::f32;
+
+  std::int64_t tokens() const { return batch * seq; }
+  double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
+  std::string str() const {
+    return std::string(name_of(dtype)) + " batch " + std::to_string(batch) + " seq " + std::to_string(seq) + " heads " +
+           std::to_string(heads) + "/" + std::to_string(kv_heads) + " dim " + std::to_string(dim) + (causal ? " causal" : "") +
+           (packed ? " packed" : "") + " theta " + std::to_string(theta);
+  }
+};
+
+using Doubles = std::vector<double>;
+
+// ---- The reference ----
+
+struct Inputs {
+  Doubles q, k, v, d_o;
+};
+struct Outputs {
+  Doubles o, lse;
+};
+struct Gradients {
+  Doubles dq, dk, dv;
+};
+
+/// Element offset of a head's vector at a token.
+inline std::size_t at(const Case& c, std::int64_t b, std::int64_t t, std::int64_t head, std::int64_t heads) {
+  return static_cast<std::size_t>(((b * c.seq + t) * heads + head) * c.dim);
+}
+
+/// Every head's vectors turned by their positions; `sign` -1 turns back.
+inline Doubles rotated(const Case& c, Doubles x, std::int64_t heads, double sign) {
+  if (c.theta == 0) return x;
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t t = 0; t < c.seq; ++t)
+      for (std::int64_t h = 0; h < heads; ++h)
+        for (std::int64_t j = 0; j < c.dim / 2; ++j) {
+          double& first = x[at(c, b, t, h, heads) + static_cast<std::size_t>(j)];
+          double& second = x[at(c, b, t, h, heads) + static_cast<std::size_t>(j + c.dim / 2)];
+          const double angle = static_cast<double>(t) * std::pow(c.theta, -2.0 * static_cast<double>(j) / static_cast<double>(c.dim));
+          const double x1 = first, x2 = second, cosine = std::cos(angle), sine = sign * std::sin(angle);
+          first = x1 * cosine - x2 * sine;
+          second = x2 * cosine + x1 * sine;
+        }
+  return x;
+}
+
+inline double dot(const Case& c, const Doubles& x, std::size_t i, const Doubles& y, std::size_t j) {
+  double sum = 0;
+  for (std::size_t d = 0; d < static_cast<std::size_t>(c.dim); ++d) sum += x[i + d] * y[j + d];
+  return sum;
+}
+
+inline void add(const Case& c, double factor, const Doubles& x, std::size_t i, Doubles& y, std::size_t j) {
+  for (std::size_t d = 0; d < static_cast<std::size_t>(c.dim); ++d) y[j + d] += factor * x[i + d];
+}
+
+inline Outputs reference(const Case& c, const Inputs& in) {
+  const Doubles q = rotated(c, in.q, c.heads, 1), k = rotated(c, in.k, c.kv_heads, 1);
+  Outputs out{Doubles(q.size()), Doubles(static_cast<std::size_t>(c.tokens() * c.heads))};
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      for (std::int64_t i = 0; i < c.seq; ++i) {
+        const std::int64_t kv = h / (c.heads / c.kv_heads), end = c.causal ? i + 1 : c.seq;
+        Doubles s(static_cast<std::size_t>(end));
+        for (std::int64_t j = 0; j < end; ++j)
+          s[static_cast<std::size_t>(j)] = c.scale() * dot(c, q, at(c, b, i, h, c.heads), k, at(c, b, j, kv, c.kv_heads));
+        const double top = *std::max_element(s.begin(), s.end());
+        double sum = 0;
+        for (double x : s) sum += std::exp(x - top);
+        const double lse = top + std::log(sum);
+        out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)] = lse;
+        for (std::int64_t j = 0; j < end; ++j)
+          add(c, std::exp(s[static_cast<std::size_t>(j)] - lse), in.v, at(c, b, j, kv, c.kv_heads), out.o, at(c, b, i, h, c.heads));
+      }
+  return out;
+}
+
+inline Gradients reference_grad(const Case& c, const Inputs& in, const Outputs& out) {
+  const Doubles q = rotated(c, in.q, c.heads, 1), k = rotated(c, in.k, c.kv_heads, 1);
+  Gradients g{Doubles(q.size()), Doubles(k.size()), Doubles(k.size())};
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      for (std::int64_t i = 0; i < c.seq; ++i) {
+        const std::int64_t kv = h / (c.heads / c.kv_heads);
+        const std::size_t qi = at(c, b, i, h, c.heads);
+        const double delta = dot(c, in.d_o, qi, out.o, qi), lse = out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)];
+        for (std::int64_t j = 0; j < (c.causal ? i + 1 : c.seq); ++j) {
+          const std::size_t kj = at(c, b, j, kv, c.kv_heads);
+          const double p = std::exp(c.scale() * dot(c, q, qi, k, kj) - lse), ds = p * (dot(c, in.d_o, qi, in.v, kj) - delta);
+          add(c, ds * c.scale(), k, kj, g.dq, qi);
+          add(c, ds * c.scale(), q, qi, g.dk, kj);
+          add(c, p, in.d_o, qi, g.dv, kj);
+        }
+      }
+  g.dq = rotated(c, g.dq, c.heads, -1);
+  g.dk = rotated(c, g.dk, c.kv_heads, -1);
+  return g;
+}
+
+// ---- Memory of the kernel's dtype ----
+
+inline void put(DType dtype, char* to, std::int64_t index, double value) {
+  if (dtype == DType::bf16) reinterpret_cast<Bf16*>(to)[index] = to_bf16(static_cast<float>(value));
+  else if (dtype == DType::f16) reinterpret_cast<std::uint16_t*>(to)[index] = f16_bits(value);
+  else reinterpret_cast<float*>(to)[index] = static_cast<float>(value);
+}
+inline double get(DType dtype, const char* from, std::int64_t index) {
+  if (dtype == DType::bf16) return to_f32(reinterpret_cast<const Bf16*>(from)[index]);
+  return dtype == DType::f16 ? f16_value(reinterpret_cast<const std::uint16_t*>(from)[index]) : reinterpret_cast<const float*>(from)[index];
+}
+inline double rounded(DType dtype, double x) {
+  char memory[4];
+  put(dtype, memory, 0, x);
+  return get(dtype, memory, 0);
+}
+
+inline Doubles normals(DType dtype, std::int64_t count, unsigned seed, double deviation = 1) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(0, deviation);
+  Doubles x(static_cast<std::size_t>(count));
+  for (double& value : x) value = rounded(dtype, normal(generator));
+  return x;
+}
+
+inline Inputs inputs_of(const Case& c, unsigned seed = 1, double deviation = 1) {
+  const std::int64_t q = c.tokens() * c.heads * c.dim, k = c.tokens() * c.kv_heads * c.dim;
+  return {normals(c.dtype, q, seed, deviation), normals(c.dtype, k, seed + 1, deviation), normals(c.dtype, k, seed + 2), normals(c.dtype, q, seed + 3)};
+}
+
+/// 64-byte aligned memory between two guards.
+class Guarded {
+ public:
+  explicit Guarded(std::int64_t bytes) : bytes_(bytes), memory_(static_cast<std::size_t>(bytes + 3 * kGuard), kPattern) {
+    begin_ = memory_.data() + kGuard;
+    begin_ += (64 - reinterpret_cast<std::uintptr_t>(begin_) % 64) % 64;
+  }
+  char* data() { return begin_; }
+  std::int64_t bytes() const { return bytes_; }
+  bool whole() const {
+    return std::all_of(memory_.data(), static_cast<const char*>(begin_), is_pattern) &&
+           std::all_of(static_cast<const char*>(begin_) + bytes_, memory_.data() + memory_.size(), is_pattern);
+  }
+  bool operator==(const Guarded& other) const {
+    return bytes_ == other.bytes_ && std::memcmp(begin_, other.begin_, static_cast<std::size_t>(bytes_)) == 0;
+  }
+
+ private:
+  static constexpr std::int64_t kGuard = 256;
+  static constexpr char kPattern = 0x5A;
+  static bool is_pattern(char c) { return c == kPattern; }
+  std::int64_t bytes_;
+  std::vector<char> memory_;
+  char* begin_ = nullptr;
+};
+
+/// The descriptors of qkv, or of q, k, v, as the case wants them.
+inline std::vector<TensorDesc> trio_descs(const Case& c) {
+  if (c.packed) return {{c.dtype, Shape{c.batch, c.seq, (c.heads + 2 * c.kv_heads) * c.dim}}};
+  const TensorDesc kv{c.dtype, Shape{c.batch, c.seq, c.kv_heads * c.dim}};
+  return {{c.dtype, Shape{c.batch, c.seq, c.heads * c.dim}}, kv, kv};
+}
+
+/// visit(operand, index, part, element) for every element of q (part 0), k (1) and v (2).
+template <typename Visit>
+void each_of_trio(const Case& c, Visit visit) {
+  const std::int64_t widths[] = {c.heads * c.dim, c.kv_heads * c.dim, c.kv_heads * c.dim};
+  std::int64_t before = 0;
+  for (int part = 0; part < 3; ++part) {
+    for (std::int64_t t = 0; t < c.tokens(); ++t)
+      for (std::int64_t i = 0; i < widths[part]; ++i) {
+        const std::int64_t row = widths[0] + widths[1] + widths[2];
+        visit(c.packed ? 0 : part, c.packed ? t * row + before + i : t * widths[part] + i, part,
+              static_cast<std::size_t>(t * widths[part] + i));
+      }
+    before += widths[part];
+  }
+}
+
+// ---- One run ----
+
+struct Run {
+  std::vector<Guarded> operands;
+};
+
+inline Signature signature_of(const Case& c, Op op) {
+  const TensorDesc o{c.dtype, Shape{c.batch, c.seq, c.heads * c.dim}}, lse{DType::f32, Shape{c.batch, c.heads, c.seq}};
+  Signature s{op,
+              {{"heads", c.heads}, {"kv_heads", c.kv_heads}, {"causal", c.causal}, {"packed", c.packed}, {"rope_theta", c.theta}},
+              trio_descs(c)};
+  if (op == Op::attention_grad) s.operands.insert(s.operands.begin(), o);
+  s.operands.insert(s.operands.end(), {o, lse});
+  if (op == Op::attention_grad)
+    for (const TensorDesc& desc : trio_descs(c)) s.operands.push_back(desc);
+  return s;
+}
+
+inline Run prepared_run(const Signature& s) {
+  Run run;
+  for (const TensorDesc& desc : s.operands) run.operands.emplace_back(desc.bytes());
+  return run;
+}
+
+inline void launch(const Signature& s, Runner& runner, Run& run) {
+  std::vector<void*> addresses;
+  for (Guarded& operand : run.operands) addresses.push_back(operand.data());
+  runner.run(s, addresses);
+  CHECK(std::all_of(run.operands.begin(), run.operands.end(), [](const Guarded& operand) { return operand.whole(); }));
+}
+
+inline void put_trio(const Case& c, const Inputs& in, Run& run, std::size_t first) {
+  const Doubles* parts[] = {&in.q, &in.k, &in.v};
+  each_of_trio(c, [&](int operand, std::int64_t index, int part, std::size_t element) {
+    put(c.dtype, run.operands[first + static_cast<std::size_t>(operand)].data(), index, (*parts[part])[element]);
+  });
+}
+
+inline void put_all(DType dtype, const Doubles& x, Guarded& to) {
+  for (std::size_t i = 0; i < x.size(); ++i) put(dtype, to.data(), static_cast<std::int64_t>(i), x[i]);
+}
+inline Doubles get_all(DType dtype, Guarded& from) {
+  Doubles x(static_cast<std::size_t>(from.bytes() / size_of(dtype)));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = get(dtype, from.data(), static_cast<std::int64_t>(i));
+  return x;
+}
+
+inline Run run_forward(const Case& c, const Inputs& in, Runner& runner) {
+  const Signature s = signature_of(c, Op::attention);
+  Run run = prepared_run(s);
+  put_trio(c, in, run, 0);
+  launch(s, runner, run);
+  return run;
+}
+
+inline Outputs outputs_of(const Case& c, Run& run) {
+  const std::size_t o = run.operands.size() - 2;
+  return {get_all(c.dtype, run.operands[o]), get_all(DType::f32, run.operands[o + 1])};
+}
+
+inline Run run_backward(const Case& c, const Inputs& in, const Outputs& out, Runner& runner) {
+  const Signature s = signature_of(c, Op::attention_grad);
+  Run run = prepared_run(s);
+  const std::size_t o = c.packed ? 2 : 4;
+  put_all(c.dtype, in.d_o, run.operands[0]);
+  put_trio(c, in, run, 1);
+  put_all(c.dtype, out.o, run.operands[o]);
+  put_all(DType::f32, out.lse, run.operands[o + 1]);
+  launch(s, runner, run);
+  return run;
+}
+
+inline Gradients gradients_of(const Case& c, Run& run) {
+  const std::size_t q = static_cast<std::size_t>(c.tokens() * c.heads * c.dim),
+                    k = static_cast<std::size_t>(c.tokens() * c.kv_heads * c.dim);
+  Gradients g{Doubles(q), Doubles(k), Doubles(k)};
+  Doubles* parts[] = {&g.dq, &g.dk, &g.dv};
+  each_of_trio(c, [&](int operand, std::int64_t index, int part, std::size_t element) {
+    Guarded& from = run.operands[static_cast<std::size_t>((c.packed ? 4 : 6) + operand)];
+    (*parts[part])[element] = get(c.dtype, from.data(), index);
+  });
+  return g;
+}
+
+// ---- Comparison ----
+
+/// Largest distance between x and y, in units of the bound: `rounding` · |y| for the output's own rounding, and n · (largest
+/// |y|) for what comes before it. Of f32 sums n is eps · (8 + √(seq · dim)): errors of a sum grow as the root of its
+/// length, and each score's error, some eps · √dim · |score| with |score| ≤ 8, scales a probability. `terms` is what rounded factors add to n.
+/// The largest is 1 at least, the inputs' own size, since do·v - delta may cancel to nothing.
+inline double worst(const Case& c, const Doubles& x, const Doubles& y, double rounding, double terms) {
+  const double n = terms + 0x1p-23 * (8 + std::sqrt(static_cast<double>(c.seq * c.dim)));
+  double largest = 1, ratio = 0;
+  for (double value : y) largest = std::max(largest, std::abs(value));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double distance = std::abs(x[i] - y[i]), bound = rounding * std::abs(y[i]) + n * largest;
+    ratio = std::isfinite(distance) ? std::max(ratio, distance / bound) : INFINITY;
+  }
+  return ratio;
+}
+
+/// Where factors are rounded, each term's p or ds has the error of the dtype, and q and k after RoPE, which scales a probability by
+/// some eps · |score| / 2: n grows by 2 eps, or 4 eps with RoPE; lse of rounded q and k by eps.
+struct Bounds {
+  double rounding, terms, lse_terms;
+};
+inline Bounds bounds_of(const Case& c, const Runner& runner) {
+  const double eps = c.dtype == DType::bf16 ? 0x1p-8 : c.dtype == DType::f16 ? 0x1p-11 : 0x1p-23;
+  const bool rope = c.theta > 0, rounds = c.dtype != DType::f32 && runner.rounds_factors();
+  return {eps, !rounds ? 0 : rope ? 4 * eps : 2 * eps, !rounds ? 0 : rope ? eps : 0x1p-18};
+}
+
+inline Outputs rounded(const Case& c, Outputs out) {
+  for (double& x : out.o) x = rounded(c.dtype, x);
+  for (double& x : out.lse) x = rounded(DType::f32, x);
+  return out;
+}
+
+inline void check_same(std::vector<Guarded>& first, std::vector<Guarded>& now) {
+  if (first.empty()) first = std::move(now);
+  else CHECK(first == now);
+}
+
+/// Holds every runner to the reference, and those of a family to the same bits.
+template <typename Runners>
+void check_case(const Case& c, const Runners& runners) {
+  const Inputs in = inputs_of(c);
+  const Outputs truth = reference(c, in), given = rounded(c, truth);
+  const Gradients gradient = reference_grad(c, in, given);
+  std::map<int, std::vector<Guarded>> first_forward, first_backward;
+  for (const auto& runner : runners) {
+    CAPTURE(c.str());
+    CAPTURE(runner->name());
+    const Bounds bounds = bounds_of(c, *runner);
+    Run forward = run_forward(c, in, *runner);
+    const Outputs out = outputs_of(c, forward);
+    CHECK(worst(c, out.o, truth.o, bounds.rounding, bounds.terms) <= 1);
+    CHECK(worst(c, out.lse, truth.lse, 0x1p-23, bounds.lse_terms) <= 1);
+    Run backward = run_backward(c, in, given, *runner);
+    const Gradients g = gradients_of(c, backward);
+    CHECK(worst(c, g.dq, gradient.dq, bounds.rounding, bounds.terms) <= 1);
+    CHECK(worst(c, g.dk, gradient.dk, bounds.rounding, bounds.terms) <= 1);
+    CHECK(worst(c, g.dv, gradient.dv, bounds.rounding, bounds.terms) <= 1);
+    check_same(first_forward[runner->family()], forward.operands);
+    check_same(first_backward[runner->family()], backward.operands);
+  }
+}
+
+}  // namespace trainer::kernels::test::attention
