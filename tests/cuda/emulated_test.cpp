@@ -12,18 +12,37 @@ using emulated::Misuse;
 
 namespace {
 
-cudaStream_t new_stream() {
-  cudaStream_t stream = nullptr;
-  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
-  return stream;
-}
+// What a test makes, and destroys at its end.
+class Scope {
+ public:
+  Scope() = default;
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  ~Scope() {
+    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+    for (void* at : memory_) cudaFree(at);
+    emulated::settings().order = 0;
+  }
+  cudaStream_t stream() {
+    REQUIRE(cudaStreamCreateWithFlags(&streams_.emplace_back(), cudaStreamNonBlocking) == cudaSuccess);
+    return streams_.back();
+  }
+  cudaEvent_t event() {
+    REQUIRE(cudaEventCreateWithFlags(&events_.emplace_back(), cudaEventDisableTiming) == cudaSuccess);
+    return events_.back();
+  }
+  template <typename T>
+  T* memory(std::size_t count) {
+    REQUIRE(cudaMalloc(&memory_.emplace_back(), count * sizeof(T)) == cudaSuccess);
+    return static_cast<T*>(memory_.back());
+  }
 
-template <typename T>
-T* new_memory(std::size_t count) {
-  void* at = nullptr;
-  REQUIRE(cudaMalloc(&at, count * sizeof(T)) == cudaSuccess);
-  return static_cast<T*>(at);
-}
+ private:
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> events_;
+  std::vector<void*> memory_;
+};
 
 template <typename... P, typename... A>
 cudaError_t launch(cudaStream_t stream, unsigned blocks, unsigned threads, std::size_t shared, void (*kernel)(P...), A... arguments) {
@@ -48,17 +67,15 @@ template <bool Barrier>
 std::set<std::vector<int>> results_of_reverse() {
   std::set<std::vector<int>> results;
   for (std::uint64_t order = 0; order < 4; ++order) {
+    Scope scope;
     emulated::settings().order = order;
-    const cudaStream_t stream = new_stream();
-    int* const x = new_memory<int>(256);
+    const cudaStream_t stream = scope.stream();
+    int* const x = scope.memory<int>(256);
     for (int i = 0; i < 256; ++i) x[i] = i;
     CHECK(launch(stream, 1, 256, 0, reverse<Barrier>, x) == cudaSuccess);
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
     results.emplace(x, x + 256);
-    cudaFree(x);
-    cudaStreamDestroy(stream);
   }
-  emulated::settings().order = 0;
   return results;
 }
 
@@ -93,29 +110,31 @@ TEST_CASE("a kernel without its barrier gives different results in different ord
 }
 
 TEST_CASE("threads that wait for each other in different places are an error") {
-  const cudaStream_t stream = new_stream();
-  int* const x = new_memory<int>(32);
+  Scope scope;
+  const cudaStream_t stream = scope.stream();
+  int* const x = scope.memory<int>(32);
   CHECK(launch(stream, 1, 32, 0, half_a_barrier, x) == cudaSuccess);
   CHECK_THROWS_AS(cudaStreamSynchronize(stream), Misuse);
 }
 
 TEST_CASE("a shuffle sums the lanes, and one whose mask names a thread that has ended is an error") {
-  const cudaStream_t stream = new_stream();
-  float* const x = new_memory<float>(32);
+  Scope scope;
+  const cudaStream_t stream = scope.stream();
+  float* const x = scope.memory<float>(32);
   for (std::uint64_t order : {0, 1, 5}) {
     emulated::settings().order = order;
     CHECK(launch(stream, 1, 32, 0, sum_of_lanes, x) == cudaSuccess);
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
     for (int i = 0; i < 32; ++i) CHECK(x[i] == 496);
   }
-  emulated::settings().order = 0;
   CHECK(launch(stream, 1, 32, 0, lying_mask, x) == cudaSuccess);
   CHECK_THROWS_AS(cudaStreamSynchronize(stream), Misuse);
 }
 
 TEST_CASE("launches beyond a GPU's limits are refused") {
-  const cudaStream_t stream = new_stream();
-  int* const x = new_memory<int>(1);
+  Scope scope;
+  const cudaStream_t stream = scope.stream();
+  int* const x = scope.memory<int>(1);
   CHECK(launch(stream, 0, 1, 0, twice, x) == cudaErrorInvalidConfiguration);
   CHECK(launch(stream, 1, 1025, 0, twice, x) == cudaErrorInvalidConfiguration);
   CHECK(launch(stream, 1, 1, 48 * 1024 + 1, twice, x) == cudaErrorInvalidValue);
@@ -129,12 +148,12 @@ TEST_CASE("streams go on in any order but what events fix, issued and captured")
     for (bool captured : {true, false}) {
       std::set<int> results;
       for (std::uint64_t order = 0; order < 8; ++order) {
+        Scope scope;
         emulated::settings().order = order;
-        const cudaStream_t a = new_stream(), b = new_stream();
-        int* const x = new_memory<int>(1);
+        const cudaStream_t a = scope.stream(), b = scope.stream();
+        int* const x = scope.memory<int>(1);
         *x = 1;
-        cudaEvent_t fork = nullptr, added = nullptr, join = nullptr;
-        for (cudaEvent_t* event : {&fork, &added, &join}) CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess);
+        const cudaEvent_t fork = scope.event(), added = scope.event(), join = scope.event();
         if (captured) CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
         CHECK(cudaEventRecord(fork, a) == cudaSuccess);
         CHECK(cudaStreamWaitEvent(b, fork, 0) == cudaSuccess);
@@ -157,19 +176,17 @@ TEST_CASE("streams go on in any order but what events fix, issued and captured")
         }
         CHECK(cudaStreamSynchronize(a) == cudaSuccess);
         results.insert(*x);
-        cudaFree(x);
       }
       INFO("with the event: ", with_event, ", captured: ", captured);
       CHECK(results == (with_event ? std::set<int>{8} : std::set<int>{5, 8}));
     }
-  emulated::settings().order = 0;
 }
 
 TEST_CASE("a capture whose fork does not join, or that waits, is refused") {
-  const cudaStream_t a = new_stream(), b = new_stream();
-  int* const x = new_memory<int>(1);
-  cudaEvent_t fork = nullptr;
-  CHECK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming) == cudaSuccess);
+  Scope scope;
+  const cudaStream_t a = scope.stream(), b = scope.stream();
+  int* const x = scope.memory<int>(1);
+  const cudaEvent_t fork = scope.event();
   cudaGraph_t graph = nullptr;
 
   CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal) == cudaSuccess);

@@ -76,6 +76,8 @@ TEST_CASE("collectives of four threads give what their definitions say, in place
     for (int replay = 0; replay < 3; ++replay) cudaGraphLaunch(step, r.stream);
     cudaStreamSynchronize(r.stream);
     for (int i = 0; i < 8; ++i) expect(r.memory[i] == static_cast<float>((600 + 4 * i) * 64));
+    cudaGraphExecDestroy(step);
+    cudaGraphDestroy(graph);
   });
   CHECK(wrong == 0);
 }

@@ -65,7 +65,7 @@ class Block {
   void yield();
   Meeting& meeting(std::uint32_t mask);
   void check_lanes(std::uint32_t mask) const;
-  [[noreturn]] static void enter(void* fiber);
+  static void enter(void* block);
   [[noreturn]] void stuck();
 
   std::vector<std::unique_ptr<Fiber>> fibers_;

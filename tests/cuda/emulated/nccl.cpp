@@ -84,6 +84,12 @@ namespace {
 
 std::mutex registry_mutex;
 std::map<std::string, std::shared_ptr<World>> registry;
+std::vector<std::unique_ptr<ncclComm>> communicators;  // kept to the end: work that is captured may still point to them
+
+ncclComm* new_communicator() {
+  const std::lock_guard lock(registry_mutex);
+  return communicators.emplace_back(std::make_unique<ncclComm>()).get();
+}
 thread_local int group_depth = 0;
 
 struct Part {
@@ -334,7 +340,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (rank < 0 || rank >= size) return ncclInvalidArgument;
   const std::string key(id.internal, sizeof id.internal);
-  *comm = new ncclComm;
+  *comm = new_communicator();
   (*comm)->blocking = config == nullptr || config->blocking != 0;
   (*comm)->rank = rank;
   {
@@ -359,7 +365,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   }
   *made = nullptr;
   if (color == NCCL_SPLIT_NOCOLOR) return answer(*comm);
-  *made = new ncclComm;
+  *made = new_communicator();
   (*made)->blocking = config == nullptr || config->blocking == NCCL_CONFIG_UNDEF_INT ? comm->blocking : config->blocking != 0;
   (*made)->parent = comm->world;
   (*made)->parent_rank = comm->rank;
@@ -381,7 +387,7 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) { return answer(*comm); }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  comm->aborted = true;  // kept: work that is captured may still point to it
+  comm->aborted = true;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
