@@ -31,7 +31,9 @@ inline constexpr Switch kRendezvous{"TRAINER_RENDEZVOUS_S", "seconds in which al
 
 inline constexpr Switch kShareGpu{"TRAINER_SHARE_GPU", "1 lets several ranks share a GPU, for tests: each needs an NCCL_HOSTID of its own"};
 
-inline constexpr std::array kSwitches{kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu};
+inline constexpr Switch kCudaGraph{"TRAINER_CUDA_GRAPH", "0 issues every program to the GPU instruction by instruction, in place of capturing it as a graph and replaying that"};
+
+inline constexpr std::array kSwitches{kCudaGraph, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "engine/core/check.h"
-#include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/run/executor.h"
 #include "engine/run/non_finite.h"
@@ -315,12 +314,7 @@ class CpuExecutor final : public Executor {
   std::vector<CpuProgram> programs_;
   std::map<std::pair<std::uint8_t, std::vector<std::int32_t>>, std::unique_ptr<Communicator::Group>> groups_;
   bool recording_ = false;
-#ifdef NDEBUG
-  static constexpr const char* kPoisonDefault = "0";
-#else
-  static constexpr const char* kPoisonDefault = "1";
-#endif
-  const bool poison_ = environment::value_of(environment::kPoison).value_or(kPoisonDefault) == "1";
+  const bool poison_ = poison_scratch();
   Clock::time_point started_;
 
   std::atomic<const Program*> running_{nullptr};

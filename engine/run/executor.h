@@ -1,6 +1,6 @@
 // Executor: a role of a plan on a device: one allocation, every kernel prepared, every address worked out. Running a program
 // allocates nothing, looks nothing up and formats nothing.
-// DeviceBackend: what can load a plan. A backend is one DeviceBackend and one Executor (cpu_device.cpp).
+// DeviceBackend: what can load a plan. A backend is one DeviceBackend and one Executor (cpu_device.cpp, cuda_device.cpp).
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,10 @@ class Executor {
   virtual void record_times(bool on) = 0;
   virtual std::span<const Span> times(std::int32_t program) const = 0;
 
+  /// Of its one allocation.
   virtual std::int64_t allocated_bytes() const = 0;
+  /// What the device itself says was taken since the plan was loaded, libraries and code with it; 0 where it counts nothing of its own.
+  virtual std::int64_t counted_bytes() const { return 0; }
   virtual const Role& role() const = 0;
 };
 
@@ -69,7 +72,7 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
   virtual std::string description() const = 0;
-  /// Loads rank `rank`'s role. `plan` and `communicator` outlive the executor. Called on the thread that will run it.
+  /// Loads rank `rank`'s role; its memory begins as zeros. `plan` and `communicator` outlive the executor. Called on the thread that will run it.
   virtual std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "engine/run/prepared_program.h"
 
+#include "engine/core/environment.h"
+
 namespace trainer {
 namespace {
 
@@ -80,6 +82,15 @@ PreparedProgram prepare_program(const Plan& plan, int rank, const Program& progr
 
 std::string place_of(const Role& role, const Program& program, std::int32_t instruction) {
   return print(role, program.instructions[static_cast<std::size_t>(instruction)].instruction) + " (instruction #" + std::to_string(instruction) + " of " + program.name + ")";
+}
+
+bool poison_scratch() {
+#ifdef NDEBUG
+  constexpr const char* kDefault = "0";
+#else
+  constexpr const char* kDefault = "1";
+#endif
+  return environment::value_of(environment::kPoison).value_or(kDefault) == "1";
 }
 
 }  // namespace trainer

@@ -44,4 +44,7 @@ PreparedProgram prepare_program(const Plan& plan, int rank, const Program& progr
 /// "h.0.ln_1 = layer_norm … (instruction #12 of step)": for errors, and for what a rank says it does.
 std::string place_of(const Role& role, const Program& program, std::int32_t instruction);
 
+/// Whether scratch memory is filled with NaN before each program (TRAINER_POISON).
+bool poison_scratch();
+
 }  // namespace trainer

@@ -3,6 +3,7 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <span>
 
 #include "engine/core/error.h"
@@ -10,10 +11,12 @@
 
 namespace trainer::kernels::cuda {
 
-void check(cudaError_t status, const char* call) {
+void check(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // the sticky copy of the same error is not the next call's
-  throw IoError(std::string("CUDA: ") + call + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
+  const std::string path = file;  // of this tree, wherever it was compiled
+  const std::size_t tree = std::max(path.rfind("engine/") + 1, path.rfind("kernels/") + 1);
+  throw IoError("CUDA: " + std::string(call) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ", " + path.substr(tree == 0 ? 0 : tree - 1) + ":" + std::to_string(line) + ")");
 }
 
 DType expect_compute_dtype(const Signature& signature, int operand) {

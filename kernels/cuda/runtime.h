@@ -13,8 +13,8 @@
 
 namespace trainer::kernels::cuda {
 
-/// Throws IoError, naming the call and CUDA's reason, unless the call succeeded.
-void check(cudaError_t status, const char* call);
+/// Throws IoError, naming the call, where it stands, and CUDA's reason, unless the call succeeded.
+void check(cudaError_t status, const char* call, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 /// Owns a C handle: `destroy` is called where it is not null.
 template <typename T, auto destroy>

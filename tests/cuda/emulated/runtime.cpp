@@ -158,8 +158,8 @@ bool advance(Device& device) {
   for (CUstream_st* stream : ready) {
     try {
       if (!stream->queue.front().work()) continue;
-    } catch (...) {
-      stream->queue.pop_front();
+    } catch (...) {  // the context is lost, and with it all that was to come
+      for (const auto& one : device.streams) one->queue.clear();
       throw;
     }
     stream->queue.pop_front();

@@ -1,0 +1,400 @@
+// The GPU as a device: one allocation, pinned fields, streams and events as the plan's order asks for them. A program is issued the first
+// time, which lets libraries set themselves up; the second time it is captured, and from then on its graph is launched.
+//
+// Whoever waits for the device polls it together with the communicator: a kernel that waits for a lost rank would never end.
+#include "engine/run/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "engine/core/check.h"
+#include "engine/core/environment.h"
+#include "engine/core/error.h"
+#include "engine/run/cuda_issue.h"
+#include "engine/run/non_finite.h"
+#include "kernels/cuda/table.h"
+
+namespace trainer {
+namespace {
+
+using kernels::cuda::check;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kStagedBytes = std::int64_t{4} << 20;
+
+std::string gib(std::int64_t bytes) {
+  const std::string text = std::to_string(static_cast<double>(bytes) / (std::int64_t{1} << 30));
+  return text.substr(0, text.find('.') + 3) + " GiB";
+}
+
+std::int64_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<std::int64_t>(free);
+}
+
+// The plan's bytes, of the communicator where there is one: the network reads them directly.
+class DeviceMemory {
+ public:
+  DeviceMemory(std::int64_t bytes, const std::string& device, StreamCommunicator* communicator, int rank)
+      : bytes_(std::max<std::int64_t>(bytes, 1)), communicator_(communicator) {
+    const std::int64_t free = free_bytes();
+    if (free < bytes_)
+      throw IoError("rank " + std::to_string(rank) + ": " + device + " has " + gib(free) + " (" + std::to_string(free) + " bytes) of memory free and the plan takes " + gib(bytes_) + " (" +
+                    std::to_string(bytes_) + " bytes); something else is using this GPU, or cluster.hardware describes a larger one");
+    if (communicator_ != nullptr) {
+      base_ = static_cast<std::byte*>(communicator_->allocate(bytes_));
+      communicator_->register_memory(base_, bytes_);
+    } else {
+      void* at = nullptr;
+      check(cudaMalloc(&at, static_cast<std::size_t>(bytes_)), "cudaMalloc");
+      base_ = static_cast<std::byte*>(at);
+    }
+  }
+  ~DeviceMemory() {
+    if (communicator_ == nullptr) {
+      cudaFree(base_);
+      return;
+    }
+    try {
+      communicator_->unregister_memory(base_);
+      communicator_->release(base_);
+    } catch (const std::exception&) {
+      // The communicator was aborted, and took its memory with it.
+    }
+  }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  std::byte* at(std::int64_t offset) const { return base_ + offset; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  const std::int64_t bytes_;
+  StreamCommunicator* const communicator_;
+  std::byte* base_ = nullptr;
+};
+
+std::vector<StreamSchedule> schedules_of(const Role& role) {
+  std::vector<StreamSchedule> schedules;
+  for (const Program& program : role.programs) schedules.push_back(schedule_streams(program));
+  return schedules;
+}
+
+class CudaExecutor final : public Executor {
+ public:
+  CudaExecutor(const Plan& plan, int rank, Communicator& communicator, int ordinal)
+      : role_(plan.role_of(rank)),
+        shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]),
+        rank_(rank),
+        communicator_(communicator),
+        of_gpus_(plan.mesh.world_size() > 1 ? dynamic_cast<StreamCommunicator*>(&communicator) : nullptr),
+        device_(ordinal),
+        free_before_(free_bytes()),
+        groups_(plan, of_gpus_),
+        memory_(role_.total_bytes, "GPU " + std::to_string(ordinal) + " (" + device_.name() + ")", of_gpus_, rank),
+        schedules_(schedules_of(role_)),
+        streams_(schedules_),
+        host_stream_(make_stream(true)),
+        staged_(kStagedBytes),
+        fields_(role_),
+        issue_(role_, rank, streams_, fields_, of_gpus_) {
+    // States begin at zero.
+    check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()), "cudaMemsetAsync");
+    check(cudaStreamSynchronize(host_stream_.get()), "cudaStreamSynchronize");
+    for (const Signature& signature : role_.signatures) kernels_.push_back(kernels::cuda::prepare(signature, device_.context()));
+    programs_.resize(role_.programs.size());
+    for (std::size_t i = 0; i < programs_.size(); ++i) prepare(programs_[i], plan, role_.programs[i], schedules_[i]);
+    communicator_.describe_by([this] { return doing(); });
+  }
+
+  ~CudaExecutor() override {
+    communicator_.describe_by({});
+    // Whoever started it has left for a reason of its own. The memory under it goes: it has to end first.
+    if (running_.load() != nullptr && !failed_) try {
+        finish();
+      } catch (const std::exception&) {
+      }
+    if (failed_) cudaDeviceSynchronize();  // the communicator was aborted, so nothing waits for others
+  }
+
+  void bind(std::int32_t field, void* data) override { fields_.bind(field, data); }
+  bool runs_beside_host() const override { return true; }
+
+  void start(std::int32_t index) override {
+    CudaProgram& program = begin(index);
+    guarded([&] {
+      poison(program);
+      if (recording_) make_time_events(program);
+      if (recording_ || !graphs_ || program.runs++ == 0)
+        issue_.issue(program, recording_);
+      else
+        replay(program);
+      streams_.mark_end(program.schedule.origin);
+    });
+  }
+
+  void finish() override {
+    const CudaProgram& program = *running_.load();
+    guarded([&] {
+      wait_for_end(program);
+      device_.throw_fault();
+      fields_.give(program.fields.written);
+    });
+    if (recording_) read_times(const_cast<CudaProgram&>(program));
+    running_.store(nullptr);
+  }
+
+  // One instruction after another, in issue order: the proof of the plan plays it so, and it ends.
+  std::optional<NonFinite> find_non_finite(std::int32_t index) override {
+    CudaProgram& program = begin(index);
+    std::optional<NonFinite> found;
+    guarded([&] {
+      for (std::int32_t i = 0; i < program.size(); ++i) {
+        issue_.issue_alone(program, i);
+        streams_.mark_end(program.stream_of(i));
+        wait_for_end(program);
+        const auto* launch = std::get_if<Launch>(program.prepared.instructions[static_cast<std::size_t>(i)].instruction);
+        if (launch != nullptr && !found) found = inspect_results(role_, *launch, i, [&](DType dtype, const Region& region) { return first_in(dtype, region); });
+      }
+      device_.throw_fault();
+      fields_.give(program.fields.written);
+    });
+    running_.store(nullptr);
+    return found;
+  }
+
+  void write(const Region& region, const void* data) override {
+    make_current();
+    each_part(region, [&](std::byte* device, std::int64_t offset, std::int64_t bytes) {
+      std::memcpy(staged_.data(), static_cast<const std::byte*>(data) + offset, static_cast<std::size_t>(bytes));
+      copy(device, staged_.data(), bytes, cudaMemcpyHostToDevice);
+    });
+  }
+
+  void read(const Region& region, void* data) const override {
+    make_current();
+    each_part(region, [&](const std::byte* device, std::int64_t offset, std::int64_t bytes) {
+      copy(staged_.data(), device, bytes, cudaMemcpyDeviceToHost);
+      std::memcpy(static_cast<std::byte*>(data) + offset, staged_.data(), static_cast<std::size_t>(bytes));
+    });
+  }
+
+  void record_times(bool on) override { recording_ = on; }
+  std::span<const Span> times(std::int32_t index) const override { return programs_.at(static_cast<std::size_t>(index)).times; }
+  std::int64_t allocated_bytes() const override { return memory_.bytes(); }
+  std::int64_t counted_bytes() const override {
+    make_current();
+    return std::max<std::int64_t>(0, free_before_ - free_bytes());
+  }
+  const Role& role() const override { return role_; }
+
+ private:
+  // ---- Preparation ----
+
+  void prepare(CudaProgram& result, const Plan& plan, const Program& program, const StreamSchedule& schedule) {
+    result.prepared = prepare_program(plan, rank_, program, memory_.at(0), kernels_);
+    result.schedule = schedule;
+    result.fields = PinnedFields::parts_of(program);
+    result.times.resize(program.instructions.size());
+    for (const Issued& issued : program.instructions) {
+      const auto* collective = std::get_if<Collective>(&issued.instruction);
+      result.groups.push_back(collective == nullptr ? nullptr : groups_.of(*collective, issued.stream));
+    }
+  }
+
+  void make_current() const { check(cudaSetDevice(device_.context().device), "cudaSetDevice"); }
+
+  // ---- Running ----
+
+  CudaProgram& begin(std::int32_t index) {
+    CHECK(running_.load() == nullptr, "the program before was finished");
+    CHECK(!failed_, "a device that failed runs nothing more");
+    make_current();
+    CudaProgram& program = programs_.at(static_cast<std::size_t>(index));
+    fields_.take(program.fields.read);
+    captured_.store(false, std::memory_order_relaxed);
+    passed_.store(0, std::memory_order_relaxed);
+    running_.store(&program);
+    return program;
+  }
+
+  void replay(CudaProgram& program) {
+    if (program.graph) {
+      communicator_.add_bytes_sent(program.bytes_sent);
+    } else {
+      const std::int64_t sent = communicator_.bytes_sent();
+      program.graph = issue_.capture(program);
+      program.bytes_sent = communicator_.bytes_sent() - sent;
+    }
+    captured_.store(true, std::memory_order_relaxed);
+    check(cudaGraphLaunch(program.graph.get(), streams_[program.schedule.origin]), "cudaGraphLaunch");
+  }
+
+  // Scratch memory starts as NaN, so that a read of what was never written shows.
+  void poison(const CudaProgram& program) {
+    if (!poison_ || program.size() == 0) return;
+    check(cudaMemsetAsync(memory_.at(role_.persistent_bytes), 0xFF, static_cast<std::size_t>(role_.total_bytes - role_.persistent_bytes), streams_[program.schedule.origin]),
+          "cudaMemsetAsync");
+  }
+
+  // Sleeps between looks, but not at first: small programs take microseconds.
+  void wait_for_end(const CudaProgram& program) {
+    if (program.size() == 0) return;
+    constexpr std::chrono::microseconds kSpin{200}, kNap{20}, kCheck{2000};
+    const Clock::time_point since = Clock::now();
+    Clock::time_point checked = since;
+    while (!ended(program)) {
+      const Clock::time_point now = Clock::now();
+      if (now - since > kSpin) std::this_thread::sleep_for(kNap);
+      if (now - checked < kCheck) continue;
+      checked = now;
+      look_where(program);
+      if (of_gpus_ != nullptr) of_gpus_->check();
+    }
+  }
+
+  bool ended(const CudaProgram& program) const {
+    try {
+      return streams_.ended();
+    } catch (const IoError& error) {
+      throw IoError("rank " + std::to_string(rank_) + ": " + error.what() + ", while it " + where(program));
+    }
+  }
+
+  // How far an issued program has come, by the events that it records anyway.
+  void look_where(const CudaProgram& program) {
+    if (captured_.load(std::memory_order_relaxed)) return;
+    std::int32_t event = passed_.load(std::memory_order_relaxed);
+    while (event < program.schedule.num_events() && streams_.passed(event)) ++event;
+    passed_.store(event, std::memory_order_relaxed);
+  }
+
+  std::string where(const CudaProgram& program) const {
+    const std::int32_t issuing = issue_.now(), passed = passed_.load(std::memory_order_relaxed);
+    if (issuing >= 0) return "issues " + place_of(role_, *program.prepared.program, issuing);
+    if (captured_.load(std::memory_order_relaxed)) return "runs " + program.name() + " on the GPU, as one graph";
+    if (passed == 0) return "runs " + program.name() + " on the GPU";
+    return "runs " + program.name() + " on the GPU, past " + place_of(role_, *program.prepared.program, program.schedule.recorded[static_cast<std::size_t>(passed) - 1]);
+  }
+
+  std::string doing() const {
+    const CudaProgram* const program = running_.load();
+    return program == nullptr ? "" : where(*program);
+  }
+
+  // Where this rank fails of itself, nobody may wait for it.
+  template <typename Run>
+  void guarded(Run&& run) {
+    try {
+      run();
+    } catch (const AbortedError&) {
+      failed_ = true;
+      throw;
+    } catch (const std::exception& error) {
+      failed_ = true;
+      communicator_.abort("rank " + std::to_string(rank_) + ": " + error.what());
+      throw;
+    }
+  }
+
+  // ---- Times ----
+
+  void make_time_events(CudaProgram& program) {
+    if (!started_) started_ = make_event(true);
+    while (program.begins.size() < program.prepared.instructions.size()) {
+      program.begins.push_back(make_event(true));
+      program.ends.push_back(make_event(true));
+    }
+    if (program.size() > 0) check(cudaEventRecord(started_.get(), streams_[program.schedule.origin]), "cudaEventRecord");
+  }
+
+  void read_times(CudaProgram& program) {
+    const auto since_start = [&](const EventHandle& event) {
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, started_.get(), event.get()), "cudaEventElapsedTime");
+      return static_cast<std::int64_t>(static_cast<double>(ms) * 1e6);
+    };
+    for (std::size_t i = 0; i < program.begins.size(); ++i) program.times[i] = {since_start(program.begins[i]), since_start(program.ends[i])};
+  }
+
+  // ---- The host and the memory ----
+
+  template <typename Visit>
+  void each_part(const Region& region, Visit&& visit) const {
+    std::byte* const device = memory_.at(role_.address(region, shard_));
+    for (std::int64_t offset = 0; offset < region.bytes; offset += kStagedBytes) visit(device + offset, offset, std::min(kStagedBytes, region.bytes - offset));
+  }
+
+  void copy(void* to, const void* from, std::int64_t bytes, cudaMemcpyKind kind) const {
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind, host_stream_.get()), "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(host_stream_.get()), "cudaStreamSynchronize");
+  }
+
+  std::int64_t first_in(DType dtype, const Region& region) const {
+    std::int64_t first = -1;
+    each_part(region, [&](const std::byte* device, std::int64_t offset, std::int64_t bytes) {
+      if (first >= 0) return;
+      copy(staged_.data(), device, bytes, cudaMemcpyDeviceToHost);
+      const std::int64_t here = first_non_finite(dtype, staged_.data(), bytes / size_of(dtype));
+      if (here >= 0) first = offset / size_of(dtype) + here;
+    });
+    return first;
+  }
+
+  const Role& role_;
+  const int shard_, rank_;
+  Communicator& communicator_;
+  StreamCommunicator* const of_gpus_;  // the same; null: one rank
+  kernels::cuda::Device device_;
+  const std::int64_t free_before_;
+  CudaGroups groups_;
+  DeviceMemory memory_;
+  const std::vector<StreamSchedule> schedules_;
+  CudaStreams streams_;
+  StreamHandle host_stream_;
+  PinnedMemory staged_;
+  PinnedFields fields_;
+  std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
+  std::vector<CudaProgram> programs_;
+  CudaIssue issue_;
+  EventHandle started_;  // of times
+  bool recording_ = false;
+  bool failed_ = false;
+  const bool graphs_ = environment::value_of(environment::kCudaGraph).value_or("1") != "0";
+  const bool poison_ = poison_scratch();
+
+  // What doing() tells of.
+  std::atomic<const CudaProgram*> running_{nullptr};
+  std::atomic<bool> captured_{false};
+  std::atomic<std::int32_t> passed_{0};
+};
+
+class CudaDevice final : public DeviceBackend {
+ public:
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
+    check(cudaSetDevice(ordinal), "cudaSetDevice");
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+    name_ = properties.name;
+  }
+  std::string description() const override { return "cuda, GPU " + std::to_string(ordinal_) + ": " + name_; }
+  std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) override {
+    return std::make_unique<CudaExecutor>(plan, rank, communicator, ordinal_);
+  }
+
+ private:
+  const int ordinal_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options) { return std::make_unique<CudaDevice>(options.ordinal); }
+
+}  // namespace trainer

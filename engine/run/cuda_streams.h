@@ -1,0 +1,52 @@
+// CudaStreams: the streams of a GPU that a role's programs use, and the events between them. Says what a StreamSchedule says in CUDA's calls,
+// the same whether work is issued or captured.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/run/stream_schedule.h"
+#include "kernels/cuda/runtime.h"
+
+namespace trainer {
+
+using StreamHandle = kernels::cuda::Handle<cudaStream_t, cudaStreamDestroy>;
+using EventHandle = kernels::cuda::Handle<cudaEvent_t, cudaEventDestroy>;
+using GraphHandle = kernels::cuda::Handle<cudaGraph_t, cudaGraphDestroy>;
+using ExecutableGraph = kernels::cuda::Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
+
+/// A stream that waits for no other; `urgent`: its work goes before that of streams which are not.
+StreamHandle make_stream(bool urgent);
+EventHandle make_event(bool timing);
+
+class CudaStreams {
+ public:
+  /// Makes what any of the schedules uses, on the current device. Communication goes before computation: others wait for it.
+  explicit CudaStreams(std::span<const StreamSchedule> schedules);
+
+  cudaStream_t operator[](Stream stream) const { return streams_[static_cast<std::size_t>(stream)].get(); }
+
+  /// Before the first instruction of a program, and after its last.
+  void fork(const StreamSchedule& schedule) const;
+  void join(const StreamSchedule& schedule) const;
+  /// Around one instruction.
+  void wait(Stream stream, std::int32_t event) const;
+  void record(Stream stream, std::int32_t event) const;
+  /// Whether event `event`, as issued last, has passed.
+  bool passed(std::int32_t event) const;
+
+  /// Marks what was put on a stream so far; whether the device has come to the mark. Throws IoError where the device failed.
+  void mark_end(Stream stream) const;
+  bool ended() const;
+
+ private:
+  std::array<StreamHandle, kNumStreams> streams_;
+  std::vector<EventHandle> events_;
+  EventHandle fork_, end_;
+};
+
+}  // namespace trainer

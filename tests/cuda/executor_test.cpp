@@ -1,0 +1,199 @@
+// Whole jobs through the executor of GPUs, on the emulated one and with the CPU's kernels: what it does beside kernels is the CPU's to the bit, in
+// whatever order streams go on where no event orders them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/run/cuda_device.h"
+#include "kernels/cuda/table.h"
+#include "tests/cuda/emulated/emulated.h"
+#include "tests/cuda/emulated_jobs.h"
+
+using namespace trainer;
+using tests::GpuJob;
+using tests::TinyJobs;
+using tests::Trained;
+
+namespace {
+
+constexpr std::uint64_t kOrders = 6;
+
+const TinyJobs& jobs() {
+  static const TinyJobs one;
+  return one;
+}
+
+tests::Overrides fresh(tests::Overrides overrides = {}) {
+  overrides.insert(overrides.begin(), "checkpoint.resume=none");
+  return overrides;
+}
+
+Trained on_cpu(const std::string& name, const std::string& folder, tests::Overrides overrides = {}) {
+  overrides.insert(overrides.begin(), {"checkpoint.resume=none", "strategy=ddp", "train.batch.micro=2", "train.steps=20"});
+  TrainOptions options;
+  options.threads = 1;
+  return tests::run(jobs().load(name, folder, overrides), {}, options);
+}
+
+bool same_run(const Trained& a, const Trained& b) {
+  return a.loss == b.loss && a.grad_norm == b.grad_norm && tests::files_of(a.report.checkpoint)["model.safetensors"] == tests::files_of(b.report.checkpoint)["model.safetensors"];
+}
+
+}  // namespace
+
+TEST_CASE("the emulated GPU is what kernels are prepared for") {
+  const kernels::cuda::Device device(0);
+  CHECK(device.name() == emulated::settings().name);
+  CHECK(device.context().capability == 90);
+}
+
+TEST_CASE("jobs on a GPU train as on the CPU to the bit, in every order that the events allow") {
+  for (const char* name : {"gpt2", "llama", "mlp"}) {
+    CAPTURE(name);
+    const Trained cpu = on_cpu(name, "cpu");
+    const GpuJob job = tests::gpu_job(jobs(), name, "gpu", fresh());
+    for (std::uint64_t order = 0; order < kOrders; ++order) {
+      CAPTURE(order);
+      const Trained gpu = run(job, order);
+      CHECK(gpu.loss.size() == 20);
+      CHECK(same_run(cpu, gpu));
+    }
+  }
+}
+
+TEST_CASE("dropout, recomputation, clipping and held-out data are the CPU's to the bit") {
+  const tests::Overrides more{"model.with.dropout=0.1", "activation_checkpointing={mode: full}", "train.clip_norm=0.5", "data.val={fraction: 0.2}", "eval={every: 5, batches: 2}"};
+  const Trained cpu = on_cpu("gpt2", "cpu", more);
+  const Trained gpu = run(tests::gpu_job(jobs(), "gpt2", "gpu", fresh(more)), 3);
+  CHECK(same_run(cpu, gpu));
+  REQUIRE(gpu.evaluations.size() == 4);
+  for (std::size_t i = 0; i < gpu.evaluations.size(); ++i) CHECK(gpu.evaluations[i].val_loss == cpu.evaluations[i].val_loss);
+}
+
+TEST_CASE("a captured step is an issued one to the bit, and is launched once a step from the second on") {
+  const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
+  const std::int64_t before = emulated::counts().graphs;
+  const Trained captured = run(job, 2);
+  CHECK(emulated::counts().graphs - before == 19);
+  const tests::EnvironmentSetting off("TRAINER_CUDA_GRAPH", "0");
+  const Trained issued = run(job, 2);
+  CHECK(emulated::counts().graphs - before == 19);
+  CHECK(same_run(captured, issued));
+}
+
+TEST_CASE("scratch memory that starts as NaN changes nothing") {
+  const GpuJob job = tests::gpu_job(jobs(), "llama", "gpu", fresh());
+  const Trained plain = run(job);
+  const tests::EnvironmentSetting on("TRAINER_POISON", "1");
+  for (std::uint64_t order = 0; order < kOrders; ++order) CHECK(same_run(plain, run(job, order)));
+}
+
+TEST_CASE("a run that stops goes on to the bit") {
+  const Trained whole = run(tests::gpu_job(jobs(), "gpt2", "whole", fresh()));
+  run(tests::gpu_job(jobs(), "gpt2", "parts", fresh({"train.steps=7", "train.lr_schedule={name: constant}"})));
+  const Trained straight = run(tests::gpu_job(jobs(), "gpt2", "straight", fresh({"train.lr_schedule={name: constant}"})));
+  const Trained rest = run(tests::gpu_job(jobs(), "gpt2", "parts", {"train.lr_schedule={name: constant}"}));
+  CHECK(rest.loss == std::vector<double>(straight.loss.begin() + 7, straight.loss.end()));
+  CHECK(whole.loss.front() == straight.loss.front());
+}
+
+TEST_CASE("without the order of the plan some run goes wrong") {
+  GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
+  const Trained right = run(job);
+  for (Role& role : job.compiled.plan.roles)
+    for (Program& program : role.programs)
+      for (Issued& issued : program.instructions) issued.after = {};
+  const tests::EnvironmentSetting on("TRAINER_POISON", "1");
+  int wrong = 0;
+  for (std::uint64_t order = 0; order < kOrders; ++order) {
+    try {
+      wrong += same_run(right, run(job, order)) ? 0 : 1;
+    } catch (const std::exception&) {
+      ++wrong;
+    }
+  }
+  CHECK(wrong > 0);
+}
+
+TEST_CASE("a rank takes what was planned, in one piece, and gives it back") {
+  const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
+  const std::int64_t before = emulated::counts().allocated;
+  const Trained trained = run(job);
+  CHECK(trained.report.allocated_bytes == trained.report.planned_peak_bytes);
+  CHECK(emulated::counts().allocated == before);
+  const auto communicators = thread_communicators(1);
+  const auto executor = cuda_device({})->load(job.compiled.plan, 0, *communicators[0]);
+  CHECK(executor->allocated_bytes() == job.compiled.plan.roles[0].total_bytes);
+  CHECK(emulated::counts().allocated - before == executor->allocated_bytes());
+  CHECK(executor->counted_bytes() == executor->allocated_bytes());
+}
+
+TEST_CASE("a GPU with too little memory free is refused with both numbers, before anything is taken") {
+  const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
+  const std::int64_t bytes = job.compiled.plan.roles[0].total_bytes, before = emulated::counts().allocated;
+  const auto communicators = thread_communicators(1);
+  const std::int64_t memory = emulated::settings().memory;
+  emulated::settings().memory = before + bytes - 1;
+  std::string message;
+  try {
+    cuda_device({})->load(job.compiled.plan, 0, *communicators[0]);
+  } catch (const IoError& error) {
+    message = error.what();
+  }
+  emulated::settings().memory = memory;
+  CHECK(message.find(std::to_string(bytes - 1) + " bytes") != std::string::npos);
+  CHECK(message.find(std::to_string(bytes) + " bytes") != std::string::npos);
+  CHECK(emulated::counts().allocated == before);
+}
+
+TEST_CASE("a step that diverges names the tensor that the CPU names") {
+  const tests::Overrides wild{"train.optimizer={name: sgd, lr: 1.0e+30}", "train.lr_schedule={name: constant}"};
+  const auto message_of = [](auto&& train) {
+    try {
+      train();
+    } catch (const NonFiniteError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string cpu = message_of([&] { on_cpu("gpt2", "wild_cpu", wild); });
+  CHECK(cpu.find("the first tensor that is not finite is") != std::string::npos);
+  CHECK(message_of([&] { run(tests::gpu_job(jobs(), "gpt2", "wild_gpu", fresh(wild)), 1); }) == cpu);
+}
+
+TEST_CASE("times of a step lie in it, in the order of each stream") {
+  const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
+  std::vector<RankTrace> traces;
+  TrainOptions options;
+  options.trace = [&](const std::vector<RankTrace>& ranks) { traces = ranks; };
+  run(job, 2, options);
+  REQUIRE(traces.size() == 1);
+  const Program& step = *job.compiled.plan.roles[0].program("step");
+  REQUIRE(traces[0].spans.size() == step.instructions.size());
+  std::array<std::int64_t, kNumStreams> last{};
+  std::int64_t rounded = 1000;  // CUDA gives milliseconds in f32
+  for (std::size_t i = 0; i < step.instructions.size(); ++i) {
+    const Span& span = traces[0].spans[i];
+    std::int64_t& end = last[static_cast<std::size_t>(step.instructions[i].stream)];
+    CHECK(span.end_ns > 0);
+    CHECK(span.begin_ns + rounded >= end);
+    CHECK(span.end_ns + rounded >= span.begin_ns);
+    end = span.end_ns;
+  }
+}
+
+TEST_CASE("steps are told of in order, each once, however the run ends") {
+  std::vector<std::int64_t> told;
+  const GpuJob job = tests::gpu_job(jobs(), "mlp", "gpu", fresh({"train.steps=5"}));
+  tests::run(job.loaded, job.compiled, [&](std::int64_t step) { told.push_back(step); });
+  CHECK(told == std::vector<std::int64_t>{0, 1, 2, 3, 4});
+  told.clear();
+  const GpuJob wild = tests::gpu_job(jobs(), "mlp", "gpu", fresh({"train.optimizer={name: sgd, lr: 1.0e+30}", "train.lr_schedule={name: constant}"}));
+  CHECK_THROWS_AS(tests::run(wild.loaded, wild.compiled, [&](std::int64_t step) { told.push_back(step); }), NonFiniteError);
+  CHECK(told.size() >= 1);
+  for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
+}
