@@ -21,16 +21,13 @@
 
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/run/sockets.h"
 
 namespace trainer {
 namespace {
 
 constexpr std::int64_t kBeatMs = 1000, kLoopMs = 200, kOwnSilenceMs = 3000, kConnectMs = 30000;
 constexpr std::size_t kLongestReason = 8000;
-
-std::int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::int64_t silent_ms() {
   const std::optional<std::string> given = environment::value_of(environment::kSilent);
@@ -40,50 +37,30 @@ std::int64_t silent_ms() {
 
 [[noreturn]] void fail(const std::string& what) { throw IoError("heartbeat between ranks: " + what + ": " + std::strerror(errno)); }
 
-Descriptor new_socket() {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket) fail("no socket");
-  return socket;
-}
-
-void set_no_delay(const Descriptor& socket) {
-  const int one = 1;
-  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
-
 // Addresses of this machine, those that others can reach first.
+// Link-local ones of IPv6 mean nothing without an interface, and so are left out.
 std::vector<std::string> own_addresses() {
-  std::vector<std::string> reachable, loopback;
+  std::vector<std::string> reachable, reachable6, loopback;
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) fail("no network interfaces");
   for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_UP) == 0) continue;
-    char text[INET_ADDRSTRLEN] = "";
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof text);
-    ((one->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : reachable).push_back(text);
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
+    const bool is_loopback = (one->ifa_flags & IFF_LOOPBACK) != 0;
+    char text[INET6_ADDRSTRLEN] = "";
+    if (one->ifa_addr->sa_family == AF_INET) {
+      ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof text);
+      (is_loopback ? loopback : reachable).push_back(text);
+    } else if (one->ifa_addr->sa_family == AF_INET6) {
+      const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr;
+      if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+      ::inet_ntop(AF_INET6, &address, text, sizeof text);
+      (is_loopback ? loopback : reachable6).push_back(text);
+    }
   }
   ::freeifaddrs(list);
+  reachable.insert(reachable.end(), reachable6.begin(), reachable6.end());
   reachable.insert(reachable.end(), loopback.begin(), loopback.end());
   return reachable;
-}
-
-// Waits until `socket` is ready for `events`, at most until `deadline`.
-bool wait_for(const Descriptor& socket, short events, std::int64_t deadline) {
-  pollfd one{socket.get(), events, 0};
-  for (;;) {
-    const int ready = ::poll(&one, 1, static_cast<int>(std::max<std::int64_t>(0, deadline - now_ms())));
-    if (ready >= 0 || errno != EINTR) return ready > 0;
-  }
-}
-
-bool receive_exactly(const Descriptor& socket, char* data, std::size_t bytes, std::int64_t deadline) {
-  for (std::size_t got = 0; got < bytes;) {
-    if (!wait_for(socket, POLLIN, deadline)) return false;
-    const ssize_t some = ::recv(socket.get(), data + got, bytes - got, 0);
-    if (some <= 0) return false;
-    got += static_cast<std::size_t>(some);
-  }
-  return true;
 }
 
 std::string raw(std::uint32_t number) { return {reinterpret_cast<const char*>(&number), sizeof number}; }
@@ -92,23 +69,14 @@ constexpr std::size_t kTokenBytes = 16;
 
 // Connects to one of rank 0's addresses. The token in both directions tells our rank 0 from whoever else has that address and port.
 Descriptor try_address(const std::string& address, std::uint16_t port, const std::string& token, int rank, std::int64_t deadline) {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) fail("no socket");
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  if (::inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return {};
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (errno != EINPROGRESS || !wait_for(socket, POLLOUT, deadline) || ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return {};
+  for (const sockets::Address& to : sockets::resolve(address, port)) {
+    Descriptor socket = sockets::connect_to(to, deadline);
+    const std::string hello = token + raw(static_cast<std::uint32_t>(rank));
+    std::string answer(kTokenBytes, '\0');
+    if (socket && sockets::send_exactly(socket, hello.data(), hello.size(), deadline) && sockets::receive_exactly(socket, answer.data(), answer.size(), deadline) && answer == token)
+      return socket;
   }
-  set_no_delay(socket);
-  const std::string hello = token + raw(static_cast<std::uint32_t>(rank));
-  std::string answer(kTokenBytes, '\0');
-  if (::send(socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) return {};
-  if (!receive_exactly(socket, answer.data(), answer.size(), deadline) || answer != token) return {};
-  return socket;
+  return {};
 }
 
 }  // namespace
@@ -117,7 +85,7 @@ Heartbeat::Heartbeat(int rank, int world_size, const std::function<std::string(c
     : rank_(rank), silent_ms_(silent_ms()), lost_(std::move(lost)), wake_(::eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) fail("no eventfd");
   rank == 0 ? listen(world_size, broadcast) : connect(broadcast);
-  for (Peer& peer : peers_) peer.heard_ms = now_ms();
+  for (Peer& peer : peers_) peer.heard_ms = sockets::now_ms();
   thread_ = std::thread([this] { beat(); });
 }
 
@@ -129,37 +97,33 @@ Heartbeat::~Heartbeat() {
 }
 
 void Heartbeat::listen(int world_size, const std::function<std::string(const std::string&)>& broadcast) {
-  const Descriptor listener = new_socket();
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t size = sizeof any;
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 || ::listen(listener.get(), std::min(world_size, SOMAXCONN)) != 0 ||
-      ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&any), &size) != 0)
-    fail("cannot listen");
+  sockets::allow_descriptors(static_cast<std::size_t>(world_size) + 128);
+  const Descriptor listener = sockets::listen_at(0, sockets::Reach::everyone, 4096);
+  const std::string port = std::to_string(sockets::port_of(listener));
   std::random_device random;
   std::string token;
   while (token.size() < kTokenBytes) token += raw(random());
-  std::string text = token + std::to_string(ntohs(any.sin_port));
+  std::string text = token + port;
   for (const std::string& address : own_addresses()) text += " " + address;
   broadcast(text);
 
-  const std::int64_t deadline = now_ms() + kConnectMs;
+  const std::int64_t deadline = sockets::now_ms() + kConnectMs;
   std::vector<bool> seen(static_cast<std::size_t>(world_size), false);
   while (static_cast<int>(peers_.size()) + 1 < world_size) {
-    if (!wait_for(listener, POLLIN, deadline)) {
+    if (!sockets::wait_for(listener, POLLIN, deadline)) {
       std::string missing;
       for (int other = 1; other < world_size; ++other)
         if (!seen[static_cast<std::size_t>(other)]) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
-      throw IoError("heartbeat between ranks: no connection to rank 0 (port " + std::to_string(ntohs(any.sin_port)) + ") came within 30 s from rank " + missing);
+      throw IoError("heartbeat between ranks: no connection to rank 0 (port " + port + ") came within 30 s from rank " + missing);
     }
-    Descriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    sockets::Address from;
+    Descriptor socket = sockets::accept_one(listener, from);
     std::string hello(kTokenBytes + sizeof(std::uint32_t), '\0');
-    if (!socket || !receive_exactly(socket, hello.data(), hello.size(), std::min(deadline, now_ms() + 2000)) || !hello.starts_with(token)) continue;
+    if (!socket || !sockets::receive_exactly(socket, hello.data(), hello.size(), std::min(deadline, sockets::now_ms() + 2000)) || !hello.starts_with(token)) continue;
     std::uint32_t other = 0;
     std::memcpy(&other, hello.data() + kTokenBytes, sizeof other);
     if (other == 0 || other >= seen.size() || seen[other]) continue;
-    set_no_delay(socket);
+    sockets::set_no_delay(socket);
     if (::send(socket.get(), token.data(), token.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(token.size())) continue;
     seen[other] = true;
     peers_.push_back({static_cast<int>(other), std::move(socket), "", 0, false});
@@ -174,15 +138,15 @@ void Heartbeat::connect(const std::function<std::string(const std::string&)>& br
   words >> port;
   std::vector<std::string> addresses;
   for (std::string address; words >> address;) addresses.push_back(address);
-  const std::int64_t deadline = now_ms() + kConnectMs;
+  const std::int64_t deadline = sockets::now_ms() + kConnectMs;
   do {
     for (const std::string& address : addresses)
-      if (Descriptor socket = try_address(address, port, token, rank_, std::min(deadline, now_ms() + 5000))) {
+      if (Descriptor socket = try_address(address, port, token, rank_, std::min(deadline, sockets::now_ms() + 5000))) {
         peers_.push_back({0, std::move(socket), "", 0, false});
         return;
       }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  } while (now_ms() < deadline);
+  } while (sockets::now_ms() < deadline);
   std::string tried;
   for (const std::string& address : addresses) tried += " " + address;
   throw IoError("heartbeat between ranks: rank " + std::to_string(rank_) + " cannot reach rank 0 at port " + std::to_string(port) + " of" + tried +
@@ -218,6 +182,7 @@ bool Heartbeat::take_messages(Peer& peer) {
       std::uint32_t size = 0;
       if (peer.received.size() < 1 + sizeof size) return true;
       std::memcpy(&size, peer.received.data() + 1, sizeof size);
+      size = std::min<std::uint32_t>(size, kLongestReason);
       if (peer.received.size() < 1 + sizeof size + size) return true;
       lose(peer.received.substr(1 + sizeof size, size));
       return false;
@@ -233,7 +198,7 @@ bool Heartbeat::hear(Peer& peer) {
   for (;;) {
     const ssize_t got = ::recv(peer.socket.get(), data, sizeof data, MSG_DONTWAIT);
     if (got > 0) {
-      peer.heard_ms = now_ms();
+      peer.heard_ms = sockets::now_ms();
       peer.received.append(data, static_cast<std::size_t>(got));
       if (!take_messages(peer)) return false;
       continue;
@@ -247,12 +212,12 @@ bool Heartbeat::hear(Peer& peer) {
 
 void Heartbeat::beat() {
   std::vector<pollfd> sockets;
-  std::int64_t last_beat = 0, last_loop = now_ms();
+  std::int64_t last_beat = 0, last_loop = sockets::now_ms();
   for (;;) {
     sockets.assign(1, {wake_.get(), POLLIN, 0});
     for (const Peer& peer : peers_) sockets.push_back({peer.ended ? -1 : peer.socket.get(), POLLIN, 0});
     ::poll(sockets.data(), sockets.size(), static_cast<int>(kLoopMs));
-    const std::int64_t now = now_ms();
+    const std::int64_t now = sockets::now_ms();
     if (now - last_beat >= kBeatMs) {
       send_all("H");
       last_beat = now;

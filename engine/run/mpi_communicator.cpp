@@ -9,16 +9,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <thread>
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/run/communicator.h"
-#include "engine/run/heartbeat.h"
+#include "engine/run/rank_watch.h"
 #include "engine/run/sums.h"
 
 namespace trainer {
@@ -28,7 +26,6 @@ constexpr std::int64_t kPiece = std::int64_t{1} << 28;         // bytes of one m
 constexpr std::int64_t kScratch = std::int64_t{8} << 20;       // bytes in which slices of others arrive to be summed
 constexpr std::int64_t kSmall = 4096;                          // bytes below which one round of messages is better than two
 constexpr std::int64_t kSmallBroadcast = std::int64_t{1} << 16;
-constexpr std::chrono::seconds kGrace{3};                      // from a loss to the end of a process that does not come out of its work
 constexpr std::chrono::microseconds kSpin{50}, kLongestSleep{200};
 constexpr int kCollectiveTag = 1, kExchangeTag = 2;
 
@@ -116,22 +113,15 @@ class Messages {
 
 class MpiCommunicator final : public Communicator {
  public:
-  explicit MpiCommunicator(OnLoss on_loss) : exceptions_(std::uncaught_exceptions()), on_loss_(std::move(on_loss)) {
-    if (mpi_.size == 1) return;
-    const auto share = [this](const std::string& mine) { return broadcast_text(mine); };
-    heartbeat_ = std::make_unique<Heartbeat>(mpi_.rank, mpi_.size, share, [this](const std::string& reason) { lose(reason); });
+  explicit MpiCommunicator(OnLoss on_loss) : exceptions_(std::uncaught_exceptions()), watch_(std::move(on_loss), [this] { return doing(); }) {
+    watch_.begin(mpi_.rank, mpi_.size, [this](const std::string& mine) { return broadcast_text(mine); });
   }
 
   ~MpiCommunicator() override {
     // A rank that leaves by an exception no longer meets the others.
     if (std::uncaught_exceptions() > exceptions_) abort("rank " + std::to_string(rank()) + " failed");
-    if (!aborted_.load()) mpi_.finalize();
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    ended_.notify_all();
-    heartbeat_.reset();
+    if (!watch_.aborted()) mpi_.finalize();
+    watch_.end();
   }
 
   int rank() const override { return mpi_.rank; }
@@ -211,10 +201,7 @@ class MpiCommunicator final : public Communicator {
     wait(messages_[0], "barrier");
   }
 
-  void abort(const std::string& reason) override {
-    set_aborted(reason);
-    if (heartbeat_) heartbeat_->abort(reason);
-  }
+  void abort(const std::string& reason) override { watch_.abort(reason); }
 
  private:
   struct MpiGroup final : Group {
@@ -306,75 +293,36 @@ class MpiCommunicator final : public Communicator {
     return text;
   }
 
-  // ---- Waiting, and losing ----
+  // ---- Waiting ----
 
   // A short wait spins; a longer one sleeps for an eighth of what it has waited, so that the cores are left to those who compute. (Yielding
   // instead is slow where processes outnumber cores: who yields has used up its turn, who sleeps is woken first.)
   void wait(Messages& messages, const char* operation) {
-    operation_.store(operation, std::memory_order_relaxed);
+    watch_.waits_in(operation);
     const auto begin = std::chrono::steady_clock::now();
     while (!test(messages)) {
-      if (aborted_.load(std::memory_order_acquire)) throw_aborted();
+      watch_.check();
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (waited > kSpin) std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(waited / 8, kLongestSleep));
     }
-    operation_.store(nullptr, std::memory_order_relaxed);
+    watch_.waits_in(nullptr);
   }
 
-  // MPI may notice the end of a process before its heartbeat does, but cannot say whose.
   bool test(Messages& messages) {
     try {
       return messages.test();
     } catch (const IoError&) {
-      for (int turn = 0; turn < 200 && !aborted_.load(std::memory_order_acquire); ++turn) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      if (aborted_.load(std::memory_order_acquire)) throw_aborted();
+      watch_.prefer_word_of_heartbeat();
       throw;
     }
   }
 
-  [[noreturn]] void throw_aborted() {
-    const std::lock_guard lock(mutex_);
-    throw AbortedError(reason_);
-  }
-
-  // False if the ranks had been aborted before.
-  bool set_aborted(const std::string& reason) {
-    const std::lock_guard lock(mutex_);
-    if (aborted_.load()) return false;
-    reason_ = reason;
-    aborted_.store(true, std::memory_order_release);
-    return true;
-  }
-
-  std::string state() const {
-    const std::string instruction = doing();
-    if (!instruction.empty()) return instruction;
-    const char* const operation = operation_.load(std::memory_order_relaxed);
-    return operation == nullptr ? "works outside a program" : std::string("waits in ") + operation + " outside a program";
-  }
-
-  // On the heartbeat's thread.
-  void lose(const std::string& reason) {
-    const std::string message = reason + "; this rank " + state();
-    if (!set_aborted(message)) return;
-    on_loss_.tell(message);
-    std::unique_lock lock(mutex_);
-    if (!ended_.wait_for(lock, kGrace, [&] { return ending_; })) on_loss_.end();
-  }
-
   const int exceptions_;
   Mpi mpi_;
-  OnLoss on_loss_;
   std::array<Messages, 2> messages_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> inputs_;
-  std::atomic<const char*> operation_{nullptr};
-  std::atomic<bool> aborted_{false};
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable ended_;
-  std::string reason_;
-  bool ending_ = false;
-  std::unique_ptr<Heartbeat> heartbeat_;
+  RankWatch watch_;
 };
 
 }  // namespace
