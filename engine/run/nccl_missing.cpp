@@ -1,0 +1,18 @@
+// The build without NCCL: what is asked of it is an error that says so.
+#include "engine/core/error.h"
+#include "engine/run/stream_communicator.h"
+
+namespace trainer {
+namespace {
+
+constexpr const char* kWhy = "this build has no NCCL: install the CUDA Toolkit and NCCL (libnccl-dev), and build again";
+
+}  // namespace
+
+bool has_nccl() { return false; }
+
+std::string nccl_unique_id() { throw UsageError(kWhy); }
+
+std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace&, OnLoss) { throw UsageError(kWhy); }
+
+}  // namespace trainer
