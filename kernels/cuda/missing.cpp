@@ -24,9 +24,6 @@ Prepared prepare_dequantize_int8(const Signature& signature, const Context&) { m
 Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_top_k_compress(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_top_k_sum(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_conv2d(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_conv2d_grad_input(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_embedding(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_embedding_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions(const Signature& signature, const Context&) { missing(signature); }

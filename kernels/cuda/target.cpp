@@ -6,6 +6,8 @@
 
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
+#include "kernels/conv2d.h"
+#include "kernels/cuda/conv2d.h"
 #include "kernels/linear.h"
 
 namespace trainer::kernels::cuda {
@@ -66,11 +68,10 @@ std::int64_t attention_grad_workspace(const AttentionShape& a) {
 /// counts.
 std::int64_t embedding_grad_workspace(const Signature& s) { return 4 * s.operands[0].elements() * 4 + kMiB; }
 
-/// cuDNN has convolutions on tensor cores in NHWC: copies of the operands, and the products' workspace, within which it chooses.
-std::int64_t convolution_workspace(const Signature& s, int capability) {
-  std::int64_t bytes = product_workspace(capability);
-  for (const TensorDesc& operand : s.operands) bytes += rounded(operand.bytes(), 64);
-  return bytes;
+/// Sums of the parts into which the places of an image are cut; the other passes need nothing.
+std::int64_t conv2d_grad_weight_workspace(const Signature& s) {
+  const Shape &dy = s.operands[Conv2dGradWeightOperands::dy].shape, &weight = s.operands[Conv2dGradWeightOperands::dweight].shape;
+  return conv2d_weight_parts(weight[0], weight[1] * weight[2] * weight[3], dy[0] * dy[2] * dy[3]) * weight.elements() * kF32;
 }
 
 std::int64_t norm_grad_workspace(const Signature& s, int units) {
@@ -95,9 +96,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::rms_norm_grad: return norm_grad_workspace(s, units);
     case Op::sum_leading: return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()), s.operands[1].elements(), units);
     case Op::embedding_grad: return embedding_grad_workspace(s);
-    case Op::conv2d:
-    case Op::conv2d_grad_input:
-    case Op::conv2d_grad_weight: return convolution_workspace(s, capability);
+    case Op::conv2d_grad_weight: return conv2d_grad_weight_workspace(s);
     // A row's loss is an f64 that a second pass sums in order.
     case Op::cross_entropy:
     case Op::cross_entropy_gathered:
@@ -127,6 +126,8 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::add:
     case Op::mul:
     case Op::dropout:
+    case Op::conv2d:
+    case Op::conv2d_grad_input:
     case Op::max_pool2d:
     case Op::max_pool2d_grad:
     case Op::avg_pool2d:
