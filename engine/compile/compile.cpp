@@ -195,6 +195,7 @@ class Compilation {
     options.micro_batches = batch.micro_batches;
     options.optimizer = optimizer_spec(job_.train.optimizer);
     options.clip_norm = job_.train.clip_norm.value_or(0);
+    options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;
     const std::unique_ptr<GradientCompression> compression = purpose_ == Purpose::train && mesh_.data_size() > 1 ? strategies::compression(job_.strategy.data.compression) : nullptr;
     options.compression = compression.get();

@@ -26,6 +26,7 @@ class Settling {
     } else {
       here();
     }
+    half(machine && machine->device.kind == cost::DeviceKind::cuda);
     price(machine ? machine->price_per_device_hour : cluster_.price_per_device_hour.value_or(0));
     if (!mistakes_.empty()) throw JobError(std::move(mistakes_));
     const bool cuda = machine && machine->device.kind == cost::DeviceKind::cuda;
@@ -72,10 +73,16 @@ class Settling {
 
   void dtype(const MachineModel& machine) {
     const DType compute = loaded_.job.precision.compute;
-    if (machine.device.peak.contains(compute)) return;
+    const bool refused = compute == DType::f16 && machine.device.kind != cost::DeviceKind::cuda;  // as such
+    if (machine.device.peak.contains(compute) || refused) return;
     std::string has;
     for (const auto& [dtype, peak] : machine.device.peak) has += (has.empty() ? "" : ", ") + std::string(name_of(dtype));
     add("precision.compute", fmt::format("{} has no peak in {}", machine.name, name_of(compute)), has);
+  }
+
+  void half(bool cuda) {
+    if (!cuda && loaded_.job.precision.compute == DType::f16)
+      add("precision.compute", "no kernel of a processor computes in f16, which has no arithmetic of its own there", "f32, bf16; or a GPU: cluster.hardware");
   }
 
   void price(double price) {

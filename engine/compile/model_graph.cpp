@@ -74,6 +74,12 @@ OptimizerSpec optimizer_spec(const OptimizerJob& job) {
   return spec;
 }
 
+Attributes loss_scaling(const LossScale& job) {
+  if (job.mode != LossScale::Mode::dynamic) return {};
+  return {{"growth_interval", job.growth_interval}, {"growth_factor", job.growth_factor}, {"backoff_factor", job.backoff_factor},
+          {"largest_scale", job.largest},           {"smallest_scale", job.smallest}};
+}
+
 std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& graph, int num_chunks) {
   const PipelineStrategyJob& pipeline = loaded.job.strategy.pipeline;
   if (num_chunks == 1) return {};

@@ -19,6 +19,9 @@ RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job);
 /// Its kernel, attributes and states.
 OptimizerSpec optimizer_spec(const OptimizerJob& job);
 
+/// AssembleOptions::loss_scaling.
+Attributes loss_scaling(const LossScale& job);
+
 /// The nodes with which the chunks after the first begin, as the job's `split` has it. Throws JobError where the model has too few pieces
 /// or lacks a node that the job names.
 std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& graph, int num_chunks);

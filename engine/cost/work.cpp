@@ -69,7 +69,7 @@ Work of_embedding_grad(const Signature& s) {
 
 Work of_cast(const Signature& s) {
   const DType from = s.operands[0].dtype, to = s.operands[1].dtype;
-  return by_elements(s, from == to ? "copy" : to == DType::bf16 ? "cast_bf16" : "cast_f32");
+  return by_elements(s, from == to ? "copy" : to == DType::f32 ? "cast_f32" : to == DType::f16 ? "cast_f16" : "cast_bf16");
 }
 
 // The elements between `first` and `last` alone.

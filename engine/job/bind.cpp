@@ -207,17 +207,32 @@ DType dtype(const Values& v, std::string_view path) {
   return *dtype;
 }
 
+LossScale bind_loss_scale(const Values& v) {
+  using Mode = LossScale::Mode;
+  const std::string at = "precision.loss_scale";
+  LossScale scale;
+  scale.mode = Mode::dynamic;
+  scale.factor = 65536;
+  if (v.is_section(at)) {
+    scale.factor = v.number(at + ".init_scale");
+    scale.growth_factor = v.number(at + ".growth_factor");
+    scale.backoff_factor = v.number(at + ".backoff_factor");
+    scale.growth_interval = v.integer(at + ".growth_interval");
+    scale.largest = v.number(at + ".largest_scale");
+    scale.smallest = v.number(at + ".smallest_scale");
+    return scale;
+  }
+  if (v.is(at, "dynamic")) return scale;
+  if (v.is(at, "none")) return {};
+  return {Mode::fixed, v.number(at)};
+}
+
 PrecisionJob bind_precision(const Values& v) {
   PrecisionJob precision;
   precision.params = dtype(v, "precision.params");
   precision.compute = dtype(v, "precision.compute");
   precision.reduce = dtype(v, "precision.reduce");
-  using Mode = LossScale::Mode;
-  if (v.is("precision.loss_scale", "dynamic")) {
-    precision.loss_scale.mode = Mode::dynamic;
-  } else if (!v.is("precision.loss_scale", "none")) {
-    precision.loss_scale = {Mode::fixed, v.number("precision.loss_scale")};
-  }
+  precision.loss_scale = bind_loss_scale(v);
   return precision;
 }
 

@@ -168,13 +168,33 @@ Fields eval() {
   };
 }
 
+// The largest is that whose inverse is a normal number of f32.
+Form scale() { return number(1e-6, 0x1p126); }
+
+/// A dynamic loss scale and its numbers: PyTorch's names and defaults.
+Form dynamic_scale() {
+  return section({
+      optional("init_scale", "The scale of the first step.", {scale()}, "65536.0"),
+      optional("growth_factor", "By which it grows after growth_interval steps in a row without overflow.", {between(1, 1e6, true, false)}, "2.0"),
+      optional("backoff_factor", "By which it shrinks after a step that overflowed.", {between(0, 1, true, true)}, "0.5"),
+      optional("growth_interval", "Steps without overflow from one growth to the next.", {integer(1, 1e9)}, "2000"),
+      optional("largest_scale", "It grows no further.", {scale()}, "16777216.0"),
+      optional("smallest_scale", "It shrinks no further: a step that overflows even so is an error.", {scale()}, "1.0"),
+  });
+}
+
 Fields precision() {
   const Form dtype = word({"f32", "bf16", "f16"});
+  const auto loss_scale = [](std::string_view otherwise) {
+    return optional("loss_scale", "A factor of the loss during the backward pass; dynamic: one that follows the gradients. Dynamic by default where compute is f16.",
+                    {word({"none", "dynamic"}), scale(), dynamic_scale()}, otherwise);
+  };
   return {
       optional("params", "Dtype of master weights.", {dtype}, "f32"),
       optional("compute", "Dtype of activations and working weights.", {dtype}, "f32"),
       optional("reduce", "Dtype in which gradients of parameters are summed.", {dtype}, "f32"),
-      optional("loss_scale", "A factor of the loss during the backward pass, or dynamic.", {word({"none", "dynamic"}), positive()}, "none"),
+      loss_scale("none").when("compute", {"f32", "bf16"}),
+      loss_scale("dynamic").when("compute", {"f16"}),
   };
 }
 

@@ -96,10 +96,14 @@ struct EvalJob {
   std::int64_t batches = 20;  ///< global batches of one evaluation
 };
 
-/// loss_scale: none, a fixed factor, or dynamic.
+/// loss_scale: none, a fixed factor, or dynamic: PyTorch's GradScaler between two bounds (kernels/optimizer.h).
 struct LossScale {
   enum class Mode : std::uint8_t { none, fixed, dynamic } mode = Mode::none;
-  double factor = 1;
+  double factor = 1;                    ///< fixed: the factor; dynamic: that of the first step
+  double growth_factor = 2;             ///< dynamic, as all that follows: after growth_interval good steps in a row
+  double backoff_factor = 0.5;          ///< after a step that overflowed
+  std::int64_t growth_interval = 2000;  ///< steps
+  double largest = 0x1p24, smallest = 1;
 };
 
 struct PrecisionJob {

@@ -32,6 +32,7 @@ class Rules {
     mesh();
     pipeline_split();
     compression();
+    loss_scale();
     whole_gradients();
     local_sgd();
     excluded();
@@ -152,6 +153,21 @@ class Rules {
     } else if (top_k && kind != nullptr && kind->node.text == "zero1") {
       add("strategy.data.compression", "zero1 cannot send the largest elements: each rank sums but its own slice", "none, bf16, int8, or the kinds ddp and fsdp with no_shard");
     }
+  }
+
+  /// A scale that changes is that of all ranks and of everything that outlives a step.
+  void loss_scale() {
+    const std::string at = "precision.loss_scale";
+    const CheckedValue* word = checked_.find(at);
+    const bool section = checked_.sections.contains(at);
+    if (!section && (word == nullptr || word->node.text != "dynamic")) return;
+    if (averages_every()) add(at, "under local_sgd each rank judges its own gradients, and would choose a scale alone", "none or a number");
+    const CheckedValue* compression = checked_.find("strategy.data.compression");
+    if (checked_.sections.contains("strategy.data.compression") || (compression != nullptr && compression->node.text != "none"))
+      add(at, "compression keeps what it has not sent, in the scale of its step: the scale cannot change", "none or a number; or strategy.data.compression: none");
+    const auto first = number(at + ".init_scale"), least = number(at + ".smallest_scale"), most = number(at + ".largest_scale");
+    if (first && least && *least > *first) add(at + ".smallest_scale", fmt::format("above init_scale, which is {}", *first), fmt::format("at most {}", *first));
+    if (first && most && *most < *first) add(at + ".largest_scale", fmt::format("below init_scale, which is {}", *first), fmt::format("at least {}", *first));
   }
 
   void whole_gradients() {

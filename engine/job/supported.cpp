@@ -1,4 +1,4 @@
-// The values that this build cannot plan, and those that it plans and cannot run. A line goes when the work behind it is done.
+// The values that this build cannot plan, and why; and those that it plans and cannot run. A line goes when the work behind it is done.
 #include "engine/job/supported.h"
 
 #include <fmt/format.h>
@@ -19,17 +19,14 @@ class Unsupported {
 
  private:
   void precision() {
-    if (job_.precision.params != DType::f32) refuse("precision.params", "f32");
-    if (job_.precision.compute == DType::f16) refuse("precision.compute", "f32, bf16");
-    if (job_.precision.reduce == DType::f16) refuse("precision.reduce", "f32, bf16");
-    if (job_.precision.loss_scale.mode != LossScale::Mode::none) refuse("precision.loss_scale", "none");
+    if (job_.precision.params != DType::f32) refuse("precision.params", "master weights are f32", "f32");
+    if (job_.precision.reduce == DType::f16) refuse("precision.reduce", "a sum of scaled gradients leaves f16 at 65504, however small each of them is", "f32, bf16");
   }
 
-  void refuse(std::string_view path, std::string_view can) {
-    const Setting* setting = loaded_.setting(path);
-    const std::string what = setting == nullptr ? "this" : setting->value;
-    Diagnostic mistake = loaded_.at(path, fmt::format("{} is known but this build cannot carry it out; it can: {}", what, can));
-    mistake.value.clear();  // the message has it
+  void refuse(std::string_view path, std::string_view why, std::string_view can) {
+    Diagnostic mistake = loaded_.at(path, std::string(why));
+    if (const Setting* setting = loaded_.setting(path)) mistake.value = setting->value;
+    mistake.allowed = can;
     mistakes_.push_back(std::move(mistake));
   }
 

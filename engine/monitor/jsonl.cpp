@@ -56,10 +56,11 @@ class Jsonl final : public Monitor {
   explicit Jsonl(const std::string& path) : output_(path, Output::Start::append), history_(read_history(path)) {}
 
   void step(const StepRecord& record) override {
+    const std::string scale = record.loss_scale ? fmt::format(R"(, "loss_scale": {}{})", number(*record.loss_scale), record.skipped ? R"(, "skipped": true)" : "") : "";
     append(place_of_step(record.step),
-           fmt::format(R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "tokens": {}, "step_ms": {:.3f}, "tokens_per_s": {:.1f}}})",
+           fmt::format(R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "tokens": {}, "step_ms": {:.3f}, "tokens_per_s": {:.1f}{}}})",
                        record.step, number(record.loss), number(record.lr), number(record.grad_norm), record.tokens, record.step_ms,
-                       record.tokens_per_s));
+                       record.tokens_per_s, scale));
   }
 
   void evaluation(const EvaluationRecord& record) override {

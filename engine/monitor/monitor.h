@@ -20,6 +20,8 @@ struct StepRecord {
   std::int64_t tokens = 0;  ///< of the global batch: tokens, or samples where the data has none
   double step_ms = 0;
   double tokens_per_s = 0;
+  std::optional<double> loss_scale{};  ///< that the step was made with; nothing: the job has none
+  bool skipped = false;                ///< it overflowed at that scale, and made no update
 };
 
 struct EvaluationRecord {

@@ -37,7 +37,7 @@ std::unique_ptr<Monitor> progress_monitor(const ProgressOptions& options);
 /// `path` holds anything but such lines, IoError if it cannot be written.
 std::unique_ptr<Monitor> jsonl_monitor(const std::string& path);
 
-/// An event file for TensorBoard in `folder`: scalars loss, lr, grad_norm, tokens_per_s, val_loss and val_accuracy. A resumed
+/// An event file for TensorBoard in `folder`: scalars loss, lr, grad_norm, tokens_per_s, loss_scale, val_loss and val_accuracy. A resumed
 /// run starts a file of its own, whose first record tells TensorBoard to drop what earlier files have from there on.
 /// At most a second's records are lost by a kill. Throws IoError.
 std::unique_ptr<Monitor> tensorboard_monitor(const std::string& folder);

@@ -52,8 +52,9 @@ class Progress final : public Monitor {
     const double now = options_.seconds();
     if (steps_ == 0) started_ = now;
     ++steps_;
-    curve_.add(record.loss);
+    if (std::isfinite(record.loss)) curve_.add(record.loss);
     const bool last = record.step + 1 == record.num_steps;
+    if (record.skipped) line(fmt::format("step {}: overflow at loss scale {:g}; the update was left out, the scale lowered", record.step, record.loss_scale.value_or(1)));
     if (options_.terminal) {
       if (last || now - drawn_at_ >= kSecondsBetweenDraws) draw(record, now);
     } else if (last || record.step % options_.every == 0) {

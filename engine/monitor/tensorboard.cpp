@@ -71,8 +71,9 @@ class TensorBoard final : public Monitor {
 
   void step(const StepRecord& record) override {
     start(record.step);
+    const std::string scale = record.loss_scale ? scalar("loss_scale", *record.loss_scale) : "";
     put(record.step, bytes_field(5, scalar("loss", record.loss) + scalar("lr", record.lr) + scalar("grad_norm", record.grad_norm) +
-                                        scalar("tokens_per_s", record.tokens_per_s)));
+                                        scalar("tokens_per_s", record.tokens_per_s) + scale));
     if (wall_seconds() - flushed_ > 1) flush();
   }
 

@@ -153,6 +153,7 @@ class Assembly {
     if (options_.train != nullptr) {
       role_.scalars = emit_.persistent("scalars", Category::optimizer, kScalars.bytes());
       role_.applied = emit_.persistent("applied", Category::optimizer, size_of(DType::i32));
+      if (scales_dynamically()) role_.good_steps = emit_.persistent("good_steps", Category::optimizer, size_of(DType::i32));
       step("step", false);
       if (options_.data->delays()) step("step_averaging", true);
     }
@@ -227,13 +228,27 @@ class Assembly {
     step.finish_gradients();
     step.sum_over_stages();
     const BufferId squares = step.sum_of_squares(stage_);
-    emit_.launch("update", {Op::update_scalars, {{"clip_norm", options_.clip_norm}}, {scalar(DType::f64), scalar(DType::f64), scalar(DType::f64), kScalars, scalar(DType::i32)}},
-                 {Read{emit_.whole(squares)}, Read{emit_.whole(memory.loss)}, Read{emit_.whole(count)}, Update{emit_.whole(role_.scalars)}, Update{emit_.whole(role_.applied)}});
+    update_scalars(squares, memory.loss, count);
     for (const Unit& unit : role_.units) {
       options_.data->update(unit, step);
       emit_.pack_unit(unit);
     }
     emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", kScalars.bytes()), 0, {emit_.whole(role_.scalars)}});
+  }
+
+  bool scales_dynamically() const { return !options_.loss_scaling.items().empty(); }
+
+  // What decides whether the step's update is made, and on every rank alike: all read the same sums.
+  void update_scalars(BufferId squares, BufferId loss, BufferId count) {
+    Signature signature{Op::update_scalars, options_.loss_scaling, {scalar(DType::f64), scalar(DType::f64), scalar(DType::f64), kScalars, scalar(DType::i32)}};
+    signature.attributes.set("clip_norm", options_.clip_norm);
+    std::vector<Operand> operands{Read{emit_.whole(squares)}, Read{emit_.whole(loss)}, Read{emit_.whole(count)}, Update{emit_.whole(role_.scalars)}, Update{emit_.whole(role_.applied)}};
+    if (scales_dynamically()) {
+      signature.attributes.set("dynamic", true);
+      signature.operands.push_back(scalar(DType::i32));
+      operands.emplace_back(Update{emit_.whole(role_.good_steps)});
+    }
+    emit_.launch("update", signature, std::move(operands));
   }
 
   void evaluate() {

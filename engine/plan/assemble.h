@@ -29,6 +29,7 @@ struct AssembleOptions {
   int micro_batches = 1;         ///< per step and rank
   OptimizerSpec optimizer;
   double clip_norm = 0;  ///< 0: none
+  Attributes loss_scaling;  ///< of update_scalars, for a dynamic loss scale; empty: the scale stays what the scalars hold
   const DataStrategy* data = nullptr;
   const GradientCompression* compression = nullptr;  ///< null: none
   Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes

@@ -134,6 +134,7 @@ struct Role {
   std::vector<Unit> units;
   BufferId scalars = -1;               ///< f32 [4] of update_scalars; persistent
   BufferId applied = -1;               ///< i32 [1]; persistent
+  BufferId good_steps = -1;            ///< i32 [1] of a dynamic loss scale; persistent; -1: the scale stays as it is
   std::int64_t persistent_bytes = 0;   ///< offsets below this are persistent
   std::int64_t total_bytes = 0;        ///< the rank's allocation
 

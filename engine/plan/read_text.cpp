@@ -202,6 +202,7 @@ class Reader {
     role().total_bytes = line.value_number("total");
     role().scalars = line.value_buffer("scalars");
     role().applied = line.value_buffer("applied");
+    if (!line.empty()) role().good_steps = line.value_buffer("good_steps");
   }
 
   void read_fact(Line& line, std::string_view word) {

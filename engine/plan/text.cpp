@@ -140,7 +140,9 @@ void print_unit(const Unit& unit, Out& out) {
 }
 
 void print_role(const Role& role, std::size_t index, Out& out) {
-  out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=b" << role.scalars << " applied=b" << role.applied << '\n';
+  out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=b" << role.scalars << " applied=b" << role.applied;
+  if (role.good_steps >= 0) out << " good_steps=b" << role.good_steps;
+  out << '\n';
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
     out << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category) << " mb=" << buffer.micro_batch << " program=" << buffer.program

@@ -201,7 +201,7 @@ std::string unsound(const Role& role) {
     }
     return true;
   };
-  for (BufferId id : {role.scalars, role.applied})
+  for (BufferId id : {role.scalars, role.applied, role.good_steps})
     if (id != -1 && !persistent(id)) return "names scalars that are not there";
   for (const Unit& unit : role.units) {
     std::int64_t end = 0;

@@ -47,7 +47,7 @@ void Flow::declare() {
       for (Axis axis : kDataAxes) facts.on(axis) = {sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data())) ? Kind::drift_sum : Kind::drift};
     memory_.assign(buffer.offset, buffer.offset + buffer.bytes, facts);
   }
-  for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32)})
+  for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32), std::pair(role_.good_steps, DType::i32)})
     if (id >= 0) declare(role_.buffer(id).offset, role_.buffer(id).bytes, Facts::all(Way::same(), dtype));
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
     const Unit& unit = role_.units[index];

@@ -85,10 +85,15 @@ void Flow::seed(std::size_t i, const Launch& launch) {
 
 void Flow::update_scalars(std::size_t i, const Launch& launch) {
   static constexpr std::array kWhat{"takes a norm that is", "takes a loss that is", "takes a count that is", "takes scalars that are",
-                                    "takes a count of updates that is"};
-  for (std::size_t operand = 0; operand < kWhat.size(); ++operand) need_same(i, region_of(launch.operands[operand]), kWhat[operand]);
+                                    "takes a count of updates that is", "takes a count of good steps that is"};
+  const std::size_t operands = role_.good_steps >= 0 ? kWhat.size() : kWhat.size() - 1;
+  if (launch.operands.size() != operands) return report_(i, "does not keep the role's loss scale");
+  for (std::size_t operand = 0; operand < operands; ++operand) need_same(i, region_of(launch.operands[operand]), kWhat[operand]);
+  if (role_.good_steps >= 0)
+    for (Axis axis : kDataAxes)
+      if (drifting(axis)) report_(i, "lets each rank choose a loss scale alone");
   write(i, region_of(launch.operands[3]), Facts::all(Way::same(), DType::f32));
-  write(i, region_of(launch.operands[4]), Facts::all(Way::same(), DType::i32));
+  for (std::size_t operand = 4; operand < operands; ++operand) write(i, region_of(launch.operands[operand]), Facts::all(Way::same(), DType::i32));
   ++scalar_updates_;
 }
 

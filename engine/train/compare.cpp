@@ -53,7 +53,7 @@ class Recorder final : public Monitor {
       : losses_(losses), norms_(norms), steps_(steps), stop_(stop) {}
   void step(const StepRecord& record) override {
     losses_.push_back(record.loss);
-    norms_.push_back(record.grad_norm);
+    norms_.push_back(record.skipped ? std::numeric_limits<double>::infinity() : record.grad_norm);
     stop_ = record.step + 1 >= steps_;
   }
 
@@ -151,6 +151,7 @@ Way way_of(const Job& job, const std::vector<double>& norms) {
   const OptimizerJob& optimizer = job.train.optimizer;
   Way way;
   for (std::size_t step = 0; step < norms.size(); ++step) {
+    if (std::isinf(norms[step])) continue;  // left out
     const double lr = learning_rate(job.train, static_cast<std::int64_t>(step));
     const double norm = job.train.clip_norm ? std::min(norms[step], *job.train.clip_norm) : norms[step];
     switch (optimizer.name) {

@@ -29,6 +29,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
 
 float logit_at(const std::vector<std::byte>& logits, DType dtype, std::int64_t index) {
   if (dtype == DType::f32) return reinterpret_cast<const float*>(logits.data())[index];
+  if (dtype == DType::f16) return static_cast<float>(reinterpret_cast<const _Float16*>(logits.data())[index]);
   return std::bit_cast<float>(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(logits.data())[index]) << 16);
 }
 
@@ -66,7 +67,7 @@ void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::str
     executor->bind(logits_field, logits.data());
     const auto length = static_cast<std::int64_t>(window.size());
     const std::int64_t vocabulary = std::min(tokenizer->vocab_size(), *compiled.classes);
-    const DType dtype = static_cast<std::int64_t>(logits.size()) == length * *compiled.classes * size_of(DType::f32) ? DType::f32 : DType::bf16;
+    const DType dtype = static_cast<std::int64_t>(logits.size()) == length * *compiled.classes * size_of(DType::f32) ? DType::f32 : loaded.job.precision.compute;
 
     std::vector<std::int32_t> text = tokenizer->encode(options.prompt);
     if (text.empty()) text.push_back(tokenizer->encode("\n").front());

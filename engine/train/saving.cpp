@@ -1,6 +1,7 @@
 // Saving. Both formats write the same shares (saved_pieces): sharded into files of the ranks that hold them, full into one file of
 // rank 0, to which they are sent.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <vector>
 
@@ -16,15 +17,23 @@ struct Files {
   std::vector<checkpoint::FileWriter::Entry> model, optimizer;
 };
 
-std::int32_t applied_updates(const Executor& executor) {
-  std::int32_t count = 0;
-  executor.read({executor.role().applied, 0, size_of(DType::i32)}, &count);
-  return count;
-}
+// One element of the step's own state, of 4 bytes.
+struct StepScalar {
+  checkpoint::TensorInfo info;
+  std::array<std::byte, 4> value{};
+};
 
-const checkpoint::TensorInfo& applied_info() {
-  static const checkpoint::TensorInfo info{kApplied, DType::i32, Shape{1}};
-  return info;
+std::vector<StepScalar> step_scalars(const Executor& executor) {
+  const Role& role = executor.role();
+  std::vector<StepScalar> result;
+  const auto add = [&](const char* name, DType dtype, const Region& region) {
+    result.push_back({{name, dtype, Shape{1}}, {}});
+    executor.read(region, result.back().value.data());
+  };
+  add(kApplied, DType::i32, {role.applied, 0, size_of(DType::i32)});
+  if (role.good_steps >= 0 || loss_scale_of(executor) != 1.0F) add(kLossScale, DType::f32, {role.scalars, size_of(DType::f32), size_of(DType::f32)});
+  if (role.good_steps >= 0) add(kGoodSteps, DType::i32, {role.good_steps, 0, size_of(DType::i32)});
+  return result;
 }
 
 // ---- Sharded ----
@@ -41,9 +50,9 @@ class ShareFile {
     entries_.push_back({{name, DType::f32, tensor.whole}, range_of(piece)});
     shares_.emplace(checkpoint::piece_key(entries_.back().tensor, entries_.back().range), Share{buffer, piece});
   }
-  void add_applied(std::int32_t count) {
-    entries_.push_back({applied_info(), {0, 1}});
-    applied_ = count;
+  void add(const StepScalar& scalar) {
+    entries_.push_back({scalar.info, {0, 1}});
+    scalars_.emplace(scalar.info.name, scalar);
   }
 
   void write(const std::string& dir, std::int64_t step, const std::string& name) {
@@ -52,8 +61,8 @@ class ShareFile {
     std::vector<float> values;
     values.reserve(static_cast<std::size_t>(largest_chunk()));
     for (const auto& entry : writer.order()) {
-      if (entry.tensor.name == kApplied) {
-        writer.write(entry, &applied_, 1);
+      if (const auto scalar = scalars_.find(entry.tensor.name); scalar != scalars_.end()) {
+        writer.write(entry, scalar->second.value.data(), 1);
         continue;
       }
       const Share& share = shares_.at(checkpoint::piece_key(entry.tensor, entry.range));
@@ -75,7 +84,7 @@ class ShareFile {
 
   std::vector<checkpoint::FileWriter::Entry> entries_;
   std::map<std::string, Share> shares_;
-  std::int32_t applied_ = 0;
+  std::map<std::string, StepScalar> scalars_;
 };
 
 // ---- Full ----
@@ -154,22 +163,20 @@ class FullSave {
                                                  : state_of(loaded_, unit_of(at), static_cast<std::size_t>(at.state));
   }
 
-  void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all, bool with_applied) {
+  void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all, bool with_scalars) {
     std::optional<checkpoint::FileWriter> writer;
     std::vector<checkpoint::FileWriter::Entry> entries;
+    const std::vector<StepScalar> scalars = with_scalars && loaded_.rank == 0 ? step_scalars(loaded_.executor) : std::vector<StepScalar>{};
     if (loaded_.rank == 0) {
       for (const WholeTensor& at : all)
         entries.push_back({{name_of(at), DType::f32, tensor_of(at).whole}, {0, tensor_of(at).whole.elements()}});
-      if (with_applied) entries.push_back({applied_info(), {0, 1}});
+      for (const StepScalar& scalar : scalars) entries.push_back({scalar.info, {0, 1}});
       writer.emplace(dir, step, checkpoint::file_name(stem, 0, 1), entries);
     }
     // All entries have elements of 4 bytes, so the file's order is that of the list, on which all ranks agree.
     for (std::size_t i = 0; i < all.size(); ++i) gather(all[i], writer ? &*writer : nullptr, writer ? &entries[i] : nullptr);
     if (!writer) return;
-    if (with_applied) {
-      const std::int32_t applied = applied_updates(loaded_.executor);
-      writer->write(entries.back(), &applied, 1);
-    }
+    for (std::size_t i = 0; i < scalars.size(); ++i) writer->write(entries[all.size() + i], scalars[i].value.data(), 1);
     writer->finish();
   }
 
@@ -280,7 +287,8 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
       if (unit.residual < 0) continue;
       for (const Piece& piece : own) optimizer.add(own_name(tensor, kResidual, holder), tensor, residual_of(loaded, unit), piece);
     }
-  if (loaded.rank == 0) optimizer.add_applied(applied_updates(loaded.executor));
+  if (loaded.rank == 0)
+    for (const StepScalar& scalar : step_scalars(loaded.executor)) optimizer.add(scalar);
   model.write(dir, step, checkpoint::file_name("model", loaded.rank, mesh.world_size()));
   optimizer.write(dir, step, checkpoint::file_name("optimizer", loaded.rank, mesh.world_size()));
 }

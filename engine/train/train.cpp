@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/check.h"
@@ -73,7 +74,7 @@ std::optional<checkpoint::Checkpoint> find_start(const Run& run, int rank, Talk&
 
 void fill_weights(const Run& run, const std::optional<checkpoint::Checkpoint>& start, const LoadedRank& rank, int threads) {
   const ModelJob& model = run.job().model;
-  set_scalars(rank.executor, 1.0F);
+  set_scalars(rank.executor, static_cast<float>(run.job().precision.loss_scale.factor));
   if (start) {
     load_weights(rank, start->tensors, start->path, false);
     load_states(rank, start->tensors, start->path);
@@ -130,6 +131,7 @@ class RankLoop {
         settle_program_(role_.program_index("settle")),
         binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
     fill_weights(run, start_, loaded_rank(), threads_);
+    loss_scale_ = loss_scale_of(*executor_);
     executor_->bind(role_.field_index("lr"), &lr_);
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
@@ -188,8 +190,8 @@ class RankLoop {
     tell_of_step();
     executor_->finish();
     bytes_sent_ += communicator_.bytes_sent() - sent;
-    const bool bad = metrics_.factor == 0 || !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss);
-    if (averages() ? talk_.any(bad) : bad) stop_at_non_finite(step);  // ranks that trained apart have metrics of their own
+    const float loss_scale = std::exchange(loss_scale_, metrics_.loss_scale);  // the step leaves that of the next one
+    const bool skipped = judge(step, loss_scale);
     const double ms = milliseconds(Clock::now() - begin);
     if (!leads_) return;
     step_ms_.push_back(ms);
@@ -203,6 +205,8 @@ class RankLoop {
     record.tokens = tokens_per_step();
     record.step_ms = ms;
     record.tokens_per_s = static_cast<double>(record.tokens) / ms * 1e3;
+    if (job_.precision.loss_scale.mode != LossScale::Mode::none) record.loss_scale = loss_scale;
+    record.skipped = skipped;
     if (!executor_->runs_beside_host()) tell_of_step();
   }
 
@@ -219,13 +223,26 @@ class RankLoop {
     return run_.compiled.batch.global * (text ? job_.data.seq_len : 1);
   }
 
-  // The update was not made, so the same step again, looked at node by node, shows where it began.
-  [[noreturn]] void stop_at_non_finite(std::int64_t step) {
+  // Whether the step was left out because it overflowed at a loss scale that has since become smaller. Does not return from one that made no
+  // update for another reason.
+  bool judge(std::int64_t step, float loss_scale) {
+    const bool overflowed = !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss), bad = overflowed || metrics_.factor == 0;
+    const bool skipped = overflowed && scales_dynamically() && loss_scale > static_cast<float>(job_.precision.loss_scale.smallest);
+    if (averages() ? talk_.any(bad) : bad && !skipped) stop_at_non_finite(step, loss_scale);  // ranks that trained apart have metrics of their own
+    return skipped;
+  }
+
+  bool scales_dynamically() const { return job_.precision.loss_scale.mode == LossScale::Mode::dynamic; }
+
+  // The update was not made, so the same step again, looked at node by node, shows where it began. A dynamic scale is at its smallest, and
+  // stays there.
+  [[noreturn]] void stop_at_non_finite(std::int64_t step, float loss_scale) {
     const float loss = metrics_.loss, norm = metrics_.grad_norm;
     const std::vector<std::string> found = talk_.to_first(to_text(executor_->find_non_finite(step_program_)));
     const std::string where = talk_.from_first(rank_ == 0 ? describe_non_finite(found) : "");
     if (job_.checkpoint.dir) save(step);
-    throw NonFiniteError(fmt::format("step {}: loss {}, gradient norm {}: {}; the update was not made", step, loss, norm, where));
+    const std::string scale = scales_dynamically() ? fmt::format(", at the smallest loss scale, {}", loss_scale) : loss_scale != 1 ? fmt::format(", at loss scale {}", loss_scale) : "";
+    throw NonFiniteError(fmt::format("step {}: loss {}, gradient norm {}{}: {}; the update was not made", step, loss, norm, scale, where));
   }
 
   void evaluate(std::int64_t step) {
@@ -339,6 +356,7 @@ class RankLoop {
   // Fields of the plan.
   float lr_ = 0;
   std::int32_t step_number_ = 0;
+  float loss_scale_ = 1;  // of the next step
   struct Metrics {
     float factor = 0, loss_scale = 0, grad_norm = 0, loss = 0;
   } metrics_;

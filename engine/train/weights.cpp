@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -143,8 +144,9 @@ void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, con
 // One rank's states of one tensor.
 class LoadingStates {
  public:
-  LoadingStates(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit, const UnitTensor& tensor)
-      : loaded_(loaded), loading_(loading), tensors_(tensors), unit_(unit), tensor_(tensor), holder_(holder_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
+  /// `rescale`: the loss scale of now over that of the checkpoint.
+  LoadingStates(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, float rescale, const Unit& unit, const UnitTensor& tensor)
+      : loaded_(loaded), loading_(loading), tensors_(tensors), rescale_(rescale), unit_(unit), tensor_(tensor), holder_(holder_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
 
   void state(std::size_t index, const std::vector<Piece>& pieces) const {
     const std::string name = state_name(tensor_, unit_.state_names[index]);
@@ -164,19 +166,30 @@ class LoadingStates {
     const std::vector<Piece> pieces = held_own(unit_, tensor_, mesh, mesh.coordinates(loaded_.rank));
     const HeldBuffer buffer = residual_of(loaded_, unit_);
     if (static_cast<int>(own.size()) == holder_.count)
-      loading_.read(own[static_cast<std::size_t>(holder_.index)], buffer, pieces);
+      loading_.read_sum({own[static_cast<std::size_t>(holder_.index)]}, rescale_, buffer, pieces);
     else if (!own.empty() && holder_.index == 0)
-      loading_.read_sum(own, 1.0F, buffer, pieces);
+      loading_.read_sum(own, rescale_, buffer, pieces);
   }
 
  private:
   const LoadedRank& loaded_;
   const Loading& loading_;
   const checkpoint::TensorStore& tensors_;
+  const float rescale_;
   const Unit& unit_;
   const UnitTensor& tensor_;
   const Holder holder_;
 };
+
+// One element that rank 0 saved, if it did.
+template <typename T>
+std::optional<T> saved_scalar(const checkpoint::TensorStore& tensors, const char* name, DType dtype) {
+  const checkpoint::TensorInfo* info = tensors.find(name);
+  if (info == nullptr || info->dtype != dtype || !(info->shape == Shape{1})) return std::nullopt;
+  T value{};
+  tensors.read(name, 0, 1, &value);
+  return value;
+}
 
 checkpoint::Checkpoint open_from(const std::string& path) {
   if (std::filesystem::exists(path + "/" + checkpoint::kManifestName)) {
@@ -243,24 +256,34 @@ std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, 
 
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {
   Loading loading(tensors, source);
-  const checkpoint::TensorInfo* applied = tensors.find(kApplied);
-  if (applied == nullptr || applied->dtype != DType::i32 || !(applied->shape == Shape{1})) throw DataError(source + " has no " + kApplied);
+  const std::optional<std::int32_t> applied = saved_scalar<std::int32_t>(tensors, kApplied, DType::i32), good_steps = saved_scalar<std::int32_t>(tensors, kGoodSteps, DType::i32);
+  if (!applied) throw DataError(source + " has no " + kApplied);
+  const std::optional<float> scale = saved_scalar<float>(tensors, kLossScale, DType::f32);
+  if (scale && !(*scale > 0 && std::isfinite(*scale))) throw DataError(source + ": " + kLossScale + " is no positive number");
   for (const Role& role : loaded.plan.roles)
     for (const Unit& unit : role.units) expect_states(loading, tensors, unit);
   loading.check();
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    const LoadingStates states(loaded, loading, tensors, unit, tensor);
+    const LoadingStates states(loaded, loading, tensors, loss_scale_of(loaded.executor) / scale.value_or(1.0F), unit, tensor);
     for (std::size_t i = 0; i < unit.states.size(); ++i) states.state(i, pieces);
     if (unit.residual >= 0) states.residual();
   });
-  std::int32_t count = 0;
-  tensors.read(kApplied, 0, 1, &count);
-  loaded.executor.write({loaded.executor.role().applied, 0, size_of(DType::i32)}, &count);
+  const Role& role = loaded.executor.role();
+  loaded.executor.write({role.applied, 0, size_of(DType::i32)}, &*applied);
+  if (role.good_steps < 0 || !scale || !good_steps) return;
+  set_scalars(loaded.executor, *scale);
+  loaded.executor.write({role.good_steps, 0, size_of(DType::i32)}, &*good_steps);
 }
 
 void set_scalars(Executor& executor, float loss_scale) {
   const float scalars[4] = {1.0F, loss_scale, 0.0F, 0.0F};
   executor.write({executor.role().scalars, 0, sizeof scalars}, scalars);
+}
+
+float loss_scale_of(const Executor& executor) {
+  float scalars[4];
+  executor.read({executor.role().scalars, 0, sizeof scalars}, scalars);
+  return scalars[1];
 }
 
 std::string state_name(const UnitTensor& tensor, const std::string& state) { return tensor.name + "." + state; }

@@ -29,17 +29,22 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
 /// be just the model's. Returns the checkpoint that was read, if it was one.
 std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path);
 
-/// Reads every state, and the number of applied updates. Raises DataError like load_weights; states of the strategy may lack, and
-/// those of another strategy are not read.
+/// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good steps, which start
+/// anew if they were not saved. Raises DataError like load_weights; states of the strategy may lack, and those of another strategy are
+/// not read. What compression had not sent yet comes in the loss scale that the scalars hold, whatever it was saved in.
+/// REQUIRES: set_scalars.
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source);
 
 /// Sets {factor, loss_scale, grad_norm, loss} for the first step.
 void set_scalars(Executor& executor, float loss_scale);
+/// The loss scale of the next step.
+float loss_scale_of(const Executor& executor);
 
 // ---- Saving: model and optimizer files of the checkpoint of `step` in `dir`. The caller frames it with Store::begin and commit.
 
-/// The name of the count of applied updates, which rank 0 saves.
-inline constexpr const char* kApplied = "applied_updates";
+/// What rank 0 saves of the step's own state: the count of applied updates; the loss scale, unless it is 1 for ever; and of a dynamic one the
+/// good steps since it changed.
+inline constexpr const char *kApplied = "applied_updates", *kLossScale = "loss_scale", *kGoodSteps = "good_steps";
 /// As "h.0.attn.c_attn.weight.exp_avg".
 std::string state_name(const UnitTensor& tensor, const std::string& state);
 /// As "h.0.attn.c_attn.weight.residual.3", of Holder 3: what a holder keeps for itself is a tensor of the parameter's shape. As many

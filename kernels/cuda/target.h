@@ -13,6 +13,8 @@ class CudaTarget final : public Target {
   Layout preferred_layout(const Signature& signature, int index) const override;
   std::int64_t bytes(const TensorDesc& tensor) const override;
   std::int64_t workspace_bytes(const Signature& signature) const override;
+  /// cuBLASLt's epilogues; in f32 the activation is a pass of its own.
+  bool fuses_gelu(DType compute) const override { return compute == DType::bf16 || compute == DType::f16; }
   /// Communicators of their own on streams of their own go on beside each other.
   int communication_streams() const override { return 3; }
 

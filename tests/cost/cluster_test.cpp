@@ -99,6 +99,63 @@ TEST_CASE("a GPU cluster is planned here, each rank with the memory of its own d
   CHECK_FALSE(small.fits);
 }
 
+TEST_CASE("f16 is planned for GPUs, its loss scale dynamic unless the job says otherwise, and refused on a processor where the job asks for it") {
+  CHECK(refused("precision: {compute: f16}") == "precision.compute@4:22 ");
+  CHECK(refused("precision: {compute: f16}\ncluster: {hardware: cpu-avx512}") == "precision.compute@4:22 ");
+  CHECK(refused("precision: {compute: f16}\ncluster: {hardware: h100-sxm}") == "");
+  for (const bool fixed : {false, true}) {
+    LoadedJob loaded = job("strategy: {data: {kind: fsdp}, tensor: {degree: 2}}\nprecision: {compute: f16" + std::string(fixed ? ", loss_scale: 1024" : "") +
+                           "}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
+    CHECK((effective_job(loaded).find("loss_scale: dynamic") != std::string::npos) == !fixed);
+    const cost::MachineModel machine = *settle_cluster(loaded, kFolder);
+    const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+    const CompiledJob compiled = compile(loaded, hardware_of(machine, target, 4), Purpose::train);
+    const Role& role = compiled.plan.roles.front();
+    CHECK((role.good_steps >= 0) == !fixed);
+    CHECK(parse_plan(print(compiled.plan)).roles.front().good_steps == role.good_steps);
+    int updates = 0;
+    for (const Signature& signature : role.signatures) {
+      if (signature.op == Op::adamw) {
+        CHECK(signature.operands.back().dtype == DType::f16);
+        ++updates;
+      }
+      if (signature.op == Op::linear) CHECK(signature.operands[0].dtype == DType::f16);
+      if (signature.op == Op::linear_grad_weight) CHECK(signature.operands[2].dtype == DType::f32);
+      if (signature.op == Op::update_scalars) CHECK(signature.attributes.has("growth_interval") == !fixed);
+    }
+    CHECK(updates > 0);
+  }
+}
+
+TEST_CASE("no step of GPT-2 on a GPU has a pass for GELU alone in 16 bits, but for what selective recomputation repeats") {
+  for (const char* compute : {"bf16", "f16", "f32"})
+    for (const char* mode : {"none", "full", "selective"})
+      for (const char* strategy : {"{data: {kind: ddp}}", "{data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}}", "{pipeline: {degree: 2, schedule: zb_h1}}"}) {
+        CAPTURE(compute);
+        CAPTURE(mode);
+        CAPTURE(strategy);
+        LoadedJob loaded = job("strategy: " + std::string(strategy) + "\nprecision: {compute: " + compute + "}\nactivation_checkpointing: {mode: " + mode +
+                               "}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
+        const cost::MachineModel machine = *settle_cluster(loaded, kFolder);
+        const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+        const CompiledJob compiled = compile(loaded, hardware_of(machine, target, 4), Purpose::train);
+        const bool fuses = std::string(compute) != "f32", repeats = std::string(mode) == "selective";
+        for (const Role& role : compiled.plan.roles) {
+          bool gelu = false, gelu_grad = false, epilogue = false, epilogue_grad = false;
+          for (const Signature& signature : role.signatures) {
+            gelu = gelu || signature.op == Op::gelu;
+            gelu_grad = gelu_grad || signature.op == Op::gelu_grad;
+            epilogue = epilogue || (signature.op == Op::linear && signature.attributes.flag("gelu", false));
+            epilogue_grad = epilogue_grad || (signature.op == Op::linear_grad_input && signature.attributes.flag("gelu", false));
+          }
+          CHECK(gelu == (!fuses || repeats));
+          CHECK(gelu_grad == !fuses);
+          CHECK(epilogue == fuses);
+          CHECK(epilogue_grad == fuses);
+        }
+      }
+}
+
 std::int64_t activations_of(const std::string& mode) {
   LoadedJob loaded = parse_job("model: {graph: models/gpt2.yaml, with: {layers: 6, heads: 8, dim: 512, vocab: 512, context: 256, dropout: 0.1}}\n"
                                "data: {format: text, train: a.txt, seq_len: 256}\ntrain: {steps: 1, batch: {global: 4, micro: 4}}\nstrategy: ddp\n"

@@ -440,7 +440,7 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
     std::string out;
     for (const Diagnostic& mistake : unsupported(parsed(kSmall + text))) {
       out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
-      CHECK(mistake.message.find("known but this build cannot carry it out") != std::string::npos);
+      CHECK_FALSE(mistake.allowed.empty());
     }
     return out;
   };
@@ -455,7 +455,7 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
   CHECK(refusals("cluster: {device: cuda, backend: nccl}") == "");  // can be planned
   CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");  // whether MPI is there counts where ranks start
   CHECK(refusals("precision: {params: bf16, compute: f16, reduce: f16, loss_scale: dynamic}") ==
-        "precision.params@4:21 precision.compute@4:36 precision.reduce@4:49 precision.loss_scale@4:66 ");
+        "precision.params@4:21 precision.reduce@4:49 ");  // whether a device computes in f16 counts where it is known
 }
 
 TEST_CASE("GPUs can be planned and not run, and the refusal stands where they were asked for") {

@@ -69,6 +69,23 @@ TEST_CASE("a line of log.jsonl has the keys of a step, and folders are made") {
   CHECK(lines[1] == nlohmann::json{{"step", 1}, {"val_loss", 4.25}, {"val_accuracy", 0.125}});
 }
 
+TEST_CASE("a line of log.jsonl has the loss scale of its step, if there is one, and says that an update was left out") {
+  const TemporaryFolder folder;
+  const auto monitor = jsonl_monitor(folder.path("log.jsonl"));
+  StepRecord record = step_record(0, 2.5);
+  record.loss_scale = 65536;
+  monitor->step(record);
+  record.step = 1;
+  record.grad_norm = HUGE_VAL;
+  record.skipped = true;
+  monitor->step(record);
+  const auto lines = json_lines(folder.path("log.jsonl"));
+  CHECK(lines[0]["loss_scale"] == 65536);
+  CHECK_FALSE(lines[0].contains("skipped"));
+  CHECK(lines[1]["skipped"] == true);
+  CHECK(lines[1]["grad_norm"].is_null());
+}
+
 TEST_CASE("log.jsonl stays JSON where a loss is not finite") {
   const TemporaryFolder folder;
   jsonl_monitor(folder.path("log.jsonl"))->step(step_record(0, std::nan("")));

@@ -72,6 +72,8 @@ class Recorder final : public Monitor {
   void step(const StepRecord& record) override {
     trained_.loss.push_back(record.loss);
     trained_.grad_norm.push_back(record.grad_norm);
+    if (record.loss_scale) trained_.loss_scale.push_back(*record.loss_scale);
+    if (record.skipped) trained_.skipped.push_back(record.step);
     if (after_step_) after_step_(record.step);
   }
   void evaluation(const EvaluationRecord& record) override { trained_.evaluations.push_back(record); }
@@ -132,7 +134,7 @@ Tensors tensors_of(const std::string& checkpoint) {
 
 Tensors weights_of(const std::string& checkpoint) {
   Tensors tensors = tensors_of(checkpoint);
-  std::erase_if(tensors, [](const auto& entry) { return entry.first.find(".exp_avg") != std::string::npos || entry.first.find(".outer_momentum") != std::string::npos; });
+  std::erase_if(tensors, [](const auto& entry) { return entry.first.find(".exp_avg") != std::string::npos || entry.first.find(".outer_momentum") != std::string::npos || entry.first == "loss_scale"; });
   return tensors;
 }
 

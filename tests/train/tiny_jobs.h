@@ -40,6 +40,8 @@ class TinyJobs {
 struct Trained {
   RunReport report;
   std::vector<double> loss, grad_norm;  ///< of each step of this run
+  std::vector<double> loss_scale;       ///< likewise, where the job has one
+  std::vector<std::int64_t> skipped;    ///< the steps that made no update
   std::vector<EvaluationRecord> evaluations;
   std::vector<std::string> messages;
 };
