@@ -106,7 +106,7 @@ Prepared sum_leading_of(std::int64_t rows, std::int64_t columns, int units) {
   return make_kernel([=](const Call& call) {
     float* const partials = static_cast<float*>(call.workspace);
     launch(call, grid, sum_part<N, T>, operand<T>(call, 0), partials, operand<T>(call, 1), rows, columns, rows_each);
-    if (parts > 1) launch_join(call, partials, operand<T>(call, 1), static_cast<int>(parts), columns, columns, false);
+    if (parts > 1) launch_join<T>(call, partials, operand<T>(call, 1), nullptr, static_cast<int>(parts), columns, columns, false);
   });
 }
 

@@ -26,21 +26,25 @@ __device__ __forceinline__ void sum_slices(float (&value)[N], float* shared) {
   }
 }
 
-/// y = or += the sum of partials [parts, stride] over parts, for `columns` columns. Blocks: columns / 32.
+/// y = or += the sum of partials [parts, stride] over parts, for `columns` columns; of the columns after them, `second`. Blocks: columns / 32,
+/// and 2 where there is a second.
 template <typename R>
-__global__ void __launch_bounds__(kSumThreads) join_parts(const float* partials, R* y, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
+__global__ void __launch_bounds__(kSumThreads)
+    join_parts(const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
   __shared__ float shared[kSumThreads];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
   const int slice = threadIdx.x / kWarp;
   const int each = (parts + kSlices - 1) / kSlices, end = min(parts, (slice + 1) * each);
+  const float* const from = partials + blockIdx.y * columns + column;
   float sum[1] = {0};
   if (column < columns) {
 #pragma unroll 8
-    for (int part = slice * each; part < end; ++part) sum[0] += partials[part * stride + column];
+    for (int part = slice * each; part < end; ++part) sum[0] += from[part * stride];
   }
   sum_slices(sum, shared);
   if (slice != 0 || column >= columns) return;
-  y[column] = from_f32<R>(accumulate ? to_f32(y[column]) + sum[0] : sum[0]);
+  R* const to = blockIdx.y == 0 ? y : second;
+  to[column] = from_f32<R>(accumulate ? to_f32(to[column]) + sum[0] : sum[0]);
 }
 
 /// Blocks: columns / (32 N) by parts. Of N columns a thread. Writes partials [parts, columns], or y where there is one part.
@@ -70,9 +74,9 @@ __global__ void __launch_bounds__(kSumThreads) sum_part(const T* x, float* parti
 }
 
 template <typename R>
-void launch_join(const Call& call, const float* partials, R* y, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
-  const Grid grid{.blocks = blocks_for(columns, kWarp), .threads = kSumThreads};
-  launch(call, grid, join_parts<R>, partials, y, parts, stride, columns, accumulate);
+void launch_join(const Call& call, const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
+  const Grid grid{.blocks = dim3(blocks_for(columns, kWarp), second == nullptr ? 1 : 2), .threads = kSumThreads};
+  launch(call, grid, join_parts<R>, partials, y, second, parts, stride, columns, accumulate);
 }
 
 }  // namespace trainer::kernels::cuda

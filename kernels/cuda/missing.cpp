@@ -41,10 +41,6 @@ Prepared prepare_correct_count_gathered(const Signature& signature, const Contex
 Prepared prepare_mse(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_mse_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_mse_count(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_layer_norm(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_rms_norm(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_layer_norm_grad(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_rms_norm_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_loss_seed(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_sum_squares(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_update_scalars(const Signature& signature, const Context&) { missing(signature); }
