@@ -10,7 +10,12 @@ using reference::Tensor;
 
 namespace {
 
-const Shape kShapes[] = {{1, 1}, {1, 7}, {3, 5, 16}, {2, 33}, {37, 129}, {70, 384}, {64, 1, 768}};
+// Of all lengths that kernels tell apart: odd ones, a warp's, a block's, beyond both.
+std::vector<Shape> shapes() {
+  std::vector<Shape> all = {{1, 1}, {1, 7}, {3, 5, 16}, {2, 33}, {11, 129}, {7, 384}, {3, 1, 768}, {2, 1600}};
+  if (!runs_are_slow()) all.insert(all.end(), {{37, 129}, {70, 384}, {64, 1, 768}});
+  return all;
+}
 
 /// A norm's input, off centre so that careless variances show.
 Tensor off_centre(const Shape& shape) {
@@ -29,7 +34,7 @@ Tensor per_row(const Shape& shape, std::uint64_t seed, double centre, double spr
 
 TEST_CASE("norms follow their formulas") {
   for (DType c : compute_dtypes())
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : shapes()) {
       const Shape dim{shape[-1]}, rows{shape.rows()};
       const Input x{c, off_centre(shape)}, weight{c, normal_tensor(dim, 2)}, bias{c, normal_tensor(dim, 3)};
       // A row of one element is its own mean: y is 0 up to the rounding of the mean, magnified by rstd = 1/sqrt(eps).
@@ -47,7 +52,7 @@ TEST_CASE("norms follow their formulas") {
 TEST_CASE("gradients of norms follow their formulas, overwriting and accumulating, in place and not") {
   for (DType c : compute_dtypes())
     for (DType r : reduce_dtypes())
-      for (const Shape& shape : kShapes)
+      for (const Shape& shape : shapes())
         for (bool accumulate : {false, true}) {
           const Shape dim{shape[-1]};
           const Input dy{c, normal_tensor(shape, 4)}, x{c, off_centre(shape)}, weight{c, normal_tensor(dim, 2)};
@@ -66,7 +71,7 @@ TEST_CASE("gradients of norms follow their formulas, overwriting and accumulatin
 
 TEST_CASE("norms of a sum with a residual, and their gradients, in place and not") {
   for (DType c : compute_dtypes())
-    for (const Shape& shape : {Shape{1, 7}, Shape{3, 5, 16}, Shape{37, 129}, Shape{64, 1, 768}})
+    for (const Shape& shape : {Shape{1, 7}, Shape{3, 5, 16}, Shape{9, 129}, runs_are_slow() ? Shape{3, 1, 768} : Shape{64, 1, 768}})
       for (int in_place : {-1, 0, 1}) {
         const Shape dim{shape[-1]}, rows{shape.rows()};
         const Input x{c, off_centre(shape)}, residual{c, normal_tensor(shape, 7)}, weight{c, normal_tensor(dim, 2)}, bias{c, normal_tensor(dim, 3)};
@@ -88,4 +93,20 @@ TEST_CASE("norms of a sum with a residual, and their gradients, in place and not
         hold(Op::layer_norm_grad, {{"bias", true}, {"residual", true}}, {dy, x, weight, mean, rstd, residual}, {dx(5), dp, dp});
         hold(Op::rms_norm_grad, {{"residual", true}}, {dy, x, weight, rstd, residual}, {dx(4), dp});
       }
+}
+
+TEST_CASE("norms of long rows, and of more rows than a block of threads has at once") {
+  for (DType c : compute_dtypes())
+    for (const Shape& shape : {Shape{2, 2056}, Shape{2, 4104}, Shape{1, 8200}, Shape{1, 16392}, Shape{700, 8}}) {
+      const Shape dim{shape[-1]}, rows{shape[0]};
+      const Input x{c, off_centre(shape)}, weight{c, normal_tensor(dim, 2)}, bias{c, normal_tensor(dim, 3)}, dy{c, normal_tensor(shape, 4)};
+      const Output y{c, shape, bound(c, 16), 64 * kEpsF32}, stat{DType::f32, rows, bound(DType::f32, 32), 8 * kEpsF32};
+      hold(Op::layer_norm, {{"eps", 1e-5}, {"bias", true}}, {x, weight, bias}, {y, stat, stat});
+      hold(Op::rms_norm, {{"eps", 1e-5}}, {x, weight}, {y, stat});
+      const Input mean{DType::f32, per_row(shape, 5, 5, 0.1)}, rstd{DType::f32, per_row(shape, 6, 0.5, 0.05)};
+      const double sum = 4 * std::sqrt(static_cast<double>(shape[0]));
+      const Output dx{c, shape, bound(c, 32), 64 * kEpsF32}, dp{DType::f32, dim, bound(DType::f32, sum), 16 * sum * kEpsF32};
+      hold(Op::layer_norm_grad, {{"bias", true}}, {dy, x, weight, mean, rstd}, {dx, dp, dp});
+      hold(Op::rms_norm_grad, {}, {dy, x, weight, rstd}, {dx, dp});
+    }
 }

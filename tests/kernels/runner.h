@@ -34,6 +34,9 @@ std::vector<Runner*> few_runners();
 /// The one that jobs would get.
 Runner& best_runner();
 
+/// Whether every thread of the device costs this machine its own time, so that cases leave out what is only large.
+bool runs_are_slow();
+
 /// What its kernels compute in.
 std::span<const DType> compute_dtypes();
 /// What gradients of parameters are reduced in.

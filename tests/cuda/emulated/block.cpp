@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <random>
 
@@ -129,6 +130,8 @@ void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t sh
   barrier_sum_ = 0;
   make_fibers(count_);
   meetings_.assign((count_ + kLanes - 1) / kLanes, {});
+  present_.assign(meetings_.size(), 0);
+  for (std::size_t i = 0; i < count_; ++i) present_[i / kLanes] |= 1u << (i % kLanes);
   // Of the exact size, so that the address sanitizer sees a byte too many; NaN, so that what nobody wrote shows.
   shared_memory_.reset(new std::byte[shared_bytes + 128]);
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(shared_memory_.get());
@@ -212,6 +215,7 @@ void Block::enter(void* pointer) {
     self.failure_ = std::current_exception();
   }
   self.running_->ended = true;
+  self.present_[self.running_->linear / kLanes] &= ~(1u << (self.running_->linear % kLanes));
   --self.alive_;
   ++self.progress_;
   for (;;) self.yield();
@@ -249,10 +253,8 @@ Block::Meeting& Block::meeting(std::uint32_t mask) {
 
 void Block::check_lanes(std::uint32_t mask) const {
   if (((mask >> (running_->linear % kLanes)) & 1u) == 0) throw Misuse("a lane takes part in a warp's exchange whose mask does not name it");
-  const std::size_t first = running_->linear / kLanes * kLanes;
-  for (std::size_t i = 0; i < kLanes; ++i)
-    if (((mask >> i) & 1u) != 0 && (first + i >= count_ || fibers_[first + i]->ended))
-      throw Misuse("the mask of a warp's exchange names lane " + std::to_string(i) + ", which has ended or was never there");
+  const std::uint32_t absent = mask & ~present_[running_->linear / kLanes];
+  if (absent != 0) throw Misuse("the mask of a warp's exchange names lane " + std::to_string(std::countr_zero(absent)) + ", which has ended or was never there");
 }
 
 const std::byte* Block::exchange(std::uint32_t mask, const void* value, std::size_t bytes) {

@@ -83,6 +83,7 @@ class Block {
   std::size_t barrier_arrived_ = 0;
   std::uint64_t barrier_generation_ = 0;
   std::vector<std::vector<Meeting>> meetings_;  // by warp
+  std::vector<std::uint32_t> present_;          // by warp: its lanes that have not ended
   void* sanitizer_stack_ = nullptr;             // of the scheduler
   const void* scheduler_bottom_ = nullptr;
   std::size_t scheduler_size_ = 0;

@@ -4,6 +4,7 @@
 
 namespace trainer::kernels::test {
 
+void choose_device() { emulated::settings().units = 5; }
 std::uint64_t num_orders() { return 4; }
 void set_order(std::uint64_t order) { emulated::settings().order = order; }
 std::string order_name(std::uint64_t order) { return ", emulated in order " + std::to_string(order); }
