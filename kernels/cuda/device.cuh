@@ -5,9 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-#if defined(__CUDACC__)
-#include <cuda_pipeline_primitives.h>
-#endif
 
 #include <cstdint>
 #include <type_traits>
@@ -183,30 +180,6 @@ extern __shared__ __align__(128) unsigned char dynamic_shared_memory[];
 template <typename T>
 __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_memory);
-}
-
-// ---- Copies from global to shared memory that go on while the thread does something else ----
-
-/// 16 bytes. The emulated GPU has them there at once.
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-#if defined(__CUDA_ARCH__)
-  __pipeline_memcpy_async(shared, global, 16);
-#else
-  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
-#endif
-}
-/// The copies that this thread has asked for since the last commit are a group from now on.
-__device__ __forceinline__ void commit_copies() {
-#if defined(__CUDA_ARCH__)
-  __pipeline_commit();
-#endif
-}
-/// Waits until at most Groups of this thread's groups are under way: the others can be read, by this thread.
-template <int Groups>
-__device__ __forceinline__ void await_copies() {
-#if defined(__CUDA_ARCH__)
-  __pipeline_wait_prior(Groups);
-#endif
 }
 
 // ---- Launching ----

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/mma.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -87,9 +88,9 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
         const int vector = rank + k * a.row_threads;
         if (vector >= vectors) continue;
         const std::int64_t at = (static_cast<std::int64_t>(row) * vectors + vector) * kN;
-        copy_async(slot(stage, 0, k), a.dy + at);
-        copy_async(slot(stage, 1, k), a.x + at);
-        if (streams == 3) copy_async(slot(stage, 2, k), a.residual + at);
+        copy_async(slot(stage, 0, k), a.dy + at, true);
+        copy_async(slot(stage, 1, k), a.x + at, true);
+        if (streams == 3) copy_async(slot(stage, 2, k), a.residual + at, true);
       }
     }
     commit_copies();
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
   for (int turn = first, stage = 0, parity = 0; turn < a.rows; turn += step, parity ^= 1) {
     const int row = turn + group;
     fetch(row + (kStages - 1) * step, stage == 0 ? kStages - 1 : stage - 1);
-    await_copies<kStages - 1>();
+    wait_for_copies<kStages - 1>();
     const bool there = row < a.rows;
     const float mean = there && a.mean != nullptr ? a.mean[row] : 0.0F, rstd = there ? a.rstd[row] : 0.0F;
     Sums sums{0, 0};
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
     }
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
-  await_copies<0>();
+  wait_for_copies<0>();
   float* const part = a.partials + static_cast<std::int64_t>(blockIdx.x) * (a.bias ? 2 : 1) * a.dim;
   put_part(dweight, dynamic_shared<float>(), part, a.dim, a.row_threads);
   if (a.bias) put_part(dbias, dynamic_shared<float>(), part + a.dim, a.dim, a.row_threads);
