@@ -33,7 +33,9 @@ inline constexpr Switch kShareGpu{"TRAINER_SHARE_GPU", "1 lets several ranks sha
 
 inline constexpr Switch kCudaGraph{"TRAINER_CUDA_GRAPH", "0 issues every program to the GPU instruction by instruction, in place of capturing it as a graph and replaying that"};
 
-inline constexpr std::array kSwitches{kCudaGraph, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu};
+inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE", "1 times several algorithms for each matrix product on a GPU when a run starts, and takes the fastest; otherwise the library's first"};
+
+inline constexpr std::array kSwitches{kCudaGraph, kCudaTune, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);

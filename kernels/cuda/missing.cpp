@@ -10,8 +10,6 @@ namespace {
 
 }  // namespace
 
-cublasLtContext* open_products() { return nullptr; }
-void close_products(cublasLtContext*) {}
 cudnnContext* open_cudnn() { return nullptr; }
 void close_cudnn(cudnnContext*) {}
 
@@ -28,9 +26,6 @@ Prepared prepare_embedding(const Signature& signature, const Context&) { missing
 Prepared prepare_embedding_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions_grad(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_linear(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_linear_grad_input(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_linear_grad_weight(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_cross_entropy(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_cross_entropy_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_cross_entropy_count(const Signature& signature, const Context&) { missing(signature); }
@@ -41,11 +36,5 @@ Prepared prepare_correct_count_gathered(const Signature& signature, const Contex
 Prepared prepare_mse(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_mse_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_mse_count(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_loss_seed(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_sum_squares(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_update_scalars(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_sgd(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_adam(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_lion(const Signature& signature, const Context&) { missing(signature); }
 
 }  // namespace trainer::kernels::cuda

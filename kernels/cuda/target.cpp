@@ -21,9 +21,6 @@ constexpr std::int64_t kAttentionRows = 128;
 
 std::int64_t rounded(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
-/// What cuBLAS recommends for its workspace: 32 MiB from Hopper on, 4 MiB before (cuBLAS library documentation, cublasSetWorkspace).
-std::int64_t product_workspace(int capability) { return capability >= 90 ? 32 * kMiB : 4 * kMiB; }
-
 /// Sums over rows that leave a kernel by columns: two blocks a multiprocessor each sum their rows, and a second pass joins them in order.
 std::int64_t partial_columns(std::int64_t rows, std::int64_t columns, int units) { return std::min<std::int64_t>(2 * units, rows) * columns * kF32; }
 
@@ -32,11 +29,13 @@ std::int64_t partial_scalars(int units) { return 2 * units * kF64; }
 
 std::int64_t rows_of(const TensorDesc& tensor) { return tensor.elements() / std::max<std::int64_t>(1, tensor.shape[-1]); }
 
-/// The bias's gradient is a pass of its own over dy after the product, and so may use the same bytes.
+/// The bias's gradient is a pass of its own over dy after the product, and so may use the same bytes. A gradient that is rounded apart
+/// stands before them in f32.
 std::int64_t grad_weight_workspace(const Signature& s, int capability, int units) {
   const TensorDesc& dy = s.operands[LinearGradWeightOperands::dy];
-  const std::int64_t bias = s.attributes.flag("bias", false) ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
-  return std::max(product_workspace(capability), bias);
+  const std::int64_t bias = s.attributes.flag("bias", true) ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
+  const std::int64_t apart = rounds_apart(s) ? padded_to_64(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
+  return apart + std::max(product_workspace(capability), bias);
 }
 
 struct AttentionShape {
@@ -164,6 +163,14 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
 }
 
 }  // namespace
+
+/// What cuBLAS recommends for its workspace: 32 MiB from Hopper on, 4 MiB before (cuBLAS library documentation, cublasSetWorkspace).
+std::int64_t product_workspace(int capability) { return capability >= 90 ? 32 * kMiB : 4 * kMiB; }
+
+bool rounds_apart(const Signature& s) {
+  const DType r = s.operands[LinearGradWeightOperands::dweight].dtype;
+  return r != DType::f32 && r != s.operands[LinearGradWeightOperands::dy].dtype;
+}
 
 Layout CudaTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }
 

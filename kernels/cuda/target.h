@@ -5,6 +5,13 @@
 
 namespace trainer::kernels::cuda {
 
+/// Bytes that a matrix product may use of its launch's workspace.
+std::int64_t product_workspace(int capability);
+
+/// Whether linear_grad_weight makes the weight's gradient in f32, in its workspace first, because no product of these dtypes gives `r`:
+/// the product's result is c or f32.
+bool rounds_apart(const Signature& linear_grad_weight);
+
 /// Of devices with this compute capability (90 for 9.0) and so many streaming multiprocessors.
 class CudaTarget final : public Target {
  public:

@@ -1,6 +1,7 @@
 // CUDA kernels on device 0: a GPU, or the emulated one, on which every case runs in four orders of threads, blocks and streams.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -39,6 +40,24 @@ class DeviceBytes {
   void* data_ = nullptr;
 };
 
+/// Memory for a workspace: large, asked for again and again, and so kept while its size is the same. Both ends, where kernels have what is
+/// not a library's, are all ones again.
+void* workspace_of(std::int64_t bytes) {
+  constexpr std::size_t kEnd = std::size_t{1} << 20;
+  static std::int64_t kept_bytes = -1;
+  static DeviceBytes* kept = nullptr;  // not freed at the end, when the device may be gone
+  if (bytes != kept_bytes) {
+    delete kept;
+    kept = new DeviceBytes(bytes);
+    kept_bytes = bytes;
+  }
+  const std::size_t size = static_cast<std::size_t>(bytes), end = std::min(kEnd, size);
+  char* const at = static_cast<char*>(kept->data());
+  cuda::check(cudaMemset(at, 0xFF, end), "cudaMemset");
+  cuda::check(cudaMemset(at + size - end, 0xFF, end), "cudaMemset");
+  return at;
+}
+
 class CudaRunner final : public Runner {
  public:
   explicit CudaRunner(std::uint64_t order) : order_(order) {}
@@ -59,12 +78,12 @@ class CudaRunner final : public Runner {
       }
       pointers.push_back(slot->data());
     }
-    const DeviceBytes workspace(cuda::CudaTarget(context.capability, context.units).workspace_bytes(signature));
+    void* const workspace = workspace_of(cuda::CudaTarget(context.capability, context.units).workspace_bytes(signature));
     cudaStream_t stream = nullptr;
     cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     const std::unique_ptr<Kernel> kernel = cuda::prepare(signature, context);
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    kernel->run({.operands = pointers, .workspace = workspace.data(), .origin = origin, .stream = stream});
+    kernel->run({.operands = pointers, .workspace = workspace, .origin = origin, .stream = stream});
     cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
     for (const auto& [host, bytes] : memory) bytes->copy_to(host);
