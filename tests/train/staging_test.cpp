@@ -68,7 +68,9 @@ class MemoryOnly final : public Executor {
   MemoryOnly(const Plan& plan, int rank)
       : role_(plan.role_of(rank)), shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]), memory_(static_cast<std::size_t>(role_.total_bytes)) {}
   void bind(std::int32_t, void*) override {}
-  void run(std::int32_t) override {}
+  void start(std::int32_t) override {}
+  void finish() override {}
+  bool runs_beside_host() const override { return false; }
   std::optional<NonFinite> find_non_finite(std::int32_t) override { return std::nullopt; }
   void write(const Region& region, const void* data) override { std::memcpy(memory_.data() + role_.address(region, shard_), data, static_cast<std::size_t>(region.bytes)); }
   void read(const Region& region, void* data) const override { std::memcpy(data, memory_.data() + role_.address(region, shard_), static_cast<std::size_t>(region.bytes)); }
