@@ -13,15 +13,6 @@ namespace {
 cudnnContext* open_cudnn() { return nullptr; }
 void close_cudnn(cudnnContext*) {}
 
-Prepared prepare_scale(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_outer_step(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_apply_delayed(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_compress_bf16(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_quantize_int8(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_dequantize_int8(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_top_k_compress(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_top_k_sum(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_embedding(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_embedding_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions(const Signature& signature, const Context&) { missing(signature); }

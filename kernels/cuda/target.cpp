@@ -81,8 +81,11 @@ std::int64_t norm_grad_workspace(const Signature& s, int units) {
 
 const TensorDesc& targets_of(const Signature& s) { return s.operands[s.op == Op::cross_entropy_gathered ? 2 : 1]; }
 
-/// Radix select: counts of the digits, and for each block of 1024 elements where its survivors go.
-std::int64_t top_k_workspace(const Signature& s) { return kMiB + 2 * 4 * (s.operands[0].elements() / 1024 + 1); }
+/// Radix select: histograms of three digits, and for each chunk of 1024 elements two counts, with their sum after the last.
+std::int64_t top_k_workspace(const Signature& s) {
+  const std::int64_t chunks = (s.operands[0].elements() + 1023) / 1024;
+  return 64 + 3 * 2048 * 4 + 2 * 4 * (chunks + 1);
+}
 
 std::int64_t workspace(const Signature& s, int capability, int units) {
   switch (s.op) {

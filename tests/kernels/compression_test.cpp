@@ -6,7 +6,6 @@
 
 #include "engine/core/compression.h"
 #include "tests/kernels/against_reference.h"
-#include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
 using namespace trainer::kernels;
@@ -74,10 +73,10 @@ TEST_CASE("int8 codes, scales and residuals follow their formula, in every slice
 TEST_CASE("int8 loses nothing: code times scale plus residual is the sum, within half a scale of it") {
   const std::int64_t n = 100003;
   for (DType r : kDTypes)
-    for (cpu::Isa isa : isas()) {
+    for (Runner* runner : few_runners()) {
       const Buffer gradient = normals(r, n, 96), residual = normals(DType::f32, n, 97), before = normals(DType::f32, n, 97);
       Buffer packed(int8_bytes(n));
-      run({Op::quantize_int8, {}, {{r, {n}}, f32(n), bytes_of(int8_bytes(n))}}, {isa, 2}, {gradient.data(), residual.data(), packed.data()});
+      runner->run({Op::quantize_int8, {}, {{r, {n}}, f32(n), bytes_of(int8_bytes(n))}}, {gradient.data(), residual.data(), packed.data()});
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < n; ++i) {
         const double a = read(gradient, r, i) + static_cast<double>(before.as<float>()[i]), scale = static_cast<double>(scales_of(packed, n)[i / 256]);
@@ -92,13 +91,13 @@ TEST_CASE("int8 loses nothing: code times scale plus residual is the sum, within
 TEST_CASE("int8 blocks that are not finite arrive as NaN and keep their residual; the others are as without them") {
   const std::int64_t n = 1000;
   for (double poison : {kInfinity, -kInfinity, std::nan("")})
-    for (cpu::Isa isa : isas()) {
+    for (Runner* runner : few_runners()) {
       Tensor values = normal_tensor({n}, 98);
       values[300] = poison;
       const Buffer gradient = buffer_of(DType::f32, values), residual = normals(DType::f32, n, 99), before = normals(DType::f32, n, 99);
       Buffer packed(int8_bytes(n)), y(4 * n);
-      run({Op::quantize_int8, {}, {f32(n), f32(n), bytes_of(int8_bytes(n))}}, {isa, 1}, {gradient.data(), residual.data(), packed.data()});
-      run({Op::dequantize_int8, {}, {bytes_of(int8_bytes(n)), f32(n)}}, {isa, 1}, {packed.data(), y.data()});
+      runner->run({Op::quantize_int8, {}, {f32(n), f32(n), bytes_of(int8_bytes(n))}}, {gradient.data(), residual.data(), packed.data()});
+      runner->run({Op::dequantize_int8, {}, {bytes_of(int8_bytes(n)), f32(n)}}, {packed.data(), y.data()});
       for (std::int64_t i = 0; i < n; ++i) {
         CHECK(std::isnan(y.as<float>()[i]) == (i / 256 == 1));
         if (i / 256 == 1) CHECK(residual.as<float>()[i] == before.as<float>()[i]);
@@ -156,11 +155,11 @@ TEST_CASE("infinities and NaN count as largest, arrive, and never stay in the re
     const std::int64_t n = 70000, k = 20;
     Tensor gradient = normal_tensor({n}, 105);
     for (std::int64_t i = 0; i < poisoned; ++i) gradient[11 + 1000 * i] = i % 2 ? std::nan("") : -kInfinity;
-    for (cpu::Isa isa : isas()) {
+    for (Runner* runner : few_runners()) {
       const Buffer g = buffer_of(DType::f32, gradient), residual = buffer_of(DType::f32, Tensor({n}));
       Buffer packed(top_k_bytes(k)), y(4 * n);
-      run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}}, {isa, 2}, {g.data(), residual.data(), packed.data()});
-      run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}}, {isa, 2}, {packed.data(), y.data()});
+      runner->run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}}, {g.data(), residual.data(), packed.data()});
+      runner->run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}}, {packed.data(), y.data()});
       CHECK(std::all_of(residual.as<float>(), residual.as<float>() + n, [](float x) { return std::isfinite(x); }));
       CHECK(std::count_if(y.as<float>(), y.as<float>() + n, [](float x) { return !std::isfinite(x); }) == std::min(k, poisoned));
     }
@@ -186,8 +185,8 @@ TEST_CASE("error feedback delivers a constant gradient in full: what was sent so
   std::vector<double> sent(static_cast<std::size_t>(n));
   Buffer packed(top_k_bytes(k)), y(4 * n);
   for (std::int64_t step = 0; step < steps; ++step) {
-    run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}}, {cpu::detect_isa(), 2}, {gradient.data(), residual.data(), packed.data()});
-    run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}}, {cpu::detect_isa(), 2}, {packed.data(), y.data()});
+    best_runner().run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}}, {gradient.data(), residual.data(), packed.data()});
+    best_runner().run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}}, {packed.data(), y.data()});
     for (std::int64_t i = 0; i < n; ++i) sent[static_cast<std::size_t>(i)] += static_cast<double>(y.as<float>()[i]);
   }
   for (std::int64_t i = 0; i < n; ++i) {  // at most 30 roundings of sums up to 30 · |g|
