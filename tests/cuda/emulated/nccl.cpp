@@ -7,6 +7,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -71,9 +72,11 @@ struct World {
 }  // namespace
 
 struct ncclComm {
+  std::mutex making;  // guards world, rank and parent until it is ready: another thread may abort it meanwhile
   std::shared_ptr<World> world;
   int rank = -1;
-  bool blocking = true, aborted = false;
+  bool blocking = true;
+  std::atomic<bool> aborted = false;
   std::uint64_t next = 0, splits = 0;
   std::shared_ptr<World> parent;  // whose split is under way
   std::uint64_t split = 0;
@@ -283,6 +286,7 @@ ncclResult_t put_part(ncclComm* comm, cudaStream_t stream, const Part& part) {
 
 // Whether a communicator that was asked for is there; makes it, if its split has become whole.
 bool ready(ncclComm& comm) {
+  const std::lock_guard making(comm.making);
   if (comm.parent) {
     const std::lock_guard lock(comm.parent->mutex);
     Split& split = comm.parent->splits[comm.split];
@@ -391,10 +395,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (comm->world) {
-    const std::lock_guard lock(comm->world->mutex);
-    comm->aborted = true;
-  }
+  if (comm == nullptr) return ncclSuccess;
+  const std::lock_guard making(comm->making);
+  comm->aborted = true;
+  if (comm->world) const std::lock_guard lock(comm->world->mutex);  // whoever moves data has ended
   return ncclSuccess;
 }
 
