@@ -302,6 +302,26 @@ TEST_CASE("a kernel that moves bytes takes the memory's time, and a small one it
   CHECK(gpu_kernel(gpu, {Op::add, {}, {small, small, small}}).us > gpu.device.launch_us.value);
 }
 
+TEST_CASE("GELU as an epilogue costs what it moves beside the product: nothing without its input kept, less than a pass of its own with it") {
+  for (const char* name : {"a100-80gb", "h100-sxm", "h200"}) {
+    CAPTURE(name);
+    const MachineModel gpu = machine(name);
+    for (std::int64_t rows : {1024, 65536}) {
+      const TensorDesc x{DType::bf16, {rows, 768}}, w{DType::bf16, {3072, 768}}, y{DType::bf16, {rows, 3072}}, w2{DType::bf16, {768, 3072}};
+      const auto us = [&](const Signature& signature) { return gpu_kernel(gpu, signature).us; };
+      const double product = us({Op::linear, {{"bias", false}}, {x, w, y}}), pass = us({Op::gelu, {{"approximate", std::string("tanh")}}, {y, y}});
+      const double alone = us({Op::linear, {{"bias", false}, {"gelu", true}}, {x, w, y}}), kept = us({Op::linear, {{"bias", false}, {"gelu", true}, {"pre", true}}, {x, w, y, y}});
+      CHECK(alone == product);
+      CHECK(kept > product);
+      CHECK(kept < product + pass);
+      const double gradient = us({Op::linear_grad_input, {}, {x, w2, y}}), gradient_pass = us({Op::gelu_grad, {{"approximate", std::string("tanh")}}, {y, y, y}});
+      const double activated = us({Op::linear_grad_input, {{"gelu", true}}, {x, w2, y, y}});
+      CHECK(activated > gradient);
+      CHECK(activated < gradient + gradient_pass);
+    }
+  }
+}
+
 TEST_CASE("what a hardware file measured on a GPU stands above the model") {
   MachineModel gpu = machine("h100-sxm");
   const TensorDesc x{DType::bf16, {1024, 4096}}, w{DType::bf16, {4096, 4096}};

@@ -81,6 +81,10 @@ TEST_CASE("bytes are those of the operands, each read or written once") {
   CHECK(gradient.flops == linear.flops);
   CHECK(gradient.bytes_read == (4 * 8 * 16 + 4 * 8 * 32) * 2 + 32 * 16 * 4);
   CHECK(gradient.bytes_written == 32 * 16 * 4);
+  const Cost activated = cost_of({Op::linear, {{"bias", false}, {"gelu", true}, {"pre", true}}, {x, weight, y, y}});
+  CHECK(activated.flops == linear.flops);
+  CHECK(activated.bytes_read == linear.bytes_read);
+  CHECK(activated.bytes_written == 2 * linear.bytes_written);
   const TensorDesc ids{DType::i32, {4, 8}}, table{DType::bf16, {1000, 16}}, rows{DType::bf16, {4, 8, 16}};
   const Cost embedding = cost_of({Op::embedding, {}, {ids, table, rows}});
   CHECK(embedding.bytes_read == 4 * 8 * 4 + 4 * 8 * 16 * 2);
