@@ -158,7 +158,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int coun
   int returned = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library, descriptor.get(), a.get(), b.get(), d.get(), d.get(), preference.get(), count, found.data(), &returned);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  // An epilogue that it has not for these dtypes and sizes may be a conflict to it as well.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && spec.epilogue != Epilogue::none)) return {};
   check_products(status, "cublasLtMatmulAlgoGetHeuristic", name);
   found.resize(static_cast<std::size_t>(returned));
   std::erase_if(found, [&](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS || one.workspaceSize > static_cast<std::size_t>(spec.workspace_bytes); });
