@@ -35,7 +35,9 @@ inline constexpr Switch kCudaGraph{"TRAINER_CUDA_GRAPH", "0 issues every program
 
 inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE", "1 times several algorithms for each matrix product on a GPU when a run starts, and takes the fastest; otherwise the library's first"};
 
-inline constexpr std::array kSwitches{kCudaGraph, kCudaTune, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu};
+inline constexpr Switch kStarted{"TRAINER_STARTED", "set by trainer run for the ranks that it starts itself, one for each GPU"};
+
+inline constexpr std::array kSwitches{kCudaGraph, kCudaTune, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu, kStarted};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);

@@ -23,6 +23,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,7 +42,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kStaged = std::int64_t{2} << 20;  // bytes of host memory that go through the device at a time, each way
 constexpr std::chrono::microseconds kSpin{50}, kLongestSleep{200};
-constexpr std::chrono::seconds kGoodbye{10};             // for communicators to end in, once all ranks are done
+constexpr double kGoodbye_s = 10;                        // for communicators to end in, once all ranks are done
 constexpr int kShareOfUnits = 8;                         // of the multiprocessors, each communicator takes one in so many
 constexpr int kMostChannels = 32;                        // more bring NCCL nothing inside a node
 
@@ -416,7 +417,7 @@ class NcclCommunicator final : public StreamCommunicator {
       if (comm == nullptr) return;
       state = ncclCommFinalize(comm);
     }
-    for (const Patience patience; state == ncclInProgress && patience.seconds() < std::chrono::duration<double>(kGoodbye).count() && !watch_.aborted(); patience.wait()) {
+    for (const Patience patience; state == ncclInProgress && patience.seconds() < kGoodbye_s && !watch_.aborted(); patience.wait()) {
       const std::lock_guard lock(mutex_);
       if (comm == nullptr || ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;
     }
@@ -559,12 +560,20 @@ class NcclCommunicator final : public StreamCommunicator {
     if (ncclCommRegister(one.comm, base, size(bytes), &one.handle) != ncclSuccess) one.handle = nullptr;
   }
 
+  // Memory may be freed after it: so what goes on in the background is waited for.
   void undo(const Registration& one) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (watch_.aborted() || one.comm == nullptr) return;
     if (one.handle != nullptr) ncclCommDeregister(one.comm, one.handle);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    if (one.window != nullptr) ncclCommWindowDeregister(one.comm, one.window);
+    if (one.window == nullptr) return;
+    ncclResult_t state = ncclCommWindowDeregister(one.comm, one.window);
+    for (const Patience patience; state == ncclInProgress && patience.seconds() < kGoodbye_s && !watch_.aborted();) {
+      lock.unlock();
+      patience.wait();
+      lock.lock();
+      if (watch_.aborted() || ncclCommGetAsyncError(one.comm, &state) != ncclSuccess) return;
+    }
 #endif
   }
 

@@ -70,9 +70,6 @@ class StreamCommunicator : public Communicator {
   /// device polls it: a kernel that waits for a lost rank would wait for ever, until the abort ends it.
   virtual void check() = 0;
 
-  /// Counts what a replayed graph sends: the bytes that its capture counted (bytes_sent() before and after).
-  void count_replayed(std::int64_t bytes) { bytes_sent_ += bytes; }
-
   int device_ordinal() const { return device_ordinal_; }
 
  protected:
