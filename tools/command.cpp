@@ -2,6 +2,7 @@
 #include "tools/command.h"
 
 #include "engine/compile/hardware.h"
+#include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/run/communicator.h"
 #include "engine/train/ranks.h"
@@ -53,6 +54,8 @@ CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads) 
   return compiled;
 }
 
+int exit_after_loss() { return environment::value_of(environment::kStarted) ? kConsequence : static_cast<int>(kInputOutput); }
+
 int report_error() {
   try {
     throw;
@@ -69,7 +72,7 @@ int report_error() {
     say("trainer: training diverged: {}\n", error.what());
     return kBadData;
   } catch (const AbortedError&) {
-    return kInputOutput;  // told when it happened: by OnLoss::tell
+    return exit_after_loss();  // told when it happened: by OnLoss::tell
   } catch (const IoError& error) {
     say("trainer: input/output: {}\n", error.what());
     return kInputOutput;

@@ -20,6 +20,11 @@ namespace trainer::tools {
 /// sysexits.h where it has a fitting one; 143 is what a shell reports of a process that SIGTERM ended.
 enum ExitCode : int { kDone = 0, kUsage = 64, kBadData = 65, kBug = 70, kInputOutput = 74, kBadJob = 78, kStopped = 143 };
 
+/// What a rank that this command started itself ends with when another one failed; start_ranks does not take it for the reason.
+inline constexpr int kConsequence = 75;
+/// kConsequence in such a rank, else kInputOutput.
+int exit_after_loss();
+
 /// A subcommand's work, done once the whole command line is read. Returns the exit code.
 using Work = std::function<int()>;
 

@@ -18,6 +18,7 @@ std::int64_t batches_of(const Arguments& arguments, const Job& job) {
 }
 
 int eval(const Arguments& arguments) {
+  if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
   const Place place = take_place(arguments);
   const LoadedJob& loaded = place.loaded;
   std::string checkpoint;

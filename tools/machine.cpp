@@ -13,6 +13,7 @@
 #include "engine/compile/hardware.h"
 #include "engine/core/error.h"
 #include "engine/job/supported.h"
+#include "engine/run/cuda_device.h"
 #include "kernels/cuda/target.h"
 
 namespace trainer::tools {
@@ -137,13 +138,22 @@ Hardware Machine::timing() {
 }
 
 void require_runnable(const LoadedJob& loaded) {
-  const std::vector<Diagnostic> refused = not_runnable(loaded);
+  const std::vector<Diagnostic> refused = not_runnable(loaded, has_cuda());
   if (!refused.empty()) throw JobError(refused);
   if (!loaded.job.cluster.hardware) return;
   const cost::MachineModel machine = cost::load_machine(*loaded.job.cluster.hardware, hardware_dir());
   const auto other = [&](const std::string& what) {
     throw JobError({loaded.at("cluster.hardware", machine.name + what + "; the job can be planned for it here and be run there, or here with cluster.hardware=auto")});
   };
+  if (machine.device.kind == cost::DeviceKind::cuda) {
+    const std::optional<Gpu> gpu = describe_gpu(0);
+    if (!gpu) throw JobError({loaded.at("cluster.hardware", "the job is for GPUs (" + machine.name + "), and there is none here: " + find_cuda().no_gpu)});
+    const auto differs = [&](const std::string& what) { other(what + " (" + gpu->name + ")"); };
+    if (machine.device.capability != gpu->capability) differs(fmt::format(" has compute capability {}, and the GPU here {}", machine.device.capability, gpu->capability));
+    if (machine.device.units != gpu->units) differs(fmt::format(" has {} multiprocessors, and the GPU here {}", machine.device.units, gpu->units));
+    if (machine.usable_bytes() > gpu->memory_bytes) differs(" has more memory than the GPU here");
+    return;
+  }
   if (machine.device.units != threads_per_rank(1)) other(fmt::format(" has {} cores and this computer {}", machine.device.units, threads_per_rank(1)));
   if (machine.usable_bytes() > memory_bytes()) other(" has more memory than this computer");
 }

@@ -10,9 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/run/cuda_device.h"
+#include "engine/run/rendezvous.h"
+#include "engine/run/stream_communicator.h"
 #include "engine/train/ranks.h"
+#include "tools/start_ranks.h"
 
 namespace trainer::tools {
 namespace {
@@ -26,7 +31,7 @@ OnLoss on_loss(int rank) {
                 lost_another = true;  // what the launcher does to us from now on is no news
                 say("trainer: rank {}: {}\n", rank, message);
               },
-          .end = [] { std::_Exit(kInputOutput); }};
+          .end = [] { std::_Exit(exit_after_loss()); }};
 }
 
 std::unique_ptr<Communicator> connect(const std::optional<Launcher>& launcher) {
@@ -37,6 +42,25 @@ std::unique_ptr<Communicator> connect(const std::optional<Launcher>& launcher) {
                                           launcher ? launcher->source : "no launcher", rank, world, process->rank(), process->world_size());
   process->abort(mistake);
   throw UsageError(mistake);
+}
+
+bool shares_gpus() { return environment::value_of(environment::kShareGpu) == "1"; }
+
+// Under NCCL_COMM_ID NCCL's own connections bring the ranks together, and nothing is told beside its id.
+std::unique_ptr<Communicator> connect_gpus(const Launcher& launcher, const Job& job) {
+  const EnvironmentMap environment = process_environment();
+  const int ordinal = gpu_of_rank(launcher, num_gpus(), shares_gpus());
+  NcclPlace place{launcher.rank, launcher.world_size, ordinal, ""};
+  if (!environment.contains("NCCL_COMM_ID")) {
+    Rendezvous rendezvous = Rendezvous::from(environment, launcher.rank, launcher.world_size, launcher.local_rank.value_or(-1));
+    rendezvous.notice = [](const std::string& text) { say("{}\n", text); };
+    if (const std::optional<Gpu> gpu = describe_gpu(ordinal)) rendezvous.fingerprint = gpu->uuid;
+    const Gathered all = meet(rendezvous, launcher.rank == 0 ? nccl_unique_id() : "");
+    const std::string warning = misplaced(all.places, ranks_per_node(job), shares_gpus());
+    if (!warning.empty() && speaks()) say("warning: {}\n", warning);
+    place.id = all.payload;
+  }
+  return nccl_communicator(place, on_loss(launcher.rank));
 }
 
 // The cores that this process may use, as a launcher binds it, and the machine they are of.
@@ -83,6 +107,18 @@ int threads_of(Communicator& process, const Job& job) {
   return threads;
 }
 
+// Of a job whose ranks this process starts on its node.
+NodePlace own_node(const EnvironmentMap& environment, int nodes) {
+  const std::optional<NodePlace> node = detect_node(environment);
+  if (nodes == 1 && (!node || node->nodes == 1)) return {"", 0, 1};
+  if (!node)
+    throw UsageError(fmt::format("the job has {} nodes: start this command on each of them with NNODES={}, NODE_RANK=0 to {}, MASTER_ADDR and MASTER_PORT, or once for each GPU by srun or mpirun "
+                                 "(configs/cluster/README.md)", nodes, nodes, nodes - 1));
+  if (node->nodes != nodes) throw UsageError(fmt::format("NNODES={}, but the job has {} (cluster.nodes)", node->nodes, nodes));
+  Rendezvous::from(environment, 0, 2, 0);  // what is missing is said once, not by every rank
+  return *node;
+}
+
 }  // namespace
 
 Place take_place(const JobArguments& arguments) {
@@ -90,11 +126,39 @@ Place take_place(const JobArguments& arguments) {
   is_first = !launcher || launcher->rank == 0;
   Place place{arguments.load_to_run(launcher ? launcher->world_size : 0), nullptr, 1};
   place.threads = threads_per_rank(ranks_per_node(place.loaded.job));
-  if (backend_of(place.loaded, launcher) != Backend::mpi) return place;
-  place.process = connect(launcher);
+  const Backend backend = backend_of(place.loaded, launcher);
+  if (backend == Backend::threads) return place;
+  CHECK(backend == Backend::mpi || launcher, "ranks on GPUs were started by someone");
+  place.process = backend == Backend::mpi ? connect(launcher) : connect_gpus(*launcher, place.loaded.job);
   if (launcher && speaks()) say("launched by {}: {} processes, each a rank\n", launcher->source, launcher->world_size);
   abort_on_error(place.process.get(), [&] { place.threads = threads_of(*place.process, place.loaded.job); });
   return place;
+}
+
+std::optional<int> run_as_ranks(const JobArguments& arguments) {
+  const EnvironmentMap environment = process_environment();
+  const std::optional<Launcher> launcher = detect_launcher(environment);
+  if (launcher) return std::nullopt;
+  const LoadedJob loaded = arguments.load_to_run();
+  if (backend_of(loaded, launcher) != Backend::nccl) return std::nullopt;
+  const int ranks = ranks_per_node(loaded.job), nodes = static_cast<int>(loaded.job.cluster.nodes), gpus = num_gpus();
+  const NodePlace node = own_node(environment, nodes);
+  if (gpus < ranks && !shares_gpus())
+    throw UsageError(fmt::format("the job has {} GPUs on each node, but {} can be used here (CUDA_VISIBLE_DEVICES={}): cluster.devices_per_node={} takes those", ranks, gpus,
+                                 environment.contains("CUDA_VISIBLE_DEVICES") ? environment.at("CUDA_VISIBLE_DEVICES") : "not set", gpus));
+  RanksToStart start;
+  start.command = own_command();
+  start.ranks = ranks;
+  start.first_rank = node.node * ranks;
+  start.environment = nodes == 1 ? meeting_on_this_machine(ranks) : std::map<std::string, std::string>{{"WORLD_SIZE", std::to_string(nodes * ranks)}, {environment::kStarted.name, "1"}};
+  // NCCL takes two ranks on one GPU of one host for a mistake.
+  if (shares_gpus()) start.more = [&](int local) { return std::map<std::string, std::string>{{"NCCL_HOSTID", fmt::format("{}-{}", host_name(), node.node * ranks + local)}}; };
+  start.orderly = {kDone, kStopped};
+  start.consequence = kConsequence;
+  start.say = [](const std::string& line) { say("trainer: {}\n", line); };
+  say("starting {} ranks, a process for each GPU{}\n", ranks, nodes == 1 ? "" : fmt::format(", on node {} of {} ({})", node.node, nodes, node.source));
+  const int code = start_ranks(start).code;
+  return code == kConsequence ? static_cast<int>(kInputOutput) : code;
 }
 
 bool speaks() { return is_first && !lost_another; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "engine/run/communicator.h"
 #include "tools/command.h"
@@ -17,6 +18,10 @@ struct Place {
 
 /// Finds the launcher, loads the job for it, and connects the processes if there are several. Throws UsageError where they do not fit.
 Place take_place(const JobArguments& arguments);
+
+/// Where the job's ranks are processes for GPUs that no launcher started: starts this command once for each GPU of the node, watches over them to
+/// their end, and returns the exit code. Nothing where this process is itself to do the work: take_place. Throws UsageError as that does.
+std::optional<int> run_as_ranks(const JobArguments& arguments);
 
 /// Whether this process is the first, and no other was lost. Any thread, and signal handlers, may ask.
 bool speaks();

@@ -186,6 +186,7 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
 }
 
 int run(const JobArguments& arguments) {
+  if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
   TrainOptions options;
   options.process_start = process_start();
   options.stop = &stop_requested;
@@ -209,6 +210,7 @@ void add_run(CLI::App& app, Work& work) {
       "  trainer run job.yaml train.steps=100 'train.optimizer={name: lion, lr: 1e-4}'\n"
       "  trainer run job.yaml cluster.devices_per_node=2 --json >report.json\n"
       "  mpirun -n 4 trainer run job.yaml          each rank a process; srun does the same\n"
+      "  trainer run job.yaml cluster.hardware=h100-sxm       a process for each GPU, which it starts itself\n"
       "\n"
       "A run whose checkpoint.dir holds checkpoints resumes from the newest whole one (checkpoint.resume=none starts\n"
       "anew). SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"

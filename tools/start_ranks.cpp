@@ -95,7 +95,8 @@ class Watching {
   void start(int rank) {
     std::map<std::string, std::string> own = ranks_.environment;
     if (ranks_.more) own.merge(ranks_.more(rank));
-    own["RANK"] = own["LOCAL_RANK"] = std::to_string(rank);
+    own["RANK"] = std::to_string(ranks_.first_rank + rank);
+    own["LOCAL_RANK"] = std::to_string(rank);
     std::vector<std::string> environment;
     for (char** entry = environ; *entry != nullptr; ++entry)
       if (!own.contains(std::string(*entry, std::strcspn(*entry, "=")))) environment.emplace_back(*entry);
@@ -138,7 +139,7 @@ class Watching {
       if (found == pids_.end()) continue;
       *found = 0;
       --running_;
-      ended(static_cast<int>(found - pids_.begin()), status);
+      ended(ranks_.first_rank + static_cast<int>(found - pids_.begin()), status);
     }
   }
 

@@ -17,8 +17,9 @@ namespace trainer::tools {
 struct RanksToStart {
   std::vector<std::string> command;                           ///< of each rank; the first word is the program, by path
   int ranks = 1;
+  int first_rank = 0;                                         ///< RANK of the first of them; their LOCAL_RANK counts from 0
   std::map<std::string, std::string> environment;             ///< beside this process's own
-  std::function<std::map<std::string, std::string>(int)> more;  ///< for one rank; null: nothing
+  std::function<std::map<std::string, std::string>(int)> more;  ///< for the rank of that LOCAL_RANK; null: nothing
   std::vector<int> orderly{0};                                ///< exit codes with which a rank ends well
   int consequence = -1;                                       ///< exit code of a rank that ended because another did
   std::chrono::milliseconds grace{10000};                     ///< from the first that ends badly to SIGTERM for the others
@@ -28,7 +29,7 @@ struct RanksToStart {
 
 /// How a rank ended.
 struct RankEnd {
-  int rank = -1;
+  int rank = -1;  ///< its RANK
   int code = 0;  ///< exit code, or 128 + the signal that ended it
 };
 

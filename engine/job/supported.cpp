@@ -39,7 +39,8 @@ class Unsupported {
 
 std::vector<Diagnostic> unsupported(const LoadedJob& loaded) { return Unsupported(loaded).all(); }
 
-std::vector<Diagnostic> not_runnable(const LoadedJob& loaded) {
+std::vector<Diagnostic> not_runnable(const LoadedJob& loaded, bool has_cuda) {
+  if (has_cuda) return {};
   const ClusterJob& cluster = loaded.job.cluster;
   const auto at = [&](std::string_view path, const std::string& what) {
     Diagnostic mistake = loaded.at(path, what + ": this build has no CUDA; it can plan and validate the job, and run it with cluster.device=cpu cluster.hardware=auto");

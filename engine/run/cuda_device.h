@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,11 @@ struct Gpu {
   int capability = 0;  ///< 90 for 9.0
   int units = 0;       ///< streaming multiprocessors
   std::int64_t memory_bytes = 0, free_bytes = 0;
+  std::string uuid;  ///< "GPU-1f3a…", or of a part of one: the same for all processes that see it
 };
+
+/// The same without free_bytes: no context is made on it. Nothing where there is no such GPU.
+std::optional<Gpu> describe_gpu(int ordinal);
 
 /// What was found of CUDA on this machine.
 struct CudaFound {

@@ -2,6 +2,9 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <optional>
+#include <utility>
+
 #include "engine/run/cuda_device.h"
 
 namespace trainer {
@@ -11,6 +14,15 @@ std::string version_text(std::size_t major, std::size_t minor) { return std::to_
 
 // 13020 is 13.2.
 std::string cuda_version(int version) { return version == 0 ? "" : version_text(static_cast<std::size_t>(version) / 1000, static_cast<std::size_t>(version) % 1000 / 10); }
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (char byte : uuid.bytes) {
+    text += "0123456789abcdef"[static_cast<unsigned char>(byte) >> 4];
+    text += "0123456789abcdef"[static_cast<unsigned char>(byte) & 15];
+  }
+  return text;
+}
 
 std::int64_t free_bytes_of(int ordinal) {
   int before = 0;
@@ -32,6 +44,15 @@ int num_gpus() {
   return 0;
 }
 
+std::optional<Gpu> describe_gpu(int ordinal) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  return Gpu{properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount, static_cast<std::int64_t>(properties.totalGlobalMem), 0, uuid_text(properties.uuid)};
+}
+
 CudaFound find_cuda() {
   CudaFound found;
   int driver = 0, runtime = 0, count = 0;
@@ -45,11 +66,11 @@ CudaFound find_cuda() {
     found.no_gpu = found.driver.empty() ? "no driver of NVIDIA's is installed" : status == cudaSuccess ? "the driver sees no GPU" : cudaGetErrorString(status);
     return found;
   }
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    cudaDeviceProp properties{};
-    if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) continue;
-    found.gpus.push_back({properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount, static_cast<std::int64_t>(properties.totalGlobalMem), free_bytes_of(ordinal)});
-  }
+  for (int ordinal = 0; ordinal < count; ++ordinal)
+    if (std::optional<Gpu> gpu = describe_gpu(ordinal)) {
+      gpu->free_bytes = free_bytes_of(ordinal);
+      found.gpus.push_back(std::move(*gpu));
+    }
   return found;
 }
 

@@ -8,6 +8,8 @@ bool has_cuda() { return false; }
 
 int num_gpus() { return 0; }
 
+std::optional<Gpu> describe_gpu(int) { return std::nullopt; }
+
 CudaFound find_cuda() {
   CudaFound found;
   found.no_gpu = "this build has no CUDA";

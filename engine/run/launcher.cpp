@@ -74,7 +74,12 @@ Source pmix(const Reader& read) { return {"PMIx", true, read.number("PMIX_RANK",
 
 // MASTER_ADDR and MASTER_PORT alone are often exported for a whole batch script, and so say nothing of ranks.
 Source torchrun(const Reader& read) {
-  Source source{"torchrun-style variables", false, read.number("RANK", 0), read.number("WORLD_SIZE", 1), read.number("LOCAL_RANK", 0)};
+  Source source{read.has("TRAINER_STARTED") ? "trainer run" : "torchrun-style variables", false, read.number("RANK", 0), read.number("WORLD_SIZE", 1), read.number("LOCAL_RANK", 0)};
+  if (!source.rank && read.has("NNODES")) return {source.name, false, {}, {}, {}};  // once on each node: detect_node's
+  if (!source.rank && source.size && read.has("JOB_COMPLETION_INDEX")) {
+    source.name = "Kubernetes";
+    source.rank = read.number("JOB_COMPLETION_INDEX", 0);
+  }
   if (source.rank && source.size && read.has("MASTER_ADDR") != read.has("MASTER_PORT"))
     throw UsageError("half of MASTER_ADDR and MASTER_PORT is set: " + std::string(read.has("MASTER_ADDR") ? "MASTER_ADDR=" + read.text("MASTER_ADDR") : "MASTER_PORT=" + read.text("MASTER_PORT")) +
                      " needs " + (read.has("MASTER_ADDR") ? "MASTER_PORT" : "MASTER_ADDR"));
@@ -110,6 +115,16 @@ void check_agreement(const Source& a, const Source& b) {
 }
 
 }  // namespace
+
+std::optional<NodePlace> detect_node(const EnvironmentMap& environment) {
+  const Reader read(environment);
+  const std::optional<Value> nodes = read.number("NNODES", 1);
+  if (!nodes) return std::nullopt;
+  const std::optional<Value> node = read.number(read.has("NODE_RANK") ? "NODE_RANK" : "JOB_COMPLETION_INDEX", 0);
+  if (!node) throw UsageError(nodes->str() + " without NODE_RANK: which of the nodes this is, from 0");
+  if (node->number >= nodes->number) throw UsageError(node->str() + ", " + nodes->str() + ": a node's number is below the number of nodes");
+  return NodePlace{node->variable, node->number, nodes->number};
+}
 
 std::optional<Launcher> detect_launcher(const EnvironmentMap& environment) {
   const Reader read(environment);

@@ -41,6 +41,8 @@ std::string seconds(double s) {
 
 std::string place_of(const Rendezvous& place) { return (place.host.find(':') == std::string::npos ? place.host : "[" + place.host + "]") + ":" + std::to_string(place.port); }
 
+RankPlace own_place(const Rendezvous& place) { return {fitting(place.own_host, kText), fitting(place.fingerprint, kText), place.local_rank}; }
+
 // A name other than these may be a loopback address here alone (a line in /etc/hosts) and this host's address elsewhere.
 sockets::Reach reach_of(const std::string& host) {
   if (host == "::1") return sockets::Reach::loopback6;
@@ -203,7 +205,7 @@ class Gathering {
   }
 
   Welcome welcome(bool together, const std::string& payload) const {
-    return {kVersion, static_cast<std::uint32_t>(place_.world_size), together, place_.token, place_.fingerprint, payload};
+    return {kVersion, static_cast<std::uint32_t>(place_.world_size), together, place_.token, payload};
   }
 
   void tell_failure(const std::string& why) {
@@ -213,11 +215,9 @@ class Gathering {
   }
 
   Gathered deliver() {
-    Gathered all{payload_, {{fitting(place_.own_host, kText), place_.local_rank}}, {place_.fingerprint}};
-    for (std::size_t rank = 1; rank < members_.size(); ++rank) {
-      all.places.push_back({members_[rank]->hello.host, members_[rank]->hello.local_rank});
-      all.fingerprints.push_back(members_[rank]->hello.fingerprint);
-    }
+    Gathered all{payload_, {own_place(place_)}};
+    for (std::size_t rank = 1; rank < members_.size(); ++rank)
+      all.places.push_back({members_[rank]->hello.host, members_[rank]->hello.fingerprint, members_[rank]->hello.local_rank});
     const std::string bytes = print(welcome(true, payload_)) + print(all.places);
     const std::int64_t until = now_ms() + kDeliveryMs;
     for (std::size_t rank = 1; rank < members_.size(); ++rank)
@@ -304,7 +304,7 @@ class Joining {
       last_ = address.str() + " did not say where the ranks are";
       return std::nullopt;
     }
-    return Gathered{welcome.payload, std::move(*places), {welcome.fingerprint}};
+    return Gathered{welcome.payload, std::move(*places)};
   }
 
   const Rendezvous& place_;
@@ -348,7 +348,7 @@ Rendezvous Rendezvous::from(const std::map<std::string, std::string>& environmen
 Gathered meet(const Rendezvous& place, const std::string& payload) {
   CHECK(payload.size() <= kPayload && place.fingerprint.size() <= kText && place.token.size() <= kText, "what a rank says fits its message");
   CHECK(place.rank >= 0 && place.rank < place.world_size, "a rank is below the number of ranks");
-  if (place.world_size == 1) return {payload, {{fitting(place.own_host, kText), place.local_rank}}, {place.fingerprint}};
+  if (place.world_size == 1) return {payload, {own_place(place)}};
   return place.rank == 0 ? Gathering(place, payload).run() : Joining(place).run();
 }
 

@@ -25,7 +25,7 @@ struct Rendezvous {
   int local_rank = -1;      ///< -1: not known
   std::string own_host;     ///< where this rank runs, for the others
   std::string token;        ///< the same on all ranks; empty: none. At most 64 bytes, no zeros
-  std::string fingerprint;  ///< at most 64 bytes; rank 0 gets everyone's, the others rank 0's
+  std::string fingerprint;  ///< whatever tells this rank from others, for all to compare: printable, at most 64 bytes
   double timeout_s = 300;
   std::function<void(const std::string&)> notice;  ///< gets what a person may want to know while ranks come (some few lines), if it is set
 
@@ -35,9 +35,8 @@ struct Rendezvous {
 };
 
 struct Gathered {
-  std::string payload;                               ///< rank 0's
-  std::vector<rendezvous::RankPlace> places;         ///< of every rank
-  std::vector<std::string> fingerprints;             ///< on rank 0 everyone's; else rank 0's alone
+  std::string payload;                        ///< rank 0's
+  std::vector<rendezvous::RankPlace> places;  ///< of every rank
 };
 
 /// Brings `world_size` ranks together; every one calls it. `payload` (at most 1024 bytes) is rank 0's. Throws IoError, on every rank where it

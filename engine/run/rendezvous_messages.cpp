@@ -77,7 +77,7 @@ std::string print(const Hello& hello) {
 std::string print(const Welcome& welcome) {
   std::string out(kWelcomeMagic);
   for (std::uint32_t number : {welcome.version, welcome.world_size, welcome.together ? 1U : 0U, static_cast<std::uint32_t>(welcome.payload.size())}) put(out, number);
-  for (const std::string* text : {&welcome.token, &welcome.fingerprint}) put(out, *text, kText);
+  put(out, welcome.token, kText);
   put(out, welcome.payload, kPayload);
   return out;
 }
@@ -86,6 +86,7 @@ std::string print(const std::vector<RankPlace>& places) {
   std::string out;
   for (const RankPlace& place : places) {
     put(out, place.host, kText);
+    put(out, place.fingerprint, kText);
     put(out, static_cast<std::uint32_t>(place.local_rank));
   }
   return out;
@@ -115,7 +116,6 @@ std::optional<Welcome> parse_welcome(std::string_view bytes) {
   const std::uint32_t together = read.number(), payload = read.number();
   welcome.together = together == 1;
   welcome.token = read.padded(kText);
-  welcome.fingerprint = read.text(kText);
   const std::string_view field = read.take(kPayload);
   if (!read.whole() || together > 1 || payload > kPayload || field.find_first_not_of('\0', payload) != std::string_view::npos) return std::nullopt;
   welcome.payload = field.substr(0, payload);
@@ -128,6 +128,7 @@ std::optional<std::vector<RankPlace>> parse_places(std::string_view bytes) {
   std::vector<RankPlace> places(bytes.size() / kPlaceBytes);
   for (RankPlace& place : places) {
     place.host = read.text(kText);
+    place.fingerprint = read.text(kText);
     place.local_rank = static_cast<std::int32_t>(read.number());
     if (!read.whole() || !is_local_rank(place.local_rank)) return std::nullopt;
   }

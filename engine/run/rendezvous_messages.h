@@ -2,8 +2,8 @@
 // how much to read or to allocate. Numbers are little-endian, texts padded with zeros.
 //
 //   hello    magic "trnrcome", version, world size, rank, local rank (4 bytes each), token, host, fingerprint (64 each)
-//   welcome  magic "trnrwelc", version, world size, 1 if the ranks are together, bytes of the payload (4 each), token (64), fingerprint of
-//            rank 0 (64), payload (1024); then, if together, host (64) and local rank (4) of every rank
+//   welcome  magic "trnrwelc", version, world size, 1 if the ranks are together, bytes of the payload (4 each), token (64), payload (1024);
+//            then, if together, host, fingerprint (64 each) and local rank (4) of every rank
 // Versions that differ cannot be told apart by size, so a new version keeps these sizes or changes the magics.
 #pragma once
 
@@ -20,8 +20,8 @@ inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::size_t kText = 64;       ///< bytes of a token, host or fingerprint at most
 inline constexpr std::size_t kPayload = 1024;  ///< bytes of a payload at most
 inline constexpr std::size_t kHelloBytes = 8 + 4 * 4 + 3 * kText;
-inline constexpr std::size_t kWelcomeBytes = 8 + 4 * 4 + 2 * kText + kPayload;  ///< without the places
-inline constexpr std::size_t kPlaceBytes = kText + 4;
+inline constexpr std::size_t kWelcomeBytes = 8 + 4 * 4 + kText + kPayload;  ///< without the places
+inline constexpr std::size_t kPlaceBytes = 2 * kText + 4;
 
 struct Hello {
   std::uint32_t version = kVersion;
@@ -36,12 +36,12 @@ struct Welcome {
   std::uint32_t version = kVersion;
   std::uint32_t world_size = 0;
   bool together = false;  ///< else the payload says why not
-  std::string token, fingerprint, payload;
+  std::string token, payload;
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
 struct RankPlace {
-  std::string host;
+  std::string host, fingerprint;
   std::int32_t local_rank = -1;
   friend bool operator==(const RankPlace&, const RankPlace&) = default;
 };

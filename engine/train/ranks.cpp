@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
 #include "engine/core/error.h"
+#include "engine/run/stream_communicator.h"
 
 namespace trainer {
 namespace {
@@ -35,12 +37,27 @@ Backend under_launcher(const LoadedJob& loaded, const Launcher& launcher) {
   return Backend::mpi;
 }
 
+// Each rank has a process of its own, so that a launcher is not needed on one node, and any that says rank and size will do.
+Backend on_gpus(const LoadedJob& loaded, const std::optional<Launcher>& launcher) {
+  const Job& job = loaded.job;
+  if (job.cluster.backend == Backend::mpi) {
+    Diagnostic mistake = loaded.at("cluster.backend", "ranks on GPUs speak NCCL, however they are started (mpirun as well)");
+    mistake.allowed = "auto or nccl";
+    throw JobError({std::move(mistake)});
+  }
+  if (launcher) check_world(job, *launcher);
+  if (static_cast<int>(job.cluster.nodes) * ranks_per_node(job) == 1) return Backend::threads;
+  if (!has_nccl()) throw JobError({loaded.at("cluster.devices_per_node", "several GPUs need NCCL, which this build has not; install it (libnccl-dev) and build again")});
+  return Backend::nccl;
+}
+
 }  // namespace
 
 int ranks_per_node(const Job& job) { return static_cast<int>(job.cluster.devices_per_node.value_or(1)); }
 
 Backend backend_of(const LoadedJob& loaded, const std::optional<Launcher>& launcher) {
   const Job& job = loaded.job;
+  if (job.cluster.device == Device::cuda) return on_gpus(loaded, launcher);
   if (job.cluster.backend == Backend::mpi && !has_mpi())
     throw JobError({loaded.at("cluster.backend", "this build has no MPI; install libopenmpi-dev and openmpi-bin, and build again")});
   if (launcher && launcher->world_size > 1) return under_launcher(loaded, *launcher);
@@ -49,6 +66,35 @@ Backend backend_of(const LoadedJob& loaded, const std::optional<Launcher>& launc
   if (world > 1 && (job.cluster.backend == Backend::mpi || job.cluster.nodes > 1))
     throw UsageError("the job has " + ranks_text(world) + " (" + world_of(job) + "), each a process that a launcher starts: mpirun -n " + std::to_string(world) + " trainer run …, or srun");
   return job.cluster.backend == Backend::mpi ? Backend::mpi : Backend::threads;
+}
+
+int gpu_of_rank(const Launcher& launcher, int gpus, bool share) {
+  const std::string rank = "rank " + std::to_string(launcher.rank);
+  if (gpus == 0) throw UsageError(rank + " sees no GPU; is there one, and what does CUDA_VISIBLE_DEVICES say?");
+  if (gpus == 1) return 0;
+  if (!launcher.local_rank)
+    throw UsageError(rank + " sees " + std::to_string(gpus) + " GPUs, but " + launcher.source + " does not say which rank of its node it is: export LOCAL_RANK, or let each process see one GPU alone (CUDA_VISIBLE_DEVICES)");
+  if (*launcher.local_rank < gpus) return *launcher.local_rank;
+  if (share) return *launcher.local_rank % gpus;
+  throw UsageError(rank + " has local rank " + std::to_string(*launcher.local_rank) + ", but its node has " + std::to_string(gpus) +
+                   " GPUs that it may use: start fewer ranks on each node (cluster.devices_per_node), or see to CUDA_VISIBLE_DEVICES");
+}
+
+std::string misplaced(const std::vector<rendezvous::RankPlace>& places, int ranks_per_node, bool share) {
+  if (share) return "";
+  std::map<std::pair<std::string, std::string>, std::size_t> gpus;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const auto [at, is_new] = gpus.emplace(std::pair(places[rank].host, places[rank].fingerprint), rank);
+    if (!is_new)
+      throw UsageError("ranks " + std::to_string(at->second) + " and " + std::to_string(rank) + " are both on " + places[rank].fingerprint + " of " + places[rank].host +
+                       ": each rank needs a GPU of its own; do their processes have their local ranks (LOCAL_RANK), and does CUDA_VISIBLE_DEVICES show all GPUs to all, or each its own?");
+  }
+  const auto node = static_cast<std::size_t>(std::max(1, ranks_per_node));
+  for (std::size_t rank = 0; rank < places.size(); ++rank)
+    if (const std::size_t first = rank / node * node; places[rank].host != places[first].host)
+      return "the plan has ranks " + std::to_string(first) + " and " + std::to_string(rank) + " on one node, but they are on " + places[first].host + " and " + places[rank].host +
+             ": the job will be slower than planned; number ranks node by node (srun --distribution=block, mpirun --map-by slot)";
+  return "";
 }
 
 void run_ranks(int world_size, const std::function<void(Communicator&)>& run) {

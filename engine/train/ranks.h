@@ -11,15 +11,25 @@
 #include "engine/job/job.h"
 #include "engine/run/communicator.h"
 #include "engine/run/launcher.h"
+#include "engine/run/rendezvous_messages.h"
 
 namespace trainer {
 
-/// Which backend carries a job's ranks: mpi where a launcher started several processes, or where the job says so; else threads. Throws
-/// UsageError where launcher and job do not fit (world sizes, or a backend that cannot be), JobError where this build lacks what the job asks for.
+/// Which backend carries a job's ranks. On CPUs: mpi where a launcher started several processes, or where the job says so; else threads. On GPUs:
+/// nccl, and a process for each rank, whoever starts it; threads for a single rank. Throws UsageError where launcher and job do not fit (world
+/// sizes, or a backend that cannot be), JobError where this build lacks what the job asks for.
 Backend backend_of(const LoadedJob& loaded, const std::optional<Launcher>& launcher);
 
 /// Ranks that share one machine: cluster.devices_per_node.
 int ranks_per_node(const Job& job);
+
+/// The GPU of a rank, as CUDA numbers the `gpus` that its process sees: by its local rank, or the only one, where whoever started it gave each
+/// process its own. `share`: GPUs are dealt to more ranks than there are. Throws UsageError where there is none for it.
+int gpu_of_rank(const Launcher& launcher, int gpus, bool share);
+
+/// What is wrong with where the ranks of a job on GPUs are, of `places` whose fingerprints are their GPUs' names; empty if nothing is. Two ranks
+/// on one GPU throw UsageError, unless they `share`.
+std::string misplaced(const std::vector<rendezvous::RankPlace>& places, int ranks_per_node, bool share);
 
 /// Calls run(communicator) for every rank of the world, each on a thread of its own (a single rank on the caller's). Returns when all
 /// have ended; then throws what the first rank that failed of itself threw.

@@ -461,7 +461,7 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
 TEST_CASE("GPUs can be planned and not run, and the refusal stands where they were asked for") {
   const auto refusal = [](const std::string& text) {
     std::string out;
-    for (const Diagnostic& mistake : not_runnable(parsed(kSmall + text))) {
+    for (const Diagnostic& mistake : not_runnable(parsed(kSmall + text), false)) {
       out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
       CHECK(mistake.message.find("this build has no CUDA") != std::string::npos);
     }

@@ -21,6 +21,8 @@ const EnvironmentMap kSlurm{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "5"}, {"SLU
 const EnvironmentMap kTorchrun{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
 const EnvironmentMap kPmix{{"PMIX_RANK", "5"}, {"PMIX_SIZE", "8"}};
 
+const EnvironmentMap kKubernetes{{"JOB_COMPLETION_INDEX", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "job-0.ranks"}, {"MASTER_PORT", "29500"}};
+
 EnvironmentMap operator+(EnvironmentMap a, const EnvironmentMap& b) {
   for (const auto& [name, value] : b) a[name] = value;
   return a;
@@ -49,6 +51,10 @@ TEST_CASE("every launcher says rank, size and local rank in its own variables") 
       {kTorchrun, "torchrun-style variables", false, true},
       {kPmix, "PMIx", true, false},
       {without(kTorchrun, "LOCAL_RANK"), "torchrun-style variables", false, false},
+      {kTorchrun + EnvironmentMap{{"TRAINER_STARTED", "1"}}, "trainer run", false, true},
+      {kKubernetes, "Kubernetes", false, false},
+      {kKubernetes + EnvironmentMap{{"LOCAL_RANK", "1"}}, "Kubernetes", false, true},
+      {kTorchrun + EnvironmentMap{{"JOB_COMPLETION_INDEX", "1"}}, "torchrun-style variables", false, true},  // torchrun in each pod
       {without(without(kTorchrun, "MASTER_ADDR"), "MASTER_PORT"), "torchrun-style variables", false, true},
       {kOpenMpi + EnvironmentMap{{"PMIX_RANK", "5"}}, "Open MPI", true, true},
       {kSlurm + EnvironmentMap{{"PMIX_RANK", "5"}}, "Slurm", true, true},
@@ -77,6 +83,9 @@ TEST_CASE("where no launcher started the process, nothing is found") {
       {},
       {{"PATH", "/bin"}, {"OMPI_ALLOW_RUN_AS_ROOT", "1"}},
       {{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}},  // exported for a whole batch script
+      {{"JOB_COMPLETION_INDEX", "3"}},                       // an indexed job of processes that have nothing to do with each other
+      {{"JOB_COMPLETION_INDEX", "3"}, {"NNODES", "4"}},      // once on each node: detect_node's
+      kKubernetes + EnvironmentMap{{"NNODES", "8"}},
       without(kSlurm, "SLURM_STEP_ID"),                      // a batch script: Slurm's variables without a step
       kSlurm + EnvironmentMap{{"SLURM_STEP_ID", "4294967291"}},  // Slurm's own step for a batch script
       kSlurm + EnvironmentMap{{"SLURM_STEP_ID", "4294967290"}},  // the same for an interactive shell
@@ -141,4 +150,18 @@ TEST_CASE("what is no rank of that many is refused with its variable") {
     CAPTURE(std::string(part));
     CHECK(contains(refusal(environment), part));
   }
+}
+
+TEST_CASE("a process that is started once on each node knows which it is") {
+  for (const char* variable : {"NODE_RANK", "JOB_COMPLETION_INDEX"}) {
+    const std::optional<NodePlace> place = detect_node({{"NNODES", "4"}, {variable, "3"}});
+    REQUIRE(place);
+    CHECK(place->source == variable);
+    CHECK(place->node == 3);
+    CHECK(place->nodes == 4);
+  }
+  CHECK(detect_node({{"NNODES", "4"}, {"NODE_RANK", "1"}, {"JOB_COMPLETION_INDEX", "3"}})->node == 1);
+  CHECK(!detect_node({{"NODE_RANK", "3"}}));
+  CHECK(contains(message_of<UsageError>([] { detect_node({{"NNODES", "4"}}); }), "NNODES=4 without NODE_RANK"));
+  CHECK(contains(message_of<UsageError>([] { detect_node({{"NNODES", "4"}, {"NODE_RANK", "4"}}); }), "NODE_RANK=4, NNODES=4: a node's number is below"));
 }

@@ -74,20 +74,21 @@ TEST_CASE("ranks are told who they are and where to meet, each its own") {
   start.environment = meeting_on_this_machine(3);
   start.more = [](int rank) { return std::map<std::string, std::string>{{"NCCL_HOSTID", "host" + std::to_string(rank)}}; };
   ::setenv("WORLD_SIZE", "77", 1);  // what was there before gives way
+  start.first_rank = 3;  // the second of nodes
   CHECK(start_ranks(start).code == 0);
   ::unsetenv("WORLD_SIZE");
   std::string token;
   for (int rank = 0; rank < 3; ++rank) {
-    std::istringstream words(contents_of(folder.path(std::to_string(rank))));
+    std::istringstream words(contents_of(folder.path(std::to_string(rank + 3))));
     std::string own, local, world, address, port, secret, host;
     words >> own >> local >> world >> address >> port >> secret >> host;
-    CHECK(own == std::to_string(rank));
-    CHECK(local == own);
+    CHECK(own == std::to_string(rank + 3));
+    CHECK(local == std::to_string(rank));
     CHECK(world == "3");
     CHECK(address == "127.0.0.1");
     CHECK(std::stoi(port) > 0);
     CHECK(secret.size() == 48);
-    CHECK(host == "host" + own);
+    CHECK(host == "host" + local);
     if (rank > 0) CHECK(secret == token);
     token = secret;
   }
