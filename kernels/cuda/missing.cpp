@@ -17,15 +17,5 @@ Prepared prepare_embedding(const Signature& signature, const Context&) { missing
 Prepared prepare_embedding_grad(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions(const Signature& signature, const Context&) { missing(signature); }
 Prepared prepare_positions_grad(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_cross_entropy(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_cross_entropy_grad(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_cross_entropy_count(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_correct_count(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_cross_entropy_stats(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_cross_entropy_gathered(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_correct_count_gathered(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_mse(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_mse_grad(const Signature& signature, const Context&) { missing(signature); }
-Prepared prepare_mse_count(const Signature& signature, const Context&) { missing(signature); }
 
 }  // namespace trainer::kernels::cuda

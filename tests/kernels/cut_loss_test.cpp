@@ -24,7 +24,11 @@ struct Cut {
     return {{"classes", classes}, {"ignore_index", std::int64_t{-100}}, {"label_smoothing", smoothing}};
   }
 };
-const Cut kCuts[] = {{1, 1, 2}, {5, 7, 2}, {3, 10, 4}, {9, 65, 2}, {4, 1009, 3}, {70, 257, 8}, {40, 64, 2}};
+std::vector<Cut> cuts() {
+  std::vector<Cut> all = {{1, 1, 2}, {5, 7, 2}, {3, 10, 4}, {9, 65, 2}, {4, 1009, 3}, {3, 257, 8}, {2, 50257, 2}};
+  if (!runs_are_slow()) all.insert(all.end(), {{70, 257, 8}, {40, 64, 2}});
+  return all;
+}
 
 /// As the dtype holds them.
 Tensor rounded(DType c, Tensor x) {
@@ -96,7 +100,7 @@ Results run_cut(DType c, const Tensor& logits, const Tensor& targets, const Cut&
 
 TEST_CASE("statistics of a piece of the logits follow the reference, whatever the padding holds") {
   for (DType c : compute_dtypes())
-    for (const Cut& cut : kCuts)
+    for (const Cut& cut : cuts())
       for (std::int64_t part = 0; part < cut.parts; ++part) {
         const Tensor logits = piece_of(normal_tensor(Shape{cut.rows, cut.classes}, 20, 4), cut, part), targets = targets_of(cut);
         const std::int64_t origin = part * cut.columns();
@@ -115,7 +119,9 @@ TEST_CASE("statistics of a piece of the logits follow the reference, whatever th
             const auto want = [&](int k) { return truth[r * 5 + k]; };
             INFO(name_of(c), " ", cut.classes, " classes in ", cut.parts, ", part ", part, " row ", r, " on ", runner->name());
             CHECK(got(0) == want(0));
-            CHECK(std::abs(got(1) - want(1)) <= (16 * kEpsF32 + (c == DType::bf16 ? 0x1p-18 : 0)) * want(1));
+            // The roundings of a long sum go either way.
+            const double chain = 16 + std::sqrt(static_cast<double>(cut.columns()));
+            CHECK(std::abs(got(1) - want(1)) <= (chain * kEpsF32 + (c == DType::bf16 ? 0x1p-18 : 0)) * want(1));
             CHECK(got(2) == want(2));
             CHECK(std::abs(got(3) - want(3)) <= 8 * kEpsF32 * size);
             CHECK(got(4) == want(4));
@@ -126,7 +132,7 @@ TEST_CASE("statistics of a piece of the logits follow the reference, whatever th
 
 TEST_CASE("the loss of gathered statistics, its gradient and right answers are those of the whole") {
   for (DType c : compute_dtypes())
-    for (const Cut& cut : kCuts)
+    for (const Cut& cut : cuts())
       for (double smoothing : {0.0, 0.1}) {
         const Tensor x = rounded(c, normal_tensor(Shape{cut.rows, cut.classes}, 20, 4)), targets = targets_of(cut);
         const Attributes whole = {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", smoothing}};
