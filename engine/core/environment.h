@@ -33,7 +33,7 @@ inline constexpr Switch kShareGpu{"TRAINER_SHARE_GPU", "1 lets several ranks sha
 
 inline constexpr Switch kCudaGraph{"TRAINER_CUDA_GRAPH", "0 issues every program to the GPU instruction by instruction, in place of capturing it as a graph and replaying that"};
 
-inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE", "1 times several algorithms for each matrix product on a GPU when a run starts, and takes the fastest; otherwise the library's first"};
+inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE", "1 times several algorithms for each matrix product on a GPU when a run starts, and what the library joins to it against passes of its own, and takes the fastest"};
 
 inline constexpr Switch kStarted{"TRAINER_STARTED", "set by trainer run for the ranks that it starts itself, one for each GPU"};
 

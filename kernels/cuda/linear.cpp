@@ -1,11 +1,17 @@
 // linear and its gradients: each one product by cuBLASLt (products.h) with what belongs to it as its epilogue. Where cuBLASLt has no such
-// epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in, in the same launch; which of the two it is
-// was found out when the kernel was prepared.
+// epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in, in the same launch. Which of the two it is is
+// found out when the kernel is prepared: the epilogue where there is one, or with TRAINER_CUDA_TUNE=1 the faster.
 //
 //   y  = x·Wᵀ + b     left x, right W transposed; bias by epilogue, else y is filled with it and the product adds to y
 //   dx = dy·W         left dy, right W
 //   dW = dyᵀ·x, db    left dy transposed, right x; db, the sums of left, by epilogue, else by column sums after it
 #include "kernels/linear.h"
+
+#include <algorithm>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "engine/core/compression.h"
 #include "engine/core/error.h"
@@ -45,6 +51,43 @@ void run_beside(Kernel& kernel, const Call& call, std::initializer_list<void*> o
   kernel.run({.operands = std::span(operands.begin(), operands.size()), .stream = call.stream});
 }
 
+/// Whether GELU and sums are left to the library's epilogues. A bias always is.
+enum class Fused : bool { no, yes };
+
+/// Choices by time of this process, one for each signature and device; ranks that are its threads share them.
+struct Choices {
+  struct Choice {
+    int device;
+    Signature signature;
+    Fused fused;
+  };
+  std::mutex mutex;
+  std::vector<Choice> all;
+};
+
+/// Milliseconds of a run on scratch memory.
+float time_of(Kernel& kernel, const Signature& s, const Context& context) {
+  std::vector<Scratch> memory;
+  std::vector<void*> operands;
+  for (const TensorDesc& tensor : s.operands) operands.push_back(memory.emplace_back(tensor.bytes()).get());
+  const Scratch workspace(CudaTarget(context.capability, context.units).workspace_bytes(s));
+  return time_on_device([&](cudaStream_t stream) { kernel.run({.operands = operands, .workspace = workspace.get(), .stream = stream}); });
+}
+
+/// K(s, context, fused): with epilogues, or of both ways the faster.
+template <typename K>
+Prepared make_linear(const Signature& s, const Context& context, bool has_choice) {
+  if (!has_choice || !chooses_by_time()) return std::make_unique<K>(s, context, Fused::yes);
+  static Choices choices;
+  const std::lock_guard lock(choices.mutex);
+  const auto known = std::find_if(choices.all.begin(), choices.all.end(), [&](const auto& one) { return one.device == context.device && one.signature == s; });
+  if (known != choices.all.end()) return std::make_unique<K>(s, context, known->fused);
+  auto fused = std::make_unique<K>(s, context, Fused::yes), apart = std::make_unique<K>(s, context, Fused::no);
+  const bool faster = fused->has_epilogue() && time_of(*fused, s, context) <= time_of(*apart, s, context);
+  choices.all.push_back({context.device, s, faster ? Fused::yes : Fused::no});
+  return faster ? std::move(fused) : std::move(apart);
+}
+
 // ---- linear ----
 
 struct Forward {
@@ -58,7 +101,7 @@ Epilogue gelu_epilogue(bool bias, bool pre) {
   return bias ? Epilogue::gelu_bias : Epilogue::gelu;
 }
 
-Forward make_forward(const Signature& s, const Context& context, bool bias) {
+Forward make_forward(const Signature& s, const Context& context, bool bias, Fused fused) {
   using At = LinearOperands;
   const bool has_bias = s.attributes.flag("bias", true), gelu = s.attributes.flag("gelu", false), pre = s.attributes.flag("pre", false);
   const TensorDesc &x = desc(s, At::x), &y = desc(s, At::y(has_bias));
@@ -67,7 +110,7 @@ Forward make_forward(const Signature& s, const Context& context, bool bias) {
   Forward forward;
   if (gelu) {
     spec.epilogue = gelu_epilogue(bias, pre);
-    forward.product = Product::make(spec, context);
+    if (fused == Fused::yes) forward.product = Product::make(spec, context);
     if (forward.product) return forward;
     forward.activation = make_activation(Op::gelu, y, context);
   }
@@ -83,10 +126,11 @@ Forward make_forward(const Signature& s, const Context& context, bool bias) {
 
 class Linear final : public Kernel {
  public:
-  Linear(const Signature& s, const Context& context)
-      : bias_(s.attributes.flag("bias", true)), pre_(s.attributes.flag("pre", false)), y_(desc(s, LinearOperands::y(bias_))), whole_(make_forward(s, context, bias_)) {
-    if (bias_ && s.attributes.flag("partial", false)) without_bias_ = make_forward(s, context, false);
+  Linear(const Signature& s, const Context& context, Fused fused)
+      : bias_(s.attributes.flag("bias", true)), pre_(s.attributes.flag("pre", false)), y_(desc(s, LinearOperands::y(bias_))), whole_(make_forward(s, context, bias_, fused)) {
+    if (bias_ && s.attributes.flag("partial", false)) without_bias_ = make_forward(s, context, false, fused);
   }
+  bool has_epilogue() const { return !whole_.activation; }
 
   void run(const Call& call) override {
     using At = LinearOperands;
@@ -112,20 +156,21 @@ class Linear final : public Kernel {
 
 class GradInput final : public Kernel {
  public:
-  GradInput(const Signature& s, const Context& context) : gelu_(s.attributes.flag("gelu", false)) {
+  GradInput(const Signature& s, const Context& context, Fused fused) : gelu_(s.attributes.flag("gelu", false)) {
     using At = LinearGradInputOperands;
     const TensorDesc &dy = desc(s, At::dy), &dx = desc(s, At::dx(gelu_));
     ProductSpec spec{.rows = dy.shape.rows(), .columns = dx.shape[-1], .inner = dy.shape[-1], .operands = dy.dtype, .result = dy.dtype,
                      .workspace_bytes = product_workspace(context.capability)};
     if (gelu_) {
       spec.epilogue = Epilogue::gelu_gradient;
-      product_ = Product::make(spec, context);
+      if (fused == Fused::yes) product_ = Product::make(spec, context);
       if (product_) return;
       activation_ = make_activation(Op::gelu_grad, dx, context);
       spec.epilogue = Epilogue::none;
     }
     product_ = make_product(spec, context, s);
   }
+  bool has_epilogue() const { return !activation_; }
 
   void run(const Call& call) override {
     using At = LinearGradInputOperands;
@@ -145,14 +190,14 @@ class GradInput final : public Kernel {
 
 class GradWeight final : public Kernel {
  public:
-  GradWeight(const Signature& s, const Context& context)
+  GradWeight(const Signature& s, const Context& context, Fused fused)
       : bias_(s.attributes.flag("bias", true)), accumulate_(s.attributes.flag("accumulate", false)), apart_(rounds_apart(s)), r_(desc(s, LinearGradWeightOperands::dweight).dtype),
         elements_(desc(s, LinearGradWeightOperands::dweight).elements()),
         sums_(desc(s, LinearGradWeightOperands::dy).dtype, r_, desc(s, LinearGradWeightOperands::dy).shape.rows(), desc(s, LinearGradWeightOperands::dy).shape[-1], accumulate_, context.units) {
     const TensorDesc &x = desc(s, LinearGradWeightOperands::x), &dy = desc(s, LinearGradWeightOperands::dy);
     ProductSpec spec{.rows = dy.shape[-1], .columns = x.shape[-1], .inner = dy.shape.rows(), .left_transposed = true, .operands = dy.dtype, .result = apart_ ? DType::f32 : r_,
                      .accumulate = accumulate_ && !apart_, .workspace_bytes = product_workspace(context.capability)};
-    if (bias_ && !apart_ && (!accumulate_ || r_ == DType::f32)) {
+    if (fused == Fused::yes && bias_ && !apart_ && (!accumulate_ || r_ == DType::f32)) {
       // The library overwrites the sums: those to be added come by way of the end of the product's workspace.
       ProductSpec with_sums = spec;
       with_sums.epilogue = Epilogue::left_sums;
@@ -163,6 +208,7 @@ class GradWeight final : public Kernel {
     }
     if (!product_) product_ = make_product(spec, context, s);
   }
+  bool has_epilogue() const { return has_sums_; }
 
   void run(const Call& call) override {
     using At = LinearGradWeightOperands;
@@ -196,7 +242,7 @@ Prepared prepare_linear(const Signature& s, const Context& context) {
   expect_compute_dtype(s, At::x);
   expect_one_dtype(s, At::x, static_cast<int>(s.operands.size()) - 1);
   CHECK(!(pre && !gelu) && !(gelu && s.attributes.flag("partial", false)), describe(s) + ": pre stands with gelu alone, and partial never does");
-  return std::make_unique<Linear>(s, context);
+  return make_linear<Linear>(s, context, gelu);
 }
 
 Prepared prepare_linear_grad_input(const Signature& s, const Context& context) {
@@ -204,7 +250,7 @@ Prepared prepare_linear_grad_input(const Signature& s, const Context& context) {
   expect_operands(s, static_cast<std::size_t>(LinearGradInputOperands::dx(gelu)) + 1);
   expect_compute_dtype(s, 0);
   expect_one_dtype(s, 0, LinearGradInputOperands::dx(gelu));
-  return std::make_unique<GradInput>(s, context);
+  return make_linear<GradInput>(s, context, gelu);
 }
 
 Prepared prepare_linear_grad_weight(const Signature& s, const Context& context) {
@@ -216,7 +262,7 @@ Prepared prepare_linear_grad_weight(const Signature& s, const Context& context) 
   const DType r = desc(s, At::dweight).dtype;
   if (r != DType::f32 && r != DType::bf16) refuse_dtypes(s, "f32 or bf16 gradients of parameters");
   if (bias) expect_one_dtype(s, At::dweight, At::dbias);
-  return std::make_unique<GradWeight>(s, context);
+  return make_linear<GradWeight>(s, context, bias);
 }
 
 }  // namespace trainer::kernels::cuda

@@ -4,10 +4,8 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -194,46 +192,6 @@ TimedChoices& timed_choices() {
   return one;
 }
 
-class DeviceMemory {
- public:
-  explicit DeviceMemory(std::int64_t bytes) {
-    const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
-    void* at = nullptr;
-    check(cudaMalloc(&at, size), "cudaMalloc for a timed choice of algorithms (TRAINER_CUDA_TUNE)");
-    memory_.reset(at);
-    check(cudaMemset(at, 0, size), "cudaMemset");
-  }
-  void* get() const { return memory_.get(); }
-
- private:
-  struct Free {
-    void operator()(void* at) const { cudaFree(at); }
-  };
-  std::unique_ptr<void, Free> memory_;
-};
-
-/// Milliseconds of each of some runs, the least of them.
-template <typename Run>
-float least_time(cudaStream_t stream, Run run) {
-  constexpr int kRuns = 4;
-  cudaEvent_t from = nullptr, to = nullptr;
-  check(cudaEventCreate(&from), "cudaEventCreate");
-  const Handle<cudaEvent_t, cudaEventDestroy> first(from);
-  check(cudaEventCreate(&to), "cudaEventCreate");
-  const Handle<cudaEvent_t, cudaEventDestroy> last(to);
-  float least = std::numeric_limits<float>::infinity();
-  for (int i = 0; i < kRuns; ++i) {
-    check(cudaEventRecord(from, stream), "cudaEventRecord");
-    run();
-    check(cudaEventRecord(to, stream), "cudaEventRecord");
-    check(cudaEventSynchronize(to), "cudaEventSynchronize");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, from, to), "cudaEventElapsedTime");
-    if (i > 0) least = std::min(least, ms);  // the first one loads the code
-  }
-  return least;
-}
-
 /// The fastest of some candidates; `time` gives the milliseconds of one.
 template <typename Time>
 cublasLtMatmulHeuristicResult_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates, Time time) {
@@ -248,6 +206,43 @@ cublasLtMatmulHeuristicResult_t fastest_of(std::span<const cublasLtMatmulHeurist
 
 }  // namespace
 
+bool chooses_by_time() { return environment::value_of(environment::kCudaTune) == "1"; }
+
+Scratch::Scratch(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  void* at = nullptr;
+  check(cudaMalloc(&at, size), "cudaMalloc for a choice by time (TRAINER_CUDA_TUNE)");
+  memory_.reset(at);
+  check(cudaMemset(at, 0, size), "cudaMemset");
+}
+
+void Scratch::Free::operator()(void* at) const { cudaFree(at); }
+
+float time_on_device(const std::function<void(cudaStream_t)>& run) {
+  constexpr int kRuns = 4;
+  const auto event = [] {
+    cudaEvent_t created = nullptr;
+    check(cudaEventCreate(&created), "cudaEventCreate");
+    return Handle<cudaEvent_t, cudaEventDestroy>(created);
+  };
+  const auto from = event(), to = event();
+  cudaStream_t created = nullptr;
+  check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  const Handle<cudaStream_t, cudaStreamDestroy> stream(created);
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // scratch memory is filled
+  float least = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kRuns; ++i) {
+    check(cudaEventRecord(from.get(), stream.get()), "cudaEventRecord");
+    run(stream.get());
+    check(cudaEventRecord(to.get(), stream.get()), "cudaEventRecord");
+    check(cudaEventSynchronize(to.get()), "cudaEventSynchronize");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, from.get(), to.get()), "cudaEventElapsedTime");
+    if (i > 0) least = std::min(least, ms);  // the first one loads the code
+  }
+  return least;
+}
+
 void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, int device) {
   TimedChoices& choices = timed_choices();
   const std::lock_guard lock(choices.mutex);
@@ -257,14 +252,10 @@ void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResul
     return;
   }
   const std::int64_t operand = size_of(spec.operands), element = size_of(spec.result), results = spec.rows * spec.columns * element;
-  const DeviceMemory left(spec.rows * spec.inner * operand), right(spec.inner * spec.columns * operand), result(results), aux(has_aux(spec.epilogue) ? results : 0);
-  const DeviceMemory bias(std::max(spec.rows, spec.columns) * element), workspace(spec.workspace_bytes);
+  const Scratch left(spec.rows * spec.inner * operand), right(spec.inner * spec.columns * operand), result(results), aux(has_aux(spec.epilogue) ? results : 0);
+  const Scratch bias(std::max(spec.rows, spec.columns) * element), workspace(spec.workspace_bytes);
   const ProductOperands operands{left.get(), right.get(), result.get(), bias.get(), aux.get(), workspace.get()};
-  cudaStream_t created = nullptr;
-  check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  const Handle<cudaStream_t, cudaStreamDestroy> stream(created);
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the zeros are there
-  chosen = fastest_of(candidates, [&](const auto& candidate) { return least_time(created, [&] { multiply(operands, candidate, created); }); });
+  chosen = fastest_of(candidates, [&](const auto& candidate) { return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); }); });
   choices.all.push_back({device, spec, chosen});
 }
 
@@ -288,7 +279,7 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, const Context& c
   state->library = context.products;
   state->spec = spec;
   state->describe();
-  const bool timed = environment::value_of(environment::kCudaTune) == "1";
+  const bool timed = chooses_by_time();
   const auto candidates = state->candidates(timed ? kCandidates : 1);
   if (candidates.empty()) return nullptr;
   state->chosen = candidates.front();

@@ -3,12 +3,13 @@
 //
 // Algorithm: the first that cuBLASLt's heuristic names for the shape and the workspace, among those that split a sum in no way but one whose
 // parts meet in f32, in the workspace, in an order of their own: so results are the same from run to run. With TRAINER_CUDA_TUNE=1 the
-// fastest of its first ones is taken, as measured here, once for each shape, device and process.
+// fastest of its first ones is taken, as measured here, once for each shape, device and process; another run may take another then.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -51,6 +52,25 @@ struct ProductOperands {
   void* bias = nullptr;
   void* aux = nullptr;
   void* workspace = nullptr;
+};
+
+/// Whether TRAINER_CUDA_TUNE=1 asks for choices by time.
+bool chooses_by_time();
+
+/// Milliseconds of what `run` puts on a stream, the least of some. Waits for the device.
+float time_on_device(const std::function<void(cudaStream_t)>& run);
+
+/// Device memory for a choice by time: zeros.
+class Scratch {
+ public:
+  explicit Scratch(std::int64_t bytes);
+  void* get() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(void* at) const;
+  };
+  std::unique_ptr<void, Free> memory_;
 };
 
 class Product {

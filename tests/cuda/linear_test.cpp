@@ -45,11 +45,14 @@ TEST_CASE("the input's gradient with GELU is the product times the slope of the 
            {output(c, {z.rows, z.in}, z.out)});
 }
 
-TEST_CASE("an algorithm chosen by time computes the same") {
+TEST_CASE("algorithms and passes chosen by time compute the same") {
   REQUIRE(setenv(environment::kCudaTune.name, "1", 1) == 0);
   const DType c = DType::bf16;
-  for (int layer = 0; layer < 2; ++layer)  // the second finds the choice made
+  for (int layer = 0; layer < 2; ++layer) {  // the second finds the choice of an algorithm made
     hold(Op::linear_grad_weight, {{"bias", true}, {"accumulate", true}}, {{c, normal_tensor({40, 24}, 1)}, {c, normal_tensor({40, 32}, 2)}},
          {{DType::f32, {32, 24}, bound(DType::f32), 1e-5, -1, true, true}, {DType::f32, {32}, bound(DType::f32), 1e-5, -1, true, true}});
+    hold(Op::linear, {{"bias", true}, {"gelu", true}, {"pre", true}}, {{c, normal_tensor({24, 40}, 1)}, {c, normal_tensor({64, 40}, 2, 0.2)}, {c, normal_tensor({64}, 3)}},
+         {output(c, {24, 64}, 40), output(c, {24, 64}, 40)});
+  }
   REQUIRE(unsetenv(environment::kCudaTune.name) == 0);
 }
