@@ -6,6 +6,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
+#include "kernels/cuda/embedding_grad.h"
 #include "kernels/conv2d.h"
 #include "kernels/cuda/conv2d.h"
 #include "kernels/linear.h"
@@ -63,9 +64,8 @@ std::int64_t attention_grad_workspace(const AttentionShape& a) {
   return dq + statistics + shared + rotated(a);
 }
 
-/// Sorts (id, place) pairs, so that the rows of an id are summed in the order of their places: two buffers each of a radix sort, and its
-/// counts.
-std::int64_t embedding_grad_workspace(const Signature& s) { return 4 * s.operands[0].elements() * 4 + kMiB; }
+/// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.
+std::int64_t embedding_grad_workspace(const Signature& s) { return 4 * EmbeddingGradWorkspace(s.operands[0].elements(), s.operands[2].shape[0]).words; }
 
 /// Sums of the parts into which the places of an image are cut; the other passes need nothing.
 std::int64_t conv2d_grad_weight_workspace(const Signature& s) {

@@ -42,6 +42,28 @@ TEST_CASE("a slice of a table gives zeros for ids of other rows, and gets the gr
     }
 }
 
+TEST_CASE("the gradient of common and of rare ids: more of one than a warp sums, all the same, tables of one to three digits of a sort") {
+  for (DType c : compute_dtypes())
+    for (const auto& [count, named, rows, dim] : std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>>{
+             {5000, 2, 300, 8}, {700, 1, 3, 33}, {33, 1, 256, 264}, {32, 1, 255, 4}, {2049, 70001, 70001, 1}, {4100, 400, 50257, 4}}) {
+      const Input id{DType::i32, integer_tensor({count}, 8, rows - named, rows)};
+      const double terms = std::sqrt(static_cast<double>(count));
+      for (DType r : reduce_dtypes())
+        hold(Op::embedding_grad, {{"accumulate", r == DType::bf16}}, {id, {c, normal_tensor({count, dim}, 10)}},
+             {{r, Shape{rows, dim}, bound(r, 8), 8 * terms * kEpsF32, -1, true, true}});
+    }
+}
+
+TEST_CASE("a slice of a table far beyond its first rows takes the ids that are its own") {
+  const std::int64_t table_rows = 50257, rows = 6283, dim = 8;
+  const Attributes attributes = {{"cut", true}, {"table_rows", table_rows}};
+  const Input id{DType::i32, integer_tensor({3, 700}, 8, 0, table_rows)}, dy{DType::f32, normal_tensor({3, 700, dim}, 10)};
+  for (std::int64_t origin : {std::int64_t{0}, 3 * rows, 7 * rows}) {
+    hold(Op::embedding, attributes, {id, {DType::f32, normal_tensor({rows, dim}, 9)}}, {{DType::f32, Shape{3, 700, dim}}}, {.origin = origin});
+    hold(Op::embedding_grad, attributes, {id, dy}, {{DType::f32, Shape{rows, dim}, kEpsF32, 8 * kEpsF32}}, {.origin = origin});
+  }
+}
+
 TEST_CASE("rows of padding get no gradient, not even one that was there") {
   const Buffer ids = buffer_of(DType::i32, integer_tensor({64}, 8, 0, 5)), dy = normals(DType::f32, 64 * 3, 9);
   Buffer dweight(3 * 3 * 4);  // rows 3 to 5 of 5: the last is padding
