@@ -1,5 +1,5 @@
-// The GPUs of this machine as devices, and what is known of them without a plan. In a build without the CUDA Toolkit all of it is there and
-// says so (cuda_missing.cpp).
+// The GPUs of this machine as devices, and what is known of them without a plan. In the command all of it is behind a library that is opened
+// on the first question (gpu_library.h); in a build without the CUDA Toolkit it is there and says so (cuda_missing.cpp).
 #pragma once
 
 #include <cstdint>

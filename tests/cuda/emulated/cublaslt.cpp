@@ -224,6 +224,7 @@ cublasStatus_t take(T& field, const void* value, std::size_t bytes) {
 
 extern "C" {
 
+std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new cublasLtContext;
   return CUBLAS_STATUS_SUCCESS;
