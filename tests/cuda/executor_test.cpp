@@ -101,6 +101,34 @@ TEST_CASE("a run that stops goes on to the bit") {
   CHECK(whole.loss.front() == straight.loss.front());
 }
 
+TEST_CASE("a dynamic loss scale leaves steps out inside the captured graph as the CPU does, to the bit, and over a resume") {
+  std::string table;  // features of 2^14 under scales near the end of f32
+  for (int row = 0; row < 64; ++row) {
+    for (int column = 0; column < 6; ++column) table += std::to_string(row % 8 >= 6 ? 16384.0 + 100 * column + row : 0.1 * (row % 5) + 0.05 * column) + ",";
+    table += std::to_string(row % 4) + "\n";
+  }
+  jobs().write("large.csv", table);
+  const tests::Overrides scaled{"data.train=" + jobs().path("large.csv"), "data.normalize=none", "train.lr_schedule={name: constant}",
+                                "precision.loss_scale={init_scale: 8.5e37, largest_scale: 8.5e37, growth_interval: 3}"};
+  const Trained cpu = on_cpu("mlp", "cpu", scaled);
+  REQUIRE(cpu.skipped.size() >= 5);
+  REQUIRE(cpu.skipped.size() <= 16);
+  const std::int64_t before = emulated::counts().graphs;
+  const Trained gpu = run(tests::gpu_job(jobs(), "mlp", "gpu", fresh(scaled)), 2);
+  CHECK(emulated::counts().graphs - before == 19);
+  CHECK(gpu.loss == cpu.loss);  // norms of steps that are left out may be no numbers
+  CHECK(tests::files_of(gpu.report.checkpoint)["model.safetensors"] == tests::files_of(cpu.report.checkpoint)["model.safetensors"]);
+  CHECK(gpu.skipped == cpu.skipped);
+  CHECK(gpu.loss_scale == cpu.loss_scale);
+  tests::Overrides first = scaled;
+  first.push_back("train.steps=9");
+  run(tests::gpu_job(jobs(), "mlp", "scaled_parts", fresh(first)));
+  const Trained rest = run(tests::gpu_job(jobs(), "mlp", "scaled_parts", scaled));
+  CHECK(rest.report.first_step == 9);
+  CHECK(rest.loss_scale == std::vector<double>(gpu.loss_scale.begin() + 9, gpu.loss_scale.end()));
+  CHECK(tests::files_of(rest.report.checkpoint)["optimizer.safetensors"] == tests::files_of(gpu.report.checkpoint)["optimizer.safetensors"]);
+}
+
 TEST_CASE("without the order of the plan some run goes wrong") {
   GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
   const Trained right = run(job);
