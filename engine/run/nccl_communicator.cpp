@@ -153,7 +153,7 @@ class NcclCommunicator final : public StreamCommunicator {
     // A rank that leaves by an exception no longer meets the others.
     if (std::uncaught_exceptions() > exceptions_) abort("rank " + std::to_string(rank_) + " failed");
     while (!registrations_.empty()) unregister_memory(registrations_.begin()->first);
-    destroy(world_);
+    finish(world_);
     watch_.end();
   }
 
@@ -181,7 +181,8 @@ class NcclCommunicator final : public StreamCommunicator {
       if (other == rank_) group->place = group->size();
       group->members.push_back(other);
     }
-    ncclConfig_t config = configuration(group->name);
+    ncclConfig_t config = configuration("a group");
+    // NCCL gives the group its communicator at the end of the split, in the background; until then the world's state tells how it goes.
     under_lock("ncclCommSplit", [&] {
       if (color >= 0) groups_[number] = group.get();  // from now on an abort ends it as well
       return ncclCommSplit(world_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &group->comm, &config);
@@ -386,14 +387,14 @@ class NcclCommunicator final : public StreamCommunicator {
 
   // ---- Communicators ----
 
-  ncclConfig_t configuration(const std::string& name) const {
+  ncclConfig_t configuration(const char* name) const {
     int units = 0;
     check_cuda(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device_ordinal_), "cudaDeviceGetAttribute");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = std::clamp(units / kShareOfUnits, 1, kMostChannels);
     config.splitShare = 0;
-    config.commName = name.c_str();
+    config.commName = name;  // kept by NCCL as it is: a literal
     return config;
   }
 
@@ -405,12 +406,14 @@ class NcclCommunicator final : public StreamCommunicator {
       CHECK(place.id.size() == sizeof id, "an id of NCCL's has 128 bytes");
       std::memcpy(&id, place.id.data(), sizeof id);
     }
-    ncclConfig_t config = configuration(kWorldName);
+    ncclConfig_t config = configuration("the world");
     under_lock("ncclCommInitRankConfig", [&] { return ncclCommInitRankConfig(&world_, world_size_, id, rank_, &config); });
     settle(world_, "the start of NCCL", timeout_s());
   }
 
-  void destroy(ncclComm_t& comm) {
+  // Lets all members come to their last collective's end and stops NCCL's threads. ncclCommDestroy would go on freeing in a thread that nobody
+  // can wait for, beside the end of the process, which frees it all as well; so it is not called.
+  void finish(ncclComm_t& comm) {
     ncclResult_t state = ncclSuccess;
     {
       const std::lock_guard lock(mutex_);
@@ -423,7 +426,7 @@ class NcclCommunicator final : public StreamCommunicator {
     }
     const std::lock_guard lock(mutex_);
     if (comm == nullptr) return;
-    state == ncclSuccess ? ncclCommDestroy(comm) : ncclCommAbort(comm);
+    if (state != ncclSuccess) ncclCommAbort(comm);
     comm = nullptr;
   }
 
@@ -434,7 +437,7 @@ class NcclCommunicator final : public StreamCommunicator {
         undo(one);
         return true;
       });
-    destroy(group.comm);
+    finish(group.comm);
     const std::lock_guard lock(mutex_);
     std::erase_if(groups_, [&](const auto& entry) { return entry.second == &group; });
   }
@@ -481,9 +484,8 @@ class NcclCommunicator final : public StreamCommunicator {
     for (const Patience patience;; patience.wait()) {
       watch_.check();
       std::unique_lock lock(mutex_);
-      if (comm == nullptr) continue;  // aborted this very moment
-      ncclResult_t state = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+      ncclResult_t state = ncclInProgress;  // also of one that an abort has taken away this very moment
+      const ncclResult_t asked = comm == nullptr ? ncclSuccess : ncclCommGetAsyncError(comm, &state);
       if (asked == ncclSuccess && state == ncclSuccess) return;
       const std::string why = asked != ncclSuccess ? text_of(asked, comm) : state == ncclInProgress ? "" : text_of(state, comm);
       lock.unlock();
@@ -548,8 +550,11 @@ class NcclCommunicator final : public StreamCommunicator {
     std::unique_lock lock(mutex_);
     const ncclResult_t result = ncclCommWindowRegister(one.comm, base, size(bytes), &one.window, NCCL_WIN_COLL_SYMMETRIC);
     lock.unlock();
-    if (result == ncclInProgress) settle(one.comm, "the registration of memory", timeout_s());
-    if (result != ncclSuccess && result != ncclInProgress) one.window = nullptr;
+    // It goes on in the background even where the result is success, and writes the window at its end.
+    if (result == ncclSuccess || result == ncclInProgress)
+      settle(one.comm, "the registration of memory (NCCL_WIN_ENABLE=0 does without windows)", timeout_s());
+    else
+      one.window = nullptr;
 #else
     static_cast<void>(one), static_cast<void>(base), static_cast<void>(bytes);
 #endif
@@ -567,7 +572,8 @@ class NcclCommunicator final : public StreamCommunicator {
     if (one.handle != nullptr) ncclCommDeregister(one.comm, one.handle);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     if (one.window == nullptr) return;
-    ncclResult_t state = ncclCommWindowDeregister(one.comm, one.window);
+    ncclCommWindowDeregister(one.comm, one.window);
+    ncclResult_t state = ncclInProgress;
     for (const Patience patience; state == ncclInProgress && patience.seconds() < kGoodbye_s && !watch_.aborted();) {
       lock.unlock();
       patience.wait();
@@ -698,8 +704,6 @@ class NcclCommunicator final : public StreamCommunicator {
     broadcast_whole(text.data(), bytes);
     return text;
   }
-
-  static inline const std::string kWorldName = "the world";
 
   const int exceptions_;
   const int rank_, world_size_;
