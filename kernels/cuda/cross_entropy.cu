@@ -197,9 +197,13 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_grad(const Rows<T> a, 
   };
   const auto put_vector = [&](float(&v)[kN], int column) {
     // Nearly all vectors have neither the target nor a column that is absent.
-    const bool plain = column + kN <= present && static_cast<unsigned>(here - column) >= static_cast<unsigned>(kN) && !target.wrong;
+    if (column + kN <= present && static_cast<unsigned>(here - column) >= static_cast<unsigned>(kN) && !target.wrong) {
 #pragma unroll
-    for (int i = 0; i < kN; ++i) v[i] = plain ? scale * (exp_of<T>(v[i] - of_row) - even) : slope(v[i], column + i);
+      for (int i = 0; i < kN; ++i) v[i] = scale * (exp_of<T>(v[i] - of_row) - even);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) v[i] = slope(v[i], column + i);
+    }
     store_packed(dx + cut.head, (column - cut.head) / kN, narrow<T>(v));
   };
   const auto put = [&](float logit, int column) { dx[column] = from_f32<T>(slope(logit, column)); };

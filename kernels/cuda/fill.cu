@@ -1,12 +1,16 @@
 // Moving bytes: zero, copies, casts. Bound by memory: a cast reads sizeof(x) and writes sizeof(y) bytes an element; four vectors of a
-// thread are on their way at once, and the wider side of each is 16 bytes, so that a warp's accesses lie side by side.
+// thread (of f64 two) are on their way at once, and the wider side of each is 16 bytes, so that a warp's accesses lie side by side.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/families.h"
 
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kEach = 4;  // vectors of a thread
+constexpr int kThreads = 256;
+
+// Vectors of a thread.
+template <typename X, typename Y>
+constexpr int kEach = sizeof(X) == 8 || sizeof(Y) == 8 ? 2 : 4;
 
 // ---- Device ----
 
@@ -57,16 +61,16 @@ __device__ __forceinline__ void convert_vector(const Vec<double, N>& in, Y* y, s
 
 template <typename X, typename Y>
 __global__ void __launch_bounds__(kThreads) cast_elements(const X* x, Y* y, std::int64_t count) {
-  constexpr int kN = kCastVector<X, Y>;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kEach + threadIdx.x;
-  In<X, kN> in[kEach];
+  constexpr int kN = kCastVector<X, Y>, kHere = kEach<X, Y>;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kHere + threadIdx.x;
+  In<X, kN> in[kHere];
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) {
+  for (int k = 0; k < kHere; ++k) {
     const std::int64_t at = first + k * kThreads;
     if ((at + 1) * kN <= count) in[k] = reinterpret_cast<const In<X, kN>*>(x)[at];
   }
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) {
+  for (int k = 0; k < kHere; ++k) {
     const std::int64_t at = first + k * kThreads;
     if ((at + 1) * kN <= count) {
       convert_vector(in[k], y, at);
@@ -119,7 +123,7 @@ Prepared prepare_cast(const Signature& signature, const Context&) {
     return with_float(signature, 1, [&]<typename Y>(Y) -> Prepared {
       if constexpr (std::is_same_v<X, Y>) refuse_dtypes(signature, "two dtypes");
       else {
-        const Grid grid{.blocks = blocks_for(count, kThreads * kEach * kCastVector<X, Y>), .threads = kThreads};
+        const Grid grid{.blocks = blocks_for(count, kThreads * kEach<X, Y> * kCastVector<X, Y>), .threads = kThreads};
         return make_kernel([=](const Call& call) { launch(call, grid, cast_elements<X, Y>, operand<X>(call, 0), operand<Y>(call, 1), count); });
       }
     });
