@@ -45,7 +45,8 @@ struct Outer {
 };
 
 // master may be average.
-__global__ void __launch_bounds__(kThreads) step_outwards(float* anchor, float* momentum, const float* average, float* master, Outer outer, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    step_outwards(float* anchor, float* momentum, const float* average, float* master, Outer outer, std::int64_t count) {
   for_my_elements(
       count,
       [&](std::int64_t at) {
@@ -60,7 +61,8 @@ __global__ void __launch_bounds__(kThreads) step_outwards(float* anchor, float* 
       [&](std::int64_t i) { anchor[i] = master[i] = outer(anchor[i], momentum[i], average[i]); });
 }
 
-__global__ void __launch_bounds__(kThreads) replace_delayed(float* master, const float* snapshot, const float* average, float factor, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    replace_delayed(float* master, const float* snapshot, const float* average, float factor, std::int64_t count) {
   for_my_elements(
       count,
       [&](std::int64_t at) {
@@ -91,22 +93,26 @@ Grid grid_for(std::int64_t count) { return {.blocks = blocks_for(count, kThreads
 
 Prepared prepare_scale(const Signature& signature, const Context&) {
   const std::int64_t count = expect_flat(signature, 1);
-  return make_kernel([count, factor = factor_of(signature)](const Call& call) { launch(call, grid_for(count), scale_each, operand<float>(call, 0), factor, count); });
+  return make_kernel([count, factor = factor_of(signature)](const Call& call) {
+    launch(call, grid_for(count), scale_each, operand<float>(call, 0), factor, count);
+  });
 }
 
 Prepared prepare_outer_step(const Signature& signature, const Context&) {
   const std::int64_t count = expect_flat(signature, 4);
-  const Outer outer{factor_of(signature), static_cast<float>(signature.attributes.real("lr")), static_cast<float>(signature.attributes.real("momentum")),
-                    signature.attributes.flag("nesterov", false)};
+  const Outer outer{factor_of(signature), static_cast<float>(signature.attributes.real("lr")),
+                    static_cast<float>(signature.attributes.real("momentum")), signature.attributes.flag("nesterov", false)};
   return make_kernel([count, outer](const Call& call) {
-    launch(call, grid_for(count), step_outwards, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2), operand<float>(call, 3), outer, count);
+    launch(call, grid_for(count), step_outwards, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2),
+           operand<float>(call, 3), outer, count);
   });
 }
 
 Prepared prepare_apply_delayed(const Signature& signature, const Context&) {
   const std::int64_t count = expect_flat(signature, 3);
   return make_kernel([count, factor = factor_of(signature)](const Call& call) {
-    launch(call, grid_for(count), replace_delayed, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2), factor, count);
+    launch(call, grid_for(count), replace_delayed, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2), factor,
+           count);
   });
 }
 

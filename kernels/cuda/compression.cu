@@ -1,6 +1,6 @@
 // Compression of gradients to bf16 and int8. Bound by memory: of an f32 gradient compress_bf16 moves 14 bytes for each element,
-// quantize_int8 13, dequantize_int8 5. A warp has a block of 256 elements that share a scale; a lane has 4 in each half of it, so that every
-// access of a warp is of whole lines.
+// quantize_int8 13, dequantize_int8 5. A warp has a block of 256 elements that share a scale; a lane has 4 in each half of it, so that
+// every access of a warp is of whole lines.
 #include "kernels/compression.h"
 
 #include "engine/core/compression.h"
@@ -19,10 +19,10 @@ static_assert(kHalves * kHalf == kInt8Block);
 /// Compressed slices, one after the other (engine/core/compression.h), and the tensor that they stand for.
 struct Slices {
   unsigned char* bytes;
-  std::int64_t elements;       ///< of each
+  std::int64_t elements;  ///< of each
   std::int64_t chunk_bytes, scales_offset;
-  std::int64_t blocks;         ///< of each
-  std::int64_t count;          ///< slices
+  std::int64_t blocks;  ///< of each
+  std::int64_t count;   ///< slices
 };
 
 // ---- Device ----
@@ -78,9 +78,13 @@ struct Place {
 __device__ __forceinline__ std::int64_t my_warp() { return static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; }
 
 /// Where the lane's codes stand in half `half`, in elements of the slice.
-__device__ __forceinline__ std::int64_t my_group(const Place& at, int half) { return at.first + half * kHalf + static_cast<int>(threadIdx.x % kWarp) * kGroup; }
+__device__ __forceinline__ std::int64_t my_group(const Place& at, int half) {
+  return at.first + half * kHalf + static_cast<int>(threadIdx.x % kWarp) * kGroup;
+}
 
-__device__ __forceinline__ float* scales_of(const Slices& s, std::int64_t slice) { return reinterpret_cast<float*>(s.bytes + slice * s.chunk_bytes + s.scales_offset); }
+__device__ __forceinline__ float* scales_of(const Slices& s, std::int64_t slice) {
+  return reinterpret_cast<float*>(s.bytes + slice * s.chunk_bytes + s.scales_offset);
+}
 
 template <typename G>
 __global__ void __launch_bounds__(kThreads) send_int8(const G* gradient, float* residual, Slices to) {
@@ -197,7 +201,12 @@ std::int64_t slices_of(const Signature& signature) {
 Slices expect_slices(const Signature& signature, int index, std::int64_t elements) {
   const std::int64_t slices = slices_of(signature), chunk_bytes = int8_bytes(elements);
   expect_operand(signature, index, DType::u8, slices * chunk_bytes);
-  return {.bytes = nullptr, .elements = elements, .chunk_bytes = chunk_bytes, .scales_offset = int8_scales_offset(elements), .blocks = int8_blocks(elements), .count = slices};
+  return {.bytes = nullptr,
+          .elements = elements,
+          .chunk_bytes = chunk_bytes,
+          .scales_offset = int8_scales_offset(elements),
+          .blocks = int8_blocks(elements),
+          .count = slices};
 }
 
 /// Elements of each slice of operand `index`, which must divide.
@@ -223,7 +232,8 @@ Prepared prepare_compress_bf16(const Signature& signature, const Context&) {
   expect_operand(signature, 2, DType::bf16, count);
   return with_gradient(signature, 0, [&]<typename G>(G) {
     return make_kernel([count](const Call& call) {
-      launch(call, {.blocks = blocks_for(count, kThreads * kGroup), .threads = kThreads}, send_bf16<G>, operand<G>(call, 0), operand<float>(call, 1), operand<bf16>(call, 2), count);
+      launch(call, {.blocks = blocks_for(count, kThreads * kGroup), .threads = kThreads}, send_bf16<G>, operand<G>(call, 0),
+             operand<float>(call, 1), operand<bf16>(call, 2), count);
     });
   });
 }
@@ -234,7 +244,8 @@ Prepared prepare_quantize_int8(const Signature& signature, const Context&) {
   const Slices to = expect_slices(signature, 2, elements_of_slice(signature, 0));
   return with_gradient(signature, 0, [&]<typename G>(G) {
     return make_kernel([to](const Call& call) {
-      launch(call, warps_for(to.count * to.blocks), send_int8<G>, operand<G>(call, 0), operand<float>(call, 1), at(to, operand<unsigned char>(call, 2)));
+      launch(call, warps_for(to.count * to.blocks), send_int8<G>, operand<G>(call, 0), operand<float>(call, 1),
+             at(to, operand<unsigned char>(call, 2)));
     });
   });
 }

@@ -1,6 +1,6 @@
 // linear and its gradients: each one product by cuBLASLt (products.h) with what belongs to it as its epilogue. Where cuBLASLt has no such
-// epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in, in the same launch. Which of the two it is is
-// found out when the kernel is prepared: the epilogue where there is one, or with TRAINER_CUDA_TUNE=1 the faster.
+// epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in, in the same launch. Which of the two it is
+// is found out when the kernel is prepared: the epilogue where there is one, or with TRAINER_CUDA_TUNE=1 the faster.
 //
 //   y  = x·Wᵀ + b     left x, right W transposed; bias by epilogue, else y is filled with it and the product adds to y
 //   dx = dy·W         left dy, right W
@@ -80,7 +80,8 @@ Prepared make_linear(const Signature& s, const Context& context, bool has_choice
   if (!has_choice || !chooses_by_time()) return std::make_unique<K>(s, context, Fused::yes);
   static Choices choices;
   const std::lock_guard lock(choices.mutex);
-  const auto known = std::find_if(choices.all.begin(), choices.all.end(), [&](const auto& one) { return one.device == context.device && one.signature == s; });
+  const auto known = std::find_if(choices.all.begin(), choices.all.end(),
+                                  [&](const auto& one) { return one.device == context.device && one.signature == s; });
   if (known != choices.all.end()) return std::make_unique<K>(s, context, known->fused);
   auto fused = std::make_unique<K>(s, context, Fused::yes), apart = std::make_unique<K>(s, context, Fused::no);
   const bool faster = fused->has_epilogue() && time_of(*fused, s, context) <= time_of(*apart, s, context);
@@ -92,8 +93,8 @@ Prepared make_linear(const Signature& s, const Context& context, bool has_choice
 
 struct Forward {
   ProductPtr product;
-  bool fills = false;    ///< y holds the bias before the product adds to it
-  Prepared activation;   ///< or null: there is none, or the product has it
+  bool fills = false;   ///< y holds the bias before the product adds to it
+  Prepared activation;  ///< or null: there is none, or the product has it
 };
 
 Epilogue gelu_epilogue(bool bias, bool pre) {
@@ -105,7 +106,12 @@ Forward make_forward(const Signature& s, const Context& context, bool bias, Fuse
   using At = LinearOperands;
   const bool has_bias = s.attributes.flag("bias", true), gelu = s.attributes.flag("gelu", false), pre = s.attributes.flag("pre", false);
   const TensorDesc &x = desc(s, At::x), &y = desc(s, At::y(has_bias));
-  ProductSpec spec{.rows = x.shape.rows(), .columns = y.shape[-1], .inner = x.shape[-1], .right_transposed = true, .operands = x.dtype, .result = x.dtype,
+  ProductSpec spec{.rows = x.shape.rows(),
+                   .columns = y.shape[-1],
+                   .inner = x.shape[-1],
+                   .right_transposed = true,
+                   .operands = x.dtype,
+                   .result = x.dtype,
                    .workspace_bytes = product_workspace(context.capability)};
   Forward forward;
   if (gelu) {
@@ -127,7 +133,10 @@ Forward make_forward(const Signature& s, const Context& context, bool bias, Fuse
 class Linear final : public Kernel {
  public:
   Linear(const Signature& s, const Context& context, Fused fused)
-      : bias_(s.attributes.flag("bias", true)), pre_(s.attributes.flag("pre", false)), y_(desc(s, LinearOperands::y(bias_))), whole_(make_forward(s, context, bias_, fused)) {
+      : bias_(s.attributes.flag("bias", true)),
+        pre_(s.attributes.flag("pre", false)),
+        y_(desc(s, LinearOperands::y(bias_))),
+        whole_(make_forward(s, context, bias_, fused)) {
     if (bias_ && s.attributes.flag("partial", false)) without_bias_ = make_forward(s, context, false, fused);
   }
   bool has_epilogue() const { return !whole_.activation; }
@@ -141,7 +150,8 @@ class Linear final : public Kernel {
     void* const result = forward.activation && pre ? pre : y;  // what the activation reads
     void* const vector = bias ? operand<void>(call, At::bias) : nullptr;
     if (forward.fills) fill_rows(call, y_.dtype, vector, result, y_.shape.rows(), y_.shape[-1]);
-    forward.product->run({operand<void>(call, At::x), operand<void>(call, At::weight), result, vector, pre, call.workspace}, stream_of(call));
+    forward.product->run({operand<void>(call, At::x), operand<void>(call, At::weight), result, vector, pre, call.workspace},
+                         stream_of(call));
     if (forward.activation) run_beside(*forward.activation, call, {result, y});
   }
 
@@ -159,7 +169,11 @@ class GradInput final : public Kernel {
   GradInput(const Signature& s, const Context& context, Fused fused) : gelu_(s.attributes.flag("gelu", false)) {
     using At = LinearGradInputOperands;
     const TensorDesc &dy = desc(s, At::dy), &dx = desc(s, At::dx(gelu_));
-    ProductSpec spec{.rows = dy.shape.rows(), .columns = dx.shape[-1], .inner = dy.shape[-1], .operands = dy.dtype, .result = dy.dtype,
+    ProductSpec spec{.rows = dy.shape.rows(),
+                     .columns = dx.shape[-1],
+                     .inner = dy.shape[-1],
+                     .operands = dy.dtype,
+                     .result = dy.dtype,
                      .workspace_bytes = product_workspace(context.capability)};
     if (gelu_) {
       spec.epilogue = Epilogue::gelu_gradient;
@@ -176,7 +190,12 @@ class GradInput final : public Kernel {
     using At = LinearGradInputOperands;
     void* const dx = operand<void>(call, At::dx(gelu_));
     void* const pre = gelu_ ? operand<void>(call, At::pre) : nullptr;
-    product_->run({.left = operand<void>(call, At::dy), .right = operand<void>(call, At::weight), .result = dx, .aux = pre, .workspace = call.workspace}, stream_of(call));
+    product_->run({.left = operand<void>(call, At::dy),
+                   .right = operand<void>(call, At::weight),
+                   .result = dx,
+                   .aux = pre,
+                   .workspace = call.workspace},
+                  stream_of(call));
     if (activation_) run_beside(*activation_, call, {dx, pre, dx});
   }
 
@@ -191,12 +210,22 @@ class GradInput final : public Kernel {
 class GradWeight final : public Kernel {
  public:
   GradWeight(const Signature& s, const Context& context, Fused fused)
-      : bias_(s.attributes.flag("bias", true)), accumulate_(s.attributes.flag("accumulate", false)), apart_(rounds_apart(s)), r_(desc(s, LinearGradWeightOperands::dweight).dtype),
+      : bias_(s.attributes.flag("bias", true)),
+        accumulate_(s.attributes.flag("accumulate", false)),
+        apart_(rounds_apart(s)),
+        r_(desc(s, LinearGradWeightOperands::dweight).dtype),
         elements_(desc(s, LinearGradWeightOperands::dweight).elements()),
-        sums_(desc(s, LinearGradWeightOperands::dy).dtype, r_, desc(s, LinearGradWeightOperands::dy).shape.rows(), desc(s, LinearGradWeightOperands::dy).shape[-1], accumulate_, context.units) {
+        sums_(desc(s, LinearGradWeightOperands::dy).dtype, r_, desc(s, LinearGradWeightOperands::dy).shape.rows(),
+              desc(s, LinearGradWeightOperands::dy).shape[-1], accumulate_, context.units) {
     const TensorDesc &x = desc(s, LinearGradWeightOperands::x), &dy = desc(s, LinearGradWeightOperands::dy);
-    ProductSpec spec{.rows = dy.shape[-1], .columns = x.shape[-1], .inner = dy.shape.rows(), .left_transposed = true, .operands = dy.dtype, .result = apart_ ? DType::f32 : r_,
-                     .accumulate = accumulate_ && !apart_, .workspace_bytes = product_workspace(context.capability)};
+    ProductSpec spec{.rows = dy.shape[-1],
+                     .columns = x.shape[-1],
+                     .inner = dy.shape.rows(),
+                     .left_transposed = true,
+                     .operands = dy.dtype,
+                     .result = apart_ ? DType::f32 : r_,
+                     .accumulate = accumulate_ && !apart_,
+                     .workspace_bytes = product_workspace(context.capability)};
     if (fused == Fused::yes && bias_ && !apart_ && (!accumulate_ || r_ == DType::f32)) {
       // The library overwrites the sums: those to be added come by way of the end of the product's workspace.
       ProductSpec with_sums = spec;
@@ -218,11 +247,15 @@ class GradWeight final : public Kernel {
     void* const dweight = operand<void>(call, At::dweight);
     void* const dbias = bias_ ? operand<void>(call, At::dbias) : nullptr;
     void* const summed = has_sums_ && accumulate_ ? workspace + aside_ : dbias;
-    product_->run({.left = dy, .right = operand<void>(call, At::x), .result = apart_ ? start : dweight, .bias = summed, .workspace = workspace}, stream_of(call));
+    product_->run(
+        {.left = dy, .right = operand<void>(call, At::x), .result = apart_ ? start : dweight, .bias = summed, .workspace = workspace},
+        stream_of(call));
     if (apart_) round_to(call, reinterpret_cast<const float*>(start), r_, dweight, elements_, accumulate_);
     if (!bias_) return;
-    if (!has_sums_) sums_.run(call, dy, dbias, reinterpret_cast<float*>(workspace));
-    else if (accumulate_) round_to(call, static_cast<const float*>(summed), r_, dbias, sums_.columns, true);
+    if (!has_sums_)
+      sums_.run(call, dy, dbias, reinterpret_cast<float*>(workspace));
+    else if (accumulate_)
+      round_to(call, static_cast<const float*>(summed), r_, dbias, sums_.columns, true);
   }
 
  private:
@@ -241,7 +274,8 @@ Prepared prepare_linear(const Signature& s, const Context& context) {
   expect_operands(s, static_cast<std::size_t>(At::y(bias)) + (pre ? 2 : 1));
   expect_compute_dtype(s, At::x);
   expect_one_dtype(s, At::x, static_cast<int>(s.operands.size()) - 1);
-  CHECK(!(pre && !gelu) && !(gelu && s.attributes.flag("partial", false)), describe(s) + ": pre stands with gelu alone, and partial never does");
+  CHECK(!(pre && !gelu) && !(gelu && s.attributes.flag("partial", false)),
+        describe(s) + ": pre stands with gelu alone, and partial never does");
   return make_linear<Linear>(s, context, gelu);
 }
 

@@ -80,7 +80,8 @@ void sum_parts(const Call& call, const T* x, const ColumnSums& s, float* sums) {
 
 void fill_rows(const Call& call, DType c, const void* bias, void* y, std::int64_t rows, std::int64_t columns) {
   with_type(c, [&]<typename T>(T) {
-    launch(call, {.blocks = blocks_for(rows * columns, kThreads), .threads = kThreads}, lay_out_bias<T>, static_cast<const T*>(bias), static_cast<T*>(y), columns, rows * columns);
+    launch(call, {.blocks = blocks_for(rows * columns, kThreads), .threads = kThreads}, lay_out_bias<T>, static_cast<const T*>(bias),
+           static_cast<T*>(y), columns, rows * columns);
   });
 }
 
@@ -90,17 +91,20 @@ void round_to(const Call& call, const float* from, DType r, void* to, std::int64
   launch(call, grid, round_each<bf16>, from, static_cast<bf16*>(to), count, accumulate);
 }
 
-ColumnSums::ColumnSums(DType c, DType r, std::int64_t rows, std::int64_t columns, bool accumulate, int units) : c(c), r(r), rows(rows), columns(columns), accumulate(accumulate) {
+ColumnSums::ColumnSums(DType c, DType r, std::int64_t rows, std::int64_t columns, bool accumulate, int units)
+    : c(c), r(r), rows(rows), columns(columns), accumulate(accumulate) {
   // Enough blocks for every multiprocessor to have four, each with some rows for every warp; no more parts than the workspace holds.
-  const std::int64_t tiles = (columns + kWarp - 1) / kWarp / (c == DType::f32 ? kVector<float> : kVector<bf16>) + 1;
+  const std::int64_t tiles = (columns + kWarp - 1) / kWarp / (c == DType::f32 ? kVector<float> : kVector<bf16>)+1;
   const std::int64_t most = std::min<std::int64_t>(2 * units, (rows + kRowsInFlight * kWarps - 1) / (kRowsInFlight * kWarps));
   parts = static_cast<int>(std::clamp<std::int64_t>(4 * units / tiles, 1, std::max<std::int64_t>(1, most)));
 }
 
 void ColumnSums::run(const Call& call, const void* x, void* sums, float* workspace) const {
   with_type(c, [&]<typename T>(T) {
-    if (in_vectors<T>(columns)) sum_parts<kVector<T>>(call, static_cast<const T*>(x), *this, workspace);
-    else sum_parts<1>(call, static_cast<const T*>(x), *this, workspace);
+    if (in_vectors<T>(columns))
+      sum_parts<kVector<T>>(call, static_cast<const T*>(x), *this, workspace);
+    else
+      sum_parts<1>(call, static_cast<const T*>(x), *this, workspace);
   });
   const Grid grid{.blocks = blocks_for(columns, kThreads), .threads = kThreads};
   if (r == DType::f32) return launch(call, grid, join_parts<float>, workspace, parts, columns, static_cast<float*>(sums), accumulate);

@@ -31,8 +31,8 @@ struct ScaleRules {
 
 __device__ __forceinline__ bool is_finite(float x) { return x - x == 0; }
 
-__global__ void make_scalars(const double* squares, const double* loss, const double* count, Scalars* scalars, std::int32_t* applied, std::int32_t* good_steps,
-                             double clip, ScaleRules rules) {
+__global__ void make_scalars(const double* squares, const double* loss, const double* count, Scalars* scalars, std::int32_t* applied,
+                             std::int32_t* good_steps, double clip, ScaleRules rules) {
   Scalars now = *scalars;
   const double scale = static_cast<double>(now.loss_scale), norm = sqrt(*squares) / scale;
   const double clipped = clip > 0 ? fmin(1.0, clip / (norm + 1e-6)) : 1.0;
@@ -132,7 +132,9 @@ __device__ __forceinline__ float one_less_power(double log_beta, std::int32_t t)
 template <bool Momentum>
 struct Sgd {
   static constexpr int kStates = Momentum ? 1 : 0;
-  __device__ static Step step(const Operands&, const Rates& a, float factor, float lr) { return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr, 1}; }
+  __device__ static Step step(const Operands&, const Rates& a, float factor, float lr) {
+    return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr, 1};
+  }
   __device__ static float update(const Step& s, const Rates& a, float keep, float w, float gradient, float& m, float&) {
     float g = gradient * s.factor;
     if constexpr (Momentum) {
@@ -157,7 +159,9 @@ struct Adam {
 };
 struct Lion {
   static constexpr int kStates = 1;
-  __device__ static Step step(const Operands&, const Rates& a, float factor, float lr) { return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr, 1}; }
+  __device__ static Step step(const Operands&, const Rates& a, float factor, float lr) {
+    return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr, 1};
+  }
   __device__ static float update(const Step& s, const Rates& a, float keep, float w, float gradient, float& m, float&) {
     const float g = gradient * s.factor, c = fmaf(a.beta1, m, a.rest1 * g);
     m = fmaf(a.beta2, m, a.rest2 * g);
@@ -308,18 +312,20 @@ Prepared squares_kernel(const Signature& s, int units) {
   const std::int64_t first = attributes.integer("first", 0), last = attributes.integer("last", std::numeric_limits<std::int64_t>::max());
   const double scale = attributes.has("scale") ? attributes.real("scale") : 1.0;
   const std::int64_t count = s.operands[0].elements();
-  const unsigned blocks = std::min(blocks_for(count, kSumThreads * kVector<T> * kLoads), static_cast<unsigned>(2 * units));  // the workspace has so many sums
+  const unsigned blocks =
+      std::min(blocks_for(count, kSumThreads * kVector<T> * kLoads), static_cast<unsigned>(2 * units));  // the workspace has so many sums
   return make_kernel([=](const Call& call) {
     const std::int64_t low = std::clamp<std::int64_t>(first - call.origin, 0, count), high = std::clamp(last - call.origin, low, count);
     double* const sums = static_cast<double*>(call.workspace);
     launch(call, {.blocks = blocks, .threads = kSumThreads}, squares_of_blocks<T>, operand<T>(call, 0), low, high, sums);
-    launch(call, {.blocks = 1, .threads = kThreads}, join_squares, sums, static_cast<int>(blocks), scale, accumulate, operand<double>(call, 1));
+    launch(call, {.blocks = 1, .threads = kThreads}, join_squares, sums, static_cast<int>(blocks), scale, accumulate,
+           operand<double>(call, 1));
   });
 }
 
 ScaleRules rules_of(const Attributes& attributes) {
-  return {attributes.integer("growth_interval"), attributes.real("growth_factor"), attributes.real("backoff_factor"), attributes.real("largest_scale"),
-          attributes.real("smallest_scale")};
+  return {attributes.integer("growth_interval"), attributes.real("growth_factor"), attributes.real("backoff_factor"),
+          attributes.real("largest_scale"), attributes.real("smallest_scale")};
 }
 
 }  // namespace
@@ -329,7 +335,9 @@ Prepared prepare_loss_seed(const Signature& s, const Context&) {
   expect_operand(s, 0, DType::f64, 1);
   expect_operand(s, 1, DType::f32, 4);
   expect_operand(s, 2, DType::f32, 1);
-  return make_kernel([](const Call& call) { launch(call, one_thread(), seed_of_loss, operand<double>(call, 0), operand<Scalars>(call, 1), operand<float>(call, 2)); });
+  return make_kernel([](const Call& call) {
+    launch(call, one_thread(), seed_of_loss, operand<double>(call, 0), operand<Scalars>(call, 1), operand<float>(call, 2));
+  });
 }
 
 Prepared prepare_sum_squares(const Signature& s, const Context& context) {
@@ -347,8 +355,8 @@ Prepared prepare_update_scalars(const Signature& s, const Context&) {
   const double clip = s.attributes.has("clip_norm") ? s.attributes.real("clip_norm") : 0.0;
   const ScaleRules rules = dynamic ? rules_of(s.attributes) : ScaleRules{};
   return make_kernel([=](const Call& call) {
-    launch(call, one_thread(), make_scalars, operand<double>(call, 0), operand<double>(call, 1), operand<double>(call, 2), operand<Scalars>(call, 3),
-           operand<std::int32_t>(call, 4), dynamic ? operand<std::int32_t>(call, 5) : nullptr, clip, rules);
+    launch(call, one_thread(), make_scalars, operand<double>(call, 0), operand<double>(call, 1), operand<double>(call, 2),
+           operand<Scalars>(call, 3), operand<std::int32_t>(call, 4), dynamic ? operand<std::int32_t>(call, 5) : nullptr, clip, rules);
   });
 }
 

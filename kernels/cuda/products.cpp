@@ -19,12 +19,14 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kCandidates = 8;           // that a timed choice looks at
+constexpr int kCandidates = 8;            // that a timed choice looks at
 constexpr std::uint32_t kAlignment = 64;  // bytes, of every operand (Call)
 constexpr std::int64_t kAuxRow = 8;       // elements: "must be divisible by 8" (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
 
 void check_products(cublasStatus_t status, const char* call, const std::string& of) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw IoError(std::string("cuBLASLt: ") + call + " for " + of + ": " + cublasLtGetStatusString(status) + " (" + cublasLtGetStatusName(status) + ")");
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw IoError(std::string("cuBLASLt: ") + call + " for " + of + ": " + cublasLtGetStatusString(status) + " (" +
+                  cublasLtGetStatusName(status) + ")");
 }
 
 using Descriptor = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
@@ -33,45 +35,67 @@ using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDe
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
-    case DType::f32: return CUDA_R_32F;
-    case DType::bf16: return CUDA_R_16BF;
-    case DType::f16: return CUDA_R_16F;
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
     case DType::f64:
     case DType::i32:
-    case DType::u8: break;
+    case DType::u8:
+      break;
   }
   fail_check("dtype", __FILE__, __LINE__, "products are of f32, bf16 or f16, not " + std::string(name_of(dtype)));
 }
 
 std::uint32_t library_epilogue(Epilogue epilogue) {
   switch (epilogue) {
-    case Epilogue::none: return CUBLASLT_EPILOGUE_DEFAULT;
-    case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::gelu: return CUBLASLT_EPILOGUE_GELU;
-    case Epilogue::gelu_bias: return CUBLASLT_EPILOGUE_GELU_BIAS;
-    case Epilogue::gelu_aux: return CUBLASLT_EPILOGUE_GELU_AUX;
-    case Epilogue::gelu_aux_bias: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::gelu_gradient: return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::left_sums: return CUBLASLT_EPILOGUE_BGRADB;  // left is cuBLASLt's B
+    case Epilogue::none:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::gelu:
+      return CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::gelu_bias:
+      return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case Epilogue::gelu_aux:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::gelu_aux_bias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::left_sums:
+      return CUBLASLT_EPILOGUE_BGRADB;  // left is cuBLASLt's B
   }
   fail_check("epilogue", __FILE__, __LINE__, "an epilogue outside the enum");
 }
 
 const char* name_of(Epilogue epilogue) {
   switch (epilogue) {
-    case Epilogue::none: return "";
-    case Epilogue::bias: return ", bias";
-    case Epilogue::gelu: return ", gelu";
-    case Epilogue::gelu_bias: return ", bias, gelu";
-    case Epilogue::gelu_aux: return ", gelu with its input";
-    case Epilogue::gelu_aux_bias: return ", bias, gelu with its input";
-    case Epilogue::gelu_gradient: return ", gradient of gelu";
-    case Epilogue::left_sums: return ", sums of the left operand";
+    case Epilogue::none:
+      return "";
+    case Epilogue::bias:
+      return ", bias";
+    case Epilogue::gelu:
+      return ", gelu";
+    case Epilogue::gelu_bias:
+      return ", bias, gelu";
+    case Epilogue::gelu_aux:
+      return ", gelu with its input";
+    case Epilogue::gelu_aux_bias:
+      return ", bias, gelu with its input";
+    case Epilogue::gelu_gradient:
+      return ", gradient of gelu";
+    case Epilogue::left_sums:
+      return ", sums of the left operand";
   }
   return "";
 }
 
-bool has_bias(Epilogue e) { return e == Epilogue::bias || e == Epilogue::gelu_bias || e == Epilogue::gelu_aux_bias || e == Epilogue::left_sums; }
+bool has_bias(Epilogue e) {
+  return e == Epilogue::bias || e == Epilogue::gelu_bias || e == Epilogue::gelu_aux_bias || e == Epilogue::left_sums;
+}
 bool has_aux(Epilogue e) { return e == Epilogue::gelu_aux || e == Epilogue::gelu_aux_bias || e == Epilogue::gelu_gradient; }
 bool has_gelu(Epilogue e) { return e == Epilogue::gelu || e == Epilogue::gelu_bias || has_aux(e); }
 
@@ -94,7 +118,8 @@ struct Product::State {
 
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check_products(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute", spec.str());
+    check_products(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute",
+                   spec.str());
   }
   void set_addresses(void* bias, void* aux) {
     if (has_bias(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -110,14 +135,16 @@ namespace {
 
 MatrixLayout layout_of(DType dtype, std::int64_t rows, std::int64_t columns, const std::string& of) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check_products(cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
-                 "cublasLtMatrixLayoutCreate", of);
+  check_products(
+      cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
+      "cublasLtMatrixLayoutCreate", of);
   return MatrixLayout(layout);
 }
 
 template <typename T>
 void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value, const std::string& of) {
-  check_products(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute", of);
+  check_products(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+                 "cublasLtMatmulPreferenceSetAttribute", of);
 }
 
 }  // namespace
@@ -149,26 +176,28 @@ std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int coun
   prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(spec.workspace_bytes), name);
   // Parts of a sum meet in f32, out of place: in place, or in 16 bits, they would be rounded on the way.
   prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), name);
-  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     prefer(preference, attribute, kAlignment, name);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
   int returned = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(library, descriptor.get(), a.get(), b.get(), d.get(), d.get(), preference.get(), count, found.data(), &returned);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library, descriptor.get(), a.get(), b.get(), d.get(), d.get(),
+                                                               preference.get(), count, found.data(), &returned);
   // An epilogue that it has not for these dtypes and sizes may be a conflict to it as well.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && spec.epilogue != Epilogue::none)) return {};
   check_products(status, "cublasLtMatmulAlgoGetHeuristic", name);
   found.resize(static_cast<std::size_t>(returned));
-  std::erase_if(found, [&](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS || one.workspaceSize > static_cast<std::size_t>(spec.workspace_bytes); });
+  std::erase_if(found, [&](const auto& one) {
+    return one.state != CUBLAS_STATUS_SUCCESS || one.workspaceSize > static_cast<std::size_t>(spec.workspace_bytes);
+  });
   return found;
 }
 
 void Product::State::multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream) {
   set_addresses(operands.bias, operands.aux);
   const float alpha = 1, beta = spec.accumulate ? 1.0F : 0.0F;
-  check_products(cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(), &beta, operands.result, d.get(), operands.result, d.get(),
-                                &with.algo, operands.workspace, with.workspaceSize, stream),
+  check_products(cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(), &beta, operands.result,
+                                d.get(), operands.result, d.get(), &with.algo, operands.workspace, with.workspaceSize, stream),
                  "cublasLtMatmul", spec.str());
 }
 
@@ -246,16 +275,20 @@ float time_on_device(const std::function<void(cudaStream_t)>& run) {
 void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, int device) {
   TimedChoices& choices = timed_choices();
   const std::lock_guard lock(choices.mutex);
-  const auto known = std::find_if(choices.all.begin(), choices.all.end(), [&](const Timed& one) { return one.device == device && one.spec == spec; });
+  const auto known =
+      std::find_if(choices.all.begin(), choices.all.end(), [&](const Timed& one) { return one.device == device && one.spec == spec; });
   if (known != choices.all.end()) {
     chosen = known->fastest;
     return;
   }
   const std::int64_t operand = size_of(spec.operands), element = size_of(spec.result), results = spec.rows * spec.columns * element;
-  const Scratch left(spec.rows * spec.inner * operand), right(spec.inner * spec.columns * operand), result(results), aux(has_aux(spec.epilogue) ? results : 0);
+  const Scratch left(spec.rows * spec.inner * operand), right(spec.inner * spec.columns * operand), result(results),
+      aux(has_aux(spec.epilogue) ? results : 0);
   const Scratch bias(std::max(spec.rows, spec.columns) * element), workspace(spec.workspace_bytes);
   const ProductOperands operands{left.get(), right.get(), result.get(), bias.get(), aux.get(), workspace.get()};
-  chosen = fastest_of(candidates, [&](const auto& candidate) { return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); }); });
+  chosen = fastest_of(candidates, [&](const auto& candidate) {
+    return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
+  });
   choices.all.push_back({device, spec, chosen});
 }
 
@@ -266,8 +299,9 @@ std::string ProductSpec::str() const {
     const std::string size = "[" + std::to_string(transposed ? c : r) + ", " + std::to_string(transposed ? r : c) + "]";
     return transposed ? size + "ᵀ" : size;
   };
-  return "product of " + std::string(trainer::name_of(operands)) + " " + matrix(rows, inner, left_transposed) + " · " + matrix(inner, columns, right_transposed) + (accumulate ? ", added to " : " to ") +
-         std::string(trainer::name_of(result)) + name_of(epilogue);
+  return "product of " + std::string(trainer::name_of(operands)) + " " + matrix(rows, inner, left_transposed) + " · " +
+         matrix(inner, columns, right_transposed) + (accumulate ? ", added to " : " to ") + std::string(trainer::name_of(result)) +
+         name_of(epilogue);
 }
 
 Product::Product(std::unique_ptr<State> state) : state_(std::move(state)) {}

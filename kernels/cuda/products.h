@@ -1,9 +1,9 @@
 // Product: one matrix product by cuBLASLt, ready to run again and again. Operands are row-major as they lie; cuBLASLt, which counts columns
 // first, is given the transposed product of the transposed matrices, which are the same bytes.
 //
-// Algorithm: the first that cuBLASLt's heuristic names for the shape and the workspace, among those that split a sum in no way but one whose
-// parts meet in f32, in the workspace, in an order of their own: so results are the same from run to run. With TRAINER_CUDA_TUNE=1 the
-// fastest of its first ones is taken, as measured here, once for each shape, device and process; another run may take another then.
+// Algorithm: the first that cuBLASLt's heuristic names for the shape and the workspace, among those that split a sum in no way but one
+// whose parts meet in f32, in the workspace, in an order of their own: so results are the same from run to run. With TRAINER_CUDA_TUNE=1
+// the fastest of its first ones is taken, as measured here, once for each shape, device and process; another run may take another then.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,7 +36,7 @@ struct ProductSpec {
   bool left_transposed = false;   ///< left lies as [inner, rows]
   bool right_transposed = false;  ///< right lies as [columns, inner]
   DType operands = DType::f32;
-  DType result = DType::f32;      ///< of operands' dtype or f32; bias and aux have it too
+  DType result = DType::f32;  ///< of operands' dtype or f32; bias and aux have it too
   Epilogue epilogue = Epilogue::none;
   bool accumulate = false;
   std::int64_t workspace_bytes = 0;

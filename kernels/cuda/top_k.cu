@@ -1,9 +1,9 @@
 // top_k_compress and top_k_sum.
 //
-// The k largest are found by radix selection on the 31 bits of |a|: three passes count digits of 11, 10 and 10 bits, each among the elements
-// that share the digits chosen before, and leave the key of the k-th largest and how many of its equals are wanted. A fourth counts by chunks
-// what lies above and at that key, so that the fifth writes every pair where its place in ascending order is. Counts are whole numbers: their
-// sums, by atomics too, have no order. Of an f32 gradient, 28 bytes are moved for each element (12 by the first pass).
+// The k largest are found by radix selection on the 31 bits of |a|: three passes count digits of 11, 10 and 10 bits, each among the
+// elements that share the digits chosen before, and leave the key of the k-th largest and how many of its equals are wanted. A fourth
+// counts by chunks what lies above and at that key, so that the fifth writes every pair where its place in ascending order is. Counts are
+// whole numbers: their sums, by atomics too, have no order. Of an f32 gradient, 28 bytes are moved for each element (12 by the first pass).
 #include <algorithm>
 #include <limits>
 
@@ -176,7 +176,8 @@ __global__ void __launch_bounds__(kThreads) count_chunk(const float* a, std::int
   __shared__ Counts shared[kWarps];
   const unsigned threshold = s->prefix;
   Counts mine = 0;
-  for_each_of(a, static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, count, [&](int, float x) { mine += counts_of(x, threshold); });
+  for_each_of(a, static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, count,
+              [&](int, float x) { mine += counts_of(x, threshold); });
   const Counts total = scan_block<kThreads>(mine, shared).total;
   if (threadIdx.x == 0) chunks[blockIdx.x] = total;
 }
@@ -198,7 +199,8 @@ __global__ void __launch_bounds__(kScanThreads) scan_chunks(Counts* chunks, int 
 
 // A chunk's pairs at their places. Of the equals, those of lower index come first. What is sent leaves the residual; so does what is not
 // finite, all of which is sent where it fits.
-__global__ void __launch_bounds__(kThreads) hand_out(float* a, std::int64_t count, const Selection* s, const Counts* chunks, std::int32_t* index, float* value) {
+__global__ void __launch_bounds__(kThreads)
+    hand_out(float* a, std::int64_t count, const Selection* s, const Counts* chunks, std::int32_t* index, float* value) {
   __shared__ Counts shared[kWarps];
   const unsigned threshold = s->prefix, ties = s->rank;
   const Counts start = chunks[blockIdx.x], end = chunks[blockIdx.x + 1];
@@ -250,7 +252,8 @@ __device__ __forceinline__ int lower_bound(const std::int32_t* index, int count,
 }
 
 template <typename Y>
-__global__ void __launch_bounds__(kThreads) sum_pairs(const unsigned char* pairs, int k, std::int64_t values_offset, std::int64_t rank_bytes, int ranks, Y* y, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    sum_pairs(const unsigned char* pairs, int k, std::int64_t values_offset, std::int64_t rank_bytes, int ranks, Y* y, std::int64_t count) {
   __shared__ float sum[kTile];
   __shared__ int bounds[kRanksAtOnce][2];
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kTile, last = first + kTile < count ? first + kTile : count;
@@ -267,7 +270,8 @@ __global__ void __launch_bounds__(kThreads) sum_pairs(const unsigned char* pairs
     for (int rank = from; rank < ranks && rank < from + kRanksAtOnce; ++rank) {
       const auto* const index = reinterpret_cast<const std::int32_t*>(pairs + rank * rank_bytes);
       const auto* const value = reinterpret_cast<const float*>(pairs + rank * rank_bytes + values_offset);
-      for (int j = bounds[rank - from][0] + static_cast<int>(threadIdx.x); j < bounds[rank - from][1]; j += kThreads) sum[index[j] - first] += value[j];  // a rank has an index once
+      for (int j = bounds[rank - from][0] + static_cast<int>(threadIdx.x); j < bounds[rank - from][1]; j += kThreads)
+        sum[index[j] - first] += value[j];  // a rank has an index once
       __syncthreads();
     }
   }
@@ -297,7 +301,8 @@ Prepared compress_kernel(const Signature& signature, int units) {
     auto* const value = reinterpret_cast<float*>(operand<char>(call, 2) + top_k_values_offset(k));
     auto* const selection = static_cast<Selection*>(call.workspace);
     auto* const counts = reinterpret_cast<Counts*>(selection + 1);
-    const Grid one{.blocks = 1, .threads = kThreads}, passes{.blocks = blocks, .threads = kThreads}, by_chunk{.blocks = chunks, .threads = kThreads};
+    const Grid one{.blocks = 1, .threads = kThreads}, passes{.blocks = blocks, .threads = kThreads},
+        by_chunk{.blocks = chunks, .threads = kThreads};
     launch(call, one, begin_selection, selection, static_cast<unsigned>(k));
     launch(call, passes, add_and_count<G>, gradient, residual, count, selection);
     launch(call, one, choose_digit, 0, selection);
@@ -314,10 +319,11 @@ Prepared compress_kernel(const Signature& signature, int units) {
 
 template <typename Y>
 Prepared sum_kernel(const Signature& signature) {
-  const std::int64_t count = signature.operands[1].elements(), k = signature.attributes.integer("k"), ranks = signature.attributes.integer("ranks");
+  const std::int64_t count = signature.operands[1].elements(), k = signature.attributes.integer("k"),
+                     ranks = signature.attributes.integer("ranks");
   return make_kernel([=](const Call& call) {
-    launch(call, {.blocks = blocks_for(count, kTile), .threads = kThreads}, sum_pairs<Y>, operand<unsigned char>(call, 0), static_cast<int>(k), top_k_values_offset(k), top_k_bytes(k),
-           static_cast<int>(ranks), operand<Y>(call, 1), count);
+    launch(call, {.blocks = blocks_for(count, kTile), .threads = kThreads}, sum_pairs<Y>, operand<unsigned char>(call, 0),
+           static_cast<int>(k), top_k_values_offset(k), top_k_bytes(k), static_cast<int>(ranks), operand<Y>(call, 1), count);
   });
 }
 
@@ -333,7 +339,8 @@ Prepared prepare_top_k_compress(const Signature& signature, const Context& conte
   expect_operands(signature, 3);
   const DType r = expect_gradient(signature, 0);
   const std::int64_t count = signature.operands[0].elements(), k = signature.attributes.integer("k");
-  CHECK(1 <= k && k <= count && count <= std::numeric_limits<std::int32_t>::max(), describe(signature) + ": k must be from 1 to the number of elements");
+  CHECK(1 <= k && k <= count && count <= std::numeric_limits<std::int32_t>::max(),
+        describe(signature) + ": k must be from 1 to the number of elements");
   expect_operand(signature, 1, DType::f32, count);
   expect_operand(signature, 2, DType::u8, top_k_bytes(k));
   return r == DType::bf16 ? compress_kernel<bf16>(signature, context.units) : compress_kernel<float>(signature, context.units);

@@ -21,7 +21,9 @@ struct Sizes {
 const Sizes kSizes[] = {{24, 40, 64}, {7, 64, 33}, {33, 37, 48}, {3, 128, 257}, {1, 8, 8}};
 
 // A pass of its own reads the sum rounded to c, which moves what comes of it by so much again; slopes of GELU stay below 1.13.
-Output output(DType c, const Shape& shape, std::int64_t terms) { return {c, shape, 2.2 * bound(c), 8 * kEpsF32 * std::sqrt(static_cast<double>(terms)) + 1.2 * bound(c), -1, true, false}; }
+Output output(DType c, const Shape& shape, std::int64_t terms) {
+  return {c, shape, 2.2 * bound(c), 8 * kEpsF32 * std::sqrt(static_cast<double>(terms)) + 1.2 * bound(c), -1, true, false};
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ TEST_CASE("linear with GELU is the activation of the sum, and leaves the sum whe
 TEST_CASE("the input's gradient with GELU is the product times the slope of the activation") {
   for (DType c : compute_dtypes())
     for (const Sizes& z : kSizes)
-      hold(Op::linear_grad_input, {{"gelu", true}}, {{c, normal_tensor({z.rows, z.out}, 1)}, {c, normal_tensor({z.out, z.in}, 2)}, {c, normal_tensor({z.rows, z.in}, 3)}},
+      hold(Op::linear_grad_input, {{"gelu", true}},
+           {{c, normal_tensor({z.rows, z.out}, 1)}, {c, normal_tensor({z.out, z.in}, 2)}, {c, normal_tensor({z.rows, z.in}, 3)}},
            {output(c, {z.rows, z.in}, z.out)});
 }
 
@@ -51,7 +54,8 @@ TEST_CASE("algorithms and passes chosen by time compute the same") {
   for (int layer = 0; layer < 2; ++layer) {  // the second finds the choice of an algorithm made
     hold(Op::linear_grad_weight, {{"bias", true}, {"accumulate", true}}, {{c, normal_tensor({40, 24}, 1)}, {c, normal_tensor({40, 32}, 2)}},
          {{DType::f32, {32, 24}, bound(DType::f32), 1e-5, -1, true, true}, {DType::f32, {32}, bound(DType::f32), 1e-5, -1, true, true}});
-    hold(Op::linear, {{"bias", true}, {"gelu", true}, {"pre", true}}, {{c, normal_tensor({24, 40}, 1)}, {c, normal_tensor({64, 40}, 2, 0.2)}, {c, normal_tensor({64}, 3)}},
+    hold(Op::linear, {{"bias", true}, {"gelu", true}, {"pre", true}},
+         {{c, normal_tensor({24, 40}, 1)}, {c, normal_tensor({64, 40}, 2, 0.2)}, {c, normal_tensor({64}, 3)}},
          {output(c, {24, 64}, 40), output(c, {24, 64}, 40)});
   }
   REQUIRE(unsetenv(environment::kCudaTune.name) == 0);

@@ -1,10 +1,11 @@
 // Matrix products by the emulated cuBLASLt: what is refused before it is asked for, what is said where a call fails, workspaces.
+#include "kernels/cuda/products.h"
+
 #include <cuda_runtime_api.h>
 
 #include <vector>
 
 #include "engine/core/error.h"
-#include "kernels/cuda/products.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/target.h"
 
@@ -22,7 +23,13 @@ Device& device() {
 }
 
 ProductSpec spec_of(DType operands, DType result, Epilogue epilogue, std::int64_t columns) {
-  return {.rows = 16, .columns = columns, .inner = 24, .operands = operands, .result = result, .epilogue = epilogue, .workspace_bytes = std::int64_t{1} << 20};
+  return {.rows = 16,
+          .columns = columns,
+          .inner = 24,
+          .operands = operands,
+          .result = result,
+          .epilogue = epilogue,
+          .workspace_bytes = std::int64_t{1} << 20};
 }
 
 /// Device memory of a test's operands: never freed before its end.
@@ -55,7 +62,8 @@ TEST_CASE("products that cuBLASLt's documentation rules out are refused, and no 
     CHECK(makes(spec_of(DType::bf16, DType::bf16, gelu, 16)));
     CHECK_FALSE(makes(spec_of(DType::f32, DType::f32, gelu, 16)));
   }
-  for (Epilogue with_aux : {Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::gelu_gradient}) CHECK_FALSE(makes(spec_of(DType::bf16, DType::bf16, with_aux, 50257)));
+  for (Epilogue with_aux : {Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::gelu_gradient})
+    CHECK_FALSE(makes(spec_of(DType::bf16, DType::bf16, with_aux, 50257)));
 }
 
 TEST_CASE("a product keeps within the workspace that it was promised") {
@@ -77,7 +85,11 @@ TEST_CASE("a call that fails names the call, the product and the library's reaso
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   Memory memory;
   char* const left = memory(16 * 24 * 2 + 64);
-  ProductOperands operands{.left = left + 2, .right = memory(24 * 8 * 2), .result = memory(16 * 8 * 4), .bias = memory(16 * 4), .workspace = memory(std::size_t{1} << 20)};
+  ProductOperands operands{.left = left + 2,
+                           .right = memory(24 * 8 * 2),
+                           .result = memory(16 * 8 * 4),
+                           .bias = memory(16 * 4),
+                           .workspace = memory(std::size_t{1} << 20)};
   std::string said;
   try {
     product->run(operands, stream);  // left is not aligned
@@ -98,7 +110,8 @@ TEST_CASE("products are captured, and a graph of them runs") {
   const auto product = Product::make(spec, device().context());
   REQUIRE(product);
   Memory memory;
-  auto *const left = reinterpret_cast<float*>(memory(16)), *const right = reinterpret_cast<float*>(memory(24)), *const result = reinterpret_cast<float*>(memory(24));
+  auto *const left = reinterpret_cast<float*>(memory(16)), *const right = reinterpret_cast<float*>(memory(24)),
+              *const result = reinterpret_cast<float*>(memory(24));
   void* const workspace = memory(std::size_t{1} << 20);
   for (int i = 0; i < 4; ++i) left[i] = static_cast<float>(i + 1);
   for (int i = 0; i < 6; ++i) right[i] = static_cast<float>(i);

@@ -19,7 +19,8 @@ struct Sizes {
   std::int64_t rows, in, out;
 };
 // The last are whole multiples of 8 elements, a few of them with long sums.
-const Sizes kSizes[] = {{1, 1, 1}, {1, 7, 65}, {7, 1, 7}, {7, 65, 33}, {29, 257, 31}, {130, 70, 37}, {5, 1025, 3}, {64, 32, 8}, {24, 136, 48}, {300, 16, 264}};
+const Sizes kSizes[] = {{1, 1, 1},     {1, 7, 65},   {7, 1, 7},   {7, 65, 33},   {29, 257, 31},
+                        {130, 70, 37}, {5, 1025, 3}, {64, 32, 8}, {24, 136, 48}, {300, 16, 264}};
 
 double sum_of(std::int64_t terms) { return 8 * kEpsF32 * std::sqrt(static_cast<double>(terms) + 1); }
 
@@ -40,7 +41,8 @@ TEST_CASE("linear is x times W transposed, and the bias") {
 TEST_CASE("the gradient of linear's input is dy times W") {
   for (DType c : compute_dtypes())
     for (const Sizes& z : kSizes)
-      hold(Op::linear_grad_input, {}, {{c, normal_tensor({z.rows, z.out}, 1)}, {c, normal_tensor({z.out, z.in}, 2)}}, {output(c, {z.rows, z.in}, z.out)});
+      hold(Op::linear_grad_input, {}, {{c, normal_tensor({z.rows, z.out}, 1)}, {c, normal_tensor({z.out, z.in}, 2)}},
+           {output(c, {z.rows, z.in}, z.out)});
 }
 
 TEST_CASE("the gradients of linear's weight and bias overwrite or accumulate, in any dtype of gradients") {

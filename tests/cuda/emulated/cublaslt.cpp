@@ -60,7 +60,9 @@ struct Algorithm {
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
 template <typename T, typename Opaque>
-T& in(Opaque* opaque) { return *reinterpret_cast<T*>(opaque); }
+T& in(Opaque* opaque) {
+  return *reinterpret_cast<T*>(opaque);
+}
 
 bool is_16_bits(cudaDataType type) { return type == CUDA_R_16BF || type == CUDA_R_16F; }
 std::int64_t size_of(cudaDataType type) { return is_16_bits(type) ? 2 : 4; }
@@ -71,9 +73,12 @@ float load(cudaDataType type, const void* at, std::int64_t i) {
   return __half2float(static_cast<const __half*>(at)[i]);
 }
 void store(cudaDataType type, void* at, std::int64_t i, float value) {
-  if (type == CUDA_R_32F) static_cast<float*>(at)[i] = value;
-  else if (type == CUDA_R_16BF) static_cast<__nv_bfloat16*>(at)[i] = __float2bfloat16_rn(value);
-  else static_cast<__half*>(at)[i] = __float2half_rn(value);
+  if (type == CUDA_R_32F)
+    static_cast<float*>(at)[i] = value;
+  else if (type == CUDA_R_16BF)
+    static_cast<__nv_bfloat16*>(at)[i] = __float2bfloat16_rn(value);
+  else
+    static_cast<__half*>(at)[i] = __float2half_rn(value);
 }
 float rounded(cudaDataType type, float value) {
   float kept = 0;
@@ -85,7 +90,9 @@ bool has_bias(std::uint32_t e) { return (e & CUBLASLT_EPILOGUE_BIAS) != 0; }
 bool has_gelu(std::uint32_t e) { return (e & CUBLASLT_EPILOGUE_GELU) != 0; }
 bool has_aux(std::uint32_t e) { return (e & 128) != 0; }
 bool is_gelu_gradient(std::uint32_t e) { return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
-bool has_sums(std::uint32_t e) { return e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB || e == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
+bool has_sums(std::uint32_t e) {
+  return e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
 
 bool is_known(std::uint32_t e) {
   switch (e) {
@@ -97,8 +104,10 @@ bool is_known(std::uint32_t e) {
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
     case CUBLASLT_EPILOGUE_DGELU:
     case CUBLASLT_EPILOGUE_BGRADA:
-    case CUBLASLT_EPILOGUE_BGRADB: return true;
-    default: return false;  // not emulated
+    case CUBLASLT_EPILOGUE_BGRADB:
+      return true;
+    default:
+      return false;  // not emulated
   }
 }
 
@@ -129,7 +138,9 @@ std::uint64_t hash_of(const Problem& p) {
   for (const Layout* l : {&p.a, &p.b, &p.c, &p.d})
     for (std::int64_t value : {static_cast<std::int64_t>(l->type), l->rows, l->columns, l->ld}) mix(value);
   const Descriptor& d = p.descriptor;
-  for (std::int64_t value : {static_cast<std::int64_t>(d.transposed_a), static_cast<std::int64_t>(d.transposed_b), static_cast<std::int64_t>(d.epilogue), d.aux_ld}) mix(value);
+  for (std::int64_t value : {static_cast<std::int64_t>(d.transposed_a), static_cast<std::int64_t>(d.transposed_b),
+                             static_cast<std::int64_t>(d.epilogue), d.aux_ld})
+    mix(value);
   return hash;
 }
 
@@ -137,7 +148,8 @@ std::uint64_t hash_of(const Problem& p) {
 std::vector<float> by_inner(const Layout& layout, const void* at, bool inner_is_columns, std::int64_t inner, std::int64_t across) {
   std::vector<float> values(static_cast<std::size_t>(inner * across));
   for (std::int64_t k = 0; k < inner; ++k)
-    for (std::int64_t i = 0; i < across; ++i) values[static_cast<std::size_t>(k * across + i)] = load(layout.type, at, inner_is_columns ? k * layout.ld + i : i * layout.ld + k);
+    for (std::int64_t i = 0; i < across; ++i)
+      values[static_cast<std::size_t>(k * across + i)] = load(layout.type, at, inner_is_columns ? k * layout.ld + i : i * layout.ld + k);
   return values;
 }
 
@@ -195,8 +207,10 @@ void Run::finish(std::int64_t column, const std::vector<float>& sums) const {
     float value = alpha * sums[static_cast<std::size_t>(i)];
     if (beta != 0) value += beta * load(problem.c.type, c, column * problem.c.ld + i);
     if (has_bias(how.epilogue)) value += load(type, how.bias, i);
-    if (is_gelu_gradient(how.epilogue)) value *= gelu_slope(load(type, how.aux, column * how.aux_ld + i));
-    else if (has_aux(how.epilogue)) store(type, how.aux, column * how.aux_ld + i, value);
+    if (is_gelu_gradient(how.epilogue))
+      value *= gelu_slope(load(type, how.aux, column * how.aux_ld + i));
+    else if (has_aux(how.epilogue))
+      store(type, how.aux, column * how.aux_ld + i, value);
     if (has_gelu(how.epilogue)) value = gelu(value);
     store(type, d, column * problem.d.ld + i, value);
   }
@@ -233,7 +247,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
-const char* cublasLtGetStatusName(cublasStatus_t status) { return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "emulated status"; }
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "emulated status";
+}
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t compute, cudaDataType_t scale) {
@@ -245,22 +261,33 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) {
   delete &in<Descriptor>(descriptor);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const void* value, std::size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              std::size_t bytes) {
   auto& d = in<Descriptor>(descriptor);
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return take(d.transposed_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return take(d.transposed_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(d.epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(d.bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(d.bias_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return take(d.aux, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return take(d.aux_ld, value, bytes);
-    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return take(d.transposed_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return take(d.transposed_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return take(d.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return take(d.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return take(d.bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return take(d.aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return take(d.aux_ld, value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
   }
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows, std::uint64_t columns, std::int64_t ld) {
-  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns), ld});
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows, std::uint64_t columns,
+                                          std::int64_t ld) {
+  *layout =
+      reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns), ld});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
@@ -276,21 +303,31 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
   delete &in<Preference>(preference);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const void* value, std::size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, std::size_t bytes) {
   auto& p = in<Preference>(preference);
   switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return take(p.workspace, value, bytes);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return take(p.reductions, value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return take(p.alignment[0], value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return take(p.alignment[1], value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return take(p.alignment[2], value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return take(p.alignment[3], value, bytes);
-    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return take(p.workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return take(p.reductions, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      return take(p.alignment[0], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      return take(p.alignment[1], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      return take(p.alignment[2], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return take(p.alignment[3], value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int requested, cublasLtMatmulHeuristicResult_t results[], int* returned) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int requested,
+                                              cublasLtMatmulHeuristicResult_t results[], int* returned) {
   *returned = 0;
   if (handle == nullptr || requested < 1) return CUBLAS_STATUS_INVALID_VALUE;
   const Problem problem{in<Descriptor>(descriptor), in<Layout>(a), in<Layout>(b), in<Layout>(c), in<Layout>(d)};
@@ -299,7 +336,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   const std::uint32_t lossy = wanted.reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
   for (std::uint32_t parts : {3u, 1u, 2u}) {
     if (*returned == requested) break;
-    const std::uint64_t workspace = parts == 1 ? 0 : std::uint64_t{4} * parts * static_cast<std::uint64_t>(problem.d.rows * problem.d.columns);
+    const std::uint64_t workspace =
+        parts == 1 ? 0 : std::uint64_t{4} * parts * static_cast<std::uint64_t>(problem.d.rows * problem.d.columns);
     if (workspace > wanted.workspace || (parts > 1 && (wanted.reductions & CUBLASLT_REDUCTION_SCHEME_MASK) == 0)) continue;
     Algorithm algorithm{hash_of(problem), parts, parts > 1 && lossy != 0 ? 1u : 0u, workspace, {}};
     std::copy_n(wanted.alignment, 4, algorithm.alignment);
@@ -312,16 +350,25 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return *returned > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
-                              const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void* workspace,
-                              std::size_t workspace_bytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algo, void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
   if (handle == nullptr || algo == nullptr || a == nullptr || b == nullptr || d == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  Run run{{in<Descriptor>(descriptor), in<Layout>(a_layout), in<Layout>(b_layout), in<Layout>(c_layout), in<Layout>(d_layout)}, {}, *static_cast<const float*>(alpha),
-          *static_cast<const float*>(beta), a, b, c, d, workspace};
+  Run run{{in<Descriptor>(descriptor), in<Layout>(a_layout), in<Layout>(b_layout), in<Layout>(c_layout), in<Layout>(d_layout)},
+          {},
+          *static_cast<const float*>(alpha),
+          *static_cast<const float*>(beta),
+          a,
+          b,
+          c,
+          d,
+          workspace};
   std::memcpy(&run.algorithm, algo, sizeof run.algorithm);
   if (const cublasStatus_t status = check(run.problem); status != CUBLAS_STATUS_SUCCESS) return status;
   if (run.algorithm.problem != hash_of(run.problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (run.algorithm.workspace > workspace_bytes || (run.algorithm.workspace > 0 && workspace == nullptr) || !aligned_to(workspace, 16)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (run.algorithm.workspace > workspace_bytes || (run.algorithm.workspace > 0 && workspace == nullptr) || !aligned_to(workspace, 16))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (run.beta != 0 && c == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   if (c == d && !(run.problem.c == run.problem.d)) return CUBLAS_STATUS_INVALID_VALUE;
   const void* const operands[] = {a, b, c, d};
@@ -330,12 +377,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const Descriptor& how = run.problem.descriptor;
   if ((has_bias(how.epilogue) || has_sums(how.epilogue)) && how.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   if (has_aux(how.epilogue) && (how.aux == nullptr || !aligned_to(how.aux, 16))) return CUBLAS_STATUS_INVALID_VALUE;
-  emulated::enqueue(stream,
-                    [run] {
-                      run();
-                      return true;
-                    },
-                    "a product");
+  emulated::enqueue(
+      stream,
+      [run] {
+        run();
+        return true;
+      },
+      "a product");
   return CUBLAS_STATUS_SUCCESS;
 }
 
