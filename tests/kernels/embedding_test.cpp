@@ -72,14 +72,39 @@ TEST_CASE("rows of padding get no gradient, not even one that was there") {
   for (std::int64_t i = 0; i < 9; ++i) CHECK((dweight.as<float>()[i] == 0) == (i >= 6));
 }
 
-TEST_CASE("an id outside of the table is named") {
-  const Buffer ids = buffer_of(DType::i32, values({7, 6, 0}));
-  Buffer weight(7 * 2 * 4), y(3 * 2 * 4);
+TEST_CASE("an id outside of the table is named, and its row is not a number") {
+  const Buffer ids = buffer_of(DType::i32, values({6, 7, 0}));
+  Buffer weight = buffer_of(DType::f32, Tensor(Shape{7, 2}, 1)), y(3 * 2 * 4);
   const Signature signature{Op::embedding, {}, {{DType::i32, {3}}, {DType::f32, {7, 2}}, {DType::f32, {3, 2}}}};
-  CHECK_THROWS_WITH_AS(best_runner().run(signature, {ids.data(), weight.data(), y.data()}), doctest::Contains("id 7 at place 0"), DataError);
+  CHECK_THROWS_WITH_AS(best_runner().run(signature, {ids.data(), weight.data(), y.data()}), doctest::Contains("id 7 at place 1"), DataError);
+  CHECK(std::isnan(y.as<float>()[2]));
+  CHECK(std::isnan(y.as<float>()[3]));
   Signature slice = signature;
   slice.attributes = {{"cut", true}, {"table_rows", std::int64_t{7}}};
-  CHECK_THROWS_WITH_AS(best_runner().run(slice, {ids.data(), weight.data(), y.data()}), doctest::Contains("id 7 at place 0"), DataError);
+  CHECK_THROWS_WITH_AS(best_runner().run(slice, {ids.data(), weight.data(), y.data()}), doctest::Contains("id 7 at place 1"), DataError);
+  CHECK(std::isnan(y.as<float>()[2]));
+}
+
+TEST_CASE("of many wrong ids one is named with its own place, and the next run is not blamed for it") {
+  Tensor wrong(Shape{300});
+  for (std::int64_t i = 0; i < wrong.size(); ++i) wrong[i] = static_cast<double>(1000 + i);
+  const Buffer ids = buffer_of(DType::i32, wrong), right = buffer_of(DType::i32, Tensor(Shape{300}, 6)), weight = normals(DType::f32, 14, 1);
+  Buffer y(300 * 2 * 4);
+  const Signature signature{Op::embedding, {}, {{DType::i32, {300}}, {DType::f32, {7, 2}}, {DType::f32, {300, 2}}}};
+  for (const auto& runner : runners()) {
+    std::string said;
+    try {
+      runner->run(signature, {ids.data(), weight.data(), y.data()});
+    } catch (const DataError& error) {
+      said = error.what();
+    }
+    int named = 0;
+    for (std::int64_t i = 0; i < wrong.size(); ++i) named += said.find("id " + std::to_string(1000 + i) + " at place " + std::to_string(i) + " ") != std::string::npos;
+    INFO(runner->name(), ": ", said);
+    CHECK(named == 1);
+    CHECK_NOTHROW(runner->run(signature, {right.data(), weight.data(), y.data()}));
+    CHECK(y.as<float>()[599] == weight.as<float>()[13]);
+  }
 }
 
 TEST_CASE("positions are the first rows, and so is their gradient") {

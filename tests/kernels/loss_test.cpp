@@ -84,12 +84,18 @@ TEST_CASE("the first of equal logits is the prediction, and a row with NaN has n
   CHECK(correct({1, 3, 2}, -100) == 0);
 }
 
-TEST_CASE("a target that is no class is named") {
-  const Buffer targets = buffer_of(DType::i32, values({0, -100, 5}));
-  Buffer logits(15 * 4), loss(8), lse(12);
-  const Signature signature{Op::cross_entropy, {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.0}},
-                            {{DType::f32, {3, 5}}, {DType::i32, {3}}, {DType::f64, {1}}, {DType::f32, {3}}}};
-  CHECK_THROWS_WITH_AS(best_runner().run(signature, {logits.data(), targets.data(), loss.data(), lse.data()}), doctest::Contains("target 5 at place 2"), DataError);
+TEST_CASE("a target that is no class is named, and the loss and its gradient are not numbers") {
+  const Buffer targets = buffer_of(DType::i32, values({0, -100, 5})), logits = buffer_of(DType::f32, Tensor(Shape{3, 5}, 1)), seed = buffer_of(DType::f32, values({1}));
+  Buffer loss(8), lse(12), dlogits(15 * 4);
+  const Attributes attributes = {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.0}};
+  const TensorDesc rows{DType::f32, {3, 5}}, ids{DType::i32, {3}}, each{DType::f32, {3}};
+  CHECK_THROWS_WITH_AS(best_runner().run({Op::cross_entropy, attributes, {rows, ids, {DType::f64, {1}}, each}}, {logits.data(), targets.data(), loss.data(), lse.data()}),
+                       doctest::Contains("target 5 at place 2"), DataError);
+  CHECK(std::isnan(*loss.as<double>()));
+  CHECK_THROWS_WITH_AS(best_runner().run({Op::cross_entropy_grad, attributes, {rows, ids, each, {DType::f32, {1}}, rows}},
+                                         {logits.data(), targets.data(), lse.data(), seed.data(), dlogits.data()}),
+                       doctest::Contains("target 5 at place 2"), DataError);
+  for (int i = 10; i < 15; ++i) CHECK(std::isnan(dlogits.as<float>()[i]));
 }
 
 TEST_CASE("mean squared error, its gradient and count") {
