@@ -19,7 +19,7 @@ void JobArguments::add_to(CLI::App& command) {
 
 LoadedJob JobArguments::load(int world_size) const {
   LoadedJob loaded = load_job(path, overrides, {configs_dir(), true, world_size});
-  settle_cluster(loaded, hardware_dir());
+  settle_cluster(loaded, hardware_dir(), gpus_here);
   return loaded;
 }
 

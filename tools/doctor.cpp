@@ -10,6 +10,8 @@
 
 #include "engine/core/environment.h"
 #include "engine/run/communicator.h"
+#include "engine/run/cuda_device.h"
+#include "engine/run/stream_communicator.h"
 #include "tools/command.h"
 #include "tools/machine.h"
 #include "tools/text.h"
@@ -62,7 +64,37 @@ std::string system_name() {
   return ::uname(&name) == 0 ? fmt::format("{} {} {}", name.sysname, name.release, name.machine) : "unknown";
 }
 
+Json cuda_found() {
+  const CudaFound found = find_cuda();
+  const auto version = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+  Json gpus = Json::array();
+  for (const Gpu& gpu : found.gpus) {
+    const std::string file = cost::machine_of_gpu(gpu.name, hardware_dir());
+    gpus.push_back({{"name", gpu.name},
+                    {"capability", gpu.capability},
+                    {"multiprocessors", gpu.units},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"hardware", file.empty() ? Json(nullptr) : Json(std::filesystem::path(file).stem().string())}});
+  }
+  return {{"gpus", gpus},
+          {"no_gpu", version(found.no_gpu)},
+          {"driver", version(found.driver)},
+          {"runtime", version(found.runtime)},
+          {"cublaslt", version(found.cublaslt)},
+          {"nccl", version(nccl_version())}};
+}
+
+Json devices_of(const Json& cuda) { return cuda["gpus"].empty() ? Json{"cpu"} : Json{"cpu", "cuda"}; }
+
+Json backends_of(const Json& cuda) {
+  Json backends{"threads"};
+  if (has_mpi()) backends.push_back("mpi");
+  if (!cuda["gpus"].empty() && has_nccl()) backends.push_back("nccl");
+  return backends;
+}
+
 Json found() {
+  const Json cuda = cuda_found();
   const Machine machine(1);
   std::error_code error;
   const std::filesystem::space_info disk = std::filesystem::space(".", error);
@@ -88,8 +120,9 @@ Json found() {
           {"configs", configs.empty() ? Json(nullptr) : Json(configs)},
           {"calibration", std::filesystem::is_regular_file(default_hardware_file(), error) ? Json(default_hardware_file()) : Json(nullptr)},
           {"hardware", cost::machine_names(hardware_dir())},
-          {"devices", {"cpu"}},
-          {"backends", has_mpi() ? Json{"threads", "mpi"} : Json{"threads"}},
+          {"cuda", cuda},
+          {"devices", devices_of(cuda)},
+          {"backends", backends_of(cuda)},
           {"switches", switches}};
 }
 
@@ -108,10 +141,24 @@ std::vector<std::string> missing(const Json& found) {
   if (found["memory_available_bytes"].get<double>() < 0.25 * found["memory_bytes"].get<double>())
     list.push_back("less than a quarter of the memory is free: a job that fits by plan may swap");
   if (found["calibration"].is_null()) list.push_back("this machine was not measured: trainer calibrate would make predicted times its own");
+  const Json& cuda = found["cuda"];
+  if (!cuda["no_gpu"].is_null()) list.push_back("no GPU to run on (" + cuda["no_gpu"].get<std::string>() + "): jobs for GPUs can be planned");
+  if (!cuda["runtime"].is_null() && cuda["nccl"].is_null()) list.push_back("no NCCL in this build: a job has one GPU at most");
+  for (const Json& gpu : cuda["gpus"])
+    if (gpu["hardware"].is_null()) list.push_back("no hardware file names " + gpu["name"].get<std::string>() + ": jobs need cluster.hardware");
   if (!has_mpi()) list.push_back("no MPI in this build: ranks are threads of one process (libopenmpi-dev and openmpi-bin would give it)");
   if (found["threads"].get<int>() > found["cores"].get<int>())
     list.push_back("more threads than cores this process may use: set TRAINER_THREADS");
   return list;
+}
+
+void put_cuda(const Json& cuda) {
+  const auto version = [&](const char* key) { return cuda[key].is_null() ? std::string("none") : cuda[key].get<std::string>(); };
+  put("CUDA             driver for {}, runtime {}, cuBLASLt {}, NCCL {}\n", version("driver"), version("runtime"), version("cublaslt"), version("nccl"));
+  if (!cuda["no_gpu"].is_null()) put("GPUs             none: {}\n", cuda["no_gpu"].get<std::string>());
+  for (const Json& gpu : cuda["gpus"])
+    put("GPU              {}, capability {}, {} multiprocessors, {}; {}\n", gpu["name"].get<std::string>(), gpu["capability"].dump(), gpu["multiprocessors"].dump(),
+        bytes_text(gpu["memory_bytes"].get<double>()), gpu["hardware"].is_null() ? "no hardware file" : "cluster.hardware " + gpu["hardware"].get<std::string>());
 }
 
 void put_text(const Json& found, const std::vector<std::string>& missing) {
@@ -129,7 +176,8 @@ void put_text(const Json& found, const std::vector<std::string>& missing) {
   put("configs          {}\n", found["configs"].is_null() ? "none found" : found["configs"].get<std::string>());
   put("calibration      {}\n", found["calibration"].is_null() ? "none: times are predicted by the figures of a CPU of this kind" : found["calibration"].get<std::string>());
   put("can plan for     {}\n", fmt::format("{}", fmt::join(found["hardware"].get<std::vector<std::string>>(), ", ")));
-  put("devices          cpu; {} (this build has no CUDA or NCCL)\n", has_mpi() ? "backends threads, mpi" : "backend threads");
+  put("devices          {}; backends {}\n", fmt::join(found["devices"].get<std::vector<std::string>>(), ", "), fmt::join(found["backends"].get<std::vector<std::string>>(), ", "));
+  put_cuda(found["cuda"]);
   put("\nenvironment switches\n");
   for (const Json& one : found["switches"])
     put("  {}={}\n      {}\n", one["name"].get<std::string>(), one["value"].is_null() ? "" : one["value"].get<std::string>(),

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <optional>
 
-#include "engine/compile/hardware.h"
 #include "engine/core/error.h"
 #include "engine/job/supported.h"
 #include "engine/run/cuda_device.h"
@@ -137,21 +136,36 @@ Hardware Machine::timing() {
   return hardware;
 }
 
+GpusHere gpus_here() {
+  const int count = num_gpus();
+  if (count == 0) return {0, "", has_cuda() ? "CUDA finds none" : "this build has no CUDA"};  // trainer doctor says more, and takes longer
+  std::optional<Gpu> first;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    const std::optional<Gpu> gpu = describe_gpu(ordinal);
+    if (!gpu) throw IoError(fmt::format("CUDA cannot describe GPU {} of {}", ordinal, count));
+    if (!first) first = gpu;
+    if (gpu->name != first->name)
+      throw UsageError(fmt::format("this computer has GPUs of several kinds ({} and {}): let CUDA_VISIBLE_DEVICES name those of one, or let cluster.hardware name the machine", first->name, gpu->name));
+  }
+  return {count, first->name, ""};
+}
+
 void require_runnable(const LoadedJob& loaded) {
-  const std::vector<Diagnostic> refused = not_runnable(loaded, has_cuda());
+  const bool cuda = loaded.job.cluster.device == Device::cuda;
+  const CudaFound found = cuda ? find_cuda() : CudaFound{};
+  const std::vector<Diagnostic> refused = not_runnable(loaded, found.no_gpu);
   if (!refused.empty()) throw JobError(refused);
   if (!loaded.job.cluster.hardware) return;
   const cost::MachineModel machine = cost::load_machine(*loaded.job.cluster.hardware, hardware_dir());
   const auto other = [&](const std::string& what) {
     throw JobError({loaded.at("cluster.hardware", machine.name + what + "; the job can be planned for it here and be run there, or here with cluster.hardware=auto")});
   };
-  if (machine.device.kind == cost::DeviceKind::cuda) {
-    const std::optional<Gpu> gpu = describe_gpu(0);
-    if (!gpu) throw JobError({loaded.at("cluster.hardware", "the job is for GPUs (" + machine.name + "), and there is none here: " + find_cuda().no_gpu)});
-    const auto differs = [&](const std::string& what) { other(what + " (" + gpu->name + ")"); };
-    if (machine.device.capability != gpu->capability) differs(fmt::format(" has compute capability {}, and the GPU here {}", machine.device.capability, gpu->capability));
-    if (machine.device.units != gpu->units) differs(fmt::format(" has {} multiprocessors, and the GPU here {}", machine.device.units, gpu->units));
-    if (machine.usable_bytes() > gpu->memory_bytes) differs(" has more memory than the GPU here");
+  if (cuda) {
+    const Gpu& gpu = found.gpus.front();
+    const auto differs = [&](const std::string& what) { other(what + " (" + gpu.name + ")"); };
+    if (machine.device.capability != gpu.capability) differs(fmt::format(" has compute capability {}, and the GPU here {}", machine.device.capability, gpu.capability));
+    if (machine.device.units != gpu.units) differs(fmt::format(" has {} multiprocessors, and the GPU here {}", machine.device.units, gpu.units));
+    if (machine.usable_bytes() > gpu.memory_bytes) differs(" has more memory than the GPU here");
     return;
   }
   if (machine.device.units != threads_per_rank(1)) other(fmt::format(" has {} cores and this computer {}", machine.device.units, threads_per_rank(1)));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/compile/compile.h"
+#include "engine/compile/hardware.h"
 #include "engine/cost/machine_model.h"
 #include "kernels/cpu/table.h"
 
@@ -25,6 +26,9 @@ std::string default_hardware_file();
 std::int64_t memory_bytes();
 /// The part of it that is not planned with: for the process itself, mapped data and the rest of the system.
 std::int64_t reserved_bytes();
+
+/// For settle_cluster.
+GpusHere gpus_here();
 
 class Machine {
  public:

@@ -137,6 +137,7 @@ void put_report(const CompiledJob& compiled, const RunReport& report, const std:
                     {"startup_ms", report.startup_ms},
                     {"planned_peak_bytes", report.planned_peak_bytes},
                     {"allocated_bytes", report.allocated_bytes},
+                    {"counted_bytes", report.counted_bytes > 0 ? Json(report.counted_bytes) : Json(nullptr)},
                     {"bytes_sent", report.bytes_sent},
                     {"checkpoint", report.checkpoint.empty() ? Json(nullptr) : Json(report.checkpoint)},
                     {"stopped_by_signal", report.stopped_by_signal}};

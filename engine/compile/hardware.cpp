@@ -13,18 +13,17 @@ using cost::MachineModel;
 
 class Settling {
  public:
-  Settling(LoadedJob& loaded, const std::string& folder) : loaded_(loaded), cluster_(loaded.job.cluster), folder_(folder) {}
+  Settling(LoadedJob& loaded, const std::string& folder, const FindGpus& find_gpus) : loaded_(loaded), cluster_(loaded.job.cluster), folder_(folder), find_gpus_(find_gpus) {}
 
   std::optional<MachineModel> run() {
     std::optional<MachineModel> machine;
+    if (!cluster_.hardware) here();
     if (cluster_.hardware) {
       machine = described();
       devices(*machine);
       links(*machine);
       dtype(*machine);
       if (cluster_.price_per_device_hour) machine->price_per_device_hour = *cluster_.price_per_device_hour;
-    } else {
-      here();
     }
     half(machine && machine->device.kind == cost::DeviceKind::cuda);
     price(machine ? machine->price_per_device_hour : cluster_.price_per_device_hour.value_or(0));
@@ -47,13 +46,33 @@ class Settling {
     return cost::load_machine(found.path, folder_);
   }
 
+  // This computer: its GPUs, or, with nothing set, its CPU.
   void here() {
-    const std::vector<std::string> names = cost::machine_names(folder_);
-    const std::string allowed = names.empty() ? "a hardware file of your own" : fmt::format("{}, or a hardware file of your own", fmt::join(names, ", "));
+    const bool wanted = cluster_.device == Device::cuda || (cluster_.backend == Backend::nccl && cluster_.device != Device::cpu);
+    const bool taken = wanted || (cluster_.device == Device::automatic && cluster_.backend == Backend::automatic);
+    const GpusHere gpus = taken && find_gpus_ ? find_gpus_() : GpusHere{};
+    if (gpus.count > 0) return of_gpus(gpus);
+    const std::string why = gpus.none.empty() ? "" : " (" + gpus.none + ")";
     if (cluster_.device == Device::cuda)
-      add("cluster.device", "there is no GPU here to ask for its figures: cluster.hardware must name the machine", "cluster.hardware: " + allowed);
+      add("cluster.device", "there is no GPU here to ask for its figures" + why + ": cluster.hardware must name the machine", "cluster.hardware: " + files());
     else if (cluster_.backend == Backend::nccl)
-      add("cluster.backend", "nccl is between GPUs, and cluster.hardware names none", "auto, threads or mpi; or cluster.hardware: " + allowed);
+      add("cluster.backend", "nccl is between GPUs, and cluster.hardware names none" + why, "auto, threads or mpi; or cluster.hardware: " + files());
+  }
+
+  void of_gpus(const GpusHere& gpus) {
+    const std::string path = cost::machine_of_gpu(gpus.name, folder_);
+    if (path.empty()) {
+      add("cluster.hardware", fmt::format("this computer has {} \"{}\", and no hardware file is for it", gpus.count, gpus.name),
+          fmt::format("{}: with base: and the name of the nearest, device: {{names: [\"{}\"]}} and what differs; or cluster.device=cpu", files(), gpus.name));
+      throw JobError(std::move(mistakes_));
+    }
+    cluster_.hardware = path;
+    if (!cluster_.devices_per_node) cluster_.devices_per_node = gpus.count;
+  }
+
+  std::string files() const {
+    const std::vector<std::string> names = cost::machine_names(folder_);
+    return names.empty() ? "a hardware file of your own" : fmt::format("{}, or a hardware file of your own", fmt::join(names, ", "));
   }
 
   void devices(const MachineModel& machine) {
@@ -99,12 +118,15 @@ class Settling {
   LoadedJob& loaded_;
   ClusterJob& cluster_;
   const std::string& folder_;
+  const FindGpus& find_gpus_;
   std::vector<Diagnostic> mistakes_;
 };
 
 }  // namespace
 
-std::optional<MachineModel> settle_cluster(LoadedJob& loaded, const std::string& folder) { return Settling(loaded, folder).run(); }
+std::optional<MachineModel> settle_cluster(LoadedJob& loaded, const std::string& folder, const FindGpus& find_gpus) {
+  return Settling(loaded, folder, find_gpus).run();
+}
 
 std::int64_t memory_limit(const Job& job, const Hardware& hardware, std::int64_t ranks_per_node) {
   const std::int64_t bytes = hardware.device_bytes > 0 ? hardware.device_bytes : hardware.memory_bytes / std::max<std::int64_t>(1, ranks_per_node);

@@ -74,6 +74,7 @@ Form measured_collective() {
 Fields device() {
   return {
       required("kind", "What computes.", {word({"cpu", "cuda"})}),
+      extra("names", "What CUDA calls GPUs of this kind: a machine that has one finds this file by it.", {list(text(), 1)}).when("kind", {"cuda"}),
       required("memory", "Bytes of a GPU's memory; of a CPU, the node's.", bytes_figure()),
       required("reserve", "Bytes of it that plans leave alone: the driver's context, communicators, the system.", bytes_figure()),
       required("memory_bandwidth", "bytes/s.", figure(number(1e8, 1e14))),

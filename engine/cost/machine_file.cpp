@@ -111,6 +111,13 @@ class Reader {
     return out;
   }
 
+  std::vector<std::string> texts(const std::string& path) const {
+    std::vector<std::string> out;
+    if (const CheckedValue* list = checked_.find(path))
+      for (const yaml::Node& item : list->node.items) out.push_back(item.text);
+    return out;
+  }
+
   Diagnostic mistake(const std::string& path, std::string message, std::string allowed = "") const {
     Diagnostic out = mistake_at(tree_, at(path), std::move(message));
     if (const CheckedValue* value = find(path)) out.value = value->node.brief();
@@ -170,6 +177,7 @@ void check_sources(const Reader& r, std::vector<Diagnostic>& mistakes) {
 DeviceModel device_of(const Reader& r) {
   DeviceModel device;
   device.kind = r.text("device.kind") == "cuda" ? DeviceKind::cuda : DeviceKind::cpu;
+  device.names = r.texts("device.names");
   device.memory_bytes = r.bytes("device.memory");
   device.reserve_bytes = r.bytes("device.reserve");
   device.memory_bandwidth = r.figure("device.memory_bandwidth");
@@ -283,6 +291,14 @@ std::vector<std::string> machine_names(const std::string& folder) {
     if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
   std::ranges::sort(names);
   return names;
+}
+
+std::string machine_of_gpu(const std::string& gpu, const std::string& folder) {
+  for (const std::string& name : machine_names(folder)) {
+    const std::string path = (fs::path(folder) / (name + ".yaml")).string();
+    if (std::ranges::count(load_machine(path, folder).device.names, gpu) > 0) return path;
+  }
+  return "";
 }
 
 MachinePath find_machine(const std::string& name, const std::string& beside, const std::string& folder) {

@@ -43,6 +43,7 @@ struct MeasuredCollective {
 
 struct DeviceModel {
   DeviceKind kind = DeviceKind::cpu;
+  std::vector<std::string> names;  ///< of a GPU: what CUDA calls it
   std::int64_t memory_bytes = 0;   ///< of a GPU its own; of a CPU the node's
   std::int64_t reserve_bytes = 0;  ///< of that, not for plans: context, communicators, the system
   Figure memory_bandwidth;         ///< bytes/s, of the data sheet; of a CPU as measured
@@ -107,6 +108,9 @@ MachineModel builtin_cpu(const CpuFacts& facts);
 
 /// The names of the hardware files in a folder, sorted.
 std::vector<std::string> machine_names(const std::string& folder);
+
+/// The file in `folder` whose device.names has `gpu`, as CUDA calls it; empty: none has.
+std::string machine_of_gpu(const std::string& gpu, const std::string& folder);
 
 /// Where a machine's file is.
 struct MachinePath {

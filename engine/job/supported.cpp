@@ -39,11 +39,11 @@ class Unsupported {
 
 std::vector<Diagnostic> unsupported(const LoadedJob& loaded) { return Unsupported(loaded).all(); }
 
-std::vector<Diagnostic> not_runnable(const LoadedJob& loaded, bool has_cuda) {
-  if (has_cuda) return {};
+std::vector<Diagnostic> not_runnable(const LoadedJob& loaded, const std::string& no_gpu) {
+  if (no_gpu.empty()) return {};
   const ClusterJob& cluster = loaded.job.cluster;
   const auto at = [&](std::string_view path, const std::string& what) {
-    Diagnostic mistake = loaded.at(path, what + ": this build has no CUDA; it can plan and validate the job, and run it with cluster.device=cpu cluster.hardware=auto");
+    Diagnostic mistake = loaded.at(path, what + ": " + no_gpu + "; here the job can be planned and validated, and run with cluster.device=cpu cluster.hardware=auto");
     mistake.value.clear();
     return mistake;
   };

@@ -26,19 +26,20 @@ struct Gpu {
   std::string name;  ///< "NVIDIA H100 80GB HBM3"
   int capability = 0;  ///< 90 for 9.0
   int units = 0;       ///< streaming multiprocessors
-  std::int64_t memory_bytes = 0, free_bytes = 0;
+  std::int64_t memory_bytes = 0;
   std::string uuid;  ///< "GPU-1f3a…", or of a part of one: the same for all processes that see it
 };
 
-/// The same without free_bytes: no context is made on it. Nothing where there is no such GPU.
+/// Makes no context on it, so it takes none of its memory. Nothing where there is no such GPU.
 std::optional<Gpu> describe_gpu(int ordinal);
 
 /// What was found of CUDA on this machine.
 struct CudaFound {
   std::vector<Gpu> gpus;
   std::string no_gpu;  ///< why there is none, where there is none: "this build has no CUDA", "CUDA driver version is insufficient …"
-  std::string driver, runtime, cublaslt, cudnn;  ///< versions, "13.0"; empty: not there
+  std::string driver, runtime, cublaslt;  ///< versions, "13.0"; empty: not there
 };
+/// Takes no memory of a GPU.
 CudaFound find_cuda();
 
 /// A GPU. Programs are issued on streams once, then captured as a graph and replayed (TRAINER_CUDA_GRAPH=0 issues always). Throws IoError

@@ -24,15 +24,6 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-std::int64_t free_bytes_of(int ordinal) {
-  int before = 0;
-  std::size_t free = 0, total = 0;
-  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(ordinal) != cudaSuccess) return 0;
-  const cudaError_t status = cudaMemGetInfo(&free, &total);
-  cudaSetDevice(before);
-  return status == cudaSuccess ? static_cast<std::int64_t>(free) : 0;
-}
-
 }  // namespace
 
 bool has_cuda() { return true; }
@@ -50,7 +41,7 @@ std::optional<Gpu> describe_gpu(int ordinal) {
     cudaGetLastError();
     return std::nullopt;
   }
-  return Gpu{properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount, static_cast<std::int64_t>(properties.totalGlobalMem), 0, uuid_text(properties.uuid)};
+  return Gpu{properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount, static_cast<std::int64_t>(properties.totalGlobalMem), uuid_text(properties.uuid)};
 }
 
 CudaFound find_cuda() {
@@ -67,10 +58,7 @@ CudaFound find_cuda() {
     return found;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal)
-    if (std::optional<Gpu> gpu = describe_gpu(ordinal)) {
-      gpu->free_bytes = free_bytes_of(ordinal);
-      found.gpus.push_back(std::move(*gpu));
-    }
+    if (std::optional<Gpu> gpu = describe_gpu(ordinal)) found.gpus.push_back(std::move(*gpu));
   return found;
 }
 

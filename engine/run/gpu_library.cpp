@@ -76,6 +76,8 @@ CudaFound find_cuda() {
 
 std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options) { return library().cuda_device(options); }
 
+std::string nccl_version() { return opened().library != nullptr ? library().nccl_version() : ""; }
+
 std::string nccl_unique_id() { return library().nccl_unique_id(); }
 
 std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace& place, OnLoss on_loss) { return library().nccl_communicator(place, std::move(on_loss)); }

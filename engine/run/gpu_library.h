@@ -21,6 +21,7 @@ struct GpuLibrary {
   std::optional<Gpu> (*describe_gpu)(int ordinal) = nullptr;
   CudaFound (*find_cuda)() = nullptr;
   std::unique_ptr<DeviceBackend> (*cuda_device)(const CudaOptions& options) = nullptr;
+  std::string (*nccl_version)() = nullptr;
   std::string (*nccl_unique_id)() = nullptr;
   std::unique_ptr<StreamCommunicator> (*nccl_communicator)(const NcclPlace& place, OnLoss on_loss) = nullptr;
 };

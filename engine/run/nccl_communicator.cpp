@@ -723,6 +723,13 @@ NcclGroup::~NcclGroup() { owner.forget(*this); }
 
 bool has_nccl() { return true; }
 
+// 22803 is 2.28.3.
+std::string nccl_version() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "";
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+}
+
 std::string nccl_unique_id() {
   ncclUniqueId id;
   if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess) throw IoError(std::string("NCCL: ncclGetUniqueId: ") + ncclGetErrorString(result));

@@ -11,6 +11,8 @@ constexpr const char* kWhy = "this build has no NCCL: install the CUDA Toolkit a
 
 bool has_nccl() { return false; }
 
+std::string nccl_version() { return ""; }
+
 std::string nccl_unique_id() { throw UsageError(kWhy); }
 
 std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace&, OnLoss) { throw UsageError(kWhy); }

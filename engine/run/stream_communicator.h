@@ -86,6 +86,8 @@ struct NcclPlace {
 
 /// Whether this build has NCCL.
 bool has_nccl();
+/// Of the library that is there, "2.28.3"; empty in a build without NCCL.
+std::string nccl_version();
 
 /// An id for one world of ranks, made on one of them, for the others to get over the rendezvous (rendezvous.h). 128 bytes.
 std::string nccl_unique_id();

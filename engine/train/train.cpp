@@ -306,9 +306,9 @@ class RankLoop {
   }
 
   std::vector<RankReport> report_ranks() {
-    const std::vector<std::int64_t> planned = talk_.each(role_.total_bytes), allocated = talk_.each(executor_->allocated_bytes()), sent = talk_.each(bytes_sent_);
+    const std::vector<std::int64_t> planned = talk_.each(role_.total_bytes), allocated = talk_.each(executor_->allocated_bytes()), counted = talk_.each(executor_->counted_bytes()), sent = talk_.each(bytes_sent_);
     std::vector<RankReport> ranks;
-    for (std::size_t rank = 0; rank < planned.size(); ++rank) ranks.push_back({planned[rank], allocated[rank], sent[rank]});
+    for (std::size_t rank = 0; rank < planned.size(); ++rank) ranks.push_back({planned[rank], allocated[rank], counted[rank], sent[rank]});
     return ranks;
   }
 
@@ -318,7 +318,10 @@ class RankLoop {
     report.steps = step;
     report.ranks = ranks;
     report.bytes_sent = ranks.front().bytes_sent;
-    for (const RankReport& rank : ranks) report.allocated_bytes = std::max(report.allocated_bytes, rank.allocated_bytes);
+    for (const RankReport& rank : ranks) {
+      report.allocated_bytes = std::max(report.allocated_bytes, rank.allocated_bytes);
+      report.counted_bytes = std::max(report.counted_bytes, rank.counted_bytes);
+    }
     report.stopped_by_signal = stopped_ && step < job_.train.steps;
     if (step_ms_.empty()) return;
     // The first step touches its memory for the first time; it is no measure of the others.

@@ -20,7 +20,8 @@ namespace trainer {
 /// What a rank was promised, and took and sent.
 struct RankReport {
   std::int64_t planned_bytes = 0;    ///< its role's allocation, by the plan
-  std::int64_t allocated_bytes = 0;  ///< as its device counts them
+  std::int64_t allocated_bytes = 0;  ///< its one allocation
+  std::int64_t counted_bytes = 0;    ///< what a GPU itself says was taken since the plan was loaded, libraries with it; 0 on a CPU
   std::int64_t bytes_sent = 0;       ///< in the steps of this run, as its communicator counted
 };
 
@@ -33,7 +34,7 @@ struct RunReport {
   double tokens_per_s = 0;      ///< over the steps of this run but the first
   double step_ms_median = 0, step_ms_p95 = 0;
   double startup_ms = 0;        ///< from `process_start` to the start of the first step
-  std::int64_t planned_peak_bytes = 0, allocated_bytes = 0;  ///< of the fullest rank
+  std::int64_t planned_peak_bytes = 0, allocated_bytes = 0, counted_bytes = 0;  ///< of the fullest rank
   std::int64_t bytes_sent = 0;  ///< by rank 0 in the steps of this run
   std::vector<RankReport> ranks{};  ///< every rank's
   std::string checkpoint;       ///< path of the last one saved; empty: none

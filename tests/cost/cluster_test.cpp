@@ -49,6 +49,75 @@ TEST_CASE("without a hardware file the job is for a CPU with one rank") {
   CHECK(world_size_of(loaded.job) == 1);
 }
 
+GpusHere two_h200() { return {2, "NVIDIA H200", ""}; }
+GpusHere no_gpu() { return {0, "", "the driver sees no GPU"}; }
+
+TEST_CASE("on a computer with GPUs a job without a hardware file takes them, by the file that has their name, as many as there are") {
+  for (const char* cluster : {"", "cluster: {device: cuda}\n", "cluster: {backend: nccl}\n", "cluster: {device: auto, backend: auto, hardware: auto, devices_per_node: auto}\n"}) {
+    CAPTURE(cluster);
+    LoadedJob loaded = job(cluster);
+    const auto machine = settle_cluster(loaded, kFolder, two_h200);
+    REQUIRE(machine);
+    CHECK(machine->name == "h200");
+    CHECK(loaded.job.cluster.device == Device::cuda);
+    CHECK(world_size_of(loaded.job) == 2);
+    const LoadedJob before = loaded;
+    CHECK(settle_cluster(loaded, kFolder, no_gpu)->name == "h200");  // a second time, wherever
+    CHECK(loaded.job.cluster.hardware == before.job.cluster.hardware);
+    CHECK(world_size_of(loaded.job) == 2);
+  }
+  LoadedJob one = job("cluster: {devices_per_node: 1}\n");
+  CHECK(settle_cluster(one, kFolder, two_h200)->name == "h200");
+  CHECK(world_size_of(one.job) == 1);
+}
+
+TEST_CASE("GPUs that the job does not want are not even asked for") {
+  for (const char* cluster : {"cluster: {device: cpu}\n", "cluster: {backend: threads, devices_per_node: 2}\n", "cluster: {backend: mpi}\n", "cluster: {hardware: a100-80gb}\n", "cluster: {hardware: cpu-avx512}\n"}) {
+    CAPTURE(cluster);
+    LoadedJob here = job(cluster), there = job(cluster);
+    bool asked = false;
+    settle_cluster(here, kFolder, [&] {
+      asked = true;
+      return two_h200();
+    });
+    settle_cluster(there, kFolder, no_gpu);
+    CHECK_FALSE(asked);
+    CHECK(here.job.cluster.device == there.job.cluster.device);
+    CHECK(world_size_of(here.job) == world_size_of(there.job));
+  }
+}
+
+std::string message_of(const std::string& more, const FindGpus& find_gpus) {
+  LoadedJob loaded = job(more);
+  try {
+    settle_cluster(loaded, kFolder, find_gpus);
+  } catch (const JobError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a GPU without a hardware file is named, and how to write one is said; where there is no GPU it is said why") {
+  const std::string unknown = message_of("", [] { return GpusHere{1, "NVIDIA Foo 9000", ""}; });
+  CHECK(unknown.find("cluster.hardware: this computer has 1 \"NVIDIA Foo 9000\"") != std::string::npos);
+  CHECK(unknown.find("device: {names: [\"NVIDIA Foo 9000\"]}") != std::string::npos);
+  CHECK(unknown.find("cluster.device=cpu") != std::string::npos);
+  CHECK(message_of("cluster: {device: cuda}\n", no_gpu).find("the driver sees no GPU") != std::string::npos);
+  CHECK(message_of("cluster: {backend: nccl}\n", no_gpu).find("the driver sees no GPU") != std::string::npos);
+  CHECK(message_of("", no_gpu).empty());
+}
+
+TEST_CASE("every hardware file of a GPU is found by its names, and no two have one in common") {
+  int gpus = 0;
+  for (const std::string& name : cost::machine_names(kFolder)) {
+    const cost::MachineModel machine = cost::load_machine(kFolder + "/" + name + ".yaml", kFolder);
+    CHECK((machine.device.kind == cost::DeviceKind::cuda) == !machine.device.names.empty());
+    for (const std::string& gpu : machine.device.names) CHECK(cost::machine_of_gpu(gpu, kFolder) == kFolder + "/" + name + ".yaml");
+    gpus += machine.device.names.empty() ? 0 : 1;
+  }
+  CHECK(gpus == 8);
+}
+
 TEST_CASE("what job and hardware file contradict each other in is refused where the job says it, all at once") {
   CHECK(refused("cluster: {hardware: h100-sxm}") == "");
   CHECK(refused("cluster: {hardware: h100-sxm, device: cuda, backend: nccl, devices_per_node: 4}") == "");
@@ -154,6 +223,19 @@ TEST_CASE("no step of GPT-2 on a GPU has a pass for GELU alone in 16 bits, but f
           CHECK(epilogue_grad == fuses);
         }
       }
+}
+
+TEST_CASE("a job that names its hardware has the same plan on a computer with GPUs and on one without") {
+  for (const char* strategy : {"ddp", "fsdp", "auto"}) {
+    std::string plans[2];
+    for (const bool here : {false, true}) {
+      LoadedJob loaded = job("strategy: " + std::string(strategy) + "\nprecision: {compute: bf16}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
+      const cost::MachineModel machine = *settle_cluster(loaded, kFolder, here ? two_h200 : no_gpu);
+      const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+      plans[here] = print(compile(loaded, hardware_of(machine, target, 4), Purpose::train).plan);
+    }
+    CHECK(plans[0] == plans[1]);
+  }
 }
 
 std::int64_t activations_of(const std::string& mode) {

@@ -1,6 +1,11 @@
 #include "tests/cuda/emulated_jobs.h"
 
+#include <exception>
+#include <mutex>
+#include <thread>
+
 #include "engine/compile/hardware.h"
+#include "engine/run/stream_communicator.h"
 #include "kernels/cuda/target.h"
 #include "tests/cuda/emulated/emulated.h"
 
@@ -16,12 +21,57 @@ GpuJob gpu_job(const TinyJobs& jobs, const std::string& name, const std::string&
   return {std::move(loaded), std::move(compiled)};
 }
 
+namespace {
+
+class Ranks {
+ public:
+  Ranks(const GpuJob& job, const TrainOptions& options) : job_(job), options_(options), id_(nccl_unique_id()) {}
+
+  Trained run(int world) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < world; ++rank) threads.emplace_back([this, rank, world] { train(rank, world); });
+    for (std::thread& thread : threads) thread.join();
+    if (failure_) std::rethrow_exception(failure_);
+    return std::move(trained_);
+  }
+
+ private:
+  void train(int rank, int world) {
+    try {
+      const std::unique_ptr<StreamCommunicator> mine = nccl_communicator({rank, world, 0, id_}, {.tell = [](const std::string&) {}, .end = [] {}});
+      TrainOptions options = options_;
+      options.process = mine.get();
+      Trained told = tests::run(job_.loaded, job_.compiled, {}, options);
+      if (rank == 0) trained_ = std::move(told);
+    } catch (const std::exception& error) {
+      const bool released = dynamic_cast<const AbortedError*>(&error) != nullptr;
+      const std::lock_guard lock(mutex_);
+      if (!failure_ || (failure_released_ && !released)) {
+        failure_ = std::current_exception();
+        failure_released_ = released;
+      }
+    }
+  }
+
+  const GpuJob& job_;
+  const TrainOptions& options_;
+  const std::string id_;
+  Trained trained_;
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+  bool failure_released_ = false;
+};
+
+}  // namespace
+
 Trained run(const GpuJob& job, std::uint64_t order, TrainOptions options) {
-  emulated::settings().order = order;
+  struct Order {
+    explicit Order(std::uint64_t order) { emulated::settings().order = order; }
+    ~Order() { emulated::settings().order = 0; }
+  } const set(order);
   options.threads = 1;
-  Trained trained = run(job.loaded, job.compiled, {}, std::move(options));
-  emulated::settings().order = 0;
-  return trained;
+  const int world = job.compiled.plan.mesh.world_size();
+  return world == 1 ? run(job.loaded, job.compiled, {}, std::move(options)) : Ranks(job, options).run(world);
 }
 
 }  // namespace trainer::tests

@@ -458,19 +458,22 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
         "precision.params@4:21 precision.reduce@4:49 ");  // whether a device computes in f16 counts where it is known
 }
 
-TEST_CASE("GPUs can be planned and not run, and the refusal stands where they were asked for") {
-  const auto refusal = [](const std::string& text) {
+TEST_CASE("where no GPU can be used, jobs for GPUs can be planned and not run: the refusal says why and stands where they were asked for") {
+  const auto refusal = [](const std::string& text, const std::string& no_gpu) {
     std::string out;
-    for (const Diagnostic& mistake : not_runnable(parsed(kSmall + text), false)) {
+    for (const Diagnostic& mistake : not_runnable(parsed(kSmall + text), no_gpu)) {
       out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
-      CHECK(mistake.message.find("this build has no CUDA") != std::string::npos);
+      CHECK(mistake.message.find(": " + no_gpu + "; ") != std::string::npos);
     }
     return out;
   };
-  CHECK(refusal("cluster: {device: cuda, hardware: h100-sxm}") == "cluster.hardware@4:35 ");
-  CHECK(refusal("cluster: {device: cuda}") == "cluster.device@4:19 ");
-  CHECK(refusal("cluster: {backend: nccl}") == "cluster.backend@4:20 ");
-  CHECK(refusal("cluster: {device: cpu, backend: mpi}") == "");
+  for (const std::string why : {"this build has no CUDA", "no driver of NVIDIA's is installed"}) {
+    CHECK(refusal("cluster: {device: cuda, hardware: h100-sxm}", why) == "cluster.hardware@4:35 ");
+    CHECK(refusal("cluster: {device: cuda}", why) == "cluster.device@4:19 ");
+    CHECK(refusal("cluster: {backend: nccl}", why) == "cluster.backend@4:20 ");
+    CHECK(refusal("cluster: {device: cpu, backend: mpi}", why) == "");
+  }
+  CHECK(refusal("cluster: {device: cuda, hardware: h100-sxm, backend: nccl}", "") == "");
 }
 
 TEST_CASE("amounts of memory take binary units, and a goal is one of three") {

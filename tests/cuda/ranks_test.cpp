@@ -1,0 +1,133 @@
+// Jobs of several ranks through the executor of GPUs and the NCCL communicator, on emulated GPUs and with the CPU's kernels: under every strategy the
+// training of one rank, in whatever order streams and ranks go on.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "tests/cuda/emulated_jobs.h"
+
+using namespace trainer;
+using tests::TinyJobs;
+using tests::Trained;
+
+namespace {
+
+const TinyJobs& jobs() {
+  static const TinyJobs one;
+  return one;
+}
+
+struct Case {
+  const char* model;
+  int ranks;
+  tests::Overrides overrides;
+};
+
+const std::vector<Case> kCases{
+    {"gpt2", 2, {"strategy=ddp"}},
+    {"gpt2", 4, {"strategy={data: {kind: ddp, bucket_mb: 0.01}}"}},
+    {"gpt2", 4, {"strategy=zero1"}},
+    {"llama", 4, {"strategy=zero2", "train.batch.micro=1"}},
+    {"gpt2", 4, {"strategy=zero3"}},
+    {"llama", 2, {"strategy=fsdp"}},
+    {"gpt2", 4, {"strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2, prefetch: 2}}"}},
+    {"gpt2", 2, {"strategy=tensor"}},
+    {"llama", 2, {"strategy={tensor: {degree: 2, sequence_parallel: true}}"}},
+    {"gpt2", 2, {"strategy=pipeline"}},
+    {"gpt2", 2, {"strategy={pipeline: {degree: 2, schedule: zb_h1}}"}},
+    {"gpt2", 2, {"strategy={pipeline: {degree: 2, schedule: interleaved, virtual_stages: 2}}", "model.with.layers=4"}},
+    {"gpt2", 4, {"strategy={data: {kind: fsdp}, tensor: {degree: 2}}"}},
+    {"gpt2", 4, {"strategy={data: {kind: zero1}, pipeline: {degree: 2}}"}},
+    {"gpt2", 4, {"strategy={tensor: {degree: 2}, pipeline: {degree: 2}}", "model.with.vocab=33"}},
+};
+
+std::string text_of(const Case& one) {
+  std::string text = one.model + (" on " + std::to_string(one.ranks));
+  for (const std::string& word : one.overrides) text += " " + word;
+  return text;
+}
+
+tests::GpuJob job_of(const Case& one, const std::string& folder) {
+  tests::Overrides overrides{"checkpoint.resume=none", "train.clip_norm=1.0"};
+  overrides.insert(overrides.end(), one.overrides.begin(), one.overrides.end());
+  return tests::gpu_job(jobs(), one.model, folder, overrides, one.ranks);
+}
+
+// The same model and micro-batches' sum on one rank.
+Trained on_one(const Case& one) {
+  Case alone = one;
+  alone.ranks = 1;
+  std::erase_if(alone.overrides, [](const std::string& word) { return word.starts_with("strategy"); });
+  return run(job_of(alone, "one"));
+}
+
+// 2e-4 of the loss, of which a step's rounding is far away: sums over ranks in another order, 20 steps, each some 2^-24 of the values.
+constexpr double kBound = 2e-4;
+
+void check_close(const Trained& one, const Trained& many) {
+  REQUIRE(one.loss.size() == many.loss.size());
+  for (std::size_t step = 0; step < one.loss.size(); ++step) {
+    CHECK(std::fabs(many.loss[step] - one.loss[step]) <= kBound * one.loss[step]);
+    CHECK(std::fabs(many.grad_norm[step] - one.grad_norm[step]) <= 10 * kBound * one.grad_norm[step]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("two and four ranks of GPUs train as one under every strategy, alike to the bit whatever the order") {
+  for (const Case& one : kCases) {
+    CAPTURE(text_of(one));
+    const tests::GpuJob job = job_of(one, "many");
+    const Trained alone = on_one(one), first = run(job, 0);
+    check_close(alone, first);
+    for (std::uint64_t order : {1, 5}) {
+      const Trained again = run(job, order);
+      CHECK(again.loss == first.loss);
+      CHECK(again.grad_norm == first.grad_norm);
+    }
+  }
+}
+
+TEST_CASE("captured steps with collectives are issued ones to the bit, and count the bytes that they send") {
+  for (const Case& one : {kCases[5], kCases[14]}) {
+    CAPTURE(text_of(one));
+    const tests::GpuJob job = job_of(one, "many");
+    const Trained captured = run(job, 3);
+    const tests::EnvironmentSetting off("TRAINER_CUDA_GRAPH", "0");
+    const Trained issued = run(job, 3);
+    CHECK(captured.loss == issued.loss);
+    CHECK(captured.report.bytes_sent == issued.report.bytes_sent);
+    CHECK(captured.report.bytes_sent > 0);
+    REQUIRE(captured.report.ranks.size() == static_cast<std::size_t>(one.ranks));
+    for (const RankReport& rank : captured.report.ranks) CHECK(rank.allocated_bytes == rank.planned_bytes);
+  }
+}
+
+TEST_CASE("a job of several GPUs evaluates, saves and goes on from what it saved under another strategy") {
+  const tests::Overrides constant{"train.lr_schedule={name: constant}", "data.val={fraction: 0.2}", "eval={every: 10, batches: 2}"};
+  const auto with = [&](tests::Overrides more) {
+    more.insert(more.end(), constant.begin(), constant.end());
+    return more;
+  };
+  const Trained whole = run(tests::gpu_job(jobs(), "gpt2", "whole", with({"checkpoint.resume=none", "strategy=fsdp"}), 2));
+  CHECK(whole.evaluations.size() == 2);
+  run(tests::gpu_job(jobs(), "gpt2", "part", with({"checkpoint.resume=none", "strategy=fsdp", "train.steps=10", "checkpoint.format=sharded"}), 2));
+  const Trained rest = run(tests::gpu_job(jobs(), "gpt2", "part", with({"strategy={tensor: {degree: 2}, pipeline: {degree: 2}}"}), 4));
+  REQUIRE(rest.loss.size() == 10);
+  for (std::size_t step = 0; step < 10; ++step) CHECK(std::fabs(rest.loss[step] - whole.loss[step + 10]) <= kBound * whole.loss[step + 10]);
+  CHECK(std::fabs(*rest.report.val_loss - *whole.report.val_loss) <= kBound * *whole.report.val_loss);
+}
+
+TEST_CASE("a rank that diverges is named with its tensor, and all ranks end") {
+  const tests::GpuJob job = tests::gpu_job(jobs(), "gpt2", "wild", {"checkpoint.resume=none", "strategy=fsdp", "train.optimizer={name: sgd, lr: 1.0e+30}", "train.lr_schedule={name: constant}"}, 2);
+  std::string message;
+  try {
+    run(job, 1);
+  } catch (const NonFiniteError& error) {
+    message = error.what();
+  }
+  CHECK(message.find("the first tensor that is not finite is") != std::string::npos);
+}
