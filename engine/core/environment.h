@@ -37,7 +37,9 @@ inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE", "1 times several algorith
 
 inline constexpr Switch kStarted{"TRAINER_STARTED", "set by trainer run for the ranks that it starts itself, one for each GPU"};
 
-inline constexpr std::array kSwitches{kCudaGraph, kCudaTune, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu, kStarted};
+inline constexpr Switch kCudnn{"TRAINER_CUDNN", "0 keeps attention on the own kernels for GPUs, in place of cuDNN's"};
+
+inline constexpr std::array kSwitches{kCudaGraph, kCudnn, kCudaTune, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu, kStarted};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -108,6 +109,7 @@ class CudaExecutor final : public Executor {
     check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()), "cudaMemsetAsync");
     check(cudaStreamSynchronize(host_stream_.get()), "cudaStreamSynchronize");
     for (const Signature& signature : role_.signatures) kernels_.push_back(kernels::cuda::prepare(signature, device_.context()));
+    for (const std::string& note : device_.take_notes()) std::fprintf(stderr, "rank %d: %s\n", rank, note.c_str());
     programs_.resize(role_.programs.size());
     for (std::size_t i = 0; i < programs_.size(); ++i) prepare(programs_[i], plan, role_.programs[i], schedules_[i]);
     communicator_.describe_by([this] { return doing(); });

@@ -3,11 +3,15 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numbers>
 #include <string>
+#include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/target.h"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -87,6 +91,11 @@ Three three_of(const Attention& a, const Call& call, int first) {
   return {{q, row}, {advance(a, q, a.q_width()), row}, {advance(a, q, a.q_width() + a.kv_width()), row}};
 }
 
+std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Bytes of the turned copies of q and k.
+std::int64_t rotated_bytes(const Attention& a) { return a.rotation.half > 0 ? padded(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0; }
+
 /// Turned copies in `workspace` take the place of q and k.
 void rotate(const Call& call, const Attention& a, AttentionArguments& at, void* workspace) {
   if (a.rotation.half == 0) return;
@@ -95,16 +104,35 @@ void rotate(const Call& call, const Attention& a, AttentionArguments& at, void* 
   at.q = q, at.k = k;
 }
 
-void run_forward(const Call& call, const Attention& a) {
+AttentionArguments forward_arguments(const Call& call, const Attention& a) {
   AttentionArguments at = a.sizes;
   const Three in = three_of(a, call, 0);
   const int o = a.packed ? 1 : 3;
   at.q = in.q, at.k = in.k, at.v = in.v;
   at.o = {operand<void>(call, o), a.q_width()};
   at.lse = operand<float>(call, o + 1);
+  return at;
+}
+
+void run_forward(const Call& call, const Attention& a, FusedAttention* fused) {
+  AttentionArguments at = forward_arguments(call, a);
   rotate(call, a, at, call.workspace);
-  if (a.dtype == DType::f32) attention_forward_f32(call, at);
+  if (fused != nullptr) fused->run(call, at, static_cast<char*>(call.workspace) + rotated_bytes(a));
+  else if (a.dtype == DType::f32) attention_forward_f32(call, at);
   else attention_forward(call, a.dtype, at);
+}
+
+/// cuDNN's kernel, where it is wanted and the library takes the signature; where it refuses, a note says so.
+std::shared_ptr<FusedAttention> fused_for(const Signature& signature, const Attention& a, const Context& context) {
+  if (context.cudnn == nullptr || !uses_cudnn(signature)) return nullptr;
+  const std::vector<void*> addresses(signature.operands.size());  // only strides count
+  AttentionArguments at = forward_arguments({.operands = addresses}, a);
+  if (a.rotation.half > 0) at.q.stride = a.q_width(), at.k.stride = a.kv_width();
+  const std::int64_t room = CudaTarget(context.capability, context.units).workspace_bytes(signature) - rotated_bytes(a);
+  std::string refused;
+  std::shared_ptr<FusedAttention> fused = fused_attention(context.cudnn, a.dtype, at, room, refused);
+  if (fused == nullptr && context.notes != nullptr) context.notes->push_back(describe(signature) + " runs on the own kernel, since cuDNN does not take it: " + refused);
+  return fused;
 }
 
 void run_backward(const Call& call, const Attention& a) {
@@ -117,16 +145,15 @@ void run_backward(const Call& call, const Attention& a) {
   at.o = {operand<void>(call, o), a.q_width()};
   at.lse = operand<float>(call, o + 1);
   at.delta = static_cast<float*>(call.workspace);
-  const std::int64_t delta_bytes = (a.tokens() * a.sizes.heads * 4 + 63) / 64 * 64;
   attention_delta(call, a.dtype, at);
-  rotate(call, a, at, static_cast<char*>(call.workspace) + delta_bytes);
+  rotate(call, a, at, static_cast<char*>(call.workspace) + padded(a.tokens() * a.sizes.heads * 4));
   if (a.dtype == DType::f32) attention_backward_f32(call, at, a.rotation);
   else attention_backward(call, a.dtype, at, a.rotation);
 }
 
 }  // namespace
 
-Prepared prepare_attention(const Signature& signature, const Context&) {
+Prepared prepare_attention(const Signature& signature, const Context& context) {
   const Attention a = attention_of(signature, 0);
   const int o = a.packed ? 1 : 3;
   expect_operands(signature, static_cast<std::size_t>(o) + 2);
@@ -135,7 +162,7 @@ Prepared prepare_attention(const Signature& signature, const Context&) {
   expect_lse(signature, a, o + 1);
   if (a.dtype == DType::f32) allow_attention_forward_f32(a.sizes.head_dim);
   else allow_attention_forward(a.dtype, a.sizes.head_dim);
-  return make_kernel([a](const Call& call) { run_forward(call, a); });
+  return make_kernel([a, fused = fused_for(signature, a, context)](const Call& call) { run_forward(call, a, fused.get()); });
 }
 
 Prepared prepare_attention_grad(const Signature& signature, const Context&) {

@@ -1,6 +1,7 @@
 // Attention on GPUs, between preparation (attention.cpp) and kernels. No device code here.
 //
-// Own kernels, FlashAttention-2 without atomics: attention_forward.cu and attention_backward.cu on tensor cores for bf16 and f16,
+// Forward, cuDNN's fused attention (cudnn_attention.h) where uses_cudnn says so and the library takes it, else, and always backward, own
+// kernels, FlashAttention-2 without atomics: attention_forward.cu and attention_backward.cu on tensor cores for bf16 and f16,
 // attention_f32.cu by plain FMAs, attention_passes.cu for what comes before. head_dim up to 256; any sequence.
 #pragma once
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
+#include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "kernels/cuda/libraries.h"
 
@@ -43,7 +45,8 @@ Device::Device(int ordinal) {
   check(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocMapped), "cudaHostAlloc");
   context_.fault = new (fault) Fault;
   context_.products = open_products();
-  context_.cudnn = open_cudnn();
+  context_.notes = &notes_;
+  if (environment::value_of(environment::kCudnn) != "0") context_.cudnn = open_cudnn();
 }
 
 Device::~Device() {
@@ -51,6 +54,8 @@ Device::~Device() {
   close_products(context_.products);
   cudaFreeHost(context_.fault);
 }
+
+std::vector<std::string> Device::take_notes() { return std::exchange(notes_, {}); }
 
 void Device::throw_fault() {
   const volatile Fault& fault = *context_.fault;

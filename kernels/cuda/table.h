@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/kernel.h"
 
@@ -30,7 +31,8 @@ struct Context {
   int units = 0;                       ///< streaming multiprocessors
   Fault* fault = nullptr;
   cublasLtContext* products = nullptr;
-  cudnnContext* cudnn = nullptr;       ///< null: this build has no cuDNN
+  cudnnContext* cudnn = nullptr;       ///< null: this build has no cuDNN, or TRAINER_CUDNN is 0
+  std::vector<std::string>* notes = nullptr;  ///< where preparation says what a user should know: that a library refused a signature
 };
 
 /// The device of that ordinal, made current on the calling thread, with its library handles. Throws IoError.
@@ -43,6 +45,8 @@ class Device {
 
   const Context& context() const { return context_; }
   const std::string& name() const { return name_; }
+  /// What preparing kernels had to say since the last call.
+  std::vector<std::string> take_notes();
 
   /// Throws DataError for the fault that a kernel has left, if one has, and clears it. REQUIRES: the program has ended.
   void throw_fault();
@@ -50,6 +54,7 @@ class Device {
  private:
   Context context_;
   std::string name_;
+  std::vector<std::string> notes_;
 };
 
 /// A kernel for `signature`, or Bug where no kernel takes these dtypes. `context` outlives it. Preparing may allocate a little, launch,

@@ -17,8 +17,8 @@ namespace {
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kF32 = 4, kF64 = 8;
 
-/// Rows of queries that a block of the attention kernels takes; sequences are padded to it in what it accumulates (FlashAttention 2 and 3).
-constexpr std::int64_t kAttentionRows = 128;
+/// Room for what cuDNN's fused attention asks for: plans of cuDNN 9.19 need 0 or 256 bytes, whatever the sizes.
+constexpr std::int64_t kFusedAttention = kMiB;
 
 std::int64_t rounded(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
@@ -55,14 +55,10 @@ AttentionShape attention_shape(const Signature& s, std::size_t first) {
 /// FlashAttention reads q and k as they lie; rotated ones are copies.
 std::int64_t rotated(const AttentionShape& a) { return a.rope ? a.batch * a.seq * (a.heads + a.kv_heads) * a.head_dim * a.element : 0; }
 
-/// FlashAttention-2 and -3, backward: blocks of keys add to dq in f32; delta and lse are padded rows; where heads share keys, dk and dv are
-/// summed in f32 too. cuDNN's fused attention keeps the same sums.
-std::int64_t attention_grad_workspace(const AttentionShape& a) {
-  const std::int64_t seq = rounded(a.seq, kAttentionRows), rows = a.batch * a.heads * seq;
-  const std::int64_t dq = rows * a.head_dim * kF32, statistics = 2 * rows * kF32;
-  const std::int64_t shared = a.kv_heads < a.heads ? 2 * a.batch * a.kv_heads * seq * a.head_dim * kF32 : 0;
-  return dq + statistics + shared + rotated(a);
-}
+std::int64_t attention_workspace(const Signature& s) { return rounded(rotated(attention_shape(s, 0)), 64) + (uses_cudnn(s) ? kFusedAttention : 0); }
+
+/// delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
+std::int64_t attention_grad_workspace(const AttentionShape& a) { return rounded(a.batch * a.heads * a.seq * kF32, 64) + rotated(a); }
 
 /// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.
 std::int64_t embedding_grad_workspace(const Signature& s) { return 4 * EmbeddingGradWorkspace(s.operands[0].elements(), s.operands[2].shape[0]).words; }
@@ -92,7 +88,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::linear:
     case Op::linear_grad_input: return product_workspace(capability);
     case Op::linear_grad_weight: return grad_weight_workspace(s, capability, units);
-    case Op::attention: return rotated(attention_shape(s, 0));
+    case Op::attention: return attention_workspace(s);
     case Op::attention_grad: return attention_grad_workspace(attention_shape(s, 1));
     case Op::layer_norm_grad:
     case Op::rms_norm_grad: return norm_grad_workspace(s, units);
@@ -173,6 +169,12 @@ std::int64_t product_workspace(int capability) { return capability >= 90 ? 32 * 
 bool rounds_apart(const Signature& s) {
   const DType r = s.operands[LinearGradWeightOperands::dweight].dtype;
   return r != DType::f32 && r != s.operands[LinearGradWeightOperands::dy].dtype;
+}
+
+bool uses_cudnn(const Signature& s) {
+  if (s.op != Op::attention || (s.operands[0].dtype != DType::bf16 && s.operands[0].dtype != DType::f16)) return false;
+  const AttentionShape a = attention_shape(s, 0);
+  return a.head_dim % 8 == 0 && a.head_dim <= 128 && a.seq > 1;
 }
 
 Layout CudaTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }

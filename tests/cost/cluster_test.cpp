@@ -275,24 +275,24 @@ TEST_CASE("a product's workspace is what cuBLAS recommends for the architecture,
   CHECK(kernels::cuda::CudaTarget(90, 132).preferred_layout(linear, 1) == Layout::row_major);
 }
 
-TEST_CASE("attention's gradient keeps dq in f32, two statistics a padded row, and shared keys in f32") {
-  const std::int64_t batch = 2, seq = 200, padded = 256, heads = 8, head_dim = 64;
-  const auto bytes = [&](std::int64_t kv_heads, double theta) {
-    const Shape q{batch, seq, heads * head_dim}, k{batch, seq, kv_heads * head_dim};
-    Signature s{Op::attention_grad, {}, {}};
-    for (const Shape& shape : {q, q, k, k, q}) s.operands.push_back({DType::bf16, shape});
-    s.operands.push_back({DType::f32, {batch, heads, seq}});
-    for (const Shape& shape : {q, k, k}) s.operands.push_back({DType::bf16, shape});
-    s.attributes.set("heads", heads);
-    s.attributes.set("kv_heads", kv_heads);
-    s.attributes.set("packed", false);
-    s.attributes.set("rope_theta", theta);
+TEST_CASE("attention keeps turned queries and keys, a number a row for the gradient, and room for cuDNN where it may run") {
+  const std::int64_t batch = 2, seq = 200, heads = 8;
+  const auto bytes = [&](Op op, DType dtype, std::int64_t kv_heads, std::int64_t head_dim, double theta) {
+    const TensorDesc q{dtype, {batch, seq, heads * head_dim}}, k{dtype, {batch, seq, kv_heads * head_dim}}, lse{DType::f32, {batch, heads, seq}};
+    Signature s{op, {{"heads", heads}, {"kv_heads", kv_heads}, {"packed", false}, {"rope_theta", theta}}, {}};
+    if (op == Op::attention) s.operands = {q, k, k, q, lse};
+    else s.operands = {q, q, k, k, q, lse, q, k, k};
     return kernels::cuda::CudaTarget(90, 132).workspace_bytes(s);
   };
-  const std::int64_t dq = batch * heads * padded * head_dim * 4, statistics = 2 * batch * heads * padded * 4;
-  CHECK(bytes(heads, 0) == dq + statistics);
-  CHECK(bytes(2, 0) == dq + statistics + 2 * batch * 2 * padded * head_dim * 4);
-  CHECK(bytes(heads, 1e4) == dq + statistics + batch * seq * 2 * heads * head_dim * 2);
+  const std::int64_t delta = batch * heads * seq * 4, room = 1 << 20;
+  CHECK(bytes(Op::attention_grad, DType::bf16, heads, 64, 0) == delta);
+  CHECK(bytes(Op::attention_grad, DType::bf16, 2, 64, 0) == delta);
+  CHECK(bytes(Op::attention_grad, DType::bf16, 2, 64, 1e4) == delta + batch * seq * (heads + 2) * 64 * 2);
+  CHECK(bytes(Op::attention, DType::bf16, heads, 64, 0) == room);
+  CHECK(bytes(Op::attention, DType::f32, heads, 64, 0) == 0);
+  CHECK(bytes(Op::attention, DType::bf16, heads, 20, 0) == 0);   // not whole vectors
+  CHECK(bytes(Op::attention, DType::bf16, heads, 136, 0) == 0);  // larger than every GPU's kernels take
+  CHECK(bytes(Op::attention, DType::f16, 2, 64, 1e4) == room + batch * seq * (heads + 2) * 64 * 2);
 }
 
 }  // namespace
