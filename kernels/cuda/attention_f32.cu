@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
 }
 
 template <int D>
-__global__ void __launch_bounds__(kThreads) queries(const AttentionArguments a, const Rotation rotation) {
+__global__ void __launch_bounds__(kThreads, 2) queries(const AttentionArguments a, const Rotation rotation) {
   float* const q_tile = dynamic_shared<float>();
   float *const do_tile = q_tile + kTile<D>, *const k_tile = do_tile + kTile<D>, *const v_tile = k_tile + kTile<D>;
   float *const p = v_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores, *const delta = lse_log2 + kRows;

@@ -69,7 +69,7 @@ __device__ __forceinline__ void soften(FragmentC (&s)[M][N], FragmentC (&o)[M][W
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(kAttentionThreads) forward(const AttentionArguments a) {
+__global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionArguments a) {
   using S = Sizes<D>;
   constexpr int kM = S::kM, kKeys = S::kKeys;
   T* const q_tile = dynamic_shared<T>();

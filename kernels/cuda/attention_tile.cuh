@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_tile(T* tile, const T* from, std::int64_t s
 /// c[m][n] += rows 16 m … of a · (rows 8 n … of b)ᵀ, over D columns of both.
 template <int M, int N, int D, typename T>
 __device__ __forceinline__ void multiply_rows(FragmentC (&c)[M][N], const T* a, const T* b) {
-#pragma unroll
+#pragma unroll(D > 128 ? 2 : D / 16)
   for (int k = 0; k < D; k += 16) {
     FragmentA left[M];
 #pragma unroll
