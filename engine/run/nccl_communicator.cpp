@@ -60,7 +60,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::i32: return ncclInt32;
     case DType::u8: return ncclUint8;
   }
-  CHECK(false, "every dtype has its type in NCCL");
+  return ncclNumTypes;
 }
 
 cudaStream_t cuda(void* stream) { return static_cast<cudaStream_t>(stream); }
