@@ -23,11 +23,12 @@
 //   lion   c = β₁ m + (1 − β₁) g;  m = β₂ m + (1 − β₂) g;  w −= lr sign(c)
 // and working = w rounded to its dtype. adam and adamw are the same arithmetic.
 // Attributes: first (0), last (the end), scale (1); clip_norm, dynamic, growth_interval (integer), growth_factor, backoff_factor,
-// largest_scale, smallest_scale (real; with dynamic alone); momentum, nesterov, has_momentum; beta1, beta2, eps (not lion); weight_decay, decay_elements, working.
+// largest_scale, smallest_scale (real; with dynamic alone); momentum, nesterov, has_momentum; beta1, beta2, eps (not lion);
+// weight_decay, decay_elements, working.
 // Sources: Kingma and Ba, "Adam", 2015; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; Chen et al.,
 // "Symbolic Discovery of Optimization Algorithms", 2023 (Lion); Sutskever et al., "On the importance of initialization and
-// momentum in deep learning", 2013 (in PyTorch's form); Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 (the loss scale),
-// with the rules of PyTorch's GradScaler between two bounds.
+// momentum in deep learning", 2013 (in PyTorch's form); Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 (the loss
+// scale), with the rules of PyTorch's GradScaler between two bounds.
 #pragma once
 
 namespace trainer::kernels {

@@ -16,7 +16,11 @@ bool is_norm_grad(Op op) { return op == Op::layer_norm_grad || op == Op::rms_nor
 class Fusion {
  public:
   Fusion(Graph& graph, const Target& target)
-      : graph_(graph), target_(target), taken_(graph.nodes.size(), false), producer_(graph.values.size(), kNone), reads_(graph.values.size(), 0) {
+      : graph_(graph),
+        target_(target),
+        taken_(graph.nodes.size(), false),
+        producer_(graph.values.size(), kNone),
+        reads_(graph.values.size(), 0) {
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       for (ValueId output : graph.nodes[i].outputs) producer_[at(output)] = static_cast<NodeId>(i);
       for (ValueId input : graph.nodes[i].inputs) ++reads_[at(input)];
@@ -77,12 +81,13 @@ class Fusion {
     return node.op == op && node.attributes.text("approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype);
   }
 
-  /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for those who read it too:
-  /// its gradient, or the activation once more under recomputation.
+  /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for those who read
+  /// it too: its gradient, or the activation once more under recomputation.
   void gelu_after_linear(std::size_t first, std::size_t second) {
     Node& linear = graph_.nodes[first];
     const Node& gelu = graph_.nodes[second];
-    const bool neighbours = linear.op == Op::linear && linear.chunk == gelu.chunk && linear.backward == gelu.backward && gelu.inputs[0] == linear.outputs[0];
+    const bool together = linear.chunk == gelu.chunk && linear.backward == gelu.backward;
+    const bool neighbours = together && linear.op == Op::linear && gelu.inputs[0] == linear.outputs[0];
     if (!neighbours || !is_epilogue(gelu, Op::gelu) || linear.attributes.flag("partial", false)) return;
     linear.attributes.set("gelu", true);
     const ValueId pre = linear.outputs[0];

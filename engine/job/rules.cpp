@@ -164,10 +164,13 @@ class Rules {
     if (averages_every()) add(at, "under local_sgd each rank judges its own gradients, and would choose a scale alone", "none or a number");
     const CheckedValue* compression = checked_.find("strategy.data.compression");
     if (checked_.sections.contains("strategy.data.compression") || (compression != nullptr && compression->node.text != "none"))
-      add(at, "compression keeps what it has not sent, in the scale of its step: the scale cannot change", "none or a number; or strategy.data.compression: none");
+      add(at, "compression keeps what it has not sent, in the scale of its step: the scale cannot change",
+          "none or a number; or strategy.data.compression: none");
     const auto first = number(at + ".init_scale"), least = number(at + ".smallest_scale"), most = number(at + ".largest_scale");
-    if (first && least && *least > *first) add(at + ".smallest_scale", fmt::format("above init_scale, which is {}", *first), fmt::format("at most {}", *first));
-    if (first && most && *most < *first) add(at + ".largest_scale", fmt::format("below init_scale, which is {}", *first), fmt::format("at least {}", *first));
+    if (first && least && *least > *first)
+      add(at + ".smallest_scale", fmt::format("above init_scale, which is {}", *first), fmt::format("at most {}", *first));
+    if (first && most && *most < *first)
+      add(at + ".largest_scale", fmt::format("below init_scale, which is {}", *first), fmt::format("at least {}", *first));
   }
 
   void whole_gradients() {

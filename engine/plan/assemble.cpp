@@ -240,9 +240,11 @@ class Assembly {
 
   // What decides whether the step's update is made, and on every rank alike: all read the same sums.
   void update_scalars(BufferId squares, BufferId loss, BufferId count) {
-    Signature signature{Op::update_scalars, options_.loss_scaling, {scalar(DType::f64), scalar(DType::f64), scalar(DType::f64), kScalars, scalar(DType::i32)}};
+    const TensorDesc sum = scalar(DType::f64);
+    Signature signature{Op::update_scalars, options_.loss_scaling, {sum, sum, sum, kScalars, scalar(DType::i32)}};
     signature.attributes.set("clip_norm", options_.clip_norm);
-    std::vector<Operand> operands{Read{emit_.whole(squares)}, Read{emit_.whole(loss)}, Read{emit_.whole(count)}, Update{emit_.whole(role_.scalars)}, Update{emit_.whole(role_.applied)}};
+    std::vector<Operand> operands{Read{emit_.whole(squares)}, Read{emit_.whole(loss)}, Read{emit_.whole(count)},
+                                  Update{emit_.whole(role_.scalars)}, Update{emit_.whole(role_.applied)}};
     if (scales_dynamically()) {
       signature.attributes.set("dynamic", true);
       signature.operands.push_back(scalar(DType::i32));

@@ -31,7 +31,8 @@ std::vector<StepScalar> step_scalars(const Executor& executor) {
     executor.read(region, result.back().value.data());
   };
   add(kApplied, DType::i32, {role.applied, 0, size_of(DType::i32)});
-  if (role.good_steps >= 0 || loss_scale_of(executor) != 1.0F) add(kLossScale, DType::f32, {role.scalars, size_of(DType::f32), size_of(DType::f32)});
+  if (role.good_steps >= 0 || loss_scale_of(executor) != 1.0F)
+    add(kLossScale, DType::f32, {role.scalars, size_of(DType::f32), size_of(DType::f32)});
   if (role.good_steps >= 0) add(kGoodSteps, DType::i32, {role.good_steps, 0, size_of(DType::i32)});
   return result;
 }

@@ -56,8 +56,9 @@ struct TrainOptions {
   std::function<void(const std::vector<RankTrace>&)> trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };
 
-/// A loss or a gradient was not finite; the update was not made. Exit code 65; the text has step, loss and the first tensor. Under a dynamic
-/// loss scale such a step is left out, its batch and its place in the learning rate's schedule used up, and only one at the smallest scale is an error.
+/// A loss or a gradient was not finite; the update was not made. Exit code 65; the text has step, loss and the first tensor. Under a
+/// dynamic loss scale such a step is left out, its batch and its place in the learning rate's schedule used up, and only one at the
+/// smallest scale is an error.
 struct NonFiniteError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -145,8 +145,15 @@ void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, con
 class LoadingStates {
  public:
   /// `rescale`: the loss scale of now over that of the checkpoint.
-  LoadingStates(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, float rescale, const Unit& unit, const UnitTensor& tensor)
-      : loaded_(loaded), loading_(loading), tensors_(tensors), rescale_(rescale), unit_(unit), tensor_(tensor), holder_(holder_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
+  LoadingStates(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, float rescale, const Unit& unit,
+                const UnitTensor& tensor)
+      : loaded_(loaded),
+        loading_(loading),
+        tensors_(tensors),
+        rescale_(rescale),
+        unit_(unit),
+        tensor_(tensor),
+        holder_(holder_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
 
   void state(std::size_t index, const std::vector<Piece>& pieces) const {
     const std::string name = state_name(tensor_, unit_.state_names[index]);
@@ -256,7 +263,7 @@ std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, 
 
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {
   Loading loading(tensors, source);
-  const std::optional<std::int32_t> applied = saved_scalar<std::int32_t>(tensors, kApplied, DType::i32), good_steps = saved_scalar<std::int32_t>(tensors, kGoodSteps, DType::i32);
+  const auto applied = saved_scalar<std::int32_t>(tensors, kApplied, DType::i32), good_steps = saved_scalar<std::int32_t>(tensors, kGoodSteps, DType::i32);
   if (!applied) throw DataError(source + " has no " + kApplied);
   const std::optional<float> scale = saved_scalar<float>(tensors, kLossScale, DType::f32);
   if (scale && !(*scale > 0 && std::isfinite(*scale))) throw DataError(source + ": " + kLossScale + " is no positive number");

@@ -42,8 +42,8 @@ float loss_scale_of(const Executor& executor);
 
 // ---- Saving: model and optimizer files of the checkpoint of `step` in `dir`. The caller frames it with Store::begin and commit.
 
-/// What rank 0 saves of the step's own state: the count of applied updates; the loss scale, unless it is 1 for ever; and of a dynamic one the
-/// good steps since it changed.
+/// What rank 0 saves of the step's own state: the count of applied updates; the loss scale, unless it is 1 for ever; and of a dynamic
+/// one the good steps since it changed.
 inline constexpr const char *kApplied = "applied_updates", *kLossScale = "loss_scale", *kGoodSteps = "good_steps";
 /// As "h.0.attn.c_attn.weight.exp_avg".
 std::string state_name(const UnitTensor& tensor, const std::string& state);

@@ -117,8 +117,8 @@ struct ScaleRules {
 };
 
 ScaleRules scale_rules_of(const Attributes& attributes) {
-  return {attributes.integer("growth_interval"), attributes.real("growth_factor"), attributes.real("backoff_factor"), attributes.real("largest_scale"),
-          attributes.real("smallest_scale")};
+  return {attributes.integer("growth_interval"), attributes.real("growth_factor"), attributes.real("backoff_factor"),
+          attributes.real("largest_scale"), attributes.real("smallest_scale")};
 }
 
 Prepared kernel_of(const Update& update) {

@@ -31,7 +31,8 @@ const std::string kSmallBuckets = "bucket_mb: 0.004";
 Overrides large_features(const TinyJobs& jobs) {
   std::string table;
   for (int row = 0; row < 64; ++row) {
-    for (int column = 0; column < 6; ++column) table += row % 8 >= 6 ? std::to_string(16384 + 100 * column + row) + "," : std::to_string(0.1 * (row % 5) + 0.05 * column) + ",";
+    for (int column = 0; column < 6; ++column)
+      table += row % 8 >= 6 ? std::to_string(16384 + 100 * column + row) + "," : std::to_string(0.1 * (row % 5) + 0.05 * column) + ",";
     table += std::to_string(row % 4) + "\n";
   }
   jobs.write("large.csv", table);
@@ -39,7 +40,9 @@ Overrides large_features(const TinyJobs& jobs) {
 }
 
 // Overflows at once and, as it grows every third good step, again and again.
-const std::string kRestless = "precision.loss_scale={init_scale: 85070591730234615865843651857942052864.0, largest_scale: 85070591730234615865843651857942052864.0, growth_interval: 3}";
+const std::string kRestless =
+    "precision.loss_scale={init_scale: 85070591730234615865843651857942052864.0, largest_scale: 85070591730234615865843651857942052864.0, "
+    "growth_interval: 3}";
 const double kLargest = 0x1p126;
 
 // Without what compression keeps, which is in the loss scale.
@@ -50,7 +53,8 @@ Tensors parameters_of(const Trained& trained) {
 }
 
 // PyTorch's GradScaler.update as its documentation has it.
-std::vector<double> scales_by_grad_scaler(const std::vector<std::int64_t>& overflows, std::size_t steps, double scale, int growth_interval) {
+std::vector<double> scales_by_grad_scaler(const std::vector<std::int64_t>& overflows, std::size_t steps, double scale,
+                                          int growth_interval) {
   std::vector<double> scales;
   int growth_tracker = 0;
   std::size_t next = 0;
@@ -84,7 +88,8 @@ TEST_CASE("a loss scale that is a power of two changes no bit of a run, under an
       {"llama", on(4, "{data: {kind: fsdp, replicate: 2}, wrap: {policy: transformer}}", {"train.clip_norm=0.5"})},
       {"gpt2", on(2, "{data: {kind: zero1, compression: int8, " + kSmallBuckets + "}}"), false},
       {"gpt2", on(2, "{data: {kind: local_sgd, every: 2}}"), false},
-      {"gpt2", on(4, "{tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}", {"train.batch.micro=2", "train.clip_norm=0.5"})},
+      {"gpt2",
+       on(4, "{tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}", {"train.batch.micro=2", "train.clip_norm=0.5"})},
       {"llama", on(2, "{pipeline: {degree: 2, schedule: zb_h1}}", {"train.batch.micro=1"})},
   };
   for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -117,12 +122,18 @@ TEST_CASE("steps that overflow are left out on all ranks alike, and the scale go
   REQUIRE(alone.skipped.back() > alone.skipped[0] + static_cast<std::int64_t>(alone.skipped.size()));  // not only at the start
   CHECK(alone.loss_scale == scales_by_grad_scaler(alone.skipped, 24, kLargest, 3));
   for (std::int64_t step : alone.skipped) CHECK_FALSE(std::isfinite(alone.grad_norm[static_cast<std::size_t>(step)]));
-  const std::vector<std::pair<int, std::string>> strategies{{4, "{data: {kind: ddp, " + kSmallBuckets + "}}"}, {4, "{data: {kind: zero1, " + kSmallBuckets + "}}"},
-                                                            {4, "{data: {kind: zero2, " + kSmallBuckets + "}}"}, {4, "{data: {kind: fsdp, replicate: 2}, wrap: {policy: size, min_params: 500}}"},
-                                                            {2, "{tensor: {degree: 2}}"}, {2, "{pipeline: {degree: 2}}"}, {4, "{pipeline: {degree: 2, schedule: zb_h2}, data: {kind: zero1}}"}};
+  const std::vector<std::pair<int, std::string>> strategies{
+      {4, "{data: {kind: ddp, " + kSmallBuckets + "}}"},
+      {4, "{data: {kind: zero1, " + kSmallBuckets + "}}"},
+      {4, "{data: {kind: zero2, " + kSmallBuckets + "}}"},
+      {4, "{data: {kind: fsdp, replicate: 2}, wrap: {policy: size, min_params: 500}}"},
+      {2, "{tensor: {degree: 2}}"},
+      {2, "{pipeline: {degree: 2}}"},
+      {4, "{pipeline: {degree: 2, schedule: zb_h2}, data: {kind: zero1}}"}};
   for (std::size_t i = 0; i < strategies.size(); ++i) {
     CAPTURE(strategies[i].second);
-    const Trained got = run(jobs.load("mlp", "ranks" + std::to_string(i), on(strategies[i].first, strategies[i].second, both(job, {"train.batch.micro=1"}))));
+    const Trained got = run(
+        jobs.load("mlp", "ranks" + std::to_string(i), on(strategies[i].first, strategies[i].second, both(job, {"train.batch.micro=1"}))));
     CHECK(got.skipped == alone.skipped);
     CHECK(got.loss_scale == alone.loss_scale);
     // Slices and stages are each updated by their own rank: had one updated where the others did not, its weights would be off by a whole
@@ -147,14 +158,16 @@ TEST_CASE("a run under a dynamic loss scale that is resumed at any step gives th
   for (int ranks : {1, 2}) {
     CAPTURE(ranks);
     const TinyJobs jobs;
-    const Overrides job = both(ranks == 1 ? kOne : on(2, "{data: {kind: fsdp}, wrap: {policy: size, min_params: 500}}", {"checkpoint.format=sharded"}),
-                               both(large_features(jobs), {kRestless, "train.steps=18"}));
+    const Overrides job =
+        both(ranks == 1 ? kOne : on(2, "{data: {kind: fsdp}, wrap: {policy: size, min_params: 500}}", {"checkpoint.format=sharded"}),
+             both(large_features(jobs), {kRestless, "train.steps=18"}));
     const Trained whole = run(jobs.load("mlp", "whole", both(job, {"checkpoint.every=1"})));
     REQUIRE(whole.skipped.size() >= 4);
     REQUIRE(whole.skipped.size() <= 14);
     for (int step = 1; step < 18; ++step) {
       CAPTURE(step);
-      const std::string folder = "from" + std::to_string(step), digits = std::to_string(step), name = "step-" + std::string(8 - digits.size(), '0') + digits;
+      const std::string folder = "from" + std::to_string(step), digits = std::to_string(step),
+                        name = "step-" + std::string(8 - digits.size(), '0') + digits;
       std::filesystem::create_directories(jobs.path(folder));
       std::filesystem::copy(jobs.path("whole/" + name), jobs.path(folder + "/" + name));
       const Trained resumed = run(jobs.load("mlp", folder, job));
@@ -202,10 +215,14 @@ TEST_CASE("overflow at a fixed scale is an error that has the scale, and at a dy
   const std::string fixed = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "fixed", both(job, {"precision.loss_scale=8.5e37"}))); });
   INFO(fixed);
   CHECK(contains(fixed, "step 0: loss "));
-  CHECK(contains(fixed, "at loss scale 8.5e+37: the first tensor that is not finite is unit.0.gradient (element 37), written by head in micro-batch 0"));
+  CHECK(contains(
+      fixed,
+      "at loss scale 8.5e+37: the first tensor that is not finite is unit.0.gradient (element 37), written by head in micro-batch 0"));
 
-  const std::string floor = "precision.loss_scale={init_scale: 85070591730234615865843651857942052864.0, largest_scale: 85070591730234615865843651857942052864.0, "
-                            "smallest_scale: 42535295865117307932921825928971026432.0}";
+  const std::string floor =
+      "precision.loss_scale={init_scale: 85070591730234615865843651857942052864.0, largest_scale: "
+      "85070591730234615865843651857942052864.0, "
+      "smallest_scale: 42535295865117307932921825928971026432.0}";
   const std::string dynamic = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "dynamic", both(job, {floor}))); });
   CHECK(contains(dynamic, "step 1: loss "));
   CHECK(contains(dynamic, "at the smallest loss scale, 4.2535296e+37: the first tensor that is not finite is unit.0.gradient"));
@@ -215,11 +232,16 @@ TEST_CASE("overflow at a fixed scale is an error that has the scale, and at a dy
 TEST_CASE("a loss that no scale makes finite ends a dynamic run after as many steps as the scale has halves") {
   const TinyJobs jobs;
   std::string table;
-  for (int row = 0; row < 16; ++row) table += std::string(row % 8 == 6 ? "3.0e38,3.0e38,3.0e38,3.0e38,3.0e38,3.0e38," : "0.5,0.5,0.5,0.5,0.5,0.5,") + std::to_string(row % 4) + "\n";
+  for (int row = 0; row < 16; ++row)
+    table += std::string(row % 8 == 6 ? "3.0e38,3.0e38,3.0e38,3.0e38,3.0e38,3.0e38," : "0.5,0.5,0.5,0.5,0.5,0.5,") +
+             std::to_string(row % 4) + "\n";
   jobs.write("infinite.csv", table);
-  const Overrides job{"data.train=" + jobs.path("infinite.csv"), "data.normalize=none", "data.shuffle=false", "train.steps=40", "precision.loss_scale=dynamic"};
+  const Overrides job{"data.train=" + jobs.path("infinite.csv"), "data.normalize=none", "data.shuffle=false", "train.steps=40",
+                      "precision.loss_scale=dynamic"};
   for (int ranks : {1, 4}) {
-    const std::string message = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run" + std::to_string(ranks), both(on(ranks, "{data: {kind: zero1, " + kSmallBuckets + "}}"), job))); });
+    const std::string message = message_of<NonFiniteError>([&] {
+      run(jobs.load("mlp", "run" + std::to_string(ranks), both(on(ranks, "{data: {kind: zero1, " + kSmallBuckets + "}}"), job)));
+    });
     CHECK(contains(message, "step 16: loss "));  // 65536 = 2^16
     CHECK(contains(message, "at the smallest loss scale, 1: the first tensor that is not finite is stem"));
   }
