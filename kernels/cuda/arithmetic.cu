@@ -95,21 +95,6 @@ Prepared combine_of(std::int64_t count, std::int64_t period) {
   return make_kernel([=](const Call& call) { launch(call, grid, kernel, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count, period); });
 }
 
-template <int N, typename T>
-Prepared sum_leading_of(std::int64_t rows, std::int64_t columns, int units) {
-  const unsigned tiles = blocks_for(columns, kWarp * N);
-  // Four blocks a multiprocessor, and no part of fewer rows than make it worth its sum.
-  const std::int64_t wanted = (4 * units + tiles - 1) / tiles, most = (rows + 4 * kSlices - 1) / (4 * kSlices);
-  const std::int64_t parts_wanted = std::max<std::int64_t>(1, std::min({wanted, most, std::int64_t{2} * units}));
-  const std::int64_t rows_each = std::max<std::int64_t>(1, (rows + parts_wanted - 1) / parts_wanted), parts = std::max<std::int64_t>(1, (rows + rows_each - 1) / rows_each);
-  const Grid grid{.blocks = dim3(tiles, static_cast<unsigned>(parts)), .threads = kSumThreads};
-  return make_kernel([=](const Call& call) {
-    float* const partials = static_cast<float*>(call.workspace);
-    launch(call, grid, sum_part<N, T>, operand<T>(call, 0), partials, operand<T>(call, 1), rows, columns, rows_each);
-    if (parts > 1) launch_join<T>(call, partials, operand<T>(call, 1), nullptr, static_cast<int>(parts), columns, columns, false);
-  });
-}
-
 }  // namespace
 
 Prepared prepare_add_mul(const Signature& signature, const Context&) {
@@ -130,8 +115,9 @@ Prepared prepare_sum_leading(const Signature& signature, const Context& context)
   expect_operand(signature, 1, x.dtype, y.elements());
   expect_last_dims(signature, x.shape, y.shape);
   const std::int64_t columns = y.elements(), rows = columns == 0 ? 0 : x.elements() / columns;
-  return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
-    return in_vectors<T>(columns) ? sum_leading_of<kVector<T>, T>(rows, columns, context.units) : sum_leading_of<1, T>(rows, columns, context.units);
+  return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
+    const ColumnCut cut = ColumnCut::of<T>(rows, columns, context.units);
+    return make_kernel([cut](const Call& call) { launch_column_sums(call, cut, operand<T>(call, 0), operand<T>(call, 1), static_cast<float*>(call.workspace), false); });
   });
 }
 

@@ -3,6 +3,8 @@
 // two a multiprocessor, f32 [parts, columns], and stay in the L2 cache.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/device.cuh"
 
 namespace trainer::kernels::cuda {
@@ -48,8 +50,9 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 /// Blocks: columns / (32 N) by parts. Of N columns a thread. Writes partials [parts, columns], or y where there is one part.
-template <int N, typename T>
-__global__ void __launch_bounds__(kSumThreads) sum_part(const T* x, float* partials, T* y, std::int64_t rows, std::int64_t columns, std::int64_t rows_each) {
+template <int N, typename T, typename R>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_part(const T* x, float* partials, R* y, std::int64_t rows, std::int64_t columns, std::int64_t rows_each, bool accumulate) {
   __shared__ float shared[kSumThreads * N];
   const std::int64_t vectors = columns / N, vector = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
   const std::int64_t begin = blockIdx.y * rows_each, end = min(rows, begin + rows_each);
@@ -68,8 +71,9 @@ __global__ void __launch_bounds__(kSumThreads) sum_part(const T* x, float* parti
   if (threadIdx.x >= kWarp || vector >= vectors) return;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    if (gridDim.y == 1) y[vector * N + i] = from_f32<T>(sum[i]);
-    else partials[blockIdx.y * columns + vector * N + i] = sum[i];
+    const std::int64_t column = vector * N + i;
+    if (gridDim.y == 1) y[column] = from_f32<R>(accumulate ? to_f32(y[column]) + sum[i] : sum[i]);
+    else partials[blockIdx.y * columns + column] = sum[i];
   }
 }
 
@@ -77,6 +81,29 @@ template <typename R>
 void launch_join(const Call& call, const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
   const Grid grid{.blocks = dim3(blocks_for(columns, kWarp), second == nullptr ? 1 : 2), .threads = kSumThreads};
   launch(call, grid, join_parts<R>, partials, y, second, parts, stride, columns, accumulate);
+}
+
+/// How the rows of x [rows, columns] are cut: enough parts for every multiprocessor to have four blocks, none of fewer rows than make it
+/// worth its sum, and no more than the workspace holds (partial_columns in target.cpp).
+struct ColumnCut {
+  std::int64_t rows, columns, parts, rows_each;
+
+  template <typename T>
+  static ColumnCut of(std::int64_t rows, std::int64_t columns, int units) {
+    const std::int64_t tiles = blocks_for(columns, in_vectors<T>(columns) ? kWarp * kVector<T> : kWarp);
+    const std::int64_t wanted = std::min((4 * units + tiles - 1) / tiles, std::int64_t{2} * units), most = (rows + 4 * kSlices - 1) / (4 * kSlices);
+    const std::int64_t cuts = std::max<std::int64_t>(1, std::min(wanted, most)), each = std::max<std::int64_t>(1, (rows + cuts - 1) / cuts);
+    return {rows, columns, std::max<std::int64_t>(1, (rows + each - 1) / each), each};
+  }
+};
+
+/// y = or += the sums of x's columns; `partials` is [parts, columns].
+template <typename T, typename R>
+void launch_column_sums(const Call& call, const ColumnCut& cut, const T* x, R* y, float* partials, bool accumulate) {
+  const bool whole = in_vectors<T>(cut.columns);
+  const Grid grid{.blocks = dim3(blocks_for(cut.columns, whole ? kWarp * kVector<T> : kWarp), static_cast<unsigned>(cut.parts)), .threads = kSumThreads};
+  launch(call, grid, whole ? sum_part<kVector<T>, T, R> : sum_part<1, T, R>, x, partials, y, cut.rows, cut.columns, cut.rows_each, accumulate);
+  if (cut.parts > 1) launch_join<R>(call, partials, y, nullptr, static_cast<int>(cut.parts), cut.columns, cut.columns, accumulate);
 }
 
 }  // namespace trainer::kernels::cuda

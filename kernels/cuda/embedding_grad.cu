@@ -185,7 +185,7 @@ struct Sum {
 // A warp for each row of the table.
 template <int N, typename T, typename R>
 __global__ void __launch_bounds__(kThreads) sum_short(const Sum<T, R> a) {
-  constexpr int kEach = 4;  // vectors of a lane at once
+  constexpr int kEach = N == 8 ? 2 : 4;  // vectors of a lane at once
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (row >= a.rows) return;
   const int lane = threadIdx.x % kWarp, begin = a.starts[row], end = a.starts[row + 1], vectors = a.dim / N;

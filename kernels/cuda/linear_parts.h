@@ -20,10 +20,10 @@ struct ColumnSums {
   DType c = DType::f32, r = DType::f32;
   std::int64_t rows = 0, columns = 0;
   bool accumulate = false;
-  int parts = 1;  ///< of the rows
+  int units = 1;  ///< multiprocessors
 
   ColumnSums(DType c, DType r, std::int64_t rows, std::int64_t columns, bool accumulate, int units);
-  /// parts · columns · 4, which partial_columns (target.cpp) bounds.
+  /// Within the workspace that partial_columns (target.cpp) states.
   void run(const Call& call, const void* x, void* sums, float* workspace) const;
 };
 
