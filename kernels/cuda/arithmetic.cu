@@ -1,9 +1,8 @@
 // add, mul and sum_leading. Bound by memory. add and mul read a and b (a repeated b once, from the caches after that) and write y, two
 // vectors of 16 bytes of each on their way a thread; sum_leading reads x once (column_sums.cuh).
-#include "kernels/arithmetic.h"
-
 #include <algorithm>
 
+#include "kernels/arithmetic.h"
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/families.h"
 
@@ -92,7 +91,8 @@ Prepared combine_of(std::int64_t count, std::int64_t period) {
   const bool odd = period != count && !in_vectors<T>(period);
   const auto kernel = odd ? combine_odd<Product, T> : period == count ? combine<Product, true, T> : combine<Product, false, T>;
   const Grid grid{.blocks = blocks_for(count, kThreads * kVector<T> * (odd ? 1 : kEach)), .threads = kThreads};
-  return make_kernel([=](const Call& call) { launch(call, grid, kernel, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count, period); });
+  return make_kernel(
+      [=](const Call& call) { launch(call, grid, kernel, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count, period); });
 }
 
 }  // namespace
@@ -117,7 +117,9 @@ Prepared prepare_sum_leading(const Signature& signature, const Context& context)
   const std::int64_t columns = y.elements(), rows = columns == 0 ? 0 : x.elements() / columns;
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const ColumnCut cut = ColumnCut::of<T>(rows, columns, context.units);
-    return make_kernel([cut](const Call& call) { launch_column_sums(call, cut, operand<T>(call, 0), operand<T>(call, 1), static_cast<float*>(call.workspace), false); });
+    return make_kernel([cut](const Call& call) {
+      launch_column_sums(call, cut, operand<T>(call, 0), operand<T>(call, 1), static_cast<float*>(call.workspace), false);
+    });
   });
 }
 

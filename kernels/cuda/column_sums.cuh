@@ -1,5 +1,5 @@
-// Sums over the rows of [rows, columns] in f32, in an order that shapes and the number of multiprocessors fix: the rows are cut into parts, a
-// block sums a part of some columns, and a second pass joins the parts in order. Bound by memory: x is read once; the parts are at most
+// Sums over the rows of [rows, columns] in f32, in an order that shapes and the number of multiprocessors fix: the rows are cut into parts,
+// a block sums a part of some columns, and a second pass joins the parts in order. Bound by memory: x is read once; the parts are at most
 // two a multiprocessor, f32 [parts, columns], and stay in the L2 cache.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace trainer::kernels::cuda {
 
-inline constexpr int kSlices = 8;                      // warps of a block, which share out rows
+inline constexpr int kSlices = 8;  // warps of a block, which share out rows
 inline constexpr int kSumThreads = kSlices * kWarp;
 
 /// The sum of `value` over the slices (warps) of a block, in order; in the first warp alone. `shared` is [kSlices · 32 · N] and may be used
@@ -28,8 +28,8 @@ __device__ __forceinline__ void sum_slices(float (&value)[N], float* shared) {
   }
 }
 
-/// y = or += the sum of partials [parts, stride] over parts, for `columns` columns; of the columns after them, `second`. Blocks: columns / 32,
-/// and 2 where there is a second.
+/// y = or += the sum of partials [parts, stride] over parts, for `columns` columns; of the columns after them, `second`. Blocks: columns /
+/// 32, and 2 where there is a second.
 template <typename R>
 __global__ void __launch_bounds__(kSumThreads)
     join_parts(const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
@@ -61,8 +61,10 @@ __global__ void __launch_bounds__(kSumThreads)
 #pragma unroll 4
     for (std::int64_t row = begin + threadIdx.x / kWarp; row < end; row += kSlices) {
       float v[N];
-      if constexpr (N == 1) v[0] = to_f32(x[row * vectors + vector]);
-      else widen(load_packed<N>(x, row * vectors + vector), v);
+      if constexpr (N == 1)
+        v[0] = to_f32(x[row * vectors + vector]);
+      else
+        widen(load_packed<N>(x, row * vectors + vector), v);
 #pragma unroll
       for (int i = 0; i < N; ++i) sum[i] += v[i];
     }
@@ -72,13 +74,16 @@ __global__ void __launch_bounds__(kSumThreads)
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const std::int64_t column = vector * N + i;
-    if (gridDim.y == 1) y[column] = from_f32<R>(accumulate ? to_f32(y[column]) + sum[i] : sum[i]);
-    else partials[blockIdx.y * columns + column] = sum[i];
+    if (gridDim.y == 1)
+      y[column] = from_f32<R>(accumulate ? to_f32(y[column]) + sum[i] : sum[i]);
+    else
+      partials[blockIdx.y * columns + column] = sum[i];
   }
 }
 
 template <typename R>
-void launch_join(const Call& call, const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
+void launch_join(const Call& call, const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns,
+                 bool accumulate) {
   const Grid grid{.blocks = dim3(blocks_for(columns, kWarp), second == nullptr ? 1 : 2), .threads = kSumThreads};
   launch(call, grid, join_parts<R>, partials, y, second, parts, stride, columns, accumulate);
 }
@@ -91,7 +96,8 @@ struct ColumnCut {
   template <typename T>
   static ColumnCut of(std::int64_t rows, std::int64_t columns, int units) {
     const std::int64_t tiles = blocks_for(columns, in_vectors<T>(columns) ? kWarp * kVector<T> : kWarp);
-    const std::int64_t wanted = std::min((4 * units + tiles - 1) / tiles, std::int64_t{2} * units), most = (rows + 4 * kSlices - 1) / (4 * kSlices);
+    const std::int64_t wanted = std::min((4 * units + tiles - 1) / tiles, std::int64_t{2} * units),
+                       most = (rows + 4 * kSlices - 1) / (4 * kSlices);
     const std::int64_t cuts = std::max<std::int64_t>(1, std::min(wanted, most)), each = std::max<std::int64_t>(1, (rows + cuts - 1) / cuts);
     return {rows, columns, std::max<std::int64_t>(1, (rows + each - 1) / each), each};
   }
@@ -101,8 +107,10 @@ struct ColumnCut {
 template <typename T, typename R>
 void launch_column_sums(const Call& call, const ColumnCut& cut, const T* x, R* y, float* partials, bool accumulate) {
   const bool whole = in_vectors<T>(cut.columns);
-  const Grid grid{.blocks = dim3(blocks_for(cut.columns, whole ? kWarp * kVector<T> : kWarp), static_cast<unsigned>(cut.parts)), .threads = kSumThreads};
-  launch(call, grid, whole ? sum_part<kVector<T>, T, R> : sum_part<1, T, R>, x, partials, y, cut.rows, cut.columns, cut.rows_each, accumulate);
+  const Grid grid{.blocks = dim3(blocks_for(cut.columns, whole ? kWarp * kVector<T> : kWarp), static_cast<unsigned>(cut.parts)),
+                  .threads = kSumThreads};
+  launch(call, grid, whole ? sum_part<kVector<T>, T, R> : sum_part<1, T, R>, x, partials, y, cut.rows, cut.columns, cut.rows_each,
+         accumulate);
   if (cut.parts > 1) launch_join<R>(call, partials, y, nullptr, static_cast<int>(cut.parts), cut.columns, cut.columns, accumulate);
 }
 

@@ -1,12 +1,12 @@
 // cross_entropy, its gradient, correct_count, and the statistics of classes cut over ranks: a block for each row of logits, which is read
 // once. Rows of 50,257 classes begin anywhere, so that a row is taken as what stands before the first 16-byte boundary, whole vectors, and
-// the rest. Bound by memory: bytes of [rows, classes] in c: 1 (logits), of the gradient 2 (logits, dlogits); four vectors of a thread are on their
-// way at once, 64 KB of a multiprocessor.
+// the rest. Bound by memory: bytes of [rows, classes] in c: 1 (logits), of the gradient 2 (logits, dlogits); four vectors of a thread are
+// on their way at once, 64 KB of a multiprocessor.
 //
-// The sum of exponentials is made as the logits come, by (largest so far, sum relative to it) of each thread, joined at the end (Milakov and
-// Gimelshein, "Online normalizer calculation for softmax", 2018). A thread rescales where a vector has a new largest, which is rare.
-// Exponentials of 16-bit logits are exp2_fast (mma.cuh), of f32 ones expf: x − largest is rounded once, so a term e^−d has the relative error
-// (2 + 1.2 d) 2^-23, and their sum less than 2^-21. Sums over columns are f32, of rows f64.
+// The sum of exponentials is made as the logits come, by (largest so far, sum relative to it) of each thread, joined at the end (Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018). A thread rescales where a vector has a new largest, which is rare.
+// Exponentials of 16-bit logits are exp2_fast (mma.cuh), of f32 ones expf: x − largest is rounded once, so a term e^−d has the relative
+// error (2 + 1.2 d) 2^-23, and their sum less than 2^-21. Sums over columns are f32, of rows f64.
 #include <algorithm>
 #include <cfloat>
 
@@ -35,8 +35,10 @@ struct Rows {
 
 template <typename T>
 __device__ __forceinline__ float exp_of(float x) {
-  if constexpr (sizeof(T) == 2) return exp2_fast(x * 1.4426950408889634F);
-  else return expf(x);
+  if constexpr (sizeof(T) == 2)
+    return exp2_fast(x * 1.4426950408889634F);
+  else
+    return expf(x);
 }
 
 /// Of a row: elements before the first whole vector, and whole vectors.
@@ -175,8 +177,10 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(const Rows<T> a, doubl
   if (threadIdx.x != 0) return;
   const double total = static_cast<double>(all.largest) + static_cast<double>(logf(all.exponentials));
   lse[row] = static_cast<float>(total);
-  if (target.wrong) losses[row] = NAN;
-  else losses[row] = target.counts ? loss_of(total, to_f32(x[target.id]), a.smoothing, static_cast<double>(all.plain) / a.classes) : 0.0;
+  if (target.wrong)
+    losses[row] = NAN;
+  else
+    losses[row] = target.counts ? loss_of(total, to_f32(x[target.id]), a.smoothing, static_cast<double>(all.plain) / a.classes) : 0.0;
 }
 
 // dlogits may be the logits.
@@ -221,7 +225,9 @@ __global__ void __launch_bounds__(kThreads) correct(const Rows<T> a, double* rig
   }
   const float at_target = to_f32(x[target.id]);
   bool beaten = false;  // by a larger one, an equal one before it, a NaN
-  const auto look = [&](float logit, int column) { beaten = beaten || !(logit < at_target || (logit == at_target && column >= target.id)); };
+  const auto look = [&](float logit, int column) {
+    beaten = beaten || !(logit < at_target || (logit == at_target && column >= target.id));
+  };
   each_of_row(
       x, a.columns,
       [&](const auto& v, int column) {
@@ -263,8 +269,15 @@ struct Shared {
   template <typename T>
   Rows<T> at(const Call& call) const {
     const std::int64_t first = cut ? call.origin : 0, present = std::clamp<std::int64_t>(classes - first, 0, columns);
-    return {operand<T>(call, 0), operand<std::int32_t>(call, 1), static_cast<int>(columns), static_cast<int>(present), static_cast<int>(first), static_cast<int>(classes),
-            static_cast<int>(ignore_index), smoothing, fault};
+    return {operand<T>(call, 0),
+            operand<std::int32_t>(call, 1),
+            static_cast<int>(columns),
+            static_cast<int>(present),
+            static_cast<int>(first),
+            static_cast<int>(classes),
+            static_cast<int>(ignore_index),
+            smoothing,
+            fault};
   }
 };
 
@@ -309,7 +322,9 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
   expect_alike(signature, {0, 4});
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      if (all.rows > 0) launch(call, all.grid(), cross_entropy_grad<T>, all.at<T>(call), operand<float>(call, 2), operand<float>(call, 3), operand<T>(call, 4));
+      if (all.rows > 0)
+        launch(call, all.grid(), cross_entropy_grad<T>, all.at<T>(call), operand<float>(call, 2), operand<float>(call, 3),
+               operand<T>(call, 4));
     });
   });
 }

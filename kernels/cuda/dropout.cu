@@ -1,13 +1,12 @@
 // dropout. Reads and writes each element once; philox is some 20 instructions an element of a 16-bit vector, about what the integer units
 // do in the time that memory takes for it, so it is bound by both. One call of philox gives the words of four elements; where a vector is
 // not made of whole fours of one sample (odd rows and samples), each element makes its own.
-#include "kernels/dropout.h"
-
 #include <cmath>
 
 #include "engine/core/random.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/dropout.h"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -38,9 +37,9 @@ struct Mask {
   std::uint64_t key;
   std::uint32_t threshold;
   float scale;
-  std::int64_t count;    ///< elements here
-  Divisor columns;       ///< elements that lie side by side in the whole batch
-  std::int64_t stride;   ///< from such a run to the next
+  std::int64_t count;   ///< elements here
+  Divisor columns;      ///< elements that lie side by side in the whole batch
+  std::int64_t stride;  ///< from such a run to the next
   Divisor sample;
 };
 
@@ -77,12 +76,14 @@ __global__ void __launch_bounds__(kThreads) drop(const T* x, const std::int32_t*
   if (first >= mask.count) return;
   const std::uint32_t step = static_cast<std::uint32_t>(*step_of);
   const Place at = place_of(mask, origin, first);
-  const bool whole = first + kN <= mask.count && at.element % 4 == 0 && at.element + kN <= mask.sample.by && (mask.columns.by % kN == 0 || mask.columns.by >= mask.count);
+  const bool whole = first + kN <= mask.count && at.element % 4 == 0 && at.element + kN <= mask.sample.by &&
+                     (mask.columns.by % kN == 0 || mask.columns.by >= mask.count);
   if (whole) {
     Vec<T, kN> v = load<kN>(x, vector);
 #pragma unroll
     for (int four = 0; four < kN / 4; ++four) {
-      const std::array<std::uint32_t, 4> words = philox(mask.key, static_cast<std::uint64_t>(at.sample), block_number(step, at.element + 4 * four));
+      const std::array<std::uint32_t, 4> words =
+          philox(mask.key, static_cast<std::uint64_t>(at.sample), block_number(step, at.element + 4 * four));
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[4 * four + i] = kept(mask, words[i], v[4 * four + i]);
     }
@@ -123,7 +124,9 @@ Prepared prepare_dropout(const Signature& signature, const Context&) {
                   .sample = Divisor(std::max<std::int64_t>(sample, 1))};
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const Grid grid{.blocks = blocks_for(elements, kThreads * kVector<T>), .threads = kThreads};
-    return make_kernel([=](const Call& call) { launch(call, grid, drop<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), mask, call.origin); });
+    return make_kernel([=](const Call& call) {
+      launch(call, grid, drop<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), mask, call.origin);
+    });
   });
 }
 

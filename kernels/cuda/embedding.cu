@@ -1,11 +1,10 @@
 // embedding, positions and the gradient of positions. Bound by memory: embedding reads the named rows and writes them, a warp each, four
 // vectors of 16 bytes a lane on their way at once; positions is a copy.
-#include "kernels/embedding.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fault.cuh"
+#include "kernels/embedding.h"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -33,7 +32,8 @@ __device__ __forceinline__ void fill(Element& piece, bool ones) {
 }
 
 template <typename Piece>
-__global__ void __launch_bounds__(kThreads) gather(const std::int32_t* ids, const Piece* table, Piece* y, std::int64_t count, int pieces, Slice slice, Fault* fault) {
+__global__ void __launch_bounds__(kThreads)
+    gather(const std::int32_t* ids, const Piece* table, Piece* y, std::int64_t count, int pieces, Slice slice, Fault* fault) {
   const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (place >= count) return;
   const int lane = threadIdx.x % kWarp;
@@ -89,7 +89,8 @@ Prepared gather_of(std::int64_t count, std::int64_t row_bytes, const Slice& slic
   return make_kernel([=](const Call& call) {
     Slice now = slice;
     now.first = cut ? call.origin : 0;
-    launch(call, grid, gather<Piece>, operand<std::int32_t>(call, 0), operand<Piece>(call, 1), operand<Piece>(call, 2), count, pieces, now, fault);
+    launch(call, grid, gather<Piece>, operand<std::int32_t>(call, 0), operand<Piece>(call, 1), operand<Piece>(call, 2), count, pieces, now,
+           fault);
   });
 }
 
@@ -116,8 +117,11 @@ Prepared prepare_positions(const Signature& signature, const Context&) {
   const std::size_t bytes = static_cast<std::size_t>(y.bytes());
   const bool partial = signature.attributes.flag("partial", false);
   return make_kernel([=](const Call& call) {
-    if (partial && call.origin != 0) check(cudaMemsetAsync(operand<void>(call, 1), 0, bytes, stream_of(call)), "cudaMemsetAsync");
-    else check(cudaMemcpyAsync(operand<void>(call, 1), operand<void>(call, 0), bytes, cudaMemcpyDeviceToDevice, stream_of(call)), "cudaMemcpyAsync");
+    if (partial && call.origin != 0)
+      check(cudaMemsetAsync(operand<void>(call, 1), 0, bytes, stream_of(call)), "cudaMemsetAsync");
+    else
+      check(cudaMemcpyAsync(operand<void>(call, 1), operand<void>(call, 0), bytes, cudaMemcpyDeviceToDevice, stream_of(call)),
+            "cudaMemcpyAsync");
   });
 }
 
@@ -132,7 +136,8 @@ Prepared prepare_positions_grad(const Signature& signature, const Context&) {
     return with_reduce_type(reduce, [&]<typename R>(R) -> Prepared {
       const std::int64_t each = kThreads * 16 / static_cast<std::int64_t>(std::max(sizeof(T), sizeof(R)));
       const Grid grid{.blocks = blocks_for(accumulate ? used : all, each), .threads = kThreads};
-      return make_kernel([=](const Call& call) { launch(call, grid, put_rows<T, R>, operand<T>(call, 0), operand<R>(call, 1), used, all, accumulate); });
+      return make_kernel(
+          [=](const Call& call) { launch(call, grid, put_rows<T, R>, operand<T>(call, 0), operand<R>(call, 1), used, all, accumulate); });
     });
   });
 }

@@ -8,11 +8,10 @@
 //   long     rows with more than 32 places, as the commonest words have: a block whose warps sum consecutive parts of them, joined in order
 //
 // Which block takes which long row is not fixed; what it computes is.
-#include "kernels/cuda/embedding_grad.h"
-
 #include <algorithm>
 #include <bit>
 
+#include "kernels/cuda/embedding_grad.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fault.cuh"
 
@@ -94,7 +93,8 @@ __device__ __forceinline__ std::int32_t begin_of_digit(const std::int32_t* count
 }
 
 // A warp has consecutive ids of the tile, so that the order among equals stays: tiles, warps in a tile, rounds in a warp, lanes in a round.
-__global__ void __launch_bounds__(kThreads) place_digits(Source from, Slice slice, const std::int32_t* counts, int tiles, std::int32_t* keys, std::int32_t* places, int shift) {
+__global__ void __launch_bounds__(kThreads)
+    place_digits(Source from, Slice slice, const std::int32_t* counts, int tiles, std::int32_t* keys, std::int32_t* places, int shift) {
   __shared__ std::int32_t next[kWarps][kDigits];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first = static_cast<int>(blockIdx.x) * kTile + warp * (kTile / kWarps) + lane;
@@ -135,15 +135,18 @@ __global__ void __launch_bounds__(kThreads) place_digits(Source from, Slice slic
 }
 
 /// starts[row]: how many sorted keys are below it, for rows 0 to `rows`; and no row is long yet.
-__global__ void __launch_bounds__(kThreads) find_starts(const std::int32_t* keys, int count, std::int32_t* starts, std::int64_t rows, std::int32_t* num_long) {
+__global__ void __launch_bounds__(kThreads)
+    find_starts(const std::int32_t* keys, int count, std::int32_t* starts, std::int64_t rows, std::int32_t* num_long) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row == 0) *num_long = 0;
   if (row > rows) return;
   int low = 0, high = count;
   while (low < high) {
     const int middle = low + (high - low) / 2;
-    if (keys[middle] < row) low = middle + 1;
-    else high = middle;
+    if (keys[middle] < row)
+      low = middle + 1;
+    else
+      high = middle;
   }
   starts[row] = low;
 }
@@ -157,8 +160,10 @@ constexpr int kSumVector = 16 / static_cast<int>(sizeof(T) > sizeof(R) ? sizeof(
 template <int N, typename T>
 __device__ __forceinline__ void add_vector(const T* data, std::int64_t vector, float (&sum)[N]) {
   float v[N];
-  if constexpr (N == 1) v[0] = to_f32(data[vector]);
-  else widen(load_packed<N>(data, vector), v);
+  if constexpr (N == 1)
+    v[0] = to_f32(data[vector]);
+  else
+    widen(load_packed<N>(data, vector), v);
 #pragma unroll
   for (int i = 0; i < N; ++i) sum[i] += v[i];
 }
@@ -166,8 +171,10 @@ __device__ __forceinline__ void add_vector(const T* data, std::int64_t vector, f
 template <int N, typename R>
 __device__ __forceinline__ void put_vector(R* data, std::int64_t vector, float (&sum)[N], bool accumulate) {
   if (accumulate) add_vector<N>(data, vector, sum);
-  if constexpr (N == 1) data[vector] = from_f32<R>(sum[0]);
-  else store_packed(data, vector, narrow<R>(sum));
+  if constexpr (N == 1)
+    data[vector] = from_f32<R>(sum[0]);
+  else
+    store_packed(data, vector, narrow<R>(sum));
 }
 
 /// What the sums are made of.
@@ -274,7 +281,9 @@ Prepared gradient_of(const Sizes& s) {
   return make_kernel([=](const Call& call) {
     std::int32_t* const words = static_cast<std::int32_t*>(call.workspace);
     const std::int32_t* const places = launch_sort(call, s, at, words);
-    const Sum<T, R> sum{operand<T>(call, 1), operand<R>(call, 2), places, words + at.starts, words + at.num_long, words + at.long_rows, s.rows, s.dim, s.accumulate};
+    const Sum<T, R> sum{operand<T>(call, 1), operand<R>(call, 2),  places, words + at.starts,
+                        words + at.num_long, words + at.long_rows, s.rows, s.dim,
+                        s.accumulate};
     launch(call, short_rows, sum_short<N, T, R>, sum);
     if (s.count > kLong) launch(call, long_rows, sum_long<N, T, R>, sum);
   });
@@ -286,7 +295,8 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
   expect_operands(signature, 3);
   const TensorDesc &ids = signature.operands[0], &dy = signature.operands[1], &dweight = signature.operands[2];
   const std::int64_t count = ids.elements(), rows = dweight.shape[0], dim = dweight.shape[1];
-  CHECK(count > 0 && count < std::int64_t{1} << 30 && rows < std::int64_t{1} << 30, describe(signature) + ": ids and rows are counted in 32 bits");
+  CHECK(count > 0 && count < std::int64_t{1} << 30 && rows < std::int64_t{1} << 30,
+        describe(signature) + ": ids and rows are counted in 32 bits");
   expect_operand(signature, 0, DType::i32, count);
   expect_operand(signature, 1, dy.dtype, count * dim);
   const bool cut = signature.attributes.flag("cut", false);

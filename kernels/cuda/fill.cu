@@ -25,10 +25,14 @@ __device__ __forceinline__ float round_to_odd(double x) {
 
 template <typename Y, typename X>
 __device__ __forceinline__ Y convert(X x) {
-  if constexpr (std::is_same_v<Y, double>) return static_cast<double>(to_f32(x));
-  else if constexpr (!std::is_same_v<X, double>) return from_f32<Y>(to_f32(x));
-  else if constexpr (std::is_same_v<Y, float>) return static_cast<float>(x);
-  else return from_f32<Y>(round_to_odd(x));
+  if constexpr (std::is_same_v<Y, double>)
+    return static_cast<double>(to_f32(x));
+  else if constexpr (!std::is_same_v<X, double>)
+    return from_f32<Y>(to_f32(x));
+  else if constexpr (std::is_same_v<Y, float>)
+    return static_cast<float>(x);
+  else
+    return from_f32<Y>(round_to_odd(x));
 }
 
 template <typename X, typename Y>
@@ -85,12 +89,17 @@ __global__ void __launch_bounds__(kThreads) cast_elements(const X* x, Y* y, std:
 template <typename Fn>
 Prepared with_float(const Signature& signature, int operand, Fn&& fn) {
   switch (signature.operands[static_cast<std::size_t>(operand)].dtype) {
-    case DType::f64: return fn(double{});
-    case DType::f32: return fn(float{});
-    case DType::bf16: return fn(bf16{});
-    case DType::f16: return fn(f16{});
+    case DType::f64:
+      return fn(double{});
+    case DType::f32:
+      return fn(float{});
+    case DType::bf16:
+      return fn(bf16{});
+    case DType::f16:
+      return fn(f16{});
     case DType::i32:
-    case DType::u8: break;
+    case DType::u8:
+      break;
   }
   refuse_dtypes(signature, "f64, f32, bf16 and f16");
 }
@@ -99,7 +108,8 @@ Prepared copy_of(std::int64_t bytes) {
   return make_kernel([bytes](const Call& call) {
     const void* const x = operand<void>(call, 0);
     void* const y = operand<void>(call, 1);
-    if (x != y && bytes > 0) check(cudaMemcpyAsync(y, x, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream_of(call)), "cudaMemcpyAsync");
+    if (x != y && bytes > 0)
+      check(cudaMemcpyAsync(y, x, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream_of(call)), "cudaMemcpyAsync");
   });
 }
 
@@ -121,10 +131,12 @@ Prepared prepare_cast(const Signature& signature, const Context&) {
   if (x.dtype == y.dtype) return copy_of(x.bytes());
   return with_float(signature, 0, [&]<typename X>(X) {
     return with_float(signature, 1, [&]<typename Y>(Y) -> Prepared {
-      if constexpr (std::is_same_v<X, Y>) refuse_dtypes(signature, "two dtypes");
+      if constexpr (std::is_same_v<X, Y>)
+        refuse_dtypes(signature, "two dtypes");
       else {
         const Grid grid{.blocks = blocks_for(count, kThreads * kEach<X, Y> * kCastVector<X, Y>), .threads = kThreads};
-        return make_kernel([=](const Call& call) { launch(call, grid, cast_elements<X, Y>, operand<X>(call, 0), operand<Y>(call, 1), count); });
+        return make_kernel(
+            [=](const Call& call) { launch(call, grid, cast_elements<X, Y>, operand<X>(call, 0), operand<Y>(call, 1), count); });
       }
     });
   });

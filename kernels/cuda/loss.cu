@@ -1,17 +1,16 @@
-// Losses of gathered statistics, counts, and the mean squared error. mse and its gradient are bound by memory, with four vectors of each operand
-// on their way a thread: 2 reads, and of the gradient a write. The others read a few bytes a row.
-#include "kernels/loss.h"
-
+// Losses of gathered statistics, counts, and the mean squared error. mse and its gradient are bound by memory, with two vectors of each
+// operand on their way a thread: 2 reads, and of the gradient a write. The others read a few bytes a row.
 #include <algorithm>
 
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fault.cuh"
 #include "kernels/cuda/loss_sums.cuh"
+#include "kernels/loss.h"
 
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kEach = 4, kN = 4, kStats = 5;  // vectors of a thread, of kN elements
+constexpr int kThreads = 256, kEach = 2, kN = 4, kStats = 5;  // vectors of a thread, of kN elements
 
 /// Statistics [parts, rows, 5] of all ranks.
 struct Gathered {
@@ -52,7 +51,8 @@ __global__ void __launch_bounds__(kThreads) gathered_loss(const Gathered a, doub
   const Target target = target_of(a, row);
   const double whole = static_cast<double>(most) + static_cast<double>(logf(total)), smoothing = a.smoothing;
   lse[row] = static_cast<float>(whole);
-  const double loss = (1 - smoothing) * (whole - at_target) + (smoothing != 0 ? smoothing * (whole - static_cast<double>(plain) / a.classes) : 0.0);
+  const double loss =
+      (1 - smoothing) * (whole - at_target) + (smoothing != 0 ? smoothing * (whole - static_cast<double>(plain) / a.classes) : 0.0);
   losses[row] = target.wrong ? static_cast<double>(NAN) : target.counts ? loss : 0.0;
 }
 
@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(kThreads) gathered_correct(const Gathered a, d
   right[row] = target.wrong ? static_cast<double>(NAN) : is_right ? 1.0 : 0.0;
 }
 
-__global__ void __launch_bounds__(kSumLossThreads) count_targets(const std::int32_t* targets, double* count, std::int64_t rows, int ignore_index, bool accumulate) {
+__global__ void __launch_bounds__(kSumLossThreads)
+    count_targets(const std::int32_t* targets, double* count, std::int64_t rows, int ignore_index, bool accumulate) {
   __shared__ double shared[kSumLossThreads / kWarp];
   int mine = 0;
 #pragma unroll 8
@@ -221,7 +222,8 @@ Prepared prepare_cross_entropy_count(const Signature& signature, const Context&)
   const int ignore_index = static_cast<int>(signature.attributes.integer("ignore_index", -100));
   const bool accumulate = signature.attributes.flag("accumulate", false);
   return make_kernel([=](const Call& call) {
-    launch(call, Grid{.threads = kSumLossThreads}, count_targets, operand<std::int32_t>(call, 0), operand<double>(call, 1), rows, ignore_index, accumulate);
+    launch(call, Grid{.threads = kSumLossThreads}, count_targets, operand<std::int32_t>(call, 0), operand<double>(call, 1), rows,
+           ignore_index, accumulate);
   });
 }
 
@@ -248,7 +250,8 @@ Prepared prepare_mse_grad(const Signature& signature, const Context&) {
   const Grid grid{.blocks = blocks_of(count, std::int64_t{1} << 31), .threads = kThreads};
   return with_pair(signature, [&]<typename P, typename T>(P, T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      launch(call, grid, squared_error_grad<P, T>, operand<P>(call, 0), operand<T>(call, 1), operand<float>(call, 2), operand<P>(call, 3), count);
+      launch(call, grid, squared_error_grad<P, T>, operand<P>(call, 0), operand<T>(call, 1), operand<float>(call, 2), operand<P>(call, 3),
+             count);
     });
   });
 }

@@ -2,8 +2,8 @@
 // registers between the mean, the variance and the output.
 //
 // Bytes of [rows, dim] in c: 2 (x, y), with `residual` 4 (x, residual, sum, y), and weights that the caches keep. Rows up to 256 vectors
-// of 16 bytes (2048 elements of 16 bits) are a warp's, which has up to 128 bytes a lane on their way; rows up to 2048 vectors are a block's.
-// Others, and those that are no whole number of vectors, are read again for each pass, element by element.
+// of 16 bytes (2048 elements of 16 bits) are a warp's, which has up to 128 bytes a lane on their way; rows up to 2048 vectors are a
+// block's. Others, and those that are no whole number of vectors, are read again for each pass, element by element.
 #include <algorithm>
 
 #include "kernels/cuda/device.cuh"
@@ -28,8 +28,10 @@ struct Norm {
 
 template <int RowThreads>
 __device__ __forceinline__ float row_sum(float x, float* shared) {
-  if constexpr (RowThreads == kWarp) return warp_sum(x);
-  else return block_sum<RowThreads>(x, shared);
+  if constexpr (RowThreads == kWarp)
+    return warp_sum(x);
+  else
+    return block_sum<RowThreads>(x, shared);
 }
 
 // RowThreads threads for each row, up to Vecs vectors for each of them.
@@ -142,8 +144,10 @@ Prepared forward_of(Norm<T> fixed, const Places& at, bool residual, bool bias, b
   const int vectors = fixed.dim / kVector<T>;
   const bool whole = in_vectors<T>(fixed.dim), of_warp = whole && vectors <= 8 * kWarp, of_block = whole && vectors <= 8 * kThreads;
   void (*kernel)(Norm<T>) = norm_any<T>;
-  if (of_warp) kernel = vectors <= 4 * kWarp ? norm<T, kWarp, 4> : norm<T, kWarp, 8>;
-  else if (of_block) kernel = vectors <= 2 * kThreads ? norm<T, kThreads, 2> : norm<T, kThreads, 8>;
+  if (of_warp)
+    kernel = vectors <= 4 * kWarp ? norm<T, kWarp, 4> : norm<T, kWarp, 8>;
+  else if (of_block)
+    kernel = vectors <= 2 * kThreads ? norm<T, kThreads, 2> : norm<T, kThreads, 8>;
   const Grid grid{.blocks = blocks_for(fixed.rows, of_warp ? kThreads / kWarp : 1), .threads = kThreads};
   return make_kernel([=](const Call& call) {
     if (fixed.rows == 0) return;
@@ -188,7 +192,9 @@ Prepared prepare_forward(const Signature& signature, bool centred, bool bias) {
 
 }  // namespace
 
-Prepared prepare_layer_norm(const Signature& signature, const Context&) { return prepare_forward(signature, true, signature.attributes.flag("bias")); }
+Prepared prepare_layer_norm(const Signature& signature, const Context&) {
+  return prepare_forward(signature, true, signature.attributes.flag("bias"));
+}
 Prepared prepare_rms_norm(const Signature& signature, const Context&) { return prepare_forward(signature, false, false); }
 
 }  // namespace trainer::kernels::cuda

@@ -3,7 +3,7 @@
 //
 // Blocks stay for many rows and sum dweight and dbias of their rows in registers; a second pass joins the blocks' sums in order
 // (column_sums.cuh). A row is that of a group of threads, one to four vectors for each; several groups make a block. Rows to come
-// are copied into shared memory three deep, so that 64 KB of a multiprocessor are on their way without costing registers.
+// are copied into shared memory three deep (long ones two), so that 64 KB of a multiprocessor are on their way without costing registers.
 #include <algorithm>
 
 #include "kernels/cuda/column_sums.cuh"
@@ -13,14 +13,18 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kMostThreads = 512, kStages = 3, kMostWarps = kMostThreads / kWarp, kAnyThreads = 256;
+constexpr int kMostThreads = 512, kMostWarps = kMostThreads / kWarp, kAnyThreads = 256;
+
+/// How deep rows are copied, and whether their residual is: within the 163 KB of a block that every device has.
+constexpr int stages_of(int vecs) { return vecs == 4 ? 2 : 3; }
+constexpr bool copies_residual(int vecs) { return vecs < 4; }
 
 template <typename T>
 struct NormGrad {
   const T *dy, *x, *weight, *residual;  // residual may be null
   const float *mean, *rstd;             // mean: null for rms_norm
   T* dx;
-  float* partials;                      // [blocks, 1 or 2 (with dbias), dim]
+  float* partials;  // [blocks, 1 or 2 (with dbias), dim]
   int rows, dim, row_threads;
   bool bias;
 };
@@ -71,11 +75,11 @@ __device__ __forceinline__ void put_part(const float (&value)[Vecs][N], float* h
 
 template <typename T, int Vecs>
 __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(const NormGrad<T> a) {
-  constexpr int kN = kVector<T>;
+  constexpr int kN = kVector<T>, kStages = stages_of(Vecs);
   using Vector = Packed<T, kN>;
   __shared__ Sums between[2][kMostWarps];
   const int threads = blockDim.x, group = threadIdx.x / a.row_threads, rank = threadIdx.x % a.row_threads, groups = threads / a.row_threads;
-  const int vectors = a.dim / kN, streams = a.residual != nullptr ? 3 : 2;
+  const int vectors = a.dim / kN, streams = copies_residual(Vecs) && a.residual != nullptr ? 3 : 2;
   const float scale = 1.0F / static_cast<float>(a.dim);
   Vector* const ring = dynamic_shared<Vector>();  // [kStages, streams, Vecs, threads]
   const auto slot = [&](int stage, int stream, int k) { return ring + ((stage * streams + stream) * Vecs + k) * threads + threadIdx.x; };
@@ -143,7 +147,10 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
       widen(*slot(stage, 0, k), dy);
       widen(*slot(stage, 1, k), x);
       widen(weight(k), w);
-      if (streams == 3) widen(*slot(stage, 2, k), r);
+      if (streams == 3)
+        widen(*slot(stage, 2, k), r);
+      else if (!copies_residual(Vecs) && a.residual != nullptr)
+        widen(load_packed<kN>(a.residual, static_cast<std::int64_t>(row) * vectors + vector), r);
 #pragma unroll
       for (int i = 0; i < kN; ++i) dy[i] = rstd * (dy[i] * w[i] - mean_g - (x[i] - mean) * rstd * mean_gn) + r[i];
       store_packed(a.dx, static_cast<std::int64_t>(row) * vectors + vector, narrow<T>(dy));
@@ -212,9 +219,12 @@ Launch launch_of(const Size& shape, bool residual, int units) {
   if (!in_vectors<T>(shape.dim) || vectors > 4 * kMostThreads) return {.grid = {.blocks = blocks(2 * units, 1), .threads = kAnyThreads}};
   const int row_threads = ((vectors + vecs - 1) / vecs + kWarp - 1) / kWarp * kWarp, groups = kMostThreads / row_threads;
   const int threads = groups * row_threads;
-  const std::size_t ring = std::size_t{16} * kStages * (residual ? 3 : 2) * static_cast<std::size_t>(vecs * threads);
+  const std::size_t ring =
+      std::size_t{16} * static_cast<std::size_t>(stages_of(vecs) * (residual && copies_residual(vecs) ? 3 : 2) * vecs * threads);
   const std::size_t held = sizeof(float) * static_cast<std::size_t>(groups * shape.dim);
-  return {.grid = {.blocks = blocks(vecs == 1 ? 2 * units : units, groups), .threads = static_cast<unsigned>(threads), .shared_bytes = std::max(ring, held)},
+  return {.grid = {.blocks = blocks(vecs == 1 ? 2 * units : units, groups),
+                   .threads = static_cast<unsigned>(threads),
+                   .shared_bytes = std::max(ring, held)},
           .row_threads = row_threads,
           .vecs = vecs};
 }
@@ -222,7 +232,10 @@ Launch launch_of(const Size& shape, bool residual, int units) {
 template <typename T, typename R>
 Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool bias, bool centred, bool accumulate, int units) {
   const Launch how = launch_of<T>(shape, residual, units);
-  const auto kernel = how.vecs == 0 ? norm_grad_any<T> : how.vecs == 1 ? norm_grad<T, 1> : how.vecs == 2 ? norm_grad<T, 2> : norm_grad<T, 4>;
+  const auto kernel = how.vecs == 0   ? norm_grad_any<T>
+                      : how.vecs == 1 ? norm_grad<T, 1>
+                      : how.vecs == 2 ? norm_grad<T, 2>
+                                      : norm_grad<T, 4>;
   allow_shared(kernel, how.grid.shared_bytes);
   return make_kernel([=](const Call& call) {
     NormGrad<T> now{};
@@ -239,8 +252,8 @@ Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool bi
     now.row_threads = how.row_threads;
     now.bias = bias;
     launch(call, how.grid, kernel, now);
-    launch_join<R>(call, now.partials, operand<R>(call, at.dweight), bias ? operand<R>(call, at.dbias) : nullptr, static_cast<int>(how.grid.blocks.x),
-                   std::int64_t{bias ? 2 : 1} * shape.dim, shape.dim, accumulate);
+    launch_join<R>(call, now.partials, operand<R>(call, at.dweight), bias ? operand<R>(call, at.dbias) : nullptr,
+                   static_cast<int>(how.grid.blocks.x), std::int64_t{bias ? 2 : 1} * shape.dim, shape.dim, accumulate);
   });
 }
 
@@ -254,7 +267,8 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   at.dbias = at.dx + 2;
   expect_operands(signature, static_cast<std::size_t>(bias ? at.dbias + 1 : at.dbias));
   const TensorDesc& x = signature.operands[1];
-  CHECK(x.shape.rows() < std::int64_t{1} << 30 && x.shape[-1] < std::int64_t{1} << 30, describe(signature) + ": rows and elements of a row are counted in 32 bits");
+  CHECK(x.shape.rows() < std::int64_t{1} << 30 && x.shape[-1] < std::int64_t{1} << 30,
+        describe(signature) + ": rows and elements of a row are counted in 32 bits");
   const Size shape{static_cast<int>(x.shape.rows()), static_cast<int>(x.shape[-1])};
   expect_alike(signature, {0, 1, at.dx});
   if (residual) expect_alike(signature, {0, at.residual});
@@ -263,7 +277,8 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   const DType reduce = expect_reduce_dtype(signature, at.dweight);
   for (int i = at.dweight; i <= (bias ? at.dbias : at.dweight); ++i) expect_operand(signature, i, reduce, shape.dim);
   return with_type(expect_compute_dtype(signature, 1), [&]<typename T>(T) {
-    return with_reduce_type(reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, bias, centred, accumulate, context.units); });
+    return with_reduce_type(
+        reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, bias, centred, accumulate, context.units); });
   });
 }
 
@@ -272,6 +287,8 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
 Prepared prepare_layer_norm_grad(const Signature& signature, const Context& context) {
   return prepare_gradient(signature, context, true, signature.attributes.flag("bias"));
 }
-Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context) { return prepare_gradient(signature, context, false, false); }
+Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context) {
+  return prepare_gradient(signature, context, false, false);
+}
 
 }  // namespace trainer::kernels::cuda

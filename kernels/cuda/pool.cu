@@ -1,5 +1,5 @@
-// Pools and their gradients: a thread makes one element of the output whole, gradients by looking up which windows had it, so that nothing is
-// added by several. Bound by memory where windows do not overlap; where they do, neighbours find what they share in the cache. A small
+// Pools and their gradients: a thread makes one element of the output whole, gradients by looking up which windows had it, so that nothing
+// is added by several. Bound by memory where windows do not overlap; where they do, neighbours find what they share in the cache. A small
 // part of the convnets that have them.
 #include <algorithm>
 
@@ -112,13 +112,15 @@ Window window_of(const Signature& signature, const TensorDesc& large, const Tens
   const std::int64_t kernel = a.integer("kernel"), stride = a.integer("stride"), padding = a.integer("padding", 0);
   const auto outputs = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
   CHECK(padding * 2 <= kernel, "a pool's padding is at most half its kernel");
-  CHECK(x[0] * x[1] == y[0] * y[1] && outputs(x[2]) == y[2] && outputs(x[3]) == y[3], describe(signature) + ": shapes do not match kernel, stride and padding");
+  CHECK(x[0] * x[1] == y[0] * y[1] && outputs(x[2]) == y[2] && outputs(x[3]) == y[3],
+        describe(signature) + ": shapes do not match kernel, stride and padding");
   const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
   return {x[0] * x[1], narrow(x[2]), narrow(x[3]), narrow(y[2]), narrow(y[3]), narrow(kernel), narrow(stride), narrow(padding)};
 }
 
 Grid grid_for(const Window& s, int plane_elements) {
-  return {.blocks = dim3(blocks_for(plane_elements, kThreads), static_cast<unsigned>(std::clamp<std::int64_t>(s.planes, 1, 65535))), .threads = kThreads};
+  return {.blocks = dim3(blocks_for(plane_elements, kThreads), static_cast<unsigned>(std::clamp<std::int64_t>(s.planes, 1, 65535))),
+          .threads = kThreads};
 }
 
 }  // namespace
@@ -132,7 +134,10 @@ Prepared prepare_pool(const Signature& signature, const Context&) {
   if (largest) expect_operand(signature, 2, DType::i32, y.elements());
   const Grid grid = grid_for(s, s.oh * s.ow);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
-    if (largest) return make_kernel([=](const Call& call) { launch(call, grid, max_pool<T>, operand<T>(call, 0), operand<T>(call, 1), operand<std::int32_t>(call, 2), s); });
+    if (largest)
+      return make_kernel([=](const Call& call) {
+        launch(call, grid, max_pool<T>, operand<T>(call, 0), operand<T>(call, 1), operand<std::int32_t>(call, 2), s);
+      });
     return make_kernel([=](const Call& call) { launch(call, grid, average_pool<T>, operand<T>(call, 0), operand<T>(call, 1), s); });
   });
 }
@@ -146,7 +151,10 @@ Prepared prepare_pool_grad(const Signature& signature, const Context&) {
   if (dx == 2) expect_operand(signature, 1, DType::i32, dy.elements());
   const Grid grid = grid_for(s, s.h * s.w);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
-    if (dx == 2) return make_kernel([=](const Call& call) { launch(call, grid, max_pool_grad<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), s); });
+    if (dx == 2)
+      return make_kernel([=](const Call& call) {
+        launch(call, grid, max_pool_grad<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), s);
+      });
     return make_kernel([=](const Call& call) { launch(call, grid, average_pool_grad<T>, operand<T>(call, 0), operand<T>(call, 1), s); });
   });
 }

@@ -108,5 +108,7 @@ TEST_CASE("norms of long rows, and of more rows than a block of threads has at o
       const Output dx{c, shape, bound(c, 32), 64 * kEpsF32}, dp{DType::f32, dim, bound(DType::f32, sum), 16 * sum * kEpsF32};
       hold(Op::layer_norm_grad, {{"bias", true}}, {dy, x, weight, mean, rstd}, {dx, dp, dp});
       hold(Op::rms_norm_grad, {}, {dy, x, weight, rstd}, {dx, dp});
+      const Input residual{c, normal_tensor(shape, 7)};
+      hold(Op::rms_norm_grad, {{"residual", true}}, {dy, x, weight, rstd, residual}, {{c, shape, bound(c, 32), 64 * kEpsF32, 4}, dp});
     }
 }
