@@ -48,7 +48,8 @@ class SignalsHeld {
   std::optional<siginfo_t> wait_until(Clock::time_point until) const {
     const auto left = std::max(Clock::duration::zero(), until - Clock::now());
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-    const timespec time{static_cast<time_t>(seconds.count()), static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count())};
+    const timespec time{static_cast<time_t>(seconds.count()),
+                        static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count())};
     siginfo_t info{};
     if (::sigtimedwait(&set_, &info, &time) < 0) return std::nullopt;
     return info;
@@ -156,7 +157,8 @@ class Watching {
       failed_ = end;
     }
     if (ranks_.say && !by_us && end.code != ranks_.consequence)
-      ranks_.say(WIFSIGNALED(status) ? "rank " + std::to_string(rank) + " was ended by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")"
+      ranks_.say(WIFSIGNALED(status) ? "rank " + std::to_string(rank) + " was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
+                                           strsignal(WTERMSIG(status)) + ")"
                                      : "rank " + std::to_string(rank) + " ended with exit code " + std::to_string(end.code));
     if (!first_bad_) first_bad_ = Clock::now();
   }
@@ -207,7 +209,8 @@ class Watching {
 
 std::string random_token() {
   std::array<unsigned char, 24> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) throw IoError(std::string("no random numbers: ") + std::strerror(errno));
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw IoError(std::string("no random numbers: ") + std::strerror(errno));
   std::string text;
   for (unsigned char byte : bytes) {
     text += "0123456789abcdef"[byte >> 4];
@@ -223,12 +226,9 @@ RankEnd start_ranks(const RanksToStart& ranks) { return Watching(ranks).run(); }
 // The port is free when it is looked for; should another process take it in the moment until rank 0 listens there, rank 0 says so.
 std::map<std::string, std::string> meeting_on_this_machine(int ranks) {
   const std::uint16_t port = sockets::port_of(sockets::listen_at(0, sockets::Reach::loopback, 1));
-  return {{"WORLD_SIZE", std::to_string(ranks)},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(port)},
-          {environment::kPort.name, std::to_string(port)},
-          {environment::kToken.name, random_token()},
-          {environment::kStarted.name, "1"}};
+  return {{"WORLD_SIZE", std::to_string(ranks)},      {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)},      {environment::kPort.name, std::to_string(port)},
+          {environment::kToken.name, random_token()}, {environment::kStarted.name, "1"}};
 }
 
 std::vector<std::string> own_command() {

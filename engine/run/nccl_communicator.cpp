@@ -1,17 +1,17 @@
-// Ranks as GPUs, by NCCL. Communicators do not block: whatever NCCL does with other ranks (init, split, connecting at a first collective) goes
-// on beside this thread, which polls, and so ends where another rank is lost or, for inits and splits, too much time is gone.
+// Ranks as GPUs, by NCCL. Communicators do not block: whatever NCCL does with other ranks (init, split, connecting at a first collective)
+// goes on beside this thread, which polls, and so ends where another rank is lost or, for inits and splits, too much time is gone.
 //
 // Several communicators of a rank work at once, on streams of their own. Two conditions keep them from waiting on each other. Their kernels
 // must all be resident at once, since a kernel of NCCL holds its multiprocessors until the other ranks have come: so each takes at most an
-// eighth of them (config.maxCTAs), and the three that a plan runs beside each other leave most to computation, which ends by itself. And where
-// the device runs them one after another after all (streams share hardware queues), it does so in the order of issue, which
-// engine/plan/verify_communication.h proves to be free of deadlock. NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL keep that order always; it is left
-// to whoever starts the job, because it makes a collective wait for data that an earlier one on another stream waits for. Children share
-// nothing of their parents (config.splitShare=0): what shares resources is run one after another.
-// (NCCL's user guide: "Using multiple NCCL communicators concurrently", "Creating a communicator with options".)
+// eighth of them (config.maxCTAs), and the three that a plan runs beside each other leave most to computation, which ends by itself. And
+// where the device runs them one after another after all (streams share hardware queues), it does so in the order of issue, which
+// engine/plan/verify_communication.h proves to be free of deadlock. NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL keep that order always; it is
+// left to whoever starts the job, because it makes a collective wait for data that an earlier one on another stream waits for. Children
+// share nothing of their parents (config.splitShare=0): what shares resources is run one after another. (NCCL's user guide: "Using multiple
+// NCCL communicators concurrently", "Creating a communicator with options".)
 //
-// Calls into NCCL are made under one mutex and return at once. So an abort, on the heartbeat's thread, finds no one inside a communicator that
-// it ends; ncclCommAbort makes the kernels in flight return, those of replayed graphs as well, and the streams run empty.
+// Calls into NCCL are made under one mutex and return at once. So an abort, on the heartbeat's thread, finds no one inside a communicator
+// that it ends; ncclCommAbort makes the kernels in flight return, those of replayed graphs as well, and the streams run empty.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -42,9 +42,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kStaged = std::int64_t{2} << 20;  // bytes of host memory that go through the device at a time, each way
 constexpr std::chrono::microseconds kSpin{50}, kLongestSleep{200};
-constexpr double kGoodbye_s = 10;                        // for communicators to end in, once all ranks are done
-constexpr int kShareOfUnits = 8;                         // of the multiprocessors, each communicator takes one in so many
-constexpr int kMostChannels = 32;                        // more bring NCCL nothing inside a node
+constexpr double kGoodbye_s = 10;  // for communicators to end in, once all ranks are done
+constexpr int kShareOfUnits = 8;   // of the multiprocessors, each communicator takes one in so many
+constexpr int kMostChannels = 32;  // more bring NCCL nothing inside a node
 
 double timeout_s() {
   const std::optional<std::string> given = environment::value_of(environment::kRendezvous);
@@ -53,12 +53,18 @@ double timeout_s() {
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return ncclFloat32;
-    case DType::bf16: return ncclBfloat16;
-    case DType::f16: return ncclFloat16;
-    case DType::f64: return ncclFloat64;
-    case DType::i32: return ncclInt32;
-    case DType::u8: return ncclUint8;
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::i32:
+      return ncclInt32;
+    case DType::u8:
+      return ncclUint8;
   }
   return ncclNumTypes;
 }
@@ -111,7 +117,8 @@ class Staging {
 class NcclCommunicator;
 
 struct HostGroup final : Communicator::Group {
-  HostGroup(std::vector<int> ranks, std::int64_t i, int world) : members(std::move(ranks)), index(i), whole(static_cast<int>(members.size()) == world) {}
+  HostGroup(std::vector<int> ranks, std::int64_t i, int world)
+      : members(std::move(ranks)), index(i), whole(static_cast<int>(members.size()) == world) {}
   std::int64_t size() const { return static_cast<std::int64_t>(members.size()); }
   std::vector<int> members;
   std::int64_t index;
@@ -140,8 +147,11 @@ struct Registration {
 class NcclCommunicator final : public StreamCommunicator {
  public:
   NcclCommunicator(const NcclPlace& place, OnLoss on_loss)
-      : exceptions_(std::uncaught_exceptions()), rank_(place.rank), world_size_(place.world_size),
-        watch_(std::move(on_loss), [this] { return doing(); }, [this] { abort_all(); }) {
+      : exceptions_(std::uncaught_exceptions()),
+        rank_(place.rank),
+        world_size_(place.world_size),
+        watch_(
+            std::move(on_loss), [this] { return doing(); }, [this] { abort_all(); }) {
     device_ordinal_ = place.device_ordinal;
     use_device();
     staging_ = std::make_unique<Staging>();
@@ -195,21 +205,24 @@ class NcclCommunicator final : public StreamCommunicator {
 
   void all_reduce(StreamGroup& group, DType dtype, void* data, std::int64_t elements, void* stream) override {
     NcclGroup& own = of(group);
-    enqueue(own.comm, "ncclAllReduce", [&](ncclComm_t comm) { return ncclAllReduce(data, data, size(elements), type_of(dtype), ncclSum, comm, cuda(stream)); });
+    enqueue(own.comm, "ncclAllReduce",
+            [&](ncclComm_t comm) { return ncclAllReduce(data, data, size(elements), type_of(dtype), ncclSum, comm, cuda(stream)); });
     count_sent(2 * elements * size_of(dtype), own.size());
   }
 
   void reduce_scatter(StreamGroup& group, DType dtype, const void* input, void* output, std::int64_t elements, void* stream) override {
     NcclGroup& own = of(group);
     CHECK(elements % own.size() == 0, "the elements of a reduce_scatter divide by its members");
-    enqueue(own.comm, "ncclReduceScatter",
-            [&](ncclComm_t comm) { return ncclReduceScatter(input, output, size(elements / own.size()), type_of(dtype), ncclSum, comm, cuda(stream)); });
+    enqueue(own.comm, "ncclReduceScatter", [&](ncclComm_t comm) {
+      return ncclReduceScatter(input, output, size(elements / own.size()), type_of(dtype), ncclSum, comm, cuda(stream));
+    });
     count_sent(elements * size_of(dtype), own.size());
   }
 
   void all_gather(StreamGroup& group, const void* input, void* output, std::int64_t bytes, void* stream) override {
     NcclGroup& own = of(group);
-    enqueue(own.comm, "ncclAllGather", [&](ncclComm_t comm) { return ncclAllGather(input, output, size(bytes), ncclUint8, comm, cuda(stream)); });
+    enqueue(own.comm, "ncclAllGather",
+            [&](ncclComm_t comm) { return ncclAllGather(input, output, size(bytes), ncclUint8, comm, cuda(stream)); });
     count_sent(bytes * own.size(), own.size());
   }
 
@@ -228,7 +241,8 @@ class NcclCommunicator final : public StreamCommunicator {
 
   void broadcast(StreamGroup& group, void* data, std::int64_t bytes, void* stream) override {
     NcclGroup& own = of(group);
-    enqueue(own.comm, "ncclBroadcast", [&](ncclComm_t comm) { return ncclBroadcast(data, data, size(bytes), ncclUint8, 0, comm, cuda(stream)); });
+    enqueue(own.comm, "ncclBroadcast",
+            [&](ncclComm_t comm) { return ncclBroadcast(data, data, size(bytes), ncclUint8, 0, comm, cuda(stream)); });
     if (own.place + 1 < own.size()) bytes_sent_ += bytes;  // a pipelined ring: all but the last pass it on
   }
 
@@ -249,7 +263,9 @@ class NcclCommunicator final : public StreamCommunicator {
     use_device();
     void* base = nullptr;
     const ncclResult_t status = ncclMemAlloc(&base, size(std::max<std::int64_t>(bytes, 1)));
-    if (status != ncclSuccess) throw IoError("rank " + std::to_string(rank_) + ": NCCL cannot allocate " + std::to_string(bytes) + " bytes of the device: " + ncclGetErrorString(status));
+    if (status != ncclSuccess)
+      throw IoError("rank " + std::to_string(rank_) + ": NCCL cannot allocate " + std::to_string(bytes) +
+                    " bytes of the device: " + ncclGetErrorString(status));
     allocated_.push_back(base);
     return base;
   }
@@ -260,9 +276,9 @@ class NcclCommunicator final : public StreamCommunicator {
     ncclMemFree(base);
   }
 
-  // If some members of a communicator use registered memory and others do not, NCCL does what nobody defined: so after each step all tell each
-  // other how it went, and what failed on one is undone on all. Communicators are taken in the order of splits, which all ranks share; who is in
-  // none of a split votes with the others.
+  // If some members of a communicator use registered memory and others do not, NCCL does what nobody defined: so after each step all tell
+  // each other how it went, and what failed on one is undone on all. Communicators are taken in the order of splits, which all ranks share;
+  // who is in none of a split votes with the others.
   void register_memory(void* base, std::int64_t bytes) override {
     CHECK(!registrations_.contains(base), "memory is registered once");
     std::vector<Registration>& made = registrations_[base];
@@ -272,7 +288,8 @@ class NcclCommunicator final : public StreamCommunicator {
     for (int number = 0; number < num_splits_; ++number) {
       const auto found = groups_.find(number);
       const NcclGroup* group = found == groups_.end() ? nullptr : found->second;
-      const bool alike = group != nullptr && std::all_of(group->members.begin(), group->members.end(), [&](int member) { return sizes[size(member)] == bytes; });
+      const bool alike = group != nullptr && std::all_of(group->members.begin(), group->members.end(),
+                                                         [&](int member) { return sizes[size(member)] == bytes; });
       register_with(group == nullptr ? nullptr : group->comm, alike, base, bytes, made);
     }
   }
@@ -359,7 +376,8 @@ class NcclCommunicator final : public StreamCommunicator {
       broadcast_whole(data, bytes);
     } else {
       std::vector<Part> parts;
-      for (std::int64_t member = own.index == 0 ? 1 : 0; member < (own.index == 0 ? own.size() : 1); ++member) parts.push_back({own.members[size(member)], data, bytes});
+      for (std::int64_t member = own.index == 0 ? 1 : 0; member < (own.index == 0 ? own.size() : 1); ++member)
+        parts.push_back({own.members[size(member)], data, bytes});
       own.index == 0 ? swap(parts, {}, "broadcast") : swap({}, parts, "broadcast");
     }
     if (own.index + 1 < own.size()) bytes_sent_ += bytes;
@@ -411,8 +429,8 @@ class NcclCommunicator final : public StreamCommunicator {
     settle(world_, "the start of NCCL", timeout_s());
   }
 
-  // Lets all members come to their last collective's end and stops NCCL's threads. ncclCommDestroy would go on freeing in a thread that nobody
-  // can wait for, beside the end of the process, which frees it all as well; so it is not called.
+  // Lets all members come to their last collective's end and stops NCCL's threads. ncclCommDestroy would go on freeing in a thread that
+  // nobody can wait for, beside the end of the process, which frees it all as well; so it is not called.
   void finish(ncclComm_t& comm) {
     ncclResult_t state = ncclSuccess;
     {
@@ -521,8 +539,8 @@ class NcclCommunicator final : public StreamCommunicator {
     return all;
   }
 
-  // Windows are for memory that ncclMemAlloc mapped, equally much on all members. Memory of cudaMalloc may be registered as a buffer: NCCL takes
-  // what is safe of it and leaves what would synchronise (NCCL_LEGACY_CUDA_REGISTER). Null: a communicator of others.
+  // Windows are for memory that ncclMemAlloc mapped, equally much on all members. Memory of cudaMalloc may be registered as a buffer: NCCL
+  // takes what is safe of it and leaves what would synchronise (NCCL_LEGACY_CUDA_REGISTER). Null: a communicator of others.
   void register_with(ncclComm_t comm, bool window, void* base, std::int64_t bytes, std::vector<Registration>& made) {
     for (const bool as_window : {true, false}) {
       Registration one{comm, nullptr, nullptr};
@@ -596,7 +614,8 @@ class NcclCommunicator final : public StreamCommunicator {
       check_cuda(cudaMemcpyAsync(on.device_out, on.host_out, size(out_bytes), cudaMemcpyHostToDevice, on.stream), "cudaMemcpyAsync");
     }
     enqueue(world_, name, [&](ncclComm_t comm) { return collective(on, comm); });
-    if (in_bytes > 0) check_cuda(cudaMemcpyAsync(on.host_in, on.device_in, size(in_bytes), cudaMemcpyDeviceToHost, on.stream), "cudaMemcpyAsync");
+    if (in_bytes > 0)
+      check_cuda(cudaMemcpyAsync(on.host_in, on.device_in, size(in_bytes), cudaMemcpyDeviceToHost, on.stream), "cudaMemcpyAsync");
     for (const Patience patience;; patience.wait()) {
       const cudaError_t state = cudaStreamQuery(on.stream);
       if (state == cudaSuccess) break;
@@ -618,12 +637,13 @@ class NcclCommunicator final : public StreamCommunicator {
       staged(name, at(input, done), piece, all.data(), piece * world_size_, [&](Staging& on, ncclComm_t comm) {
         return ncclAllGather(on.device_out, on.device_in, size(piece), ncclUint8, comm, on.stream);
       });
-      for (std::int64_t member = 0; member < world_size_; ++member) std::memcpy(at(output, member * bytes + done), all.data() + member * piece, size(piece));
+      for (std::int64_t member = 0; member < world_size_; ++member)
+        std::memcpy(at(output, member * bytes + done), all.data() + member * piece, size(piece));
     }
   }
 
-  // Sends and receives by peer, ascending, a piece each way at a time. That order is the same for all (pairs in lexicographic order), and so no
-  // ranks wait for each other in a circle, however many parts there are. Parts between two ranks are one run of bytes each way.
+  // Sends and receives by peer, ascending, a piece each way at a time. That order is the same for all (pairs in lexicographic order), and
+  // so no ranks wait for each other in a circle, however many parts there are. Parts between two ranks are one run of bytes each way.
   void swap(std::span<const Part> sends, std::span<const Part> receives, const char* name) {
     std::map<int, std::array<std::vector<Part>, 2>> peers;
     for (const Part& part : sends) peers[part.peer][0].push_back(part);
@@ -640,19 +660,25 @@ class NcclCommunicator final : public StreamCommunicator {
   }
 
   void swap_with(int peer, std::span<const Part> sends, std::span<const Part> receives, const char* name) {
-    const auto total = [](std::span<const Part> parts) { return std::accumulate(parts.begin(), parts.end(), std::int64_t{0}, [](std::int64_t sum, const Part& part) { return sum + part.bytes; }); };
+    const auto total = [](std::span<const Part> parts) {
+      return std::accumulate(parts.begin(), parts.end(), std::int64_t{0},
+                             [](std::int64_t sum, const Part& part) { return sum + part.bytes; });
+    };
     const std::int64_t out_total = total(sends), in_total = total(receives);
     std::vector<std::byte> out(size(std::min(kStaged, out_total))), in(size(std::min(kStaged, in_total)));
     for (std::int64_t done = 0; done < std::max(out_total, in_total); done += kStaged) {
-      const std::int64_t out_bytes = std::clamp<std::int64_t>(out_total - done, 0, kStaged), in_bytes = std::clamp<std::int64_t>(in_total - done, 0, kStaged);
-      for_run(sends, done, out_bytes, [&](void* data, std::int64_t offset, std::int64_t bytes) { std::memcpy(out.data() + offset, data, size(bytes)); });
+      const std::int64_t out_bytes = std::clamp<std::int64_t>(out_total - done, 0, kStaged),
+                         in_bytes = std::clamp<std::int64_t>(in_total - done, 0, kStaged);
+      for_run(sends, done, out_bytes,
+              [&](void* data, std::int64_t offset, std::int64_t bytes) { std::memcpy(out.data() + offset, data, size(bytes)); });
       staged(name, out.data(), out_bytes, in.data(), in_bytes, [&, peer = peer](Staging& on, ncclComm_t comm) {
         return grouped([&](auto&& issue) {
           if (out_bytes > 0) issue(ncclSend(on.device_out, size(out_bytes), ncclUint8, peer, comm, on.stream));
           if (in_bytes > 0) issue(ncclRecv(on.device_in, size(in_bytes), ncclUint8, peer, comm, on.stream));
         });
       });
-      for_run(receives, done, in_bytes, [&](void* data, std::int64_t offset, std::int64_t bytes) { std::memcpy(data, in.data() + offset, size(bytes)); });
+      for_run(receives, done, in_bytes,
+              [&](void* data, std::int64_t offset, std::int64_t bytes) { std::memcpy(data, in.data() + offset, size(bytes)); });
     }
   }
 
@@ -689,9 +715,10 @@ class NcclCommunicator final : public StreamCommunicator {
   void broadcast_whole(void* data, std::int64_t bytes) {
     for (std::int64_t done = 0; done < bytes; done += kStaged) {
       const std::int64_t piece = std::min(kStaged, bytes - done);
-      staged("broadcast", at(data, done), rank_ == 0 ? piece : 0, at(data, done), rank_ == 0 ? 0 : piece, [&](Staging& on, ncclComm_t comm) {
-        return ncclBroadcast(on.device_out, on.device_in, size(piece), ncclUint8, 0, comm, on.stream);
-      });
+      staged("broadcast", at(data, done), rank_ == 0 ? piece : 0, at(data, done), rank_ == 0 ? 0 : piece,
+             [&](Staging& on, ncclComm_t comm) {
+               return ncclBroadcast(on.device_out, on.device_in, size(piece), ncclUint8, 0, comm, on.stream);
+             });
     }
   }
 
@@ -732,10 +759,13 @@ std::string nccl_version() {
 
 std::string nccl_unique_id() {
   ncclUniqueId id;
-  if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess) throw IoError(std::string("NCCL: ncclGetUniqueId: ") + ncclGetErrorString(result));
+  if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
+    throw IoError(std::string("NCCL: ncclGetUniqueId: ") + ncclGetErrorString(result));
   return {id.internal, sizeof id.internal};
 }
 
-std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace& place, OnLoss on_loss) { return std::make_unique<NcclCommunicator>(place, std::move(on_loss)); }
+std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace& place, OnLoss on_loss) {
+  return std::make_unique<NcclCommunicator>(place, std::move(on_loss));
+}
 
 }  // namespace trainer

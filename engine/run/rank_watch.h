@@ -1,6 +1,6 @@
-// RankWatch: how a rank in a process of its own ends with the others. It hears their heartbeats; when one is lost or gives up, every wait of
-// this rank throws AbortedError, whoever runs it is told once, with what this rank was doing, and a process that does not come out of its work
-// (a kernel or a library holds it) ends some seconds later. What the communicators between processes share.
+// RankWatch: how a rank in a process of its own ends with the others. It hears their heartbeats; when one is lost or gives up, every wait
+// of this rank throws AbortedError, whoever runs it is told once, with what this rank was doing, and a process that does not come out of
+// its work (a kernel or a library holds it) ends some seconds later. What the communicators between processes share.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@ namespace trainer {
 
 class RankWatch {
  public:
-  /// `doing`: what the rank does in a program, or "" (Communicator::doing). `release` is called once after an abort or a loss, on a thread of
-  /// its own: it frees the rank from waits that do not look at aborted() themselves; null: there are none. Where it does not come back, the
-  /// process ends as well.
+  /// `doing`: what the rank does in a program, or "" (Communicator::doing). `release` is called once after an abort or a loss, on a thread
+  /// of its own: it frees the rank from waits that do not look at aborted() themselves; null: there are none. Where it does not come back,
+  /// the process ends as well.
   RankWatch(OnLoss on_loss, std::function<std::string()> doing, std::function<void()> release = nullptr);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;

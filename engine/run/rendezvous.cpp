@@ -39,9 +39,13 @@ std::string seconds(double s) {
   return text + " s";
 }
 
-std::string place_of(const Rendezvous& place) { return (place.host.find(':') == std::string::npos ? place.host : "[" + place.host + "]") + ":" + std::to_string(place.port); }
+std::string place_of(const Rendezvous& place) {
+  return (place.host.find(':') == std::string::npos ? place.host : "[" + place.host + "]") + ":" + std::to_string(place.port);
+}
 
-RankPlace own_place(const Rendezvous& place) { return {fitting(place.own_host, kText), fitting(place.fingerprint, kText), place.local_rank}; }
+RankPlace own_place(const Rendezvous& place) {
+  return {fitting(place.own_host, kText), fitting(place.fingerprint, kText), place.local_rank};
+}
 
 // A name other than these may be a loopback address here alone (a line in /etc/hosts) and this host's address elsewhere.
 sockets::Reach reach_of(const std::string& host) {
@@ -67,12 +71,16 @@ std::string named(const std::vector<int>& missing) {
 class Gathering {
  public:
   Gathering(const Rendezvous& place, const std::string& payload)
-      : place_(place), payload_(payload), deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)), members_(static_cast<std::size_t>(place.world_size)) {
+      : place_(place),
+        payload_(payload),
+        deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)),
+        members_(static_cast<std::size_t>(place.world_size)) {
     sockets::allow_descriptors(static_cast<std::size_t>(place.world_size) + kMostPending + 128);
     try {
       listener_ = sockets::listen_at(place.port, reach_of(place.host), 4096);
     } catch (const IoError& error) {
-      throw IoError("rendezvous: rank 0 " + std::string(error.what()) + "; is another job on this port? MASTER_PORT or TRAINER_PORT chooses another");
+      throw IoError("rendezvous: rank 0 " + std::string(error.what()) +
+                    "; is another job on this port? MASTER_PORT or TRAINER_PORT chooses another");
     }
   }
 
@@ -121,8 +129,10 @@ class Gathering {
       Descriptor socket = sockets::accept_one(listener_, from);
       if (!socket) {
         const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-        if (full && !pending_.empty()) pending_.pop_front();
-        else if (full) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (full && !pending_.empty())
+          pending_.pop_front();
+        else if (full)
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
         return;
       }
       if (pending_.size() >= kMostPending) pending_.pop_front();
@@ -152,17 +162,20 @@ class Gathering {
   }
 
   void take(Pending& one, const Hello& hello) {
-    if (const std::string why = refusal_of(hello, place_.token, place_.world_size); !why.empty()) return refuse(one.from.str() + " (" + hello.host + "): " + why);
+    if (const std::string why = refusal_of(hello, place_.token, place_.world_size); !why.empty())
+      return refuse(one.from.str() + " (" + hello.host + "): " + why);
     std::optional<Member>& member = members_[hello.rank];
     if (member)
-      return refuse(one.from.str() + " (" + hello.host + "): it says rank " + std::to_string(hello.rank) + ", which " + member->from.str() + " (" + member->hello.host + ") already is");
+      return refuse(one.from.str() + " (" + hello.host + "): it says rank " + std::to_string(hello.rank) + ", which " + member->from.str() +
+                    " (" + member->hello.host + ") already is");
     sockets::set_no_delay(one.socket);
     member = Member{std::move(one.socket), one.from, hello};
     ++num_members_;
   }
 
   void refuse(const std::string& what) {
-    const auto same = std::find_if(refusals_.begin(), refusals_.end(), [&](const auto& known) { return known.substr(known.find(' ')) == what.substr(what.find(' ')); });
+    const auto same = std::find_if(refusals_.begin(), refusals_.end(),
+                                   [&](const auto& known) { return known.substr(known.find(' ')) == what.substr(what.find(' ')); });
     if (same != refusals_.end()) return;  // a rank that tries again and again is one line
     refusals_.push_back(what);
     if (refusals_.size() > kMostRefusals) refusals_.pop_front();
@@ -180,7 +193,8 @@ class Gathering {
       char byte = 0;
       const ssize_t got = ::recv(member->socket.get(), &byte, 1, MSG_DONTWAIT);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
-      notice("rendezvous: rank " + std::to_string(member->hello.rank) + " at " + member->from.str() + " (" + member->hello.host + ") has left before all were there");
+      notice("rendezvous: rank " + std::to_string(member->hello.rank) + " at " + member->from.str() + " (" + member->hello.host +
+             ") has left before all were there");
       member.reset();
       --num_members_;
     }
@@ -196,8 +210,9 @@ class Gathering {
     std::vector<int> missing;
     for (int rank = 1; rank < place_.world_size; ++rank)
       if (!members_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
-    std::string why = "rendezvous at " + place_of(place_) + ": " + named(missing) + " of " + std::to_string(place_.world_size) + (missing.size() == 1 ? " has" : " have") +
-                      " not come within " + seconds(place_.timeout_s) + "; " + (missing.size() == 1 ? "has its process" : "have their processes") +
+    std::string why = "rendezvous at " + place_of(place_) + ": " + named(missing) + " of " + std::to_string(place_.world_size) +
+                      (missing.size() == 1 ? " has" : " have") + " not come within " + seconds(place_.timeout_s) + "; " +
+                      (missing.size() == 1 ? "has its process" : "have their processes") +
                       " started, and does a firewall let it reach this port?";
     for (std::size_t i = 0; i < refusals_.size(); ++i) why += (i == 0 ? " Refused were " : "; ") + refusals_[i];
     tell_failure(why);
@@ -231,8 +246,8 @@ class Gathering {
 
   [[noreturn]] void lose(int rank) const {
     const Member& member = *members_[static_cast<std::size_t>(rank)];
-    throw IoError("rendezvous at " + place_of(place_) + ": rank " + std::to_string(rank) + " at " + member.from.str() + " (" + member.hello.host +
-                  ") came, but did not take what it was told");
+    throw IoError("rendezvous at " + place_of(place_) + ": rank " + std::to_string(rank) + " at " + member.from.str() + " (" +
+                  member.hello.host + ") came, but did not take what it was told");
   }
 
   const Rendezvous& place_;
@@ -251,8 +266,13 @@ class Gathering {
 class Joining {
  public:
   explicit Joining(const Rendezvous& place) : place_(place), deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)) {
-    const Hello hello{kVersion, static_cast<std::uint32_t>(place.world_size), static_cast<std::uint32_t>(place.rank), place.local_rank,
-                      place.token, fitting(place.own_host, kText), fitting(place.fingerprint, kText)};
+    const Hello hello{kVersion,
+                      static_cast<std::uint32_t>(place.world_size),
+                      static_cast<std::uint32_t>(place.rank),
+                      place.local_rank,
+                      place.token,
+                      fitting(place.own_host, kText),
+                      fitting(place.fingerprint, kText)};
     hello_ = print(hello);
   }
 
@@ -263,8 +283,8 @@ class Joining {
         if (std::optional<Gathered> all = try_at(address)) return *all;
       std::this_thread::sleep_for(std::chrono::milliseconds(std::clamp<std::int64_t>(deadline_ - now_ms(), 0, pause)));
     }
-    throw IoError("rendezvous: rank " + std::to_string(place_.rank) + " of " + std::to_string(place_.world_size) + " did not meet rank 0 at " + place_of(place_) + " within " +
-                  seconds(place_.timeout_s) + ": " + last_);
+    throw IoError("rendezvous: rank " + std::to_string(place_.rank) + " of " + std::to_string(place_.world_size) +
+                  " did not meet rank 0 at " + place_of(place_) + " within " + seconds(place_.timeout_s) + ": " + last_);
   }
 
  private:
@@ -281,13 +301,17 @@ class Joining {
       return std::nullopt;
     }
     std::string head(kWelcomeBytes, '\0');
-    if (!sockets::send_exactly(socket, hello_.data(), hello_.size(), deadline_) || !sockets::receive_exactly(socket, head.data(), head.size(), deadline_)) {
+    if (!sockets::send_exactly(socket, hello_.data(), hello_.size(), deadline_) ||
+        !sockets::receive_exactly(socket, head.data(), head.size(), deadline_)) {
       last_ = now_ms() >= deadline_ ? "it was reached at " + address.str() + ", but the other ranks have not all come"
-                                    : address.str() + " closed the connection: TRAINER_TOKEN, the number of ranks or the version differ, another process is this rank, or no rank 0 listens there";
+                                    : address.str() +
+                                          " closed the connection: TRAINER_TOKEN, the number of ranks or the version differ, another "
+                                          "process is this rank, or no rank 0 listens there";
       return std::nullopt;
     }
     const std::optional<Welcome> welcome = parse_welcome(head);
-    if (!welcome || !same_token(welcome->token, place_.token) || welcome->version != kVersion || welcome->world_size != static_cast<std::uint32_t>(place_.world_size)) {
+    if (!welcome || !same_token(welcome->token, place_.token) || welcome->version != kVersion ||
+        welcome->world_size != static_cast<std::uint32_t>(place_.world_size)) {
       last_ = "what answers at " + address.str() + " is not rank 0 of this job";
       return std::nullopt;
     }
@@ -322,7 +346,8 @@ int number_of(const std::string& text, int least, int most, const std::string& v
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
-    throw UsageError(variable + "=" + text + ": a whole number from " + std::to_string(least) + " to " + std::to_string(most) + " belongs here");
+    throw UsageError(variable + "=" + text + ": a whole number from " + std::to_string(least) + " to " + std::to_string(most) +
+                     " belongs here");
   return number;
 }
 
@@ -332,28 +357,34 @@ Rendezvous Rendezvous::from(const std::map<std::string, std::string>& environmen
   Rendezvous place;
   place.host = text_of(environment, "MASTER_ADDR");
   if (place.host.empty())
-    throw UsageError("the ranks do not know where to meet: export MASTER_ADDR, the host of rank 0, and MASTER_PORT, a port that is free there, on every node (configs/cluster/ "
-                     "has the lines for Slurm, Open MPI, Kubernetes and ssh)");
+    throw UsageError(
+        "the ranks do not know where to meet: export MASTER_ADDR, the host of rank 0, and MASTER_PORT, a port that is free there, on every "
+        "node (configs/cluster/ "
+        "has the lines for Slurm, Open MPI, Kubernetes and ssh)");
   place.port = port_of_rendezvous(environment);
   place.rank = rank;
   place.world_size = world_size;
   place.local_rank = local_rank;
   place.own_host = host_name();
   place.token = text_of(environment, environment::kToken.name);
-  if (place.token.size() > kText) throw UsageError(std::string(environment::kToken.name) + " is longer than " + std::to_string(kText) + " bytes");
-  if (const std::string text = text_of(environment, environment::kRendezvous.name); !text.empty()) place.timeout_s = number_of(text, 1, 86400, environment::kRendezvous.name);
+  if (place.token.size() > kText)
+    throw UsageError(std::string(environment::kToken.name) + " is longer than " + std::to_string(kText) + " bytes");
+  if (const std::string text = text_of(environment, environment::kRendezvous.name); !text.empty())
+    place.timeout_s = number_of(text, 1, 86400, environment::kRendezvous.name);
   return place;
 }
 
 Gathered meet(const Rendezvous& place, const std::string& payload) {
-  CHECK(payload.size() <= kPayload && place.fingerprint.size() <= kText && place.token.size() <= kText, "what a rank says fits its message");
+  CHECK(payload.size() <= kPayload && place.fingerprint.size() <= kText && place.token.size() <= kText,
+        "what a rank says fits its message");
   CHECK(place.rank >= 0 && place.rank < place.world_size, "a rank is below the number of ranks");
   if (place.world_size == 1) return {payload, {own_place(place)}};
   return place.rank == 0 ? Gathering(place, payload).run() : Joining(place).run();
 }
 
 std::uint16_t port_of_rendezvous(const std::map<std::string, std::string>& environment) {
-  if (const std::string own = text_of(environment, environment::kPort.name); !own.empty()) return static_cast<std::uint16_t>(number_of(own, 1, 65535, environment::kPort.name));
+  if (const std::string own = text_of(environment, environment::kPort.name); !own.empty())
+    return static_cast<std::uint16_t>(number_of(own, 1, 65535, environment::kPort.name));
   const std::string text = text_of(environment, "MASTER_PORT");
   if (text.empty()) throw UsageError("MASTER_ADDR is set without MASTER_PORT: export a port that is free on the host of rank 0");
   const bool held = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";

@@ -76,7 +76,9 @@ std::string print(const Hello& hello) {
 
 std::string print(const Welcome& welcome) {
   std::string out(kWelcomeMagic);
-  for (std::uint32_t number : {welcome.version, welcome.world_size, welcome.together ? 1U : 0U, static_cast<std::uint32_t>(welcome.payload.size())}) put(out, number);
+  for (std::uint32_t number :
+       {welcome.version, welcome.world_size, welcome.together ? 1U : 0U, static_cast<std::uint32_t>(welcome.payload.size())})
+    put(out, number);
   put(out, welcome.token, kText);
   put(out, welcome.payload, kPayload);
   return out;
@@ -117,7 +119,8 @@ std::optional<Welcome> parse_welcome(std::string_view bytes) {
   welcome.together = together == 1;
   welcome.token = read.padded(kText);
   const std::string_view field = read.take(kPayload);
-  if (!read.whole() || together > 1 || payload > kPayload || field.find_first_not_of('\0', payload) != std::string_view::npos) return std::nullopt;
+  if (!read.whole() || together > 1 || payload > kPayload || field.find_first_not_of('\0', payload) != std::string_view::npos)
+    return std::nullopt;
   welcome.payload = field.substr(0, payload);
   return welcome;
 }
@@ -137,7 +140,8 @@ std::optional<std::vector<RankPlace>> parse_places(std::string_view bytes) {
 
 std::string refusal_of(const Hello& hello, std::string_view token, int world_size) {
   if (!same_token(hello.token, token)) return "its token is not that of this job";
-  if (hello.version != kVersion) return "it speaks version " + std::to_string(hello.version) + " of the rendezvous, this process " + std::to_string(kVersion);
+  if (hello.version != kVersion)
+    return "it speaks version " + std::to_string(hello.version) + " of the rendezvous, this process " + std::to_string(kVersion);
   if (hello.world_size != static_cast<std::uint32_t>(world_size))
     return "it says " + std::to_string(hello.world_size) + " ranks, this process " + std::to_string(world_size);
   if (hello.rank == 0) return "it says it is rank 0, as this process is";

@@ -19,7 +19,9 @@
 namespace trainer::sockets {
 namespace {
 
-void set_option(const Descriptor& socket, int level, int option, int value) { ::setsockopt(socket.get(), level, option, &value, sizeof value); }
+void set_option(const Descriptor& socket, int level, int option, int value) {
+  ::setsockopt(socket.get(), level, option, &value, sizeof value);
+}
 
 sockaddr_in6 v6(std::uint16_t port, bool loopback) {
   sockaddr_in6 address{};
@@ -43,7 +45,8 @@ Descriptor listen_on(const Any& address, int family, int backlog) {
   if (!socket) return {};
   set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // a job that starts anew finds connections of the one before in TIME_WAIT
   if (family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(socket.get(), backlog) != 0) return {};
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(socket.get(), backlog) != 0)
+    return {};
   return socket;
 }
 
@@ -82,7 +85,8 @@ std::vector<Address> resolve(const std::string& host, std::uint16_t port) {
 Descriptor listen_at(std::uint16_t port, Reach reach, int backlog) {
   Descriptor socket;
   if (reach != Reach::loopback) socket = listen_on(v6(port, reach == Reach::loopback6), AF_INET6, backlog);
-  if (!socket && (reach == Reach::loopback || (reach == Reach::everyone && errno != EADDRINUSE))) socket = listen_on(v4(port, reach == Reach::loopback), AF_INET, backlog);
+  if (!socket && (reach == Reach::loopback || (reach == Reach::everyone && errno != EADDRINUSE)))
+    socket = listen_on(v4(port, reach == Reach::loopback), AF_INET, backlog);
   if (!socket) throw IoError("cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
   return socket;
 }
@@ -90,8 +94,10 @@ Descriptor listen_at(std::uint16_t port, Reach reach, int backlog) {
 std::uint16_t port_of(const Descriptor& listener) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) throw IoError(std::string("no port: ") + std::strerror(errno));
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw IoError(std::string("no port: ") + std::strerror(errno));
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
 Descriptor accept_one(const Descriptor& listener, Address& from) {
@@ -105,7 +111,9 @@ Descriptor connect_to(const Address& address, std::int64_t deadline_ms) {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size) != 0) {
     int error = 0;
     socklen_t size = sizeof error;
-    if (errno != EINPROGRESS || !wait_for(socket, POLLOUT, deadline_ms) || ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return {};
+    if (errno != EINPROGRESS || !wait_for(socket, POLLOUT, deadline_ms) ||
+        ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
+      return {};
   }
   set_no_delay(socket);
   return socket;

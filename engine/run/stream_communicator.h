@@ -1,9 +1,9 @@
 // StreamCommunicator: a rank's way to the others from the memory of its device. Collectives are put on a stream and return at once; what
-// they read must be there, and what they write is there, in the stream's order. So a step with its communication can be captured as a graph.
-// Beside that it is a Communicator on host memory, which blocks: for what ranks tell each other outside programs, and for saving.
+// they read must be there, and what they write is there, in the stream's order. So a step with its communication can be captured as a
+// graph. Beside that it is a Communicator on host memory, which blocks: for what ranks tell each other outside programs, and for saving.
 //
-// Sums are in the order of the library's rings and trees, the same on every rank and, for one number of ranks and one machine, in every run;
-// not the order of ranks that the communicators on host memory keep.
+// Sums are in the order of the library's rings and trees, the same on every rank and, for one number of ranks and one machine, in every
+// run; not the order of ranks that the communicators on host memory keep.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class StreamCommunicator : public Communicator {
   /// every rank calls it the same number of times in the same order. color < 0: this rank is in no group of this split, and gets null.
   virtual std::unique_ptr<StreamGroup> split(int color, int key) = 0;
 
-  // On device memory. `stream` is a cudaStream_t of this communicator's device. They return once the work is on the stream, and throw IoError
-  // or AbortedError where it cannot be.
+  // On device memory. `stream` is a cudaStream_t of this communicator's device. They return once the work is on the stream, and throw
+  // IoError or AbortedError where it cannot be.
 
   using Communicator::all_gather;
   using Communicator::all_reduce;
@@ -51,18 +51,20 @@ class StreamCommunicator : public Communicator {
   virtual void all_to_all(StreamGroup& group, const void* input, void* output, std::int64_t bytes, void* stream) = 0;
   /// Everyone gets what the first member has.
   virtual void broadcast(StreamGroup& group, void* data, std::int64_t bytes, void* stream) = 0;
-  /// Sends and receives at once over the world, issued as one; parts between the same two ranks match in order. Peers are ranks of the world.
+  /// Sends and receives at once over the world, issued as one; parts between the same two ranks match in order. Peers are ranks of the
+  /// world.
   virtual void exchange(std::span<const Part> sends, std::span<const Part> receives, void* stream) = 0;
 
-  /// Memory of the device that the network and the switch may read directly, aligned to 4096 bytes; `bytes` are rounded up to what the device
-  /// maps at once. Throws IoError where there is not so much. `release` frees it, after every group is gone or the device is idle.
+  /// Memory of the device that the network and the switch may read directly, aligned to 4096 bytes; `bytes` are rounded up to what the
+  /// device maps at once. Throws IoError where there is not so much. `release` frees it, after every group is gone or the device is idle.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual void release(void* base) = 0;
 
   /// Lets collectives in [base, base + bytes) skip the library's own buffers, on the world's communicator and on every group's so far.
-  /// Collective over the world: every rank registers as many, in the same order. Once a block of memory; it ends with the communicator, or by
-  /// `unregister_memory` before the memory is freed. Memory of `allocate` gets all that the version offers (symmetric windows); other memory
-  /// of the device what is right for it. What cannot be registered goes through the library's buffers as before: slower, never wrong.
+  /// Collective over the world: every rank registers as many, in the same order. Once a block of memory; it ends with the communicator, or
+  /// by `unregister_memory` before the memory is freed. Memory of `allocate` gets all that the version offers (symmetric windows); other
+  /// memory of the device what is right for it. What cannot be registered goes through the library's buffers as before: slower, never
+  /// wrong.
   virtual void register_memory(void* base, std::int64_t bytes) = 0;
   virtual void unregister_memory(void* base) = 0;
 
@@ -92,9 +94,9 @@ std::string nccl_version();
 /// An id for one world of ranks, made on one of them, for the others to get over the rendezvous (rendezvous.h). 128 bytes.
 std::string nccl_unique_id();
 
-/// This process, or this thread of it, as one rank of GPUs; collective over the world. Ranks hear each other's heartbeats (heartbeat.h). Waits
-/// for the others no longer than TRAINER_RENDEZVOUS_S; then, and where NCCL fails, throws IoError with the rank and what it waited in.
-/// UsageError in a build without NCCL.
+/// This process, or this thread of it, as one rank of GPUs; collective over the world. Ranks hear each other's heartbeats (heartbeat.h).
+/// Waits for the others no longer than TRAINER_RENDEZVOUS_S; then, and where NCCL fails, throws IoError with the rank and what it waited
+/// in. UsageError in a build without NCCL.
 std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace& place, OnLoss on_loss);
 
 }  // namespace trainer
