@@ -59,7 +59,8 @@ Attention attention_of(const Signature& s, int q) {
   CHECK(head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
   CHECK(head_dim <= kLargestHeadDim, describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
   // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
-  CHECK(shape[0] * heads * (shape[1] / 32 + 1) * 2 <= std::numeric_limits<int>::max() && shape[0] * shape[1] <= std::numeric_limits<int>::max(),
+  CHECK(shape[0] * heads * (shape[1] / 32 + 1) * 2 <= std::numeric_limits<int>::max() &&
+            shape[0] * shape[1] <= std::numeric_limits<int>::max(),
         describe(s) + ": more blocks than a launch has");
   a.sizes.batch = static_cast<int>(shape[0]), a.sizes.seq = static_cast<int>(shape[1]);
   a.sizes.heads = static_cast<int>(heads), a.sizes.kv_heads = static_cast<int>(kv_heads), a.sizes.head_dim = static_cast<int>(head_dim);
@@ -75,8 +76,12 @@ void expect_qkv(const Signature& s, const Attention& a, int first) {
   expect(s, first, a.dtype, Shape{batch, seq, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
   for (int i = 1; i < 3 && !a.packed; ++i) expect(s, first + i, a.dtype, Shape{batch, seq, a.kv_width()});
 }
-void expect_o(const Signature& s, const Attention& a, int operand) { expect(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.seq, a.q_width()}); }
-void expect_lse(const Signature& s, const Attention& a, int operand) { expect(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.seq}); }
+void expect_o(const Signature& s, const Attention& a, int operand) {
+  expect(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.seq, a.q_width()});
+}
+void expect_lse(const Signature& s, const Attention& a, int operand) {
+  expect(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.seq});
+}
 
 void* advance(const Attention& a, void* p, std::int64_t elements) { return static_cast<char*>(p) + elements * size_of(a.dtype); }
 
@@ -94,7 +99,9 @@ Three three_of(const Attention& a, const Call& call, int first) {
 std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Bytes of the turned copies of q and k.
-std::int64_t rotated_bytes(const Attention& a) { return a.rotation.half > 0 ? padded(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0; }
+std::int64_t rotated_bytes(const Attention& a) {
+  return a.rotation.half > 0 ? padded(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0;
+}
 
 /// Turned copies in `workspace` take the place of q and k.
 void rotate(const Call& call, const Attention& a, AttentionArguments& at, void* workspace) {
@@ -131,7 +138,8 @@ std::shared_ptr<FusedAttention> fused_for(const Signature& signature, const Atte
   const std::int64_t room = CudaTarget(context.capability, context.units).workspace_bytes(signature) - rotated_bytes(a);
   std::string refused;
   std::shared_ptr<FusedAttention> fused = fused_attention(context.cudnn, a.dtype, at, room, refused);
-  if (fused == nullptr && context.notes != nullptr) context.notes->push_back(describe(signature) + " runs on the own kernel, since cuDNN does not take it: " + refused);
+  if (fused == nullptr && context.notes != nullptr)
+    context.notes->push_back(describe(signature) + " runs on the own kernel, since cuDNN does not take it: " + refused);
   return fused;
 }
 

@@ -37,7 +37,8 @@ struct Rotation {
 };
 
 /// rope(q) and rope(k), rounded to `dtype`, to dense rows.
-void rotate_heads(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation, HeadRows to_q, HeadRows to_k);
+void rotate_heads(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation, HeadRows to_q,
+                  HeadRows to_k);
 /// delta = do · o.
 void attention_delta(const Call& call, DType dtype, const AttentionArguments& arguments);
 

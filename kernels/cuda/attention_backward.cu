@@ -1,7 +1,7 @@
-// attention_grad on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 2, cut in two so that nothing is added by several blocks and every
-// run gives the same bits: blocks of keys go over queries, and over the heads that share them in order, for dk and dv; blocks of queries go over
-// keys for dq. Scores are made in both: seven products instead of five, and no sums of dq in memory. Of heads of more than 128
-// elements, dk and dv are made by blocks of their own, since both do not fit in registers.
+// attention_grad on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 2, cut in two so that nothing is added by several blocks and
+// every run gives the same bits: blocks of keys go over queries, and over the heads that share them in order, for dk and dv; blocks of
+// queries go over keys for dq. Scores are made in both: seven products instead of five, and no sums of dq in memory. Of heads of more than
+// 128 elements, dk and dv are made by blocks of their own, since both do not fit in registers.
 #include "kernels/cuda/attention_tile.cuh"
 
 namespace trainer::kernels::cuda {
@@ -14,11 +14,11 @@ struct Sizes {
   static constexpr int kStages = D <= 128 ? 2 : 1;                    ///< tiles on their way
   static constexpr int kTileBytes = (2 * kRows + 2 * kStages * kColumns) * kTileStride<D> * 2;
   static constexpr int kStatisticsBytes = 2 * kStages * kColumns * 4;
-  static constexpr int kBytes = (kTileBytes > kStagingBytes<D> ? kTileBytes : kStagingBytes<D>) + kStatisticsBytes;
+  static constexpr int kBytes = (kTileBytes > kStagingBytes<D> ? kTileBytes : kStagingBytes<D>)+kStatisticsBytes;
 };
 
-/// The numbers of rows [0, Columns) of a head's queries, of which `valid` are there: lse in units of log 2, and delta. Where no query is, its
-/// probabilities are zero.
+/// The numbers of rows [0, Columns) of a head's queries, of which `valid` are there: lse in units of log 2, and delta. Where no query is,
+/// its probabilities are zero.
 template <int Columns>
 __device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, const AttentionArguments& a, std::int64_t first, int valid) {
   const int i = static_cast<int>(threadIdx.x);
@@ -29,7 +29,8 @@ __device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, c
 
 /// dk and dv, or one of them, of a block of keys.
 template <typename T, int D, bool Dk, bool Dv>
-__device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, const Rotation& rotation, int first_key, int kv_head, int batch) {
+__device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, const Rotation& rotation, int first_key, int kv_head,
+                                                  int batch) {
   using S = Sizes<D>;
   constexpr int kQueries = S::kColumns, kStages = S::kStages, kStride = kTileStride<D>;
   T* const k_tile = dynamic_shared<T>();
@@ -44,13 +45,19 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   const int query_tiles = (a.seq - first_query + kQueries - 1) / kQueries, tiles = group * query_tiles;
   const auto load_queries = [&](int tile, int stage) {
     const int head = kv_head * group + tile / query_tiles, query = first_query + tile % query_tiles * kQueries;
-    load_tile<kQueries, D>(q_tiles + stage * kQueries * kStride, head_at<const T>(a.q, token + query, head, a.head_dim), a.q.stride, a.seq - query, a.head_dim, a.vectors);
-    load_tile<kQueries, D>(do_tiles + stage * kQueries * kStride, head_at<const T>(a.d_o, token + query, head, a.head_dim), a.d_o.stride, a.seq - query, a.head_dim, a.vectors);
-    load_statistics<kQueries>(lse_tiles + stage * kQueries, delta_tiles + stage * kQueries, a, (static_cast<std::int64_t>(batch) * a.heads + head) * a.seq + query, a.seq - query);
+    load_tile<kQueries, D>(q_tiles + stage * kQueries * kStride, head_at<const T>(a.q, token + query, head, a.head_dim), a.q.stride,
+                           a.seq - query, a.head_dim, a.vectors);
+    load_tile<kQueries, D>(do_tiles + stage * kQueries * kStride, head_at<const T>(a.d_o, token + query, head, a.head_dim), a.d_o.stride,
+                           a.seq - query, a.head_dim, a.vectors);
+    load_statistics<kQueries>(lse_tiles + stage * kQueries, delta_tiles + stage * kQueries, a,
+                              (static_cast<std::int64_t>(batch) * a.heads + head) * a.seq + query, a.seq - query);
   };
 
-  load_tile<S::kRows, D>(k_tile, head_at<const T>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.seq - first_key, a.head_dim, a.vectors);
-  if (Dk) load_tile<S::kRows, D>(v_tile, head_at<const T>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.seq - first_key, a.head_dim, a.vectors);
+  load_tile<S::kRows, D>(k_tile, head_at<const T>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.seq - first_key, a.head_dim,
+                         a.vectors);
+  if (Dk)
+    load_tile<S::kRows, D>(v_tile, head_at<const T>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.seq - first_key, a.head_dim,
+                           a.vectors);
   if (kStages == 2) load_queries(0, 0);
   commit_copies();
 
@@ -106,16 +113,21 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
   if constexpr (Dk)
-    store_rows<D>(dk[0], a.scale, a.scale, staging, head_at<T>(a.dk, token + warp_key, kv_head, a.head_dim), a.dk.stride, a.seq - warp_key, a, &rotation, warp_key);
-  if constexpr (Dv) store_rows<D>(dv[0], 1.0F, 1.0F, staging, head_at<T>(a.dv, token + warp_key, kv_head, a.head_dim), a.dv.stride, a.seq - warp_key, a, nullptr, warp_key);
+    store_rows<D>(dk[0], a.scale, a.scale, staging, head_at<T>(a.dk, token + warp_key, kv_head, a.head_dim), a.dk.stride, a.seq - warp_key,
+                  a, &rotation, warp_key);
+  if constexpr (Dv)
+    store_rows<D>(dv[0], 1.0F, 1.0F, staging, head_at<T>(a.dv, token + warp_key, kv_head, a.head_dim), a.dv.stride, a.seq - warp_key, a,
+                  nullptr, warp_key);
 }
 
 // Blocks of the first keys, which most queries see, come first.
 template <typename T, int D>
 __global__ void __launch_bounds__(kAttentionThreads) keys(const AttentionArguments a, const Rotation rotation) {
   constexpr int kParts = D > 128 ? 2 : 1;
-  const int key_blocks = (a.seq + Sizes<D>::kRows - 1) / Sizes<D>::kRows, part = static_cast<int>(blockIdx.x) % kParts, index = static_cast<int>(blockIdx.x) / kParts;
-  const int first_key = index % key_blocks * Sizes<D>::kRows, batch_head = index / key_blocks, kv_head = batch_head % a.kv_heads, batch = batch_head / a.kv_heads;
+  const int key_blocks = (a.seq + Sizes<D>::kRows - 1) / Sizes<D>::kRows, part = static_cast<int>(blockIdx.x) % kParts,
+            index = static_cast<int>(blockIdx.x) / kParts;
+  const int first_key = index % key_blocks * Sizes<D>::kRows, batch_head = index / key_blocks, kv_head = batch_head % a.kv_heads,
+            batch = batch_head / a.kv_heads;
   if constexpr (kParts == 1) gradients_of_keys<T, D, true, true>(a, rotation, first_key, kv_head, batch);
   else if (part == 0) gradients_of_keys<T, D, true, false>(a, rotation, first_key, kv_head, batch);
   else gradients_of_keys<T, D, false, true>(a, rotation, first_key, kv_head, batch);
@@ -137,12 +149,16 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq, statistics = static_cast<std::int64_t>(batch_head) * a.seq;
   const int end = a.causal ? min(a.seq, first_query + S::kRows) : a.seq;
   const auto load_keys = [&](int key, int stage) {
-    load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, token + key, kv_head, a.head_dim), a.k.stride, a.seq - key, a.head_dim, a.vectors);
-    load_tile<kKeys, D>(v_tiles + stage * kKeys * kStride, head_at<const T>(a.v, token + key, kv_head, a.head_dim), a.v.stride, a.seq - key, a.head_dim, a.vectors);
+    load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, token + key, kv_head, a.head_dim), a.k.stride, a.seq - key,
+                        a.head_dim, a.vectors);
+    load_tile<kKeys, D>(v_tiles + stage * kKeys * kStride, head_at<const T>(a.v, token + key, kv_head, a.head_dim), a.v.stride, a.seq - key,
+                        a.head_dim, a.vectors);
   };
 
-  load_tile<S::kRows, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query, a.head_dim, a.vectors);
-  load_tile<S::kRows, D>(do_tile, head_at<const T>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.seq - first_query, a.head_dim, a.vectors);
+  load_tile<S::kRows, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query, a.head_dim,
+                         a.vectors);
+  load_tile<S::kRows, D>(do_tile, head_at<const T>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.seq - first_query,
+                         a.head_dim, a.vectors);
   if (kStages == 2) load_keys(0, 0);
   commit_copies();
 
@@ -191,25 +207,32 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   wait_for_copies<0>();
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
-  store_rows<D>(dq[0], a.scale, a.scale, staging, head_at<T>(a.dq, token + warp_query, head, a.head_dim), a.dq.stride, a.seq - warp_query, a, &rotation, warp_query);
+  store_rows<D>(dq[0], a.scale, a.scale, staging, head_at<T>(a.dq, token + warp_query, head, a.head_dim), a.dq.stride, a.seq - warp_query,
+                a, &rotation, warp_query);
 }
 
 template <typename Fn>
 void with_kernels(DType dtype, int head_dim, Fn&& fn) {
-  with_narrow_type(dtype, [&]<typename T>(T) { with_head_dim(head_dim, [&]<int D>(std::integral_constant<int, D>) { fn(keys<T, D>, queries<T, D>, Sizes<D>{}, D > 128 ? 2 : 1); }); });
+  with_narrow_type(dtype, [&]<typename T>(T) {
+    with_head_dim(head_dim, [&]<int D>(std::integral_constant<int, D>) { fn(keys<T, D>, queries<T, D>, Sizes<D>{}, D > 128 ? 2 : 1); });
+  });
 }
 
 }  // namespace
 
 void allow_attention_backward(DType dtype, int head_dim) {
-  with_kernels(dtype, head_dim, []<typename S>(auto of_keys, auto of_queries, S, int) { allow_shared(of_keys, S::kBytes), allow_shared(of_queries, S::kBytes); });
+  with_kernels(dtype, head_dim, []<typename S>(auto of_keys, auto of_queries, S, int) {
+    allow_shared(of_keys, S::kBytes), allow_shared(of_queries, S::kBytes);
+  });
 }
 
 void attention_backward(const Call& call, DType dtype, const AttentionArguments& a, const Rotation& rotation) {
   with_kernels(dtype, a.head_dim, [&]<typename S>(auto of_keys, auto of_queries, S, int parts) {
     const unsigned blocks = blocks_for(a.seq, S::kRows) * static_cast<unsigned>(a.batch);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.kv_heads * parts), .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_keys, a, rotation);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.heads), .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_queries, a, rotation);
+    launch(call, {.blocks = blocks * static_cast<unsigned>(a.kv_heads * parts), .threads = kAttentionThreads, .shared_bytes = S::kBytes},
+           of_keys, a, rotation);
+    launch(call, {.blocks = blocks * static_cast<unsigned>(a.heads), .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_queries,
+           a, rotation);
   });
 }
 

@@ -1,7 +1,7 @@
 // attention and attention_grad of f32, by plain FMAs: no tensor core multiplies f32 as such. The algorithms are those of
-// attention_forward.cu and attention_backward.cu, with tiles of 32 × 32 whose probabilities go through shared memory. A block is 16 × 16 threads;
-// thread (y, x) makes elements (y + 16 i, x + 16 j) of every product. Rows of tiles have one float more, so that those of a column lie in
-// different banks.
+// attention_forward.cu and attention_backward.cu, with tiles of 32 × 32 whose probabilities go through shared memory. A block is 16 × 16
+// threads; thread (y, x) makes elements (y + 16 i, x + 16 j) of every product. Rows of tiles have one float more, so that those of a column
+// lie in different banks.
 #include "kernels/cuda/attention_head.cuh"
 
 namespace trainer::kernels::cuda {
@@ -14,7 +14,7 @@ constexpr float kLog2E = 1.4426950408889634F;
 template <int D>
 constexpr int kStride = D + 1;
 template <int D>
-constexpr int kTile = kRows * kStride<D>;  // floats
+constexpr int kTile = kRows* kStride<D>;  // floats
 constexpr int kScores = kRows * kScoreStride;
 
 template <int D>
@@ -42,12 +42,14 @@ __device__ __forceinline__ void multiply_rows(float (&s)[kPerSide][kPerSide], co
 #pragma unroll
     for (int i = 0; i < kPerSide; ++i)
 #pragma unroll
-      for (int j = 0; j < kPerSide; ++j) s[i][j] = fmaf(a[(thread_y() + kSide * i) * kStride<D> + d], b[(thread_x() + kSide * j) * kStride<D> + d], s[i][j]);
+      for (int j = 0; j < kPerSide; ++j)
+        s[i][j] = fmaf(a[(thread_y() + kSide * i) * kStride<D> + d], b[(thread_x() + kSide * j) * kStride<D> + d], s[i][j]);
 }
 
 /// o(i, d) += Σ_k p(i, k) b(k, d), with p(i, k) = scores[i · row + k · column].
 template <int D>
-__device__ __forceinline__ void multiply_columns(float (&o)[kPerSide][D / kSide], const float* scores, int row, int column, const float* b) {
+__device__ __forceinline__ void multiply_columns(float (&o)[kPerSide][D / kSide], const float* scores, int row, int column,
+                                                 const float* b) {
 #pragma unroll 4
   for (int k = 0; k < kRows; ++k)
 #pragma unroll
@@ -68,8 +70,8 @@ __device__ __forceinline__ void clear(float (&o)[kPerSide][W]) {
 
 /// Through `staging`, a tile that nobody reads any more, to a head's tokens; turned back where there is a rotation.
 template <int D>
-__device__ __forceinline__ void store_rows(const float (&o)[kPerSide][D / kSide], float factor, float* staging, float* to, std::int64_t stride, int valid, int head_dim,
-                                           const Rotation* rotation, int position) {
+__device__ __forceinline__ void store_rows(const float (&o)[kPerSide][D / kSide], float factor, float* staging, float* to,
+                                           std::int64_t stride, int valid, int head_dim, const Rotation* rotation, int position) {
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kPerSide; ++i)
@@ -155,16 +157,19 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
 #pragma unroll
     for (int j = 0; j < D / kSide; ++j) o[i][j] /= sum[thread_y() + kSide * i];
   if (threadIdx.x < kRows && first_query + static_cast<int>(threadIdx.x) < a.seq)
-    a.lse[static_cast<std::int64_t>(batch_head) * a.seq + first_query + threadIdx.x] = largest[threadIdx.x] / kLog2E + logf(sum[threadIdx.x]);
-  store_rows<D>(o, 1.0F, q_tile, head_at<float>(a.o, token + first_query, head, a.head_dim), a.o.stride, a.seq - first_query, a.head_dim, nullptr, first_query);
+    a.lse[static_cast<std::int64_t>(batch_head) * a.seq + first_query + threadIdx.x] =
+        largest[threadIdx.x] / kLog2E + logf(sum[threadIdx.x]);
+  store_rows<D>(o, 1.0F, q_tile, head_at<float>(a.o, token + first_query, head, a.head_dim), a.o.stride, a.seq - first_query, a.head_dim,
+                nullptr, first_query);
 }
 
 // ---- Backward ----
 
 /// Probabilities and their gradients of queries from `query` on and keys from `key` on; zero where nothing counts.
 template <int D>
-__device__ __forceinline__ void scores_again(const AttentionArguments& a, int query, int key, const float* q, const float* k, const float* d_o, const float* v, const float* lse_log2,
-                                             const float* delta, float* p, float* ds) {
+__device__ __forceinline__ void scores_again(const AttentionArguments& a, int query, int key, const float* q, const float* k,
+                                             const float* d_o, const float* v, const float* lse_log2, const float* delta, float* p,
+                                             float* ds) {
   float s[kPerSide][kPerSide], dp[kPerSide][kPerSide];
   clear(s), clear(dp);
   multiply_rows<D>(s, q, k);
@@ -196,7 +201,8 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
   float *const p = do_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores, *const delta = lse_log2 + kRows;
 
   const int key_blocks = (a.seq + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / key_blocks, group = a.heads / a.kv_heads;
-  const int first_key = static_cast<int>(blockIdx.x) % key_blocks * kRows, kv_head = batch_head % a.kv_heads, batch = batch_head / a.kv_heads;
+  const int first_key = static_cast<int>(blockIdx.x) % key_blocks * kRows, kv_head = batch_head % a.kv_heads,
+            batch = batch_head / a.kv_heads;
   const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq;
   load_rows<D>(k_tile, head_at<const float>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.seq - first_key, a.head_dim);
   load_rows<D>(v_tile, head_at<const float>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.seq - first_key, a.head_dim);
@@ -214,8 +220,10 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
       multiply_columns<D>(dv, p, 1, kScoreStride, do_tile);
       multiply_columns<D>(dk, ds, 1, kScoreStride, q_tile);
     }
-  store_rows<D>(dk, a.scale, q_tile, head_at<float>(a.dk, token + first_key, kv_head, a.head_dim), a.dk.stride, a.seq - first_key, a.head_dim, &rotation, first_key);
-  store_rows<D>(dv, 1.0F, q_tile, head_at<float>(a.dv, token + first_key, kv_head, a.head_dim), a.dv.stride, a.seq - first_key, a.head_dim, nullptr, first_key);
+  store_rows<D>(dk, a.scale, q_tile, head_at<float>(a.dk, token + first_key, kv_head, a.head_dim), a.dk.stride, a.seq - first_key,
+                a.head_dim, &rotation, first_key);
+  store_rows<D>(dv, 1.0F, q_tile, head_at<float>(a.dv, token + first_key, kv_head, a.head_dim), a.dv.stride, a.seq - first_key, a.head_dim,
+                nullptr, first_key);
 }
 
 template <int D>
@@ -242,7 +250,8 @@ __global__ void __launch_bounds__(kThreads, 2) queries(const AttentionArguments 
     __syncthreads();
     multiply_columns<D>(dq, ds, kScoreStride, 1, k_tile);
   }
-  store_rows<D>(dq, a.scale, q_tile, head_at<float>(a.dq, token + first_query, head, a.head_dim), a.dq.stride, a.seq - first_query, a.head_dim, &rotation, first_query);
+  store_rows<D>(dq, a.scale, q_tile, head_at<float>(a.dq, token + first_query, head, a.head_dim), a.dq.stride, a.seq - first_query,
+                a.head_dim, &rotation, first_query);
 }
 
 template <typename Fn>
@@ -259,7 +268,9 @@ void allow_attention_forward_f32(int head_dim) {
 }
 
 void allow_attention_backward_f32(int head_dim) {
-  with_head_dim(head_dim, []<int D>(std::integral_constant<int, D>) { allow_shared(keys<D>, kBackwardBytes<D>), allow_shared(queries<D>, kBackwardBytes<D>); });
+  with_head_dim(head_dim, []<int D>(std::integral_constant<int, D>) {
+    allow_shared(keys<D>, kBackwardBytes<D>), allow_shared(queries<D>, kBackwardBytes<D>);
+  });
 }
 
 void attention_forward_f32(const Call& call, const AttentionArguments& a) {
@@ -272,8 +283,10 @@ void attention_forward_f32(const Call& call, const AttentionArguments& a) {
 void attention_backward_f32(const Call& call, const AttentionArguments& a, const Rotation& rotation) {
   with_head_dim(a.head_dim, [&]<int D>(std::integral_constant<int, D>) {
     const unsigned blocks = blocks_for(a.seq, kRows) * static_cast<unsigned>(a.batch);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.kv_heads), .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, keys<D>, a, rotation);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.heads), .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, queries<D>, a, rotation);
+    launch(call, {.blocks = blocks * static_cast<unsigned>(a.kv_heads), .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, keys<D>, a,
+           rotation);
+    launch(call, {.blocks = blocks * static_cast<unsigned>(a.heads), .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, queries<D>, a,
+           rotation);
   });
 }
 

@@ -1,5 +1,5 @@
-// attention on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 1. A block has 64 or 128 queries of a head, a warp whole rows of them, and
-// goes over the keys in tiles: scores, their softmax as it is known so far, and its product with the values stay in registers. The next
+// attention on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 1. A block has 64 or 128 queries of a head, a warp whole rows of them,
+// and goes over the keys in tiles: scores, their softmax as it is known so far, and its product with the values stay in registers. The next
 // keys come while values are multiplied, values while scores are made. Blocks of the last queries, which see most keys, come first.
 #include "kernels/cuda/attention_tile.cuh"
 
@@ -43,7 +43,8 @@ __device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int query, int
 
 /// Scores become exp(scale (s − largest)), the largest of a row being known so far; what was summed before is scaled to it.
 template <int M, int N, int W>
-__device__ __forceinline__ void soften(FragmentC (&s)[M][N], FragmentC (&o)[M][W], float (&largest)[M][2], float (&sum)[M][2], float scale_log2) {
+__device__ __forceinline__ void soften(FragmentC (&s)[M][N], FragmentC (&o)[M][W], float (&largest)[M][2], float (&sum)[M][2],
+                                       float scale_log2) {
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
   const T* const v = head_at<const T>(a.v, token, kv_head, a.head_dim);
   const int end = a.causal ? min(a.seq, first_query + S::kQueries) : a.seq;  // of the keys that any query here sees
 
-  load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query, a.head_dim, a.vectors);
+  load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query,
+                            a.head_dim, a.vectors);
   load_tile<kKeys, D>(k_tile, k, a.k.stride, a.seq, a.head_dim, a.vectors);
   commit_copies();
 
@@ -106,7 +108,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
     multiply_rows<kM, kKeys / 8, D>(s, q_tile + warp * 16 * kM * kTileStride<D>, k_tile);
     wait_for_copies<0>();
     __syncthreads();  // values are here, and nobody reads the keys
-    if (key + kKeys < end) load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, a.seq - key - kKeys, a.head_dim, a.vectors);
+    if (key + kKeys < end)
+      load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, a.seq - key - kKeys, a.head_dim, a.vectors);
     commit_copies();
     if (key + kKeys > a.seq || (a.causal && key + kKeys > warp_query + 1)) mask_scores(s, warp_query, key, a);
     soften(s, o, largest, sum, scale_log2);
@@ -127,13 +130,16 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
       const int row = query + row_in_c(lane, 2 * half);
       if (lane % 4 == 0 && row < a.seq) lse[row] = largest[m][half] * a.scale + logf(total);
     }
-    store_rows<D>(o[m], inverse[0], inverse[1], staging, head_at<T>(a.o, token + query, head, a.head_dim), a.o.stride, a.seq - query, a, nullptr, query);
+    store_rows<D>(o[m], inverse[0], inverse[1], staging, head_at<T>(a.o, token + query, head, a.head_dim), a.o.stride, a.seq - query, a,
+                  nullptr, query);
   }
 }
 
 template <typename Fn>
 void with_kernel(DType dtype, int head_dim, Fn&& fn) {
-  with_narrow_type(dtype, [&]<typename T>(T) { with_head_dim(head_dim, [&]<int D>(std::integral_constant<int, D>) { fn(forward<T, D>, Sizes<D>{}); }); });
+  with_narrow_type(dtype, [&]<typename T>(T) {
+    with_head_dim(head_dim, [&]<int D>(std::integral_constant<int, D>) { fn(forward<T, D>, Sizes<D>{}); });
+  });
 }
 
 }  // namespace

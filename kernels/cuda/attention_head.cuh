@@ -26,7 +26,8 @@ __device__ __forceinline__ CosSin angle_at(const Rotation& rotation, int positio
 /// Turns `Rows` rows of floats in shared memory, of positions from `position` on, by sign times their angles; by threads `first`,
 /// first + step ….
 template <int Rows>
-__device__ __forceinline__ void turn_rows(float* rows, int stride, const Rotation& rotation, int position, float sign, int first, int step) {
+__device__ __forceinline__ void turn_rows(float* rows, int stride, const Rotation& rotation, int position, float sign, int first,
+                                          int step) {
   for (int i = first; i < Rows * rotation.half; i += step) {
     const int row = i / rotation.half, pair = i % rotation.half;
     const CosSin angle = angle_at(rotation, position + row, pair);

@@ -70,7 +70,8 @@ void rotate_heads(const Call& call, DType dtype, const AttentionArguments& a, co
 
 void attention_delta(const Call& call, DType dtype, const AttentionArguments& a) {
   with_type(dtype, [&]<typename T>(T) {
-    launch(call, {.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.seq * a.heads, kThreads / kWarp), .threads = kThreads}, products<T>, a);
+    launch(call, {.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.seq * a.heads, kThreads / kWarp), .threads = kThreads},
+           products<T>, a);
   });
 }
 

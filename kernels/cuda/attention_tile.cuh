@@ -16,8 +16,8 @@ inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 template <int D>
 inline constexpr int kTileStride = D + 8;
 
-/// Starts to bring rows [0, Rows) of a head's tokens from `from` on, `valid` of them and zeros after; columns from head_dim on are zeros. The
-/// caller commits, waits and meets a barrier before it reads.
+/// Starts to bring rows [0, Rows) of a head's tokens from `from` on, `valid` of them and zeros after; columns from head_dim on are zeros.
+/// The caller commits, waits and meets a barrier before it reads.
 template <int Rows, int D, typename T>
 __device__ __forceinline__ void load_tile(T* tile, const T* from, std::int64_t stride, int valid, int head_dim, bool vectors) {
   constexpr int kN = kVector<T>, kChunks = D / kN;
@@ -87,8 +87,8 @@ inline constexpr int kStagingBytes = kAttentionWarps * 16 * kTileStride<D> * 4;
 /// 16 rows of a warp, times `factors` of its rows g and g + 8, to a head's tokens from `to` on, of which `valid` are stored; turned back
 /// where there is a rotation. `staging`: this warp's 16 rows. `position`: of the first row.
 template <int D, typename T>
-__device__ __forceinline__ void store_rows(const FragmentC (&c)[D / 8], float low, float high, float* staging, T* to, std::int64_t stride, int valid, const AttentionArguments& a,
-                                           const Rotation* rotation, int position) {
+__device__ __forceinline__ void store_rows(const FragmentC (&c)[D / 8], float low, float high, float* staging, T* to, std::int64_t stride,
+                                           int valid, const AttentionArguments& a, const Rotation* rotation, int position) {
   constexpr int kStride = kTileStride<D>, kN = kVector<T>;
   const int lane = lane_of_thread();
 #pragma unroll

@@ -30,7 +30,9 @@ struct Sizes {
 struct Place {
   int outer, row, column;
 };
-__device__ __forceinline__ Place split(int index, int rows, int columns) { return {index / (rows * columns), index / columns % rows, index % columns}; }
+__device__ __forceinline__ Place split(int index, int rows, int columns) {
+  return {index / (rows * columns), index / columns % rows, index % columns};
+}
 
 // Each pass names the rows, columns and k of its product, and their factors. B is zero where a patch leaves the image.
 
@@ -41,8 +43,8 @@ struct Forward {
   __host__ __device__ int rows() const { return z.out; }
   __host__ __device__ int columns() const { return z.n * z.y_plane(); }
   __host__ __device__ int depth() const { return z.per_filter(); }
-  __device__ Place of_k(int k) const { return split(k, z.kh, z.kw); }           // channel, a, b
-  __device__ Place of_column(int c) const { return split(c, z.oh, z.ow); }      // image, i, j
+  __device__ Place of_k(int k) const { return split(k, z.kh, z.kw); }       // channel, a, b
+  __device__ Place of_column(int c) const { return split(c, z.oh, z.ow); }  // image, i, j
   __device__ float a(int m, int k, const Place&) const { return to_f32(weight[static_cast<std::int64_t>(m) * z.per_filter() + k]); }
   __device__ float b(const Place& k, const Place& c) const {
     const int row = c.row * z.stride + k.row - z.padding, column = c.column * z.stride + k.column - z.padding;
@@ -58,9 +60,11 @@ struct GradInput {
   __host__ __device__ int rows() const { return z.in; }
   __host__ __device__ int columns() const { return z.n * z.x_plane(); }
   __host__ __device__ int depth() const { return z.out * z.kh * z.kw; }
-  __device__ Place of_k(int k) const { return split(k, z.kh, z.kw); }         // filter, a, b
-  __device__ Place of_column(int c) const { return split(c, z.h, z.w); }      // image, row, column
-  __device__ float a(int m, int, const Place& k) const { return to_f32(weight[((static_cast<std::int64_t>(k.outer) * z.in + m) * z.kh + k.row) * z.kw + k.column]); }
+  __device__ Place of_k(int k) const { return split(k, z.kh, z.kw); }     // filter, a, b
+  __device__ Place of_column(int c) const { return split(c, z.h, z.w); }  // image, row, column
+  __device__ float a(int m, int, const Place& k) const {
+    return to_f32(weight[((static_cast<std::int64_t>(k.outer) * z.in + m) * z.kh + k.row) * z.kw + k.column]);
+  }
   __device__ float b(const Place& k, const Place& c) const {
     const int row = c.row + z.padding - k.row, column = c.column + z.padding - k.column;
     if (row < 0 || column < 0 || row % z.stride != 0 || column % z.stride != 0) return 0;
@@ -76,9 +80,11 @@ struct GradWeight {
   __host__ __device__ int rows() const { return z.out; }
   __host__ __device__ int columns() const { return z.per_filter(); }
   __host__ __device__ int depth() const { return z.n * z.y_plane(); }
-  __device__ Place of_k(int k) const { return split(k, z.oh, z.ow); }           // image, i, j
-  __device__ Place of_column(int c) const { return split(c, z.kh, z.kw); }      // channel, a, b
-  __device__ float a(int m, int, const Place& k) const { return to_f32(dy[((static_cast<std::int64_t>(k.outer) * z.out + m) * z.oh + k.row) * z.ow + k.column]); }
+  __device__ Place of_k(int k) const { return split(k, z.oh, z.ow); }       // image, i, j
+  __device__ Place of_column(int c) const { return split(c, z.kh, z.kw); }  // channel, a, b
+  __device__ float a(int m, int, const Place& k) const {
+    return to_f32(dy[((static_cast<std::int64_t>(k.outer) * z.out + m) * z.oh + k.row) * z.ow + k.column]);
+  }
   __device__ float b(const Place& k, const Place& c) const {
     const int row = k.row * z.stride + c.row - z.padding, column = k.column * z.stride + c.column - z.padding;
     if (row < 0 || row >= z.h || column < 0 || column >= z.w) return 0;
@@ -113,7 +119,8 @@ __device__ __forceinline__ void multiply(const Pass& pass, int first_row, int fi
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum[i][j] = fmaf(a_tile[at][thread / kPerRow + kRowStep * i], b_tile[at][thread % kPerRow + kPerRow * j], sum[i][j]);
+        for (int j = 0; j < 4; ++j)
+          sum[i][j] = fmaf(a_tile[at][thread / kPerRow + kRowStep * i], b_tile[at][thread % kPerRow + kPerRow * j], sum[i][j]);
   }
 }
 
@@ -124,7 +131,8 @@ __device__ __forceinline__ void for_own(const Pass& pass, int first_row, int fir
   for (int i = 0; i < 4; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int row = first_row + static_cast<int>(threadIdx.x) / kPerRow + kRowStep * i, column = first_column + static_cast<int>(threadIdx.x) % kPerRow + kPerRow * j;
+      const int row = first_row + static_cast<int>(threadIdx.x) / kPerRow + kRowStep * i,
+                column = first_column + static_cast<int>(threadIdx.x) % kPerRow + kPerRow * j;
       if (row < pass.rows() && column < pass.columns()) visit(row, column, i, j);
     }
 }
@@ -144,11 +152,13 @@ __global__ void __launch_bounds__(kThreads) images(const Pass pass, const T* bia
 // Part z of k, to [parts, rows, columns].
 template <typename Pass>
 __global__ void __launch_bounds__(kThreads) parts_of_weight(const Pass pass, float* to, int per_part) {
-  const int first_column = static_cast<int>(blockIdx.x) * kN, first_row = static_cast<int>(blockIdx.y) * kM, begin = static_cast<int>(blockIdx.z) * per_part;
+  const int first_column = static_cast<int>(blockIdx.x) * kN, first_row = static_cast<int>(blockIdx.y) * kM,
+            begin = static_cast<int>(blockIdx.z) * per_part;
   float sum[4][4] = {};
   multiply(pass, first_row, first_column, begin, min(begin + per_part, pass.depth()), sum);
   float* const own = to + static_cast<std::int64_t>(blockIdx.z) * pass.rows() * pass.columns();
-  for_own(pass, first_row, first_column, [&](int row, int column, int i, int j) { own[static_cast<std::int64_t>(row) * pass.columns() + column] = sum[i][j]; });
+  for_own(pass, first_row, first_column,
+          [&](int row, int column, int i, int j) { own[static_cast<std::int64_t>(row) * pass.columns() + column] = sum[i][j]; });
 }
 
 template <typename R>
@@ -166,7 +176,8 @@ __global__ void __launch_bounds__(kThreads) grad_bias(const T* dy, int n, int ou
   __shared__ float shared[kThreads / kWarp];
   const int filter = static_cast<int>(blockIdx.x);
   float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n * plane; i += kThreads) sum += to_f32(dy[(static_cast<std::int64_t>(i / plane) * out + filter) * plane + i % plane]);
+  for (int i = static_cast<int>(threadIdx.x); i < n * plane; i += kThreads)
+    sum += to_f32(dy[(static_cast<std::int64_t>(i / plane) * out + filter) * plane + i % plane]);
   sum = block_sum<kThreads>(sum, shared);
   if (threadIdx.x == 0) to[filter] = from_f32<R>(accumulate ? to_f32(to[filter]) + sum : sum);
 }
@@ -176,10 +187,22 @@ __global__ void __launch_bounds__(kThreads) grad_bias(const T* dy, int n, int ou
 const TensorDesc& desc(const Signature& s, int index) { return s.operands[static_cast<std::size_t>(index)]; }
 
 Sizes sizes_of(const Signature& s, const Shape& x, const Shape& weight, const Shape& y) {
-  for (const TensorDesc& operand : s.operands) CHECK(operand.elements() <= std::numeric_limits<int>::max() / 2, describe(s) + ": an operand is larger than conv2d takes");
-  CHECK(x.rank() == 4 && weight.rank() == 4 && y.rank() == 4 && weight[1] == x[1] && y[1] == weight[0] && y[0] == x[0], describe(s) + ": images and filters do not fit together");
+  for (const TensorDesc& operand : s.operands)
+    CHECK(operand.elements() <= std::numeric_limits<int>::max() / 2, describe(s) + ": an operand is larger than conv2d takes");
+  CHECK(x.rank() == 4 && weight.rank() == 4 && y.rank() == 4 && weight[1] == x[1] && y[1] == weight[0] && y[0] == x[0],
+        describe(s) + ": images and filters do not fit together");
   const auto i = [](std::int64_t value) { return static_cast<int>(value); };
-  Sizes z{i(x[0]), i(x[1]), i(x[2]), i(x[3]), i(weight[0]), i(weight[2]), i(weight[3]), i(y[2]), i(y[3]), i(s.attributes.integer("stride", 1)), i(s.attributes.integer("padding", 0))};
+  Sizes z{i(x[0]),
+          i(x[1]),
+          i(x[2]),
+          i(x[3]),
+          i(weight[0]),
+          i(weight[2]),
+          i(weight[3]),
+          i(y[2]),
+          i(y[3]),
+          i(s.attributes.integer("stride", 1)),
+          i(s.attributes.integer("padding", 0))};
   CHECK(z.oh == (z.h + 2 * z.padding - z.kh) / z.stride + 1 && z.ow == (z.w + 2 * z.padding - z.kw) / z.stride + 1,
         describe(s) + ": the output's size does not follow from kernel, stride and padding");
   return z;
@@ -199,8 +222,11 @@ void run_grad_weight(const Call& call, const Sizes& z, bool bias, bool accumulat
   const std::int64_t weights = static_cast<std::int64_t>(pass.rows()) * pass.columns();
   float* const workspace = static_cast<float*>(call.workspace);
   launch(call, grid_for(pass, parts), parts_of_weight<GradWeight<T>>, pass, workspace, per_part);
-  launch(call, {.blocks = blocks_for(weights, kThreads), .threads = kThreads}, join_parts<R>, workspace, parts, weights, accumulate, operand<R>(call, At::dweight));
-  if (bias) launch(call, {.blocks = static_cast<unsigned>(z.out), .threads = kThreads}, grad_bias<T, R>, pass.dy, z.n, z.out, z.y_plane(), accumulate, operand<R>(call, At::dbias));
+  launch(call, {.blocks = blocks_for(weights, kThreads), .threads = kThreads}, join_parts<R>, workspace, parts, weights, accumulate,
+         operand<R>(call, At::dweight));
+  if (bias)
+    launch(call, {.blocks = static_cast<unsigned>(z.out), .threads = kThreads}, grad_bias<T, R>, pass.dy, z.n, z.out, z.y_plane(),
+           accumulate, operand<R>(call, At::dbias));
 }
 
 }  // namespace
@@ -213,7 +239,8 @@ Prepared prepare_conv2d(const Signature& signature, const Context&) {
   return with_type(expect_compute_dtype(signature, At::x), [&]<typename T>(T) -> Prepared {
     return make_kernel([z, bias](const Call& call) {
       const Forward<T> pass{operand<T>(call, At::x), operand<T>(call, At::weight), z};
-      launch(call, grid_for(pass), images<Forward<T>, T>, pass, bias ? operand<T>(call, At::bias) : nullptr, operand<T>(call, At::y(bias)), z.y_plane());
+      launch(call, grid_for(pass), images<Forward<T>, T>, pass, bias ? operand<T>(call, At::bias) : nullptr, operand<T>(call, At::y(bias)),
+             z.y_plane());
     });
   });
 }

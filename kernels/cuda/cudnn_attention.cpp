@@ -109,7 +109,8 @@ void close_cudnn(cudnnContext* handle) {
   if (handle != nullptr) cudnnDestroy(handle);
 }
 
-std::unique_ptr<FusedAttention> fused_attention(cudnnContext* handle, DType dtype, const AttentionArguments& sizes, std::int64_t workspace_bytes, std::string& refused) {
+std::unique_ptr<FusedAttention> fused_attention(cudnnContext* handle, DType dtype, const AttentionArguments& sizes,
+                                                std::int64_t workspace_bytes, std::string& refused) {
   try {
     const ForwardGraph graph = forward_graph(dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF, sizes);
     return std::make_unique<CudnnForward>(handle, graph, graph.graph.plan(device_of(handle), workspace_bytes), sizes);

@@ -21,6 +21,7 @@ class FusedAttention {
 };
 
 /// For arguments of these sizes and strides (addresses do not count), or null, and then `refused` says why.
-std::unique_ptr<FusedAttention> fused_attention(cudnnContext* handle, DType dtype, const AttentionArguments& sizes, std::int64_t workspace_bytes, std::string& refused);
+std::unique_ptr<FusedAttention> fused_attention(cudnnContext* handle, DType dtype, const AttentionArguments& sizes,
+                                                std::int64_t workspace_bytes, std::string& refused);
 
 }  // namespace trainer::kernels::cuda

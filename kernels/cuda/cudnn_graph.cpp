@@ -25,9 +25,12 @@ bool has_note(cudnnBackendDescriptor_t config, cudnnBackendNumericalNote_t wante
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw), "the engine of a configuration");
+  check(cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
+        "the engine of a configuration");
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes.data()), "an engine's numerical notes");
+  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count,
+                                 notes.data()),
+        "an engine's numerical notes");
   const auto end = notes.begin() + std::min<std::int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
   return std::find(notes.begin(), end, wanted) != end;
 }
@@ -41,19 +44,23 @@ std::vector<Descriptor> proposals(const Descriptor& graph, const Descriptor& dev
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   heuristic.finalize();
   std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr), "the number of proposals");
+  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
+        "the number of proposals");
   std::vector<Descriptor> configs;
   std::vector<cudnnBackendDescriptor_t> raw;
   for (std::int64_t i = 0; i < count; ++i) raw.push_back(configs.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
   std::int64_t got = 0;
-  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &got, raw.data()), "proposals");
+  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &got, raw.data()),
+        "proposals");
   while (static_cast<std::int64_t>(configs.size()) > got) configs.pop_back();
   return configs;
 }
 
 }  // namespace
 
-Descriptor::Descriptor(cudnnBackendDescriptorType_t type) { check(cudnnBackendCreateDescriptor(type, &descriptor_), "cudnnBackendCreateDescriptor"); }
+Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
+  check(cudnnBackendCreateDescriptor(type, &descriptor_), "cudnnBackendCreateDescriptor");
+}
 Descriptor::~Descriptor() {
   if (descriptor_ != nullptr) cudnnBackendDestroyDescriptor(descriptor_);
 }
@@ -82,7 +89,8 @@ Descriptor device_of(const std::string& json) {
 
 GraphPlan::GraphPlan(Descriptor plan) : plan_(std::move(plan)) {
   std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_), "a plan's workspace");
+  check(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_),
+        "a plan's workspace");
 }
 
 Descriptor variant_pack(std::span<const std::int64_t> ids, std::span<void* const> addresses, void* workspace) {
@@ -108,8 +116,12 @@ GraphTensor GraphBuilder::add(cudnnDataType_t type, const Extents& shape, const 
   return tensor;
 }
 
-GraphTensor GraphBuilder::tensor(cudnnDataType_t type, const Extents& shape, const Extents& strides) { return add(type, shape, strides, false, false); }
-GraphTensor GraphBuilder::virtual_tensor(cudnnDataType_t type, const Extents& shape, const Extents& strides) { return add(type, shape, strides, true, false); }
+GraphTensor GraphBuilder::tensor(cudnnDataType_t type, const Extents& shape, const Extents& strides) {
+  return add(type, shape, strides, false, false);
+}
+GraphTensor GraphBuilder::virtual_tensor(cudnnDataType_t type, const Extents& shape, const Extents& strides) {
+  return add(type, shape, strides, true, false);
+}
 GraphTensor GraphBuilder::scalar() { return add(CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, false, true); }
 GraphTensor GraphBuilder::like(const GraphTensor& x, cudnnDataType_t type) { return add(type, x.shape, x.strides, true, false); }
 
@@ -132,8 +144,8 @@ void GraphBuilder::matmul(const GraphTensor& a, const GraphTensor& b, const Grap
   operation.finalize();
 }
 
-void GraphBuilder::pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a, const GraphTensor* b, const GraphTensor* c, const GraphTensor& y,
-                                       std::int64_t axis) {
+void GraphBuilder::pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a, const GraphTensor* b,
+                                       const GraphTensor* c, const GraphTensor& y, std::int64_t axis) {
   Descriptor& what = parts_.emplace_back(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   what.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
   what.set(CUDNN_ATTR_POINTWISE_MATH_PREC, compute);

@@ -1,6 +1,6 @@
-// Graphs of cuDNN's backend interface (cuDNN 9, "Graph API"): tensors and operations put together, and the plan that the library's heuristics
-// choose for them. What each descriptor's attributes mean is in cudnn_graph.h of the Toolkit. All errors are GraphError: whoever asks for a
-// graph has another way.
+// Graphs of cuDNN's backend interface (cuDNN 9, "Graph API"): tensors and operations put together, and the plan that the library's
+// heuristics choose for them. What each descriptor's attributes mean is in cudnn_graph.h of the Toolkit. All errors are GraphError: whoever
+// asks for a graph has another way.
 #pragma once
 
 #include <cudnn.h>
@@ -98,7 +98,8 @@ class GraphBuilder {
   GraphTensor add(cudnnDataType_t type, const Extents& shape, const Extents& strides, bool is_virtual, bool by_value);
   GraphTensor like(const GraphTensor& x, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   const Descriptor& descriptor(const GraphTensor& tensor) const { return tensors_[static_cast<std::size_t>(tensor.id - 1)]; }
-  void pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a, const GraphTensor* b, const GraphTensor* c, const GraphTensor& y, std::int64_t axis);
+  void pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a, const GraphTensor* b,
+                           const GraphTensor* c, const GraphTensor& y, std::int64_t axis);
 
   std::vector<Descriptor> tensors_, parts_, operations_;
 };

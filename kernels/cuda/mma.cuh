@@ -53,7 +53,8 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
 /// Two neighbouring fragments of C as one of A.
 template <typename T>
 __device__ __forceinline__ FragmentA as_a(const FragmentC& left, const FragmentC& right) {
-  return {{pack<T>(left.at[0], left.at[1]), pack<T>(left.at[2], left.at[3]), pack<T>(right.at[0], right.at[1]), pack<T>(right.at[2], right.at[3])}};
+  return {{pack<T>(left.at[0], left.at[1]), pack<T>(left.at[2], left.at[3]), pack<T>(right.at[0], right.at[1]),
+           pack<T>(right.at[2], right.at[3])}};
 }
 
 #if defined(__CUDACC__)
@@ -76,7 +77,10 @@ __device__ __forceinline__ void mma(FragmentC& c, const FragmentA& a, const Frag
 /// Four 8 × 8 matrices of 16-bit elements: lane l gives the address (16-byte aligned, in shared memory) of row l % 8 of matrix l / 8, and
 /// register i gets, of matrix i, columns 2 t and the next of row g.
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(row)) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
 }
 /// The same of the matrices transposed: register i gets rows 2 t and the next of column g.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], const void* row) {
@@ -139,7 +143,8 @@ void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
 inline void load_matrices(unsigned (&to)[4], const void* row) {
   const ::trainer::emulated::Exchanged<const void*> rows(kAllLanes, row);
   const int lane = lane_of_thread();
-  for (int i = 0; i < 4; ++i) std::memcpy(&to[i], static_cast<const char*>(rows[static_cast<unsigned>(i * 8 + lane / 4)]) + lane % 4 * 4, 4);
+  for (int i = 0; i < 4; ++i)
+    std::memcpy(&to[i], static_cast<const char*>(rows[static_cast<unsigned>(i * 8 + lane / 4)]) + lane % 4 * 4, 4);
   __syncwarp();  // nobody writes there before all have read
 }
 inline void load_matrices_transposed(unsigned (&to)[4], const void* row) {
@@ -147,7 +152,8 @@ inline void load_matrices_transposed(unsigned (&to)[4], const void* row) {
   const int lane = lane_of_thread();
   for (int i = 0; i < 4; ++i) {
     unsigned short pair[2];
-    for (int half = 0; half < 2; ++half) std::memcpy(&pair[half], static_cast<const char*>(rows[static_cast<unsigned>(i * 8 + lane % 4 * 2 + half)]) + lane / 4 * 2, 2);
+    for (int half = 0; half < 2; ++half)
+      std::memcpy(&pair[half], static_cast<const char*>(rows[static_cast<unsigned>(i * 8 + lane % 4 * 2 + half)]) + lane / 4 * 2, 2);
     std::memcpy(&to[i], pair, 4);
   }
   __syncwarp();
@@ -160,7 +166,7 @@ struct PendingCopies {
     const void* from;
   };
   std::vector<Copy> open;
-  std::deque<std::vector<Copy>> groups;
+  std::deque<std::vector<Copy> > groups;
 
   static PendingCopies& of_thread() {
     static thread_local std::vector<PendingCopies> all(1024);

@@ -1,6 +1,6 @@
-// Cases of attention and attention_grad, held to the naive sums in f64 of kernels/attention.h on any Runner. Inputs are rounded to the kernel's
-// dtype before the reference sees them, so that what is left is the kernel's arithmetic and the rounding of its outputs. Ranks of arrays:
-// q, o: [batch, seq, heads, dim]; k, v: [batch, seq, kv_heads, dim]; lse: [batch, heads, seq].
+// Cases of attention and attention_grad, held to the naive sums in f64 of kernels/attention.h on any Runner. Inputs are rounded to the
+// kernel's dtype before the reference sees them, so that what is left is the kernel's arithmetic and the rounding of its outputs. Ranks of
+// arrays: q, o: [batch, seq, heads, dim]; k, v: [batch, seq, kv_heads, dim]; lse: [batch, heads, seq].
 #pragma once
 
 #include <doctest/doctest.h>
@@ -151,7 +151,8 @@ inline Doubles normals(DType dtype, std::int64_t count, unsigned seed, double de
 
 inline Inputs inputs_of(const Case& c, unsigned seed = 1, double deviation = 1) {
   const std::int64_t q = c.tokens() * c.heads * c.dim, k = c.tokens() * c.kv_heads * c.dim;
-  return {normals(c.dtype, q, seed, deviation), normals(c.dtype, k, seed + 1, deviation), normals(c.dtype, k, seed + 2), normals(c.dtype, q, seed + 3)};
+  return {normals(c.dtype, q, seed, deviation), normals(c.dtype, k, seed + 1, deviation), normals(c.dtype, k, seed + 2),
+          normals(c.dtype, q, seed + 3)};
 }
 
 /// 64-byte aligned memory between two guards.
@@ -291,8 +292,8 @@ inline Gradients gradients_of(const Case& c, Run& run) {
 
 /// Largest distance between x and y, in units of the bound: `rounding` · |y| for the output's own rounding, and n · (largest
 /// |y|) for what comes before it. Of f32 sums n is eps · (8 + √(seq · dim)): errors of a sum grow as the root of its
-/// length, and each score's error, some eps · √dim · |score| with |score| ≤ 8, scales a probability. `terms` is what rounded factors add to n.
-/// The largest is 1 at least, the inputs' own size, since do·v - delta may cancel to nothing.
+/// length, and each score's error, some eps · √dim · |score| with |score| ≤ 8, scales a probability. `terms` is what rounded factors add to
+/// n. The largest is 1 at least, the inputs' own size, since do·v - delta may cancel to nothing.
 inline double worst(const Case& c, const Doubles& x, const Doubles& y, double rounding, double terms) {
   const double n = terms + 0x1p-23 * (8 + std::sqrt(static_cast<double>(c.seq * c.dim)));
   double largest = 1, ratio = 0;

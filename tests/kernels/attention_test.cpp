@@ -27,7 +27,8 @@ TEST_CASE("grouped heads, separate operands and RoPE go together") {
     for (bool packed : {true, false})
       for (double theta : {0.0, 10000.0})
         for (const auto& [heads, kv_heads] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{4, 1}})
-          check_case({heads == 4 ? 1 : 2, 67, heads, kv_heads, packed ? 20 : 16, packed == (theta > 0), packed, theta, dtype}, few_runners());
+          check_case({heads == 4 ? 1 : 2, 67, heads, kv_heads, packed ? 20 : 16, packed == (theta > 0), packed, theta, dtype},
+                     few_runners());
   for (DType dtype : compute_dtypes()) check_case({1, 33, 8, 1, 32, true, true, 10000.0, dtype}, few_runners());
 }
 
@@ -73,7 +74,8 @@ TEST_CASE("scores in the thousands neither overflow nor vanish") {
     for (std::size_t i = 0; i < out.o.size(); ++i) CHECK(std::abs(out.o[i] - truth.o[i]) <= 4 * 16 * 0x1p-23 * 5000);  // |v| ≤ 4 or so
     Run backward = run_backward(c, in, rounded(c, truth), *runner);
     const Gradients g = gradients_of(c, backward);
-    for (const Doubles* part : {&g.dq, &g.dk, &g.dv}) CHECK(std::all_of(part->begin(), part->end(), [](double x) { return std::isfinite(x); }));
+    for (const Doubles* part : {&g.dq, &g.dk, &g.dv})
+      CHECK(std::all_of(part->begin(), part->end(), [](double x) { return std::isfinite(x); }));
   }
 }
 

@@ -20,7 +20,9 @@ namespace {
 class Tiles final : public Runner {
  public:
   Tiles(Isa isa, int threads) : context_{isa, threads} {}
-  std::string name() const override { return "tiles among " + std::string(cpu::name_of(context_.isa)) + ", threads " + std::to_string(context_.threads); }
+  std::string name() const override {
+    return "tiles among " + std::string(cpu::name_of(context_.isa)) + ", threads " + std::to_string(context_.threads);
+  }
   void run(const Signature& s, std::span<void* const> operands, std::int64_t) override {
     if (context_.isa == Isa::amx) {
       const Buffer workspace(cpu::CpuTarget(context_).workspace_bytes(s));
@@ -30,7 +32,8 @@ class Tiles final : public Runner {
     const cpu::AttentionWay& way = cpu::emulated_attention_way(context_.isa);
     const bool forward = s.op == Op::attention;
     const Buffer workspace(forward ? attention_workspace(s, context_.threads, way) : attention_grad_workspace(s, context_.threads, way));
-    (forward ? prepare_attention(s, context_.threads, way) : prepare_attention_grad(s, context_.threads, way))->run({operands, workspace.data()});
+    (forward ? prepare_attention(s, context_.threads, way) : prepare_attention_grad(s, context_.threads, way))
+        ->run({operands, workspace.data()});
   }
   int family() const override { return static_cast<int>(context_.isa); }
   bool rounds_factors() const override { return true; }
@@ -98,7 +101,8 @@ TEST_CASE("attention on tiles equals the naive sums, whatever the sizes") {
   check_case({1, 1000, 1, 1, 10, true, false, 500.0, DType::bf16}, tiles());
   for (bool packed : {true, false})
     for (double theta : {0.0, 10000.0})
-      for (const auto& [heads, kv_heads] : {std::pair{4, 4}, std::pair{4, 2}, std::pair{6, 1}}) check_case({2, 67, heads, kv_heads, 20, packed, packed, theta, DType::bf16}, tiles());
+      for (const auto& [heads, kv_heads] : {std::pair{4, 4}, std::pair{4, 2}, std::pair{6, 1}})
+        check_case({2, 67, heads, kv_heads, 20, packed, packed, theta, DType::bf16}, tiles());
 }
 
 TEST_CASE("a run has the same bits with any number of threads") {

@@ -25,8 +25,10 @@ struct Case {
   Shape weight() const { return {out, in, kh, kw}; }
   Shape y() const { return {n, out, oh(), ow()}; }
 };
-const Case kCases[] = {{1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 3, 7, 5, 4, 3, 3, 1, 1},   {3, 16, 8, 8, 32, 3, 3, 2, 1}, {1, 1, 28, 28, 6, 5, 5, 1, 2},
-                       {2, 5, 9, 10, 7, 4, 2, 3, 0}, {2, 32, 6, 6, 17, 1, 1, 1, 0}, {1, 2, 6, 7, 3, 3, 3, 2, 0}, {5, 3, 20, 21, 7, 3, 3, 1, 1}};  // the last has places enough that its weight gradient is cut
+const Case kCases[] = {
+    {1, 1, 1, 1, 1, 1, 1, 1, 0},   {2, 3, 7, 5, 4, 3, 3, 1, 1},  {3, 16, 8, 8, 32, 3, 3, 2, 1},
+    {1, 1, 28, 28, 6, 5, 5, 1, 2}, {2, 5, 9, 10, 7, 4, 2, 3, 0}, {2, 32, 6, 6, 17, 1, 1, 1, 0},
+    {1, 2, 6, 7, 3, 3, 3, 2, 0},   {5, 3, 20, 21, 7, 3, 3, 1, 1}};  // the last has places enough that its weight gradient is cut
 
 /// Sums and, for the tolerance, the sums of squares of the same products.
 struct Sums {
@@ -40,7 +42,8 @@ struct Sums {
   int misses(const Buffer& actual, DType dtype) const {
     int count = 0;
     for (std::size_t i = 0; i < sum.size(); ++i) {
-      const double tolerance = 8 * 0x1p-24 * std::sqrt((terms[i] + 1) * squares[i]) + bound(dtype) * std::abs(sum[i]) + (dtype == DType::f16 ? 0x1p-25 : 0);
+      const double tolerance =
+          8 * 0x1p-24 * std::sqrt((terms[i] + 1) * squares[i]) + bound(dtype) * std::abs(sum[i]) + (dtype == DType::f16 ? 0x1p-25 : 0);
       count += !(std::abs(read(actual, dtype, static_cast<std::int64_t>(i)) - sum[i]) <= tolerance);
     }
     return count;
@@ -59,14 +62,12 @@ void for_each_product(const Case& z, Visit visit) {
               for (std::int64_t b = 0; b < z.kw; ++b) {
                 const std::int64_t row = i * z.stride + a - z.padding, column = j * z.stride + b - z.padding;
                 if (row < 0 || row >= z.h || column < 0 || column >= z.w) continue;
-                visit(((n * z.in + c) * z.h + row) * z.w + column, ((o * z.in + c) * z.kh + a) * z.kw + b, ((n * z.out + o) * z.oh() + i) * z.ow() + j);
+                visit(((n * z.in + c) * z.h + row) * z.w + column, ((o * z.in + c) * z.kh + a) * z.kw + b,
+                      ((n * z.out + o) * z.oh() + i) * z.ow() + j);
               }
 }
 
 }  // namespace
-
-
-
 
 TEST_CASE("conv2d and its gradients are the sums of products") {
   for (DType c : compute_dtypes())
@@ -109,7 +110,8 @@ TEST_CASE("conv2d and its gradients are the sums of products") {
         for (DType r : {DType::f32, DType::bf16}) {
           const Buffer out_w(z.weight().elements() * size_of(r)), out_b(z.out * size_of(r)), again_w(z.weight().elements() * size_of(r));
           const auto grad_weight = [&](bool bias_too, bool accumulate) {
-            Signature s{Op::conv2d_grad_weight, with({{"bias", bias_too}, {"accumulate", accumulate}}), {{c, z.x()}, {c, z.y()}, {r, z.weight()}}};
+            Signature s{
+                Op::conv2d_grad_weight, with({{"bias", bias_too}, {"accumulate", accumulate}}), {{c, z.x()}, {c, z.y()}, {r, z.weight()}}};
             if (bias_too) s.operands.push_back({r, {z.out}});
             return s;
           };
