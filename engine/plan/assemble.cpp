@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/core/check.h"
+#include "engine/core/compression.h"
 #include "engine/core/parallel.h"
 #include "engine/plan/emitted_step.h"
 #include "engine/plan/emitter.h"
@@ -205,17 +206,29 @@ class Assembly {
     CHECK(graph.value(loss.targets).kind == ValueKind::input, "a loss counts what the batch alone decides");
     const BufferId count = emit_.buffer("count", Category::activations, size_of(DType::f64));
     if (has_loss(memory)) {
-      const BufferId field = memory.fields[static_cast<std::size_t>(loss.targets)];
-      TensorDesc targets = graph.value(loss.targets).desc();
-      targets.shape[0] = emit_.whole(field).bytes / (targets.bytes() / targets.shape[0]);
-      Signature signature{loss.count_op, loss.count_attributes, {targets, scalar(DType::f64)}};
-      signature.attributes.set("accumulate", false);
-      emit_.launch("count", signature, {Read{emit_.whole(field)}, Write{emit_.whole(count)}});
+      launch_count(memory, count);
     } else {
       emit_.zero("count", emit_.whole(count));
     }
     emit_.all_reduce("count", DType::f64, axes, emit_.whole(count));
     return count;
+  }
+
+  // All micro-batches at once where they lie one after the other, else one by one.
+  void launch_count(const GraphMemory& memory, BufferId count) {
+    const Loss& loss = memory.graph->loss;
+    const BufferId field = memory.fields[static_cast<std::size_t>(loss.targets)];
+    TensorDesc targets = memory.graph->value(loss.targets).desc();
+    const std::int64_t bytes = targets.bytes(), stride = padded_to_64(bytes);
+    const int launches = stride == bytes ? 1 : memory.cut->micro_batches;
+    if (launches == 1) targets.shape[0] *= memory.cut->micro_batches;
+    for (int i = 0; i < launches; ++i) {
+      Signature signature{loss.count_op, loss.count_attributes, {targets, scalar(DType::f64)}};
+      signature.attributes.set("accumulate", i > 0);
+      const Read part{Region{field, i * stride, targets.bytes(), 0}};
+      const Region sum = emit_.whole(count);
+      emit_.launch("count", signature, {part, i > 0 ? Operand(Update{sum}) : Operand(Write{sum})});
+    }
   }
 
   void reduce_loss(const GraphMemory& memory) {

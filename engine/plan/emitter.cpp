@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/compression.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer {
@@ -301,10 +302,15 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   for (ValueId input : graph.inputs) {
     if (!read_here[static_cast<std::size_t>(input)]) continue;
     const Value& value = graph.value(input);
-    const std::int64_t bytes = value.desc().bytes() * cut.micro_batches;
-    const BufferId id = buffer(value.name, Category::inputs, bytes);
+    // A micro-batch's part begins where kernels may read it; on the host they lie one after the other.
+    const std::int64_t bytes = value.desc().bytes(), stride = padded_to_64(bytes);
+    const std::int32_t source = field(value.name, bytes * cut.micro_batches);
+    const BufferId id = buffer(value.name, Category::inputs, stride * (cut.micro_batches - 1) + bytes);
     memory.fields[static_cast<std::size_t>(input)] = id;
-    issue(Stream::copy, CopyIn{field(value.name, bytes), 0, {whole(id)}});
+    if (stride == bytes)
+      issue(Stream::copy, CopyIn{source, 0, {whole(id)}});
+    else
+      for (int i = 0; i < cut.micro_batches; ++i) issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes, 0}}});
   }
   if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
     memory.step = buffer("step", Category::inputs, size_of(DType::i32));
@@ -359,7 +365,7 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   if (storage == graph.step) return whole(memory.step);
   if (storage == graph.loss.sum) return whole(memory.loss);
   switch (value.kind) {
-    case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * bytes, bytes};
+    case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * padded_to_64(bytes), bytes};
     case ValueKind::parameter: {
       const ParameterPlace& at = *memory.places[static_cast<std::size_t>(storage)];
       CHECK(states_[at.unit].working >= 0, value.name + " is read before it is gathered");

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "engine/core/check.h"
@@ -171,7 +172,9 @@ class CudaExecutor final : public Executor {
     return found;
   }
 
+  // Weights are drawn by several threads, and there is one staging buffer.
   void write(const Region& region, const void* data) override {
+    const std::lock_guard lock(staging_);
     make_current();
     each_part(region, [&](std::byte* device, std::int64_t offset, std::int64_t bytes) {
       std::memcpy(staged_.data(), static_cast<const std::byte*>(data) + offset, static_cast<std::size_t>(bytes));
@@ -180,6 +183,7 @@ class CudaExecutor final : public Executor {
   }
 
   void read(const Region& region, void* data) const override {
+    const std::lock_guard lock(staging_);
     make_current();
     each_part(region, [&](const std::byte* device, std::int64_t offset, std::int64_t bytes) {
       copy(staged_.data(), device, bytes, cudaMemcpyDeviceToHost);
@@ -360,6 +364,7 @@ class CudaExecutor final : public Executor {
   const std::vector<StreamSchedule> schedules_;
   CudaStreams streams_;
   StreamHandle host_stream_;
+  mutable std::mutex staging_;  // guards staged_ and host_stream_ where write() and read() use them
   PinnedMemory staged_;
   PinnedFields fields_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;

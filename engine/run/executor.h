@@ -53,7 +53,7 @@ class Executor {
   /// Runs a program looking at every result; the state afterwards is that of a run. Nothing if all is finite on this rank.
   virtual std::optional<NonFinite> find_non_finite(std::int32_t program) = 0;
 
-  /// Bytes between host and the device's memory, outside a program: loading and saving.
+  /// Bytes between host and the device's memory, outside a program: loading and saving. Several threads may call them at once.
   virtual void write(const Region& region, const void* data) = 0;
   virtual void read(const Region& region, void* data) const = 0;
 

@@ -1,5 +1,6 @@
 #include "engine/run/prepared_program.h"
 
+#include "engine/core/check.h"
 #include "engine/core/environment.h"
 
 namespace trainer {
@@ -34,7 +35,12 @@ class Preparing {
     one.kernel = kernels_[static_cast<std::size_t>(launch.signature)].get();
     one.first = static_cast<std::uint32_t>(result_.operands.size());
     one.count = static_cast<std::uint32_t>(launch.operands.size());
-    for (const Operand& operand : launch.operands) result_.operands.push_back(address(region_of(operand)));
+    for (const Operand& operand : launch.operands) {
+      const Region& region = region_of(operand);
+      const bool anywhere = role_.signatures[static_cast<std::size_t>(launch.signature)].op == Op::zero;
+      CHECK(anywhere || role_.address(region, coordinates_[static_cast<std::size_t>(Axis::shard)]) % kAlignment == 0, "an operand is aligned as kernels expect: " + print(role_, launch));
+      result_.operands.push_back(address(region));
+    }
     if (launch.workspace.region.bytes > 0) one.workspace = address(launch.workspace.region);
     one.origin = launch.origin.at(coordinates_);
   }

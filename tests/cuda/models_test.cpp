@@ -1,0 +1,150 @@
+// Whole models with the GPU's own kernels against the CPU's: on the emulated GPU, and on a GPU where there is one.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "engine/compile/hardware.h"
+#include "engine/run/cuda_device.h"
+#include "kernels/cuda/target.h"
+#include "tests/cuda/orders.h"
+#include "tests/train/tiny_jobs.h"
+
+using namespace trainer;
+using tests::Overrides;
+using tests::TinyJobs;
+using tests::Trained;
+
+namespace {
+
+const TinyJobs& jobs() {
+  static const TinyJobs one;
+  return one;
+}
+
+Overrides with(Overrides overrides, const Overrides& more) {
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+const Overrides kPlain{"checkpoint.resume=none", "strategy=ddp", "train.batch.micro=2", "train.steps=20"};
+
+struct GpuJob {
+  LoadedJob loaded;
+  CompiledJob compiled;
+};
+
+GpuJob gpu_job(const std::string& name, const std::string& folder, const Overrides& more) {
+  LoadedJob loaded = jobs().load(name, folder, with(with({"cluster={hardware: h100-sxm, devices_per_node: 1}"}, kPlain), more));
+  const cost::MachineModel machine = *settle_cluster(loaded, tests::configs_dir() + "/hardware");
+  const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+  CompiledJob compiled = compile(loaded, {&target, machine.usable_bytes(), 1, nullptr, 1, machine.usable_bytes()}, Purpose::train);
+  return {std::move(loaded), std::move(compiled)};
+}
+
+Trained on_gpu(const std::string& name, const Overrides& more = {}, std::uint64_t order = 0) {
+  const GpuJob job = gpu_job(name, "gpu", more);
+  kernels::test::set_order(order);
+  Trained trained = tests::run(job.loaded, job.compiled);
+  kernels::test::set_order(0);
+  return trained;
+}
+
+Trained on_cpu(const std::string& name, const Overrides& more = {}) {
+  TrainOptions options;
+  options.threads = 1;
+  return tests::run(jobs().load(name, "cpu", with(kPlain, more)), {}, options);
+}
+
+double largest_relative(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size() || a.empty()) return INFINITY;
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::isfinite(a[i]) ? std::abs(a[i] - b[i]) / std::abs(b[i]) : INFINITY);
+  return worst;
+}
+
+void check_same_bits(const Trained& a, const Trained& b) {
+  for (std::size_t i = 0; i < std::min(a.loss.size(), b.loss.size()); ++i) {
+    CAPTURE(i);
+    CHECK(a.loss[i] == b.loss[i]);
+    CHECK(a.grad_norm[i] == b.grad_norm[i]);
+  }
+  CHECK(tests::files_of(a.report.checkpoint)["model.safetensors"] == tests::files_of(b.report.checkpoint)["model.safetensors"]);
+}
+
+}  // namespace
+
+TEST_CASE("models in f32 follow the CPU's losses over 20 steps within 2e-4, and their gradients' norms within 1e-3") {
+  for (const char* name : {"gpt2", "llama", "mlp"})
+    for (const Overrides& more : {Overrides{}, Overrides{"train.clip_norm=0.5", "activation_checkpointing={mode: full}"}}) {
+      CAPTURE(name);
+      const Trained cpu = on_cpu(name, more), gpu = on_gpu(name, more);
+      CHECK(gpu.loss.size() == 20);
+      CHECK(largest_relative(gpu.loss, cpu.loss) <= 2e-4);
+      CHECK(largest_relative(gpu.grad_norm, cpu.grad_norm) <= 1e-3);
+    }
+}
+
+TEST_CASE("dropout drops on a GPU what it drops on the CPU, and held-out data has the CPU's loss") {
+  const Overrides more{"model.with.dropout=0.1", "data.val={fraction: 0.2}", "eval={every: 10, batches: 2}"};
+  const Trained cpu = on_cpu("gpt2", more), gpu = on_gpu("gpt2", more);
+  CHECK(largest_relative(gpu.loss, cpu.loss) <= 2e-4);
+  REQUIRE(gpu.evaluations.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(gpu.evaluations[i].val_loss == doctest::Approx(cpu.evaluations[i].val_loss).epsilon(2e-4));
+}
+
+TEST_CASE("models in bf16 follow the CPU's losses within 2%, those in f16 with a dynamic scale the CPU's in f32") {
+  for (const char* name : {"gpt2", "llama", "mlp"}) {
+    CAPTURE(name);
+    CHECK(largest_relative(on_gpu(name, {"precision.compute=bf16"}).loss, on_cpu(name, {"precision.compute=bf16"}).loss) <= 0.02);
+    const Trained half = on_gpu(name, {"precision.compute=f16", "precision.loss_scale=dynamic"});
+    const Trained whole = on_cpu(name);
+    REQUIRE(half.loss.size() == 20);
+    // A step that overflowed made no update: the rest is one behind.
+    if (half.skipped.empty()) CHECK(largest_relative(half.loss, whole.loss) <= 0.02);
+    else CHECK(half.loss.back() < half.loss.front());
+  }
+}
+
+TEST_CASE("every optimizer follows the CPU's") {
+  for (const char* optimizer : {"sgd, lr: 0.05, momentum: 0.9, nesterov: true", "adam, lr: 0.01, eps: 1.0e-3", "lion, lr: 1.0e-3"}) {
+    CAPTURE(optimizer);
+    const Overrides more{"train.optimizer={name: " + std::string(optimizer) + "}"};
+    // Lion takes the sign of a sum, which rounding may turn where it is next to nothing.
+    CHECK(largest_relative(on_gpu("gpt2", more).loss, on_cpu("gpt2", more).loss) <= (optimizer[0] == 'l' ? 2e-3 : 2e-4));
+  }
+}
+
+TEST_CASE("a run gives the same bits again, in whatever order the device goes on") {
+  for (const char* compute : {"precision.compute=f32", "precision.compute=bf16"}) {
+    const Overrides few{compute, "model.with.dropout=0.1", "train.steps=4"};
+    const Trained first = on_gpu("gpt2", few);
+    for (std::uint64_t order = 0; order < kernels::test::num_orders(); ++order) check_same_bits(first, on_gpu("gpt2", few, order));
+  }
+}
+
+TEST_CASE("a captured step is an issued one to the bit") {
+  const Overrides few{"precision.compute=bf16", "train.steps=5"};
+  const Trained captured = on_gpu("llama", few);
+  const tests::EnvironmentSetting off("TRAINER_CUDA_GRAPH", "0");
+  check_same_bits(captured, on_gpu("llama", few));
+}
+
+TEST_CASE("scratch memory that starts as NaN changes nothing") {
+  const Trained plain = on_gpu("gpt2", {"train.steps=3"});
+  const tests::EnvironmentSetting on("TRAINER_POISON", "1");
+  check_same_bits(plain, on_gpu("gpt2", {"train.steps=3"}));
+}
+
+TEST_CASE("the device counts what was planned, within 2%") {
+  // On a GPU of a size at which what it rounds up to does not count.
+  const bool large = kernels::test::num_orders() == 1;
+  const GpuJob job = gpu_job("gpt2", "gpu", large ? Overrides{"model.with.dim=1024", "model.with.heads=16", "model.with.layers=8"} : Overrides{});
+  const auto communicators = thread_communicators(1);
+  const auto executor = cuda_device({})->load(job.compiled.plan, 0, *communicators[0]);
+  const double planned = static_cast<double>(job.compiled.plan.roles[0].total_bytes);
+  CHECK(static_cast<double>(executor->allocated_bytes()) == planned);
+  CHECK(static_cast<double>(executor->counted_bytes()) >= planned);
+  CHECK(static_cast<double>(executor->counted_bytes()) <= 1.02 * planned);
+}
