@@ -218,7 +218,7 @@ TEST_CASE("a cluster of GPUs is planned and validated here, and running it is re
     CAPTURE(command);
     const Outcome refused = in({command, job});
     CHECK(refused.code == 78);
-    CHECK(contains(refused.err, "this build has no CUDA"));
+    CHECK(contains(refused.err, "here the job can be planned and validated"));
     CHECK(contains(refused.err, "changed.yaml:16:21"));
   }
   CHECK_FALSE(std::filesystem::exists(in.path("runs")));
