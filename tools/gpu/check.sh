@@ -88,6 +88,7 @@ fi
 # ---- Kernels and models ---------------------------------------------------------------------------------------------
 
 wants kernels && part kernels 120 "every kernel against its formula in f64" $build/tests/cuda/test_kernels_gpu
+wants kernels && part kernels 60 "every op and its gradient on the operands of PyTorch's goldens" $build/tests/cuda/test_kernel_goldens_gpu
 wants models && part models 120 "whole models against the CPU, captured against issued, reruns, bytes" $build/tests/cuda/test_models_gpu
 
 # ---- Ranks on one GPU -----------------------------------------------------------------------------------------------
