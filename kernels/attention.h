@@ -24,3 +24,16 @@
 #pragma once
 
 #include "kernels/kernel.h"
+
+namespace trainer::kernels {
+
+struct AttentionShape {
+  std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool packed = false;
+  double rope_theta = 0;  ///< 0: no rotation
+};
+
+/// Of a signature whose q, or qkv, is operand `q`. Raises Bug where the heads do not divide its rows.
+AttentionShape attention_shape(const Signature& signature, int q);
+
+}  // namespace trainer::kernels

@@ -10,3 +10,22 @@
 // REQUIRES: fewer than 2³⁴ elements in a sample.
 // Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014; engine/core/random.h.
 #pragma once
+
+#include <cstdint>
+
+#include "engine/core/signature.h"
+
+namespace trainer::kernels {
+
+/// What a signature says of the mask.
+struct DropoutMask {
+  std::uint64_t key = 0;
+  std::uint32_t threshold = 0;  ///< p · 2³²: words from it on keep their element
+  float scale = 1;              ///< 1 / (1 − p)
+  std::int64_t sample = 1, stride = 1;
+  std::int64_t columns = 1;     ///< elements that lie one after another in the whole batch: a row, or all where rows are whole
+};
+/// Raises Bug unless operands and attributes are as above.
+DropoutMask dropout_mask(const Signature& signature);
+
+}  // namespace trainer::kernels

@@ -1,8 +1,13 @@
 // Messages and checks of preparation, and of what ops are given.
 #include "kernels/prepare.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/core/error.h"
 #include "kernels/activations.h"
+#include "kernels/attention.h"
+#include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
 
@@ -38,6 +43,19 @@ void expect_operand(const Signature& signature, int index, DType dtype, std::int
             std::to_string(elements) + " elements");
 }
 
+void expect_shape(const Signature& signature, int operand, DType dtype, const Shape& shape) {
+  const TensorDesc& is = signature.operands[static_cast<std::size_t>(operand)];
+  CHECK(is.dtype == dtype && is.shape == shape && is.layout == Layout::row_major,
+        describe(signature) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " + shape.str());
+}
+
+std::int64_t expect_flat(const Signature& signature, int operands) {
+  expect_operands(signature, static_cast<std::size_t>(operands));
+  const std::int64_t count = signature.operands[0].elements();
+  for (int i = 0; i < operands; ++i) expect_operand(signature, i, DType::f32, count);
+  return count;
+}
+
 void refuse_launch(const Signature& signature) {
   const bool communicates = signature.op == Op::all_reduce || signature.op == Op::all_gather || signature.op == Op::reduce_scatter;
   fail_check("kernel", __FILE__, __LINE__,
@@ -65,6 +83,44 @@ void check_targets(std::span<const std::int32_t> targets, std::int64_t classes, 
     if (targets[i] != ignore_index && (targets[i] < 0 || targets[i] >= classes))
       throw DataError("target " + std::to_string(targets[i]) + " at place " + std::to_string(i) + " of the batch is outside of 0 to " +
                       std::to_string(classes - 1));
+}
+
+AttentionShape attention_shape(const Signature& s, int q) {
+  const Shape& shape = s.operands[static_cast<std::size_t>(q)].shape;
+  CHECK(shape.rank() == 3, describe(s) + ": q is not [batch, seq, heads * head_dim]");
+  AttentionShape a;
+  a.packed = s.attributes.flag("packed");
+  a.heads = s.attributes.integer("heads");
+  a.kv_heads = s.attributes.integer("kv_heads", a.heads);
+  CHECK(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
+  const std::int64_t row_heads = a.packed ? a.heads + 2 * a.kv_heads : a.heads;
+  a.batch = shape[0];
+  a.seq = shape[1];
+  a.head_dim = shape[2] / row_heads;
+  CHECK(a.head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
+  a.rope_theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0;
+  return a;
+}
+
+DropoutMask dropout_mask(const Signature& s) {
+  expect_operands(s, 3);
+  expect_alike(s, {0, 2});
+  expect_operand(s, 1, DType::i32, 1);
+  const TensorDesc& x = s.operands[0];
+  const double p = s.attributes.real("p");
+  CHECK(x.shape.rank() >= 1, describe(s) + ": dim 0 counts samples");
+  CHECK(p >= 0 && p < 1, "dropout's p must be in [0, 1)");
+  const std::int64_t elements = x.elements(), row = x.shape[-1];
+  DropoutMask mask;
+  mask.key = static_cast<std::uint64_t>(s.attributes.integer("key"));
+  mask.threshold = static_cast<std::uint32_t>(std::min(std::ceil(p * 0x1p32), 0x1p32 - 1));
+  mask.scale = static_cast<float>(1.0 / (1.0 - p));
+  mask.sample = s.attributes.integer("sample", elements / std::max<std::int64_t>(x.shape[0], 1));
+  mask.stride = s.attributes.integer("stride", row);
+  CHECK(mask.sample < std::int64_t{1} << 34, "a sample has fewer than 2^34 elements");
+  CHECK(mask.stride >= row, describe(s) + ": a piece of a row is no longer than the row");
+  mask.columns = mask.stride == row ? std::max<std::int64_t>(elements, 1) : row;
+  return mask;
 }
 
 }  // namespace trainer::kernels

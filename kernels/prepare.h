@@ -47,6 +47,12 @@ void expect_alike(const Signature& signature, std::initializer_list<int> operand
 /// The dtype and element count of operand `index`, or Bug.
 void expect_operand(const Signature& signature, int index, DType dtype, std::int64_t elements);
 
+/// Raises Bug unless operand `operand` is row-major of this dtype and shape.
+void expect_shape(const Signature& signature, int operand, DType dtype, const Shape& shape);
+
+/// Raises Bug unless the signature has `operands` f32 operands of one size; returns their number of elements.
+std::int64_t expect_flat(const Signature& signature, int operands);
+
 /// Raises Bug: an op that only renames memory, or one that is communication, is never launched.
 [[noreturn]] void refuse_launch(const Signature& signature);
 

@@ -18,10 +18,6 @@ namespace cost {
 struct MachineModel;
 }
 
-namespace cost {
-struct MachineModel;
-}
-
 /// What the ranks of a job run on.
 struct Hardware {
   const Target* target = nullptr;    ///< the kernels' layouts and sizes

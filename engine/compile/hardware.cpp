@@ -22,10 +22,9 @@ class Settling {
       machine = described();
       devices(*machine);
       links(*machine);
-      dtype(*machine);
       if (cluster_.price_per_device_hour) machine->price_per_device_hour = *cluster_.price_per_device_hour;
     }
-    half(machine && machine->device.kind == cost::DeviceKind::cuda);
+    dtype(machine);
     price(machine ? machine->price_per_device_hour : cluster_.price_per_device_hour.value_or(0));
     if (!mistakes_.empty()) throw JobError(std::move(mistakes_));
     const bool cuda = machine && machine->device.kind == cost::DeviceKind::cuda;
@@ -90,18 +89,14 @@ class Settling {
       add("cluster.nodes", fmt::format("nothing joins the nodes of {}: its file has no links.between", machine.name), "1, or a hardware file with links.between");
   }
 
-  void dtype(const MachineModel& machine) {
+  void dtype(const std::optional<MachineModel>& machine) {
     const DType compute = loaded_.job.precision.compute;
-    const bool refused = compute == DType::f16 && machine.device.kind != cost::DeviceKind::cuda;  // as such
-    if (machine.device.peak.contains(compute) || refused) return;
+    if (compute == DType::f16 && !(machine && machine->device.kind == cost::DeviceKind::cuda))
+      return add("precision.compute", "no kernel of a processor computes in f16, which has no arithmetic of its own there", "f32, bf16; or a GPU: cluster.hardware");
+    if (!machine || machine->device.peak.contains(compute)) return;
     std::string has;
-    for (const auto& [dtype, peak] : machine.device.peak) has += (has.empty() ? "" : ", ") + std::string(name_of(dtype));
-    add("precision.compute", fmt::format("{} has no peak in {}", machine.name, name_of(compute)), has);
-  }
-
-  void half(bool cuda) {
-    if (!cuda && loaded_.job.precision.compute == DType::f16)
-      add("precision.compute", "no kernel of a processor computes in f16, which has no arithmetic of its own there", "f32, bf16; or a GPU: cluster.hardware");
+    for (const auto& [dtype, peak] : machine->device.peak) has += (has.empty() ? "" : ", ") + std::string(name_of(dtype));
+    add("precision.compute", fmt::format("{} has no peak in {}", machine->name, name_of(compute)), has);
   }
 
   void price(double price) {

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "engine/core/check.h"
-#include "engine/core/compression.h"
 #include "engine/core/parallel.h"
 #include "engine/plan/emitted_step.h"
 #include "engine/plan/emitter.h"
@@ -217,17 +216,16 @@ class Assembly {
   // All micro-batches at once where they lie one after the other, else one by one.
   void launch_count(const GraphMemory& memory, BufferId count) {
     const Loss& loss = memory.graph->loss;
-    const BufferId field = memory.fields[static_cast<std::size_t>(loss.targets)];
     TensorDesc targets = memory.graph->value(loss.targets).desc();
-    const std::int64_t bytes = targets.bytes(), stride = padded_to_64(bytes);
-    const int launches = stride == bytes ? 1 : memory.cut->micro_batches;
-    if (launches == 1) targets.shape[0] *= memory.cut->micro_batches;
-    for (int i = 0; i < launches; ++i) {
+    const Region field = emit_.whole(memory.fields[static_cast<std::size_t>(loss.targets)]), sum = emit_.whole(count);
+    const int micro_batches = memory.cut->micro_batches;
+    const bool together = field.bytes == micro_batches * targets.bytes();
+    if (together) targets.shape[0] *= micro_batches;
+    for (int i = 0; i < (together ? 1 : micro_batches); ++i) {
       Signature signature{loss.count_op, loss.count_attributes, {targets, scalar(DType::f64)}};
       signature.attributes.set("accumulate", i > 0);
-      const Read part{Region{field, i * stride, targets.bytes(), 0}};
-      const Region sum = emit_.whole(count);
-      emit_.launch("count", signature, {part, i > 0 ? Operand(Update{sum}) : Operand(Write{sum})});
+      const Region part = together ? field : emit_.region(memory, loss.targets, i, 0);
+      emit_.launch("count", signature, {Read{part}, i > 0 ? Operand(Update{sum}) : Operand(Write{sum})});
     }
   }
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "engine/core/check.h"
-#include "engine/core/compression.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer {
@@ -303,7 +302,7 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
     if (!read_here[static_cast<std::size_t>(input)]) continue;
     const Value& value = graph.value(input);
     // A micro-batch's part begins where kernels may read it; on the host they lie one after the other.
-    const std::int64_t bytes = value.desc().bytes(), stride = padded_to_64(bytes);
+    const std::int64_t bytes = value.desc().bytes(), stride = aligned(bytes);
     const std::int32_t source = field(value.name, bytes * cut.micro_batches);
     const BufferId id = buffer(value.name, Category::inputs, stride * (cut.micro_batches - 1) + bytes);
     memory.fields[static_cast<std::size_t>(input)] = id;
@@ -365,7 +364,7 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   if (storage == graph.step) return whole(memory.step);
   if (storage == graph.loss.sum) return whole(memory.loss);
   switch (value.kind) {
-    case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * padded_to_64(bytes), bytes};
+    case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * aligned(bytes), bytes};
     case ValueKind::parameter: {
       const ParameterPlace& at = *memory.places[static_cast<std::size_t>(storage)];
       CHECK(states_[at.unit].working >= 0, value.name + " is read before it is gathered");

@@ -13,8 +13,6 @@
 namespace trainer {
 namespace {
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // What communication reads or writes last is held until the next one of its kind. Were it free at once, the next kernel could take its
 // place, and by that have to wait until the bytes have left: what was to hide behind computing would stop it.
 class Holding {

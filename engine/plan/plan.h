@@ -33,6 +33,8 @@ struct Buffer {
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
 inline constexpr std::int64_t kAlignment = 64;
+/// Rounded up to it.
+constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// What runs beside each other. `background` and `tensor` are streams of communication too, on devices that run several at a time
 /// (Target::communication_streams): what units of parameters ask of the data axes is issued in the background, so that what computing waits

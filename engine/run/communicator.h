@@ -21,6 +21,9 @@ struct AbortedError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Rank 0's text, on every rank. `broadcast` gives everyone rank 0's bytes; every rank calls.
+std::string broadcast_text(const std::string& mine, const std::function<void(void* data, std::int64_t bytes)>& broadcast);
+
 class Communicator {
  public:
   /// The ranks that take part in a collective, prepared once.

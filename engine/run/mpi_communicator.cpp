@@ -8,14 +8,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <exception>
-#include <thread>
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/run/communicator.h"
+#include "engine/run/patience.h"
 #include "engine/run/rank_watch.h"
 #include "engine/run/sums.h"
 
@@ -26,7 +25,6 @@ constexpr std::int64_t kPiece = std::int64_t{1} << 28;         // bytes of one m
 constexpr std::int64_t kScratch = std::int64_t{8} << 20;       // bytes in which slices of others arrive to be summed
 constexpr std::int64_t kSmall = 4096;                          // bytes below which one round of messages is better than two
 constexpr std::int64_t kSmallBroadcast = std::int64_t{1} << 16;
-constexpr std::chrono::microseconds kSpin{50}, kLongestSleep{200};
 constexpr int kCollectiveTag = 1, kExchangeTag = 2;
 
 std::string text_of(int error) {
@@ -114,7 +112,8 @@ class Messages {
 class MpiCommunicator final : public Communicator {
  public:
   explicit MpiCommunicator(OnLoss on_loss) : exceptions_(std::uncaught_exceptions()), watch_(std::move(on_loss), [this] { return doing(); }) {
-    watch_.begin(mpi_.rank, mpi_.size, [this](const std::string& mine) { return broadcast_text(mine); });
+    watch_.begin(mpi_.rank, mpi_.size,
+                 [this](void* data, std::int64_t bytes) { check(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, 0, mpi_.world), "MPI_Bcast"); });
   }
 
   ~MpiCommunicator() override {
@@ -283,28 +282,11 @@ class MpiCommunicator final : public Communicator {
 
   void count_sent(std::int64_t bytes, std::int64_t n) { bytes_sent_ += bytes * (n - 1) / n; }
 
-  // Rank 0's text to everyone, before there is a heartbeat.
-  std::string broadcast_text(const std::string& mine) {
-    std::int64_t size = static_cast<std::int64_t>(mine.size());
-    check(MPI_Bcast(&size, 1, MPI_INT64_T, 0, mpi_.world), "MPI_Bcast");
-    std::string text = mine;
-    text.resize(static_cast<std::size_t>(size));
-    check(MPI_Bcast(text.data(), static_cast<int>(size), MPI_CHAR, 0, mpi_.world), "MPI_Bcast");
-    return text;
-  }
-
   // ---- Waiting ----
 
-  // A short wait spins; a longer one sleeps for an eighth of what it has waited, so that the cores are left to those who compute. (Yielding
-  // instead is slow where processes outnumber cores: who yields has used up its turn, who sleeps is woken first.)
   void wait(Messages& messages, const char* operation) {
     watch_.waits_in(operation);
-    const auto begin = std::chrono::steady_clock::now();
-    while (!test(messages)) {
-      watch_.check();
-      const auto waited = std::chrono::steady_clock::now() - begin;
-      if (waited > kSpin) std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(waited / 8, kLongestSleep));
-    }
+    for (const Patience patience; !test(messages); patience.wait()) watch_.check();
     watch_.waits_in(nullptr);
   }
 

@@ -17,39 +17,33 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "engine/core/check.h"
-#include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/run/launcher.h"
+#include "engine/run/patience.h"
 #include "engine/run/rank_watch.h"
+#include "engine/run/rendezvous.h"
 #include "engine/run/stream_communicator.h"
 #include "engine/run/sums.h"
 
 namespace trainer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::int64_t kStaged = std::int64_t{2} << 20;  // bytes of host memory that go through the device at a time, each way
-constexpr std::chrono::microseconds kSpin{50}, kLongestSleep{200};
 constexpr double kGoodbye_s = 10;  // for communicators to end in, once all ranks are done
 constexpr int kShareOfUnits = 8;   // of the multiprocessors, each communicator takes one in so many
 constexpr int kMostChannels = 32;  // more bring NCCL nothing inside a node
 
-double timeout_s() {
-  const std::optional<std::string> given = environment::value_of(environment::kRendezvous);
-  return given ? std::max(1.0, std::atof(given->c_str())) : 300;
-}
+double timeout_s() { return timeout_of_rendezvous(process_environment()); }
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -78,19 +72,6 @@ void check_cuda(cudaError_t status, const char* call) {
 std::byte* at(void* data, std::int64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
 const std::byte* at(const void* data, std::int64_t bytes) { return static_cast<const std::byte*>(data) + bytes; }
 std::size_t size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
-
-// A short wait spins; a longer one sleeps for an eighth of what it has waited.
-class Patience {
- public:
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-  void wait() const {
-    const auto waited = Clock::now() - begin_;
-    if (waited > kSpin) std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(waited / 8, kLongestSleep));
-  }
-
- private:
-  const Clock::time_point begin_ = Clock::now();
-};
 
 // Host memory on its way: what goes and what comes, pinned and on the device.
 class Staging {
@@ -156,7 +137,7 @@ class NcclCommunicator final : public StreamCommunicator {
     use_device();
     staging_ = std::make_unique<Staging>();
     initialize(place);
-    watch_.begin(rank_, world_size_, [this](const std::string& mine) { return broadcast_text(mine); });
+    watch_.begin(rank_, world_size_, [this](void* data, std::int64_t bytes) { broadcast_whole(data, bytes); });
   }
 
   ~NcclCommunicator() override {
@@ -720,16 +701,6 @@ class NcclCommunicator final : public StreamCommunicator {
                return ncclBroadcast(on.device_out, on.device_in, size(piece), ncclUint8, 0, comm, on.stream);
              });
     }
-  }
-
-  // Rank 0's text to everyone, before there is a heartbeat.
-  std::string broadcast_text(const std::string& mine) {
-    std::int64_t bytes = static_cast<std::int64_t>(mine.size());
-    broadcast_whole(&bytes, sizeof bytes);
-    std::string text = mine;
-    text.resize(size(bytes));
-    broadcast_whole(text.data(), bytes);
-    return text;
   }
 
   const int exceptions_;

@@ -13,7 +13,7 @@ namespace {
 
 std::vector<std::int64_t> offsets_of(const Role& role) {
   std::vector<std::int64_t> offsets{0};
-  for (const Field& field : role.fields) offsets.push_back(offsets.back() + (field.bytes + kAlignment - 1) / kAlignment * kAlignment);
+  for (const Field& field : role.fields) offsets.push_back(offsets.back() + aligned(field.bytes));
   return offsets;
 }
 

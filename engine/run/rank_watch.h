@@ -26,8 +26,8 @@ class RankWatch {
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
-  /// From now on ranks hear each other; collective. `broadcast` gives every rank rank 0's bytes. Throws IoError as Heartbeat does.
-  void begin(int rank, int world_size, const std::function<std::string(const std::string&)>& broadcast);
+  /// From now on ranks hear each other; collective. `broadcast` gives everyone rank 0's bytes. Throws IoError as Heartbeat does.
+  void begin(int rank, int world_size, const std::function<void(void* data, std::int64_t bytes)>& broadcast);
   /// Says goodbye to the others; nothing is told after it. Once, by the destructor at the latest.
   void end();
 

@@ -369,8 +369,7 @@ Rendezvous Rendezvous::from(const std::map<std::string, std::string>& environmen
   place.token = text_of(environment, environment::kToken.name);
   if (place.token.size() > kText)
     throw UsageError(std::string(environment::kToken.name) + " is longer than " + std::to_string(kText) + " bytes");
-  if (const std::string text = text_of(environment, environment::kRendezvous.name); !text.empty())
-    place.timeout_s = number_of(text, 1, 86400, environment::kRendezvous.name);
+  place.timeout_s = timeout_of_rendezvous(environment);
   return place;
 }
 
@@ -389,6 +388,11 @@ std::uint16_t port_of_rendezvous(const std::map<std::string, std::string>& envir
   if (text.empty()) throw UsageError("MASTER_ADDR is set without MASTER_PORT: export a port that is free on the host of rank 0");
   const bool held = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   return static_cast<std::uint16_t>(number_of(text, 1, held ? 65534 : 65535, "MASTER_PORT") + (held ? 1 : 0));
+}
+
+double timeout_of_rendezvous(const std::map<std::string, std::string>& environment) {
+  const std::string text = text_of(environment, environment::kRendezvous.name);
+  return text.empty() ? 300 : number_of(text, 1, 86400, environment::kRendezvous.name);
 }
 
 std::string host_name() {

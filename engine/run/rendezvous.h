@@ -48,6 +48,9 @@ Gathered meet(const Rendezvous& place, const std::string& payload);
 /// for a store of its own (TORCHELASTIC_USE_AGENT_STORE=True).
 std::uint16_t port_of_rendezvous(const std::map<std::string, std::string>& environment);
 
+/// How long ranks wait for each other, in seconds: TRAINER_RENDEZVOUS_S, else 300. Throws UsageError for what is no number of them.
+double timeout_of_rendezvous(const std::map<std::string, std::string>& environment);
+
 /// Of the machine, as others may know it.
 std::string host_name();
 

@@ -145,12 +145,7 @@ Talk::Talk(Communicator& communicator) : communicator_(communicator) {
 }
 
 std::string Talk::from_first(const std::string& mine) {
-  std::int64_t size = static_cast<std::int64_t>(mine.size());
-  communicator_.broadcast(*everyone_, &size, sizeof size);
-  std::string text = mine;
-  text.resize(static_cast<std::size_t>(size));
-  communicator_.broadcast(*everyone_, text.data(), size);
-  return text;
+  return broadcast_text(mine, [this](void* data, std::int64_t bytes) { communicator_.broadcast(*everyone_, data, bytes); });
 }
 
 std::vector<std::string> Talk::to_first(const std::string& mine) {

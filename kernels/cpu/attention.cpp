@@ -16,45 +16,35 @@ namespace {
 
 bool is_packed(const Signature& s) { return s.attributes.flag("packed"); }
 
-void expect(const Signature& s, int operand, DType dtype, const Shape& shape) {
-  const TensorDesc& is = s.operands[static_cast<std::size_t>(operand)];
-  CHECK(is.dtype == dtype && is.shape == shape && is.layout == Layout::row_major,
-        describe(s) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " + shape.str());
-}
-
 /// The sizes of a signature whose q (or qkv) is operand `q`. Raises Bug where the operands do not fit together.
 AttentionSizes sizes_of(const Signature& s, int q) {
+  const AttentionShape shape = attention_shape(s, q);
   AttentionSizes sizes;
   sizes.bf16 = expect_compute_dtype(s, q);
-  const Shape& shape = s.operands[static_cast<std::size_t>(q)].shape;
-  CHECK(shape.rank() == 3, describe(s) + ": q is not [batch, seq, heads * head_dim]");
-  sizes.heads = s.attributes.integer("heads");
-  sizes.kv_heads = s.attributes.integer("kv_heads", sizes.heads);
-  CHECK(sizes.heads > 0 && sizes.kv_heads > 0 && sizes.heads % sizes.kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
-  const std::int64_t row_heads = is_packed(s) ? sizes.heads + 2 * sizes.kv_heads : sizes.heads;
-  sizes.batch = shape[0];
-  sizes.seq = shape[1];
-  sizes.head_dim = shape[2] / row_heads;
-  CHECK(sizes.head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
+  sizes.heads = shape.heads;
+  sizes.kv_heads = shape.kv_heads;
+  sizes.batch = shape.batch;
+  sizes.seq = shape.seq;
+  sizes.head_dim = shape.head_dim;
   sizes.causal = s.attributes.flag("causal");
-  sizes.q_stride = shape[2];
-  sizes.kv_stride = is_packed(s) ? shape[2] : sizes.kv_heads * sizes.head_dim;
+  sizes.q_stride = s.operands[static_cast<std::size_t>(q)].shape[2];
+  sizes.kv_stride = shape.packed ? sizes.q_stride : sizes.kv_heads * sizes.head_dim;
   return sizes;
 }
 
 /// Checks operands [first, …): q, k, v or qkv.
 void expect_qkv(const Signature& s, const AttentionSizes& sizes, int first) {
   const DType dtype = sizes.bf16 ? DType::bf16 : DType::f32;
-  expect(s, first, dtype, Shape{sizes.batch, sizes.seq, sizes.q_stride});
-  for (int i = 1; i < 3 && !is_packed(s); ++i) expect(s, first + i, dtype, Shape{sizes.batch, sizes.seq, sizes.kv_stride});
+  expect_shape(s, first, dtype, Shape{sizes.batch, sizes.seq, sizes.q_stride});
+  for (int i = 1; i < 3 && !is_packed(s); ++i) expect_shape(s, first + i, dtype, Shape{sizes.batch, sizes.seq, sizes.kv_stride});
 }
 
 /// Checks o and lse, or do.
 void expect_o(const Signature& s, const AttentionSizes& sizes, int operand) {
-  expect(s, operand, sizes.bf16 ? DType::bf16 : DType::f32, Shape{sizes.batch, sizes.seq, sizes.heads * sizes.head_dim});
+  expect_shape(s, operand, sizes.bf16 ? DType::bf16 : DType::f32, Shape{sizes.batch, sizes.seq, sizes.heads * sizes.head_dim});
 }
 void expect_lse(const Signature& s, const AttentionSizes& sizes, int operand) {
-  expect(s, operand, DType::f32, Shape{sizes.batch, sizes.heads, sizes.seq});
+  expect_shape(s, operand, DType::f32, Shape{sizes.batch, sizes.heads, sizes.seq});
 }
 
 /// The table AttentionSizes::rotation speaks of; empty without RoPE.

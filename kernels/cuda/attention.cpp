@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/compression.h"
 #include "kernels/attention.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/families.h"
@@ -15,14 +16,6 @@
 
 namespace trainer::kernels::cuda {
 namespace {
-
-bool is_packed(const Signature& s) { return s.attributes.flag("packed"); }
-
-void expect(const Signature& s, int operand, DType dtype, const Shape& shape) {
-  const TensorDesc& is = s.operands[static_cast<std::size_t>(operand)];
-  CHECK(is.dtype == dtype && is.shape == shape && is.layout == Layout::row_major,
-        describe(s) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " + shape.str());
-}
 
 /// What does not change from run to run.
 struct Attention {
@@ -36,8 +29,7 @@ struct Attention {
   std::int64_t kv_width() const { return static_cast<std::int64_t>(sizes.kv_heads) * sizes.head_dim; }
 };
 
-Rotation rotation_of(const Signature& s, int head_dim) {
-  const double theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0.0;
+Rotation rotation_of(const Signature& s, double theta, int head_dim) {
   Rotation rotation;
   if (theta == 0.0) return rotation;
   CHECK(theta > 0 && head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
@@ -48,39 +40,35 @@ Rotation rotation_of(const Signature& s, int head_dim) {
 
 /// Of a signature whose q, or qkv, is operand `q`.
 Attention attention_of(const Signature& s, int q) {
+  const AttentionShape shape = attention_shape(s, q);
   Attention a;
   a.dtype = expect_compute_dtype(s, q);
-  a.packed = is_packed(s);
-  const Shape& shape = s.operands[static_cast<std::size_t>(q)].shape;
-  CHECK(shape.rank() == 3, describe(s) + ": q is not [batch, seq, heads * head_dim]");
-  const std::int64_t heads = s.attributes.integer("heads"), kv_heads = s.attributes.integer("kv_heads", heads);
-  CHECK(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
-  const std::int64_t row_heads = a.packed ? heads + 2 * kv_heads : heads, head_dim = shape[2] / row_heads;
-  CHECK(head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
-  CHECK(head_dim <= kLargestHeadDim, describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
+  a.packed = shape.packed;
+  CHECK(shape.head_dim <= kLargestHeadDim, describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
   // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
-  CHECK(shape[0] * heads * (shape[1] / 32 + 1) * 2 <= std::numeric_limits<int>::max() &&
-            shape[0] * shape[1] <= std::numeric_limits<int>::max(),
+  CHECK(shape.batch * shape.heads * (shape.seq / 32 + 1) * 2 <= std::numeric_limits<int>::max() &&
+            shape.batch * shape.seq <= std::numeric_limits<int>::max(),
         describe(s) + ": more blocks than a launch has");
-  a.sizes.batch = static_cast<int>(shape[0]), a.sizes.seq = static_cast<int>(shape[1]);
-  a.sizes.heads = static_cast<int>(heads), a.sizes.kv_heads = static_cast<int>(kv_heads), a.sizes.head_dim = static_cast<int>(head_dim);
+  a.sizes.batch = static_cast<int>(shape.batch), a.sizes.seq = static_cast<int>(shape.seq);
+  a.sizes.heads = static_cast<int>(shape.heads), a.sizes.kv_heads = static_cast<int>(shape.kv_heads);
+  a.sizes.head_dim = static_cast<int>(shape.head_dim);
   a.sizes.causal = s.attributes.flag("causal");
-  a.sizes.vectors = head_dim * size_of(a.dtype) % 16 == 0;
-  a.sizes.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-  a.rotation = rotation_of(s, a.sizes.head_dim);
+  a.sizes.vectors = shape.head_dim * size_of(a.dtype) % 16 == 0;
+  a.sizes.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  a.rotation = rotation_of(s, shape.rope_theta, a.sizes.head_dim);
   return a;
 }
 
 void expect_qkv(const Signature& s, const Attention& a, int first) {
   const std::int64_t batch = a.sizes.batch, seq = a.sizes.seq;
-  expect(s, first, a.dtype, Shape{batch, seq, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
-  for (int i = 1; i < 3 && !a.packed; ++i) expect(s, first + i, a.dtype, Shape{batch, seq, a.kv_width()});
+  expect_shape(s, first, a.dtype, Shape{batch, seq, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
+  for (int i = 1; i < 3 && !a.packed; ++i) expect_shape(s, first + i, a.dtype, Shape{batch, seq, a.kv_width()});
 }
 void expect_o(const Signature& s, const Attention& a, int operand) {
-  expect(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.seq, a.q_width()});
+  expect_shape(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.seq, a.q_width()});
 }
 void expect_lse(const Signature& s, const Attention& a, int operand) {
-  expect(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.seq});
+  expect_shape(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.seq});
 }
 
 void* advance(const Attention& a, void* p, std::int64_t elements) { return static_cast<char*>(p) + elements * size_of(a.dtype); }
@@ -96,11 +84,9 @@ Three three_of(const Attention& a, const Call& call, int first) {
   return {{q, row}, {advance(a, q, a.q_width()), row}, {advance(a, q, a.q_width() + a.kv_width()), row}};
 }
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /// Bytes of the turned copies of q and k.
 std::int64_t rotated_bytes(const Attention& a) {
-  return a.rotation.half > 0 ? padded(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0;
+  return a.rotation.half > 0 ? padded_to_64(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0;
 }
 
 /// Turned copies in `workspace` take the place of q and k.
@@ -154,7 +140,7 @@ void run_backward(const Call& call, const Attention& a) {
   at.lse = operand<float>(call, o + 1);
   at.delta = static_cast<float*>(call.workspace);
   attention_delta(call, a.dtype, at);
-  rotate(call, a, at, static_cast<char*>(call.workspace) + padded(a.tokens() * a.sizes.heads * 4));
+  rotate(call, a, at, static_cast<char*>(call.workspace) + padded_to_64(a.tokens() * a.sizes.heads * 4));
   if (a.dtype == DType::f32) attention_backward_f32(call, at, a.rotation);
   else attention_backward(call, a.dtype, at, a.rotation);
 }

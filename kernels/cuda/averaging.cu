@@ -77,14 +77,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Host ----
 
-/// Raises Bug unless the signature has `operands` f32 operands of one size; returns their number of elements.
-std::int64_t expect_flat(const Signature& signature, int operands) {
-  expect_operands(signature, static_cast<std::size_t>(operands));
-  const std::int64_t count = signature.operands[0].elements();
-  for (int i = 0; i < operands; ++i) expect_operand(signature, i, DType::f32, count);
-  return count;
-}
-
 float factor_of(const Signature& signature) { return static_cast<float>(signature.attributes.real("factor")); }
 
 Grid grid_for(std::int64_t count) { return {.blocks = blocks_for(count, kThreads * kN), .threads = kThreads}; }

@@ -103,25 +103,15 @@ __global__ void __launch_bounds__(kThreads) drop(const T* x, const std::int32_t*
 // ---- Host ----
 
 Prepared prepare_dropout(const Signature& signature, const Context&) {
-  expect_operands(signature, 3);
-  expect_alike(signature, {0, 2});
-  expect_operand(signature, 1, DType::i32, 1);
-  const TensorDesc& x = signature.operands[0];
-  const double p = signature.attributes.real("p");
-  CHECK(x.shape.rank() >= 1, describe(signature) + ": dim 0 counts samples");
-  CHECK(p >= 0 && p < 1, "dropout's p must be in [0, 1)");
-  const std::int64_t elements = x.elements(), columns = x.shape[-1];
-  const std::int64_t sample = signature.attributes.integer("sample", elements / std::max<std::int64_t>(x.shape[0], 1));
-  const std::int64_t stride = signature.attributes.integer("stride", columns);
-  CHECK(sample < std::int64_t{1} << 34, "a sample has fewer than 2^34 elements");
-  CHECK(stride >= columns, describe(signature) + ": a piece of a row is no longer than the row");
-  const Mask mask{.key = static_cast<std::uint64_t>(signature.attributes.integer("key")),
-                  .threshold = static_cast<std::uint32_t>(std::min(std::ceil(p * 0x1p32), 0x1p32 - 1)),
-                  .scale = static_cast<float>(1.0 / (1.0 - p)),
+  const DropoutMask said = dropout_mask(signature);
+  const std::int64_t elements = signature.operands[0].elements();
+  const Mask mask{.key = said.key,
+                  .threshold = said.threshold,
+                  .scale = said.scale,
                   .count = elements,
-                  .columns = Divisor(stride == columns ? std::max<std::int64_t>(elements, 1) : columns),
-                  .stride = stride,
-                  .sample = Divisor(std::max<std::int64_t>(sample, 1))};
+                  .columns = Divisor(said.columns),
+                  .stride = said.stride,
+                  .sample = Divisor(std::max<std::int64_t>(said.sample, 1))};
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const Grid grid{.blocks = blocks_for(elements, kThreads * kVector<T>), .threads = kThreads};
     return make_kernel([=](const Call& call) {

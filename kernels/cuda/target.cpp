@@ -6,9 +6,10 @@
 
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
-#include "kernels/cuda/embedding_grad.h"
+#include "kernels/attention.h"
 #include "kernels/conv2d.h"
 #include "kernels/cuda/conv2d.h"
+#include "kernels/cuda/embedding_grad.h"
 #include "kernels/linear.h"
 
 namespace trainer::kernels::cuda {
@@ -19,8 +20,6 @@ constexpr std::int64_t kF32 = 4, kF64 = 8;
 
 /// Room for what cuDNN's fused attention asks for: plans of cuDNN 9.19 need 0 or 256 bytes, whatever the sizes.
 constexpr std::int64_t kFusedAttention = kMiB;
-
-std::int64_t rounded(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
 /// Sums over rows that leave a kernel by columns: two blocks a multiprocessor each sum their rows, and a second pass joins them in order.
 std::int64_t partial_columns(std::int64_t rows, std::int64_t columns, int units) { return std::min<std::int64_t>(2 * units, rows) * columns * kF32; }
@@ -39,26 +38,19 @@ std::int64_t grad_weight_workspace(const Signature& s, int capability, int units
   return apart + std::max(product_workspace(capability), bias);
 }
 
-struct AttentionShape {
-  std::int64_t batch, seq, heads, kv_heads, head_dim, element;
-  bool rope;
-};
-
-/// `first`: where q, or packed qkv, stands.
-AttentionShape attention_shape(const Signature& s, std::size_t first) {
-  const TensorDesc& q = s.operands[first];
-  const std::int64_t heads = s.attributes.integer("heads"), kv_heads = s.attributes.integer("kv_heads");
-  const std::int64_t across = s.attributes.flag("packed", false) ? heads + 2 * kv_heads : heads;
-  return {q.shape[0], q.shape[1], heads, kv_heads, q.shape[-1] / across, size_of(q.dtype), s.attributes.has("rope_theta") && s.attributes.real("rope_theta") != 0};
+/// FlashAttention reads q and k as they lie; rotated ones are copies.
+std::int64_t rotated(const Signature& s, int q) {
+  const AttentionShape a = attention_shape(s, q);
+  return a.rope_theta == 0 ? 0 : a.batch * a.seq * (a.heads + a.kv_heads) * a.head_dim * size_of(s.operands[static_cast<std::size_t>(q)].dtype);
 }
 
-/// FlashAttention reads q and k as they lie; rotated ones are copies.
-std::int64_t rotated(const AttentionShape& a) { return a.rope ? a.batch * a.seq * (a.heads + a.kv_heads) * a.head_dim * a.element : 0; }
-
-std::int64_t attention_workspace(const Signature& s) { return rounded(rotated(attention_shape(s, 0)), 64) + (uses_cudnn(s) ? kFusedAttention : 0); }
+std::int64_t attention_workspace(const Signature& s) { return padded_to_64(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0); }
 
 /// delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
-std::int64_t attention_grad_workspace(const AttentionShape& a) { return rounded(a.batch * a.heads * a.seq * kF32, 64) + rotated(a); }
+std::int64_t attention_grad_workspace(const Signature& s) {
+  const AttentionShape a = attention_shape(s, 1);
+  return padded_to_64(a.batch * a.heads * a.seq * kF32) + rotated(s, 1);
+}
 
 /// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.
 std::int64_t embedding_grad_workspace(const Signature& s) { return 4 * EmbeddingGradWorkspace(s.operands[0].elements(), s.operands[2].shape[0]).words; }
@@ -89,7 +81,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::linear_grad_input: return product_workspace(capability);
     case Op::linear_grad_weight: return grad_weight_workspace(s, capability, units);
     case Op::attention: return attention_workspace(s);
-    case Op::attention_grad: return attention_grad_workspace(attention_shape(s, 1));
+    case Op::attention_grad: return attention_grad_workspace(s);
     case Op::layer_norm_grad:
     case Op::rms_norm_grad: return norm_grad_workspace(s, units);
     case Op::sum_leading: return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()), s.operands[1].elements(), units);

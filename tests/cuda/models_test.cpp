@@ -5,11 +5,9 @@
 #include <cmath>
 #include <string>
 
-#include "engine/compile/hardware.h"
 #include "engine/run/cuda_device.h"
-#include "kernels/cuda/target.h"
+#include "tests/cuda/gpu_jobs.h"
 #include "tests/cuda/orders.h"
-#include "tests/train/tiny_jobs.h"
 
 using namespace trainer;
 using tests::Overrides;
@@ -30,21 +28,8 @@ Overrides with(Overrides overrides, const Overrides& more) {
 
 const Overrides kPlain{"checkpoint.resume=none", "strategy=ddp", "train.batch.micro=2", "train.steps=20"};
 
-struct GpuJob {
-  LoadedJob loaded;
-  CompiledJob compiled;
-};
-
-GpuJob gpu_job(const std::string& name, const std::string& folder, const Overrides& more) {
-  LoadedJob loaded = jobs().load(name, folder, with(with({"cluster={hardware: h100-sxm, devices_per_node: 1}"}, kPlain), more));
-  const cost::MachineModel machine = *settle_cluster(loaded, tests::configs_dir() + "/hardware");
-  const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
-  CompiledJob compiled = compile(loaded, {&target, machine.usable_bytes(), 1, nullptr, 1, machine.usable_bytes()}, Purpose::train);
-  return {std::move(loaded), std::move(compiled)};
-}
-
 Trained on_gpu(const std::string& name, const Overrides& more = {}, std::uint64_t order = 0) {
-  const GpuJob job = gpu_job(name, "gpu", more);
+  const tests::GpuJob job = tests::gpu_job(jobs(), name, "gpu", with({"checkpoint.resume=none"}, more));
   kernels::test::set_order(order);
   Trained trained = tests::run(job.loaded, job.compiled);
   kernels::test::set_order(0);
@@ -140,7 +125,8 @@ TEST_CASE("scratch memory that starts as NaN changes nothing") {
 TEST_CASE("the device counts what was planned, within 2%") {
   // On a GPU of a size at which what it rounds up to does not count.
   const bool large = kernels::test::num_orders() == 1;
-  const GpuJob job = gpu_job("gpt2", "gpu", large ? Overrides{"model.with.dim=1024", "model.with.heads=16", "model.with.layers=8"} : Overrides{});
+  const tests::GpuJob job =
+      tests::gpu_job(jobs(), "gpt2", "gpu", large ? Overrides{"model.with.dim=1024", "model.with.heads=16", "model.with.layers=8"} : Overrides{});
   const auto communicators = thread_communicators(1);
   const auto executor = cuda_device({})->load(job.compiled.plan, 0, *communicators[0]);
   const double planned = static_cast<double>(job.compiled.plan.roles[0].total_bytes);
