@@ -77,7 +77,9 @@ int tell_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
 }
 
 int compare(const Arguments& arguments) {
-  const std::array loaded{arguments.load(), load_job(arguments.second, arguments.overrides, {configs_dir(), true, 0})};
+  JobArguments second = arguments;
+  second.path = arguments.second;
+  const std::array loaded{arguments.load(), second.load()};
   std::vector<CompiledJob> compiled;
   std::vector<PlannedJob> jobs;
   for (const LoadedJob& one : loaded) {

@@ -85,6 +85,27 @@ TEST_CASE("overrides are of both jobs; three jobs, or a page of two, are refused
   CHECK(in.plan({"a.yaml", "b.yaml", "cluster.memory_limit=100KiB"}).code == 78);
 }
 
+TEST_CASE("both jobs are of the machine that their cluster names, with as many devices as it has") {
+  const Workplace in;
+  const std::string job = std::string(kJob).substr(0, std::string(kJob).find("cluster:")) + "precision: {compute: bf16}\n";
+  in.write("here.yaml", job);
+  in.write("there.yaml", job + "cluster: {hardware: h100-sxm}\n");
+  const auto same = [&](std::vector<std::string> arguments) {
+    const json both = in.parsed(std::move(arguments));
+    CHECK(both["differences"].empty());
+    for (const char* one : {"a", "b"}) {
+      CHECK(both[one]["world_size"] == 8);
+      CHECK(both[one]["predicted"]["hardware"] == "h100-sxm");
+    }
+  };
+  same({"there.yaml", "there.yaml"});
+  same({"here.yaml", "here.yaml", "cluster.hardware=h100-sxm"});
+  same({"here.yaml", "there.yaml", "cluster.hardware=h100-sxm"});
+  const json both = in.parsed({"here.yaml", "there.yaml"});
+  CHECK(both["a"] == in.parsed({"here.yaml"}));
+  CHECK(both["b"] == in.parsed({"there.yaml"}));
+}
+
 TEST_CASE("the points of a run's life are told, each with what it takes beside the allocation") {
   const Workplace in;
   const json a = in.parsed({"a.yaml"}), b = in.parsed({"b.yaml"}), full = in.parsed({"b.yaml", "checkpoint.format=full"});
