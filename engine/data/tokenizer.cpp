@@ -5,7 +5,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
-#include "engine/data/utf8.h"
+#include "engine/core/utf8.h"
 
 namespace trainer::data {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/data/data.h"
 #include "engine/data/files.h"
 #include "engine/data/token_stream.h"
-#include "engine/data/utf8.h"
+#include "engine/core/utf8.h"
 #include "tests/temporary.h"
 
 namespace trainer::data {

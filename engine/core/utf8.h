@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace trainer::data {
+namespace trainer {
 
 inline constexpr char32_t kNumCodePoints = 0x110000;
 inline constexpr char32_t kNotUtf8 = 0xFFFFFFFF;
@@ -24,4 +24,4 @@ void append_utf8(std::string& text, char32_t code_point);
 /// As `U+00E9`.
 std::string name_of_code_point(char32_t code_point);
 
-}  // namespace trainer::data
+}  // namespace trainer

@@ -1,10 +1,10 @@
 // UTF-8.
-#include "engine/data/utf8.h"
+#include "engine/core/utf8.h"
 
 #include <cstdint>
 #include <cstdio>
 
-namespace trainer::data {
+namespace trainer {
 
 char32_t next_long_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[at + i]); };
@@ -42,4 +42,4 @@ std::string name_of_code_point(char32_t code_point) {
   return text;
 }
 
-}  // namespace trainer::data
+}  // namespace trainer
