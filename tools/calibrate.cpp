@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -363,8 +364,8 @@ int calibrate(const Options& options) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("calibrate", "measures this machine into a hardware file, for predictions");
+void add_calibrate(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("calibrate", "measures this machine into a hardware file, for predictions");
   auto options = std::make_shared<Options>();
   command->add_option("--out", options->out, "the file (~/.config/trainer/hardware.yaml, which jobs on this machine take)");
   command->add_flag("--quick", options->quick, "coarser grids: half a minute in place of a few");

@@ -1,5 +1,7 @@
 #include "tools/choice_text.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tools/plan_report.h"
 #include "tools/strategy_json.h"
 #include "tools/text.h"

@@ -1,6 +1,8 @@
 // Loading and compiling jobs for the subcommands; errors to exit codes.
 #include "tools/command.h"
 
+#include <nlohmann/json.hpp>
+
 #include "engine/compile/hardware.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
@@ -11,7 +13,7 @@
 
 namespace trainer::tools {
 
-void JobArguments::add_to(CLI::App& command) {
+void JobArguments::add_to(Subcommand& command) {
   command.add_option("JOB", path, "the job file")->required()->type_name("");
   command.add_option("OVERRIDES", overrides, "key.path=value: replaces what the file says; the value is YAML")->type_name("");
   command.add_flag("--json", json, "makes stdout one JSON document");
@@ -29,7 +31,7 @@ LoadedJob JobArguments::load_to_run(int world_size) const {
   return loaded;
 }
 
-void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
+void add_checkpoint_option(Subcommand& command, std::string& checkpoint) {
   command
       .add_option(
           "--checkpoint", checkpoint,

@@ -4,16 +4,15 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/compile/compile.h"
 #include "engine/job/job.h"
+#include "tools/command_line.h"
 
 namespace trainer::tools {
 
@@ -25,22 +24,19 @@ inline constexpr int kConsequence = 75;
 /// kConsequence in such a rank, else kInputOutput.
 int exit_after_loss();
 
-/// A subcommand's work, done once the whole command line is read. Returns the exit code.
-using Work = std::function<int()>;
+void add_run(CommandLine& app, Work& work);
+void add_plan(CommandLine& app, Work& work);
+void add_validate(CommandLine& app, Work& work);
+void add_verify(CommandLine& app, Work& work);
+void add_eval(CommandLine& app, Work& work);
+void add_sample(CommandLine& app, Work& work);
+void add_inspect(CommandLine& app, Work& work);
+void add_schema(CommandLine& app, Work& work);
+void add_init(CommandLine& app, Work& work);
+void add_doctor(CommandLine& app, Work& work);
+void add_calibrate(CommandLine& app, Work& work);
 
-void add_run(CLI::App& app, Work& work);
-void add_plan(CLI::App& app, Work& work);
-void add_validate(CLI::App& app, Work& work);
-void add_verify(CLI::App& app, Work& work);
-void add_eval(CLI::App& app, Work& work);
-void add_sample(CLI::App& app, Work& work);
-void add_inspect(CLI::App& app, Work& work);
-void add_schema(CLI::App& app, Work& work);
-void add_init(CLI::App& app, Work& work);
-void add_doctor(CLI::App& app, Work& work);
-void add_calibrate(CLI::App& app, Work& work);
-
-/// JSON whose keys keep the order in which they were set.
+/// JSON whose keys keep the order in which they were set. Who makes one includes nlohmann/json.hpp.
 using Json = nlohmann::ordered_json;
 
 /// A job on the command line: JOB [key=value …], and --json.
@@ -49,7 +45,7 @@ struct JobArguments {
   std::vector<std::string> overrides;
   bool json = false;
 
-  void add_to(CLI::App& command);
+  void add_to(Subcommand& command);
   /// `world_size`: ranks that a launcher started; 0: no launcher.
   /// The job's cluster is settled.
   LoadedJob load(int world_size = 0) const;
@@ -58,7 +54,7 @@ struct JobArguments {
 };
 
 /// --checkpoint, for commands that read weights.
-void add_checkpoint_option(CLI::App& command, std::string& checkpoint);
+void add_checkpoint_option(Subcommand& command, std::string& checkpoint);
 /// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
 

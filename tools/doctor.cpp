@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "engine/core/environment.h"
@@ -196,8 +197,8 @@ int doctor(bool json) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("doctor", "what was found on this machine, and what is missing");
+void add_doctor(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("doctor", "what was found on this machine, and what is missing");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "makes stdout one JSON document");
   command->footer("Example:\n  trainer doctor\n");

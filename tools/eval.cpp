@@ -1,4 +1,6 @@
 // trainer eval: the loss of saved weights on held-out data.
+#include <nlohmann/json.hpp>
+
 #include "engine/core/error.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
@@ -45,13 +47,13 @@ int eval(const Arguments& arguments) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("eval", "loss (and accuracy) on held-out data");
+void add_eval(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("eval", "loss (and accuracy) on held-out data");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
   command->add_option("--batches", arguments->batches, "global batches; 0: all the validation data. Default: the job's eval.batches")
-      ->check(CLI::NonNegativeNumber)
+      ->at_least(0)
       ->type_name("N");
   command->footer(
       "Examples:\n"

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
 #include "engine/core/file.h"
@@ -67,11 +68,11 @@ int init(const std::string& path, const std::string& data) {
 
 }  // namespace
 
-void add_init(CLI::App& app, Work& work) {
+void add_init(CommandLine& app, Work& work) {
   struct Arguments {
     std::string path = "job.yaml", data = kDefaultData;
   };
-  CLI::App* command = app.add_subcommand("init", "writes a commented starter job");
+  Subcommand* command = app.add_subcommand("init", "writes a commented starter job");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("FILE", arguments->path, "the new file")->capture_default_str()->type_name("");
   command->add_option("--data", arguments->data, "the text to train on: a file or a glob, relative to FILE")

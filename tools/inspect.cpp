@@ -1,5 +1,6 @@
 // trainer inspect: what a checkpoint or a safetensors file holds, every checksum verified.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -135,12 +136,12 @@ int inspect(const std::string& path, bool json) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app, Work& work) {
+void add_inspect(CommandLine& app, Work& work) {
   struct Arguments {
     std::string path;
     bool json = false;
   };
-  CLI::App* command = app.add_subcommand("inspect", "what a checkpoint holds, and whether it is whole");
+  Subcommand* command = app.add_subcommand("inspect", "what a checkpoint holds, and whether it is whole");
   auto arguments = std::make_shared<Arguments>();
   command
       ->add_option("CHECKPOINT", arguments->path, "a step's directory, a directory of them (the newest is shown), or a .safetensors file")

@@ -1,6 +1,7 @@
 #include "tools/lifecycle.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "engine/train/ranks.h"
 #include "engine/train/staging.h"

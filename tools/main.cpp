@@ -21,20 +21,16 @@ constexpr const char* kFooter =
     "Exit codes: 0 done, 64 usage, 65 bad data or checkpoint, 70 bug, 74 input/output, 78 bad job, 143 stopped by a\n"
     "signal after saving. Text for people goes to stderr, results to stdout.\n";
 
-// CLI11 has an exit code for every kind of mistake; ours is one.
-int usage(const CLI::App& app, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-  const auto chosen = app.get_subcommands();
-  const std::string name = chosen.empty() ? "trainer" : "trainer " + chosen.front()->get_name();
-  say("{}: {}\nRun `{} --help` for how it is used.\n", name, error.what(), name);
+int usage(const CommandLine::Outcome& outcome) {
+  const std::string name = outcome.subcommand.empty() ? "trainer" : "trainer " + outcome.subcommand;
+  say("{}: {}\nRun `{} --help` for how it is used.\n", name, outcome.message, name);
   return kUsage;
 }
 
 // CLI11 takes an unknown word for a missing subcommand.
-bool names_no_subcommand(const CLI::App& app, const std::string& word) {
+bool names_no_subcommand(const CommandLine& line, const std::string& word) {
   if (word.starts_with("-")) return false;
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  const std::vector<std::string> names = line.subcommands();
   if (std::find(names.begin(), names.end(), word) != names.end()) return false;
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string near = trainer::nearest(word, views);
@@ -64,19 +60,17 @@ int finish(int code) {
 int main(int argc, char** argv) {
   wait_politely(argv);
   leave_stdout_to_the_first();
-  CLI::App app("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer");
-  app.footer(kFooter);
-  app.set_version_flag("--version", std::string("trainer ") + TRAINER_VERSION);
-  app.require_subcommand(1);
+  CommandLine line("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer",
+                   std::string("trainer ") + TRAINER_VERSION);
+  line.footer(kFooter);
   Work work;
-  for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_inspect, add_schema, add_init, add_doctor, add_calibrate})
-    add(app, work);
-  if (argc > 1 && names_no_subcommand(app, argv[1])) return kUsage;
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return usage(app, error);
-  }
+  for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_inspect, add_schema, add_init,
+                         add_doctor, add_calibrate})
+    add(line, work);
+  if (argc > 1 && names_no_subcommand(line, argv[1])) return kUsage;
+  const CommandLine::Outcome outcome = line.parse(argc, argv);
+  if (outcome.kind == CommandLine::Outcome::Kind::shown) return finish(kDone);
+  if (outcome.kind == CommandLine::Outcome::Kind::mistake) return usage(outcome);
   try {
     return finish(work());
   } catch (...) {

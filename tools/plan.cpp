@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
 #include "engine/plan/traffic.h"
@@ -120,20 +121,20 @@ int plan(Arguments& arguments) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("plan", "shows what a step will do: strategy, memory, communication, every instruction");
+void add_plan(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("plan", "shows what a step will do: strategy, memory, communication, every instruction");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
   command->get_option("OVERRIDES")->description("key.path=value: replaces what the file says. A second JOB: the two are compared, line by line, with the same overrides");
-  CLI::Option* instructions =
+  Option* instructions =
       command->add_flag("--instructions", arguments->instructions, "the whole plan as text: buffers, kernels, every instruction");
-  CLI::Option* effective =
+  Option* effective =
       command->add_flag("--effective", arguments->effective, "the job with every default filled in and where each value came from");
-  CLI::Option* trace = command->add_option("--trace", arguments->trace, "the predicted step of a rank of each stage, as a file for Perfetto");
+  Option* trace = command->add_option("--trace", arguments->trace, "the predicted step of a rank of each stage, as a file for Perfetto");
   trace->type_name("FILE")->excludes(instructions)->excludes(effective);
-  CLI::Option* html = command->add_option("--html", arguments->html, "the plan as a page for a browser: memory and streams over the step, and all tables");
+  Option* html = command->add_option("--html", arguments->html, "the plan as a page for a browser: memory and streams over the step, and all tables");
   html->type_name("FILE")->excludes(instructions)->excludes(effective);
-  CLI::Option* json = command->get_option("--json");
+  Option* json = command->get_option("--json");
   instructions->excludes(json);
   effective->excludes(json)->excludes(instructions);
   command->footer(

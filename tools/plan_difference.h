@@ -1,6 +1,7 @@
 // Two plans side by side: what `trainer plan A B` shows. It reads what `plan --json` says of each, and has no description of its own.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

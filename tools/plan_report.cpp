@@ -2,6 +2,7 @@
 #include "tools/plan_report.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "strategies/pipeline/simulate.h"
 #include "tools/plan_units.h"

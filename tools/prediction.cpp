@@ -2,6 +2,7 @@
 #include "tools/prediction.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "engine/core/error.h"
@@ -201,8 +202,8 @@ int run(const JobArguments& arguments) {
 
 }  // namespace
 
-void add_run(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("run", "plans and trains; goes on where a run before stopped");
+void add_run(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("run", "plans and trains; goes on where a run before stopped");
   auto arguments = std::make_shared<JobArguments>();
   arguments->add_to(*command);
   command->footer(

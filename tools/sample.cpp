@@ -1,4 +1,6 @@
 // trainer sample: text from saved weights, shown as it comes.
+#include <nlohmann/json.hpp>
+
 #include "engine/core/error.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
@@ -31,23 +33,23 @@ int sample_text(const Arguments& arguments) {
 
 }  // namespace
 
-void add_sample(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("sample", "generates text from a checkpoint");
+void add_sample(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("sample", "generates text from a checkpoint");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
   SampleOptions& options = arguments->options;
   command->add_option("--prompt", options.prompt, "what the text begins with")->type_name("TEXT");
   command->add_option("--tokens", options.num_tokens, "how many tokens are added")
-      ->check(CLI::PositiveNumber)
+      ->at_least(1)
       ->capture_default_str()
       ->type_name("N");
   command->add_option("--temperature", options.temperature, "below 1 sharpens, above 1 flattens; 0 always takes the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->at_least(0)
       ->capture_default_str()
       ->type_name("T");
   command->add_option("--top-k", options.top_k, "draws from the k likeliest tokens; 0: from all")
-      ->check(CLI::NonNegativeNumber)
+      ->at_least(0)
       ->capture_default_str()
       ->type_name("K");
   command->add_option("--seed", options.seed, "of the draws: the same seed, the same text")->capture_default_str()->type_name("S");

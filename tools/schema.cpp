@@ -5,10 +5,10 @@
 
 namespace trainer::tools {
 
-void add_schema(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("schema", "the JSON Schema of jobs, graph files or hardware files");
+void add_schema(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("schema", "the JSON Schema of jobs, graph files or hardware files");
   auto which = std::make_shared<std::string>("job");
-  command->add_option("WHICH", *which, "job, graph or hardware")->check(CLI::IsMember({"job", "graph", "hardware"}))->capture_default_str()->type_name("");
+  command->add_option("WHICH", *which, "job, graph or hardware")->one_of({"job", "graph", "hardware"})->capture_default_str()->type_name("");
   command->footer(
       "Examples:\n"
       "  trainer schema job >schemas/job.schema.json\n"

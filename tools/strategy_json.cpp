@@ -1,5 +1,7 @@
 #include "tools/strategy_json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "engine/job/resolve.h"
 
 namespace trainer::tools {

@@ -2,7 +2,7 @@
 // back to the same plan on as many ranks.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "engine/job/job.h"
 #include "engine/plan/mesh.h"

@@ -1,4 +1,6 @@
 // trainer validate: whether jobs are right, all mistakes at once. It plans them too, so a job that passes is one that fits.
+#include <nlohmann/json.hpp>
+
 #include "engine/core/error.h"
 #include "tools/command.h"
 
@@ -66,12 +68,12 @@ int validate(const std::vector<std::string>& files, bool json) {
 
 }  // namespace
 
-void add_validate(CLI::App& app, Work& work) {
+void add_validate(CommandLine& app, Work& work) {
   struct Arguments {
     std::vector<std::string> files;
     bool json = false;
   };
-  CLI::App* command = app.add_subcommand("validate", "checks any number of jobs: keys, values, graph, plan and memory");
+  Subcommand* command = app.add_subcommand("validate", "checks any number of jobs: keys, values, graph, plan and memory");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("JOB", arguments->files, "job files")->required()->type_name("");
   command->add_flag("--json", arguments->json, "makes stdout one JSON document");

@@ -1,4 +1,6 @@
 // trainer verify: a person's own job, under its strategy and on one rank, side by side.
+#include <nlohmann/json.hpp>
+
 #include "engine/core/error.h"
 #include "engine/run/launcher.h"
 #include "engine/train/compare.h"
@@ -59,11 +61,11 @@ int verify(const Arguments& arguments) {
 
 }  // namespace
 
-void add_verify(CLI::App& app, Work& work) {
-  CLI::App* command = app.add_subcommand("verify", "proves on your own job that its strategy trains as one rank does");
+void add_verify(CommandLine& app, Work& work) {
+  Subcommand* command = app.add_subcommand("verify", "proves on your own job that its strategy trains as one rank does");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
-  command->add_option("--steps", arguments->steps, "steps to compare")->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))->capture_default_str()->type_name("N");
+  command->add_option("--steps", arguments->steps, "steps to compare")->within(1, 1e6)->capture_default_str()->type_name("N");
   command->footer(
       "Examples:\n"
       "  trainer verify job.yaml cluster.devices_per_node=4 strategy=fsdp\n"

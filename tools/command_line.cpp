@@ -1,0 +1,131 @@
+#include "tools/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+namespace trainer::tools {
+Option* Option::required() {
+  option_->required();
+  return this;
+}
+
+Option* Option::description(const std::string& text) {
+  option_->description(text);
+  return this;
+}
+
+Option* Option::type_name(const std::string& name) {
+  option_->type_name(name);
+  return this;
+}
+
+Option* Option::capture_default_str() {
+  option_->capture_default_str();
+  return this;
+}
+
+Option* Option::excludes(const Option* other) {
+  option_->excludes(other->option_);
+  return this;
+}
+
+Option* Option::within(double least, double most) {
+  option_->check(CLI::Range(least, most));
+  return this;
+}
+
+Option* Option::at_least(double least) {
+  const CLI::Validator check(
+      [least](const std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least) return std::string();
+        return "\"" + text + "\" is not a number of at least " + CLI::detail::to_string(least);
+      },
+      "");
+  option_->check(check);
+  return this;
+}
+
+Option* Option::one_of(const std::vector<std::string>& words) {
+  option_->check(CLI::IsMember(words));
+  return this;
+}
+
+Option* Subcommand::keep(CLI::Option* option) {
+  return options_.emplace_back(std::unique_ptr<Option>(new Option(option))).get();
+}
+
+Option* Subcommand::add_option(const std::string& name, std::string& variable, const std::string& help) {
+  return keep(app_->add_option(name, variable, help));
+}
+
+Option* Subcommand::add_option(const std::string& name, std::vector<std::string>& variable, const std::string& help) {
+  return keep(app_->add_option(name, variable, help));
+}
+
+Option* Subcommand::add_option(const std::string& name, std::int64_t& variable, const std::string& help) {
+  return keep(app_->add_option(name, variable, help));
+}
+
+Option* Subcommand::add_option(const std::string& name, std::uint64_t& variable, const std::string& help) {
+  return keep(app_->add_option(name, variable, help));
+}
+
+Option* Subcommand::add_option(const std::string& name, double& variable, const std::string& help) {
+  return keep(app_->add_option(name, variable, help));
+}
+
+Option* Subcommand::add_flag(const std::string& name, bool& variable, const std::string& help) {
+  return keep(app_->add_flag(name, variable, help));
+}
+
+Option* Subcommand::get_option(const std::string& name) { return keep(app_->get_option(name)); }
+
+void Subcommand::footer(const std::string& text) { app_->footer(text); }
+
+void Subcommand::callback(std::function<void()> function) { app_->callback(std::move(function)); }
+
+struct CommandLine::Apps {
+  Apps(const std::string& description, const std::string& name) : app(description, name) {}
+
+  CLI::App app;
+  std::vector<std::unique_ptr<Subcommand>> subcommands;
+};
+
+CommandLine::CommandLine(const std::string& description, const std::string& name, const std::string& version)
+    : apps_(std::make_unique<Apps>(description, name)) {
+  apps_->app.set_version_flag("--version", version);
+  apps_->app.require_subcommand(1);
+}
+
+CommandLine::~CommandLine() = default;
+
+Subcommand* CommandLine::add_subcommand(const std::string& name, const std::string& description) {
+  CLI::App* app = apps_->app.add_subcommand(name, description);
+  return apps_->subcommands.emplace_back(std::unique_ptr<Subcommand>(new Subcommand(app))).get();
+}
+
+void CommandLine::footer(const std::string& text) { apps_->app.footer(text); }
+
+std::vector<std::string> CommandLine::subcommands() const {
+  std::vector<std::string> names;
+  for (const CLI::App* command : apps_->app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
+  CLI::App& app = apps_->app;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      app.exit(error);
+      return {Outcome::Kind::shown, "", ""};
+    }
+    const auto chosen = app.get_subcommands();
+    return {Outcome::Kind::mistake, chosen.empty() ? "" : chosen.front()->get_name(), error.what()};
+  }
+  return {Outcome::Kind::run, "", ""};
+}
+
+}  // namespace trainer::tools
