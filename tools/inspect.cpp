@@ -26,34 +26,46 @@ struct Contents {
   std::vector<std::string> others;  ///< older checkpoints of the same directory
 };
 
-Contents contents_of_checkpoint(const std::string& path) {
+fs::file_status status_of(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) throw IoError(path + ": reading: " + error.message());
+  return status;
+}
+
+Contents contents_of_checkpoint(const std::string& path, checkpoint::Examined examined) {
   Contents contents;
   contents.path = path;
-  contents.damaged = checkpoint::verify(path);
-  try {
-    const std::string file = path + "/" + checkpoint::kManifestName;
-    contents.manifest = checkpoint::parse_manifest(read_text(file, std::int64_t{1} << 30), file);
-    for (const checkpoint::StoredTensor& tensor : contents.manifest->tensors) contents.tensors.push_back(tensor.info);
-  } catch (const std::runtime_error& error) {
-    if (contents.damaged.empty()) contents.damaged.push_back(error.what());
-  }
+  contents.manifest = std::move(examined.manifest);
+  contents.damaged = std::move(examined.damage);
+  if (!contents.manifest) return contents;
+  for (const checkpoint::StoredTensor& tensor : contents.manifest->tensors) contents.tensors.push_back(tensor.info);
+  return contents;
+}
+
+// The newest, whole or not; nothing if a live run replaced it meanwhile.
+std::optional<Contents> contents_of_newest(const std::string& dir) {
+  const std::vector<checkpoint::CheckpointPath> steps = checkpoint::list_checkpoints(dir);
+  if (steps.empty()) throw DataError(dir + ": no checkpoint here");
+  std::optional<checkpoint::Examined> examined = checkpoint::examine_unless_replaced(steps.front().path);
+  if (!examined) return std::nullopt;
+  Contents contents = contents_of_checkpoint(steps.front().path, std::move(*examined));
+  for (std::size_t i = 1; i < steps.size(); ++i) contents.others.push_back(steps[i].path);
   return contents;
 }
 
 Contents contents_of(const std::string& path) {
-  if (!fs::exists(path)) throw DataError(path + ": there is no such file or directory");
-  if (!fs::is_directory(path)) {
+  const fs::file_status status = status_of(path);
+  if (!fs::exists(status)) throw DataError(path + ": there is no such file or directory");
+  if (!fs::is_directory(status)) {
     const checkpoint::TensorStore store = checkpoint::TensorStore::from_safetensors(path);
     return {path, std::nullopt, store.tensors(), store.foreign(), {}, {}};
   }
-  const std::vector<checkpoint::CheckpointPath> steps = checkpoint::list_checkpoints(path);
-  if (steps.empty()) {
-    if (!fs::exists(path + "/" + checkpoint::kManifestName)) throw DataError(path + ": no checkpoint here");
-    return contents_of_checkpoint(path);
-  }
-  Contents contents = contents_of_checkpoint(steps.front().path);
-  for (std::size_t i = 1; i < steps.size(); ++i) contents.others.push_back(steps[i].path);
-  return contents;
+  if (!fs::exists(status_of(path + "/" + checkpoint::kManifestName)))
+    return checkpoint::while_replaced(path, [&] { return contents_of_newest(path); });
+  std::optional<checkpoint::Examined> examined = checkpoint::examine_unless_replaced(path);
+  if (!examined) throw DataError(path + ": was removed or replaced while it was read; does a run save there?");
+  return contents_of_checkpoint(path, std::move(*examined));
 }
 
 Json metadata_of(const Contents& contents) {

@@ -25,7 +25,19 @@ struct CheckpointPath {
 /// The checkpoints in `dir`, by falling step, whole or not; none if there is no such directory.
 std::vector<CheckpointPath> list_checkpoints(const std::string& dir);
 
-/// Reads every byte of a checkpoint and says, per damaged file, what is wrong, as "path: …"; empty if it is whole.
+/// What is known of a checkpoint, damaged or not.
+struct Examined {
+  std::optional<Manifest> manifest;    ///< if it can be read and is complete
+  std::optional<TensorStore> tensors;  ///< if the checkpoint is whole
+  std::vector<std::string> damage;     ///< per damaged file what is wrong, as "path: …"
+};
+
+/// Reads every byte of a checkpoint. Damage is what is missing or wrong in its files; where the system refuses to read them (no
+/// permission, a read error) nothing is known about them, and IoError is raised.
+Examined examine(const std::string& path);
+/// The same of a checkpoint that a live run may replace or remove: nothing where it did.
+std::optional<Examined> examine_unless_replaced(const std::string& path);
+/// The damage that examine() finds; empty if the checkpoint is whole.
 std::vector<std::string> verify(const std::string& path);
 
 /// An opened checkpoint.
@@ -40,11 +52,23 @@ Checkpoint open_checkpoint(const std::string& path);
 
 struct NewestWhole {
   std::optional<Checkpoint> checkpoint;  ///< nothing if there is no whole one
-  std::vector<std::string> damaged;      ///< what verify() said of the newer ones that were passed over
+  std::vector<std::string> damaged;      ///< what is wrong with the newer ones that were passed over
 };
 
-/// Verifies from the newest on, until one is whole.
+/// Examines from the newest on, until one is whole. Raises IoError where one cannot be read: it may be whole.
 NewestWhole newest_whole(const std::string& dir);
+
+/// IoError: a live run replaces the checkpoints in `dir` faster than they can be read.
+[[noreturn]] void fail_replaced(const std::string& dir);
+
+/// Calls `attempt` until it returns something: it returns nothing where a live run replaced what it was reading.
+template <typename Attempt>
+auto while_replaced(const std::string& dir, Attempt&& attempt) {
+  constexpr int kMostAttempts = 100;
+  for (int i = 0; i < kMostAttempts; ++i)
+    if (auto found = attempt()) return std::move(*found);
+  fail_replaced(dir);
+}
 
 // ---- Writing. Every rank writes its own files, then rank 0 commits. Ranks are threads or processes that share the
 // file system; the caller puts a barrier after begin() and one before commit(). ----

@@ -15,6 +15,10 @@
 namespace trainer::checkpoint {
 
 inline constexpr const char* kManifestName = "manifest.json";
+/// Longest manifest, in bytes, that is read: some 8 million pieces.
+inline constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 28;
+/// Largest step that is read. Products of a step and a batch stay far from overflow.
+inline constexpr std::int64_t kMaxStep = 10'000'000'000'000;
 
 /// A tensor by its global name and shape, however it is cut. Names are unique over model and optimizer.
 struct TensorInfo {
@@ -50,7 +54,7 @@ struct StoredTensor {
 struct Manifest {
   std::int64_t step = 0;
   std::string plan_hash;
-  std::string metadata = "{}";  ///< one JSON value, as text
+  std::string metadata = "{}";  ///< one JSON object, as text
   std::vector<FileInfo> files;
   std::vector<StoredTensor> tensors;
 
@@ -70,8 +74,8 @@ std::int64_t row_length(const StoredTensor& tensor);
 void check_complete(Manifest& manifest, const std::string& path);
 
 std::string print_manifest(const Manifest& manifest);
-/// Raises DataError, naming `path` and the offset, unless `text` is, to the bit, what print_manifest made;
-/// whether it is complete is check_complete's matter.
+/// Raises DataError, naming `path` and the offset, unless `text` has the keys, types and checksum that print_manifest writes, step and
+/// sizes within bounds, and metadata of at most 64 levels. Whether the pieces are complete is checked by check_complete.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
 }  // namespace trainer::checkpoint

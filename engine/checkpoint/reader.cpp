@@ -1,7 +1,10 @@
 // Finding, verifying and opening checkpoints.
+#include <sys/stat.h>
+
 #include <algorithm>
-#include <charconv>
+#include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/layout.h"
@@ -12,12 +15,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 30;
+// The last name of a path; empty for "." and "..", which do not tell it.
+std::string last_name(const std::string& path) {
+  const fs::path normal = fs::path(path).lexically_normal();
+  const std::string name = (normal.has_filename() ? normal : normal.parent_path()).filename().string();
+  return name == "." || name == ".." ? "" : name;
+}
 
 Manifest read_manifest(const std::string& path) {
   const std::string file = path + "/" + kManifestName;
   Manifest manifest = parse_manifest(read_text(file, kMaxManifestBytes), file);
   check_complete(manifest, file);
+  const std::optional<std::int64_t> named = step_of(last_name(path));
+  if (named && *named != manifest.step) {
+    throw DataError(file + ": is of step " + std::to_string(manifest.step) + ", but its directory is named for step " + std::to_string(*named) +
+                    ": renamed or copied from another checkpoint");
+  }
   return manifest;
 }
 
@@ -29,6 +42,28 @@ void check_file(const std::string& path, const FileInfo& info) {
   }
   const std::string checksum = checksum_of_file(path);
   if (checksum != info.checksum) throw DataError(path + ": checksum " + checksum + ", where the manifest says " + info.checksum);
+}
+
+// Which directory a path names at the moment; nothing if none.
+std::optional<std::pair<dev_t, ino_t>> identity_of(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) return std::pair(status.st_dev, status.st_ino);
+  if (errno != ENOENT) fail_io(path, "reading");
+  return std::nullopt;
+}
+
+// Nothing if a checkpoint was replaced or removed meanwhile.
+std::optional<NewestWhole> try_newest_whole(const std::string& dir) {
+  NewestWhole newest;
+  for (const CheckpointPath& each : list_checkpoints(dir)) {
+    std::optional<Examined> examined = examine_unless_replaced(each.path);
+    if (!examined) return std::nullopt;
+    newest.damaged.insert(newest.damaged.end(), examined->damage.begin(), examined->damage.end());
+    if (!examined->tensors) continue;
+    newest.checkpoint = Checkpoint{each.path, std::move(*examined->manifest), std::move(*examined->tensors)};
+    break;
+  }
+  return newest;
 }
 
 }  // namespace
@@ -45,26 +80,42 @@ std::vector<CheckpointPath> list_checkpoints(const std::string& dir) {
   return found;
 }
 
-std::vector<std::string> verify(const std::string& path) {
-  Manifest manifest;
+Examined examine(const std::string& path) {
+  Examined examined;
   try {
-    manifest = read_manifest(path);
+    examined.manifest = read_manifest(path);
   } catch (const DataError& error) {
-    return {error.what()};
-  } catch (const IoError& error) {
-    return {error.what()};
+    examined.damage.push_back(error.what());
+    return examined;
   }
-  std::vector<std::string> damage;
-  for (const FileInfo& file : manifest.files) {
+  for (const FileInfo& file : examined.manifest->files) {
     try {
       check_file(path + "/" + file.name, file);
     } catch (const DataError& error) {
-      damage.push_back(error.what());
-    } catch (const IoError& error) {
-      damage.push_back(error.what());
+      examined.damage.push_back(error.what());
     }
   }
-  return damage;
+  if (!examined.damage.empty()) return examined;
+  try {
+    examined.tensors = TensorStore::from_manifest(path, *examined.manifest);
+  } catch (const DataError& error) {
+    examined.damage.push_back(error.what());
+  }
+  return examined;
+}
+
+std::vector<std::string> verify(const std::string& path) { return examine(path).damage; }
+
+std::optional<Examined> examine_unless_replaced(const std::string& path) {
+  const auto before = identity_of(path);
+  if (!before) return std::nullopt;
+  try {
+    Examined examined = examine(path);
+    if (examined.damage.empty() || identity_of(path) == before) return examined;
+  } catch (const IoError&) {
+    if (identity_of(path) == before) throw;
+  }
+  return std::nullopt;
 }
 
 Checkpoint open_checkpoint(const std::string& path) {
@@ -74,20 +125,16 @@ Checkpoint open_checkpoint(const std::string& path) {
 }
 
 NewestWhole newest_whole(const std::string& dir) {
-  NewestWhole newest;
-  for (const CheckpointPath& each : list_checkpoints(dir)) {
-    std::vector<std::string> damage = verify(each.path);
-    if (damage.empty()) {
-      try {
-        newest.checkpoint = open_checkpoint(each.path);
-        return newest;
-      } catch (const DataError& error) {
-        damage.push_back(error.what());
-      }
-    }
-    newest.damaged.insert(newest.damaged.end(), damage.begin(), damage.end());
+  try {
+    return while_replaced(dir, [&] { return try_newest_whole(dir); });
+  } catch (const IoError& error) {
+    throw IoError(std::string(error.what()) +
+                  "; the checkpoint may be whole, so no older one is used in its place. Try again, name an older one, or move this one away");
   }
-  return newest;
+}
+
+void fail_replaced(const std::string& dir) {
+  throw IoError(dir + ": a run that saves here replaces its checkpoints faster than they can be read; read it when the run has ended, or let it keep more (checkpoint.keep)");
 }
 
 }  // namespace trainer::checkpoint

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "engine/checkpoint/counting_iterator.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/core/error.h"
 
@@ -28,29 +29,6 @@ constexpr DTypeName kDTypeNames[] = {
     {"I16", 2, std::nullopt},     {"U16", 2, std::nullopt}, {"U32", 4, std::nullopt},     {"I64", 8, std::nullopt},
     {"U64", 8, std::nullopt},     {"C64", 8, std::nullopt}, {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt},
     {"F8_E8M0", 1, std::nullopt},
-};
-
-// Counts the bytes that the parser has taken, for the offsets of messages.
-class CountingIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, std::int64_t* count) : at_(at), count_(count) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    ++at_;
-    ++*count_;
-    return *this;
-  }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
-
- private:
-  const char* at_;
-  std::int64_t* count_;
 };
 
 class HeaderEvents {
