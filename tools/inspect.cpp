@@ -6,6 +6,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/error.h"
+#include "engine/core/printable.h"
 #include "tools/command.h"
 #include "tools/text.h"
 
@@ -113,7 +114,7 @@ std::string tensors_text(const Contents& contents) {
       optimizer_elements += tensor.shape.elements();
       continue;
     }
-    table.add({tensor.name, std::string(name_of(tensor.dtype)), tensor.shape.str()});
+    table.add({printable(tensor.name), std::string(name_of(tensor.dtype)), tensor.shape.str()});
     elements += tensor.shape.elements();
   }
   std::string text =
@@ -123,25 +124,25 @@ std::string tensors_text(const Contents& contents) {
 }
 
 void put_text(const Contents& contents) {
-  put("{}\n", contents.path);
+  put("{}\n", printable(contents.path));
   if (contents.manifest) {
     const Json metadata = metadata_of(contents), strategy = member(metadata, "strategy"), world = member(metadata, "world_size");
-    put("step {}, saved by {} on {} rank(s), plan {}\n", contents.manifest->step, strategy.is_string() ? strategy.get<std::string>() : "?",
-        world.dump(), contents.manifest->plan_hash);
+    put("step {}, saved by {} on {} rank(s), plan {}\n", contents.manifest->step, strategy.is_string() ? printable(strategy.get<std::string>()) : "?",
+        printable(world.dump(-1, ' ', true, Json::error_handler_t::replace)), printable(contents.manifest->plan_hash));
     Table files({"file", "bytes", "checksum"});
-    for (const checkpoint::FileInfo& file : contents.manifest->files) files.add({file.name, grouped(file.bytes), file.checksum});
+    for (const checkpoint::FileInfo& file : contents.manifest->files) files.add({printable(file.name), grouped(file.bytes), printable(file.checksum)});
     put("\n{}", files.str());
   }
   put("\n{}", tensors_text(contents));
-  for (const std::string& foreign : contents.foreign) put("  not readable here: {}\n", foreign);
+  for (const std::string& foreign : contents.foreign) put("  not readable here: {}\n", printable(foreign));
   if (!contents.others.empty()) put("\nolder checkpoints beside it:\n");
-  for (const std::string& other : contents.others) put("  {}\n", other);
+  for (const std::string& other : contents.others) put("  {}\n", printable(other));
 }
 
 int inspect(const std::string& path, bool json) {
   const Contents contents = contents_of(path);
   json ? put_json(contents) : put_text(contents);
-  for (const std::string& damage : contents.damaged) say("damaged: {}\n", damage);
+  for (const std::string& damage : contents.damaged) say("damaged: {}\n", printable(damage));
   if (contents.damaged.empty() && contents.manifest) say("every checksum is right\n");
   return contents.damaged.empty() ? kDone : kBadData;
 }

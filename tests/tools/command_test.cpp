@@ -692,6 +692,17 @@ TEST_CASE("inspect lists a checkpoint's files and tensors") {
   CHECK(contains(file.out, "f32"));
 }
 
+TEST_CASE("inspect shows a name from a file without what a terminal would obey") {
+  const Workplace in;
+  const std::string header = R"({"w\u001b[2J\nevery checksum is right":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  const std::string length{static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0};
+  std::ofstream(in.path("w.safetensors"), std::ios::binary) << length << header << 'x';
+  const Outcome outcome = in({"inspect", "w.safetensors"});
+  CHECK(outcome.code == 0);
+  CHECK(contains(outcome.out, R"(w\x1b[2J\nevery checksum is right)"));
+  CHECK(outcome.out.find('\x1b') == std::string::npos);
+}
+
 TEST_CASE("a damaged checkpoint is named: by inspect, by eval, and by a run that goes on from the one before") {
   const Workplace in;
   REQUIRE(in({"run", "job.yaml"}).code == 0);
