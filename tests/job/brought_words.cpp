@@ -11,14 +11,17 @@
 namespace trainer::tests {
 namespace {
 
-const std::string kModel = "model:\n  graph: models/gpt2.yaml\n  with: {layers: 2, heads: 4, dim: 64, vocab: 256, context: 128}\n";
+const std::string kModel =
+    "model:\n  graph: models/gpt2.yaml\n  with: {layers: 2, heads: 4, dim: 64, vocab: 256, context: 128}\n";
 const std::string kData = "data: {format: text, train: text.txt, val: {fraction: 0.1}, seq_len: 64}\n";
-const std::string kTrain = "train:\n  steps: 100\n  batch: {global: 16, micro: 4}\n  optimizer: {name: adamw, lr: 1.0e-3}\n";
+const std::string kTrain =
+    "train:\n  steps: 100\n  batch: {global: 16, micro: 4}\n  optimizer: {name: adamw, lr: 1.0e-3}\n";
 const std::string kMark = "«", kElsewhere = "‹";
 constexpr std::size_t kTooLarge = (std::size_t{1} << 20) + 1;
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
 }
 
 std::string unescaped(const std::string& text) {
@@ -37,7 +40,8 @@ std::string unescaped(const std::string& text) {
 }
 
 std::string sentences(std::size_t size) {
-  const std::string one = "It is a truth universally acknowledged, that a single man in possession of a good fortune…\n";
+  const std::string one =
+      "It is a truth universally acknowledged, that a single man in possession of a good fortune…\n";
   std::string text;
   while (text.size() < size) text += one;
   text.resize(size);
@@ -135,7 +139,8 @@ struct Reader {
     one.job = plain;
   }
 
-  ExpectedAnswer expected_answer(const std::string& line, const std::vector<ExpectedAnswer>& places, std::size_t& next) const {
+  ExpectedAnswer expected_answer(const std::string& line, const std::vector<ExpectedAnswer>& places,
+                                 std::size_t& next) const {
     if (line.starts_with("@")) {
       const std::size_t colon = line.find(':'), bar = line.find(" | ");
       return {line.substr(1, colon - 1), {std::stoi(line.substr(colon + 1))}, parts_of(line.substr(bar + 3))};
@@ -252,14 +257,15 @@ std::string difference(const std::vector<Answer>& answers, const BroughtCase& ex
   std::string out;
   for (const ExpectedAnswer& mistake : expected.mistakes) {
     const auto found = std::ranges::find_if(left, [&](const Answer* answer) {
-      const bool here = mistake.file.empty() || (answer->file == mistake.file && std::ranges::count(mistake.lines, answer->line) > 0);
+      const bool here =
+          mistake.file.empty() || (answer->file == mistake.file && std::ranges::count(mistake.lines, answer->line) > 0);
       return here && holds(answer->text, mistake.parts);
     });
     if (found != left.end()) {
       left.erase(found);
     } else {
-      out += "  wanted at " + mistake.file + ":" + (mistake.lines.empty() ? "?" : std::to_string(mistake.lines[0])) + ": " +
-             mistake.parts.text + "\n";
+      out += "  wanted at " + mistake.file + ":" + (mistake.lines.empty() ? "?" : std::to_string(mistake.lines[0])) +
+             ": " + mistake.parts.text + "\n";
     }
   }
   for (const Answer* answer : left) {

@@ -1,4 +1,5 @@
-// Cases of tests/job/brought_words.txt: a job, a command, and what it must answer. The file's head describes the format.
+// Cases of tests/job/brought_words.txt: a job, a command, and what it must answer. The file's head describes the
+// format.
 #pragma once
 
 #include <map>
@@ -31,7 +32,8 @@ struct BroughtCase {
 
 std::vector<BroughtCase> read_brought_cases(const std::string& path);
 
-/// One message of the command: where it points and what it says, without what was found and the list behind an unknown key.
+/// One message of the command: where it points and what it says, without what was found and the list behind an unknown
+/// key.
 struct Answer {
   std::string file;
   int line = 0;

@@ -1,5 +1,5 @@
-// What people bring from other tools is answered with our words, at their line. Each case is a process: what counts is what a
-// user sees. `TRAINER_UNDER_TEST=/path/to/trainer` scores another build of the command.
+// What people bring from other tools is answered with our words, at their line. Each case is a process: what counts is
+// what a user sees. `TRAINER_UNDER_TEST=/path/to/trainer` scores another build of the command.
 #include "tests/job/brought_words.h"
 
 #include <doctest/doctest.h>
@@ -46,13 +46,16 @@ bool has_line(const std::string& text, const Parts& wanted) {
 std::string wrong(const BroughtCase& one) {
   const TemporaryFolder folder;
   if (!one.job.empty()) folder.write("job.yaml", one.job);
-  folder.write("text.txt",
-               std::string(200, 'a') + " plain text, long enough to train on and to hold a part out\n" + std::string(20000, 'b'));
+  folder.write("text.txt", std::string(200, 'a') + " plain text, long enough to train on and to hold a part out\n" +
+                               std::string(20000, 'b'));
   for (const auto& [name, text] : one.files) folder.write(name, text);
   const Outcome outcome = run(folder.path(), one.command);
-  if (outcome.code == 70 || outcome.code > 128) return "  exit " + std::to_string(outcome.code) + ": " + outcome.err + "\n";
-  if (outcome.code != 0) return one.mistakes.empty() ? "  refused: " + outcome.err : difference(answers_in(outcome.err), one);
-  if (one.effective.empty()) return "  accepted; wanted: " + (one.mistakes.empty() ? "" : one.mistakes[0].parts.text) + "\n";
+  if (outcome.code == 70 || outcome.code > 128)
+    return "  exit " + std::to_string(outcome.code) + ": " + outcome.err + "\n";
+  if (outcome.code != 0)
+    return one.mistakes.empty() ? "  refused: " + outcome.err : difference(answers_in(outcome.err), one);
+  if (one.effective.empty())
+    return "  accepted; wanted: " + (one.mistakes.empty() ? "" : one.mistakes[0].parts.text) + "\n";
   const std::string job = effective(folder.path(), one);
   for (const Parts& line : one.effective) {
     if (!has_line(job, line)) return "  the effective job has no line " + line.text + "\n" + job;
@@ -70,7 +73,8 @@ TEST_CASE("what people bring from other tools is answered with our words, at the
     right[one.kind].first += difference.empty();
     ++right[one.kind].second;
   }
-  for (const auto& [kind, count] : right) std::cout << count.first << " of " << count.second << " right: " << kind << "\n";
+  for (const auto& [kind, count] : right)
+    std::cout << count.first << " of " << count.second << " right: " << kind << "\n";
 }
 
 }  // namespace
