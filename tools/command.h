@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/compile/compile.h"
+#include "engine/core/printable.h"
 #include "engine/job/job.h"
 #include "tools/command_line.h"
 
@@ -71,6 +72,9 @@ template <typename... Args>
 void say(fmt::format_string<Args...> format, Args&&... args) {
   fmt::print(stderr, format, std::forward<Args>(args)...);
 }
+
+/// A line for people, of text that may come from files.
+inline void say_line(const std::string& text) { say("{}\n", printable(text)); }
 
 /// A result. stdout is written out and checked in main.
 template <typename... Args>

@@ -29,7 +29,7 @@ int eval(const Arguments& arguments) {
     checkpoint = checkpoint_of(loaded, arguments.checkpoint);
     const CompiledJob compiled = compile_here(loaded, Purpose::evaluate, place.threads);
     check_same_plan(place, compiled);
-    record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job), {place.process.get(), place.threads});
+    record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job), {place.process.get(), place.threads, say_line});
   });
   if (!speaks()) return kDone;
   if (arguments.json) {

@@ -1,5 +1,4 @@
 // trainer inspect: what a checkpoint or a safetensors file holds, every checksum verified.
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -13,7 +12,6 @@
 namespace trainer::tools {
 namespace {
 
-namespace fs = std::filesystem;
 using checkpoint::Manifest;
 using checkpoint::TensorInfo;
 
@@ -26,13 +24,6 @@ struct Contents {
   std::vector<std::string> damaged;
   std::vector<std::string> others;  ///< older checkpoints of the same directory
 };
-
-fs::file_status status_of(const std::string& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::none) throw IoError(path + ": reading: " + error.message());
-  return status;
-}
 
 Contents contents_of_checkpoint(const std::string& path, checkpoint::Examined examined) {
   Contents contents;
@@ -56,13 +47,12 @@ std::optional<Contents> contents_of_newest(const std::string& dir) {
 }
 
 Contents contents_of(const std::string& path) {
-  const fs::file_status status = status_of(path);
-  if (!fs::exists(status)) throw DataError(path + ": there is no such file or directory");
-  if (!fs::is_directory(status)) {
+  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
+  if (!is_directory(path)) {
     const checkpoint::TensorStore store = checkpoint::TensorStore::from_safetensors(path);
     return {path, std::nullopt, store.tensors(), store.foreign(), {}, {}};
   }
-  if (!fs::exists(status_of(path + "/" + checkpoint::kManifestName)))
+  if (!exists(path + "/" + checkpoint::kManifestName))
     return checkpoint::while_replaced(path, [&] { return contents_of_newest(path); });
   std::optional<checkpoint::Examined> examined = checkpoint::examine_unless_replaced(path);
   if (!examined) throw DataError(path + ": was removed or replaced while it was read; does a run save there?");

@@ -18,12 +18,13 @@ int sample_text(const Arguments& arguments) {
   const std::string checkpoint = checkpoint_of(loaded, arguments.checkpoint);
   const CompiledJob compiled = compile_here(loaded, Purpose::sample);
   std::string text;
-  sample(loaded, compiled, checkpoint, arguments.options, [&](const std::string& more) {
+  const auto emit = [&](const std::string& more) {
     text += more;
     if (arguments.json) return;
     put("{}", more);
     if (std::fflush(stdout) != 0) throw IoError("stdout: writing failed");
-  });
+  };
+  sample(loaded, compiled, checkpoint, arguments.options, emit, say_line);
   if (arguments.json)
     put_document(Json{{"prompt", arguments.options.prompt}, {"text", text}, {"checkpoint", checkpoint}});
   else

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/held_directory.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_store.h"
@@ -103,10 +104,14 @@ std::string file_name(const std::string& stem, int owner, int num_owners);
 /// Rank 0's hold on a directory of checkpoints that a run writes to.
 class Store {
  public:
-  /// Makes the directory, refuses (IoError) one that another run holds, and clears what killed runs left behind.
-  explicit Store(std::string dir);
+  /// Makes the directory, refuses (IoError) one that another run holds or that cannot be written, and clears what killed runs left
+  /// behind. `warn` hears of what does not end the run, as a checkpoint that cannot be removed.
+  explicit Store(std::string dir, Warn warn = {});
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
 
-  const std::string& dir() const { return dir_; }
+  const std::string& dir() const { return held_.path(); }
   /// Starts the unfinished checkpoint of `step`, empty.
   void begin(std::int64_t step);
   /// Makes the checkpoint of all files finished since begin(): checks that their pieces cover every tensor once,
@@ -117,8 +122,8 @@ class Store {
   void remove_older(std::int64_t step, int keep);
 
  private:
-  std::string dir_;
-  Descriptor lock_;
+  HeldDirectory held_;
+  std::optional<std::int64_t> unfinished_;  // the step between begin() and commit()
 };
 
 }  // namespace trainer::checkpoint

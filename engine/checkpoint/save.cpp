@@ -2,7 +2,6 @@
 // message from the others but the barrier; commit() turns the records into the manifest.
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kRecord = ".record";
-constexpr std::int64_t kMaxRecordBytes = std::int64_t{1} << 30;
 
 [[noreturn]] void fail(const std::string& path, const std::string& doing, const std::error_code& error) {
   throw IoError(path + ": " + doing + ": " + error.message());
@@ -32,43 +30,87 @@ void remove_tree(const std::string& path) {
   if (error) fail(path, "removing", error);
 }
 
+void make_directory(const std::string& path) {
+  std::error_code error;
+  fs::create_directory(path, error);
+  if (error) fail(path, "creating the directory", error);
+}
+
+std::vector<std::string> names_in(const std::string& dir) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator each(dir, error), end; !error && each != end; each.increment(error)) names.push_back(each->path().filename().string());
+  if (error) fail(dir, "listing", error);
+  return names;
+}
+
+void write_durably(const std::string& path, const std::string& text) {
+  const Descriptor file = create_file(path);
+  write_all(file, text.data(), text.size(), path);
+  sync_file(file, path);
+}
+
 void rename_path(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
   if (error) fail(from, "renaming to " + to, error);
 }
 
+// Does away with what is no longer needed. What cannot be removed (as files of another user) is no reason to lose a run.
+template <typename Action>
+void discard(const HeldDirectory& held, Action&& action) {
+  try {
+    action();
+  } catch (const IoError& error) {
+    held.warn(std::string(error.what()) + "; the run goes on, but this takes space until it is removed by hand");
+  }
+}
+
+void discard_tree(const HeldDirectory& held, const std::string& path) {
+  discard(held, [&] { remove_tree(path); });
+}
+
 // A kill between the two steps leaves a hidden name, never a checkpoint with files missing.
-void remove_checkpoint(const std::string& dir, std::int64_t step) {
-  const std::string trash = dir + "/" + hidden_name(step, kTrash);
-  remove_tree(trash);
-  rename_path(dir + "/" + step_name(step), trash);
-  remove_tree(trash);
+void discard_checkpoint(const HeldDirectory& held, std::int64_t step) {
+  const std::string trash = held.path() + "/" + hidden_name(step, kTrash);
+  discard(held, [&] {
+    remove_tree(trash);
+    rename_path(held.path() + "/" + step_name(step), trash);
+    remove_tree(trash);
+  });
 }
 
 // Puts `from` in the place of the checkpoint `to`, which may exist. The exchange is atomic; where the file system has
 // none, the old one steps aside first, and clear_leftovers() brings it back if the run dies in between.
-void replace(const std::string& from, const std::string& to, const std::string& aside) {
-  if (!fs::exists(to)) return rename_path(from, to);
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return remove_tree(from);
+void replace(const HeldDirectory& held, const std::string& from, const std::string& to, const std::string& aside) {
+  if (!exists(to)) return rename_path(from, to);
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return discard_tree(held, from);
   if (errno != EINVAL && errno != ENOSYS) fail_io(from, "exchanging with " + to);
   rename_path(to, aside);
   rename_path(from, to);
-  remove_tree(aside);
+  discard_tree(held, aside);
 }
 
-void clear_leftovers(const std::string& dir) {
-  std::vector<std::string> names;
-  for (const auto& each : fs::directory_iterator(dir)) names.push_back(each.path().filename().string());
-  for (const std::string& name : names) {
+void clear_leftovers(const HeldDirectory& held) {
+  for (const std::string& name : names_in(held.path())) {
     const auto hidden = hidden_of(name);
     if (!hidden) continue;
-    const std::string home = dir + "/" + step_name(hidden->step);
-    if (hidden->suffix == kReplaced && !fs::exists(home)) {
-      rename_path(dir + "/" + name, home);
-    } else {
-      remove_tree(dir + "/" + name);
-    }
+    const std::string path = held.path() + "/" + name, home = held.path() + "/" + step_name(hidden->step);
+    hidden->suffix == kReplaced && !exists(home) ? rename_path(path, home) : discard_tree(held, path);
+  }
+}
+
+// What a save does, in small, under the longest names that it uses: what the system refuses is known before the first step.
+void try_writing(const std::string& dir) {
+  const std::string folder = dir + "/" + hidden_name(0, kUnfinished);
+  try {
+    make_directory(folder);
+    write_durably(folder + "/" + file_name("optimizer", 0, 2) + std::string(kRecord), "tried");
+    remove_tree(folder);
+  } catch (const IoError& error) {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+    throw IoError(dir + ": checkpoints cannot be saved here: " + error.what());
   }
 }
 
@@ -87,14 +129,13 @@ void add_record(Manifest& whole, std::map<std::string, std::size_t>& index, cons
 
 Manifest gather_records(const std::string& directory) {
   std::vector<std::string> records;
-  for (const auto& each : fs::directory_iterator(directory)) {
-    if (each.path().extension() == kRecord) records.push_back(each.path().string());
-  }
+  for (const std::string& name : names_in(directory))
+    if (name.ends_with(kRecord)) records.push_back(directory + "/" + name);
   std::sort(records.begin(), records.end());
   Manifest whole;
   std::map<std::string, std::size_t> index;
   for (const std::string& path : records) {
-    add_record(whole, index, parse_manifest(read_text(path, kMaxRecordBytes), path));
+    add_record(whole, index, parse_manifest(read_text(path, kMaxManifestBytes), path));
     remove_tree(path);
   }
   return whole;
@@ -111,12 +152,6 @@ std::vector<FileWriter::Entry> ordered(std::vector<FileWriter::Entry> entries) {
     return size_of(a.tensor.dtype) > size_of(b.tensor.dtype);
   });
   return entries;
-}
-
-void write_durably(const std::string& path, const std::string& text) {
-  const Descriptor file = create_file(path);
-  write_all(file, text.data(), text.size(), path);
-  sync_file(file, path);
 }
 
 }  // namespace
@@ -150,30 +185,27 @@ void FileWriter::finish() {
   write_all(file, text.data(), text.size(), path);
 }
 
-Store::Store(std::string dir) : dir_(std::move(dir)) {
-  std::error_code error;
-  fs::create_directories(dir_, error);
-  if (error) fail(dir_, "making the directory", error);
-  lock_ = Descriptor(::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock_) fail_io(dir_, "opening");
-  // The kernel drops the lock when the run ends, however it ends. A file system without locks is used without.
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) throw IoError(dir_ + ": another run saves its checkpoints here");
-    if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP) fail_io(dir_, "locking");
-  }
-  clear_leftovers(dir_);
+Store::Store(std::string dir, Warn warn) : held_(std::move(dir), std::move(warn)) {
+  clear_leftovers(held_);
+  try_writing(held_.path());
+}
+
+// A save that failed leaves nothing behind on a disk that may be full.
+Store::~Store() {
+  std::error_code ignored;
+  if (unfinished_ && held_.is_in_place()) fs::remove_all(dir() + "/" + hidden_name(*unfinished_, kUnfinished), ignored);
 }
 
 void Store::begin(std::int64_t step) {
-  const std::string path = dir_ + "/" + hidden_name(step, kUnfinished);
+  held_.ensure();
+  const std::string path = dir() + "/" + hidden_name(step, kUnfinished);
   remove_tree(path);
-  std::error_code error;
-  fs::create_directory(path, error);
-  if (error) fail(path, "making the directory", error);
+  make_directory(path);
+  unfinished_ = step;
 }
 
 std::string Store::commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata, int keep) {
-  const std::string unfinished = dir_ + "/" + hidden_name(step, kUnfinished), home = dir_ + "/" + step_name(step);
+  const std::string unfinished = dir() + "/" + hidden_name(step, kUnfinished), home = dir() + "/" + step_name(step);
   Manifest manifest = gather_records(unfinished);
   manifest.step = step;
   manifest.plan_hash = plan_hash;
@@ -181,16 +213,18 @@ std::string Store::commit(std::int64_t step, const std::string& plan_hash, const
   check_complete(manifest, unfinished);
   write_durably(unfinished + "/" + kManifestName, print_manifest(manifest));
   sync_directory(unfinished);
-  replace(unfinished, home, dir_ + "/" + hidden_name(step, kReplaced));
-  sync_directory(dir_);
+  if (!held_.is_in_place()) throw IoError(dir() + ": was moved, replaced or removed while a checkpoint was written there");
+  replace(held_, unfinished, home, dir() + "/" + hidden_name(step, kReplaced));
+  unfinished_.reset();
+  sync_directory(dir());
   remove_older(step, keep);
   return home;
 }
 
 void Store::remove_older(std::int64_t step, int keep) {
   int newer = 0;
-  for (const CheckpointPath& each : list_checkpoints(dir_)) {
-    if (keep > 0 && each.step <= step && ++newer > keep) remove_checkpoint(dir_, each.step);
+  for (const CheckpointPath& each : list_checkpoints(dir())) {
+    if (keep > 0 && each.step <= step && ++newer > keep) discard_checkpoint(held_, each.step);
   }
 }
 

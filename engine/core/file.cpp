@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <system_error>
 
 #include "engine/core/error.h"
@@ -24,7 +25,22 @@ struct stat status_of(const Descriptor& file, const std::string& path) {
   return status;
 }
 
+// Of what a path names; nothing if there is no such thing.
+std::optional<struct stat> status_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return status;
+  if (errno != ENOENT && errno != ENOTDIR) fail_io(path, "opening");
+  return std::nullopt;
+}
+
 }  // namespace
+
+bool exists(const std::string& path) { return status_of(path).has_value(); }
+
+bool is_directory(const std::string& path) {
+  const std::optional<struct stat> status = status_of(path);
+  return status && S_ISDIR(status->st_mode);
+}
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {

@@ -50,6 +50,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+/// Whether the path names anything, or a directory, links followed. Raises IoError where the system does not tell.
+bool exists(const std::string& path);
+bool is_directory(const std::string& path);
 /// Opens for reading. Raises DataError if there is no such regular file.
 Descriptor open_for_reading(const std::string& path);
 /// Size in bytes of an open file.

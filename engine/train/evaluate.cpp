@@ -16,7 +16,8 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
   run_ranks(on.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) {
     const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads);
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
-    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);
+    Talk talk(communicator);
+    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, on.tell);
     executor->run(executor->role().program_index("refresh"));
     Evaluation evaluation(*executor, compiled, data.val, compiled.plan.mesh.data_rank(communicator.rank()), batches);
     const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);

@@ -50,12 +50,13 @@ std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const Sam
 }  // namespace
 
 void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
-            const std::function<void(const std::string&)>& emit) {
+            const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell) {
   run_ranks(1, [&](Communicator& communicator) {
     const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads_per_rank(1));
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);
     const Role& role = executor->role();
-    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint);
+    Talk talk(communicator);
+    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, tell);
     executor->run(role.program_index("refresh"));
     const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
 

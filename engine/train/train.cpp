@@ -43,6 +43,10 @@ struct Run {
   void tell(Tell&& tell_one) const {
     for (const auto& monitor : monitors) tell_one(*monitor);
   }
+  /// Tells the monitors a text. Lives no longer than the run.
+  Tell message() const {
+    return [this](const std::string& text) { tell([&](Monitor& monitor) { monitor.message(text); }); };
+  }
 };
 
 // ---- Where a run begins -------------------------------------------------------------------------------------------
@@ -57,7 +61,7 @@ std::string choose_checkpoint(const Run& run) {
   }
   if (job.resume != CheckpointJob::Resume::automatic || !job.dir) return "";
   const checkpoint::NewestWhole newest = checkpoint::newest_whole(*job.dir);
-  for (const std::string& damage : newest.damaged) run.tell([&](Monitor& monitor) { monitor.message("passed over a damaged checkpoint: " + damage); });
+  tell_passed_over(newest, run.message());
   if (!newest.checkpoint && !newest.damaged.empty())
     throw DataError("no checkpoint in " + *job.dir + " is whole: " + newest.damaged.front() + " (checkpoint.resume=none starts anew)");
   return newest.checkpoint ? newest.checkpoint->path : "";
@@ -72,14 +76,14 @@ std::optional<checkpoint::Checkpoint> find_start(const Run& run, int rank, Talk&
   return start;
 }
 
-void fill_weights(const Run& run, const std::optional<checkpoint::Checkpoint>& start, const LoadedRank& rank, int threads) {
+void fill_weights(const Run& run, const std::optional<checkpoint::Checkpoint>& start, const LoadedRank& rank, int threads, Talk& talk) {
   const ModelJob& model = run.job().model;
   set_scalars(rank.executor, static_cast<float>(run.job().precision.loss_scale.factor));
   if (start) {
     load_weights(rank, start->tensors, start->path, false);
     load_states(rank, start->tensors, start->path);
   } else if (model.init_from) {
-    load_weights_from(rank, *model.init_from);
+    load_weights_from(rank, *model.init_from, talk, run.message());
   } else {
     draw_weights(rank, run.job().seed, threads);
   }
@@ -119,7 +123,7 @@ class RankLoop {
         rank_(communicator.rank()),
         leads_(rank_ == 0 || run.options.process != nullptr),
         talk_(communicator),
-        store_(rank_ == 0 && job_.checkpoint.dir ? std::make_optional<checkpoint::Store>(*job_.checkpoint.dir) : std::nullopt),
+        store_(rank_ == 0 && job_.checkpoint.dir ? std::make_optional<checkpoint::Store>(*job_.checkpoint.dir, run.message()) : std::nullopt),
         start_(find_start(run, rank_, talk_)),
         threads_(run.options.threads > 0 ? run.options.threads : threads_per_rank(ranks_per_node(job_))),
         device_(device_for(job_, communicator, threads_)),
@@ -130,7 +134,7 @@ class RankLoop {
         average_program_(role_.program_index("average")),
         settle_program_(role_.program_index("settle")),
         binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
-    fill_weights(run, start_, loaded_rank(), threads_);
+    fill_weights(run, start_, loaded_rank(), threads_, talk_);
     loss_scale_ = loss_scale_of(*executor_);
     executor_->bind(role_.field_index("lr"), &lr_);
     executor_->bind(role_.field_index("metrics"), &metrics_);

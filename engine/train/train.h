@@ -71,6 +71,7 @@ RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Moni
 struct EvaluateOn {
   Communicator* process = nullptr;
   int threads = 0;
+  std::function<void(const std::string&)> tell = [](const std::string&) {};  ///< rank 0's: hears of damaged checkpoints that were passed over
 };
 
 /// Loss (and accuracy) on the job's validation data of the weights in `checkpoint` (a step directory, a directory of them, or a
@@ -86,9 +87,9 @@ struct SampleOptions {
 };
 
 /// Generates text from the weights in `checkpoint`, with the tokenizer saved there (the job's own where there is none).
-/// `compiled` is of Purpose::sample. `emit` gets text as it comes.
+/// `compiled` is of Purpose::sample. `emit` gets text as it comes, `tell` what EvaluateOn::tell does.
 void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
-            const std::function<void(const std::string&)>& emit);
+            const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell = [](const std::string&) {});
 
 /// The learning rate of step `step` (from 0): section 6 of the design.
 double learning_rate(const TrainJob& job, std::int64_t step);

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <thread>
@@ -198,15 +197,35 @@ std::optional<T> saved_scalar(const checkpoint::TensorStore& tensors, const char
   return value;
 }
 
-checkpoint::Checkpoint open_from(const std::string& path) {
-  if (std::filesystem::exists(path + "/" + checkpoint::kManifestName)) {
+// The whole checkpoint that `path` stands for.
+std::string choose_checkpoint(const std::string& path, const Tell& tell) {
+  if (exists(path + "/" + checkpoint::kManifestName)) {
     const std::vector<std::string> damaged = checkpoint::verify(path);
     if (!damaged.empty()) throw DataError("checkpoint is damaged: " + damaged.front());
-    return checkpoint::open_checkpoint(path);
+    return path;
   }
-  checkpoint::NewestWhole newest = checkpoint::newest_whole(path);
-  if (newest.checkpoint) return std::move(*newest.checkpoint);
-  throw DataError(newest.damaged.empty() ? path + ": no checkpoint here" : "checkpoint is damaged: " + newest.damaged.front());
+  const checkpoint::NewestWhole newest = checkpoint::newest_whole(path);
+  if (!newest.checkpoint) throw DataError(newest.damaged.empty() ? path + ": no checkpoint here" : "checkpoint is damaged: " + newest.damaged.front());
+  tell_passed_over(newest, tell);
+  return newest.checkpoint->path;
+}
+
+// Nothing, on all ranks, where a rank did not find it any more.
+std::optional<checkpoint::Checkpoint> open_everywhere(const std::string& path, Talk& talk) {
+  std::optional<checkpoint::Checkpoint> opened;
+  std::string error;
+  try {
+    opened = checkpoint::open_checkpoint(path);
+  } catch (const DataError& missing) {
+    error = missing.what();
+  }
+  if (talk.any(!opened && !exists(path))) return std::nullopt;
+  if (!opened) throw DataError(error);
+  return opened;
+}
+
+checkpoint::Checkpoint open_from(const std::string& path, int rank, Talk& talk, const Tell& tell) {
+  return checkpoint::while_replaced(path, [&] { return open_everywhere(talk.from_first(rank == 0 ? choose_checkpoint(path, tell) : ""), talk); });
 }
 
 }  // namespace
@@ -250,13 +269,17 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
   });
 }
 
-std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path) {
-  if (!std::filesystem::exists(path)) throw DataError(path + ": there is no such file or directory");
-  if (!std::filesystem::is_directory(path)) {
+void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell) {
+  for (const std::string& damage : newest.damaged) tell("passed over a damaged checkpoint: " + damage);
+}
+
+std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell) {
+  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
+  if (!is_directory(path)) {
     load_weights(loaded, checkpoint::TensorStore::from_safetensors(path), path, true);
     return std::nullopt;
   }
-  checkpoint::Checkpoint found = open_from(path);
+  checkpoint::Checkpoint found = open_from(path, loaded.rank, talk, tell);
   load_weights(loaded, found.tensors, found.path, false);
   return found.manifest;
 }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/run/executor.h"
+#include "engine/train/ranks.h"
 
 namespace trainer {
 
@@ -25,9 +27,15 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads);
 /// the tensors' origin. Floats of another dtype are converted. `exact`: tensors that the model lacks do not fit either.
 void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source, bool exact);
 
+/// Tells people something that does not end the work.
+using Tell = std::function<void(const std::string&)>;
+/// Names the damaged checkpoints that were passed over.
+void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell);
+
 /// The same from a path: a step directory, a directory of them (its newest whole one), or a .safetensors file, whose names must
-/// be just the model's. Returns the checkpoint that was read, if it was one.
-std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path);
+/// be just the model's. Returns the checkpoint that was read, if it was one. Rank 0 chooses and verifies, all ranks read the same, and
+/// choose again where a live run has removed it meanwhile. `tell`, rank 0's, hears of what was passed over.
+std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell);
 
 /// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good steps, which start
 /// anew if they were not saved. Raises DataError like load_weights; states of the strategy may lack, and those of another strategy are

@@ -72,9 +72,11 @@ std::vector<std::int64_t> steps_in(const std::string& dir) {
   return steps;
 }
 
+// Without the mark of the run that holds the directory.
 std::vector<std::string> names_in(const std::string& dir) {
   std::vector<std::string> names;
-  for (const auto& each : fs::directory_iterator(dir)) names.push_back(each.path().filename().string());
+  for (const auto& each : fs::directory_iterator(dir))
+    if (each.path().filename() != ".owner") names.push_back(each.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }

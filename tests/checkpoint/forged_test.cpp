@@ -11,6 +11,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checksum.h"
 #include "engine/core/error.h"
+#include "tests/checkpoint/small_checkpoint.h"
 #include "tests/temporary.h"
 
 namespace trainer::checkpoint {
@@ -20,8 +21,6 @@ using tests::contains;
 using tests::contents_of;
 using tests::message_of;
 using tests::TemporaryFolder;
-
-const TensorInfo kMatrix{"w", DType::f32, Shape{2, 3}};
 
 std::string sealed(const std::string& body) { return body + ",\n  \"checksum\": \"" + checksum_of(body) + "\"\n}\n"; }
 
@@ -36,12 +35,7 @@ class Forgery {
  public:
   Forgery() {
     Store store(folder_.path());
-    store.begin(4);
-    FileWriter writer(store.dir(), 4, "model.safetensors", {{kMatrix, {0, 6}}});
-    const float values[6] = {1, 2, 3, 4, 5, 6};
-    writer.write({kMatrix, {0, 6}}, values, 6);
-    writer.finish();
-    path_ = store.commit(4, "0123", R"({"name":"a"})", 0);
+    path_ = tests::save_small(store, 4);
     const std::string text = contents_of(path_ + "/" + kManifestName);
     body_ = text.substr(0, text.find(",\n  \"checksum\": \""));
   }

@@ -712,6 +712,15 @@ TEST_CASE("a damaged checkpoint is named: by inspect, by eval, and by a run that
   CHECK(contains(inspected.err, "runs/step-00000006/model.safetensors"));
   CHECK(parsed(inspected)["damaged"].size() == 1);
   CHECK(in({"eval", "job.yaml", "--checkpoint", "runs/step-00000006"}).code == 65);
+  const std::string passed_over = "passed over a damaged checkpoint: runs/step-00000006/model.safetensors";
+  const Outcome evaluated = in({"eval", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp"});
+  CHECK(evaluated.code == 0);
+  CHECK(contains(evaluated.err, passed_over));
+  CHECK(evaluated.err.find(passed_over) == evaluated.err.rfind(passed_over));
+  CHECK(contains(in({"sample", "job.yaml", "--tokens", "2"}).err, passed_over));
+  const std::string begun = in({"run", "job.yaml", "model.init_from=runs", "checkpoint.dir=other", "train.steps=1"}).err;
+  CHECK(contains(begun, "passed over a damaged checkpoint: "));
+  CHECK(contains(begun, "runs/step-00000006/model.safetensors: checksum"));
   const Outcome resumed = in({"run", "job.yaml"});
   CHECK(resumed.code == 0);
   CHECK(contains(resumed.err, "passed over a damaged checkpoint: runs/step-00000006/model.safetensors"));
