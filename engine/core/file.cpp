@@ -77,10 +77,6 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-void MappedFile::drop_pages() const {
-  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
-}
-
 Descriptor open_for_reading(const std::string& path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // never waits for a pipe's writer
   if (!file && (errno == ENOENT || errno == ENOTDIR)) throw DataError(path + ": no such file");
@@ -93,17 +89,21 @@ Descriptor open_for_reading(const std::string& path) {
 
 std::int64_t file_size(const Descriptor& file, const std::string& path) { return status_of(file, path).st_size; }
 
-void read_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path) {
-  char* next = static_cast<char*>(out);
-  while (bytes > 0) {
-    const ssize_t got = ::pread(file.get(), next, std::min(bytes, kMostPerCall), offset);
+std::size_t read_some_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path) {
+  std::size_t read = 0;
+  while (read < bytes) {
+    const ssize_t got = ::pread(file.get(), static_cast<char*>(out) + read, std::min(bytes - read, kMostPerCall), offset + static_cast<std::int64_t>(read));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_io(path, "reading");
-    if (got == 0) throw DataError(path + ": ends at offset " + std::to_string(offset) + ", where more was expected");
-    next += got;
-    offset += got;
-    bytes -= static_cast<std::size_t>(got);
+    if (got == 0) break;
+    read += static_cast<std::size_t>(got);
   }
+  return read;
+}
+
+void read_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path) {
+  const std::size_t read = read_some_at(file, offset, out, bytes, path);
+  if (read < bytes) throw DataError(path + ": ends at offset " + std::to_string(offset + static_cast<std::int64_t>(read)) + ", where more was expected");
 }
 
 std::string read_text(const std::string& path, std::int64_t limit) {

@@ -29,7 +29,7 @@ class Descriptor {
 };
 
 /// The bytes of a whole file, mapped read-only for as long as the object lives. Any number of threads may read.
-/// A file that another process shortens meanwhile ends the process with SIGBUS: data files are not edited under a run.
+/// A file that another process shortens meanwhile ends the process with SIGBUS: for files that are open for a moment. (Data is read: data_file.h.)
 class MappedFile {
  public:
   MappedFile() = default;
@@ -41,8 +41,6 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
-  /// Gives back the memory of the pages read so far; they come again from the page cache when they are asked for.
-  void drop_pages() const;
 
  private:
   std::string path_;
@@ -57,6 +55,8 @@ bool is_directory(const std::string& path);
 Descriptor open_for_reading(const std::string& path);
 /// Size in bytes of an open file.
 std::int64_t file_size(const Descriptor& file, const std::string& path);
+/// Fills `out` with the bytes from `offset` on; returns how many: fewer than `bytes` only where the file ends. Any number of threads.
+std::size_t read_some_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path);
 /// Fills `out` with the bytes from `offset` on. Raises DataError, with the offset, if the file ends before. Any number
 /// of threads may read from one file.
 void read_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path);

@@ -2,9 +2,9 @@
 #include "engine/data/data.h"
 
 #include <cmath>
+#include <utility>
 
 #include "engine/core/check.h"
-#include "engine/core/error.h"
 #include "engine/data/files.h"
 #include "engine/data/idx.h"
 #include "engine/data/table.h"
@@ -19,6 +19,8 @@ std::int64_t training_part(std::int64_t n, double fraction) {
   return static_cast<std::int64_t>(std::floor(static_cast<double>(n) * (1.0 - fraction) + 1e-6));
 }
 
+constexpr const char *kTrain = "data.train", *kVal = "data.val";
+
 std::string first_name(const DataFiles& files) { return files.paths.empty() ? files.images : files.paths.front(); }
 
 const DataFiles* val_files(const DataJob& job) { return std::get_if<DataFiles>(&job.val); }
@@ -28,14 +30,24 @@ double val_fraction(const DataJob& job) {
   return fraction ? *fraction : 0;
 }
 
-void check_samples(const Dataset* dataset, const DataFiles& files, const std::string& part, const std::string& need) {
-  if (dataset && dataset->num_samples() == 0) throw DataError(first_name(files) + ": the " + part + " part has no sample" + need);
+// What `open` makes of files; its errors get the key that names them.
+template <typename Open>
+auto at(const char* key, const DataFiles& files, Open&& open) {
+  try {
+    return open(files);
+  } catch (const DataError& error) {
+    throw BadData(key, error.what());
+  } catch (const IoError& error) {
+    throw UnreadableData(key, error.what());
+  }
 }
 
-void check_vocabulary(const DataJob& job, const Tokenizer& tokenizer, std::int64_t limit) {
-  if (limit == 0 || tokenizer.vocab_size() <= limit) return;
-  throw DataError(first_name(job.train) + ": the text has " + std::to_string(tokenizer.vocab_size()) +
-                  " distinct tokens, where the model's vocabulary has " + std::to_string(limit));
+// Training and validation files opened in the same way; of no validation files nothing.
+template <typename Open>
+auto open_both(const DataJob& job, Open&& open) {
+  auto train = at(kTrain, job.train, open);
+  auto val = val_files(job) ? at(kVal, *val_files(job), open) : decltype(train)();
+  return std::pair(std::move(train), std::move(val));
 }
 
 // Training and validation windows of one stream, or of two.
@@ -56,44 +68,58 @@ void cut_dataset(Data& data, const DataJob& job, std::shared_ptr<const Dataset> 
   data.val = val || !job.has_val() ? val : part_of(train, part, n - part);
 }
 
+void check_vocabulary(const DataJob& job, const Tokenizer& tokenizer, std::int64_t limit) {
+  const std::int64_t ids = tokenizer.vocab_size();
+  if (limit == 0 || ids <= limit) return;
+  const bool bytes = job.tokenizer == trainer::Tokenizer::bytes;
+  throw BadData(bytes ? "data.tokenizer" : kTrain,
+                (bytes ? "`tokenizer: bytes` has 256 ids" : first_name(job.train) + ": the text has " + std::to_string(ids) + " distinct characters") +
+                    ", the model's vocabulary has " + std::to_string(limit) + " rows; it must have at least " + std::to_string(ids));
+}
+
 Data open_text(const DataJob& job, const GraphInputs& inputs) {
   Data data;
-  const std::vector<std::string> train = expand_paths(job.train.paths);
-  const std::vector<std::string> val = val_files(job) ? expand_paths(val_files(job)->paths) : std::vector<std::string>();
-  if (job.tokenizer == trainer::Tokenizer::bytes) {
+  std::shared_ptr<const CharsTokenizer> chars;  // of the training text
+  const auto [train, val] = open_both(job, [&](const DataFiles& files) -> std::shared_ptr<const TokenStream> {
+    const std::vector<std::string> paths = expand_paths(files.paths);
+    if (job.tokenizer == trainer::Tokenizer::bytes) return bytes_stream(paths);
+    const CharsText text = chars_stream(paths, chars);
+    chars = text.tokenizer;
+    return text.stream;
+  });
+  if (chars)
+    data.tokenizer = chars;
+  else
     data.tokenizer = std::make_shared<BytesTokenizer>();
-    cut_stream(data, job, bytes_stream(train), val.empty() ? nullptr : bytes_stream(val));
-  } else {
-    const CharsText text = chars_stream(train);
-    data.tokenizer = text.tokenizer;
-    cut_stream(data, job, text.stream, val.empty() ? nullptr : chars_stream(val, text.tokenizer).stream);
-  }
   check_vocabulary(job, *data.tokenizer, inputs.id_limit);
+  cut_stream(data, job, train, val);
   return data;
 }
 
-Data open_tokens(const DataJob& job, const GraphInputs& inputs) {
-  const auto open = [&](const DataFiles& files) {
-    return flat_stream(expand_paths(files.paths), job.token_type == TokenType::u16 ? 2 : 4, inputs.id_limit);
-  };
+Data open_tokens(const DataJob& job, const GraphInputs& inputs, IdStream::Check check) {
+  const auto [train, val] = open_both(job, [&](const DataFiles& files) {
+    const auto stream = std::make_shared<IdStream>(expand_paths(files.paths), job.token_type, inputs.id_limit);
+    stream->check(check);
+    return stream;
+  });
   Data data;
-  cut_stream(data, job, open(job.train), val_files(job) ? open(*val_files(job)) : nullptr);
+  cut_stream(data, job, train, val);
   return data;
 }
 
 Data open_table(const DataJob& job, const GraphInputs& inputs) {
   const TableOptions options{job.target, inputs.target_dtype, inputs.id_limit};
-  const auto open = [&](const DataFiles& files) { return std::make_shared<Table>(expand_paths(files.paths), options); };
-  const auto train = open(job.train), val = val_files(job) ? open(*val_files(job)) : nullptr;
-  if (val && val->num_features() != train->num_features()) {
-    throw DataError(first_name(*val_files(job)) + ": has " + std::to_string(val->num_features()) + " features, the training table has " +
-                    std::to_string(train->num_features()));
+  const auto [train, val] = open_both(job, [&](const DataFiles& files) { return std::make_shared<Table>(expand_paths(files.paths), options); });
+  // A file without rows has no features either; too few samples are told by open_data.
+  if (val && val->num_rows() > 0 && train->num_rows() > 0 && val->num_features() != train->num_features()) {
+    throw BadData(kVal, first_name(*val_files(job)) + ": has " + std::to_string(val->num_features()) + " features, the training table has " +
+                            std::to_string(train->num_features()));
   }
   const std::int64_t part = training_part(train->num_rows(), val_fraction(job));
   if (job.normalize == Normalize::standard && part > 0) {
     const Scaling scaling = train->scaling(part);
     train->scale(scaling);
-    if (val) val->scale(scaling);
+    if (val && val->num_rows() > 0) val->scale(scaling);
   }
   Data data;
   cut_dataset(data, job, table_rows(train), val ? table_rows(val) : nullptr);
@@ -101,18 +127,18 @@ Data open_table(const DataJob& job, const GraphInputs& inputs) {
 }
 
 Data open_idx(const DataJob& job, const GraphInputs& inputs) {
-  const auto open = [&](const DataFiles& files) { return idx_images(files.images, files.labels, inputs.id_limit); };
+  const auto [train, val] = open_both(job, [&](const DataFiles& files) { return idx_images(files.images, files.labels, inputs.id_limit); });
   Data data;
-  cut_dataset(data, job, open(job.train), val_files(job) ? open(*val_files(job)) : nullptr);
+  cut_dataset(data, job, train, val);
   return data;
 }
 
-Data open_format(const DataJob& job, const GraphInputs& inputs) {
+Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids) {
   switch (job.format) {
     case DataFormat::text:
       return open_text(job, inputs);
     case DataFormat::tokens:
-      return open_tokens(job, inputs);
+      return open_tokens(job, inputs, ids);
     case DataFormat::table:
       return open_table(job, inputs);
     case DataFormat::idx:
@@ -122,14 +148,21 @@ Data open_format(const DataJob& job, const GraphInputs& inputs) {
   throw;
 }
 
-}  // namespace
-
-Data open_data(const DataJob& job, const GraphInputs& inputs) {
-  Data data = open_format(job, inputs);
+void check_samples(const DataJob& job, const Data& data) {
   const bool windowed = job.format == DataFormat::text || job.format == DataFormat::tokens;
   const std::string need = windowed ? " of seq_len + 1 = " + std::to_string(job.seq_len + 1) + " tokens" : "";
-  check_samples(data.train.get(), job.train, "training", need);
-  check_samples(data.val.get(), val_files(job) ? *val_files(job) : job.train, "validation", need);
+  if (data.train->num_samples() == 0) throw BadData(kTrain, first_name(job.train) + ": the training part has no sample" + need);
+  if (!data.val || data.val->num_samples() > 0) return;
+  const bool fraction = !val_files(job);
+  throw BadData(kVal, first_name(fraction ? job.train : *val_files(job)) + ": the validation part has no sample" + need +
+                          (fraction ? "; write a larger `fraction`" : ""));
+}
+
+}  // namespace
+
+Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids) {
+  Data data = open_format(job, inputs, ids);
+  check_samples(job, data);
   return data;
 }
 

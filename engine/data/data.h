@@ -3,9 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "engine/core/dtype.h"
+#include "engine/core/error.h"
 #include "engine/data/dataset.h"
+#include "engine/data/id_stream.h"
 #include "engine/data/tokenizer.h"
 #include "engine/job/job.h"
 
@@ -23,7 +27,18 @@ struct Data {
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of text, else null
 };
 
-/// Opens the files. Raises DataError for a file that is missing or malformed, and for data too short for one sample.
-Data open_data(const DataJob& job, const GraphInputs& inputs);
+/// A DataError or an IoError of the data that the job names at `key`, as "data.val".
+struct BadData : DataError {
+  BadData(std::string key, const std::string& what) : DataError(what), key(std::move(key)) {}
+  std::string key;
+};
+struct UnreadableData : IoError {
+  UnreadableData(std::string key, const std::string& what) : IoError(what), key(std::move(key)) {}
+  std::string key;
+};
+
+/// Opens the files. Raises BadData for a file that is missing or malformed and for data too short for one sample, UnreadableData for what
+/// the system refuses. Token ids are checked as `ids` says; everything else is checked in full, but for what only reading it all would tell.
+Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids = IdStream::Check::samples);
 
 }  // namespace trainer::data

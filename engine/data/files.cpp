@@ -13,19 +13,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Below this a map's page and its place among the 65,530 a process may have cost more than a copy.
-constexpr std::uintmax_t kMapBytes = std::uintmax_t{1} << 20;
+constexpr std::size_t kMostOpen = 256;  // a process may usually have 1024 files open
 
 bool has_wildcard(std::string_view text) { return text.find_first_of("*?[") != std::string_view::npos; }
 
-std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+// What is at a path; nothing where a link goes round or leads nowhere. Raises IoError where the system does not let us look.
+fs::file_status status_of(const fs::path& path) {
   std::error_code error;
-  std::vector<fs::directory_entry> entries;
+  const fs::file_status status = fs::status(path, error);
+  if (error == std::errc::too_many_symbolic_link_levels || error == std::errc::filename_too_long) return fs::file_status(fs::file_type::not_found);
+  if (error && status.type() != fs::file_type::not_found) throw IoError(path.string() + ": looking it up: " + error.message());
+  return status;
+}
+
+// Names in a folder, with their paths.
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
   for (fs::directory_iterator each(folder.empty() ? "." : folder, error), end; !error && each != end; each.increment(error)) {
-    entries.push_back(*each);
+    entries.push_back(folder / each->path().filename());
   }
   if (error) throw IoError(folder.string() + ": listing: " + error.message());
   return entries;
+}
+
+bool is_link(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_symlink(fs::symlink_status(path, ignored));
 }
 
 class Matcher {
@@ -41,37 +55,36 @@ class Matcher {
   // All files below `folder` whose path matches the parts from `index` on.
   void match(const fs::path& folder, std::size_t index) {
     const std::string part = parts_[index].string();
-    const bool last = index + 1 == parts_.size();
     if (part == "**") return match_any_depth(folder, index);
-    if (!has_wildcard(part)) return step(folder / part, fs::directory_entry(folder / part), index);
-    if (!fs::is_directory(folder.empty() ? "." : folder)) return;
-    for (const fs::directory_entry& entry : entries_of(folder)) {
-      const std::string name = entry.path().filename().string();
-      if (!last && !entry.is_directory()) continue;
-      if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) step(folder / name, entry, index);
-    }
+    if (!has_wildcard(part)) return step(folder / part, index);
+    if (!is_folder(folder)) return;
+    for (const fs::path& path : entries_of(folder))
+      if (::fnmatch(part.c_str(), path.filename().c_str(), FNM_PERIOD) == 0) step(path, index);
   }
 
   void match_any_depth(const fs::path& folder, std::size_t index) {
     const bool last = index + 1 == parts_.size();
     if (!last) match(folder, index + 1);
-    if (!fs::is_directory(folder.empty() ? "." : folder)) return;
-    for (const fs::directory_entry& entry : entries_of(folder)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with('.')) continue;
-      if (entry.is_directory() && !entry.is_symlink()) match_any_depth(folder / name, index);
-      if (last && entry.is_regular_file()) found_.push_back((folder / name).string());
+    if (!is_folder(folder)) return;
+    for (const fs::path& path : entries_of(folder)) {
+      if (path.filename().string().starts_with('.')) continue;
+      const fs::file_status status = status_of(path);
+      if (fs::is_directory(status) && !is_link(path)) match_any_depth(path, index);
+      if (last && fs::is_regular_file(status)) found_.push_back(path.string());
     }
   }
 
-  void step(const fs::path& path, const fs::directory_entry& entry, std::size_t index) {
-    std::error_code missing;
+  // `path` matches the parts up to `index`.
+  void step(const fs::path& path, std::size_t index) {
+    const fs::file_status status = status_of(path);
     if (index + 1 < parts_.size()) {
-      if (entry.exists(missing)) match(path, index + 1);
-    } else if (entry.is_regular_file(missing)) {
+      if (fs::exists(status)) match(path, index + 1);
+    } else if (fs::is_regular_file(status)) {
       found_.push_back(path.string());
     }
   }
+
+  static bool is_folder(const fs::path& path) { return fs::is_directory(status_of(path.empty() ? "." : path)); }
 
   std::vector<fs::path> parts_;
   std::vector<std::string> found_;
@@ -82,8 +95,7 @@ class Matcher {
 std::vector<std::string> expand_paths(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
-    std::error_code missing;
-    const fs::file_status status = fs::status(path, missing);
+    const fs::file_status status = status_of(path);
     if (fs::is_directory(status)) throw DataError(path + ": is a folder; for all files in it write " + path + "/**");
     if (fs::exists(status)) {
       files.push_back(path);
@@ -101,19 +113,9 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& paths) {
 
 Corpus::Corpus(const std::vector<std::string>& paths) {
   files_.reserve(paths.size());
-  maps_.reserve(paths.size());
-  texts_.reserve(paths.size());
   for (const std::string& path : paths) {
-    std::error_code missing;
-    const std::uintmax_t size = fs::file_size(path, missing);
-    std::string_view text;
-    if (missing || size >= kMapBytes) {
-      text = maps_.emplace_back(path).text();
-    } else {
-      text = texts_.emplace_back(read_text(path, INT64_MAX));
-    }
-    files_.push_back({path, text, bytes_});
-    bytes_ += static_cast<std::int64_t>(text.size());
+    files_.push_back({DataFile(path, files_.size() < kMostOpen ? DataFile::Keep::open : DataFile::Keep::closed), bytes_});
+    bytes_ += files_.back().data.bytes();
   }
 }
 
@@ -121,10 +123,6 @@ std::size_t Corpus::file_at(std::int64_t offset) const {
   const auto after =
       std::upper_bound(files_.begin(), files_.end(), offset, [](std::int64_t at, const File& file) { return at < file.start; });
   return static_cast<std::size_t>(after - files_.begin()) - 1;
-}
-
-void Corpus::drop_pages() const {
-  for (const MappedFile& map : maps_) map.drop_pages();
 }
 
 }  // namespace trainer::data

@@ -3,10 +3,9 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/core/file.h"
+#include "engine/data/data_file.h"
 
 namespace trainer::data {
 
@@ -16,17 +15,13 @@ namespace trainer::data {
 /// without a file, and for a folder, which is never meant whole.
 std::vector<std::string> expand_paths(const std::vector<std::string>& paths);
 
-/// The contents of files, joined. Large ones are mapped, small ones read, so that neither a corpus of terabytes nor
-/// one of a million files asks for more than the system gives. Any number of threads may read.
+/// The contents of files, joined. Any number of threads may read.
 class Corpus {
  public:
   explicit Corpus(const std::vector<std::string>& paths);
-  Corpus(const Corpus&) = delete;
-  Corpus& operator=(const Corpus&) = delete;
 
   struct File {
-    std::string path;
-    std::string_view text;
+    DataFile data;
     std::int64_t start = 0;  ///< offset of the first byte in the whole
   };
 
@@ -34,13 +29,9 @@ class Corpus {
   std::int64_t bytes() const { return bytes_; }
   /// Index of the file that holds byte `offset` of the whole. REQUIRES: 0 <= offset < bytes().
   std::size_t file_at(std::int64_t offset) const;
-  /// MappedFile::drop_pages, after a pass over everything.
-  void drop_pages() const;
 
  private:
   std::vector<File> files_;
-  std::vector<MappedFile> maps_;
-  std::vector<std::string> texts_;
   std::int64_t bytes_ = 0;
 };
 

@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
-#include "engine/core/file.h"
+#include "engine/data/data_file.h"
+#include "engine/data/recognise.h"
 
 namespace trainer::data {
 namespace {
@@ -46,11 +50,19 @@ class Cells {
   bool done_ = false;
 };
 
+// What from_chars leaves out: a number too small for the type, which is 0 or subnormal, and one too large, which is infinite.
+template <typename Number>
+Number nearest_number(const std::string& cell) {
+  if constexpr (std::is_same_v<Number, float>) return std::strtof(cell.c_str(), nullptr);
+  return static_cast<Number>(std::strtod(cell.c_str(), nullptr));
+}
+
 template <typename Number>
 bool parse_number(std::string_view cell, Number& value) {
   if (cell.starts_with('+')) cell.remove_prefix(1);
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  return error == std::errc() && end == cell.data() + cell.size() && std::isfinite(value);
+  if (error == std::errc::result_out_of_range) value = nearest_number<Number>(std::string(cell));
+  return error != std::errc::invalid_argument && end == cell.data() + cell.size() && std::isfinite(value);
 }
 
 }  // namespace
@@ -61,24 +73,39 @@ class TableReader {
   TableReader(Table& table) : table_(table) {}
 
   void read(const std::string& path) {
-    const MappedFile file(path);
+    const DataFile file(path);
+    refuse_foreign(file, DataFormat::table);
     path_ = &file.path();
     line_ = 0;
     bool header = std::holds_alternative<std::string>(table_.options_.target);
-    for (std::string_view rest = without_mark(file.text()); !rest.empty();) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      const std::string_view line = trimmed(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
+    for_each_line(file, [&](std::string_view line) {
       ++line_;
-      if (line.empty()) continue;
+      if (line.empty()) return;
       header ? read_header(line) : read_row(line);
       header = false;
-    }
+    });
   }
 
  private:
-  // A byte order mark, as spreadsheets write it.
-  static std::string_view without_mark(std::string_view text) { return text.starts_with("\xEF\xBB\xBF") ? text.substr(3) : text; }
+  // Lines without white space around them.
+  template <typename Visit>
+  static void for_each_line(const DataFile& file, Visit&& visit) {
+    constexpr std::string_view kMark = "\xEF\xBB\xBF";  // a byte order mark, as spreadsheets write it
+    BlockReader blocks(file);
+    std::int64_t start = 0;  // of the block
+    std::string_view text = blocks.next(0);
+    std::size_t at = text.starts_with(kMark) ? kMark.size() : 0;
+    while (at < text.size() || !blocks.at_end()) {
+      const std::size_t end = text.find('\n', at);
+      if (end == std::string_view::npos && !blocks.at_end()) {
+        start += static_cast<std::int64_t>(std::exchange(at, 0));
+        text = blocks.next(start);
+        continue;
+      }
+      visit(trimmed(text.substr(at, end - at)));
+      at = std::min(end, text.size() - 1) + 1;
+    }
+  }
 
   [[noreturn]] void fail(std::int64_t column, const std::string& what) const {
     std::string place = *path_ + ":" + std::to_string(line_) + ": ";

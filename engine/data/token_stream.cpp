@@ -1,34 +1,35 @@
-// Three kinds of stream over a corpus: bytes, characters, flat ids.
+// Two kinds of stream over a corpus of text: bytes and characters.
 #include "engine/data/token_stream.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/data/recognise.h"
 
 namespace trainer::data {
 namespace {
 
-[[noreturn]] void fail(const Corpus::File& file, std::size_t offset, const std::string& what) {
-  throw DataError(file.path + ": offset " + std::to_string(offset) + ": " + what);
+void require_text(const Corpus& corpus) {
+  for (const Corpus::File& file : corpus.files()) refuse_foreign(file.data, DataFormat::text);
 }
 
 class BytesStream final : public TokenStream {
  public:
-  explicit BytesStream(const std::vector<std::string>& paths) : corpus_(paths) {}
+  explicit BytesStream(const std::vector<std::string>& paths) : corpus_(paths) { require_text(corpus_); }
 
   std::int64_t num_tokens() const override { return corpus_.bytes(); }
 
   void read(std::int64_t first, std::int64_t count, std::int32_t* out) const override {
-    for (std::size_t file = count > 0 ? corpus_.file_at(first) : 0; count > 0; ++file) {
+    std::uint8_t bytes[16384];
+    for (std::size_t file = count > 0 ? corpus_.file_at(first) : 0; count > 0;) {
       const Corpus::File& from = corpus_.files()[file];
       const std::int64_t skip = first - from.start;
-      const std::int64_t part = std::min(count, static_cast<std::int64_t>(from.text.size()) - skip);
-      const auto* bytes = reinterpret_cast<const std::uint8_t*>(from.text.data()) + skip;
+      const std::int64_t part = std::min({count, from.data.bytes() - skip, static_cast<std::int64_t>(sizeof bytes)});
+      from.data.read(skip, bytes, static_cast<std::size_t>(part));
       for (std::int64_t i = 0; i < part; ++i) out[i] = bytes[i];
       first += part, count -= part, out += part;
+      if (skip + part == from.data.bytes()) ++file;
     }
   }
 
@@ -45,138 +46,113 @@ struct CharIndex {
   std::vector<std::int64_t> marks;  // byte offset of every kStride-th character; empty if all are one byte
 };
 
-CharIndex index_chars(const Corpus::File& file, std::int64_t start, std::vector<std::uint8_t>& seen) {
-  CharIndex index{start, 0, {}};
-  for (std::size_t at = 0; at < file.text.size();) {
-    index.marks.push_back(static_cast<std::int64_t>(at));
-    std::int64_t left = CharIndex::kStride;
-    for (; left > 0 && at < file.text.size(); --left) {
-      const char32_t character = next_code_point(file.text, at);
-      if (character == kNotUtf8) fail(file, at, "is not UTF-8, which the chars tokenizer wants; `tokenizer: bytes` takes any file");
-      seen[character] = 1;
+// Calls visit(character) for each character of a file; visit gets its offset too. Raises DataError at what is not UTF-8.
+template <typename Visit>
+void for_each_character(const DataFile& file, Visit&& visit) {
+  constexpr std::size_t kLongest = 4;  // bytes of a character
+  BlockReader blocks(file);
+  std::int64_t start = 0;  // of the block
+  std::string_view text = blocks.next(0);
+  for (std::size_t at = 0; true;) {
+    const std::size_t end = blocks.at_end() ? text.size() : text.size() - std::min(text.size(), kLongest - 1);
+    while (at < end) {
+      const std::int64_t offset = start + static_cast<std::int64_t>(at);
+      const char32_t character = next_code_point(text, at);
+      if (character == kNotUtf8) file.fail(offset, "is not UTF-8, which the chars tokenizer wants; `tokenizer: bytes` takes any text");
+      visit(character, offset);
     }
-    index.chars += CharIndex::kStride - left;
+    if (blocks.at_end()) return;
+    start += static_cast<std::int64_t>(at);
+    text = blocks.next(start);
+    at = 0;
   }
-  if (index.chars == static_cast<std::int64_t>(file.text.size())) index.marks = {};
-  return index;
 }
 
 class CharsStream final : public TokenStream {
  public:
-  explicit CharsStream(const std::vector<std::string>& paths) : corpus_(paths), seen_(kNumCodePoints) {
-    for (const Corpus::File& file : corpus_.files()) {
-      files_.push_back(index_chars(file, num_tokens_, seen_));
-      num_tokens_ += files_.back().chars;
-    }
-    corpus_.drop_pages();
+  /// Without a tokenizer, of the characters that the text has.
+  CharsStream(const std::vector<std::string>& paths, std::shared_ptr<const CharsTokenizer> tokenizer)
+      : corpus_(paths), tokenizer_(std::move(tokenizer)) {
+    require_text(corpus_);
+    std::vector<std::uint8_t> seen(tokenizer_ ? 0 : kNumCodePoints);  // by code point
+    for (const Corpus::File& file : corpus_.files()) add(file.data, seen);
+    if (!tokenizer_) tokenizer_ = std::make_shared<CharsTokenizer>(alphabet_of(seen));
   }
 
-  std::vector<char32_t> alphabet() const {
-    std::vector<char32_t> characters;
-    for (char32_t character = 0; character < kNumCodePoints; ++character) {
-      if (seen_[character]) characters.push_back(character);
-    }
-    return characters;
-  }
-
-  void set_tokenizer(std::shared_ptr<const CharsTokenizer> tokenizer) {
-    tokenizer_ = std::move(tokenizer);
-    for (char32_t character : alphabet()) {
-      if (tokenizer_->id_of(character) < 0) fail_unknown(character);
-    }
-    seen_ = {};
-  }
-
+  const std::shared_ptr<const CharsTokenizer>& tokenizer() const { return tokenizer_; }
   std::int64_t num_tokens() const override { return num_tokens_; }
 
   void read(std::int64_t first, std::int64_t count, std::int32_t* out) const override {
+    std::string text;
     for (auto file = count > 0 ? file_at(first) : 0; count > 0; ++file) {
-      const std::string_view text = corpus_.files()[file].text;
-      const std::int64_t part = std::min(count, files_[file].start + files_[file].chars - first);
-      std::size_t at = byte_of(files_[file], text, first - files_[file].start);
-      for (std::int64_t i = 0; i < part; ++i) out[i] = tokenizer_->id_of(next_code_point(text, at));
+      const CharIndex& index = files_[file];
+      const std::int64_t part = std::min(count, index.start + index.chars - first);
+      read_part(corpus_.files()[file].data, index, first - index.start, part, text, out);
       first += part, count -= part, out += part;
     }
   }
 
  private:
+  void add(const DataFile& file, std::vector<std::uint8_t>& seen) {
+    CharIndex index{num_tokens_, 0, {}};
+    const auto count = [&](std::int64_t offset) {
+      if (index.chars++ % CharIndex::kStride == 0) index.marks.push_back(offset);
+    };
+    if (tokenizer_) {
+      for_each_character(file, [&](char32_t character, std::int64_t offset) {
+        if (tokenizer_->id_of(character) < 0) file.fail(offset, "the character " + name_of_code_point(character) + " is not in the training text");
+        count(offset);
+      });
+    } else {
+      for_each_character(file, [&](char32_t character, std::int64_t offset) {
+        seen[character] = 1;
+        count(offset);
+      });
+    }
+    if (index.chars == file.bytes()) index.marks = {};
+    num_tokens_ += index.chars;
+    files_.push_back(std::move(index));
+  }
+
+  static std::vector<char32_t> alphabet_of(const std::vector<std::uint8_t>& seen) {
+    std::vector<char32_t> characters;
+    for (char32_t character = 0; character < kNumCodePoints; ++character)
+      if (seen[character]) characters.push_back(character);
+    return characters;
+  }
+
   std::size_t file_at(std::int64_t token) const {
     const auto after =
         std::upper_bound(files_.begin(), files_.end(), token, [](std::int64_t at, const CharIndex& each) { return at < each.start; });
     return static_cast<std::size_t>(after - files_.begin()) - 1;
   }
 
-  static std::size_t byte_of(const CharIndex& index, std::string_view text, std::int64_t character) {
-    if (index.marks.empty()) return static_cast<std::size_t>(character);
-    auto at = static_cast<std::size_t>(index.marks[static_cast<std::size_t>(character / CharIndex::kStride)]);
-    for (std::int64_t i = character % CharIndex::kStride; i > 0; --i) next_code_point(text, at);
-    return at;
-  }
-
-  [[noreturn]] void fail_unknown(char32_t character) const {
-    std::string form;
-    append_utf8(form, character);
-    for (const Corpus::File& file : corpus_.files()) {
-      const std::size_t at = file.text.find(form);
-      if (at != std::string_view::npos) fail(file, at, "the character " + name_of_code_point(character) + " is not in the training text");
+  // Characters [first, first + count) of a file. `text` is memory to read into.
+  void read_part(const DataFile& file, const CharIndex& index, std::int64_t first, std::int64_t count, std::string& text, std::int32_t* out) const {
+    std::int64_t begin = first, end = first + count, skip = 0;  // in bytes; and characters before the first
+    if (!index.marks.empty()) {
+      const auto last = static_cast<std::size_t>((first + count - 1) / CharIndex::kStride) + 1;
+      begin = index.marks[static_cast<std::size_t>(first / CharIndex::kStride)];
+      end = last < index.marks.size() ? index.marks[last] : file.bytes();
+      skip = first % CharIndex::kStride;
     }
-    CHECK(false, "a character that was seen is nowhere");
-    throw;
+    text.resize(static_cast<std::size_t>(end - begin));
+    file.read(begin, text.data(), text.size());
+    std::size_t at = 0;
+    for (std::int64_t i = -skip; i < count; ++i) {
+      const std::size_t offset = at;
+      const char32_t character = at < text.size() ? next_code_point(text, at) : kNotUtf8;
+      const std::int32_t id = character == kNotUtf8 ? -1 : tokenizer_->id_of(character);
+      if (id < 0)
+        file.fail(begin + static_cast<std::int64_t>(offset), "there is another text here than when the file was opened: it was changed while it was in use");
+      if (i >= 0) out[i] = id;
+    }
   }
 
   Corpus corpus_;
+  std::shared_ptr<const CharsTokenizer> tokenizer_;
   std::vector<CharIndex> files_;
   std::int64_t num_tokens_ = 0;
-  std::vector<std::uint8_t> seen_;  // by code point
-  std::shared_ptr<const CharsTokenizer> tokenizer_;
-};
-
-template <typename Id>
-class FlatStream final : public TokenStream {
- public:
-  FlatStream(const std::vector<std::string>& paths, std::int64_t limit) : corpus_(paths), limit_(limit > 0 ? limit : INT32_MAX) {
-    for (const Corpus::File& file : corpus_.files()) {
-      const std::size_t rest = file.text.size() % sizeof(Id);
-      if (rest != 0) fail(file, file.text.size() - rest, "ends inside an id of " + std::to_string(sizeof(Id)) + " bytes");
-    }
-  }
-
-  std::int64_t num_tokens() const override { return corpus_.bytes() / kIdBytes; }
-
-  void read(std::int64_t first, std::int64_t count, std::int32_t* out) const override {
-    for (std::size_t file = count > 0 ? corpus_.file_at(first * kIdBytes) : 0; count > 0; ++file) {
-      const Corpus::File& from = corpus_.files()[file];
-      const std::int64_t skip = first - from.start / kIdBytes;
-      const std::int64_t part = std::min(count, static_cast<std::int64_t>(from.text.size()) / kIdBytes - skip);
-      copy(from, skip, part, out);
-      first += part, count -= part, out += part;
-    }
-  }
-
- private:
-  static constexpr std::int64_t kIdBytes = sizeof(Id);
-
-  void copy(const Corpus::File& file, std::int64_t skip, std::int64_t count, std::int32_t* out) const {
-    const char* from = file.text.data() + skip * kIdBytes;
-    Id largest = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      Id id;
-      std::memcpy(&id, from + i * kIdBytes, sizeof id);
-      largest = std::max(largest, id);
-      out[i] = static_cast<std::int32_t>(id);
-    }
-    if (static_cast<std::int64_t>(largest) < limit_) return;
-    for (std::int64_t i = 0; i < count; ++i) {
-      Id id;
-      std::memcpy(&id, from + i * kIdBytes, sizeof id);
-      if (static_cast<std::int64_t>(id) < limit_) continue;
-      fail(file, static_cast<std::size_t>((skip + i) * kIdBytes),
-           "token id " + std::to_string(id) + " is outside of the vocabulary of " + std::to_string(limit_));
-    }
-  }
-
-  Corpus corpus_;
-  std::int64_t limit_;
 };
 
 }  // namespace
@@ -184,16 +160,8 @@ class FlatStream final : public TokenStream {
 std::shared_ptr<const TokenStream> bytes_stream(const std::vector<std::string>& paths) { return std::make_shared<BytesStream>(paths); }
 
 CharsText chars_stream(const std::vector<std::string>& paths, std::shared_ptr<const CharsTokenizer> tokenizer) {
-  auto stream = std::make_shared<CharsStream>(paths);
-  if (!tokenizer) tokenizer = std::make_shared<CharsTokenizer>(stream->alphabet());
-  stream->set_tokenizer(tokenizer);
-  return {stream, tokenizer};
-}
-
-std::shared_ptr<const TokenStream> flat_stream(const std::vector<std::string>& paths, int id_bytes, std::int64_t id_limit) {
-  CHECK(id_bytes == 2 || id_bytes == 4, "ids have 2 or 4 bytes");
-  if (id_bytes == 2) return std::make_shared<FlatStream<std::uint16_t>>(paths, id_limit);
-  return std::make_shared<FlatStream<std::uint32_t>>(paths, id_limit);
+  auto stream = std::make_shared<CharsStream>(paths, std::move(tokenizer));
+  return {stream, stream->tokenizer()};
 }
 
 }  // namespace trainer::data

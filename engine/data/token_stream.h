@@ -1,9 +1,10 @@
-// TokenStream: a corpus as one long run of ids, any part of which can be asked for. Ids are made from the mapped
+// TokenStream: a corpus as one long run of ids, any part of which can be asked for. Ids are made from the files'
 // bytes when asked, so a corpus takes no memory beyond the page cache. Any number of threads may read.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ class TokenStream {
  public:
   virtual ~TokenStream() = default;
   virtual std::int64_t num_tokens() const = 0;
-  /// Ids [first, first + count). Raises DataError at a bad one. REQUIRES: they are in [0, num_tokens()).
+  /// Ids [first, first + count). Raises DataError at a bad one, IoError where a file has become shorter. REQUIRES: they are in
+  /// [0, num_tokens()).
   virtual void read(std::int64_t first, std::int64_t count, std::int32_t* out) const = 0;
 };
 
@@ -30,9 +32,5 @@ struct CharsText {
   std::shared_ptr<const CharsTokenizer> tokenizer;
 };
 CharsText chars_stream(const std::vector<std::string>& paths, std::shared_ptr<const CharsTokenizer> tokenizer = nullptr);
-
-/// Flat files of little-endian ids of `id_bytes` (2 or 4) bytes, joined. An id of `id_limit` or more is a DataError
-/// with file and offset when it is read; 0 allows all that fit i32.
-std::shared_ptr<const TokenStream> flat_stream(const std::vector<std::string>& paths, int id_bytes, std::int64_t id_limit);
 
 }  // namespace trainer::data

@@ -149,7 +149,7 @@ DataJob bind_data(Values& v) {
     data.val = bind_files(v, "data.val");
   }
   if (v.has("data.tokenizer")) data.tokenizer = v.word<Tokenizer>("data.tokenizer");
-  if (v.has("data.token_type")) data.token_type = v.word<TokenType>("data.token_type");
+  if (v.has("data.token_type") && !v.is("data.token_type", "auto")) data.token_type = v.word<TokenType>("data.token_type");
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
   if (v.has("data.target")) {
     if (v.node("data.target").as_number()) {

@@ -92,7 +92,7 @@ Fields data() {
   const std::vector<std::string_view> files{"text", "tokens", "table"};
   const std::string_view train = "Training samples: a path, a glob or a list of them; of idx, a file of images and one of labels.";
   const std::string_view val = "Held-out samples: a fraction of the training samples, or files.";
-  const std::string_view format = "text: files as they are. tokens: a flat file of token ids. table: CSV. idx: MNIST's files.";
+  const std::string_view format = "text: files as they are. tokens: token ids as a flat file, an .npy array or an llm.c file. table: CSV. idx: MNIST's files.";
   const std::string_view target = "The column to predict: its name in the header, or its number; negative numbers count from the last.";
   return {
       required("format", format, {word(words<DataFormat>())}),
@@ -103,7 +103,9 @@ Fields data() {
       optional("tokenizer", "bytes: ids 0 to 255. chars: the sorted distinct characters of all the text.", {word(words<Tokenizer>())},
                "bytes")
           .when("format", {"text"}),
-      optional("token_type", "Type of the ids in the file.", {word(words<TokenType>())}, "u16").when("format", {"tokens"}),
+      optional("token_type", "Type of the ids; auto: what the header of an .npy or llm.c file says, u16 where there is none.",
+               {word(with_auto(words<TokenType>()))}, "auto")
+          .when("format", {"tokens"}),
       optional("seq_len", "Tokens of one sample.", {integer(1, kMostSeq)}, "256").when("format", {"text", "tokens"}),
       optional("target", target, {integer(-1e6, 1e6), text()}, "-1").when("format", {"table"}),
       optional("normalize", "standard: features get mean 0 and deviation 1, of the training part.", {word(words<Normalize>())}, "none")

@@ -46,7 +46,7 @@ struct DataJob {
   /// Held-out samples: none, the last fraction of `train` (0 < f < 1), or files.
   std::variant<std::monostate, double, DataFiles> val;
   Tokenizer tokenizer = Tokenizer::bytes;                             ///< text
-  TokenType token_type = TokenType::u16;                              ///< tokens
+  std::optional<TokenType> token_type;                                ///< tokens; none: what the file's header says, else u16
   std::int64_t seq_len = 256;                                         ///< text, tokens
   std::variant<std::int64_t, std::string> target = std::int64_t{-1};  ///< table: column number (negative from the end) or name
   Normalize normalize = Normalize::none;                              ///< table

@@ -81,6 +81,29 @@ TEST_CASE("what is wrong in a table is named by file, line and column") {
   CHECK(contains(bad(""), path + ": the training part has no sample"));
 }
 
+TEST_CASE("numbers too small for f32 are subnormal or 0, numbers too large are not finite") {
+  TemporaryFolder folder;
+  const Data data = open_data(table_spec(folder.write("t.csv", "1e-46,-1e-400,1e-40,+1e-46,0\n")), {});
+  CHECK(row<std::int32_t>(*data.train, 0).features == Floats{0, 0, 1e-40f, 0});
+  for (const char* large : {"1e39", "-1e39", "1e400"})
+    CHECK(contains(error_of(table_spec(folder.write("t.csv", large + std::string(",0\n")))), "is not a finite number"));
+}
+
+TEST_CASE("lines longer than a block and files of many blocks are read like short ones") {
+  TemporaryFolder folder;
+  std::string text, wide = "1";
+  for (int i = 0; i < 600'000; ++i) text += std::to_string(i) + ",1\n";
+  for (int i = 0; i < 1'500'000; ++i) wide += ",2";
+  const Data data = open_data(table_spec(folder.write("t.csv", text.substr(0, text.size() - 1))), {});
+  REQUIRE(data.train->num_samples() == 600'000);
+  bool same = true;
+  for (std::int64_t i = 0; i < 600'000; ++i) same = same && row<std::int32_t>(*data.train, i).features == Floats{static_cast<float>(i)};
+  CHECK(same);
+  const Data two = open_data(table_spec(folder.write("w.csv", "\xEF\xBB\xBF" + wide + "\n" + wide)), {});
+  CHECK(two.train->num_samples() == 2);
+  CHECK(two.train->fields()[0].shape == Shape{1'500'000});
+}
+
 TEST_CASE("a class beyond the model's is an error where it stands") {
   TemporaryFolder folder;
   const DataJob spec = table_spec(folder.write("t.csv", "0,1\n0,2\n"));
@@ -150,7 +173,7 @@ TEST_CASE("idx files that lie about themselves are named with the offset") {
   CHECK(contains(bad(good + "c", labels), path + "18: has bytes after its data"));
   CHECK(contains(bad(good.substr(0, 10), labels), path + "10: ends inside the header"));
   CHECK(contains(bad(labels, labels), path + "0: is not an IDX file"));
-  CHECK(contains(bad("\x1f\x8b\x08\x08", labels), path + "0: is compressed"));
+  CHECK(contains(bad("\x1f\x8b\x08" + std::string(6, '\0') + "\x03" + good, labels), folder.path("images") + ": is a gzip file; unpack it"));
   CHECK(contains(bad(word(0x803) + std::string(12, '\xFF'), labels), path + "16: ends before the data"));
   CHECK(contains(bad(good, word(0x801) + word(2) + "\x01\x01"), "2 labels for the 1 images"));
   CHECK(contains(bad(good, ""), folder.path("labels") + ": offset 0: ends inside the header"));

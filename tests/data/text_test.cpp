@@ -1,6 +1,9 @@
 // Files, tokenizers and windows, against the definitions of the job file's data section.
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -46,12 +49,6 @@ DataJob text_spec(std::vector<std::string> train, trainer::Tokenizer tokenizer, 
   return spec;
 }
 
-std::string flat(const std::vector<std::uint32_t>& ids, std::size_t bytes) {
-  std::string text;
-  for (std::uint32_t id : ids) text.append(reinterpret_cast<const char*>(&id), bytes);  // little-endian machines
-  return text;
-}
-
 TEST_CASE("files of a list are in sorted path order, each once") {
   TemporaryFolder folder;
   const std::string b = folder.write("b.txt", "B"), a = folder.write("a.txt", "A");
@@ -79,6 +76,79 @@ TEST_CASE("a missing file, a pattern without a match and a folder are data error
   }
 }
 
+TEST_CASE("a loop of links under a pattern is passed over") {
+  TemporaryFolder folder;
+  const std::string file = folder.write("one/two/x.txt", "");
+  std::filesystem::create_symlink("loop", folder.path("loop"));
+  std::filesystem::create_symlink("../loop", folder.path("one/loop"));
+  for (const char* pattern : {"*/*/x.txt", "**/x.txt", "**", "*/**", "o*/two/x.txt"}) CHECK(expand_paths({folder.path(pattern)}) == std::vector<std::string>{file});
+  CHECK(contains(message_of<DataError>([&] { expand_paths({folder.path("loop")}); }), "loop: "));
+}
+
+TEST_CASE("a folder that may not be entered is an input/output error, not a missing file" * doctest::skip(::geteuid() != 0)) {
+  TemporaryFolder folder;
+  const std::string path = folder.write("closed/x.txt", "text");
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::all);
+  std::filesystem::permissions(folder.path("closed"), std::filesystem::perms::owner_all);
+  REQUIRE(::seteuid(65534) == 0);  // root may enter any
+  const std::string plain = message_of<IoError>([&] { expand_paths({path}); }), pattern = message_of<IoError>([&] { expand_paths({folder.path("closed/*")}); });
+  REQUIRE(::seteuid(0) == 0);
+  CHECK(contains(plain, path + ": "));
+  CHECK(contains(plain, "Permission denied"));
+  CHECK(contains(pattern, "Permission denied"));
+}
+
+TEST_CASE("devices and pipes are refused at once") {
+  TemporaryFolder folder;
+  REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
+  for (const std::string& path : {folder.path("pipe"), std::string("/dev/zero")})
+    CHECK(contains(message_of<DataError>([&] { bytes_stream(expand_paths({path})); }), path + ": is not a regular file"));
+}
+
+TEST_CASE("a file that becomes shorter or goes away while it is in use is an input/output error that names it") {
+  TemporaryFolder folder;
+  const std::string path = folder.write("a", std::string(std::size_t{3} << 20, 'x'));
+  const auto stream = bytes_stream({path});
+  const DataFile closed(path, DataFile::Keep::closed);
+  Ids ids(10);
+  const auto read = [&] { stream->read((std::int64_t{3} << 20) - 10, 10, ids.data()); };
+  const auto read_closed = [&] { closed.read(0, ids.data(), 10); };
+  CHECK_NOTHROW(read());
+  CHECK_NOTHROW(read_closed());
+  std::filesystem::resize_file(path, std::size_t{1} << 20);
+  CHECK(contains(message_of<IoError>(read), path + ": the file became shorter while it was in use: it had 3145728 bytes and now has 1048576"));
+  std::filesystem::remove(path);
+  CHECK(contains(message_of<IoError>(read_closed), path + ": no such file any more"));
+}
+
+TEST_CASE("a text that is overwritten while it is in use is a data error that names file and offset") {
+  TemporaryFolder folder;
+  for (const char* letters : {"abcdefgh", "abcd\u00e9fgh"}) {
+    std::string text;
+    while (text.size() < std::size_t{2} << 20) text += letters;
+    const std::string path = folder.write("a", text);
+    const CharsText chars = chars_stream({path});
+    for (const char* other : {"z", "\xFF"}) {
+      std::string changed = text;
+      changed[1030 * 9] = other[0];
+      folder.write("a", changed);
+      Ids ids(20000);
+      CHECK(contains(message_of<DataError>([&] { chars.stream->read(0, 20000, ids.data()); }), path + ": offset 9270: there is another text here"));
+    }
+  }
+}
+
+TEST_CASE("characters that lie across the blocks of a pass are read") {
+  TemporaryFolder folder;
+  std::string text = "x";
+  while (text.size() < (std::size_t{2} << 20) + 100) text += "\u20ac\U0001F600";
+  const CharsText chars = chars_stream({folder.write("a", text)});
+  CHECK(chars.tokenizer->vocab_size() == 3);
+  CHECK(chars.tokenizer->decode(all_of(*chars.stream)) == text);
+  const std::string cut = folder.write("b", text.substr(0, text.size() - 2));
+  CHECK(contains(message_of<DataError>([&] { chars_stream({cut}); }), cut + ": offset " + std::to_string(text.size() - 4) + ": is not UTF-8"));
+}
+
 TEST_CASE("bytes of joined files are ids, across file boundaries and empty files") {
   TemporaryFolder folder;
   const auto stream = bytes_stream({folder.write("a", "ab"), folder.write("b", ""),
@@ -92,7 +162,7 @@ TEST_CASE("bytes of joined files are ids, across file boundaries and empty files
   CHECK(middle == Ids{'b', 0xFF});
 }
 
-TEST_CASE("files large enough to be mapped read like small ones") {
+TEST_CASE("files too large to be held read like small ones") {
   TemporaryFolder folder;
   std::string large(std::size_t{3} << 20, '\0');
   for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 251);
@@ -193,11 +263,14 @@ TEST_CASE("validation text with a character that training has not is an error wi
   CHECK(window(*open_data(spec, {}).val, 0).tokens == Ids{2, 1});
 }
 
-TEST_CASE("a text's vocabulary larger than the model's is an error") {
+TEST_CASE("a vocabulary larger than the model's is an error that says where its size comes from") {
   TemporaryFolder folder;
-  const DataJob spec = text_spec({folder.write("t", "abcd")}, trainer::Tokenizer::chars, 2);
+  const std::string path = folder.write("t", "abcd");
+  const DataJob spec = text_spec({path}, trainer::Tokenizer::chars, 2), bytes = text_spec({path}, trainer::Tokenizer::bytes, 2);
   CHECK_NOTHROW(open_data(spec, {DType::i32, 4}));
-  CHECK_THROWS_AS(open_data(spec, {DType::i32, 3}), DataError);
+  CHECK(contains(message_of<BadData>([&] { open_data(spec, {DType::i32, 3}); }), path + ": the text has 4 distinct characters, the model's vocabulary has 3 rows"));
+  CHECK_NOTHROW(open_data(bytes, {DType::i32, 256}));
+  CHECK(contains(message_of<BadData>([&] { open_data(bytes, {DType::i32, 100}); }), "`tokenizer: bytes` has 256 ids, the model's vocabulary has 100 rows"));
 }
 
 TEST_CASE("tokenizers come back from their JSON and undo themselves") {
@@ -217,28 +290,6 @@ TEST_CASE("tokenizers come back from their JSON and undo themselves") {
        {"", "{}", "[]", "{\"tokenizer\":\"chars\"}", "{\"tokenizer\":\"chars\",\"alphabet\":\"ba\"}", "{\"tokenizer\":7}"}) {
     CHECK_THROWS_AS(make_tokenizer(bad), DataError);
   }
-}
-
-TEST_CASE("flat ids of two and four bytes are joined, and one beyond the limit is named by file and offset") {
-  TemporaryFolder folder;
-  for (int bytes : {2, 4}) {
-    const std::string a = folder.write("a.bin", flat({1, 50000, 3}, static_cast<std::size_t>(bytes)));
-    const std::string b = folder.write("b.bin", flat({65535, 7}, static_cast<std::size_t>(bytes)));
-    CHECK(all_of(*flat_stream({a, b}, bytes, 0)) == Ids{1, 50000, 3, 65535, 7});
-    CHECK(all_of(*flat_stream({a, b}, bytes, 65536)) == Ids{1, 50000, 3, 65535, 7});
-    const auto limited = flat_stream({a, b}, bytes, 65535);
-    Ids ids(5);
-    limited->read(0, 3, ids.data());
-    CHECK(contains(message_of<DataError>([&] { limited->read(0, 5, ids.data()); }), b + ": offset 0: token id 65535"));
-  }
-  const std::string large = folder.write("large.bin", flat({0, 0x80000000u}, 4));
-  CHECK_THROWS_AS(all_of(*flat_stream({large}, 4, 0)), DataError);
-}
-
-TEST_CASE("a flat file that ends inside an id names the offset") {
-  TemporaryFolder folder;
-  const std::string path = folder.write("a.bin", "12345");
-  CHECK(contains(message_of<DataError>([&] { flat_stream({path}, 4, 0); }), path + ": offset 4: ends inside an id"));
 }
 
 }  // namespace
