@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
+#include <unordered_set>
 
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
@@ -85,12 +87,13 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
 std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedule) {
   std::vector<PipelineChunk> chunks;
   for (int stage : schedule.stage_of_chunk) chunks.push_back({stage, {}});
+  std::vector<std::unordered_set<std::string_view>> seen(chunks.size());
   for (const Node& node : graph.nodes) {
     if (node.backward) continue;
     const std::int32_t block = graph.outermost(node.block);
     const std::string& name = block == kNone ? node.name : graph.blocks[static_cast<std::size_t>(block)].name;
-    std::vector<std::string>& parts = chunks[static_cast<std::size_t>(node.chunk)].parts;
-    if (std::find(parts.begin(), parts.end(), name) == parts.end()) parts.push_back(name);
+    const auto chunk = static_cast<std::size_t>(node.chunk);
+    if (seen[chunk].insert(name).second) chunks[chunk].parts.push_back(name);
   }
   return chunks;
 }

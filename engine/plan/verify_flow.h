@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -87,6 +88,8 @@ class Flow {
   void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);
   void seed(std::size_t i, const Launch& launch);
   void update_scalars(std::size_t i, const Launch& launch);
+  /// The unit whose master weights `master` is.
+  std::optional<std::size_t> unit_of_master(const Region& master) const;
   void optimizer(std::size_t i, const Launch& launch, const Signature& signature);
   void scale(std::size_t i, const Launch& launch, const Signature& signature);
   void averaged(std::size_t i, const Launch& launch, const Signature& signature);

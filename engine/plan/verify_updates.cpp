@@ -97,11 +97,19 @@ void Flow::update_scalars(std::size_t i, const Launch& launch) {
   ++scalar_updates_;
 }
 
+std::optional<std::size_t> Flow::unit_of_master(const Region& master) const {
+  const auto there = unit_buffers_.find(master.buffer);
+  if (there == unit_buffers_.end()) return {};
+  const auto found = std::ranges::find_if(there->second, [&](std::size_t unit) { return role_.units[unit].master == master; });
+  return found == there->second.end() ? std::nullopt : std::optional(*found);
+}
+
 void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region &master = region_of(launch.operands[0]), &gradient = region_of(launch.operands[1]);
-  const auto unit = std::find_if(role_.units.begin(), role_.units.end(), [&](const Unit& one) { return one.master == master; });
-  if (unit == role_.units.end()) return report_(i, "updates what is no unit's master weights");
-  const auto index = static_cast<std::size_t>(unit - role_.units.begin());
+  const std::optional<std::size_t> found = unit_of_master(master);
+  if (!found) return report_(i, "updates what is no unit's master weights");
+  const std::size_t index = *found;
+  const Unit* unit = &role_.units[index];
   const std::int64_t elements = unit->slice(), width = size_of(signature.operands[1].dtype);
   const FlatLayout& layout = tables_.layouts[static_cast<std::size_t>(unit_layouts_[index])];
   const bool sharded = unit->sharded();
