@@ -10,10 +10,10 @@
 
 namespace trainer::kernels {
 
-/// One run. Operands are in the order of the signature, each 64-byte aligned unless its header says otherwise.
+/// One run. Operands are in the order of the signature, each at a multiple of kOperandAlignment unless its header says otherwise.
 struct Call {
   std::span<void* const> operands;
-  void* workspace = nullptr;  ///< Target::workspace_bytes(signature) bytes, 64-byte aligned; contents undefined
+  void* workspace = nullptr;  ///< Target::workspace_bytes(signature) bytes, at a multiple of kBufferAlignment; contents undefined
   std::int64_t origin = 0;    ///< what differs between ranks: where the piece begins (the op's header says of what); else unused
   void* stream = nullptr;     ///< of a GPU: the cudaStream_t on which the kernel is put; run() returns at once
 };

@@ -46,6 +46,13 @@ struct Signature {
   friend bool operator==(const Signature&, const Signature&) = default;
 };
 
+/// Every buffer, and every workspace, begins at a multiple of so many bytes: cuBLASLt requires it of its workspace.
+inline constexpr std::int64_t kBufferAlignment = 256;
+/// Rounded up to it.
+constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+/// Operands of kernels may be slices of a buffer: they begin at multiples of so many bytes.
+inline constexpr std::int64_t kOperandAlignment = 64;
+
 /// Layouts and sizes of a device's kernels. Pure functions: the same answers with and without the device.
 class Target {
  public:

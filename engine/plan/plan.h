@@ -29,12 +29,9 @@ struct Buffer {
   Category category = Category::activations;
   std::int32_t program = -1;  ///< -1: persistent
   std::int64_t bytes = 0;
-  std::int64_t offset = -1;  ///< in the allocation; set by plan_memory, a multiple of kAlignment
+  std::int64_t offset = -1;  ///< in the allocation; set by plan_memory, a multiple of kBufferAlignment
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
-inline constexpr std::int64_t kAlignment = 64;
-/// Rounded up to it.
-constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// What runs beside each other. `background` and `tensor` are streams of communication too, on devices that run several at a time
 /// (Target::communication_streams): what units of parameters ask of the data axes is issued in the background, so that what computing waits

@@ -13,8 +13,8 @@ namespace trainer {
 /// several chunks share has a unit of its own. Parameters of another compute dtype are apart too.
 std::vector<std::vector<Unit>> layout_units(const Graph& graph, const AssembleOptions& options);
 
-/// Tensors of a unit start at multiples of this many elements: 64 bytes even in 16 bits.
-inline constexpr std::int64_t kTensorAlignment = 32;
+/// Tensors of a unit start at multiples of this many elements: aligned as operands even in 16 bits.
+inline constexpr std::int64_t kTensorAlignment = kOperandAlignment / 2;
 inline std::int64_t aligned_elements(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
 
 }  // namespace trainer

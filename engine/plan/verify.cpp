@@ -72,11 +72,16 @@ class MemoryProof {
     if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role_.signatures.size()) return report(i, "names a signature that is not there");
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
     if (signature.operands.size() != launch.operands.size()) return report(i, "has another number of operands than its signature");
+    if (const Region& workspace = launch.workspace.region; workspace.bytes > 0 && inside(workspace) && role_.address(workspace, shard_) % kBufferAlignment != 0)
+      report(i, "has a workspace at an address that is no multiple of " + std::to_string(kBufferAlignment));
     for (std::size_t operand = 0; operand < launch.operands.size(); ++operand) {
       const TensorDesc& tensor = signature.operands[operand];
       const Region& region = region_of(launch.operands[operand]);
       const bool packed = tensor.layout != Layout::row_major;
-      if (packed && !inside(region)) continue;
+      if (!inside(region)) continue;  // reported with its accesses
+      const std::int64_t address = role_.address(region, shard_);
+      // `zero` clears any bytes: paddings, parts of a gradient.
+      if (signature.op != Op::zero && address % kOperandAlignment != 0) report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " + std::to_string(kOperandAlignment));
       if (region.bytes != (packed ? role_.buffer(region.buffer).bytes : tensor.bytes())) report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
     }
   }
@@ -118,6 +123,7 @@ class MemoryProof {
     const std::int64_t offset = region.offset + shard_ * region.per_shard;
     if (offset < 0 || region.bytes < 0 || offset + region.bytes > buffer.bytes) return report(i, "reaches beyond its buffer"), false;
     if (buffer.offset < 0 || buffer.offset + buffer.bytes > role_.total_bytes) return report(i, "reaches beyond the allocation"), false;
+    if (buffer.offset % kBufferAlignment != 0) return report(i, "uses a buffer whose offset is no multiple of " + std::to_string(kBufferAlignment)), false;
     if (buffer.program >= 0 && buffer.program != index_) return report(i, "uses scratch memory of another program"), false;
     return true;
   }

@@ -36,10 +36,7 @@ class Preparing {
     one.first = static_cast<std::uint32_t>(result_.operands.size());
     one.count = static_cast<std::uint32_t>(launch.operands.size());
     for (const Operand& operand : launch.operands) {
-      const Region& region = region_of(operand);
-      const bool anywhere = role_.signatures[static_cast<std::size_t>(launch.signature)].op == Op::zero;
-      CHECK(anywhere || role_.address(region, coordinates_[static_cast<std::size_t>(Axis::shard)]) % kAlignment == 0, "an operand is aligned as kernels expect: " + print(role_, launch));
-      result_.operands.push_back(address(region));
+      result_.operands.push_back(address(region_of(operand)));
     }
     if (launch.workspace.region.bytes > 0) one.workspace = address(launch.workspace.region);
     one.origin = launch.origin.at(coordinates_);
@@ -83,6 +80,7 @@ std::span<const Communicator::Part> PreparedProgram::receives(const PreparedInst
 }
 
 PreparedProgram prepare_program(const Plan& plan, int rank, const Program& program, std::byte* memory, std::span<const std::unique_ptr<kernels::Kernel>> kernels) {
+  CHECK(reinterpret_cast<std::uintptr_t>(memory) % kBufferAlignment == 0, "a plan's memory is aligned as its buffers are");
   return Preparing(plan, rank, memory, kernels).run(program);
 }
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/compression.h"
 #include "kernels/attention.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/families.h"
@@ -86,7 +85,7 @@ Three three_of(const Attention& a, const Call& call, int first) {
 
 /// Bytes of the turned copies of q and k.
 std::int64_t rotated_bytes(const Attention& a) {
-  return a.rotation.half > 0 ? padded_to_64(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0;
+  return a.rotation.half > 0 ? aligned(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0;
 }
 
 /// Turned copies in `workspace` take the place of q and k.
@@ -140,7 +139,7 @@ void run_backward(const Call& call, const Attention& a) {
   at.lse = operand<float>(call, o + 1);
   at.delta = static_cast<float*>(call.workspace);
   attention_delta(call, a.dtype, at);
-  rotate(call, a, at, static_cast<char*>(call.workspace) + padded_to_64(a.tokens() * a.sizes.heads * 4));
+  rotate(call, a, at, static_cast<char*>(call.workspace) + aligned(a.tokens() * a.sizes.heads * 4));
   if (a.dtype == DType::f32) attention_backward_f32(call, at, a.rotation);
   else attention_backward(call, a.dtype, at, a.rotation);
 }

@@ -48,14 +48,23 @@ struct alignas(sizeof(T) * N) Vec {
 template <typename T>
 inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
+/// `data` as vectors. REQUIRES: it is aligned to a whole one (the emulated GPU looks).
+template <typename V, typename T>
+__device__ __forceinline__ V* as_vectors(T* data) {
+#if !defined(__CUDACC__)
+  ::trainer::emulated::require_aligned(data, alignof(V), "an access");
+#endif
+  return reinterpret_cast<V*>(data);
+}
+
 /// Elements `index · N` to `index · N + N − 1`. REQUIRES: data is aligned to a whole vector.
 template <int N, typename T>
 __device__ __forceinline__ Vec<T, N> load(const T* data, std::int64_t index) {
-  return reinterpret_cast<const Vec<T, N>*>(data)[index];
+  return as_vectors<const Vec<T, N>>(data)[index];
 }
 template <int N, typename T>
 __device__ __forceinline__ void store(T* data, std::int64_t index, const Vec<T, N>& value) {
-  reinterpret_cast<Vec<T, N>*>(data)[index] = value;
+  as_vectors<Vec<T, N>>(data)[index] = value;
 }
 
 /// N elements in registers as they lie in memory: two of 16 bits share one, where a Vec of them is taken apart by the compiler, a register
@@ -109,11 +118,11 @@ __device__ __forceinline__ Packed<T, N> narrow(const float (&in)[N]) {
 /// As load and store.
 template <int N, typename T>
 __device__ __forceinline__ Packed<T, N> load_packed(const T* data, std::int64_t index) {
-  return reinterpret_cast<const Packed<T, N>*>(data)[index];
+  return as_vectors<const Packed<T, N>>(data)[index];
 }
 template <int N, typename T>
 __device__ __forceinline__ void store_packed(T* data, std::int64_t index, const Packed<T, N>& value) {
-  reinterpret_cast<Packed<T, N>*>(data)[index] = value;
+  as_vectors<Packed<T, N>>(data)[index] = value;
 }
 
 /// Whether rows of `elements` can be read by whole vectors.

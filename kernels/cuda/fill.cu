@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) cast_elements(const X* x, Y* y, std:
 #pragma unroll
   for (int k = 0; k < kHere; ++k) {
     const std::int64_t at = first + k * kThreads;
-    if ((at + 1) * kN <= count) in[k] = reinterpret_cast<const In<X, kN>*>(x)[at];
+    if ((at + 1) * kN <= count) in[k] = as_vectors<const In<X, kN>>(x)[at];
   }
 #pragma unroll
   for (int k = 0; k < kHere; ++k) {

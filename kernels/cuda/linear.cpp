@@ -242,7 +242,7 @@ class GradWeight final : public Kernel {
   void run(const Call& call) override {
     using At = LinearGradWeightOperands;
     char* const start = static_cast<char*>(call.workspace);
-    char* const workspace = apart_ ? start + padded_to_64(elements_ * size_of(DType::f32)) : start;
+    char* const workspace = apart_ ? start + aligned(elements_ * size_of(DType::f32)) : start;
     const void* const dy = operand<void>(call, At::dy);
     void* const dweight = operand<void>(call, At::dweight);
     void* const dbias = bias_ ? operand<void>(call, At::dbias) : nullptr;

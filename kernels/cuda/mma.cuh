@@ -141,6 +141,7 @@ void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
 }
 
 inline void load_matrices(unsigned (&to)[4], const void* row) {
+  ::trainer::emulated::require_aligned(row, 16, "ldmatrix");
   const ::trainer::emulated::Exchanged<const void*> rows(kAllLanes, row);
   const int lane = lane_of_thread();
   for (int i = 0; i < 4; ++i)
@@ -148,6 +149,7 @@ inline void load_matrices(unsigned (&to)[4], const void* row) {
   __syncwarp();  // nobody writes there before all have read
 }
 inline void load_matrices_transposed(unsigned (&to)[4], const void* row) {
+  ::trainer::emulated::require_aligned(row, 16, "ldmatrix");
   const ::trainer::emulated::Exchanged<const void*> rows(kAllLanes, row);
   const int lane = lane_of_thread();
   for (int i = 0; i < 4; ++i) {
@@ -173,7 +175,11 @@ struct PendingCopies {
     return all[threadIdx.x];
   }
 };
-inline void copy_async(void* to, const void* from, bool valid) { PendingCopies::of_thread().open.push_back({to, valid ? from : nullptr}); }
+inline void copy_async(void* to, const void* from, bool valid) {
+  ::trainer::emulated::require_aligned(to, 16, "cp.async");
+  ::trainer::emulated::require_aligned(from, 16, "cp.async");
+  PendingCopies::of_thread().open.push_back({to, valid ? from : nullptr});
+}
 inline void commit_copies() {
   PendingCopies& mine = PendingCopies::of_thread();
   mine.groups.push_back(std::exchange(mine.open, {}));

@@ -20,7 +20,7 @@ namespace trainer::kernels::cuda {
 namespace {
 
 constexpr int kCandidates = 8;            // that a timed choice looks at
-constexpr std::uint32_t kAlignment = 64;  // bytes, of every operand (Call)
+constexpr auto kAlignment = static_cast<std::uint32_t>(kOperandAlignment);
 constexpr std::int64_t kAuxRow = 8;       // elements: "must be divisible by 8" (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
 
 void check_products(cublasStatus_t status, const char* call, const std::string& of) {

@@ -76,7 +76,8 @@ class Scratch {
 class Product {
  public:
   /// Null where cuBLASLt does not take it: some epilogues want rows of whole multiples of 8 elements, and none changes the dtype to another
-  /// of 16 bits. Throws IoError for any other failure. Operands will be aligned to 64 bytes.
+  /// of 16 bits. Throws IoError for any other failure. Operands will be aligned to kOperandAlignment, the
+  /// workspace to kBufferAlignment.
   static std::unique_ptr<Product> make(const ProductSpec& spec, const Context& context);
   ~Product();
   Product(const Product&) = delete;

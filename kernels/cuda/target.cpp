@@ -34,7 +34,7 @@ std::int64_t rows_of(const TensorDesc& tensor) { return tensor.elements() / std:
 std::int64_t grad_weight_workspace(const Signature& s, int capability, int units) {
   const TensorDesc& dy = s.operands[LinearGradWeightOperands::dy];
   const std::int64_t bias = s.attributes.flag("bias", true) ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
-  const std::int64_t apart = rounds_apart(s) ? padded_to_64(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
+  const std::int64_t apart = rounds_apart(s) ? aligned(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
   return apart + std::max(product_workspace(capability), bias);
 }
 
@@ -44,12 +44,12 @@ std::int64_t rotated(const Signature& s, int q) {
   return a.rope_theta == 0 ? 0 : a.batch * a.seq * (a.heads + a.kv_heads) * a.head_dim * size_of(s.operands[static_cast<std::size_t>(q)].dtype);
 }
 
-std::int64_t attention_workspace(const Signature& s) { return padded_to_64(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0); }
+std::int64_t attention_workspace(const Signature& s) { return aligned(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0); }
 
 /// delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
 std::int64_t attention_grad_workspace(const Signature& s) {
   const AttentionShape a = attention_shape(s, 1);
-  return padded_to_64(a.batch * a.heads * a.seq * kF32) + rotated(s, 1);
+  return aligned(a.batch * a.heads * a.seq * kF32) + rotated(s, 1);
 }
 
 /// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.

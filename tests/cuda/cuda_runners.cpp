@@ -21,14 +21,16 @@ cuda::Device& device() {
   return one;
 }
 
-/// Device memory of exactly so many bytes, all ones at first: NaN in every float type.
+/// Device memory of exactly so many bytes, all ones at first: NaN in every float type. It begins `alignment` bytes into an allocation,
+/// which is aligned to 256 or more, so that it is aligned no better than that.
 class DeviceBytes {
  public:
-  explicit DeviceBytes(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
-    cuda::check(cudaMalloc(&data_, bytes_), "cudaMalloc");
+  DeviceBytes(std::int64_t bytes, std::int64_t alignment) : bytes_(static_cast<std::size_t>(bytes)) {
+    cuda::check(cudaMalloc(&allocation_, static_cast<std::size_t>(bytes + alignment)), "cudaMalloc");
+    data_ = static_cast<char*>(allocation_) + alignment;
     cuda::check(cudaMemset(data_, 0xFF, bytes_), "cudaMemset");
   }
-  ~DeviceBytes() { cudaFree(data_); }
+  ~DeviceBytes() { cudaFree(allocation_); }
   DeviceBytes(const DeviceBytes&) = delete;
   DeviceBytes& operator=(const DeviceBytes&) = delete;
 
@@ -38,7 +40,7 @@ class DeviceBytes {
 
  private:
   std::size_t bytes_;
-  void* data_ = nullptr;
+  void *allocation_ = nullptr, *data_ = nullptr;
 };
 
 /// Memory for a workspace: large, asked for again and again, and so kept while its size is the same. Both ends, where kernels have what is
@@ -49,7 +51,7 @@ void* workspace_of(std::int64_t bytes) {
   static DeviceBytes* kept = nullptr;  // not freed at the end, when the device may be gone
   if (bytes != kept_bytes) {
     delete kept;
-    kept = new DeviceBytes(bytes);
+    kept = new DeviceBytes(bytes, kBufferAlignment);
     kept_bytes = bytes;
   }
   const std::size_t size = static_cast<std::size_t>(bytes), end = std::min(kEnd, size);
@@ -74,7 +76,7 @@ class CudaRunner final : public Runner {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       std::unique_ptr<DeviceBytes>& slot = memory[operands[i]];
       if (!slot) {
-        slot = std::make_unique<DeviceBytes>(signature.operands[i].bytes());
+        slot = std::make_unique<DeviceBytes>(signature.operands[i].bytes(), kOperandAlignment);
         slot->fill(operands[i]);
       }
       pointers.push_back(slot->data());

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "kernels/cuda/mma.cuh"
 #include "tests/cuda/emulated/emulated.h"
 
 using namespace trainer;
@@ -97,6 +98,16 @@ __global__ void lying_mask(float* x) {
   x[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, 1.0F, 1);
 }
 
+__global__ void move_vectors(float* x) {
+  using kernels::cuda::load, kernels::cuda::store;
+  store(x, 0, load<4>(x, 0));
+}
+
+__global__ void copy_sixteen_bytes(float* x) {
+  __shared__ float held[4];
+  kernels::cuda::copy_async(held, x, true);
+}
+
 __global__ void add(int* x, int value) { *x += value; }
 __global__ void twice(int* x) { *x *= 2; }
 
@@ -129,6 +140,18 @@ TEST_CASE("a shuffle sums the lanes, and one whose mask names a thread that has 
   }
   CHECK(launch(stream, 1, 32, 0, lying_mask, x) == cudaSuccess);
   CHECK_THROWS_AS(cudaStreamSynchronize(stream), Misuse);
+}
+
+TEST_CASE("an access of 16 bytes is refused where its address is no multiple of them") {
+  Scope scope;
+  const cudaStream_t stream = scope.stream();
+  float* const x = scope.memory<float>(8);
+  for (const auto kernel : {move_vectors, copy_sixteen_bytes}) {
+    CHECK(launch(stream, 1, 1, 0, kernel, x) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(launch(stream, 1, 1, 0, kernel, x + 2) == cudaSuccess);
+    CHECK_THROWS_AS(cudaStreamSynchronize(stream), Misuse);
+  }
 }
 
 TEST_CASE("launches beyond a GPU's limits are refused") {

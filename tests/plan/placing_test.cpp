@@ -40,17 +40,17 @@ std::vector<std::int64_t> placed_plainly(const Lives& lives, const std::vector<s
   std::vector<std::size_t> order(bytes.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bytes[a] > bytes[b]; });
-  const auto aligned = [&](std::size_t id) { return (bytes[id] + kAlignment - 1) / kAlignment * kAlignment; };
+  const auto room = [&](std::size_t id) { return aligned(bytes[id]); };
   std::vector<std::int64_t> offsets(bytes.size(), -1);
   for (std::size_t id : order) {
     std::vector<std::pair<std::int64_t, std::int64_t>> taken;
     for (std::size_t other = 0; other < bytes.size(); ++other)
       if (offsets[other] >= 0 && lives.first[other] <= lives.last[id] && lives.first[id] <= lives.last[other])
-        taken.emplace_back(offsets[other], offsets[other] + aligned(other));
+        taken.emplace_back(offsets[other], offsets[other] + room(other));
     std::sort(taken.begin(), taken.end());
     std::int64_t at = 0, best = -1, best_gap = 0;
     for (const auto& [from, to] : taken) {
-      if (from - at >= aligned(id) && (best < 0 || from - at < best_gap)) best = at, best_gap = from - at;
+      if (from - at >= room(id) && (best < 0 || from - at < best_gap)) best = at, best_gap = from - at;
       at = std::max(at, to);
     }
     offsets[id] = best < 0 ? at : best;

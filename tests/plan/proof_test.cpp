@@ -138,6 +138,41 @@ TEST_CASE("plans of every strategy hold, and so do their texts") {
     }
 }
 
+TEST_CASE("buffers and workspaces begin at multiples of 256 bytes, operands at multiples of 64, and the proof refuses others") {
+  const Jobs jobs;
+  for (const Case& one : kCases) {
+    CAPTURE(text_of(one));
+    for (const Role& role : jobs.plan(one.model, one.overrides).roles)
+      for (const Buffer& buffer : role.buffers) CHECK((buffer.offset == -1 || buffer.offset % 256 == 0));
+  }
+  const auto shifted = [&](std::int64_t by) {
+    Plan plan = jobs.plan("gpt2", {});
+    Role& role = plan.roles[0];
+    for (const Issued& issued : role.programs[0].instructions) {
+      const auto* launch = std::get_if<Launch>(&issued.instruction);
+      if (launch == nullptr || launch->workspace.region.bytes == 0) continue;
+      role.buffers[static_cast<std::size_t>(launch->workspace.region.buffer)].offset = role.total_bytes + by;  // clear of all others
+      break;
+    }
+    role.total_bytes += 512;
+    return violations(plan);
+  };
+  const auto mention = [](const std::vector<std::string>& found, std::string_view what) {
+    return std::any_of(found.begin(), found.end(), [&](const std::string& line) { return line.find(what) != std::string::npos; });
+  };
+  CHECK(shifted(256) == std::vector<std::string>{});
+  CHECK(mention(shifted(128), "has a workspace at an address that is no multiple of 256"));
+  CHECK(mention(shifted(128), "uses a buffer whose offset is no multiple of 256"));
+
+  Plan moved = jobs.plan("gpt2", {});
+  for (Issued& issued : moved.roles[0].programs[0].instructions)
+    if (auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && moved.roles[0].signatures[static_cast<std::size_t>(launch->signature)].op == Op::linear) {
+      std::get<Read>(launch->operands[0]).region.offset += 4;
+      break;
+    }
+  CHECK(mention(violations(moved), "gives operand 0 an address that is no multiple of 64"));
+}
+
 // ---- Several streams of communication ------------------------------------------------------------------------------------
 
 namespace {

@@ -196,7 +196,7 @@ TEST_CASE("random mutants are refused for the most part; moves in memory that pa
   constexpr int kEach = 150;
   for (int mutant = 0; mutant < kEach; ++mutant) {
     Buffer& buffer = role.buffers[static_cast<std::size_t>(dice.below(static_cast<std::int64_t>(role.buffers.size())))];
-    buffer.offset += (dice.below(2) == 0 ? -1 : 1) * kAlignment * (1 + dice.below(16));
+    buffer.offset += (dice.below(2) == 0 ? -1 : 1) * kBufferAlignment * (1 + dice.below(16));
     if (refused(plan))
       ++refused_moves;
     else

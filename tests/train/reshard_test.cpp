@@ -102,7 +102,7 @@ class PlanMaker {
     Buffer made;
     made.bytes = bytes;
     made.offset = role().total_bytes;
-    role().total_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    role().total_bytes += aligned(bytes);
     role().buffers.push_back(made);
     return static_cast<BufferId>(role().buffers.size()) - 1;
   }

@@ -37,7 +37,7 @@ class Maker {
 
   static BufferId buffer(Role& role, std::int64_t bytes) {
     role.buffers.push_back({.bytes = bytes, .offset = role.total_bytes});
-    role.total_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    role.total_bytes += aligned(bytes);
     role.persistent_bytes = role.total_bytes;
     return static_cast<BufferId>(role.buffers.size() - 1);
   }

@@ -367,7 +367,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   std::memcpy(&run.algorithm, algo, sizeof run.algorithm);
   if (const cublasStatus_t status = check(run.problem); status != CUBLAS_STATUS_SUCCESS) return status;
   if (run.algorithm.problem != hash_of(run.problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (run.algorithm.workspace > workspace_bytes || (run.algorithm.workspace > 0 && workspace == nullptr) || !aligned_to(workspace, 16))
+  if (run.algorithm.workspace > workspace_bytes || (run.algorithm.workspace > 0 && workspace == nullptr) || !aligned_to(workspace, 256))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (run.beta != 0 && c == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   if (c == d && !(run.problem.c == run.problem.d)) return CUBLAS_STATUS_INVALID_VALUE;

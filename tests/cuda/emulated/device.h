@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "tests/cuda/emulated/block.h"
@@ -51,6 +52,11 @@ inline void __threadfence_block() {}
 inline void __threadfence_system() {}
 
 namespace trainer::emulated {
+
+/// An access of `bytes` at once: hardware faults where the address is no multiple of them.
+inline void require_aligned(const void* at, std::size_t bytes, const char* what) {
+  if (reinterpret_cast<std::uintptr_t>(at) % bytes != 0) throw Misuse(std::string(what) + " of " + std::to_string(bytes) + " bytes at an address that is no multiple of them");
+}
 
 /// Everyone's value in a warp; read what is needed before the next exchange.
 template <typename T>
