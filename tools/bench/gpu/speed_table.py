@@ -7,7 +7,6 @@ import json
 import os
 import sys
 
-PEAK = 989.4e12  # FLOP/s of dense bf16 products: H100 SXM, H200 (NVIDIA's data sheets)
 # Layers, width, sequence; parameters as llm.c counts them.
 CELLS = {
     "gpt2-124m": (12, 768, 1024, 124_475_904),
@@ -29,16 +28,32 @@ def read(folder, name):
     return json.loads(text) if text else None
 
 
+def peak_flops(folder, name):
+    """FLOP/s of dense bf16 products by the GPU's hardware file, as the plan counts them."""
+    plan = read(folder, name + ".plan.json")
+    predicted = plan["predicted"] if plan else {}
+    return plan["model_flops_per_step"] / (predicted["mfu"] * predicted["step_ms"] * 1e-3) if predicted.get("mfu") else None
+
+
+def failure(folder, name):
+    path = os.path.join(folder, name + ".failed")
+    return open(path).read().strip() if os.path.exists(path) else None
+
+
 def speed(folder, names):
     print("| model | trainer, tokens/s | step | of peak | torch.compile, tokens/s | ratio | memory, trainer | torch |")
     print("|---|---|---|---|---|---|---|---|")
     for name in names:
         ours, peer = read(folder, name + ".json"), read(folder, name + ".peer.json")
-        rate = ours["tokens_per_s"]
-        share = 100 * flops_per_token(name) * rate / PEAK
-        theirs = f"{peer['tokens_per_s']:,} | {rate / peer['tokens_per_s']:.2f}" if peer and "tokens_per_s" in peer else "– | –"
-        memory = f"{ours['allocated_bytes'] / 2**30:.1f} GiB | {peer.get('peak_gib', '–') if peer else '–'}"
-        print(f"| {name} | {rate:,.0f} | {ours['step_ms']['median']:.2f} ms | {share:.1f}% | {theirs} | {memory} |")
+        failed = failure(folder, name)
+        rate = ours["tokens_per_s"] if ours and not failed else None
+        mine = f"{rate:,.0f} | {ours['step_ms']['median']:.2f} ms" if rate else f"{failed or 'not run'} | –"
+        peak = peak_flops(folder, name)
+        share = f"{100 * flops_per_token(name) * rate / peak:.1f}%" if rate and peak else "–"
+        theirs = f"{peer['tokens_per_s']:,}" if peer and "tokens_per_s" in peer else "–"
+        ratio = f"{rate / peer['tokens_per_s']:.2f}" if rate and theirs != "–" else "–"
+        memory = f"{ours['allocated_bytes'] / 2**30:.1f} GiB" if rate else "–"
+        print(f"| {name} | {mine} | {share} | {theirs} | {ratio} | {memory} | {peer.get('peak_gib', '–') if peer else '–'} |")
 
 
 def kernels(folder, name, most=25):
