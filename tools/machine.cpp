@@ -24,17 +24,19 @@ using kernels::cpu::Isa;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// Lanes of f32, and none of the fused multiply-adds on the portable path.
-double vectors_of(Isa isa) {
+cost::ShippedCpu like(Isa isa) {
   switch (isa) {
-    case Isa::portable: return 0.125;
-    case Isa::avx2: return 0.5;
+    case Isa::portable:
+    case Isa::avx2: return cost::ShippedCpu::avx2;
     case Isa::avx512:
-    case Isa::avx512_bf16:
-    case Isa::amx: return 1;
+    case Isa::avx512_bf16: return cost::ShippedCpu::avx512;
+    case Isa::amx: return cost::ShippedCpu::amx;
   }
-  return 1;
+  return cost::ShippedCpu::avx512;
 }
+
+// The portable path has vectors of half the length, and none of the fused multiply-adds.
+double arithmetic_of(Isa isa) { return isa == Isa::portable ? 0.25 : 1; }
 
 std::optional<std::int64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
@@ -94,7 +96,7 @@ std::string hardware_dir() {
 Machine::Machine(int ranks, int threads)
     : context_{kernels::cpu::detect_isa(), threads > 0 ? threads : threads_per_rank(ranks)},
       target_(std::make_unique<kernels::cpu::CpuTarget>(context_)),
-      model_(cost::builtin_cpu({threads_per_rank(1), memory_bytes(), reserved_bytes(), vectors_of(context_.isa), context_.isa == Isa::amx})),
+      model_(cost::builtin_cpu({threads_per_rank(1), memory_bytes(), reserved_bytes(), like(context_.isa), arithmetic_of(context_.isa)})),
       ranks_(ranks) {}
 
 Machine::Machine(const LoadedJob& loaded, int ranks, int threads) : Machine(ranks, threads) {

@@ -264,17 +264,25 @@ MachineModel parse_machine(std::string text, const std::string& path, const std:
   return checked_machine(with_base(yaml::parse(std::move(text), path), path, folder, 0), path);
 }
 
+std::string_view name_of(ShippedCpu cpu) {
+  switch (cpu) {
+    case ShippedCpu::avx2: return "cpu-avx2";
+    case ShippedCpu::avx512: return "cpu-avx512";
+    case ShippedCpu::amx: return "cpu-amx";
+  }
+  return "?";
+}
+
 MachineModel builtin_cpu(const CpuFacts& facts) {
-  yaml::Node tree = yaml::parse(kShippedAvx512, "cpu-avx512.yaml");
-  if (facts.tiles) lay_over(tree, yaml::parse(kShippedAmx, "cpu-amx.yaml"));
+  yaml::Node tree = yaml::parse(kShippedAvx512, "cpu-avx512.yaml");  // the base of the others
+  if (facts.like == ShippedCpu::avx2) lay_over(tree, yaml::parse(kShippedAvx2, "cpu-avx2.yaml"));
+  if (facts.like == ShippedCpu::amx) lay_over(tree, yaml::parse(kShippedAmx, "cpu-amx.yaml"));
   MachineModel machine = checked_machine(tree, "this computer");
   DeviceModel& device = machine.device;
   const double cores = static_cast<double>(facts.cores) / device.units;
-  machine.description = fmt::format("{} cores by the figures of cpu-{}", facts.cores, facts.tiles ? "amx" : "avx512");
-  for (auto& [dtype, peak] : device.peak) {
-    const bool tiles = facts.tiles && dtype == DType::bf16;
-    peak = {peak.value * cores * (tiles ? 1 : facts.vectors), std::max(peak.spread, 0.3)};
-  }
+  machine.description = fmt::format("{} cores by the figures of {}", facts.cores, name_of(facts.like));
+  if (facts.arithmetic != 1) machine.description += fmt::format(", with {:.0f}% of its arithmetic", 100 * facts.arithmetic);
+  for (auto& [dtype, peak] : device.peak) peak = {peak.value * cores * facts.arithmetic, std::max(peak.spread, 0.3)};
   // A core alone comes to some 15 GB/s, a socket of eight channels to some 200.
   device.memory_bandwidth = {std::min(device.memory_bandwidth.value * cores, 200e9), 0.5};
   device.units = facts.cores;

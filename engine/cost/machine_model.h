@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/dtype.h"
@@ -96,14 +97,18 @@ MachineModel load_machine(const std::string& path, const std::string& folder = "
 /// The same from a text; `path` names it and gives the folder of relative paths.
 MachineModel parse_machine(std::string text, const std::string& path, const std::string& folder = "");
 
+/// The shipped CPUs: cpu-avx2.yaml, cpu-avx512.yaml, cpu-amx.yaml.
+enum class ShippedCpu : std::uint8_t { avx2, avx512, amx };
+std::string_view name_of(ShippedCpu cpu);
+
 /// What of a CPU is known without measuring it.
 struct CpuFacts {
   int cores = 1;
   std::int64_t memory_bytes = 0, reserve_bytes = 0;
-  double vectors = 1;  ///< f32 arithmetic of a core as a share of AVX-512's
-  bool tiles = false;  ///< it has AMX
+  ShippedCpu like = ShippedCpu::avx512;  ///< whose figures it has
+  double arithmetic = 1;                 ///< of a core, as a share of that one's
 };
-/// The shipped CPU's figures for so many cores: a guess where `trainer calibrate` has not been.
+/// A shipped CPU's figures for so many cores: a guess where `trainer calibrate` has not been.
 MachineModel builtin_cpu(const CpuFacts& facts);
 
 /// The names of the hardware files in a folder, sorted.
