@@ -120,6 +120,7 @@ Json found() {
           {"disk_free_bytes", error ? Json(nullptr) : Json(disk.available)},
           {"configs", configs.empty() ? Json(nullptr) : Json(configs)},
           {"calibration", std::filesystem::is_regular_file(default_hardware_file(), error) ? Json(default_hardware_file()) : Json(nullptr)},
+          {"figures", machine.figures()},
           {"hardware", cost::machine_names(hardware_dir())},
           {"cuda", cuda},
           {"devices", devices_of(cuda)},
@@ -132,8 +133,8 @@ std::vector<std::string> missing(const Json& found) {
   std::vector<std::string> list;
   const std::string isa = found["instruction_set"];
   if (isa == "portable") list.push_back("no AVX2: kernels run on the portable path, many times slower");
-  if (isa == "avx2") list.push_back("no AVX-512: half the arithmetic an instruction");
-  if (isa == "avx512") list.push_back("no bf16 instructions: precision.compute=bf16 saves memory and not time");
+  if (isa == "avx2") list.push_back("no AVX-512: half the arithmetic an instruction, and bf16 products run at the speed of f32; trainer plan says what bf16 costs a job");
+  if (isa == "avx512") list.push_back("no bf16 instructions: bf16 products run at the speed of f32; trainer plan says what bf16 costs a job");
   if (isa == "avx512_bf16") list.push_back("no AMX: bf16 products run on AVX-512, at a fraction of the speed of tiles");
   if (found["huge_pages"] == "never") list.push_back("transparent huge pages are off: walking over large memory is slower");
   if (found["configs"].is_null()) list.push_back("no configs beside the command: graph files are found only beside the job");
@@ -175,7 +176,7 @@ void put_text(const Json& found, const std::vector<std::string>& missing) {
   put("libraries        oneDNN {}, OpenMP {}\n", found["onednn"].get<std::string>(), found["openmp"].dump());
   put("disk             {} free here\n", bytes("disk_free_bytes"));
   put("configs          {}\n", found["configs"].is_null() ? "none found" : found["configs"].get<std::string>());
-  put("calibration      {}\n", found["calibration"].is_null() ? "none: times are predicted by the figures of a CPU of this kind" : found["calibration"].get<std::string>());
+  put("calibration      {}\n", found["calibration"].is_null() ? "none: times are predicted for " + found["figures"].get<std::string>() : found["calibration"].get<std::string>());
   put("can plan for     {}\n", fmt::format("{}", fmt::join(found["hardware"].get<std::vector<std::string>>(), ", ")));
   put("devices          {}; backends {}\n", fmt::join(found["devices"].get<std::vector<std::string>>(), ", "), fmt::join(found["backends"].get<std::vector<std::string>>(), ", "));
   put_cuda(found["cuda"]);

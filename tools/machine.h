@@ -46,6 +46,9 @@ class Machine {
   /// was called.
   const std::string& name() const { return name_; }
 
+  /// Of this computer, where nothing was measured: "2 cores by the figures of cpu-avx2".
+  const std::string& figures() const { return model_.description; }
+
   const kernels::cpu::Context& context() const { return context_; }
 
  private:

@@ -25,6 +25,13 @@ struct Arguments : JobArguments {
   std::string html, trace, second;
 };
 
+// What bf16 costs on a processor without instructions for it, null elsewhere.
+Json without_bf16_json(const LoadedJob& loaded, const CompiledJob& compiled) {
+  const auto costs = without_bf16(loaded, compiled);
+  if (!costs) return nullptr;
+  return {{"instruction_set", costs->isa}, {"peak_bytes_f32", costs->f32_bytes}, {"step_ms_f32", costs->f32_us * 1e-3}};
+}
+
 Json plan_json(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
   const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, "average");
   Json by_stage = Json::array(), programs = Json::object();
@@ -46,6 +53,7 @@ Json plan_json(const LoadedJob& loaded, const CompiledJob& compiled, const Predi
           {"flops_per_step", compiled.flops_per_step},
           {"model_flops_per_step", compiled.model_flops_per_step},
           {"predicted", predicted_json(predicted)},
+          {"without_bf16", without_bf16_json(loaded, compiled)},
           {"instructions", programs},
           {"memory", memory},
           {"communication", communication_json(traffic.stages[traffic.most])},

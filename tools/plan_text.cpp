@@ -270,6 +270,7 @@ void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const Predic
         grouped(static_cast<std::int64_t>(program.instructions.size())), program.name);
   put("\n");
   put_predicted(predicted);
+  if (const auto costs = without_bf16(loaded, compiled)) put("  {}\n", text_of(*costs));
   put_memory(compiled);
   put_lifecycle(loaded, compiled);
   put_communication(compiled);

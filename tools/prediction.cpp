@@ -103,6 +103,32 @@ PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled,
   return step;
 }
 
+std::optional<WithoutBf16> without_bf16(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
+  using kernels::cpu::Isa;
+  if (loaded.job.precision.compute != DType::bf16 || loaded.job.cluster.device == Device::cuda) return std::nullopt;
+  const Isa isa = kernels::cpu::detect_isa();
+  if (isa >= Isa::avx512_bf16) return std::nullopt;
+  LoadedJob in_f32 = loaded;
+  in_f32.job.precision.compute = DType::f32;
+  in_f32.job.strategy = compiled.strategy;
+  in_f32.job.train.batch.micro = compiled.batch.micro;
+  in_f32.job.activation_checkpointing = compiled.recompute;
+  const CompiledJob plan = plan_here(in_f32, Purpose::train, threads);
+  const PredictedStep bf16 = predict_here(loaded, compiled, threads);
+  return WithoutBf16{.isa = std::string(kernels::cpu::name_of(isa)),
+                     .bf16_bytes = compiled.peak_bytes(),
+                     .f32_bytes = plan.peak_bytes(),
+                     .bf16_us = bf16.mean_us(),
+                     .f32_us = predict_here(in_f32, plan, threads).mean_us(),
+                     .spread = (bf16.times.high_us - bf16.times.low_us) / std::max(1e-9, 2 * bf16.times.step_us)};
+}
+
+std::string text_of(const WithoutBf16& costs) {
+  const auto memory = [](std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  return fmt::format("bf16: this processor ({}) has no bf16 instructions, so products widen to f32 and run at the speed of f32; memory of a rank {}, in f32 {}; a step {}, in f32 {} (predicted, ±{:.0f}%)",
+                     costs.isa, memory(costs.bf16_bytes), memory(costs.f32_bytes), ms_text(costs.bf16_us), ms_text(costs.f32_us), 100 * costs.spread);
+}
+
 std::string cluster_text(const PredictedStep& step) {
   const int ranks = step.cluster.mesh.world_size(), nodes = (ranks + step.cluster.ranks_per_node - 1) / step.cluster.ranks_per_node;
   const std::string many = nodes > 1 ? fmt::format(" on {} nodes", nodes) : "";

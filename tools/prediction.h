@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/cost/cost_model.h"
@@ -35,6 +36,19 @@ struct PredictedStep {
 
 /// `compiled` is of Purpose::train and of the machine that cluster.hardware names, or of this computer; then by what was measured here. `threads`: of a rank on a CPU; 0: its share of a node's cores.
 PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
+
+/// A bf16 job on a processor without bf16 instructions, beside the same plan in f32.
+struct WithoutBf16 {
+  std::string isa;  ///< the processor's: "avx2"
+  std::int64_t bf16_bytes = 0, f32_bytes = 0;  ///< memory of the fullest rank
+  double bf16_us = 0, f32_us = 0;              ///< a step, predicted
+  double spread = 0;                           ///< of the prediction in bf16, either way: 0.2
+};
+/// Nothing where the job is not of bf16, or runs on a GPU or on a processor that has bf16 instructions. Plans the job
+/// a second time. REQUIRES: what predict_here requires.
+std::optional<WithoutBf16> without_bf16(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
+/// A line for people.
+std::string text_of(const WithoutBf16& costs);
 
 /// `predicted` of plan --json: step_ms, its parts, low_ms and high_ms, tokens_per_s, mfu (null: unknown), hardware; average_ms and
 /// average_every where ranks train apart; by stage its parts; communication and kernels of the busiest role.

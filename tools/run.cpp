@@ -69,13 +69,14 @@ Clock::time_point process_start() {
   return Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(age, 0.0)));
 }
 
-void say_header(const LoadedJob& loaded, const CompiledJob& compiled) {
+void say_header(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
   const Job& job = loaded.job;
   say("{}: {} parameters, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)), grouped(job.train.steps),
       batch_line(compiled.batch));
   say("strategy: {} ({}), compute in {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why", name_of(job.precision.compute));
   say("memory: {} of {} a rank: {}\n", bytes_text(static_cast<double>(fullest(compiled).peak_bytes)),
       bytes_text(static_cast<double>(compiled.limit_bytes)), memory_line(compiled));
+  if (const auto costs = without_bf16(loaded, compiled, threads)) say("{}\n", text_of(*costs));
 }
 
 // Where the last step's time went, of a few ranks; the trace has all.
@@ -160,7 +161,7 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   const CompiledJob compiled = compile_here(loaded, Purpose::train, place.threads);
   check_same_plan(place, compiled);
   const bool first = speaks();
-  if (first) say_header(loaded, compiled);
+  if (first) say_header(loaded, compiled, place.threads);
   std::optional<TraceWriter> trace;
   std::vector<TimeDifference> works;
   if (loaded.job.log.trace) {

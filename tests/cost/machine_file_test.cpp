@@ -119,6 +119,21 @@ TEST_CASE("a damaged hardware file is mistakes or another machine, and never mor
   CHECK(num_wrong > 300);
 }
 
+TEST_CASE("a computer that nobody measured has the figures of the shipped CPU that is like it") {
+  for (const auto& [like, name] : {std::pair(ShippedCpu::avx2, "cpu-avx2"), std::pair(ShippedCpu::avx512, "cpu-avx512"), std::pair(ShippedCpu::amx, "cpu-amx")}) {
+    CAPTURE(name);
+    const MachineModel shipped = load_machine(kFolder + "/" + name + ".yaml", kFolder);
+    const MachineModel here = builtin_cpu({.cores = 3 * shipped.device.units, .memory_bytes = 1 << 30, .reserve_bytes = 1 << 20, .like = like});
+    for (const DType dtype : {DType::f32, DType::bf16}) CHECK(here.device.peak.at(dtype).value == doctest::Approx(3 * shipped.device.peak.at(dtype).value));
+    CHECK(here.device.achievable.at("matmul").value == shipped.device.achievable.at("matmul").value);
+    CHECK(here.description == std::to_string(here.device.units) + " cores by the figures of " + name);
+  }
+  const auto peak = [](const char* name, DType dtype) { return load_machine(kFolder + "/" + name + ".yaml", kFolder).device.peak.at(dtype).value; };
+  CHECK(peak("cpu-avx2", DType::f32) < 0.6 * peak("cpu-avx512", DType::f32));
+  CHECK(peak("cpu-avx2", DType::bf16) == peak("cpu-avx2", DType::f32));
+  CHECK(builtin_cpu({.cores = 2, .memory_bytes = 1 << 30, .like = ShippedCpu::avx2, .arithmetic = 0.25}).description == "2 cores by the figures of cpu-avx2, with 25% of its arithmetic");
+}
+
 // ---- Bases ----------------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a file with a base says only what differs, and half a link or figure is never mixed with another") {

@@ -238,6 +238,28 @@ TEST_CASE("what was measured here changes what plan predicts and never the plan"
   CHECK(after["memory"] == before["memory"]);
 }
 
+TEST_CASE("a processor with AVX2 alone has figures of its own, and a bf16 job on it says what it costs") {
+  const Workplace in;
+  ::setenv("XDG_CONFIG_HOME", in.path("config").c_str(), 1);  // nothing measured there
+  if (parsed(in({"doctor", "--json"}))["instruction_set"] == "portable") return;
+  ::setenv("TRAINER_ISA", "avx2", 1);
+  const json doctor = parsed(in({"doctor", "--json"}));
+  const json f32 = parsed(in({"plan", "job.yaml", "precision.compute=f32", "--json"})), bf16 = parsed(in({"plan", "job.yaml", "precision.compute=bf16", "--json"}));
+  const std::string text = in({"plan", "job.yaml", "precision.compute=bf16"}).out;
+  const Outcome run = in({"run", "job.yaml", "precision.compute=bf16", "train.steps=1", "checkpoint.dir=null", "log.jsonl=null"});
+  ::unsetenv("TRAINER_ISA");
+  ::unsetenv("XDG_CONFIG_HOME");
+  CHECK(contains(doctor["figures"].get<std::string>(), "by the figures of cpu-avx2"));
+  CHECK(contains(bf16["predicted"]["hardware_from"].get<std::string>(), "by the figures of cpu-avx2"));
+  CHECK(f32["without_bf16"].is_null());
+  CHECK(bf16["without_bf16"]["instruction_set"] == "avx2");
+  CHECK(bf16["without_bf16"]["peak_bytes_f32"] == f32["memory"]["peak_bytes"]);
+  CHECK(bf16["without_bf16"]["step_ms_f32"].get<double>() == doctest::Approx(f32["predicted"]["step_ms"].get<double>()));
+  CHECK(contains(text, "this processor (avx2) has no bf16 instructions"));
+  CHECK(run.code == 0);
+  CHECK(contains(run.err, "this processor (avx2) has no bf16 instructions"));
+}
+
 TEST_CASE("a wrong hardware file and a job that contradicts it are told at their lines") {
   const Workplace in;
   in.write("mine.yaml", "base: h100-sxm\ndevice:\n  memory_bandwidth: 0\n  peak: {bf61: 1e15}\n");

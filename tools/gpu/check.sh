@@ -31,8 +31,11 @@ mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 74
 log=$out/log.txt table=$out/table.md
 : >"$log"
 : >"$table"
-deadline=$((SECONDS + minutes * 60 - 5))  # what is over its time has 5 s to end
+time=$((minutes * 60 - 5))  # what is over its time has 5 s to end
+deadline=$((SECONDS + time))
 until=$deadline
+budgets=0
+for name in ${only//,/ }; do budgets=$((budgets + budget[$name])); done
 failed=0
 
 say() { printf '%s\n' "$*" | tee -a "$log"; }
@@ -47,6 +50,7 @@ wants() {
     ((after)) && [[ ,$only, == *,$name,* ]] && later=$((later + budget[$name]))
     [[ $name == "$1" ]] && after=1
   done
+  ((budgets > time)) && later=$((later * time / budgets))
   until=$((deadline - later))
 }
 # part NAME SECONDS WHAT COMMAND…: runs it, for so long at most and no longer than its part may go on; all of its output is in the log.
@@ -57,15 +61,16 @@ part() {
   if ((left < 5)); then row "$name" "$what" "NOT RUN: no time left"; failed=1; return 1; fi
   ((limit > left)) && limit=$left
   printf '\n==== %s: %s\n' "$name" "$what" >>"$log"
-  timeout -k 5 "$limit" "$@" >>"$log" 2>&1
+  timeout -k 5 "$limit" "$@" >"$out/current.txt" 2>&1
   status=$?
+  cat "$out/current.txt" >>"$log"
   if ((status == 0)); then
     row "$name" "$what" "passed, $((SECONDS - begin)) s"
   else
     why="status $status"
     ((status == 124 || status == 137)) && why="not done in $limit s"
     row "$name" "$what" "**FAILED** ($why), $((SECONDS - begin)) s"
-    tail -n 15 "$log" | sed 's/^/    /'
+    tail -n 15 "$out/current.txt" | sed 's/^/    /'
     failed=1
   fi
   return $status
