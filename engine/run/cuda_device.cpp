@@ -156,6 +156,7 @@ class CudaExecutor final : public Executor {
   // One instruction after another, in issue order: the proof of the plan plays it so, and it ends.
   std::optional<NonFinite> find_non_finite(std::int32_t index) override {
     CudaProgram& program = begin(index);
+    passed_.store(kNotRecorded, std::memory_order_relaxed);
     std::optional<NonFinite> found;
     guarded([&] {
       for (std::int32_t i = 0; i < program.size(); ++i) {
@@ -275,8 +276,8 @@ class CudaExecutor final : public Executor {
 
   // How far an issued program has come, by the events that it records anyway.
   void look_where(const CudaProgram& program) {
-    if (captured_.load(std::memory_order_relaxed)) return;
     std::int32_t event = passed_.load(std::memory_order_relaxed);
+    if (captured_.load(std::memory_order_relaxed) || event == kNotRecorded) return;
     while (event < program.schedule.num_events() && streams_.passed(event)) ++event;
     passed_.store(event, std::memory_order_relaxed);
   }
@@ -285,7 +286,7 @@ class CudaExecutor final : public Executor {
     const std::int32_t issuing = issue_.now(), passed = passed_.load(std::memory_order_relaxed);
     if (issuing >= 0) return "issues " + place_of(role_, *program.prepared.program, issuing);
     if (captured_.load(std::memory_order_relaxed)) return "runs " + program.name() + " on the GPU, as one graph";
-    if (passed == 0) return "runs " + program.name() + " on the GPU";
+    if (passed <= 0) return "runs " + program.name() + " on the GPU";
     return "runs " + program.name() + " on the GPU, past " + place_of(role_, *program.prepared.program, program.schedule.recorded[static_cast<std::size_t>(passed) - 1]);
   }
 
@@ -379,6 +380,7 @@ class CudaExecutor final : public Executor {
   // What doing() tells of.
   std::atomic<const CudaProgram*> running_{nullptr};
   std::atomic<bool> captured_{false};
+  static constexpr std::int32_t kNotRecorded = -1;  // the events are of an earlier run, of a capture perhaps, when they may not be asked
   std::atomic<std::int32_t> passed_{0};
 };
 

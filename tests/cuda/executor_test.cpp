@@ -191,6 +191,11 @@ TEST_CASE("a step that diverges names the tensor that the CPU names") {
   const std::string cpu = message_of([&] { on_cpu("gpt2", "wild_cpu", wild); });
   CHECK(cpu.find("the first tensor that is not finite is") != std::string::npos);
   CHECK(message_of([&] { run(tests::gpu_job(jobs(), "gpt2", "wild_gpu", fresh(wild)), 1); }) == cpu);
+  // Also where each instruction takes so long that the host looks how far the device is, after the step was captured.
+  emulated::settings().work_us = 2500;
+  const std::string slow = message_of([&] { run(tests::gpu_job(jobs(), "mlp", "wild_gpu_slow", fresh(wild)), 1); });
+  emulated::settings().work_us = 0;
+  CHECK(slow == message_of([&] { on_cpu("mlp", "wild_cpu_slow", wild); }));
 }
 
 TEST_CASE("times of a step lie in it, in the order of each stream") {

@@ -31,7 +31,7 @@ struct Free {
 using Memory = std::unique_ptr<void, Free>;
 
 Memory random_memory(DType dtype, std::int64_t bytes) {
-  Memory memory(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64)));
+  Memory memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes))));
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   for (std::int64_t i = 0; i < bytes / size_of(dtype); ++i) {
@@ -68,10 +68,10 @@ void attention(benchmark::State& state, Shape4 s, DType dtype, bool backward) {
   if (backward) {  // lse and o must belong to qkv
     void* forward[] = {operands[1], operands[2], operands[3]};
     const Signature first = signature_of(s, dtype, false);
-    const Memory workspace(std::aligned_alloc(64, static_cast<std::size_t>(cpu::CpuTarget(context()).workspace_bytes(first))));
+    const Memory workspace(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(first)))));
     cpu::prepare(first, context())->run({forward, workspace.get()});
   }
-  const Memory workspace(std::aligned_alloc(64, static_cast<std::size_t>(cpu::CpuTarget(context()).workspace_bytes(signature))));
+  const Memory workspace(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(signature)))));
   const auto kernel = cpu::prepare(signature, context());
   for (auto _ : state) kernel->run({operands, workspace.get()});
   const double pairs = static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq * (s.seq + 1) / 2);

@@ -38,7 +38,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-Memory allocate(std::int64_t bytes) { return Memory(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 127) / 64 * 64))); }
+Memory allocate(std::int64_t bytes) { return Memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes + 64)))); }
 
 Memory random_operand(DType dtype, std::int64_t elements) {
   Memory m = allocate(elements * size_of(dtype));

@@ -30,7 +30,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-Memory memory_of(std::int64_t bytes) { return Memory(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 127) / 64 * 64))); }
+Memory memory_of(std::int64_t bytes) { return Memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes + 64)))); }
 
 Memory random_memory(const TensorDesc& tensor, std::int64_t classes) {
   Memory memory = memory_of(tensor.bytes());

@@ -28,15 +28,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr std::int64_t kAlignedTo = 64;
 
 // What operands rotate through: more than the second-level caches of the cores have, as a step's activations are.
 constexpr std::int64_t kRotation = 16 * kMiB;
 constexpr std::int64_t kMostSlots = 64;
 
 double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
-
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignedTo - 1) / kAlignedTo * kAlignedTo; }
 
 // Pages as the executor has them. Grows by mapping anew.
 class Arena {
@@ -172,7 +169,7 @@ Prepared prepare(const Signature& signature, const kernels::cpu::Context& contex
   }
   const std::int64_t slots = from_memory ? 1 : std::clamp<std::int64_t>(kRotation / std::max<std::int64_t>(slot, 1) + 1, 2, kMostSlots);
   const std::int64_t workspace = aligned(target.workspace_bytes(signature));
-  std::byte* const base = arena.at_least(slots * slot + workspace + kAlignedTo);
+  std::byte* const base = arena.at_least(slots * slot + workspace + kBufferAlignment);
   Prepared out;
   out.kernel = kernels::cpu::prepare(signature, context);
   out.workspace = base + slots * slot;

@@ -18,6 +18,7 @@ struct Settings {
   int units = 132;
   std::int64_t memory = std::int64_t{1} << 34;  ///< bytes of each device
   const char* name = "NVIDIA H200";
+  int work_us = 0;  ///< that each piece of work on a stream takes at least
 };
 Settings& settings();
 

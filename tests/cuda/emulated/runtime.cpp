@@ -163,6 +163,7 @@ bool advance(Device& device) {
       throw;
     }
     stream->queue.pop_front();
+    if (emulated::settings().work_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(emulated::settings().work_us));
     return true;
   }
   return false;
@@ -516,10 +517,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (refused_by_capture()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (event->capture) return fail(cudaErrorCapturedEvent);
   if (!event->record) return cudaSuccess;
   return drive(device(), [&] { return event->record->done; }) ? cudaSuccess : fail(cudaErrorLaunchTimeout);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event->capture) return fail(cudaErrorCapturedEvent);  // until it is recorded outside of a capture
   if (!event->record || event->record->done) return cudaSuccess;
   const std::lock_guard lock(device().mutex);
   if (!event->record->done) advance(device());
