@@ -93,6 +93,8 @@ class FileWriter {
   void finish();
 
  private:
+  void close();
+
   std::string directory_, name_;
   std::vector<Entry> entries_;
   SafetensorsWriter writer_;
@@ -122,6 +124,8 @@ class Store {
   void remove_older(std::int64_t step, int keep);
 
  private:
+  void make_checkpoint(std::int64_t step, const std::string& plan_hash, const std::string& metadata, const std::string& home);
+
   HeldDirectory held_;
   std::optional<std::int64_t> unfinished_;  // the step between begin() and commit()
 };

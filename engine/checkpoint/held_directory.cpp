@@ -94,9 +94,9 @@ void HeldDirectory::write_owner() const {
   if (!file) fail_io(path_, "checkpoints cannot be saved here");
   try {
     write_all(file, text.data(), text.size(), path);
-  } catch (const IoError&) {
+  } catch (const IoError& error) {
     ::unlinkat(lock_.get(), kOwner, 0);
-    throw;
+    throw IoError(path_ + ": checkpoints cannot be saved here: " + error.what());
   }
 }
 

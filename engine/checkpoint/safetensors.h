@@ -46,6 +46,8 @@ struct SafetensorsHeader {
 
 /// Checks and reads the header of a file whose bytes are `file`; `path` is for messages.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
+/// The same of an open file, of which only the header is read.
+SafetensorsHeader read_safetensors_header(const Descriptor& file, const std::string& path);
 
 /// A mapped file. Views live as long as the object; any number of threads may read.
 class SafetensorsFile {

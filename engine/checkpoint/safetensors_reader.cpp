@@ -173,6 +173,35 @@ void check_cover(const std::vector<TensorEntry>& tensors, std::int64_t start, st
   if (at != end) throw DataError(path + ": offset " + std::to_string(at) + ": " + std::to_string(end - at) + " bytes belong to no tensor");
 }
 
+[[noreturn]] void fail_early(std::int64_t file_bytes, const std::string& path) {
+  throw DataError(path + ": offset " + std::to_string(file_bytes) + ": ends before the header");
+}
+
+// `start`: the file's first bytes, which say how long the header is.
+std::int64_t header_length(const std::byte* start, std::int64_t file_bytes, const std::string& path) {
+  std::uint64_t length = 0;
+  for (int i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
+  if (length > static_cast<std::uint64_t>(kMaxHeaderBytes)) {
+    throw DataError(path + ": offset 0: a header of " + std::to_string(length) + " bytes is too long");
+  }
+  if (kLengthBytes + static_cast<std::int64_t>(length) > file_bytes) {
+    throw DataError(path + ": offset " + std::to_string(file_bytes) + ": ends inside the header, which has " + std::to_string(length) + " bytes");
+  }
+  return static_cast<std::int64_t>(length);
+}
+
+SafetensorsHeader parse_header(std::string_view text, std::int64_t file_bytes, const std::string& path) {
+  const std::int64_t data_start = kLengthBytes + static_cast<std::int64_t>(text.size());
+  HeaderEvents events(path, data_start, file_bytes);
+  if (text.empty() || text.front() != '{') events.fail("the header does not begin with {");
+  Json::sax_parse(CountingIterator(text.data(), events.count()), CountingIterator(text.data() + text.size(), events.count()), &events);
+  SafetensorsHeader header = events.take();
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const TensorEntry& a, const TensorEntry& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
+  check_cover(header.tensors, data_start, file_bytes, path);
+  return header;
+}
+
 }  // namespace
 
 std::int64_t TensorEntry::elements() const {
@@ -182,27 +211,20 @@ std::int64_t TensorEntry::elements() const {
 }
 
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path) {
-  const std::int64_t file_bytes = static_cast<std::int64_t>(file.size());
-  if (file_bytes < kLengthBytes) throw DataError(path + ": offset " + std::to_string(file_bytes) + ": ends before the header");
-  std::uint64_t length = 0;
-  for (int i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(file[static_cast<std::size_t>(i)]) << (8 * i);
-  if (length > static_cast<std::uint64_t>(kMaxHeaderBytes)) {
-    throw DataError(path + ": offset 0: a header of " + std::to_string(length) + " bytes is too long");
-  }
-  const std::int64_t data_start = kLengthBytes + static_cast<std::int64_t>(length);
-  if (data_start > file_bytes) {
-    throw DataError(path + ": offset " + std::to_string(file_bytes) + ": ends inside the header, which has " + std::to_string(length) +
-                    " bytes");
-  }
-  const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
-  HeaderEvents events(path, data_start, file_bytes);
-  if (length == 0 || *text != '{') events.fail("the header does not begin with {");
-  Json::sax_parse(CountingIterator(text, events.count()), CountingIterator(text + length, events.count()), &events);
-  SafetensorsHeader header = events.take();
-  std::sort(header.tensors.begin(), header.tensors.end(),
-            [](const TensorEntry& a, const TensorEntry& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
-  check_cover(header.tensors, data_start, file_bytes, path);
-  return header;
+  const auto file_bytes = static_cast<std::int64_t>(file.size());
+  if (file_bytes < kLengthBytes) fail_early(file_bytes, path);
+  const std::int64_t length = header_length(file.data(), file_bytes, path);
+  return parse_header({reinterpret_cast<const char*>(file.data()) + kLengthBytes, static_cast<std::size_t>(length)}, file_bytes, path);
+}
+
+SafetensorsHeader read_safetensors_header(const Descriptor& file, const std::string& path) {
+  const std::int64_t file_bytes = file_size(file, path);
+  if (file_bytes < kLengthBytes) fail_early(file_bytes, path);
+  std::byte start[kLengthBytes];
+  read_at(file, 0, start, sizeof start, path);
+  std::string header(static_cast<std::size_t>(header_length(start, file_bytes, path)), '\0');
+  read_at(file, kLengthBytes, header.data(), header.size(), path);
+  return parse_header(header, file_bytes, path);
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path), header_(parse_safetensors(file_.bytes(), path)) {

@@ -56,6 +56,16 @@ void rename_path(const std::string& from, const std::string& to) {
   if (error) fail(from, "renaming to " + to, error);
 }
 
+// A save that the system refuses; the user learns what is left of the run.
+template <typename Action>
+auto saving(Action&& action) {
+  try {
+    return action();
+  } catch (const IoError& error) {
+    throw IoError(std::string(error.what()) + "; earlier checkpoints are whole: when the cause is removed, the same command goes on from the newest");
+  }
+}
+
 // Does away with what is no longer needed. What cannot be removed (as files of another user) is no reason to lose a run.
 template <typename Action>
 void discard(const HeldDirectory& held, Action&& action) {
@@ -169,13 +179,17 @@ FileWriter::FileWriter(const std::string& dir, std::int64_t step, const std::str
     : directory_(dir + "/" + hidden_name(step, kUnfinished)),
       name_(name),
       entries_(ordered(std::move(entries))),
-      writer_(directory_ + "/" + name_, specs_of(entries_), {{"format", "pt"}}) {}
+      writer_(saving([&] { return SafetensorsWriter(directory_ + "/" + name_, specs_of(entries_), {{"format", "pt"}}); })) {}
 
 void FileWriter::write(const Entry& entry, const void* data, std::int64_t count) {
-  writer_.write(piece_key(entry.tensor, entry.range), data, count * size_of(entry.tensor.dtype));
+  saving([&] { writer_.write(piece_key(entry.tensor, entry.range), data, count * size_of(entry.tensor.dtype)); });
 }
 
 void FileWriter::finish() {
+  saving([&] { close(); });
+}
+
+void FileWriter::close() {
   const SafetensorsWriter::Written written = writer_.finish();
   Manifest record;
   record.files.push_back({name_, written.bytes, written.checksum});
@@ -197,15 +211,24 @@ Store::~Store() {
 }
 
 void Store::begin(std::int64_t step) {
-  held_.ensure();
-  const std::string path = dir() + "/" + hidden_name(step, kUnfinished);
-  remove_tree(path);
-  make_directory(path);
-  unfinished_ = step;
+  saving([&] {
+    held_.ensure();
+    const std::string path = dir() + "/" + hidden_name(step, kUnfinished);
+    remove_tree(path);
+    make_directory(path);
+    unfinished_ = step;
+  });
 }
 
 std::string Store::commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata, int keep) {
-  const std::string unfinished = dir() + "/" + hidden_name(step, kUnfinished), home = dir() + "/" + step_name(step);
+  const std::string home = dir() + "/" + step_name(step);
+  saving([&] { make_checkpoint(step, plan_hash, metadata, home); });
+  remove_older(step, keep);
+  return home;
+}
+
+void Store::make_checkpoint(std::int64_t step, const std::string& plan_hash, const std::string& metadata, const std::string& home) {
+  const std::string unfinished = dir() + "/" + hidden_name(step, kUnfinished);
   Manifest manifest = gather_records(unfinished);
   manifest.step = step;
   manifest.plan_hash = plan_hash;
@@ -217,8 +240,6 @@ std::string Store::commit(std::int64_t step, const std::string& plan_hash, const
   replace(held_, unfinished, home, dir() + "/" + hidden_name(step, kReplaced));
   unfinished_.reset();
   sync_directory(dir());
-  remove_older(step, keep);
-  return home;
 }
 
 void Store::remove_older(std::int64_t step, int keep) {

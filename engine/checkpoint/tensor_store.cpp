@@ -147,7 +147,7 @@ void TensorStore::read_rows(const Part& part, const Range& range, const Block& b
 
 SafetensorsHeader TensorStore::open(TensorStore& store, const std::string& path) {
   store.files_.push_back({path, open_for_reading(path)});
-  return parse_safetensors(MappedFile(path).bytes(), path);
+  return read_safetensors_header(store.files_.back().descriptor, path);
 }
 
 void TensorStore::add(TensorInfo info, Parts parts) {

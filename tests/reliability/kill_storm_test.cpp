@@ -117,4 +117,18 @@ TEST_CASE("two ranks as processes, of which one is killed at a random moment") {
 }
 #endif
 
+TEST_CASE("commands that read a folder find a whole checkpoint, whatever a run removes meanwhile") {
+  const Storm storm;
+  REQUIRE(storm.run({"train.steps=1", "checkpoint.every=1"}).code == 0);
+  const std::unique_ptr<Process> run = storm.start({"train.steps=100000000", "checkpoint.every=1", "log.every=1000000"});
+  const Words eval{"eval", "job.yaml", "data.val=text.txt", "--batches", "1"};
+  for (int i = 0; i < (is_long() ? 100 : 15); ++i)
+    for (const Words& arguments : {Words{"inspect", "ck"}, eval, eval + Words{"cluster.devices_per_node=2", "strategy=fsdp"}}) {
+      const Outcome outcome = trainer::tests::trainer(storm.path(), arguments);
+      CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    }
+  run->signal(SIGTERM);
+  CHECK(run->wait().code == 143);
+}
+
 TEST_SUITE_END();
