@@ -1,12 +1,14 @@
 // The emulated GPU itself: kernels that are wrong are found out, and streams do what their events say and no more.
 #include <cuda_runtime.h>
-#include <doctest/doctest.h>
 
 #include <set>
 #include <vector>
 
 #include "kernels/cuda/mma.cuh"
 #include "tests/cuda/emulated/emulated.h"
+
+#undef CHECK  // the program's; the rest is doctest's
+#include <doctest/doctest.h>
 
 using namespace trainer;
 using emulated::Misuse;
