@@ -282,7 +282,8 @@ int world_size_of(const Job& job) { return static_cast<int>(job.cluster.nodes * 
 
 int threads_per_rank(int ranks) {
   int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  if (const std::optional<std::string> given = environment::value_of(environment::kThreads)) cores = std::max(1, std::atoi(given->c_str()));
+  if (const std::optional<std::string> given = environment::value_of(environment::kThreads))
+    cores = static_cast<int>(environment::whole_number(environment::kThreads.name, *given, 1, 4096));
   return std::max(1, cores / ranks);
 }
 

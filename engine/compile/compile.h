@@ -28,7 +28,8 @@ struct Hardware {
   std::int64_t device_bytes = 0;     ///< of one rank, where each has a memory of its own (GPUs); 0: the node's is shared
 };
 
-/// The processor of this machine, shared by `ranks` ranks. Throws nothing; TRAINER_THREADS replaces the number of cores.
+/// The processor of this machine, shared by `ranks` ranks. TRAINER_THREADS replaces the number of cores; throws UsageError where that
+/// is no number of threads.
 int threads_per_rank(int ranks);
 
 /// The batch as a rank sees it.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,9 +20,9 @@ inline constexpr Switch kIsa{"TRAINER_ISA", "lowers the instruction set of CPU k
 
 inline constexpr Switch kPoison{"TRAINER_POISON", "1 fills scratch memory with NaN before every program, so that a read of what was never written shows (the default of debug builds)"};
 
-inline constexpr Switch kThreads{"TRAINER_THREADS", "threads of this machine that the ranks share, in place of the number of cores"};
+inline constexpr Switch kThreads{"TRAINER_THREADS", "threads of this machine that the ranks share, in place of the number of cores (1 to 4096)"};
 
-inline constexpr Switch kSilent{"TRAINER_SILENT_S", "seconds after which a rank in another process that sends no heartbeat counts as lost, in place of 8 (at least 2)"};
+inline constexpr Switch kSilent{"TRAINER_SILENT_S", "seconds after which a rank in another process that sends no heartbeat counts as lost, in place of 8 (2 to 86400)"};
 
 inline constexpr Switch kToken{"TRAINER_TOKEN", "a secret that processes of a job must share to meet each other, at most 64 bytes", true};
 
@@ -43,5 +44,8 @@ inline constexpr std::array kSwitches{kCudaGraph, kCudnn, kCudaTune, kIsa, kPois
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);
+/// A switch, or another variable, as a number. Throws UsageError, which names it, where `text` is not a number from `least` to `most`.
+std::int64_t whole_number(const char* variable, const std::string& text, std::int64_t least, std::int64_t most);
+double number(const char* variable, const std::string& text, double least, double most);
 
 }  // namespace trainer::environment

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
-#include <system_error>
 
 #include "engine/core/error.h"
+#include "engine/core/system_error.h"
 
 namespace trainer {
 namespace {
@@ -147,7 +147,7 @@ void sync_directory(const std::string& path) {
 
 void fail_io(const std::string& path, std::string_view doing) {
   const int error = errno;
-  throw IoError(path + ": " + std::string(doing) + ": " + std::generic_category().message(error));
+  throw IoError(path + ": " + std::string(doing) + ": " + system_text(error));
 }
 
 }  // namespace trainer

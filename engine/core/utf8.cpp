@@ -1,6 +1,7 @@
 // UTF-8.
 #include "engine/core/utf8.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 
@@ -20,6 +21,16 @@ char32_t next_long_code_point(std::string_view text, std::size_t& at) {
   if (code < least || code >= kNumCodePoints || (code >= 0xD800 && code <= 0xDFFF)) return kNotUtf8;
   at += length;
   return code;
+}
+
+std::size_t whole_characters(std::string_view text) {
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<std::uint8_t>(text[text.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;
+    const std::size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    return length > back ? text.size() - back : text.size();
+  }
+  return text.size();
 }
 
 void append_utf8(std::string& text, char32_t code_point) {

@@ -19,6 +19,9 @@ inline char32_t next_code_point(std::string_view text, std::size_t& at) {
   return lead < 0x80 ? (++at, lead) : next_long_code_point(text, at);
 }
 
+/// The length of `text` without a last character of which only the first bytes are there.
+std::size_t whole_characters(std::string_view text);
+
 void append_utf8(std::string& text, char32_t code_point);
 
 /// As `U+00E9`.

@@ -15,6 +15,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
+#include "engine/core/system_error.h"
 #include "engine/run/executor.h"
 #include "engine/run/non_finite.h"
 #include "engine/run/prepared_program.h"
@@ -31,7 +32,7 @@ class Memory {
  public:
   explicit Memory(std::int64_t bytes) : bytes_(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1))) {
     data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) throw IoError("cannot allocate the plan's " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+    if (data_ == MAP_FAILED) throw IoError("cannot allocate the plan's " + std::to_string(bytes) + " bytes: " + system_text(errno));
     madvise(data_, bytes_, MADV_HUGEPAGE);
   }
   ~Memory() { munmap(data_, bytes_); }

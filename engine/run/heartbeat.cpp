@@ -21,6 +21,8 @@
 
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/core/system_error.h"
+#include "engine/run/newcomers.h"
 #include "engine/run/sockets.h"
 
 namespace trainer {
@@ -31,11 +33,10 @@ constexpr std::size_t kLongestReason = 8000;
 
 std::int64_t silent_ms() {
   const std::optional<std::string> given = environment::value_of(environment::kSilent);
-  const double seconds = given ? std::atof(given->c_str()) : 8;
-  return static_cast<std::int64_t>(std::max(seconds, 2.0) * 1000);
+  return static_cast<std::int64_t>((given ? environment::number(environment::kSilent.name, *given, 2, 86400) : 8) * 1000);
 }
 
-[[noreturn]] void fail(const std::string& what) { throw IoError("heartbeat between ranks: " + what + ": " + std::strerror(errno)); }
+[[noreturn]] void fail(const std::string& what) { throw IoError("heartbeat between ranks: " + what + ": " + system_text(errno)); }
 
 // Addresses of this machine, those that others can reach first.
 // Link-local ones of IPv6 mean nothing without an interface, and so are left out.
@@ -97,8 +98,8 @@ Heartbeat::~Heartbeat() {
 }
 
 void Heartbeat::listen(int world_size, const std::function<std::string(const std::string&)>& broadcast) {
-  sockets::allow_descriptors(static_cast<std::size_t>(world_size) + 128);
-  const Descriptor listener = sockets::listen_at(0, sockets::Reach::everyone, 4096);
+  sockets::allow_descriptors(static_cast<std::size_t>(world_size) + Newcomers::kMost + 128);
+  Descriptor listener = sockets::listen_at(0, sockets::Reach::everyone, 4096);
   const std::string port = std::to_string(sockets::port_of(listener));
   std::random_device random;
   std::string token;
@@ -107,27 +108,44 @@ void Heartbeat::listen(int world_size, const std::function<std::string(const std
   for (const std::string& address : own_addresses()) text += " " + address;
   broadcast(text);
 
+  Newcomers newcomers(std::move(listener), kTokenBytes + sizeof(std::uint32_t));
   const std::int64_t deadline = sockets::now_ms() + kConnectMs;
-  std::vector<bool> seen(static_cast<std::size_t>(world_size), false);
-  while (static_cast<int>(peers_.size()) + 1 < world_size) {
-    if (!sockets::wait_for(listener, POLLIN, deadline)) {
-      std::string missing;
-      for (int other = 1; other < world_size; ++other)
-        if (!seen[static_cast<std::size_t>(other)]) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
-      throw IoError("heartbeat between ranks: no connection to rank 0 (port " + port + ") came within 30 s from rank " + missing);
-    }
-    sockets::Address from;
-    Descriptor socket = sockets::accept_one(listener, from);
-    std::string hello(kTokenBytes + sizeof(std::uint32_t), '\0');
-    if (!socket || !sockets::receive_exactly(socket, hello.data(), hello.size(), std::min(deadline, sockets::now_ms() + 2000)) || !hello.starts_with(token)) continue;
-    std::uint32_t other = 0;
-    std::memcpy(&other, hello.data() + kTokenBytes, sizeof other);
-    if (other == 0 || other >= seen.size() || seen[other]) continue;
-    sockets::set_no_delay(socket);
-    if (::send(socket.get(), token.data(), token.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(token.size())) continue;
-    seen[other] = true;
-    peers_.push_back({static_cast<int>(other), std::move(socket), "", 0, false});
+  while (!all_here(world_size)) {
+    if (sockets::now_ms() >= deadline)
+      throw IoError("heartbeat between ranks: no connection to rank 0 (port " + port + ") came within 30 s from rank " + missing_of(world_size));
+    newcomers.turn({}, deadline, [&](Descriptor socket, const sockets::Address&, const std::string& hello) {
+      if (hello.starts_with(token)) take(std::move(socket), hello, world_size);
+    });
   }
+}
+
+// The token says that it is one of ours: where that rank is here already, it gave its first connection up before we answered.
+void Heartbeat::take(Descriptor socket, const std::string& hello, int world_size) {
+  std::uint32_t rank = 0;
+  std::memcpy(&rank, hello.data() + kTokenBytes, sizeof rank);
+  if (rank == 0 || rank >= static_cast<std::uint32_t>(world_size)) return;
+  sockets::set_no_delay(socket);
+  if (::send(socket.get(), hello.data(), kTokenBytes, MSG_NOSIGNAL) != static_cast<ssize_t>(kTokenBytes)) return;
+  std::erase_if(peers_, [&](const Peer& peer) { return peer.rank == static_cast<int>(rank); });
+  peers_.push_back({static_cast<int>(rank), std::move(socket), "", 0, false});
+}
+
+// A rank that has closed its connection tries again.
+bool Heartbeat::all_here(int world_size) {
+  if (static_cast<int>(peers_.size()) + 1 < world_size) return false;
+  std::erase_if(peers_, [](const Peer& peer) {
+    char byte = 0;
+    return ::recv(peer.socket.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0;
+  });
+  return static_cast<int>(peers_.size()) + 1 == world_size;
+}
+
+std::string Heartbeat::missing_of(int world_size) const {
+  std::string missing;
+  for (int rank = 1; rank < world_size; ++rank)
+    if (std::none_of(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.rank == rank; }))
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  return missing;
 }
 
 void Heartbeat::connect(const std::function<std::string(const std::string&)>& broadcast) {

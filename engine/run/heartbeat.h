@@ -41,6 +41,9 @@ class Heartbeat {
   };
 
   void listen(int world_size, const std::function<std::string(const std::string&)>& broadcast);
+  void take(Descriptor socket, const std::string& hello, int world_size);
+  bool all_here(int world_size);
+  std::string missing_of(int world_size) const;
   void connect(const std::function<std::string(const std::string&)>& broadcast);
   void beat();
   void send_all(const std::string& message);

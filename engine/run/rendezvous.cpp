@@ -1,4 +1,4 @@
-// Rank 0 keeps two kinds of connections: pending, which have not said who they are, and members, which have, and must then be silent until
+// Rank 0 keeps two kinds of connections: newcomers, which have not said who they are, and members, which have, and must then be silent until
 // all are there. A member whose connection ends gives its rank free again, for the process that is started in its place.
 #include "engine/run/rendezvous.h"
 
@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -18,6 +16,7 @@
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/run/newcomers.h"
 #include "engine/run/sockets.h"
 
 namespace trainer {
@@ -27,8 +26,8 @@ using namespace rendezvous;
 using sockets::Address;
 using sockets::now_ms;
 
-constexpr std::int64_t kHelloMs = 5000, kConnectMs = 2000, kDeliveryMs = 20000, kLongestPauseMs = 1000;
-constexpr std::size_t kMostPending = 256, kMostRefusals = 4, kAcceptedAtOnce = 64;
+constexpr std::int64_t kConnectMs = 2000, kDeliveryMs = 20000, kLongestPauseMs = 1000;
+constexpr std::size_t kMostRefusals = 4;
 constexpr int kMostNotices = 16;
 constexpr char kTaken = '+';  // what a rank says once it has its welcome
 
@@ -74,14 +73,9 @@ class Gathering {
       : place_(place),
         payload_(payload),
         deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)),
+        newcomers_(listen(place), kHelloBytes),
         members_(static_cast<std::size_t>(place.world_size)) {
-    sockets::allow_descriptors(static_cast<std::size_t>(place.world_size) + kMostPending + 128);
-    try {
-      listener_ = sockets::listen_at(place.port, reach_of(place.host), 4096);
-    } catch (const IoError& error) {
-      throw IoError("rendezvous: rank 0 " + std::string(error.what()) +
-                    "; is another job on this port? MASTER_PORT or TRAINER_PORT chooses another");
-    }
+    sockets::allow_descriptors(static_cast<std::size_t>(place.world_size) + Newcomers::kMost + 128);
   }
 
   Gathered run() {
@@ -93,13 +87,15 @@ class Gathering {
   }
 
  private:
-  struct Pending {
-    Descriptor socket;
-    Address from;
-    std::int64_t deadline = 0;
-    std::array<char, kHelloBytes + 1> received;  // one more, so that too long a message shows
-    std::size_t size = 0;
-  };
+  static Descriptor listen(const Rendezvous& place) {
+    try {
+      return sockets::listen_at(place.port, reach_of(place.host), 4096);
+    } catch (const IoError& error) {
+      throw IoError("rendezvous: rank 0 " + std::string(error.what()) +
+                    "; is another job on this port? MASTER_PORT or TRAINER_PORT chooses another");
+    }
+  }
+
   struct Member {
     Descriptor socket;
     Address from;
@@ -107,69 +103,25 @@ class Gathering {
   };
 
   void turn() {
-    std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
-    std::int64_t until = deadline_;
-    for (const Pending& one : pending_) {
-      polled.push_back({one.socket.get(), POLLIN, 0});
-      until = std::min(until, one.deadline);
-    }
+    std::vector<pollfd> polled;
     for (const auto& member : members_)
       if (member) polled.push_back({member->socket.get(), POLLIN, 0});
-    const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(until - now_ms(), 0, 1000)));
-    if (ready < 0 && errno != EINTR) throw IoError(std::string("rendezvous: poll: ") + std::strerror(errno));
+    newcomers_.turn(std::move(polled), deadline_, [&](Descriptor socket, const Address& from, const std::string& bytes) {
+      watch_members();  // a rank whose process was started again is free
+      if (const std::optional<Hello> hello = parse_hello(bytes)) take(std::move(socket), from, *hello);
+    });
     watch_members();
-    std::erase_if(pending_, [&](Pending& one) { return hear(one); });
-    accept_some();
   }
 
-  // Room for who comes now is made by who has been silent longest: real ranks speak at once.
-  void accept_some() {
-    for (std::size_t i = 0; i < kAcceptedAtOnce; ++i) {
-      Address from;
-      Descriptor socket = sockets::accept_one(listener_, from);
-      if (!socket) {
-        const bool full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-        if (full && !pending_.empty())
-          pending_.pop_front();
-        else if (full)
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        return;
-      }
-      if (pending_.size() >= kMostPending) pending_.pop_front();
-      Pending& one = pending_.emplace_back();
-      one.socket = std::move(socket);
-      one.from = from;
-      one.deadline = now_ms() + kHelloMs;
-      if (hear(one)) pending_.pop_back();
-    }
-  }
-
-  // True once the connection is done with: it has become a member, or it ends.
-  bool hear(Pending& one) {
-    while (one.size < one.received.size()) {
-      const ssize_t got = ::recv(one.socket.get(), one.received.data() + one.size, one.received.size() - one.size, MSG_DONTWAIT);
-      if (got == 0) return true;
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return true;
-      if (got < 0) break;
-      one.size += static_cast<std::size_t>(got);
-    }
-    if (one.size > kHelloBytes) return true;
-    if (one.size < kHelloBytes) return now_ms() >= one.deadline;
-    const std::optional<Hello> hello = parse_hello({one.received.data(), kHelloBytes});
-    if (hello) take(one, *hello);
-    return true;
-  }
-
-  void take(Pending& one, const Hello& hello) {
+  void take(Descriptor socket, const Address& from, const Hello& hello) {
     if (const std::string why = refusal_of(hello, place_.token, place_.world_size); !why.empty())
-      return refuse(one.from.str() + " (" + hello.host + "): " + why);
+      return refuse(from.str() + " (" + hello.host + "): " + why);
     std::optional<Member>& member = members_[hello.rank];
     if (member)
-      return refuse(one.from.str() + " (" + hello.host + "): it says rank " + std::to_string(hello.rank) + ", which " + member->from.str() +
+      return refuse(from.str() + " (" + hello.host + "): it says rank " + std::to_string(hello.rank) + ", which " + member->from.str() +
                     " (" + member->hello.host + ") already is");
-    sockets::set_no_delay(one.socket);
-    member = Member{std::move(one.socket), one.from, hello};
+    sockets::set_no_delay(socket);
+    member = Member{std::move(socket), from, hello};
     ++num_members_;
   }
 
@@ -253,8 +205,7 @@ class Gathering {
   const Rendezvous& place_;
   const std::string& payload_;
   const std::int64_t deadline_;
-  Descriptor listener_;
-  std::deque<Pending> pending_;  // in the order they came
+  Newcomers newcomers_;
   std::vector<std::optional<Member>> members_;
   int num_members_ = 0;
   std::deque<std::string> refusals_;
@@ -342,15 +293,6 @@ std::string text_of(const std::map<std::string, std::string>& environment, const
   return found == environment.end() ? "" : found->second;
 }
 
-int number_of(const std::string& text, int least, int most, const std::string& variable) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
-    throw UsageError(variable + "=" + text + ": a whole number from " + std::to_string(least) + " to " + std::to_string(most) +
-                     " belongs here");
-  return number;
-}
-
 }  // namespace
 
 Rendezvous Rendezvous::from(const std::map<std::string, std::string>& environment, int rank, int world_size, int local_rank) {
@@ -383,16 +325,16 @@ Gathered meet(const Rendezvous& place, const std::string& payload) {
 
 std::uint16_t port_of_rendezvous(const std::map<std::string, std::string>& environment) {
   if (const std::string own = text_of(environment, environment::kPort.name); !own.empty())
-    return static_cast<std::uint16_t>(number_of(own, 1, 65535, environment::kPort.name));
+    return static_cast<std::uint16_t>(environment::whole_number(environment::kPort.name, own, 1, 65535));
   const std::string text = text_of(environment, "MASTER_PORT");
   if (text.empty()) throw UsageError("MASTER_ADDR is set without MASTER_PORT: export a port that is free on the host of rank 0");
   const bool held = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
-  return static_cast<std::uint16_t>(number_of(text, 1, held ? 65534 : 65535, "MASTER_PORT") + (held ? 1 : 0));
+  return static_cast<std::uint16_t>(environment::whole_number("MASTER_PORT", text, 1, held ? 65534 : 65535) + (held ? 1 : 0));
 }
 
 double timeout_of_rendezvous(const std::map<std::string, std::string>& environment) {
   const std::string text = text_of(environment, environment::kRendezvous.name);
-  return text.empty() ? 300 : number_of(text, 1, 86400, environment::kRendezvous.name);
+  return text.empty() ? 300 : static_cast<double>(environment::whole_number(environment::kRendezvous.name, text, 1, 86400));
 }
 
 std::string host_name() {

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "engine/core/error.h"
+#include "engine/core/system_error.h"
 
 namespace trainer::sockets {
 namespace {
@@ -87,7 +88,7 @@ Descriptor listen_at(std::uint16_t port, Reach reach, int backlog) {
   if (reach != Reach::loopback) socket = listen_on(v6(port, reach == Reach::loopback6), AF_INET6, backlog);
   if (!socket && (reach == Reach::loopback || (reach == Reach::everyone && errno != EADDRINUSE)))
     socket = listen_on(v4(port, reach == Reach::loopback), AF_INET, backlog);
-  if (!socket) throw IoError("cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno));
+  if (!socket) throw IoError("cannot listen at port " + std::to_string(port) + ": " + system_text(errno));
   return socket;
 }
 
@@ -95,7 +96,7 @@ std::uint16_t port_of(const Descriptor& listener) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw IoError(std::string("no port: ") + std::strerror(errno));
+    throw IoError(std::string("no port: ") + system_text(errno));
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
                                              : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }

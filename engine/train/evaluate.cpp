@@ -13,6 +13,7 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
   if (!data.val) throw DataError("the job has no validation data (data.val)");
   const int threads = on.threads > 0 ? on.threads : threads_per_rank(ranks_per_node(loaded.job));
   EvaluationRecord record;
+  require_threads_of(loaded.job, on.process, threads);
   run_ranks(on.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) {
     const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads);
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);

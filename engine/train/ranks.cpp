@@ -6,9 +6,11 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <system_error>
 #include <thread>
 
 #include "engine/core/error.h"
+#include "engine/core/system_error.h"
 #include "engine/run/stream_communicator.h"
 
 namespace trainer {
@@ -117,16 +119,30 @@ void run_ranks(int world_size, const std::function<void(Communicator&)>& run) {
       communicator.abort("rank " + std::to_string(communicator.rank()) + ": " + error.what());
     }
   };
-  std::vector<std::thread> threads;
-  for (int rank = 1; rank < world_size; ++rank) threads.emplace_back(guarded, std::ref(*communicators[static_cast<std::size_t>(rank)]));
-  guarded(*communicators[0]);
-  for (std::thread& thread : threads) thread.join();
+  {
+    std::vector<std::jthread> threads;
+    try {
+      for (int rank = 1; rank < world_size; ++rank)
+        threads.emplace_back(guarded, std::ref(*communicators[static_cast<std::size_t>(rank)]));
+    } catch (const std::system_error&) {
+      communicators[0]->abort("not every rank could be started");
+      throw IoError("starting the threads of " + ranks_text(world_size) + ": " + threads_refused());
+    }
+    guarded(*communicators[0]);
+  }
   if (failure) std::rethrow_exception(failure);
 }
 
 void run_ranks(Communicator* process, int world_size, const std::function<void(Communicator&)>& run) {
   if (process == nullptr) return run_ranks(world_size, run);
   abort_on_error(process, [&] { run(*process); });
+}
+
+// Of each rank: its own thread or the caller's, those that help it, and the loader's.
+void require_threads_of(const Job& job, const Communicator* process, int threads) {
+  if (job.cluster.device != Device::cpu) return;
+  const int ranks = process == nullptr ? static_cast<int>(job.cluster.nodes) * ranks_per_node(job) : 1;
+  require_threads(ranks * (threads + 1) - 1);
 }
 
 void abort_on_error(Communicator* process, const std::function<void()>& work) {

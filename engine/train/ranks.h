@@ -31,6 +31,10 @@ int gpu_of_rank(const Launcher& launcher, int gpus, bool share);
 /// on one GPU throw UsageError, unless they `share`.
 std::string misplaced(const std::vector<rendezvous::RankPlace>& places, int ranks_per_node, bool share);
 
+/// Throws IoError, which names the limit, where the system does not allow this process the threads of its ranks, `threads` each. Their
+/// libraries would end the process without a word. On CPUs; `process` as below.
+void require_threads_of(const Job& job, const Communicator* process, int threads);
+
 /// Calls run(communicator) for every rank of the world, each on a thread of its own (a single rank on the caller's). Returns when all
 /// have ended; then throws what the first rank that failed of itself threw.
 void run_ranks(int world_size, const std::function<void(Communicator&)>& run);

@@ -51,6 +51,7 @@ std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const Sam
 
 void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
             const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell) {
+  require_threads_of(loaded.job, nullptr, threads_per_rank(1));
   run_ranks(1, [&](Communicator& communicator) {
     const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads_per_rank(1));
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);

@@ -2,34 +2,20 @@
 #include "engine/train/weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
+#include "engine/core/parallel.h"
 #include "engine/core/random.h"
 #include "engine/train/held_buffer.h"
 #include "engine/train/staging.h"
 
 namespace trainer {
 namespace {
-
-// Runs job(i) for i in [0, count) on `threads` threads.
-template <typename Work>
-void spread(std::size_t count, int threads, Work&& work) {
-  std::atomic<std::size_t> next{0};
-  const auto run = [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::thread> helpers;
-  for (int thread = 1; thread < threads; ++thread) helpers.emplace_back(run);
-  run();
-  for (std::thread& helper : helpers) helper.join();
-}
 
 void to_f32(DType dtype, const std::vector<std::byte>& raw, std::int64_t count, float* out) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -241,7 +227,7 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
     for (const Piece& piece : pieces)
       for (const Piece& chunk : chunks_of(piece, kStagedElements)) draws.push_back({&unit, &tensor, chunk});
   });
-  spread(draws.size(), threads, [&](std::size_t i) {
+  const auto draw = [&](std::size_t i) {
     const auto& [unit, tensor, piece] = draws[i];
     const Init& init = tensor->init;
     std::vector<float> values(static_cast<std::size_t>(piece.elements()), static_cast<float>(init.constant));
@@ -251,7 +237,8 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
       for (float& value : values) value = static_cast<float>(init.constant) + static_cast<float>(init.stddev) * value;
     }
     master_of(loaded, *unit).write(piece, values.data());
-  });
+  };
+  for_each_index(draws.size(), draw, static_cast<std::size_t>(threads));
 }
 
 void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source, bool exact) {

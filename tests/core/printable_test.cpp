@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "engine/core/utf8.h"
+
 using namespace trainer;
 
 TEST_CASE("text that a terminal does not obey is unchanged") {
@@ -28,4 +30,14 @@ TEST_CASE("bytes that are not UTF-8 are shown: a terminal of another encoding co
 TEST_CASE("a name cannot break its line, text of several lines keeps them") {
   CHECK(printable("w\nevery checksum is right\tx\r") == "w\\nevery checksum is right\\tx\\r");
   CHECK(printable_lines("one\n\ttwo\r\x1b") == "one\n\ttwo\\r\\x1b");
+}
+
+TEST_CASE("a character of which only the first bytes are there is not whole") {
+  CHECK(whole_characters("ab") == 2);
+  CHECK(whole_characters("a\xc3") == 1);
+  CHECK(whole_characters("a\xc3\xa9") == 3);
+  CHECK(whole_characters("\xf0\x9f\x99") == 0);
+  CHECK(whole_characters("\xe2\x82\xac") == 3);
+  CHECK(whole_characters("\x80\x80\x80\x80") == 4);  // no character at all: nothing to wait for
+  CHECK(whole_characters("") == 0);
 }
