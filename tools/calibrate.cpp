@@ -70,13 +70,13 @@ class Line {
  public:
   Line(std::size_t total) : total_(total), shown_(::isatty(STDERR_FILENO) == 1) {}
   ~Line() {
-    if (shown_) say("\r\033[K");
+    if (shown_) draw("\r\033[K");
   }
   void next(const std::string& what) {
     ++done_;
     if (!shown_ || Clock::now() < due_) return;
     due_ = Clock::now() + std::chrono::milliseconds(100);
-    say("\r\033[K{:3.0f}%  {}", 100.0 * static_cast<double>(done_) / static_cast<double>(total_), what);
+    draw(fmt::format("\r\033[K{:3.0f}%  {}", 100.0 * static_cast<double>(done_) / static_cast<double>(total_), what));
   }
 
  private:

@@ -1,11 +1,15 @@
 // Loading and compiling jobs for the subcommands; errors to exit codes.
 #include "tools/command.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include <nlohmann/json.hpp>
 
 #include "engine/compile/hardware.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/core/system_error.h"
 #include "engine/run/communicator.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
@@ -79,7 +83,14 @@ int report_error() {
     say("trainer: input/output: {}\n", error.what());
     return kInputOutput;
   } catch (const std::bad_alloc&) {
-    say("trainer: input/output: the system gave no more memory\n");
+    say("trainer: input/output: {}\n", memory_refused());
+    return kInputOutput;
+  } catch (const std::filesystem::filesystem_error& error) {
+    say("trainer: input/output: {}: {}\n", error.path1().string(), system_text(error.code().value()));
+    return kInputOutput;
+  } catch (const std::system_error& error) {  // of the standard library: it starts threads, all else we do ourselves
+    const bool thread = error.code() == std::errc::resource_unavailable_try_again;
+    say("trainer: input/output: {}\n", thread ? threads_refused() : error.what());
     return kInputOutput;
   } catch (const std::exception& error) {
     say("trainer: this is a bug of trainer {}, not of your job: {}\n"

@@ -2,18 +2,15 @@
 // A subcommand is a file with one function add_<name>, declared here and called in main.cpp.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstdio>
 #include <exception>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/compile/compile.h"
-#include "engine/core/printable.h"
 #include "engine/job/job.h"
 #include "tools/command_line.h"
+#include "tools/output.h"
 
 namespace trainer::tools {
 
@@ -67,20 +64,6 @@ CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose, int threads = 0)
 /// Tells people on stderr what went wrong and whose affair it is; returns the exit code. Takes the exception in flight.
 int report_error();
 
-/// Text for people.
-template <typename... Args>
-void say(fmt::format_string<Args...> format, Args&&... args) {
-  fmt::print(stderr, format, std::forward<Args>(args)...);
-}
-
-/// A line for people, of text that may come from files.
-inline void say_line(const std::string& text) { say("{}\n", printable(text)); }
-
-/// A result. stdout is written out and checked in main.
-template <typename... Args>
-void put(fmt::format_string<Args...> format, Args&&... args) {
-  fmt::print(stdout, format, std::forward<Args>(args)...);
-}
 void put_document(const Json& json);
 
 }  // namespace trainer::tools

@@ -1,4 +1,4 @@
-// Memory by /proc and the control groups; configs by the place of the executable.
+// Memory by the system and the control groups; configs by the place of the executable.
 #include "tools/machine.h"
 
 #include <fmt/format.h>
@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <optional>
 
+#include "engine/core/control_group.h"
 #include "engine/core/error.h"
 #include "engine/job/supported.h"
 #include "engine/run/cuda_device.h"
@@ -38,30 +37,6 @@ cost::ShippedCpu like(Isa isa) {
 // The portable path has vectors of half the length, and none of the fused multiply-adds.
 double arithmetic_of(Isa isa) { return isa == Isa::portable ? 0.25 : 1; }
 
-std::optional<std::int64_t> number_in(const fs::path& path) {
-  std::ifstream file(path);
-  std::int64_t number = 0;
-  if (file >> number) return number;
-  return std::nullopt;  // no such file, or "max"
-}
-
-// Version 2 has a limit at every level of the path; version 1 one file of the memory controller.
-std::int64_t control_group_limit() {
-  std::int64_t limit = INT64_MAX;
-  const auto take = [&](const fs::path& path) {
-    if (const auto number = number_in(path)) limit = std::min(limit, *number);
-  };
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    if (!line.starts_with("0::")) continue;
-    for (fs::path group = fs::path("/sys/fs/cgroup") / fs::path(line.substr(3)).relative_path(); group != "/sys/fs";
-         group = group.parent_path())
-      take(group / "memory.max");
-  }
-  take("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-  return limit;
-}
-
 }  // namespace
 
 std::string configs_dir() {
@@ -83,7 +58,7 @@ std::string default_hardware_file() {
 
 std::int64_t memory_bytes() {
   const std::int64_t physical = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  return std::min(physical, control_group_limit());
+  return std::min(physical, control_group_limit("memory", "memory.limit_in_bytes", "memory.max").value_or(physical));
 }
 
 std::int64_t reserved_bytes() { return std::min(512 * kMiB, memory_bytes() / 4); }

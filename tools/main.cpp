@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 
 #include "engine/job/nearest.h"
@@ -49,15 +50,11 @@ void wait_politely(char** argv) {
   ::execv("/proc/self/exe", argv);  // where this fails the command works as well, if slower on a busy machine
 }
 
-int finish(int code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  say("trainer: input/output: writing to stdout failed\n");
-  return kInputOutput;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
+  guard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows over its limit is an error of writing, not a signal
   wait_politely(argv);
   leave_stdout_to_the_first();
   CommandLine line("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer",

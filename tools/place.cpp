@@ -119,6 +119,14 @@ NodePlace own_node(const EnvironmentMap& environment, int nodes) {
   return *node;
 }
 
+// NNODES says that this command was started on each of several nodes. On CPUs that starts as many runs that know nothing of each other.
+void refuse_one_of_several(const Job& job, const std::optional<Launcher>& launcher) {
+  if (launcher || job.cluster.device != Device::cpu) return;
+  const std::optional<NodePlace> node = detect_node(process_environment());
+  if (node && node->nodes > 1)
+    throw UsageError(fmt::format("NNODES={}, but on CPUs the ranks of several nodes are started by mpirun or srun; unset NNODES to train on this node only", node->nodes));
+}
+
 }  // namespace
 
 Place take_place(const JobArguments& arguments) {
@@ -127,7 +135,10 @@ Place take_place(const JobArguments& arguments) {
   Place place{arguments.load_to_run(launcher ? launcher->world_size : 0), nullptr, 1};
   place.threads = threads_per_rank(ranks_per_node(place.loaded.job));
   const Backend backend = backend_of(place.loaded, launcher);
-  if (backend == Backend::threads) return place;
+  if (backend == Backend::threads) {
+    refuse_one_of_several(place.loaded.job, launcher);
+    return place;
+  }
   CHECK(backend == Backend::mpi || launcher, "ranks on GPUs were started by someone");
   place.process = backend == Backend::mpi ? connect(launcher) : connect_gpus(*launcher, place.loaded.job);
   if (launcher && speaks()) say("launched by {}: {} processes, each a rank\n", launcher->source, launcher->world_size);

@@ -1,10 +1,13 @@
 // trainer run: find out who started it, compile, show what will happen, train. In a process that a launcher started as another rank
 // than 0, it says nothing but what goes wrong.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -32,25 +35,44 @@ using Clock = std::chrono::steady_clock;
 std::atomic<bool> stop_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+constexpr std::string_view text_of(int signal) {
+  switch (signal) {
+    case SIGINT: return "\nCtrl-C: finishing this step, then saving and ending; Ctrl-C again ends at once and saves nothing\n";
+    case SIGTERM: return "\nSIGTERM: finishing this step, then saving and ending\n";
+    case SIGHUP: return "\nSIGHUP (the terminal was closed): finishing this step, then saving and ending\n";
+    case SIGXCPU: return "\nthe limit of processor time (ulimit -t) is nearly used up: finishing this step, then saving and ending\n";
+    default: return "\nSIGUSR1: finishing this step, then saving and ending\n";
+  }
+}
+
 // The first signal asks the run to save and end. A second Ctrl-C means it: the process ends as by default.
 void request_stop(int signal) {
-  if (stop_requested && signal == SIGINT) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
+  if (stop_requested.exchange(true)) {
+    if (signal == SIGINT) {
+      std::signal(SIGINT, SIG_DFL);
+      std::raise(SIGINT);
+    }
     return;
   }
-  stop_requested = true;
-  if (!speaks()) return;
-  static constexpr char kText[] = "\ntrainer: signal: finishing the step, saving, ending\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+  if (speaks()) say_now(text_of(signal));
+}
+
+// Where the limit at which the kernel kills is also the first, there would be no signal before: a tenth of it, at most a minute, is kept
+// for the step at hand and the save.
+void keep_time_to_save() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY || limit.rlim_cur < limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max - std::clamp<rlim_t>(limit.rlim_max / 10, 1, 60);
+  if (limit.rlim_cur > 0) ::setrlimit(RLIMIT_CPU, &limit);
 }
 
 void catch_signals() {
-  struct sigaction action {};
+  struct sigaction action {}, before {};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;
-  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe is no reason to lose a run
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGXCPU}) ::sigaction(signal, &action, nullptr);
+  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);  // nohup
+  keep_time_to_save();
 }
 
 // When the kernel started this process, on the steady clock: field 22 of /proc/self/stat, in ticks since the machine's start.
@@ -98,6 +120,24 @@ void say_comparison(const cost::Prediction& predicted, const std::vector<TimeDif
       predicted.high_us * 1e-3, static_cast<double>(end - begin) * 1e-6, differences_text(differences, kShown));
 }
 
+// mpirun sends its ranks SIGTERM when it is to end, and SIGKILL a second later: too early for long steps.
+class GraceNotice final : public Monitor {
+ public:
+  void step(const StepRecord& record) override {
+    if (++steps_ != 2 || record.step_ms < 500 * grace_s()) return;  // the first one's time is no measure
+    say("a step takes {:.1f} s, and mpirun kills its ranks {:g} s after Ctrl-C or SIGTERM, before they can save: to end this run with its "
+        "weights saved, send SIGUSR1 to mpirun (configs/cluster/README.md)\n",
+        record.step_ms * 1e-3, grace_s());
+  }
+
+ private:
+  static double grace_s() {
+    const char* const given = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");  // mpirun --mca sets it for its ranks
+    return given == nullptr ? 1 : std::atof(given);
+  }
+  int steps_ = 0;
+};
+
 Monitors monitors_of(const Job& job) {
   Monitors monitors;
   ProgressOptions progress = progress_options(STDERR_FILENO, job.log.every);
@@ -105,6 +145,8 @@ Monitors monitors_of(const Job& job) {
   monitors.push_back(progress_monitor(progress));
   if (job.log.jsonl) monitors.push_back(jsonl_monitor(*job.log.jsonl));
   if (job.log.tensorboard) monitors.push_back(tensorboard_monitor(*job.log.tensorboard));
+  if (const std::optional<Launcher> launcher = detect_launcher(process_environment()); launcher && launcher->source.find("Open MPI") != std::string::npos)
+    monitors.push_back(std::make_unique<GraceNotice>());
   return monitors;
 }
 
@@ -142,7 +184,8 @@ void put_report(const CompiledJob& compiled, const RunReport& report, const std:
                     {"counted_bytes", report.counted_bytes > 0 ? Json(report.counted_bytes) : Json(nullptr)},
                     {"bytes_sent", report.bytes_sent},
                     {"checkpoint", report.checkpoint.empty() ? Json(nullptr) : Json(report.checkpoint)},
-                    {"stopped_by_signal", report.stopped_by_signal}};
+                    {"stopped_by_signal", report.stopped_by_signal},
+                    {"log_failure", report.log_failure.empty() ? Json(nullptr) : Json(report.log_failure)}};
   if (!works.empty()) document["works"] = works_json(works);
   put_document(document);
 }
@@ -188,16 +231,26 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   return report;
 }
 
+void say_log_failure(const RunReport& report) {
+  if (!speaks()) return;
+  const std::string weights = report.checkpoint.empty() ? "its weights are not saved, as the job has no checkpoint.dir"
+                                                        : "its weights are saved in " + report.checkpoint;
+  say("trainer: input/output: {}\ntraining ended after step {} because this log cannot be written; {}\n", report.log_failure, report.steps,
+      weights);
+}
+
 int run(const JobArguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
   TrainOptions options;
   options.process_start = process_start();
   options.stop = &stop_requested;
+  never_wait_for_readers();
   const Place place = take_place(arguments);
   options.process = place.process.get();
   options.threads = place.threads;
   RunReport report;
   abort_on_error(place.process.get(), [&] { report = run(arguments, place, options); });
+  if (!report.log_failure.empty()) return say_log_failure(report), kInputOutput;
   return report.stopped_by_signal ? kStopped : kDone;
 }
 
@@ -216,7 +269,7 @@ void add_run(CommandLine& app, Work& work) {
       "  trainer run job.yaml cluster.hardware=h100-sxm       a process for each GPU, which it starts itself\n"
       "\n"
       "A run whose checkpoint.dir holds checkpoints resumes from the newest whole one (checkpoint.resume=none starts\n"
-      "anew). SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
+      "anew). SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
       "memory is refused (78) before anything is allocated.\n");
   command->callback([arguments, &work] { work = [arguments] { return run(*arguments); }; });
 }

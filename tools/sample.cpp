@@ -1,7 +1,6 @@
 // trainer sample: text from saved weights, shown as it comes.
 #include <nlohmann/json.hpp>
 
-#include "engine/core/error.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
 
@@ -22,7 +21,7 @@ int sample_text(const Arguments& arguments) {
     text += more;
     if (arguments.json) return;
     put("{}", more);
-    if (std::fflush(stdout) != 0) throw IoError("stdout: writing failed");
+    flush_results();
   };
   sample(loaded, compiled, checkpoint, arguments.options, emit, say_line);
   if (arguments.json)

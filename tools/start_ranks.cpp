@@ -19,6 +19,7 @@
 
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/core/system_error.h"
 #include "engine/core/file.h"
 #include "engine/run/sockets.h"
 
@@ -105,11 +106,11 @@ class Watching {
     std::vector<std::string> command = ranks_.command;
     const std::vector<char*> arguments = pointers(command), variables = pointers(environment);
     int report[2];
-    if (::pipe2(report, O_CLOEXEC) != 0) throw IoError(std::string("cannot start ranks: pipe: ") + std::strerror(errno));
+    if (::pipe2(report, O_CLOEXEC) != 0) throw IoError("cannot start ranks: pipe: " + system_text(errno));
     const Descriptor read_end(report[0]);
     Descriptor write_end(report[1]);
     const pid_t parent = ::getpid(), pid = ::fork();
-    if (pid < 0) throw IoError(std::string("cannot start ranks: fork: ") + std::strerror(errno));
+    if (pid < 0) throw IoError("cannot start ranks: " + (errno == EAGAIN ? threads_refused() : system_text(errno)));
     if (pid == 0) become(parent, arguments, variables, write_end.get());
     pids_[static_cast<std::size_t>(rank)] = pid;
     ++running_;
@@ -125,7 +126,6 @@ class Watching {
   [[noreturn]] void become(pid_t parent, const std::vector<char*>& arguments, const std::vector<char*>& variables, int report) const {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // it ended before this could be asked for
-    for (int signal : kPassedOn) ::signal(signal, SIG_DFL);
     ::sigprocmask(SIG_SETMASK, &held_.before(), nullptr);
     ::execve(arguments[0], arguments.data(), variables.data());
     const int error = errno;

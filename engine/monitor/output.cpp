@@ -2,8 +2,10 @@
 #include "engine/monitor/output.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include "engine/core/error.h"
@@ -12,7 +14,11 @@ namespace trainer {
 
 Output::Output(std::string path, Start start) : path_(std::move(path)) {
   make_folders(std::filesystem::path(path_).parent_path());
-  file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (start == Start::empty ? O_TRUNC : 0), 0666));
+  const int truncate = start == Start::empty ? O_TRUNC : 0;
+  file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | truncate, 0666));
+  struct stat status {};
+  const bool is_pipe = (!file_ && errno == ENXIO) || (file_ && ::fstat(file_.get(), &status) == 0 && S_ISFIFO(status.st_mode));
+  if (is_pipe) throw IoError(path_ + ": is a named pipe; a log is written to a file");  // its reader could hold the run up
   if (!file_) fail_io(path_, "opening");
 }
 

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "engine/core/printable.h"
+#include "engine/core/text_output.h"
 #include "engine/monitor/curve.h"
 #include "engine/monitor/monitors.h"
 
@@ -16,6 +18,7 @@ namespace trainer {
 namespace {
 
 constexpr double kSecondsBetweenDraws = 0.1;
+constexpr int kPatienceMs = 1000;  // for what is said once; a step's line is followed by others, and waits for nobody
 constexpr std::size_t kCurveColumns = 24;
 
 // A whole number with its thousands apart: "31,415".
@@ -40,12 +43,12 @@ double steady_seconds() { return std::chrono::duration<double>(std::chrono::stea
 
 class Progress final : public Monitor {
  public:
-  explicit Progress(ProgressOptions options) : options_(std::move(options)), curve_(kCurveColumns) {
+  explicit Progress(ProgressOptions options) : options_(std::move(options)), output_(options_.descriptor), curve_(kCurveColumns) {
     if (!options_.seconds) options_.seconds = steady_seconds;
   }
   Progress(const Progress&) = delete;
   ~Progress() override {
-    if (drawn_) put("\n");
+    if (drawn_) output_.write("\n", 0);
   }
 
   void step(const StepRecord& record) override {
@@ -58,8 +61,9 @@ class Progress final : public Monitor {
     if (options_.terminal) {
       if (last || now - drawn_at_ >= kSecondsBetweenDraws) draw(record, now);
     } else if (last || record.step % options_.every == 0) {
-      put(fmt::format("{}, grad norm {:.3g}, lr {:.3g}, {}{}\n", head(record), record.grad_norm, record.lr, speed(record),
-                      left(record, now)));
+      output_.write(fmt::format("{}, grad norm {:.3g}, lr {:.3g}, {}{}\n", head(record), record.grad_norm, record.lr,
+                                speed(record), left(record, now)),
+                    0);
     }
   }
 
@@ -87,28 +91,20 @@ class Progress final : public Monitor {
     const std::string text = fmt::format("{}, {}{}", head(record), speed(record), left(record, now));
     std::string shown = text.substr(0, static_cast<std::size_t>(std::max(1, options_.width - 1)));
     if (options_.unicode && text.size() + 2 + kCurveColumns < static_cast<std::size_t>(options_.width)) shown += "  " + curve_.text();
-    put("\r" + shown + "\x1b[K");
+    output_.write("\r" + shown + "\x1b[K", 0);
     drawn_ = true;
     drawn_at_ = now;
   }
 
   // A line of its own; the next step draws the rewritten line below it.
   void line(const std::string& text) {
-    put((drawn_ ? "\r\x1b[K" : "") + text + "\n");
+    output_.write((drawn_ ? "\r\x1b[K" : "") + printable_lines(text) + "\n", kPatienceMs);
     drawn_ = false;
     drawn_at_ = 0;
   }
 
-  // A run does not end because nobody reads its progress: what cannot be written is left out.
-  void put(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t written = ::write(options_.descriptor, text.data(), text.size());
-      if (written <= 0) return;
-      text.remove_prefix(static_cast<std::size_t>(written));
-    }
-  }
-
   ProgressOptions options_;
+  TextOutput output_;
   Curve curve_;
   std::int64_t steps_ = 0;  // of this run
   double started_ = 0;      // at the end of its first step

@@ -39,14 +39,25 @@ struct Run {
   std::vector<RankTrace> traces{};
 
   const Job& job() const { return loaded.job; }
+  // A log that cannot be written is told nothing more, and ends the run with its weights saved: see log_failure.
   template <typename Tell>
   void tell(Tell&& tell_one) const {
-    for (const auto& monitor : monitors) tell_one(*monitor);
+    for (const auto& monitor : monitors) {
+      if (std::find(broken.begin(), broken.end(), monitor.get()) != broken.end()) continue;
+      try {
+        tell_one(*monitor);
+      } catch (const IoError& error) {
+        broken.push_back(monitor.get());
+        if (log_failure.empty()) log_failure = error.what();
+      }
+    }
   }
   /// Tells the monitors a text. Lives no longer than the run.
   Tell message() const {
     return [this](const std::string& text) { tell([&](Monitor& monitor) { monitor.message(text); }); };
   }
+  mutable std::vector<const Monitor*> broken{};
+  mutable std::string log_failure{};  // the first one's reason
 };
 
 // ---- Where a run begins -------------------------------------------------------------------------------------------
@@ -167,7 +178,7 @@ class RankLoop {
       while (step < last && !stopped_) {
         one_step(loader, step++);
         if (averages() && step % job_.strategy.data.every == 0) average(step);
-        stopped_ = talk_.any(run_.options.stop != nullptr && run_.options.stop->load());
+        stopped_ = talk_.any((run_.options.stop != nullptr && run_.options.stop->load()) || (leads_ && !run_.log_failure.empty()));
         if (evaluation_ && step % job_.eval->every == 0) evaluate(evaluated = step);  // at an average: the job's rules see to it
         if (job_.checkpoint.dir && step % job_.checkpoint.every == 0) save(saved = step);
       }
@@ -178,6 +189,8 @@ class RankLoop {
     if (job_.checkpoint.dir && saved != step) save(step);
     if (store_) store_->remove_older(step, kept());
     const std::vector<RankReport> ranks = report_ranks();
+    const std::string log_failure = talk_.from_first(rank_ == 0 ? run_.log_failure : "");
+    if (leads_) run_.report.log_failure = log_failure;
     if (leads_) report(first, step, ranks);
     if (run_.options.trace) gather_traces();
   }
@@ -326,7 +339,7 @@ class RankLoop {
       report.allocated_bytes = std::max(report.allocated_bytes, rank.allocated_bytes);
       report.counted_bytes = std::max(report.counted_bytes, rank.counted_bytes);
     }
-    report.stopped_by_signal = stopped_ && step < job_.train.steps;
+    report.stopped_by_signal = stopped_ && step < job_.train.steps && report.log_failure.empty();
     if (step_ms_.empty()) return;
     // The first step touches its memory for the first time; it is no measure of the others.
     std::vector<double> times(step_ms_.begin() + (step_ms_.size() > 1 ? 1 : 0), step_ms_.end());
@@ -376,6 +389,7 @@ RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Moni
   abort_on_error(options.process, [&] {
     run.data = open_inputs(loaded, compiled);
     for (const MemoryReport& report : compiled.memory) run.report.planned_peak_bytes = std::max(run.report.planned_peak_bytes, report.peak_bytes);
+    require_threads_of(loaded.job, options.process, options.threads > 0 ? options.threads : threads_per_rank(ranks_per_node(loaded.job)));
     run_ranks(options.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) { RankLoop(run, communicator).train(); });
     if (options.trace && !run.traces.empty()) options.trace(run.traces);
   });

@@ -38,6 +38,7 @@ struct RunReport {
   std::int64_t bytes_sent = 0;  ///< by rank 0 in the steps of this run
   std::vector<RankReport> ranks{};  ///< every rank's
   std::string checkpoint;       ///< path of the last one saved; empty: none
+  std::string log_failure;      ///< why a monitor could not write its log, which ended the run after the step at hand; empty: none
   bool stopped_by_signal = false;
 };
 
@@ -64,7 +65,7 @@ struct NonFiniteError : std::runtime_error {
 };
 
 /// Runs a compiled job (Purpose::train) to its end, resuming by checkpoint.resume. Monitors and trace are rank 0's: only its process
-/// calls them. Throws what a rank threw, in every process something: AbortedError where another's rank failed.
+/// calls them; an IoError of theirs ends the run as a signal does, with its weights saved. Throws what a rank threw, in every process something: AbortedError where another's rank failed.
 RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors, const TrainOptions& options);
 
 /// Where an evaluation runs: as in TrainOptions.

@@ -103,6 +103,28 @@ expect "mpirun" "$(cat "$work/mpirun.told")" "n0:29500 48
 code=0
 "$cluster/open_mpi.sh" n0:4,n1:2 job.yaml 2>/dev/null || code=$?
 expect "hosts with unequal GPUs" "$code" 64
+# As mpirun passes SIGUSR1 on and waits for its ranks.
+cat >"$work/bin/mpirun" <<'EOT'
+#!/bin/bash
+trap 'sleep 0.3; echo saved >>"$WORK/mpirun.signals"; exit 143' USR1
+trap 'echo killed >>"$WORK/mpirun.signals"; exit 1' INT TERM HUP
+echo up >"$WORK/mpirun.up"
+while :; do sleep 0.05; done
+EOT
+for signal in TERM INT HUP USR1; do
+  rm -f "$work/mpirun.up" "$work/mpirun.signals"
+  # A job in the background would ignore SIGINT for good; one that env starts does not.
+  env --default-signal=INT "$cluster/open_mpi.sh" n0:4 job.yaml &
+  script=$!
+  for ((turn = 0; turn < 200; turn++)); do
+    [[ ! -e $work/mpirun.up ]] || break
+    sleep 0.05
+  done
+  kill "-$signal" "$script"
+  code=0
+  wait "$script" || code=$?
+  expect "open_mpi.sh after SIG$signal" "$code $(cat "$work/mpirun.signals")" "143 saved"
+done
 
 # ---- Slurm ----
 cat >"$work/bin/srun" <<'EOT'

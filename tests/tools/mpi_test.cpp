@@ -244,6 +244,46 @@ TEST_CASE("a signal to one rank is heard by all: they save and exit 143") {
   CHECK(seconds_since(started) < 60);
 }
 
+TEST_CASE("a run in long steps under mpirun saves on SIGUSR1, on SIGTERM if mpirun leaves it the time, and on every signal to open_mpi.sh") {
+  const Workplace in;
+  in.write("long.txt", [] {
+    std::string text;
+    for (int i = 0; i < 4000; ++i) text += "the quick brown fox jumps over the lazy dog\n";
+    return text;
+  }());
+  // Steps of some seconds.
+  const std::vector<std::string> slow{"model.with={layers: 4, heads: 4, dim: 128, vocab: 256, context: 256}", "data.train=long.txt", "data.seq_len=256",
+                                      "train.batch={global: 64, micro: 8}", "train.steps=1000000", "checkpoint.every=1000000", "eval.every=1000000"};
+  const std::string script = std::string(TRAINER_SOURCE_DIR) + "/configs/cluster/open_mpi.sh";
+  ::setenv("MPIRUN", TRAINER_MPIRUN " --oversubscribe", 1);
+  ::setenv("TRAINER", TRAINER_COMMAND, 1);
+  struct Case {
+    bool by_script;
+    int signal, code;
+  };
+  for (const auto& [by_script, signal, code] : {Case{false, SIGUSR1, 143}, {false, SIGTERM, 1}, {true, SIGINT, 143}, {true, SIGTERM, 143}}) {
+    CAPTURE(by_script);
+    CAPTURE(signal);
+    const std::string name = std::to_string(by_script) + std::to_string(signal);
+    const std::vector<std::string> where{"checkpoint.dir=s" + name, "log.jsonl=l" + name};
+    const std::vector<std::string> command{"--mca", "odls_base_sigkill_timeout", "10", "-n", "2", "--oversubscribe", "--bind-to", "none", TRAINER_COMMAND, "run", "job.yaml"};
+    Process run = by_script ? Process(in.path(), std::vector<std::string>{"localhost:2", "job.yaml"} + slow + where, script)
+                            : Process(in.path(), command + slow + where, TRAINER_MPIRUN);
+    const Clock::time_point started = Clock::now();
+    while (contents_of(in.path("l" + name)).empty()) {
+      REQUIRE(seconds_since(started) < 120);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    run.signal(signal);
+    const Outcome outcome = run.wait();
+    CAPTURE(outcome.err);
+    CHECK(outcome.code == code);
+    CHECK(in.trainer({"inspect", "s" + name}).code == 0);
+  }
+  ::unsetenv("MPIRUN");
+  ::unsetenv("TRAINER");
+}
+
 TEST_CASE("what one rank alone cannot do ends all of them with its reason") {
   const Workplace in;
   in.write("runs", "a file where the folder of checkpoints should be");  // rank 0 makes it

@@ -48,6 +48,11 @@ void Process::signal(int number) const { ::kill(pid_, number); }
 
 std::string Process::err_so_far() const { return contents_of(err_); }
 
+bool Process::has_ended() const {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
+}
+
 Outcome Process::wait() {
   int status = 0;
   if (::waitpid(pid_, &status, 0) != pid_) throw std::runtime_error("waitpid failed");

@@ -25,6 +25,8 @@ class Process {
   pid_t pid() const { return pid_; }
   /// What it has written to stderr so far.
   std::string err_so_far() const;
+  /// Whether wait would return at once.
+  bool has_ended() const;
   Outcome wait();
 
  private:

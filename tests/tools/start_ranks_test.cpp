@@ -147,6 +147,17 @@ TEST_CASE("every signal that a run listens to arrives") {
   }
 }
 
+TEST_CASE("what is ignored, as SIGHUP under nohup, ranks ignore too") {
+  const TemporaryFolder folder;
+  ::signal(SIGHUP, SIG_IGN);
+  Starter starter(shells(1, "grep SigIgn /proc/self/status >" + folder.path("ignored")));
+  CHECK(starter.wait() == 0);
+  ::signal(SIGHUP, SIG_DFL);
+  const std::string line = contents_of(folder.path("ignored"));  // "SigIgn:\t0000000000000001"
+  REQUIRE(line.size() > 8);
+  CHECK((std::stoull(line.substr(8), nullptr, 16) & 1) == 1);
+}
+
 TEST_CASE("no rank outlives the process that started it, even one that is killed") {
   const TemporaryFolder folder;
   Starter starter(shells(2, "trap '' TERM INT; echo $$ >" + folder.path() + "/pid$RANK; while :; do sleep 0.02; done"));
