@@ -21,18 +21,21 @@ namespace fs = std::filesystem;
 constexpr const char* kOwner = ".owner";
 constexpr std::int64_t kMaxOwnerBytes = 1024;
 
-// Each new directory's entry is on the disk when this returns: a checkpoint is not durable while a name above it is not.
+// Each new directory's entry is on the disk when this returns: a checkpoint is not durable while a name above it is
+// not.
 void make_directories(const fs::path& path, const HeldDirectory& held) {
   if (::mkdir(path.c_str(), 0777) != 0) {
     if (errno == EEXIST) return;
-    if (errno != ENOENT || !path.has_parent_path() || path.parent_path() == path) fail_io(path.string(), "creating the directory");
+    if (errno != ENOENT || !path.has_parent_path() || path.parent_path() == path)
+      fail_io(path.string(), "creating the directory");
     make_directories(path.parent_path(), held);
     if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail_io(path.string(), "creating the directory");
   }
   try {
     sync_directory(path.has_parent_path() ? path.parent_path().string() : ".");
   } catch (const IoError& error) {  // as in a folder that one may write to but not read
-    held.warn(std::string(error.what()) + "; after a power failure the new directory " + path.string() + " may be missing");
+    held.warn(std::string(error.what()) + "; after a power failure the new directory " + path.string() +
+              " may be missing");
   }
 }
 
@@ -90,7 +93,8 @@ void HeldDirectory::write_owner() const {
   const std::string path = path_ + "/" + kOwner, text = "process " + std::to_string(::getpid()) + " on " + host_name();
   ::unlinkat(lock_.get(), kOwner, 0);
   const Descriptor file(::openat(lock_.get(), kOwner, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file && errno == EEXIST) return warn(path + ": cannot be replaced, so a second run that wants to save here hears of the wrong process");
+  if (!file && errno == EEXIST)
+    return warn(path + ": cannot be replaced, so a second run that wants to save here hears of the wrong process");
   if (!file) fail_io(path_, "checkpoints cannot be saved here");
   try {
     write_all(file, text.data(), text.size(), path);
@@ -101,7 +105,8 @@ void HeldDirectory::write_owner() const {
 }
 
 bool HeldDirectory::is_in_place() const {
-  struct stat held {}, named {};
+  struct stat held {
+  }, named{};
   return ::fstat(lock_.get(), &held) == 0 && ::stat(path_.c_str(), &named) == 0 && are_same(held, named);
 }
 
@@ -109,11 +114,14 @@ void HeldDirectory::ensure() {
   if (is_in_place()) return;
   struct stat named {};
   if (::stat(path_.c_str(), &named) == 0) {
-    throw IoError(path_ + ": was moved or replaced while this run used it. Nothing was saved there, as another run may do so; the checkpoints so far are " +
+    throw IoError(path_ +
+                  ": was moved or replaced while this run used it. Nothing was saved there, as another run may do so; "
+                  "the checkpoints so far are " +
                   "where the directory was moved to");
   }
   if (errno != ENOENT) fail_io(path_, "reading");
-  warn(path_ + ": was moved or removed while this run used it; it is made again, and checkpoints are saved there from now on");
+  warn(path_ +
+       ": was moved or removed while this run used it; it is made again, and checkpoints are saved there from now on");
   take();
 }
 

@@ -1,8 +1,8 @@
-// A run's hold on its directory of checkpoints: made durably, locked until the run ends however it ends, known to be writable before
-// the first step, and at every save still the directory that its path names.
+// A run's hold on its directory of checkpoints: made durably, locked until the run ends however it ends, known to be
+// writable before the first step, and at every save still the directory that its path names.
 //
-// Invariant: at most one run holds a directory, where the file system has locks. `.owner` in it says which, for the message that the
-// others get.
+// Invariant: at most one run holds a directory, where the file system has locks. `.owner` in it says which, for the
+// message that the others get.
 #pragma once
 
 #include <functional>
@@ -26,8 +26,8 @@ class HeldDirectory {
   const std::string& path() const { return path_; }
   void warn(const std::string& text) const;
 
-  /// Before a save: makes and locks the directory again where it was removed or moved away. Raises IoError where the path names another
-  /// directory by now, in which another run may save.
+  /// Before a save: makes and locks the directory again where it was removed or moved away. Raises IoError where the
+  /// path names another directory by now, in which another run may save.
   void ensure();
   /// Whether the path still names the directory that is locked.
   bool is_in_place() const;

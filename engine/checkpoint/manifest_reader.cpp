@@ -1,6 +1,6 @@
-// Reading a manifest: its checksum, then its JSON as a stream of events through a small state machine. The checksum has no key, so a
-// manifest may be forged: every key, type and number is checked where it occurs, depth is bounded, and memory stays near what the
-// manifest holds. Whether the pieces cover their tensors is decided by check_complete.
+// Reading a manifest: its checksum, then its JSON as a stream of events through a small state machine. The checksum has
+// no key, so a manifest may be forged: every key, type and number is checked where it occurs, depth is bounded, and
+// memory stays near what the manifest holds. Whether the pieces cover their tensors is decided by check_complete.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -25,7 +25,8 @@ void check_checksum(std::string_view text, const std::string& path) {
   const std::size_t tail = kBeforeChecksum.size() + kChecksumDigits + kAfterChecksum.size();
   const std::size_t body = text.size() < tail ? 0 : text.size() - tail;
   if (body == 0 || !text.ends_with(kAfterChecksum) || text.substr(body, kBeforeChecksum.size()) != kBeforeChecksum) {
-    throw DataError(path + ": offset " + std::to_string(text.size()) + ": does not end with its checksum: cut off or changed");
+    throw DataError(path + ": offset " + std::to_string(text.size()) +
+                    ": does not end with its checksum: cut off or changed");
   }
   const std::string_view stored = text.substr(body + kBeforeChecksum.size(), kChecksumDigits);
   const std::string computed = checksum_of(text.substr(0, body));
@@ -43,16 +44,23 @@ class ManifestEvents {
 
   bool start_object(std::size_t) {
     switch (where_) {
-      case Where::start: return begin(Where::top);
-      case Where::files: manifest_.files.emplace_back(); return begin(Where::file);
-      case Where::tensors: manifest_.tensors.emplace_back(); return begin(Where::tensor);
-      case Where::metadata: return deeper();
+      case Where::start:
+        return begin(Where::top);
+      case Where::files:
+        manifest_.files.emplace_back();
+        return begin(Where::file);
+      case Where::tensors:
+        manifest_.tensors.emplace_back();
+        return begin(Where::tensor);
+      case Where::metadata:
+        return deeper();
       case Where::top:
         if (key_ != kMetadata) break;
         metadata_first_ = count_ - 1;
         where_ = Where::metadata;
         return deeper();
-      default: break;
+      default:
+        break;
     }
     fail("an object where none belongs");
   }
@@ -95,7 +103,8 @@ class ManifestEvents {
     if (value > static_cast<std::uint64_t>(INT64_MAX)) fail(std::to_string(value) + " is too large");
     const auto number = static_cast<std::int64_t>(value);
     if (where_ == Where::top && key_ == kVersion) {
-      if (number != kFormatVersion) fail("has version " + std::to_string(number) + ", but this program reads version 1");
+      if (number != kFormatVersion)
+        fail("has version " + std::to_string(number) + ", but this program reads version 1");
     } else if (where_ == Where::top && key_ == kStep) {
       if (number > kMaxStep) fail("step " + std::to_string(number) + " is too large");
       manifest_.step = number;
@@ -112,7 +121,8 @@ class ManifestEvents {
 
   bool start_array(std::size_t) {
     switch (where_) {
-      case Where::metadata: return deeper();
+      case Where::metadata:
+        return deeper();
       case Where::top:
         if (key_ == kFiles) return go(Where::files);
         if (key_ == kTensors) return go(Where::tensors);
@@ -122,19 +132,30 @@ class ManifestEvents {
         if (key_ == kShape) return go(Where::shape);
         if (key_ == kPieces) return go(Where::pieces);
         break;
-      case Where::pieces: numbers_.clear(); return go(Where::piece);
-      default: break;
+      case Where::pieces:
+        numbers_.clear();
+        return go(Where::piece);
+      default:
+        break;
     }
     fail("a list where none belongs");
   }
 
   bool end_array() {
     switch (where_) {
-      case Where::metadata: --depth_; return true;
-      case Where::shape: finish_shape(); return go(Where::tensor);
-      case Where::piece: finish_piece(); return go(Where::pieces);
-      case Where::pieces: return go(Where::tensor);
-      default: return go(Where::top);
+      case Where::metadata:
+        --depth_;
+        return true;
+      case Where::shape:
+        finish_shape();
+        return go(Where::tensor);
+      case Where::piece:
+        finish_piece();
+        return go(Where::pieces);
+      case Where::pieces:
+        return go(Where::tensor);
+      default:
+        return go(Where::top);
     }
   }
 
@@ -167,25 +188,30 @@ class ManifestEvents {
     std::string_view name;
     friend bool operator==(const Key&, const Key&) = default;
   };
-  static constexpr std::string_view kFormat = "format", kVersion = "version", kStep = "step", kPlanHash = "plan_hash", kMetadata = "metadata",
-                                    kFiles = "files", kTensors = "tensors", kChecksum = "checksum", kName = "name", kBytes = "bytes",
-                                    kDtype = "dtype", kShape = "shape", kPieces = "pieces";
+  static constexpr std::string_view kFormat = "format", kVersion = "version", kStep = "step", kPlanHash = "plan_hash",
+                                    kMetadata = "metadata", kFiles = "files", kTensors = "tensors",
+                                    kChecksum = "checksum", kName = "name", kBytes = "bytes", kDtype = "dtype",
+                                    kShape = "shape", kPieces = "pieces";
   static constexpr Key kKeys[] = {
-      {Where::top, kFormat},  {Where::top, kVersion},   {Where::top, kStep},      {Where::top, kPlanHash},
+      {Where::top, kFormat},   {Where::top, kVersion},  {Where::top, kStep},      {Where::top, kPlanHash},
       {Where::top, kMetadata}, {Where::top, kFiles},    {Where::top, kTensors},   {Where::top, kChecksum},
-      {Where::file, kName},   {Where::file, kBytes},    {Where::file, kChecksum}, {Where::tensor, kName},
+      {Where::file, kName},    {Where::file, kBytes},   {Where::file, kChecksum}, {Where::tensor, kName},
       {Where::tensor, kDtype}, {Where::tensor, kShape}, {Where::tensor, kPieces},
   };
   static constexpr std::size_t kMostNumbers = 8;  // more than any list has; so a long one takes no memory
 
   [[noreturn]] void fail(const std::string& what) const {
     std::string text = path_ + ": offset " + std::to_string(count_) + ": ";
-    const bool in_tensor = where_ == Where::tensor || where_ == Where::shape || where_ == Where::pieces || where_ == Where::piece;
-    if (in_tensor && !manifest_.tensors.back().info.name.empty()) text += "tensor " + manifest_.tensors.back().info.name + ": ";
+    const bool in_tensor =
+        where_ == Where::tensor || where_ == Where::shape || where_ == Where::pieces || where_ == Where::piece;
+    if (in_tensor && !manifest_.tensors.back().info.name.empty())
+      text += "tensor " + manifest_.tensors.back().info.name + ": ";
     throw DataError(text + what);
   }
 
-  static std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace); }
+  static std::string quoted(const std::string& text) {
+    return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+  }
 
   bool go(Where where) {
     where_ = where;
@@ -199,7 +225,8 @@ class ManifestEvents {
   }
 
   bool deeper() {
-    if (++depth_ > kMaxMetadataDepth) fail("metadata nested deeper than " + std::to_string(kMaxMetadataDepth) + " levels");
+    if (++depth_ > kMaxMetadataDepth)
+      fail("metadata nested deeper than " + std::to_string(kMaxMetadataDepth) + " levels");
     return true;
   }
 
@@ -257,7 +284,8 @@ class ManifestEvents {
 Manifest parse_manifest(std::string_view text, const std::string& path) {
   check_checksum(text, path);
   ManifestEvents events(text, path);
-  Json::sax_parse(CountingIterator(text.data(), events.count()), CountingIterator(text.data() + text.size(), events.count()), &events);
+  Json::sax_parse(CountingIterator(text.data(), events.count()),
+                  CountingIterator(text.data() + text.size(), events.count()), &events);
   return events.take();
 }
 

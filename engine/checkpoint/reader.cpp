@@ -28,8 +28,8 @@ Manifest read_manifest(const std::string& path) {
   check_complete(manifest, file);
   const std::optional<std::int64_t> named = step_of(last_name(path));
   if (named && *named != manifest.step) {
-    throw DataError(file + ": is of step " + std::to_string(manifest.step) + ", but its directory is named for step " + std::to_string(*named) +
-                    ": renamed or copied from another checkpoint");
+    throw DataError(file + ": is of step " + std::to_string(manifest.step) + ", but its directory is named for step " +
+                    std::to_string(*named) + ": renamed or copied from another checkpoint");
   }
   return manifest;
 }
@@ -37,11 +37,12 @@ Manifest read_manifest(const std::string& path) {
 void check_file(const std::string& path, const FileInfo& info) {
   const std::int64_t bytes = file_size(open_for_reading(path), path);
   if (bytes != info.bytes) {
-    throw DataError(path + ": offset " + std::to_string(std::min(bytes, info.bytes)) + ": has " + std::to_string(bytes) +
-                    " bytes, where the manifest says " + std::to_string(info.bytes));
+    throw DataError(path + ": offset " + std::to_string(std::min(bytes, info.bytes)) + ": has " +
+                    std::to_string(bytes) + " bytes, where the manifest says " + std::to_string(info.bytes));
   }
   const std::string checksum = checksum_of_file(path);
-  if (checksum != info.checksum) throw DataError(path + ": checksum " + checksum + ", where the manifest says " + info.checksum);
+  if (checksum != info.checksum)
+    throw DataError(path + ": checksum " + checksum + ", where the manifest says " + info.checksum);
 }
 
 // Which directory a path names at the moment; nothing if none.
@@ -76,7 +77,8 @@ std::vector<CheckpointPath> list_checkpoints(const std::string& dir) {
     if (step) found.push_back({*step, each->path().string()});
   }
   if (error && error != std::errc::no_such_file_or_directory) throw IoError(dir + ": listing: " + error.message());
-  std::sort(found.begin(), found.end(), [](const CheckpointPath& a, const CheckpointPath& b) { return a.step > b.step; });
+  std::sort(found.begin(), found.end(),
+            [](const CheckpointPath& a, const CheckpointPath& b) { return a.step > b.step; });
   return found;
 }
 
@@ -129,12 +131,15 @@ NewestWhole newest_whole(const std::string& dir) {
     return while_replaced(dir, [&] { return try_newest_whole(dir); });
   } catch (const IoError& error) {
     throw IoError(std::string(error.what()) +
-                  "; the checkpoint may be whole, so no older one is used in its place. Try again, name an older one, or move this one away");
+                  "; the checkpoint may be whole, so no older one is used in its place. Try again, name an older one, "
+                  "or move this one away");
   }
 }
 
 void fail_replaced(const std::string& dir) {
-  throw IoError(dir + ": a run that saves here replaces its checkpoints faster than they can be read; read it when the run has ended, or let it keep more (checkpoint.keep)");
+  throw IoError(dir +
+                ": a run that saves here replaces its checkpoints faster than they can be read; read it when the run "
+                "has ended, or let it keep more (checkpoint.keep)");
 }
 
 }  // namespace trainer::checkpoint

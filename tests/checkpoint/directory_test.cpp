@@ -1,5 +1,5 @@
-// A run's hold on its directory: made durably, writable before the first step, locked, watched; and what the system refuses is told
-// from what is damaged.
+// A run's hold on its directory: made durably, writable before the first step, locked, watched; and what the system
+// refuses is told from what is damaged.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -37,7 +37,8 @@ extern "C" int mkdir(const char* path, mode_t mode) noexcept {
 
 extern "C" int fsync(int file) {
   char path[4096] = "";
-  if (::readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), path, sizeof path - 1) > 0) calls.push_back(std::string("fsync ") + path);
+  if (::readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), path, sizeof path - 1) > 0)
+    calls.push_back(std::string("fsync ") + path);
   return static_cast<int>(::syscall(SYS_fsync, file));
 }
 
@@ -95,8 +96,10 @@ TEST_CASE("every directory that is made for checkpoints is on the disk, with its
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (!fs::exists(calls[i].substr(6)) || !calls[i].starts_with("mkdir ")) continue;
     const std::string path = calls[i].substr(6), parent = fs::path(path).parent_path().string();
-    const auto next = std::find_if(calls.begin() + static_cast<std::ptrdiff_t>(i) + 1, calls.end(), [](const std::string& call) { return call.starts_with("mkdir "); });
-    if (std::find(calls.begin() + static_cast<std::ptrdiff_t>(i), next, "fsync " + parent) != next) made.push_back(path);
+    const auto next = std::find_if(calls.begin() + static_cast<std::ptrdiff_t>(i) + 1, calls.end(),
+                                   [](const std::string& call) { return call.starts_with("mkdir "); });
+    if (std::find(calls.begin() + static_cast<std::ptrdiff_t>(i), next, "fsync " + parent) != next)
+      made.push_back(path);
   }
   CHECK(made == std::vector<std::string>{folder.path("a"), folder.path("a/b"), folder.path("a/b/c")});
 }
@@ -106,8 +109,13 @@ TEST_CASE("a directory where nothing can be saved is refused before the first st
   const auto refusal = [](const std::string& dir) { return message_of<IoError>([&] { const Store store(dir); }); };
   fs::create_directory(folder.path("read-only"));
   ::chmod(folder.path("read-only").c_str(), 0555);
-  CHECK(as_ordinary_user([&] { return contains(refusal(folder.path("read-only")), "read-only: checkpoints cannot be saved here: Permission denied"); }));
-  CHECK(as_ordinary_user([&] { return contains(refusal(folder.path("read-only/a/b")), "read-only/a: creating the directory: Permission denied"); }));
+  CHECK(as_ordinary_user([&] {
+    return contains(refusal(folder.path("read-only")),
+                    "read-only: checkpoints cannot be saved here: Permission denied");
+  }));
+  CHECK(as_ordinary_user([&] {
+    return contains(refusal(folder.path("read-only/a/b")), "read-only/a: creating the directory: Permission denied");
+  }));
 
   folder.write("file", "x");
   CHECK(contains(refusal(folder.path("file")), "file: opening as a directory: Not a directory"));
@@ -152,14 +160,16 @@ TEST_CASE("a checkpoint that the system does not let us read is not damaged, and
     save_small(store, 1);
     save_small(store, 2);
   }
-  for (const char* name : {"runs/step-00000002/model.safetensors", "runs/step-00000002/manifest.json", "runs/step-00000002", "runs"}) {
+  for (const char* name :
+       {"runs/step-00000002/model.safetensors", "runs/step-00000002/manifest.json", "runs/step-00000002", "runs"}) {
     CAPTURE(name);
     const std::string path = folder.path(name);
     const mode_t mode = fs::is_directory(path) ? 0755 : 0644;
     ::chmod(path.c_str(), 0);
     CHECK(as_ordinary_user([&] {
       const std::string error = message_of<IoError>([&] { newest_whole(folder.path("runs")); });
-      return contains(error, name) && contains(error, "Permission denied") && contains(error, "no older one is used in its place");
+      return contains(error, name) && contains(error, "Permission denied") &&
+             contains(error, "no older one is used in its place");
     }));
     ::chmod(path.c_str(), mode);
     CHECK(as_ordinary_user([&] { return newest_whole(folder.path("runs")).checkpoint->manifest.step == 2; }));
@@ -174,7 +184,8 @@ TEST_CASE("a checkpoint under the name of another step is damaged") {
   const NewestWhole newest = newest_whole(folder.path());
   CHECK(newest.checkpoint->manifest.step == 3);
   REQUIRE(newest.damaged.size() == 1);
-  CHECK(contains(newest.damaged[0], "step-00000009/manifest.json: is of step 4, but its directory is named for step 9"));
+  CHECK(
+      contains(newest.damaged[0], "step-00000009/manifest.json: is of step 4, but its directory is named for step 9"));
   CHECK(contains(message_of<DataError>([&] { open_checkpoint(folder.path("step-00000009/")); }), "is of step 4"));
   fs::rename(folder.path("step-00000009"), folder.path("best"));  // any other name is the user's own
   CHECK(verify(folder.path("best")).empty());
@@ -195,14 +206,16 @@ TEST_CASE("checkpoints of another user that cannot be removed are told of, and t
     Store store(dir, [&](const std::string& text) { warnings.push_back(text); });
     save_small(store, 2, 1);
     save_small(store, 3, 1);
-    return warnings.size() == 1 && contains(warnings[0], "Permission denied; the run goes on") && newest_whole(dir).checkpoint->manifest.step == 3;
+    return warnings.size() == 1 && contains(warnings[0], "Permission denied; the run goes on") &&
+           newest_whole(dir).checkpoint->manifest.step == 3;
   }));
   CHECK(names_in(dir) == std::vector<std::string>{".step-00000001.trash", "step-00000003"});
   CHECK(as_ordinary_user([&] {
     std::vector<std::string> warnings;
     Store store(dir, [&](const std::string& text) { warnings.push_back(text); });
     save_small(store, 4, 1);
-    return warnings.size() == 1 && contains(warnings[0], ".step-00000001.trash") && newest_whole(dir).checkpoint->manifest.step == 4;
+    return warnings.size() == 1 && contains(warnings[0], ".step-00000001.trash") &&
+           newest_whole(dir).checkpoint->manifest.step == 4;
   }));
 }
 
@@ -237,7 +250,8 @@ TEST_CASE("a run whose directory was replaced does not save in the new one") {
   fs::rename(dir, folder.path("moved"));
   fs::create_directory(dir);
   Store second(dir);
-  CHECK(contains(message_of<IoError>([&] { save_small(store, 2); }), "runs: was moved or replaced while this run used it"));
+  CHECK(contains(message_of<IoError>([&] { save_small(store, 2); }),
+                 "runs: was moved or replaced while this run used it"));
   save_small(second, 7);
   CHECK(names_in(dir) == std::vector<std::string>{".owner", "step-00000007"});
   CHECK(names_in(folder.path("moved")) == std::vector<std::string>{".owner", "step-00000001"});

@@ -1,5 +1,5 @@
-// Manifests that somebody forged: the checksum has no key, so it can be made to fit anything. Each is refused as bad data, by whatever
-// reads a checkpoint, and none costs much memory.
+// Manifests that somebody forged: the checksum has no key, so it can be made to fit anything. Each is refused as bad
+// data, by whatever reads a checkpoint, and none costs much memory.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
@@ -72,7 +72,8 @@ TEST_CASE("a forged manifest is refused by everything that reads it, with the of
   forgery.change("\"a\"", "\"b\"");
   CHECK(verify(forgery.path()).empty());
 
-  const std::string step = "\"step\": 4", tensors = "\"tensors\": [", pieces = "\"pieces\":[[0,6,0]]", shape = "\"shape\":[2,3]";
+  const std::string step = "\"step\": 4", tensors = "\"tensors\": [", pieces = "\"pieces\":[[0,6,0]]",
+                    shape = "\"shape\":[2,3]";
   refused(step, "\"step\": -4", "a negative number where none belongs");
   refused(step, "\"step\": 9223372036854775807", "step 9223372036854775807 is too large");
   refused(step, "\"step\": 18446744073709551615", "is too large");
@@ -87,8 +88,10 @@ TEST_CASE("a forged manifest is refused by everything that reads it, with the of
   refused("\"trainer-checkpoint\"", "\"other\"", "is not the manifest of a checkpoint");
   refused("{\"name\":\"a\"}", "[]", "a list where none belongs");
   refused("{\"name\":\"a\"}", "null", "null where none belongs");
-  refused("{\"name\":\"a\"}", "{\"a\":" + repeated("[", 300000) + repeated("]", 300000) + "}", "metadata nested deeper than 64 levels");
-  refused("{\"name\":\"a\"}", repeated("{\"a\":", 300000) + "1" + repeated("}", 300000), "metadata nested deeper than 64 levels");
+  refused("{\"name\":\"a\"}", "{\"a\":" + repeated("[", 300000) + repeated("]", 300000) + "}",
+          "metadata nested deeper than 64 levels");
+  refused("{\"name\":\"a\"}", repeated("{\"a\":", 300000) + "1" + repeated("}", 300000),
+          "metadata nested deeper than 64 levels");
   refused("{\"name\":\"a\"}", "{\"name\":\"\xff\"}", "not valid JSON");
   refused("\"files\": [", "\"files\": null, \"x\": [", "null where none belongs");
   refused("\"files\": [", "\"files\": {}, \"x\": [", "an object where none belongs");
@@ -119,9 +122,14 @@ TEST_CASE("a forged manifest is refused by everything that reads it, with the of
 }
 
 TEST_CASE("a manifest of many pieces takes little more memory than its pieces do") {
-  std::string text = "{\n  \"format\": \"trainer-checkpoint\",\n  \"version\": 1,\n  \"step\": 1,\n  \"plan_hash\": \"\",\n  \"metadata\": {},\n  \"files\": [";
-  text += "{\"name\":\"a\",\"bytes\":1,\"checksum\":\"\"}],\n  \"tensors\": [{\"name\":\"w\",\"dtype\":\"u8\",\"shape\":[600000],\"pieces\":[";
-  for (int i = 0; i < 600000; ++i) text += (i == 0 ? "[" : ",[") + std::to_string(i) + "," + std::to_string(i + 1) + ",0]";
+  std::string text =
+      "{\n  \"format\": \"trainer-checkpoint\",\n  \"version\": 1,\n  \"step\": 1,\n  \"plan_hash\": \"\",\n  "
+      "\"metadata\": {},\n  \"files\": [";
+  text +=
+      "{\"name\":\"a\",\"bytes\":1,\"checksum\":\"\"}],\n  \"tensors\": "
+      "[{\"name\":\"w\",\"dtype\":\"u8\",\"shape\":[600000],\"pieces\":[";
+  for (int i = 0; i < 600000; ++i)
+    text += (i == 0 ? "[" : ",[") + std::to_string(i) + "," + std::to_string(i + 1) + ",0]";
   text = sealed(text + "]}]");
   rusage before{}, after{};
   ::getrusage(RUSAGE_SELF, &before);
@@ -137,7 +145,8 @@ TEST_CASE("a manifest of many pieces takes little more memory than its pieces do
 
 TEST_CASE("a manifest that is too long is refused before it is read") {
   const Forgery forgery;
-  std::filesystem::resize_file(forgery.path() + "/" + kManifestName, static_cast<std::uintmax_t>(kMaxManifestBytes) + 1);
+  std::filesystem::resize_file(forgery.path() + "/" + kManifestName,
+                               static_cast<std::uintmax_t>(kMaxManifestBytes) + 1);
   CHECK(contains(verify(forgery.path()).at(0), "268435457 bytes, where at most 268435456 are allowed"));
 }
 

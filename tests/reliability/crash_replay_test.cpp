@@ -1,5 +1,6 @@
-// Whatever the system does at any operation of a save: the run ends with 74 or goes on, every checkpoint that can be seen is whole, one
-// can always be gone on from, and a clean run afterwards ends with the bits of a run that nothing happened to.
+// Whatever the system does at any operation of a save: the run ends with 74 or goes on, every checkpoint that can be
+// seen is whole, one can always be gone on from, and a clean run afterwards ends with the bits of a run that nothing
+// happened to.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -17,11 +18,13 @@ struct Fault {
   std::string action, error;  // FAULTS_DO, FAULTS_ERRNO
 };
 
-const std::vector<Fault> kFaults{{"kill", ""},       {"half", ""},          {"fail", "ENOSPC"},    {"fail_on", "ENOSPC"},
-                                 {"fail", "EIO"},    {"fail_on", "EIO"},    {"fail", "EDQUOT"},    {"fail_on", "EDQUOT"}};
+const std::vector<Fault> kFaults{{"kill", ""},    {"half", ""},       {"fail", "ENOSPC"}, {"fail_on", "ENOSPC"},
+                                 {"fail", "EIO"}, {"fail_on", "EIO"}, {"fail", "EDQUOT"}, {"fail_on", "EDQUOT"}};
 
 std::string words_of(const std::string& error) {
-  return error == "ENOSPC" ? "No space left on device" : error == "EDQUOT" ? "Disk quota exceeded" : "Input/output error";
+  return error == "ENOSPC"   ? "No space left on device"
+         : error == "EDQUOT" ? "Disk quota exceeded"
+                             : "Input/output error";
 }
 
 Words under_faults(const Storm& storm, const Words& more) {
@@ -34,7 +37,8 @@ class Replay {
   Replay(const Storm& storm, std::string begin, Words overrides, Words settings)
       : storm_(storm), begin_(std::move(begin)), overrides_(std::move(overrides)), settings_(std::move(settings)) {
     storm_.copy(begin_, "ck");
-    const Outcome outcome = storm_.run(overrides_, under_faults(storm_, settings_ + Words{"FAULTS_LOG=" + storm_.path("operations")}));
+    const Outcome outcome =
+        storm_.run(overrides_, under_faults(storm_, settings_ + Words{"FAULTS_LOG=" + storm_.path("operations")}));
     REQUIRE(outcome.code == 0);
     std::istringstream lines(contents_of(storm_.path("operations")));
     for (std::string line; std::getline(lines, line);) operations_.push_back(line);
@@ -52,7 +56,10 @@ class Replay {
     CAPTURE(fault.action);
     CAPTURE(fault.error);
     storm_.copy(begin_, "ck");
-    const Outcome outcome = storm_.run(overrides_, under_faults(storm_, settings_ + Words{"FAULTS_AT=" + std::to_string(number), "FAULTS_DO=" + fault.action, "FAULTS_ERRNO=" + fault.error}));
+    const Outcome outcome =
+        storm_.run(overrides_,
+                   under_faults(storm_, settings_ + Words{"FAULTS_AT=" + std::to_string(number),
+                                                          "FAULTS_DO=" + fault.action, "FAULTS_ERRNO=" + fault.error}));
     CAPTURE(outcome.err);
     check_end(outcome, operations_[number - 1], fault);
     CHECK(storm_.broken().empty());
@@ -75,7 +82,8 @@ class Replay {
     CHECK(contains(outcome.err, words_of(fault.error)));
     const bool went_on = outcome.code == 0 && contains(outcome.err, "the run goes on");
     CHECK((went_on || outcome.code == 74));
-    CHECK((went_on || contains(outcome.err, "checkpoints cannot be saved here") || contains(outcome.err, "the same command goes on from the newest")));
+    CHECK((went_on || contains(outcome.err, "checkpoints cannot be saved here") ||
+           contains(outcome.err, "the same command goes on from the newest")));
     if (fault.action == "fail" && !went_on)
       for (const std::string& name : storm_.names()) CHECK_FALSE(name.ends_with(".tmp"));
   }
@@ -83,7 +91,8 @@ class Replay {
   // Where names cannot be exchanged, the whole one may for a moment be the one that stepped aside.
   bool can_go_on() const {
     const Words names = storm_.names();
-    return std::any_of(names.begin(), names.end(), [](const std::string& name) { return !name.starts_with('.') || name.ends_with(".old"); });
+    return std::any_of(names.begin(), names.end(),
+                       [](const std::string& name) { return !name.starts_with('.') || name.ends_with(".old"); });
   }
 
   const Storm& storm_;
@@ -151,7 +160,10 @@ TEST_CASE("a checkpoint that cannot be read is not damaged: no command takes an 
     CHECK(storm.names() == Words{"step-00000002", "step-00000004"});
     CHECK(storm.weights("step-00000004") == before);
     CHECK(Process(storm.path(), settings + Words{TRAINER_COMMAND, "inspect", "ck"}, "/usr/bin/env").wait().code == 74);
-    CHECK(Process(storm.path(), settings + Words{TRAINER_COMMAND, "sample", "job.yaml", "--tokens", "1"}, "/usr/bin/env").wait().code == 74);
+    CHECK(
+        Process(storm.path(), settings + Words{TRAINER_COMMAND, "sample", "job.yaml", "--tokens", "1"}, "/usr/bin/env")
+            .wait()
+            .code == 74);
     CHECK(storm.run({"train.steps=6"}).code == 0);
   }
 }

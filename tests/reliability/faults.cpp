@@ -1,13 +1,13 @@
-// Preloaded into the command, this library counts what the command asks the system to do in one folder and, at operation number
-// FAULTS_AT, kills the process or lets the operation fail. Operations: mkdir, creating a file, write, fsync, rename, unlink, rmdir.
+// Preloaded into the command, this library counts what the command asks the system to do in one folder and, at
+// operation number FAULTS_AT, kills the process or lets the operation fail. Operations: mkdir, creating a file, write,
+// fsync, rename, unlink, rmdir.
 //
 //   FAULTS_IN     paths that begin with this are looked at
 //   FAULTS_AT     number of the operation, from 1; 0 or absent: none
-//   FAULTS_DO     kill (before the operation) | half (of a write, then killed) | fail (this one) | fail_on (this one and all after it)
-//   FAULTS_ERRNO  what fails, fails with: ENOSPC, EIO or EDQUOT
-//   FAULTS_LOG    a file that gets a line for each operation
-//   FAULTS_READ   reading a file whose path contains this fails with EIO
-//   FAULTS_NO_EXCHANGE  set: names cannot be exchanged, as on some file systems
+//   FAULTS_DO     kill (before the operation) | half (of a write, then killed) | fail (this one) | fail_on (this one
+//   and all after it) FAULTS_ERRNO  what fails, fails with: ENOSPC, EIO or EDQUOT FAULTS_LOG    a file that gets a line
+//   for each operation FAULTS_READ   reading a file whose path contains this fails with EIO FAULTS_NO_EXCHANGE  set:
+//   names cannot be exchanged, as on some file systems
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +47,8 @@ std::string path_of(int file) {
 std::string path_at(int folder, const char* name) {
   if (name[0] == '/') return name;
   char here[PATH_MAX] = "";
-  return (folder == AT_FDCWD ? std::string(::getcwd(here, sizeof here) != nullptr ? here : "") : path_of(folder)) + "/" + name;
+  return (folder == AT_FDCWD ? std::string(::getcwd(here, sizeof here) != nullptr ? here : "") : path_of(folder)) +
+         "/" + name;
 }
 
 bool is_watched(const std::string& path) {
@@ -92,7 +93,9 @@ int open_file(int folder, const char* name, int flags, mode_t mode) {
   return static_cast<int>(::syscall(SYS_openat, folder, name, flags, mode));
 }
 
-mode_t mode_argument(int flags, va_list arguments) { return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0; }
+mode_t mode_argument(int flags, va_list arguments) {
+  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
+}
 
 bool read_fails(int file) {
   const std::string_view part = setting("FAULTS_READ");
@@ -148,9 +151,15 @@ ssize_t write(int file, const void* data, size_t bytes) {
   return ::syscall(SYS_write, file, data, bytes);
 }
 
-ssize_t read(int file, void* data, size_t bytes) { return read_fails(file) ? -1 : ::syscall(SYS_read, file, data, bytes); }
-ssize_t pread(int file, void* data, size_t bytes, off_t at) { return read_fails(file) ? -1 : ::syscall(SYS_pread64, file, data, bytes, at); }
-ssize_t pread64(int file, void* data, size_t bytes, off64_t at) { return read_fails(file) ? -1 : ::syscall(SYS_pread64, file, data, bytes, at); }
+ssize_t read(int file, void* data, size_t bytes) {
+  return read_fails(file) ? -1 : ::syscall(SYS_read, file, data, bytes);
+}
+ssize_t pread(int file, void* data, size_t bytes, off_t at) {
+  return read_fails(file) ? -1 : ::syscall(SYS_pread64, file, data, bytes, at);
+}
+ssize_t pread64(int file, void* data, size_t bytes, off64_t at) {
+  return read_fails(file) ? -1 : ::syscall(SYS_pread64, file, data, bytes, at);
+}
 
 int fsync(int file) { return fails("fsync", path_of(file)) ? -1 : static_cast<int>(::syscall(SYS_fsync, file)); }
 
@@ -159,7 +168,9 @@ int mkdir(const char* name, mode_t mode) {
 }
 
 int rename(const char* from, const char* to) {
-  return fails("rename", path_at(AT_FDCWD, from)) ? -1 : static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+  return fails("rename", path_at(AT_FDCWD, from))
+             ? -1
+             : static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
@@ -171,14 +182,18 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to, 
   return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
 }
 
-int unlink(const char* name) { return fails("unlink", path_at(AT_FDCWD, name)) ? -1 : static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, name, 0)); }
+int unlink(const char* name) {
+  return fails("unlink", path_at(AT_FDCWD, name)) ? -1 : static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, name, 0));
+}
 
 int unlinkat(int folder, const char* name, int flags) {
   return fails("unlink", path_at(folder, name)) ? -1 : static_cast<int>(::syscall(SYS_unlinkat, folder, name, flags));
 }
 
 int rmdir(const char* name) {
-  return fails("unlink", path_at(AT_FDCWD, name)) ? -1 : static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, name, AT_REMOVEDIR));
+  return fails("unlink", path_at(AT_FDCWD, name))
+             ? -1
+             : static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, name, AT_REMOVEDIR));
 }
 
 }  // extern "C"

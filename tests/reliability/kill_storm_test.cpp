@@ -1,6 +1,6 @@
-// The command killed at random moments, run again until it comes to its end, many times over: always the bits of a run that was left
-// alone, and every checkpoint that can be seen is whole. As one process, as ranks that are threads, and as ranks that are processes of
-// which one is killed.
+// The command killed at random moments, run again until it comes to its end, many times over: always the bits of a run
+// that was left alone, and every checkpoint that can be seen is whole. As one process, as ranks that are threads, and
+// as ranks that are processes of which one is killed.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -34,7 +34,7 @@ std::vector<pid_t> descendants(pid_t parent) {
 
 // How a run is started, and which of its processes is killed.
 struct Form {
-  Words before;     // words before the command: a launcher
+  Words before;  // words before the command: a launcher
   Words overrides;
   bool kills_rank = false;
 };
@@ -78,8 +78,11 @@ class KillStorm {
 
  private:
   std::unique_ptr<Process> start() const {
-    return std::make_unique<Process>(storm_.path(),
-                                     form_.before + Words{TRAINER_COMMAND, "run", "job.yaml", "train.steps=12", "checkpoint.every=1"} + form_.overrides, "/usr/bin/env");
+    return std::make_unique<Process>(
+        storm_.path(),
+        form_.before + Words{TRAINER_COMMAND, "run", "job.yaml", "train.steps=12", "checkpoint.every=1"} +
+            form_.overrides,
+        "/usr/bin/env");
   }
 
   void kill_one(const Process& process, std::uint64_t attempt) const {
@@ -106,13 +109,16 @@ TEST_SUITE_BEGIN("kill_storm");
 TEST_CASE("one process, killed at random moments") { KillStorm({{}, {}}).kill_until(is_long() ? 200 : 25); }
 
 TEST_CASE("two ranks as threads that save their shares, killed at random moments") {
-  KillStorm({{}, {"cluster.devices_per_node=2", "strategy=fsdp", "checkpoint.format=sharded"}}).kill_until(is_long() ? 100 : 12);
+  KillStorm({{}, {"cluster.devices_per_node=2", "strategy=fsdp", "checkpoint.format=sharded"}})
+      .kill_until(is_long() ? 100 : 12);
 }
 
 #ifdef TRAINER_MPIRUN
 TEST_CASE("two ranks as processes, of which one is killed at a random moment") {
-  KillStorm({{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", TRAINER_MPIRUN, "-n", "2", "--oversubscribe", "--bind-to", "none"},
-             {"cluster.devices_per_node=2", "strategy=fsdp", "checkpoint.format=sharded"}, true})
+  KillStorm({{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", TRAINER_MPIRUN, "-n", "2",
+              "--oversubscribe", "--bind-to", "none"},
+             {"cluster.devices_per_node=2", "strategy=fsdp", "checkpoint.format=sharded"},
+             true})
       .kill_until(is_long() ? 40 : 4);
 }
 #endif
@@ -120,10 +126,12 @@ TEST_CASE("two ranks as processes, of which one is killed at a random moment") {
 TEST_CASE("commands that read a folder find a whole checkpoint, whatever a run removes meanwhile") {
   const Storm storm;
   REQUIRE(storm.run({"train.steps=1", "checkpoint.every=1"}).code == 0);
-  const std::unique_ptr<Process> run = storm.start({"train.steps=100000000", "checkpoint.every=1", "log.every=1000000"});
+  const std::unique_ptr<Process> run =
+      storm.start({"train.steps=100000000", "checkpoint.every=1", "log.every=1000000"});
   const Words eval{"eval", "job.yaml", "data.val=text.txt", "--batches", "1"};
   for (int i = 0; i < (is_long() ? 100 : 15); ++i)
-    for (const Words& arguments : {Words{"inspect", "ck"}, eval, eval + Words{"cluster.devices_per_node=2", "strategy=fsdp"}}) {
+    for (const Words& arguments :
+         {Words{"inspect", "ck"}, eval, eval + Words{"cluster.devices_per_node=2", "strategy=fsdp"}}) {
       const Outcome outcome = trainer::tests::trainer(storm.path(), arguments);
       CHECK_MESSAGE(outcome.code == 0, outcome.err);
     }

@@ -1,4 +1,5 @@
-// A folder with a tiny job whose checkpoints go to `ck`, what is visible there, and the command under faults (faults.cpp).
+// A folder with a tiny job whose checkpoints go to `ck`, what is visible there, and the command under faults
+// (faults.cpp).
 #pragma once
 
 #include <algorithm>
@@ -49,7 +50,8 @@ checkpoint: {dir: ck, every: 2, keep: 1}
   /// `trainer run job.yaml` with overrides; `settings` are variables of the environment, as "NAME=value".
   Outcome run(const Words& overrides, const Words& settings = {}) const { return start(overrides, settings)->wait(); }
   std::unique_ptr<Process> start(const Words& overrides, const Words& settings = {}) const {
-    return std::make_unique<Process>(path(), settings + Words{TRAINER_COMMAND, "run", "job.yaml"} + overrides, "/usr/bin/env");
+    return std::make_unique<Process>(path(), settings + Words{TRAINER_COMMAND, "run", "job.yaml"} + overrides,
+                                     "/usr/bin/env");
   }
 
   /// Names in `ck` that are a checkpoint's, visible or hidden.
@@ -57,7 +59,8 @@ checkpoint: {dir: ck, every: 2, keep: 1}
     Words found;
     std::error_code none;
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints(), none))
-      if (const std::string name = entry.path().filename(); name.starts_with("step-") || name.starts_with(".step-")) found.push_back(name);
+      if (const std::string name = entry.path().filename(); name.starts_with("step-") || name.starts_with(".step-"))
+        found.push_back(name);
     std::sort(found.begin(), found.end());
     return found;
   }
@@ -78,9 +81,7 @@ checkpoint: {dir: ck, every: 2, keep: 1}
     return files;
   }
 
-  void clear() const {
-    std::filesystem::remove_all(checkpoints());
-  }
+  void clear() const { std::filesystem::remove_all(checkpoints()); }
   void copy(const std::string& from, const std::string& to) const {
     std::filesystem::remove_all(path(to));
     std::filesystem::copy(path(from), path(to), std::filesystem::copy_options::recursive);
