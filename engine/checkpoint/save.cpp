@@ -234,7 +234,10 @@ void Store::make_checkpoint(std::int64_t step, const std::string& plan_hash, con
   manifest.plan_hash = plan_hash;
   manifest.metadata = metadata;
   check_complete(manifest, unfinished);
-  write_durably(unfinished + "/" + kManifestName, print_manifest(manifest));
+  const std::string text = print_manifest(manifest);
+  CHECK(step <= kMaxStep && static_cast<std::int64_t>(text.size()) <= kMaxManifestBytes,
+        "a manifest of step " + std::to_string(step) + " and " + std::to_string(text.size()) + " bytes, which no reader takes");
+  write_durably(unfinished + "/" + kManifestName, text);
   sync_directory(unfinished);
   if (!held_.is_in_place()) throw IoError(dir() + ": was moved, replaced or removed while a checkpoint was written there");
   replace(held_, unfinished, home, dir() + "/" + hidden_name(step, kReplaced));
