@@ -83,6 +83,9 @@ Prepared make_linear(const Signature& s, const Context& context, bool has_choice
   const auto known = std::find_if(choices.all.begin(), choices.all.end(),
                                   [&](const auto& one) { return one.device == context.device && one.signature == s; });
   if (known != choices.all.end()) return std::make_unique<K>(s, context, known->fused);
+  std::int64_t bytes = CudaTarget(context.capability, context.units).workspace_bytes(s);
+  for (const TensorDesc& tensor : s.operands) bytes += tensor.bytes();
+  if (!has_room_to_choose(bytes, describe(s), context)) return std::make_unique<K>(s, context, Fused::yes);
   auto fused = std::make_unique<K>(s, context, Fused::yes), apart = std::make_unique<K>(s, context, Fused::no);
   const bool faster = fused->has_epilogue() && time_of(*fused, s, context) <= time_of(*apart, s, context);
   choices.all.push_back({context.device, s, faster ? Fused::yes : Fused::no});

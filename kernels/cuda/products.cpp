@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <mutex>
+#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,7 +20,9 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kCandidates = 8;            // that a timed choice looks at
+constexpr int kCandidates = 8;  // that a timed choice looks at
+constexpr std::size_t kRandomWords = std::size_t{1} << 19;  // that fill scratch memory, again and again
+constexpr std::int64_t kLeft = std::int64_t{64} << 20;      // free bytes that a timed choice leaves to the libraries
 constexpr auto kAlignment = static_cast<std::uint32_t>(kOperandAlignment);
 constexpr std::int64_t kAuxRow = 8;       // elements: "must be divisible by 8" (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
 
@@ -128,7 +131,7 @@ struct Product::State {
   void describe();
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(int count) const;
   void multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream);
-  void choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, int device);
+  void choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, const Context& context);
 };
 
 namespace {
@@ -235,6 +238,15 @@ cublasLtMatmulHeuristicResult_t fastest_of(std::span<const cublasLtMatmulHeurist
 
 }  // namespace
 
+bool has_room_to_choose(std::int64_t bytes, const std::string& what, const Context& context) {
+  std::size_t free = 0, all = 0;
+  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+  if (bytes + kLeft <= static_cast<std::int64_t>(free)) return true;
+  if (context.notes != nullptr)
+    context.notes->push_back(what + " is not chosen by time (TRAINER_CUDA_TUNE): that takes " + std::to_string(bytes) + " bytes beside the plan, and " + std::to_string(free) + " are free");
+  return false;
+}
+
 bool chooses_by_time() { return environment::value_of(environment::kCudaTune) == "1"; }
 
 Scratch::Scratch(std::int64_t bytes) {
@@ -242,7 +254,17 @@ Scratch::Scratch(std::int64_t bytes) {
   void* at = nullptr;
   check(cudaMalloc(&at, size), "cudaMalloc for a choice by time (TRAINER_CUDA_TUNE)");
   memory_.reset(at);
-  check(cudaMemset(at, 0, size), "cudaMemset");
+  // Words of 16 bits: a sign and 0x3C00 to 0x3F7F, which are 0.008 to 1 as bf16, 1 to 1.9 as f16, and two of them 0.008 to 1 as f32.
+  std::vector<std::uint16_t> words(std::min(size / 2 + 1, kRandomWords));
+  std::minstd_rand random;
+  for (std::uint16_t& word : words) word = static_cast<std::uint16_t>((random() >> 8 & 0x8000u) | (0x3C00u + random() % 0x380u));
+  auto* const begin = static_cast<std::byte*>(at);
+  std::size_t filled = std::min(size, 2 * words.size());
+  check(cudaMemcpy(begin, words.data(), filled, cudaMemcpyHostToDevice), "cudaMemcpy");
+  for (std::size_t more = 0; filled < size; filled += more) {
+    more = std::min(filled, size - filled);
+    check(cudaMemcpy(begin + filled, begin, more, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+  }
 }
 
 void Scratch::Free::operator()(void* at) const { cudaFree(at); }
@@ -272,24 +294,25 @@ float time_on_device(const std::function<void(cudaStream_t)>& run) {
   return least;
 }
 
-void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, int device) {
+void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, const Context& context) {
   TimedChoices& choices = timed_choices();
   const std::lock_guard lock(choices.mutex);
   const auto known =
-      std::find_if(choices.all.begin(), choices.all.end(), [&](const Timed& one) { return one.device == device && one.spec == spec; });
+      std::find_if(choices.all.begin(), choices.all.end(), [&](const Timed& one) { return one.device == context.device && one.spec == spec; });
   if (known != choices.all.end()) {
     chosen = known->fastest;
     return;
   }
   const std::int64_t operand = size_of(spec.operands), element = size_of(spec.result), results = spec.rows * spec.columns * element;
-  const Scratch left(spec.rows * spec.inner * operand), right(spec.inner * spec.columns * operand), result(results),
-      aux(has_aux(spec.epilogue) ? results : 0);
-  const Scratch bias(std::max(spec.rows, spec.columns) * element), workspace(spec.workspace_bytes);
+  const std::int64_t of_left = spec.rows * spec.inner * operand, of_right = spec.inner * spec.columns * operand, of_aux = has_aux(spec.epilogue) ? results : 0,
+                     of_bias = std::max(spec.rows, spec.columns) * element;
+  if (!has_room_to_choose(of_left + of_right + results + of_aux + of_bias + spec.workspace_bytes, spec.str(), context)) return;
+  const Scratch left(of_left), right(of_right), result(results), aux(of_aux), bias(of_bias), workspace(spec.workspace_bytes);
   const ProductOperands operands{left.get(), right.get(), result.get(), bias.get(), aux.get(), workspace.get()};
   chosen = fastest_of(candidates, [&](const auto& candidate) {
     return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
   });
-  choices.all.push_back({device, spec, chosen});
+  choices.all.push_back({context.device, spec, chosen});
 }
 
 // ---- Product ----
@@ -317,7 +340,7 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, const Context& c
   const auto candidates = state->candidates(timed ? kCandidates : 1);
   if (candidates.empty()) return nullptr;
   state->chosen = candidates.front();
-  if (timed && candidates.size() > 1) state->choose_by_time(candidates, context.device);
+  if (timed && candidates.size() > 1) state->choose_by_time(candidates, context);
   return std::unique_ptr<Product>(new Product(std::move(state)));
 }
 

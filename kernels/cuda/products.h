@@ -60,7 +60,11 @@ bool chooses_by_time();
 /// Milliseconds of what `run` puts on a stream, the least of some. Waits for the device.
 float time_on_device(const std::function<void(cudaStream_t)>& run);
 
-/// Device memory for a choice by time: zeros.
+/// Whether the device has room for so many bytes beside what it holds, for a choice by time. Where it has not, a note says that `what` is not
+/// chosen so.
+bool has_room_to_choose(std::int64_t bytes, const std::string& what, const Context& context);
+
+/// Device memory for a choice by time: random numbers of size 2 at most, in every float type. Of zeros, products take less power and time.
 class Scratch {
  public:
   explicit Scratch(std::int64_t bytes);
