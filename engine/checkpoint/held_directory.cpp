@@ -105,8 +105,8 @@ void HeldDirectory::write_owner() const {
 }
 
 bool HeldDirectory::is_in_place() const {
-  struct stat held {
-  }, named{};
+  struct stat held {};
+  struct stat named {};
   return ::fstat(lock_.get(), &held) == 0 && ::stat(path_.c_str(), &named) == 0 && are_same(held, named);
 }
 
