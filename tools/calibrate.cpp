@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string out;
   bool quick = false;
-  bool json = false;
+  bool json = false, verbose = false;
   std::string ranks = "1,2,4";
   std::string only;
 };
@@ -305,6 +305,19 @@ std::map<std::tuple<std::string, DType, int>, Summary> summaries(const cost::Mac
   return out;
 }
 
+// What shows that other programs had the cores while this one measured.
+std::vector<std::string> doubts(const cost::MachineModel& machine) {
+  constexpr double kWide = 0.25;
+  std::vector<std::string> found;
+  if (machine.overlap_slowdown > 0.999 * kMostSlowdown)
+    found.push_back(fmt::format("kernels beside communication took {:g} times as long, which is the most that is recorded; predictions of steps with several ranks will be too slow", kMostSlowdown));
+  double spread = 0;
+  for (const cost::MeasuredWork& one : machine.device.measured) spread += one.rate.spread / static_cast<double>(machine.device.measured.size());
+  if (spread > kWide) found.push_back(fmt::format("repeated measurements differ by {:.0f}% on average", 100 * spread));
+  if (!found.empty()) found.emplace_back("other programs seem to have used the processor: measure again when it is idle");
+  return found;
+}
+
 Json json_of(const cost::MachineModel& machine, const std::string& path, double seconds) {
   Json works = Json::array(), collectives = Json::array();
   for (const auto& [key, summary] : summaries(machine))
@@ -323,29 +336,51 @@ Json json_of(const cost::MachineModel& machine, const std::string& path, double 
           {"memory_bandwidth", machine.device.memory_bandwidth.value},
           {"launch_us", machine.device.launch_us.value},
           {"overlap_slowdown", machine.overlap_slowdown},
+          {"warnings", doubts(machine)},
           {"works", works},
           {"collectives", collectives}};
 }
 
-void put_text(const cost::MachineModel& machine, const std::string& path, double seconds) {
+std::string rate_text(const std::string& work, const Summary& summary) {
+  return fmt::format("{:.1f} to {:.1f} {}", summary.least * 1e-9, summary.best * 1e-9, cost::counts_flops(work) ? "GFLOP/s" : "GB/s");
+}
+
+void put_all(const cost::MachineModel& machine) {
+  Table works({"work", "dtype", "ranks", "points", "rate of a rank", "spread"});
+  for (const auto& [key, summary] : summaries(machine)) {
+    const auto& [work, dtype, ranks] = key;
+    works.add({work, std::string(name_of(dtype)), std::to_string(ranks), std::to_string(summary.points), rate_text(work, summary), fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
+  }
+  put("\n{}", works.str());
+  if (machine.collectives.empty()) return;
+  Table times({"collective", "ranks", "bytes", "us", "spread"});
+  for (const cost::MeasuredCollective& one : machine.collectives)
+    times.add({one.collective, std::to_string(one.ranks), bytes_text(static_cast<double>(one.bytes)), fmt::format("{:.1f}", one.us.value), fmt::format("±{:.0f}%", 100 * one.us.spread)});
+  put("\n{}", times.str());
+}
+
+// What most of a step is: products and attention of one rank with all cores. The rest is in the file.
+void put_summary(const cost::MachineModel& machine) {
+  Table works({"work", "dtype", "rate", "spread"});
+  std::size_t left_out = 0;
+  for (const auto& [key, summary] : summaries(machine)) {
+    const auto& [work, dtype, ranks] = key;
+    if (ranks == 1 && (work == "linear" || work == "attention"))
+      works.add({work, std::string(name_of(dtype)), rate_text(work, summary), fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
+    else
+      ++left_out;
+  }
+  put("{}  and {} more classes of work, {} times of collectives: --verbose shows them\n", works.str(), left_out, machine.collectives.size());
+}
+
+void put_text(const cost::MachineModel& machine, const Options& options, const std::string& path, double seconds) {
   put("{}\n", machine.description);
   put("memory: {:.1f} GB/s; from one instruction to the next: {:.2f} us; beside communication kernels take {:.2f} times as long\n",
       machine.device.memory_bandwidth.value * 1e-9, machine.device.launch_us.value, machine.overlap_slowdown);
-  Table works({"work", "dtype", "ranks", "points", "rate of a rank", "spread"});
-  for (const auto& [key, summary] : summaries(machine)) {
-    const bool flops = cost::counts_flops(std::get<0>(key));
-    const double unit = 1e-9;
-    works.add({std::get<0>(key), std::string(name_of(std::get<1>(key))), std::to_string(std::get<2>(key)), std::to_string(summary.points),
-               fmt::format("{:.1f} to {:.1f} {}", summary.least * unit, summary.best * unit, flops ? "GFLOP/s" : "GB/s"),
-               fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
-  }
-  put("\n{}", works.str());
-  if (!machine.collectives.empty()) {
-    Table times({"collective", "ranks", "bytes", "us", "spread"});
-    for (const cost::MeasuredCollective& one : machine.collectives)
-      times.add({one.collective, std::to_string(one.ranks), bytes_text(static_cast<double>(one.bytes)), fmt::format("{:.1f}", one.us.value), fmt::format("±{:.0f}%", 100 * one.us.spread)});
-    put("\n{}", times.str());
-  }
+  if (options.verbose)
+    put_all(machine);
+  else
+    put_summary(machine);
   put("\nmeasured in {:.0f} s and written to {}\n", seconds, path);
 }
 
@@ -358,7 +393,8 @@ int calibrate(const Options& options) {
   if (options.json)
     put_document(json_of(machine, path, seconds));
   else
-    put_text(machine, path, seconds);
+    put_text(machine, options, path, seconds);
+  for (const std::string& doubt : doubts(machine)) say("trainer: warning: {}\n", doubt);
   return kDone;
 }
 
@@ -371,6 +407,7 @@ void add_calibrate(CommandLine& app, Work& work) {
   command->add_flag("--quick", options->quick, "coarser grids: half a minute in place of a few");
   command->add_option("--ranks", options->ranks, "numbers of ranks that share the machine (1,2,4)");
   command->add_option("--only", options->only, "classes of work by how their names begin, as in linear,attention; the file then has these alone");
+  command->add_flag("--verbose", options->verbose, "shows every class of work and every collective that was measured");
   command->add_flag("--json", options->json, "makes stdout one JSON document");
   command->footer(
       "Examples:\n"

@@ -189,7 +189,7 @@ double overlap_slowdown(int ranks, int threads, double budget_ms) {
   const int products = std::max(2, static_cast<int>(2 * communication / (once(10, 0) / 10)));
   const double computing = once(products, 0), both = once(products, reductions);
   // While communication runs, kernels get 1/s of what they would: both = computing + communication · (1 − 1/s).
-  const double lost = std::clamp((both - computing) / communication, 0.0, 0.9);
+  const double lost = std::clamp((both - computing) / communication, 0.0, 1 - 1 / kMostSlowdown);
   return 1 / (1 - lost);
 }
 

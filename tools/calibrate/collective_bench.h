@@ -16,7 +16,10 @@ cost::Figure collective_time(const std::string& collective, int ranks, int threa
 /// Microseconds from one of the executor's instructions to the next, beyond what the kernel itself takes.
 cost::Figure launch_time();
 
-/// By how much kernels take longer while an all-reduce runs beside them, where ranks share the machine's cores with it.
+/// What overlap_slowdown returns at most. So much is no property of a machine: other programs were running.
+inline constexpr double kMostSlowdown = 10;
+
+/// By how much kernels take longer while an all-reduce runs beside them, where ranks share the machine's cores with it. 1 to kMostSlowdown.
 double overlap_slowdown(int ranks, int threads, double budget_ms);
 
 }  // namespace trainer::tools
