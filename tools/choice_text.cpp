@@ -67,6 +67,13 @@ Json alternatives_json(const CompiledJob& compiled) {
   return list;
 }
 
+Json suggestions_json(const std::vector<Suggestion>& suggestions) {
+  Json list = Json::array();
+  for (const Suggestion& one : suggestions)
+    list.push_back({{"overrides", one.overrides}, {"text", one.text}, {"predicted_ms", one.predicted_us > 0 ? Json(one.predicted_us / 1e3) : Json(nullptr)}});
+  return list;
+}
+
 std::string fixed_text(const CompiledJob& compiled) {
   std::string text = "strategy:\n";
   const Json strategy = strategy_json(compiled);
@@ -75,12 +82,18 @@ std::string fixed_text(const CompiledJob& compiled) {
   return text + fmt::format("activation_checkpointing: {}\ntrain: {{batch: {{micro: {}}}}}\n", flow(recompute_json(compiled.recompute)), compiled.batch.micro);
 }
 
+void put_advice(const std::vector<Suggestion>& advice) {
+  if (advice.empty()) return;
+  put("\nwhat would be faster, by the same prediction\n");
+  for (const Suggestion& one : advice) put("{}", wrapped(one.str(), 120, "  "));
+}
+
 void put_choice(const CompiledJob& compiled) {
   if (compiled.alternatives.empty()) return;
   put("\nthe choice\n{}", wrapped(compiled.strategy_why, 120, "  "));
   Table table({"  alternatives", "a step", "memory", "", "why not"});
   for (const Alternative& one : compiled.alternatives)
-    table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3), bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored", one.rejected.empty() ? "taken" : one.rejected});
+    table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3), bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored", !one.rejected.empty() ? one.rejected : compiled.fits ? "taken" : "does not fit; needs the least memory"});
   put("{}", table.str());
   if (!compiled.fits) return;
   put("  to fix it, put into the job:\n");

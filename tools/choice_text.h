@@ -14,6 +14,12 @@ Json recompute_json(const ActivationCheckpointingJob& job);
 /// Empty where nothing was chosen.
 Json alternatives_json(const CompiledJob& compiled);
 
+/// A list of `overrides text predicted_ms`.
+Json suggestions_json(const std::vector<Suggestion>& suggestions);
+
+/// "what would be faster" and a line for each. Nothing where there is none.
+void put_advice(const std::vector<Suggestion>& advice);
+
 /// What in a job file fixes what was chosen: `strategy:` with nothing left to `auto`, and, where something was chosen, recomputation and
 /// micro-batch. YAML.
 std::string fixed_text(const CompiledJob& compiled);

@@ -29,6 +29,11 @@ Option* Option::excludes(const Option* other) {
   return this;
 }
 
+Option* Option::one_value() {
+  option_->allow_extra_args(false);
+  return this;
+}
+
 Option* Option::within(double least, double most) {
   option_->check(CLI::Range(least, most));
   return this;

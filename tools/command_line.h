@@ -31,6 +31,8 @@ class Option {
   /// Help shows the variable's value as the default.
   Option* capture_default_str();
   Option* excludes(const Option* other);
+  /// A list takes one value each time the option is given, so that what follows can be an argument.
+  Option* one_value();
   Option* within(double least, double most);
   Option* at_least(double least);
   Option* one_of(const std::vector<std::string>& words);

@@ -136,8 +136,8 @@ std::string number_text(double value, Unit unit) {
     case Unit::ms: return fmt::format("{:.3f}", value);
     case Unit::share: return fmt::format("{:.1f}%", 100 * value);
     case Unit::flops: return fmt::format("{:.4g}", value);
-    case Unit::none:
-    case Unit::bytes: return grouped(std::llround(value));
+    case Unit::bytes: return bytes_text(value);
+    case Unit::none: return grouped(std::llround(value));
   }
   return "";
 }
@@ -168,7 +168,6 @@ std::pair<std::string, std::string> difference_text(const ComparedLine& line) {
 
 std::string name_of(const ComparedLine& line) {
   switch (line.unit) {
-    case Unit::bytes: return line.name + ", bytes";
     case Unit::ms: return line.name + ", ms";
     default: return line.name;
   }

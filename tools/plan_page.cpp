@@ -223,7 +223,7 @@ struct UnitRow {
   std::string states, weights, gradients, collectives;
 
   explicit UnitRow(const UnitFacts& facts)
-      : first(facts.unit->name), last(first), holds_first(tensors_text(*facts.unit)), holds_last(holds_first), stage_first(facts.stage), stage_last(facts.stage), count(1),
+      : first(facts.unit->name), last(first), holds_first(facts.label), holds_last(holds_first), stage_first(facts.stage), stage_last(facts.stage), count(1),
         tensors(static_cast<std::int64_t>(facts.unit->tensors.size())), elements(facts.unit->elements), states(part_of(facts.states_over)),
         weights(facts.weights_over == 1 ? "whole" : fmt::format("1/{}, gathered {}×", facts.weights_over, facts.gathers)),
         gradients(part_of(facts.gradients_over) + (facts.reductions > 0 ? fmt::format(", reduced {}×", facts.reductions) : "")) {
@@ -303,13 +303,17 @@ Json job_json(const LoadedJob& loaded) {
 
 // ---- The page ----
 
+std::string notice(const Diagnostic& mistake) {
+  return mistake.message + (mistake.remedies.empty() ? "" : fmt::format("; this would help: {}", fmt::join(mistake.remedies, "; or ")));
+}
+
 Json page_json(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
   const cost::Prediction& prediction = predicted.times;
   Json json{{"name", loaded.job.name},
             {"hash", hash_of(compiled.plan)},
             {"strategy", strategy_line(compiled)},
             {"why", compiled.strategy_why},
-            {"notice", compiled.fits ? Json(nullptr) : Json(does_not_fit(loaded, compiled).message)},
+            {"notice", compiled.fits ? Json(nullptr) : Json(notice(does_not_fit(loaded, compiled)))},
             {"figures", figures_json(compiled, predicted)},
             {"facts", facts_json(compiled, predicted)},
             {"time", time_json(prediction)},

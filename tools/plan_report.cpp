@@ -87,6 +87,7 @@ Json units_json(const Plan& plan) {
     for (const UnitCollective& one : facts.collectives)
       collectives.push_back({{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"bytes", one.bytes}});
     list.push_back({{"name", facts.unit->name},
+                    {"label", facts.label},
                     {"stage", facts.stage},
                     {"parameters", parameters},
                     {"elements", facts.unit->elements},

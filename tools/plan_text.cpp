@@ -17,6 +17,8 @@
 namespace trainer::tools {
 namespace {
 
+std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
 std::string mesh_line(const Mesh& mesh) {
   std::string text;
   for (Axis axis : kAxes) text += fmt::format("{}{} {}", text.empty() ? "" : " × ", name_of(axis), mesh.size(axis));
@@ -30,11 +32,11 @@ void put_alive(const Role& role, const MemoryReport& report) {
   const std::vector<BufferId> alive = alive_at(role, *program, report.instruction);
   if (alive.empty()) return;
   put("  then alive, the largest of {} buffers:\n", alive.size());
-  Table table({"  buffer", "category", "bytes"});
+  Table table({"  buffer", "category", "size"});
   for (std::size_t i = 0; i < std::min<std::size_t>(alive.size(), 5); ++i) {
     const Buffer& buffer = role.buffer(alive[i]);
     const std::string micro_batch = buffer.micro_batch >= 0 ? fmt::format(" mb{}", buffer.micro_batch) : "";
-    table.add({"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), grouped(buffer.bytes)});
+    table.add({"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), size_text(buffer.bytes)});
   }
   put("{}", table.str());
 }
@@ -49,7 +51,7 @@ std::string peak_line(const Role& role, const MemoryReport& report) {
 // More stages than these are rows of their own.
 constexpr std::size_t kMostColumns = 8;
 
-// Facts by stage: a column each, or a row each where there are many.
+// Sizes by stage: a column each, or a row each where there are many.
 class StageTable {
  public:
   StageTable(std::string what, std::size_t num_stages) : head_{std::move(what)} {
@@ -57,7 +59,7 @@ class StageTable {
   }
   void add(const std::string& name, const std::vector<std::int64_t>& numbers) {
     std::vector<std::string>& row = rows_.emplace_back(std::vector<std::string>{name});
-    for (const std::int64_t number : numbers) row.push_back(grouped(number));
+    for (const std::int64_t bytes : numbers) row.push_back(size_text(bytes));
   }
   std::string str() const {
     const bool turned = head_.size() > kMostColumns + 1;
@@ -83,10 +85,10 @@ class StageTable {
 };
 
 std::string one_memory_table(const MemoryReport& report) {
-  Table table({"at the peak", "bytes", "share"});
+  Table table({"at the peak", "size", "share"});
   for (int i = 0; i < kNumCategories; ++i) {
     const std::int64_t bytes = report.by_category[static_cast<std::size_t>(i)];
-    table.add({std::string(name_of(static_cast<Category>(i))), grouped(bytes),
+    table.add({std::string(name_of(static_cast<Category>(i))), size_text(bytes),
                fmt::format("{:.1f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(report.peak_bytes))});
   }
   return table.str();
@@ -108,8 +110,8 @@ void put_memory(const CompiledJob& compiled) {
   const MemoryReport& report = fullest(compiled);
   const bool several = compiled.memory.size() > 1;
   const std::size_t stage = fullest_stage(compiled);
-  put("\nmemory of a rank{}: {} ({} bytes) of {}{}\n", several ? fmt::format(" of stage {}, the fullest", stage) : "",
-      bytes_text(static_cast<double>(report.peak_bytes)), grouped(report.peak_bytes), bytes_text(static_cast<double>(compiled.limit_bytes)),
+  put("\nmemory of a rank{}: {} of {}{}\n", several ? fmt::format(" of stage {}, the fullest", stage) : "",
+      size_text(report.peak_bytes), size_text(compiled.limit_bytes),
       compiled.fits ? "" : ": DOES NOT FIT");
   put("{}{}", several ? stages_memory_table(compiled.memory) : one_memory_table(report), peak_line(compiled.plan.roles[stage], report));
   put_alive(compiled.plan.roles[stage], report);
@@ -118,13 +120,13 @@ void put_memory(const CompiledJob& compiled) {
 void put_lifecycle(const LoadedJob& loaded, const CompiledJob& compiled) {
   put("\nmemory over a run, of the fullest rank\n");
   Table table({"at", "in its allocation", "beside it", "what that is"});
-  for (const LifecyclePoint& one : lifecycle_of(loaded, compiled)) table.add({one.point, grouped(one.inside), grouped(one.bytes), one.what});
+  for (const LifecyclePoint& one : lifecycle_of(loaded, compiled)) table.add({one.point, size_text(one.inside), size_text(one.bytes), one.what});
   put("{}", table.str());
 }
 
 void put_one_traffic(const std::vector<Traffic>& traffic) {
-  Table table({"collective", "axis", "count", "bytes sent"});
-  for (const Traffic& one : traffic) table.add({one.collective, one.axis, grouped(one.count), grouped(one.bytes)});
+  Table table({"collective", "axis", "count", "sent"});
+  for (const Traffic& one : traffic) table.add({one.collective, one.axis, grouped(one.count), size_text(one.bytes)});
   put("{}", table.str());
 }
 
@@ -139,7 +141,7 @@ void put_stages_traffic(const StageTraffic& traffic) {
     }
     all[stage] = bytes_of(traffic.stages[stage]);
   }
-  StageTable table("bytes sent", traffic.stages.size());
+  StageTable table("sent", traffic.stages.size());
   for (const auto& [name, numbers] : rows) table.add(name, numbers);
   table.add("all", all);
   put("{}", table.str());
@@ -197,7 +199,7 @@ void put_units(const CompiledJob& compiled) {
   Table table(std::move(head));
   for (std::size_t i = 0; i < std::min(units.size(), kShown); ++i) {
     const UnitFacts& facts = units[i];
-    std::vector<std::string> row{facts.unit->name,           tensors_text(*facts.unit), grouped(static_cast<std::int64_t>(facts.unit->tensors.size())),
+    std::vector<std::string> row{facts.unit->name,           facts.label, grouped(static_cast<std::int64_t>(facts.unit->tensors.size())),
                                  grouped(facts.unit->elements), part_of(facts.states_over), weights_text(facts),
                                  gradients_text(facts, compiled.batch), collectives_text(facts)};
     if (several) row.insert(row.begin() + 1, std::to_string(facts.stage));
@@ -256,10 +258,11 @@ void put_decisions(const LoadedJob& loaded, const CompiledJob& compiled) {
 
 }  // namespace
 
-void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
+void put_plan(const Planned& one) {
+  const auto& [loaded, compiled, predicted, advice] = one;
   const Role& role = compiled.plan.roles.front();
   put("{}: plan {}\n", loaded.job.name, hash_of(compiled.plan));
-  put("strategy:   {}: {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen, see below");
+  put("strategy:   {}: {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : compiled.fits ? "chosen, see below" : "no strategy fits; this one needs the least memory");
   put_decisions(loaded, compiled);
   put("mesh:       {}\n", mesh_line(compiled.plan.mesh));
   put("batch:      {}\n", batch_line(compiled.batch));
@@ -271,6 +274,7 @@ void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const Predic
   put("\n");
   put_predicted(predicted);
   if (const auto costs = without_bf16(loaded, compiled)) put("  {}\n", text_of(*costs));
+  put_advice(advice);
   put_memory(compiled);
   put_lifecycle(loaded, compiled);
   put_communication(compiled);

@@ -1,11 +1,10 @@
 // A plan for people, on stdout: strategy, predicted step, memory, communication, units, pipeline.
 #pragma once
 
-#include "tools/command.h"
-#include "tools/prediction.h"
+#include "tools/planned.h"
 
 namespace trainer::tools {
 
-void put_plan(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted);
+void put_plan(const Planned& one);
 
 }  // namespace trainer::tools

@@ -2,12 +2,34 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 namespace trainer::tools {
 namespace {
 
 bool is_optimizer(Op op) { return op == Op::sgd || op == Op::adam || op == Op::adamw || op == Op::lion; }
+
+std::string common_prefix(const Unit& unit) {
+  std::string prefix = unit.tensors.front().name;
+  for (const UnitTensor& tensor : unit.tensors)
+    while (!prefix.empty() && !tensor.name.starts_with(prefix)) prefix.pop_back();
+  prefix.resize(prefix.rfind('.') == std::string::npos ? 0 : prefix.rfind('.') + 1);
+  return prefix;
+}
+
+std::string range_text(const Unit& unit) { return unit.tensors.front().name + " … " + unit.tensors.back().name.substr(common_prefix(unit).size()); }
+
+// A unit that is shared by stages is one unit, and has one label in all of them.
+void label(std::vector<UnitFacts>& all) {
+  std::map<std::string, std::set<std::string>> first_tensors;  // of the units with that text
+  for (UnitFacts& facts : all) {
+    facts.label = tensors_text(*facts.unit);
+    if (!facts.unit->tensors.empty()) first_tensors[facts.label].insert(facts.unit->tensors.front().name);
+  }
+  for (UnitFacts& facts : all)
+    if (first_tensors[facts.label].size() > 1) facts.label = range_text(*facts.unit);
+}
 
 class UnitReader {
  public:
@@ -139,6 +161,7 @@ std::vector<UnitFacts> units_of(const Plan& plan) {
     std::vector<UnitFacts> facts = UnitReader(plan, static_cast<int>(stage)).run();
     all.insert(all.end(), std::make_move_iterator(facts.begin()), std::make_move_iterator(facts.end()));
   }
+  label(all);
   return all;
 }
 
@@ -151,12 +174,9 @@ std::string axis_text(const Mesh& mesh, Axes axes) {
 
 std::string tensors_text(const Unit& unit) {
   if (unit.tensors.empty()) return "";
-  std::string prefix = unit.tensors.front().name;
-  for (const UnitTensor& tensor : unit.tensors)
-    while (!prefix.empty() && !tensor.name.starts_with(prefix)) prefix.pop_back();
-  if (unit.tensors.size() == 1) return prefix;
-  prefix.resize(prefix.rfind('.') == std::string::npos ? 0 : prefix.rfind('.') + 1);
-  return prefix.empty() ? unit.tensors.front().name + " … " + unit.tensors.back().name : prefix + "*";
+  if (unit.tensors.size() == 1) return unit.tensors.front().name;
+  const std::string prefix = common_prefix(unit);
+  return prefix.empty() ? range_text(unit) : prefix + "*";
 }
 
 }  // namespace trainer::tools

@@ -20,6 +20,7 @@ struct UnitCollective {
 struct UnitFacts {
   int stage = 0;
   const Unit* unit = nullptr;  ///< of the plan
+  std::string label;           ///< tensors_text, or, where several units would have that in common, "h.0.attn.weight … mlp.bias"
   // Ranks over which each is divided; 1: whole on every rank. Gradients: as they lie when the optimizer reads them.
   int states_over = 1, gradients_over = 1, weights_over = 1;
   std::int64_t gathers = 0;     ///< of the working copy in a step

@@ -96,10 +96,12 @@ PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled,
   if (step.average_us > 0) step.every = compiled.strategy.data.every;
   step.samples = job.data.format != DataFormat::text && job.data.format != DataFormat::tokens;
   step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.seq_len);
+  step.steps = job.train.steps;
+  step.price = job.cluster.price_per_device_hour.value_or(step.machine->price_per_device_hour);
   step.model_flops = compiled.model_flops_per_step;
   const auto peak = step.machine->device.peak.find(job.precision.compute);
-  const int devices = cpu ? static_cast<int>(job.cluster.nodes) : ranks;  // ranks on a CPU share it
-  if (peak != step.machine->device.peak.end()) step.peak_flops = peak->second.value * devices;
+  step.devices = cpu ? static_cast<int>(job.cluster.nodes) : ranks;
+  if (peak != step.machine->device.peak.end()) step.peak_flops = peak->second.value * step.devices;
   return step;
 }
 
@@ -142,6 +144,10 @@ Json predicted_json(const PredictedStep& step) {
   json["low_ms"] = ms(step.times.low_us);
   json["high_ms"] = ms(step.times.high_us);
   json["tokens_per_s"] = step.per_second();
+  json["run_hours"] = step.run_hours();
+  json["price_per_device_hour"] = step.price > 0 ? Json(step.price) : Json(nullptr);
+  json["cost_per_step"] = step.price > 0 ? Json(step.step_cost()) : Json(nullptr);
+  json["run_cost"] = step.price > 0 ? Json(step.run_cost()) : Json(nullptr);
   json["mfu"] = step.peak_flops > 0 ? Json(step.mfu()) : Json(nullptr);
   if (step.average_us > 0) {
     json["average_ms"] = ms(step.average_us);
@@ -162,12 +168,29 @@ Json predicted_json(const PredictedStep& step) {
   return json;
 }
 
+namespace {
+
+std::string hours_text(double hours) {
+  if (hours < 1.0 / 60) return fmt::format("{:.1f} seconds", hours * 3600);
+  if (hours < 1) return fmt::format("{:.1f} minutes", hours * 60);
+  return hours < 48 ? fmt::format("{:.1f} hours", hours) : fmt::format("{:.1f} days ({:.0f} hours)", hours / 24, hours);
+}
+
+}  // namespace
+
+std::string run_line(const PredictedStep& step) {
+  const std::string cost = step.price > 0 ? fmt::format(", {:.2f} at {:g} a device and hour", step.run_cost(), step.price) : "";
+  return fmt::format("{} steps in {}{}; evaluation and checkpoints come on top", grouped(step.steps), hours_text(step.run_hours()), cost);
+}
+
 void put_predicted(const PredictedStep& step) {
   put("\na step on {}: {} ({} to {}), {} {} a second", cluster_text(step), ms_text(step.times.step_us), ms_text(step.times.low_us), ms_text(step.times.high_us),
       count_text(step.per_second()), step.samples ? "samples" : "tokens");
   if (step.peak_flops > 0) put(", {:.1f}% of the peak by the model's FLOPs", 100 * step.mfu());
   put("\n");
+  put("  the run: {}\n", run_line(step));
   put("  figures of {}\n", step.hardware);
+  if (step.machine->device.kind == cost::DeviceKind::cuda) put("  predicted, not measured: no GPU has run trainer yet, and the figures are those of tuned kernels and libraries\n");
   std::string text;
   for (const auto& [name, part] : kParts)
     if (const double us = step.busiest().*part; us > 5e-4 * step.times.step_us) text += fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", name, ms_text(us), share_text(us, step.times.step_us));

@@ -22,12 +22,20 @@ struct PredictedStep {
   double tokens = 0;      ///< of a step, all ranks; samples where the data has no tokens
   bool samples = false;
   double model_flops = 0;  ///< of a step, all ranks
+  std::int64_t steps = 0;  ///< of the whole run
+  int devices = 1;         ///< GPUs; of CPUs the nodes, whose ranks share one
+  double price = 0;        ///< of a device and hour, in any currency; 0: unknown
   double peak_flops = 0;   ///< a second, all ranks, of the compute dtype; 0: the machine has none of it
 
   /// Of the role that is busiest: its times add up to the step.
   const cost::RoleTimes& busiest() const { return times.roles[times.slowest]; }
   /// Of a round of steps, averages among them.
   double mean_us() const { return times.step_us + average_us / static_cast<double>(every); }
+  /// Of the whole run; evaluation, checkpoints and starting are not in it.
+  double run_hours() const { return static_cast<double>(steps) * mean_us() / 3.6e9; }
+  /// Of a step and of the run; 0: the price is unknown.
+  double step_cost() const { return mean_us() / 3.6e9 * price * devices; }
+  double run_cost() const { return static_cast<double>(steps) * step_cost(); }
   double per_second() const { return times.step_us > 0 ? tokens / mean_us() * 1e6 : 0; }
   /// Model FLOPs utilisation: the share of the peak that the model's FLOPs are, three times those of the forward pass (Chowdhery et al.,
   /// "PaLM", 2022, appendix B). 0 where there is no peak.
@@ -56,6 +64,8 @@ Json predicted_json(const PredictedStep& step);
 
 /// The same as text: a headline, where the time goes, communication, the longest kernels, and for pipelines each stage.
 void put_predicted(const PredictedStep& step);
+/// "1,000 steps in 2.3 hours, 46.00 at 2.5 a device and hour; evaluation and checkpoints come on top".
+std::string run_line(const PredictedStep& step);
 /// "8 × h100-sxm", "16 × h100-sxm on 2 nodes".
 std::string cluster_text(const PredictedStep& step);
 

@@ -1,20 +1,12 @@
-// Numbers and tables as people read them.
+// Tables as people read them; numbers in them by engine/core/amounts.h.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-namespace trainer::tools {
+#include "engine/core/amounts.h"
 
-/// "1.5 GiB", "640 B".
-std::string bytes_text(double bytes);
-/// "124.4 million", "65,280".
-std::string count_text(double count);
-/// A whole number with its thousands apart.
-std::string grouped(std::int64_t number);
-/// "1.2 TFLOP".
-std::string flops_text(double flops);
+namespace trainer::tools {
 
 /// Rows whose columns line up: those of numbers to the right, the first and those of words to the left.
 class Table {

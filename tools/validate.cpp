@@ -40,7 +40,8 @@ Json json_of(const Verdict& verdict) {
                       {"message", error.message},
                       {"value", error.value},
                       {"allowed", error.allowed},
-                      {"suggestion", error.suggestion}});
+                      {"suggestion", error.suggestion},
+                      {"remedies", error.remedies}});
   return {{"file", verdict.file}, {"ok", verdict.code == kDone}, {"errors", errors}};
 }
 

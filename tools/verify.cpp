@@ -15,20 +15,32 @@ struct Arguments : JobArguments {
   std::int64_t steps = 5;
 };
 
-const char* meaning_of(const Quantity& quantity) {
-  if (quantity.name == "losses") return "relative, of any step";
-  if (quantity.name == "gradients") return "of their norm, relative, of any step";
-  if (quantity.name == "weights") return "root mean square, of the way they went";
-  return "of any one weight";
+struct Meaning {
+  const char* name;
+  const char* what;  ///< is compared with one rank's
+};
+
+Meaning meaning_of(const Quantity& quantity) {
+  if (quantity.name == "losses") return {"losses", "relative difference, worst step"};
+  if (quantity.name == "gradients") return {"gradient norms", "relative difference, worst step"};
+  if (quantity.name == "weights") return {"weights together", "root mean square difference / how far the optimizer moved them"};
+  return {"each weight", "largest absolute difference"};
 }
 
-void put_text(const Comparison& comparison) {
-  Table table({"quantity", "largest difference", "bound", "verdict", ""});
-  for (const Quantity& quantity : comparison.quantities)
-    table.add({quantity.name == "weights_largest" ? "weights" : quantity.name, fmt::format("{:.2e}", quantity.difference),
-               fmt::format("{:.2e}", quantity.bound), quantity.holds() ? "holds" : "DOES NOT HOLD", meaning_of(quantity)});
-  put("{}{} after {} steps\n", table.str(), comparison.holds() ? "the same training as on one rank, within rounding," : "NOT the training of one rank",
-      comparison.steps);
+bool divides_by_gradients(OptimizerName name) { return name != OptimizerName::sgd; }
+
+void put_text(const LoadedJob& loaded, const Comparison& comparison) {
+  Table table({"quantity", "difference from one rank", "bound", "verdict", "compared is the"});
+  for (const Quantity& quantity : comparison.quantities) {
+    const Meaning meaning = meaning_of(quantity);
+    table.add({meaning.name, fmt::format("{:.2e}", quantity.difference), fmt::format("{:.2e}", quantity.bound), quantity.holds() ? "holds" : "DOES NOT HOLD", meaning.what});
+  }
+  put("{}\nA bound is the most that rounding alone can do in sums of this length over a model of this depth.\n", table.str());
+  if (divides_by_gradients(loaded.job.train.optimizer.name))
+    put("That of the weights together is wide because {} divides a gradient by its own size: where a gradient is almost zero,\n"
+        "rounding decides in which direction the weight moves. Losses and gradient norms have the tight bounds.\n",
+        name_of(loaded.job.train.optimizer.name));
+  put("{} after {} steps\n", comparison.holds() ? "the same training as on one rank, within rounding," : "NOT the training of one rank", comparison.steps);
 }
 
 void put_json(const CompiledJob& compiled, const Comparison& comparison) {
@@ -55,7 +67,7 @@ int verify(const Arguments& arguments) {
   if (arguments.json)
     put_json(compiled, comparison);
   else
-    put_text(comparison);
+    put_text(loaded, comparison);
   return comparison.holds() ? kDone : kBug;
 }
 

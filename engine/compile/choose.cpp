@@ -28,18 +28,6 @@ using cost::SearchSpace;
 constexpr std::int64_t kInstructionsToPlan = 300'000;
 constexpr std::size_t kMostFinalists = 16, kLeastFinalists = 2, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
-SearchSpace space_of(const Job& job, const Hardware& hardware) {
-  SearchSpace space;
-  space.job = &job;
-  space.machine = hardware.machine;
-  space.world_size = world_size_of(job);
-  space.ranks_per_node = static_cast<int>(std::max<std::int64_t>(1, space.world_size / job.cluster.nodes));
-  space.threads = hardware.threads;
-  space.limit_bytes = memory_limit(job, hardware, space.ranks_per_node);
-  space.optimizer_states = static_cast<int>(optimizer_spec(job.train.optimizer).state_names.size());
-  return space;
-}
-
 StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
   StrategyJob strategy = job;
   strategy.free = {};
@@ -62,12 +50,13 @@ LoadedJob decided(const LoadedJob& loaded, const Candidate& c) {
 
 class Choice {
  public:
-  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), lab_(loaded, hardware), space_(space_of(loaded.job, hardware)) {}
+  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), lab_(loaded, hardware), space_(search_space(loaded.job, hardware)) {}
 
   CompiledJob run() {
     found_ = cost::search(space_, lab_);
     if (found_.scored.empty()) throw JobError({loaded_.at("strategy", "there is no way to train this on the cluster: " + (found_.impossible.empty() ? "no candidate" : found_.impossible.front()))});
     play_finalists();
+    if (finalists_.empty()) throw refused_.front();
     for (const Candidate& variant : variants(finalists_[best()].scored.candidate)) {
       Scored scored = finalists_[best()].scored;
       scored.candidate = variant;
@@ -85,19 +74,22 @@ class Choice {
   // far off scores of that kind turned out to be. Of those that fit nowhere the one that lacks least is planned.
   void play_finalists() {
     std::vector<char> played(found_.scored.size(), 0);
-    for (std::size_t next = simplest(); next < played.size(); next = promising(played)) {
+    for (std::size_t next = likeliest(); next < played.size(); next = promising(played)) {
       const bool enough = finalists_.size() >= kMostFinalists || (budget_ <= 0 && finalists_.size() >= kLeastFinalists);
       if (enough && best_us_ > 0) break;
-      if (finalists_.size() >= 2 * kMostFinalists) break;
+      if (finalists_.size() + refused_.size() >= 2 * kMostFinalists) break;
       played[next] = 1;
       play(found_.scored[next]);
     }
   }
 
+  // The one that would be taken if scores were predictions.
+  std::size_t likeliest() const { return static_cast<std::size_t>(&cost::likeliest(loaded_.job.goal, space_.limit_bytes, found_) - found_.scored.data()); }
+
   std::size_t best() const {
     std::vector<Scored> exact;
     for (const Finalist& one : finalists_) exact.push_back(one.scored);
-    return cost::choose(loaded_.job.goal, exact);
+    return cost::choose(loaded_.job.goal, space_.limit_bytes, exact);
   }
 
   // How far gathers run ahead and how large buckets are: no score knows them, so they are tried on the one that would be taken.
@@ -114,16 +106,6 @@ class Choice {
       }
     }
     return result;
-  }
-
-  // Of what scores within a few percent of the best the simplest.
-  std::size_t simplest() const {
-    const std::vector<Scored>& list = found_.scored;
-    std::size_t best = 0;
-    if (!list[0].fits || loaded_.job.goal == Goal::memory) return 0;
-    for (std::size_t i = 1; i < list.size() && list[i].fits && list[i].step_us <= kClose * list[0].step_us; ++i)
-      if (complexity(list[i].candidate) < complexity(list[best].candidate)) best = i;
-    return best;
   }
 
   std::size_t promising(const std::vector<char>& played) const {
@@ -146,11 +128,18 @@ class Choice {
 
   void play(const Scored& scored) {
     const LoadedJob job = decided(loaded_, scored.candidate);
-    CompiledJob compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
+    CompiledJob compiled;
+    try {
+      compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
+    } catch (const JobError& error) {  // of this candidate: a step of too many instructions
+      refused_.push_back(error);
+      return;
+    }
     const cost::CostModel model(cluster_of(compiled, hardware_));
     const cost::Prediction prediction = cost::predict(compiled.plan, model);
     Finalist one{scored, true, prediction.roles[prediction.slowest]};
     one.scored.step_us = prediction.step_us;
+    one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
     one.scored.bytes = compiled.peak_bytes();
     one.scored.fits = compiled.fits;
     for (const Role& role : compiled.plan.roles) budget_ -= static_cast<std::int64_t>(role.program("step")->instructions.size());
@@ -172,17 +161,15 @@ class Choice {
     add_scored(others, winner);
     std::stable_sort(others.begin(), others.end(), better);
     result.strategy_why = why(winner, others, found_.impossible, space_.limit_bytes, loaded_.job.goal);
-    if (loaded_.job.goal == Goal::cost) result.strategy_why += cost_of(winner);
+    if (loaded_.job.goal == Goal::cost) result.strategy_why += cheaper_with_fewer_nodes(winner);
     result.alternatives.push_back(alternative(winner, ""));
     for (const Finalist& one : others) result.alternatives.push_back(alternative(one, why_not(one, winner, space_.limit_bytes, loaded_.job.goal)));
   }
 
-  // What a step costs, and whether fewer nodes would make it cheaper. Those are scored alone: the job says how many it has.
-  std::string cost_of(const Finalist& winner) {
-    const double price = hardware_.machine->price_per_device_hour;
-    const auto cost = [&](double us, int ranks) { return us / 3.6e9 * ranks * price; };
-    const double here = cost(winner.scored.step_us, space_.world_size);
-    std::string text = fmt::format(" A step costs {:.4g} at {:g} a device and hour.", here, price);
+  // Whether fewer nodes would make a step cheaper. Those are only scored: the job says how many it has.
+  std::string cheaper_with_fewer_nodes(const Finalist& winner) {
+    const auto device_time = [&](double us, int ranks) { return us * ranks; };
+    const double here = device_time(winner.scored.step_us, space_.world_size);
     double least = 0.98 * here;
     std::string cheaper;
     for (std::int64_t nodes = 1; nodes < loaded_.job.cluster.nodes; ++nodes) {
@@ -190,16 +177,16 @@ class Choice {
       Job fewer = loaded_.job;
       fewer.cluster.nodes = nodes;
       fewer.cluster.devices_per_node = space_.ranks_per_node;
-      const cost::SearchResult found = cost::search(space_of(fewer, hardware_), lab_);
+      const cost::SearchResult found = cost::search(search_space(fewer, hardware_), lab_);
       if (found.scored.empty() || !found.scored.front().fits) continue;
       const Scored& best = found.scored.front();
-      if (const double each = cost(best.step_us, best.candidate.ranks()); each < least) {
+      if (const double each = device_time(best.step_us, best.candidate.ranks()); each < least) {
         least = each;
-        cheaper = fmt::format(" On {} of the {} nodes it would cost {:.0f}% less and take {:.1f} times as long: {}.", nodes, loaded_.job.cluster.nodes, 100 * (1 - each / here),
+        cheaper = fmt::format(" On {} of the {} nodes a step would cost {:.0f}% less and take {:.1f} times as long: {}.", nodes, loaded_.job.cluster.nodes, 100 * (1 - each / here),
                               best.step_us / winner.scored.step_us, cost::text_of(best.candidate));
       }
     }
-    return text + cheaper;
+    return cheaper;
   }
 
   // Of those that were only scored the best of each mesh and kind.
@@ -230,6 +217,7 @@ class Choice {
   cost::SearchResult found_;
   std::vector<Finalist> finalists_;
   std::vector<CompiledJob> compiled_;
+  std::vector<JobError> refused_;             // why candidates that were to be planned cannot be
   std::map<std::array<int, 4>, double> off_;  // of each kind: what the plan came to over what was scored
   std::int64_t budget_ = kInstructionsToPlan;
   double best_us_ = 0;                        // of those that fit; or bytes, where they are the goal
@@ -255,46 +243,6 @@ CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware) {
   if (std::optional<CompiledJob> alone = on_one_rank(loaded, hardware)) return std::move(*alone);
   CHECK(hardware.machine != nullptr, "a choice needs a machine to predict times for");
   return Choice(loaded, hardware).run();
-}
-
-std::vector<std::string> what_would_fit(const LoadedJob& loaded, const Hardware& hardware) {
-  std::vector<std::string> result;
-  const auto fits = [&](const LoadedJob& job) {
-    ModelLab lab(job, hardware);
-    return cost::first_fit(space_of(job.job, hardware), lab);
-  };
-  const auto attempt = [&](const LoadedJob& job, const std::string& what) {
-    const auto found = fits(job);
-    if (found) result.push_back(fmt::format("{}: {}", what, cost::text_of(*found)));
-    return found.has_value();
-  };
-  LoadedJob changed = loaded;
-  if (loaded.job.activation_checkpointing.mode != CheckpointingMode::automatic) {
-    changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
-    attempt(changed, "activation_checkpointing.mode: auto");
-    changed = loaded;
-  }
-  if (loaded.job.train.batch.micro && *loaded.job.train.batch.micro > 1) {
-    changed.job.train.batch.micro.reset();
-    attempt(changed, "train.batch.micro: auto");
-    changed = loaded;
-  }
-  if (!loaded.job.strategy.free.data) {
-    changed.job.strategy.free.data = true;
-    attempt(changed, "strategy.data: auto");
-    changed = loaded;
-  }
-  if (!result.empty()) return result;  // what follows changes more
-  changed.job.strategy.free = {true, true, true, true, true, true};
-  changed.job.activation_checkpointing.mode = CheckpointingMode::automatic;
-  changed.job.train.batch.micro.reset();
-  changed.job.cluster.devices_per_node = std::max<std::int64_t>(1, world_size_of(loaded.job) / loaded.job.cluster.nodes);
-  if (world_size_of(loaded.job) > 1 && attempt(changed, "strategy: auto")) return result;
-  for (std::int64_t times = 2; times <= 64 && hardware.machine->between; times *= 2) {
-    changed.job.cluster.nodes = loaded.job.cluster.nodes * times;
-    if (attempt(changed, fmt::format("{} nodes instead of {}, strategy: auto", changed.job.cluster.nodes, loaded.job.cluster.nodes))) break;
-  }
-  return result;
 }
 
 }  // namespace trainer

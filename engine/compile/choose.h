@@ -1,5 +1,5 @@
 // Choosing: what a job leaves to `auto` is decided by the cost model, with no trial run. The search orders every candidate by its score; the
-// best few are planned, verified and played in full; of those the job's goal decides, and within 2% the simplest wins.
+// best few are planned, verified and played in full; of those the job's goal decides, and among ties headroom and simplicity (cost::choose).
 #pragma once
 
 #include <string>
@@ -15,9 +15,6 @@ bool leaves_choices(const Job& job);
 /// The plan of the job with everything decided, why, and what else there was. Where nothing fits: the plan of what lacks least, with fits =
 /// false. Throws JobError where there is no way at all (a batch that no number of data ranks divides).
 CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware);
-
-/// The nearest changes of a job that does not fit which would make it fit, for people: recomputation, batch, sharding, devices.
-std::vector<std::string> what_would_fit(const LoadedJob& loaded, const Hardware& hardware);
 
 enum class Proof : std::uint8_t { now, later };
 

@@ -13,6 +13,7 @@
 #include "engine/build/fuse.h"
 #include "engine/compile/decide.h"
 #include "engine/compile/choose.h"
+#include "engine/compile/fit.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"
@@ -289,19 +290,12 @@ int threads_per_rank(int ranks) {
 
 CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose) {
   if (purpose != Purpose::train) return compile_fixed(loaded, hardware, purpose);
+  require_room_for_states(loaded, hardware);
   CompiledJob compiled = leaves_choices(loaded.job) ? choose(loaded, hardware) : compile_fixed(loaded, hardware, purpose);
   if (!compiled.fits && hardware.machine != nullptr) compiled.would_fit = what_would_fit(loaded, hardware);
   return compiled;
 }
 
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) { return Compilation(loaded, hardware, purpose).run(proof); }
-
-Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
-  const std::int64_t fullest = compiled.peak_bytes();
-  Diagnostic mistake = loaded.at("train.batch", fmt::format("the plan needs {} bytes a rank and there are {}: {} too many", fullest, compiled.limit_bytes, fullest - compiled.limit_bytes));
-  if (compiled.would_fit.empty()) mistake.message += "; a smaller train.batch.micro, activation_checkpointing, more devices or a smaller model would help";
-  else mistake.message += fmt::format("; this would fit: {}", fmt::join(compiled.would_fit, "; or "));
-  return mistake;
-}
 
 }  // namespace trainer

@@ -59,6 +59,16 @@ struct Alternative {
   std::string rejected;      ///< why it lost; empty: it was taken
 };
 
+/// A change of the job, and what would come of it.
+struct Suggestion {
+  std::vector<std::string> overrides;  ///< "train.batch.micro=auto", as the command line takes them
+  std::string text;                    ///< what would come of it, for people: "fsdp full_shard over 8, micro-batch 2"
+  double predicted_us = 0;             ///< of a step; 0: not predicted
+
+  /// "train.batch.micro=auto: fsdp full_shard over 8, micro-batch 2".
+  std::string str() const;
+};
+
 struct CompiledJob {
   Plan plan;
   BatchShape batch;
@@ -69,7 +79,7 @@ struct CompiledJob {
   ActivationCheckpointingJob recompute;  ///< never automatic
   std::string strategy_why;         ///< why that strategy, a paragraph for people
   std::vector<Alternative> alternatives;  ///< where something was chosen: best first
-  std::vector<std::string> would_fit;     ///< where it does not fit: the nearest changes that would
+  std::vector<Suggestion> would_fit;      ///< where it does not fit: the nearest changes that would
   std::int64_t num_parameters = 0;
   double flops_per_step = 0;        ///< of all ranks: every op of the step program, recomputation included
   double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out
@@ -94,7 +104,8 @@ int world_size_of(const Job& job);
 /// among them. A plan that does not fit is returned with fits = false.
 CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose);
 
-/// What `compile` returns when the plan does not fit, as a mistake in the job: how much is needed, how much there is.
+/// What `compile` returns when the plan does not fit, as a mistake in the job: how much is needed, how much there is, what takes most,
+/// and as remedies what would fit.
 Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled);
 
 }  // namespace trainer

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "engine/core/amounts.h"
+
 namespace trainer {
 namespace {
 
@@ -13,7 +15,7 @@ using cost::Candidate;
 using cost::Scored;
 
 std::string time_text(double us) { return us >= 1e6 ? fmt::format("{:.2f} s", us / 1e6) : us >= 1e3 ? fmt::format("{:.1f} ms", us / 1e3) : fmt::format("{:.0f} µs", us); }
-std::string size_text(std::int64_t bytes) { return bytes >= (std::int64_t{1} << 30) ? fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)) : fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
 struct Part {
   double us;
@@ -39,12 +41,11 @@ std::string bound(const Finalist& winner) {
   return text;
 }
 
-std::string family(const Candidate& c) {
-  std::string text;
-  if (c.tensor > 1) text += "t";
-  if (c.pipeline > 1) text += "p";
-  if (c.data_ranks() > 1) text += fmt::format("{}/{}", static_cast<int>(c.kind), c.kind == DataKind::fsdp ? static_cast<int>(c.sharding) : 0);
-  return text;
+// Why what is faster was not taken, by the rules of cost::choose.
+std::string why_not_faster(const Scored& loser, const Scored& winner, std::int64_t limit_bytes) {
+  if (loser.candidate.num_axes() > winner.candidate.num_axes()) return "within the spread of the prediction, and spread along more axes";
+  if (cost::has_headroom(winner, limit_bytes) && !cost::has_headroom(loser, limit_bytes)) return fmt::format("a tie, and it leaves only {} free", size_text(limit_bytes - loser.bytes));
+  return "a tie, and less simple";
 }
 
 }  // namespace
@@ -54,8 +55,8 @@ std::string why_not(const Finalist& loser, const Finalist& winner, std::int64_t 
   if (!l.fits) return fmt::format("needs {}{} a rank, and there are {}", loser.exact ? "" : "about ", size_text(l.bytes), size_text(limit_bytes));
   if (goal == Goal::memory && l.bytes > w.bytes) return fmt::format("needs {} a rank, {} more", size_text(l.bytes), size_text(l.bytes - w.bytes));
   const double more = l.step_us / w.step_us - 1;
-  if (more < 0 && !loser.exact) return fmt::format("scored {:.1f}% faster, and not planned: scores of its kind promised too little before", -100 * more);
-  if (more <= cost::kEqual - 1) return more < 0 ? fmt::format("{:.1f}% faster, which is within 2%, and less simple", -100 * more) : fmt::format("{:.1f}% slower", 100 * more);
+  if (more < 0) return fmt::format("{:.1f}% faster, {}", -100 * more, loser.exact ? why_not_faster(l, w, limit_bytes) : "by its score; not planned: plans of its kind took longer than their scores");
+  if (more <= cost::kEqual) return fmt::format("{:.1f}% slower", 100 * more);
   const auto mine = parts(l), theirs = parts(w);
   std::size_t most = 0;
   for (std::size_t i = 1; i < mine.size(); ++i)
@@ -68,21 +69,9 @@ std::string why(const Finalist& winner, const std::vector<Finalist>& others, con
   std::string text = fmt::format("{}: a step of {} in {} of {} a rank", cost::text_of(w.candidate), time_text(w.step_us), size_text(w.bytes), size_text(limit_bytes));
   if (winner.exact) text += fmt::format(" ({})", bound(winner));
   text += ".";
-  if (!w.fits) return text + " Nothing fits; this lacks least.";
+  if (!w.fits) return text + " No strategy fits on these devices; this one needs the least memory.";
   const auto fitting = std::find_if(others.begin(), others.end(), [](const Finalist& one) { return one.scored.fits; });
   if (fitting != others.end()) text += fmt::format(" Next best: {}: {}.", cost::text_of(fitting->scored.candidate), why_not(*fitting, winner, limit_bytes, goal));
-  // The obvious ones: the best of each kind that is not the winner's.
-  std::vector<std::string> told{family(w.candidate)};
-  if (fitting != others.end()) told.push_back(family(fitting->scored.candidate));
-  int count = 0;
-  for (const Finalist& one : others) {
-    const std::string kind = family(one.scored.candidate);
-    if (std::find(told.begin(), told.end(), kind) != told.end()) continue;
-    told.push_back(kind);
-    text += fmt::format("{}{}: {}", count == 0 ? " Of other kinds, " : "; ", cost::text_of(one.scored.candidate), why_not(one, winner, limit_bytes, goal));
-    if (++count == 4) break;
-  }
-  if (count > 0) text += ".";
   if (!impossible.empty()) text += fmt::format(" Not possible: {}.", impossible.front());
   return text;
 }

@@ -4,12 +4,25 @@
 
 #include "engine/build/build.h"
 #include "engine/build/fuse.h"
+#include "engine/compile/hardware.h"
 #include "engine/compile/model_graph.h"
 #include "engine/core/parallel.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/tensor/tensor_parallel.h"
 
 namespace trainer {
+
+cost::SearchSpace search_space(const Job& job, const Hardware& hardware) {
+  cost::SearchSpace space;
+  space.job = &job;
+  space.machine = hardware.machine;
+  space.world_size = world_size_of(job);
+  space.ranks_per_node = static_cast<int>(std::max<std::int64_t>(1, space.world_size / job.cluster.nodes));
+  space.threads = hardware.threads;
+  space.limit_bytes = memory_limit(job, hardware, space.ranks_per_node);
+  space.optimizer_states = static_cast<int>(optimizer_spec(job.train.optimizer).state_names.size());
+  return space;
+}
 
 ModelLab::ModelLab(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
   pieces_ = strategies::piece_begins(forward(1));

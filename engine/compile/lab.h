@@ -14,6 +14,9 @@
 
 namespace trainer {
 
+/// What a search needs to know of `job` on `hardware`, which has a machine. `job` outlives it.
+cost::SearchSpace search_space(const Job& job, const Hardware& hardware);
+
 class ModelLab final : public cost::Lab {
  public:
   ModelLab(const LoadedJob& loaded, const Hardware& hardware);

@@ -27,6 +27,7 @@ std::string Diagnostic::str() const {
     text += "\n    " + source;
     if (column > 0) text += "\n    " + std::string(static_cast<std::size_t>(column - 1), ' ') + "^";
   }
+  for (const std::string& remedy : remedies) text += "\n    help: " + remedy;
   return text;
 }
 

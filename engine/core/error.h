@@ -21,8 +21,9 @@ struct Diagnostic {
   std::string allowed;     ///< what would be right, as "one of adam, adamw, lion, sgd"
   std::string suggestion;  ///< nearest allowed name, if one is near
   std::string source;      ///< the line itself, for people
+  std::vector<std::string> remedies = {};  ///< changes of the job, each of which would mend it; the smallest first
 
-  /// `file:line:column: error: path: message; …` and, where known, the source line below it.
+  /// `file:line:column: error: path: message; …` and, where known, the source line and the remedies below it.
   std::string str() const;
 };
 

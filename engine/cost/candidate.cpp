@@ -76,8 +76,7 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
 }
 
 int complexity(const Candidate& c) {
-  const int axes = (c.data_ranks() > 1) + (c.tensor > 1) + (c.pipeline > 1);
-  return axes * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 + (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) + (c.replicate > 1 && c.shard > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
+  return c.num_axes() * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 + (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) + (c.replicate > 1 && c.shard > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
 }
 
 }  // namespace trainer::cost

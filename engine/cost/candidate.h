@@ -27,6 +27,8 @@ struct Candidate {
   Mesh mesh() const { return Mesh{{pipeline, replicate, shard, tensor}}; }
   int data_ranks() const { return replicate * shard; }
   int num_chunks() const { return pipeline * virtual_stages; }
+  /// Of data, tensor and pipeline those that the ranks are spread along.
+  int num_axes() const { return (data_ranks() > 1) + (tensor > 1) + (pipeline > 1); }
   int ranks() const { return pipeline * tensor * data_ranks(); }
 };
 

@@ -39,19 +39,21 @@ class Enumeration {
   }
 
   std::optional<Candidate> first_fit() {
-    for (int tensor : tensors()) {
-      const std::vector<int> stages = pipelines(tensor);
-      for (bool sequence_parallel : sequences(tensor))
-        for (int pipeline : stages)
-          for (const ActivationCheckpointingJob& mode : recomputations()) {
-            Candidate c;
-            c.tensor = tensor;
-            c.sequence_parallel = sequence_parallel;
-            c.pipeline = pipeline;
-            c.recompute = mode;
-            if (const auto found = fits_smallest(c)) return found;
-          }
-    }
+    std::vector<Candidate> meshes;
+    for (int tensor : tensors())
+      for (int pipeline : pipelines(tensor))
+        for (bool sequence_parallel : sequences(tensor)) {
+          Candidate& c = meshes.emplace_back();
+          c.tensor = tensor;
+          c.sequence_parallel = sequence_parallel;
+          c.pipeline = pipeline;
+        }
+    std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) { return a.pipeline < b.pipeline; });
+    for (Candidate& c : meshes)
+      for (const ActivationCheckpointingJob& mode : recomputations()) {
+        c.recompute = mode;
+        if (const auto found = fits_smallest(c)) return found;
+      }
     return std::nullopt;
   }
 
@@ -95,6 +97,7 @@ class Enumeration {
     c.micro = job_.train.batch.micro.value_or(1);
     if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return std::nullopt;
     c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
+    if (free_.pipeline && c.micro_batches < c.pipeline) return std::nullopt;  // most of the step would be a bubble
     if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
     if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
     const Profile* profile = scorer_.profile_of(c);
@@ -132,7 +135,11 @@ class Enumeration {
 
   bool divides(int data) {
     const std::int64_t global = job_.train.batch.global;
-    if (global % data != 0) impossible("data", data, "a batch of " + std::to_string(global) + " samples does not divide over " + std::to_string(data) + " data ranks");
+    if (global % data != 0) {
+      const std::int64_t below = global / data * data;
+      impossible("data", data, "a batch of " + std::to_string(global) + " samples does not divide over " + std::to_string(data) + " data ranks; " +
+                                   (below > 0 ? std::to_string(below) + " and " : "") + std::to_string(below + data) + " do");
+    }
     return global % data == 0;
   }
 
@@ -317,20 +324,71 @@ std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab) { return 
 
 double measure(Goal goal, const Scored& one) { return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; }
 
-std::size_t choose(Goal goal, const std::vector<Scored>& scored) {
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < scored.size(); ++i) {
-    const Scored &a = scored[i], &b = scored[best];
-    if (a.fits != b.fits ? a.fits : a.fits ? measure(goal, a) < measure(goal, b) : a.bytes < b.bytes) best = i;
+double tie_of(double spread) { return std::clamp(spread / 2, kEqual, kMostTie); }
+
+double axis_tie_of(double spread) { return std::clamp(spread, kEqual, kMostTie); }
+
+bool has_headroom(const Scored& one, std::int64_t limit_bytes) { return static_cast<double>(one.bytes) <= (1 - kHeadroom) * static_cast<double>(limit_bytes); }
+
+namespace {
+
+// The candidates that are left, as indices; each rule removes some and never all.
+class Rules {
+ public:
+  Rules(Goal goal, const std::vector<Scored>& scored) : goal_(goal), scored_(scored) {
+    for (std::size_t i = 0; i < scored.size(); ++i)
+      if (scored[i].fits) left_.push_back(i);
   }
-  if (!scored[best].fits) return best;
-  std::size_t chosen = best;
-  for (std::size_t i = 0; i < scored.size(); ++i) {
-    if (!scored[i].fits || measure(goal, scored[i]) > kEqual * measure(goal, scored[best])) continue;
-    const bool preferred = goal == Goal::memory ? scored[i].step_us < scored[chosen].step_us : complexity(scored[i].candidate) < complexity(scored[chosen].candidate);
-    if (preferred) chosen = i;
+
+  bool any() const { return !left_.empty(); }
+
+  template <typename Value>
+  std::size_t least(Value&& value) const {
+    return *std::min_element(left_.begin(), left_.end(), [&](std::size_t a, std::size_t b) { return value(scored_[a]) < value(scored_[b]); });
   }
-  return chosen;
+  const Scored& fastest() const { return scored_[least([&](const Scored& one) { return measure(goal_, one); })]; }
+
+  template <typename Wanted>
+  void keep(Wanted&& wanted) {
+    std::vector<std::size_t> kept;
+    for (const std::size_t i : left_)
+      if (wanted(scored_[i])) kept.push_back(i);
+    if (!kept.empty()) left_ = std::move(kept);
+  }
+  void keep_near(double share) {
+    const double most = (1 + share) * measure(goal_, fastest());
+    keep([&](const Scored& one) { return measure(goal_, one) <= most; });
+  }
+
+ private:
+  Goal goal_;
+  const std::vector<Scored>& scored_;
+  std::vector<std::size_t> left_;
+};
+
+}  // namespace
+
+std::size_t choose(Goal goal, std::int64_t limit_bytes, const std::vector<Scored>& scored) {
+  Rules rules(goal, scored);
+  if (!rules.any()) return static_cast<std::size_t>(std::min_element(scored.begin(), scored.end(), [](const Scored& a, const Scored& b) { return a.bytes < b.bytes; }) - scored.begin());
+  if (goal == Goal::memory) {
+    rules.keep_near(kEqual);
+    return rules.least([](const Scored& one) { return one.step_us; });
+  }
+  Rules near = rules;
+  near.keep_near(axis_tie_of(rules.fastest().spread));
+  const int axes = scored[near.least([](const Scored& one) { return one.candidate.num_axes(); })].candidate.num_axes();
+  rules.keep([&](const Scored& one) { return one.candidate.num_axes() <= axes; });
+  rules.keep_near(tie_of(rules.fastest().spread));
+  rules.keep([&](const Scored& one) { return has_headroom(one, limit_bytes); });
+  return rules.least([](const Scored& one) { return std::pair(complexity(one.candidate), one.step_us); });
+}
+
+const Scored& likeliest(Goal goal, std::int64_t limit_bytes, const SearchResult& found) {
+  constexpr double kSpread = 0.06;
+  std::vector<Scored> scored = found.scored;
+  for (Scored& one : scored) one.spread = kSpread;
+  return found.scored[choose(goal, limit_bytes, scored)];
 }
 
 }  // namespace trainer::cost

@@ -42,6 +42,7 @@ class Lab {
 struct Scored {
   Candidate candidate;
   double step_us = 0;
+  double spread = 0;  ///< half of the predicted interval, as a share of step_us; 0 of a score, which has no interval
   std::int64_t bytes = 0;  ///< of the fullest rank
   bool fits = false;
   // Of step_us, about:
@@ -61,18 +62,36 @@ struct SearchResult {
 /// Deterministic. Does not throw for a job that nothing fits: then no candidate `fits`, and the first is the one that lacks least.
 SearchResult search(const SearchSpace& space, Lab& lab);
 
-/// Some candidate that fits by its score, at the smallest micro-batch: the first in an order from the simple to the intricate. Nothing if none
-/// does.
+/// Some candidate that fits by its score, at the smallest micro-batch: the first in an order from the simple to the intricate. A pipeline that
+/// the job does not ask for has at least as many micro-batches as stages. Nothing if none does.
 std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab);
 
 /// What the goal makes small: µs of a step, or bytes. Devices are given, so cost goes by time.
 double measure(Goal goal, const Scored& one);
 
-/// Measures so near to each other are equal.
-inline constexpr double kEqual = 1.02;
+/// Times within this share of each other are equal, however narrow the predicted interval is.
+inline constexpr double kEqual = 0.02;
+/// No choice gives up more of the predicted time than this.
+inline constexpr double kMostTie = 0.05;
+/// A share of a rank's memory that a plan leaves free, where that costs no more than what is a tie.
+inline constexpr double kHeadroom = 0.1;
 
-/// The one to take of a list that is not empty: of those that fit the best by the goal, and of those within 2% of it the simplest. Memory
-/// as a goal takes the fastest of those within 2%.
-std::size_t choose(Goal goal, const std::vector<Scored>& scored);
+/// How much slower than the fastest a candidate may be and still be taken, `spread` being that of the fastest: as a tie, half the spread; with
+/// fewer axes, all of it; kEqual to kMostTie in both cases. Predictions of one model on one machine err in the same direction, so a tie is less than
+/// the interval; what another axis adds is predicted from other figures, so its gain has to be more than that.
+double tie_of(double spread);
+double axis_tie_of(double spread);
+bool has_headroom(const Scored& one, std::int64_t limit_bytes);
+
+/// The one to take of a list that is not empty. Of those that fit:
+/// 1. fewer axes (data, tensor, pipeline) are taken unless more of them are faster by more than axis_tie_of;
+/// 2. the fastest of what is left and what is a tie with it;
+/// 3. of those, the ones that leave kHeadroom of memory free, if there are any;
+/// 4. of those the simplest, and of equally simple ones the fastest.
+/// Memory as a goal takes the fastest of those within 2% of the least bytes. If none fits: the one that needs the least memory.
+std::size_t choose(Goal goal, std::int64_t limit_bytes, const std::vector<Scored>& scored);
+
+/// The same of scores, as if each had the spread that predictions of GPUs have, about. REQUIRES: there are some.
+const Scored& likeliest(Goal goal, std::int64_t limit_bytes, const SearchResult& found);
 
 }  // namespace trainer::cost

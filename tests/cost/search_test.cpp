@@ -2,18 +2,25 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
+#include "engine/compile/advise.h"
 #include "engine/compile/choose.h"
 #include "engine/compile/compile.h"
+#include "engine/compile/fit.h"
 #include "engine/compile/lab.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/score.h"
 #include "engine/compile/hardware.h"
+#include "tests/temporary.h"
 
 namespace trainer {
+
+using tests::message_of;
+
 namespace {
 
 // A device without packed weights and workspaces.
@@ -30,9 +37,11 @@ const cost::MachineModel& h100() {
   return machine;
 }
 
-LoadedJob job_of(const std::string& model, int nodes, const std::string& batch, const std::string& rest) {
+const std::string kBf16 = "precision: {compute: bf16}\n";
+
+LoadedJob job_of(const std::string& model, int nodes, const std::string& batch, const std::string& rest, const std::string& precision = kBf16) {
   const std::string text = "model: " + model + "\ndata: {format: tokens, train: [ids.bin], seq_len: 2048}\ntrain: {steps: 10, batch: " + batch +
-                           "}\nprecision: {compute: bf16}\ncluster: {backend: mpi, nodes: " + std::to_string(nodes) + ", devices_per_node: 8}\n" + rest;
+                           "}\n" + precision + "cluster: {backend: mpi, nodes: " + std::to_string(nodes) + ", devices_per_node: 8}\n" + rest;
   LoadOptions options;
   options.configs_dir = kConfigs;
   return parse_job(text, "job.yaml", {}, options);
@@ -106,21 +115,62 @@ TEST_CASE("recomputation alone may be left open") {
   CHECK(tight.recompute.mode != CheckpointingMode::none);
 }
 
+TEST_CASE("a job whose states alone are too large is refused before anything is planned, with how many ranks it needs") {
+  const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 64}", "");
+  const std::string text = message_of<JobError>([&] { planned(loaded, 4); });
+  // 8.03 billion parameters of 18 bytes: masters, two states and gradients in f32, a copy in bf16.
+  CHECK(text.find("8.03 billion parameters need 16.8 GiB a rank") != std::string::npos);
+  CHECK(text.find("a rank has 4.0 GiB; at least 34 such ranks are needed") != std::string::npos);
+  CHECK(text.find("help: cluster.nodes=8: fits: ") != std::string::npos);  // 5 hold the states; the search takes powers of two
+}
+
+TEST_CASE("the states of a job are a bound that no plan is below") {
+  static const PlainTarget target;
+  const Hardware hardware{.target = &target, .memory_bytes = std::int64_t{8 * 600} << 30, .machine = &h100(), .ranks_per_node = 8};
+  for (const char* strategy : {"ddp", "{data: {kind: zero1}}", "{data: {kind: zero2}}", "fsdp", "tensor", "{pipeline: {degree: 2}}", "{data: {kind: fsdp, sharding: shard_grad_op}}"})
+    for (const char* rest : {"", "precision: {compute: bf16, reduce: bf16}\n", "precision: {compute: f32}\n"}) {
+      CAPTURE(strategy);
+      CAPTURE(rest);
+      const LoadedJob loaded = job_of(kSmall, 1, "{global: 64, micro: 1}", "strategy: " + std::string(strategy) + "\n", *rest == 0 ? kBf16 : rest);
+      const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+      CHECK(least_states_bytes(loaded) <= compiled.peak_bytes());
+      if (std::string(strategy) == "fsdp") CHECK(10 * least_states_bytes(loaded) > compiled.memory.front().by_category[static_cast<std::size_t>(Category::optimizer)]);
+    }
+}
+
 TEST_CASE("where nothing fits, what lacks least is planned, and the nearest changes are named") {
-  const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64}", ""), 4);
+  const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64}", ""), 17);
   CHECK_FALSE(compiled.fits);
-  REQUIRE_FALSE(compiled.would_fit.empty());
-  CHECK(compiled.would_fit.back().find("nodes instead of 1") != std::string::npos);
+  REQUIRE(compiled.would_fit.size() == 1);
+  CHECK(compiled.would_fit.front().overrides == std::vector<std::string>{"cluster.nodes=2"});
+  CHECK(compiled.alternatives.front().rejected.empty());
+  const Diagnostic mistake = does_not_fit(job_of(kLlama8B, 1, "{global: 64}", ""), compiled);
+  CHECK(mistake.message.find(" GiB a rank, and there are 17.0 GiB: ") != std::string::npos);
+  CHECK(mistake.message.find("most of it is ") != std::string::npos);
+  REQUIRE(mistake.remedies.size() == 1);
+  CHECK(mistake.remedies.front().starts_with("cluster.nodes=2: fits: "));
+}
+
+TEST_CASE("more devices are proposed by the node, before more nodes, and never a pipeline with fewer micro-batches than stages") {
+  LoadedJob loaded = job_of(kLlama8B, 1, "{global: 1}", "");
+  loaded.job.cluster.devices_per_node = 1;
+  static const PlainTarget target;
+  const auto bytes = static_cast<std::int64_t>(22.6 * (std::int64_t{1} << 30));
+  const Hardware hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes};
+  const std::string told = message_of<JobError>([&] { compile(loaded, hardware, Purpose::train); });
+  CHECK(told.find("at least 6 such ranks are needed") != std::string::npos);
+  CHECK(told.find("help: cluster.devices_per_node=8: fits: tensor 8") != std::string::npos);
+  CHECK(told.find("pipeline") == std::string::npos);
 }
 
 TEST_CASE("a fixed strategy that does not fit is told what of it to change") {
   const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64, micro: 8}", "strategy: ddp\n"));
   CHECK_FALSE(compiled.fits);
   const auto told = [&](const std::string& what) {
-    return std::any_of(compiled.would_fit.begin(), compiled.would_fit.end(), [&](const std::string& one) { return one.starts_with(what); });
+    return std::any_of(compiled.would_fit.begin(), compiled.would_fit.end(), [&](const Suggestion& one) { return one.overrides.front() == what; });
   };
-  CHECK(told("strategy: auto"));
-  CHECK_FALSE(told("activation_checkpointing.mode: auto"));  // 16 bytes a parameter are too many for one device
+  CHECK(told("strategy=auto"));
+  CHECK_FALSE(told("activation_checkpointing.mode=auto"));  // 16 bytes a parameter are too many for one device
 }
 
 TEST_CASE("scores of memory and time are near those of the whole plan") {
@@ -187,9 +237,90 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
   }
 }
 
+TEST_CASE("what would be faster is said: a batch that divides, the micro-batch left open, a padded vocabulary") {
+  static const PlainTarget target;
+  const auto bytes = std::int64_t{76} << 30;
+  const auto advice = [&](const LoadedJob& loaded, int ranks) {
+    const Hardware hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = ranks, .device_bytes = bytes};
+    const CompiledJob compiled = compile(loaded, hardware, Purpose::train);
+    return advise(loaded, hardware, compiled, cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us);
+  };
+  const auto of = [](const std::string& model, const std::string& batch, int ranks) {
+    LoadedJob loaded = job_of(model, 1, batch, "");
+    loaded.job.cluster.devices_per_node = ranks;
+    return loaded;
+  };
+  CHECK(advice(of(kSmall, "{global: 96}", 3), 3).empty());
+
+  const auto divisible = advice(of(kSmall, "{global: 100}", 3), 3);
+  REQUIRE(divisible.size() == 1);
+  CHECK(divisible.front().overrides == std::vector<std::string>{"train.batch.global=99"});
+  CHECK(divisible.front().text.find("over 3") != std::string::npos);
+  CHECK(divisible.front().text.find("102 divides over 3 ranks too") != std::string::npos);
+  const auto sample_us = [&](const LoadedJob& loaded) {
+    const Hardware hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 3, .device_bytes = bytes};
+    return compile(loaded, hardware, Purpose::train).alternatives.front().predicted_us / static_cast<double>(loaded.job.train.batch.global);
+  };
+  const double promised = divisible.front().predicted_us / 99, kept = sample_us(of(kSmall, "{global: 99}", 3));
+  CHECK(promised == doctest::Approx(kept).epsilon(0.15));
+  CHECK(kept < sample_us(of(kSmall, "{global: 100}", 3)));
+
+  const auto open = advice(of(kSmall, "{global: 64, micro: 1}", 8), 8);
+  REQUIRE_FALSE(open.empty());
+  CHECK(open.front().overrides == std::vector<std::string>{"train.batch.micro=auto"});
+  CHECK(open.front().text.find("instead of the job's micro-batch of 1") != std::string::npos);
+  CHECK(advice(of(kSmall, "{global: 64, micro: 8}", 8), 8).empty());  // it is the best
+
+  const std::string odd = "{graph: models/gpt2.yaml, with: {layers: 4, heads: 8, dim: 512, vocab: 8191, context: 2048}}";
+  const auto padded = advice(of(odd, "{global: 64}", 8), 8);
+  REQUIRE(padded.size() == 1);
+  CHECK(padded.front().overrides == std::vector<std::string>{"model.with.vocab=8192"});
+}
+
 TEST_CASE("degrees that the model refuses are named with the reason") {
   const CompiledJob compiled = planned(job_of("{graph: models/gpt2.yaml, with: {layers: 2, heads: 12, dim: 768, vocab: 8192, context: 2048}}", 1, "{global: 64}", ""));
   CHECK(compiled.strategy_why.find("heads (12) cannot be split evenly over 8 ranks") != std::string::npos);
+}
+
+namespace {
+
+cost::Scored scored(double us, double gib, const std::function<void(cost::Candidate&)>& change = {}, double spread = 0.06) {
+  cost::Scored one;
+  one.candidate.shard = 8;
+  one.candidate.kind = DataKind::zero1;
+  if (change) change(one.candidate);
+  one.step_us = us;
+  one.spread = spread;
+  one.bytes = static_cast<std::int64_t>(gib * (std::int64_t{1} << 30));
+  one.fits = gib <= 80;
+  return one;
+}
+
+std::size_t taken(const std::vector<cost::Scored>& list, Goal goal = Goal::time) { return cost::choose(goal, std::int64_t{80} << 30, list); }
+
+}  // namespace
+
+TEST_CASE("of ties what leaves memory free is taken, then what is simpler, then what is faster") {
+  const auto fsdp = [](cost::Candidate& c) { c.kind = DataKind::fsdp; };
+  CHECK(taken({scored(1000, 60), scored(990, 60, fsdp)}) == 0);     // simpler
+  CHECK(taken({scored(1000, 75), scored(990, 60, fsdp)}) == 1);     // a tie with a tenth of memory free
+  CHECK(taken({scored(1000, 60), scored(960, 75, fsdp)}) == 1);     // 4% are more than half of a spread of 6%
+  CHECK(taken({scored(1000, 60), scored(960, 60, fsdp, 0.09)}) == 0);  // and less than half of one of 9%
+  CHECK(taken({scored(1000, 60), scored(930, 60, fsdp, 0.4)}) == 1);   // but never more than 5% of the time is given up
+  CHECK(taken({scored(1000, 79), scored(990, 78, fsdp)}) == 0);     // where nothing leaves a tenth free, the simpler
+  CHECK(taken({scored(1000, 60), scored(990, 60)}) == 1);           // equally simple: the faster
+  CHECK(taken({scored(1000, 60), scored(900, 81, fsdp)}) == 0);     // what does not fit is no candidate
+  CHECK(taken({scored(900, 90), scored(1000, 85)}) == 1);           // nothing fits: what needs least
+}
+
+TEST_CASE("another axis has to pay more than the spread of the prediction") {
+  const auto pipeline = [](cost::Candidate& c) { c.pipeline = 2; };
+  CHECK(taken({scored(1000, 60), scored(960, 60, pipeline)}) == 0);
+  CHECK(taken({scored(1000, 60), scored(930, 60, pipeline)}) == 1);
+  CHECK(taken({scored(1000, 60), scored(960, 60, pipeline, 0.02)}) == 1);
+  CHECK(taken({scored(1000, 60), scored(960, 60, pipeline, 0.5)}) == 0);
+  CHECK(taken({scored(1000, 60), scored(945, 60, pipeline, 0.5)}) == 1);  // no more than 5% is given up
+  CHECK(taken({scored(1000, 60), scored(999, 40, pipeline)}, Goal::memory) == 1);
 }
 
 }  // namespace trainer

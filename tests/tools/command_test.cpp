@@ -374,7 +374,7 @@ TEST_CASE("verify shows every quantity with its bound, exits 0, and touches noth
   const Outcome text = in(arguments);
   CAPTURE(text.err);
   CHECK(text.code == 0);
-  for (const char* part : {"losses", "gradients", "weights", "holds", "the same training as on one rank"}) CHECK(contains(text.out, part));
+  for (const char* part : {"losses", "gradient norms", "weights together", "each weight", "holds", "rounding alone", "the same training as on one rank"}) CHECK(contains(text.out, part));
   std::vector<std::string> with_json = arguments;
   with_json.emplace_back("--json");
   const json proof = parsed(in(with_json));
@@ -394,14 +394,31 @@ TEST_CASE("verify shows every quantity with its bound, exits 0, and touches noth
 
 TEST_CASE("a plan that does not fit exits 78 and is printed all the same") {
   const Workplace in;
-  const Outcome outcome = in({"plan", in.with_change("dim: 16", "dim: 1048576"), "--json"});
+  const Outcome outcome = in({"plan", "job.yaml", "cluster.memory_limit=300KiB", "--json"});
   CHECK(outcome.code == 78);
-  CHECK(parsed(outcome)["memory"]["fits"] == false);
+  const json plan = parsed(outcome);
+  CHECK(plan["memory"]["fits"] == false);
+  for (const json& one : plan["would_fit"]) CHECK(has_keys(one, {"overrides", "text"}));
   CHECK(contains(outcome.err, "error: train.batch"));
-  CHECK(contains(in({"plan", "changed.yaml"}).out, "DOES NOT FIT"));
-  const Outcome run = in({"run", "changed.yaml"});
+  CHECK(contains(outcome.err, " KiB a rank, and there are 300.0 KiB: "));
+  CHECK(contains(in({"plan", "job.yaml", "cluster.memory_limit=300KiB"}).out, "DOES NOT FIT"));
+  const Outcome run = in({"run", "job.yaml", "cluster.memory_limit=300KiB"});
   CHECK(run.code == 78);
   CHECK_FALSE(std::filesystem::exists(in.path("runs")));
+}
+
+TEST_CASE("a job whose weights and states alone do not fit is refused before it is planned") {
+  const Workplace in;
+  const std::string changed = in.with_change("dim: 16", "dim: 1048576");
+  for (const char* command : {"plan", "validate", "run"}) {
+    CAPTURE(command);
+    const Outcome outcome = in({command, changed});
+    CHECK(outcome.code == 78);
+    CHECK(contains(outcome.err, "the model is too large for 1 rank: weights, gradients and optimizer states"));
+    CHECK(contains(outcome.err, " TiB a rank"));
+  }
+  const json verdict = parsed(in({"validate", changed, "--json"}));
+  CHECK(verdict["jobs"][0]["errors"][0].contains("remedies"));
 }
 
 TEST_CASE("a step of too many micro-batches is refused before it is unrolled") {

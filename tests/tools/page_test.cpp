@@ -140,16 +140,35 @@ TEST_CASE("folders of a page are made; where it cannot be written the command sa
 
 TEST_CASE("a page takes the place of the one before it, behind a link too") {
   const Workplace in;
-  in.write("real/old.html", "old");
+  const std::string old = in.page({"name=old"});
+  fs::remove(in.path("page.html"));
+  in.write("real/old.html", old);
   fs::create_symlink("real/old.html", in.path("page.html"));
   const std::string page = in.page({});
+  CHECK(page != old);
   CHECK(fs::is_symlink(in.path("page.html")));
   CHECK(contents_of(in.path("real/old.html")) == page);
 }
 
+TEST_CASE("a file that is no page of trainer is never replaced by one") {
+  const Workplace in;
+  in.write("notes.txt", "of a person");
+  in.write("other.html", "<!doctype html><title>another</title>");
+  for (const std::string file : {"notes.txt", "other.html", "job.yaml"}) {
+    CAPTURE(file);
+    const std::string before = contents_of(in.path(file));
+    const Outcome outcome = in.plan({"--html", file});
+    CHECK(outcome.code == 64);
+    CHECK(contains(outcome.err, file + ": --html replaces only pages that trainer wrote"));
+    CHECK(contents_of(in.path(file)) == before);
+  }
+  in.write("empty.html", "");
+  CHECK(in.plan({"--html", "empty.html"}).code == 0);
+}
+
 TEST_CASE("a job that does not fit has its page, which says so") {
   const Workplace in;
-  const Outcome outcome = in.plan({"cluster.memory_limit=100KiB", "--html", "page.html"});
+  const Outcome outcome = in.plan({"cluster.memory_limit=300KiB", "--html", "page.html"});
   CHECK(outcome.code == 78);
   const json data = data_of(contents_of(in.path("page.html")));
   CHECK(contains(data["notice"].get<std::string>(), "the plan needs"));

@@ -1,6 +1,7 @@
 // trainer plan A B, from outside.
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -40,6 +41,12 @@ class Workplace : public TemporaryFolder {
   }
 };
 
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t number = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++number;
+  return number;
+}
+
 std::map<std::string, json> lines_of(const json& differences, const std::string& section) {
   std::map<std::string, json> lines;
   for (const json& one : differences)
@@ -69,7 +76,7 @@ TEST_CASE("what is compared is told to people, a line each, and a job against it
   const Workplace in;
   const Outcome outcome = in.plan({"a.yaml", "b.yaml"});
   CHECK(outcome.code == 0);
-  for (const char* part : {"A: a.yaml: tiny", "B: b.yaml: tiny", "settings that differ", "checkpoint.format", "peak, bytes", "all_reduce replicate, bytes", "step, ms", "gathers in a step"})
+  for (const char* part : {"A: a.yaml: tiny", "B: b.yaml: tiny", "settings that differ", "checkpoint.format", "  peak  ", "  all_reduce replicate  ", " KiB", "step, ms", "gathers in a step"})
     CHECK_MESSAGE(contains(outcome.out, part), part);
   CHECK(contains(in.plan({"a.yaml", "a.yaml"}).out, "the plans are the same"));
   CHECK(in.parsed({"a.yaml", "a.yaml"})["differences"].empty());
@@ -104,6 +111,40 @@ TEST_CASE("both jobs are of the machine that their cluster names, with as many d
   const json both = in.parsed({"here.yaml", "there.yaml"});
   CHECK(both["a"] == in.parsed({"here.yaml"}));
   CHECK(both["b"] == in.parsed({"there.yaml"}));
+}
+
+TEST_CASE("a sweep plans every combination as its overrides would") {
+  const Workplace in;
+  const Outcome outcome = in.plan({"a.yaml", "--sweep", "train.batch.global=8,16", "--sweep", "devices=1,2", "cluster.price_per_device_hour=2", "--json"});
+  CHECK(outcome.code == 0);
+  const json document = json::parse(outcome.out), &rows = document["sweep"];
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[1]["overrides"] == json{"train.batch.global=8", "cluster.devices_per_node=2"});
+  CHECK(rows[2]["plan"] == in.parsed({"a.yaml", "cluster.price_per_device_hour=2", "train.batch.global=16", "cluster.devices_per_node=1"}));
+  const auto of = [&](const char* best, const char* key) { return rows[document[best].get<std::size_t>()]["plan"]["predicted"][key].get<double>(); };
+  for (const json& row : rows) {
+    const json& predicted = row["plan"]["predicted"];
+    CHECK(predicted["run_hours"].get<double>() == doctest::Approx(6 * predicted["step_ms"].get<double>() / 3.6e6));
+    CHECK(predicted["run_cost"].get<double>() == doctest::Approx(2 * predicted["run_hours"].get<double>()));  // ranks share the one CPU
+    CHECK(predicted["tokens_per_s"].get<double>() <= of("fastest", "tokens_per_s"));
+    CHECK(predicted["run_cost"].get<double>() >= of("cheapest", "run_cost"));
+  }
+}
+
+TEST_CASE("a sweep shows what cannot be, and fails where nothing fits") {
+  const Workplace in;
+  const Outcome some = in.plan({"a.yaml", "--sweep", "train.batch.global=7,8", "--sweep", "model.with.dim=16,1048576"});
+  CHECK(some.code == 0);
+  for (const char* part : {"train.batch.global=8 model.with.dim=16", "error: train.batch.global", "states alone do not fit", "fastest"}) CHECK_MESSAGE(contains(some.out, part), part);
+  CHECK(count(some.out, "\n") == 5);
+  const Outcome none = in.plan({"a.yaml", "--sweep", "cluster.memory_limit=1KiB,2KiB", "--json"});
+  CHECK(none.code == 78);
+  CHECK(json::parse(none.out)["sweep"].size() == 2);
+  CHECK(json::parse(none.out)["sweep"][0]["plan"].is_null());
+  CHECK(contains(none.err, "the model is too large for 2 ranks"));
+  for (const std::string bad : {"nodes", "nodes=", "=1", "nodes=1,,2"}) CHECK(in.plan({"a.yaml", "--sweep", bad}).code == 64);
+  CHECK(in.plan({"a.yaml", "b.yaml", "--sweep", "nodes=1"}).code == 64);
+  CHECK(in.plan({"a.yaml", "--sweep", "nodes=1", "--html", "page.html"}).code == 64);
 }
 
 TEST_CASE("the points of a run's life are told, each with what it takes beside the allocation") {

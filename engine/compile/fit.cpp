@@ -1,0 +1,194 @@
+// Changes are tried by the search's scores of memory; nothing is planned for them.
+#include "engine/compile/fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "engine/compile/hardware.h"
+#include "engine/compile/lab.h"
+#include "engine/compile/model_graph.h"
+#include "engine/core/amounts.h"
+#include "engine/cost/machine_model.h"
+#include "engine/job/supported.h"
+
+namespace trainer {
+namespace {
+
+std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
+std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
+
+std::int64_t parameters_of(const LoadedJob& loaded) {
+  return read_graph(graph_tree(loaded), loaded.job.model.with, build_options(loaded.job, 1, BuildOptions::Mode::train)).num_parameters();
+}
+
+// The f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has another dtype.
+std::int64_t bytes_of_parameter(const Job& job) {
+  const auto states = static_cast<std::int64_t>(optimizer_spec(job.train.optimizer).state_names.size());
+  const std::int64_t compute = size_of(job.precision.compute);
+  return 4 * (1 + states) + size_of(job.precision.reduce) + (compute == 4 ? 0 : compute);
+}
+
+std::int64_t ranks_of_node(const Job& job) { return std::max<std::int64_t>(1, world_size_of(job) / job.cluster.nodes); }
+
+// Tries changes of one job.
+class Remedies {
+ public:
+  Remedies(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), machine_(*hardware.machine) {
+    const std::int64_t limit = memory_limit(loaded.job, hardware, ranks_of_node(loaded.job));
+    least_devices_ = divided_up(least_states_bytes(loaded) * world_size_of(loaded.job), std::max<std::int64_t>(1, limit));
+  }
+
+  std::vector<Suggestion> run() {
+    if (least_devices_ <= world_size_of(loaded_.job)) {
+      single_keys();
+      if (result_.empty()) whole_strategy();
+    }
+    if (result_.empty()) more_devices();
+    return std::move(result_);
+  }
+
+ private:
+  struct Change {
+    LoadedJob loaded;
+    std::vector<std::string> overrides;
+
+    void set(const std::string& override, const std::function<void(Job&)>& change) {
+      change(loaded.job);
+      overrides.push_back(override);
+    }
+  };
+
+  bool attempt(const Change& change) {
+    ModelLab lab(change.loaded, hardware_);
+    const auto found = cost::first_fit(search_space(change.loaded.job, hardware_), lab);
+    if (found) result_.push_back({change.overrides, "fits: " + cost::text_of(*found), 0});
+    return found.has_value();
+  }
+
+  static void free_recomputation(Change& change) {
+    if (change.loaded.job.activation_checkpointing.mode != CheckpointingMode::automatic)
+      change.set("activation_checkpointing.mode=auto", [](Job& job) { job.activation_checkpointing.mode = CheckpointingMode::automatic; });
+  }
+  static void free_micro(Change& change) {
+    if (change.loaded.job.train.batch.micro.value_or(1) > 1) change.set("train.batch.micro=auto", [](Job& job) { job.train.batch.micro.reset(); });
+  }
+  static void free_data(Change& change) {
+    if (!change.loaded.job.strategy.free.data) change.set("strategy.data=auto", [](Job& job) { job.strategy.free.data = true; });
+  }
+
+  void single_keys() {
+    for (const auto& free : {free_recomputation, free_micro, free_data}) {
+      Change change{loaded_, {}};
+      free(change);
+      if (!change.overrides.empty()) attempt(change);
+    }
+  }
+
+  // Everything that leaves model, data and batch as they are.
+  Change all_free() const {
+    Change change{loaded_, {}};
+    const FreeParts& free = loaded_.job.strategy.free;
+    if (!(free.data && free.tensor && free.sequence_parallel && free.pipeline && free.schedule && free.virtual_stages))
+      change.set("strategy=auto", [](Job& job) { job.strategy.free = {true, true, true, true, true, true}; });
+    free_recomputation(change);
+    free_micro(change);
+    return change;
+  }
+
+  void whole_strategy() {
+    Change change = all_free();
+    if (!change.overrides.empty() && attempt(change)) return;
+    const DType compute = loaded_.job.precision.compute;
+    if (compute != DType::f32 || !machine_.device.peak.contains(DType::bf16)) return;
+    change.set("precision.compute=bf16", [](Job& job) { job.precision.compute = DType::bf16; });
+    attempt(change);
+  }
+
+  // As many devices more of a node as it has, then nodes, twice as many each time.
+  void more_devices() {
+    const ClusterJob& cluster = loaded_.job.cluster;
+    const std::int64_t here = ranks_of_node(loaded_.job), most_of_node = machine_.device.kind == cost::DeviceKind::cuda ? machine_.devices_per_node : here;
+    for (std::int64_t devices = 2 * here; devices <= most_of_node; devices *= 2)
+      if (enough(cluster.nodes * devices) && attempt_devices(cluster.nodes, devices)) return;
+    const std::int64_t devices = std::max(here, most_of_node), most_nodes = 4 * std::max(divided_up(least_devices_, devices), cluster.nodes);
+    for (std::int64_t nodes = 2 * cluster.nodes; nodes <= most_nodes && machine_.between; nodes *= 2)
+      if (enough(nodes * devices) && attempt_devices(nodes, devices)) return;
+  }
+
+  bool enough(std::int64_t devices) const { return devices >= least_devices_; }
+
+  bool attempt_devices(std::int64_t nodes, std::int64_t devices) {
+    Change change = all_free();
+    if (nodes != loaded_.job.cluster.nodes) change.set(fmt::format("cluster.nodes={}", nodes), [=](Job& job) { job.cluster.nodes = nodes; });
+    change.loaded.job.cluster.devices_per_node = devices;
+    if (devices != ranks_of_node(loaded_.job)) change.overrides.push_back(fmt::format("cluster.devices_per_node={}", devices));
+    if (attempt(change)) return true;
+    const std::int64_t ranks = nodes * devices, batch = divided_up(loaded_.job.train.batch.global, ranks) * ranks;
+    if (batch == loaded_.job.train.batch.global) return false;
+    change.set(fmt::format("train.batch.global={}", batch), [=](Job& job) { job.train.batch.global = batch; });
+    return attempt(change);
+  }
+
+  const LoadedJob& loaded_;
+  const Hardware& hardware_;
+  const cost::MachineModel& machine_;
+  std::int64_t least_devices_ = 0;
+  std::vector<Suggestion> result_;
+};
+
+std::vector<std::string> texts(const std::vector<Suggestion>& suggestions) {
+  std::vector<std::string> result;
+  for (const Suggestion& one : suggestions) result.push_back(one.str());
+  return result;
+}
+
+// "optimizer 62.2 GiB, gradients 31.1 GiB": what takes a tenth or more.
+std::string largest_parts(const CompiledJob& compiled) {
+  const auto fuller = [](const MemoryReport& a, const MemoryReport& b) { return a.peak_bytes < b.peak_bytes; };
+  const MemoryReport& report = *std::max_element(compiled.memory.begin(), compiled.memory.end(), fuller);
+  std::vector<std::pair<std::int64_t, std::string_view>> parts;
+  for (int i = 0; i < kNumCategories; ++i) parts.emplace_back(report.by_category[static_cast<std::size_t>(i)], name_of(static_cast<Category>(i)));
+  std::sort(parts.rbegin(), parts.rend());
+  std::string text;
+  for (const auto& [bytes, name] : parts)
+    if (10 * bytes >= report.peak_bytes) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, size_text(bytes));
+  return text;
+}
+
+}  // namespace
+
+std::string Suggestion::str() const { return fmt::format("{}: {}", fmt::join(overrides, " "), text); }
+
+std::int64_t least_states_bytes(const LoadedJob& loaded) {
+  return divided_up(parameters_of(loaded) * bytes_of_parameter(loaded.job), world_size_of(loaded.job));
+}
+
+void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) {
+  if (!unsupported(loaded).empty()) return;  // whoever compiles tells that
+  const Job& job = loaded.job;
+  const std::int64_t world = world_size_of(job), limit = memory_limit(job, hardware, ranks_of_node(job)), least = least_states_bytes(loaded);
+  if (least <= limit) return;
+  const std::int64_t all = least * world, devices = divided_up(all, std::max<std::int64_t>(1, limit));
+  Diagnostic mistake = loaded.at(
+      "cluster", fmt::format("the model is too large for {} rank{}: weights, gradients and optimizer states of {} parameters need {} a rank with the best sharding ({} bytes a parameter), "
+                             "and a rank has {}; at least {} such ranks are needed",
+                             world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters_of(loaded))), size_text(least), bytes_of_parameter(job), size_text(limit), grouped(devices)));
+  if (hardware.machine != nullptr) mistake.remedies = texts(what_would_fit(loaded, hardware));
+  throw JobError({std::move(mistake)});
+}
+
+std::vector<Suggestion> what_would_fit(const LoadedJob& loaded, const Hardware& hardware) { return Remedies(loaded, hardware).run(); }
+
+Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
+  const std::int64_t fullest = compiled.peak_bytes();
+  Diagnostic mistake = loaded.at("train.batch", fmt::format("the plan needs {} a rank, and there are {}: {} too many; most of it is {}", size_text(fullest), size_text(compiled.limit_bytes),
+                                                            size_text(fullest - compiled.limit_bytes), largest_parts(compiled)));
+  mistake.remedies = texts(compiled.would_fit);
+  if (mistake.remedies.empty()) mistake.remedies = {"more devices, devices with more memory, or a smaller model"};
+  return mistake;
+}
+
+}  // namespace trainer
