@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "engine/core/error.h"
 #include "engine/core/file.h"
@@ -10,10 +12,26 @@
 
 namespace trainer::tools {
 
+namespace {
+
+// The generator that every page names in its head. An empty file holds nothing that could be lost.
+bool may_replace(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return true;
+  std::string head(1024, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<std::size_t>(file.gcount()));
+  return head.empty() || head.find("content=\"trainer plan --html\"") != std::string::npos;
+}
+
+}  // namespace
+
 void write_page(const std::string& path, const std::string& page) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (fs::is_directory(path, error)) throw IoError(path + ": writing the page: it is a folder");
+  if (!may_replace(path)) throw UsageError(path + ": --html replaces only pages that trainer wrote, and this is another file: remove it, or name another one");
   const bool plain = !fs::exists(path, error) || fs::is_regular_file(path, error);
   const fs::path place = fs::is_symlink(path, error) && plain && fs::exists(path, error) ? fs::canonical(path, error) : fs::path(path);
   make_folders(place.parent_path());

@@ -11,7 +11,7 @@ namespace trainer::tools {
 /// The size is bounded: of long steps several instructions are one block (tools/plan_timeline.h).
 std::string plan_page(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted);
 
-/// Writes a page whole or not at all, through a file beside it; makes missing folders. Throws IoError.
+/// Writes a page whole or not at all, through a file beside it; makes missing folders. A file that is there is replaced only if it is such a page. Throws IoError, UsageError.
 void write_page(const std::string& path, const std::string& page);
 
 }  // namespace trainer::tools
