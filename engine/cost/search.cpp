@@ -375,10 +375,13 @@ std::size_t choose(Goal goal, std::int64_t limit_bytes, const std::vector<Scored
     rules.keep_near(kEqual);
     return rules.least([](const Scored& one) { return one.step_us; });
   }
+  const Scored& fastest = rules.fastest();
   Rules near = rules;
-  near.keep_near(axis_tie_of(rules.fastest().spread));
+  near.keep_near(axis_tie_of(fastest.spread));
   const int axes = scored[near.least([](const Scored& one) { return one.candidate.num_axes(); })].candidate.num_axes();
   rules.keep([&](const Scored& one) { return one.candidate.num_axes() <= axes; });
+  const double most = (1 + kMostTie) * measure(goal, fastest);
+  rules.keep([&](const Scored& one) { return measure(goal, one) <= most; });
   rules.keep_near(tie_of(rules.fastest().spread));
   rules.keep([&](const Scored& one) { return has_headroom(one, limit_bytes); });
   return rules.least([](const Scored& one) { return std::pair(complexity(one.candidate), one.step_us); });

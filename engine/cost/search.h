@@ -85,7 +85,7 @@ bool has_headroom(const Scored& one, std::int64_t limit_bytes);
 
 /// The one to take of a list that is not empty. Of those that fit:
 /// 1. fewer axes (data, tensor, pipeline) are taken unless more of them are faster by more than axis_tie_of;
-/// 2. the fastest of what is left and what is a tie with it;
+/// 2. the fastest of what is left and what is a tie with it, never more than kMostTie slower than the fastest of all;
 /// 3. of those, the ones that leave kHeadroom of memory free, if there are any;
 /// 4. of those the simplest, and of equally simple ones the fastest.
 /// Memory as a goal takes the fastest of those within 2% of the least bytes. If none fits: the one that needs the least memory.

@@ -321,6 +321,8 @@ TEST_CASE("another axis has to pay more than the spread of the prediction") {
   CHECK(taken({scored(1000, 60), scored(960, 60, pipeline, 0.5)}) == 0);
   CHECK(taken({scored(1000, 60), scored(945, 60, pipeline, 0.5)}) == 1);  // no more than 5% is given up
   CHECK(taken({scored(1000, 60), scored(999, 40, pipeline)}, Goal::memory) == 1);
+  const auto fsdp = [](cost::Candidate& c) { c.kind = DataKind::fsdp; };
+  CHECK(taken({scored(1049, 60), scored(1020, 60, fsdp), scored(990, 60, pipeline)}) == 1);  // both together give up no more than 5%
 }
 
 }  // namespace trainer
