@@ -23,23 +23,28 @@ int sample_text(const Arguments& arguments) {
     put("{}", more);
     flush_results();
   };
-  sample(loaded, compiled, checkpoint, arguments.options, emit, say_line);
-  if (arguments.json)
-    put_document(Json{{"prompt", arguments.options.prompt}, {"text", text}, {"checkpoint", checkpoint}});
-  else
+  const Sampled sampled = sample(loaded, compiled, checkpoint, arguments.options, emit, say_line);
+  if (!arguments.json) {
     put("\n");
+    return kDone;
+  }
+  Json document{{"prompt", arguments.options.prompt}};
+  if (sampled.text) document["text"] = text;
+  document["ids"] = sampled.ids;
+  document["checkpoint"] = checkpoint;
+  put_document(document);
   return kDone;
 }
 
 }  // namespace
 
 void add_sample(CommandLine& app, Work& work) {
-  Subcommand* command = app.add_subcommand("sample", "generates text from a checkpoint");
+  Subcommand* command = app.add_subcommand("sample", "generates text, or token ids, from a checkpoint");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
   SampleOptions& options = arguments->options;
-  command->add_option("--prompt", options.prompt, "what the text begins with")->type_name("TEXT");
+  command->add_option("--prompt", options.prompt, "what the text begins with; of `format: tokens` ids, as \"12 44 5\"")->type_name("TEXT");
   command->add_option("--tokens", options.num_tokens, "how many tokens are added")
       ->at_least(1)
       ->capture_default_str()
@@ -52,11 +57,17 @@ void add_sample(CommandLine& app, Work& work) {
       ->at_least(0)
       ->capture_default_str()
       ->type_name("K");
+  command->add_option("--top-p", options.top_p, "draws from the likeliest tokens whose probabilities add up to p; 1: from all")
+      ->within(0, 1)
+      ->capture_default_str()
+      ->type_name("P");
+  command->add_option("--stop", options.stop, "a token id that ends the text; it is not written itself")->at_least(0)->type_name("ID");
   command->add_option("--seed", options.seed, "of the draws: the same seed, the same text")->capture_default_str()->type_name("S");
   command->footer(
       "Examples:\n"
       "  trainer sample configs/quickstart.yaml --prompt 'template <typename' --tokens 400\n"
-      "  trainer sample job.yaml --checkpoint runs/job/step-00000500 --temperature 0\n");
+      "  trainer sample job.yaml --checkpoint runs/job/step-00000500 --temperature 0\n"
+      "  trainer sample gpt2.yaml --prompt '464 2068 7586' --top-p 0.9 --stop 50256 --json\n");
   command->callback([arguments, &work] { work = [arguments] { return sample_text(*arguments); }; });
 }
 

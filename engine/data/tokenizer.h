@@ -16,6 +16,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual std::int64_t vocab_size() const = 0;
+  /// Whether what it encodes is text for people.
+  virtual bool reads_text() const { return true; }
   /// Raises DataError, with the offset in `text`, at what has no id.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   /// Raises DataError for an id outside of the vocabulary.
@@ -51,6 +53,22 @@ class CharsTokenizer final : public Tokenizer {
  private:
   std::vector<char32_t> alphabet_;
   std::vector<std::int32_t> ids_;  // by code point
+};
+
+/// Ids written as decimal numbers, for data that is ids: its text is known to whoever made it. decode() puts a space before each.
+class NumbersTokenizer final : public Tokenizer {
+ public:
+  explicit NumbersTokenizer(std::int64_t vocab_size) : vocab_size_(vocab_size) {}
+
+  std::int64_t vocab_size() const override { return vocab_size_; }
+  bool reads_text() const override { return false; }
+  /// Spaces or commas may be between ids.
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string json() const override;
+
+ private:
+  std::int64_t vocab_size_;
 };
 
 /// From what json() gave. Raises DataError if it is none of that.

@@ -24,12 +24,11 @@ class Windows final : public Dataset {
   const std::vector<SampleField>& fields() const override { return fields_; }
 
   void read(std::int64_t sample, std::span<std::byte* const> out) const override {
-    auto* tokens = reinterpret_cast<std::int32_t*>(out[0]);
-    auto* targets = reinterpret_cast<std::int32_t*>(out[1]);
-    const std::int64_t at = first_ + sample * seq_len_;
-    stream_->read(at, seq_len_, tokens);
-    std::memcpy(targets, tokens + 1, static_cast<std::size_t>(seq_len_ - 1) * sizeof(std::int32_t));
-    stream_->read(at + seq_len_, 1, targets + seq_len_ - 1);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(seq_len_ + 1));  // read at once: a second read costs as much as the first
+    stream_->read(first_ + sample * seq_len_, seq_len_ + 1, ids.data());
+    const std::size_t bytes = static_cast<std::size_t>(seq_len_) * sizeof ids.front();
+    std::memcpy(out[0], ids.data(), bytes);
+    std::memcpy(out[1], ids.data() + 1, bytes);
   }
 
  private:

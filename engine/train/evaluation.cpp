@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
-#include "engine/core/error.h"
 
 namespace trainer {
 namespace {
@@ -25,6 +24,13 @@ const Signature* evaluation_runs(const Plan& plan, std::initializer_list<Op> ops
 
 }  // namespace
 
+bool evaluates(const CompiledJob& compiled) { return compiled.plan.roles.front().program("evaluate") != nullptr; }
+
+std::int64_t num_evaluation_batches(const CompiledJob& compiled, std::int64_t samples) {
+  const std::int64_t size = global_batch(compiled.batch);
+  return evaluation_runs(compiled.plan, {Op::cross_entropy_count}) != nullptr ? (samples + size - 1) / size : samples / size;
+}
+
 Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int data_rank, std::int64_t batches)
     : executor_(executor),
       dataset_(std::move(dataset)),
@@ -42,11 +48,10 @@ Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::sha
     targets_field_ = executor_.role().field_index("targets");
   }
   accuracy_ = evaluation_runs(compiled.plan, {Op::correct_count, Op::correct_count_gathered}) != nullptr;
-  const std::int64_t samples = dataset_->num_samples(), size = global_batch(batch_);
-  num_batches_ = count != nullptr ? (samples + size - 1) / size : samples / size;
-  if (num_batches_ == 0) throw DataError("the validation data has " + std::to_string(samples) + " samples, fewer than one batch of " + std::to_string(size));
+  num_batches_ = num_evaluation_batches(compiled, dataset_->num_samples());
+  CHECK(num_batches_ > 0, "open_inputs sees to enough samples");
   // The job counts batches of the global size of a step.
-  if (batches > 0) num_batches_ = std::min(num_batches_, std::max<std::int64_t>(1, batches * batch_.global / size));
+  if (batches > 0) num_batches_ = std::min(num_batches_, std::max<std::int64_t>(1, batches * batch_.global / global_batch(batch_)));
 }
 
 EvaluationRecord Evaluation::run(std::int64_t step) {

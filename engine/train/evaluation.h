@@ -10,6 +10,11 @@
 
 namespace trainer {
 
+/// Whether the plan has a program that evaluates.
+bool evaluates(const CompiledJob& compiled);
+/// How many batches `samples` samples are: the last one may be short, if the loss can leave targets out.
+std::int64_t num_evaluation_batches(const CompiledJob& compiled, std::int64_t samples);
+
 /// One rank's part. Every rank evaluates the same batches at the same time.
 class Evaluation {
  public:

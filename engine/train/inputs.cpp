@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/train/evaluation.h"
 
 namespace trainer {
 namespace {
@@ -19,18 +20,52 @@ DType dtype_of_field(const Role& role, std::string_view field) {
   return DType::i32;
 }
 
+// Whether the plan trains, and does not only evaluate or sample.
+bool trains(const CompiledJob& compiled) { return compiled.plan.roles.front().program("step") != nullptr; }
+
 }  // namespace
 
-data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
-  const Role& role = compiled.plan.roles.front();
+Diagnostic about_files(const LoadedJob& loaded, std::string_view key, std::string message) {
+  Diagnostic diagnostic = loaded.at(key, std::move(message));
+  diagnostic.value.clear();
+  return diagnostic;
+}
+
+data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled) {
+  const bool windowed = job.data.format == DataFormat::text || job.data.format == DataFormat::tokens;
   data::GraphInputs inputs;
-  inputs.target_dtype = dtype_of_field(role, "targets");
-  inputs.id_limit = compiled.vocabulary.value_or(compiled.classes.value_or(0));
-  data::Data data = data::open_data(loaded.job.data, inputs);
-  if (data.tokenizer && compiled.vocabulary && data.tokenizer->vocab_size() > *compiled.vocabulary)
-    throw DataError("the text has " + std::to_string(data.tokenizer->vocab_size()) + " distinct ids, but the model's vocabulary has " +
-                    std::to_string(*compiled.vocabulary) + " rows");
-  return data;
+  inputs.target_dtype = dtype_of_field(compiled.plan.roles.front(), "targets");
+  inputs.id_limit = compiled.classes.value_or(0);
+  // A token is an input and a target.
+  if (windowed && compiled.vocabulary) inputs.id_limit = std::min(*compiled.vocabulary, compiled.classes.value_or(*compiled.vocabulary));
+  return inputs;
+}
+
+std::vector<Diagnostic> too_few_samples(const LoadedJob& loaded, const CompiledJob& compiled, const data::Data& data) {
+  std::vector<Diagnostic> problems;
+  const auto count = [](std::int64_t samples) { return std::to_string(samples) + (samples == 1 ? " sample" : " samples"); };
+  const std::int64_t train = data.train->num_samples(), batch = compiled.batch.global;
+  if (trains(compiled) && train < batch)
+    problems.push_back(about_files(loaded, "data.train", "the training part has " + count(train) + ", fewer than one batch of " + std::to_string(batch) +
+                                                   "; give more data, or at most " + std::to_string(train) + " as train.batch.global"));
+  if (!data.val || !evaluates(compiled) || num_evaluation_batches(compiled, data.val->num_samples()) > 0) return problems;
+  const std::int64_t val_batch = compiled.batch.micro * compiled.batch.data_ranks;
+  problems.push_back(about_files(loaded, "data.val", "the validation part has " + count(data.val->num_samples()) + ", fewer than one batch of " +
+                                               std::to_string(val_batch) + "; hold out more, or use a smaller train.batch.micro"));
+  return problems;
+}
+
+data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
+  try {
+    data::Data data = data::open_data(loaded.job.data, graph_inputs(loaded.job, compiled));
+    const std::vector<Diagnostic> problems = too_few_samples(loaded, compiled, data);
+    if (!problems.empty()) throw DataError(problems.front().str());
+    return data;
+  } catch (const data::BadData& error) {
+    throw DataError(about_files(loaded, error.key, error.what()).str());
+  } catch (const data::UnreadableData& error) {
+    throw IoError(about_files(loaded, error.key, error.what()).str());
+  }
 }
 
 BatchBinder::BatchBinder(Executor& executor, const data::Dataset& dataset, std::int32_t program, std::int64_t samples) : executor_(executor) {

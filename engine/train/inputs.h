@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/compile/compile.h"
@@ -11,8 +13,18 @@
 
 namespace trainer {
 
-/// Opens the job's data as the compiled graph wants it. Raises DataError where the two do not fit.
+/// A mistake in the files that `key` names. The message says which file; the key's value, a list or a pattern perhaps, is left out.
+Diagnostic about_files(const LoadedJob& loaded, std::string_view key, std::string message);
+
+/// What the compiled graph says of the fields that the data feeds.
+data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled);
+
+/// Opens the job's data as the compiled graph wants it. Raises DataError where the two do not fit, IoError where the system refuses a
+/// file; both say where the job names the data. `trainer validate --files` says the same (check_files.h).
 data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled);
+
+/// Parts of the data that are too small for one batch.
+std::vector<Diagnostic> too_few_samples(const LoadedJob& loaded, const CompiledJob& compiled, const data::Data& data);
 
 /// Binds each batch of a loader to an executor's fields.
 class BatchBinder {

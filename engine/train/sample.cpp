@@ -22,9 +22,32 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
     const nlohmann::json metadata = nlohmann::json::parse(manifest->metadata);
     if (metadata.contains("tokenizer")) return data::make_tokenizer(metadata["tokenizer"].dump());
   }
-  const data::Data data = open_inputs(loaded, compiled);
-  if (!data.tokenizer) throw DataError("sampling needs text: the job's data has no tokenizer");
-  return data.tokenizer;
+  switch (loaded.job.data.format) {
+    case DataFormat::tokens: return std::make_shared<data::NumbersTokenizer>(*compiled.classes);
+    case DataFormat::text:
+      if (loaded.job.data.tokenizer == Tokenizer::bytes) return std::make_shared<data::BytesTokenizer>();
+      return open_inputs(loaded, compiled).tokenizer;  // the alphabet is the text's
+    case DataFormat::table:
+    case DataFormat::idx: break;
+  }
+  throw DataError("sampling needs a job of `format: text` or `format: tokens`; this one has `format: " + std::string(name_of(loaded.job.data.format)) + "`");
+}
+
+// The ids that generation goes on from; without a prompt, a line break.
+std::vector<std::int32_t> first_ids(const data::Tokenizer& tokenizer, bool text, const std::string& prompt) {
+  std::vector<std::int32_t> ids;
+  try {
+    ids = tokenizer.encode(prompt);
+  } catch (const DataError& error) {
+    throw DataError(std::string("the prompt, ") + error.what());
+  }
+  if (!ids.empty()) return ids;
+  if (!text) throw UsageError("this job's data is token ids: give the first ones, as --prompt \"50256\"");
+  try {
+    return tokenizer.encode("\n");
+  } catch (const DataError&) {
+    throw UsageError("the model knows no line break to begin with: give a --prompt");
+  }
 }
 
 float logit_at(const std::vector<std::byte>& logits, DType dtype, std::int64_t index) {
@@ -33,14 +56,20 @@ float logit_at(const std::vector<std::byte>& logits, DType dtype, std::int64_t i
   return std::bit_cast<float>(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(logits.data())[index]) << 16);
 }
 
-// Draws from softmax(logits / temperature), of the top_k likeliest if that is positive.
+// Draws from softmax(logits / temperature), of the top_k likeliest if that is positive, and of these the likeliest that reach top_p.
 std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const SampleOptions& options, std::uint64_t index) {
   std::sort(scores.begin(), scores.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   if (options.temperature <= 0) return scores.front().second;
-  const std::size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<std::size_t>(options.top_k)) : scores.size();
+  std::size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<std::size_t>(options.top_k)) : scores.size();
   std::vector<double> weights(kept);
   double total = 0;
   for (std::size_t i = 0; i < kept; ++i) total += weights[i] = std::exp((scores[i].first - scores.front().first) / options.temperature);
+  if (options.top_p < 1) {
+    double reached = 0;
+    std::size_t enough = 0;
+    while (enough < kept && (enough == 0 || reached < options.top_p * total)) reached += weights[enough++];
+    kept = enough, total = reached;
+  }
   double left = total * static_cast<double>(philox(options.seed, 0, index)[0]) * 0x1p-32;
   for (std::size_t i = 0; i < kept; ++i)
     if ((left -= weights[i]) < 0) return scores[i].second;
@@ -49,8 +78,9 @@ std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const Sam
 
 }  // namespace
 
-void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
-            const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell) {
+Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
+               const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell) {
+  Sampled sampled;
   require_threads_of(loaded.job, nullptr, threads_per_rank(1));
   run_ranks(1, [&](Communicator& communicator) {
     const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads_per_rank(1));
@@ -69,23 +99,28 @@ void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::str
     executor->bind(logits_field, logits.data());
     const auto length = static_cast<std::int64_t>(window.size());
     const std::int64_t vocabulary = std::min(tokenizer->vocab_size(), *compiled.classes);
+    if (vocabulary < 1) throw DataError("the tokenizer has no tokens");
     const DType dtype = static_cast<std::int64_t>(logits.size()) == length * *compiled.classes * size_of(DType::f32) ? DType::f32 : loaded.job.precision.compute;
 
-    std::vector<std::int32_t> text = tokenizer->encode(options.prompt);
-    if (text.empty()) text.push_back(tokenizer->encode("\n").front());
+    sampled.text = tokenizer->reads_text();
+    std::vector<std::int32_t>& ids = sampled.ids;
+    ids = first_ids(*tokenizer, sampled.text, options.prompt);
     emit(options.prompt);
     const std::int32_t program = role.program_index("sample");
     for (std::int64_t made = 0; made < options.num_tokens; ++made) {
-      const auto known = std::min<std::int64_t>(length, static_cast<std::int64_t>(text.size()));
-      std::copy(text.end() - known, text.end(), window.begin());
+      const auto known = std::min<std::int64_t>(length, static_cast<std::int64_t>(ids.size()));
+      std::copy(ids.end() - known, ids.end(), window.begin());
       std::fill(window.begin() + known, window.end(), 0);
       executor->run(program);
       std::vector<std::pair<float, std::int32_t>> scores;
       for (std::int32_t id = 0; id < vocabulary; ++id) scores.emplace_back(logit_at(logits, dtype, (known - 1) * *compiled.classes + id), id);
-      text.push_back(draw(scores, options, static_cast<std::uint64_t>(made)));
-      emit(tokenizer->decode(std::span(&text.back(), 1)));
+      const std::int32_t id = draw(scores, options, static_cast<std::uint64_t>(made));
+      if (id == options.stop) break;
+      ids.push_back(id);
+      emit(tokenizer->decode(std::span(&id, 1)));
     }
   });
+  return sampled;
 }
 
 }  // namespace trainer

@@ -84,13 +84,21 @@ struct SampleOptions {
   std::int64_t num_tokens = 200;
   double temperature = 0.8;  ///< 0: always the likeliest
   std::int64_t top_k = 0;    ///< 0: all
+  double top_p = 1;          ///< draws from the likeliest tokens whose probabilities reach this sum
+  std::int64_t stop = -1;    ///< generation ends before this id; -1: at num_tokens
   std::uint64_t seed = 0;
 };
 
-/// Generates text from the weights in `checkpoint`, with the tokenizer saved there (the job's own where there is none).
-/// `compiled` is of Purpose::sample. `emit` gets text as it comes, `tell` what EvaluateOn::tell does.
-void sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
-            const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell = [](const std::string&) {});
+struct Sampled {
+  std::vector<std::int32_t> ids;  ///< of the prompt and of what was generated
+  bool text = true;               ///< false: the data is ids, so prompt and output are numbers
+};
+
+/// Generates tokens from the weights in `checkpoint`, with the tokenizer saved there (the job's own where there is none; of `format: tokens`
+/// ids as numbers). `compiled` is of Purpose::sample. `emit` gets text as it comes, the prompt first. Raises DataError for a prompt that
+/// has no ids and for weights that do not fit, UsageError where a prompt is needed. `tell`: as EvaluateOn::tell.
+Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
+               const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell = [](const std::string&) {});
 
 /// The learning rate of step `step` (from 0): section 6 of the design.
 double learning_rate(const TrainJob& job, std::int64_t step);

@@ -183,6 +183,18 @@ std::optional<T> saved_scalar(const checkpoint::TensorStore& tensors, const char
   return value;
 }
 
+// Raises DataError for every name and shape of the model that does not fit.
+void expect_weights(Loading& loading, const Plan& plan, const checkpoint::TensorStore& tensors, bool exact) {
+  std::set<std::string, std::less<>> known;
+  for (const Role& role : plan.roles)  // not one rank's alone: all ranks find the same mistakes
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors)
+        if (known.insert(tensor.name).second) loading.expect(tensor.name, tensor.whole);
+  for (const checkpoint::TensorInfo& info : tensors.tensors())
+    if (exact && !known.contains(info.name)) loading.unexpected(info);
+  loading.check();
+}
+
 // The whole checkpoint that `path` stands for.
 std::string choose_checkpoint(const std::string& path, const Tell& tell) {
   if (exists(path + "/" + checkpoint::kManifestName)) {
@@ -243,14 +255,7 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
 
 void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source, bool exact) {
   Loading loading(tensors, source);
-  std::set<std::string, std::less<>> known;
-  for (const Role& role : loaded.plan.roles)  // not this rank's alone: all ranks find the same mistakes
-    for (const Unit& unit : role.units)
-      for (const UnitTensor& tensor : unit.tensors)
-        if (known.insert(tensor.name).second) loading.expect(tensor.name, tensor.whole);
-  for (const checkpoint::TensorInfo& info : tensors.tensors())
-    if (exact && !known.contains(info.name)) loading.unexpected(info);
-  loading.check();
+  expect_weights(loading, loaded.plan, tensors, exact);
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     loading.read(tensor.name, master_of(loaded, unit), pieces);
   });
@@ -258,6 +263,15 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
 
 void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell) {
   for (const std::string& damage : newest.damaged) tell("passed over a damaged checkpoint: " + damage);
+}
+
+void check_weights(const Plan& plan, const std::string& path) {
+  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
+  const bool is_file = !is_directory(path);
+  const checkpoint::TensorStore tensors =
+      is_file ? checkpoint::TensorStore::from_safetensors(path) : checkpoint::open_checkpoint(choose_checkpoint(path, [](const std::string&) {})).tensors;
+  Loading loading(tensors, path);
+  expect_weights(loading, plan, tensors, is_file);
 }
 
 std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell) {

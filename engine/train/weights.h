@@ -37,6 +37,9 @@ void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell);
 /// choose again where a live run has removed it meanwhile. `tell`, rank 0's, hears of what was passed over.
 std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell);
 
+/// Raises what load_weights_from would: a checkpoint is verified, names and shapes are compared, no tensor is loaded.
+void check_weights(const Plan& plan, const std::string& path);
+
 /// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good steps, which start
 /// anew if they were not saved. Raises DataError like load_weights; states of the strategy may lack, and those of another strategy are
 /// not read. What compression had not sent yet comes in the loss scale that the scalars hold, whatever it was saved in.

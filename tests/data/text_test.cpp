@@ -286,8 +286,14 @@ TEST_CASE("tokenizers come back from their JSON and undo themselves") {
   CHECK(bytes->decode(bytes->encode("\xFF\x00z")) == "\xFF\x00z");
   CHECK(contains(message_of<DataError>([&] { again->encode("naz"); }), "offset 2: the character U+007A"));
   CHECK_THROWS_AS(again->decode(Ids{99}), DataError);
+  const auto numbers = make_tokenizer(NumbersTokenizer(1000).json());
+  CHECK(numbers->encode(" 12,44  999\n0 ") == Ids{12, 44, 999, 0});
+  CHECK(numbers->decode(Ids{12, 0}) == " 12 0");
+  CHECK(contains(message_of<DataError>([&] { numbers->encode("12 cat 5"); }), "offset 3: \"cat\" is no token id"));
+  for (const char* bad : {"1000", "-1", "1.5", "99999999999", "12;44"}) CHECK_THROWS_AS(numbers->encode(bad), DataError);
   for (const char* bad :
-       {"", "{}", "[]", "{\"tokenizer\":\"chars\"}", "{\"tokenizer\":\"chars\",\"alphabet\":\"ba\"}", "{\"tokenizer\":7}"}) {
+       {"", "{}", "[]", "{\"tokenizer\":\"chars\"}", "{\"tokenizer\":\"chars\",\"alphabet\":\"ba\"}", "{\"tokenizer\":7}",
+        "{\"tokenizer\":\"numbers\"}", "{\"tokenizer\":\"numbers\",\"vocab_size\":0}", "{\"tokenizer\":\"numbers\",\"vocab_size\":-1}"}) {
     CHECK_THROWS_AS(make_tokenizer(bad), DataError);
   }
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -708,6 +709,50 @@ TEST_CASE("sample goes on from its prompt, the same for the same seed") {
   CHECK(parsed(document)["text"].get<std::string>() + "\n" == text.out);
 }
 
+TEST_CASE("of the likeliest tokens top-p 0 takes the first, and a stop id ends the text before itself") {
+  const Workplace in;
+  REQUIRE(in({"run", "job.yaml", "train.steps=100"}).code == 0);
+  const auto sample = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"sample", "job.yaml", "--prompt", "the", "--tokens", "30", "--json"});
+    return parsed(in(more));
+  };
+  const json greedy = sample({"--temperature", "0"});
+  CHECK(greedy["ids"].size() == 33);
+  CHECK(sample({"--top-p", "0"})["ids"] == greedy["ids"]);
+  CHECK(sample({"--temperature", "5"})["ids"] != greedy["ids"]);
+  CHECK(sample({"--temperature", "5", "--top-p", "0.000001"})["ids"] == greedy["ids"]);
+  CHECK(sample({"--temperature", "5", "--top-p", "1"}) == sample({"--temperature", "5"}));
+  const json stop = greedy["ids"][10];
+  json expected = json::array();
+  for (std::size_t i = 0; i < 33 && (i < 3 || greedy["ids"][i] != stop); ++i) expected.push_back(greedy["ids"][i]);
+  CHECK(sample({"--temperature", "0", "--stop", stop.dump()})["ids"] == expected);
+}
+
+TEST_CASE("a job of token ids is sampled by ids") {
+  const Workplace in;
+  std::string ids;
+  for (int i = 0; i < 2000; ++i) ids += {static_cast<char>(i * i % 50), '\0'};
+  in.write("ids.bin", ids);
+  const std::string job = in.with_change("  format: text\n  train: text.txt", "  format: tokens\n  train: ids.bin");
+  REQUIRE(in({"run", job}).code == 0);
+  const Outcome text = in({"sample", job, "--prompt", "12 44 5", "--tokens", "4", "--temperature", "0"});
+  CHECK(text.code == 0);
+  CHECK(text.out.starts_with("12 44 5 "));
+  const json document = parsed(in({"sample", job, "--prompt", "12 44 5", "--tokens", "4", "--temperature", "0", "--json"}));
+  CHECK(document["ids"].size() == 7);
+  CHECK_FALSE(document.contains("text"));
+  std::string joined;
+  for (const json& id : document["ids"]) joined += (joined.empty() ? "" : " ") + id.dump();
+  CHECK(text.out == joined + "\n");
+  const Outcome none = in({"sample", job});
+  CHECK(none.code == 64);
+  CHECK(contains(none.err, "--prompt \"50256\""));
+  const Outcome words = in({"sample", job, "--prompt", "the quick"});
+  CHECK(words.code == 65);
+  CHECK(contains(words.err, "\"the\" is no token id"));
+  CHECK(in({"sample", job, "--prompt", "256"}).code == 65);
+}
+
 TEST_CASE("inspect lists a checkpoint's files and tensors") {
   const Workplace in;
   REQUIRE(
@@ -782,6 +827,82 @@ TEST_CASE("missing data exits 65, a missing checkpoint too, each named") {
   CHECK(in({"eval", "job.yaml", "checkpoint.dir=null"}).code == 64);
   CHECK(in({"inspect", "text.txt"}).code == 65);
   CHECK(in({"inspect", "logs"}).code == 65);
+}
+
+TEST_CASE("bad data ends a run before its first step, at the line of the job that names it") {
+  const Workplace in;
+  std::string ids(4000, '\0');
+  ids[3001] = '\x7f';  // id 32512 at offset 3000
+  in.write("ids.bin", ids);
+  in.write("ids.bin.gz", "\x1f\x8b\x08" + std::string(6, '\0') + "\x03" + ids);
+  const auto run = [&](const std::string& from, const std::string& to) {
+    const Outcome outcome = in({"run", in.with_change(from, to)});
+    CHECK(outcome.code == 65);
+    CHECK_FALSE(contains(outcome.err, "step 1"));
+    CHECK_FALSE(std::filesystem::exists(in.path("runs/step-00000002")));
+    return outcome.err;
+  };
+  const std::string text = "format: text\n  train: text.txt";
+  CHECK(contains(run(text, "format: tokens\n  train: ids.bin"), "changed.yaml:7:10: error: data.train: ids.bin: offset 3000: token id 32512 is outside of the vocabulary of 256"));
+  CHECK(contains(run(text, "format: tokens\n  train: ids.bin.gz"), "changed.yaml:7:10: error: data.train: ids.bin.gz: is a gzip file; unpack it with gunzip"));
+  CHECK(contains(run("vocab: 256", "vocab: 100"), "data.tokenizer: `tokenizer: bytes` has 256 ids, the model's vocabulary has 100 rows"));
+  CHECK(contains(run("global: 4", "global: 4000"), "data.train: the training part has 263 samples, fewer than one batch of 4000"));
+  CHECK(contains(run("fraction: 0.2", "fraction: 0.001"), "changed.yaml:8:8: error: data.val: text.txt: the validation part has no sample"));
+}
+
+// How a run ends whose text is changed when it has trained some steps.
+Outcome run_with_change(const std::function<void(const std::string& path)>& change) {
+  const Workplace in;
+  std::string text;
+  while (text.size() < (std::size_t{4} << 20)) text += "the quick brown fox jumps over the lazy dog\n";
+  const std::string path = in.write("text.txt", text);
+  Process process(in.path(), {"run", "job.yaml", "data.tokenizer=chars", "eval.every=1000000000", "train.steps=1000000", "checkpoint.every=1000000000"});
+  for (int tries = 0; tries < 600 && !contains(process.err_so_far(), "loss"); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  change(path);
+  return process.wait();
+}
+
+TEST_CASE("a data file that becomes shorter, or another text, under a run ends it with the file's name") {
+  const Outcome shorter = run_with_change([](const std::string& path) { std::filesystem::resize_file(path, 5000); });
+  CHECK(shorter.code == 74);
+  CHECK(contains(shorter.err, "text.txt: the file became shorter while it was in use: it had 4194344 bytes and now has 5000"));
+  const Outcome other = run_with_change([](const std::string& path) {
+    std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << std::string(std::size_t{4} << 20, '#');
+  });
+  CHECK(other.code == 65);
+  CHECK(contains(other.err, "text.txt: offset "));
+  CHECK(contains(other.err, "it was changed while it was in use"));
+}
+
+TEST_CASE("validate --files says of data and initial weights what run would, all at once") {
+  const Workplace in;
+  CHECK(in({"validate", "--files", "job.yaml"}).code == 0);
+  CHECK(in({"validate", in.with_change("text.txt", "nowhere.txt")}).code == 0);  // without --files no data is read
+  const auto errors = [&](const std::string& from, const std::string& to) {
+    const Outcome outcome = in({"validate", "--files", "--json", in.with_change(from, to)});
+    CHECK(outcome.code == 65);
+    std::vector<std::string> lines;
+    const json document = parsed(outcome);
+    for (const json& error : document["jobs"][0]["errors"])
+      lines.push_back(error["line"].dump() + " " + error["path"].get<std::string>() + ": " + error["message"].get<std::string>());
+    return lines;
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(errors("text.txt\n  val: {fraction: 0.2}", "[a.txt, text.txt, b.txt]\n  val: '*.none'") ==
+        Lines{"7 data.train: a.txt: no such file", "7 data.train: b.txt: no such file", "8 data.val: *.none: no file matches"});
+  CHECK(contains(errors("global: 4", "global: 4000").at(0), "7 data.train: the training part has 263 samples, fewer than one batch of 4000"));
+  CHECK(contains(errors("context: 8}", "context: 8}\n  init_from: nowhere").at(0), "5 model.init_from: nowhere: there is no such file"));
+
+  in.write("small.yaml", contents_of(in.path("job.yaml")).replace(std::string(kJob).find("dim: 16"), 7, "dim: 8 "));
+  REQUIRE(in({"run", "small.yaml", "checkpoint.dir=small"}).code == 0);
+  for (const std::string from : {"small", "small/step-00000006", "small/step-00000006/model.safetensors"}) {
+    const Lines lines = errors("context: 8}", "context: 8}\n  init_from: " + from);
+    REQUIRE(lines.size() == 1);
+    CHECK(contains(lines[0], "5 model.init_from: " + from + " does not fit the model:"));
+    CHECK(contains(lines[0], "wte.weight is [256, 8], the model has [256, 16]"));
+  }
+  in.write("empty.txt", "");
+  CHECK(errors("text.txt\n  val: {fraction: 0.2}", "empty.txt\n  val: small.yaml") == Lines{"7 data.train: empty.txt: the training part has no sample of seq_len + 1 = 9 tokens"});
 }
 
 TEST_CASE("an output that cannot be written exits 74 and is named") {

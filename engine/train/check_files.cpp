@@ -1,0 +1,90 @@
+// Parts of the data are looked at one by one only where something is wrong: data that is right is read once.
+#include "engine/train/check_files.h"
+
+#include "engine/core/error.h"
+#include "engine/data/files.h"
+#include "engine/train/inputs.h"
+#include "engine/train/weights.h"
+
+namespace trainer {
+namespace {
+
+class Checker {
+ public:
+  Checker(const LoadedJob& loaded, const CompiledJob& compiled) : loaded_(loaded), compiled_(compiled) {}
+
+  FileProblems all() {
+    if (const auto& from = loaded_.job.model.init_from) attempt("model.init_from", [&] { check_weights(compiled_.plan, *from); });
+    const DataJob& job = loaded_.job.data;
+    const auto* val = std::get_if<DataFiles>(&job.val);
+    const bool train_there = names_files("data.train", job.train), val_there = !val || names_files("data.val", *val);
+    if (train_there && val_there) {
+      open_all(job);
+    } else if (train_there) {
+      DataJob train = job;
+      train.val = std::monostate();
+      open("data.train", train);
+    } else if (val && val_there) {
+      open_val_alone(job, *val);
+    }
+    return std::move(problems_);
+  }
+
+ private:
+  // Does `action`; whether it raised no error of a file.
+  template <typename Action>
+  bool attempt(const std::string& key, Action&& action) {
+    try {
+      action();
+      return true;
+    } catch (const DataError& error) {
+      problems_.diagnostics.push_back(about_files(loaded_, key, error.what()));
+    } catch (const IoError& error) {
+      problems_.diagnostics.push_back(about_files(loaded_, key, error.what()));
+      problems_.unreadable = true;
+    }
+    return false;
+  }
+
+  // Whether every path and pattern names files; each that does not is told.
+  bool names_files(const std::string& key, const DataFiles& files) {
+    bool good = true;
+    for (const std::string& path : files.paths) good = attempt(key, [&] { data::expand_paths({path}); }) && good;
+    return good;
+  }
+
+  void open_all(const DataJob& job) {
+    std::string wrong;
+    try {
+      const data::Data data = data::open_data(job, graph_inputs(loaded_.job, compiled_), data::IdStream::Check::all);
+      for (Diagnostic& problem : too_few_samples(loaded_, compiled_, data)) problems_.diagnostics.push_back(std::move(problem));
+    } catch (const data::BadData& error) {
+      attempt(wrong = error.key, [&] { throw DataError(error.what()); });
+    } catch (const data::UnreadableData& error) {
+      attempt(wrong = error.key, [&] { throw IoError(error.what()); });
+    }
+    if (const auto* val = std::get_if<DataFiles>(&job.val); val && wrong == "data.train") open_val_alone(job, *val);
+  }
+
+  // Validation files may have mistakes of their own where the training files have some.
+  void open_val_alone(const DataJob& job, const DataFiles& val) {
+    DataJob alone = job;
+    alone.train = val;
+    alone.val = std::monostate();
+    open("data.val", alone);
+  }
+
+  void open(const std::string& key, const DataJob& job) {
+    attempt(key, [&] { data::open_data(job, graph_inputs(loaded_.job, compiled_), data::IdStream::Check::all); });
+  }
+
+  const LoadedJob& loaded_;
+  const CompiledJob& compiled_;
+  FileProblems problems_;
+};
+
+}  // namespace
+
+FileProblems check_files(const LoadedJob& loaded, const CompiledJob& compiled) { return Checker(loaded, compiled).all(); }
+
+}  // namespace trainer
