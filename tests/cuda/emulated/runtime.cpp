@@ -350,9 +350,9 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 cudaError_t cudaGetLastError() { return std::exchange(current().last, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return current().last; }
 const char* cudaGetErrorName(cudaError_t error) {
-  static thread_local std::string text;
-  text = "emulated error " + std::to_string(error);
-  return text.c_str();
+  static std::map<cudaError_t, std::string> texts;  // for ever, as the Toolkit's are
+  const std::lock_guard lock(global);
+  return texts.try_emplace(error, "emulated error " + std::to_string(error)).first->second.c_str();
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 cudaError_t cudaDeviceSynchronize() {
