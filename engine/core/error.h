@@ -22,8 +22,10 @@ struct Diagnostic {
   std::string suggestion;  ///< nearest allowed name, if one is near
   std::string source;      ///< the line itself, for people
   std::vector<std::string> remedies = {};  ///< changes of the job, each of which would mend it; the smallest first
+  std::string note{};      ///< a second place that explains the mistake, as "models/gpt2.yaml:20:49: h.0.attn.core.heads"
+  enum class Severity { error, warning } severity = Severity::error;  ///< a warning stops nothing
 
-  /// `file:line:column: error: path: message; …` and, where known, the source line and the remedies below it.
+  /// `file:line:column: error: path: message; …` and, where known, the source line, the note and the remedies below it.
   std::string str() const;
 };
 

@@ -7,6 +7,7 @@
 #include "engine/cost/machine_fields.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/shipped_cpu.h"
+#include "engine/job/aliases.h"
 #include "engine/job/bytes.h"
 #include "engine/job/check.h"
 #include "engine/job/nearest.h"
@@ -322,8 +323,9 @@ MachinePath find_machine(const std::string& name, const std::string& beside, con
   const std::string path = (fs::path(folder) / (name + ".yaml")).string();
   if (!folder.empty() && exists(path)) return {path, "", ""};
   const std::vector<std::string> names = machine_names(folder);
+  const Alias* alias = alias_of_value("cluster.hardware", name);
   return {"", names.empty() ? "no hardware files are installed" : fmt::format("there are {}", fmt::join(names, ", ")),
-          nearest(name, std::vector<std::string_view>(names.begin(), names.end()))};
+          alias != nullptr ? std::string(alias->ours) : nearest(name, std::vector<std::string_view>(names.begin(), names.end()))};
 }
 
 std::string hardware_schema() { return trainer::hardware_schema(machine_fields()); }

@@ -1,11 +1,15 @@
 #include "engine/job/bind.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/core/check.h"
 #include "engine/job/bytes.h"
 #include "engine/job/expression.h"
 #include "engine/job/names.h"
+#include "engine/job/nearest.h"
 #include "engine/job/rules.h"
 
 namespace trainer {
@@ -97,20 +101,34 @@ std::map<std::string, double> bind_with(Values& v) {
   return out;
 }
 
-/// A graph file stands beside the job or among the installed configs.
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+/// Names of the models that came with the program.
+std::vector<std::string> installed_models(const std::string& configs_dir) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(configs_dir) / "models", error))
+    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// A graph file stands beside the job or among the installed configs, where a model's name alone finds it (gpt2: models/gpt2.yaml).
 std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
   const std::string written = v.node("model.graph").text;
   const std::string here = *v.file("model.graph");
   yaml::Node& node = v.checked().values.find("model.graph")->second.node;
-  const auto exists = [](const std::string& path) {
-    std::error_code error;
-    return fs::is_regular_file(path, error);
-  };
-  if (!options.check_files || exists(here)) return here;
+  if (!options.check_files || is_file(here)) return here;
   std::string tried = here;
-  if (!options.configs_dir.empty() && fs::path(written).is_relative()) {
-    const std::string there = (fs::path(options.configs_dir) / written).lexically_normal().string();
-    if (exists(there)) {
+  const fs::path file(written);
+  const bool is_name = !file.has_parent_path() && !file.has_extension();
+  if (!options.configs_dir.empty() && file.is_relative()) {
+    const fs::path below = is_name ? fs::path("models") / (written + ".yaml") : file;
+    const std::string there = (fs::path(options.configs_dir) / below).lexically_normal().string();
+    if (is_file(there)) {
       if (node.source->name == kCommandLine) node.text = there;
       return there;
     }
@@ -118,6 +136,9 @@ std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagno
   }
   Diagnostic mistake = node.at("model.graph", "no such file; looked for " + tried);
   mistake.value = node.brief();
+  const std::vector<std::string> models = options.configs_dir.empty() ? std::vector<std::string>() : installed_models(options.configs_dir);
+  mistake.suggestion = nearest(file.stem().string(), std::vector<std::string_view>(models.begin(), models.end()));
+  if (!models.empty()) mistake.allowed = fmt::format("a path, or a model that came with trainer: {}", fmt::join(models, ", "));
   mistakes.push_back(std::move(mistake));
   return here;
 }

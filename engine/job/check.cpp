@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/job/aliases.h"
 #include "engine/job/bytes.h"
 #include "engine/job/expression.h"
 #include "engine/job/nearest.h"
+#include "engine/job/short_forms.h"
 
 namespace trainer {
 namespace {
@@ -24,35 +26,6 @@ bool is_identifier(std::string_view text) {
   return !text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || digit(c); });
 }
 
-/// Whether a scalar is of a form. Names are strings, so `true` or `1` quoted would be one and unquoted not.
-bool accepts(const Form& form, const yaml::Node& node) {
-  switch (form.kind) {
-    case Form::Kind::null:
-      return node.is_null();
-    case Form::Kind::word:
-      return node.as_string() && std::ranges::find(form.words, node.text) != form.words.end();
-    case Form::Kind::integer:
-      return node.as_number() && whole(*node.as_number()) && within(form, *node.as_number());
-    case Form::Kind::number:
-      return node.as_number() && within(form, *node.as_number());
-    case Form::Kind::bytes:
-      return bytes_of(node).has_value();
-    case Form::Kind::flag:
-      return node.as_bool().has_value();
-    case Form::Kind::text:
-      return node.as_string() && !node.text.empty();
-    case Form::Kind::expression:
-      return node.as_string() && node.text.starts_with("${") && node.text.find('}') == node.text.size() - 1;
-    case Form::Kind::list:
-    case Form::Kind::map:
-    case Form::Kind::section:
-    case Form::Kind::tree:
-    case Form::Kind::reference:
-      return false;
-  }
-  return false;
-}
-
 bool is_number_form(const Form& form) {
   return form.kind == Form::Kind::integer || form.kind == Form::Kind::number || form.kind == Form::Kind::bytes;
 }
@@ -60,9 +33,10 @@ bool is_number_form(const Form& form) {
 /// Beyond a billion digits are hard to count.
 std::string printed(double value) { return whole(value) && std::abs(value) <= 1e9 ? fmt::format("{}", *whole(value)) : fmt::format("{:g}", value); }
 
-std::string range_text(const Form& form) {
+/// Bounds that no job comes near are told where `value` is beyond them.
+std::string range_text(const Form& form, std::optional<double> value = {}) {
   if (form.kind == Form::Kind::integer && form.least == form.most) return printed(form.least);
-  const bool low = std::isfinite(form.least), high = std::isfinite(form.most) && form.most < kMostInteger;
+  const bool low = std::isfinite(form.least), high = std::isfinite(form.most) && (form.most < kMostInteger || (value && *value > form.most));
   const std::string what = form.kind == Form::Kind::integer ? "an integer" : "a number";
   if (low && high) {
     return fmt::format("{} {} {} {} {}", what, form.above_least ? "above" : "from", printed(form.least),
@@ -104,7 +78,8 @@ std::string one_text(const Form& form) {
       for (const FieldDef& field : form.fields) {
         if (std::ranges::find(keys, field.name) == keys.end()) keys.push_back(field.name);
       }
-      return fmt::format("a mapping with {}", fmt::join(keys, ", "));
+      const std::string mapping = fmt::format("a mapping with {}", fmt::join(keys, ", "));
+      return form.shorthand.empty() ? mapping : allowed_text(short_forms(form)) + " or " + mapping;
     }
     case Form::Kind::tree:
     case Form::Kind::reference:
@@ -115,7 +90,7 @@ std::string one_text(const Form& form) {
 
 class Checker {
  public:
-  explicit Checker(Checked& out) : out_(out) {}
+  Checker(Checked& out, Words words) : out_(out), words_(words) {}
 
   /// `where` is blamed for what is missing: the section's key, or the section itself.
   void section(const std::vector<FieldDef>& fields, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
@@ -151,10 +126,28 @@ class Checker {
     for (const yaml::Node& key : node.keys) {
       if (std::ranges::find(known, key.text) != known.end()) continue;
       Diagnostic mistake = key.at(prefix + key.text, "unknown key");
-      mistake.suggestion = nearest(key.text, known);
-      if (mistake.suggestion.empty()) mistake.allowed = fmt::format("{}", fmt::join(known, ", "));
+      explain_key(mistake, key.text, prefix, known);
       out_.mistakes.push_back(std::move(mistake));
     }
+  }
+
+  /// What was meant by a key that is not known.
+  void explain_key(Diagnostic& mistake, const std::string& key, const std::string& prefix, const std::vector<std::string_view>& known) const {
+    const std::size_t colon = key.find(':');
+    if (colon != std::string::npos && std::ranges::find(known, key.substr(0, colon)) != known.end()) {
+      mistake.message = "a space is missing after the colon";
+      return;
+    }
+    const Alias* alias = words_ == Words::of_jobs ? alias_of_key(prefix + key) : nullptr;
+    const std::string near = nearest(key, known);
+    // One slip of the hand is likelier than a word of another tool.
+    if (alias != nullptr && !is_slip(key, near)) {
+      answer(mistake, *alias);
+      if (alias->ours.starts_with(prefix)) mistake.suggestion = alias->ours.substr(prefix.size());
+    } else {
+      mistake.suggestion = near;
+    }
+    if (mistake.suggestion.empty()) mistake.allowed = fmt::format("{}", fmt::join(known, ", "));
   }
 
   void field(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
@@ -174,12 +167,33 @@ class Checker {
     if (active == nullptr) {
       if (doubtful)
         out_.doubtful.insert(path);
-      else if (key != nullptr)
+      else if (key != nullptr && !is_wrong_anyway(variants, *node.find(key->text), path))
         no_effect(variants, failed, *key, path, against);
       return;
     }
     if (key != nullptr) return value(active->forms, *node.find(active->name), *key, path);
     absent(*active, where, path);
+  }
+
+  /// A value that would be wrong under every condition is told as that: what it has no effect on is the smaller mistake.
+  bool is_wrong_anyway(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const std::string& path) {
+    std::vector<Form> forms;
+    for (const FieldDef* variant : variants) forms.insert(forms.end(), variant->forms.begin(), variant->forms.end());
+    const auto is_scalar = [](const Form& form) {
+      using Kind = Form::Kind;
+      return form.kind != Kind::list && form.kind != Kind::map && form.kind != Kind::section && form.kind != Kind::tree;
+    };
+    if (!node.is_scalar() || !std::ranges::all_of(forms, is_scalar)) return false;
+    if (std::ranges::any_of(forms, [&](const Form& form) { return accepts(form, node); })) return false;
+    wrong(variants.size() == 1 ? forms : distinct(forms), node, path);
+    return true;
+  }
+
+  static std::vector<Form> distinct(const std::vector<Form>& forms) {
+    std::vector<Form> out;
+    for (const Form& form : forms)
+      if (std::ranges::none_of(out, [&](const Form& other) { return one_text(other) == one_text(form); })) out.push_back(form);
+    return out;
   }
 
   void no_effect(const std::vector<const FieldDef*>& variants, const std::vector<std::size_t>& failed, const yaml::Node& key,
@@ -351,10 +365,24 @@ class Checker {
       message = "an empty string";
     Diagnostic mistake = node.at(path, message);
     mistake.value = node.brief();
-    mistake.allowed = allowed_text(forms);
-    if (node.is_scalar()) mistake.suggestion = suggestion(forms, node);
+    mistake.allowed = allowed_for(forms, number);
+    if (node.is_scalar() && !node.is_null()) explain_value(mistake, forms, node, path);
     out_.mistakes.push_back(std::move(mistake));
     out_.doubtful.insert(path);
+  }
+
+  static std::string allowed_for(const std::vector<Form>& forms, std::optional<double> number) {
+    if (forms.size() == 1 && number && is_number_form(forms.front()) && forms.front().kind != Form::Kind::bytes)
+      return range_text(forms.front(), number);
+    return allowed_text(forms);
+  }
+
+  void explain_value(Diagnostic& mistake, const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) const {
+    const Alias* alias = words_ == Words::of_jobs ? alias_of_value(path, node.text) : nullptr;
+    if (alias != nullptr)
+      answer(mistake, *alias);
+    else
+      mistake.suggestion = suggestion(forms, node);
   }
 
   static std::string suggestion(const std::vector<Form>& forms, const yaml::Node& node) {
@@ -376,16 +404,46 @@ class Checker {
   static Setting::From from(const yaml::Node& node) { return is_override(node) ? Setting::From::command_line : Setting::From::file; }
 
   Checked& out_;
+  const Words words_;
 };
 
 }  // namespace
+
+// Names are strings, so `true` or `1` quoted would be one and unquoted not.
+bool accepts(const Form& form, const yaml::Node& node) {
+  switch (form.kind) {
+    case Form::Kind::null:
+      return node.is_null();
+    case Form::Kind::word:
+      return node.as_string() && std::ranges::find(form.words, node.text) != form.words.end();
+    case Form::Kind::integer:
+      return node.as_number() && whole(*node.as_number()) && within(form, *node.as_number());
+    case Form::Kind::number:
+      return node.as_number() && within(form, *node.as_number());
+    case Form::Kind::bytes:
+      return bytes_of(node).has_value();
+    case Form::Kind::flag:
+      return node.as_bool().has_value();
+    case Form::Kind::text:
+      return node.as_string() && !node.text.empty();
+    case Form::Kind::expression:
+      return node.as_string() && node.text.starts_with("${") && node.text.find('}') == node.text.size() - 1;
+    case Form::Kind::list:
+    case Form::Kind::map:
+    case Form::Kind::section:
+    case Form::Kind::tree:
+    case Form::Kind::reference:
+      return false;
+  }
+  return false;
+}
 
 const CheckedValue* Checked::find(std::string_view path) const {
   const auto found = values.find(path);
   return found == values.end() ? nullptr : &found->second;
 }
 
-Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root) {
+Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root, Words words) {
   Checked out;
   if (!root.is_mapping()) {
     Diagnostic mistake = root.at("", root.is_null() ? "the file is empty" : "the file is not a mapping");
@@ -393,7 +451,7 @@ Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root) {
     out.mistakes.push_back(std::move(mistake));
     return out;
   }
-  Checker(out).section(fields, root, root, "");
+  Checker(out, words).section(fields, root, root, "");
   return out;
 }
 

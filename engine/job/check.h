@@ -28,8 +28,14 @@ struct Checked {
   const CheckedValue* find(std::string_view path) const;
 };
 
-/// Checks `root`, which must be a mapping with the keys of `fields`.
-Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root);
+/// Whose words are known (aliases.h) besides the keys of the table: those of jobs, or no others.
+enum class Words : std::uint8_t { of_the_table, of_jobs };
+
+/// Checks `root`, which must be a mapping with the keys of `fields` and no short forms.
+Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root, Words words = Words::of_the_table);
+
+/// Whether a scalar is of a form.
+bool accepts(const Form& form, const yaml::Node& node);
 
 /// What `forms` allow, for messages: "auto or an integer of at least 1".
 std::string allowed_text(const std::vector<Form>& forms);

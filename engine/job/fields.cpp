@@ -11,7 +11,7 @@ Form word(std::vector<std::string_view> words) { return {.kind = Form::Kind::wor
 Form integer(double least, double most) { return {.kind = Form::Kind::integer, .least = least, .most = most}; }
 Form number(double least, double most) { return {.kind = Form::Kind::number, .least = least, .most = most}; }
 Form bytes() { return {.kind = Form::Kind::bytes, .least = 1, .most = kMostInteger}; }
-Form positive() { return {.kind = Form::Kind::number, .least = 0, .above_least = true}; }
+Form positive() { return between(0, kMostF32, true, false); }
 Form between(double least, double most, bool above_least, bool below_most) {
   return {.kind = Form::Kind::number, .least = least, .most = most, .above_least = above_least, .below_most = below_most};
 }
@@ -22,7 +22,9 @@ Form list(Form item, std::size_t min_items, std::size_t max_items) {
   return {.kind = Form::Kind::list, .items = {std::move(item)}, .min_items = min_items, .max_items = max_items};
 }
 Form map(Form item) { return {.kind = Form::Kind::map, .items = {std::move(item)}}; }
-Form section(std::vector<FieldDef> fields) { return {.kind = Form::Kind::section, .fields = std::move(fields)}; }
+Form section(std::vector<FieldDef> fields, std::string_view shorthand) {
+  return {.kind = Form::Kind::section, .fields = std::move(fields), .shorthand = shorthand};
+}
 Form tree() { return {.kind = Form::Kind::tree}; }
 Form reference(std::string_view name) { return {.kind = Form::Kind::reference, .name = name}; }
 
@@ -61,8 +63,8 @@ FieldDef required(std::string_view name, std::string_view doc, Forms forms) {
 FieldDef optional(std::string_view name, std::string_view doc, Forms forms, std::string_view otherwise) {
   return {name, doc, std::move(forms), FieldDef::Absent::otherwise, otherwise};
 }
-FieldDef part(std::string_view name, std::string_view doc, Fields fields) {
-  return {name, doc, {section(std::move(fields))}, FieldDef::Absent::fill};
+FieldDef part(std::string_view name, std::string_view doc, Fields fields, std::string_view shorthand = {}) {
+  return {name, doc, {section(std::move(fields), shorthand)}, FieldDef::Absent::fill};
 }
 FieldDef extra(std::string_view name, std::string_view doc, Forms forms) {
   return {name, doc, std::move(forms), FieldDef::Absent::nothing};
@@ -72,7 +74,7 @@ Fields model() {
   return {
       required("graph", "The model: a graph file (relative to this file, then to the installed configs), or a graph written here.",
                {text(), tree()}),
-      optional("with", "Values that replace params of the graph.", {map(number(-kInfinity))}, "{}"),
+      optional("with", "Values that replace params of the graph.", {map(number(-kInfinity, kInfinity))}, "{}"),
       optional("init_from", "Initial weights: a checkpoint directory or a .safetensors file.", {null(), text()}, "null"),
   };
 }
@@ -85,7 +87,8 @@ Form idx_files() {
 }
 
 Form fraction() {
-  return section({required("fraction", "The contiguous last part of the training samples that is held out.", {between(0, 1, true, true)})});
+  return section({required("fraction", "The contiguous last part of the training samples that is held out.", {between(0, 1, true, true)})},
+                 "fraction");
 }
 
 Fields data() {
@@ -156,9 +159,9 @@ Fields batch() {
 Fields train() {
   return {
       required("steps", "Optimizer steps; 0 writes the initial weights.", {integer(0)}),
-      part("batch", "Sizes of batches, in samples.", batch()),
-      part("optimizer", "The optimizer and its numbers.", optimizer()),
-      part("lr_schedule", "The learning rate over the steps.", lr_schedule()),
+      part("batch", "Sizes of batches, in samples.", batch(), "global"),
+      part("optimizer", "The optimizer and its numbers.", optimizer(), "name"),
+      part("lr_schedule", "The learning rate over the steps.", lr_schedule(), "name"),
       optional("clip_norm", "Largest global norm of the gradients; null: no clipping.", {null(), positive()}, "1.0"),
   };
 }
@@ -292,13 +295,13 @@ Fields wrap() {
 }
 
 Fields strategy() {
-  FieldDef data = part("data", "How parameters live over the data ranks.", data_strategy());
+  FieldDef data = part("data", "How parameters live over the data ranks.", data_strategy(), "kind");
   data.forms.push_back(word({"auto"}));
   return {
       data,
-      extra("tensor", "Layers cut over ranks.", {section(tensor_strategy()), word({"auto"})}),
-      extra("pipeline", "The model cut into stages.", {section(pipeline_strategy()), word({"auto"})}),
-      part("wrap", "What becomes a unit of parameters.", wrap()),
+      extra("tensor", "Layers cut over ranks.", {section(tensor_strategy(), "degree"), word({"auto"})}),
+      extra("pipeline", "The model cut into stages.", {section(pipeline_strategy(), "degree"), word({"auto"})}),
+      part("wrap", "What becomes a unit of parameters.", wrap(), "policy"),
       optional("profile", "Of the network: fills in bucket_mb, compression and every of data where they are not given.",
                {word(words<Profile>())}, "none"),
   };
@@ -352,17 +355,17 @@ Fields job() {
   return {
       extra("name", "What the run is called; default: the file's name.", {text()}),
       optional("seed", "Of initial weights, dropout and the order of samples.", {integer(0)}, "1337"),
-      required("model", "What is trained.", {section(model())}),
+      required("model", "What is trained.", {section(model(), "graph")}),
       required("data", "What it is trained on.", {section(data())}),
       required("train", "How it is trained.", {section(train())}),
-      part("eval", "Evaluation on the held-out samples.", eval()).when("data.val"),
-      part("precision", "Dtypes.", precision()),
-      part("activation_checkpointing", "What is recomputed instead of kept.", activation_checkpointing()),
+      part("eval", "Evaluation on the held-out samples.", eval(), "every").when("data.val"),
+      part("precision", "Dtypes.", precision(), "compute"),
+      part("activation_checkpointing", "What is recomputed instead of kept.", activation_checkpointing(), "mode"),
       optional("strategy", "How the work is spread over ranks: auto, a name, or the explicit form.", {word(names), section(strategy())},
                "auto"),
       optional("goal", "What strategy: auto makes least: the time of a step, the memory of a rank, or the cost of a sample.", {word(words<Goal>())}, "time"),
       part("cluster", "Where it runs.", cluster()),
-      part("checkpoint", "What is saved.", checkpoint()),
+      part("checkpoint", "What is saved.", checkpoint(), "dir"),
       part("log", "What is told.", log()),
   };
 }

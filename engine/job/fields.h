@@ -19,6 +19,8 @@ struct Form;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// The largest integer a field takes: JSON's readers keep integers exact up to here.
 inline constexpr double kMostInteger = 9007199254740992.0;
+/// The largest number that kernels can be given.
+inline constexpr double kMostF32 = std::numeric_limits<float>::max();
 
 /// Holds where the value at `path`, from the same section down, is one of `words`, or a number above `above`; with neither, where it
 /// is not null.
@@ -70,13 +72,15 @@ struct Form {
   std::size_t min_items = 0, max_items = std::numeric_limits<std::size_t>::max();
   std::vector<FieldDef> fields{};
   std::string_view name{};
+  /// section: the key that a scalar in place of the mapping stands for, where only one thing can be meant (`precision: bf16`).
+  std::string_view shorthand{};
 };
 
 namespace form {
 Form null();
 Form word(std::vector<std::string_view> words);
 Form integer(double least, double most = kMostInteger);
-Form number(double least, double most = kInfinity);
+Form number(double least, double most = kMostF32);
 Form positive();  ///< a number above 0
 Form bytes();     ///< as engine/job/bytes.h reads them
 Form between(double least, double most, bool above_least, bool below_most);
@@ -85,7 +89,7 @@ Form text();
 Form expression();
 Form list(Form item, std::size_t min_items, std::size_t max_items = std::numeric_limits<std::size_t>::max());
 Form map(Form item);
-Form section(std::vector<FieldDef> fields);
+Form section(std::vector<FieldDef> fields, std::string_view shorthand = {});
 Form tree();
 Form reference(std::string_view name);
 }  // namespace form

@@ -5,6 +5,7 @@
 #include "engine/job/check.h"
 #include "engine/job/job.h"
 #include "engine/job/rules.h"
+#include "engine/job/short_forms.h"
 
 namespace trainer {
 namespace {
@@ -116,15 +117,17 @@ std::vector<Setting> settings_of(const Checked& checked) {
 
 LoadedJob load_tree(yaml::Node tree, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
   std::vector<Diagnostic> mistakes;
+  expand_short_forms(tree, job_fields());
   for (const std::string& override_text : overrides) {
     try {
       apply(tree, override_text);
+      expand_short_forms(tree, job_fields());
     } catch (const JobError& error) {
       mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
     }
   }
   if (options.world_size > 0) take_launched(tree, options.world_size);
-  Checked checked = check(job_fields(), tree);
+  Checked checked = check(job_fields(), tree, Words::of_jobs);
   mistakes.insert(mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
   const std::vector<Diagnostic> rules = check_rules(checked, tree);
   mistakes.insert(mistakes.end(), rules.begin(), rules.end());

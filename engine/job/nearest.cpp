@@ -7,6 +7,8 @@
 namespace trainer {
 namespace {
 
+constexpr std::size_t kLongest = 64;  // no name is longer, and the distance costs the product of the lengths
+
 char folded(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
 
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -29,7 +31,6 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string_view> candidates) {
-  constexpr std::size_t kLongest = 64;  // no name is longer, and the distance costs the product of the lengths
   std::string_view best;
   std::size_t least = kLongest;
   if (word.size() > kLongest) return {};
@@ -43,6 +44,10 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
     }
   }
   return std::string(best);
+}
+
+bool is_slip(std::string_view word, std::string_view meant) {
+  return std::max(word.size(), meant.size()) <= kLongest && meant.size() > 3 && distance(word, meant) == 1;
 }
 
 }  // namespace trainer

@@ -12,4 +12,7 @@ namespace trainer {
 /// the one whose length is nearest, then the first. Empty if none is near.
 std::string nearest(std::string_view word, std::span<const std::string_view> candidates);
 
+/// Whether `word` is `meant` with one letter wrong, missing, too many or swapped.
+bool is_slip(std::string_view word, std::string_view meant);
+
 }  // namespace trainer

@@ -7,9 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/job/bytes.h"
+#include "engine/job/check.h"
 #include "engine/job/expression.h"
 #include "engine/job/fields.h"
 #include "engine/job/job.h"
+#include "engine/job/short_forms.h"
 
 namespace trainer {
 namespace {
@@ -19,6 +21,7 @@ using Fields = std::vector<FieldDef>;
 
 Json section_schema(const Fields& fields);
 Json forms_schema(const std::vector<Form>& forms);
+Json section_or_short_form(const Form& form);
 
 Json number_json(double value) { return whole(value) ? Json(*whole(value)) : Json(value); }
 
@@ -57,13 +60,41 @@ Json form_schema(const Form& form) {
               {"patternProperties", {{"^[A-Za-z_][A-Za-z0-9_]*$", forms_schema(form.items)}}},
               {"additionalProperties", false}};
     case Form::Kind::section:
-      return section_schema(form.fields);
+      return form.shorthand.empty() ? section_schema(form.fields) : section_or_short_form(form);
     case Form::Kind::tree:
       return {{"type", "object"}};
     case Form::Kind::reference:
       return {{"$ref", "#/definitions/" + std::string(form.name)}};
   }
   return {};
+}
+
+/// The types of JSON that the scalars of `forms` have.
+Json scalar_types(const std::vector<Form>& forms) {
+  Json types = Json::array();
+  for (const Form& form : forms) {
+    const Json schema = form_schema(form);
+    if (schema.contains("type") && schema["type"] != "object" && schema["type"] != "array") types.push_back(schema["type"]);
+  }
+  return types;
+}
+
+/// The short forms of a section, without the words that ask for more keys (`wsd` for decay_steps).
+std::vector<Form> whole_short_forms(const Form& section) {
+  std::vector<Form> forms = short_forms(section);
+  const auto asks_for_more = [&](std::string_view word) {
+    yaml::Node alone = yaml::parse("{" + std::string(section.shorthand) + ": " + std::string(word) + "}", "short form");
+    return !check(section.fields, alone).mistakes.empty();
+  };
+  for (Form& form : forms)
+    if (form.kind == Form::Kind::word) std::erase_if(form.words, asks_for_more);
+  return forms;
+}
+
+/// By type, so that a mistake in the section is told as that, and not as "none of these".
+Json section_or_short_form(const Form& form) {
+  const std::vector<Form> shorts = whole_short_forms(form);
+  return {{"if", {{"type", scalar_types(shorts)}}}, {"then", forms_schema(shorts)}, {"else", section_schema(form.fields)}};
 }
 
 Json forms_schema(const std::vector<Form>& forms) {
@@ -146,6 +177,19 @@ Json property_schema(const std::vector<const FieldDef*>& variants) {
   return out;
 }
 
+/// Whether the variants' conditions, one each on the same key, are all the values that it may have: a wrong one is told there alone.
+bool applies_always(const Fields& fields, const std::vector<const FieldDef*>& variants) {
+  const std::vector<Condition>& first = variants.front()->conditions;
+  std::vector<std::string_view> words;
+  for (const FieldDef* variant : variants) {
+    if (variant->conditions.size() != 1 || variant->conditions.front().path != first.front().path || variant->conditions.front().above) return false;
+    words.insert(words.end(), variant->conditions.front().words.begin(), variant->conditions.front().words.end());
+  }
+  const auto decides = std::ranges::find(fields, first.front().path, &FieldDef::name);
+  if (decides == fields.end() || decides->forms.size() != 1 || decides->forms.front().kind != Form::Kind::word) return false;
+  return std::ranges::all_of(decides->forms.front().words, [&](std::string_view word) { return std::ranges::find(words, word) != words.end(); });
+}
+
 /// Under its conditions a field has its forms and may be required; where no variant's conditions hold, it must not be there.
 void add_conditions(Json& all, const Fields& fields, const std::vector<const FieldDef*>& variants) {
   Json any = Json::array();
@@ -157,6 +201,7 @@ void add_conditions(Json& all, const Fields& fields, const std::vector<const Fie
     if (!then.empty()) all.push_back({{"if", condition}, {"then", then}});
     any.push_back(condition);
   }
+  if (applies_always(fields, variants)) return;
   Json wanted = any.size() == 1 ? any.front() : Json{{"anyOf", any}};
   all.push_back({{"if", {{"required", {variants.front()->name}}}}, {"then", std::move(wanted)}});
 }
@@ -218,7 +263,7 @@ FieldDef given(std::string_view name, std::string_view doc, std::vector<Form> fo
 }
 
 std::vector<Form> init_forms() {
-  const Form deviation = form::number(0), constant = form::number(-kInfinity);
+  const Form deviation = form::number(0), constant = form::number(-kInfinity, kInfinity);
   return {form::word({"zeros", "ones"}), form::section({given("normal", "Drawn from N(0, x).", {deviation, form::expression()}, true)}),
           form::section({given("constant", "All the same.", {constant, form::expression()}, true)})};
 }
@@ -263,7 +308,7 @@ Fields file_fields() {
   const Form outputs = form::section({given("loss", "The node that is minimised.", {form::text()}),
                                       given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
   const Form inputs = form::map(input);
-  Form params = form::map(form::number(-kInfinity));
+  Form params = form::map(form::number(-kInfinity, kInfinity));
   params.items.push_back(form::expression());
   return {
       given("name", "What the model is called.", {form::text()}),

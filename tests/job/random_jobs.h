@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/job/check.h"
 #include "engine/job/fields.h"
+#include "engine/job/short_forms.h"
 #include "engine/job/yaml.h"
 
 namespace trainer::test {
@@ -133,13 +135,25 @@ class RandomJobs {
         return out;
       }
       case Form::Kind::section:
-        return section(form.fields, nullptr);
+        return !form.shorthand.empty() && below(4) == 0 ? short_form(form) : section(form.fields, nullptr);
       default: {
         yaml::Node out;
         out.kind = yaml::Kind::mapping;
         return out;
       }
     }
+  }
+
+  /// A scalar in place of the section, where that one key makes it whole.
+  yaml::Node short_form(const Form& form) {
+    const std::vector<Form>& forms = short_forms(form);
+    const yaml::Node value = of(forms[below(forms.size())]);
+    yaml::Node alone;
+    alone.kind = yaml::Kind::mapping;
+    alone.keys.push_back(scalar(std::string(form.shorthand)));
+    alone.items.push_back(value);
+    const bool whole = value.is_scalar() && check(form.fields, alone).mistakes.empty();
+    return whole ? value : section(form.fields, nullptr);
   }
 
   std::int64_t integer(const Form& form) {

@@ -22,6 +22,7 @@
 #include "engine/job/check.h"
 #include "engine/job/job.h"
 #include "engine/job/rules.h"
+#include "engine/job/short_forms.h"
 #include "tests/job/random_jobs.h"
 
 namespace trainer {
@@ -133,7 +134,9 @@ TEST_CASE("program and schema give the same verdict on thousands of jobs") {
     if (spoilt) {
       for (std::size_t changes = 1 + jobs.below(3); changes > 0; --changes) jobs.spoil(job);
     }
-    const Checked checked = check(job_fields(), job);
+    yaml::Node written_out = job;
+    expand_short_forms(written_out, job_fields());
+    const Checked checked = check(job_fields(), written_out);
     const bool right = checked.mistakes.empty();
     num_good += right;
     CAPTURE(job.flow());
@@ -193,8 +196,9 @@ TEST_CASE("what table and rules accept becomes a job, and all else is refused") 
     if (i % 4 == 3) jobs.spoil(job);
     CAPTURE(job.flow());
     // Written out and read again, so that the text form is held to the tree as well.
-    const yaml::Node read = yaml::parse(job.flow(), "job.yaml");
+    yaml::Node read = yaml::parse(job.flow(), "job.yaml");
     REQUIRE(read.flow() == job.flow());
+    expand_short_forms(read, job_fields());
     const Checked checked = check(job_fields(), read);
     const bool right = checked.mistakes.empty() && check_rules(checked, read).empty();
     bool loaded = true;
