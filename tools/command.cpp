@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/compile/hardware.h"
+#include "engine/compile/check_job.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
@@ -24,13 +24,17 @@ void JobArguments::add_to(Subcommand& command) {
 }
 
 LoadedJob JobArguments::load(int world_size) const {
-  LoadedJob loaded = load_job(path, overrides, {configs_dir(), true, world_size});
-  settle_cluster(loaded, hardware_dir(), gpus_here);
+  LoadedJob loaded = load_silently(world_size);
+  for (const Diagnostic& warning : loaded.warnings) say("{}\n", warning.str());
   return loaded;
 }
 
+LoadedJob JobArguments::load_silently(int world_size) const {
+  return load_checked_job(path, overrides, {configs_dir(), true, world_size}, hardware_dir(), gpus_here);
+}
+
 LoadedJob JobArguments::load_to_run(int world_size) const {
-  LoadedJob loaded = load(world_size);
+  LoadedJob loaded = load_silently(world_size);
   require_runnable(loaded);
   return loaded;
 }

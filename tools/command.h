@@ -46,8 +46,11 @@ struct JobArguments {
   void add_to(Subcommand& command);
   /// `world_size`: ranks that a launcher started; 0: no launcher.
   /// The job's cluster is settled.
+  /// Mistakes of all stages are thrown at once; warnings are said.
   LoadedJob load(int world_size = 0) const;
-  /// The same, and what this computer cannot run is refused.
+  /// The same, with the warnings left in LoadedJob::warnings.
+  LoadedJob load_silently(int world_size = 0) const;
+  /// load_silently, and what this computer cannot run is refused.
   LoadedJob load_to_run(int world_size = 0) const;
 };
 

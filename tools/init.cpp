@@ -7,12 +7,14 @@
 
 #include "engine/core/error.h"
 #include "engine/core/file.h"
+#include "engine/data/files.h"
 #include "tools/command.h"
+#include "tools/machine.h"
 
 namespace trainer::tools {
 namespace {
 
-constexpr const char* kStarter = R"(# A job: what is trained, on what, and how. `trainer plan {file}` shows what a step will do,
+constexpr const char* kStarter = R"({schema}# A job: what is trained, on what, and how. `trainer plan {file}` shows what a step will do,
 # `trainer run {file}` trains. A key left out has its default; `trainer plan {file} --effective` shows them all.
 name: {name}
 
@@ -56,12 +58,31 @@ std::string plain_name(const std::string& stem) {
   return std::isalpha(static_cast<unsigned char>(name.empty() ? '-' : name.front())) != 0 ? name : "job-" + name;
 }
 
+/// The line by which editors complete and check the file; empty where no schema is installed.
+std::string schema_line() {
+  const std::filesystem::path schema = std::filesystem::path(configs_dir()).parent_path() / "schemas" / "job.schema.json";
+  std::error_code error;
+  if (configs_dir().empty() || !std::filesystem::is_regular_file(schema, error)) return "";
+  return "# yaml-language-server: $schema=" + schema.string() + "\n";
+}
+
+/// The job can be written before its data is there, and seldom is.
+void warn_of_data(const std::string& path, const std::string& data) {
+  const std::string beside = (std::filesystem::path(path).parent_path() / data).lexically_normal().string();
+  try {
+    data::expand_paths({beside});
+  } catch (const std::exception& error) {
+    say("warning: --data: {}; `trainer run` will need it\n", error.what());
+  }
+}
+
 int init(const std::string& path, const std::string& data) {
   const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file) fail_io(path, errno == EEXIST ? "a starter job is written to a new file only" : "creating");
-  const std::string text = fmt::format(fmt::runtime(kStarter), fmt::arg("file", path),
+  const std::string text = fmt::format(fmt::runtime(kStarter), fmt::arg("file", path), fmt::arg("schema", schema_line()),
                                        fmt::arg("name", plain_name(std::filesystem::path(path).stem())), fmt::arg("data", quoted(data)));
   write_all(file, text.data(), text.size(), path);
+  warn_of_data(path, data);
   say("wrote {}. Next:\n  trainer plan {}\n  trainer run {}\n", path, path, path);
   return kDone;
 }

@@ -8,6 +8,7 @@
 #include "engine/job/nearest.h"
 #include "tools/command.h"
 #include "tools/place.h"
+#include "tools/version.h"
 
 namespace {
 
@@ -57,15 +58,16 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows over its limit is an error of writing, not a signal
   wait_politely(argv);
   leave_stdout_to_the_first();
-  CommandLine line("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer",
-                   std::string("trainer ") + TRAINER_VERSION);
+  CommandLine line("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer", version_text());
   line.footer(kFooter);
   Work work;
   for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_inspect, add_schema, add_init,
                          add_doctor, add_calibrate})
     add(line, work);
   if (argc > 1 && names_no_subcommand(line, argv[1])) return kUsage;
-  const CommandLine::Outcome outcome = line.parse(argc, argv);
+  std::string help = "--help";
+  char* asks_for_help[] = {argv[0], help.data()};
+  const CommandLine::Outcome outcome = argc == 1 ? line.parse(2, asks_for_help) : line.parse(argc, argv);
   if (outcome.kind == CommandLine::Outcome::Kind::shown) return finish(kDone);
   if (outcome.kind == CommandLine::Outcome::Kind::mistake) return usage(outcome);
   try {

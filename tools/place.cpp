@@ -133,6 +133,8 @@ Place take_place(const JobArguments& arguments) {
   const std::optional<Launcher> launcher = detect_launcher(process_environment());
   is_first = !launcher || launcher->rank == 0;
   Place place{arguments.load_to_run(launcher ? launcher->world_size : 0), nullptr, 1};
+  for (const Diagnostic& warning : place.loaded.warnings)
+    if (speaks()) say("{}\n", warning.str());
   place.threads = threads_per_rank(ranks_per_node(place.loaded.job));
   const Backend backend = backend_of(place.loaded, launcher);
   if (backend == Backend::threads) {

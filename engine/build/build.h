@@ -23,6 +23,7 @@ struct BuildOptions {
   DType compute = DType::f32;
   std::vector<std::string> excluded{};  ///< globs over node paths (engine/core/glob.h): nodes that compute in f32 all the same
   std::uint64_t seed = 0;                                          ///< of dropout keys
+  bool any_fields = false;  ///< the fields of the data are not known: they are what the graph takes
   enum class Mode { train, evaluate, sample } mode = Mode::train;  ///< dropout only in train; no loss in sample
 };
 

@@ -88,7 +88,7 @@ void read_input(Reading& reading, const yaml::Node& key, const yaml::Node& input
   const auto& fields = reading.options.field_shapes;
   const auto field = fields.find(key.text);
   Entry entry{.name = key.text, .where = &key};
-  if (field == fields.end() && reading.options.mode != BuildOptions::Mode::sample) {
+  if (field == fields.end() && reading.options.mode != BuildOptions::Mode::sample && !reading.options.any_fields) {
     std::vector<std::string_view> names;
     for (const auto& [name, shape] : fields) names.push_back(name);
     reading.mistakes.unknown(key, path, "the data gives no such field", key.text, names);
@@ -126,8 +126,9 @@ void read_inputs(Reading& reading, const yaml::Node& file) {
   }
   if (!reading.values.need_mapping(*inputs, "inputs", "a mapping of field names to {dtype, shape}")) return;
   for (std::size_t i = 0; i < inputs->keys.size(); ++i) bind_sequence(reading, inputs->keys[i].text, inputs->items[i]);
+  if (reading.options.any_fields) reading.variables.emplace("seq", 1);
   for (std::size_t i = 0; i < inputs->keys.size(); ++i) read_input(reading, inputs->keys[i], inputs->items[i]);
-  if (reading.options.mode == BuildOptions::Mode::sample) return;
+  if (reading.options.mode == BuildOptions::Mode::sample || reading.options.any_fields) return;
   for (const auto& [name, shape] : reading.options.field_shapes)
     if (inputs->find(name) == nullptr)
       reading.mistakes.add(*inputs, "inputs", "the data gives the field \"" + name + "\", which the graph does not read").suggestion =

@@ -9,16 +9,20 @@ namespace trainer {
 
 Diagnostic& Mistakes::add(const yaml::Node& where, std::string path, std::string message) {
   Diagnostic diagnostic = where.at(std::move(path), std::move(message));
-  if (!places_.insert({diagnostic.line, diagnostic.column}).second) return spare_ = std::move(diagnostic);
+  const bool given = diagnostic.path.starts_with("model.with.");  // all of them are told where the graph has its params
+  if (!places_.insert({diagnostic.line, diagnostic.column, given ? diagnostic.path : ""}).second) return spare_ = std::move(diagnostic);
   diagnostics_.push_back(std::move(diagnostic));
   return diagnostics_.back();
 }
 
 void Mistakes::unknown(const yaml::Node& where, std::string path, std::string message, std::string_view name,
-                       std::span<const std::string_view> allowed) {
+                       std::span<const std::string_view> allowed, const Alias* alias) {
   Diagnostic& diagnostic = add(where, std::move(path), std::move(message));
   diagnostic.value = name;
-  diagnostic.suggestion = nearest(name, allowed);
+  if (alias != nullptr)
+    answer(diagnostic, *alias);
+  else
+    diagnostic.suggestion = nearest(name, allowed);
   if (!allowed.empty()) diagnostic.allowed = "one of " + listed(allowed);
 }
 

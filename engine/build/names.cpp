@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/build/reading.h"
 #include "engine/job/nearest.h"
@@ -42,7 +43,7 @@ EntryId Names::look_up(const std::string& name, const yaml::Node& where, const s
   return kNone;
 }
 
-void Names::report_missing() {
+bool Names::report_missing() {
   for (const Missing& missing : missing_) {
     const auto later =
         std::find_if(missing.candidates.begin(), missing.candidates.end(), [&](const std::string& name) { return ids_.contains(name); });
@@ -55,13 +56,14 @@ void Names::report_missing() {
         *missing.where, missing.path,
         fmt::format("\"{}\" stands later, in line {}: a node takes what stands before it, so there is no cycle", missing.name, line));
   }
-  missing_.clear();
+  return !std::exchange(missing_, {}).empty();
 }
 
 void Names::report_unknown(const Missing& missing) {
   const std::string& innermost = missing.candidates.front();
   const std::string_view prefix = std::string_view(innermost).substr(0, innermost.size() - missing.name.size());
   std::vector<std::string_view> known;
+  if (!prefix.empty()) known.push_back("block.input");
   for (const Entry& entry : entries_) {
     const std::string_view name = entry.name;
     if (!prefix.empty() && name.starts_with(prefix)) known.push_back(name.substr(prefix.size()));

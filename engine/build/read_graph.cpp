@@ -8,6 +8,7 @@
 #include "engine/build/prune.h"
 #include "engine/build/reading.h"
 #include "engine/core/check.h"
+#include "engine/job/aliases.h"
 
 namespace trainer {
 namespace {
@@ -30,9 +31,9 @@ class GraphReader {
       read_params(reading_, file_, with_);
       read_inputs(reading_, file_);
       read_nodes();
-      names_.report_missing();
-      if (!mistakes_.any()) read_outputs();
-      if (!mistakes_.any()) check_used();
+      read_outputs();
+      // What nobody found may be what nothing seems to read.
+      if (!names_.report_missing()) check_used();
     }
     mistakes_.raise();
     const ValueId root = mode() == Mode::sample ? graph_.logits : graph_.loss.sum;
@@ -130,7 +131,10 @@ class GraphReader {
     if (name_node == nullptr) mistakes_.add(node, path, "a node needs a `name`");
     const std::optional<std::string> name = name_node == nullptr ? std::nullopt : values_.name(*name_node, path + ".name");
     Entry entry{.name = scope.prefix + name.value_or("?"), .where = &node};
-    if (const OpDef* def = read_op(node, op_node, entry.name)) build(node, *def, scope, previous, entry);
+    if (const OpDef* def = read_op(node, op_node, entry.name))
+      build(node, *def, scope, previous, entry);
+    else
+      read_names(node, scope, previous, entry.name + ".input");
     const std::string name_path = entry.name + ".name";
     previous = name ? names_.declare(std::move(entry), *name_node, name_path) : kNone;
   }
@@ -145,7 +149,7 @@ class GraphReader {
     std::vector<std::string_view> known;
     for (const OpDef& def : definitions())
       if (def.in_graph_files) known.push_back(name_of(def.op));
-    mistakes_.unknown(*op_node, name + ".op", "unknown op", op_node->brief(), known);
+    mistakes_.unknown(*op_node, name + ".op", "unknown op", op_node->brief(), known, alias_of_op(op_node->text));
     return nullptr;
   }
 
@@ -161,6 +165,13 @@ class GraphReader {
   std::optional<std::vector<ValueId>> read_operands(const yaml::Node& node, const OpDef& def, const Scope& scope, EntryId previous,
                                                     const std::string& path) {
     const yaml::Node* input = node.find("input");
+    const auto operands = read_names(node, scope, previous, path);
+    return operands ? checked(*operands, input != nullptr ? *input : node, def, path) : std::nullopt;
+  }
+
+  /// What the node reads, by its `input` or as the node before it.
+  std::optional<std::vector<EntryId>> read_names(const yaml::Node& node, const Scope& scope, EntryId previous, const std::string& path) {
+    const yaml::Node* input = node.find("input");
     std::vector<EntryId> operands;
     if (input != nullptr) {
       const auto names = values_.names(*input, path);
@@ -172,7 +183,9 @@ class GraphReader {
     } else {
       operands.push_back(previous);
     }
-    return checked(operands, input != nullptr ? *input : node, def, path);
+    for (const EntryId id : operands)
+      if (id != kNone) names_[id].used = true;
+    return operands;
   }
 
   bool first_node() const {
@@ -184,7 +197,6 @@ class GraphReader {
     std::vector<ValueId> data;
     for (EntryId id : operands) {
       data.push_back(id == kNone ? kNone : names_[id].value);
-      if (id != kNone) names_[id].used = true;
     }
     const int count = static_cast<int>(operands.size());
     if (count < def.min_inputs || count > def.max_inputs) {
@@ -213,7 +225,6 @@ class GraphReader {
       mistakes_.add(*outputs, "outputs.loss", "missing: training needs a loss");
     const ValueId loss = read_output(outputs->find("loss"), "outputs.loss");
     graph_.logits = read_output(outputs->find("logits"), "outputs.logits");
-    names_.report_missing();
     if (loss != kNone) set_loss(loss, *outputs->find("loss"));
   }
 

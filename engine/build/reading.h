@@ -42,8 +42,8 @@ class Names {
   void declare_alias(const std::string& name, EntryId entry, const yaml::Node& where);
   /// What `name` stands for in `scope`, or kNone.
   EntryId look_up(const std::string& name, const yaml::Node& where, const std::string& path, const Scope& scope);
-  /// Reports what was looked up in vain.
-  void report_missing();
+  /// Reports what was looked up in vain, and whether there was any.
+  bool report_missing();
 
   Entry& operator[](EntryId id) { return entries_[static_cast<std::size_t>(id)]; }
   const std::vector<Entry>& entries() const { return entries_; }

@@ -16,6 +16,9 @@ bool leaves_choices(const Job& job);
 /// false. Throws JobError where there is no way at all (a batch that no number of data ranks divides).
 CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware);
 
+/// Throws JobError where the batch does not divide over the data ranks, or a rank's part into micro-batches.
+void check_batch(const LoadedJob& loaded, const Mesh& mesh);
+
 enum class Proof : std::uint8_t { now, later };
 
 /// Compiles a job that leaves nothing but the micro-batch open: the largest that fits. With Proof::later the plan has not been verified.

@@ -298,4 +298,6 @@ CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose p
 
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) { return Compilation(loaded, hardware, purpose).run(proof); }
 
+void check_batch(const LoadedJob& loaded, const Mesh& mesh) { batches(loaded, mesh.data_size(), mesh.size(Axis::pipeline)); }
+
 }  // namespace trainer

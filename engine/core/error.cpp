@@ -31,6 +31,19 @@ std::string marked_line(const std::string& line, int column) {
   return text + "\n    " + std::string(num_code_points(printable(line.substr(0, end))) + before, ' ') + "^";
 }
 
+/// More than a person reads at once, and what follows is often the first mistakes' echo.
+constexpr std::size_t kMostMistakes = 50;
+
+std::vector<Diagnostic> first_of(const std::vector<Diagnostic>& diagnostics) {
+  if (diagnostics.size() <= kMostMistakes) return diagnostics;
+  std::vector<Diagnostic> first(diagnostics.begin(), diagnostics.begin() + kMostMistakes);
+  Diagnostic rest;
+  rest.file = diagnostics.back().file;
+  rest.message = "and " + std::to_string(diagnostics.size() - kMostMistakes) + " more mistakes";
+  first.push_back(std::move(rest));
+  return first;
+}
+
 }  // namespace
 
 std::string Diagnostic::str() const {
@@ -50,7 +63,7 @@ std::string Diagnostic::str() const {
 }
 
 JobError::JobError(std::vector<Diagnostic> diagnostics)
-    : std::runtime_error(joined(diagnostics)), diagnostics_(std::move(diagnostics)) {}
+    : std::runtime_error(joined(first_of(diagnostics))), diagnostics_(first_of(diagnostics)) {}
 
 void fail_check(const char* condition, const char* file, int line, const std::string& why) {
   throw Bug(std::string(file) + ":" + std::to_string(line) + ": " + why + " (" + condition + ")");

@@ -29,7 +29,7 @@ struct Diagnostic {
   std::string str() const;
 };
 
-/// Exit code 78. Holds every mistake that was found, in file order.
+/// Exit code 78. Holds every mistake that was found, in file order; of more than 50 the first 50 and one that counts the rest.
 class JobError : public std::runtime_error {
  public:
   explicit JobError(std::vector<Diagnostic> diagnostics);

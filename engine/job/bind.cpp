@@ -24,6 +24,8 @@ class Values {
 
   bool has(std::string_view path) const { return checked_.find(path) != nullptr; }
   bool is_section(std::string_view path) const { return checked_.sections.contains(path); }
+  /// Whether there is such a value or section, without a mistake in it.
+  bool right(std::string_view path) const { return (has(path) || is_section(path)) && !checked_.doubtful.contains(path); }
 
   const CheckedValue& get(std::string_view path) const {
     const CheckedValue* value = checked_.find(path);
@@ -145,13 +147,12 @@ std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagno
 
 ModelJob bind_model(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
   ModelJob model;
-  if (v.node("model.graph").is_mapping()) {
+  if (v.has("model.graph") && v.node("model.graph").is_mapping())
     model.inline_graph = v.node("model.graph");
-  } else {
+  else if (v.has("model.graph"))
     model.graph = find_graph(v, options, mistakes);
-  }
   model.with = bind_with(v);
-  model.init_from = v.file("model.init_from");
+  if (v.has("model.init_from")) model.init_from = v.file("model.init_from");
   return model;
 }
 
@@ -181,6 +182,15 @@ DataJob bind_data(Values& v) {
   }
   if (v.has("data.normalize")) data.normalize = v.word<Normalize>("data.normalize");
   data.shuffle = v.flag("data.shuffle");
+  return data;
+}
+
+/// Of data with a mistake in it, what says how samples look.
+DataJob bind_samples(Values& v) {
+  DataJob data;
+  if (v.has("data.format")) data.format = v.word<DataFormat>("data.format");
+  if (v.has("data.tokenizer")) data.tokenizer = v.word<Tokenizer>("data.tokenizer");
+  if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
   return data;
 }
 
@@ -386,6 +396,20 @@ CheckpointJob bind_checkpoint(Values& v) {
   return checkpoint;
 }
 
+EvalJob bind_eval(const Values& v) { return {v.integer("eval.every"), v.integer("eval.batches")}; }
+
+LogJob bind_log(Values& v) {
+  return {v.integer("log.every"), v.file("log.jsonl"), v.file("log.tensorboard"), v.file("log.trace")};
+}
+
+ActivationCheckpointingJob bind_activation_checkpointing(const Values& v) {
+  const std::string at = "activation_checkpointing.";
+  ActivationCheckpointingJob out;
+  out.mode = v.word<CheckpointingMode>(at + "mode");
+  if (v.has(at + "every")) out.every = v.integer(at + "every");
+  return out;
+}
+
 /// A search over everything decides recomputation too, unless the job does.
 void search_recomputation(Values& v) {
   CheckedValue& mode = v.checked().values.find("activation_checkpointing.mode")->second;
@@ -409,20 +433,21 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   name_job(v, path);
   Job job;
   job.name = v.text("name");
-  job.seed = static_cast<std::uint64_t>(v.integer("seed"));
+  if (v.right("seed")) job.seed = static_cast<std::uint64_t>(v.integer("seed"));
   job.model = bind_model(v, options, mistakes);
-  job.data = bind_data(v);
-  job.train = bind_train(v);
-  if (v.is_section("eval")) job.eval = EvalJob{v.integer("eval.every"), v.integer("eval.batches")};
-  job.precision = bind_precision(v);
-  if (v.has("strategy") && v.is("strategy", "auto")) search_recomputation(v);
-  job.activation_checkpointing.mode = v.word<CheckpointingMode>("activation_checkpointing.mode");
-  if (v.has("activation_checkpointing.every")) job.activation_checkpointing.every = v.integer("activation_checkpointing.every");
-  job.strategy = bind_strategy(v);
-  job.goal = v.word<Goal>("goal");
-  job.cluster = bind_cluster(v);
-  job.checkpoint = bind_checkpoint(v);
-  job.log = {v.integer("log.every"), v.file("log.jsonl"), v.file("log.tensorboard"), v.file("log.trace")};
+  job.data = v.right("data") ? bind_data(v) : bind_samples(v);
+  if (v.right("train")) job.train = bind_train(v);
+  if (v.right("eval")) job.eval = bind_eval(v);
+  if (v.right("precision")) job.precision = bind_precision(v);
+  if (v.right("activation_checkpointing")) {
+    if (v.has("strategy") && v.is("strategy", "auto")) search_recomputation(v);
+    job.activation_checkpointing = bind_activation_checkpointing(v);
+  }
+  if (v.right("strategy")) job.strategy = bind_strategy(v);
+  if (v.right("goal")) job.goal = v.word<Goal>("goal");
+  if (v.right("cluster")) job.cluster = bind_cluster(v);
+  if (v.right("checkpoint")) job.checkpoint = bind_checkpoint(v);
+  if (v.right("log")) job.log = bind_log(v);
   return job;
 }
 

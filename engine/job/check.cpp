@@ -88,13 +88,29 @@ std::string one_text(const Form& form) {
   return "";
 }
 
+/// Adds the paths of all keys called `name`.
+void find_keys(const std::vector<FieldDef>& fields, std::string_view name, const std::string& prefix, std::set<std::string>& out) {
+  for (const FieldDef& field : fields) {
+    if (field.name == name) out.insert(prefix + std::string(name));
+    for (const Form& form : field.forms)
+      if (form.kind == Form::Kind::section) find_keys(form.fields, name, prefix + std::string(field.name) + ".", out);
+  }
+}
+
+/// The one key of jobs that is called so; empty where there is none or more than one.
+std::string key_of_job(std::string_view name) {
+  std::set<std::string> paths;
+  find_keys(job_fields(), name, "", paths);
+  return paths.size() == 1 ? *paths.begin() : "";
+}
+
 class Checker {
  public:
   Checker(Checked& out, Words words) : out_(out), words_(words) {}
 
   /// `where` is blamed for what is missing: the section's key, or the section itself.
   void section(const std::vector<FieldDef>& fields, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
-    unknown_keys(fields, node, prefix);
+    const std::set<std::string> meant = unknown_keys(fields, node, prefix);
     for (std::size_t i = 0; i < fields.size(); ++i) {
       const std::string_view name = fields[i].name;
       const auto same = [&](const FieldDef& other) { return other.name == name; };
@@ -103,7 +119,7 @@ class Checker {
       for (const FieldDef& field : fields) {
         if (same(field)) variants.push_back(&field);
       }
-      field(variants, node, where, prefix);
+      field(variants, node, where, prefix, meant.contains(std::string(name)));
     }
   }
 
@@ -118,39 +134,47 @@ class Checker {
     std::string reason{};  ///< "train.optimizer.name is sgd"
   };
 
-  void unknown_keys(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix) {
+  /// The keys that were meant by those which are not known.
+  std::set<std::string> unknown_keys(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix) {
     std::vector<std::string_view> known;
     for (const FieldDef& field : fields) {
       if (std::ranges::find(known, field.name) == known.end()) known.push_back(field.name);
     }
+    std::set<std::string> meant;
     for (const yaml::Node& key : node.keys) {
       if (std::ranges::find(known, key.text) != known.end()) continue;
       Diagnostic mistake = key.at(prefix + key.text, "unknown key");
       explain_key(mistake, key.text, prefix, known);
+      meant.insert(mistake.suggestion.empty() ? key.text.substr(0, key.text.find(':')) : mistake.suggestion);
       out_.mistakes.push_back(std::move(mistake));
     }
+    return meant;
   }
 
   /// What was meant by a key that is not known.
   void explain_key(Diagnostic& mistake, const std::string& key, const std::string& prefix, const std::vector<std::string_view>& known) const {
     const std::size_t colon = key.find(':');
     if (colon != std::string::npos && std::ranges::find(known, key.substr(0, colon)) != known.end()) {
-      mistake.message = "a space is missing after the colon";
+      mistake.message = fmt::format("a space is missing after the colon of \"{}: {}\"", key.substr(0, colon), key.substr(colon + 1));
       return;
     }
     const Alias* alias = words_ == Words::of_jobs ? alias_of_key(prefix + key) : nullptr;
     const std::string near = nearest(key, known);
     // One slip of the hand is likelier than a word of another tool.
-    if (alias != nullptr && !is_slip(key, near)) {
-      answer(mistake, *alias);
-      if (alias->ours.starts_with(prefix)) mistake.suggestion = alias->ours.substr(prefix.size());
-    } else {
+    if (is_slip(key, near))
       mistake.suggestion = near;
-    }
+    else if (alias != nullptr)
+      answer(mistake, *alias);
+    else if (words_ == Words::of_jobs && !key_of_job(key).empty())
+      mistake.suggestion = key_of_job(key);
+    else
+      mistake.suggestion = near;
+    if (mistake.suggestion.starts_with(prefix)) mistake.suggestion.erase(0, prefix.size());
     if (mistake.suggestion.empty()) mistake.allowed = fmt::format("{}", fmt::join(known, ", "));
   }
 
-  void field(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
+  /// `elsewhere`: an unknown key of the section means this one.
+  void field(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const yaml::Node& where, const std::string& prefix, bool elsewhere) {
     const std::string path = prefix + std::string(variants.front()->name);
     const FieldDef* active = nullptr;
     bool doubtful = false;
@@ -172,7 +196,10 @@ class Checker {
       return;
     }
     if (key != nullptr) return value(active->forms, *node.find(active->name), *key, path);
-    absent(*active, where, path);
+    if (elsewhere)
+      out_.doubtful.insert(path);
+    else
+      absent(*active, where, path);
   }
 
   /// A value that would be wrong under every condition is told as that: what it has no effect on is the smaller mistake.
@@ -379,10 +406,19 @@ class Checker {
 
   void explain_value(Diagnostic& mistake, const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) const {
     const Alias* alias = words_ == Words::of_jobs ? alias_of_value(path, node.text) : nullptr;
+    const bool section = std::ranges::any_of(forms, [](const Form& form) { return form.kind == Form::Kind::section; });
     if (alias != nullptr)
       answer(mistake, *alias);
+    else if (section && !node.quoted && node.text.find_first_of(":= ") != std::string::npos)
+      mistake.message += is_tight(node.text) ? "; a space is missing after the colon" : "; the lines of a section are `key: value`";
     else
       mistake.suggestion = suggestion(forms, node);
+  }
+
+  /// `steps:100`, which YAML reads as one word.
+  static bool is_tight(const std::string& text) {
+    const std::size_t colon = text.find(':');
+    return colon != std::string::npos && is_identifier(text.substr(0, colon));
   }
 
   static std::string suggestion(const std::vector<Form>& forms, const yaml::Node& node) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cctype>
 #include <cmath>
 #include <vector>
 
@@ -253,6 +254,24 @@ std::string substitute(std::string_view text, const Variables& variables) {
     at = end + 1;
   }
   return out;
+}
+
+std::vector<std::string> names_in(std::string_view text) {
+  const auto letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  const auto of_name = [&](char c) { return letter(c) || std::isdigit(static_cast<unsigned char>(c)) != 0; };
+  std::vector<std::string> names;
+  bool inside = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '{' || text[i] == '}') inside = text[i] == '{';
+    if (!inside || !letter(text[i])) continue;
+    std::size_t end = i;
+    while (end < text.size() && of_name(text[end])) ++end;
+    const bool exponent = i > 0 && (std::isdigit(static_cast<unsigned char>(text[i - 1])) != 0 || text[i - 1] == '.');
+    const bool function = text.find_first_not_of(' ', end) < text.size() && text[text.find_first_not_of(' ', end)] == '(';
+    if (!exponent && !function) names.emplace_back(text.substr(i, end - i));
+    i = end - 1;
+  }
+  return names;
 }
 
 std::optional<std::int64_t> whole(double value) {

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trainer {
 
@@ -38,6 +39,9 @@ std::optional<double> evaluate_template(std::string_view text, const Variables& 
 /// `text` with every `${…}` or `{…}` replaced by its value ("h.{index}", "${2 * index}"). Whole numbers print without a
 /// point.
 std::string substitute(std::string_view text, const Variables& variables);
+
+/// The names that the `${…}` and `{…}` of `text` read, functions left out, in their order.
+std::vector<std::string> names_in(std::string_view text);
 
 /// `value` as an integer where it is whole and within ±2^53.
 std::optional<std::int64_t> whole(double value);

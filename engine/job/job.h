@@ -289,6 +289,7 @@ struct LoadedJob {
   Job job;
   yaml::Node tree;                ///< the file with the overrides applied
   std::vector<Setting> settings;  ///< every value that has an effect, in the order of the table
+  std::vector<Diagnostic> warnings{};  ///< what is allowed and seldom meant (engine/compile/check_job.h)
 
   /// The setting at exactly `path`, or null.
   const Setting* setting(std::string_view path) const;
@@ -302,6 +303,21 @@ struct LoadOptions {
   bool check_files = true;  ///< whether a model.graph that does not exist is a mistake
   int world_size = 0;       ///< ranks that a launcher started: `cluster.devices_per_node: auto` becomes its share of a node; 0: no launcher
 };
+
+/// A job as far as it can be read: what `load_job` goes through, with the mistakes beside it. Sections with a mistake have their defaults in
+/// `loaded.job`; the rest is complete. Whether later stages can be asked about a part is said by the flags.
+struct ReadJob {
+  LoadedJob loaded;
+  std::vector<Diagnostic> mistakes;
+  bool graph = false;    ///< model.graph is there
+  bool params = false;   ///< so is all of model.with
+  bool samples = false;  ///< format, tokenizer and length of the samples are as the job says
+  bool cluster = false;  ///< so are cluster, precision and goal
+  bool batch = false;    ///< and train.batch and the strategy
+};
+
+/// Throws IoError if the file cannot be read, UsageError for an override without `=`, JobError where there is no tree at all.
+ReadJob read_job(const std::string& path, const std::vector<std::string>& overrides = {}, const LoadOptions& options = {});
 
 /// Reads a job file and applies overrides ("train.optimizer.lr=1e-3"; the value is YAML in flow style). Throws JobError with
 /// every mistake, in the order of lines; IoError if the file cannot be read; UsageError for an override without `=`.

@@ -80,7 +80,7 @@ void apply(yaml::Node& root, const std::string& override_text) {
   if (equals == std::string::npos || empty_name || deep) {
     throw UsageError("\"" + override_text + "\" is no override; write key.path=value, as train.steps=100");
   }
-  const auto source = std::make_shared<const yaml::Source>(yaml::Source{std::string(kCommandLine), override_text});
+  const auto source = std::make_shared<const yaml::Source>(std::string(kCommandLine), override_text);
   put(root, path, parse_override(path, override_text.substr(equals + 1), source));
 }
 
@@ -115,42 +115,68 @@ std::vector<Setting> settings_of(const Checked& checked) {
   return settings;
 }
 
-LoadedJob load_tree(yaml::Node tree, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
-  std::vector<Diagnostic> mistakes;
+/// Whether there is a mistake at `path` or below it.
+bool any_at(const std::vector<Diagnostic>& mistakes, std::string_view path) {
+  return std::ranges::any_of(mistakes, [&](const Diagnostic& mistake) {
+    return mistake.path.starts_with(path) && (mistake.path.size() == path.size() || mistake.path[path.size()] == '.');
+  });
+}
+
+void tell_what_is_known(ReadJob& read, const Checked& checked) {
+  const auto wrong = [&](std::string_view path) { return any_at(read.mistakes, path); };
+  const auto has = [&](std::string_view path) { return checked.find(path) != nullptr || checked.sections.contains(path); };
+  read.graph = checked.find("model.graph") != nullptr && !wrong("model.graph");
+  read.params = read.graph && !wrong("model");
+  // A default may stand in for a key that is misspelt.
+  const CheckedValue* length = checked.find("data.seq_len");
+  read.samples = has("data.format") && !wrong("data.format") &&
+                 (!wrong("data") || (length != nullptr && length->from != Setting::From::otherwise));
+  read.cluster = has("cluster") && !wrong("cluster") && !wrong("precision") && !wrong("goal");
+  read.batch = read.cluster && !wrong("strategy") && !wrong("train.batch") && has("train.batch");
+}
+
+ReadJob read_tree(yaml::Node tree, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
+  ReadJob read;
   expand_short_forms(tree, job_fields());
   for (const std::string& override_text : overrides) {
     try {
       apply(tree, override_text);
       expand_short_forms(tree, job_fields());
     } catch (const JobError& error) {
-      mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
+      read.mistakes.insert(read.mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
     }
   }
   if (options.world_size > 0) take_launched(tree, options.world_size);
   Checked checked = check(job_fields(), tree, Words::of_jobs);
-  mistakes.insert(mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
+  read.mistakes.insert(read.mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
   const std::vector<Diagnostic> rules = check_rules(checked, tree);
-  mistakes.insert(mistakes.end(), rules.begin(), rules.end());
-  LoadedJob loaded;
-  if (mistakes.empty()) loaded.job = bind(checked, path, options, mistakes);
-  if (!mistakes.empty()) {
-    sort_mistakes(mistakes);
-    throw JobError(std::move(mistakes));
-  }
-  loaded.file = path;
-  loaded.settings = settings_of(checked);
-  loaded.tree = std::move(tree);
-  return loaded;
+  read.mistakes.insert(read.mistakes.end(), rules.begin(), rules.end());
+  read.loaded.job = bind(checked, path, options, read.mistakes);
+  read.loaded.file = path;
+  read.loaded.settings = settings_of(checked);
+  read.loaded.tree = std::move(tree);
+  tell_what_is_known(read, checked);
+  sort_mistakes(read.mistakes);
+  return read;
+}
+
+LoadedJob without_mistakes(ReadJob read) {
+  if (!read.mistakes.empty()) throw JobError(std::move(read.mistakes));
+  return std::move(read.loaded);
 }
 
 }  // namespace
 
+ReadJob read_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
+  return read_tree(yaml::read_file(path), path, overrides, options);
+}
+
 LoadedJob load_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
-  return load_tree(yaml::read_file(path), path, overrides, options);
+  return without_mistakes(read_job(path, overrides, options));
 }
 
 LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
-  return load_tree(yaml::parse(std::move(text), path), path, overrides, options);
+  return without_mistakes(read_tree(yaml::parse(std::move(text), path), path, overrides, options));
 }
 
 yaml::Node graph_tree(const LoadedJob& loaded) {

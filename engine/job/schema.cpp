@@ -177,6 +177,15 @@ Json property_schema(const std::vector<const FieldDef*>& variants) {
   return out;
 }
 
+/// What a field is under its own conditions, with what the others of its name do not share.
+Json variant_schema(const FieldDef& variant, const FieldDef& first) {
+  Json out = forms_schema(variant.forms);
+  if (out.contains("$ref")) return out;
+  if (variant.doc != first.doc) out["description"] = variant.doc;
+  if (variant.absent == FieldDef::Absent::otherwise) out["default"] = default_json(variant.otherwise);
+  return out;
+}
+
 /// Whether the variants' conditions, one each on the same key, are all the values that it may have: a wrong one is told there alone.
 bool applies_always(const Fields& fields, const std::vector<const FieldDef*>& variants) {
   const std::vector<Condition>& first = variants.front()->conditions;
@@ -196,7 +205,7 @@ void add_conditions(Json& all, const Fields& fields, const std::vector<const Fie
   for (const FieldDef* variant : variants) {
     const Json condition = conditions_schema(fields, *variant);
     Json then = Json::object();
-    if (variants.size() > 1) then["properties"] = {{std::string(variant->name), forms_schema(variant->forms)}};
+    if (variants.size() > 1) then["properties"] = {{std::string(variant->name), variant_schema(*variant, *variants.front())}};
     if (variant->absent == FieldDef::Absent::required) then["required"] = {variant->name};
     if (!then.empty()) all.push_back({{"if", condition}, {"then", then}});
     any.push_back(condition);

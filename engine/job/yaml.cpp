@@ -1,6 +1,7 @@
 // What a scalar is (YAML 1.2's core schema) and how a tree is written on one line.
 #include "engine/job/yaml.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -153,16 +154,16 @@ void write(const Node& node, std::size_t limit, std::string& out) {
 
 }  // namespace
 
+Source::Source(std::string source_name, std::string source_text)
+    : name(std::move(source_name)), text(std::move(source_text)), starts{0} {
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text[i] == '\n') starts.push_back(i + 1);
+}
+
 std::string Source::line(int number) const {
-  std::size_t begin = 0;
-  for (int i = 1; i < number; ++i) {
-    begin = text.find('\n', begin);
-    if (begin == std::string::npos) return {};
-    ++begin;
-  }
-  if (number < 1) return {};
-  std::size_t end = text.find('\n', begin);
-  if (end == std::string::npos) end = text.size();
+  if (number < 1 || static_cast<std::size_t>(number) > starts.size()) return {};
+  const std::size_t begin = starts[static_cast<std::size_t>(number) - 1];
+  std::size_t end = std::min(text.find('\n', begin), text.size());
   if (end > begin && text[end - 1] == '\r') --end;
   return text.substr(begin, end - begin);
 }

@@ -25,6 +25,9 @@ inline constexpr int kMaxNodes = 100'000;
 struct Source {
   std::string name;
   std::string text;
+  std::vector<std::size_t> starts;  ///< of each line, so that a thousand mistakes do not read the text a thousand times
+
+  Source(std::string source_name, std::string source_text);
 
   /// Line `number`, counted from 1, without its end; empty where there is none.
   std::string line(int number) const;

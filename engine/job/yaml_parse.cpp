@@ -15,6 +15,7 @@
 #include <unordered_set>
 
 #include "engine/job/yaml.h"
+#include "engine/job/yaml_mistakes.h"
 
 namespace trainer::yaml {
 namespace {
@@ -24,13 +25,11 @@ class Places {
  public:
   explicit Places(std::shared_ptr<const Source> source) : source_(std::move(source)) {
     const std::string& text = source_->text;
-    starts_.push_back(0);
     continuations_.reserve(text.size() + 1);
     std::uint32_t count = 0;
     for (std::size_t i = 0; i < text.size(); ++i) {
       continuations_.push_back(count);
       if ((static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) ++count;
-      if (text[i] == '\n') starts_.push_back(i + 1);
     }
     continuations_.push_back(count);
   }
@@ -39,8 +38,8 @@ class Places {
 
   /// Places `node` at the 0-based line and byte column of a mark.
   void put(Node& node, int line, int byte_column) const {
-    const std::size_t row = std::min(static_cast<std::size_t>(std::max(line, 0)), starts_.size() - 1);
-    const std::size_t start = starts_[row];
+    const std::size_t row = std::min(static_cast<std::size_t>(std::max(line, 0)), source_->starts.size() - 1);
+    const std::size_t start = source_->starts[row];
     const std::size_t at = std::min(start + static_cast<std::size_t>(std::max(byte_column, 0)), source_->text.size());
     node.line = static_cast<int>(row) + 1;
     node.column = static_cast<int>(at - start - (continuations_[at] - continuations_[start])) + 1;
@@ -54,20 +53,19 @@ class Places {
   }
 
   [[noreturn]] void fail_at(std::size_t offset, std::string message) const {
-    const auto row = std::upper_bound(starts_.begin(), starts_.end(), offset) - starts_.begin() - 1;
-    fail(static_cast<int>(row), static_cast<int>(offset - starts_[static_cast<std::size_t>(row)]), std::move(message));
+    const auto row = std::upper_bound(source_->starts.begin(), source_->starts.end(), offset) - source_->starts.begin() - 1;
+    fail(static_cast<int>(row), static_cast<int>(offset - source_->starts[static_cast<std::size_t>(row)]), std::move(message));
   }
 
   /// The text from a mark on.
   std::string_view from(const YAML::Mark& mark) const {
-    const std::size_t row = std::min(static_cast<std::size_t>(std::max(mark.line, 0)), starts_.size() - 1);
-    const std::size_t at = starts_[row] + static_cast<std::size_t>(std::max(mark.column, 0));
+    const std::size_t row = std::min(static_cast<std::size_t>(std::max(mark.line, 0)), source_->starts.size() - 1);
+    const std::size_t at = source_->starts[row] + static_cast<std::size_t>(std::max(mark.column, 0));
     return at <= source_->text.size() ? std::string_view(source_->text).substr(at) : std::string_view();
   }
 
  private:
   std::shared_ptr<const Source> source_;
-  std::vector<std::size_t> starts_;
   std::vector<std::uint32_t> continuations_;  ///< continuation bytes before each byte
 };
 
@@ -272,6 +270,9 @@ std::vector<Event> read_events(const Places& places) {
       places.fail(second ? second->line : start.line, second ? second->column : start.column, "more after the end of the first document; a file holds one");
     }
   } catch (const YAML::Exception& error) {
+    const std::string& text = places.source()->text;
+    if (const auto cause = cause_of_failure(text, static_cast<std::size_t>(std::max(0, error.mark.line))))
+      places.fail_at(cause->offset, "not YAML: " + cause->message);
     places.fail(error.mark.line, error.mark.column, "not YAML: " + error.msg);
   }
   return std::move(recorder.events);
@@ -281,19 +282,16 @@ std::vector<Event> read_events(const Places& places) {
 
 Node parse(std::string text, std::string name) {
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-  auto source = std::make_shared<Source>(Source{std::move(name), std::move(text)});
+  auto source = std::make_shared<Source>(std::move(name), std::move(text));
   if (source->text.size() > kMaxBytes) {
-    throw JobError({Diagnostic{.file = source->name,
-                               .line = 0,
-                               .column = 0,
-                               .path = {},
-                               .message = "the file is larger than 1 MiB (" + std::to_string(source->text.size()) + " bytes)",
-                               .value = {},
-                               .allowed = {},
-                               .suggestion = {},
-                               .source = {}}});
+    Diagnostic mistake;
+    mistake.file = source->name;
+    mistake.line = mistake.column = 1;
+    mistake.message = "the file is larger than 1 MiB (" + std::to_string(source->text.size()) + " bytes or more), and a job is a text of some lines";
+    throw JobError({std::move(mistake)});
   }
   const Places places(source);
+  if (const auto cause = misread(source->text)) places.fail_at(cause->offset, cause->message);
   check_characters(places);
   const std::vector<Event> events = read_events(places);
   Node root;

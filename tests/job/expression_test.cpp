@@ -129,5 +129,12 @@ TEST_CASE("the nearest name is at most a third away") {
   CHECK(nearest(std::string(100000, 'x'), names).empty());
 }
 
+TEST_CASE("the names that a text reads are those of its expressions, without functions") {
+  CHECK(names_in("${0.02 / sqrt(2 * layers)}") == std::vector<std::string>{"layers"});
+  CHECK(names_in("${min(dim, 2e3) + heads // 1.5e-2}") == std::vector<std::string>{"dim", "heads"});
+  CHECK(names_in("h.{index}.x") == std::vector<std::string>{"index"});
+  CHECK(names_in("plain text").empty());
+}
+
 }  // namespace
 }  // namespace trainer

@@ -67,6 +67,15 @@ TEST_CASE("what does not divide names the nearest that do") {
   CHECK(allowed(kModel + kData + "train: {steps: 1, batch: {global: 10}}\nstrategy: ddp\ncluster: {devices_per_node: 4}\n") == "8 or 12");
 }
 
+TEST_CASE("of very many mistakes the first fifty are told and the rest are counted") {
+  std::string text = kSmall;
+  for (int i = 0; i < 60; ++i) text += "unknown_" + std::to_string(i) + ": 1\n";
+  const std::vector<Diagnostic> found = mistakes_of(text);
+  REQUIRE(found.size() == 51);
+  CHECK(found[49].line == 53);
+  CHECK(found[50].str() == "jobs/job.yaml: error: and 10 more mistakes");
+}
+
 // ---- Good jobs ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("model, data and steps are a whole job, and the rest has defaults") {

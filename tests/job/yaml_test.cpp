@@ -129,6 +129,36 @@ TEST_CASE("what a job file may not hold is told at its place") {
   CHECK(mistake("a: b: c\n").find("not YAML") != std::string::npos);
 }
 
+TEST_CASE("a text that is no YAML is blamed where it went wrong, in words") {
+  const auto is = [](const std::string& text, const std::string& start) {
+    CAPTURE(text);
+    CHECK_MESSAGE(mistake(text).starts_with(start), mistake(text));
+  };
+  is("a:\n\tb: 1\n", "2:1 not YAML: a tab; YAML indents with spaces");
+  is("a:\n  b: 1\n\tc: 2\n", "3:1 not YAML: a tab");
+  is("a: {b: \"x}\nc: 1\n", "1:8 not YAML: this quote is not closed in its line");
+  is("a: 'x\nb: it's\n", "1:4 not YAML: this quote");
+  is("a: {b: 1, c: {d: 2}\ne: 3\n", "1:4 not YAML: this { is never closed");
+  is("a: [1, 2\nb: 3\n", "1:4 not YAML: this [ is never closed");
+  is("a: {b: 1", "1:4 not YAML: this { is never closed");
+  is("a: {b: 1}}\n", "1:10 not YAML: a } that closes nothing");
+  is("a: {b: 1]\n", "1:9 not YAML: a ] where } is needed");
+  is("a: {b:{c:2}}\n", "1:7 not YAML: a space is missing after the colon");
+  is("a: {b: 1 c: {d: 2}}\n", "1:10 not YAML: a comma is missing before \"c\"");
+  is("a:\n  b: 1\n  c:2\n  d: 3\n", "3:4 not YAML: a space is missing after the colon");
+  is("a:\n  b: 1\n  c 2\n  d: 3\n", "3:3 not YAML: a colon is missing");
+  is("a:\n  b: 1\n   c: 2\n", "3:4 not YAML: an indent deeper than that of the line above");
+  is("a:\n  b: 1\n c: 2\n", "3:2 not YAML: an indent that no line above has");
+  is("a: b: c\n", "1:5 not YAML: a second `: ` in one line");
+  // A line that lost its indent is blamed, not the one after it.
+  is("a:\nb: 1\n  c: 2\n", "2:1 not YAML: this line has lost its indent");
+  is("a:\n  b: 1\nc: 2\n  d: 3\n", "3:1 not YAML: this line has lost its indent");
+  is("a:\n\xC2\xA0 b: 1\n", "2:1 a no-break space");
+  // What YAML allows is read.
+  is("a:\n  - b: 1\n    c: 2\n  - b: 3\nd: {e: 1\n", "5:4 not YAML: this { is never closed");
+  CHECK(mistake("a: |\n  x: {\n   \"\nb: 'it''s'\nc: \"a \\\" b\"\nd: [1, {e: x}]  # {\n").empty());
+}
+
 TEST_CASE("bytes that are not UTF-8 are told at their place") {
   const std::string bad = "bytes that are not UTF-8";
   CHECK(mistake("a: \xFF\n") == "1:4 " + bad);
@@ -140,7 +170,7 @@ TEST_CASE("bytes that are not UTF-8 are told at their place") {
   CHECK(mistake("a: \xE2\x82") == "1:4 " + bad);            // cut off
   CHECK(mistake(std::string("\xFF\xFE"
                             "a\0",
-                            4)) == "1:1 " + bad);
+                            4)) == "1:1 the file is UTF-16; save it as UTF-8");
   CHECK(mistake(std::string("a: \0\n", 5)).starts_with("1:4 a control character"));
   CHECK(mistake("a: 1\rb: 2\n").starts_with("1:5 a carriage return"));
   CHECK(mistake("a: größe € 🙂\n").empty());

@@ -1,0 +1,22 @@
+// Every mistake of a job that can be found before it is planned, in one report: keys and values, cluster, ranks and batch, the graph with the
+// job's params, the vocabulary. A mistake that follows from another one is left out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/compile/hardware.h"
+#include "engine/job/job.h"
+
+namespace trainer {
+
+/// load_job and settle_cluster, and the model held to the job. Throws JobError with all mistakes; IoError if a file cannot be read.
+LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options,
+                           const std::string& hardware_folder, const FindGpus& find_gpus = {});
+
+/// What is wrong with the model of a job. A mistake that a value of the job makes is told at that value, with its place in the graph as a
+/// note; one of the graph itself stays there. Warnings are among them: LoadedJob::warnings of load_checked_job has those of a job that is right. Where `params` or `samples` are not as the job says (ReadJob), what depends on them is left
+/// out. Throws IoError.
+std::vector<Diagnostic> model_mistakes(const LoadedJob& loaded, bool params = true, bool samples = true);
+
+}  // namespace trainer
