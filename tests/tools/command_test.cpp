@@ -168,7 +168,7 @@ TEST_CASE("validate says of each job whether it is right") {
   CHECK(outcome.code == 78);
   const json jobs = parsed(outcome)["jobs"];
   REQUIRE(jobs.size() == 2);
-  CHECK(jobs[0] == json{{"file", "job.yaml"}, {"ok", true}, {"errors", json::array()}});
+  CHECK(jobs[0] == json{{"file", "job.yaml"}, {"ok", true}, {"errors", json::array()}, {"warnings", json::array()}});
   CHECK(jobs[1]["file"] == bad);
   CHECK(jobs[1]["ok"] == false);
   REQUIRE_FALSE(jobs[1]["errors"].empty());
