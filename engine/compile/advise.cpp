@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -79,6 +80,7 @@ class Advisor {
     const std::int64_t world = world_size_of(job_), micro = job_.train.batch.micro.value_or(1), global = job_.train.batch.global, by = world * micro;
     if (world == 1 || !job_.strategy.free.data || !job_.strategy.free.pipeline || global % by == 0 || compiled_.batch.data_ranks == world) return;
     const std::int64_t below = global / by * by, above = below + by, nearest = below > 0 && global - below <= above - global ? below : above, other = nearest == below ? above : below;
+    if (4 * std::abs(nearest - global) > global) return;  // that would be another training
     LoadedJob changed = loaded_;
     changed.job.train.batch.global = nearest;
     const std::optional<cost::Scored> best = best_of(changed);

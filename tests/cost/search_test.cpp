@@ -251,6 +251,7 @@ TEST_CASE("what would be faster is said: a batch that divides, the micro-batch l
     return loaded;
   };
   CHECK(advice(of(kSmall, "{global: 96}", 3), 3).empty());
+  CHECK(advice(of(kSmall, "{global: 2}", 3), 3).empty());  // 3 samples would be another training
 
   const auto divisible = advice(of(kSmall, "{global: 100}", 3), 3);
   REQUIRE(divisible.size() == 1);
