@@ -44,12 +44,15 @@ void add_sample(CommandLine& app, Work& work) {
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
   SampleOptions& options = arguments->options;
-  command->add_option("--prompt", options.prompt, "what the text begins with; of `format: tokens` ids, as \"12 44 5\"")->type_name("TEXT");
+  command->add_option("--prompt", options.prompt, "what the text begins with; of `format: tokens` ids, as \"12 44 5\"")
+      ->type_name("TEXT");
   command->add_option("--tokens", options.num_tokens, "how many tokens are added")
       ->at_least(1)
       ->capture_default_str()
       ->type_name("N");
-  command->add_option("--temperature", options.temperature, "below 1 sharpens, above 1 flattens; 0 always takes the likeliest token")
+  command
+      ->add_option("--temperature", options.temperature,
+                   "below 1 sharpens, above 1 flattens; 0 always takes the likeliest token")
       ->at_least(0)
       ->capture_default_str()
       ->type_name("T");
@@ -57,12 +60,18 @@ void add_sample(CommandLine& app, Work& work) {
       ->at_least(0)
       ->capture_default_str()
       ->type_name("K");
-  command->add_option("--top-p", options.top_p, "draws from the likeliest tokens whose probabilities add up to p; 1: from all")
+  command
+      ->add_option("--top-p", options.top_p,
+                   "draws from the likeliest tokens whose probabilities add up to p; 1: from all")
       ->within(0, 1)
       ->capture_default_str()
       ->type_name("P");
-  command->add_option("--stop", options.stop, "a token id that ends the text; it is not written itself")->at_least(0)->type_name("ID");
-  command->add_option("--seed", options.seed, "of the draws: the same seed, the same text")->capture_default_str()->type_name("S");
+  command->add_option("--stop", options.stop, "a token id that ends the text; it is not written itself")
+      ->at_least(0)
+      ->type_name("ID");
+  command->add_option("--seed", options.seed, "of the draws: the same seed, the same text")
+      ->capture_default_str()
+      ->type_name("S");
   command->footer(
       "Examples:\n"
       "  trainer sample configs/quickstart.yaml --prompt 'template <typename' --tokens 400\n"

@@ -51,7 +51,8 @@ auto open_both(const DataJob& job, Open&& open) {
 }
 
 // Training and validation windows of one stream, or of two.
-void cut_stream(Data& data, const DataJob& job, std::shared_ptr<const TokenStream> train, std::shared_ptr<const TokenStream> val) {
+void cut_stream(Data& data, const DataJob& job, std::shared_ptr<const TokenStream> train,
+                std::shared_ptr<const TokenStream> val) {
   const std::int64_t n = train->num_tokens(), part = training_part(n, val_fraction(job));
   data.train = windows(train, 0, part, job.seq_len);
   if (val) {
@@ -62,7 +63,8 @@ void cut_stream(Data& data, const DataJob& job, std::shared_ptr<const TokenStrea
 }
 
 // The same for datasets.
-void cut_dataset(Data& data, const DataJob& job, std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> val) {
+void cut_dataset(Data& data, const DataJob& job, std::shared_ptr<const Dataset> train,
+                 std::shared_ptr<const Dataset> val) {
   const std::int64_t n = train->num_samples(), part = training_part(n, val_fraction(job));
   data.train = part == n ? train : part_of(train, 0, part);
   data.val = val || !job.has_val() ? val : part_of(train, part, n - part);
@@ -73,8 +75,10 @@ void check_vocabulary(const DataJob& job, const Tokenizer& tokenizer, std::int64
   if (limit == 0 || ids <= limit) return;
   const bool bytes = job.tokenizer == trainer::Tokenizer::bytes;
   throw BadData(bytes ? "data.tokenizer" : kTrain,
-                (bytes ? "`tokenizer: bytes` has 256 ids" : first_name(job.train) + ": the text has " + std::to_string(ids) + " distinct characters") +
-                    ", the model's vocabulary has " + std::to_string(limit) + " rows; it must have at least " + std::to_string(ids));
+                (bytes ? "`tokenizer: bytes` has 256 ids"
+                       : first_name(job.train) + ": the text has " + std::to_string(ids) + " distinct characters") +
+                    ", the model's vocabulary has " + std::to_string(limit) + " rows; it must have at least " +
+                    std::to_string(ids));
 }
 
 Data open_text(const DataJob& job, const GraphInputs& inputs) {
@@ -109,11 +113,12 @@ Data open_tokens(const DataJob& job, const GraphInputs& inputs, IdStream::Check 
 
 Data open_table(const DataJob& job, const GraphInputs& inputs) {
   const TableOptions options{job.target, inputs.target_dtype, inputs.id_limit};
-  const auto [train, val] = open_both(job, [&](const DataFiles& files) { return std::make_shared<Table>(expand_paths(files.paths), options); });
+  const auto [train, val] = open_both(
+      job, [&](const DataFiles& files) { return std::make_shared<Table>(expand_paths(files.paths), options); });
   // A file without rows has no features either; too few samples are told by open_data.
   if (val && val->num_rows() > 0 && train->num_rows() > 0 && val->num_features() != train->num_features()) {
-    throw BadData(kVal, first_name(*val_files(job)) + ": has " + std::to_string(val->num_features()) + " features, the training table has " +
-                            std::to_string(train->num_features()));
+    throw BadData(kVal, first_name(*val_files(job)) + ": has " + std::to_string(val->num_features()) +
+                            " features, the training table has " + std::to_string(train->num_features()));
   }
   const std::int64_t part = training_part(train->num_rows(), val_fraction(job));
   if (job.normalize == Normalize::standard && part > 0) {
@@ -127,7 +132,8 @@ Data open_table(const DataJob& job, const GraphInputs& inputs) {
 }
 
 Data open_idx(const DataJob& job, const GraphInputs& inputs) {
-  const auto [train, val] = open_both(job, [&](const DataFiles& files) { return idx_images(files.images, files.labels, inputs.id_limit); });
+  const auto [train, val] =
+      open_both(job, [&](const DataFiles& files) { return idx_images(files.images, files.labels, inputs.id_limit); });
   Data data;
   cut_dataset(data, job, train, val);
   return data;
@@ -151,11 +157,12 @@ Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check 
 void check_samples(const DataJob& job, const Data& data) {
   const bool windowed = job.format == DataFormat::text || job.format == DataFormat::tokens;
   const std::string need = windowed ? " of seq_len + 1 = " + std::to_string(job.seq_len + 1) + " tokens" : "";
-  if (data.train->num_samples() == 0) throw BadData(kTrain, first_name(job.train) + ": the training part has no sample" + need);
+  if (data.train->num_samples() == 0)
+    throw BadData(kTrain, first_name(job.train) + ": the training part has no sample" + need);
   if (!data.val || data.val->num_samples() > 0) return;
   const bool fraction = !val_files(job);
-  throw BadData(kVal, first_name(fraction ? job.train : *val_files(job)) + ": the validation part has no sample" + need +
-                          (fraction ? "; write a larger `fraction`" : ""));
+  throw BadData(kVal, first_name(fraction ? job.train : *val_files(job)) + ": the validation part has no sample" +
+                          need + (fraction ? "; write a larger `fraction`" : ""));
 }
 
 }  // namespace

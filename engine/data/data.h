@@ -37,8 +37,9 @@ struct UnreadableData : IoError {
   std::string key;
 };
 
-/// Opens the files. Raises BadData for a file that is missing or malformed and for data too short for one sample, UnreadableData for what
-/// the system refuses. Token ids are checked as `ids` says; everything else is checked in full, but for what only reading it all would tell.
+/// Opens the files. Raises BadData for a file that is missing or malformed and for data too short for one sample,
+/// UnreadableData for what the system refuses. Token ids are checked as `ids` says; everything else is checked in full,
+/// but for what only reading it all would tell.
 Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids = IdStream::Check::samples);
 
 }  // namespace trainer::data

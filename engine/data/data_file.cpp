@@ -44,8 +44,8 @@ void DataFile::read(std::int64_t offset, void* out, std::size_t bytes) const {
   const Descriptor opened = file_ ? Descriptor() : open_again(path_);
   const Descriptor& file = file_ ? file_ : opened;
   if (read_some_at(file, offset, out, bytes, path_) == bytes) return;
-  throw IoError(path_ + ": the file became shorter while it was in use: it had " + std::to_string(bytes_) + " bytes and now has " +
-                std::to_string(file_size(file, path_)));
+  throw IoError(path_ + ": the file became shorter while it was in use: it had " + std::to_string(bytes_) +
+                " bytes and now has " + std::to_string(file_size(file, path_)));
 }
 
 std::string DataFile::head(std::size_t most) const {
@@ -63,7 +63,8 @@ std::string_view BlockReader::next(std::int64_t keep_from) {
   block_.erase(0, static_cast<std::size_t>(keep_from - first_));
   first_ = keep_from;
   const std::size_t kept = block_.size();
-  // What is kept may be longer than a block (a line of a table, say): the buffer grows with it, so that a pass stays linear.
+  // What is kept may be longer than a block (a line of a table, say): the buffer grows with it, so that a pass stays
+  // linear.
   const std::int64_t more = std::min(std::max(kBlockBytes, static_cast<std::int64_t>(kept)), file_.bytes() - end_);
   block_.resize(kept + static_cast<std::size_t>(more));
   file_.read(end_, block_.data() + kept, static_cast<std::size_t>(more));

@@ -1,5 +1,6 @@
-// DataFile: one file of data, from which parts are read by offset. Reads, not a map: a file that becomes shorter or fails under a run is
-// then an error that names it, where a map would end the process with SIGBUS, and a window of some KB costs the same either way.
+// DataFile: one file of data, from which parts are read by offset. Reads, not a map: a file that becomes shorter or
+// fails under a run is then an error that names it, where a map would end the process with SIGBUS, and a window of some
+// KB costs the same either way.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,8 @@ namespace trainer::data {
 
 class DataFile {
  public:
-  /// Whether a large file stays open; one that does not is opened for each read. (A process may have some 1000 files open.) Small
-  /// files are held in memory either way.
+  /// Whether a large file stays open; one that does not is opened for each read. (A process may have some 1000 files
+  /// open.) Small files are held in memory either way.
   enum class Keep { open, closed };
 
   /// Raises DataError if there is no such regular file, IoError if it cannot be read.
@@ -43,8 +44,8 @@ class BlockReader {
  public:
   explicit BlockReader(const DataFile& file) : file_(file) {}
 
-  /// The bytes from `keep_from` on, an offset in the file that the last block reached, followed by more of the file: at least one
-  /// byte, if there is one. Valid until the next call.
+  /// The bytes from `keep_from` on, an offset in the file that the last block reached, followed by more of the file: at
+  /// least one byte, if there is one. Valid until the next call.
   std::string_view next(std::int64_t keep_from);
   /// Whether the last block reached the end of the file.
   bool at_end() const { return end_ == file_.bytes(); }

@@ -17,12 +17,15 @@ constexpr std::size_t kMostOpen = 256;  // a process may usually have 1024 files
 
 bool has_wildcard(std::string_view text) { return text.find_first_of("*?[") != std::string_view::npos; }
 
-// What is at a path; nothing where a link goes round or leads nowhere. Raises IoError where the system does not let us look.
+// What is at a path; nothing where a link goes round or leads nowhere. Raises IoError where the system does not let us
+// look.
 fs::file_status status_of(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (error == std::errc::too_many_symbolic_link_levels || error == std::errc::filename_too_long) return fs::file_status(fs::file_type::not_found);
-  if (error && status.type() != fs::file_type::not_found) throw IoError(path.string() + ": looking it up: " + error.message());
+  if (error == std::errc::too_many_symbolic_link_levels || error == std::errc::filename_too_long)
+    return fs::file_status(fs::file_type::not_found);
+  if (error && status.type() != fs::file_type::not_found)
+    throw IoError(path.string() + ": looking it up: " + error.message());
   return status;
 }
 
@@ -30,7 +33,8 @@ fs::file_status status_of(const fs::path& path) {
 std::vector<fs::path> entries_of(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> entries;
-  for (fs::directory_iterator each(folder.empty() ? "." : folder, error), end; !error && each != end; each.increment(error)) {
+  for (fs::directory_iterator each(folder.empty() ? "." : folder, error), end; !error && each != end;
+       each.increment(error)) {
     entries.push_back(folder / each->path().filename());
   }
   if (error) throw IoError(folder.string() + ": listing: " + error.message());
@@ -114,14 +118,15 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& paths) {
 Corpus::Corpus(const std::vector<std::string>& paths) {
   files_.reserve(paths.size());
   for (const std::string& path : paths) {
-    files_.push_back({DataFile(path, files_.size() < kMostOpen ? DataFile::Keep::open : DataFile::Keep::closed), bytes_});
+    files_.push_back(
+        {DataFile(path, files_.size() < kMostOpen ? DataFile::Keep::open : DataFile::Keep::closed), bytes_});
     bytes_ += files_.back().data.bytes();
   }
 }
 
 std::size_t Corpus::file_at(std::int64_t offset) const {
-  const auto after =
-      std::upper_bound(files_.begin(), files_.end(), offset, [](std::int64_t at, const File& file) { return at < file.start; });
+  const auto after = std::upper_bound(files_.begin(), files_.end(), offset,
+                                      [](std::int64_t at, const File& file) { return at < file.start; });
   return static_cast<std::size_t>(after - files_.begin()) - 1;
 }
 

@@ -38,7 +38,8 @@ FilePrint print_of(const std::string& path, bool with_contents) {
   if (!with_contents) ends.clear();
   const std::size_t first = std::min(ends.size(), static_cast<std::size_t>(kEndBytes));
   read_at(file, 0, ends.data(), first, path);
-  read_at(file, print.bytes - static_cast<std::int64_t>(ends.size() - first), ends.data() + first, ends.size() - first, path);
+  read_at(file, print.bytes - static_cast<std::int64_t>(ends.size() - first), ends.data() + first, ends.size() - first,
+          path);
   print.hash = XXH3_128bits_withSeed(ends.data(), ends.size(), static_cast<XXH64_hash_t>(print.bytes));
   return print;
 }
@@ -73,19 +74,23 @@ std::string text(const Json& json, const char* key) {
 Json member(const Json& json, const char* key) { return json.is_object() && json.contains(key) ? json[key] : Json(); }
 
 std::string difference(const Json& saved, const Json& now) {
-  if (saved.is_null()) return fmt::format("{} bytes in {} files, where there were no files", integer(now, "bytes"), integer(now, "files"));
-  if (now.is_null()) return fmt::format("no files, where there were {} with {} bytes", integer(saved, "files"), integer(saved, "bytes"));
+  if (saved.is_null())
+    return fmt::format("{} bytes in {} files, where there were no files", integer(now, "bytes"), integer(now, "files"));
+  if (now.is_null())
+    return fmt::format("no files, where there were {} with {} bytes", integer(saved, "files"), integer(saved, "bytes"));
   if (integer(saved, "files") != integer(now, "files"))
     return fmt::format("{} files, where there were {}", integer(now, "files"), integer(saved, "files"));
   const Json before = member(saved, "first"), after = member(now, "first");
   for (std::size_t i = 0; i < std::min(before.size(), after.size()) && before.is_array(); ++i) {
     const std::string file = text(after[i], "file");
     if (integer(before[i], "bytes") != integer(after[i], "bytes"))
-      return fmt::format("{} has {} bytes, where it had {}", file, integer(after[i], "bytes"), integer(before[i], "bytes"));
-    if (text(before[i], "hash") != text(after[i], "hash")) return file + " has the same size as before, but other contents";
+      return fmt::format("{} has {} bytes, where it had {}", file, integer(after[i], "bytes"),
+                         integer(before[i], "bytes"));
+    if (text(before[i], "hash") != text(after[i], "hash"))
+      return file + " has the same size as before, but other contents";
   }
-  return fmt::format("a file behind the first {} has changed: {} bytes in all, where there were {}", after.size(), integer(now, "bytes"),
-                     integer(saved, "bytes"));
+  return fmt::format("a file behind the first {} has changed: {} bytes in all, where there were {}", after.size(),
+                     integer(now, "bytes"), integer(saved, "bytes"));
 }
 
 }  // namespace

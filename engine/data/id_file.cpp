@@ -16,15 +16,19 @@ int bytes_of(TokenType type) { return type == TokenType::u16 ? 2 : 4; }
 void check_type(const DataFile& file, const std::string& kind, int id_bytes, std::optional<TokenType> type) {
   if (!type || bytes_of(*type) == id_bytes) return;
   const std::string held = id_bytes == 2 ? "u16" : "u32";
-  throw DataError(file.path() + ": is " + kind + " of " + held + " ids, where the job says data.token_type: " + std::string(name_of(*type)) +
-                  "; write `token_type: " + held + "`, or leave it out");
+  throw DataError(file.path() + ": is " + kind + " of " + held + " ids, where the job says data.token_type: " +
+                  std::string(name_of(*type)) + "; write `token_type: " + held + "`, or leave it out");
 }
 
 void check_length(const DataFile& file, const IdLayout& layout) {
-  const std::int64_t there = (file.bytes() - layout.first_byte) / layout.id_bytes, rest = (file.bytes() - layout.first_byte) % layout.id_bytes;
-  if (there < layout.ids) file.fail(file.bytes(), "ends after " + std::to_string(there) + " of the " + std::to_string(layout.ids) + " ids that its header announces");
+  const std::int64_t there = (file.bytes() - layout.first_byte) / layout.id_bytes,
+                     rest = (file.bytes() - layout.first_byte) % layout.id_bytes;
+  if (there < layout.ids)
+    file.fail(file.bytes(), "ends after " + std::to_string(there) + " of the " + std::to_string(layout.ids) +
+                                " ids that its header announces");
   if (there > layout.ids || rest > 0)
-    file.fail(layout.first_byte + layout.ids * layout.id_bytes, "has bytes behind the " + std::to_string(layout.ids) + " ids that its header announces");
+    file.fail(layout.first_byte + layout.ids * layout.id_bytes,
+              "has bytes behind the " + std::to_string(layout.ids) + " ids that its header announces");
 }
 
 // ---- NumPy ----
@@ -58,16 +62,21 @@ IdLayout numpy_layout(const DataFile& file, std::string_view head, std::optional
   const std::size_t length_bytes = version == 1 ? 2 : 4, start = kLength + length_bytes;
   if (version < 1 || version > 3 || head.size() < start) file.fail(kVersion, "is a NumPy array of an unknown version");
   const std::uint64_t length = little_endian(head, kLength, length_bytes);
-  if (length > head.size() - start) file.fail(kLength, "is a NumPy array with a header of " + std::to_string(length) + " bytes, which is cut off or too long");
+  if (length > head.size() - start)
+    file.fail(kLength,
+              "is a NumPy array with a header of " + std::to_string(length) + " bytes, which is cut off or too long");
   const std::string_view header = head.substr(start, length);
 
   const std::string_view descr = value_of(header, "descr");
-  const std::string dtype(descr.starts_with('\'') ? descr.substr(1, std::min(descr.size(), descr.find('\'', 1)) - 1) : "of records");
+  const std::string dtype(descr.starts_with('\'') ? descr.substr(1, std::min(descr.size(), descr.find('\'', 1)) - 1)
+                                                  : "of records");
   if (dtype != "<u2" && dtype != "<u4" && dtype != "<i4")
-    file.fail(start, "is a NumPy array of " + dtype + ", not of ids; save ids.astype('uint16') or ids.astype('uint32')");
+    file.fail(start,
+              "is a NumPy array of " + dtype + ", not of ids; save ids.astype('uint16') or ids.astype('uint32')");
   const std::vector<std::int64_t> shape = shape_of(value_of(header, "shape"));
   if (shape.size() != 1 || value_of(header, "fortran_order").empty())
-    file.fail(start, "is a NumPy array of " + std::to_string(shape.size()) + " dims; save the ids in one, as ids.ravel()");
+    file.fail(start,
+              "is a NumPy array of " + std::to_string(shape.size()) + " dims; save the ids in one, as ids.ravel()");
   const IdLayout layout{static_cast<std::int64_t>(start + length), shape[0], dtype == "<u2" ? 2 : 4, false};
   if (layout.ids < 0) file.fail(start, "is a NumPy array with a size that is too large");
   check_type(file, "a NumPy array", layout.id_bytes, type);

@@ -21,7 +21,8 @@ struct IdLayout {
   bool flat = false;  ///< no header says what the ids are
 };
 
-/// Raises DataError for a file of another kind, for a header that lies about its file, and for one that contradicts `type`.
+/// Raises DataError for a file of another kind, for a header that lies about its file, and for one that contradicts
+/// `type`.
 IdLayout id_layout(const DataFile& file, std::optional<TokenType> type);
 
 }  // namespace trainer::data

@@ -36,7 +36,8 @@ IdStream::IdStream(const std::vector<std::string>& paths, std::optional<TokenTyp
 }
 
 void IdStream::read(std::int64_t first, std::int64_t count, std::int32_t* out) const {
-  const auto after = std::upper_bound(files_.begin(), files_.end(), first, [](std::int64_t at, const File& file) { return at < file.start; });
+  const auto after = std::upper_bound(files_.begin(), files_.end(), first,
+                                      [](std::int64_t at, const File& file) { return at < file.start; });
   for (auto file = static_cast<std::size_t>(after - files_.begin()) - 1; count > 0; ++file) {
     const std::int64_t skip = first - files_[file].start, part = std::min(count, files_[file].layout.ids - skip);
     read_part(file, skip, part, out);
@@ -49,11 +50,14 @@ void IdStream::read_part(std::size_t file, std::int64_t first, std::int64_t coun
   char bytes[kBlockBytes];
   for (std::int64_t done = 0; done < count;) {
     const std::int64_t part = std::min(count - done, kBlockBytes / layout.id_bytes);
-    corpus_.files()[file].data.read(layout.first_byte + (first + done) * layout.id_bytes, bytes, static_cast<std::size_t>(part * layout.id_bytes));
-    const std::uint32_t largest = layout.id_bytes == 2 ? widen<std::uint16_t>(bytes, part, out + done) : widen<std::uint32_t>(bytes, part, out + done);
+    corpus_.files()[file].data.read(layout.first_byte + (first + done) * layout.id_bytes, bytes,
+                                    static_cast<std::size_t>(part * layout.id_bytes));
+    const std::uint32_t largest = layout.id_bytes == 2 ? widen<std::uint16_t>(bytes, part, out + done)
+                                                       : widen<std::uint32_t>(bytes, part, out + done);
     if (static_cast<std::int64_t>(largest) >= limit_)
       for (std::int64_t i = done; i < done + part; ++i)
-        if (const auto id = static_cast<std::uint32_t>(out[i]); static_cast<std::int64_t>(id) >= limit_) fail(file, first + i, id);
+        if (const auto id = static_cast<std::uint32_t>(out[i]); static_cast<std::int64_t>(id) >= limit_)
+          fail(file, first + i, id);
     done += part;
   }
 }
@@ -62,21 +66,24 @@ void IdStream::fail(std::size_t file, std::int64_t index, std::uint32_t id) cons
   const IdLayout& layout = files_[file].layout;
   std::string advice = "; the model's vocabulary must have at least " + std::to_string(std::int64_t{id} + 1) + " rows";
   if (layout.flat) advice += ", or data.token_type is not " + std::string(layout.id_bytes == 2 ? "u16" : "u32");
-  corpus_.files()[file].data.fail(layout.first_byte + index * layout.id_bytes,
-                                  "token id " + std::to_string(id) + " is outside of the vocabulary of " + std::to_string(limit_) + advice);
+  corpus_.files()[file].data.fail(
+      layout.first_byte + index * layout.id_bytes,
+      "token id " + std::to_string(id) + " is outside of the vocabulary of " + std::to_string(limit_) + advice);
 }
 
 void IdStream::check(Check check) const {
   for (std::size_t file = 0; file < files_.size(); ++file) {
     const auto [layout, start] = files_[file];
     if (layout.flat && layout.id_bytes == 2 && !type_) suspect_wide_ids(file);
-    const std::int64_t samples = std::max<std::int64_t>(2, kSamples * layout.ids / std::max<std::int64_t>(1, num_tokens_));
+    const std::int64_t samples =
+        std::max<std::int64_t>(2, kSamples * layout.ids / std::max<std::int64_t>(1, num_tokens_));
     if (check == Check::all || corpus_.bytes() <= kSmallBytes || layout.ids <= samples * kSampleIds) {
       check_part(start, layout.ids);
       continue;
     }
-    for (std::int64_t i = 0; i < samples; ++i)
-      check_part(start + static_cast<std::int64_t>(static_cast<double>(layout.ids - kSampleIds) * static_cast<double>(i) / static_cast<double>(samples - 1)), kSampleIds);
+    const std::int64_t last = layout.ids - kSampleIds, stride = last / (samples - 1);
+    for (std::int64_t i = 0; i < samples - 1; ++i) check_part(start + i * stride, kSampleIds);
+    check_part(start + last, kSampleIds);
   }
 }
 
@@ -100,7 +107,8 @@ void IdStream::suspect_wide_ids(std::size_t file) const {
   for (std::size_t i = 0; i < ids.size(); i += 2) low = low || ids[i] != 0, high = high || ids[i + 1] != 0;
   if (low && !high)
     throw DataError(corpus_.files()[file].data.path() +
-                    ": every second id is 0, as if ids of 4 bytes were read as 2; write `token_type: u32`, or `token_type: u16` if it is right");
+                    ": every second id is 0, as if ids of 4 bytes were read as 2; write `token_type: u32`, or "
+                    "`token_type: u16` if it is right");
 }
 
 }  // namespace trainer::data

@@ -1,5 +1,5 @@
-// IdStream: files of token ids, joined. An id that the model's vocabulary lacks is found before training where possible, and is never
-// trained on: every id that is read is checked.
+// IdStream: files of token ids, joined. An id that the model's vocabulary lacks is found before training where
+// possible, and is never trained on: every id that is read is checked.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class IdStream final : public TokenStream {
   /// Raises DataError with file, offset and what to do at an id that is not below the limit.
   void read(std::int64_t first, std::int64_t count, std::int32_t* out) const override;
 
-  /// Reads ids only to check them: all of them; or all of at most 64 MiB, and of more some 16 MiB in blocks spread over the files,
-  /// with both ends of each.
+  /// Reads ids only to check them: all of them; or all of at most 64 MiB, and of more some 16 MiB in blocks spread over
+  /// the files, with both ends of each.
   enum class Check { samples, all };
   void check(Check check) const;
 

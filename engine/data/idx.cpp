@@ -26,12 +26,15 @@ class IdxFile {
     bytes += elements;
     const auto there = static_cast<unsigned __int128>(file_.bytes());
     if (bytes != there)
-      file_.fail(static_cast<std::int64_t>(std::min(bytes, there)), there < bytes ? "ends before the data that the header announces" : "has bytes after its data");
+      file_.fail(static_cast<std::int64_t>(std::min(bytes, there)),
+                 there < bytes ? "ends before the data that the header announces" : "has bytes after its data");
   }
 
   std::int64_t size(int dim) const { return sizes_[dim]; }
   /// Bytes [first, first + count) of the data.
-  void read(std::int64_t first, std::int64_t count, std::uint8_t* out) const { file_.read(header_ + first, out, static_cast<std::size_t>(count)); }
+  void read(std::int64_t first, std::int64_t count, std::uint8_t* out) const {
+    file_.read(header_ + first, out, static_cast<std::size_t>(count));
+  }
   /// `at` counts from the data's start; negative: in the header.
   [[noreturn]] void fail(std::int64_t at, const std::string& what) const { file_.fail(header_ + at, what); }
 
@@ -59,14 +62,18 @@ std::vector<std::uint8_t> all_of(const IdxFile& file) {
 class IdxImages final : public Dataset {
  public:
   IdxImages(const std::string& images, const std::string& labels, std::int64_t num_classes)
-      : images_(images, 3), fields_{{"images", DType::f32, Shape{1, images_.size(1), images_.size(2)}}, {"targets", DType::i32, Shape{}}} {
+      : images_(images, 3),
+        fields_{{"images", DType::f32, Shape{1, images_.size(1), images_.size(2)}}, {"targets", DType::i32, Shape{}}} {
     const IdxFile file(labels, 1);
     if (file.size(0) != images_.size(0))
-      file.fail(-4, std::to_string(file.size(0)) + " labels for the " + std::to_string(images_.size(0)) + " images of " + images);
+      file.fail(-4, std::to_string(file.size(0)) + " labels for the " + std::to_string(images_.size(0)) +
+                        " images of " + images);
     labels_ = all_of(file);
-    const auto bad = std::find_if(labels_.begin(), labels_.end(), [&](std::uint8_t label) { return num_classes > 0 && label >= num_classes; });
+    const auto bad = std::find_if(labels_.begin(), labels_.end(),
+                                  [&](std::uint8_t label) { return num_classes > 0 && label >= num_classes; });
     if (bad != labels_.end())
-      file.fail(bad - labels_.begin(), "label " + std::to_string(*bad) + " is not below " + std::to_string(num_classes) + ", the number of classes");
+      file.fail(bad - labels_.begin(), "label " + std::to_string(*bad) + " is not below " +
+                                           std::to_string(num_classes) + ", the number of classes");
   }
 
   std::int64_t num_samples() const override { return images_.size(0); }
@@ -93,7 +100,8 @@ class IdxImages final : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> idx_images(const std::string& images, const std::string& labels, std::int64_t num_classes) {
+std::shared_ptr<const Dataset> idx_images(const std::string& images, const std::string& labels,
+                                          std::int64_t num_classes) {
   return std::make_shared<IdxImages>(images, labels, num_classes);
 }
 

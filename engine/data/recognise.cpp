@@ -1,4 +1,5 @@
-// Marks of formats, from their specifications; of pickles and safetensors files, which have none, what their first bytes must be.
+// Marks of formats, from their specifications; of pickles and safetensors files, which have none, what their first
+// bytes must be.
 #include "engine/data/recognise.h"
 
 #include <algorithm>
@@ -37,7 +38,8 @@ constexpr Mark kMarks[] = {
 bool is_gzip(std::string_view head) {
   // Deflate, no reserved flags, one of the extra flags and operating systems of RFC 1952.
   if (head.size() < 18 || !head.starts_with("\x1F\x8B\x08"sv)) return false;
-  const auto flags = static_cast<unsigned char>(head[3]), extra = static_cast<unsigned char>(head[8]), system = static_cast<unsigned char>(head[9]);
+  const auto flags = static_cast<unsigned char>(head[3]), extra = static_cast<unsigned char>(head[8]),
+             system = static_cast<unsigned char>(head[9]);
   return flags < 0x20 && (extra == 0 || extra == 2 || extra == 4) && (system <= 13 || system == 255);
 }
 
@@ -76,10 +78,14 @@ std::optional<FileKind> recognise_llmc(std::string_view head) {
 
 std::string advice_for(DataFormat format) {
   switch (format) {
-    case DataFormat::text: return "`format: text` reads plain text";
-    case DataFormat::tokens: return "write its token ids as a flat file (NumPy: ids.astype('uint16').tofile('ids.bin')) or with numpy.save";
-    case DataFormat::table: return "write it as CSV";
-    case DataFormat::idx: return "`format: idx` reads MNIST's files of images and labels";
+    case DataFormat::text:
+      return "`format: text` reads plain text";
+    case DataFormat::tokens:
+      return "write its token ids as a flat file (NumPy: ids.astype('uint16').tofile('ids.bin')) or with numpy.save";
+    case DataFormat::table:
+      return "write it as CSV";
+    case DataFormat::idx:
+      return "`format: idx` reads MNIST's files of images and labels";
   }
   return "";
 }
@@ -111,7 +117,8 @@ bool is_plain_text(std::string_view head) {
   for (std::size_t at = 0; at + kLongestCharacter <= head.size();) {  // the last character may be cut off
     const char32_t character = next_code_point(head, at);
     if (character == kNotUtf8 || character == 0x7F) return false;
-    if (character < 0x20 && character != '\n' && character != '\r' && character != '\t' && character != '\f') return false;
+    if (character < 0x20 && character != '\n' && character != '\r' && character != '\t' && character != '\f')
+      return false;
   }
   return true;
 }

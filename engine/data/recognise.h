@@ -1,4 +1,5 @@
-// What a file is, by its first bytes: so that a file of another program's format is refused by its name, not read as text or ids.
+// What a file is, by its first bytes: so that a file of another program's format is refused by its name, not read as
+// text or ids.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,13 @@ namespace trainer::data {
 inline constexpr std::size_t kHeadBytes = 4096;
 
 struct FileKind {
-  std::string name;    ///< "a gzip file"
-  std::string advice;  ///< "unpack it with gunzip"; empty: it depends on what the data should be
+  std::string name;        ///< "a gzip file"
+  std::string advice;      ///< "unpack it with gunzip"; empty: it depends on what the data should be
   bool holds_ids = false;  ///< `format: tokens` reads it
 };
 
-/// The kind of a file of `bytes` bytes that begins with `head`; nothing if it is none that is known. Every mark is long enough that
-/// token ids and text have it by chance less than once in a billion files.
+/// The kind of a file of `bytes` bytes that begins with `head`; nothing if it is none that is known. Every mark is long
+/// enough that token ids and text have it by chance less than once in a billion files.
 std::optional<FileKind> recognise(std::string_view head, std::int64_t bytes);
 
 /// Whether `head` is text that people read: at least 32 bytes, all printable ASCII, white space, or UTF-8.

@@ -23,7 +23,9 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-std::string quoted(std::string_view text) { return "\"" + std::string(text.substr(0, 40)) + (text.size() > 40 ? "…\"" : "\""); }
+std::string quoted(std::string_view text) {
+  return "\"" + std::string(text.substr(0, 40)) + (text.size() > 40 ? "…\"" : "\"");
+}
 
 // One cell after another of one line.
 class Cells {
@@ -50,7 +52,8 @@ class Cells {
   bool done_ = false;
 };
 
-// What from_chars leaves out: a number too small for the type, which is 0 or subnormal, and one too large, which is infinite.
+// What from_chars leaves out: a number too small for the type, which is 0 or subnormal, and one too large, which is
+// infinite.
 template <typename Number>
 Number nearest_number(const std::string& cell) {
   if constexpr (std::is_same_v<Number, float>) return std::strtof(cell.c_str(), nullptr);
@@ -142,7 +145,8 @@ class TableReader {
     Cells cells(line);
     std::int64_t column = 0;
     for (std::string_view cell; cells.next(cell); ++column) {
-      if (column == num_columns_) fail(-1, "has more than the " + std::to_string(num_columns_) + " cells of the rows before");
+      if (column == num_columns_)
+        fail(-1, "has more than the " + std::to_string(num_columns_) + " cells of the rows before");
       column == target_ ? add_target(cell, column) : table_.features_.push_back(number<float>(cell, column));
     }
     if (column < num_columns_)
@@ -155,7 +159,8 @@ class TableReader {
     Number value = 0;
     if (parse_number(cell, value)) return value;
     const bool first = table_.num_rows_ == 0 && names_.empty();
-    fail(column, quoted(cell) + " is not a finite number" + (first ? "; a header is read where the target is a column's name" : ""));
+    fail(column, quoted(cell) + " is not a finite number" +
+                     (first ? "; a header is read where the target is a column's name" : ""));
   }
 
   void add_target(std::string_view cell, std::int64_t column) {
@@ -223,7 +228,8 @@ class TableRows final : public Dataset {
  public:
   explicit TableRows(std::shared_ptr<const Table> table)
       : table_(std::move(table)),
-        fields_{{"features", DType::f32, Shape{table_->num_features()}}, {"targets", table_->target_dtype(), Shape{}}} {}
+        fields_{{"features", DType::f32, Shape{table_->num_features()}}, {"targets", table_->target_dtype(), Shape{}}} {
+  }
 
   std::int64_t num_samples() const override { return table_->num_rows(); }
   const std::vector<SampleField>& fields() const override { return fields_; }
@@ -240,6 +246,8 @@ class TableRows final : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> table_rows(std::shared_ptr<const Table> table) { return std::make_shared<TableRows>(std::move(table)); }
+std::shared_ptr<const Dataset> table_rows(std::shared_ptr<const Table> table) {
+  return std::make_shared<TableRows>(std::move(table));
+}
 
 }  // namespace trainer::data

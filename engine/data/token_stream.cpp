@@ -46,7 +46,8 @@ struct CharIndex {
   std::vector<std::int64_t> marks;  // byte offset of every kStride-th character; empty if all are one byte
 };
 
-// Calls visit(character) for each character of a file; visit gets its offset too. Raises DataError at what is not UTF-8.
+// Calls visit(character) for each character of a file; visit gets its offset too. Raises DataError at what is not
+// UTF-8.
 template <typename Visit>
 void for_each_character(const DataFile& file, Visit&& visit) {
   constexpr std::size_t kLongest = 4;  // bytes of a character
@@ -58,7 +59,8 @@ void for_each_character(const DataFile& file, Visit&& visit) {
     while (at < end) {
       const std::int64_t offset = start + static_cast<std::int64_t>(at);
       const char32_t character = next_code_point(text, at);
-      if (character == kNotUtf8) file.fail(offset, "is not UTF-8, which the chars tokenizer wants; `tokenizer: bytes` takes any text");
+      if (character == kNotUtf8)
+        file.fail(offset, "is not UTF-8, which the chars tokenizer wants; `tokenizer: bytes` takes any text");
       visit(character, offset);
     }
     if (blocks.at_end()) return;
@@ -100,7 +102,8 @@ class CharsStream final : public TokenStream {
     };
     if (tokenizer_) {
       for_each_character(file, [&](char32_t character, std::int64_t offset) {
-        if (tokenizer_->id_of(character) < 0) file.fail(offset, "the character " + name_of_code_point(character) + " is not in the training text");
+        if (tokenizer_->id_of(character) < 0)
+          file.fail(offset, "the character " + name_of_code_point(character) + " is not in the training text");
         count(offset);
       });
     } else {
@@ -122,13 +125,14 @@ class CharsStream final : public TokenStream {
   }
 
   std::size_t file_at(std::int64_t token) const {
-    const auto after =
-        std::upper_bound(files_.begin(), files_.end(), token, [](std::int64_t at, const CharIndex& each) { return at < each.start; });
+    const auto after = std::upper_bound(files_.begin(), files_.end(), token,
+                                        [](std::int64_t at, const CharIndex& each) { return at < each.start; });
     return static_cast<std::size_t>(after - files_.begin()) - 1;
   }
 
   // Characters [first, first + count) of a file. `text` is memory to read into.
-  void read_part(const DataFile& file, const CharIndex& index, std::int64_t first, std::int64_t count, std::string& text, std::int32_t* out) const {
+  void read_part(const DataFile& file, const CharIndex& index, std::int64_t first, std::int64_t count,
+                 std::string& text, std::int32_t* out) const {
     std::int64_t begin = first, end = first + count, skip = 0;  // in bytes; and characters before the first
     if (!index.marks.empty()) {
       const auto last = static_cast<std::size_t>((first + count - 1) / CharIndex::kStride) + 1;
@@ -144,7 +148,8 @@ class CharsStream final : public TokenStream {
       const char32_t character = at < text.size() ? next_code_point(text, at) : kNotUtf8;
       const std::int32_t id = character == kNotUtf8 ? -1 : tokenizer_->id_of(character);
       if (id < 0)
-        file.fail(begin + static_cast<std::int64_t>(offset), "there is another text here than when the file was opened: it was changed while it was in use");
+        file.fail(begin + static_cast<std::int64_t>(offset),
+                  "there is another text here than when the file was opened: it was changed while it was in use");
       if (i >= 0) out[i] = id;
     }
   }
@@ -157,7 +162,9 @@ class CharsStream final : public TokenStream {
 
 }  // namespace
 
-std::shared_ptr<const TokenStream> bytes_stream(const std::vector<std::string>& paths) { return std::make_shared<BytesStream>(paths); }
+std::shared_ptr<const TokenStream> bytes_stream(const std::vector<std::string>& paths) {
+  return std::make_shared<BytesStream>(paths);
+}
 
 CharsText chars_stream(const std::vector<std::string>& paths, std::shared_ptr<const CharsTokenizer> tokenizer) {
   auto stream = std::make_shared<CharsStream>(paths, std::move(tokenizer));

@@ -17,8 +17,8 @@ class TokenStream {
  public:
   virtual ~TokenStream() = default;
   virtual std::int64_t num_tokens() const = 0;
-  /// Ids [first, first + count). Raises DataError at a bad one, IoError where a file has become shorter. REQUIRES: they are in
-  /// [0, num_tokens()).
+  /// Ids [first, first + count). Raises DataError at a bad one, IoError where a file has become shorter. REQUIRES: they
+  /// are in [0, num_tokens()).
   virtual void read(std::int64_t first, std::int64_t count, std::int32_t* out) const = 0;
 };
 
@@ -31,6 +31,7 @@ struct CharsText {
   std::shared_ptr<const TokenStream> stream;
   std::shared_ptr<const CharsTokenizer> tokenizer;
 };
-CharsText chars_stream(const std::vector<std::string>& paths, std::shared_ptr<const CharsTokenizer> tokenizer = nullptr);
+CharsText chars_stream(const std::vector<std::string>& paths,
+                       std::shared_ptr<const CharsTokenizer> tokenizer = nullptr);
 
 }  // namespace trainer::data

@@ -83,7 +83,8 @@ std::vector<std::int32_t> NumbersTokenizer::encode(std::string_view text) const 
     std::int32_t id = 0;
     const auto [last, error] = std::from_chars(text.data() + at, text.data() + end, id);
     if (error != std::errc() || last != text.data() + end)
-      throw DataError("offset " + std::to_string(at) + ": \"" + std::string(text.substr(at, end - at)) + "\" is no token id: this data has no text, only ids, as 12 44 5");
+      throw DataError("offset " + std::to_string(at) + ": \"" + std::string(text.substr(at, end - at)) +
+                      "\" is no token id: this data has no text, only ids, as 12 44 5");
     check_id(id, vocab_size_);
     ids.push_back(id);
     at = end;
@@ -100,13 +101,16 @@ std::string NumbersTokenizer::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
-std::string NumbersTokenizer::json() const { return nlohmann::ordered_json{{"tokenizer", "numbers"}, {"vocab_size", vocab_size_}}.dump(); }
+std::string NumbersTokenizer::json() const {
+  return nlohmann::ordered_json{{"tokenizer", "numbers"}, {"vocab_size", vocab_size_}}.dump();
+}
 
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view json) {
   const auto state = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   const std::string name = state.is_object() ? state.value("tokenizer", nlohmann::json()).dump() : "";
   if (name == "\"bytes\"") return std::make_unique<BytesTokenizer>();
-  if (name == "\"numbers\"" && state.contains("vocab_size") && state["vocab_size"].is_number_unsigned() && state["vocab_size"] > 0)
+  if (name == "\"numbers\"" && state.contains("vocab_size") && state["vocab_size"].is_number_unsigned() &&
+      state["vocab_size"] > 0)
     return std::make_unique<NumbersTokenizer>(state["vocab_size"].get<std::int64_t>());
   if (name != "\"chars\"" || !state.contains("alphabet") || !state["alphabet"].is_string()) {
     throw DataError("not a tokenizer's state: " + std::string(json.substr(0, 80)));

@@ -55,7 +55,8 @@ class CharsTokenizer final : public Tokenizer {
   std::vector<std::int32_t> ids_;  // by code point
 };
 
-/// Ids written as decimal numbers, for data that is ids: its text is known to whoever made it. decode() puts a space before each.
+/// Ids written as decimal numbers, for data that is ids: its text is known to whoever made it. decode() puts a space
+/// before each.
 class NumbersTokenizer final : public Tokenizer {
  public:
   explicit NumbersTokenizer(std::int64_t vocab_size) : vocab_size_(vocab_size) {}

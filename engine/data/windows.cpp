@@ -24,7 +24,8 @@ class Windows final : public Dataset {
   const std::vector<SampleField>& fields() const override { return fields_; }
 
   void read(std::int64_t sample, std::span<std::byte* const> out) const override {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(seq_len_ + 1));  // read at once: a second read costs as much as the first
+    std::vector<std::int32_t> ids(
+        static_cast<std::size_t>(seq_len_ + 1));  // read at once: a second read costs as much as the first
     stream_->read(first_ + sample * seq_len_, seq_len_ + 1, ids.data());
     const std::size_t bytes = static_cast<std::size_t>(seq_len_) * sizeof ids.front();
     std::memcpy(out[0], ids.data(), bytes);
@@ -39,8 +40,8 @@ class Windows final : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> windows(std::shared_ptr<const TokenStream> stream, std::int64_t first, std::int64_t count,
-                                       std::int64_t seq_len) {
+std::shared_ptr<const Dataset> windows(std::shared_ptr<const TokenStream> stream, std::int64_t first,
+                                       std::int64_t count, std::int64_t seq_len) {
   return std::make_shared<Windows>(std::move(stream), first, count, seq_len);
 }
 

@@ -14,7 +14,8 @@ class Checker {
   Checker(const LoadedJob& loaded, const CompiledJob& compiled) : loaded_(loaded), compiled_(compiled) {}
 
   FileProblems all() {
-    if (const auto& from = loaded_.job.model.init_from) attempt("model.init_from", [&] { check_weights(compiled_.plan, *from); });
+    if (const auto& from = loaded_.job.model.init_from)
+      attempt("model.init_from", [&] { check_weights(compiled_.plan, *from); });
     const DataJob& job = loaded_.job.data;
     const auto* val = std::get_if<DataFiles>(&job.val);
     const bool train_there = names_files("data.train", job.train), val_there = !val || names_files("data.val", *val);
@@ -57,7 +58,8 @@ class Checker {
     std::string wrong;
     try {
       const data::Data data = data::open_data(job, graph_inputs(loaded_.job, compiled_), data::IdStream::Check::all);
-      for (Diagnostic& problem : too_few_samples(loaded_, compiled_, data)) problems_.diagnostics.push_back(std::move(problem));
+      for (Diagnostic& problem : too_few_samples(loaded_, compiled_, data))
+        problems_.diagnostics.push_back(std::move(problem));
     } catch (const data::BadData& error) {
       attempt(wrong = error.key, [&] { throw DataError(error.what()); });
     } catch (const data::UnreadableData& error) {
@@ -85,6 +87,8 @@ class Checker {
 
 }  // namespace
 
-FileProblems check_files(const LoadedJob& loaded, const CompiledJob& compiled) { return Checker(loaded, compiled).all(); }
+FileProblems check_files(const LoadedJob& loaded, const CompiledJob& compiled) {
+  return Checker(loaded, compiled).all();
+}
 
 }  // namespace trainer

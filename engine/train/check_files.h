@@ -1,5 +1,5 @@
-// What a job's files are worth before it runs: `trainer validate --files`. The same checks, with the same words, end `trainer run`
-// before its first step; here all mistakes are collected, and every token id is looked at.
+// What a job's files are worth before it runs: `trainer validate --files`. The same checks, with the same words, end
+// `trainer run` before its first step; here all mistakes are collected, and every token id is looked at.
 #pragma once
 
 #include <vector>

@@ -15,7 +15,8 @@ DType dtype_of_field(const Role& role, std::string_view field) {
     for (const Issued& issued : program.instructions)
       if (const auto* launch = std::get_if<Launch>(&issued.instruction))
         for (std::size_t i = 0; i < launch->operands.size(); ++i)
-          if (const Buffer& buffer = role.buffer(region_of(launch->operands[i]).buffer); buffer.category == Category::inputs && role.name(buffer.name) == field)
+          if (const Buffer& buffer = role.buffer(region_of(launch->operands[i]).buffer);
+              buffer.category == Category::inputs && role.name(buffer.name) == field)
             return role.signatures[static_cast<std::size_t>(launch->signature)].operands[i].dtype;
   return DType::i32;
 }
@@ -37,21 +38,29 @@ data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled) {
   inputs.target_dtype = dtype_of_field(compiled.plan.roles.front(), "targets");
   inputs.id_limit = compiled.classes.value_or(0);
   // A token is an input and a target.
-  if (windowed && compiled.vocabulary) inputs.id_limit = std::min(*compiled.vocabulary, compiled.classes.value_or(*compiled.vocabulary));
+  if (windowed && compiled.vocabulary)
+    inputs.id_limit = std::min(*compiled.vocabulary, compiled.classes.value_or(*compiled.vocabulary));
   return inputs;
 }
 
 std::vector<Diagnostic> too_few_samples(const LoadedJob& loaded, const CompiledJob& compiled, const data::Data& data) {
   std::vector<Diagnostic> problems;
-  const auto count = [](std::int64_t samples) { return std::to_string(samples) + (samples == 1 ? " sample" : " samples"); };
+  const auto count = [](std::int64_t samples) {
+    return std::to_string(samples) + (samples == 1 ? " sample" : " samples");
+  };
   const std::int64_t train = data.train->num_samples(), batch = compiled.batch.global;
   if (trains(compiled) && train < batch)
-    problems.push_back(about_files(loaded, "data.train", "the training part has " + count(train) + ", fewer than one batch of " + std::to_string(batch) +
-                                                   "; give more data, or at most " + std::to_string(train) + " as train.batch.global"));
-  if (!data.val || !evaluates(compiled) || num_evaluation_batches(compiled, data.val->num_samples()) > 0) return problems;
+    problems.push_back(about_files(loaded, "data.train",
+                                   "the training part has " + count(train) + ", fewer than one batch of " +
+                                       std::to_string(batch) + "; give more data, or at most " + std::to_string(train) +
+                                       " as train.batch.global"));
+  if (!data.val || !evaluates(compiled) || num_evaluation_batches(compiled, data.val->num_samples()) > 0)
+    return problems;
   const std::int64_t val_batch = compiled.batch.micro * compiled.batch.data_ranks;
-  problems.push_back(about_files(loaded, "data.val", "the validation part has " + count(data.val->num_samples()) + ", fewer than one batch of " +
-                                               std::to_string(val_batch) + "; hold out more, or use a smaller train.batch.micro"));
+  problems.push_back(about_files(loaded, "data.val",
+                                 "the validation part has " + count(data.val->num_samples()) +
+                                     ", fewer than one batch of " + std::to_string(val_batch) +
+                                     "; hold out more, or use a smaller train.batch.micro"));
   return problems;
 }
 
@@ -68,24 +77,28 @@ data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
   }
 }
 
-BatchBinder::BatchBinder(Executor& executor, const data::Dataset& dataset, std::int32_t program, std::int64_t samples) : executor_(executor) {
+BatchBinder::BatchBinder(Executor& executor, const data::Dataset& dataset, std::int32_t program, std::int64_t samples)
+    : executor_(executor) {
   const Role& role = executor.role();
   std::vector<std::int64_t> wanted(role.fields.size(), 0);
   for (const Issued& issued : role.programs.at(static_cast<std::size_t>(program)).instructions)
     if (const auto* copy = std::get_if<CopyIn>(&issued.instruction))
-      wanted[static_cast<std::size_t>(copy->field)] = std::max(wanted[static_cast<std::size_t>(copy->field)], copy->field_offset + copy->region.region.bytes);
+      wanted[static_cast<std::size_t>(copy->field)] =
+          std::max(wanted[static_cast<std::size_t>(copy->field)], copy->field_offset + copy->region.region.bytes);
   for (const data::SampleField& field : dataset.fields()) {
     const std::int32_t index = role.field_index(field.name);
     fields_.push_back(index);
     if (index < 0) continue;
     std::int64_t& bytes = wanted[static_cast<std::size_t>(index)];
     if (bytes != field.bytes() * samples)
-      throw DataError("the data's field " + field.name + " has " + std::to_string(field.bytes()) + " bytes a sample (" + std::string(name_of(field.dtype)) + " " +
-                      field.shape.str() + "), the model reads " + std::to_string(bytes / samples));
+      throw DataError("the data's field " + field.name + " has " + std::to_string(field.bytes()) + " bytes a sample (" +
+                      std::string(name_of(field.dtype)) + " " + field.shape.str() + "), the model reads " +
+                      std::to_string(bytes / samples));
     bytes = 0;
   }
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] > 0 && role.fields[i].name != "lr" && role.fields[i].name != "step") throw DataError("the data has no field " + role.fields[i].name);
+    if (wanted[i] > 0 && role.fields[i].name != "lr" && role.fields[i].name != "step")
+      throw DataError("the data has no field " + role.fields[i].name);
 }
 
 void BatchBinder::bind(const data::Loader::Batch& batch) {

@@ -1,5 +1,6 @@
-// Generation: the window of the last tokens goes forward, the next token is drawn from the logits at its end. The window has
-// the length the plan was made for; while the text is shorter, what follows it is padding, which a causal model does not see.
+// Generation: the window of the last tokens goes forward, the next token is drawn from the logits at its end. The
+// window has the length the plan was made for; while the text is shorter, what follows it is padding, which a causal
+// model does not see.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,20 +18,24 @@
 namespace trainer {
 namespace {
 
-std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, const CompiledJob& compiled, const std::optional<checkpoint::Manifest>& manifest) {
+std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, const CompiledJob& compiled,
+                                                    const std::optional<checkpoint::Manifest>& manifest) {
   if (manifest) {
     const nlohmann::json metadata = nlohmann::json::parse(manifest->metadata);
     if (metadata.contains("tokenizer")) return data::make_tokenizer(metadata["tokenizer"].dump());
   }
   switch (loaded.job.data.format) {
-    case DataFormat::tokens: return std::make_shared<data::NumbersTokenizer>(*compiled.classes);
+    case DataFormat::tokens:
+      return std::make_shared<data::NumbersTokenizer>(*compiled.classes);
     case DataFormat::text:
       if (loaded.job.data.tokenizer == Tokenizer::bytes) return std::make_shared<data::BytesTokenizer>();
       return open_inputs(loaded, compiled).tokenizer;  // the alphabet is the text's
     case DataFormat::table:
-    case DataFormat::idx: break;
+    case DataFormat::idx:
+      break;
   }
-  throw DataError("sampling needs a job of `format: text` or `format: tokens`; this one has `format: " + std::string(name_of(loaded.job.data.format)) + "`");
+  throw DataError("sampling needs a job of `format: text` or `format: tokens`; this one has `format: " +
+                  std::string(name_of(loaded.job.data.format)) + "`");
 }
 
 // The ids that generation goes on from; without a prompt, a line break.
@@ -53,17 +58,23 @@ std::vector<std::int32_t> first_ids(const data::Tokenizer& tokenizer, bool text,
 float logit_at(const std::vector<std::byte>& logits, DType dtype, std::int64_t index) {
   if (dtype == DType::f32) return reinterpret_cast<const float*>(logits.data())[index];
   if (dtype == DType::f16) return static_cast<float>(reinterpret_cast<const _Float16*>(logits.data())[index]);
-  return std::bit_cast<float>(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(logits.data())[index]) << 16);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(logits.data())[index])
+                              << 16);
 }
 
-// Draws from softmax(logits / temperature), of the top_k likeliest if that is positive, and of these the likeliest that reach top_p.
-std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const SampleOptions& options, std::uint64_t index) {
-  std::sort(scores.begin(), scores.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+// Draws from softmax(logits / temperature), of the top_k likeliest if that is positive, and of these the likeliest that
+// reach top_p.
+std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const SampleOptions& options,
+                  std::uint64_t index) {
+  std::sort(scores.begin(), scores.end(),
+            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   if (options.temperature <= 0) return scores.front().second;
-  std::size_t kept = options.top_k > 0 ? std::min(scores.size(), static_cast<std::size_t>(options.top_k)) : scores.size();
+  std::size_t kept =
+      options.top_k > 0 ? std::min(scores.size(), static_cast<std::size_t>(options.top_k)) : scores.size();
   std::vector<double> weights(kept);
   double total = 0;
-  for (std::size_t i = 0; i < kept; ++i) total += weights[i] = std::exp((scores[i].first - scores.front().first) / options.temperature);
+  for (std::size_t i = 0; i < kept; ++i)
+    total += weights[i] = std::exp((scores[i].first - scores.front().first) / options.temperature);
   if (options.top_p < 1) {
     double reached = 0;
     std::size_t enough = 0;
@@ -78,8 +89,9 @@ std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const Sam
 
 }  // namespace
 
-Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
-               const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell) {
+Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint,
+               const SampleOptions& options, const std::function<void(const std::string&)>& emit,
+               const std::function<void(const std::string&)>& tell) {
   Sampled sampled;
   require_threads_of(loaded.job, nullptr, threads_per_rank(1));
   run_ranks(1, [&](Communicator& communicator) {
@@ -87,20 +99,24 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);
     const Role& role = executor->role();
     Talk talk(communicator);
-    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, tell);
+    const std::optional<checkpoint::Manifest> manifest =
+        load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, tell);
     executor->run(role.program_index("refresh"));
     const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
 
     const std::int32_t tokens_field = role.field_index("tokens"), logits_field = role.field_index("logits");
     if (tokens_field < 0 || !compiled.classes) throw DataError("sampling needs a model that reads tokens");
-    std::vector<std::int32_t> window(static_cast<std::size_t>(role.fields[static_cast<std::size_t>(tokens_field)].bytes) / sizeof(std::int32_t));
+    std::vector<std::int32_t> window(
+        static_cast<std::size_t>(role.fields[static_cast<std::size_t>(tokens_field)].bytes) / sizeof(std::int32_t));
     std::vector<std::byte> logits(static_cast<std::size_t>(role.fields[static_cast<std::size_t>(logits_field)].bytes));
     executor->bind(tokens_field, window.data());
     executor->bind(logits_field, logits.data());
     const auto length = static_cast<std::int64_t>(window.size());
     const std::int64_t vocabulary = std::min(tokenizer->vocab_size(), *compiled.classes);
     if (vocabulary < 1) throw DataError("the tokenizer has no tokens");
-    const DType dtype = static_cast<std::int64_t>(logits.size()) == length * *compiled.classes * size_of(DType::f32) ? DType::f32 : loaded.job.precision.compute;
+    const DType dtype = static_cast<std::int64_t>(logits.size()) == length * *compiled.classes * size_of(DType::f32)
+                            ? DType::f32
+                            : loaded.job.precision.compute;
 
     sampled.text = tokenizer->reads_text();
     std::vector<std::int32_t>& ids = sampled.ids;
@@ -113,7 +129,8 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
       std::fill(window.begin() + known, window.end(), 0);
       executor->run(program);
       std::vector<std::pair<float, std::int32_t>> scores;
-      for (std::int32_t id = 0; id < vocabulary; ++id) scores.emplace_back(logit_at(logits, dtype, (known - 1) * *compiled.classes + id), id);
+      for (std::int32_t id = 0; id < vocabulary; ++id)
+        scores.emplace_back(logit_at(logits, dtype, (known - 1) * *compiled.classes + id), id);
       const std::int32_t id = draw(scores, options, static_cast<std::uint64_t>(made));
       if (id == options.stop) break;
       ids.push_back(id);

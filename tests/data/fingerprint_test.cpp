@@ -23,7 +23,8 @@ TEST_CASE("data that is moved to another folder has no differences") {
   TemporaryFolder here, there;
   const std::string text(200'000, 'x');
   const std::string saved = fingerprint(job_of({here.write("a.txt", text), here.write("b.txt", "b")}));
-  CHECK(fingerprint_differences(saved, fingerprint(job_of({there.write("a.txt", text), there.write("b.txt", "b")}))).empty());
+  CHECK(fingerprint_differences(saved, fingerprint(job_of({there.write("a.txt", text), there.write("b.txt", "b")})))
+            .empty());
 }
 
 TEST_CASE("a file that is longer, shorter, or has another byte at either end is a difference that names it") {
@@ -37,10 +38,13 @@ TEST_CASE("a file that is longer, shorter, or has another byte at either end is 
       return fingerprint_differences(saved, fingerprint(job));
     };
     const std::string size = std::to_string(bytes);
-    CHECK(after(text + "y") == Differences{"data.train: " + path + " has " + std::to_string(bytes + 1) + " bytes, where it had " + size});
+    CHECK(after(text + "y") ==
+          Differences{"data.train: " + path + " has " + std::to_string(bytes + 1) + " bytes, where it had " + size});
     CHECK(after("") == Differences{"data.train: " + path + " has 0 bytes, where it had " + size});
-    CHECK(after("y" + text.substr(1)) == Differences{"data.train: " + path + " has the same size as before, but other contents"});
-    CHECK(after(text.substr(1) + "y") == Differences{"data.train: " + path + " has the same size as before, but other contents"});
+    CHECK(after("y" + text.substr(1)) ==
+          Differences{"data.train: " + path + " has the same size as before, but other contents"});
+    CHECK(after(text.substr(1) + "y") ==
+          Differences{"data.train: " + path + " has the same size as before, but other contents"});
     CHECK(after(text).empty());
   }
 }
@@ -50,10 +54,12 @@ TEST_CASE("another number of files and other validation data are differences") {
   const std::string a = folder.write("a.txt", "a"), b = folder.write("b.txt", "b");
   DataJob job = job_of({a});
   const std::string saved = fingerprint(job);
-  CHECK(fingerprint_differences(saved, fingerprint(job_of({a, b}))) == Differences{"data.train: 2 files, where there were 1"});
+  CHECK(fingerprint_differences(saved, fingerprint(job_of({a, b}))) ==
+        Differences{"data.train: 2 files, where there were 1"});
   job.val = DataFiles{{b}, {}, {}};
   const std::string with_val = fingerprint(job);
-  CHECK(fingerprint_differences(saved, with_val) == Differences{"data.val: 1 bytes in 1 files, where there were no files"});
+  CHECK(fingerprint_differences(saved, with_val) ==
+        Differences{"data.val: 1 bytes in 1 files, where there were no files"});
   CHECK(fingerprint_differences(with_val, saved) == Differences{"data.val: no files, where there were 1 with 1 bytes"});
 }
 
@@ -81,8 +87,9 @@ TEST_CASE("images and labels are both part of the data") {
 TEST_CASE("a text that is no fingerprint is a difference, whatever it is") {
   TemporaryFolder folder;
   const std::string now = fingerprint(job_of({folder.write("a.txt", "a")}));
-  for (const char* saved : {"", "{", "null", "7", "[]", "{\"train\":7}", "{\"train\":[1]}", "{\"train\":{\"hash\":7,\"first\":7}}",
-                            "{\"train\":{\"files\":1,\"first\":[7]}}", "{\"train\":{\"files\":1,\"first\":{\"file\":1}}}"})
+  for (const char* saved :
+       {"", "{", "null", "7", "[]", "{\"train\":7}", "{\"train\":[1]}", "{\"train\":{\"hash\":7,\"first\":7}}",
+        "{\"train\":{\"files\":1,\"first\":[7]}}", "{\"train\":{\"files\":1,\"first\":{\"file\":1}}}"})
     CHECK(fingerprint_differences(saved, now).size() == 1);
 }
 

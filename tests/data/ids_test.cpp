@@ -33,12 +33,14 @@ std::string flat(const std::vector<std::uint32_t>& ids, std::size_t bytes) {
 }
 
 // As numpy.save writes it, padded to 64 bytes.
-std::string npy(const std::string& dtype, const std::string& shape, const std::string& ids, char version = 1, const std::string& order = "False") {
+std::string npy(const std::string& dtype, const std::string& shape, const std::string& ids, char version = 1,
+                const std::string& order = "False") {
   std::string header = "{'descr': '" + dtype + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
   const std::size_t start = version == 1 ? 10 : 12;
   while ((start + header.size() + 1) % 64 != 0) header += ' ';
   header += '\n';
-  return "\x93NUMPY"s + version + '\0' + flat({static_cast<std::uint32_t>(header.size())}, version == 1 ? 2 : 4) + header + ids;
+  return "\x93NUMPY"s + version + '\0' + flat({static_cast<std::uint32_t>(header.size())}, version == 1 ? 2 : 4) +
+         header + ids;
 }
 
 std::string llmc(std::uint32_t magic, std::uint32_t count, const std::string& ids) {
@@ -47,7 +49,9 @@ std::string llmc(std::uint32_t magic, std::uint32_t count, const std::string& id
   return flat(header, 4) + ids;
 }
 
-IdStream open(const std::vector<std::string>& paths, std::optional<TokenType> type = {}, std::int64_t limit = 0) { return {paths, type, limit}; }
+IdStream open(const std::vector<std::string>& paths, std::optional<TokenType> type = {}, std::int64_t limit = 0) {
+  return {paths, type, limit};
+}
 
 std::string error_of(const std::string& path, std::optional<TokenType> type = {}, std::int64_t limit = 0) {
   return message_of<DataError>([&] { open({path}, type, limit).check(IdStream::Check::samples); });
@@ -57,7 +61,8 @@ TEST_CASE("flat ids of two and four bytes are joined, and one beyond the limit i
   TemporaryFolder folder;
   for (const TokenType type : {TokenType::u16, TokenType::u32}) {
     const std::size_t bytes = type == TokenType::u16 ? 2 : 4;
-    const std::string a = folder.write("a.bin", flat({1, 50000, 3}, bytes)), b = folder.write("b.bin", flat({65535, 7}, bytes));
+    const std::string a = folder.write("a.bin", flat({1, 50000, 3}, bytes)),
+                      b = folder.write("b.bin", flat({65535, 7}, bytes));
     CHECK(all_of(open({a, b}, type)) == Ids{1, 50000, 3, 65535, 7});
     CHECK(all_of(open({a, b}, type, 65536)) == Ids{1, 50000, 3, 65535, 7});
     const IdStream limited = open({a, b}, type, 65535);
@@ -96,10 +101,14 @@ TEST_CASE("the ids of an .npy array and of an llm.c file begin behind the header
 
 TEST_CASE("a header that contradicts data.token_type is an error that says what to write") {
   TemporaryFolder folder;
-  const std::string wide = folder.write("a.npy", npy("<u4", "(1,)", flat({1}, 4))), narrow = folder.write("b.bin", llmc(20240520, 1, flat({1}, 2)));
+  const std::string wide = folder.write("a.npy", npy("<u4", "(1,)", flat({1}, 4))),
+                    narrow = folder.write("b.bin", llmc(20240520, 1, flat({1}, 2)));
   CHECK(error_of(wide, TokenType::u32) == "");
-  CHECK(contains(error_of(wide, TokenType::u16), wide + ": is a NumPy array of u32 ids, where the job says data.token_type: u16; write `token_type: u32`"));
-  CHECK(contains(error_of(narrow, TokenType::u32), narrow + ": is an llm.c file of u16 ids, where the job says data.token_type: u32"));
+  CHECK(contains(
+      error_of(wide, TokenType::u16),
+      wide + ": is a NumPy array of u32 ids, where the job says data.token_type: u16; write `token_type: u32`"));
+  CHECK(contains(error_of(narrow, TokenType::u32),
+                 narrow + ": is an llm.c file of u16 ids, where the job says data.token_type: u32"));
 }
 
 TEST_CASE("headers that lie, are cut off or hold no ids are errors") {
@@ -112,7 +121,8 @@ TEST_CASE("headers that lie, are cut off or hold no ids are errors") {
   CHECK(contains(bad(good.substr(0, 60)), "cut off"));
   CHECK(contains(bad("\x93NUMPY"), "unknown version"));
   CHECK(contains(bad("\x93NUMPY\x09"s + std::string(100, '\0')), "unknown version"));
-  CHECK(contains(bad(npy("<i8", "(4,)", std::string(32, '\0'))), "is a NumPy array of <i8, not of ids; save ids.astype('uint16')"));
+  CHECK(contains(bad(npy("<i8", "(4,)", std::string(32, '\0'))),
+                 "is a NumPy array of <i8, not of ids; save ids.astype('uint16')"));
   CHECK(contains(bad(npy("<f4", "(4,)", std::string(16, '\0'))), "of <f4"));
   CHECK(contains(bad(npy(">u2", "(4,)", ids)), "of >u2"));
   CHECK(contains(bad(npy("<u2", "(2, 2)", ids)), "is a NumPy array of 2 dims; save the ids in one"));
@@ -161,14 +171,16 @@ TEST_CASE("files of other formats are refused by their name, whatever they are g
   const std::string ids = folder.write("ids.npy", npy("<u2", "(4,)", flat({1, 2, 3, 4}, 2)));
   DataJob job;
   job.train.paths = {ids};
-  CHECK(contains(message_of<BadData>([&] { open_data(job, {}); }), "is a NumPy array (.npy); `format: tokens` reads the token ids of such a file"));
+  CHECK(contains(message_of<BadData>([&] { open_data(job, {}); }),
+                 "is a NumPy array (.npy); `format: tokens` reads the token ids of such a file"));
 }
 
 TEST_CASE("text and JSON are no token ids") {
   TemporaryFolder folder;
   const std::string prose = "The quick brown fox jumps over the lazy dog; na\xC3\xAFve.\n";
   CHECK(contains(error_of(folder.write("a", prose)), "is plain text; `format: text` reads it"));
-  CHECK(contains(error_of(folder.write("a", "{\"text\": \"The quick brown fox jumps over the lazy dog\"}")), "is JSON; write its token ids"));
+  CHECK(contains(error_of(folder.write("a", "{\"text\": \"The quick brown fox jumps over the lazy dog\"}")),
+                 "is JSON; write its token ids"));
   // Ids of a small vocabulary have a 0 in each, and short files say nothing.
   CHECK(error_of(folder.write("a", flat(std::vector<std::uint32_t>(100, 'a'), 2))) == "");
   CHECK(error_of(folder.write("a", "abcdefgh")) == "");
@@ -201,7 +213,9 @@ TEST_CASE("ids of four bytes read as two are suspected, unless the job says what
   CHECK(error_of(folder.write("b.bin", flat(std::vector<std::uint32_t>(100, 0), 4))) == "");
 }
 
-TEST_CASE("an id outside of the vocabulary is found when the data is opened: anywhere in a small file, at the ends of a large one") {
+TEST_CASE(
+    "an id outside of the vocabulary is found when the data is opened: anywhere in a small file, at the ends of a "
+    "large one") {
   TemporaryFolder folder;
   DataJob job;
   job.format = DataFormat::tokens;

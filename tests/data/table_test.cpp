@@ -97,7 +97,8 @@ TEST_CASE("lines longer than a block and files of many blocks are read like shor
   const Data data = open_data(table_spec(folder.write("t.csv", text.substr(0, text.size() - 1))), {});
   REQUIRE(data.train->num_samples() == 600'000);
   bool same = true;
-  for (std::int64_t i = 0; i < 600'000; ++i) same = same && row<std::int32_t>(*data.train, i).features == Floats{static_cast<float>(i)};
+  for (std::int64_t i = 0; i < 600'000; ++i)
+    same = same && row<std::int32_t>(*data.train, i).features == Floats{static_cast<float>(i)};
   CHECK(same);
   const Data two = open_data(table_spec(folder.write("w.csv", "\xEF\xBB\xBF" + wide + "\n" + wide)), {});
   CHECK(two.train->num_samples() == 2);
@@ -138,14 +139,16 @@ TEST_CASE("handwritten digits are read" * doctest::skip(std::getenv("TRAINER_TES
 }
 
 std::string word(std::uint32_t value) {
-  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8), static_cast<char>(value)};
+  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8),
+          static_cast<char>(value)};
 }
 
 TEST_CASE("idx images are scaled bytes, labels class ids") {
   TemporaryFolder folder;
   DataJob spec;
   spec.format = DataFormat::idx;
-  spec.train.images = folder.write("images", word(0x803) + word(2) + word(1) + word(3) + std::string("\x00\x33\xFF\x01\x02\x03", 6));
+  spec.train.images =
+      folder.write("images", word(0x803) + word(2) + word(1) + word(3) + std::string("\x00\x33\xFF\x01\x02\x03", 6));
   spec.train.labels = folder.write("labels", word(0x801) + word(2) + "\x07\x09");
   spec.val = 0.5;
   const Data data = open_data(spec, {});
@@ -173,7 +176,8 @@ TEST_CASE("idx files that lie about themselves are named with the offset") {
   CHECK(contains(bad(good + "c", labels), path + "18: has bytes after its data"));
   CHECK(contains(bad(good.substr(0, 10), labels), path + "10: ends inside the header"));
   CHECK(contains(bad(labels, labels), path + "0: is not an IDX file"));
-  CHECK(contains(bad("\x1f\x8b\x08" + std::string(6, '\0') + "\x03" + good, labels), folder.path("images") + ": is a gzip file; unpack it"));
+  CHECK(contains(bad("\x1f\x8b\x08" + std::string(6, '\0') + "\x03" + good, labels),
+                 folder.path("images") + ": is a gzip file; unpack it"));
   CHECK(contains(bad(word(0x803) + std::string(12, '\xFF'), labels), path + "16: ends before the data"));
   CHECK(contains(bad(good, word(0x801) + word(2) + "\x01\x01"), "2 labels for the 1 images"));
   CHECK(contains(bad(good, ""), folder.path("labels") + ": offset 0: ends inside the header"));

@@ -1,6 +1,5 @@
 // Files, tokenizers and windows, against the definitions of the job file's data section.
 #include <doctest/doctest.h>
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,10 +8,10 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/core/utf8.h"
 #include "engine/data/data.h"
 #include "engine/data/files.h"
 #include "engine/data/token_stream.h"
-#include "engine/core/utf8.h"
 #include "tests/temporary.h"
 
 namespace trainer::data {
@@ -30,7 +29,8 @@ struct Window {
 Window window(const Dataset& dataset, std::int64_t sample) {
   const auto seq_len = static_cast<std::size_t>(dataset.fields()[0].shape[0]);
   Window window{Ids(seq_len), Ids(seq_len)};
-  std::byte* out[] = {reinterpret_cast<std::byte*>(window.tokens.data()), reinterpret_cast<std::byte*>(window.targets.data())};
+  std::byte* out[] = {reinterpret_cast<std::byte*>(window.tokens.data()),
+                      reinterpret_cast<std::byte*>(window.targets.data())};
   dataset.read(sample, out);
   return window;
 }
@@ -57,7 +57,8 @@ TEST_CASE("files of a list are in sorted path order, each once") {
 
 TEST_CASE("wildcards match within a name, ** any depth, and neither hidden names") {
   TemporaryFolder folder;
-  const std::string top = folder.write("x.h", ""), deep = folder.write("one/two/y.h", ""), other = folder.write("one/z.c", "");
+  const std::string top = folder.write("x.h", ""), deep = folder.write("one/two/y.h", ""),
+                    other = folder.write("one/z.c", "");
   folder.write(".hidden.h", "");
   folder.write(".git/w.h", "");
   std::filesystem::create_directory_symlink(folder.path(), folder.path("one/loop"));
@@ -81,17 +82,20 @@ TEST_CASE("a loop of links under a pattern is passed over") {
   const std::string file = folder.write("one/two/x.txt", "");
   std::filesystem::create_symlink("loop", folder.path("loop"));
   std::filesystem::create_symlink("../loop", folder.path("one/loop"));
-  for (const char* pattern : {"*/*/x.txt", "**/x.txt", "**", "*/**", "o*/two/x.txt"}) CHECK(expand_paths({folder.path(pattern)}) == std::vector<std::string>{file});
+  for (const char* pattern : {"*/*/x.txt", "**/x.txt", "**", "*/**", "o*/two/x.txt"})
+    CHECK(expand_paths({folder.path(pattern)}) == std::vector<std::string>{file});
   CHECK(contains(message_of<DataError>([&] { expand_paths({folder.path("loop")}); }), "loop: "));
 }
 
-TEST_CASE("a folder that may not be entered is an input/output error, not a missing file" * doctest::skip(::geteuid() != 0)) {
+TEST_CASE("a folder that may not be entered is an input/output error, not a missing file" *
+          doctest::skip(::geteuid() != 0)) {
   TemporaryFolder folder;
   const std::string path = folder.write("closed/x.txt", "text");
   std::filesystem::permissions(folder.path(), std::filesystem::perms::all);
   std::filesystem::permissions(folder.path("closed"), std::filesystem::perms::owner_all);
   REQUIRE(::seteuid(65534) == 0);  // root may enter any
-  const std::string plain = message_of<IoError>([&] { expand_paths({path}); }), pattern = message_of<IoError>([&] { expand_paths({folder.path("closed/*")}); });
+  const std::string plain = message_of<IoError>([&] { expand_paths({path}); }),
+                    pattern = message_of<IoError>([&] { expand_paths({folder.path("closed/*")}); });
   REQUIRE(::seteuid(0) == 0);
   CHECK(contains(plain, path + ": "));
   CHECK(contains(plain, "Permission denied"));
@@ -102,7 +106,8 @@ TEST_CASE("devices and pipes are refused at once") {
   TemporaryFolder folder;
   REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
   for (const std::string& path : {folder.path("pipe"), std::string("/dev/zero")})
-    CHECK(contains(message_of<DataError>([&] { bytes_stream(expand_paths({path})); }), path + ": is not a regular file"));
+    CHECK(
+        contains(message_of<DataError>([&] { bytes_stream(expand_paths({path})); }), path + ": is not a regular file"));
 }
 
 TEST_CASE("a file that becomes shorter or goes away while it is in use is an input/output error that names it") {
@@ -116,7 +121,8 @@ TEST_CASE("a file that becomes shorter or goes away while it is in use is an inp
   CHECK_NOTHROW(read());
   CHECK_NOTHROW(read_closed());
   std::filesystem::resize_file(path, std::size_t{1} << 20);
-  CHECK(contains(message_of<IoError>(read), path + ": the file became shorter while it was in use: it had 3145728 bytes and now has 1048576"));
+  CHECK(contains(message_of<IoError>(read),
+                 path + ": the file became shorter while it was in use: it had 3145728 bytes and now has 1048576"));
   std::filesystem::remove(path);
   CHECK(contains(message_of<IoError>(read_closed), path + ": no such file any more"));
 }
@@ -133,7 +139,8 @@ TEST_CASE("a text that is overwritten while it is in use is a data error that na
       changed[1030 * 9] = other[0];
       folder.write("a", changed);
       Ids ids(20000);
-      CHECK(contains(message_of<DataError>([&] { chars.stream->read(0, 20000, ids.data()); }), path + ": offset 9270: there is another text here"));
+      CHECK(contains(message_of<DataError>([&] { chars.stream->read(0, 20000, ids.data()); }),
+                     path + ": offset 9270: there is another text here"));
     }
   }
 }
@@ -146,7 +153,8 @@ TEST_CASE("characters that lie across the blocks of a pass are read") {
   CHECK(chars.tokenizer->vocab_size() == 3);
   CHECK(chars.tokenizer->decode(all_of(*chars.stream)) == text);
   const std::string cut = folder.write("b", text.substr(0, text.size() - 2));
-  CHECK(contains(message_of<DataError>([&] { chars_stream({cut}); }), cut + ": offset " + std::to_string(text.size() - 4) + ": is not UTF-8"));
+  CHECK(contains(message_of<DataError>([&] { chars_stream({cut}); }),
+                 cut + ": offset " + std::to_string(text.size() - 4) + ": is not UTF-8"));
 }
 
 TEST_CASE("bytes of joined files are ids, across file boundaries and empty files") {
@@ -176,7 +184,8 @@ TEST_CASE("files too large to be held read like small ones") {
 
 TEST_CASE("sample i has ids from i * seq_len and targets one later, and there are (n - 1) / seq_len") {
   TemporaryFolder folder;
-  for (const auto& [text, samples] : {std::pair<std::string, int>{"abcdefgh", 2}, {"abcdefg", 2}, {"abcdef", 1}, {"abcd", 1}}) {
+  for (const auto& [text, samples] :
+       {std::pair<std::string, int>{"abcdefgh", 2}, {"abcdefg", 2}, {"abcdef", 1}, {"abcd", 1}}) {
     const Data data = open_data(text_spec({folder.write("t", text)}, trainer::Tokenizer::bytes, 3), {});
     CHECK(data.train->num_samples() == samples);
     CHECK(data.val == nullptr);
@@ -229,17 +238,22 @@ TEST_CASE("chars of mixed widths are found at every place") {
   std::string text;
   std::vector<char32_t> expected;
   for (int i = 0; i < 5000; ++i) {
-    const char32_t character = i % 7 == 0 ? 0x4E00 + i % 300 : i % 11 == 0 ? 0x1F600 + i % 20 : i % 5 == 0 ? 0xE9 : 'a' + i % 26;
+    const char32_t character = i % 7 == 0    ? 0x4E00 + i % 300
+                               : i % 11 == 0 ? 0x1F600 + i % 20
+                               : i % 5 == 0  ? 0xE9
+                                             : 'a' + i % 26;
     append_utf8(text, character);
     expected.push_back(character);
   }
-  const CharsText chars = chars_stream({folder.write("a", text.substr(0, 0)), folder.write("b", text), folder.write("c", text)});
+  const CharsText chars =
+      chars_stream({folder.write("a", text.substr(0, 0)), folder.write("b", text), folder.write("c", text)});
   REQUIRE(chars.stream->num_tokens() == 10000);
   for (std::int64_t first : {0, 1, 1023, 1024, 1025, 2047, 4990, 4999, 5000, 6024, 9990}) {
     Ids ids(10);
     chars.stream->read(first, 10, ids.data());
     for (std::int64_t i = 0; i < 10; ++i) {
-      CHECK(ids[static_cast<std::size_t>(i)] == chars.tokenizer->id_of(expected[static_cast<std::size_t>((first + i) % 5000)]));
+      CHECK(ids[static_cast<std::size_t>(i)] ==
+            chars.tokenizer->id_of(expected[static_cast<std::size_t>((first + i) % 5000)]));
     }
   }
 }
@@ -247,7 +261,8 @@ TEST_CASE("chars of mixed widths are found at every place") {
 TEST_CASE("text that is not UTF-8 has no chars, and the error names file and offset") {
   TemporaryFolder folder;
   // Cut off, lone continuation, overlong, surrogate, beyond U+10FFFF.
-  for (const char* bad : {"ab\xC3", "ab\x80", "ab\xC0\xAF", "ab\xE0\x80\xAF", "ab\xED\xA0\x80", "ab\xF4\x90\x80\x80", "ab\xFF"}) {
+  for (const char* bad :
+       {"ab\xC3", "ab\x80", "ab\xC0\xAF", "ab\xE0\x80\xAF", "ab\xED\xA0\x80", "ab\xF4\x90\x80\x80", "ab\xFF"}) {
     const std::string path = folder.write("t", bad);
     CHECK(contains(message_of<DataError>([&] { chars_stream({path}); }), path + ": offset 2: "));
   }
@@ -266,11 +281,18 @@ TEST_CASE("validation text with a character that training has not is an error wi
 TEST_CASE("a vocabulary larger than the model's is an error that says where its size comes from") {
   TemporaryFolder folder;
   const std::string path = folder.write("t", "abcd");
-  const DataJob spec = text_spec({path}, trainer::Tokenizer::chars, 2), bytes = text_spec({path}, trainer::Tokenizer::bytes, 2);
+  const DataJob spec = text_spec({path}, trainer::Tokenizer::chars, 2),
+                bytes = text_spec({path}, trainer::Tokenizer::bytes, 2);
   CHECK_NOTHROW(open_data(spec, {DType::i32, 4}));
-  CHECK(contains(message_of<BadData>([&] { open_data(spec, {DType::i32, 3}); }), path + ": the text has 4 distinct characters, the model's vocabulary has 3 rows"));
+  CHECK(contains(message_of<BadData>([&] {
+                   open_data(spec, {DType::i32, 3});
+                 }),
+                 path + ": the text has 4 distinct characters, the model's vocabulary has 3 rows"));
   CHECK_NOTHROW(open_data(bytes, {DType::i32, 256}));
-  CHECK(contains(message_of<BadData>([&] { open_data(bytes, {DType::i32, 100}); }), "`tokenizer: bytes` has 256 ids, the model's vocabulary has 100 rows"));
+  CHECK(contains(message_of<BadData>([&] {
+                   open_data(bytes, {DType::i32, 100});
+                 }),
+                 "`tokenizer: bytes` has 256 ids, the model's vocabulary has 100 rows"));
 }
 
 TEST_CASE("tokenizers come back from their JSON and undo themselves") {
@@ -290,10 +312,12 @@ TEST_CASE("tokenizers come back from their JSON and undo themselves") {
   CHECK(numbers->encode(" 12,44  999\n0 ") == Ids{12, 44, 999, 0});
   CHECK(numbers->decode(Ids{12, 0}) == " 12 0");
   CHECK(contains(message_of<DataError>([&] { numbers->encode("12 cat 5"); }), "offset 3: \"cat\" is no token id"));
-  for (const char* bad : {"1000", "-1", "1.5", "99999999999", "12;44"}) CHECK_THROWS_AS(numbers->encode(bad), DataError);
+  for (const char* bad : {"1000", "-1", "1.5", "99999999999", "12;44"})
+    CHECK_THROWS_AS(numbers->encode(bad), DataError);
   for (const char* bad :
-       {"", "{}", "[]", "{\"tokenizer\":\"chars\"}", "{\"tokenizer\":\"chars\",\"alphabet\":\"ba\"}", "{\"tokenizer\":7}",
-        "{\"tokenizer\":\"numbers\"}", "{\"tokenizer\":\"numbers\",\"vocab_size\":0}", "{\"tokenizer\":\"numbers\",\"vocab_size\":-1}"}) {
+       {"", "{}", "[]", "{\"tokenizer\":\"chars\"}", "{\"tokenizer\":\"chars\",\"alphabet\":\"ba\"}",
+        "{\"tokenizer\":7}", "{\"tokenizer\":\"numbers\"}", "{\"tokenizer\":\"numbers\",\"vocab_size\":0}",
+        "{\"tokenizer\":\"numbers\",\"vocab_size\":-1}"}) {
     CHECK_THROWS_AS(make_tokenizer(bad), DataError);
   }
 }
