@@ -147,6 +147,10 @@ class ModelCheck {
     for (const auto& [name, value] : given_.with)
       if (changes(mistake, name)) part.push_back(name);
     const auto has_part = [&](const std::string& name) { return std::ranges::find(part, name) != part.end(); };
+    // What the command line says last is what was just changed.
+    for (const std::string& name : part)
+      if (is_override("model.with." + name)) return at_param(mistake, name, own, part);
+    if (is_override("data.seq_len") && depends_on_length(mistake)) return at_length(mistake, own);
     for (const std::string& name : own)
       if (has_part(name)) return at_param(mistake, name, own, part);
     for (const std::string& name : part)
@@ -155,6 +159,11 @@ class ModelCheck {
     if (depends_on_length(mistake)) return at_length(mistake, own);
     if (mistake.path.starts_with("inputs") && gone(mistake, {given_.with, given_.seq_len, true})) return moved(mistake, "data.format");
     return mistake;
+  }
+
+  bool is_override(const std::string& path) const {
+    const Setting* setting = loaded_.setting(path);
+    return setting != nullptr && setting->from == Setting::From::command_line;
   }
 
   /// Names in the expression at the mistake's place, then those in the node around it.
@@ -184,7 +193,7 @@ class ModelCheck {
 
   bool changes(const Diagnostic& mistake, const std::string& name) {
     const double value = given_.with.contains(name) ? given_.with[name] : defaults_[name];
-    return differs(mistake, with_param(name, value + 1)) || (value >= 1 && differs(mistake, with_param(name, 2 * value)));
+    return differs(mistake, with_param(name, value + 1)) || differs(mistake, with_param(name, value >= 1 ? 2 * value : 1));
   }
 
   bool depends_on_length(const Diagnostic& mistake) {

@@ -19,8 +19,12 @@ std::vector<std::int64_t> divisors(std::int64_t of) {
 }
 
 std::string nearest_divisors(std::int64_t of, std::int64_t value) {
+  constexpr std::size_t kMostListed = 12;
+  const std::vector<std::int64_t> all = divisors(of);
+  if (all.size() > 1 && all.size() <= kMostListed)
+    return fmt::format("{} or {}", fmt::join(all.begin(), all.end() - 1, ", "), all.back());
   std::int64_t below = 1, above = of;
-  for (const std::int64_t divisor : divisors(of)) {
+  for (const std::int64_t divisor : all) {
     if (divisor < value) below = std::max(below, divisor);
     if (divisor > value) above = std::min(above, divisor);
   }

@@ -126,11 +126,16 @@ class Reader {
     return {};
   }
 
-  /// The line before stands too far left: what follows it goes on where its own predecessor stood, or it is the first of a section.
+  /// The line before stands too far left: what follows it goes on where its own predecessor stood, or it is the first of a section. Where
+  /// that first line is indented too, the indent that more lines of the file have is taken for the right one.
   bool lost_indent(const Line& line) const {
     const bool went_on = std::ranges::find(former_, line.indent) != former_.end();
-    const bool first = section_above_ && before_.indent == last_.indent;
+    const bool first = section_above_ && (before_.indent == last_.indent || num_lines_at(last_.indent) < num_lines_at(line.indent));
     return last_.indent < line.indent && (went_on || first);
+  }
+
+  std::ptrdiff_t num_lines_at(std::size_t indent) const {
+    return std::ranges::count_if(lines_, [&](const Line& line) { return !line.empty() && line.indent == indent; });
   }
 
   std::optional<Cause> block_line(const Line& line) {

@@ -109,6 +109,21 @@ struct Event {
   std::string text;
 };
 
+/// Whether a quoted scalar at the start of `text` ends: yaml-cpp lets the end of the file end it.
+bool closes(std::string_view text) {
+  const char quote = text.empty() ? ' ' : text.front();
+  if (quote != '"' && quote != '\'') return true;
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    if (quote == '"' && text[i] == '\\')
+      ++i;
+    else if (text[i] == quote && quote == '\'' && i + 1 < text.size() && text[i + 1] == '\'')
+      ++i;
+    else if (text[i] == quote)
+      return true;
+  }
+  return false;
+}
+
 /// Records the events of one document.
 class Recorder : public YAML::EventHandler {
  public:
@@ -140,6 +155,8 @@ class Recorder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
     const bool is_string = tag == "!" || tag == "tag:yaml.org,2002:str";
+    if (is_string && !closes(places_.from(mark)))
+      places_.fail(mark.line, mark.column, std::string("not YAML: this quote is not closed in its line: ") + places_.from(mark).front() + " is missing");
     if (!is_string) check_tag(mark, tag);
     Event& event = add(Event::Type::scalar, mark, anchor);
     event.quoted = is_string;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <functional>
 #include <regex>
 #include <sstream>
 #include <stdexcept>
@@ -254,6 +255,10 @@ bool holds(const std::string& text, const Parts& parts) {
 std::string difference(const std::vector<Answer>& answers, const BroughtCase& expected) {
   std::vector<const Answer*> left;
   for (const Answer& answer : answers) left.push_back(&answer);
+  const auto may = [&](const Answer* answer) {
+    return std::ranges::any_of(expected.may, [&](const Parts& parts) { return holds(answer->text, parts); });
+  };
+  std::ranges::stable_partition(left, std::not_fn(may));  // what must be there is looked for among the others first
   std::string out;
   for (const ExpectedAnswer& mistake : expected.mistakes) {
     const auto found = std::ranges::find_if(left, [&](const Answer* answer) {
@@ -269,8 +274,7 @@ std::string difference(const std::vector<Answer>& answers, const BroughtCase& ex
     }
   }
   for (const Answer* answer : left) {
-    const bool may = std::ranges::any_of(expected.may, [&](const Parts& parts) { return holds(answer->text, parts); });
-    if (!may) out += "  not wanted: " + answer->file + ":" + std::to_string(answer->line) + ": " + answer->text + "\n";
+    if (!may(answer)) out += "  not wanted: " + answer->file + ":" + std::to_string(answer->line) + ": " + answer->text + "\n";
   }
   return out;
 }

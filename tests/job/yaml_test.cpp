@@ -28,6 +28,20 @@ Node scalar(const std::string& text) {
 
 bool is(const std::optional<double>& value, double expected) { return value.has_value() && *value == expected; }
 
+TEST_CASE("a quote that nothing closes is told where it begins") {
+  for (const std::string text : {"a: 'b\nc: 1\n", "a: \"b\\\"\nc: 1\n"}) {
+    try {
+      yaml::parse(text, "job.yaml");
+      FAIL("taken");
+    } catch (const JobError& error) {
+      CHECK(error.diagnostics()[0].line == 1);
+      CHECK(error.diagnostics()[0].column == 4);
+      CHECK(error.diagnostics()[0].message.find("not closed") != std::string::npos);
+    }
+  }
+  CHECK(yaml::parse("a: 'it''s'\n", "job.yaml").items[0].text == "it's");
+}
+
 TEST_CASE("scalars follow YAML 1.2's core schema") {
   for (const char* text : {"null", "Null", "NULL", "~", ""}) CHECK(scalar(text).is_null());
   for (const char* text : {"true", "True", "TRUE"}) CHECK(scalar(text).as_bool() == true);
