@@ -21,8 +21,8 @@ namespace trainer::tools {
 namespace {
 
 std::atomic<int> patience_ms = TextOutput::kForever;
-int failure_of_stdout = 0;   // errno of the first
-std::string begun;           // bytes of a character for the terminal that is not complete
+int failure_of_stdout = 0;  // errno of the first
+std::string begun;          // bytes of a character for the terminal that is not complete
 
 // Opened by guard_streams, so before any signal handler asks for it; never destroyed, as threads may speak to the end.
 TextOutput& people() {
@@ -66,8 +66,8 @@ void flush_results() {
 // Descriptor 1 becomes one that cannot be written: a result that nobody can get is an error.
 void guard_streams() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
-      [[maybe_unused]] const int lowest = ::open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) [[maybe_unused]]
+      const int lowest = ::open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   std::signal(SIGPIPE, SIG_IGN);
   people();
 }
@@ -76,7 +76,8 @@ int finish(int code) {
   write_result(printable_lines(begun));
   if (std::fflush(stdout) != 0) note_failure();
   if (failure_of_stdout == 0 && std::ferror(stdout) == 0) return code;
-  if (failure_of_stdout != EPIPE) say("trainer: input/output: writing the result to stdout failed: {}\n", system_text(failure_of_stdout));
+  if (failure_of_stdout != EPIPE)
+    say("trainer: input/output: writing the result to stdout failed: {}\n", system_text(failure_of_stdout));
   return kInputOutput;
 }
 

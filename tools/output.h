@@ -1,6 +1,7 @@
-// What the command says and what it puts out: text for people goes to stderr, results to stdout. Text for people never ends or holds up
-// the work: what cannot be written is left out. A result that cannot be written is an error, which main's finish reports. Nothing that
-// comes from a job, a file or the command line reaches a terminal as an escape sequence.
+// What the command says and what it puts out: text for people goes to stderr, results to stdout. Text for people never
+// ends or holds up the work: what cannot be written is left out. A result that cannot be written is an error, which
+// main's finish reports. Nothing that comes from a job, a file or the command line reaches a terminal as an escape
+// sequence.
 #pragma once
 
 #include <fmt/format.h>
@@ -39,10 +40,11 @@ void never_wait_for_readers();
 /// Shows the results so far. Throws IoError where they cannot be written.
 void flush_results();
 
-/// For main, before anything is opened: a standard stream that is closed is held open by something that takes nothing, so that no file
-/// of ours becomes it; a reader that is gone is an error of writing, not a signal.
+/// For main, before anything is opened: a standard stream that is closed is held open by something that takes nothing,
+/// so that no file of ours becomes it; a reader that is gone is an error of writing, not a signal.
 void guard_streams();
-/// For main, at the end: `code`, or kInputOutput where results could not be written. A reader that has seen enough (`| head`) gets no message.
+/// For main, at the end: `code`, or kInputOutput where results could not be written. A reader that has seen enough (`|
+/// head`) gets no message.
 int finish(int code);
 
 }  // namespace trainer::tools

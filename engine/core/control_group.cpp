@@ -1,5 +1,5 @@
-// /proc/self/cgroup says which groups, by path from the root of their hierarchy; /proc/self/mountinfo where those are to be seen. A
-// container may see only a part of a hierarchy: its mount then begins at a group below the root.
+// /proc/self/cgroup says which groups, by path from the root of their hierarchy; /proc/self/mountinfo where those are
+// to be seen. A container may see only a part of a hierarchy: its mount then begins at a group below the root.
 #include "engine/core/control_group.h"
 
 #include <algorithm>
@@ -33,7 +33,9 @@ std::vector<Mount> mounts_of(const std::string& proc) {
   return mounts;
 }
 
-bool lists(const std::string& list, const std::string& word) { return ("," + list + ",").find("," + word + ",") != std::string::npos; }
+bool lists(const std::string& list, const std::string& word) {
+  return ("," + list + ",").find("," + word + ",") != std::string::npos;
+}
 
 // The path of this process's group in a hierarchy.
 std::optional<fs::path> group_in(const Mount& mount, const std::string& controller, const std::string& proc) {
@@ -50,8 +52,8 @@ std::optional<fs::path> group_in(const Mount& mount, const std::string& controll
 
 }  // namespace
 
-std::optional<std::int64_t> control_group_limit(const std::string& controller, const std::string& v1, const std::string& v2,
-                                                const std::string& proc) {
+std::optional<std::int64_t> control_group_limit(const std::string& controller, const std::string& v1,
+                                                const std::string& v2, const std::string& proc) {
   std::optional<std::int64_t> lowest;
   for (const Mount& mount : mounts_of(proc)) {
     const std::optional<fs::path> group = group_in(mount, controller, proc);

@@ -8,8 +8,8 @@ namespace {
 
 // C0, DEL and C1 move the cursor or begin a sequence; the others break a line or reverse how it reads.
 bool controls(char32_t c) {
-  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
-         (c >= 0x2066 && c <= 0x2069);
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x061C || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
 std::string hex(char32_t value, int digits) {
@@ -20,10 +20,14 @@ std::string hex(char32_t value, int digits) {
 
 std::string escaped(char32_t c) {
   switch (c) {
-    case '\n': return "\\n";
-    case '\r': return "\\r";
-    case '\t': return "\\t";
-    default: return c < 0x80 ? "\\x" + hex(c, 2) : "\\u" + hex(c, 4);
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    default:
+      return c < 0x80 ? "\\x" + hex(c, 2) : "\\u" + hex(c, 4);
   }
 }
 

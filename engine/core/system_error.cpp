@@ -23,11 +23,12 @@ std::optional<rlim_t> limit_of(__rlimit_resource resource) {
 }
 
 // "; the limit of open files is 4 (ulimit -n)", or nothing where there is no limit. `unit`: what ulimit counts in.
-std::string limit_text(const std::string& of_what, __rlimit_resource resource, const std::string& option, rlim_t unit = 1) {
+std::string limit_text(const std::string& of_what, __rlimit_resource resource, const std::string& option,
+                       rlim_t unit = 1) {
   const std::optional<rlim_t> limit = limit_of(resource);
   if (!limit) return "";
-  return "; the limit of " + of_what + " is " + std::to_string(*limit) + (unit == 1 ? "" : " bytes") + " (ulimit " + option +
-         (unit == 1 ? "" : " " + std::to_string(*limit / unit)) + ")";
+  return "; the limit of " + of_what + " is " + std::to_string(*limit) + (unit == 1 ? "" : " bytes") + " (ulimit " +
+         option + (unit == 1 ? "" : " " + std::to_string(*limit / unit)) + ")";
 }
 
 }  // namespace
@@ -35,12 +36,18 @@ std::string limit_text(const std::string& of_what, __rlimit_resource resource, c
 std::string system_text(int error) {
   const std::string message = std::generic_category().message(error);
   switch (error) {
-    case EMFILE: return message + limit_text("open files of a process", RLIMIT_NOFILE, "-n");
-    case ENFILE: return message + "; the limit of open files of the whole system is reached (sysctl fs.file-max)";
-    case EFBIG: return message + limit_text("a file's size", RLIMIT_FSIZE, "-f", 1024);
-    case EDQUOT: return message + "; the disk quota of this user or project is used up";
-    case ENOMEM: return message + limit_text("address space of a process", RLIMIT_AS, "-v", 1024);
-    default: return message;
+    case EMFILE:
+      return message + limit_text("open files of a process", RLIMIT_NOFILE, "-n");
+    case ENFILE:
+      return message + "; the limit of open files of the whole system is reached (sysctl fs.file-max)";
+    case EFBIG:
+      return message + limit_text("a file's size", RLIMIT_FSIZE, "-f", 1024);
+    case EDQUOT:
+      return message + "; the disk quota of this user or project is used up";
+    case ENOMEM:
+      return message + limit_text("address space of a process", RLIMIT_AS, "-v", 1024);
+    default:
+      return message;
   }
 }
 

@@ -1,5 +1,5 @@
-// A pipe or terminal is opened a second time without blocking. Where that is not allowed, writes are as short as a pipe that poll calls
-// ready is sure to take.
+// A pipe or terminal is opened a second time without blocking. Where that is not allowed, writes are as short as a pipe
+// that poll calls ready is sure to take.
 #include "engine/core/text_output.h"
 
 #include <fcntl.h>

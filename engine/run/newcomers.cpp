@@ -20,7 +20,8 @@ constexpr std::size_t kAcceptedAtOnce = 64;
 
 }  // namespace
 
-Newcomers::Newcomers(Descriptor listener, std::size_t hello_bytes) : listener_(std::move(listener)), hello_bytes_(hello_bytes) {}
+Newcomers::Newcomers(Descriptor listener, std::size_t hello_bytes)
+    : listener_(std::move(listener)), hello_bytes_(hello_bytes) {}
 
 void Newcomers::turn(std::vector<pollfd> others, std::int64_t deadline_ms, const Take& take) {
   std::vector<pollfd> polled = std::move(others);
@@ -55,7 +56,8 @@ void Newcomers::accept_some(const Take& take) {
   }
 }
 
-// True once the connection is done with: it was taken, or it ends. One byte more than a hello is asked for, so that too long a one shows.
+// True once the connection is done with: it was taken, or it ends. One byte more than a hello is asked for, so that too
+// long a one shows.
 bool Newcomers::hear(Pending& one, const Take& take) const {
   std::string more(hello_bytes_ + 1, '\0');
   while (one.received.size() <= hello_bytes_) {

@@ -1,6 +1,6 @@
-// Newcomers: connections to a port that anyone may reach, until each has said who it is. All are heard at once, so that those that say
-// nothing hold up nobody; their number is bounded, and who has been silent longest makes room. What the rendezvous and the heartbeat of
-// rank 0 listen with.
+// Newcomers: connections to a port that anyone may reach, until each has said who it is. All are heard at once, so that
+// those that say nothing hold up nobody; their number is bounded, and who has been silent longest makes room. What the
+// rendezvous and the heartbeat of rank 0 listen with.
 #pragma once
 
 #include <poll.h>
@@ -23,8 +23,8 @@ class Newcomers {
 
   Newcomers(Descriptor listener, std::size_t hello_bytes);
 
-  /// Waits until something comes, on the connections here or on `others`, but not beyond `deadline_ms`; then takes who has spoken.
-  /// Throws IoError where the system cannot wait.
+  /// Waits until something comes, on the connections here or on `others`, but not beyond `deadline_ms`; then takes who
+  /// has spoken. Throws IoError where the system cannot wait.
   void turn(std::vector<pollfd> others, std::int64_t deadline_ms, const Take& take);
 
  private:

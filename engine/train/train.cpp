@@ -178,7 +178,8 @@ class RankLoop {
       while (step < last && !stopped_) {
         one_step(loader, step++);
         if (averages() && step % job_.strategy.data.every == 0) average(step);
-        stopped_ = talk_.any((run_.options.stop != nullptr && run_.options.stop->load()) || (leads_ && !run_.log_failure.empty()));
+        const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
+        stopped_ = talk_.any(asked || (leads_ && !run_.log_failure.empty()));
         if (evaluation_ && step % job_.eval->every == 0) evaluate(evaluated = step);  // at an average: the job's rules see to it
         if (job_.checkpoint.dir && step % job_.checkpoint.every == 0) save(saved = step);
       }
@@ -389,7 +390,8 @@ RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Moni
   abort_on_error(options.process, [&] {
     run.data = open_inputs(loaded, compiled);
     for (const MemoryReport& report : compiled.memory) run.report.planned_peak_bytes = std::max(run.report.planned_peak_bytes, report.peak_bytes);
-    require_threads_of(loaded.job, options.process, options.threads > 0 ? options.threads : threads_per_rank(ranks_per_node(loaded.job)));
+    const int threads = options.threads > 0 ? options.threads : threads_per_rank(ranks_per_node(loaded.job));
+    require_threads_of(loaded.job, options.process, threads);
     run_ranks(options.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) { RankLoop(run, communicator).train(); });
     if (options.trace && !run.traces.empty()) options.trace(run.traces);
   });

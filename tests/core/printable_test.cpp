@@ -17,12 +17,14 @@ TEST_CASE("escape sequences, control characters and reversed text are shown, not
   CHECK(printable("a\x1b]0;title\x07z") == "a\\x1b]0;title\\x07z");
   CHECK(printable("\x1b[2J\x7f") == "\\x1b[2J\\x7f");
   CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
-  CHECK(printable("\xc2\x9b" "31m") == "\\u009b31m");  // C1: CSI in one code point
+  CHECK(printable("\xc2\x9b"
+                  "31m") == "\\u009b31m");  // C1: CSI in one code point
   CHECK(printable("abc\u202egpj.exe") == "abc\\u202egpj.exe");
 }
 
 TEST_CASE("bytes that are not UTF-8 are shown: a terminal of another encoding could obey them") {
-  CHECK(printable("\x9b" "31m") == "\\x9b31m");
+  CHECK(printable("\x9b"
+                  "31m") == "\\x9b31m");
   CHECK(printable("caf\xe9") == "caf\\xe9");
   CHECK(printable("\xe2\x82") == "\\xe2\\x82");
 }

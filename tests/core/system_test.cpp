@@ -14,12 +14,13 @@ using trainer::tests::TemporaryFolder;
 
 namespace {
 
-// A process in `groups` (a line of /proc/self/cgroup), whose hierarchy is seen at the folder `sys` from the group `root` on.
-std::optional<std::int64_t> memory_limit(const TemporaryFolder& in, const std::string& groups, const std::string& root, const std::string& type,
-                                         const std::string& options) {
+// A process in `groups` (a line of /proc/self/cgroup), whose hierarchy is seen at the folder `sys` from the group
+// `root` on.
+std::optional<std::int64_t> memory_limit(const TemporaryFolder& in, const std::string& groups, const std::string& root,
+                                         const std::string& type, const std::string& options) {
   in.write("proc/cgroup", groups);
-  in.write("proc/mountinfo", "31 23 0:28 / /proc rw,relatime - proc proc rw\n35 31 0:32 " + root + " " + in.path("sys") + " rw,relatime shared:9 - " +
-                                 type + " cgroup " + options + "\n");
+  in.write("proc/mountinfo", "31 23 0:28 / /proc rw,relatime - proc proc rw\n35 31 0:32 " + root + " " +
+                                 in.path("sys") + " rw,relatime shared:9 - " + type + " cgroup " + options + "\n");
   return control_group_limit("memory", "memory.limit_in_bytes", "memory.max", in.path("proc"));
 }
 
@@ -31,7 +32,9 @@ TEST_CASE("the limit of a nested control group of version 1 counts, and that of 
   in.write("sys/a/memory.limit_in_bytes", "1000\n");
   in.write("sys/a/b/memory.limit_in_bytes", "2000\n");
   in.write("sys/c/memory.limit_in_bytes", "5\n");
-  const auto limit = [&](const std::string& path) { return memory_limit(in, "9:pids:/c\n8:cpu,memory:" + path + "\n0::/c\n", "/", "cgroup", "rw,memory"); };
+  const auto limit = [&](const std::string& path) {
+    return memory_limit(in, "9:pids:/c\n8:cpu,memory:" + path + "\n0::/c\n", "/", "cgroup", "rw,memory");
+  };
   CHECK(limit("/a/b") == 1000);
   CHECK(limit("/c") == 5);
   CHECK(limit("/") == 9223372036854771712);
@@ -42,7 +45,9 @@ TEST_CASE("the limit of a nested control group of version 2 counts; max is none"
   const TemporaryFolder in;
   in.write("sys/a/memory.max", "max\n");
   in.write("sys/a/b/memory.max", "3000\n");
-  const auto limit = [&](const std::string& path) { return memory_limit(in, "0::" + path + "\n", "/", "cgroup2", "rw,nsdelegate"); };
+  const auto limit = [&](const std::string& path) {
+    return memory_limit(in, "0::" + path + "\n", "/", "cgroup2", "rw,nsdelegate");
+  };
   CHECK(limit("/a/b") == 3000);
   CHECK(limit("/a") == std::nullopt);
 }
@@ -51,7 +56,9 @@ TEST_CASE("a container that sees its own part of the hierarchy alone finds its l
   const TemporaryFolder in;
   in.write("sys/memory.limit_in_bytes", "4000\n");
   in.write("sys/inner/memory.limit_in_bytes", "3000\n");
-  const auto limit = [&](const std::string& path) { return memory_limit(in, "8:memory:" + path + "\n", "/docker/x", "cgroup", "rw,memory"); };
+  const auto limit = [&](const std::string& path) {
+    return memory_limit(in, "8:memory:" + path + "\n", "/docker/x", "cgroup", "rw,memory");
+  };
   CHECK(limit("/docker/x") == 4000);
   CHECK(limit("/docker/x/inner") == 3000);
   CHECK(limit("/elsewhere") == 4000);

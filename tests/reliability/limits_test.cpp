@@ -1,5 +1,5 @@
-// Limits of the system: each ends in a sentence that names it and exit code 74, never in an abort or "this is a bug"; no work is lost
-// that could be saved.
+// Limits of the system: each ends in a sentence that names it and exit code 74, never in an abort or "this is a bug";
+// no work is lost that could be saved.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -22,7 +22,8 @@ bool done_or_names(const Outcome& outcome, const char* limit) {
 
 TEST_CASE("a log that cannot grow ends the run after its step, with the weights saved, and the same command goes on") {
   const Workplace in;
-  const Outcome full = in("ulimit -f 200; exec $T run job.yaml train.steps=1000000");  // KiB; the checkpoint's files are smaller
+  const Outcome full =
+      in("ulimit -f 200; exec $T run job.yaml train.steps=1000000");  // KiB; the checkpoint's files are smaller
   CAPTURE(full.err);
   CHECK(full.code == 74);
   CHECK(contains(full.err, "log.jsonl"));
@@ -63,7 +64,8 @@ TEST_CASE("a checkpoint that is larger than files may be exits 74 and names the 
 TEST_CASE("a log that is a named pipe is refused before training, without waiting for its reader") {
   const Workplace in;
   for (const char* reader : {"", "exec 3<>pipe; "}) {
-    Process run = in.start(std::string("mkfifo -m 600 pipe 2>/dev/null; ") + reader + "exec $T run job.yaml log.jsonl=pipe");
+    Process run =
+        in.start(std::string("mkfifo -m 600 pipe 2>/dev/null; ") + reader + "exec $T run job.yaml log.jsonl=pipe");
     const Outcome outcome = wait_at_most(run, 20);
     CHECK(outcome.code == 74);
     CHECK(contains(outcome.err, "pipe"));
@@ -96,7 +98,8 @@ TEST_CASE("few threads end in 74 and the limit's name, or in nothing worse") {
       CAPTURE(ranks);
       const std::string name = std::to_string(threads) + "_" + ranks;
       const Outcome outcome = in("TRAINER_THREADS=4 exec " + as + "prlimit --nproc=" + std::to_string(threads) +
-                                 " $T run job.yaml checkpoint.dir=s" + name + " log.jsonl=l" + name + " strategy=ddp cluster.devices_per_node=" + ranks);
+                                 " $T run job.yaml checkpoint.dir=s" + name + " log.jsonl=l" + name +
+                                 " strategy=ddp cluster.devices_per_node=" + ranks);
       CAPTURE(outcome.err);
       CHECK(done_or_names(outcome, "ulimit -u"));
       if (threads == 1) CHECK(outcome.code == 74);

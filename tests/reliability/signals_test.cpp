@@ -9,7 +9,9 @@ using namespace trainer::tests;
 namespace {
 
 // In the midst of training: some steps are logged.
-void wait_for_steps(const Workplace& in) { REQUIRE(within(60, [&] { return contents_of(in.path("log.jsonl")).size() > 500; })); }
+void wait_for_steps(const Workplace& in) {
+  REQUIRE(within(60, [&] { return contents_of(in.path("log.jsonl")).size() > 500; }));
+}
 
 }  // namespace
 
@@ -18,7 +20,11 @@ TEST_CASE("every signal that asks a run to end lets it finish its step and save,
     int signal;
     const char* says;
   };
-  for (const auto& [signal, says] : {Case{SIGTERM, "SIGTERM"}, {SIGINT, "Ctrl-C"}, {SIGUSR1, "SIGUSR1"}, {SIGHUP, "SIGHUP"}, {SIGXCPU, "ulimit -t"}}) {
+  for (const auto& [signal, says] : {Case{SIGTERM, "SIGTERM"},
+                                     {SIGINT, "Ctrl-C"},
+                                     {SIGUSR1, "SIGUSR1"},
+                                     {SIGHUP, "SIGHUP"},
+                                     {SIGXCPU, "ulimit -t"}}) {
     CAPTURE(says);
     const Workplace in;
     Process run = in.start(std::string("exec $T ") + kEndless);
@@ -56,7 +62,8 @@ TEST_CASE("a second Ctrl-C ends at once") {
 }
 
 TEST_CASE("a signal at any moment leaves whole checkpoints or none, and ends with 143") {
-  // From planning through the first step and saves at every step, in steps of 12 ms: a run of this job begins to train after some 100 ms.
+  // From planning through the first step and saves at every step, in steps of 12 ms: a run of this job begins to train
+  // after some 100 ms.
   for (int delay_ms = 5; delay_ms < 300; delay_ms += 12) {
     CAPTURE(delay_ms);
     const Workplace in;

@@ -32,7 +32,8 @@ std::string on_terminal(const Workplace& in, const std::string& line) {
   std::string text;
   char bytes[4096];
   const auto take = [&] {
-    for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof bytes)) > 0;) text.append(bytes, static_cast<std::size_t>(got));
+    for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof bytes)) > 0;)
+      text.append(bytes, static_cast<std::size_t>(got));
   };
   within(60, [&] { return take(), process.has_ended(); });
   take();
@@ -85,16 +86,21 @@ TEST_CASE("a reader that has seen enough ends nothing by a signal") {
   CHECK(in.saved().size() == 1);
 }
 
-TEST_CASE("a stderr that nobody reads neither stops training nor keeps a signal from ending it with its weights saved") {
+TEST_CASE(
+    "a stderr that nobody reads neither stops training nor keeps a signal from ending it with its weights saved") {
   const Workplace in;
   const std::string stalled = "mkfifo full; exec 3<>full; ";
-  Process whole = in.start(stalled + "exec $T run job.yaml train.steps=3000 2>full");  // some 200 kB of progress; a pipe takes 64
+  Process whole =
+      in.start(stalled + "exec $T run job.yaml train.steps=3000 2>full");  // some 200 kB of progress; a pipe takes 64
   const Outcome ended = wait_at_most(whole, 60);
   CHECK(ended.code == 0);
   CHECK(in.saved() == std::vector<std::string>{"step-00003000"});
 
   Process endless = in.start("exec 3<>full; exec $T run job.yaml train.steps=100000000 2>full");
-  const auto lines = [&] { const std::string log = contents_of(in.path("log.jsonl")); return std::count(log.begin(), log.end(), '\n'); };
+  const auto lines = [&] {
+    const std::string log = contents_of(in.path("log.jsonl"));
+    return std::count(log.begin(), log.end(), '\n');
+  };
   REQUIRE(within(60, [&] { return lines() > 6000; }));
   endless.signal(SIGTERM);
   CHECK(wait_at_most(endless, 20).code == 143);

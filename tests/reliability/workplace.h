@@ -1,4 +1,5 @@
-// A folder with a tiny job and its text, and the command run through a shell, which closes streams and sets limits as users do.
+// A folder with a tiny job and its text, and the command run through a shell, which closes streams and sets limits as
+// users do.
 #pragma once
 
 #include <chrono>

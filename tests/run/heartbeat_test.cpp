@@ -39,9 +39,12 @@ class Broadcast {
   std::string text_;
 };
 
-std::uint16_t port_in(const std::string& text) { return static_cast<std::uint16_t>(std::atoi(text.c_str() + 16)); }  // behind the token
+std::uint16_t port_in(const std::string& text) {
+  return static_cast<std::uint16_t>(std::atoi(text.c_str() + 16));
+}  // behind the token
 
-// Seconds until all of `world` ranks hear each other; `before` happens between rank 0's listening and the others' coming.
+// Seconds until all of `world` ranks hear each other; `before` happens between rank 0's listening and the others'
+// coming.
 double start(int world, const std::function<void(const std::string&)>& before) {
   Broadcast broadcast;
   std::exception_ptr failure;
@@ -51,7 +54,8 @@ double start(int world, const std::function<void(const std::string&)>& before) {
     std::vector<std::jthread> ranks;
     ranks.emplace_back([&] {
       try {
-        const Heartbeat heartbeat(0, world, [&](const std::string& text) { return broadcast.first(text); }, [](const std::string&) {});
+        const Heartbeat heartbeat(
+            0, world, [&](const std::string& text) { return broadcast.first(text); }, [](const std::string&) {});
         end = Clock::now();
       } catch (...) {
         failure = std::current_exception();
@@ -62,7 +66,8 @@ double start(int world, const std::function<void(const std::string&)>& before) {
     for (int rank = 1; rank < world; ++rank)
       ranks.emplace_back([&, rank] {
         try {
-          const Heartbeat heartbeat(rank, world, [&](const std::string&) { return broadcast.other(); }, [](const std::string&) {});
+          const Heartbeat heartbeat(
+              rank, world, [&](const std::string&) { return broadcast.other(); }, [](const std::string&) {});
         } catch (...) {
           failure = std::current_exception();
         }
@@ -80,7 +85,8 @@ TEST_CASE("connections that say nothing do not delay the ranks") {
     std::vector<Descriptor> strangers;
     const double seconds = start(3, [&](const std::string& text) {
       for (int i = 0; i < idle; ++i)
-        strangers.push_back(sockets::connect_to(sockets::resolve("127.0.0.1", port_in(text)).at(0), sockets::now_ms() + 1000));
+        strangers.push_back(
+            sockets::connect_to(sockets::resolve("127.0.0.1", port_in(text)).at(0), sockets::now_ms() + 1000));
     });
     CHECK(seconds < 1);
   }
@@ -90,8 +96,10 @@ TEST_CASE("connections that say the wrong thing, too much or half of it are not 
   std::vector<Descriptor> strangers;
   const double seconds = start(2, [&](const std::string& text) {
     const std::string token = text.substr(0, 16);
-    for (const std::string& hello : {std::string(20, 'x'), token + "abc", token + std::string("\1\0\0\0more", 8), std::string("GET / HTTP/1.1\r\n\r\n")}) {
-      strangers.push_back(sockets::connect_to(sockets::resolve("127.0.0.1", port_in(text)).at(0), sockets::now_ms() + 1000));
+    for (const std::string& hello : {std::string(20, 'x'), token + "abc", token + std::string("\1\0\0\0more", 8),
+                                     std::string("GET / HTTP/1.1\r\n\r\n")}) {
+      strangers.push_back(
+          sockets::connect_to(sockets::resolve("127.0.0.1", port_in(text)).at(0), sockets::now_ms() + 1000));
       REQUIRE(sockets::send_exactly(strangers.back(), hello.data(), hello.size(), sockets::now_ms() + 1000));
     }
   });
@@ -101,7 +109,8 @@ TEST_CASE("connections that say the wrong thing, too much or half of it are not 
 TEST_CASE("a rank that gave its first connection up comes again") {
   const double seconds = start(3, [&](const std::string& text) {
     const std::string hello = text.substr(0, 16) + std::string("\1\0\0\0", 4);
-    const Descriptor first = sockets::connect_to(sockets::resolve("127.0.0.1", port_in(text)).at(0), sockets::now_ms() + 1000);
+    const Descriptor first =
+        sockets::connect_to(sockets::resolve("127.0.0.1", port_in(text)).at(0), sockets::now_ms() + 1000);
     REQUIRE(sockets::send_exactly(first, hello.data(), hello.size(), sockets::now_ms() + 1000));
   });
   CHECK(seconds < 1);
