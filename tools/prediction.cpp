@@ -78,7 +78,22 @@ double averaging_us(const Plan& plan, const cost::CostModel& model, double step_
   return plan.roles.front().program("average") == nullptr ? 0 : cost::predict(plan, model, "average").step_us;
 }
 
+// Ranks on a CPU share it.
+int devices_of(const Job& job, const CompiledJob& compiled, const cost::MachineModel& machine) {
+  return machine.device.kind == cost::DeviceKind::cpu ? static_cast<int>(job.cluster.nodes) : compiled.plan.mesh.world_size();
+}
+
+double peak_flops(const Job& job, const CompiledJob& compiled, const cost::MachineModel& machine) {
+  const auto peak = machine.device.peak.find(job.precision.compute);
+  return peak == machine.device.peak.end() ? 0 : peak->second.value * devices_of(job, compiled, machine);
+}
+
 }  // namespace
+
+double peak_flops_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
+  Machine machine(loaded, ranks_per_node(loaded.job), threads);
+  return peak_flops(loaded.job, compiled, *machine.timing().machine);
+}
 
 PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
   const Job& job = loaded.job;
@@ -88,8 +103,6 @@ PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled,
   step.machine = {machine, hardware.machine};
   step.hardware = machine->name();
   step.cluster = cluster_of(compiled, hardware);
-  const int ranks = compiled.plan.mesh.world_size();
-  const bool cpu = step.machine->device.kind == cost::DeviceKind::cpu;
   const cost::CostModel model(step.cluster);
   step.times = cost::predict(compiled.plan, model);
   step.average_us = averaging_us(compiled.plan, model, step.times.step_us);
@@ -99,9 +112,8 @@ PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled,
   step.steps = job.train.steps;
   step.price = job.cluster.price_per_device_hour.value_or(step.machine->price_per_device_hour);
   step.model_flops = compiled.model_flops_per_step;
-  const auto peak = step.machine->device.peak.find(job.precision.compute);
-  step.devices = cpu ? static_cast<int>(job.cluster.nodes) : ranks;
-  if (peak != step.machine->device.peak.end()) step.peak_flops = peak->second.value * step.devices;
+  step.peak_flops = peak_flops(job, compiled, *step.machine);
+  step.devices = devices_of(job, compiled, *step.machine);
   return step;
 }
 

@@ -45,6 +45,9 @@ struct PredictedStep {
 /// `compiled` is of Purpose::train and of the machine that cluster.hardware names, or of this computer; then by what was measured here. `threads`: of a rank on a CPU; 0: its share of a node's cores.
 PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
 
+/// PredictedStep::peak_flops alone.
+double peak_flops_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads);
+
 /// A bf16 job on a processor without bf16 instructions, beside the same plan in f32.
 struct WithoutBf16 {
   std::string isa;  ///< the processor's: "avx2"

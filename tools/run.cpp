@@ -93,6 +93,7 @@ Clock::time_point process_start() {
 
 void say_header(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
   const Job& job = loaded.job;
+  if (!job.checkpoint.dir) say("weights will not be saved: checkpoint.dir is null\n");
   say("{}: {} parameters, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)), grouped(job.train.steps),
       batch_line(compiled.batch));
   say("strategy: {} ({}), compute in {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why", name_of(job.precision.compute));
@@ -138,13 +139,25 @@ class GraceNotice final : public Monitor {
   int steps_ = 0;
 };
 
-Monitors monitors_of(const Job& job) {
+// Opens the trace when training begins: a run that does not begin leaves an earlier one as it is.
+class TraceFile final : public Monitor {
+ public:
+  TraceFile(std::string path, std::optional<TraceWriter>& trace) : path_(std::move(path)), trace_(trace) {}
+  void start(const StartRecord&) override { trace_.emplace(path_); }
+
+ private:
+  const std::string path_;
+  std::optional<TraceWriter>& trace_;
+};
+
+Monitors monitors_of(const Job& job, std::optional<TraceWriter>& trace) {
   Monitors monitors;
   ProgressOptions progress = progress_options(STDERR_FILENO, job.log.every);
   if (job.data.format == DataFormat::table || job.data.format == DataFormat::idx) progress.unit = "samples";
   monitors.push_back(progress_monitor(progress));
   if (job.log.jsonl) monitors.push_back(jsonl_monitor(*job.log.jsonl));
   if (job.log.tensorboard) monitors.push_back(tensorboard_monitor(*job.log.tensorboard));
+  if (job.log.trace) monitors.push_back(std::make_unique<TraceFile>(*job.log.trace, trace));
   if (const std::optional<Launcher> launcher = detect_launcher(process_environment()); launcher && launcher->source.find("Open MPI") != std::string::npos)
     monitors.push_back(std::make_unique<GraceNotice>());
   return monitors;
@@ -168,22 +181,27 @@ Json works_json(const std::vector<TimeDifference>& works) {
 }
 
 void put_report(const CompiledJob& compiled, const RunReport& report, const std::vector<TimeDifference>& works) {
+  const auto measured = [&](double value) { return report.finished_before ? Json(nullptr) : Json(value); };
   Json document{{"plan_hash", hash_of(compiled.plan)},
                     {"strategy", strategy_json(compiled)},
                     {"world_size", compiled.plan.mesh.world_size()},
+                    {"run_id", report.run_id},
+                    {"finished_before", report.finished_before},
                     {"first_step", report.first_step},
                     {"steps", report.steps},
                     {"loss", or_null(report.loss)},
                     {"val_loss", or_null(report.val_loss)},
                     {"val_accuracy", or_null(report.val_accuracy)},
-                    {"tokens_per_s", report.tokens_per_s},
-                    {"step_ms", {{"median", report.step_ms_median}, {"p95", report.step_ms_p95}}},
-                    {"startup_ms", report.startup_ms},
+                    {"tokens_per_s", measured(report.tokens_per_s)},
+                    {"step_ms", {{"median", measured(report.step_ms_median)}, {"p95", measured(report.step_ms_p95)}}},
+                    {"startup_ms", measured(report.startup_ms)},
                     {"planned_peak_bytes", report.planned_peak_bytes},
-                    {"allocated_bytes", report.allocated_bytes},
+                    {"allocated_bytes", report.finished_before ? Json(nullptr) : Json(report.allocated_bytes)},
                     {"counted_bytes", report.counted_bytes > 0 ? Json(report.counted_bytes) : Json(nullptr)},
                     {"bytes_sent", report.bytes_sent},
                     {"checkpoint", report.checkpoint.empty() ? Json(nullptr) : Json(report.checkpoint)},
+                    {"skipped_steps", report.skipped_steps},
+                    {"rollbacks", report.rollbacks},
                     {"stopped_by_signal", report.stopped_by_signal},
                     {"log_failure", report.log_failure.empty() ? Json(nullptr) : Json(report.log_failure)}};
   if (!works.empty()) document["works"] = works_json(works);
@@ -205,10 +223,10 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   check_same_plan(place, compiled);
   const bool first = speaks();
   if (first) say_header(loaded, compiled, place.threads);
+  if (first) options.peak_flops = peak_flops_here(loaded, compiled, place.threads);
   std::optional<TraceWriter> trace;
   std::vector<TimeDifference> works;
   if (loaded.job.log.trace) {
-    if (first) trace.emplace(*loaded.job.log.trace);
     options.trace = [&](const std::vector<RankTrace>& ranks) {
       const Meetings meetings(compiled.plan);
       const PredictedStep predicted = predict_here(loaded, compiled, place.threads);
@@ -219,7 +237,7 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   }
   RunReport report;
   {
-    const Monitors monitors = first ? monitors_of(loaded.job) : Monitors{};
+    const Monitors monitors = first ? monitors_of(loaded.job, trace) : Monitors{};
     catch_signals();
     report = train(loaded, compiled, monitors, options);
   }
@@ -268,8 +286,12 @@ void add_run(CommandLine& app, Work& work) {
       "  mpirun -n 4 trainer run job.yaml          each rank a process; srun does the same\n"
       "  trainer run job.yaml cluster.hardware=h100-sxm       a process for each GPU, which it starts itself\n"
       "\n"
-      "A run whose checkpoint.dir holds checkpoints resumes from the newest whole one (checkpoint.resume=none starts\n"
-      "anew). SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
+      "Checkpoints go to checkpoint.dir, runs/<name> beside the job by default; null saves nothing. The same command goes\n"
+      "on from the newest whole checkpoint there and says what has changed since: steps, rates, strategy, precision and the\n"
+      "like may; model, data, tokenizer, seq_len, batch.global, seed and the optimizer's name may not (78), unless\n"
+      "checkpoint.accept names them. A finished run says that nothing is left to do. Another checkpoint.dir starts over.\n"
+      "At a loss or gradient that is not finite the run saves nothing and exits 65; train.on_nan=skip or rollback go on.\n"
+      "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
       "memory is refused (78) before anything is allocated.\n");
   command->callback([arguments, &work] { work = [arguments] { return run(*arguments); }; });
 }

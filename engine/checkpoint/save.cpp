@@ -220,10 +220,9 @@ void Store::begin(std::int64_t step) {
   });
 }
 
-std::string Store::commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata, int keep) {
+std::string Store::commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata) {
   const std::string home = dir() + "/" + step_name(step);
   saving([&] { make_checkpoint(step, plan_hash, metadata, home); });
-  remove_older(step, keep);
   return home;
 }
 
@@ -245,11 +244,20 @@ void Store::make_checkpoint(std::int64_t step, const std::string& plan_hash, con
   sync_directory(dir());
 }
 
-void Store::remove_older(std::int64_t step, int keep) {
-  int newer = 0;
+void Store::remove_older(std::int64_t step, std::int64_t keep, const std::vector<std::int64_t>& besides) {
+  std::int64_t newer = 0;
   for (const CheckpointPath& each : list_checkpoints(dir())) {
-    if (keep > 0 && each.step <= step && ++newer > keep) discard_checkpoint(held_, each.step);
+    if (keep == 0 || each.step > step || ++newer <= keep) continue;
+    if (std::find(besides.begin(), besides.end(), each.step) == besides.end()) discard_checkpoint(held_, each.step);
   }
+}
+
+std::string Store::set_aside(std::int64_t step) {
+  const std::string home = dir() + "/" + step_name(step), aside = home + std::string(kDiverged);
+  remove_tree(aside);
+  rename_path(home, aside);
+  sync_directory(dir());
+  return aside;
 }
 
 }  // namespace trainer::checkpoint

@@ -81,6 +81,11 @@ class Values {
     return path.is_absolute() || node.source->name == kCommandLine ? node.text : (folder_ / path).lexically_normal().string();
   }
 
+  /// A path beside the job, as the value `node` would give it: the command line's are relative to the working directory.
+  std::string beside_job(const std::string& path, const yaml::Node& node) const {
+    return node.source != nullptr && node.source->name == kCommandLine ? (folder_ / path).string() : path;
+  }
+
   static double number_of(const yaml::Node& node) {
     const std::optional<double> value = node.as_number();
     CHECK(value.has_value(), node.text + " is no number");
@@ -229,6 +234,7 @@ TrainJob bind_train(const Values& v) {
   train.lr_schedule = bind_lr_schedule(v);
   const bool clips = !v.node("train.clip_norm").is_null();
   train.clip_norm = clips ? std::optional(v.number("train.clip_norm")) : std::nullopt;
+  train.on_nan = v.word<OnNan>("train.on_nan");
   return train;
 }
 
@@ -382,13 +388,24 @@ ClusterJob bind_cluster(Values& v) {
   return cluster;
 }
 
-CheckpointJob bind_checkpoint(Values& v) {
+/// As one part of a path.
+std::string folder_name(std::string name) {
+  std::replace(name.begin(), name.end(), '/', '_');
+  if (name.starts_with('.')) name.front() = '_';
+  return name;
+}
+
+CheckpointJob bind_checkpoint(Values& v, const std::string& name) {
   CheckpointJob checkpoint;
+  CheckedValue& dir = v.checked().values.find("checkpoint.dir")->second;
+  if (dir.node.as_string() && dir.node.text == "auto") dir.node.text = v.beside_job("runs/" + folder_name(name), dir.node);
   checkpoint.dir = v.file("checkpoint.dir");
   if (!checkpoint.dir) return checkpoint;
   checkpoint.every = v.integer("checkpoint.every");
   checkpoint.keep = v.integer_or_nothing("checkpoint.keep");
+  checkpoint.keep_best = v.flag("checkpoint.keep_best");
   checkpoint.format = v.word<CheckpointFormat>("checkpoint.format");
+  checkpoint.accept = v.texts("checkpoint.accept");
   using Resume = CheckpointJob::Resume;
   const std::string& resume = v.text("checkpoint.resume");
   checkpoint.resume = resume == "auto" ? Resume::automatic : resume == "none" ? Resume::none : Resume::path;
@@ -437,7 +454,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   job.model = bind_model(v, options, mistakes);
   job.data = v.right("data") ? bind_data(v) : bind_samples(v);
   if (v.right("train")) job.train = bind_train(v);
-  if (v.right("eval")) job.eval = bind_eval(v);
+  if (v.right("eval") && !v.node("eval.every").is_null()) job.eval = bind_eval(v);
   if (v.right("precision")) job.precision = bind_precision(v);
   if (v.right("activation_checkpointing")) {
     if (v.has("strategy") && v.is("strategy", "auto")) search_recomputation(v);
@@ -446,7 +463,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   if (v.right("strategy")) job.strategy = bind_strategy(v);
   if (v.right("goal")) job.goal = v.word<Goal>("goal");
   if (v.right("cluster")) job.cluster = bind_cluster(v);
-  if (v.right("checkpoint")) job.checkpoint = bind_checkpoint(v);
+  if (v.right("checkpoint")) job.checkpoint = bind_checkpoint(v, job.name);
   if (v.right("log")) job.log = bind_log(v);
   return job;
 }

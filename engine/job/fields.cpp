@@ -55,6 +55,7 @@ std::vector<std::string_view> with_auto(std::vector<std::string_view> words) {
 }
 
 // Bounds no real job reaches; they keep products of sizes within 64 bits.
+constexpr double kMostF32 = 3.4028234663852886e38;
 constexpr double kMostSamples = 1e9, kMostRanks = 1e6, kMostDevices = 4096, kMostSeq = 1 << 24;
 
 FieldDef required(std::string_view name, std::string_view doc, Forms forms) {
@@ -120,13 +121,14 @@ Fields data() {
 
 Fields optimizer() {
   const Form betas = list(between(0, 1, false, true), 2, 2);
+  const Form rate = between(0, kMostF32, true, false);
   const std::string_view lr = "Peak learning rate.", moments = "Decay rates of the moments.";
   const std::string_view weight_decay = "Decoupled: a step takes lr * weight_decay of a weight.";
   return {
       optional("name", "The optimizer.", {word(words<OptimizerName>())}, "adamw"),
-      optional("lr", lr, {positive()}, "1.0e-3").when("name", {"adam", "adamw"}),
-      optional("lr", lr, {positive()}, "1.0e-4").when("name", {"lion"}),
-      optional("lr", lr, {positive()}, "1.0e-2").when("name", {"sgd"}),
+      optional("lr", lr, {rate}, "1.0e-3").when("name", {"adam", "adamw"}),
+      optional("lr", lr, {rate}, "1.0e-4").when("name", {"lion"}),
+      optional("lr", lr, {rate}, "1.0e-2").when("name", {"sgd"}),
       optional("betas", moments, {betas}, "[0.9, 0.999]").when("name", {"adam", "adamw"}),
       optional("betas", moments, {betas}, "[0.9, 0.99]").when("name", {"lion"}),
       optional("eps", "Added to the root of the second moment.", {positive()}, "1.0e-8").when("name", {"adam", "adamw"}),
@@ -163,13 +165,17 @@ Fields train() {
       part("optimizer", "The optimizer and its numbers.", optimizer(), "name"),
       part("lr_schedule", "The learning rate over the steps.", lr_schedule(), "name"),
       optional("clip_norm", "Largest global norm of the gradients; null: no clipping.", {null(), positive()}, "1.0"),
+      optional("on_nan",
+               "At a loss or gradient that is not finite: stop and save nothing; skip the update; or rollback to the last good checkpoint, "
+               "leaving out the batches since, at most three times.",
+               {word(words<OnNan>())}, "stop"),
   };
 }
 
 Fields eval() {
   return {
-      optional("every", "Steps from one evaluation to the next.", {integer(1)}, "250"),
-      optional("batches", "Global batches of one evaluation.", {integer(1)}, "20"),
+      optional("every", "Steps from one evaluation to the next; null: no evaluation.", {null(), integer(1)}, "250"),
+      optional("batches", "Global batches of one evaluation.", {integer(1)}, "20").when("every"),
   };
 }
 
@@ -214,7 +220,7 @@ Fields activation_checkpointing() {
 /// DiLoCo's outer optimizer and its numbers.
 Form outer_optimizer() {
   return section({
-      optional("lr", "Learning rate of the outer step.", {positive()}, "0.7"),
+      optional("lr", "Learning rate of the outer step.", {between(0, kMostF32, true, false)}, "0.7"),
       optional("momentum", "Decay rate of its velocity; 0: none.", {between(0, 1, false, true)}, "0.9"),
       optional("nesterov", "Nesterov's momentum.", {flag()}, "true").when_above("momentum", 0),
   });
@@ -331,12 +337,16 @@ Fields cluster() {
 
 Fields checkpoint() {
   return {
-      optional("dir", "Where checkpoints are written; null: nowhere.", {null(), text()}, "null"),
+      optional("dir", "Where checkpoints are written; auto: runs/<name> beside the job; null: nowhere.", {null(), text()}, "auto"),
       optional("every", "Steps from one checkpoint to the next; the last step is always saved.", {integer(1)}, "500").when("dir"),
       optional("keep", "How many are kept, the newest; null: all.", {null(), integer(1)}, "2").when("dir"),
+      optional("keep_best", "And the one with the lowest validation loss; each new lowest is saved.", {flag()}, "false").when("dir"),
       optional("format", "full: one file. sharded: one for each rank that owns data.", {word(words<CheckpointFormat>())}, "full")
           .when("dir"),
       optional("resume", "auto: from the newest whole checkpoint in dir. none: from the start. Or a step's directory.", {text()}, "auto")
+          .when("dir"),
+      optional("accept", "What may differ from the checkpoint's job that otherwise may not.",
+               {list(word({"model", "data", "tokenizer", "seq_len", "batch", "seed", "optimizer"}), 0)}, "[]")
           .when("dir"),
   };
 }

@@ -83,12 +83,17 @@ struct LrScheduleJob {
   std::int64_t decay_steps = 0;  ///< wsd: the last so many steps fall linearly to min_lr
 };
 
+/// What happens at a loss or gradient that is not finite: the run stops and saves nothing; the update is left out; or the run goes back
+/// to the last good checkpoint and leaves out the batches since.
+enum class OnNan : std::uint8_t { stop, skip, rollback };
+
 struct TrainJob {
   std::int64_t steps = 0;
   BatchJob batch;
   OptimizerJob optimizer;
   LrScheduleJob lr_schedule;
   std::optional<double> clip_norm = 1.0;
+  OnNan on_nan = OnNan::stop;
 };
 
 struct EvalJob {
@@ -223,9 +228,11 @@ struct CheckpointJob {
   std::optional<std::string> dir;        ///< none: nothing is saved
   std::int64_t every = 500;              ///< steps
   std::optional<std::int64_t> keep = 2;  ///< newest so many; none: all
+  bool keep_best = false;                ///< and the one with the lowest validation loss
   CheckpointFormat format = CheckpointFormat::full;
   enum class Resume : std::uint8_t { automatic, none, path } resume = Resume::automatic;
-  std::string resume_from;  ///< Resume::path: a step directory
+  std::string resume_from;           ///< Resume::path: a step directory
+  std::vector<std::string> accept{};  ///< what may differ from the checkpoint's job that otherwise may not (engine/train/going_on.h)
 };
 
 struct LogJob {
@@ -240,7 +247,7 @@ struct Job {
   ModelJob model;
   DataJob data;
   TrainJob train;
-  std::optional<EvalJob> eval;  ///< there exactly where data.val is
+  std::optional<EvalJob> eval;  ///< where data.val is, unless eval.every is null
   PrecisionJob precision;
   ActivationCheckpointingJob activation_checkpointing;
   StrategyJob strategy;
@@ -257,6 +264,7 @@ std::string_view name_of(Normalize);
 std::string_view name_of(OptimizerName);
 std::string_view name_of(Decay);
 std::string_view name_of(ScheduleName);
+std::string_view name_of(OnNan);
 std::string_view name_of(CheckpointingMode);
 std::string_view name_of(DataKind);
 std::string_view name_of(Sharding);

@@ -41,6 +41,11 @@ const Names<ScheduleName>& names() {
   return all;
 }
 template <>
+const Names<OnNan>& names() {
+  static const Names<OnNan> all{{OnNan::stop, "stop"}, {OnNan::skip, "skip"}, {OnNan::rollback, "rollback"}};
+  return all;
+}
+template <>
 const Names<CheckpointingMode>& names() {
   using enum CheckpointingMode;
   static const Names<CheckpointingMode> all{
@@ -145,6 +150,7 @@ std::string_view name_of(Normalize value) { return find_name(value); }
 std::string_view name_of(OptimizerName value) { return find_name(value); }
 std::string_view name_of(Decay value) { return find_name(value); }
 std::string_view name_of(ScheduleName value) { return find_name(value); }
+std::string_view name_of(OnNan value) { return find_name(value); }
 std::string_view name_of(CheckpointingMode value) { return find_name(value); }
 std::string_view name_of(DataKind value) { return find_name(value); }
 std::string_view name_of(Sharding value) { return find_name(value); }

@@ -35,6 +35,8 @@ const Names<Decay>& names();
 template <>
 const Names<ScheduleName>& names();
 template <>
+const Names<OnNan>& names();
+template <>
 const Names<CheckpointingMode>& names();
 template <>
 const Names<DataKind>& names();

@@ -33,6 +33,8 @@ class Rules {
     pipeline_split();
     compression();
     loss_scale();
+    on_nan();
+    keep_best();
     whole_gradients();
     local_sgd();
     excluded();
@@ -171,6 +173,26 @@ class Rules {
       add(at + ".smallest_scale", fmt::format("above init_scale, which is {}", *first), fmt::format("at most {}", *first));
     if (first && most && *most < *first)
       add(at + ".largest_scale", fmt::format("below init_scale, which is {}", *first), fmt::format("at least {}", *first));
+  }
+
+  /// A skipped update must leave no trace, and a rollback needs something to go back to.
+  void on_nan() {
+    const CheckedValue* word = checked_.find("train.on_nan");
+    if (word == nullptr) return;
+    const CheckedValue* dir = checked_.find("checkpoint.dir");
+    if (word->node.text == "rollback" && dir != nullptr && dir->node.is_null())
+      add("train.on_nan", "a rollback needs checkpoints, and checkpoint.dir is null", "stop or skip; or a checkpoint.dir");
+    if (word->node.text != "skip") return;
+    const CheckedValue* compression = checked_.find("strategy.data.compression");
+    const bool keeps_error = checked_.sections.contains("strategy.data.compression") || (compression != nullptr && compression->node.text == "int8");
+    if (keeps_error)
+      add("train.on_nan", "int8 and top_k compression keep the error of each step, so a bad step cannot be skipped", "stop or rollback; or strategy.data.compression: none or bf16");
+  }
+
+  void keep_best() {
+    const CheckedValue* every = checked_.find("eval.every");
+    if (flag("checkpoint.keep_best") && (every == nullptr || every->node.is_null()))
+      add("checkpoint.keep_best", "has no effect without evaluation", "only where data.val is given and eval.every is not null");
   }
 
   void whole_gradients() {

@@ -2,6 +2,7 @@
 #include "engine/monitor/output.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +22,8 @@ Output::Output(std::string path, Start start) : path_(std::move(path)) {
   if (is_pipe) throw IoError(path_ + ": is a named pipe; a log is written to a file");  // its reader could hold the run up
   if (!file_) fail_io(path_, "opening");
 }
+
+bool Output::lock() { return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 
 void Output::truncate(std::int64_t bytes) {
   if (::ftruncate(file_.get(), bytes) != 0) fail_io(path_, "truncating");

@@ -17,6 +17,8 @@ class Output {
 
   const std::string& path() const { return path_; }
   void write(std::string_view bytes) { write_all(file_, bytes.data(), bytes.size(), path_); }
+  /// False: another open file of this path, in whatever process, is locked.
+  bool lock();
   /// Cuts the file off after `bytes` bytes.
   void truncate(std::int64_t bytes);
 

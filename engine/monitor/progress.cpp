@@ -55,17 +55,23 @@ class Progress final : public Monitor {
     const double now = options_.seconds();
     if (steps_ == 0) started_ = now;
     ++steps_;
-    if (std::isfinite(record.loss)) curve_.add(record.loss);
-    const bool last = record.step + 1 == record.num_steps;
-    if (record.skipped) line(fmt::format("step {}: overflow at loss scale {:g}; the update was left out, the scale lowered", record.step, record.loss_scale.value_or(1)));
+    if (std::isfinite(record.loss)) {
+      curve_.add(record.loss);
+      losses_ += record.loss;
+      ++num_losses_;
+    }
+    const std::int64_t made = record.step + 1;
+    const bool last = made == record.num_steps;
+    if (record.lowers_scale) line(fmt::format("step {}: overflow at loss scale {:g}; the update was skipped, the scale lowered", made, record.loss_scale.value_or(1)));
     if (options_.terminal) {
       if (last || now - drawn_at_ >= kSecondsBetweenDraws) draw(record, now);
-    } else if (last || record.step % options_.every == 0) {
+    } else if (last || steps_ == 1 || made % options_.every == 0) {
       output_.write(fmt::format("{}, grad norm {:.3g}, lr {:.3g}, {}{}\n", head(record), record.grad_norm, record.lr,
                                 speed(record), left(record, now)),
                     0);
     }
   }
+  void rollback(const RollbackRecord& record) override { line(record.reason); }
 
   void evaluation(const EvaluationRecord& record) override {
     const std::string accuracy = record.val_accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *record.val_accuracy) : "";
@@ -75,8 +81,13 @@ class Progress final : public Monitor {
   void message(const std::string& text) override { line(text); }
 
  private:
-  std::string head(const StepRecord& record) const {
-    return fmt::format("step {}/{}: loss {:.4f}", record.step, record.num_steps, record.loss);
+  // Updates made, as evaluations and checkpoints count them, and the mean loss of the steps since it was last shown.
+  std::string head(const StepRecord& record) {
+    const double loss = num_losses_ > 0 ? losses_ / static_cast<double>(num_losses_) : record.loss;
+    const std::string of = num_losses_ > 1 ? fmt::format(" (mean of {} steps)", num_losses_) : "";
+    losses_ = 0;
+    num_losses_ = 0;
+    return fmt::format("step {}/{}: loss {:.4f}{}", record.step + 1, record.num_steps, loss, of);
   }
   std::string speed(const StepRecord& record) const { return fmt::format("{} {}/s", rate(record.tokens_per_s), options_.unit); }
 
@@ -108,6 +119,8 @@ class Progress final : public Monitor {
   Curve curve_;
   std::int64_t steps_ = 0;  // of this run
   double started_ = 0;      // at the end of its first step
+  double losses_ = 0;       // sum since one was shown
+  std::int64_t num_losses_ = 0;
   bool drawn_ = false;      // the cursor stands in a line that may be rewritten
   double drawn_at_ = 0;
 };

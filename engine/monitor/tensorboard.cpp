@@ -8,6 +8,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "engine/monitor/crc32c.h"
 #include "engine/monitor/monitors.h"
@@ -56,10 +57,7 @@ std::string file_name() {
 
 class TensorBoard final : public Monitor {
  public:
-  explicit TensorBoard(const std::string& folder) : output_(folder + "/" + file_name(), Output::Start::empty) {
-    put(0, bytes_field(3, "brain.Event:2"));
-    flush();
-  }
+  explicit TensorBoard(std::string folder) : folder_(std::move(folder)) {}
   TensorBoard(const TensorBoard&) = delete;
   ~TensorBoard() override {
     try {
@@ -69,8 +67,11 @@ class TensorBoard final : public Monitor {
     }
   }
 
+  void start(const StartRecord&) override { open(); }
+  void rollback(const RollbackRecord&) override { started_ = false; }
+
   void step(const StepRecord& record) override {
-    start(record.step);
+    start_at(record.step);
     const std::string scale = record.loss_scale ? scalar("loss_scale", *record.loss_scale) : "";
     put(record.step, bytes_field(5, scalar("loss", record.loss) + scalar("lr", record.lr) + scalar("grad_norm", record.grad_norm) +
                                         scalar("tokens_per_s", record.tokens_per_s) + scale));
@@ -78,7 +79,7 @@ class TensorBoard final : public Monitor {
   }
 
   void evaluation(const EvaluationRecord& record) override {
-    start(record.step);
+    start_at(record.step);
     std::string values = scalar("val_loss", record.val_loss);
     if (record.val_accuracy) values += scalar("val_accuracy", *record.val_accuracy);
     put(record.step, bytes_field(5, values));
@@ -86,8 +87,17 @@ class TensorBoard final : public Monitor {
   }
 
  private:
+  // A refused start leaves no file.
+  void open() {
+    if (output_) return;
+    output_.emplace(folder_ + "/" + file_name(), Output::Start::empty);
+    put(0, bytes_field(3, "brain.Event:2"));
+    flush();
+  }
+
   // The first record of a run: a start at this step makes readers drop what other files have from it on.
-  void start(std::int64_t step) {
+  void start_at(std::int64_t step) {
+    open();
     if (!started_) put(step, bytes_field(7, integer_field(1, 1)));
     started_ = true;
   }
@@ -97,12 +107,14 @@ class TensorBoard final : public Monitor {
   }
 
   void flush() {
-    output_.write(waiting_);
+    if (!output_) return;
+    output_->write(waiting_);
     waiting_.clear();
     flushed_ = wall_seconds();
   }
 
-  Output output_;
+  const std::string folder_;
+  std::optional<Output> output_;
   std::string waiting_;
   double flushed_ = 0;
   bool started_ = false;

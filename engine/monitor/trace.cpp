@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/error.h"
 #include "engine/monitor/output.h"
 
 namespace trainer {
@@ -19,10 +22,21 @@ std::string metadata(std::string_view what, int rank, int stream, std::string_vi
   return fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, "tid": {}, "args": {{"name": {}}}}})", what, rank, stream, quoted(name));
 }
 
+// Only an earlier trace is overwritten: every one begins with these bytes.
+const std::string& checked(const std::string& path) {
+  constexpr std::string_view kEvent = "[\n{\"ph\": \"", kEmpty = "[\n]\n";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return path;
+  std::string head(kEvent.size(), '\0');
+  std::ifstream(path, std::ios::binary).read(head.data(), static_cast<std::streamsize>(head.size()));
+  if (head != kEvent && !std::string_view(head).starts_with(kEmpty)) throw DataError(path + ": this file is not a trace, so it is not overwritten; name another file");
+  return path;
+}
+
 }  // namespace
 
 struct TraceWriter::State {
-  explicit State(const std::string& path) : output(path, Output::Start::empty) {}
+  explicit State(const std::string& path) : output(checked(path), Output::Start::empty) {}
 
   void append(const std::string& event) {
     const std::lock_guard lock(mutex);

@@ -35,7 +35,7 @@ struct TracePoint {
 /// may call from threads of their own.
 class TraceWriter {
  public:
-  /// Makes the folders of `path`, empties the file. Throws IoError.
+  /// Makes the folders of `path`, empties the file. Throws IoError, and DataError where there is a file that is not a trace.
   explicit TraceWriter(const std::string& path);
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;

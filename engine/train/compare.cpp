@@ -271,6 +271,7 @@ LoadedJob quiet(LoadedJob loaded) {
   job.checkpoint.resume = CheckpointJob::Resume::none;
   job.log = LogJob{};
   job.eval.reset();
+  job.train.on_nan = OnNan::stop;
   job.cluster.backend = Backend::threads;
   return loaded;
 }

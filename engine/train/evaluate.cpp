@@ -1,12 +1,25 @@
 // Weights from a checkpoint, loss on held-out data.
+#include <cmath>
+
 #include "engine/core/error.h"
 #include "engine/train/device.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/ranks.h"
+#include "engine/train/saved_facts.h"
 #include "engine/train/train.h"
 #include "engine/train/weights.h"
 
 namespace trainer {
+namespace {
+
+// Ids of another tokenizer are other texts: the loss would be a number without a meaning.
+void require_same_tokenizer(const data::Data& data, const checkpoint::Manifest& manifest, const std::string& checkpoint) {
+  const std::string saved = facts_of(manifest, checkpoint).tokenizer;
+  if (saved.empty() || !data.tokenizer || saved == canonical_json(data.tokenizer->json())) return;
+  throw DataError(checkpoint + ": was trained with another tokenizer than data.train gives: another alphabet, or another data.tokenizer. Name the text that it was trained on as data.train, and the text to evaluate as data.val");
+}
+
+}  // namespace
 
 EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches, const EvaluateOn& on) {
   const data::Data data = open_inputs(loaded, compiled);
@@ -18,12 +31,14 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
     const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads);
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
     Talk talk(communicator);
-    const std::optional<checkpoint::Manifest> manifest = load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, on.tell);
+    const std::optional<checkpoint::Manifest> manifest = load_finite_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, on.tell);
+    if (manifest) require_same_tokenizer(data, *manifest, checkpoint);
     executor->run(executor->role().program_index("refresh"));
     Evaluation evaluation(*executor, compiled, data.val, compiled.plan.mesh.data_rank(communicator.rank()), batches);
     const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
     if (communicator.rank() == 0 || on.process != nullptr) record = mine;
   });
+  if (!std::isfinite(record.val_loss)) throw DataError(checkpoint + ": the validation loss is " + std::to_string(record.val_loss) + ", although the weights are finite: the model overflows on this data");
   return record;
 }
 

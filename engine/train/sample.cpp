@@ -100,7 +100,7 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
     const Role& role = executor->role();
     Talk talk(communicator);
     const std::optional<checkpoint::Manifest> manifest =
-        load_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, tell);
+        load_finite_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, tell);
     executor->run(role.program_index("refresh"));
     const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
 

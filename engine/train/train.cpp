@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/checkpoint/checkpoint.h"
@@ -17,8 +15,13 @@
 #include "engine/run/executor.h"
 #include "engine/train/device.h"
 #include "engine/train/evaluation.h"
+#include "engine/train/going_on.h"
 #include "engine/train/inputs.h"
+#include "engine/train/non_finite.h"
 #include "engine/train/ranks.h"
+#include "engine/train/retention.h"
+#include "engine/train/run_report.h"
+#include "engine/train/start.h"
 #include "engine/train/weights.h"
 
 namespace trainer {
@@ -62,32 +65,7 @@ struct Run {
 
 // ---- Where a run begins -------------------------------------------------------------------------------------------
 
-// The checkpoint to go on from; empty: none.
-std::string choose_checkpoint(const Run& run) {
-  const CheckpointJob& job = run.job().checkpoint;
-  if (job.resume == CheckpointJob::Resume::path) {
-    const std::vector<std::string> damaged = checkpoint::verify(job.resume_from);
-    if (!damaged.empty()) throw DataError("checkpoint is damaged: " + damaged.front());
-    return job.resume_from;
-  }
-  if (job.resume != CheckpointJob::Resume::automatic || !job.dir) return "";
-  const checkpoint::NewestWhole newest = checkpoint::newest_whole(*job.dir);
-  tell_passed_over(newest, run.message());
-  if (!newest.checkpoint && !newest.damaged.empty())
-    throw DataError("no checkpoint in " + *job.dir + " is whole: " + newest.damaged.front() + " (checkpoint.resume=none starts anew)");
-  return newest.checkpoint ? newest.checkpoint->path : "";
-}
-
-// Rank 0 chooses, and all open the same.
-std::optional<checkpoint::Checkpoint> find_start(const Run& run, int rank, Talk& talk) {
-  const std::string path = talk.from_first(rank == 0 ? choose_checkpoint(run) : "");
-  if (path.empty()) return std::nullopt;
-  checkpoint::Checkpoint start = checkpoint::open_checkpoint(path);
-  if (rank == 0) run.tell([&](Monitor& monitor) { monitor.message(fmt::format("resuming from {} after {} steps", path, start.manifest.step)); });
-  return start;
-}
-
-void fill_weights(const Run& run, const std::optional<checkpoint::Checkpoint>& start, const LoadedRank& rank, int threads, Talk& talk) {
+void fill_weights(const Run& run, const checkpoint::Checkpoint* start, const LoadedRank& rank, int threads, Talk& talk) {
   const ModelJob& model = run.job().model;
   set_scalars(rank.executor, static_cast<float>(run.job().precision.loss_scale.factor));
   if (start) {
@@ -101,41 +79,23 @@ void fill_weights(const Run& run, const std::optional<checkpoint::Checkpoint>& s
   rank.executor.run(rank.executor.role().program_index("refresh"));
 }
 
-// ---- What was not finite, between ranks -----------------------------------------------------------------------------
-
-std::string to_text(const std::optional<NonFinite>& found) {
-  if (!found) return "";
-  return nlohmann::json{{"node", found->node}, {"value", found->value}, {"element", found->element}, {"micro_batch", found->micro_batch}, {"instruction", found->instruction}}.dump();
-}
-
-// Of all ranks the one that found it earliest has the cause: a reduction carries it to the others later.
-std::string describe_non_finite(const std::vector<std::string>& by_rank) {
-  std::string where = "no single tensor shows it: a sum over tensors overflowed";
-  std::int32_t earliest = std::numeric_limits<std::int32_t>::max();
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-    if (by_rank[rank].empty()) continue;
-    const nlohmann::json found = nlohmann::json::parse(by_rank[rank]);
-    if (found["instruction"] >= earliest) continue;
-    earliest = found["instruction"];
-    where = fmt::format("the first tensor that is not finite is {} (element {}), written by {} in micro-batch {} of rank {}", found["value"].get<std::string>(),
-                        found["element"].get<std::int64_t>(), found["node"].get<std::string>(), found["micro_batch"].get<int>(), rank);
-  }
-  return where;
-}
-
 // ---- One rank ------------------------------------------------------------------------------------------------------
 
 class RankLoop {
+  static constexpr std::int64_t kMostRollbacks = 3;
+  enum class Outcome : std::uint8_t { updated, overflowed, not_finite };
+
  public:
-  RankLoop(Run& run, Communicator& communicator)
+  RankLoop(Run& run, Communicator& communicator, Talk& talk, const SavedFacts& now, Start start)
       : run_(run),
         job_(run.job()),
         communicator_(communicator),
         rank_(communicator.rank()),
         leads_(rank_ == 0 || run.options.process != nullptr),
-        talk_(communicator),
-        store_(rank_ == 0 && job_.checkpoint.dir ? std::make_optional<checkpoint::Store>(*job_.checkpoint.dir, run.message()) : std::nullopt),
-        start_(find_start(run, rank_, talk_)),
+        talk_(talk),
+        start_(std::move(start)),
+        retention_(start_.store ? std::make_optional<Retention>(*start_.store, job_.checkpoint) : std::nullopt),
+        facts_(now),
         threads_(run.options.threads > 0 ? run.options.threads : threads_per_rank(ranks_per_node(job_))),
         device_(device_for(job_, communicator, threads_)),
         executor_(device_->load(run.compiled.plan, rank_, communicator)),
@@ -145,7 +105,7 @@ class RankLoop {
         average_program_(role_.program_index("average")),
         settle_program_(role_.program_index("settle")),
         binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
-    fill_weights(run, start_, loaded_rank(), threads_, talk_);
+    fill_weights(run, start_.checkpoint ? &*start_.checkpoint : nullptr, loaded_rank(), threads_, talk_);
     loss_scale_ = loss_scale_of(*executor_);
     executor_->bind(role_.field_index("lr"), &lr_);
     executor_->bind(role_.field_index("metrics"), &metrics_);
@@ -167,38 +127,95 @@ class RankLoop {
 
  private:
   void steps() {
-    const std::int64_t first = start_ ? start_->manifest.step : 0, last = job_.train.steps;
+    take_over();
     const BatchShape& batch = run_.compiled.batch;
-    std::int64_t saved = start_ && job_.checkpoint.dir && start_->path.starts_with(*job_.checkpoint.dir) ? first : -1;
-    std::int64_t evaluated = -1, step = first;
-    {
-      data::Loader loader(run_.data.train, data::SampleOrder(run_.data.train->num_samples(), batch.global, job_.data.shuffle, job_.seed),
-                          data::share_of(run_.compiled.plan.mesh.data_rank(rank_), batch.data_ranks, batch.global), first);
-      if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
-      while (step < last && !stopped_) {
-        one_step(loader, step++);
-        if (averages() && step % job_.strategy.data.every == 0) average(step);
-        const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
-        stopped_ = talk_.any(asked || (leads_ && !run_.log_failure.empty()));
-        if (evaluation_ && step % job_.eval->every == 0) evaluate(evaluated = step);  // at an average: the job's rules see to it
-        if (job_.checkpoint.dir && step % job_.checkpoint.every == 0) save(saved = step);
-      }
+    data::Loader loader(run_.data.train, data::SampleOrder(run_.data.train->num_samples(), batch.global, job_.data.shuffle, job_.seed),
+                        data::share_of(run_.compiled.plan.mesh.data_rank(rank_), batch.data_ranks, batch.global), next_batch_);
+    if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
+    const std::int64_t first = step_;
+    for (bool ended = false; !ended;) {
+      ended = step_ >= job_.train.steps || stopped_;
+      const std::string trouble = ended ? end() : advance(loader);
+      if (trouble.empty()) continue;
+      recover(trouble);
+      ended = false;
     }
     tell_of_step();
-    if (averages() && averaged_ != step && step > first) average(step);
-    if (evaluation_ && evaluated != step && !stopped_) evaluate(step);
-    if (job_.checkpoint.dir && saved != step) save(step);
-    if (store_) store_->remove_older(step, kept());
-    const std::vector<RankReport> ranks = report_ranks();
+    if (retention_) retention_->finish(step_);
+    const std::vector<RankReport> ranks = report_ranks(*executor_, bytes_sent_, talk_);
     const std::string log_failure = talk_.from_first(rank_ == 0 ? run_.log_failure : "");
     if (leads_) run_.report.log_failure = log_failure;
-    if (leads_) report(first, step, ranks);
-    if (run_.options.trace) gather_traces();
+    if (leads_) report(first, ranks);
+    if (run_.options.trace) {
+      communicator_.barrier();
+      std::vector<RankTrace> traces = gather_traces(*executor_, step_program_, step_start_, job_.cluster.nodes > 1, talk_);
+      if (rank_ == 0) run_.traces = std::move(traces);
+    }
   }
 
-  void one_step(data::Loader& loader, std::int64_t step) {
+  void report(std::int64_t first, const std::vector<RankReport>& ranks) {
+    RunReport& report = run_.report;
+    report.first_step = first;
+    report.steps = step_;
+    report.rollbacks = rollbacks_;
+    report.stopped_by_signal = stopped_ && step_ < job_.train.steps && report.log_failure.empty();
+    add_ranks(report, ranks);
+    add_times(report, step_ms_, tokens_per_step());
+  }
+
+  // Goes on where the checkpoint was. A rollback needs one to go back to from the first step on.
+  void take_over() {
+    if (start_.checkpoint) step_ = start_.checkpoint->manifest.step;
+    next_batch_ = step_ + start_.facts.batches_left_out;
+    rollbacks_ = start_.facts.rollbacks;
+    began_ = step_;
+    if (start_.in_dir) saved_ = step_;
+    if (retention_ && start_.in_dir) retention_->take_over(step_);
+    const std::string best = talk_.from_first(retention_ && retention_->best_loss() ? fmt::format("{}", *retention_->best_loss()) : "");
+    best_loss_ = best.empty() ? INFINITY : std::stod(best);
+    if (leads_) tell_of_start();
+    if (job_.train.on_nan != OnNan::rollback || saved_ == step_ || !job_.checkpoint.dir) return;
+    if (const std::string trouble = save(); !trouble.empty()) recover(trouble);
+  }
+
+  void tell_of_start() {
+    StartRecord record;
+    record.run_id = run_.report.run_id = start_.facts.run_id;
+    record.step = step_;
+    if (start_.checkpoint) record.checkpoint = start_.checkpoint->path;
+    record.plan_hash = hash_of(run_.compiled.plan);
+    record.changes = start_.changes;
+    for (const auto& monitor : run_.monitors) monitor->start(record);  // one that cannot be written ends the run here
+  }
+
+  // A step and what follows it. Returns what was not finite, where the run cannot go on from it; else nothing.
+  std::string advance(data::Loader& loader) {
+    if (std::string trouble = one_step(loader, step_); !trouble.empty()) return trouble;
+    ++step_;
+    if (averages() && step_ % job_.strategy.data.every == 0) average(step_);
+    const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
+    stopped_ = talk_.any(asked || (leads_ && !run_.log_failure.empty()));
+    if (evaluation_ && step_ % job_.eval->every == 0)  // at an average: the job's rules see to it
+      if (std::string trouble = evaluate(); !trouble.empty()) return trouble;
+    return job_.checkpoint.dir && (step_ % job_.checkpoint.every == 0 || is_best()) ? save() : "";
+  }
+
+  // What follows the last step. Returns as advance() does.
+  std::string end() {
+    tell_of_step();
+    if (averages() && averaged_ != step_ && step_ > began_) average(step_);
+    if (evaluation_ && evaluated_ != step_ && !stopped_)
+      if (std::string trouble = evaluate(); !trouble.empty()) return trouble;
+    return job_.checkpoint.dir && saved_ != step_ ? save() : "";
+  }
+
+  // Whether these weights have the lowest validation loss so far, and are to be kept for it.
+  bool is_best() const { return job_.checkpoint.keep_best && evaluated_ == step_ && val_loss_ < best_loss_; }
+
+  std::string one_step(data::Loader& loader, std::int64_t step) {
     const Clock::time_point begin = Clock::now();
     binder_.bind(loader.next());
+    ++next_batch_;
     lr_ = static_cast<float>(learning_rate(job_.train, step));
     step_number_ = static_cast<std::int32_t>(step);
     const std::int64_t sent = communicator_.bytes_sent();
@@ -209,11 +226,23 @@ class RankLoop {
     executor_->finish();
     bytes_sent_ += communicator_.bytes_sent() - sent;
     const float loss_scale = std::exchange(loss_scale_, metrics_.loss_scale);  // the step leaves that of the next one
-    const bool skipped = judge(step, loss_scale);
-    const double ms = milliseconds(Clock::now() - begin);
+    const Outcome outcome = judge(loss_scale);
+    if (outcome == Outcome::not_finite) {
+      const std::string trouble = describe(step, loss_scale);
+      if (!trouble.empty() && job_.train.on_nan != OnNan::skip) return trouble;
+      if (!trouble.empty() && leads_) run_.tell([&](Monitor& monitor) { monitor.message(trouble); });
+    }
+    after_skipped_ = outcome != Outcome::updated;
+    if (!after_skipped_ && retention_) retention_->finite();
+    record(step, outcome, loss_scale, milliseconds(Clock::now() - begin));
+    return "";
+  }
+
+  void record(std::int64_t step, Outcome outcome, float loss_scale, double ms) {
     if (!leads_) return;
     step_ms_.push_back(ms);
     run_.report.loss = metrics_.loss;
+    if (outcome != Outcome::updated) ++run_.report.skipped_steps;
     StepRecord& record = untold_.emplace();
     record.step = step;
     record.num_steps = job_.train.steps;
@@ -223,8 +252,14 @@ class RankLoop {
     record.tokens = tokens_per_step();
     record.step_ms = ms;
     record.tokens_per_s = static_cast<double>(record.tokens) / ms * 1e3;
+    record.samples = next_batch_ * run_.compiled.batch.global;
+    record.epoch = static_cast<double>(record.samples) / static_cast<double>(run_.data.train->num_samples());
+    record.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    record.memory_bytes = std::max(executor_->allocated_bytes(), executor_->counted_bytes());
+    if (run_.options.peak_flops > 0) record.mfu = run_.compiled.model_flops_per_step / (ms * 1e-3 * run_.options.peak_flops);
     if (job_.precision.loss_scale.mode != LossScale::Mode::none) record.loss_scale = loss_scale;
-    record.skipped = skipped;
+    record.skipped = outcome != Outcome::updated;
+    record.lowers_scale = outcome == Outcome::overflowed;
     if (!executor_->runs_beside_host()) tell_of_step();
   }
 
@@ -241,35 +276,63 @@ class RankLoop {
     return run_.compiled.batch.global * (text ? job_.data.seq_len : 1);
   }
 
-  // Whether the step was left out because it overflowed at a loss scale that has since become smaller. Does not return from one that made no
-  // update for another reason.
-  bool judge(std::int64_t step, float loss_scale) {
+  // Of the last step. An overflow is at a loss scale that has since become smaller. Whatever was not finite made no update.
+  Outcome judge(float loss_scale) {
     const bool overflowed = !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss), bad = overflowed || metrics_.factor == 0;
-    const bool skipped = overflowed && scales_dynamically() && loss_scale > static_cast<float>(job_.precision.loss_scale.smallest);
-    if (averages() ? talk_.any(bad) : bad && !skipped) stop_at_non_finite(step, loss_scale);  // ranks that trained apart have metrics of their own
-    return skipped;
+    if (overflowed && scales_dynamically() && loss_scale > static_cast<float>(job_.precision.loss_scale.smallest)) return Outcome::overflowed;
+    return (averages() ? talk_.any(bad) : bad) ? Outcome::not_finite : Outcome::updated;  // ranks that trained apart have metrics of their own
   }
 
   bool scales_dynamically() const { return job_.precision.loss_scale.mode == LossScale::Mode::dynamic; }
 
   // The update was not made, so the same step again, looked at node by node, shows where it began. A dynamic scale is at its smallest, and
-  // stays there.
-  [[noreturn]] void stop_at_non_finite(std::int64_t step, float loss_scale) {
+  // stays there. Of skipped steps in a row only the first is looked at: nothing.
+  std::string describe(std::int64_t step, float loss_scale) {
+    if (job_.train.on_nan == OnNan::skip && after_skipped_) return "";
     const float loss = metrics_.loss, norm = metrics_.grad_norm;
-    const std::vector<std::string> found = talk_.to_first(to_text(executor_->find_non_finite(step_program_)));
-    const std::string where = talk_.from_first(rank_ == 0 ? describe_non_finite(found) : "");
-    if (job_.checkpoint.dir) save(step);
+    const std::string where = locate_non_finite(*executor_, step_program_, talk_);
     const std::string scale = scales_dynamically() ? fmt::format(", at the smallest loss scale, {}", loss_scale) : loss_scale != 1 ? fmt::format(", at loss scale {}", loss_scale) : "";
-    throw NonFiniteError(fmt::format("step {}: loss {}, gradient norm {}{}: {}; the update was not made", step, loss, norm, scale, where));
+    return talk_.from_first(fmt::format("step {}: loss {}, gradient norm {}{}: {}; the update was not made", step, loss, norm, scale, where));
   }
 
-  void evaluate(std::int64_t step) {
+  // Goes back to the last good checkpoint, leaving out the batches since, where the job says so; else throws.
+  void recover(const std::string& trouble) {
     tell_of_step();
-    const EvaluationRecord record = evaluation_->run(step);
+    const bool rolls_back = job_.train.on_nan == OnNan::rollback;
+    Retention::Fallback fallback;
+    if (retention_) fallback = retention_->fall_back();
+    const std::string good = talk_.from_first(fallback.good);
+    const bool goes_on = rolls_back && !good.empty() && rollbacks_ < kMostRollbacks;
+    if (!goes_on) throw NonFiniteError(talk_.from_first(trouble + advice(fallback, job_.train.on_nan, rollbacks_ >= kMostRollbacks)));
+    const checkpoint::Checkpoint back = checkpoint::open_checkpoint(good);
+    fill_weights(run_, &back, loaded_rank(), threads_, talk_);
+    loss_scale_ = loss_scale_of(*executor_);
+    const std::int64_t from = std::exchange(step_, back.manifest.step);
+    began_ = saved_ = step_;
+    evaluated_ = averaged_ = -1;
+    after_skipped_ = false;
+    ++rollbacks_;
     if (!leads_) return;
-    run_.report.val_loss = record.val_loss;
-    run_.report.val_accuracy = record.val_accuracy;
-    run_.tell([&](Monitor& monitor) { monitor.evaluation(record); });
+    RollbackRecord record;
+    record.step = step_;
+    record.checkpoint = good;
+    record.reason = fmt::format("{}; went back from step {} to {} and left out the batches since (rollback {} of {})", trouble, from, good, rollbacks_, kMostRollbacks);
+    run_.tell([&](Monitor& monitor) { monitor.rollback(record); });
+  }
+
+  std::string evaluate() {
+    tell_of_step();
+    const EvaluationRecord record = evaluation_->run(step_);
+    evaluated_ = step_;
+    val_loss_ = record.val_loss;
+    if (leads_) {
+      run_.report.val_loss = record.val_loss;
+      run_.report.val_accuracy = record.val_accuracy;
+      run_.tell([&](Monitor& monitor) { monitor.evaluation(record); });
+    }
+    if (!talk_.any(!std::isfinite(record.val_loss))) return "";
+    const std::string weight = non_finite_weight(loaded_rank(), talk_);
+    return fmt::format("after {} steps: validation loss {}{}", step_, record.val_loss, weight.empty() ? "" : "; the weight " + weight);
   }
 
   // ---- Rounds of local SGD ----
@@ -281,75 +344,41 @@ class RankLoop {
     averaged_ = step;
   }
 
-  void save(std::int64_t step) {
+  std::string save() {
     tell_of_step();
     if (settle_program_ >= 0) executor_->run(settle_program_);
-    if (store_) store_->begin(step);
+    if (const std::string weight = non_finite_weight(loaded_rank(), talk_); !weight.empty())
+      return fmt::format("after {} steps: the weight {}", step_, weight);
+    if (start_.store) start_.store->begin(step_);
     communicator_.barrier();
     if (job_.checkpoint.format == CheckpointFormat::sharded)
-      save_sharded(loaded_rank(), *job_.checkpoint.dir, step);
+      save_sharded(loaded_rank(), *job_.checkpoint.dir, step_);
     else
-      save_full(loaded_rank(), communicator_, *job_.checkpoint.dir, step);
+      save_full(loaded_rank(), communicator_, *job_.checkpoint.dir, step_);
     communicator_.barrier();
-    if (!store_) return;
-    run_.report.checkpoint = store_->commit(step, hash_of(run_.compiled.plan), metadata(), kept());
-    run_.tell([&](Monitor& monitor) { monitor.checkpoint(step, run_.report.checkpoint); });
+    saved_ = step_;
+    if (evaluated_ == step_) best_loss_ = std::min(best_loss_, val_loss_);
+    if (start_.store) commit();
+    return "";
   }
 
-  int kept() const { return static_cast<int>(job_.checkpoint.keep.value_or(0)); }
+  void commit() {
+    const SavedFacts facts = saved_facts();
+    run_.report.checkpoint = start_.store->commit(step_, hash_of(run_.compiled.plan), metadata_of(facts));
+    retention_->saved(step_, facts);
+    run_.tell([&](Monitor& monitor) { monitor.checkpoint(step_, run_.report.checkpoint); });
+  }
 
   LoadedRank loaded_rank() { return {*executor_, run_.compiled.plan, rank_}; }
 
-  std::string metadata() const {
-    nlohmann::json json{{"name", job_.name}, {"strategy", run_.compiled.data_kind}, {"world_size", communicator_.world_size()}};
-    if (run_.data.tokenizer) json["tokenizer"] = nlohmann::json::parse(run_.data.tokenizer->json());
-    return json.dump();
-  }
-
-  void gather_traces() {
-    // The ranks of one machine share its steady clock. Those of several leave a barrier together, as near as it goes.
-    communicator_.barrier();
-    const Clock::time_point zero = job_.cluster.nodes > 1 ? Clock::now() : Clock::time_point{};
-    const std::int64_t start = std::chrono::duration_cast<std::chrono::nanoseconds>(step_start_ - zero).count();
-    const auto spans = executor_->times(step_program_);
-    std::string mine(reinterpret_cast<const char*>(&start), sizeof start);
-    mine.append(reinterpret_cast<const char*>(spans.data()), spans.size_bytes());
-    const std::vector<std::string> all = talk_.to_first(mine);
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      const std::size_t bytes = all[rank].size() - sizeof start;
-      RankTrace& trace = run_.traces.emplace_back(RankTrace{static_cast<int>(rank), 0, std::vector<Span>(bytes / sizeof(Span))});
-      std::memcpy(&trace.start_ns, all[rank].data(), sizeof start);
-      std::memcpy(trace.spans.data(), all[rank].data() + sizeof start, bytes);
-    }
-  }
-
-  std::vector<RankReport> report_ranks() {
-    const std::vector<std::int64_t> planned = talk_.each(role_.total_bytes), allocated = talk_.each(executor_->allocated_bytes()), counted = talk_.each(executor_->counted_bytes()), sent = talk_.each(bytes_sent_);
-    std::vector<RankReport> ranks;
-    for (std::size_t rank = 0; rank < planned.size(); ++rank) ranks.push_back({planned[rank], allocated[rank], counted[rank], sent[rank]});
-    return ranks;
-  }
-
-  void report(std::int64_t first, std::int64_t step, const std::vector<RankReport>& ranks) {
-    RunReport& report = run_.report;
-    report.first_step = first;
-    report.steps = step;
-    report.ranks = ranks;
-    report.bytes_sent = ranks.front().bytes_sent;
-    for (const RankReport& rank : ranks) {
-      report.allocated_bytes = std::max(report.allocated_bytes, rank.allocated_bytes);
-      report.counted_bytes = std::max(report.counted_bytes, rank.counted_bytes);
-    }
-    report.stopped_by_signal = stopped_ && step < job_.train.steps && report.log_failure.empty();
-    if (step_ms_.empty()) return;
-    // The first step touches its memory for the first time; it is no measure of the others.
-    std::vector<double> times(step_ms_.begin() + (step_ms_.size() > 1 ? 1 : 0), step_ms_.end());
-    double total = 0;
-    for (double ms : times) total += ms;
-    report.tokens_per_s = static_cast<double>(tokens_per_step()) * static_cast<double>(times.size()) / total * 1e3;
-    std::sort(times.begin(), times.end());
-    report.step_ms_median = times[times.size() / 2];
-    report.step_ms_p95 = times[std::min(times.size() - 1, times.size() * 95 / 100)];
+  SavedFacts saved_facts() const {
+    SavedFacts facts = facts_;
+    facts.run_id = start_.facts.run_id;
+    if (evaluated_ == step_) facts.val_loss = val_loss_;
+    facts.after_skipped = after_skipped_;
+    facts.batches_left_out = next_batch_ - step_;
+    facts.rollbacks = rollbacks_;
+    return facts;
   }
 
   Run& run_;
@@ -357,9 +386,10 @@ class RankLoop {
   Communicator& communicator_;
   const int rank_;
   const bool leads_;  // the first rank of its process, which reports
-  Talk talk_;
-  std::optional<checkpoint::Store> store_;             // rank 0's
-  std::optional<checkpoint::Checkpoint> start_;
+  Talk& talk_;
+  Start start_;                         // its store is rank 0's
+  std::optional<Retention> retention_;  // of that
+  const SavedFacts facts_;              // of this job
   const int threads_;
   std::unique_ptr<DeviceBackend> device_;
   std::unique_ptr<Executor> executor_;
@@ -372,7 +402,14 @@ class RankLoop {
   Clock::time_point step_start_{};  // of the last run of the step program
   std::int64_t bytes_sent_ = 0;
   bool stopped_ = false;
-  std::int64_t averaged_ = -1;  // step of the last average
+  std::int64_t step_ = 0;        // updates made
+  std::int64_t next_batch_ = 0;  // that the loader gives next; ahead of step_ by what rollbacks left out
+  std::int64_t began_ = 0;       // step of the weights that were drawn or loaded
+  std::int64_t rollbacks_ = 0;
+  bool after_skipped_ = false;   // the last step made no update
+  std::int64_t saved_ = -1, evaluated_ = -1, averaged_ = -1;  // steps of the last of each
+  double val_loss_ = 0;          // of the last evaluation
+  double best_loss_ = INFINITY;  // lowest of those whose weights were saved
 
   // Fields of the plan.
   float lr_ = 0;
@@ -383,6 +420,31 @@ class RankLoop {
   } metrics_;
 };
 
+SavedFacts facts_of_job(const Run& run) {
+  SavedFacts facts{.name = run.job().name, .strategy = run.compiled.data_kind, .world_size = run.compiled.plan.mesh.world_size(), .tokenizer = ""};
+  if (run.data.tokenizer) facts.tokenizer = canonical_json(run.data.tokenizer->json());
+  facts.job = describe_job(run.loaded);
+  return facts;
+}
+
+void train_rank(Run& run, Communicator& communicator) {
+  Talk talk(communicator);
+  const bool first = communicator.rank() == 0;
+  const SavedFacts now = first ? facts_of_job(run) : SavedFacts{};
+  Start start = find_start(run.loaded, now, communicator, talk, run.message());
+  if (!start.finished) return RankLoop(run, communicator, talk, now, std::move(start)).train();
+  if (start.store) {  // a run that was killed after its last save had no time to
+    Retention retention(*start.store, run.job().checkpoint);
+    retention.take_over(start.checkpoint->manifest.step);
+    retention.finish(start.checkpoint->manifest.step);
+  }
+  if (!first && run.options.process == nullptr) return;
+  run.report.finished_before = true;
+  run.report.first_step = run.report.steps = start.checkpoint->manifest.step;
+  run.report.checkpoint = start.checkpoint->path;
+  run.report.run_id = start.facts.run_id;
+}
+
 }  // namespace
 
 RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors, const TrainOptions& options) {
@@ -390,9 +452,8 @@ RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Moni
   abort_on_error(options.process, [&] {
     run.data = open_inputs(loaded, compiled);
     for (const MemoryReport& report : compiled.memory) run.report.planned_peak_bytes = std::max(run.report.planned_peak_bytes, report.peak_bytes);
-    const int threads = options.threads > 0 ? options.threads : threads_per_rank(ranks_per_node(loaded.job));
-    require_threads_of(loaded.job, options.process, threads);
-    run_ranks(options.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) { RankLoop(run, communicator).train(); });
+    require_threads_of(loaded.job, options.process, options.threads > 0 ? options.threads : threads_per_rank(ranks_per_node(loaded.job)));
+    run_ranks(options.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) { train_rank(run, communicator); });
     if (options.trace && !run.traces.empty()) options.trace(run.traces);
   });
   return run.report;

@@ -40,6 +40,10 @@ struct RunReport {
   std::string checkpoint;       ///< path of the last one saved; empty: none
   std::string log_failure;      ///< why a monitor could not write its log, which ended the run after the step at hand; empty: none
   bool stopped_by_signal = false;
+  bool finished_before = false;    ///< nothing was left to do: all the steps were made by an earlier run
+  std::string run_id;              ///< the same for every start of a run
+  std::int64_t skipped_steps = 0;  ///< of this run, that made no update
+  std::int64_t rollbacks = 0;      ///< of this run and of those that it went on from
 };
 
 /// When each instruction of a rank's last step ran.
@@ -54,12 +58,13 @@ struct TrainOptions {
   const std::atomic<bool>* stop = nullptr;                     ///< true asks to finish the step, save and end; a signal handler may set it
   Communicator* process = nullptr;                             ///< this process's rank, where each is a process; null: ranks are threads of this one
   int threads = 0;                                             ///< of a rank; 0: its share of this machine
+  double peak_flops = 0;                                       ///< a second, of all ranks, for the log's MFU; 0: unknown
   std::function<void(const std::vector<RankTrace>&)> trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };
 
-/// A loss or a gradient was not finite; the update was not made. Exit code 65; the text has step, loss and the first tensor. Under a
-/// dynamic loss scale such a step is left out, its batch and its place in the learning rate's schedule used up, and only one at the
-/// smallest scale is an error.
+/// A loss, a gradient or a weight was not finite, and train.on_nan does not go on from there. Exit code 65; the text has step, loss, the first
+/// tensor and the last good checkpoint. Nothing was saved. Under a dynamic loss scale a step that overflows is skipped, its batch and its
+/// place in the learning rate's schedule used up, and only one at the smallest scale counts as not finite.
 struct NonFiniteError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

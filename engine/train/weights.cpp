@@ -12,6 +12,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/random.h"
 #include "engine/train/held_buffer.h"
+#include "engine/train/non_finite.h"
 #include "engine/train/staging.h"
 
 namespace trainer {
@@ -283,6 +284,13 @@ std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, 
   checkpoint::Checkpoint found = open_from(path, loaded.rank, talk, tell);
   load_weights(loaded, found.tensors, found.path, false);
   return found.manifest;
+}
+
+std::optional<checkpoint::Manifest> load_finite_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell) {
+  std::optional<checkpoint::Manifest> manifest = load_weights_from(loaded, path, talk, tell);
+  if (const std::string weight = non_finite_weight(loaded); !weight.empty())
+    throw DataError(path + ": the weight " + weight + ": the run that saved it had diverged; take an earlier checkpoint");
+  return manifest;
 }
 
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {

@@ -37,6 +37,9 @@ void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell);
 /// choose again where a live run has removed it meanwhile. `tell`, rank 0's, hears of what was passed over.
 std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell);
 
+/// The same, for use as they are: weights that are not finite throw DataError.
+std::optional<checkpoint::Manifest> load_finite_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell);
+
 /// Raises what load_weights_from would: a checkpoint is verified, names and shapes are compared, no tensor is loaded.
 void check_weights(const Plan& plan, const std::string& path);
 

@@ -63,7 +63,9 @@ std::string save(Store& store, std::int64_t step, int keep = 0) {
   store.begin(step);
   write_file(store.dir(), step, "model.safetensors", {{kBias, whole(kBias)}, {kMatrix, whole(kMatrix)}});
   write_file(store.dir(), step, "optimizer.safetensors", {{kMoment, whole(kMoment)}});
-  return store.commit(step, "0123abcd", R"({"samples":7,"tokenizer":{"alphabet":"ab"}})", keep);
+  std::string path = store.commit(step, "0123abcd", R"({"samples":7,"tokenizer":{"alphabet":"ab"}})");
+  store.remove_older(step, keep);
+  return path;
 }
 
 std::vector<std::int64_t> steps_in(const std::string& dir) {
@@ -132,7 +134,7 @@ TEST_CASE("files of many ranks, written at once in uneven pieces, are one checkp
     ranks.emplace_back([&, rank] { write_file(folder.path(), 3, file_name("model", rank, 4), shards[static_cast<std::size_t>(rank)]); });
   }
   for (std::thread& rank : ranks) rank.join();
-  const std::string path = store.commit(3, "", "{}", 0);
+  const std::string path = store.commit(3, "", "{}");
   CHECK(fs::exists(path + "/model-00002-of-00004.safetensors"));
   CHECK(verify(path).empty());
   const Checkpoint checkpoint = open_checkpoint(path);
@@ -151,7 +153,7 @@ TEST_CASE("a checkpoint with an element missing or saved twice is never made") {
     store.begin(1);
     write_file(folder.path(), 1, "a.safetensors", {{kMatrix, {0, 10}}});
     write_file(folder.path(), 1, "b.safetensors", {{kMatrix, second}});
-    CHECK(contains(message_of<DataError>([&] { store.commit(1, "", "{}", 0); }), why));
+    CHECK(contains(message_of<DataError>([&] { store.commit(1, "", "{}"); }), why));
   }
   CHECK(steps_in(folder.path()).empty());
 }
@@ -161,7 +163,7 @@ TEST_CASE("a checkpoint of more files than a process may hold open is read all t
   Store store(folder.path());
   store.begin(6);
   for (int rank = 0; rank < 35; ++rank) write_file(folder.path(), 6, file_name("model", rank, 35), {{kMatrix, {rank, rank + 1}}});
-  const std::string path = store.commit(6, "", "{}", 0);
+  const std::string path = store.commit(6, "", "{}");
   const std::size_t before = names_in("/proc/self/fd").size();
   const Checkpoint checkpoint = open_checkpoint(path);
   CHECK(names_in("/proc/self/fd").size() <= before + 16);
@@ -175,7 +177,7 @@ TEST_CASE("columns of a matrix are one piece, however many rows it has, and are 
   write_file(folder.path(), 4, file_name("model", 0, 3), {{kMatrix, {0, 3, 4, 7}}, {kBias, whole(kBias)}});
   write_file(folder.path(), 4, file_name("model", 1, 3), {{kMatrix, {3, 7, 4, 7}}});
   write_file(folder.path(), 4, file_name("model", 2, 3), {{kMatrix, {28, 35}}});
-  const std::string path = store.commit(4, "", "{}", 0);
+  const std::string path = store.commit(4, "", "{}");
   const SafetensorsFile file(path + "/model-00000-of-00003.safetensors");
   const TensorEntry* entry = file.find("h.0.weight[0:3:4x7]");
   REQUIRE(entry != nullptr);

@@ -23,7 +23,9 @@ inline void write_small(const std::string& dir, std::int64_t step) {
 inline std::string save_small(checkpoint::Store& store, std::int64_t step, int keep = 0) {
   store.begin(step);
   write_small(store.dir(), step);
-  return store.commit(step, "0123", R"({"name":"a"})", keep);
+  std::string path = store.commit(step, "0123", R"({"name":"a"})");
+  store.remove_older(step, keep);
+  return path;
 }
 
 }  // namespace trainer::tests

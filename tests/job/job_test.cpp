@@ -102,7 +102,10 @@ TEST_CASE("model, data and steps are a whole job, and the rest has defaults") {
   CHECK(job.activation_checkpointing.mode == CheckpointingMode::automatic);  // strategy: auto decides it too
   CHECK(job.strategy.free.data);
   CHECK(job.cluster.device == Device::automatic);
-  CHECK_FALSE(job.checkpoint.dir);
+  CHECK(job.checkpoint.dir == "jobs/runs/job");
+  CHECK(parsed("name: a/b\n" + kSmall).job.checkpoint.dir == "jobs/runs/a_b");
+  CHECK_FALSE(parsed(kSmall + "checkpoint: {dir: null}\n").job.checkpoint.dir);
+  CHECK(job.train.on_nan == OnNan::stop);
   CHECK(job.log.every == 10);
   CHECK_FALSE(job.log.jsonl);
 }
@@ -128,7 +131,7 @@ strategy:
   pipeline: {degree: 2, schedule: zb_v, split: [h.1, h.2, h.3]}
   wrap: {policy: size, min_params: 1_000, excluded: ["h.*.ln_1", ln_f]}
 cluster: {device: cuda, backend: nccl, nodes: 2, devices_per_node: 8, hardware: h100}
-checkpoint: {dir: ../runs/full, every: 10, keep: null, format: sharded, resume: step-5}
+checkpoint: {dir: ../runs/full, every: 10, keep: null, keep_best: true, format: sharded, resume: step-5, accept: [data, seed]}
 log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
 )")
                       .job;
@@ -188,6 +191,8 @@ log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
   CHECK(job.cluster.hardware == "h100");
   CHECK(job.checkpoint.dir == "runs/full");
   CHECK_FALSE(job.checkpoint.keep);
+  CHECK(job.checkpoint.keep_best);
+  CHECK(job.checkpoint.accept == std::vector<std::string>{"data", "seed"});
   CHECK(job.checkpoint.format == CheckpointFormat::sharded);
   CHECK(job.checkpoint.resume == CheckpointJob::Resume::path);
   CHECK(job.checkpoint.resume_from == "jobs/step-5");

@@ -65,7 +65,11 @@ TEST_CASE("a line of log.jsonl has the keys of a step, and folders are made") {
                                    {"grad_norm", 0.5},
                                    {"tokens", 768},
                                    {"step_ms", 12.346},
-                                   {"tokens_per_s", 62208.4}});
+                                   {"tokens_per_s", 62208.4},
+                                   {"time", 0.0},
+                                   {"samples", 0},
+                                   {"epoch", 0},
+                                   {"memory_bytes", 0}});
   CHECK(lines[1] == nlohmann::json{{"step", 1}, {"val_loss", 4.25}, {"val_accuracy", 0.125}});
 }
 
@@ -116,7 +120,7 @@ TEST_CASE("a fresh run empties log.jsonl, and a run without a step leaves it") {
   const TemporaryFolder folder;
   const std::string path = folder.path("log.jsonl");
   run(*jsonl_monitor(path), 0, 3);
-  jsonl_monitor(path);
+  jsonl_monitor(path).reset();
   CHECK(steps_of(path, "loss").size() == 4);
   run(*jsonl_monitor(path), 0, 0);
   CHECK(steps_of(path, "loss") == std::vector<std::int64_t>{0});
@@ -131,11 +135,76 @@ TEST_CASE("a half-written last line of log.jsonl is cut off") {
   CHECK(steps_of(path, "loss") == std::vector<std::int64_t>{0, 1});
 }
 
+TEST_CASE("a start is a line of log.jsonl that a resumed run keeps and a fresh one begins with") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("log.jsonl");
+  const auto begin = [&](std::int64_t step, std::int64_t last, const std::string& checkpoint) {
+    const auto monitor = jsonl_monitor(path);
+    StartRecord start{"0123456789abcdef", step, checkpoint, "feed"};
+    if (step > 0) start.changes = {"train.optimizer.lr 0.1 → \"0.2\""};
+    monitor->start(start);
+    run(*monitor, step, last);
+  };
+  begin(0, 5, "");
+  begin(4, 7, "runs/step-00000004");
+  begin(4, 5, "runs/step-00000004");
+  CHECK(steps_of(path, "loss") == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5});
+  CHECK(steps_of(path, "event") == std::vector<std::int64_t>{0, 4, 4});
+  const auto lines = json_lines(path);
+  CHECK(lines[0]["event"] == "start");
+  CHECK(lines[0]["run"] == "0123456789abcdef");
+  CHECK(lines[0]["checkpoint"].is_null());
+  CHECK(lines[7]["changes"][0] == "train.optimizer.lr 0.1 → \"0.2\"");
+  begin(0, 0, "");
+  CHECK(steps_of(path, "event") == std::vector<std::int64_t>{0});
+}
+
+TEST_CASE("a rollback takes back the lines of the steps that it takes back") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("log.jsonl");
+  const auto monitor = jsonl_monitor(path);
+  run(*monitor, 0, 5);
+  monitor->rollback({2, "runs/step-00000002", "loss nan"});
+  run(*monitor, 2, 3);
+  CHECK(steps_of(path, "loss") == std::vector<std::int64_t>{0, 1, 2, 3});
+  CHECK(steps_of(path, "event") == std::vector<std::int64_t>{2});
+  CHECK(steps_of(path, "val_loss") == std::vector<std::int64_t>{2, 4});
+}
+
+TEST_CASE("two runs do not write one log.jsonl") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("log.jsonl");
+  const auto first = jsonl_monitor(path);
+  run(*first, 0, 3);
+  CHECK(contains(message_of<IoError>([&] { jsonl_monitor(path)->start({}); }), "another run writes this log"));
+  CHECK(steps_of(path, "loss").size() == 4);
+}
+
+TEST_CASE("a refused start leaves no event file") {
+  const TemporaryFolder folder;
+  tensorboard_monitor(folder.path("tb")).reset();
+  CHECK_FALSE(std::filesystem::exists(folder.path("tb")));
+}
+
+TEST_CASE("a trace overwrites a trace and no other file") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("trace.json");
+  TraceWriter(path).close();
+  {
+    TraceWriter trace(path);
+    trace.name_rank(0, "rank");
+  }
+  TraceWriter(path).close();
+  const std::string notes = folder.write("notes.json", "[1, 2, 3]\n");
+  CHECK(contains(message_of<DataError>([&] { TraceWriter writer(notes); }), "not a trace"));
+  CHECK(contents_of(notes) == "[1, 2, 3]\n");
+}
+
 TEST_CASE("a file that is no log is refused and left as it is") {
   const TemporaryFolder folder;
   for (const char* text : {"precious\n", "precious", "{\"step\": 1}\n", "{}\n"}) {
     const std::string path = folder.write("notes.txt", text);
-    CHECK(contains(message_of<DataError>([&] { jsonl_monitor(path); }), path + ":1:"));
+    CHECK(contains(message_of<DataError>([&] { jsonl_monitor(path)->start({}); }), path + ":1:"));
     CHECK(contents_of(path) == text);
   }
 }
@@ -143,8 +212,8 @@ TEST_CASE("a file that is no log is refused and left as it is") {
 TEST_CASE("an output that cannot be written is an IoError that names it") {
   const TemporaryFolder folder;
   folder.write("file", "");
-  CHECK(contains(message_of<IoError>([&] { jsonl_monitor(folder.path("file/log.jsonl")); }), folder.path("file")));
-  CHECK(contains(message_of<IoError>([&] { tensorboard_monitor(folder.path("file/tb")); }), folder.path("file")));
+  CHECK(contains(message_of<IoError>([&] { jsonl_monitor(folder.path("file/log.jsonl"))->start({}); }), folder.path("file")));
+  CHECK(contains(message_of<IoError>([&] { tensorboard_monitor(folder.path("file/tb"))->start({}); }), folder.path("file")));
   CHECK(contains(message_of<IoError>([&] { TraceWriter(folder.path("file/trace.json")); }), folder.path("file")));
 }
 
@@ -355,14 +424,14 @@ std::string progress_text(bool terminal, std::int64_t every, const std::function
 TEST_CASE("progress in a pipe is a line every so many steps and for the last, with the time left") {
   const std::string text = progress_text(false, 4, [](Monitor& monitor) { run(monitor, 0, 9); });
   CHECK(text ==
-        "step 0/10: loss 5.0000, grad norm 0.5, lr 0.001, 62,208 tokens/s\n"
+        "step 1/10: loss 5.0000, grad norm 0.5, lr 0.001, 62,208 tokens/s\n"
         "step 2: validation loss 4.5000\n"
+        "step 4/10: loss 3.0000 (mean of 3 steps), grad norm 0.5, lr 0.001, 62,208 tokens/s, 6 s left\n"
         "step 4: validation loss 4.5000\n"
-        "step 4/10: loss 1.0000, grad norm 0.5, lr 0.001, 62,208 tokens/s, 5 s left\n"
         "step 6: validation loss 4.5000\n"
+        "step 8/10: loss -0.5000 (mean of 4 steps), grad norm 0.5, lr 0.001, 62,208 tokens/s, 2 s left\n"
         "step 8: validation loss 4.5000\n"
-        "step 8/10: loss -3.0000, grad norm 0.5, lr 0.001, 62,208 tokens/s, 1 s left\n"
-        "step 9/10: loss -4.0000, grad norm 0.5, lr 0.001, 62,208 tokens/s\n"
+        "step 10/10: loss -3.5000 (mean of 2 steps), grad norm 0.5, lr 0.001, 62,208 tokens/s\n"
         "step 10: validation loss 4.5000\n");
 }
 
@@ -375,9 +444,9 @@ TEST_CASE("progress on a terminal rewrites its line and lets messages stand") {
     monitor.step(step_record(2, 3));
   });
   CHECK(text ==
-        "\rstep 0/10: loss 5.0000, 62,208 tokens/s\x1b[K"
-        "\rstep 1/10: loss 4.0000, 62,208 tokens/s, 8 s left\x1b[K"
+        "\rstep 1/10: loss 5.0000, 62,208 tokens/s\x1b[K"
+        "\rstep 2/10: loss 4.0000, 62,208 tokens/s, 8 s left\x1b[K"
         "\r\x1b[Kresumed\n"
         "step 2: saved runs/step-00000002\n"
-        "\rstep 2/10: loss 3.0000, 62,208 tokens/s, 7 s left\x1b[K\n");
+        "\rstep 3/10: loss 3.0000, 62,208 tokens/s, 7 s left\x1b[K\n");
 }

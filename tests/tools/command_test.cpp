@@ -523,16 +523,22 @@ TEST_CASE("run trains, logs, saves and reports") {
   CHECK(report["plan_hash"] == parsed(in({"plan", "job.yaml", "--json"}))["hash"]);
 
   const std::vector<json> lines = lines_of(in.path("logs/log.jsonl"));
-  REQUIRE(lines.size() == 8);  // six steps, two evaluations
-  CHECK(keys_of(lines[0]) == std::set<std::string>{"step", "loss", "lr", "grad_norm", "tokens", "step_ms", "tokens_per_s"});
-  CHECK(lines[0]["tokens"] == 32);
-  CHECK(lines[3]["step"] == 3);
-  CHECK(has_keys(lines[3], {"val_loss"}));
-  CHECK(lines[6]["loss"] == report["loss"]);
-  CHECK(lines[7]["val_loss"] == report["val_loss"]);
+  REQUIRE(lines.size() == 9);  // the start, six steps, two evaluations
+  CHECK(lines[0]["event"] == "start");
+  CHECK(lines[0]["run"] == report["run_id"]);
+  CHECK(lines[0]["plan_hash"] == report["plan_hash"]);
+  CHECK(keys_of(lines[1]) == std::set<std::string>{"step", "loss", "lr", "grad_norm", "tokens", "step_ms", "tokens_per_s", "time", "samples", "epoch", "memory_bytes", "mfu"});
+  CHECK(lines[1]["tokens"] == 32);
+  CHECK(lines[2]["samples"] == 8);
+  CHECK(lines[2]["epoch"].get<double>() > 0);
+  CHECK(lines[1]["memory_bytes"] == report["allocated_bytes"]);
+  CHECK(lines[4]["step"] == 3);
+  CHECK(has_keys(lines[4], {"val_loss"}));
+  CHECK(lines[7]["loss"] == report["loss"]);
+  CHECK(lines[8]["val_loss"] == report["val_loss"]);
 
   for (const char* part :
-       {"parameters", "strategy:", "memory:", "step 0/6: loss", "step 5/6: loss", "validation loss", "saved runs/step-00000006"})
+       {"parameters", "strategy:", "memory:", "step 1/6: loss", "step 6/6: loss", "validation loss", "saved runs/step-00000006"})
     CHECK(contains(outcome.err, part));
   CHECK(std::filesystem::exists(in.path("runs/step-00000002")));
   CHECK_FALSE(std::filesystem::is_empty(in.path("logs/tb")));
@@ -634,6 +640,44 @@ TEST_CASE("the trace of a pipeline has an arrow for every message") {
     if (event["ph"] == "s" || event["ph"] == "f") arrows[event["id"].get<std::int64_t>()].insert(event["ph"].get<std::string>());
   CHECK(arrows.size() >= 4);  // of two micro-batches, forward and back
   for (const auto& [id, ends] : arrows) CHECK(ends == std::set<std::string>{"s", "f"});
+}
+
+TEST_CASE("a finished run says that nothing is left to do and touches nothing") {
+  const Workplace in;
+  REQUIRE(in({"run", "job.yaml"}).code == 0);
+  const std::string trace = contents_of(in.path("logs/trace.json")), log = contents_of(in.path("logs/log.jsonl"));
+  const Outcome again = in({"run", "job.yaml", "--json"});
+  CHECK(again.code == 0);
+  CHECK(contains(again.err, "nothing left to do: 6 of 6 steps"));
+  const json report = parsed(again);
+  CHECK(report["finished_before"] == true);
+  CHECK(report["steps"] == 6);
+  CHECK(report["tokens_per_s"].is_null());
+  CHECK(contents_of(in.path("logs/trace.json")) == trace);
+  CHECK(contents_of(in.path("logs/log.jsonl")) == log);
+  CHECK(std::distance(std::filesystem::directory_iterator(in.path("logs/tb")), {}) == 1);
+  const Outcome changed = in({"run", "job.yaml", "train.optimizer.lr=0.5"});
+  CHECK(changed.code == 78);
+  CHECK(contains(changed.err, "has finished with another value"));
+}
+
+TEST_CASE("weights are saved in runs/<name> beside the job unless checkpoint.dir is null, which the first line repeats") {
+  const Workplace in;
+  const std::string job = in.with_change("checkpoint: {dir: runs, every: 2, keep: 3}", "checkpoint: {every: 2}");
+  REQUIRE(in({"run", job}).code == 0);
+  CHECK(std::filesystem::exists(in.path("runs/tiny/step-00000006")));
+  const Outcome none = in({"run", job, "checkpoint={dir: null}"});
+  CHECK(none.code == 0);
+  CHECK(none.err.starts_with("weights will not be saved: checkpoint.dir is null\n"));
+}
+
+TEST_CASE("a trace does not overwrite a file that is not one") {
+  const Workplace in;
+  const std::string text = contents_of(in.path("text.txt"));
+  const Outcome outcome = in({"run", "job.yaml", "log.trace=text.txt"});
+  CHECK(outcome.code == 65);
+  CHECK(contains(outcome.err, "is not a trace"));
+  CHECK(contents_of(in.path("text.txt")) == text);
 }
 
 TEST_CASE("run without --json prints a summary for people") {

@@ -64,16 +64,18 @@ class Workplace : public TemporaryFolder {
   std::map<std::string, std::string> files(const std::string& folder) const {
     std::map<std::string, std::string> found;
     for (const auto& entry : fs::directory_iterator(path(folder))) found[entry.path().filename()] = contents_of(entry.path());
+    const nlohmann::json manifest = nlohmann::json::parse(found.at("manifest.json"));  // its metadata name the run and its job
+    found["manifest.json"] = manifest.at("files").dump() + manifest.at("tensors").dump();
     return found;
   }
-  /// The lines of a log without their times.
+  /// The lines of a log without its starts and without times.
   std::string losses(const std::string& log) const {
     std::istringstream lines(contents_of(path(log)));
     std::string text;
     for (std::string line; std::getline(lines, line);) {
       nlohmann::json record = nlohmann::json::parse(line);
-      record.erase("step_ms");
-      record.erase("tokens_per_s");
+      if (record.contains("event")) continue;
+      for (const char* measured : {"step_ms", "tokens_per_s", "time", "mfu"}) record.erase(measured);
       text += record.dump() + "\n";
     }
     return text;

@@ -66,13 +66,13 @@ TEST_CASE("a learning rate that is far too large ends in an error that names ste
   for (int number : {1, 2}) {
     CAPTURE(number);
     const TinyJobs jobs;
-    const Trained one_step = run(jobs.load("mlp", "one", both(both(wild, ranks(number)), {"train.steps=1"})));
     const std::string message = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", both(wild, ranks(number)))); });
     CHECK(contains(message, "step 1: loss "));
     CHECK(contains(message, "the first tensor that is not finite is layers.0.fc"));
     CHECK(contains(message, "written by layers.0.fc in micro-batch 0"));
     CHECK(contains(message, "the update was not made"));
-    CHECK(files_of(jobs.path("run/step-00000001")) == files_of(one_step.report.checkpoint));
+    CHECK(contains(message, "nothing was saved"));
+    CHECK(names_in(jobs.path("run")).empty());
   }
 }
 
@@ -86,11 +86,7 @@ TEST_CASE("a weight that is no number is found where it is first used") {
         [&] { run(jobs.load("mlp", folder, both(ranks(number), {"model.init_from=" + jobs.path("nan.safetensors")}))); });
     CHECK(contains(message, "step 0: loss "));
     CHECK(contains(message, "written by layers.1.fc in micro-batch 0 of rank 0"));
-    const Tensors saved = weights_of(jobs.path(folder + "/step-00000000"));
-    for (const auto& [name, shape] : kMlp)
-      for (std::int64_t i = 0; i < shape.elements(); ++i)
-        if (name != "layers.1.fc.weight" || i != 5) REQUIRE(saved.at(name)[static_cast<std::size_t>(i)] == value_at(i));
-    CHECK(std::isnan(saved.at("layers.1.fc.weight")[5]));
+    CHECK(names_in(jobs.path(folder)).empty());
   }
 }
 

@@ -251,7 +251,7 @@ std::string save(const std::string& dir, const Holding& holding, bool sharded,
     fill_rank(loaded, holding);
     sharded ? save_sharded(loaded, dir, 3) : save_full(loaded, communicator, dir, 3);
   });
-  return store.commit(3, "0123abcd", "{}", 0);
+  return store.commit(3, "0123abcd", "{}");
 }
 
 std::vector<float> drawn(const Whole& whole) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <sstream>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/random.h"
@@ -78,6 +79,8 @@ class Recorder final : public Monitor {
   }
   void evaluation(const EvaluationRecord& record) override { trained_.evaluations.push_back(record); }
   void message(const std::string& text) override { trained_.messages.push_back(text); }
+  void start(const StartRecord& record) override { trained_.start = record; }
+  void rollback(const RollbackRecord& record) override { trained_.messages.push_back(record.reason); }
 
  private:
   Trained& trained_;
@@ -156,6 +159,12 @@ double largest_difference(const Tensors& a, const Tensors& b) {
 std::map<std::string, std::string> files_of(const std::string& checkpoint) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) files[entry.path().filename()] = contents_of(entry.path());
+  // The manifest has a line for each of its parts.
+  std::string same;
+  std::istringstream manifest(files["manifest.json"]);
+  for (std::string line; std::getline(manifest, line);)
+    if (!contains(line, "\"metadata\": ") && !line.starts_with("  \"checksum\": ")) same += line + "\n";
+  files["manifest.json"] = same;
   return files;
 }
 

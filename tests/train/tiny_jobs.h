@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,7 @@ struct Trained {
   std::vector<std::int64_t> skipped;    ///< the steps that made no update
   std::vector<EvaluationRecord> evaluations;
   std::vector<std::string> messages;
+  std::optional<StartRecord> start;  ///< nothing: the run did not begin
 };
 
 CompiledJob compiled(const LoadedJob& loaded, Purpose purpose = Purpose::train);
@@ -59,7 +61,7 @@ Tensors weights_of(const std::string& checkpoint);
 /// Largest |a − b| over all elements of all tensors; infinite where names or sizes differ or an element is NaN.
 double largest_difference(const Tensors& a, const Tensors& b);
 
-/// Contents of every file of a checkpoint by name.
+/// Contents of every file of a checkpoint by name; of the manifest without what names the run and its job.
 std::map<std::string, std::string> files_of(const std::string& checkpoint);
 /// Names in a folder, sorted.
 std::vector<std::string> names_in(const std::string& folder);

@@ -1,0 +1,70 @@
+// Facts to JSON and back.
+#include "engine/train/saved_facts.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+
+namespace trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename T>
+void take(const Json& json, const char* key, T& value) {
+  if (json.contains(key)) value = json.at(key).get<T>();
+}
+
+Json to_json(const SavedJob& job) {
+  Json settings = Json::object();
+  for (const auto& [path, value] : job.settings) settings[path] = value;
+  return {{"settings", std::move(settings)}, {"graph", job.graph}, {"data", job.data}};
+}
+
+SavedJob job_from(const Json& json) {
+  SavedJob job;
+  for (const auto& [path, value] : json.at("settings").items()) job.settings.emplace_back(path, value.get<std::string>());
+  take(json, "graph", job.graph);
+  take(json, "data", job.data);
+  return job;
+}
+
+}  // namespace
+
+std::string canonical_json(const std::string& text) { return nlohmann::json::parse(text).dump(); }
+
+std::string metadata_of(const SavedFacts& facts) {
+  Json json{{"name", facts.name}, {"strategy", facts.strategy}, {"world_size", facts.world_size}};
+  if (!facts.tokenizer.empty()) json["tokenizer"] = Json::parse(facts.tokenizer);
+  if (!facts.run_id.empty()) json["run"] = facts.run_id;
+  if (facts.job) json["job"] = to_json(*facts.job);
+  if (facts.val_loss) json["val_loss"] = *facts.val_loss;
+  if (facts.after_skipped) json["after_skipped"] = true;
+  if (facts.batches_left_out > 0) json["batches_left_out"] = facts.batches_left_out;
+  if (facts.rollbacks > 0) json["rollbacks"] = facts.rollbacks;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+SavedFacts facts_of(const checkpoint::Manifest& manifest, const std::string& path) {
+  SavedFacts facts;
+  try {
+    const Json json = Json::parse(manifest.metadata);
+    if (!json.is_object()) return facts;
+    take(json, "name", facts.name);
+    take(json, "strategy", facts.strategy);
+    take(json, "world_size", facts.world_size);
+    if (json.contains("tokenizer")) facts.tokenizer = canonical_json(json["tokenizer"].dump());
+    take(json, "run", facts.run_id);
+    if (json.contains("job")) facts.job = job_from(json["job"]);
+    if (json.contains("val_loss")) facts.val_loss = json["val_loss"].get<double>();
+    take(json, "after_skipped", facts.after_skipped);
+    take(json, "batches_left_out", facts.batches_left_out);
+    take(json, "rollbacks", facts.rollbacks);
+  } catch (const Json::exception& error) {
+    throw DataError(path + ": the manifest's metadata is malformed: " + error.what());
+  }
+  if (facts.batches_left_out < 0 || facts.batches_left_out > INT64_MAX / 2) throw DataError(path + ": the manifest's metadata has a batches_left_out that cannot be");
+  return facts;
+}
+
+}  // namespace trainer
