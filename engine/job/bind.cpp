@@ -136,7 +136,7 @@ std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagno
     const fs::path below = is_name ? fs::path("models") / (written + ".yaml") : file;
     const std::string there = (fs::path(options.configs_dir) / below).lexically_normal().string();
     if (is_file(there)) {
-      if (node.source->name == kCommandLine) node.text = there;
+      node.text = node.source->name == kCommandLine ? there : below.string();
       return there;
     }
     tried += " and " + there;
@@ -145,6 +145,7 @@ std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagno
   mistake.value = node.brief();
   const std::vector<std::string> models = options.configs_dir.empty() ? std::vector<std::string>() : installed_models(options.configs_dir);
   mistake.suggestion = nearest(file.stem().string(), std::vector<std::string_view>(models.begin(), models.end()));
+  if (!mistake.suggestion.empty()) mistake.suggestion = "models/" + mistake.suggestion + ".yaml";
   if (!models.empty()) mistake.allowed = fmt::format("a path, or a model that came with trainer: {}", fmt::join(models, ", "));
   mistakes.push_back(std::move(mistake));
   return here;

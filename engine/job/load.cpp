@@ -128,9 +128,12 @@ void tell_what_is_known(ReadJob& read, const Checked& checked) {
   read.graph = checked.find("model.graph") != nullptr && !wrong("model.graph");
   read.params = read.graph && !wrong("model");
   // A default may stand in for a key that is misspelt.
-  const CheckedValue* length = checked.find("data.seq_len");
+  const auto by_default = [&](std::string_view path) {
+    const CheckedValue* value = checked.find(path);
+    return value != nullptr && value->from == Setting::From::otherwise;
+  };
   read.samples = has("data.format") && !wrong("data.format") &&
-                 (!wrong("data") || (length != nullptr && length->from != Setting::From::otherwise));
+                 (!wrong("data") || !(wrong("data.seq_len") || by_default("data.seq_len") || wrong("data.tokenizer") || by_default("data.tokenizer")));
   read.cluster = has("cluster") && !wrong("cluster") && !wrong("precision") && !wrong("goal");
   read.batch = read.cluster && !wrong("strategy") && !wrong("train.batch") && has("train.batch");
 }
