@@ -53,6 +53,7 @@ void Flow::declare() {
     const Unit& unit = role_.units[index];
     unit_layouts_.push_back(tables_.index_of(layout_of(unit)));
     unit_buffers_[unit.master.buffer].push_back(index);
+    masters_.try_emplace({unit.master.buffer, unit.master.offset}, index);
     for (const BufferId id : {unit.working, unit.working_slice.buffer})
       if (id >= 0 && id != unit.master.buffer && unit_buffers_[id] != std::vector{index}) unit_buffers_[id].push_back(index);
     declare_unit(unit);

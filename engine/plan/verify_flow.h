@@ -119,6 +119,7 @@ class Flow {
   std::vector<char> read_;                  // of each instruction: whether anything reads what it wrote
   std::vector<std::int32_t> unit_layouts_;  // of each unit
   std::vector<UnitRecord> units_;
+  std::map<std::pair<BufferId, std::int64_t>, std::size_t> masters_;  // by where they begin
   std::map<BufferId, std::vector<std::size_t>> unit_buffers_;        // units whose master or working copy lies there
   std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed_;  // persistent packed weight: its unit, and when it was packed last
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart

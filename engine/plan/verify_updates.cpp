@@ -98,10 +98,9 @@ void Flow::update_scalars(std::size_t i, const Launch& launch) {
 }
 
 std::optional<std::size_t> Flow::unit_of_master(const Region& master) const {
-  const auto there = unit_buffers_.find(master.buffer);
-  if (there == unit_buffers_.end()) return {};
-  const auto found = std::ranges::find_if(there->second, [&](std::size_t unit) { return role_.units[unit].master == master; });
-  return found == there->second.end() ? std::nullopt : std::optional(*found);
+  const auto found = masters_.find({master.buffer, master.offset});
+  if (found == masters_.end() || !(role_.units[found->second].master == master)) return {};
+  return found->second;
 }
 
 void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signature) {

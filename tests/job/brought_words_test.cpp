@@ -68,8 +68,7 @@ std::string wrong(const BroughtCase& one) {
 constexpr std::string_view kOpen[] = {
     "resume: no",
     "resume: latest",
-    "eval.every: 0",
-    "eval.every: never",
+
     "a TOML file",
     "a tensor degree that does not divide the heads",
     "resume: true",
