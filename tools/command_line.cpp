@@ -1,5 +1,7 @@
 #include "tools/command_line.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <utility>
 
@@ -35,7 +37,14 @@ Option* Option::one_value() {
 }
 
 Option* Option::within(double least, double most) {
-  option_->check(CLI::Range(least, most));
+  const CLI::Validator check(
+      [least, most](const std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
+        return fmt::format("\"{}\" is not a number from {} to {}", text, least, most);
+      },
+      "");
+  option_->check(check);
   return this;
 }
 
@@ -44,7 +53,7 @@ Option* Option::at_least(double least) {
       [least](const std::string& text) {
         double value = 0;
         if (CLI::detail::lexical_cast(text, value) && value >= least) return std::string();
-        return "\"" + text + "\" is not a number of at least " + CLI::detail::to_string(least);
+        return fmt::format("\"{}\" is not a number of at least {}", text, least);
       },
       "");
   option_->check(check);

@@ -77,7 +77,7 @@ void add_verify(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("verify", "proves on your own job that its strategy trains as one rank does");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
-  command->add_option("--steps", arguments->steps, "steps to compare")->within(1, 1e6)->capture_default_str()->type_name("N");
+  command->add_option("--steps", arguments->steps, "steps to compare")->within(1, 1000000)->capture_default_str()->type_name("N");
   command->footer(
       "Examples:\n"
       "  trainer verify job.yaml cluster.devices_per_node=4 strategy=fsdp\n"
