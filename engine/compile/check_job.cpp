@@ -148,8 +148,11 @@ class ModelCheck {
       if (changes(mistake, name)) part.push_back(name);
     const auto has_part = [&](const std::string& name) { return std::ranges::find(part, name) != part.end(); };
     // What the command line says last is what was just changed.
-    for (const std::string& name : part)
-      if (is_override("model.with." + name)) return at_param(mistake, name, own, part);
+    const auto overridden = [&](const std::vector<std::string>& names) {
+      return std::ranges::find_if(names, [&](const std::string& name) { return has_part(name) && is_override("model.with." + name); });
+    };
+    for (const std::vector<std::string>* names : {&own, static_cast<const std::vector<std::string>*>(&part)})
+      if (const auto name = overridden(*names); name != names->end()) return at_param(mistake, *name, own, part);
     if (is_override("data.seq_len") && depends_on_length(mistake)) return at_length(mistake, own);
     for (const std::string& name : own)
       if (has_part(name)) return at_param(mistake, name, own, part);

@@ -58,6 +58,7 @@ Trained run(const GpuJob& job, std::uint64_t order, TrainOptions options) {
     ~Order() { emulated::settings().order = 0; }
   } const set(order);
   options.threads = 1;
+  from_the_start(job.loaded);
   const int world = job.compiled.plan.mesh.world_size();
   return world == 1 ? run(job.loaded, job.compiled, {}, std::move(options)) : Ranks(job, options).run(world);
 }

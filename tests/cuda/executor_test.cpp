@@ -36,7 +36,7 @@ Trained on_cpu(const std::string& name, const std::string& folder, tests::Overri
   overrides.insert(overrides.begin(), {"checkpoint.resume=none", "strategy=ddp", "train.batch.micro=2", "train.steps=20"});
   TrainOptions options;
   options.threads = 1;
-  return tests::run(jobs().load(name, folder, overrides), {}, options);
+  return tests::run(tests::from_the_start(jobs().load(name, folder, overrides)), {}, options);
 }
 
 bool same_run(const Trained& a, const Trained& b) {
@@ -222,11 +222,11 @@ TEST_CASE("times of a step lie in it, in the order of each stream") {
 TEST_CASE("steps are told of in order, each once, however the run ends") {
   std::vector<std::int64_t> told;
   const GpuJob job = tests::gpu_job(jobs(), "mlp", "gpu", fresh({"train.steps=5"}));
-  tests::run(job.loaded, job.compiled, [&](std::int64_t step) { told.push_back(step); });
+  tests::run(tests::from_the_start(job.loaded), job.compiled, [&](std::int64_t step) { told.push_back(step); });
   CHECK(told == std::vector<std::int64_t>{0, 1, 2, 3, 4});
   told.clear();
   const GpuJob wild = tests::gpu_job(jobs(), "mlp", "gpu", fresh({"train.optimizer={name: sgd, lr: 1.0e+30}", "train.lr_schedule={name: constant}"}));
-  CHECK_THROWS_AS(tests::run(wild.loaded, wild.compiled, [&](std::int64_t step) { told.push_back(step); }), NonFiniteError);
+  CHECK_THROWS_AS(tests::run(tests::from_the_start(wild.loaded), wild.compiled, [&](std::int64_t step) { told.push_back(step); }), NonFiniteError);
   CHECK(told.size() >= 1);
   for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
 }

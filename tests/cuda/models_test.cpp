@@ -31,7 +31,7 @@ const Overrides kPlain{"checkpoint.resume=none", "strategy=ddp", "train.batch.mi
 Trained on_gpu(const std::string& name, const Overrides& more = {}, std::uint64_t order = 0) {
   const tests::GpuJob job = tests::gpu_job(jobs(), name, "gpu", with({"checkpoint.resume=none"}, more));
   kernels::test::set_order(order);
-  Trained trained = tests::run(job.loaded, job.compiled);
+  Trained trained = tests::run(tests::from_the_start(job.loaded), job.compiled);
   kernels::test::set_order(0);
   return trained;
 }
@@ -39,7 +39,7 @@ Trained on_gpu(const std::string& name, const Overrides& more = {}, std::uint64_
 Trained on_cpu(const std::string& name, const Overrides& more = {}) {
   TrainOptions options;
   options.threads = 1;
-  return tests::run(jobs().load(name, "cpu", with(kPlain, more)), {}, options);
+  return tests::run(tests::from_the_start(jobs().load(name, "cpu", with(kPlain, more))), {}, options);
 }
 
 double largest_relative(const std::vector<double>& a, const std::vector<double>& b) {

@@ -19,6 +19,7 @@ struct Job {
   std::string data = "{format: text, train: text.txt, seq_len: 64}";
   std::string train = "{steps: 10, batch: {global: 16, micro: 4}}";
   std::string more{};
+  std::vector<std::string> overrides{};
 
   std::string text() const {
     return "model:\n  graph: " + graph + "\n  with: " + with + "\ndata: " + data + "\ntrain: " + train + "\ncluster: {device: cpu}\n" + more;
@@ -32,7 +33,7 @@ std::vector<Diagnostic> told(const Job& job, const std::map<std::string, std::st
   for (const auto& [name, text] : files) write(name, text);
   write("job.yaml", job.text());
   try {
-    return load_checked_job(folder.path("job.yaml"), {}, {kConfigs, true, 0}, kConfigs + "/hardware").warnings;
+    return load_checked_job(folder.path("job.yaml"), job.overrides, {kConfigs, true, 0}, kConfigs + "/hardware").warnings;
   } catch (const JobError& error) {
     return error.diagnostics();
   }
@@ -57,7 +58,7 @@ TEST_CASE("heads that do not divide are told at the job's line, with heads that 
   CHECK(found[0].value == "5");
   CHECK(found[0].allowed == "4 or 8");
   CHECK(contains(found[0].message, "dim is 64"));
-  CHECK(contains(found[0].note, "models/gpt2.yaml:20:"));
+  CHECK(contains(found[0].note, "models/gpt2.yaml:22:"));
 }
 
 TEST_CASE("a width that does not divide by the graph's own heads is told at the width") {
@@ -94,6 +95,12 @@ TEST_CASE("a vocabulary that bytes do not fit in is known without data") {
   REQUIRE(found.size() == 1);
   check_place(found[0], "model.with.vocab", 3);
   CHECK(contains(found[0].message, "`tokenizer: bytes` has 256 ids"));
+
+  // Another width would not divide by the heads, which hides this mistake but does not mend it.
+  const std::vector<Diagnostic> overridden =
+      told({.overrides = {"model.with={layers: 2, heads: 2, dim: 32, vocab: 100, context: 64}"}});
+  REQUIRE(overridden.size() == 1);
+  CHECK(overridden[0].path == "model.with.vocab");
 }
 
 TEST_CASE("data of another format than the graph reads is told at the data") {

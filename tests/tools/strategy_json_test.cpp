@@ -2,6 +2,7 @@
 #include "tools/strategy_json.h"
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "engine/compile/mesh_of.h"
 #include "engine/job/resolve.h"

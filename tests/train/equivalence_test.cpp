@@ -132,10 +132,12 @@ TEST_CASE("every strategy trains as one rank does, in the memory and with the co
 TEST_CASE("a mixed job trains to the same bits twice") {
   const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
   const MixedJobs jobs;
+  int folder = 0;
   for (const std::string line : {"gpt r4 zero3 t2 sp m2 clip selective drop ignore", "packed r4 ddp p4 zb_h1 m4 clip drop ignore", "llama r8 hybrid2 p2 1f1b m2 clip full bf16",
                                  "gpt r8 zero1 t2 p2 interleaved v2 m4 clip every_2 drop ignore bf16"}) {
     CAPTURE(line);
-    const Trained first = run(jobs.load(line, "first")), second = run(jobs.load(line, "second"));
+    const Trained first = run(jobs.load(line, "run" + std::to_string(folder++)));
+    const Trained second = run(jobs.load(line, "run" + std::to_string(folder++)));
     CHECK(first.loss == second.loss);
     CHECK(first.grad_norm == second.grad_norm);
     CHECK(files_of(first.report.checkpoint).at("model.safetensors") == files_of(second.report.checkpoint).at("model.safetensors"));

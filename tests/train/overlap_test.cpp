@@ -67,7 +67,8 @@ TEST_CASE("a reduction begins before the backward pass ends") {
   const LoadedJob loaded =
       jobs.load("gpt2", "run",
                 {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.1", "model.with.dim=128",
-                 "model.with.layers=4", "train.batch.global=128", "train.steps=2", "checkpoint.resume=none"});
+                 "model.with.layers=4", "data.train=" + jobs.write("long.bin", std::string(2 * (8 * 128 + 1), '\0')),
+                 "train.batch.global=128", "train.steps=2", "checkpoint.resume=none"});
   const CompiledJob job = compiled(loaded);
   REQUIRE(job.plan.roles[0].units.size() >= 4);
   bool overlapped = false;

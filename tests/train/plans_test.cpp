@@ -231,6 +231,7 @@ TEST_CASE("random mutants are refused for the most part; moves in memory that pa
                                       "train.batch.micro=2", "data.val={fraction: 0.2}", "checkpoint.resume=none"});
   const auto losses = [&](const Plan& of) {
     job.plan = of;
+    std::filesystem::remove_all(*loaded.job.checkpoint.dir);
     const RunReport report = train(loaded, job, {}, {});
     return std::pair(report.loss, weights_of(report.checkpoint));
   };

@@ -105,6 +105,11 @@ LoadedJob TinyJobs::load(const std::string& name, const std::string& run, Overri
   return load_job(path(name + ".yaml"), overrides, {.configs_dir = configs_dir()});
 }
 
+const LoadedJob& from_the_start(const LoadedJob& loaded) {
+  if (loaded.job.checkpoint.resume == CheckpointJob::Resume::none) std::filesystem::remove_all(*loaded.job.checkpoint.dir);
+  return loaded;
+}
+
 CompiledJob compiled(const LoadedJob& loaded, Purpose purpose) {
   const int threads = threads_per_rank(world_size_of(loaded.job));
   const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads});

@@ -48,6 +48,9 @@ struct Trained {
   std::optional<StartRecord> start;  ///< nothing: the run did not begin
 };
 
+/// The job, whose folder of checkpoints is removed where checkpoint.resume is none: it can be run again.
+const LoadedJob& from_the_start(const LoadedJob& loaded);
+
 CompiledJob compiled(const LoadedJob& loaded, Purpose purpose = Purpose::train);
 /// `after_step` is called on rank 0 after each step, with its number.
 Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
