@@ -129,9 +129,11 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
       continue;
     }
     if (!drifting(Axis::shard)) demand(Axis::shard, fits(Way::same(), shard), shard);
-    for (const LayoutEntry& entry : layout)
-      if (std::max(piece.first / width, entry.first) < std::min(piece.last / width, entry.last))
-        demand(Axis::tensor, fits(entry.tensor, tensor), tensor);
+    // Entries are in order; those before the piece are skipped, since a unit may have thousands of both.
+    const std::int64_t begin = piece.first / width, end = piece.last / width;
+    auto entry = std::ranges::partition_point(layout, [&](const LayoutEntry& one) { return one.last <= begin; });
+    for (; entry != layout.end() && entry->first < end; ++entry)
+      if (begin < entry->last) demand(Axis::tensor, fits(entry->tensor, tensor), tensor);
   }
   if (active(Axis::shard) && launch.origin.per[index_of(Axis::shard)] != (sharded ? elements : 0))
     report_(i, "takes another slice than its own");
