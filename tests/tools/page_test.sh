@@ -46,7 +46,7 @@ check single "$configs/nanogpt-char.yaml"
 check fsdp "$configs/gpt2-fsdp4.yaml"
 check 3d "$configs/llama-3d8.yaml"
 check auto "$configs/llama-3d8.yaml" strategy=auto cluster.device=cuda cluster.backend=nccl cluster.hardware=h100-sxm
-check "does not fit" "$configs/gpt2-124m.yaml" cluster.memory_limit=1GiB 'name="</script><script>document.title=1</script><b>&amp;"'
+check "does not fit" "$configs/gpt2-124m.yaml" cluster.memory_limit=2300MiB 'name="</script><script>document.title=1</script><b>&amp;"'
 open "$out/3d.html" 1280 --no-pdf-header-footer --print-to-pdf="$out/3d.pdf"
 [[ $(head -c 5 "$out/3d.pdf") == %PDF- ]] || fail "no print"
 rm -rf "$out/profile"
