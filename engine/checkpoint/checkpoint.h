@@ -119,8 +119,9 @@ class Store {
   /// Makes the checkpoint of all files finished since begin(): checks that their pieces cover every tensor once,
   /// writes the manifest, renames, replaces one of the same step. `metadata` is JSON. Returns its path.
   std::string commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata);
-  /// Of the checkpoints up to `step`, all but the `keep` newest (0 keeps all) and those of the steps `besides` are removed; later ones, of a
-  /// run that was resumed before them, stay. Apart from commit(), because a run may be killed between the two.
+  /// Removes checkpoints up to `step`, except the `keep` newest (0 keeps all) and those whose steps are in `besides`. Later
+  /// ones stay: they belong to a run that was resumed before them. It is not a part of commit(), because a run may be killed
+  /// between the two.
   void remove_older(std::int64_t step, std::int64_t keep, const std::vector<std::int64_t>& besides = {});
   /// Renames the checkpoint of `step` so that no run resumes from it by itself. Returns its new path.
   std::string set_aside(std::int64_t step);

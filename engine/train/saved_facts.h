@@ -1,4 +1,4 @@
-// What a checkpoint says of its run besides tensors: the JSON in its manifest's `metadata`. Every fact may be missing: a checkpoint of
+// What a checkpoint says of its run, apart from tensors: the JSON in its manifest's `metadata`. Every fact may be missing: a checkpoint of
 // 0.1.0 has only the first four.
 #pragma once
 
