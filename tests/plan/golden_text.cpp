@@ -1,0 +1,184 @@
+#include "tests/plan/golden_text.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <sstream>
+#include <utility>
+
+namespace trainer::tests {
+namespace {
+
+class Writer {
+ public:
+  explicit Writer(const Plan& plan) : plan_(plan) {}
+
+  std::string plan() {
+    out_ << "mesh";
+    for (Axis axis : kAxes)
+      if (wide(axis)) out_ << ' ' << name_of(axis) << '=' << plan_.mesh.size(axis);
+    out_ << (plan_.drifts ? " drifts\n" : "\n");
+    for (std::size_t i = 0; i < plan_.roles.size(); ++i) {
+      out_ << "role " << i << '\n';
+      role_ = &plan_.roles[i];
+      role();
+    }
+    return out_.str();
+  }
+
+ private:
+  // Axes of one rank are left out everywhere: nothing differs along them.
+  bool wide(Axis axis) const { return plan_.mesh.size(axis) > 1; }
+
+  void role() {
+    const Role& role = *role_;
+    out_ << "bytes persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=" << role.scalars << " applied=" << role.applied
+         << " good_steps=" << role.good_steps << '\n';
+    for (std::size_t id = 0; id < role.buffers.size(); ++id) {
+      const Buffer& buffer = role.buffers[id];
+      out_ << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category) << " micro_batch=" << buffer.micro_batch
+           << " program=" << buffer.program << " bytes=" << buffer.bytes << " offset=" << buffer.offset << '\n';
+    }
+    for (const Field& field : role.fields) out_ << "field " << field.name << " bytes=" << field.bytes << '\n';
+    for (std::size_t id = 0; id < role.signatures.size(); ++id) signature(id, role.signatures[id]);
+    for (const Unit& one : role.units) unit(one);
+    for (const Program& program : role.programs) {
+      out_ << "program " << program.name << '\n';
+      for (std::size_t i = 0; i < program.instructions.size(); ++i) issued(i, program.instructions[i]);
+    }
+  }
+
+  void signature(std::size_t id, const Signature& signature) {
+    out_ << "signature " << id << ' ' << name_of(signature.op);
+    for (const auto& [name, value] : signature.attributes.items()) {
+      out_ << ' ' << name << '=';
+      attribute(value);
+    }
+    for (const TensorDesc& operand : signature.operands) out_ << ' ' << name_of(operand.dtype) << ' ' << operand.shape.str() << ' ' << name_of(operand.layout);
+    out_ << '\n';
+  }
+
+  void attribute(const Attribute& attribute) {
+    if (const auto* number = std::get_if<double>(&attribute))
+      real(*number);
+    else
+      std::visit([&](const auto& value) { out_ << value; }, attribute);
+  }
+
+  void real(double number) {
+    char text[40];
+    std::snprintf(text, sizeof text, "%.17g", number);
+    out_ << text;
+  }
+
+  void unit(const Unit& unit) {
+    out_ << "unit " << unit.name << " compute=" << name_of(unit.compute) << " elements=" << unit.elements << " slice=" << unit.slice() << " decay=" << unit.decay_elements
+         << " replicated=" << unit.replicated.first << ".." << unit.replicated.last << " partial=" << unit.partial.first << ".." << unit.partial.last << " stages=";
+    for (std::int32_t stage : unit.stages) out_ << stage << ',';
+    out_ << " master=";
+    region(unit.master);
+    out_ << " working_slice=";
+    region(unit.working_slice);
+    out_ << " working=" << unit.working << " gradient=" << unit.gradient << " residual=" << unit.residual << '\n';
+    for (std::size_t i = 0; i < unit.states.size(); ++i) {
+      const bool of_strategy = i + static_cast<std::size_t>(unit.strategy_states) >= unit.states.size();
+      out_ << "state " << unit.state_names[i] << " buffer=" << unit.states[i] << (of_strategy ? " strategy" : " optimizer") << (unit.owns_state(i) ? " own" : "") << '\n';
+    }
+    for (const UnitTensor& tensor : unit.tensors) {
+      out_ << "tensor " << tensor.name << " local=" << tensor.shape.str() << " whole=" << tensor.whole.str() << " offset=" << tensor.offset << " cut=";
+      if (tensor.cut.is_shard())
+        out_ << int{tensor.cut.dim} << '/' << tensor.cut.parts << '/' << tensor.cut.lead;
+      else
+        out_ << (tensor.cut.is_partial() ? "partial" : "none");
+      out_ << " stddev=";
+      real(tensor.init.stddev);
+      out_ << " constant=";
+      real(tensor.init.constant);
+      out_ << '\n';
+    }
+  }
+
+  void issued(std::size_t index, const Issued& issued) {
+    out_ << index << ' ' << name_of(issued.stream);
+    for (std::size_t s = 0; s < kNumStreams; ++s)
+      if (issued.after[s] >= 0) out_ << " after=" << name_of(static_cast<Stream>(s)) << ':' << issued.after[s];
+    out_ << ' ';
+    std::visit([&](const auto& one) { instruction(one); }, issued.instruction);
+    out_ << '\n';
+  }
+
+  void instruction(const Launch& launch) {
+    out_ << "launch " << launch.signature << ' ' << role_->name(launch.name) << " micro_batch=" << launch.micro_batch;
+    for (const Operand& operand : launch.operands) {
+      static constexpr const char* kNames[] = {" read ", " write ", " update "};
+      out_ << kNames[operand.index()];
+      region(region_of(operand));
+    }
+    if (launch.workspace.region.bytes > 0) {
+      out_ << " workspace ";
+      region(launch.workspace.region);
+    }
+    out_ << " origin " << launch.origin.base;
+    for (Axis axis : kAxes)
+      if (const std::int64_t per = launch.origin.per[static_cast<std::size_t>(axis)]; per != 0 && wide(axis)) out_ << '+' << per << '*' << name_of(axis);
+  }
+
+  void instruction(const Collective& collective) {
+    out_ << name_of(collective.kind) << ' ' << name_of(collective.dtype) << " over ";
+    for (Axis axis : kAxes)
+      if (collective.axes.has(axis) && wide(axis)) out_ << name_of(axis) << ',';
+    for (std::int32_t stage : collective.stages) out_ << " stage " << stage;
+    out_ << ' ' << role_->name(collective.name) << " read ";
+    region(collective.input.region);
+    out_ << " write ";
+    region(collective.output.region);
+  }
+
+  void instruction(const Exchange& exchange) {
+    out_ << "exchange";
+    for (const Exchange::Send& send : exchange.sends) {
+      out_ << " send " << name_of(send.axis) << ' ' << send.peer << ' ';
+      region(send.region.region);
+    }
+    for (const Exchange::Receive& receive : exchange.receives) {
+      out_ << " receive " << name_of(receive.axis) << ' ' << receive.peer << ' ';
+      region(receive.region.region);
+    }
+  }
+
+  void instruction(const CopyIn& copy) {
+    out_ << "copy_in " << role_->fields[static_cast<std::size_t>(copy.field)].name << '+' << copy.field_offset << ' ';
+    region(copy.region.region);
+  }
+  void instruction(const CopyOut& copy) {
+    out_ << "copy_out " << role_->fields[static_cast<std::size_t>(copy.field)].name << '+' << copy.field_offset << ' ';
+    region(copy.region.region);
+  }
+
+  // buffer+offset:bytes, and by how much it moves from one rank along the shard axis to the next.
+  void region(const Region& region) {
+    if (region.buffer < 0) {
+      out_ << "none";
+      return;
+    }
+    out_ << region.buffer << '+' << region.offset << ':' << region.bytes;
+    if (region.per_shard != 0 && wide(Axis::shard)) out_ << '+' << region.per_shard << "*shard";
+  }
+
+  const Plan& plan_;
+  const Role* role_ = nullptr;
+  std::ostringstream out_;
+};
+
+}  // namespace
+
+std::string golden_text(const Plan& plan) { return Writer(plan).plan(); }
+
+std::string golden_hash(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016" PRIx64, hash);
+  return digits;
+}
+
+}  // namespace trainer::tests
