@@ -146,7 +146,7 @@ std::string strategy_line(const CompiledJob& compiled) {
   if (strategy.data.kind == DataKind::fsdp) data += " " + std::string(name_of(strategy.data.sharding));
   if (mesh.world_size() == 1) return data;
   std::vector<std::string> parts;
-  if (mesh.data_size() > 1) parts.push_back(fmt::format("{} over {} ranks", data, mesh.data_size()));
+  if (mesh.group_size(kBatchAxes) > 1) parts.push_back(fmt::format("{} over {} ranks", data, mesh.group_size(kBatchAxes)));
   if (mesh.size(Axis::tensor) > 1)
     parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor), strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
   if (mesh.size(Axis::pipeline) > 1)

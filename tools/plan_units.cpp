@@ -93,7 +93,7 @@ class UnitReader {
   void read(const Collective& collective) {
     UnitFacts* facts = unit_named(role_.name(collective.name));
     const Buffer& input = role_.buffer(collective.input.region.buffer);
-    const std::string axis = axis_text(plan_.mesh, collective.axes);
+    const std::string axis = axes_text(plan_.mesh, collective.axes);
     if (facts == nullptr || axis.empty() || input.category == Category::activations) return;
     const auto unit = static_cast<std::size_t>(facts - facts_.data());
     UnitCollective& one = collectives_[unit][{std::string(name_of(collective.kind)), axis}];
@@ -101,7 +101,7 @@ class UnitReader {
     one.axis = axis;
     ++one.count;
     one.bytes += std::max(collective.input.region.bytes, collective.output.region.bytes);
-    const bool over_data = (collective.axes.mask & data_axes().mask) != 0;
+    const bool over_data = !(collective.axes & kBatchAxes).empty();
     if (input.category == Category::gradients && over_data) {
       reductions_[unit].scatters += collective.kind == CollectiveKind::reduce_scatter;
       reductions_[unit].all_reduces += collective.kind == CollectiveKind::all_reduce;
@@ -163,13 +163,6 @@ std::vector<UnitFacts> units_of(const Plan& plan) {
   }
   label(all);
   return all;
-}
-
-std::string axis_text(const Mesh& mesh, Axes axes) {
-  std::string text;
-  for (Axis axis : kAxes)
-    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
-  return text;
 }
 
 std::string tensors_text(const Unit& unit) {

@@ -32,9 +32,6 @@ struct UnitFacts {
 /// Of every stage, in order. `plan` outlives the result.
 std::vector<UnitFacts> units_of(const Plan& plan);
 
-/// "replicate", or several joined by "+": of the axes those along which there are several ranks.
-std::string axis_text(const Mesh& mesh, Axes axes);
-
 /// What a unit consists of, in a few words: "h.0.*", "wte.weight", "wte.weight … ln_f.bias".
 std::string tensors_text(const Unit& unit);
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "engine/job/job.h"
-#include "engine/plan/mesh.h"
+#include "engine/core/mesh.h"
 
 namespace trainer::tools {
 

@@ -32,9 +32,9 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
   StrategyJob strategy = job;
   strategy.free = {};
   strategy.data = cost::data_strategy_of(job.data, c);
-  strategy.tensor.degree = c.tensor;
+  strategy.tensor.degree = c.size(Axis::tensor);
   strategy.tensor.sequence_parallel = c.sequence_parallel;
-  strategy.pipeline.degree = c.pipeline;
+  strategy.pipeline.degree = c.size(Axis::pipeline);
   strategy.pipeline.schedule = c.schedule;
   strategy.pipeline.virtual_stages = c.virtual_stages;
   return strategy;
@@ -124,7 +124,7 @@ class Choice {
 
   double measure(const Scored& one) const { return cost::measure(loaded_.job.goal, one); }
 
-  static std::array<int, 4> kind_of(const Candidate& c) { return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.tensor > 1, c.pipeline > 1}; }
+  static std::array<int, 4> kind_of(const Candidate& c) { return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.size(Axis::tensor) > 1, c.size(Axis::pipeline) > 1}; }
 
   void play(const Scored& scored) {
     const LoadedJob job = decided(loaded_, scored.candidate);
@@ -180,7 +180,7 @@ class Choice {
       const cost::SearchResult found = cost::search(search_space(fewer, hardware_), lab_);
       if (found.scored.empty() || !found.scored.front().fits) continue;
       const Scored& best = found.scored.front();
-      if (const double each = device_time(best.step_us, best.candidate.ranks()); each < least) {
+      if (const double each = device_time(best.step_us, best.candidate.mesh.world_size()); each < least) {
         least = each;
         cheaper = fmt::format(" On {} of the {} nodes a step would cost {:.0f}% less and take {:.1f} times as long: {}.", nodes, loaded_.job.cluster.nodes, 100 * (1 - each / here),
                               best.step_us / winner.scored.step_us, cost::text_of(best.candidate));
@@ -204,7 +204,7 @@ class Choice {
 
   Alternative alternative(const Finalist& one, std::string rejected) const {
     const Candidate& c = one.scored.candidate;
-    return {strategy_of(loaded_.job.strategy, c), c.mesh(), c.micro, c.recompute, cost::text_of(c), one.scored.step_us, one.scored.bytes, one.exact, std::move(rejected)};
+    return {strategy_of(loaded_.job.strategy, c), c.mesh, c.micro, c.recompute, cost::text_of(c), one.scored.step_us, one.scored.bytes, one.exact, std::move(rejected)};
   }
 
   static constexpr double kClose = 1.03;     // so near to each other, scores cannot tell

@@ -114,7 +114,7 @@ class Compilation {
     const bool pipelined = mesh_.size(Axis::pipeline) > 1;
     const std::unique_ptr<DataStrategy> data = purpose_ == Purpose::train ? strategies::data_strategy(job_.strategy.data, pipelined) : strategies::make_ddp();
     std::vector<BatchShape> candidates =
-        purpose_ == Purpose::sample ? std::vector<BatchShape>{{1, 1, 1, 1}} : batches(loaded_, mesh_.data_size(), mesh_.size(Axis::pipeline));
+        purpose_ == Purpose::sample ? std::vector<BatchShape>{{1, 1, 1, 1}} : batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
     CompiledJob best;
     for (const BatchShape& batch : candidates) {
       best = assemble_with(batch, *data);
@@ -201,7 +201,7 @@ class Compilation {
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;
-    const std::unique_ptr<GradientCompression> compression = purpose_ == Purpose::train && mesh_.data_size() > 1 ? strategies::compression(job_.strategy.data.compression) : nullptr;
+    const std::unique_ptr<GradientCompression> compression = purpose_ == Purpose::train && mesh_.group_size(kBatchAxes) > 1 ? strategies::compression(job_.strategy.data.compression) : nullptr;
     options.compression = compression.get();
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
@@ -298,6 +298,6 @@ CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose p
 
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) { return Compilation(loaded, hardware, purpose).run(proof); }
 
-void check_batch(const LoadedJob& loaded, const Mesh& mesh) { batches(loaded, mesh.data_size(), mesh.size(Axis::pipeline)); }
+void check_batch(const LoadedJob& loaded, const Mesh& mesh) { batches(loaded, mesh.group_size(kBatchAxes), mesh.size(Axis::pipeline)); }
 
 }  // namespace trainer

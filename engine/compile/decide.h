@@ -7,7 +7,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/job/job.h"
-#include "engine/plan/mesh.h"
+#include "engine/core/mesh.h"
 
 namespace trainer {
 

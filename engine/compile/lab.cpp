@@ -45,7 +45,7 @@ const cost::CostModel& ModelLab::model(int tensor, int lane) {
   std::unique_ptr<cost::CostModel>& model = models_[{tensor, lane}];
   if (model == nullptr) {
     const int others = std::max(1, hardware_.ranks_per_node / tensor);
-    model = std::make_unique<cost::CostModel>(cost::Cluster{hardware_.machine, Mesh{{1, others, 1, tensor}}, hardware_.ranks_per_node, hardware_.threads});
+    model = std::make_unique<cost::CostModel>(cost::Cluster{hardware_.machine, Mesh{{Axis::replicate, others}, {Axis::tensor, tensor}}, hardware_.ranks_per_node, hardware_.threads});
   }
   return *model;
 }

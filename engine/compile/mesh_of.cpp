@@ -74,7 +74,7 @@ class Arrangement {
       mistake.allowed = nearest_divisors(left_, degree);
       throw JobError({std::move(mistake)});
     }
-    mesh_.sizes[static_cast<std::size_t>(axis)] = static_cast<int>(degree);
+    mesh_.set(axis, static_cast<int>(degree));
     left_ /= degree;
   }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/job/job.h"
-#include "engine/plan/mesh.h"
+#include "engine/core/mesh.h"
 
 namespace trainer {
 

@@ -10,7 +10,7 @@
 #include "engine/core/signature.h"
 #include "engine/cost/machine_model.h"
 #include "engine/plan/instruction.h"
-#include "engine/plan/mesh.h"
+#include "engine/core/mesh.h"
 
 namespace trainer::cost {
 

@@ -51,7 +51,7 @@ std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& 
 
 std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage, const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
-  return data.shard_gradients && data.reduce == Reduce::micro_batch ? (stage.parameters / candidate.shard + 2 * largest(units)) * reduce : stage.parameters * reduce;
+  return data.shard_gradients && data.reduce == Reduce::micro_batch ? (stage.parameters / candidate.size(Axis::shard) + 2 * largest(units)) * reduce : stage.parameters * reduce;
 }
 
 }  // namespace
@@ -88,12 +88,12 @@ class DataTime {
     double us = 0;
     if (!data_.shard_states) {
       const double count = buckets(elements, reduce_);
-      const Axis axis = candidate_.replicate > 1 ? Axis::replicate : Axis::shard;
+      const Axis axis = candidate_.size(Axis::replicate) > 1 ? Axis::replicate : Axis::shard;
       return exposed(reduce(elements / count, axis), count, sum.backward_us());
     }
     const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
     if (data_.reduce == Reduce::step) us += exposed(scatter(elements / count), count, sum.backward_us());
-    if (candidate_.replicate > 1 && candidate_.shard > 1) us += exposed(reduce(elements / count / candidate_.shard, Axis::replicate), count, sum.backward_us() / 2);
+    if (candidate_.size(Axis::replicate) > 1 && candidate_.size(Axis::shard) > 1) us += exposed(reduce(elements / count / candidate_.size(Axis::shard), Axis::replicate), count, sum.backward_us() / 2);
     if (!data_.shard_parameters) us += exposed(gather(elements / count), count, optimizer_us);
     if (data_.shard_parameters && data_.keep == Keep::step) us += passes(units, true);
     return us;
@@ -129,20 +129,20 @@ class DataTime {
 double Scorer::at_least_us(const Candidate& candidate, const Profile& profile) const {
   double us = 0;
   for (const Piece& piece : profile.pieces) us += piece.forward_us + piece.backward_us();
-  return us * candidate.micro_batches / candidate.pipeline;
+  return us * candidate.micro_batches / candidate.size(Axis::pipeline);
 }
 
 const Schedule* Scorer::schedule_of(const Candidate& c) {
-  const auto [at, added] = schedules_.try_emplace({static_cast<int>(c.schedule), c.pipeline, c.virtual_stages, c.micro_batches});
+  const auto [at, added] = schedules_.try_emplace({static_cast<int>(c.schedule), c.size(Axis::pipeline), c.virtual_stages, c.micro_batches});
   if (added) {
-    const auto* entry = strategies::pipeline_schedule(c.pipeline == 1 ? "1f1b" : name_of(c.schedule));
-    if (entry != nullptr && !entry->refuses(c.pipeline, c.virtual_stages, c.micro_batches)) at->second = entry->make(c.pipeline, c.virtual_stages, c.micro_batches);
+    const auto* entry = strategies::pipeline_schedule(c.size(Axis::pipeline) == 1 ? "1f1b" : name_of(c.schedule));
+    if (entry != nullptr && !entry->refuses(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches)) at->second = entry->make(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches);
   }
   return at->second.stages.empty() ? nullptr : &at->second;
 }
 
 const CostModel& Scorer::model_of(const Mesh& mesh) {
-  std::unique_ptr<CostModel>& model = models_[mesh.sizes];
+  std::unique_ptr<CostModel>& model = models_[mesh];
   if (model == nullptr) model = std::make_unique<CostModel>(Cluster{space_.machine, mesh, space_.ranks_per_node, space_.threads});
   return *model;
 }
@@ -152,7 +152,7 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
   if (begins.empty()) return false;
   out.schedule = schedule_of(candidate);
   if (out.schedule == nullptr) return false;
-  const auto stages = static_cast<std::size_t>(candidate.pipeline);
+  const auto stages = static_cast<std::size_t>(candidate.size(Axis::pipeline));
   out.units.resize(stages);
   for (std::size_t chunk = 0; chunk < begins.size(); ++chunk) {
     const auto first = static_cast<std::size_t>(begins[chunk]);
@@ -171,24 +171,24 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
 double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward, const std::vector<double>& backward) {
   const auto [at, added] = pipelined.makespans.try_emplace({forward, backward}, 0);
   if (!added) return at->second;
-  const CostModel& model = model_of(candidate.mesh());
+  const CostModel& model = model_of(candidate.mesh);
   std::vector<strategies::Durations> durations;
   for (std::size_t chunk = 0; chunk < pipelined.chunks.size(); ++chunk) {
     const Piece& sum = pipelined.chunks[chunk];
     const auto s = static_cast<std::size_t>(pipelined.schedule->stage_of_chunk[chunk]);
-    const double send = candidate.pipeline > 1 ? model.send(Axis::pipeline, 1, sum.boundary_bytes).us : 0;
+    const double send = candidate.size(Axis::pipeline) > 1 ? model.send(Axis::pipeline, 1, sum.boundary_bytes).us : 0;
     durations.push_back({sum.forward_us + forward[s], sum.input_us + backward[s], sum.weight_us, send});
   }
-  if (candidate.pipeline == 1) return at->second = candidate.micro_batches * (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
+  if (candidate.size(Axis::pipeline) == 1) return at->second = candidate.micro_batches * (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
   return at->second = strategies::simulate(*pipelined.schedule, durations).makespan;
 }
 
 Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined) {
-  const CostModel& model = model_of(candidate.mesh());
-  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.pipeline > 1);
+  const CostModel& model = model_of(candidate.mesh);
+  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
   const DataTime time(candidate, data, model, *space_.job);
   const std::size_t stages = pipelined.stages.size();
-  const double each = static_cast<double>(candidate.micro_batches) / candidate.pipeline;
+  const double each = static_cast<double>(candidate.micro_batches) / candidate.size(Axis::pipeline);
 
   Scored scored;
   std::vector<double> forward(stages), backward(stages);
@@ -197,7 +197,7 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     const Piece& sum = pipelined.stages[s];
     forward[s] = time.per_forward(pipelined.units[s]) / candidate.virtual_stages;
     backward[s] = time.per_backward(pipelined.units[s]) / candidate.virtual_stages;
-    const double share = data.shard_states ? candidate.shard : 1;
+    const double share = data.shard_states ? candidate.size(Axis::shard) : 1;
     const double bandwidth = space_.machine->device.memory_bandwidth.value / (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
     const double update = static_cast<double>(sum.parameters) / share * (8 * (1 + space_.optimizer_states) + 8) / bandwidth * 1.2e6;
     const double at_end = time.per_step(pipelined.units[s], sum, update);
@@ -222,10 +222,10 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
   for (std::size_t s = 0; s < pipelined.stages.size(); ++s) {
     const Piece& stage = pipelined.stages[s];
     const std::int64_t kept = static_bytes(candidate, stage, pipelined.units[s]);
-    const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.pipeline > 1);
+    const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
     const std::int64_t gradients = gradient_bytes(*space_.job, candidate, data, stage, pipelined.units[s]);
     // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
-    const bool replace = candidate.micro_batches == 1 && candidate.pipeline == 1 && (!data.shard_gradients || data.reduce == Reduce::step);
+    const bool replace = candidate.micro_batches == 1 && candidate.size(Axis::pipeline) == 1 && (!data.shard_gradients || data.reduce == Reduce::step);
     most = std::max(most, kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes) : pipelined.peaks[s] + gradients));
   }
   return most + profile.input_bytes * candidate.micro_batches;
@@ -233,9 +233,9 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
 
 // Masters, states, working copies and what is gathered of them.
 std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const {
-  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.pipeline > 1);
+  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters;
-  const std::int64_t owned = data.shard_states ? parameters / candidate.shard : parameters;
+  const std::int64_t owned = data.shard_states ? parameters / candidate.size(Axis::shard) : parameters;
   std::int64_t bytes = owned * 4 * (1 + space_.optimizer_states);
   if (compute != 4) bytes += (data.shard_parameters ? owned : parameters) * compute;
   else if (data.shard_states && !data.shard_parameters) bytes += (parameters - owned) * compute;

@@ -44,11 +44,11 @@ class Enumeration {
       for (int pipeline : pipelines(tensor))
         for (bool sequence_parallel : sequences(tensor)) {
           Candidate& c = meshes.emplace_back();
-          c.tensor = tensor;
+          c.mesh.set(Axis::tensor, tensor);
           c.sequence_parallel = sequence_parallel;
-          c.pipeline = pipeline;
+          c.mesh.set(Axis::pipeline, pipeline);
         }
-    std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) { return a.pipeline < b.pipeline; });
+    std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) { return a.size(Axis::pipeline) < b.size(Axis::pipeline); });
     for (Candidate& c : meshes)
       for (const ActivationCheckpointingJob& mode : recomputations()) {
         c.recompute = mode;
@@ -93,11 +93,11 @@ class Enumeration {
 
   // With the smallest micro-batch, under the plainest schedule that the job allows: the first data strategy that fits.
   std::optional<Candidate> fits_smallest(Candidate c) {
-    const int data = space_.world_size / c.tensor / c.pipeline;
+    const int data = space_.world_size / c.size(Axis::tensor) / c.size(Axis::pipeline);
     c.micro = job_.train.batch.micro.value_or(1);
     if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return std::nullopt;
     c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
-    if (free_.pipeline && c.micro_batches < c.pipeline) return std::nullopt;  // most of the step would be a bubble
+    if (free_.pipeline && c.micro_batches < c.size(Axis::pipeline)) return std::nullopt;  // most of the step would be a bubble
     if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
     if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
     const Profile* profile = scorer_.profile_of(c);
@@ -112,7 +112,7 @@ class Enumeration {
   void frames(int tensor) {
     for (bool sequence_parallel : sequences(tensor)) {
       Candidate c;
-      c.tensor = tensor;
+      c.mesh.set(Axis::tensor, tensor);
       c.sequence_parallel = sequence_parallel;
       const std::vector<int> stages = pipelines(tensor);
       for (std::int64_t micro : micros(tensor, stages)) {
@@ -150,13 +150,13 @@ class Enumeration {
       c.recompute = mode;
       const Profile* profile = scorer_.profile_of(c);
       if (profile == nullptr) {
-        impossible("tensor", c.tensor, lab_.why_not(c.tensor, c.sequence_parallel));
+        impossible("tensor", c.size(Axis::tensor), lab_.why_not(c.size(Axis::tensor), c.sequence_parallel));
         return false;
       }
       bool ample = job_.goal != Goal::memory;
       for (int pipeline : stages) {
-        c.pipeline = pipeline;
-        const int data = space_.world_size / c.tensor / pipeline;
+        c.mesh.set(Axis::pipeline, pipeline);
+        const int data = space_.world_size / c.size(Axis::tensor) / pipeline;
         if (!divides(data)) continue;
         if (job_.train.batch.global / data % c.micro != 0) {
           if (job_.train.batch.micro) impossible("data", data, "the job's micro-batch of " + std::to_string(c.micro) + " does not divide a rank's " + std::to_string(job_.train.batch.global / data) + " samples");
@@ -199,8 +199,8 @@ class Enumeration {
   static Candidate with(Candidate c, DataKind kind, Sharding sharding, int replicate, int shard) {
     c.kind = kind;
     c.sharding = sharding;
-    c.replicate = replicate;
-    c.shard = shard;
+    c.mesh.set(Axis::replicate, replicate);
+    c.mesh.set(Axis::shard, shard);
     return c;
   }
 
@@ -213,8 +213,8 @@ class Enumeration {
     result.push_back(result[3]);  // as ZeRO-1, but the gather hides behind the forward pass
     result.back().once = true;
     // Shards inside a node, replicas across: then over twice as many nodes, and so on.
-    for (int shard = std::max(1, space_.ranks_per_node / c.tensor); shard < data && shard > 1; shard *= 2)
-      if (data % shard == 0 && data > space_.ranks_per_node / c.tensor) result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
+    for (int shard = std::max(1, space_.ranks_per_node / c.size(Axis::tensor)); shard < data && shard > 1; shard *= 2)
+      if (data % shard == 0 && data > space_.ranks_per_node / c.size(Axis::tensor)) result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
     return result;
   }
 
@@ -229,7 +229,7 @@ class Enumeration {
 
   void schedules(const Frame& frame) {
     Candidate c = frame.candidate;
-    if (c.pipeline == 1) return kinds_of(c, frame);
+    if (c.size(Axis::pipeline) == 1) return kinds_of(c, frame);
     using S = PipelineSchedule;
     const PipelineStrategyJob& job = job_.strategy.pipeline;
     const std::vector<S> list = free_.schedule ? std::vector<S>{S::one_f_one_b, S::interleaved, S::zb_h1, S::zb_v, S::zb_h2, S::gpipe, S::looped_bfs} : std::vector<S>{job.schedule};

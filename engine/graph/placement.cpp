@@ -1,21 +1,7 @@
-// Names of axes and placements.
+// Placements as text.
 #include "engine/graph/placement.h"
 
 namespace trainer {
-
-std::string_view name_of(Axis axis) {
-  switch (axis) {
-    case Axis::pipeline:
-      return "pipeline";
-    case Axis::replicate:
-      return "replicate";
-    case Axis::shard:
-      return "shard";
-    case Axis::tensor:
-      return "tensor";
-  }
-  return "?";
-}
 
 std::string Placement::str() const {
   if (is_replicate()) return "Replicate";

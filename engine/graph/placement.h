@@ -4,16 +4,10 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
+
+#include "engine/core/mesh.h"
 
 namespace trainer {
-
-/// The axes of a mesh, outermost first in the numbering of ranks (tensor is innermost).
-enum class Axis : std::uint8_t { pipeline, replicate, shard, tensor };
-inline constexpr int kNumAxes = 4;
-inline constexpr std::array<Axis, kNumAxes> kAxes{Axis::pipeline, Axis::replicate, Axis::shard, Axis::tensor};
-
-std::string_view name_of(Axis axis);
 
 /// Replicate: every rank has the whole value. Shard: a rank has a slice of `dim`, which is a concatenation of `parts`
 /// pieces each cut separately (packed q, k, v has three), the first of them `lead` times as long as the others (grouped heads). Partial: the value is the sum over the ranks.

@@ -188,14 +188,14 @@ class Assembly {
       emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
                    {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
     }
-    if (apart) emit_.all_reduce("count", DType::f64, data_axes(), emit_.whole(count));  // of all ranks, for the loss that is told
+    if (apart) emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
     passes.run(memory);
     finish(memory, count, step);
   }
 
   bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
 
-  static Axes data_and_pipeline() { return data_axes() | Axes::of(Axis::pipeline); }
+  static Axes data_and_pipeline() { return kTokenAxes | Axis::pipeline; }
 
   // The number of targets that count, over all micro-batches and the ranks along `axes`: known before the first forward pass. All stages
   // have it.
@@ -343,7 +343,7 @@ Plan assemble(const AssembleOptions& options) {
     Role& role = plan.roles[stage];
     role = Assembly(options, common, static_cast<int>(stage)).run();
     plan_memory(role);
-    derive_order(role, plan.mesh.size(Axis::shard));
+    derive_order(role, plan.mesh);
   });
   if (options.proved) verify(plan);
   return plan;

@@ -9,8 +9,6 @@
 namespace trainer {
 namespace {
 
-constexpr Axes kShard{static_cast<std::uint8_t>(1U << static_cast<int>(Axis::shard))};
-
 TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
 TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
 
@@ -29,6 +27,7 @@ class UnitWire final : public Wire {
   UnitWire(EmittedStep& step, const Unit& unit, Axes axes, bool sliced) : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
 
   int ranks() const override { return step_.options_.mesh.group_size(axes_); }
+  Region own_slice(const Region& whole) const override { return trainer::own_slice(whole, step_.options_.mesh.active(axes_), ranks()); }
   DType reduce() const override { return step_.options_.reduce; }
   bool sliced() const override { return sliced_; }
   Region gradient() override { return step_.emit_.whole(step_.emit_.gradient(unit_)); }
@@ -63,13 +62,13 @@ EmittedStep::~EmittedStep() = default;
 void EmittedStep::all_gather_working(const Unit& unit) {
   const int shards = options_.mesh.size(Axis::shard);
   if (unit.working >= 0) {  // in place, after an update
-    if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kShard, unit.working_slice, emit_.whole(unit.working));
+    if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working_slice, emit_.whole(unit.working));
     return;
   }
   if (emit_.has_working(unit)) return;
   if (shards == 1) return emit_.set_working(unit, unit.working_slice.buffer);
   const BufferId gathered = emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
-  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kShard, unit.working_slice, emit_.whole(gathered));
+  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working_slice, emit_.whole(gathered));
   emit_.set_working(unit, gathered);
 }
 
@@ -127,19 +126,19 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   const Region all = emit_.whole(emit_.gradient(unit));
   const std::int64_t bytes = all.bytes / shards;
   if (once) {
-    reduced.slice = own_slice(all, shards);
+    reduced.slice = own_slice(all, kSliceAxes, shards);
     if (options_.compression != nullptr) {
-      wires_.push_back(std::make_unique<UnitWire>(*this, unit, kShard, true));
+      wires_.push_back(std::make_unique<UnitWire>(*this, unit, kSliceAxes, true));
       return options_.compression->reduce(unit, *wires_.back());
     }
-    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kShard, all, reduced.slice);
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kSliceAxes, all, reduced.slice);
     return;
   }
   const bool first = reduced.slice.buffer < 0;
   Region slice = all;
   if (shards > 1) {
     slice = emit_.whole(emit_.buffer(unit.name + ".gradient_slice", Category::gradients, bytes));
-    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kShard, all, slice);
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kSliceAxes, all, slice);
   }
   if (first) {
     reduced.slice = slice;
@@ -193,7 +192,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     part(alike.last, unit.elements, 1.0);
   }
   if (!add) emit_.zero("norm", emit_.whole(squares));
-  const Axes axes = Axes::of(Axis::pipeline) | Axes::of(Axis::tensor) | (slices ? kShard : Axes{});
+  const Axes axes = Axes::of(Axis::pipeline) | Axes::of(Axis::tensor) | (slices ? kSliceAxes : Axes{});
   emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares));
   return squares;
 }

@@ -82,7 +82,7 @@ void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.bac
 
 Stream Emitter::stream_of(Axes axes) const {
   const int streams = options_.target->communication_streams();
-  if (streams > 1 && (axes.mask & ~data_axes().mask) == 0) return Stream::background;
+  if (streams > 1 && axes.within(kBatchAxes)) return Stream::background;
   return streams > 2 && axes == Axes::of(Axis::tensor) ? Stream::tensor : Stream::communication;
 }
 
@@ -159,9 +159,9 @@ void Emitter::make_units(std::vector<Unit> units) {
     }
     const bool f32 = unit.compute == DType::f32;
     const std::int64_t slice = layout.shard_states ? unit.elements / shards : unit.elements;
-    const std::int64_t width = size_of(unit.compute), per_shard = layout.shard_states && shards > 1 ? slice : 0;
+    const std::int64_t width = size_of(unit.compute);
     if (!layout.shard_parameters) unit.working = persistent(unit.name + (f32 ? ".master" : ".working"), Category::parameters, unit.elements * width);
-    const Region in_working{unit.working, 0, slice * width, per_shard * width};
+    const Region all{unit.working, 0, unit.elements * width}, in_working = layout.shard_states ? own_slice(all, kSliceAxes, shards) : all;
     unit.master = f32 && !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".master", Category::parameters, slice * size_of(DType::f32)));
     unit.working_slice = f32 ? unit.master : !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".slice", Category::parameters, slice * width));
     if (options_.train == nullptr) continue;
@@ -309,7 +309,7 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
     if (stride == bytes)
       issue(Stream::copy, CopyIn{source, 0, {whole(id)}});
     else
-      for (int i = 0; i < cut.micro_batches; ++i) issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes, 0}}});
+      for (int i = 0; i < cut.micro_batches; ++i) issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes}}});
   }
   if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
     memory.step = buffer("step", Category::inputs, size_of(DType::i32));

@@ -62,7 +62,7 @@ class Emitter {
   BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch);
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
   std::int32_t field(const std::string& name, std::int64_t bytes);
-  Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes, 0}; }
+  Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes}; }
 
   void begin_program(const std::string& name);
   void issue(Stream stream, Instruction instruction);

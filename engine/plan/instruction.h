@@ -9,20 +9,25 @@
 #include <vector>
 
 #include "engine/core/dtype.h"
-#include "engine/plan/mesh.h"
+#include "engine/core/mesh.h"
 
 namespace trainer {
 
 using BufferId = std::int32_t;
 using NameId = std::int32_t;
 
-/// Bytes [offset, offset + bytes) of a buffer, moved by `per_shard` for each step along the shard axis: a rank's slice of what
-/// its shard group shares. Everything else of a region is the same on all ranks of a role.
+/// Bytes [offset, offset + bytes) of a buffer, moved by `step` times the rank's index in its group over the axes `over`: a rank's slice
+/// of what the group shares. Everything else of a region is the same on all ranks of a role.
 struct Region {
   BufferId buffer = -1;
+  Axes over{};
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
-  std::int64_t per_shard = 0;
+  std::int64_t step = 0;  ///< 0 exactly where `over` is empty
+
+  Region() = default;
+  Region(BufferId in, std::int64_t first, std::int64_t size) : buffer(in), offset(first), bytes(size) {}
+  Region(BufferId in, std::int64_t first, std::int64_t size, std::int64_t each, Axes axes) : buffer(in), over(axes), offset(first), bytes(size), step(each) {}
   friend bool operator==(const Region&, const Region&) = default;
 };
 

@@ -28,10 +28,12 @@ void drop_implied(Clock& after, const std::vector<Clock>& ended) {
       if (s != t && after[s] >= 0 && after[t] >= 0 && ended[static_cast<std::size_t>(after[t])][s] >= after[s]) after[s] = -1;
 }
 
-void derive(const Role& role, int shards, Program& program) {
+void derive(const Role& role, const Mesh& mesh, Program& program) {
   AddressMap<LastTouch> memory;
   std::vector<Clock> ended(program.instructions.size());  // what is known once instruction i has ended
   std::array<Clock, kNumStreams> known;
+  const auto begin = [&](const Region& region) { return role.buffer(region.buffer).offset + region.offset; };
+  const auto end = [&](const Region& region) { return begin(region) + (mesh.group_size(region.over) - 1) * region.step + region.bytes; };
 
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     Issued& issued = program.instructions[i];
@@ -39,7 +41,7 @@ void derive(const Role& role, int shards, Program& program) {
     Clock needed = kNever;  // of this stream it may come to be the instruction itself
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
       if (access != Access::read) return;
-      memory.update(role.address(region, 0), role.address(region, shards - 1) + region.bytes, [&](LastTouch& touch) {
+      memory.update(begin(region), end(region), [&](LastTouch& touch) {
         raise(needed, touch.writes);
         touch.reads[mine] = static_cast<std::int32_t>(i);
       });
@@ -48,7 +50,7 @@ void derive(const Role& role, int shards, Program& program) {
     written.writes[mine] = static_cast<std::int32_t>(i);
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
       if (access == Access::read) return;
-      memory.replace(role.address(region, 0), role.address(region, shards - 1) + region.bytes, written, [&](const LastTouch& touch) {
+      memory.replace(begin(region), end(region), written, [&](const LastTouch& touch) {
         raise(needed, touch.writes);
         raise(needed, touch.reads);
       });
@@ -68,8 +70,8 @@ void derive(const Role& role, int shards, Program& program) {
 
 }  // namespace
 
-void derive_order(Role& role, int shards) {
-  for (Program& program : role.programs) derive(role, shards, program);
+void derive_order(Role& role, const Mesh& mesh) {
+  for (Program& program : role.programs) derive(role, mesh, program);
 }
 
 }  // namespace trainer

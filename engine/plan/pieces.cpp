@@ -145,7 +145,8 @@ Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   const auto stage = std::find(unit.stages.begin(), unit.stages.end(), at[static_cast<std::size_t>(Axis::pipeline)]);
   const int index = unit.stages.empty() ? 0 : static_cast<int>(stage - unit.stages.begin());
   const int stages = std::max(1, static_cast<int>(unit.stages.size()));
-  return {index * mesh.data_size() + mesh.data_rank(mesh.rank(at)), stages * mesh.data_size()};
+  const int ranks = mesh.group_size(kBatchAxes);
+  return {index * ranks + mesh.index(at, kBatchAxes), stages * ranks};
 }
 
 std::vector<Piece> held_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {

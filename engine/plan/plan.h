@@ -12,7 +12,7 @@
 #include "engine/core/signature.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/instruction.h"
-#include "engine/plan/mesh.h"
+#include "engine/core/mesh.h"
 
 namespace trainer {
 
@@ -143,8 +143,11 @@ struct Role {
   /// Index in `programs` or `fields`, or -1.
   std::int32_t program_index(std::string_view program_name) const;
   std::int32_t field_index(std::string_view field_name) const;
-  /// Of a region on the rank at `shard` along the shard axis.
-  std::int64_t address(const Region& region, int shard) const { return buffer(region.buffer).offset + region.offset + shard * region.per_shard; }
+  /// Of a region on the rank at `point`.
+  std::int64_t address(const Region& region, const MeshPoint& point) const {
+    const std::int64_t first = buffer(region.buffer).offset + region.offset;
+    return region.step == 0 ? first : first + point.index(region.over) * region.step;
+  }
 };
 
 struct Plan {
@@ -163,8 +166,7 @@ std::string print(const Role& role, const Instruction& instruction);
 /// 16 hexadecimal digits over print(plan).
 std::string hash_of(const Plan& plan);
 
-/// Derives every `after` from reads and writes at their addresses, for all ranks of a shard axis of `shards` at once. REQUIRES:
-/// memory is planned.
-void derive_order(Role& role, int shards);
+/// Derives every `after` from reads and writes at their addresses, for all ranks of the mesh at once. REQUIRES: memory is planned.
+void derive_order(Role& role, const Mesh& mesh);
 
 }  // namespace trainer

@@ -74,19 +74,6 @@ constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::re
                                 CollectiveKind::broadcast};
 constexpr std::array kLayouts{Layout::row_major, Layout::packed, Layout::packed_transposed};
 
-Region parse_region(const Line& line, std::string_view text) {
-  const std::size_t plus = text.find('+'), colon = text.find(':');
-  if (!text.starts_with('b') || plus == std::string_view::npos || colon == std::string_view::npos || colon < plus) line.fail("expected a region");
-  Region region{line.to_number<BufferId>(text.substr(1, plus - 1)), line.to_number<std::int64_t>(text.substr(plus + 1, colon - plus - 1)), 0, 0};
-  const std::size_t slash = std::min(text.find('/', colon), text.size());
-  region.bytes = line.to_number<std::int64_t>(text.substr(colon + 1, slash - colon - 1));
-  if (slash < text.size()) region.per_shard = line.to_number<std::int64_t>(text.substr(slash + 1));
-  if (slash < text.size() && region.per_shard == 0) line.fail("a region does not move by 0");
-  return region;
-}
-
-Region parse_region(Line& line) { return parse_region(line, line.word()); }
-
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (!text.empty()) {
@@ -103,6 +90,23 @@ Axes parse_axes(const Line& line, std::string_view text) {
   for (std::string_view part : split(text, ',')) axes = axes | Axes::of(named(line, part, kAxes));
   return axes;
 }
+
+Region parse_region(const Line& line, std::string_view text) {
+  const std::size_t plus = text.find('+'), colon = text.find(':');
+  if (!text.starts_with('b') || plus == std::string_view::npos || colon == std::string_view::npos || colon < plus) line.fail("expected a region");
+  Region region{line.to_number<BufferId>(text.substr(1, plus - 1)), line.to_number<std::int64_t>(text.substr(plus + 1, colon - plus - 1)), 0};
+  const std::size_t slash = std::min(text.find('/', colon), text.size());
+  region.bytes = line.to_number<std::int64_t>(text.substr(colon + 1, slash - colon - 1));
+  if (slash == text.size()) return region;
+  const std::size_t star = text.find('*', slash);
+  if (star == std::string_view::npos) line.fail("expected the axes along which the region moves");
+  region.step = line.to_number<std::int64_t>(text.substr(slash + 1, star - slash - 1));
+  region.over = parse_axes(line, text.substr(star + 1));
+  if (region.step == 0 || region.over.empty()) line.fail("a region does not move by 0");
+  return region;
+}
+
+Region parse_region(Line& line) { return parse_region(line, line.word()); }
 
 Affine parse_affine(Line& line) {
   Affine affine;
@@ -159,7 +163,7 @@ class Reader {
     head.expect("1");
     Line mesh = next();
     mesh.expect("mesh");
-    for (Axis axis : kAxes) plan_.mesh.sizes[static_cast<std::size_t>(axis)] = static_cast<int>(mesh.value_number(name_of(axis)));
+    for (Axis axis : kAxes) plan_.mesh.set(axis, static_cast<int>(mesh.value_number(name_of(axis))));
     plan_.drifts = !mesh.empty();
     if (plan_.drifts) mesh.expect("drifts");
     while (!text_.empty()) {

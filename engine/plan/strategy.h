@@ -64,6 +64,8 @@ class Wire {
  public:
   virtual ~Wire() = default;
   virtual int ranks() const = 0;
+  /// This rank's slice of a whole that the ranks share.
+  virtual Region own_slice(const Region& whole) const = 0;
   virtual DType reduce() const = 0;                ///< dtype of the gradient
   virtual bool sliced() const = 0;                 ///< whether each rank needs but its own slice of the sum
   virtual Region gradient() = 0;                   ///< whole
@@ -76,8 +78,11 @@ class Wire {
   virtual void later(std::function<void()> rest) = 0;
 };
 
-/// This rank's slice, along the shard axis, of a whole.
-inline Region own_slice(const Region& whole, int ranks) { return {whole.buffer, whole.offset, whole.bytes / ranks, whole.bytes / ranks}; }
+/// This rank's slice of a whole that `ranks` ranks share along `axes`.
+inline Region own_slice(const Region& whole, Axes axes, int ranks) {
+  if (ranks == 1) return whole;
+  return {whole.buffer, whole.offset, whole.bytes / ranks, whole.bytes / ranks, axes};
+}
 
 /// Takes the place of a gradient's reduction: sends less, and adds what it left out to the gradient of the next step.
 class GradientCompression {

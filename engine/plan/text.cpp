@@ -47,7 +47,7 @@ class Out {
  private:
   void put(const Region& region) {
     *this << 'b' << region.buffer << '+' << region.offset << ':' << region.bytes;
-    if (region.per_shard != 0) *this << '/' << region.per_shard;
+    if (region.step != 0) *this << '/' << region.step << '*' << region.over;
   }
   void put(const Affine& affine) {
     *this << affine.base;

@@ -33,13 +33,6 @@ void count(TrafficMap& traffic, const std::string& axis, std::string_view collec
 
 }  // namespace
 
-std::string axes_text(const Mesh& mesh, Axes axes) {
-  std::string text;
-  for (Axis axis : kAxes)
-    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
-  return text;
-}
-
 std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, std::string_view program) {
   const Program* run = plan.roles[role].program(program);
   if (run == nullptr) return {};

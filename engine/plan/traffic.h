@@ -24,9 +24,6 @@ struct Traffic {
 /// rank send nothing and are not listed.
 std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role = 0, std::string_view program = "step");
 
-/// Names of the axes along which there are several ranks, joined by "+".
-std::string axes_text(const Mesh& mesh, Axes axes);
-
 /// Bytes of all of it.
 std::int64_t bytes_of(const std::vector<Traffic>& traffic);
 

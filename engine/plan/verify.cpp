@@ -27,8 +27,8 @@ struct Content {
 
 class MemoryProof {
  public:
-  MemoryProof(const Role& role, int shard, const Program& program, std::int32_t index, std::string who, std::vector<std::string>& found)
-      : role_(role), shard_(shard), program_(program), index_(index), who_(std::move(who)), found_(found) {}
+  MemoryProof(const Role& role, const MeshPoint& point, const Program& program, std::int32_t index, std::string who, std::vector<std::string>& found)
+      : role_(role), point_(point), program_(program), index_(index), who_(std::move(who)), found_(found) {}
 
   void run() {
     for (std::size_t id = 0; id < role_.buffers.size(); ++id) {
@@ -72,14 +72,14 @@ class MemoryProof {
     if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role_.signatures.size()) return report(i, "names a signature that is not there");
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
     if (signature.operands.size() != launch.operands.size()) return report(i, "has another number of operands than its signature");
-    if (const Region& workspace = launch.workspace.region; workspace.bytes > 0 && inside(workspace) && role_.address(workspace, shard_) % kBufferAlignment != 0)
+    if (const Region& workspace = launch.workspace.region; workspace.bytes > 0 && inside(workspace) && role_.address(workspace, point_) % kBufferAlignment != 0)
       report(i, "has a workspace at an address that is no multiple of " + std::to_string(kBufferAlignment));
     for (std::size_t operand = 0; operand < launch.operands.size(); ++operand) {
       const TensorDesc& tensor = signature.operands[operand];
       const Region& region = region_of(launch.operands[operand]);
       const bool packed = tensor.layout != Layout::row_major;
       if (!inside(region)) continue;  // reported with its accesses
-      const std::int64_t address = role_.address(region, shard_);
+      const std::int64_t address = role_.address(region, point_);
       // `zero` clears any bytes: paddings, parts of a gradient.
       if (signature.op != Op::zero && address % kOperandAlignment != 0) report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " + std::to_string(kOperandAlignment));
       if (region.bytes != (packed ? role_.buffer(region.buffer).bytes : tensor.bytes())) report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
@@ -113,14 +113,14 @@ class MemoryProof {
   }
 
   bool overlap(const Region& a, const Region& b) const {
-    const std::int64_t x = role_.address(a, shard_), y = role_.address(b, shard_);
+    const std::int64_t x = role_.address(a, point_), y = role_.address(b, point_);
     return x < y + b.bytes && y < x + a.bytes;
   }
 
   bool bounds(std::size_t i, const Region& region) {
     if (!inside(region)) return report(i, "names a buffer that is not there"), false;
     const Buffer& buffer = role_.buffer(region.buffer);
-    const std::int64_t offset = region.offset + shard_ * region.per_shard;
+    const std::int64_t offset = role_.address(region, point_) - buffer.offset;
     if (offset < 0 || region.bytes < 0 || offset + region.bytes > buffer.bytes) return report(i, "reaches beyond its buffer"), false;
     if (buffer.offset < 0 || buffer.offset + buffer.bytes > role_.total_bytes) return report(i, "reaches beyond the allocation"), false;
     if (buffer.offset % kBufferAlignment != 0) return report(i, "uses a buffer whose offset is no multiple of " + std::to_string(kBufferAlignment)), false;
@@ -131,7 +131,7 @@ class MemoryProof {
   void read(std::size_t i, const Region& region, const Clock& clock) {
     if (!bounds(i, region)) return;
     const std::size_t mine = index_of(program_.instructions[i].stream);
-    const std::int64_t first = role_.address(region, shard_);
+    const std::int64_t first = role_.address(region, point_);
     bool undefined = false, taken = false, unordered = false;
     memory_.update(first, first + region.bytes, [&](Content& content) {
       undefined = undefined || content.owner < 0;
@@ -147,7 +147,7 @@ class MemoryProof {
   void write(std::size_t i, const Region& region, const Clock& clock) {
     if (!bounds(i, region)) return;
     const std::size_t mine = index_of(program_.instructions[i].stream);
-    const std::int64_t first = role_.address(region, shard_);
+    const std::int64_t first = role_.address(region, point_);
     bool unordered = false, foreign = false;
     Content written;
     written.owner = region.buffer;
@@ -170,7 +170,7 @@ class MemoryProof {
   void report(std::size_t i, const std::string& what) { found_.push_back(place_of(who_, role_, program_, i) + what); }
 
   const Role& role_;
-  const int shard_;
+  const MeshPoint point_;
   const Program& program_;
   std::int32_t index_;
   std::string who_;
@@ -180,39 +180,38 @@ class MemoryProof {
   std::vector<Clock> ended_;
 };
 
-// Whether a region of the program, or of the role's units, lies elsewhere on another rank along the shard axis.
-bool moves(const Role& role, const Program& program) {
-  for (const Unit& unit : role.units)
-    if (unit.master.per_shard != 0 || unit.working_slice.per_shard != 0) return true;
-  bool some = false;
+// The axes along which a region of the program, or of the role's units, lies elsewhere from rank to rank.
+Axes moving(const Role& role, const Program& program) {
+  Axes axes;
+  for (const Unit& unit : role.units) axes = axes | unit.master.over | unit.working_slice.over;
   for (const Issued& issued : program.instructions)
-    for_each_access(issued.instruction, [&](Access, const Region& region) { some = some || region.per_shard != 0; });
-  return some;
+    for_each_access(issued.instruction, [&](Access, const Region& region) { axes = axes | region.over; });
+  return axes;
 }
 
-// Along the shard axis addresses are affine: what holds at its ends and beside them holds between. Where nothing moves, all ranks are alike.
-std::vector<int> telling_shards(int size, bool moves) {
-  if (size == 1 || !moves) return {0};
-  return size == 2 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, size - 1};
+// Along the axes that move regions, addresses are affine in a rank's index: what holds at its ends and beside the first holds between.
+std::vector<MeshPoint> telling_points(const Mesh& mesh, Axes axes) {
+  const int size = mesh.group_size(axes);
+  std::vector<MeshPoint> points;
+  for (const int index : size <= 2 ? std::vector<int>{0, size - 1} : std::vector<int>{0, 1, size - 1})
+    if (points.empty() || index > 0) points.push_back({mesh, mesh.member(index, axes)});
+  return points;
 }
 
 // What the flow of facts takes for granted about a role's units, fields and scalars; empty if it may.
-std::string unsound(const Role& role) {
+std::string unsound(const Role& role, const Mesh& mesh) {
   const auto persistent = [&](BufferId id) { return id >= 0 && static_cast<std::size_t>(id) < role.buffers.size() && role.buffer(id).program < 0; };
-  const auto inside = [&](const Region& region, int shards) {
+  const auto inside = [&](const Region& region) {
     if (!persistent(region.buffer) || region.offset < 0 || region.bytes < 0) return false;
-    for (int shard : {0, shards - 1}) {
-      const std::int64_t first = region.offset + shard * region.per_shard;
-      if (first < 0 || first + region.bytes > role.buffer(region.buffer).bytes) return false;
-    }
-    return true;
+    const std::int64_t last = region.offset + (mesh.group_size(region.over) - 1) * region.step;
+    return region.step >= 0 && last + region.bytes <= role.buffer(region.buffer).bytes;
   };
   for (BufferId id : {role.scalars, role.applied, role.good_steps})
     if (id != -1 && !persistent(id)) return "names scalars that are not there";
   for (const Unit& unit : role.units) {
     std::int64_t end = 0;
-    bool sound = inside(unit.master, 1) && inside(unit.working_slice, 1) && (unit.working == -1 || (persistent(unit.working) && role.buffer(unit.working).bytes == unit.elements * size_of(unit.compute)));
-    sound = sound && unit.slice() > 0 && unit.elements % unit.slice() == 0 && inside(unit.master, static_cast<int>(unit.elements / unit.slice()));
+    bool sound = inside(unit.master) && inside(unit.working_slice) && (unit.working == -1 || (persistent(unit.working) && role.buffer(unit.working).bytes == unit.elements * size_of(unit.compute)));
+    sound = sound && unit.slice() > 0 && unit.elements % unit.slice() == 0;
     for (const UnitTensor& tensor : unit.tensors) {
       sound = sound && tensor.offset >= end && tensor.shape.elements() > 0;
       end = tensor.offset + tensor.shape.elements();
@@ -255,18 +254,19 @@ std::vector<std::string> violations(const Plan& plan) {
   found = in_order(plan.roles.size(), [&](std::size_t stage, std::vector<std::string>& of_role) {
     const Role& role = plan.roles[stage];
     for (std::size_t program = 0; program < role.programs.size(); ++program)
-      for (int shard : telling_shards(plan.mesh.size(Axis::shard), moves(role, role.programs[program])))
-        MemoryProof(role, shard, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), of_role).run();
+      for (const MeshPoint& point : telling_points(plan.mesh, moving(role, role.programs[program])))
+        MemoryProof(role, point, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), of_role).run();
   });
   if (!found.empty()) return found;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
-    if (const std::string why = unsound(plan.roles[stage]); !why.empty()) return {"role " + std::to_string(stage) + " " + why};
-  const int last_shard = plan.mesh.size(Axis::shard) - 1;
-  std::vector<std::pair<std::size_t, int>> proofs;
+    if (const std::string why = unsound(plan.roles[stage], plan.mesh); !why.empty()) return {"role " + std::to_string(stage) + " " + why};
+  std::vector<std::pair<std::size_t, MeshPoint>> proofs;
   for (std::size_t program = 0; program < plan.roles[0].programs.size(); ++program) {
-    proofs.emplace_back(program, 0);
-    const bool some = std::any_of(plan.roles.begin(), plan.roles.end(), [&](const Role& role) { return moves(role, role.programs[program]); });
-    if (last_shard > 0 && some) proofs.emplace_back(program, last_shard);
+    Axes axes;
+    for (const Role& role : plan.roles) axes = axes | moving(role, role.programs[program]);
+    const int last = plan.mesh.group_size(axes) - 1;
+    proofs.push_back({program, {plan.mesh, {}}});
+    if (last > 0) proofs.push_back({program, {plan.mesh, plan.mesh.member(last, axes)}});
   }
   return in_order(proofs.size(), [&](std::size_t proof, std::vector<std::string>& of_program) {
     prove_communication(plan, proofs[proof].first, proofs[proof].second, of_program);

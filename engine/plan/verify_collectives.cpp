@@ -77,9 +77,9 @@ void Flow::reduce_over_stages(std::size_t i, const Collective& collective, const
 
 // In one buffer a rank's slice lies at its own place; else the two keep clear of each other.
 bool Flow::own_place(const Collective& collective, const Region& slice, const Region& whole) const {
-  if (whole.per_shard != 0) return false;
+  if (whole.step != 0) return false;
   if (slice.buffer != whole.buffer) return true;
-  return collective.axes == Axes::of(Axis::shard) && slice.offset == whole.offset && slice.per_shard == slice.bytes;
+  return plan_.mesh.active(collective.axes) == plan_.mesh.active(slice.over) && slice.offset == whole.offset && slice.step == slice.bytes;
 }
 
 void Flow::reduce_scatter(std::size_t i, const Collective& collective) {

@@ -55,7 +55,7 @@ bool share_a_part(std::string_view mine, std::string_view theirs, std::int32_t m
 
 class Play {
  public:
-  Play(const Plan& plan, std::size_t program, int shard, std::vector<std::string>& found) : plan_(plan), index_(program), found_(found) {
+  Play(const Plan& plan, std::size_t program, const MeshPoint& point, std::vector<std::string>& found) : plan_(plan), index_(program), found_(found) {
     for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
       Actor& actor = actors_.emplace_back();
       actor.program = &plan.roles[stage].programs[program];
@@ -64,7 +64,7 @@ class Play {
           actor.queue.push_back(i);
           check_stream(stage, i);
         }
-      actor.flow = std::make_unique<Flow>(plan, stage, shard, program, tables_,
+      actor.flow = std::make_unique<Flow>(plan, stage, point, program, tables_,
                                           [this, stage](std::size_t i, const std::string& what) { report(stage, i, what); });
     }
   }
@@ -152,7 +152,7 @@ class Play {
                        std::find(members.begin(), members.end(), stage) != members.end();
     if (!sound || (!mine.axes.has(Axis::pipeline) && !mine.stages.empty()))
       return report(stage, i, "names stages that are no group of its own"), skip(stage);
-    const Axes inside{static_cast<std::uint8_t>(mine.axes.mask & ~Axes::of(Axis::pipeline).mask)};
+    const Axes inside = mine.axes - Axes::of(Axis::pipeline);
     const std::int64_t n = static_cast<std::int64_t>(members.size()) * plan_.mesh.group_size(inside);
     if (n == 1) return report(stage, i, "has a group of one rank"), skip(stage);
     if (!sizes_fit(mine, n)) return report(stage, i, "input and output do not fit " + std::to_string(n) + " ranks"), skip(stage);
@@ -290,8 +290,8 @@ class Play {
 
 }  // namespace
 
-void prove_communication(const Plan& plan, std::size_t program, int shard, std::vector<std::string>& found) {
-  Play(plan, program, shard, found).run();
+void prove_communication(const Plan& plan, std::size_t program, const MeshPoint& point, std::vector<std::string>& found) {
+  Play(plan, program, point, found).run();
 }
 
 std::string place_of(const std::string& who, const Role& role, const Program& program, std::size_t i) {

@@ -22,8 +22,8 @@
 namespace trainer {
 
 /// Appends what is wrong with a program, named by role and instruction. REQUIRES: one role a stage, equally many programs; accesses lie
-/// inside their buffers and operands fit their signatures; `shard` is the coordinate of the ranks played.
-void prove_communication(const Plan& plan, std::size_t program, int shard, std::vector<std::string>& found);
+/// inside their buffers and operands fit their signatures; `point` is one of the ranks played.
+void prove_communication(const Plan& plan, std::size_t program, const MeshPoint& point, std::vector<std::string>& found);
 
 /// "role 0, step #12 (print of the instruction): "
 std::string place_of(const std::string& who, const Role& role, const Program& program, std::size_t instruction);

@@ -17,11 +17,11 @@ std::int32_t FlowTables::index_of(const FlatLayout& layout) {
   return at->second;
 }
 
-Flow::Flow(const Plan& plan, std::size_t stage, int shard, std::size_t program, FlowTables& tables, Report report)
+Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables, Report report)
     : plan_(plan),
       stage_(stage),
       role_(plan.roles[stage]),
-      shard_(shard),
+      point_(point),
       program_(role_.programs[program]),
       report_(std::move(report)),
       tables_(tables),

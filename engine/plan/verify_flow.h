@@ -35,12 +35,12 @@ struct FlowTables {
   std::int32_t index_of(const FlatLayout& layout);
 };
 
-/// Of one program on the rank of a role at `shard` along the shard axis. REQUIRES: accesses lie inside their buffers, operands fit their
+/// Of one program on the rank of a role at `point`. REQUIRES: accesses lie inside their buffers, operands fit their
 /// signatures.
 class Flow {
  public:
   using Report = std::function<void(std::size_t instruction, const std::string& what)>;
-  Flow(const Plan& plan, std::size_t stage, int shard, std::size_t program, FlowTables& tables, Report report);
+  Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables, Report report);
 
   /// Interprets everything before instruction `end` that does not communicate.
   void run_until(std::size_t end);
@@ -62,7 +62,7 @@ class Flow {
   bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
   /// Whether ranks along the axis may differ about parameters.
   bool drifting(Axis axis) const { return plan_.drifts && (axis == Axis::replicate || axis == Axis::shard); }
-  std::int64_t address(const Region& region) const { return role_.address(region, shard_); }
+  std::int64_t address(const Region& region) const { return role_.address(region, point_); }
   Way stages_way(const std::vector<std::int32_t>& stages);
 
   void declare();
@@ -109,7 +109,7 @@ class Flow {
   const Plan& plan_;
   const std::size_t stage_;
   const Role& role_;
-  const int shard_;
+  const MeshPoint point_;
   const Program& program_;
   const Report report_;
   FlowTables& tables_;

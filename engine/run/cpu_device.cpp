@@ -67,7 +67,7 @@ struct CpuProgram {
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const Plan& plan, int rank, Communicator& communicator, const kernels::cpu::Context& context)
-      : plan_(plan), role_(plan.role_of(rank)), coordinates_(plan.mesh.coordinates(rank)), communicator_(communicator), memory_(role_.total_bytes) {
+      : plan_(plan), role_(plan.role_of(rank)), point_{plan.mesh, plan.mesh.coordinates(rank)}, communicator_(communicator), memory_(role_.total_bytes) {
     for (const Signature& signature : role_.signatures) kernels_.push_back(kernels::cpu::prepare(signature, context));
     fields_.resize(role_.fields.size());
     programs_.reserve(role_.programs.size());
@@ -139,7 +139,7 @@ class CpuExecutor final : public Executor {
  private:
   // ---- Preparation ----
 
-  std::byte* address(const Region& region) const { return memory_.at(role_.address(region, coordinates_[static_cast<std::size_t>(Axis::shard)])); }
+  std::byte* address(const Region& region) const { return memory_.at(role_.address(region, point_)); }
 
   void prepare(CpuProgram& result, const Program& program) {
     result.prepared = prepare_program(plan_, communicator_.rank(), program, memory_.at(0), kernels_);
@@ -307,7 +307,7 @@ class CpuExecutor final : public Executor {
 
   const Plan& plan_;
   const Role& role_;
-  const Coordinates coordinates_;
+  const MeshPoint point_;
   Communicator& communicator_;
   Memory memory_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;

@@ -92,7 +92,7 @@ class CudaExecutor final : public Executor {
  public:
   CudaExecutor(const Plan& plan, int rank, Communicator& communicator, int ordinal)
       : role_(plan.role_of(rank)),
-        shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]),
+        point_{plan.mesh, plan.mesh.coordinates(rank)},
         rank_(rank),
         communicator_(communicator),
         of_gpus_(plan.mesh.world_size() > 1 ? dynamic_cast<StreamCommunicator*>(&communicator) : nullptr),
@@ -334,7 +334,7 @@ class CudaExecutor final : public Executor {
 
   template <typename Visit>
   void each_part(const Region& region, Visit&& visit) const {
-    std::byte* const device = memory_.at(role_.address(region, shard_));
+    std::byte* const device = memory_.at(role_.address(region, point_));
     for (std::int64_t offset = 0; offset < region.bytes; offset += kStagedBytes) visit(device + offset, offset, std::min(kStagedBytes, region.bytes - offset));
   }
 
@@ -355,7 +355,8 @@ class CudaExecutor final : public Executor {
   }
 
   const Role& role_;
-  const int shard_, rank_;
+  const MeshPoint point_;
+  const int rank_;
   Communicator& communicator_;
   StreamCommunicator* const of_gpus_;  // the same; null: one rank
   kernels::cuda::Device device_;

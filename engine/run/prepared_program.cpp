@@ -9,7 +9,7 @@ namespace {
 class Preparing {
  public:
   Preparing(const Plan& plan, int rank, std::byte* memory, std::span<const std::unique_ptr<kernels::Kernel>> kernels)
-      : plan_(plan), role_(plan.role_of(rank)), rank_(rank), coordinates_(plan.mesh.coordinates(rank)), memory_(memory), kernels_(kernels) {}
+      : plan_(plan), role_(plan.role_of(rank)), rank_(rank), point_{plan.mesh, plan.mesh.coordinates(rank)}, memory_(memory), kernels_(kernels) {}
 
   PreparedProgram run(const Program& program) {
     result_.program = &program;
@@ -23,10 +23,10 @@ class Preparing {
   }
 
  private:
-  std::byte* address(const Region& region) const { return memory_ + role_.address(region, coordinates_[static_cast<std::size_t>(Axis::shard)]); }
+  std::byte* address(const Region& region) const { return memory_ + role_.address(region, point_); }
 
   int peer(Axis axis, std::int32_t distance) const {
-    Coordinates at = coordinates_;
+    Coordinates at = point_.at;
     at[static_cast<std::size_t>(axis)] += distance;
     return plan_.mesh.rank(at);
   }
@@ -39,7 +39,7 @@ class Preparing {
       result_.operands.push_back(address(region_of(operand)));
     }
     if (launch.workspace.region.bytes > 0) one.workspace = address(launch.workspace.region);
-    one.origin = launch.origin.at(coordinates_);
+    one.origin = launch.origin.at(point_.at);
   }
 
   void prepare(PreparedInstruction& one, const Collective& collective) {
@@ -62,7 +62,7 @@ class Preparing {
   const Plan& plan_;
   const Role& role_;
   const int rank_;
-  const Coordinates coordinates_;
+  const MeshPoint point_;
   std::byte* const memory_;
   const std::span<const std::unique_ptr<kernels::Kernel>> kernels_;
   PreparedProgram result_;

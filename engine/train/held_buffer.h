@@ -31,7 +31,7 @@ class HeldBuffer {
     constexpr std::int64_t kWidth = sizeof(float);
     for (std::int64_t r = 0; r < runs; ++r)
       visit({region_.buffer, region_.offset + (piece.local + r * piece.local_stride - held_.first) * kWidth, count * kWidth,
-             region_.per_shard},
+             region_.step, region_.over},
             r * count);
   }
 

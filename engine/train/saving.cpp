@@ -127,7 +127,7 @@ class FullSave {
       const int first = holder_of(unit, mesh_, {static_cast<int>(role), 0, 0, 0}).index;
       for (std::size_t tensor = 0; tensor < unit.tensors.size(); ++tensor) {
         const auto add_own = [&](int state) {
-          for (int holder = first; holder < first + mesh_.data_size(); ++holder) result.push_back({role, index, tensor, state, holder});
+          for (int holder = first; holder < first + mesh_.group_size(kBatchAxes); ++holder) result.push_back({role, index, tensor, state, holder});
         };
         for (int state = 0; state < static_cast<int>(unit.states.size()); ++state) {
           if (unit.owns_state(static_cast<std::size_t>(state)))

@@ -111,7 +111,7 @@ class RankLoop {
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
-    const int data_rank = run.compiled.plan.mesh.data_rank(rank_);
+    const int data_rank = run.compiled.plan.mesh.index(rank_, kBatchAxes);
     if (job_.eval && run.data.val && role_.program_index("evaluate") >= 0)
       evaluation_.emplace(*executor_, run.compiled, run.data.val, data_rank, job_.eval->batches);
   }
@@ -130,7 +130,7 @@ class RankLoop {
     take_over();
     const BatchShape& batch = run_.compiled.batch;
     data::Loader loader(run_.data.train, data::SampleOrder(run_.data.train->num_samples(), batch.global, job_.data.shuffle, job_.seed),
-                        data::share_of(run_.compiled.plan.mesh.data_rank(rank_), batch.data_ranks, batch.global), next_batch_);
+                        data::share_of(run_.compiled.plan.mesh.index(rank_, kBatchAxes), batch.data_ranks, batch.global), next_batch_);
     if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
     const std::int64_t first = step_;
     for (bool ended = false; !ended;) {

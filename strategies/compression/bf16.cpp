@@ -20,10 +20,10 @@ class Bf16 final : public GradientCompression {
 
  private:
   static void reduce_slice(const Unit& unit, const Region& packet, Wire& wire) {
-    const Region sum = own_slice(packet, wire.ranks());
+    const Region sum = wire.own_slice(packet);
     wire.collective(CollectiveKind::reduce_scatter, DType::bf16, packet, sum);
     wire.later([=, &wire, elements = unit.elements / wire.ranks()] {
-      wire.run(Op::cast, {}, {{{DType::bf16, Shape{elements}}, Read{sum}}, {{wire.reduce(), Shape{elements}}, Write{own_slice(wire.gradient(), wire.ranks())}}});
+      wire.run(Op::cast, {}, {{{DType::bf16, Shape{elements}}, Read{sum}}, {{wire.reduce(), Shape{elements}}, Write{wire.own_slice(wire.gradient())}}});
     });
   }
 };

@@ -23,10 +23,10 @@ class Int8 final : public GradientCompression {
     wire.run(Op::quantize_int8, slices, {{gradient, Read{wire.gradient()}}, {residual, Update{wire.residual()}}, {all, Write{mine}}});
     wire.collective(CollectiveKind::all_to_all, DType::u8, mine, theirs);
     wire.later([=, &wire] {
-      if (wire.sliced()) return wire.run(Op::dequantize_sum_int8, slices, {{all, Read{theirs}}, {sum, Write{own_slice(wire.gradient(), wire.ranks())}}});
+      if (wire.sliced()) return wire.run(Op::dequantize_sum_int8, slices, {{all, Read{theirs}}, {sum, Write{wire.own_slice(wire.gradient())}}});
       const Region summed = wire.packet(sum.bytes()), packet = wire.packet(one.bytes()), gathered = wire.packet(all.bytes());
       const TensorDesc rest{DType::f32, Shape{slice}};
-      const Region own = own_slice(wire.residual(), wire.ranks());
+      const Region own = wire.own_slice(wire.residual());
       wire.run(Op::dequantize_sum_int8, slices, {{all, Read{theirs}}, {sum, Write{summed}}});
       wire.run(Op::quantize_int8, {{"slices", std::int64_t{1}}}, {{sum, Read{summed}}, {rest, Update{own}}, {one, Write{packet}}});
       wire.collective(CollectiveKind::all_gather, DType::u8, packet, gathered);

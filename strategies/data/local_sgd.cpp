@@ -19,8 +19,8 @@ class LocalSgd : public DataStrategy {
   void update(const Unit& unit, Step& step) const override { step.optimizer(unit); }
   bool averages() const override { return true; }
   void average(const Unit& unit, Step& step) const override {
-    step.average_master(unit, data_axes());
-    step.average_states(unit, data_axes());
+    step.average_master(unit, kBatchAxes);
+    step.average_states(unit, kBatchAxes);
   }
 };
 
@@ -29,7 +29,7 @@ class OuterLocalSgd final : public LocalSgd {
   explicit OuterLocalSgd(const OuterJob& job) : outer_{job.lr, job.momentum, job.nesterov} {}
   UnitLayout layout() const override { return {.states = {"outer_momentum"}, .own_states = true}; }
   void begin(const Unit& unit, Step& step) const override { step.copy_master(unit, "anchor"); }
-  void average(const Unit& unit, Step& step) const override { step.outer_step(unit, data_axes(), outer_); }
+  void average(const Unit& unit, Step& step) const override { step.outer_step(unit, kBatchAxes, outer_); }
 
  private:
   const OuterSettings outer_;
@@ -39,9 +39,9 @@ class DelayedLocalSgd final : public LocalSgd {
  public:
   bool delays() const override { return true; }
   void begin(const Unit& unit, Step& step) const override { step.copy_master(unit, "snapshot"); }
-  void background(const Unit& unit, Step& step) const override { step.sum_copies(unit, data_axes(), "snapshot", "sum"); }
+  void background(const Unit& unit, Step& step) const override { step.sum_copies(unit, kBatchAxes, "snapshot", "sum"); }
   void average(const Unit& unit, Step& step) const override {
-    step.apply_delayed(unit, data_axes(), "sum", "snapshot");
+    step.apply_delayed(unit, kBatchAxes, "sum", "snapshot");
     step.copy_master(unit, "snapshot");
   }
   void settle(const Unit& unit, Step& step) const override {

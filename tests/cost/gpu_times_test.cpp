@@ -329,7 +329,7 @@ TEST_CASE("what a hardware file measured on a GPU stands above the model") {
   const Work work = work_of(linear);
   gpu.device.measured.push_back({std::string(work.name), work.dtype, 0, 1, work.sizes, {5e14, 0.01}});
   gpu.collectives.push_back({"all_reduce", "nccl", 8, 1 << 20, {77, 0.02}});
-  const CostModel model({&gpu, Mesh{{1, 1, 1, 8}}, 8, 0});
+  const CostModel model({&gpu, Mesh{{Axis::tensor, 8}}, 8, 0});
   CHECK(model.kernel(linear).us == doctest::Approx(2.0 * 1024 * 4096 * 4096 / 5e14 * 1e6).epsilon(0.05));
   CHECK(model.collective(CollectiveKind::all_reduce, DType::bf16, Axes::of(Axis::tensor), {}, 1 << 20).us == doctest::Approx(77));
 }
@@ -338,7 +338,7 @@ TEST_CASE("a thousand devices wait for the slowest of them") {
   const MachineModel gpu = machine("h100-sxm");
   const TensorDesc x{DType::bf16, {8192, 4096}}, w{DType::bf16, {4096, 4096}};
   const Signature linear{Op::linear, {{"bias", false}}, {x, w, x}};
-  const double one = CostModel({&gpu, Mesh{{1, 1, 1, 1}}, 1, 0}).kernel(linear).us, thousand = CostModel({&gpu, Mesh{{1, 1, 1000, 1}}, 8, 0}).kernel(linear).us;
+  const double one = CostModel({&gpu, Mesh{}, 1, 0}).kernel(linear).us, thousand = CostModel({&gpu, Mesh{{Axis::shard, 1000}}, 8, 0}).kernel(linear).us;
   // The largest of a thousand normal deviations is expected at 3.24 standard deviations.
   CHECK(thousand / one == doctest::Approx(1 + 3.24 * gpu.device.variation.value).epsilon(0.003));
 }

@@ -118,7 +118,7 @@ Signature kernel_of(std::int64_t elements) {
 
 Plan pipeline_plan(const Schedule& schedule, const ActionKernels& kernels, std::int64_t bytes) {
   Plan plan;
-  plan.mesh.sizes[static_cast<std::size_t>(Axis::pipeline)] = static_cast<int>(schedule.stages.size());
+  plan.mesh.set(Axis::pipeline, static_cast<int>(schedule.stages.size()));
   const auto transfers = order_transfers(schedule);
   for (std::size_t stage = 0; stage < schedule.stages.size(); ++stage)
     plan.roles.push_back(RoleMaker(schedule, static_cast<int>(stage), kernels, bytes).make(transfers[stage]));

@@ -32,7 +32,7 @@ Cluster cluster_of(const MachineModel& machine, const Plan& plan) {
 // One role of `ranks` data ranks.
 Plan one_role(int ranks, std::vector<Signature> signatures, std::vector<Issued> step) {
   Plan plan;
-  plan.mesh.sizes[static_cast<std::size_t>(Axis::replicate)] = ranks;
+  plan.mesh.set(Axis::replicate, ranks);
   Role role;
   role.names = {"x"};
   role.fields = {{"tokens", 1 << 20}};
@@ -164,9 +164,7 @@ constexpr std::int64_t kGathered = 1 << 28, kSummed = 1 << 26;
 
 Plan two_streams(std::vector<Issued> step) {
   Plan plan = one_role(1, {kShort}, std::move(step));
-  plan.mesh.sizes = {};
-  for (int& size : plan.mesh.sizes) size = 1;
-  plan.mesh.sizes[static_cast<std::size_t>(Axis::shard)] = plan.mesh.sizes[static_cast<std::size_t>(Axis::tensor)] = 2;
+  plan.mesh = {{Axis::shard, 2}, {Axis::tensor, 2}};
   return plan;
 }
 
@@ -321,7 +319,7 @@ TEST_CASE("a stage waits for its message, which takes its time, and the wait is 
 TEST_CASE("a collective over stages ends for all at once, and starts with the last") {
   MachineModel machine = round_machine();
   Plan plan;
-  plan.mesh.sizes[static_cast<std::size_t>(Axis::pipeline)] = 2;
+  plan.mesh.set(Axis::pipeline, 2);
   for (const Signature& signature : {kShort, kLong}) {
     Role role;
     role.names = {"count"};

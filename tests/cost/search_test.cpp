@@ -182,19 +182,19 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
     cost::Candidate c;
     c.kind = kind;
     c.sharding = sharding;
-    c.replicate = replicate;
-    c.shard = shard;
+    c.mesh.set(Axis::replicate, replicate);
+    c.mesh.set(Axis::shard, shard);
     return c;
   };
   const auto staged = [&](PipelineSchedule schedule, int virtual_stages) {
     cost::Candidate c = data(DataKind::ddp, Sharding::full_shard, 2, 1);
-    c.pipeline = 4;
+    c.mesh.set(Axis::pipeline, 4);
     c.schedule = schedule;
     c.virtual_stages = virtual_stages;
     return c;
   };
   cost::Candidate cut = data(DataKind::ddp, Sharding::full_shard, 4, 1);
-  cut.tensor = 2;
+  cut.mesh.set(Axis::tensor, 2);
   cut.sequence_parallel = true;
   const auto pipeline = [](const std::string& rest) { return "{data: {kind: ddp}, pipeline: {degree: 4, " + rest + "}}"; };
   const std::vector<Row> rows{
@@ -287,7 +287,7 @@ namespace {
 
 cost::Scored scored(double us, double gib, const std::function<void(cost::Candidate&)>& change = {}, double spread = 0.06) {
   cost::Scored one;
-  one.candidate.shard = 8;
+  one.candidate.mesh.set(Axis::shard, 8);
   one.candidate.kind = DataKind::zero1;
   if (change) change(one.candidate);
   one.step_us = us;
@@ -315,7 +315,7 @@ TEST_CASE("of ties what leaves memory free is taken, then what is simpler, then 
 }
 
 TEST_CASE("another axis has to pay more than the spread of the prediction") {
-  const auto pipeline = [](cost::Candidate& c) { c.pipeline = 2; };
+  const auto pipeline = [](cost::Candidate& c) { c.mesh.set(Axis::pipeline, 2); };
   CHECK(taken({scored(1000, 60), scored(960, 60, pipeline)}) == 0);
   CHECK(taken({scored(1000, 60), scored(930, 60, pipeline)}) == 1);
   CHECK(taken({scored(1000, 60), scored(960, 60, pipeline, 0.02)}) == 1);

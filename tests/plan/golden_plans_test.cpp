@@ -126,7 +126,7 @@ TEST_CASE("the text sees what is executed and what a checkpoint sees") {
   CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { ++launch.micro_batch; }));
   CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { ++launch.signature; }));
   CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { launch.origin.per[static_cast<std::size_t>(Axis::shard)] += 1; }));
-  CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { std::get<Read>(launch.operands[0]).region.per_shard += 64; }));
+  CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { std::get<Read>(launch.operands[0]).region.step += 64; }));
   CHECK(of(static_cast<Collective*>(nullptr), [](Collective& collective) { collective.axes.mask ^= Axes::of(Axis::tensor).mask; }));
   CHECK(of(static_cast<Collective*>(nullptr), [](Collective& collective) { collective.dtype = DType::bf16; }));
   CHECK(of(static_cast<Collective*>(nullptr), [](Collective& collective) { collective.output.region.bytes += 4; }));

@@ -161,7 +161,10 @@ class Writer {
       return;
     }
     out_ << region.buffer << '+' << region.offset << ':' << region.bytes;
-    if (region.per_shard != 0 && wide(Axis::shard)) out_ << '+' << region.per_shard << "*shard";
+    if (region.step == 0) return;
+    out_ << '+' << region.step;
+    for (Axis axis : kAxes)
+      if (region.over.has(axis) && wide(axis)) out_ << '*' << name_of(axis);
   }
 
   const Plan& plan_;

@@ -56,8 +56,8 @@ UnitTensor random_tensor(Random& random, int index, int ranks, bool cut) {
 MeshedUnit random_unit(unsigned seed) {
   Random random(seed);
   MeshedUnit layout;
-  layout.mesh.sizes = {static_cast<int>(random.among(1, 2)), static_cast<int>(random.among(1, 3)), static_cast<int>(random.among(1, 3)),
-                       static_cast<int>(random.among(1, 3))};
+  for (const auto& [axis, most] : {std::pair(Axis::pipeline, 2), {Axis::replicate, 3}, {Axis::shard, 3}, {Axis::tensor, 3}})
+    layout.mesh.set(axis, static_cast<int>(random.among(1, most)));
   Unit& unit = layout.unit;
   const int ranks = layout.mesh.size(Axis::tensor), shards = layout.mesh.size(Axis::shard);
   const auto add = [&](std::int64_t count, bool cut) {
@@ -179,7 +179,7 @@ TEST_CASE("every element is saved by one rank, which holds it") {
 
 TEST_CASE("replicas save equal shares") {
   MeshedUnit layout;
-  layout.mesh.sizes = {1, 4, 1, 1};
+  layout.mesh = {{Axis::replicate, 4}};
   UnitTensor tensor;
   tensor.name = "w";
   tensor.shape = tensor.whole = Shape{100, 8};

@@ -39,7 +39,7 @@ Plan finished(std::string_view text) {
   Plan plan = parse_plan(text);
   for (Role& role : plan.roles) {
     plan_memory(role);
-    derive_order(role, 1);
+    derive_order(role, plan.mesh);
   }
   return plan;
 }
@@ -117,14 +117,14 @@ TEST_CASE("a wait on what comes later is found") {
 TEST_CASE("memory taken over while still needed is found") {
   Plan plan = finished(kOverlap);
   plan.roles[0].buffers[3].offset = plan.roles[0].buffers[2].offset;  // y over g
-  derive_order(plan.roles[0], plan.mesh.size(Axis::shard));
+  derive_order(plan.roles[0], plan.mesh);
   CHECK(mentions(violations(plan), "taken over"));
 }
 
 TEST_CASE("a read of what nobody wrote is found") {
   Plan plan = finished(kOverlap);
   step_of(plan).erase(step_of(plan).begin() + 3);
-  derive_order(plan.roles[0], plan.mesh.size(Axis::shard));
+  derive_order(plan.roles[0], plan.mesh);
   CHECK(mentions(violations(plan), "nothing has written"));
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("a region beyond its buffer is found") {
 TEST_CASE("communication off its stream is found") {
   Plan plan = finished(kOverlap);
   step_of(plan)[2].stream = Stream::compute;
-  derive_order(plan.roles[0], plan.mesh.size(Axis::shard));
+  derive_order(plan.roles[0], plan.mesh);
   CHECK(mentions(violations(plan), "off the communication stream"));
 }
 

@@ -264,7 +264,7 @@ TEST_CASE("what breaks the order of two streams is refused by name") {
   const auto broken = [&](const Plan& from, const std::function<void(Plan&)>& how) {
     Plan plan = from;
     how(plan);
-    for (Role& role : plan.roles) derive_order(role, plan.mesh.size(Axis::shard));
+    for (Role& role : plan.roles) derive_order(role, plan.mesh);
     return violations(plan);
   };
   const auto first = [](Plan& plan, const std::function<bool(const Issued&)>& is) -> Issued& {
@@ -354,7 +354,7 @@ auto with_kind(CollectiveKind kind) {
     const auto smaller = one.input.region.bytes >= one.output.region.bytes ? one.output.region : one.input.region;
     one.kind = kind;
     Region slice = smaller;
-    if (smaller == larger) slice = {larger.buffer, larger.offset, larger.bytes / n, one.axes == Axes::of(Axis::shard) ? larger.bytes / n : 0};
+    if (smaller == larger) slice = one.axes == Axes::of(Axis::shard) ? own_slice(larger, one.axes, static_cast<int>(n)) : Region(larger.buffer, larger.offset, larger.bytes / n);
     if (kind == CollectiveKind::reduce_scatter) one.input = {larger}, one.output = {slice};
     else if (kind == CollectiveKind::all_gather) one.input = {slice}, one.output = {larger};
     else one.input = {larger}, one.output = {larger};
@@ -410,7 +410,7 @@ std::vector<Mutation> mutations() {
       {"shifted", with_regions([](Region& region, std::int64_t width) { region.offset += width, region.bytes -= width; }, true, true)},
       {"other slice",
        [](const Plan& plan, Program& program, std::size_t at) {
-         const auto other = with_regions([](Region& region, std::int64_t) { region.per_shard = region.per_shard == 0 ? 64 : 0; }, true, true);
+         const auto other = with_regions([](Region& region, std::int64_t) { region.step = region.step == 0 ? 64 : 0, region.over = region.step == 0 ? Axes{} : kSliceAxes; }, true, true);
          return plan.mesh.size(Axis::shard) > 1 && other(plan, program, at);
        }},
       {"peer", change<Exchange>([](const Plan&, Exchange& one) {
@@ -540,7 +540,7 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
         if (bytes) apart = apart && only_padding(plan.roles[other], right.roles[other].programs[index].instructions[their[turn]].instruction, of.instructions[their[turn]].instruction);
         else if (mutation.name == "stream") apart = apart && may_move(of, their[turn]);
         else if (mutation.name != "swap") apart = false;
-        derive_order(plan.roles[other], plan.mesh.size(Axis::shard));
+        derive_order(plan.roles[other], plan.mesh);
       }
       if (changed) {
         const std::vector<std::string> found = violations(plan);

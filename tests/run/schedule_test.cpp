@@ -279,7 +279,7 @@ TEST_CASE("the list of splits is short, each entry once, and the same whatever r
 }
 
 TEST_CASE("a rank whose stage does not take part says so, and groups of one rank are no groups") {
-  const Mesh mesh{{4, 1, 2, 1}};
+  const Mesh mesh{{Axis::pipeline, 4}, {Axis::shard, 2}};
   const GroupSplit ends{Axes::of(Axis::pipeline), {0, 3}, Stream::communication};
   CHECK(part_of(mesh, ends, 0).color == 0);
   CHECK(part_of(mesh, ends, 2).color == -1);

@@ -172,10 +172,10 @@ TEST_CASE("a collective of another size, group or place is refused, and so is a 
 
     Program whole = program;
     program.instructions.erase(program.instructions.begin() + static_cast<std::ptrdiff_t>(i));
-    derive_order(plan.roles[0], plan.mesh.size(Axis::shard));
+    derive_order(plan.roles[0], plan.mesh);
     CHECK(refused(plan));
     program = whole;
-    derive_order(plan.roles[0], plan.mesh.size(Axis::shard));
+    derive_order(plan.roles[0], plan.mesh);
     ++collectives;
   });
   CHECK(collectives >= 7);
@@ -216,7 +216,7 @@ TEST_CASE("random mutants are refused for the most part; moves in memory that pa
   for (int mutant = 0; mutant < kEach; ++mutant) {
     std::vector<Issued>& step = role.programs[0].instructions;
     step.erase(step.begin() + dice.below(static_cast<std::int64_t>(step.size())));
-    derive_order(role, 1);
+    derive_order(role, plan.mesh);
     refused_drops += refused(plan) ? 1 : 0;
     plan = right;
   }

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/random.h"
+#include "engine/plan/strategy.h"
 #include "engine/train/held_buffer.h"
 #include "engine/train/ranks.h"
 #include "engine/train/weights.h"
@@ -25,7 +26,7 @@ enum class Masters { whole, slices_of_working, slices };
 // How a run holds the parameters.
 struct Holding {
   std::string name;
-  std::array<int, kNumAxes> mesh;  // pipeline, replicate, shard, tensor
+  std::array<int, 4> mesh;  // pipeline, replicate, shard, tensor
   Masters masters = Masters::whole;
   bool anchor = false;    // a state of the strategy's
   bool residual = false;  // of compression
@@ -78,7 +79,7 @@ UnitTensor cut_over(const Whole& whole, int ranks) {
 class PlanMaker {
  public:
   PlanMaker(const Holding& holding, const std::vector<std::string>& optimizer) : holding_(holding), optimizer_(optimizer) {
-    plan_.mesh.sizes = holding.mesh;
+    plan_.mesh = {{Axis::pipeline, holding.mesh[0]}, {Axis::replicate, holding.mesh[1]}, {Axis::shard, holding.mesh[2]}, {Axis::tensor, holding.mesh[3]}};
   }
 
   Plan run() {
@@ -127,7 +128,7 @@ class PlanMaker {
     if (holding_.masters == Masters::slices)
       unit.master = {buffer(slice), 0, slice};
     else
-      unit.master = {buffer(all), 0, slice, holding_.masters == Masters::whole ? 0 : slice};
+      unit.master = own_slice({buffer(all), 0, all}, kSliceAxes, static_cast<int>(all / slice));
     unit.state_names = optimizer_;
     if (holding_.anchor) unit.state_names.emplace_back("anchor");
     unit.strategy_states = holding_.anchor ? 1 : 0;
@@ -150,7 +151,7 @@ Plan plan_of(const Holding& holding, const std::vector<std::string>& optimizer =
 class MemoryOnly final : public Executor {
  public:
   MemoryOnly(const Plan& plan, int rank)
-      : role_(plan.role_of(rank)), shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]) {
+      : role_(plan.role_of(rank)), point_{plan.mesh, plan.mesh.coordinates(rank)} {
     memory_.resize(static_cast<std::size_t>(role_.total_bytes));
     set_scalars(*this, 1.0F);
   }
@@ -171,14 +172,14 @@ class MemoryOnly final : public Executor {
 
  private:
   std::byte* at(const Region& region) {
-    const std::int64_t address = role_.address(region, shard_);
+    const std::int64_t address = role_.address(region, point_);
     REQUIRE(address >= 0);
     REQUIRE(address + region.bytes <= role_.total_bytes);
     return memory_.data() + address;
   }
 
   const Role& role_;
-  const int shard_;
+  const MeshPoint point_;
   std::vector<std::byte> memory_;
 };
 

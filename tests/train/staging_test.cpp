@@ -66,14 +66,14 @@ namespace {
 class MemoryOnly final : public Executor {
  public:
   MemoryOnly(const Plan& plan, int rank)
-      : role_(plan.role_of(rank)), shard_(plan.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::shard)]), memory_(static_cast<std::size_t>(role_.total_bytes)) {}
+      : role_(plan.role_of(rank)), point_{plan.mesh, plan.mesh.coordinates(rank)}, memory_(static_cast<std::size_t>(role_.total_bytes)) {}
   void bind(std::int32_t, void*) override {}
   void start(std::int32_t) override {}
   void finish() override {}
   bool runs_beside_host() const override { return false; }
   std::optional<NonFinite> find_non_finite(std::int32_t) override { return std::nullopt; }
-  void write(const Region& region, const void* data) override { std::memcpy(memory_.data() + role_.address(region, shard_), data, static_cast<std::size_t>(region.bytes)); }
-  void read(const Region& region, void* data) const override { std::memcpy(data, memory_.data() + role_.address(region, shard_), static_cast<std::size_t>(region.bytes)); }
+  void write(const Region& region, const void* data) override { std::memcpy(memory_.data() + role_.address(region, point_), data, static_cast<std::size_t>(region.bytes)); }
+  void read(const Region& region, void* data) const override { std::memcpy(data, memory_.data() + role_.address(region, point_), static_cast<std::size_t>(region.bytes)); }
   void record_times(bool) override {}
   std::span<const Span> times(std::int32_t) const override { return {}; }
   std::int64_t allocated_bytes() const override { return role_.total_bytes; }
@@ -81,7 +81,7 @@ class MemoryOnly final : public Executor {
 
  private:
   const Role& role_;
-  int shard_;
+  MeshPoint point_;
   std::vector<std::byte> memory_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "engine/core/check.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/strategy.h"
 #include "engine/run/communicator.h"
 #include "engine/run/executor.h"
 #include "engine/train/ranks.h"
@@ -24,7 +25,7 @@ constexpr std::int64_t kSmall = 64;  // bytes: what the kernels between collecti
 class Maker {
  public:
   Maker(int ranks, bool stages) {
-    plan_.mesh.sizes[static_cast<std::size_t>(stages ? Axis::pipeline : Axis::shard)] = ranks;
+    plan_.mesh.set(stages ? Axis::pipeline : Axis::shard, ranks);
     plan_.roles.resize(stages ? static_cast<std::size_t>(ranks) : 1);
     for (Role& role : plan_.roles) {
       role.names = {"data"};
@@ -48,7 +49,7 @@ class Maker {
   static void add(Role& role, Stream stream, Instruction instruction) { role.programs[0].instructions.push_back({stream, std::move(instruction), {-1, -1, -1}}); }
 
   Plan take() {
-    for (Role& role : plan_.roles) derive_order(role, shards());
+    for (Role& role : plan_.roles) derive_order(role, plan_.mesh);
     return std::move(plan_);
   }
 
@@ -57,7 +58,7 @@ class Maker {
 };
 
 Collective collective_of(const std::string& name, BufferId data, std::int64_t bytes, int ranks) {
-  const Region whole{data, 0, bytes, 0}, slice{data, 0, bytes / ranks, bytes / ranks};
+  const Region whole{data, 0, bytes}, slice = own_slice(whole, kSliceAxes, ranks);
   Collective out;
   out.axes = Axes::of(Axis::shard);
   if (name == "all_reduce") out.kind = CollectiveKind::all_reduce, out.input = {whole}, out.output = {whole};
@@ -65,7 +66,7 @@ Collective collective_of(const std::string& name, BufferId data, std::int64_t by
   else if (name == "all_gather") out.kind = CollectiveKind::all_gather, out.input = {slice}, out.output = {whole};
   else if (name == "broadcast") out.kind = CollectiveKind::broadcast, out.input = {whole}, out.output = {whole};
   else CHECK(name == "all_to_all", "a collective that is measured");
-  if (name == "all_to_all") out.kind = CollectiveKind::all_to_all, out.input = {whole}, out.output = {{data + 1, 0, bytes, 0}};
+  if (name == "all_to_all") out.kind = CollectiveKind::all_to_all, out.input = {whole}, out.output = {{data + 1, 0, bytes}};
   return out;
 }
 
@@ -77,9 +78,9 @@ Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int tur
   if (name == "all_to_all") Maker::buffer(role, bytes);
   const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
   for (int turn = 0; turn < turns; ++turn) {
-    Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{data, 0, kSmall, 0}}}, {}, {}});
+    Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{data, 0, kSmall}}}, {}, {}});
     Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
-    if (name == "all_to_all") Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{data + 1, 0, kSmall, 0}}}, {}, {}});
+    if (name == "all_to_all") Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{data + 1, 0, kSmall}}}, {}, {}});
   }
   return maker.take();
 }
@@ -94,14 +95,14 @@ Plan sends(int ranks, std::int64_t bytes, int turns) {
     for (int turn = 0; turn < turns; ++turn) {
       if (stage > 0) {
         Exchange receive;
-        receive.receives.push_back({Axis::pipeline, -1, {{in, 0, bytes, 0}}});
+        receive.receives.push_back({Axis::pipeline, -1, {{in, 0, bytes}}});
         Maker::add(role, Stream::communication, receive);
-        Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{in, 0, kSmall, 0}}}, {}, {}});
+        Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{in, 0, kSmall}}}, {}, {}});
       }
       if (stage + 1 < ranks) {
         Exchange send;
-        send.sends.push_back({Axis::pipeline, 1, {{out, 0, bytes, 0}}});
-        Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{out, 0, kSmall, 0}}}, {}, {}});
+        send.sends.push_back({Axis::pipeline, 1, {{out, 0, bytes}}});
+        Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{out, 0, kSmall}}}, {}, {}});
         Maker::add(role, Stream::communication, send);
       }
     }
@@ -122,7 +123,7 @@ Plan beside(int ranks, std::int64_t bytes, int products, int reductions) {
     if (i < reductions) Maker::add(role, Stream::communication, collective_of("all_reduce", data, bytes, ranks));
     if (i < products)
       Maker::add(role, Stream::compute,
-                 Launch{linear, 0, -1, {Read{{in, 0, x.bytes(), 0}}, Read{{weight, 0, w.bytes(), 0}}, Write{{out, 0, x.bytes(), 0}}}, {{workspace, 0, std::int64_t{16} << 20, 0}}, {}});
+                 Launch{linear, 0, -1, {Read{{in, 0, x.bytes()}}, Read{{weight, 0, w.bytes()}}, Write{{out, 0, x.bytes()}}}, {{workspace, 0, std::int64_t{16} << 20}}, {}});
   }
   return maker.take();
 }
@@ -136,7 +137,7 @@ std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
     const Role& role = executor->role();
     for (std::size_t i = 0; i < role.buffers.size(); ++i) {
       const std::vector<float> data(static_cast<std::size_t>(role.buffers[i].bytes / 4), 1e-3F * static_cast<float>(i + 1));
-      executor->write({static_cast<BufferId>(i), 0, role.buffers[i].bytes, 0}, data.data());
+      executor->write({static_cast<BufferId>(i), 0, role.buffers[i].bytes}, data.data());
     }
     for (int round = 0; round <= rounds; ++round) {
       communicator.barrier();
@@ -175,7 +176,7 @@ cost::Figure launch_time() {
         Maker maker(1, false);
         const BufferId data = Maker::buffer(maker.role(), kSmall);
         const std::int32_t zero = Maker::signature(maker.role(), {Op::zero, {}, {{DType::f32, {1}}}});
-        for (int i = 0; i < 100 * turns; ++i) Maker::add(maker.role(), Stream::compute, Launch{zero, 0, -1, {Write{{data, 0, 4, 0}}}, {}, {}});
+        for (int i = 0; i < 100 * turns; ++i) Maker::add(maker.role(), Stream::compute, Launch{zero, 0, -1, {Write{{data, 0, 4}}}, {}, {}});
         return maker.take();
       },
       1, 5);

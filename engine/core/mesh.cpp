@@ -1,13 +1,23 @@
 // Numbering of ranks.
-#include "engine/plan/mesh.h"
+#include "engine/core/mesh.h"
 
 #include <algorithm>
 
 namespace trainer {
 
+std::string_view name_of(Axis axis) {
+  switch (axis) {
+    case Axis::pipeline: return "pipeline";
+    case Axis::replicate: return "replicate";
+    case Axis::shard: return "shard";
+    case Axis::tensor: return "tensor";
+  }
+  return "?";
+}
+
 int Mesh::world_size() const {
   int product = 1;
-  for (int size : sizes) product *= size;
+  for (int size : sizes_) product *= size;
   return product;
 }
 
@@ -23,21 +33,40 @@ int Mesh::group_size(Axes axes, const std::vector<std::int32_t>& stages) const {
   return !axes.has(Axis::pipeline) || stages.empty() ? all : all / size(Axis::pipeline) * static_cast<int>(stages.size());
 }
 
+Axes Mesh::active(Axes axes) const {
+  Axes result;
+  for (Axis axis : kAxes)
+    if (axes.has(axis) && size(axis) > 1) result = result | axis;
+  return result;
+}
+
 Coordinates Mesh::coordinates(int rank) const {
   Coordinates result{};
-  for (std::size_t axis = kNumAxes; axis-- > 0; rank /= sizes[axis]) result[axis] = rank % sizes[axis];
+  for (std::size_t axis = kNumAxes; axis-- > 0; rank /= sizes_[axis]) result[axis] = rank % sizes_[axis];
   return result;
 }
 
 int Mesh::rank(const Coordinates& coordinates) const {
   int rank = 0;
-  for (std::size_t axis = 0; axis < kNumAxes; ++axis) rank = rank * sizes[axis] + coordinates[axis];
+  for (std::size_t axis = 0; axis < kNumAxes; ++axis) rank = rank * sizes_[axis] + coordinates[axis];
   return rank;
 }
 
-int Mesh::data_rank(int rank) const {
-  const Coordinates at = coordinates(rank);
-  return at[static_cast<std::size_t>(Axis::replicate)] * size(Axis::shard) + at[static_cast<std::size_t>(Axis::shard)];
+int Mesh::index(const Coordinates& coordinates, Axes axes) const {
+  int index = 0;
+  for (Axis axis : kAxes)
+    if (axes.has(axis)) index = index * size(axis) + coordinates[static_cast<std::size_t>(axis)];
+  return index;
+}
+
+Coordinates Mesh::member(int index, Axes axes) const {
+  Coordinates result{};
+  for (std::size_t i = kNumAxes; i-- > 0;) {
+    if (!axes.has(kAxes[i])) continue;
+    result[i] = index % sizes_[i];
+    index /= sizes_[i];
+  }
+  return result;
 }
 
 std::vector<int> Mesh::group(int rank, Axes axes, const std::vector<std::int32_t>& stages) const {
@@ -59,6 +88,13 @@ std::int64_t Affine::at(const Coordinates& coordinates) const {
   std::int64_t value = base;
   for (std::size_t axis = 0; axis < kNumAxes; ++axis) value += per[axis] * coordinates[axis];
   return value;
+}
+
+std::string axes_text(const Mesh& mesh, Axes axes) {
+  std::string text;
+  for (Axis axis : kAxes)
+    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
+  return text;
 }
 
 }  // namespace trainer
