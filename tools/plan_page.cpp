@@ -317,7 +317,7 @@ Json page_json(const LoadedJob& loaded, const CompiledJob& compiled, const Predi
             {"figures", figures_json(compiled, predicted)},
             {"facts", facts_json(compiled, predicted)},
             {"time", time_json(prediction)},
-            {"timeline", timeline_json(compiled.plan, compiled.schedule, prediction, kMostBlocks)},
+            {"timeline", timeline_json(compiled.plan, prediction, kMostBlocks)},
             {"memory", page_memory(compiled, prediction)},
             {"lifecycle", lifecycle_json(lifecycle_of(loaded, compiled))},
             {"communication", page_communication(compiled, prediction)},

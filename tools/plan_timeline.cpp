@@ -1,5 +1,5 @@
 // A stage is drawn at a level of detail: 0, its instructions; 1, what is of one kind within an action is a block; 2, all communication
-// within an action is. An action is found by following the schedule along the compute stream.
+// within an action is. What an instruction is for, and in which action, its provenance says.
 #include "tools/plan_timeline.h"
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "engine/core/check.h"
@@ -18,52 +18,31 @@
 namespace trainer::tools {
 namespace {
 
-bool is_gradient(Op op) {
-  return (op >= Op::embedding_grad && op <= Op::mse_grad);
-}
-
-bool is_weight_gradient(Op op) {
-  return op == Op::linear_grad_weight || op == Op::conv2d_grad_weight || op == Op::embedding_grad || op == Op::positions_grad || op == Op::sum_leading;
-}
-
-// Follows a stage's launches through its actions, which come in the schedule's order.
-class ActionFollower {
- public:
-  explicit ActionFollower(const std::vector<Action>& actions) : actions_(actions) {}
-
-  Task next(const Role& role, const Launch& launch) {
-    if (launch.micro_batch < 0 || actions_.empty()) return Task::unit;
-    const Op op = role.signatures[static_cast<std::size_t>(launch.signature)].op;
-    const bool again = !is_gradient(op) && !seen_.insert(key(launch, op)).second;
-    const auto is = [&](Action::Kind kind) { return actions_[at_].kind == kind; };
-    const auto ended = [&] {
-      if (actions_[at_].micro_batch != launch.micro_batch) return true;
-      if (is(Action::Kind::forward)) return is_gradient(op) || again;
-      return is(Action::Kind::backward_input) && is_weight_gradient(op);
-    };
-    while (at_ + 1 < actions_.size() && ended()) ++at_;
-    if (is(Action::Kind::forward)) return Task::forward;
-    if (is(Action::Kind::backward_weight)) return Task::weight;
-    return again ? Task::recompute : Task::backward;
-  }
-
- private:
-  // Names and micro-batches of a stage are far fewer than 2^28.
-  static std::uint64_t key(const Launch& launch, Op op) {
-    return (static_cast<std::uint64_t>(launch.name) << 36U) | (static_cast<std::uint64_t>(launch.micro_batch) << 8U) | static_cast<std::uint64_t>(op);
-  }
-
-  const std::vector<Action>& actions_;
-  std::size_t at_ = 0;
-  std::unordered_set<std::uint64_t> seen_;  // forward launches
-};
-
 Task task_along(const Mesh& mesh, Axes axes) {
   std::uint8_t mask = 0;
   for (Axis axis : kAxes)
     if (axes.has(axis) && mesh.size(axis) > 1) mask |= Axes::of(axis).mask;
   if (mask == Axes::of(Axis::tensor).mask) return Task::tensor;
   return mask == Axes::of(Axis::pipeline).mask ? Task::pipeline : Task::data;
+}
+
+Task task_of(const Provenance& why) {
+  using Phase = Provenance::Phase;
+  switch (why.phase) {
+    case Phase::forward: return Task::forward;
+    case Phase::backward:
+    case Phase::backward_input: return why.recomputed ? Task::recompute : Task::backward;
+    case Phase::backward_weight: return Task::weight;
+    case Phase::norm:
+    case Phase::update:
+    case Phase::average:
+    case Phase::report: return Task::update;
+    case Phase::load:
+    case Phase::gather:
+    case Phase::transfer:
+    case Phase::reduce: return Task::unit;
+  }
+  return Task::unit;
 }
 
 std::int64_t nanoseconds(double us) { return std::llround(us * 1e3); }
@@ -132,8 +111,8 @@ constexpr double kLongestGap = 0.01;  // of the step, within a block: longer wai
 // One stage at a level of detail.
 class StageDrawing {
  public:
-  StageDrawing(const Plan& plan, std::size_t stage, const std::vector<Action>& actions, const cost::Prediction& prediction)
-      : plan_(plan), stage_(stage), role_(plan.roles[stage]), program_(*role_.program("step")), spans_(prediction.spans[stage]), step_us_(prediction.step_us), task_(task_of(plan, stage, actions)) {
+  StageDrawing(const Plan& plan, std::size_t stage, const cost::Prediction& prediction)
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), program_(*role_.program("step")), spans_(prediction.spans[stage]), step_us_(prediction.step_us), task_(tasks_of(plan, stage)) {
     find_actions();
     for (int level = kFinest; level <= kCoarsest; ++level) sizes_[static_cast<std::size_t>(level)] = count(level);
   }
@@ -153,25 +132,33 @@ class StageDrawing {
   }
 
  private:
-  // Passes of micro-batches, as the compute stream has them: recomputation is of its backward, and so is what adds up gradients within it.
+  // Instructions of a pass are in its action, and so is what stands between two of them. Other launches are in one of their own; what else
+  // stands between actions is in the one before.
   void find_actions() {
+    struct Key {
+      Task task = Task::copy;
+      std::int32_t micro_batch = -1, chunk = -1;
+      bool operator==(const Key&) const = default;
+    };
     const auto& instructions = program_.instructions;
-    std::vector<std::pair<Task, std::int32_t>> pass(instructions.size(), {Task::copy, -2});
-    std::size_t before = instructions.size();  // the last launch of a micro-batch
+    std::vector<std::optional<Key>> keys(instructions.size());
+    std::size_t before = instructions.size();  // the last instruction of a pass
     for (std::size_t i = 0; i < instructions.size(); ++i) {
-      const auto* launch = std::get_if<Launch>(&instructions[i].instruction);
-      if (launch == nullptr) continue;
-      pass[i] = {pass_of(task_[i]), launch->micro_batch};
-      if (launch->micro_batch < 0) continue;
-      if (before < i && pass[before] == pass[i]) std::fill(pass.begin() + static_cast<std::ptrdiff_t>(before), pass.begin() + static_cast<std::ptrdiff_t>(i), pass[i]);
-      before = i;
+      const Provenance& why = instructions[i].why;
+      if (is_pass(why.phase)) {
+        keys[i] = {pass_of(task_[i]), why.micro_batch, why.chunk};
+        if (before < i && keys[before] == keys[i]) std::fill(keys.begin() + static_cast<std::ptrdiff_t>(before), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]);
+        before = i;
+      } else if (std::holds_alternative<Launch>(instructions[i].instruction)) {
+        keys[i] = {pass_of(task_[i]), -1, -1};
+      }
     }
-    action_.resize(instructions.size(), 0);
-    std::size_t last = 0;
+    action_.assign(instructions.size(), 0);
+    std::optional<Key> last;
     for (std::size_t i = 0; i < instructions.size(); ++i) {
-      const bool goes_on = i == 0 || pass[i].second == -2 || pass[i] == pass[last];
+      const bool goes_on = i == 0 || !keys[i] || keys[i] == last;
       action_[i] = i == 0 ? 0 : action_[i - 1] + (goes_on ? 0 : 1);
-      if (pass[i].second != -2) last = i;
+      if (keys[i]) last = keys[i];
     }
   }
 
@@ -308,30 +295,26 @@ std::string_view name_of(Task task) {
   return kNames[static_cast<std::size_t>(task)];
 }
 
-std::vector<Task> task_of(const Plan& plan, std::size_t stage, const std::vector<Action>& actions) {
-  const Role& role = plan.roles[stage];
-  const Program* step = role.program("step");
+std::vector<Task> tasks_of(const Plan& plan, std::size_t stage) {
+  const Program* step = plan.roles[stage].program("step");
   CHECK(step != nullptr, "a plan for training has a step");
-  ActionFollower follower(actions);
-  std::vector<Task> task;
-  task.reserve(step->instructions.size());
+  std::vector<Task> tasks;
+  tasks.reserve(step->instructions.size());
   for (const Issued& issued : step->instructions) {
-    if (const auto* launch = std::get_if<Launch>(&issued.instruction))
-      task.push_back(follower.next(role, *launch));
+    if (std::holds_alternative<Launch>(issued.instruction))
+      tasks.push_back(task_of(issued.why));
     else if (const auto* collective = std::get_if<Collective>(&issued.instruction))
-      task.push_back(task_along(plan.mesh, collective->axes));
+      tasks.push_back(task_along(plan.mesh, collective->axes));
     else
-      task.push_back(std::holds_alternative<Exchange>(issued.instruction) ? Task::pipeline : Task::copy);
+      tasks.push_back(std::holds_alternative<Exchange>(issued.instruction) ? Task::pipeline : Task::copy);
   }
-  for (std::size_t i = task.size(); i-- > 0 && (task[i] == Task::unit || task[i] >= Task::tensor);)
-    if (task[i] == Task::unit) task[i] = Task::update;
-  return task;
+  return tasks;
 }
 
-Json timeline_json(const Plan& plan, const Schedule& schedule, const cost::Prediction& prediction, std::size_t most_blocks) {
+Json timeline_json(const Plan& plan, const cost::Prediction& prediction, std::size_t most_blocks) {
   std::vector<StageDrawing> stages;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
-    stages.emplace_back(plan, stage, schedule.stages[stage], prediction);
+    stages.emplace_back(plan, stage, prediction);
   const std::vector<int> levels = levels_of(stages, prediction.slowest, most_blocks);
   Labels labels;
   Json drawn = Json::array();

@@ -8,22 +8,20 @@
 
 #include "engine/cost/predict.h"
 #include "engine/plan/plan.h"
-#include "engine/plan/strategy.h"
 #include "tools/command.h"
 
 namespace trainer::tools {
 
-/// What an instruction is for. `unit`: packing and casting weights, adding up gradients; `update`: what follows the last backward pass.
+/// What an instruction is for. `unit`: counts, packing of weights, adding up gradients; `update`: norm, optimizer and what follows from it.
 /// Communication by the axes it runs along: tensor or pipeline alone, all else is of data.
 enum class Task : std::uint8_t { forward, recompute, backward, weight, unit, update, tensor, data, pipeline, copy };
 std::string_view name_of(Task task);
 
-/// Of every instruction of the stage's step. `actions` are the stage's, in order; an undivided backward is `backward` throughout, what it
-/// launches a second time `recompute`.
-std::vector<Task> task_of(const Plan& plan, std::size_t stage, const std::vector<Action>& actions);
+/// Of every instruction of the stage's step. An undivided backward is `backward` throughout, but for forward nodes that it repeats.
+std::vector<Task> tasks_of(const Plan& plan, std::size_t stage);
 
 /// The timeline as plan_charts.js reads it, at most `most_blocks` blocks: instructions one by one on as many stages as that allows (the
 /// busiest first), on the others those of one action as one block, and where even that is too much some stages are left out, evenly.
-Json timeline_json(const Plan& plan, const Schedule& schedule, const cost::Prediction& prediction, std::size_t most_blocks);
+Json timeline_json(const Plan& plan, const cost::Prediction& prediction, std::size_t most_blocks);
 
 }  // namespace trainer::tools

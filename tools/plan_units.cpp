@@ -8,8 +8,6 @@
 namespace trainer::tools {
 namespace {
 
-bool is_optimizer(Op op) { return op == Op::sgd || op == Op::adam || op == Op::adamw || op == Op::lion; }
-
 std::string common_prefix(const Unit& unit) {
   std::string prefix = unit.tensors.front().name;
   for (const UnitTensor& tensor : unit.tensors)
@@ -31,6 +29,8 @@ void label(std::vector<UnitFacts>& all) {
     if (first_tensors[facts.label].size() > 1) facts.label = range_text(*facts.unit);
 }
 
+using Phase = Provenance::Phase;
+
 class UnitReader {
  public:
   UnitReader(const Plan& plan, int stage) : plan_(plan), role_(plan.roles[static_cast<std::size_t>(stage)]), step_(role_.program("step")) {
@@ -41,7 +41,6 @@ class UnitReader {
       facts.states_over = ratio(facts.unit->elements, facts.unit->slice());
       facts.weights_over = ratio(facts.unit->elements * size_of(facts.unit->compute), facts.unit->working_slice.bytes);
       if (facts.unit->working >= 0) facts.weights_over = 1;
-      by_name_[facts.unit->name] = i;
     }
     collectives_.resize(facts_.size());
     reductions_.resize(facts_.size());
@@ -51,9 +50,11 @@ class UnitReader {
     if (step_ == nullptr) return std::move(facts_);
     find_lifetimes();
     for (std::size_t i = 0; i < step_->instructions.size(); ++i) {
-      const Instruction& instruction = step_->instructions[i].instruction;
-      if (const auto* collective = std::get_if<Collective>(&instruction)) read(*collective);
-      if (const auto* launch = std::get_if<Launch>(&instruction)) read(*launch);
+      const Issued& issued = step_->instructions[i];
+      if (issued.why.unit < 0) continue;
+      const auto unit = static_cast<std::size_t>(issued.why.unit);
+      if (const auto* collective = std::get_if<Collective>(&issued.instruction)) read(unit, *collective, issued.why.phase);
+      if (const auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && issued.why.phase == Phase::update) read(unit, *launch);
     }
     for (std::size_t unit = 0; unit < facts_.size(); ++unit) finish(unit);
     return std::move(facts_);
@@ -80,46 +81,34 @@ class UnitReader {
       });
   }
 
-  // An instruction about a unit has its name, or that and a word behind a dot.
-  UnitFacts* unit_named(std::string_view name) {
-    for (;;) {
-      if (const auto found = by_name_.find(std::string(name)); found != by_name_.end()) return &facts_[found->second];
-      const std::size_t dot = name.rfind('.');
-      if (dot == std::string_view::npos) return nullptr;
-      name = name.substr(0, dot);
-    }
-  }
-
-  void read(const Collective& collective) {
-    UnitFacts* facts = unit_named(role_.name(collective.name));
+  void read(std::size_t unit, const Collective& collective, Phase phase) {
     const Buffer& input = role_.buffer(collective.input.region.buffer);
     const std::string axis = axes_text(plan_.mesh, collective.axes);
-    if (facts == nullptr || axis.empty() || input.category == Category::activations) return;
-    const auto unit = static_cast<std::size_t>(facts - facts_.data());
+    if (axis.empty()) return;
     UnitCollective& one = collectives_[unit][{std::string(name_of(collective.kind)), axis}];
     one.collective = name_of(collective.kind);
     one.axis = axis;
     ++one.count;
     one.bytes += std::max(collective.input.region.bytes, collective.output.region.bytes);
-    const bool over_data = !(collective.axes & kBatchAxes).empty();
-    if (input.category == Category::gradients && over_data) {
-      reductions_[unit].scatters += collective.kind == CollectiveKind::reduce_scatter;
-      reductions_[unit].all_reduces += collective.kind == CollectiveKind::all_reduce;
+    if (phase == Phase::reduce && !(collective.axes & kBatchAxes).empty()) {
+      const bool compressed = input.category == Category::communication;
+      reductions_[unit].scatters += !compressed && collective.kind == CollectiveKind::reduce_scatter;
+      reductions_[unit].all_reduces += !compressed && collective.kind == CollectiveKind::all_reduce;
+      if (compressed) reductions_[unit].packets = std::max(reductions_[unit].packets, one.count);
     }
-    if (input.category == Category::communication && over_data) reductions_[unit].packets = std::max(reductions_[unit].packets, one.count);
-    if (collective.kind == CollectiveKind::all_gather && collective.input.region.buffer == facts->unit->working_slice.buffer) {
-      ++facts->gathers;
-      gathered_[facts->unit].push_back(lifetimes_[static_cast<std::size_t>(collective.output.region.buffer)]);
+    if (phase == Phase::gather) {
+      ++facts_[unit].gathers;
+      gathered_[facts_[unit].unit].push_back(lifetimes_[static_cast<std::size_t>(collective.output.region.buffer)]);
     }
   }
 
-  void read(const Launch& launch) {
+  // The optimizer: it updates the master, and reads the gradient next to it.
+  void read(std::size_t unit, const Launch& launch) {
+    UnitFacts& facts = facts_[unit];
+    if (launch.operands.size() < 2 || access_of(launch.operands[0]) != Access::update || !(region_of(launch.operands[0]) == facts.unit->master)) return;
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
-    if (!is_optimizer(signature.op)) return;
-    UnitFacts* facts = unit_named(role_.name(launch.name));
-    if (facts == nullptr) return;
-    const std::int64_t whole = facts->unit->elements * size_of(signature.operands[1].dtype);
-    facts->gradients_over = std::max(1, ratio(whole, role_.buffer(region_of(launch.operands[1]).buffer).bytes));
+    const std::int64_t whole = facts.unit->elements * size_of(signature.operands[1].dtype);
+    facts.gradients_over = std::max(1, ratio(whole, role_.buffer(region_of(launch.operands[1]).buffer).bytes));
   }
 
   void finish(std::size_t unit) {
@@ -146,7 +135,6 @@ class UnitReader {
   const Role& role_;
   const Program* step_;
   std::vector<UnitFacts> facts_;
-  std::unordered_map<std::string, std::size_t> by_name_;
   std::vector<Lifetime> lifetimes_;  // of each buffer in the step
   std::vector<std::map<std::pair<std::string, std::string>, UnitCollective>> collectives_;
   std::vector<Reductions> reductions_;

@@ -81,7 +81,7 @@ class Play {
       player.program = &found->instructions;
       player.own = &own[players_.size() - 1];
       CHECK(player.own->size() == found->instructions.size(), "times of every instruction");
-      player.optimizer_from = first_of_update(role, *found);
+      player.optimizer_from = first_of_update(*found);
       spans_.emplace_back(found->instructions.size());
       for (std::size_t track = 0; track < kNumStreams; ++track) seek(player, track, 0);
     }
@@ -110,13 +110,12 @@ class Play {
   // A CPU's copies are made by the thread that runs its kernels.
   std::size_t track_of(Stream stream) const { return cpu_ && stream == Stream::copy ? kCompute : static_cast<std::size_t>(stream); }
 
-  static std::int32_t first_of_update(const Role& role, const Program& program) {
-    for (std::size_t i = 0; i < program.instructions.size(); ++i)
-      if (const auto* launch = std::get_if<Launch>(&program.instructions[i].instruction)) {
-        const Op op = role.signatures[at(launch->signature)].op;
-        if (op == Op::sum_squares || op == Op::update_scalars) return static_cast<std::int32_t>(i);
-      }
-    return static_cast<std::int32_t>(program.instructions.size());
+  // With the norm, or where there is none with the scalars, the update begins.
+  static std::int32_t first_of_update(const Program& program) {
+    const auto first = std::find_if(program.instructions.begin(), program.instructions.end(), [](const Issued& issued) {
+      return issued.why.phase == Provenance::Phase::norm || issued.why.phase == Provenance::Phase::update;
+    });
+    return static_cast<std::int32_t>(first - program.instructions.begin());
   }
 
   void seek(Player& player, std::size_t track, std::int32_t from) const {

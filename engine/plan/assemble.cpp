@@ -20,6 +20,23 @@ TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
 TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
 const TensorDesc kScalars = flat(DType::f32, 4);
 
+using For = Provenance::Phase;
+
+For phase_of(Action::Kind kind) {
+  switch (kind) {
+    case Action::Kind::forward: return For::forward;
+    case Action::Kind::backward: return For::backward;
+    case Action::Kind::backward_input: return For::backward_input;
+    case Action::Kind::backward_weight: return For::backward_weight;
+  }
+  return For::forward;
+}
+
+// Of what belongs to a pass.
+Provenance why_of(For phase, int micro_batch, int chunk) {
+  return {.phase = phase, .chunk = static_cast<std::int16_t>(chunk), .micro_batch = micro_batch};
+}
+
 // Each chunk forward once: what an evaluation does.
 Schedule forward_only(const Schedule& schedule) {
   Schedule result{schedule.stage_of_chunk, std::vector<std::vector<Action>>(schedule.stages.size())};
@@ -31,7 +48,7 @@ Schedule forward_only(const Schedule& schedule) {
 // One use of a unit: it is read from some node of an action to another.
 struct UnitUse {
   std::size_t unit;
-  int micro_batch;
+  int micro_batch, chunk;
   std::size_t next;       // use of the same unit; SIZE_MAX: none
   std::size_t next_pass;  // the same in this micro-batch
 };
@@ -59,6 +76,7 @@ class Passes {
   const Phase& phase(const Action& action) const { return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind); }
 
   void act(GraphMemory& memory, const Action& action) {
+    const auto why = emit_.because(why_of(phase_of(action.kind), action.micro_batch, action.chunk));
     share_with_neighbour(memory, action);
     const Phase& now = phase(action);
     for (std::size_t i = 0; i < now.nodes.size(); ++i) {
@@ -74,7 +92,11 @@ class Passes {
     CHECK(uses_[opened_].unit == unit, "uses come in the order in which they were listed");
     current_[unit] = opened_;
     const std::size_t ahead = std::min(uses_.size(), opened_ + 1 + static_cast<std::size_t>(options_.data->prefetch()));
-    for (; asked_ < ahead; ++asked_) options_.data->before_use(role_.units[uses_[asked_].unit], {}, step_);
+    for (; asked_ < ahead; ++asked_) {
+      const UnitUse& use = uses_[asked_];
+      const auto why = emit_.because(why_of(For::gather, use.micro_batch, use.chunk));
+      options_.data->before_use(role_.units[use.unit], {}, step_);
+    }
     ++opened_;
   }
 
@@ -100,7 +122,7 @@ class Passes {
     for (const Action& action : actions_) {
       const Phase& now = phase(action);
       for (std::size_t i = 0; i < now.nodes.size(); ++i) {
-        for (std::size_t unit : now.opens[i]) uses_.push_back({unit, action.micro_batch, SIZE_MAX, SIZE_MAX});
+        for (std::size_t unit : now.opens[i]) uses_.push_back({unit, action.micro_batch, action.chunk, SIZE_MAX, SIZE_MAX});
         for (std::size_t unit : now.completes[i]) ++completions_[unit];
       }
     }
@@ -172,6 +194,7 @@ class Assembly {
  private:
   void step(const std::string& name, bool averaging) {
     emit_.begin_program(name);
+    const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
     if (averaging)
       for (const Unit& unit : role_.units) options_.data->background(unit, step);
@@ -230,6 +253,7 @@ class Assembly {
   }
 
   void reduce_loss(const GraphMemory& memory) {
+    const auto why = emit_.because({.phase = For::report});
     if (!has_loss(memory)) emit_.zero("loss", emit_.whole(memory.loss));
     emit_.all_reduce("loss", DType::f64, data_and_pipeline(), emit_.whole(memory.loss));
   }
@@ -239,12 +263,18 @@ class Assembly {
     step.finish_gradients();
     step.sum_over_stages();
     const BufferId squares = step.sum_of_squares(stage_);
-    update_scalars(squares, memory.loss, count);
+    update(squares, memory.loss, count, step);
+    const auto why = emit_.because({.phase = For::report});
+    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", kScalars.bytes()), 0, {emit_.whole(role_.scalars)}});
+  }
+
+  void update(BufferId squares, BufferId loss, BufferId count, EmittedStep& step) {
+    const auto why = emit_.because({.phase = For::update});
+    update_scalars(squares, loss, count);
     for (const Unit& unit : role_.units) {
       options_.data->update(unit, step);
       emit_.pack_unit(unit);
     }
-    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", kScalars.bytes()), 0, {emit_.whole(role_.scalars)}});
   }
 
   bool scales_dynamically() const { return !options_.loss_scaling.items().empty(); }
@@ -266,10 +296,12 @@ class Assembly {
 
   void evaluate() {
     emit_.begin_program("evaluate");
+    const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
     Passes passes(emit_, role_, options_, stage_, *common_.evaluate, step);
     GraphMemory memory = emit_.enter(*common_.evaluate);
     passes.run(memory);
+    const auto reporting = emit_.because({.phase = For::report});
     const Graph& graph = *options_.evaluate;
     const BufferId count = count_targets(memory, data_and_pipeline());
     reduce_loss(memory);
@@ -293,10 +325,12 @@ class Assembly {
 
   void sample() {
     emit_.begin_program("sample");
+    const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
     Passes passes(emit_, role_, options_, stage_, *common_.sample, step);
     GraphMemory memory = emit_.enter(*common_.sample);
     passes.run(memory);
+    const auto reporting = emit_.because({.phase = For::report});
     const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.cut->num_chunks() - 1);
     emit_.issue(Stream::copy, CopyOut{emit_.field("logits", logits.bytes), 0, {logits}});
   }
@@ -304,6 +338,7 @@ class Assembly {
   // What ends a round of a strategy that lets ranks drift apart.
   void bring_together(const std::string& name, void (DataStrategy::*how)(const Unit&, Step&) const) {
     emit_.begin_program(name);
+    const auto why = emit_.because({.phase = For::average});
     EmittedStep step(emit_, role_, options_);
     for (const Unit& unit : role_.units) (options_.data->*how)(unit, step);
     for (const Unit& unit : role_.units) {
@@ -315,6 +350,7 @@ class Assembly {
   // Working copies and packed weights from the masters.
   void refresh() {
     emit_.begin_program("refresh");
+    const auto why = emit_.because({.phase = For::update});
     EmittedStep step(emit_, role_, options_);
     for (const Unit& unit : role_.units) {
       if (options_.train != nullptr) options_.data->begin(unit, step);

@@ -9,6 +9,8 @@
 namespace trainer {
 namespace {
 
+using For = Provenance::Phase;
+
 TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
 TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
 
@@ -45,7 +47,7 @@ class UnitWire final : public Wire {
   void collective(CollectiveKind kind, DType dtype, const Region& input, const Region& output) override {
     step_.emit_.collective(unit_.name, kind, dtype, axes_, input, output);
   }
-  void later(std::function<void()> rest) override { step_.later_.push_back(std::move(rest)); }
+  void later(std::function<void()> rest) override { step_.put_off(std::move(rest)); }
 
  private:
   EmittedStep& step_;
@@ -60,6 +62,7 @@ EmittedStep::~EmittedStep() = default;
 // ---- Parameters --------------------------------------------------------------------------------------------------
 
 void EmittedStep::all_gather_working(const Unit& unit) {
+  const auto why = emit_.because(For::gather, unit);
   const int shards = options_.mesh.size(Axis::shard);
   if (unit.working >= 0) {  // in place, after an update
     if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working_slice, emit_.whole(unit.working));
@@ -78,6 +81,7 @@ void EmittedStep::release_working(const Unit& unit) {
 
 void EmittedStep::renew_working(const Unit& unit) {
   if (unit.working_slice == unit.master) return;
+  const auto why = emit_.because(emit_.why().phase, unit);
   emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}}, {Read{unit.master}, Write{unit.working_slice}});
 }
 
@@ -90,11 +94,20 @@ Region EmittedStep::gradient(const Unit& unit) {
 
 // The unit's gradient is whole, and gradients of replicated parameters whose inputs are cut over the tensor axis are summed over it.
 void EmittedStep::sum_partial(const Unit& unit) {
+  const auto why = emit_.because(For::reduce, unit);
   const std::int64_t width = size_of(options_.reduce);
   emit_.complete_gradient(unit);
   if (unit.partial.size() > 0)
     emit_.all_reduce(unit.name + ".partial", options_.reduce, Axes::of(Axis::tensor), {emit_.gradient(unit), unit.partial.first * width, unit.partial.size() * width});
   reduced_[index(unit)].partial_summed = true;
+}
+
+// What is put off keeps its reason.
+void EmittedStep::put_off(std::function<void()> rest) {
+  later_.push_back([this, why = emit_.why(), rest = std::move(rest)] {
+    const auto then = emit_.because(why);
+    rest();
+  });
 }
 
 // What was put off when the unit before was reduced: by now its collective has had time.
@@ -107,6 +120,7 @@ void EmittedStep::finish_gradients() {
 }
 
 void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
+  const auto why = emit_.because(For::reduce, unit);
   Reduced& reduced = reduced_[index(unit)];
   catch_up();
   if (!reduced.partial_summed) sum_partial(unit);
@@ -118,6 +132,7 @@ void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
 }
 
 void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
+  const auto why = emit_.because(For::reduce, unit);
   Reduced& reduced = reduced_[index(unit)];
   const int shards = options_.mesh.size(Axis::shard);
   catch_up();
@@ -143,7 +158,7 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   if (first) {
     reduced.slice = slice;
   } else {
-    later_.push_back([this, name = unit.name, sum = reduced.slice, slice] {
+    put_off([this, name = unit.name, sum = reduced.slice, slice] {
       const TensorDesc tensor = flat(options_.reduce, sum.bytes / size_of(options_.reduce));
       emit_.launch(name, {Op::add, {}, {tensor, tensor, tensor}}, {Read{sum}, Read{slice}, Write{sum}});
     });
@@ -157,6 +172,7 @@ void EmittedStep::sum_over_stages() {
     if (!unit.stages.empty()) shared.push_back(&unit);
   std::sort(shared.begin(), shared.end(), [](const Unit* a, const Unit* b) { return a->name < b->name; });  // one order on all stages
   for (const Unit* unit : shared) {
+    const auto why = emit_.because(For::reduce, *unit);
     if (!reduced_[index(*unit)].partial_summed) sum_partial(*unit);
     emit_.all_reduce(unit->name, options_.reduce, Axes::of(Axis::pipeline), gradient(*unit), unit->stages);
   }
@@ -166,6 +182,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
   const BufferId squares = emit_.buffer("norm", Category::activations, size_of(DType::f64));
   bool add = false;
   const auto sum = [&](const Unit& unit, const Region& region, const Attributes& extra) {
+    const auto why = emit_.because(For::norm, unit);
     const std::int64_t elements = region.bytes / size_of(options_.reduce);
     Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
     signature.attributes.set("accumulate", add);
@@ -191,6 +208,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     part(alike.first, alike.last, 1.0 / copies);
     part(alike.last, unit.elements, 1.0);
   }
+  const auto why = emit_.because({.phase = For::norm});
   if (!add) emit_.zero("norm", emit_.whole(squares));
   const Axes axes = Axes::of(Axis::pipeline) | Axes::of(Axis::tensor) | (slices ? kSliceAxes : Axes{});
   emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares));
@@ -200,6 +218,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
 // ---- Update ------------------------------------------------------------------------------------------------------
 
 void EmittedStep::optimizer(const Unit& unit) {
+  const auto why = emit_.because(For::update, unit);
   const OptimizerSpec& spec = options_.optimizer;
   const bool working = !(unit.working_slice == unit.master);
   const std::int64_t elements = unit.slice();
@@ -226,6 +245,7 @@ void EmittedStep::optimizer(const Unit& unit) {
 void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {
   const int ranks = options_.mesh.group_size(axes);
   if (ranks == 1) return;
+  const auto why = emit_.because(For::average, unit);
   emit_.all_reduce(unit.name + what, DType::f32, axes, region);
   const TensorDesc tensor = flat(DType::f32, region.bytes / size_of(DType::f32));
   emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor}}, {Update{region}});
@@ -242,6 +262,7 @@ void EmittedStep::average_states(const Unit& unit, Axes axes) {
 // ---- Local SGD ---------------------------------------------------------------------------------------------------
 
 void EmittedStep::outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) {
+  const auto why = emit_.because(For::average, unit);
   const auto state = std::find(unit.state_names.begin(), unit.state_names.end(), "outer_momentum") - unit.state_names.begin();
   const Region anchor = emit_.strategy_copy(unit, "anchor"), momentum = emit_.whole(unit.states[static_cast<std::size_t>(state)]);
   emit_.all_reduce(unit.name, DType::f32, axes, unit.master);
@@ -250,15 +271,20 @@ void EmittedStep::outer_step(const Unit& unit, Axes axes, const OuterSettings& o
   emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}}, {Update{anchor}, Update{momentum}, Read{unit.master}, Write{unit.master}});
 }
 
-void EmittedStep::copy_master(const Unit& unit, const std::string& name) { emit_.copy(unit.name + "." + name, DType::f32, unit.master, emit_.strategy_copy(unit, name)); }
+void EmittedStep::copy_master(const Unit& unit, const std::string& name) {
+  const auto why = emit_.because(For::average, unit);
+  emit_.copy(unit.name + "." + name, DType::f32, unit.master, emit_.strategy_copy(unit, name));
+}
 
 void EmittedStep::sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) {
+  const auto why = emit_.because(For::average, unit);
   const Region sum = emit_.strategy_copy(unit, to);
   emit_.copy(unit.name + "." + to, DType::f32, emit_.strategy_copy(unit, from), sum);
   emit_.all_reduce(unit.name + "." + to, DType::f32, axes, sum);
 }
 
 void EmittedStep::apply_delayed(const Unit& unit, Axes axes, const std::string& sum, const std::string& mine) {
+  const auto why = emit_.because(For::average, unit);
   const TensorDesc tensor = flat(DType::f32, unit.slice());
   emit_.launch(unit.name, {Op::apply_delayed, {{"factor", 1.0 / options_.mesh.group_size(axes)}}, {tensor, tensor, tensor}},
                {Update{unit.master}, Read{emit_.strategy_copy(unit, mine)}, Read{emit_.strategy_copy(unit, sum)}});

@@ -47,6 +47,7 @@ class EmittedStep final : public Step {
   /// The unit's gradients as far as they are reduced: whole, or this rank's slice.
   Region gradient(const Unit& unit);
   void sum_partial(const Unit& unit);
+  void put_off(std::function<void()> rest);
   void catch_up();
   void average(const Unit& unit, const std::string& what, Axes axes, const Region& region);
 

@@ -78,7 +78,16 @@ void Emitter::begin_program(const std::string& text) {
   }
 }
 
-void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {}}); }
+Emitter::Because Emitter::because(Provenance::Phase phase, const Unit& unit) {
+  Provenance why;
+  why.phase = phase;
+  why.chunk = why_.chunk;
+  why.micro_batch = why_.micro_batch;
+  why.unit = static_cast<std::int32_t>(&unit - role_.units.data());
+  return because(why);
+}
+
+void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {}, why_}); }
 
 Stream Emitter::stream_of(Axes axes) const {
   const int streams = options_.target->communication_streams();
@@ -210,6 +219,7 @@ BufferId Emitter::packed(const Value& value, const ParameterPlace& at, Layout la
     const auto [found, added] = states_[at.unit].packed.try_emplace({at.tensor, layout}, -1);
     if (added) {
       found->second = buffer(text(), Category::workspace, bytes());
+      const Because packing = because(Provenance::Phase::gather, role_.units[at.unit]);
       pack(value.desc(), at, value.name, layout, found->second);
     }
     return found->second;
@@ -220,6 +230,7 @@ BufferId Emitter::packed(const Value& value, const ParameterPlace& at, Layout la
 }
 
 void Emitter::pack_unit(const Unit& unit) {
+  const Because packing = because(why_.phase, unit);
   for (const Packed& packed : packed_)
     if (&role_.units[packed.unit] == &unit) pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
 }
@@ -231,6 +242,7 @@ BufferId Emitter::gradient(const Unit& unit) {
   const std::int64_t width = size_of(options_.reduce);
   now.gradient = buffer(unit.name + ".gradient", Category::gradients, unit.elements * width);
   role_.units[static_cast<std::size_t>(&unit - role_.units.data())].gradient = now.gradient;
+  const Because clearing = because(Provenance::Phase::reduce, unit);
   const auto clear = [&](std::int64_t first, std::int64_t last) {
     if (first < last) zero(unit.name + ".padding", {now.gradient, first * width, (last - first) * width});
   };
@@ -244,6 +256,7 @@ BufferId Emitter::gradient(const Unit& unit) {
 }
 
 void Emitter::complete_gradient(const Unit& unit) {
+  const Because clearing = because(Provenance::Phase::reduce, unit);
   const BufferId buffer = gradient(unit);
   const std::int64_t width = size_of(options_.reduce);
   for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
@@ -397,13 +410,15 @@ void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfe
       BufferId& held = memory.held(id, one.micro_batch, here);
       if (!one.send) held = buffer(value_name(memory, id), Category::activations, value.desc().bytes(), one.micro_batch);
       const Region region{held, 0, value.desc().bytes()};
-      if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}});
-      else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}});
+      const Carried carried{one.boundary, one.backward, one.micro_batch, id};
+      if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
+      else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
     }
     text += fmt::format("{}{}.{}.mb{}", text.empty() ? "" : "+", one.backward ? "gradients" : "activations", one.boundary, one.micro_batch);
   }
   if (exchange.sends.empty() && exchange.receives.empty()) return;
   exchange.name = name(text);
+  const Because passing = because({.phase = Provenance::Phase::transfer});
   issue(Stream::communication, std::move(exchange));
 }
 
@@ -520,6 +535,10 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
   if (graph.value(node.outputs[0]).alias_of != kNone) return;  // the same memory in another shape
+  Provenance of_node = why_;
+  of_node.node = id;
+  of_node.recomputed = node.recomputed;
+  const Because running = because(of_node);
   if (node.op == Op::all_reduce || node.op == Op::all_gather || node.op == Op::reduce_scatter) return collective_node(memory, id, micro_batch);
   const PreparedNode& prepared = prepare(memory, id);
   std::vector<Operand> operands;

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/assemble.h"
@@ -63,6 +64,23 @@ class Emitter {
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
   std::int32_t field(const std::string& name, std::int64_t bytes);
   Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes}; }
+
+  /// Why instructions are issued, until the scope ends.
+  class Because {
+   public:
+    Because(Emitter& emit, const Provenance& why) : emit_(emit), before_(std::exchange(emit.why_, why)) {}
+    Because(const Because&) = delete;
+    Because& operator=(const Because&) = delete;
+    ~Because() { emit_.why_ = before_; }
+
+   private:
+    Emitter& emit_;
+    const Provenance before_;
+  };
+  const Provenance& why() const { return why_; }
+  [[nodiscard]] Because because(const Provenance& why) { return {*this, why}; }
+  /// About a unit, in the pass at hand, if there is one.
+  [[nodiscard]] Because because(Provenance::Phase phase, const Unit& unit);
 
   void begin_program(const std::string& name);
   void issue(Stream stream, Instruction instruction);
@@ -147,6 +165,7 @@ class Emitter {
   Role& role_;
   const AssembleOptions& options_;
   const int stage_;
+  Provenance why_;
   std::unordered_map<std::string, NameId> names_;
   std::unordered_multimap<std::uint64_t, std::int32_t> signatures_;  // by hash
   std::unordered_map<std::string, ParameterPlace> places_;

@@ -71,11 +71,21 @@ struct Collective {
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 
+/// What one part of an exchange carries: a value of the graph, of one micro-batch, across the boundary between chunks `boundary` and
+/// `boundary` + 1. Both ends of a message carry the same.
+struct Carried {
+  std::int32_t boundary = -1;
+  bool backward = false;  ///< from the later chunk to the earlier one
+  std::int32_t micro_batch = -1;
+  std::int32_t value = -1;  ///< ValueId; both ends plan the same graph
+  friend bool operator==(const Carried&, const Carried&) = default;
+};
+
 /// Sends and receives that are issued together, and so cannot wait on each other. Peers are ranks relative to me along
 /// one axis: +1 is the next.
 struct Exchange {
-  struct Send { Axis axis = Axis::pipeline; std::int32_t peer = 0; Read region; friend bool operator==(const Send&, const Send&) = default; };
-  struct Receive { Axis axis = Axis::pipeline; std::int32_t peer = 0; Write region; friend bool operator==(const Receive&, const Receive&) = default; };
+  struct Send { Axis axis = Axis::pipeline; std::int32_t peer = 0; Read region; Carried carried{}; friend bool operator==(const Send&, const Send&) = default; };
+  struct Receive { Axis axis = Axis::pipeline; std::int32_t peer = 0; Write region; Carried carried{}; friend bool operator==(const Receive&, const Receive&) = default; };
   NameId name = 0;
   std::vector<Send> sends;
   std::vector<Receive> receives;

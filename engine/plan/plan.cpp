@@ -40,6 +40,24 @@ std::string_view name_of(Stream stream) {
   return "?";
 }
 
+std::string_view name_of(Provenance::Phase phase) {
+  switch (phase) {
+    case Provenance::Phase::load: return "load";
+    case Provenance::Phase::forward: return "forward";
+    case Provenance::Phase::backward: return "backward";
+    case Provenance::Phase::backward_input: return "backward_input";
+    case Provenance::Phase::backward_weight: return "backward_weight";
+    case Provenance::Phase::gather: return "gather";
+    case Provenance::Phase::transfer: return "transfer";
+    case Provenance::Phase::reduce: return "reduce";
+    case Provenance::Phase::norm: return "norm";
+    case Provenance::Phase::update: return "update";
+    case Provenance::Phase::average: return "average";
+    case Provenance::Phase::report: return "report";
+  }
+  return "?";
+}
+
 const Program* Role::program(std::string_view program_name) const {
   const std::int32_t index = program_index(program_name);
   return index < 0 ? nullptr : &programs[static_cast<std::size_t>(index)];

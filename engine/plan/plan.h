@@ -54,11 +54,41 @@ struct StreamClock {
   friend bool operator==(const StreamClock&, const StreamClock&) = default;
 };
 
+/// Why an instruction is there. Whoever wants to know what it is for reads this, and never its name or its op.
+struct Provenance {
+  enum class Phase : std::uint8_t {
+    load,             ///< the batch and the loop's scalars come in, and what follows from them alone: counts of targets, the seed
+    forward,          ///< a node of the graph, in an action of that kind; `backward` is both parts of an undivided backward pass
+    backward,
+    backward_input,
+    backward_weight,
+    gather,           ///< a working copy is put together from its slices, or packed, for the pass that it is in
+    transfer,         ///< messages between stages; Carried says what each part is
+    reduce,           ///< a gradient is completed, summed over ranks, compressed, added to those of before
+    norm,             ///< sums of squares
+    update,           ///< scalars, optimizer, and copies of the weights that follow from it
+    average,          ///< ranks that train apart come together
+    report,           ///< what the loop is told
+  };
+  Phase phase = Phase::load;
+  bool recomputed = false;       ///< a forward node that is repeated in a backward pass
+  std::int16_t chunk = -1;       ///< of the pipeline, and micro-batch: of the pass that it belongs to or was asked for; -1: none
+  std::int32_t micro_batch = -1;
+  std::int32_t unit = -1;        ///< in Role::units, where it is about a unit as a whole; -1: none
+  std::int32_t node = -1;        ///< NodeId, in the graph of the program; -1: none
+  friend bool operator==(const Provenance&, const Provenance&) = default;
+};
+inline constexpr int kNumPhases = 12;
+std::string_view name_of(Provenance::Phase phase);
+/// Whether it is a node's part in a pass over the graph.
+constexpr bool is_pass(Provenance::Phase phase) { return phase >= Provenance::Phase::forward && phase <= Provenance::Phase::backward_weight; }
+
 /// An instruction in issue order. It starts after the one before it on its stream, and after the instructions `after[s]` on the others.
 struct Issued {
   Stream stream = Stream::compute;
   Instruction instruction;
   StreamClock after;
+  Provenance why{};
   friend bool operator==(const Issued&, const Issued&) = default;
 };
 

@@ -41,6 +41,15 @@ class Line {
   BufferId value_buffer(std::string_view name) { return to_number<BufferId>(after_prefix(value(name), "b")); }
   std::int32_t prefixed(std::string_view prefix) { return to_number<std::int32_t>(after_prefix(word(), prefix)); }
 
+  /// What stands behind the last `mark` becomes a line of its own.
+  Line split_behind(std::string_view mark) {
+    const std::size_t at = text_.rfind(mark);
+    if (at == std::string_view::npos) fail("expected" + std::string(mark));
+    Line rest(text_.substr(at + mark.size()), number_);
+    text_ = text_.substr(0, at);
+    return rest;
+  }
+
   std::string_view after_prefix(std::string_view text, std::string_view prefix) const {
     if (!text.starts_with(prefix)) fail("expected " + std::string(prefix));
     return text.substr(prefix.size());
@@ -70,6 +79,11 @@ constexpr std::array kCategories{Category::parameters, Category::gradients, Cate
                                  Category::communication, Category::workspace, Category::inputs};
 constexpr std::array kStreams{Stream::compute, Stream::communication, Stream::copy, Stream::background, Stream::tensor};
 static_assert(kStreams.size() == kNumStreams);
+constexpr auto kPhases = [] {
+  std::array<Provenance::Phase, kNumPhases> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Provenance::Phase>(i);
+  return all;
+}();
 constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::all_to_all,
                                 CollectiveKind::broadcast};
 constexpr std::array kLayouts{Layout::row_major, Layout::packed, Layout::packed_transposed};
@@ -321,8 +335,27 @@ class Reader {
     tensor.whole = parse_tensor(line, line.word()).shape;
   }
 
+  // What stands behind the last " # " of an instruction's line.
+  static Provenance read_why(Line line) {
+    Provenance why;
+    why.phase = named(line, line.word(), kPhases);
+    if (line.peek() == "recomputed") line.word(), why.recomputed = true;
+    const auto number = [&](std::string_view name, auto& into) {
+      if (!line.peek().starts_with(name)) return;
+      into = line.to_number<std::remove_reference_t<decltype(into)>>(line.value(name));
+      if (into < 0) line.fail("a number of its own is not below 0");
+    };
+    number("mb", why.micro_batch);
+    number("chunk", why.chunk);
+    number("unit", why.unit);
+    number("node", why.node);
+    if (!line.empty()) line.fail("unexpected " + std::string(line.peek()));
+    return why;
+  }
+
   void read_issued(Line& line) {
     Issued issued;
+    issued.why = read_why(line.split_behind(" # "));
     issued.stream = named(line, line.word(), kStreams);
     while (line.peek().starts_with("after=")) {
       const std::string_view text = line.value("after");
@@ -395,8 +428,13 @@ class Reader {
       const Axis axis = named(line, line.word(), kAxes);
       const auto peer = line.number<std::int32_t>();
       const Region region = parse_region(line);
-      if (sending) exchange.sends.push_back({axis, peer, {region}});
-      else exchange.receives.push_back({axis, peer, {region}});
+      Carried carried;
+      carried.backward = line.peek().starts_with("backward=");
+      carried.boundary = static_cast<std::int32_t>(line.value_number(carried.backward ? "backward" : "forward"));
+      carried.micro_batch = static_cast<std::int32_t>(line.value_number("mb"));
+      carried.value = static_cast<std::int32_t>(line.value_number("value"));
+      if (sending) exchange.sends.push_back({axis, peer, {region}, carried});
+      else exchange.receives.push_back({axis, peer, {region}, carried});
     }
     return exchange;
   }

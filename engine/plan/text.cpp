@@ -112,12 +112,29 @@ struct InstructionPrinter {
   }
   void operator()(const Exchange& exchange) const {
     out << "exchange " << role.name(exchange.name);
-    for (const auto& send : exchange.sends) out << " send " << name_of(send.axis) << ' ' << send.peer << ' ' << send.region.region;
-    for (const auto& receive : exchange.receives) out << " receive " << name_of(receive.axis) << ' ' << receive.peer << ' ' << receive.region.region;
+    for (const auto& send : exchange.sends) part(" send ", send);
+    for (const auto& receive : exchange.receives) part(" receive ", receive);
+  }
+  template <typename Part>
+  void part(std::string_view verb, const Part& part) const {
+    const Carried& what = part.carried;
+    out << verb << name_of(part.axis) << ' ' << part.peer << ' ' << part.region.region << (what.backward ? " backward=" : " forward=") << what.boundary << " mb=" << what.micro_batch
+        << " value=" << what.value;
   }
   void operator()(const CopyIn& copy) const { out << "copy_in f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region; }
   void operator()(const CopyOut& copy) const { out << "copy_out f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region; }
 };
+
+// Ends the line of an instruction; what it has none of is left out.
+void print_why(const Provenance& why, Out& out) {
+  out << " # " << name_of(why.phase);
+  if (why.recomputed) out << " recomputed";
+  if (why.micro_batch >= 0) out << " mb=" << why.micro_batch;
+  if (why.chunk >= 0) out << " chunk=" << why.chunk;
+  if (why.unit >= 0) out << " unit=" << why.unit;
+  if (why.node >= 0) out << " node=" << why.node;
+  out << '\n';
+}
 
 void print_unit(const Unit& unit, Out& out) {
   out << "unit " << unit.name << ' ' << name_of(unit.compute) << " elements=" << unit.elements << " decay=" << unit.decay_elements << " replicated=" << unit.replicated
@@ -166,7 +183,7 @@ void print_role(const Role& role, std::size_t index, Out& out) {
         if (issued.after[s] >= 0) out << " after=" << name_of(static_cast<Stream>(s)) << ':' << issued.after[s];
       out << ' ';
       std::visit(print_instruction, issued.instruction);
-      out << '\n';
+      print_why(issued.why, out);
     }
   }
 }

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include "engine/plan/verify_flow.h"
 
@@ -32,25 +31,6 @@ FactRanges overlaid(const std::vector<FactRanges>& all, std::int64_t bytes) {
   FactRanges result;
   sum.update_pieces(0, bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) { result.push_back({first, last, facts}); });
   return result;
-}
-
-// Exchanges are named by what they carry, "activations.0.mb1+gradients.0.mb0": whether two have something of a micro-batch in common.
-bool share_a_part(std::string_view mine, std::string_view theirs, std::int32_t micro_batch) {
-  const std::string suffix = ".mb" + std::to_string(micro_batch);
-  const auto parts = [](std::string_view text) {
-    std::vector<std::string_view> all;
-    for (std::size_t at = 0; at != std::string_view::npos;) {
-      const std::size_t end = text.find('+', at);
-      all.push_back(text.substr(at, end - at));
-      at = end == std::string_view::npos ? end : end + 1;
-    }
-    return all;
-  };
-  if (mine == theirs) return true;
-  const std::vector<std::string_view> others = parts(theirs);
-  for (std::string_view part : parts(mine))
-    if (part.ends_with(suffix) && std::find(others.begin(), others.end(), part) != others.end()) return true;
-  return false;
 }
 
 class Play {
@@ -232,6 +212,26 @@ class Play {
     return part < exchange.sends.size() ? exchange.sends[part].region.region
                                         : exchange.receives[part - exchange.sends.size()].region.region;
   }
+  static const Carried& carried_by(const Exchange& exchange, std::size_t part) {
+    return part < exchange.sends.size() ? exchange.sends[part].carried : exchange.receives[part - exchange.sends.size()].carried;
+  }
+
+  // Whether a stage made `sent` for what is said of it: a pass of that direction and micro-batch on this side of the boundary, or another
+  // stage from which it came.
+  bool made_for(std::size_t stage, const Carried& carried, const FactRanges& sent) const {
+    return std::all_of(sent.begin(), sent.end(), [&](const FactRange& piece) {
+      if (piece.facts.writer < 0) return false;
+      const Issued& writer = actors_[stage].program->instructions[static_cast<std::size_t>(piece.facts.writer)];
+      if (const auto* exchange = std::get_if<Exchange>(&writer.instruction))
+        return std::any_of(exchange->receives.begin(), exchange->receives.end(), [&](const Exchange::Receive& from) {
+          return from.carried.value == carried.value && from.carried.micro_batch == carried.micro_batch && from.carried.backward == carried.backward &&
+                 (carried.backward ? from.carried.boundary > carried.boundary : from.carried.boundary < carried.boundary);
+        });
+      if (!is_pass(writer.why.phase) || writer.why.micro_batch != carried.micro_batch) return false;
+      if (carried.backward != (writer.why.phase != Provenance::Phase::forward)) return false;
+      return carried.backward ? writer.why.chunk > carried.boundary : writer.why.chunk <= carried.boundary;
+    });
+  }
 
   // Marks the parts whose counterpart stands ready at the peer; done when all are marked.
   bool meet(std::size_t stage, std::size_t i, const Exchange& mine) {
@@ -262,15 +262,18 @@ class Play {
       const Region &here = region_of_part(mine, part), &there = region_of_part(*theirs, other);
       if (here.bytes != there.bytes)
         return report(stage, i, "role " + std::to_string(peer) + " expects " + std::to_string(there.bytes) + " bytes"), false;
-      const std::int32_t micro_batch = plan_.roles[stage].buffer(here.buffer).micro_batch,
-                         their_micro_batch = plan_.roles[peer].buffer(there.buffer).micro_batch;
-      if (!share_a_part(name(stage, mine.name), name(peer, theirs->name), micro_batch) || micro_batch != their_micro_batch)
+      const Carried& carried = carried_by(mine, part);
+      if (!(carried == carried_by(*theirs, other)) || plan_.roles[stage].buffer(here.buffer).micro_batch != carried.micro_batch ||
+          plan_.roles[peer].buffer(there.buffer).micro_batch != carried.micro_batch)
         return report(stage, i, "role " + std::to_string(peer) + " takes it for " + print(plan_.roles[peer], *theirs)), false;
+      const std::size_t from = sending ? stage : peer;
       actors_[peer].flow->run_until(head);
+      const FactRanges sent = sending ? actors_[stage].flow->read(i, here) : actors_[peer].flow->read(head, there);
+      if (!made_for(from, carried, sent)) return report(from, sending ? i : head, "sends what it has not made for that"), false;
       if (sending)
-        actors_[peer].flow->receive(head, there, actors_[stage].flow->read(i, here));
+        actors_[peer].flow->receive(head, there, sent);
       else
-        actors_[stage].flow->receive(i, here, actors_[peer].flow->read(head, there));
+        actors_[stage].flow->receive(i, here, sent);
       actors_[stage].parts[part] = actors_[peer].parts[other] = true;
       return true;
     }

@@ -276,7 +276,9 @@ TEST_CASE("on a GPU copies run beside kernels, on a CPU in turns with them") {
 
 TEST_CASE("from the norm on it is the optimizer's time") {
   MachineModel machine = round_machine();
-  const Plan plan = one_role(2, {kShort, kNorm}, {launch(0), all_reduce(1 << 28, 0), launch(1, 1), launch(0), all_reduce(1 << 28, 3)});
+  Issued norm = launch(1, 1);
+  norm.why.phase = Provenance::Phase::norm;
+  const Plan plan = one_role(2, {kShort, kNorm}, {launch(0), all_reduce(1 << 28, 0), norm, launch(0), all_reduce(1 << 28, 3)});
   const CostModel model(cluster_of(machine, plan));
   const Prediction prediction = predict(plan, model);
   const double reduce = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 28).us;

@@ -23,6 +23,7 @@ struct GoldenJob {
 
 const std::vector<GoldenJob>& golden_jobs();
 
-Plan golden_plan(const GoldenJob& job);
+CompiledJob golden_compiled(const GoldenJob& job);
+inline Plan golden_plan(const GoldenJob& job) { return golden_compiled(job).plan; }
 
 }  // namespace trainer::tests

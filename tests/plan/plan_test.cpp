@@ -27,12 +27,12 @@ signature 2 sum_leading f32[1,64] f32[64]
 unit unit.0 f32 elements=64 decay=64 replicated=0:64 partial=0:0 stages=own master=b0+0:256 slice=b0+0:256 working=b0 gradient=b2
 tensor w f32[64] at=0 stddev=0.02 constant=0.0
 program step
-copy copy_in f0+0 b1+0:256
-compute launch sum_leading s2 first mb=0 read b1+0:256 write b2+0:256
-communication all_reduce f32 replicate unit.0 in b2+0:256 out b2+0:256
-compute launch gelu s0 second mb=0 read b1+0:256 write b3+0:256
-compute launch gelu s0 third mb=0 read b3+0:256 write b4+0:256
-compute launch add s1 update mb=-1 read b0+0:256 read b2+0:256 write b0+0:256
+copy copy_in f0+0 b1+0:256 # load
+compute launch sum_leading s2 first mb=0 read b1+0:256 write b2+0:256 # backward mb=0 chunk=0 node=2
+communication all_reduce f32 replicate unit.0 in b2+0:256 out b2+0:256 # reduce mb=0 chunk=0 unit=0
+compute launch gelu s0 second mb=0 read b1+0:256 write b3+0:256 # backward recomputed mb=0 chunk=0 node=3
+compute launch gelu s0 third mb=0 read b3+0:256 write b4+0:256 # backward mb=0 chunk=0 node=4
+compute launch add s1 update mb=-1 read b0+0:256 read b2+0:256 write b0+0:256 # update unit=0
 )";
 
 Plan finished(std::string_view text) {
@@ -64,10 +64,28 @@ TEST_CASE("text round-trips and has one hash") {
   CHECK(again.roles[0].programs == plan.roles[0].programs);
 }
 
+TEST_CASE("an instruction's line says why it is there, and an exchange's what each part carries") {
+  using Phase = Provenance::Phase;
+  Plan plan = finished(kOverlap);
+  const std::vector<Issued>& step = step_of(plan);
+  CHECK(step[2].why == Provenance{Phase::reduce, false, 0, 0, 0, -1});
+  CHECK(step[3].why == Provenance{Phase::backward, true, 0, 0, -1, 3});
+  CHECK(step[5].why == Provenance{Phase::update, false, -1, -1, 0, -1});
+  Exchange exchange;
+  exchange.sends.push_back({Axis::pipeline, 1, {{0, 0, 256}}, {3, false, 2, 17}});
+  exchange.receives.push_back({Axis::pipeline, -1, {{1, 0, 256}}, {2, true, 1, 18}});
+  for (int phase = 0; phase < kNumPhases; ++phase) step_of(plan).push_back({Stream::communication, exchange, {}, {static_cast<Phase>(phase), phase % 2 == 0, 7, 8, 9, 10}});
+  const Plan again = parse_plan(print(plan));
+  CHECK(again.roles[0].programs == plan.roles[0].programs);
+  CHECK(print(plan).find("send pipeline 1 b0+0:256 forward=3 mb=2 value=17 receive pipeline -1 b1+0:256 backward=2 mb=1 value=18 # forward mb=8 chunk=7 unit=9 node=10\n") != std::string::npos);
+}
+
 TEST_CASE("text that is no plan names its line") {
   CHECK_THROWS_WITH_AS(parse_plan("plan 2\n"), "plan text, line 1: expected 1", DataError);
-  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute launch gelu s9 x mb=0\n"), DataError);
-  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute fly\n"), DataError);
+  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute launch gelu s9 x mb=0 # load\n"), DataError);
+  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute fly # load\n"), DataError);
+  for (const char* why : {"", " #", " # ", " # fly", " # load mb=-1", " # load unit=0 mb=0", " # load chunk=40000", " # load 3"})
+    CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "copy copy_in f0+0 b1+0:256" + why + "\n"), DataError);
   for (std::size_t length = 0; length < kOverlap.size(); length += 7) {  // no prefix crashes
     try {
       parse_plan(kOverlap.substr(0, length));
@@ -143,56 +161,83 @@ TEST_CASE("communication off its stream is found") {
 
 namespace {
 
-// Two pipeline stages that pass a buffer on and back.
+// Two pipeline stages: the first makes x and passes it on, the second makes y and passes it back.
 std::string two_stages(std::string_view first, std::string_view second) {
   std::string text = "plan 1\nmesh pipeline=2 replicate=1 shard=1 tensor=1\n";
   for (const auto& [stage, body] : {std::pair{0, first}, std::pair{1, second}})
     text += "role " + std::to_string(stage) +
             " persistent=0 total=0 scalars=b-1 applied=b-1\nbuffer 0 a activations mb=0 program=-1 bytes=64 at=-1\n"
-            "buffer 1 b activations mb=0 program=-1 bytes=64 at=-1\nprogram step\n" +
+            "buffer 1 b activations mb=0 program=-1 bytes=64 at=-1\nsignature 0 zero u8[64]\nprogram step\n" +
             std::string(body);
   return text;
+}
+
+const std::string kMakeX = "compute launch zero s0 x mb=0 write b0+0:64 # forward mb=0 chunk=0\n";
+const std::string kMakeY = "compute launch zero s0 y mb=0 write b1+0:64 # backward mb=0 chunk=1\n";
+const std::string kExchange = "communication exchange z", kTransfer = " # transfer\n";
+const std::string kPartX = " forward=0 mb=0 value=0", kPartY = " backward=0 mb=0 value=1";
+const std::string kSendX = " send pipeline 1 b0+0:64" + kPartX, kReceiveX = " receive pipeline -1 b0+0:64" + kPartX;
+const std::string kSendY = " send pipeline -1 b1+0:64" + kPartY, kReceiveY = " receive pipeline 1 b1+0:64" + kPartY;
+std::string exchange(const std::string& parts) { return kExchange + parts + kTransfer; }
+
+std::string replaced(std::string text, std::string_view what, std::string_view with) {
+  const std::size_t at = text.find(what);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, what.size(), with);
 }
 
 }  // namespace
 
 TEST_CASE("sends meet their receives") {
-  const Plan plan = finished(two_stages("communication exchange x send pipeline 1 b0+0:64\ncommunication exchange y receive pipeline 1 b1+0:64\n",
-                                        "communication exchange x receive pipeline -1 b0+0:64\ncommunication exchange y send pipeline -1 b1+0:64\n"));
+  const Plan plan = finished(two_stages(kMakeX + exchange(kSendX) + exchange(kReceiveY), kMakeY + exchange(kReceiveX) + exchange(kSendY)));
   CHECK(violations(plan).empty());
 }
 
+TEST_CASE("both ends of a message carry the same, and a stage has made what it sends for that") {
+  const auto found = [&](const std::string& make, const std::string& send, const std::string& receive) {
+    return violations(finished(two_stages(make + exchange(send), exchange(receive))));
+  };
+  CHECK(found(kMakeX, kSendX, kReceiveX).empty());
+  for (const char* other : {" backward=0 mb=0 value=0", " forward=1 mb=0 value=0", " forward=0 mb=1 value=0", " forward=0 mb=0 value=1"}) {
+    CAPTURE(std::string(other));
+    CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, other), kReceiveX), "takes it for"));
+    CHECK(mentions(found(kMakeX, kSendX, replaced(kReceiveX, kPartX, other)), "takes it for"));
+  }
+  const std::string back = " backward=0 mb=0 value=0", later = " forward=0 mb=1 value=0";
+  CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, back), replaced(kReceiveX, kPartX, back)), "sends what it has not made for that"));
+  CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, later), replaced(kReceiveX, kPartX, later)), "takes it for"));  // the buffers are of micro-batch 0
+  for (const char* why : {"# forward mb=1 chunk=0", "# forward mb=0 chunk=1", "# backward mb=0 chunk=0", "# load"}) {
+    CAPTURE(std::string(why));
+    CHECK(mentions(found(replaced(kMakeX, "# forward mb=0 chunk=0", why), kSendX, kReceiveX), "sends what it has not made for that"));
+  }
+}
+
 TEST_CASE("two stages that both send first wait for ever, unless in one exchange") {
-  const std::string apart = two_stages("communication exchange x send pipeline 1 b0+0:64\ncommunication exchange y receive pipeline 1 b1+0:64\n",
-                                       "communication exchange x send pipeline -1 b0+0:64\ncommunication exchange y receive pipeline -1 b1+0:64\n");
+  const std::string apart = two_stages(kMakeX + exchange(kSendX) + exchange(kReceiveY), kMakeY + exchange(kSendY) + exchange(kReceiveX));
   CHECK(mentions(violations(finished(apart)), "waits for ever"));
-  const std::string together = two_stages("communication exchange x send pipeline 1 b0+0:64 receive pipeline 1 b1+0:64\n",
-                                          "communication exchange x send pipeline -1 b0+0:64 receive pipeline -1 b1+0:64\n");
+  const std::string together = two_stages(kMakeX + exchange(kSendX + kReceiveY), kMakeY + exchange(kSendY + kReceiveX));
   CHECK(violations(finished(together)).empty());
 }
 
 TEST_CASE("stages that cross each other wait for ever, whatever a second stream does meanwhile") {
-  const std::string sum = "background all_reduce f32 replicate g in b2+0:64 out b2+0:64\n";
+  const std::string sum = "background all_reduce f32 replicate g in b2+0:64 out b2+0:64 # reduce\n";
   const auto replicated = [&](const std::string& first, const std::string& second) {
-    std::string text = two_stages(first, second);
-    text.replace(text.find("replicate=1"), 11, "replicate=2");
-    for (std::size_t at = 0; (at = text.find("program step", at)) != std::string::npos; at += 60) text.insert(at, "buffer 2 c gradients mb=0 program=-1 bytes=64 at=-1\n");
+    std::string text = replaced(two_stages(kMakeX + first, kMakeY + second), "replicate=1", "replicate=2");
+    for (std::size_t at = 0; (at = text.find("signature 0", at)) != std::string::npos; at += 80) text.insert(at, "buffer 2 c gradients mb=0 program=-1 bytes=64 at=-1\n");
     return violations(finished(text));
   };
-  const std::string x = "communication exchange x ", y = "communication exchange y ";
-  const std::string send_x = x + "send pipeline 1 b0+0:64\n", receive_x = x + "receive pipeline -1 b0+0:64\n";
-  const std::string send_y = y + "send pipeline -1 b1+0:64\n", receive_y = y + "receive pipeline 1 b1+0:64\n";
+  const std::string send_x = exchange(kSendX), receive_x = exchange(kReceiveX), send_y = exchange(kSendY), receive_y = exchange(kReceiveY);
   CHECK(mentions(replicated(send_x + sum + receive_y, send_y + sum + receive_x), "waits for ever"));
   CHECK(!mentions(replicated(send_x + sum + receive_y, receive_x + send_y + sum), "waits for ever"));
   CHECK(mentions(replicated("background" + send_x.substr(13) + receive_y, receive_x + send_y), "joins stages on the background stream"));
 }
 
 TEST_CASE("a send of another size than its receive is found") {
-  const Plan plan = finished(two_stages("communication exchange x send pipeline 1 b0+0:64\n", "communication exchange x receive pipeline -1 b0+0:32\n"));
+  const Plan plan = finished(two_stages(kMakeX + exchange(kSendX), exchange(replaced(kReceiveX, "b0+0:64", "b0+0:32"))));
   CHECK(mentions(violations(plan), "expects 32 bytes"));
 }
 
 TEST_CASE("a receive without a send, and a peer outside the mesh, are found") {
-  CHECK(mentions(violations(finished(two_stages("communication exchange x receive pipeline 1 b0+0:64\n", ""))), "waits for ever"));
-  CHECK(mentions(violations(finished(two_stages("communication exchange x send pipeline -1 b0+0:64\n", ""))), "outside the mesh"));
+  CHECK(mentions(violations(finished(two_stages(exchange(kReceiveY), ""))), "waits for ever"));
+  CHECK(mentions(violations(finished(two_stages(kMakeY + exchange(kSendY), ""))), "outside the mesh"));
 }
