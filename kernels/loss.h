@@ -11,7 +11,7 @@
 //
 //   Where the classes are cut over ranks, a rank has the logits of the classes [origin, origin + columns) of `classes` (attribute;
 //   origin: Call::origin). Columns from `classes` on are padding: they are not read as logits, and their gradient is 0.
-//   cross_entropy_stats     logits c [..., columns], targets i32 [...] → stats f32 [rows, 5], of the logits of each row that are here:
+//   cross_entropy_stats     logits c [..., columns], targets i32 [...] → stats f32 [1, rows, 5], of the logits of each row that are here:
 //                           {the largest, Σ exp(x − largest), the target's (0 where it is elsewhere, or ignored), Σ x, the class of the
 //                           largest (the first of equals; −1 if none is here, NaN if one is NaN)}
 //   cross_entropy_gathered  logits c [..., columns] (not read), stats f32 [parts, rows, 5] of all ranks, targets → loss, lse: as cross_entropy

@@ -30,7 +30,7 @@ ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements) {
       elements = 0;
     }
     groups.back().push_back(name_at(graph, parameter));
-    elements += graph.value(parameter.value).shape.elements();
+    elements += graph.local_shape(parameter.value).elements();
   }
   return groups;
 }

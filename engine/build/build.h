@@ -3,7 +3,7 @@
 //   differentiate  appends the backward nodes
 //   recompute  applies an activation checkpointing policy
 //   fuse  (fuse.h) makes one node of neighbours that one kernel does in one pass over memory
-//   place  gives every value its placement on the mesh
+//   distribute, place  (distribute.h) give every value its spec on the mesh, collectives where they are needed
 #pragma once
 
 #include <map>
@@ -45,9 +45,5 @@ struct RecomputePolicy {
 /// full: of each block only its inputs are kept. selective: matrix products and attention are kept, the rest is repeated
 /// (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022).
 void recompute(Graph& graph, const RecomputePolicy& policy);
-
-/// Propagates placements along `axis` from inputs and parameters through every node by the ops' sharding rules. Throws
-/// JobError naming the node that cannot be cut so.
-void place(Graph& graph, Axis axis, const std::map<ValueId, Placement>& given);
 
 }  // namespace trainer

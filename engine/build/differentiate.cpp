@@ -22,7 +22,7 @@ class Differentiation final : public GradientBuilder {
     find_needed();
     const std::size_t num_forward = graph_.nodes.size();
     gradients_.assign(graph_.values.size(), kNone);
-    graph_.seed = graph_.add_value({.name = "seed", .dtype = DType::f32, .shape = {1}, .kind = ValueKind::scalar});
+    graph_.seed = graph_.add_value({.name = "seed", .spec = {DType::f32, {1}}, .kind = ValueKind::scalar});
     gradients_[at(graph_.loss.sum)] = graph_.seed;
     for (std::size_t i = num_forward; i-- > 0;) backward(graph_.nodes[i]);
   }
@@ -44,7 +44,7 @@ class Differentiation final : public GradientBuilder {
     node.inputs = std::move(inputs);
     const std::size_t num_values = outputs.size() - parameters.size();
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      Value value{.name = {}, .dtype = outputs[i].dtype, .shape = outputs[i].shape};
+      Value value{.name = {}, .spec = {outputs[i].dtype, outputs[i].shape}};
       if (i >= num_values) {
         value.kind = ValueKind::gradient;
         value.parameter = parameters[i - num_values];
@@ -59,7 +59,7 @@ class Differentiation final : public GradientBuilder {
   ValueId alias(const Node& forward, ValueId value, const Shape& shape) override {
     Node node = backward_node(forward, Op::reshape);
     node.inputs = {value};
-    node.outputs = {graph_.add_value({.name = {}, .dtype = graph_.value(value).dtype, .shape = shape, .alias_of = graph_.storage(value)})};
+    node.outputs = {graph_.add_value({.name = {}, .spec = {graph_.value(value).dtype(), shape}, .alias_of = graph_.storage(value)})};
     added_.push_back(std::move(node));
     return added_.back().outputs[0];
   }
@@ -69,7 +69,7 @@ class Differentiation final : public GradientBuilder {
     Node node{.name = forward.name, .op = op, .attributes = {}, .inputs = {}, .outputs = {}, .block = forward.block, .backward = true};
     node.origin = forward.origin;
     node.chunk = forward.chunk;
-    node.per_tensor = forward.per_tensor;
+    if (is_collective(op)) node.axes = forward.axes;
     return node;
   }
 

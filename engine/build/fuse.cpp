@@ -42,7 +42,7 @@ class Fusion {
  private:
   /// Both terms of one shape, as a gradient's sum and a residual connection have them.
   bool is_plain_add(const Node& node) const {
-    return node.op == Op::add && graph_.value(node.inputs[0]).shape == graph_.value(node.inputs[1]).shape;
+    return node.op == Op::add && graph_.value(node.inputs[0]).shape() == graph_.value(node.inputs[1]).shape();
   }
 
   /// Only of direct neighbours: an addition that moves would hold its terms longer.
@@ -50,7 +50,7 @@ class Fusion {
     const Node& add = graph_.nodes[first];
     Node& norm = graph_.nodes[second];
     const bool fits = add.chunk == norm.chunk && is_plain_add(add) && is_norm(norm.op) && norm.inputs[0] == add.outputs[0] && norm.backward == add.backward;
-    if (!fits || graph_.value(add.outputs[0]).shape.rank() < 2) return;
+    if (!fits || graph_.value(add.outputs[0]).shape().rank() < 2) return;
     norm.inputs[0] = add.inputs[0];
     norm.inputs.insert(norm.inputs.begin() + 1, add.inputs[1]);
     norm.outputs.push_back(add.outputs[0]);
@@ -78,7 +78,7 @@ class Fusion {
   }
 
   bool is_epilogue(const Node& node, Op op) const {
-    return node.op == op && node.attributes.text("approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype);
+    return node.op == op && node.attributes.text("approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype());
   }
 
   /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for those who read
@@ -88,7 +88,7 @@ class Fusion {
     const Node& gelu = graph_.nodes[second];
     const bool together = linear.chunk == gelu.chunk && linear.backward == gelu.backward;
     const bool neighbours = together && linear.op == Op::linear && gelu.inputs[0] == linear.outputs[0];
-    if (!neighbours || !is_epilogue(gelu, Op::gelu) || linear.attributes.flag("partial", false)) return;
+    if (!neighbours || !is_epilogue(gelu, Op::gelu) || !linear.once.empty()) return;
     linear.attributes.set("gelu", true);
     const ValueId pre = linear.outputs[0];
     linear.outputs[0] = gelu.outputs[0];

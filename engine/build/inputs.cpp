@@ -79,7 +79,7 @@ void read_fields(Reading& reading, const yaml::Node& key, const yaml::Node& inpu
   const Shape* given = sample == nullptr || sample->rank() == 0 ? nullptr : sample;
   const std::optional<Shape> shape = read_shape(reading, key, input, path + ".shape", given);
   if (!shape || !known) return;
-  entry.value = reading.graph.add_value({.name = key.text, .dtype = *dtype_named(dtype->text), .shape = *shape, .kind = ValueKind::input});
+  entry.value = reading.graph.add_value({.name = key.text, .spec = {*dtype_named(dtype->text), *shape}, .kind = ValueKind::input});
   reading.graph.inputs.push_back(entry.value);
 }
 

@@ -61,7 +61,7 @@ DType NodeMaker::compute_of(const std::string& node) const {
 /// Floats of another dtype are read in the node's compute dtype, but for the target of a loss.
 bool NodeMaker::needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index, DType compute) const {
   const Value& value = reading_.graph.value(data[index]);
-  return is_floating(value.dtype) && value.dtype != compute && !(def.loss && index > 0);
+  return is_floating(value.dtype()) && value.dtype() != compute && !(def.loss && index > 0);
 }
 
 std::vector<TensorDesc> NodeMaker::infer_inputs(const OpDef& def, const std::vector<ValueId>& data, DType compute) const {
@@ -83,7 +83,7 @@ ValueId NodeMaker::cast(ValueId from, DType dtype, std::int32_t block) {
   value.name += ".cast";
   value.kind = ValueKind::activation;
   value.alias_of = kNone;
-  value.dtype = dtype;
+  value.spec.format = dtype;
   at->second = reading_.graph.add_value(std::move(value));
   node.outputs = {at->second};
   add(std::move(node));
@@ -108,8 +108,8 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
       if (id == kNone) return false;
     } else {
       id = graph.add_value(
-          {.name = node.name + "." + def.suffix, .dtype = compute, .shape = def.shape, .kind = ValueKind::parameter});
-      graph.parameters.push_back({.value = id, .init = weight && init ? *init : def.init, .whole = def.shape});
+          {.name = node.name + "." + def.suffix, .spec = {compute, def.shape}, .kind = ValueKind::parameter});
+      graph.parameters.push_back({.value = id, .init = weight && init ? *init : def.init});
     }
     if (weight) entry.weight = id;
     node.inputs.push_back(id);
@@ -128,8 +128,8 @@ ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def,
     reading_.mistakes.add(where, path, "\"" + name + "\" has no weight");
     return kNone;
   }
-  const Shape& shape = reading_.graph.value(weight).shape;
-  if (reading_.graph.value(weight).dtype != compute) {
+  const Shape& shape = reading_.graph.value(weight).shape();
+  if (reading_.graph.value(weight).dtype() != compute) {
     reading_.mistakes.add(where, path, "one of this node and \"" + name + "\" is excluded from mixed precision; a shared weight has one dtype");
     return kNone;
   }
@@ -142,7 +142,7 @@ ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def,
 void NodeMaker::add_outputs(Node& node, const Inference& inference) {
   for (std::size_t i = 0; i < inference.outputs.size(); ++i) {
     const TensorDesc& output = inference.outputs[i];
-    Value value{.name = i == 0 ? node.name : node.name + "." + inference.saved_names[i - 1], .dtype = output.dtype, .shape = output.shape};
+    Value value{.name = i == 0 ? node.name : node.name + "." + inference.saved_names[i - 1], .spec = {output.dtype, output.shape}};
     if (inference.alias) value.alias_of = reading_.graph.storage(node.inputs[0]);
     node.outputs.push_back(reading_.graph.add_value(std::move(value)));
   }
@@ -150,7 +150,7 @@ void NodeMaker::add_outputs(Node& node, const Inference& inference) {
 
 void NodeMaker::add_randomness(Node& node) {
   Graph& graph = reading_.graph;
-  if (graph.step == kNone) graph.step = graph.add_value({.name = "step", .dtype = DType::i32, .shape = {1}, .kind = ValueKind::scalar});
+  if (graph.step == kNone) graph.step = graph.add_value({.name = "step", .spec = {DType::i32, {1}}, .kind = ValueKind::scalar});
   node.inputs.push_back(graph.step);
   node.attributes.set("key", static_cast<std::int64_t>(random_key(reading_.options.seed, node.name)));
 }
@@ -159,8 +159,8 @@ void NodeMaker::add_randomness(Node& node) {
 void NodeMaker::check_batch(ValueId input) const {
   const Value& value = reading_.graph.value(input);
   const bool batched = value.kind == ValueKind::input || batched_[static_cast<std::size_t>(input)];
-  if (!batched || value.shape[0] != reading_.options.batch)
-    throw OpMistake{"takes values whose first dim is the batch, not " + value.shape.str(), ""};
+  if (!batched || value.shape()[0] != reading_.options.batch)
+    throw OpMistake{"takes values whose first dim is the batch, not " + value.shape().str(), ""};
 }
 
 void NodeMaker::add(Node node) {

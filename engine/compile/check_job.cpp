@@ -105,7 +105,7 @@ class ModelCheck {
     const bool bytes = job_.data.format == DataFormat::text && job_.data.tokenizer == Tokenizer::bytes && !given.any_fields;
     for (const Node& node : graph.nodes) {
       if (!bytes || node.op != Op::embedding || graph.value(node.inputs[0]).name != "tokens") continue;
-      const std::int64_t rows = graph.value(node.inputs[1]).shape[0];
+      const std::int64_t rows = graph.value(node.inputs[1]).shape()[0];
       if (rows >= kBytes) continue;
       Diagnostic mistake = at_origin(node, node.name + ".rows", fmt::format("`tokenizer: bytes` has {} ids, the model's vocabulary has {} rows; it must have at least {}", kBytes, rows, kBytes));
       mistake.allowed = fmt::format("an integer of at least {}", kBytes);

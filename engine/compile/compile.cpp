@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "engine/build/build.h"
+#include "engine/build/distribute.h"
 #include "engine/build/fuse.h"
 #include "engine/compile/decide.h"
 #include "engine/compile/choose.h"
@@ -128,14 +129,16 @@ class Compilation {
   }
 
  private:
-  // The local graph of one rank, forward.
+  // The forward graph, its values laid over the mesh.
   Graph read(const BatchShape& batch, BuildOptions::Mode mode, std::vector<std::string>& begins) const {
-    Graph graph = read_graph(tree_, job_.model.with, build_options(job_, batch.micro, mode));
+    Graph graph = read_graph(tree_, job_.model.with, build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode));
     if (mode == BuildOptions::Mode::train) check_excluded(graph);
-    place_batch(graph);
+    graph.mesh = mesh_;
     if (mode == BuildOptions::Mode::train) begins = chunk_begins(loaded_, graph, num_chunks());
     strategies::assign_chunks(graph, begins);
-    strategies::tensor_parallel(graph, {mesh_.size(Axis::tensor), job_.strategy.tensor.sequence_parallel});
+    cut_batch(graph);
+    strategies::tensor_parallel(graph);
+    distribute(graph, job_.strategy.tensor.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     return graph;
   }
 
@@ -155,15 +158,11 @@ class Compilation {
     return entry->make(stages, virtual_stages, batch.micro_batches);
   }
 
-  // Along a data axis the batch is cut and everything else whole.
-  void place_batch(Graph& graph) const {
-    for (Axis axis : {Axis::replicate, Axis::shard}) {
-      if (mesh_.size(axis) == 1) continue;
-      std::map<ValueId, Placement> given;
-      for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
-      for (const Parameter& parameter : graph.parameters) given[parameter.value] = Placement::replicate();
-      place(graph, axis, given);
-    }
+  // A rank's samples are its own along the axes of the batch.
+  void cut_batch(Graph& graph) const {
+    for (Axis axis : kAxes)
+      if (kBatchAxes.has(axis) && mesh_.size(axis) > 1)
+        for (ValueId input : graph.inputs) graph.value(input).spec.place(axis, Placement::shard(0));
   }
 
   CompiledJob assemble_with(const BatchShape& batch, const DataStrategy& data) const {
@@ -173,6 +172,7 @@ class Compilation {
     if (purpose_ == Purpose::train) {
       train = read(batch, BuildOptions::Mode::train, begins);
       differentiate(train, job_.precision.reduce);
+      place(train);
       check_length(train, batch);
       recompute(train, recompute_policy(job_.activation_checkpointing));
       fuse(train, *hardware_.target);
@@ -243,7 +243,7 @@ class Compilation {
   static std::optional<std::int64_t> vocabulary(const Graph& graph) {
     for (const Node& node : graph.nodes)
       if (node.op == Op::embedding && graph.value(node.inputs[0]).kind == ValueKind::input && graph.value(node.inputs[0]).name == "tokens")
-        return whole(graph, node.inputs[1])[0];
+        return graph.value(node.inputs[1]).shape()[0];
     return std::nullopt;
   }
 
@@ -251,16 +251,10 @@ class Compilation {
   static std::optional<std::int64_t> classes(const Graph& graph) {
     for (const Node& node : graph.nodes) {
       if (node.op == Op::cross_entropy_gathered) return node.attributes.integer("classes");
-      if (node.op == Op::cross_entropy) return graph.value(node.inputs[0]).shape[-1];
+      if (node.op == Op::cross_entropy) return graph.value(node.inputs[0]).shape()[-1];
     }
-    if (graph.loss.sum == kNone && graph.logits != kNone) return graph.value(graph.logits).shape[-1];
+    if (graph.loss.sum == kNone && graph.logits != kNone) return graph.value(graph.logits).shape()[-1];
     return std::nullopt;
-  }
-
-  static const Shape& whole(const Graph& graph, ValueId parameter) {
-    for (const Parameter& one : graph.parameters)
-      if (one.value == parameter) return one.whole;
-    return graph.value(parameter).shape;
   }
 
   const LoadedJob& loaded_;

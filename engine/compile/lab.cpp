@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/build/build.h"
+#include "engine/build/distribute.h"
 #include "engine/build/fuse.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/model_graph.h"
@@ -57,12 +58,15 @@ const Graph* ModelLab::differentiated(int tensor, bool sequence_parallel, std::i
   if (refusals_.contains({tensor, sequence_parallel})) return nullptr;
   Graph graph = forward(micro);
   try {
-    strategies::tensor_parallel(graph, {tensor, sequence_parallel});
+    graph.mesh = Mesh{{Axis::tensor, tensor}};
+    strategies::tensor_parallel(graph);
+    distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
   } catch (const JobError& error) {
     refusals_[{tensor, sequence_parallel}] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
     return nullptr;
   }
   differentiate(graph, loaded_.job.precision.reduce);
+  place(graph);
   differentiated_ = std::move(graph);
   differentiated_for_ = key;
   return &differentiated_;

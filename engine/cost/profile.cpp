@@ -20,7 +20,7 @@ class Profiling {
 
   Profile run() {
     assign_pieces();
-    for (ValueId input : graph_.inputs) profile_.input_bytes += graph_.value(input).desc().bytes();
+    for (ValueId input : graph_.inputs) profile_.input_bytes += graph_.local(input).bytes();
     parameters();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) time(i);
     memory();
@@ -51,19 +51,17 @@ class Profiling {
       for (ValueId input : graph_.nodes[i].inputs) reader[static_cast<std::size_t>(graph_.storage(input))] = piece_of_[i];
     for (const Parameter& parameter : graph_.parameters) {
       const std::int32_t at = std::max(0, reader[static_cast<std::size_t>(parameter.value)]);
-      profile_.pieces[static_cast<std::size_t>(at)].parameters += graph_.value(parameter.value).shape.elements();
+      profile_.pieces[static_cast<std::size_t>(at)].parameters += graph_.local_shape(parameter.value).elements();
     }
   }
 
   bool aliases(const Node& node) const { return graph_.value(node.outputs[0]).alias_of != kNone; }
 
-  static bool communicates(Op op) { return op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
-
   Estimate estimate(const Node& node) {
-    if (!communicates(node.op)) return model_.kernel(signature_of(graph_, node));
-    const TensorDesc in = graph_.value(node.inputs[0]).desc(), out = graph_.value(node.outputs[0]).desc();
+    if (!is_collective(node.op)) return model_.kernel(signature_of(graph_, node));
+    const TensorDesc in = graph_.local(node.inputs[0]), out = graph_.local(node.outputs[0]);
     const CollectiveKind kind = node.op == Op::all_reduce ? CollectiveKind::all_reduce : node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
-    return model_.collective(kind, out.dtype, Axes::of(Axis::tensor), {}, std::max(in.bytes(), out.bytes()));
+    return model_.collective(kind, out.dtype, node.axes, {}, std::max(in.bytes(), out.bytes()));
   }
 
   void time(std::size_t index) {
@@ -71,7 +69,7 @@ class Profiling {
     if (aliases(node) || node.op == Op::replicate) return;
     const Estimate estimate = this->estimate(node);
     Piece& piece = this->piece(index);
-    if (communicates(node.op)) piece.network_us += estimate.us;
+    if (is_collective(node.op)) piece.network_us += estimate.us;
     if (node.recomputed) piece.recompute_us += estimate.us;
     (!node.backward ? piece.forward_us : is_weight(node) ? piece.weight_us : piece.input_us) += estimate.us;
     pack(node, piece);
@@ -87,7 +85,7 @@ class Profiling {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       const Value& value = graph_.value(graph_.storage(node.inputs[i]));
       if (value.kind != ValueKind::parameter) continue;
-      TensorDesc desc = value.desc();
+      TensorDesc desc = graph_.local(graph_.storage(node.inputs[i]));
       desc.layout = target_.preferred_layout(signature, static_cast<int>(i));
       if (desc.layout != Layout::row_major) piece.packed_bytes += target_.bytes(desc);
     }
@@ -113,12 +111,12 @@ class Profiling {
     std::int64_t alive = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const Node& node = graph_.nodes[i];
-      const std::int64_t workspace = aliases(node) || communicates(node.op) || node.op == Op::replicate ? 0 : target_.workspace_bytes(signature_of(graph_, node));
+      const std::int64_t workspace = aliases(node) || is_collective(node.op) || node.op == Op::replicate ? 0 : target_.workspace_bytes(signature_of(graph_, node));
       for (std::size_t o = 0; o < node.outputs.size(); ++o) {
         const ValueId output = node.outputs[o];
         if (made[static_cast<std::size_t>(output)] != static_cast<std::int32_t>(i)) continue;
         const std::int32_t end = std::max(last[static_cast<std::size_t>(output)], static_cast<std::int32_t>(i));
-        const std::int64_t bytes = graph_.value(output).desc().bytes();
+        const std::int64_t bytes = graph_.local(output).bytes();
         const bool saved = !node.backward && graph_.nodes[static_cast<std::size_t>(end)].backward;
         if (saved) {
           piece(i).saved_bytes += bytes;
@@ -144,7 +142,7 @@ class Profiling {
       const ValueId source = graph_.storage(node.inputs[static_cast<std::size_t>(in)]);
       const Value& from = graph_.value(source);
       const bool free = from.kind == ValueKind::activation && last[static_cast<std::size_t>(source)] == at;
-      if (free && from.desc().bytes() == graph_.value(node.outputs[static_cast<std::size_t>(output)]).desc().bytes()) return source;
+      if (free && graph_.local(source).bytes() == graph_.local(node.outputs[static_cast<std::size_t>(output)]).bytes()) return source;
     }
     return kNone;
   }
@@ -164,7 +162,7 @@ class Profiling {
     }
     for (std::size_t value = 0; value < from.size(); ++value)
       for (std::int32_t piece = from[value]; piece != kNever && piece < to[value]; ++piece)
-        profile_.pieces[static_cast<std::size_t>(piece)].boundary_bytes += graph_.values[value].desc().bytes();
+        profile_.pieces[static_cast<std::size_t>(piece)].boundary_bytes += graph_.local(static_cast<ValueId>(value)).bytes();
   }
 
   const Graph& graph_;

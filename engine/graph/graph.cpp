@@ -23,10 +23,10 @@ std::string text_of(const Attributes& attributes) {
 
 /// As "x f32 [4, 64] @ tensor Shard(1)": placements are told only where they are not Replicate.
 std::string text_of(const Graph& graph, const Value& value) {
-  std::string text = fmt::format("{} {} {}", value.name, name_of(value.dtype), value.shape.str());
+  std::string text = fmt::format("{} {} {}", value.name, name_of(value.dtype()), value.shape().str());
   if (value.alias_of != kNone) text += " = " + graph.value(value.alias_of).name;
   for (Axis axis : kAxes) {
-    const Placement& placement = value.placement[static_cast<std::size_t>(axis)];
+    const Placement placement = value.spec.on(axis);
     if (!placement.is_replicate()) text += fmt::format(" @ {} {}", name_of(axis), placement.str());
   }
   return text;
@@ -59,16 +59,8 @@ std::int32_t Graph::outermost(std::int32_t block) const {
 
 std::int64_t Graph::num_parameters() const {
   std::int64_t count = 0;
-  for (const Parameter& parameter : parameters) count += parameter.whole.elements();
+  for (const Parameter& parameter : parameters) count += value(parameter.value).shape().elements();
   return count;
-}
-
-Signature signature_of(const Graph& graph, const Node& node) {
-  Signature signature{node.op, node.attributes, {}};
-  signature.operands.reserve(node.inputs.size() + node.outputs.size());
-  for (ValueId id : node.inputs) signature.operands.push_back(graph.value(id).desc());
-  for (ValueId id : node.outputs) signature.operands.push_back(graph.value(id).desc());
-  return signature;
 }
 
 std::string print(const Graph& graph) {

@@ -10,7 +10,7 @@
 #include "engine/core/attributes.h"
 #include "engine/core/op.h"
 #include "engine/core/signature.h"
-#include "engine/graph/placement.h"
+#include "engine/core/spec.h"
 
 namespace trainer {
 
@@ -28,14 +28,15 @@ enum class ValueKind : std::uint8_t {
 
 struct Value {
   std::string name;  ///< "h.0.attn.c_attn", "h.0.attn.c_attn.weight", "h.0.attn.c_attn.grad" …
-  DType dtype = DType::f32;
-  Shape shape{};
+  Spec spec{};       ///< of the model, and how it lies over Graph::mesh
   ValueKind kind = ValueKind::activation;
   ValueId alias_of = kNone;   ///< reshape, flatten: the same memory as that value (never itself an alias), other shape
   ValueId parameter = kNone;  ///< of a gradient: the parameter it belongs to
-  Placements placement{};
 
-  TensorDesc desc() const { return {dtype, shape, Layout::row_major}; }
+  DType dtype() const { return spec.dtype(); }
+  /// Of all ranks together, as `desc` is.
+  const Shape& shape() const { return spec.whole; }
+  TensorDesc desc() const { return {dtype(), shape(), Layout::row_major}; }
 };
 
 /// Where in a file a node was written, for errors. Line 0: made by the program.
@@ -45,7 +46,7 @@ struct Origin {
   int column = 0;
 };
 
-/// What the file says of a linear under tensor parallelism; read by tensor strategies, unknown to kernels.
+/// What the file asks for a linear under tensor parallelism; read by tensor strategies, unknown to kernels.
 enum class Parallel : std::uint8_t { none, column, row };
 
 /// A node whose output is an alias (reshape, flatten) computes nothing and launches no kernel.
@@ -59,8 +60,9 @@ struct Node {
   bool backward = false;           ///< belongs to the backward pass (gradients, and forward nodes recomputed in it)
   bool recomputed = false;         ///< a copy of a forward node inside the backward pass
   Parallel parallel = Parallel::none;
-  std::int32_t chunk = 0;        ///< of the pipeline
-  std::int64_t per_tensor = 0;   ///< by how much Call::origin grows from one rank along the tensor axis to the next
+  std::int32_t chunk = 0;  ///< of the pipeline
+  Axes axes{};             ///< of a collective: over whose ranks
+  Axes once{};             ///< of what all ranks along these axes have alike, only the first adds its share: the output is Partial
   Origin origin{};
 };
 
@@ -80,8 +82,6 @@ struct Init {
 struct Parameter {
   ValueId value = kNone;  ///< its name is the parameter's name in checkpoints
   Init init;
-  Placements placement{};  ///< of the master weight
-  Shape whole{};           ///< of all ranks together; equal to the value's shape where the tensor axis does not cut it
 };
 
 /// What the loss of the graph is and how it is counted.
@@ -97,6 +97,7 @@ struct Loss {
 
 struct Graph {
   std::string name;
+  Mesh mesh;  ///< over which the values lie
   std::vector<Value> values;
   std::vector<Node> nodes;  ///< forward, then backward; topological
   std::vector<Block> blocks;
@@ -110,6 +111,9 @@ struct Graph {
   ValueId add_value(Value value);
   const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }
   Value& value(ValueId id) { return values[static_cast<std::size_t>(id)]; }
+  /// One rank's part of a value.
+  Shape local_shape(ValueId id) const { return trainer::local_shape(value(id).spec, mesh); }
+  TensorDesc local(ValueId id) const { return {value(id).dtype(), local_shape(id), Layout::row_major}; }
   /// The value whose memory `id` uses: itself, or what it is an alias of.
   ValueId storage(ValueId id) const { return value(id).alias_of == kNone ? id : value(id).alias_of; }
   /// The block around `block` that is in no other; kNone of kNone.
@@ -117,9 +121,6 @@ struct Graph {
   /// Number of elements of all parameters.
   std::int64_t num_parameters() const;
 };
-
-/// The signature of the kernel that runs `node`.
-Signature signature_of(const Graph& graph, const Node& node);
 
 /// One line a value and a node, for people and for goldens.
 std::string print(const Graph& graph);

@@ -61,13 +61,13 @@ std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node
   return build.node(node, Op::attention_grad, node.attributes, inputs, outputs);
 }
 
-/// How the logs of sums [batch, heads, seq] lie when q (or packed qkv) lies so: by samples or by heads, nothing else. Packed
-/// pieces must be of one size to be cut together.
+/// How the logs of sums [batch, heads, seq] lie when q (or packed qkv) lies so: by samples or by heads, nothing else. Of packed q, k
+/// and v each rank has whole groups of heads.
 std::optional<Placement> lse_placement(const Attributes& attributes, Placement q) {
   if (q.is_shard(0)) return q;
   if (!q.is_shard(2)) return {};
   const bool packed = attributes.flag("packed");
-  if (packed && attributes.integer("heads") != attributes.integer("kv_heads")) return {};
+  if (packed && q.parts == 3 && q.lead != attributes.integer("heads") / attributes.integer("kv_heads")) return {};
   if (q.parts != (packed ? 3 : 1)) return {};
   return Placement::shard(1);
 }
@@ -97,6 +97,17 @@ double product_flops(const Signature& signature, const Shape& o) {
   return signature.attributes.flag("causal") ? full / 2 : full;
 }
 
+/// Heads of a rank that has a part of them. `q` is the index of q, or packed qkv, among the inputs.
+std::function<void(const Graph&, const Node&, Attributes&)> heads_of_rank(std::size_t q) {
+  return [q](const Graph& graph, const Node& node, Attributes& attributes) {
+    std::int64_t ranks = 1;
+    for (const Cut& cut : graph.value(node.inputs[q]).spec.cuts())
+      if (cut.as.is_shard(2)) ranks *= graph.mesh.size(cut.axis);
+    if (ranks == 1) return;
+    for (const char* name : {"heads", "kv_heads"}) attributes.set(name, attributes.integer(name) / ranks);
+  };
+}
+
 }  // namespace
 
 OpDef attention() {
@@ -113,6 +124,11 @@ OpDef attention() {
   def.infer = infer_attention;
   def.gradient = gradient_attention;
   def.shard = shard_attention;
+  def.localize = heads_of_rank(0);
+  def.indivisible = [](const Node& node, Placing in) -> std::vector<std::pair<std::string, std::int64_t>> {
+    if (!in[0].is_shard(2)) return {};
+    return {{"its heads", node.attributes.integer("heads")}, {"its kv_heads", node.attributes.integer("kv_heads")}};
+  };
   def.cost = [](const Signature& s) { return moved(s, 2, 2 * product_flops(s, s.operands[s.operands.size() - 2].shape)); };
   return def;
 }
@@ -120,6 +136,7 @@ OpDef attention() {
 OpDef attention_grad() {
   OpDef def{.op = Op::attention_grad, .min_inputs = 4, .max_inputs = 6};
   def.shard = shard_attention_grad;
+  def.localize = heads_of_rank(1);
   def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("packed") ? 1 : 3, 4 * product_flops(s, s.operands[0].shape)); };
   return def;
 }

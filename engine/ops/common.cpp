@@ -22,7 +22,7 @@ void need_rank(const TensorDesc& tensor, int rank, const std::string& dims) {
   if (tensor.shape.rank() != rank) mistake("input must have the dims " + dims + ", but has shape " + tensor.shape.str());
 }
 
-const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).shape; }
+const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).shape(); }
 
 TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).desc(); }
 
@@ -33,6 +33,21 @@ Placement rows_of(const Shape& shape, Placement placement) {
   std::int64_t parts = placement.parts;
   for (int dim = 0; dim < placement.dim; ++dim) parts *= shape[dim];
   return Placement::shard(0, static_cast<int>(parts));
+}
+
+bool adds_once(const Node& node) { return !node.once.empty() || node.attributes.flag("partial", false); }
+
+Placed shard_once(const Node& node, std::int64_t) { return all(node, adds_once(node) ? Placement::partial() : Placement::replicate()); }
+
+Affine origin_once(const Graph& graph, const Node& node) {
+  Affine origin;
+  for (Axis axis : kAxes)
+    if (node.once.has(axis) && graph.mesh.size(axis) > 1) origin.along(axis) = 1;
+  return origin;
+}
+
+void localize_once(const Graph&, const Node& node, Attributes& attributes) {
+  if (!node.once.empty()) attributes.set("partial", true);
 }
 
 Cost moved(const Signature& signature, int num_outputs) {

@@ -30,6 +30,12 @@ Placed all(const Node& node, Placement placement);
 /// Shard(dim) of a tensor of shape `shape` as seen by its rows flattened to one dim.
 Placement rows_of(const Shape& shape, Placement placement);
 
+/// Of ops whose attribute `partial` makes ranks other than the first (Call::origin 0) leave out what all have alike (Node::once).
+bool adds_once(const Node& node);
+Placed shard_once(const Node& node, std::int64_t step);
+Affine origin_once(const Graph& graph, const Node& node);
+void localize_once(const Graph& graph, const Node& node, Attributes& attributes);
+
 /// A cost of no FLOPs: every operand is read, but the last `num_outputs`, which are written (and read, if accumulated to).
 Cost moved(const Signature& signature, int num_outputs);
 /// The same with FLOPs.

@@ -30,7 +30,7 @@ std::vector<ValueId> gradient_conv2d(GradientBuilder& build, const Node& node, V
   const Graph& graph = build.graph();
   std::vector<TensorDesc> gradients;
   const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end());
-  for (ValueId parameter : parameters) gradients.push_back({build.reduce_dtype(), graph.value(parameter).shape});
+  for (ValueId parameter : parameters) gradients.push_back({build.reduce_dtype(), graph.value(parameter).shape()});
   build.node_with_gradients(node, Op::conv2d_grad_weight, node.attributes, {node.inputs[0], dy}, gradients, parameters);
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (!build.needed(node.inputs[0])) return result;

@@ -24,7 +24,7 @@ Inference infer_binary(const Attributes&, std::span<const TensorDesc> inputs, DT
 /// `gradient` of a's shape, brought to that of input `index`.
 ValueId reduced(GradientBuilder& build, const Node& node, std::size_t index, ValueId gradient) {
   const TensorDesc wanted = input_desc(build.graph(), node, index);
-  if (wanted.shape == build.graph().value(gradient).shape) return gradient;
+  if (wanted.shape == build.graph().value(gradient).shape()) return gradient;
   return build.node(node, Op::sum_leading, {}, {gradient}, {wanted})[0];
 }
 
@@ -47,10 +47,18 @@ std::vector<ValueId> gradient_mul(GradientBuilder& build, const Node& node, Valu
 /// Where b must lie for a's Shard: the same dim counted from the end; whole where a is cut in a dim that b has not.
 Placement matching(const Graph& graph, const Node& node, Placement a) {
   const int lead = input_shape(graph, node, 0).rank() - input_shape(graph, node, 1).rank();
-  return a.dim < lead ? Placement::replicate() : Placement::shard(a.dim - lead, a.parts);
+  if (a.dim == Placement::kRows) return lead == 0 ? a : Placement::replicate();
+  return a.dim < lead ? Placement::replicate() : a.moved_to(a.dim - lead);
+}
+
+/// Whether a's rows are cut and b has some of them, which then are in no rank's part.
+bool splits_rows(const Graph& graph, const Node& node, Placement a) {
+  const int rank = input_shape(graph, node, 1).rank();
+  return a.is_shard(Placement::kRows) && rank > 1 && rank < input_shape(graph, node, 0).rank();
 }
 
 Placed shard_add(const Graph& graph, const Node& node, Placing in) {
+  if (splits_rows(graph, node, in[0])) return {};
   if (in[0].is_shard() && in[1] == matching(graph, node, in[0])) return all(node, in[0]);
   if (in[0].is_partial() && in[1].is_partial()) return all(node, in[0]);
   return {};
@@ -58,6 +66,7 @@ Placed shard_add(const Graph& graph, const Node& node, Placing in) {
 
 /// Linear in each of the two.
 Placed shard_mul(const Graph& graph, const Node& node, Placing in) {
+  if (splits_rows(graph, node, in[0])) return {};
   if (in[0].is_shard() && in[1] == matching(graph, node, in[0])) return all(node, in[0]);
   if (in[0].is_partial() && in[1].is_replicate()) return all(node, in[0]);
   if (in[0].is_replicate() && in[1].is_partial()) return all(node, in[1]);
@@ -65,8 +74,9 @@ Placed shard_mul(const Graph& graph, const Node& node, Placing in) {
 }
 
 Placed shard_sum_leading(const Graph& graph, const Node& node, Placing in) {
-  const int lead = input_shape(graph, node, 0).rank() - graph.value(node.outputs[0]).shape.rank();
-  if (in[0].is_shard() && in[0].dim >= lead) return all(node, Placement::shard(in[0].dim - lead, in[0].parts));
+  const int rank = graph.value(node.outputs[0]).shape().rank(), lead = input_shape(graph, node, 0).rank() - rank;
+  if (in[0].is_shard(Placement::kRows) && rank > 1) return {};
+  if (in[0].is_shard() && in[0].dim >= lead) return all(node, in[0].moved_to(in[0].dim - lead));
   return all(node, Placement::partial());
 }
 

@@ -37,7 +37,7 @@ Placed shard_embedding(const Graph& graph, const Node& node, Placing in) {
   const Placement ids = in[0], weight = in[1];
   if (ids.is_shard() && weight.is_replicate()) return all(node, ids);
   if (!ids.is_replicate()) return {};
-  if (weight.is_shard(1)) return all(node, Placement::shard(input_shape(graph, node, 0).rank(), weight.parts));
+  if (weight.is_shard(1)) return all(node, weight.moved_to(input_shape(graph, node, 0).rank()));
   if (weight.is_shard(0) && weight.parts == 1) return all(node, Placement::partial());
   return {};
 }
@@ -48,8 +48,23 @@ Placed shard_embedding_grad(const Graph& graph, const Node& node, Placing in) {
   if (ids.is_shard() && ids == dy) return all(node, Placement::partial());
   if (!ids.is_replicate()) return {};
   if (dy.is_partial()) return all(node, dy);
-  if (dy.is_shard(last)) return all(node, Placement::shard(1, dy.parts));
+  if (dy.is_shard(last)) return all(node, dy.moved_to(1));
   return {};
+}
+
+/// A rank's rows of the table, of which `table` is the table or its gradient.
+Affine first_row(const Graph& graph, ValueId table) {
+  const Value& value = graph.value(table);
+  return origin(value.kind == ValueKind::gradient ? graph.value(value.parameter).spec : value.spec, 0, graph.mesh);
+}
+
+std::function<void(const Graph&, const Node&, Attributes&)> rows_of_rank(const std::function<ValueId(const Node&)>& table_of) {
+  return [table_of](const Graph& graph, const Node& node, Attributes& attributes) {
+    const ValueId table = table_of(node);
+    if (first_row(graph, table) == Affine{}) return;
+    attributes.set("cut", true);
+    attributes.set("table_rows", graph.value(table).shape()[0]);
+  };
 }
 
 Placed shard_columns(const Graph&, const Node& node, Placing in) {
@@ -86,12 +101,18 @@ OpDef embedding() {
     return std::vector<ValueId>{kNone, kNone};
   };
   def.shard = shard_embedding;
+  def.origin = [](const Graph& graph, const Node& node) { return first_row(graph, node.inputs[1]); };
+  def.localize = rows_of_rank([](const Node& node) { return node.inputs[1]; });
   def.cost = cost_rows;
   return def;
 }
 
 OpDef embedding_grad() {
-  return {.op = Op::embedding_grad, .min_inputs = 2, .max_inputs = 2, .shard = shard_embedding_grad, .cost = moves(1)};
+  OpDef def{.op = Op::embedding_grad, .min_inputs = 2, .max_inputs = 2, .shard = shard_embedding_grad, .cost = moves(1)};
+  def.shard_by_origin = [](const Node& node, std::int64_t) { return all(node, Placement::shard(0)); };  // its own rows
+  def.origin = [](const Graph& graph, const Node& node) { return first_row(graph, node.outputs[0]); };
+  def.localize = rows_of_rank([](const Node& node) { return node.outputs[0]; });
+  return def;
 }
 
 OpDef positions() {
@@ -104,6 +125,9 @@ OpDef positions() {
     return std::vector<ValueId>{kNone};
   };
   def.shard = shard_columns;
+  def.shard_by_origin = shard_once;
+  def.origin = origin_once;
+  def.localize = localize_once;
   def.cost = cost_rows;
   return def;
 }

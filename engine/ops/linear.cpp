@@ -46,10 +46,10 @@ Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
   const bool bias = in.size() > 2;
   const Placement x = in[0], weight = in[1];
   if (x.is_shard() && x.dim < last && weight.is_replicate() && (!bias || in[2].is_replicate())) return all(node, x);
-  if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return all(node, Placement::shard(last, weight.parts));
+  if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return all(node, weight.moved_to(last));
   if (has_gelu(node)) return {};  // of a sum that is not whole
-  const bool bias_once = !bias || (node.attributes.flag("partial", false) && in[2].is_replicate());
-  if (x.is_shard(last) && weight.is_shard(1) && x.parts == weight.parts && bias_once) return all(node, Placement::partial());
+  const bool bias_once = !bias || (adds_once(node) && in[2].is_replicate());
+  if (x.is_shard(last) && weight == x.moved_to(1) && bias_once) return all(node, Placement::partial());
   if (x.is_partial() && weight.is_replicate() && !bias) return all(node, x);
   return {};
 }
@@ -63,8 +63,8 @@ Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
     return all(node, dx);
   };
   if (weight.is_replicate() && (dy.is_partial() || (dy.is_shard() && dy.dim < last))) return made(dy);
-  if (dy.is_shard(last) && weight.is_shard(0) && dy.parts == weight.parts) return made(Placement::partial());
-  if (dy.is_replicate() && weight.is_shard(1)) return made(Placement::shard(last, weight.parts));
+  if (dy.is_shard(last) && weight == dy.moved_to(0)) return made(Placement::partial());
+  if (dy.is_replicate() && weight.is_shard(1)) return made(weight.moved_to(last));
   return {};
 }
 
@@ -74,10 +74,10 @@ Placed shard_grad_weight(const Graph& graph, const Node& node, Placing in) {
   const Placement x = in[0], dy = in[1];
   if (x.is_shard() && x.dim < last && x == dy) return all(node, Placement::partial());
   if (x.is_replicate() && dy.is_partial()) return all(node, dy);
-  if (x.is_replicate() && dy.is_shard(last)) return all(node, Placement::shard(0, dy.parts));
-  if (x.is_shard(last) && dy.is_replicate()) {
+  if (x.is_replicate() && dy.is_shard(last)) return all(node, dy.moved_to(0));
+  if ((x.is_shard(last) || x.is_partial()) && dy.is_replicate()) {
     std::vector<Placement> outputs(node.outputs.size());
-    outputs[0] = Placement::shard(1, x.parts);
+    outputs[0] = x.is_partial() ? x : x.moved_to(1);
     return outputs;
   }
   return {};
@@ -102,6 +102,9 @@ OpDef linear() {
   def.infer = infer_linear;
   def.gradient = gradient_linear;
   def.shard = shard_linear;
+  def.shard_by_origin = shard_once;
+  def.origin = origin_once;
+  def.localize = localize_once;
   def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("pre", false) ? 2 : 1, flops(s.operands[0], s.operands[1])); };
   return def;
 }

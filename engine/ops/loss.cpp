@@ -4,6 +4,8 @@
 // Where the classes are cut over ranks, cross-entropy is three nodes: `cross_entropy_stats` of a rank's logits, an all_gather of them, and
 // `cross_entropy_gathered`. The last takes the logits too, which it does not read: its gradient in them is closed-form, that of the
 // whole, and takes the statistics as constants.
+#include <algorithm>
+
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -45,28 +47,37 @@ std::vector<ValueId> gradient_gathered(GradientBuilder& build, const Node& node,
   return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, seed}, {dlogits})[0], kNone, kNone};
 }
 
-// The rules below are of the axes that cut the batch. Statistics are [rows, 5], gathered ones [parts, rows, 5].
+// A rank's statistics are [1, rows, 5]; of all ranks along the axes that cut the classes, [parts, rows, 5].
 
 bool cut_by_rows(const Shape& logits, Placing in, std::size_t targets) {
   return in[0].is_shard() && in[0].dim < logits.rank() - 1 && in[targets] == in[0];
 }
 
-Placement gathered_rows_of(const Shape& shape, Placement placement) { return Placement::shard(1, rows_of(shape, placement).parts); }
+Placement stats_rows_of(const Shape& shape, Placement placement) { return rows_of(shape, placement).moved_to(1); }
+
+/// Logits cut by classes, everything else whole.
+bool cut_by_classes(const Shape& logits, Placing in) {
+  return in[0] == Placement::shard(logits.rank() - 1) && std::all_of(in.begin() + 1, in.end(), [](const Placement& other) { return other.is_replicate(); });
+}
+
+Affine first_class(const Graph& graph, const Node& node) { return origin(graph.value(node.inputs[0]).spec, input_shape(graph, node, 0).rank() - 1, graph.mesh); }
 
 Placed shard_stats(const Graph& graph, const Node& node, Placing in) {
   const Shape& logits = input_shape(graph, node, 0);
-  if (cut_by_rows(logits, in, 1)) return all(node, rows_of(logits, in[0]));
+  if (cut_by_rows(logits, in, 1)) return all(node, stats_rows_of(logits, in[0]));
+  if (cut_by_classes(logits, in)) return all(node, Placement::shard(0));
   return {};
 }
 
 Placed shard_gathered(const Graph& graph, const Node& node, Placing in) {
   const Shape& logits = input_shape(graph, node, 0);
-  if (!cut_by_rows(logits, in, 2) || in[1] != gathered_rows_of(logits, in[0])) return {};
+  if (cut_by_classes(logits, in)) return all(node, Placement::replicate());
+  if (!cut_by_rows(logits, in, 2) || in[1] != stats_rows_of(logits, in[0])) return {};
   return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
 }
 
 Placed shard_correct_gathered(const Graph& graph, const Node& node, Placing in) {
-  if (in[1].is_shard() && in[0] == gathered_rows_of(input_shape(graph, node, 1), in[1])) return all(node, Placement::partial());
+  if (in[1].is_shard() && in[0] == stats_rows_of(input_shape(graph, node, 1), in[1])) return all(node, Placement::partial());
   return {};
 }
 
@@ -74,6 +85,7 @@ Placed shard_cross_entropy_grad(const Graph& graph, const Node& node, Placing in
   const Shape& logits = input_shape(graph, node, 0);
   const bool cut = in[0].is_shard() && in[0].dim < logits.rank() - 1 && in[1] == in[0] && in[2] == rows_of(logits, in[0]);
   if (cut && in[3].is_replicate()) return all(node, in[0]);
+  if (node.attributes.has("classes") && cut_by_classes(logits, in)) return all(node, in[0]);
   return {};
 }
 
@@ -132,19 +144,21 @@ OpDef cross_entropy() {
 OpDef cross_entropy_grad() {
   OpDef def{.op = Op::cross_entropy_grad, .min_inputs = 4, .max_inputs = 4};
   def.shard = shard_cross_entropy_grad;
+  def.origin = first_class;
   def.cost = moves(1);
   def.in_place = {{0, 0}};
   return def;
 }
 
 OpDef cross_entropy_stats() {
-  return {.op = Op::cross_entropy_stats, .min_inputs = 2, .max_inputs = 2, .shard = shard_stats, .cost = moves(1)};
+  return {.op = Op::cross_entropy_stats, .min_inputs = 2, .max_inputs = 2, .shard = shard_stats, .origin = first_class, .cost = moves(1)};
 }
 
 OpDef cross_entropy_gathered() {
   OpDef def{.op = Op::cross_entropy_gathered, .min_inputs = 3, .max_inputs = 3};
   def.gradient = gradient_gathered;
   def.shard = shard_gathered;
+  def.origin = first_class;
   def.cost = [](const Signature& signature) {
     Cost cost = moved(signature, 2);
     cost.bytes_read -= static_cast<double>(signature.operands[0].bytes());

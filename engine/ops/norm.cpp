@@ -35,7 +35,7 @@ std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, Val
   inputs.insert(inputs.end(), node.outputs.begin() + 1, node.outputs.end());
   std::vector<TensorDesc> outputs{input_desc(graph, node, 0)};
   const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end());
-  for (ValueId parameter : parameters) outputs.push_back({build.reduce_dtype(), graph.value(parameter).shape});
+  for (ValueId parameter : parameters) outputs.push_back({build.reduce_dtype(), graph.value(parameter).shape()});
   const Attributes attributes = layer ? Attributes{{"bias", node.attributes.flag("bias")}} : Attributes{};
   const Op op = layer ? Op::layer_norm_grad : Op::rms_norm_grad;
   std::vector<ValueId> result(node.inputs.size(), kNone);

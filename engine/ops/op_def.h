@@ -99,6 +99,15 @@ struct OpDef {
   /// Along one axis: the placements of the outputs for those of the inputs (parameters included), of which at least one is not
   /// Replicate, or nothing if it cannot be cut so. Set for every op of a graph, gradients included; the step's own have none.
   std::function<std::optional<std::vector<Placement>>(const Graph& graph, const Node& node, std::span<const Placement> inputs)> shard{};
+  /// The same where all inputs are Replicate and yet ranks work on different parts, since Call::origin grows by `step` from one rank of
+  /// the axis to the next. Empty for ops that have no origin.
+  std::function<std::optional<std::vector<Placement>>(const Node& node, std::int64_t step)> shard_by_origin{};
+  /// What of a node has to divide by the ranks of an axis along which its inputs lie so: its name and its number. Empty: nothing.
+  std::function<std::vector<std::pair<std::string, std::int64_t>>(const Node& node, std::span<const Placement> inputs)> indivisible{};
+  /// Call::origin of a rank of Graph::mesh: where its part begins. Empty: 0.
+  std::function<Affine(const Graph& graph, const Node& node)> origin{};
+  /// Makes attributes that speak of the whole (heads) those of a rank's kernel. Empty: they are the same.
+  std::function<void(const Graph& graph, const Node& node, Attributes& attributes)> localize{};
   std::function<Cost(const Signature&)> cost{};
   /// Pairs (input, output) whose memory may be the same.
   std::vector<std::pair<int, int>> in_place{};
@@ -114,8 +123,18 @@ std::span<const OpDef> definitions();
 
 Cost cost_of(const Signature& signature);
 
+/// Whether nodes of `op` join ranks (Node::axes) and launch no kernel. `replicate` joins them in its gradient.
+constexpr bool is_collective(Op op) { return op == Op::replicate || op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
+
+/// The signature of one rank's kernel of `node`.
+Signature signature_of(const Graph& graph, const Node& node);
+/// Its Call::origin, but for what grows with micro-batches.
+Affine origin_of(const Graph& graph, const Node& node);
+
 /// Placements of the outputs of `node` along one axis for those of its inputs: the op's rule, and Replicate where all inputs
-/// are. Nothing where the op cannot be cut so.
-std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs);
+/// are. `step` is by how much the kernel's origin grows along the axis. Nothing where the op cannot be cut so.
+std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs, std::int64_t step = 0);
+/// The same along `axis` of Graph::mesh, with the specs of the node's inputs; a collective over that axis does what its kind says.
+std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, Axis axis);
 
 }  // namespace trainer

@@ -163,15 +163,54 @@ std::span<const OpDef> definitions() {
   return list;
 }
 
+namespace {
+
+// What a collective makes of its operand along the axis whose ranks it joins. `replicate` and `all_reduce`, `all_gather` and
+// `reduce_scatter` are each other's gradients.
+std::optional<std::vector<Placement>> collective_result(const Node& node, const Placement& in) {
+  const auto made = [](const Placement& placement) { return std::vector<Placement>{placement}; };
+  const auto dim = static_cast<int>(node.attributes.integer("dim", 0));
+  if (node.op == Op::replicate && in.is_replicate()) return made(in);
+  if (node.op == Op::all_reduce && in.is_partial()) return made(Placement::replicate());
+  if (node.op == Op::all_gather && in.is_shard(dim) && in.parts == 1) return made(Placement::replicate());
+  if (node.op == Op::reduce_scatter && in.is_partial()) return made(Placement::shard(dim));
+  return std::nullopt;
+}
+
+}  // namespace
+
 const OpDef& definition(Op op) { return definitions()[static_cast<std::size_t>(op)]; }
 
 Cost cost_of(const Signature& signature) { return definition(signature.op).cost(signature); }
 
-std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs) {
-  if (std::all_of(inputs.begin(), inputs.end(), [](const Placement& placement) { return placement.is_replicate(); }))
-    return std::vector<Placement>(node.outputs.size());
+Signature signature_of(const Graph& graph, const Node& node) {
+  Signature signature{node.op, node.attributes, {}};
+  if (const auto& localize = definition(node.op).localize) localize(graph, node, signature.attributes);
+  signature.operands.reserve(node.inputs.size() + node.outputs.size());
+  for (ValueId id : node.inputs) signature.operands.push_back(graph.local(id));
+  for (ValueId id : node.outputs) signature.operands.push_back(graph.local(id));
+  return signature;
+}
+
+Affine origin_of(const Graph& graph, const Node& node) {
+  const auto& origin = definition(node.op).origin;
+  return origin ? origin(graph, node) : Affine{};
+}
+
+std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs, std::int64_t step) {
   const OpDef& def = definition(node.op);
-  return def.shard ? def.shard(graph, node, inputs) : std::nullopt;
+  if (!std::all_of(inputs.begin(), inputs.end(), [](const Placement& placement) { return placement.is_replicate(); }))
+    return def.shard ? def.shard(graph, node, inputs) : std::nullopt;
+  if (step != 0 && def.shard_by_origin) return def.shard_by_origin(node, step);
+  return std::vector<Placement>(node.outputs.size());
+}
+
+std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, Axis axis) {
+  if (node.axes.has(axis)) return collective_result(node, graph.value(node.inputs[0]).spec.on(axis));
+  std::vector<Placement> inputs;
+  inputs.reserve(node.inputs.size());
+  for (ValueId id : node.inputs) inputs.push_back(graph.value(id).spec.on(axis));
+  return propagate(graph, node, inputs, origin_of(graph, node).along(axis));
 }
 
 }  // namespace trainer

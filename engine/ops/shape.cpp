@@ -73,9 +73,10 @@ std::optional<int> same_dim(const Shape& from, const Shape& to, int dim) {
 /// A cut of a dim that both shapes have; or of the first dim, where it is merged with those after it or split: pieces of
 /// consecutive memory stay such.
 Placed shard_reshape(const Graph& graph, const Node& node, Placing in) {
-  const Shape &from = input_shape(graph, node, 0), &to = graph.value(node.outputs[0]).shape;
+  const Shape &from = input_shape(graph, node, 0), &to = graph.value(node.outputs[0]).shape();
   if (in[0].is_partial()) return all(node, in[0]);
-  if (const std::optional<int> dim = same_dim(from, to, in[0].dim)) return all(node, Placement::shard(*dim, in[0].parts));
+  if (in[0].dim == Placement::kRows) return from[-1] == to[-1] ? all(node, in[0]) : Placed{};
+  if (const std::optional<int> dim = same_dim(from, to, in[0].dim)) return all(node, in[0].moved_to(*dim));
   const bool merges = to.rank() > 0 && to[0] % from[0] == 0, splits = to.rank() > 0 && to[0] > 1 && from[0] % to[0] == 0;
   if (in[0].is_shard(0) && in[0].parts == 1 && (merges || splits)) return all(node, in[0]);
   return {};

@@ -239,7 +239,7 @@ class Assembly {
   // All micro-batches at once where they lie one after the other, else one by one.
   void launch_count(const GraphMemory& memory, BufferId count) {
     const Loss& loss = memory.graph->loss;
-    TensorDesc targets = memory.graph->value(loss.targets).desc();
+    TensorDesc targets = memory.graph->local(loss.targets);
     const Region field = emit_.whole(memory.fields[static_cast<std::size_t>(loss.targets)]), sum = emit_.whole(count);
     const int micro_batches = memory.cut->micro_batches;
     const bool together = field.bytes == micro_batches * targets.bytes();
@@ -312,7 +312,7 @@ class Assembly {
     const BufferId correct = emit_.buffer("correct", Category::activations, size_of(DType::f64));
     if (has_loss(memory)) {
       const int chunk = memory.cut->num_chunks() - 1;
-      Signature signature{graph.loss.correct_op, graph.loss.correct_attributes, {graph.value(graph.loss.scores).desc(), graph.value(graph.loss.targets).desc(), scalar(DType::f64)}};
+      Signature signature{graph.loss.correct_op, graph.loss.correct_attributes, {graph.local(graph.loss.scores), graph.local(graph.loss.targets), scalar(DType::f64)}};
       signature.attributes.set("accumulate", false);
       emit_.launch("correct", signature,
                    {Read{emit_.region(memory, graph.loss.scores, 0, chunk)}, Read{emit_.region(memory, graph.loss.targets, 0, chunk)}, Write{emit_.whole(correct)}});

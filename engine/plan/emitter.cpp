@@ -212,20 +212,20 @@ void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std:
   launch(parameter, {Op::pack_weight, {}, {plain, result}}, {Read{{states_[at.unit].working, at.offset * width, at.elements * width}}, Write{whole(to)}});
 }
 
-BufferId Emitter::packed(const Value& value, const ParameterPlace& at, Layout layout) {
+BufferId Emitter::packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout) {
   const auto text = [&] { return value.name + "." + std::string(name_of(layout)); };
-  const auto bytes = [&] { return options_.target->bytes({value.dtype, value.shape, layout}); };
+  const auto bytes = [&] { return options_.target->bytes({plain.dtype, plain.shape, layout}); };
   if (role_.units[at.unit].working < 0) {  // of a gathered copy: as long as that lives
     const auto [found, added] = states_[at.unit].packed.try_emplace({at.tensor, layout}, -1);
     if (added) {
       found->second = buffer(text(), Category::workspace, bytes());
       const Because packing = because(Provenance::Phase::gather, role_.units[at.unit]);
-      pack(value.desc(), at, value.name, layout, found->second);
+      pack(plain, at, value.name, layout, found->second);
     }
     return found->second;
   }
   const auto [found, added] = packed_index_.try_emplace({at.unit, at.tensor, layout}, packed_.size());
-  if (added) packed_.push_back({value.name, layout, persistent(text(), Category::workspace, bytes()), at.unit, value.desc()});
+  if (added) packed_.push_back({value.name, layout, persistent(text(), Category::workspace, bytes()), at.unit, plain});
   return packed_[found->second].buffer;
 }
 
@@ -315,7 +315,7 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
     if (!read_here[static_cast<std::size_t>(input)]) continue;
     const Value& value = graph.value(input);
     // A micro-batch's part begins where kernels may read it; on the host they lie one after the other.
-    const std::int64_t bytes = value.desc().bytes(), stride = aligned(bytes);
+    const std::int64_t bytes = graph.local(input).bytes(), stride = aligned(bytes);
     const std::int32_t source = field(value.name, bytes * cut.micro_batches);
     const BufferId id = buffer(value.name, Category::inputs, stride * (cut.micro_batches - 1) + bytes);
     memory.fields[static_cast<std::size_t>(input)] = id;
@@ -372,7 +372,7 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   const Graph& graph = *memory.graph;
   const ValueId storage = graph.storage(id);
   const Value& value = graph.value(storage);
-  const std::int64_t bytes = graph.value(id).desc().bytes();
+  const std::int64_t bytes = graph.local(id).bytes();
   if (storage == graph.seed) return whole(memory.seed);
   if (storage == graph.step) return whole(memory.step);
   if (storage == graph.loss.sum) return whole(memory.loss);
@@ -381,11 +381,11 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
     case ValueKind::parameter: {
       const ParameterPlace& at = *memory.places[static_cast<std::size_t>(storage)];
       CHECK(states_[at.unit].working >= 0, value.name + " is read before it is gathered");
-      return {states_[at.unit].working, at.offset * size_of(value.dtype), bytes};
+      return {states_[at.unit].working, at.offset * size_of(value.dtype()), bytes};
     }
     case ValueKind::gradient: {
       const ParameterPlace& at = *memory.places[static_cast<std::size_t>(value.parameter)];
-      return {states_[at.unit].gradient, at.offset * size_of(value.dtype), bytes};
+      return {states_[at.unit].gradient, at.offset * size_of(value.dtype()), bytes};
     }
     case ValueKind::activation: {
       const BufferId held = memory.held(storage, micro_batch, chunk);
@@ -406,10 +406,10 @@ void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfe
     const Boundary& boundary = memory.cut->boundaries[static_cast<std::size_t>(one.boundary)];
     const int here = one.send == one.backward ? one.boundary + 1 : one.boundary;
     for (ValueId id : one.backward ? boundary.gradients : boundary.activations) {
-      const Value& value = memory.graph->value(id);
+      const std::int64_t bytes = memory.graph->local(id).bytes();
       BufferId& held = memory.held(id, one.micro_batch, here);
-      if (!one.send) held = buffer(value_name(memory, id), Category::activations, value.desc().bytes(), one.micro_batch);
-      const Region region{held, 0, value.desc().bytes()};
+      if (!one.send) held = buffer(value_name(memory, id), Category::activations, bytes, one.micro_batch);
+      const Region region{held, 0, bytes};
       const Carried carried{one.boundary, one.backward, one.micro_batch, id};
       if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
       else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
@@ -429,13 +429,14 @@ void Emitter::share(GraphMemory& memory, int micro_batch, int from, int to, cons
 // A parameter operand: the working copy, or its packed form where the kernel wants one.
 Region Emitter::weight(const GraphMemory& memory, ValueId id, Layout layout) {
   if (layout == Layout::row_major) return region(memory, id, 0, 0);
-  return whole(packed(memory.graph->value(id), *memory.places[static_cast<std::size_t>(id)], layout));
+  return whole(packed(memory.graph->value(id), memory.graph->local(id), *memory.places[static_cast<std::size_t>(id)], layout));
 }
 
 BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
-  const Value& value = graph.value(node.outputs[static_cast<std::size_t>(output)]);
+  const ValueId made = node.outputs[static_cast<std::size_t>(output)];
+  const std::int64_t bytes = graph.local(made).bytes();
   for (const auto& [in, out] : definition(node.op).in_place) {
     if (out != output || in >= static_cast<int>(node.inputs.size())) continue;
     const ValueId source = graph.storage(node.inputs[static_cast<std::size_t>(in)]);
@@ -443,13 +444,13 @@ BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int 
     if (from.kind != ValueKind::activation || source == graph.loss.sum) continue;
     if (memory.cut->last_use[static_cast<std::size_t>(source)] != memory.cut->position[static_cast<std::size_t>(id)]) continue;
     const BufferId shared = memory.held(source, micro_batch, node.chunk);
-    if (from.desc().bytes() != value.desc().bytes() || shared < 0) continue;
+    if (graph.local(source).bytes() != bytes || shared < 0) continue;
     const bool taken = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId other) {
       return graph.value(other).kind == ValueKind::activation && other != graph.loss.sum && memory.held(other, micro_batch, node.chunk) == shared;
     });
     if (!taken) return shared;
   }
-  return buffer(value_name(memory, node.outputs[static_cast<std::size_t>(output)]), Category::activations, value.desc().bytes(), micro_batch);
+  return buffer(value_name(memory, made), Category::activations, bytes, micro_batch);
 }
 
 // Whether the node's gradients are added to what is there. Where only some are there yet, the others start from zero.
@@ -470,38 +471,43 @@ bool Emitter::prepare_gradients(const GraphMemory& memory, const Node& node) {
   return true;
 }
 
-// Elements of the whole batch before this one's first (dropout counts them), and what grows along the tensor axis.
+// The node's own, and for random ops the elements of the whole batch before this micro-batch's first.
 Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) const {
-  Affine origin;
-  origin.per[static_cast<std::size_t>(Axis::tensor)] = options_.mesh.size(Axis::tensor) > 1 ? node.per_tensor : 0;
-  if (node.op != Op::dropout) return origin;
-  const Shape& shape = graph.value(node.outputs[0]).shape;
-  const std::int64_t sample = node.attributes.integer("sample", shape.elements() / shape[0]);
-  const std::int64_t per_rank = options_.micro_batch * options_.micro_batches * sample;
+  Affine origin = origin_of(graph, node);
+  if (!definition(node.op).random) return origin;
+  const Shape& shape = graph.value(node.outputs[0]).shape();
+  const std::int64_t sample = shape.elements() / shape[0];
   origin.base = micro_batch * options_.micro_batch * sample;
-  if (options_.mesh.size(Axis::replicate) > 1) origin.per[static_cast<std::size_t>(Axis::replicate)] = per_rank * options_.mesh.size(Axis::shard);
-  if (options_.mesh.size(Axis::shard) > 1) origin.per[static_cast<std::size_t>(Axis::shard)] = per_rank;
+  std::int64_t each = options_.micro_batch * options_.micro_batches * sample;
+  for (std::size_t i = kAxes.size(); i-- > 0;) {
+    const Axis axis = kAxes[i];
+    if (!kBatchAxes.has(axis) || options_.mesh.size(axis) == 1) continue;
+    origin.along(axis) = each;
+    each *= options_.mesh.size(axis);
+  }
   return origin;
 }
 
-// A collective over the tensor axis, which a tensor strategy put into the graph.
+// A collective of the graph. A part of a dim that is not the first is a run of memory for each index of the dims before it.
 void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
-  const Value& value = graph.value(node.outputs[0]);
+  const TensorDesc from = graph.local(node.inputs[0]), to = graph.local(node.outputs[0]);
   const Region input = region(memory, node.inputs[0], micro_batch, node.chunk);
   const BufferId held = output_buffer(memory, id, 0, micro_batch);
   memory.held(node.outputs[0], micro_batch, node.chunk) = held;
-  const Region output{held, 0, value.desc().bytes()};
-  const Axes axes = Axes::of(Axis::tensor);
-  switch (node.op) {
-    case Op::all_reduce:
-      if (!(input == output)) copy(node.name, value.dtype, input, output);
-      return all_reduce(node.name, value.dtype, axes, output);
-    case Op::all_gather: return collective(node.name, CollectiveKind::all_gather, value.dtype, axes, input, output);
-    case Op::reduce_scatter: return collective(node.name, CollectiveKind::reduce_scatter, value.dtype, axes, input, output);
-    default: CHECK(false, std::string(name_of(node.op)) + " is no collective");
+  const Region output{held, 0, to.bytes()};
+  if (node.op == Op::all_reduce) {
+    if (!(input == output)) copy(node.name, to.dtype, input, output);
+    return all_reduce(node.name, to.dtype, node.axes, output);
   }
+  const auto kind = node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
+  const auto dim = static_cast<int>(node.attributes.integer("dim"));
+  std::int64_t runs = 1;
+  for (int before = 0; before < dim; ++before) runs *= to.shape[before];
+  for (std::int64_t run = 0; run < runs; ++run)
+    collective(node.name, kind, to.dtype, node.axes, {input.buffer, input.offset + run * (from.bytes() / runs), from.bytes() / runs},
+               {output.buffer, output.offset + run * (to.bytes() / runs), to.bytes() / runs});
 }
 
 const PreparedNode& Emitter::prepare(GraphMemory& memory, NodeId id) {
@@ -539,7 +545,7 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   of_node.node = id;
   of_node.recomputed = node.recomputed;
   const Because running = because(of_node);
-  if (node.op == Op::all_reduce || node.op == Op::all_gather || node.op == Op::reduce_scatter) return collective_node(memory, id, micro_batch);
+  if (is_collective(node.op)) return collective_node(memory, id, micro_batch);
   const PreparedNode& prepared = prepare(memory, id);
   std::vector<Operand> operands;
   operands.reserve(node.inputs.size() + node.outputs.size());

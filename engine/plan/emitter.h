@@ -155,7 +155,7 @@ class Emitter {
   const PreparedNode& prepare(GraphMemory& memory, NodeId id);
   std::size_t prepare(GraphMemory& memory, NodeId id, bool counts, bool add);
   Region weight(const GraphMemory& memory, ValueId id, Layout layout);
-  BufferId packed(const Value& value, const ParameterPlace& at, Layout layout);
+  BufferId packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout);
   void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout, BufferId to);
   BufferId output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch);
   bool prepare_gradients(const GraphMemory& memory, const Node& node);

@@ -12,19 +12,18 @@
 namespace trainer {
 namespace {
 
-constexpr auto kTensor = static_cast<std::size_t>(Axis::tensor);
-
 struct ParameterUse {
   const Parameter* parameter = nullptr;
   std::set<int> chunks;
-  bool partial = false;  // some of its gradients are sums over the tensor axis
+  bool cut = false;      // along the tensor axis
+  bool partial = false;  // its gradients are sums over the tensor axis
 };
 
 // Where a parameter lies in its unit: decay before none, and within those such that `replicated` and `partial` are extents.
 enum class Segment : std::uint8_t { decay_cut, decay_replicated, decay_partial, partial, replicated, cut };
 
 Segment segment_of(const ParameterUse& use, bool decays) {
-  if (!use.parameter->placement[kTensor].is_replicate()) return decays ? Segment::decay_cut : Segment::cut;
+  if (use.cut) return decays ? Segment::decay_cut : Segment::cut;
   if (use.partial) return decays ? Segment::decay_partial : Segment::partial;
   return decays ? Segment::decay_replicated : Segment::replicated;
 }
@@ -34,15 +33,19 @@ bool is_replicated(Segment segment) { return segment != Segment::decay_cut && se
 
 std::unordered_map<std::string, ParameterUse> uses_of(const Graph& graph) {
   std::unordered_map<ValueId, ParameterUse> by_value;
-  for (const Parameter& parameter : graph.parameters) by_value[parameter.value].parameter = &parameter;
+  for (const Parameter& parameter : graph.parameters) {
+    ParameterUse& use = by_value[parameter.value];
+    use.parameter = &parameter;
+    use.cut = graph.value(parameter.value).spec.is_cut(Axis::tensor);
+  }
   for (const Node& node : graph.nodes)
     for (ValueId input : node.inputs) {
       const auto found = by_value.find(input);
       if (found == by_value.end()) continue;
       found->second.chunks.insert(node.chunk);
-      const bool cut = graph.value(node.outputs[0]).placement[kTensor].is_shard();
-      if (!node.backward && cut && found->second.parameter->placement[kTensor].is_replicate()) found->second.partial = true;
     }
+  for (const Value& value : graph.values)
+    if (value.kind == ValueKind::gradient && value.spec.partial.has(Axis::tensor)) by_value.at(value.parameter).partial = true;
   std::unordered_map<std::string, ParameterUse> by_name;
   for (auto& [id, use] : by_value) by_name[graph.value(id).name] = std::move(use);
   return by_name;
@@ -74,7 +77,7 @@ class UnitLayouter {
     for (const std::string& name : options_.groups[group]) {
       const auto found = uses_.find(name);
       CHECK(found != uses_.end(), "a group names parameter " + name + ", which the graph lacks");
-      parts[{found->second.chunks, graph_.value(found->second.parameter->value).dtype}].push_back(name);
+      parts[{found->second.chunks, graph_.value(found->second.parameter->value).dtype()}].push_back(name);
     }
     int index = 0;
     for (const auto& [key, names] : parts) {
@@ -96,11 +99,12 @@ class UnitLayouter {
       for (const std::string& name : names) {
         const ParameterUse& use = uses_.at(name);
         const Parameter& parameter = *use.parameter;
-        const bool decays = options_.optimizer.decay_all || parameter.whole.rank() >= 2;
+        const Spec& spec = graph_.value(parameter.value).spec;
+        const bool decays = options_.optimizer.decay_all || spec.whole.rank() >= 2;
         if (segment_of(use, decays) != segment) continue;
-        const Shape& shape = graph_.value(parameter.value).shape;
+        const Shape shape = local_shape(spec, graph_.mesh);
         const std::int64_t end = unit.elements + aligned_elements(shape.elements());
-        unit.tensors.push_back({name, shape, unit.elements, parameter.init, parameter.placement[kTensor], parameter.whole});
+        unit.tensors.push_back({name, shape, unit.elements, parameter.init, spec.on(Axis::tensor), spec.whole});
         if (is_replicated(segment)) add(unit.replicated, unit.elements, end);
         if (is_partial(segment)) add(unit.partial, unit.elements, end);
         unit.elements = end;

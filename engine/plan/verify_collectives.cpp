@@ -102,7 +102,7 @@ void Flow::reduce_scatter(std::size_t i, const Collective& collective) {
         break;
       }
     if (axis == Axis::shard)
-      facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, tables_.index_of(layout)};
+      facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, tables_.index_of(layout)};
     else if (axis == Axis::tensor)
       facts.on(axis) = Way::cut(0);
     else
@@ -124,9 +124,6 @@ void Flow::all_gather(std::size_t i, const Collective& collective) {
       layout = &tables_.layouts[static_cast<std::size_t>(way.index)];
     else if (!way.is(Kind::piece) && !rows)
       mix(i, axis, "gathers what is " + describe(way));
-    if (axis == Axis::tensor && way.is(Kind::piece))  // stacked: what was cut by rows has them behind the new dim
-      for (Axis data : kDataAxes)
-        if (Way& cut = facts.on(data); cut.is(Kind::cut) && cut.dim == 0) cut.dim = 1;
     way = Way::same();
   }
   if (layout == nullptr) return write(i, whole, facts);

@@ -97,7 +97,7 @@ void Flow::declare_unit(const Unit& unit) {
   memory_.assign(working.offset, working.offset + working.bytes, Facts{});  // of masters that are gone
   if (inside) {
     Facts facts = Facts::all(Way::same(), DType::f32);
-    facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, unit_layouts_.back()};
+    facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, unit_layouts_.back()};
     facts.on(Axis::shard).base = address(unit.master);
     facts.on(Axis::pipeline) = stages_way(unit.stages);
     memory_.assign(address(unit.master), address(unit.master) + unit.master.bytes, facts);
@@ -115,8 +115,8 @@ void Flow::declare_flat(const Unit& unit, std::int64_t first, bool slice, DType 
   facts.on(Axis::pipeline) = stages_way(unit.stages);
   const std::int32_t layout = unit_layouts_.back();
   if (slice) {
-    facts.on(Axis::tensor) = {Kind::slice, 0, 1, layout};
-    facts.on(Axis::shard) = {Kind::slice, 0, 1, layout, first};
+    facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, layout};
+    facts.on(Axis::shard) = {Kind::slice, 0, 1, 1, layout, first};
     return declare(first, unit.slice() * size_of(dtype), facts);
   }
   for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(layout)]) {
@@ -130,7 +130,7 @@ Way Flow::stages_way(const std::vector<std::int32_t>& stages) {
   if (stages.empty()) return Way::piece();
   if (static_cast<int>(stages.size()) == plan_.mesh.size(Axis::pipeline)) return Way::same();
   const auto at = tables_.stage_sets.try_emplace(stages, static_cast<std::int32_t>(tables_.stage_sets.size())).first;
-  return {Kind::shared, 0, 1, at->second};
+  return {Kind::shared, 0, 1, 1, at->second};
 }
 
 void Flow::finish() {

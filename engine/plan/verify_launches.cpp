@@ -72,7 +72,7 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
       for (Facts& output : outputs) output.on(axis) = same ? Way::same() : Way::piece();
       continue;
     }
-    const WayRules::Answer& answer = rules_.apply(launch.signature, ways, outputs.size(), launch.origin.per[static_cast<std::size_t>(axis)] != 0);
+    const WayRules::Answer& answer = rules_.apply(launch.signature, ways, outputs.size(), launch.origin.along(axis));
     if (!answer) {
       std::string how;
       bool known = true;

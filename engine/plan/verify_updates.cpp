@@ -152,7 +152,7 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
     FactRanges pieces;
     facts.dtype = dtype;
     if (sharded) {
-      facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, unit_layouts_[index]};
+      facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, unit_layouts_[index]};
       pieces.push_back({0, region.bytes, facts});
     } else {
       for (const LayoutEntry& entry : layout) {
@@ -234,7 +234,7 @@ void Flow::compress(std::size_t i, const Launch& launch, const Signature& signat
   }
   facts.dtype = signature.operands[2].dtype;
   const bool again = layout.size() == 1 && layout[0].tensor.is(Kind::slice);
-  facts.on(Axis::tensor) = {Kind::slice, 0, 1, again ? layout[0].tensor.index : tables_.index_of(layout)};
+  facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, again ? layout[0].tensor.index : tables_.index_of(layout)};
   for (Axis axis : kDataAxes)
     if (Way& way = facts.on(axis); way.is(Kind::partial) || way.is(Kind::slice)) way = Way::piece();
   write(i, packet, facts);
@@ -248,7 +248,7 @@ void Flow::decompress(std::size_t i, const Launch& launch, const Signature& sign
   if (!tensor.is(Kind::slice)) return report_(i, "decompresses what is no compressed gradient");
   if (signature.op == Op::dequantize_sum_int8) {
     const bool sharded = facts.on(Axis::shard).is(Kind::piece) && !facts.on(Axis::replicate).is(Kind::piece);
-    if (sharded && active(Axis::shard)) facts.on(Axis::shard) = {Kind::slice, 0, 1, tensor.index};
+    if (sharded && active(Axis::shard)) facts.on(Axis::shard) = {Kind::slice, 0, 1, 1, tensor.index};
     return write(i, to, facts);
   }
   for (Axis axis : kDataAxes)

@@ -18,7 +18,7 @@ std::optional<Placement> placement_of(const Way& way, int rank) {
     case Kind::shared:
       return Placement::replicate();
     case Kind::cut:
-      return Placement::shard(way.dim == Way::kLast ? rank - 1 : way.dim, way.parts);
+      return Placement::shard(way.dim == Way::kLast ? rank - 1 : way.dim, way.parts, way.lead);
     case Kind::partial:
       return Placement::partial();
     case Kind::drift:
@@ -36,39 +36,7 @@ Way way_of(const Placement& placement, int rank) {
   if (placement.is_replicate()) return Way::same();
   if (placement.is_partial()) return Way::partial();
   const bool last = placement.dim > 0 && placement.dim == rank - 1;
-  return Way::cut(last ? Way::kLast : placement.dim, placement.parts);
-}
-
-// Classes cut over the tensor axis: logits by columns, all else the same. The ops' own rules are of axes that cut the batch.
-std::optional<std::vector<Way>> cut_classes(Op op, const std::vector<Way>& inputs) {
-  const bool columns = inputs[0].is(Kind::cut) && inputs[0].dim == Way::kLast;
-  const bool others = std::all_of(inputs.begin() + 1, inputs.end(), [](const Way& way) { return way.is(Kind::same); });
-  if (!columns || !others) return std::nullopt;
-  if (op == Op::cross_entropy_stats) return std::vector<Way>{Way::piece()};
-  if (op == Op::cross_entropy_gathered) return std::vector<Way>{Way::same(), Way::same()};
-  if (op == Op::cross_entropy_grad) return std::vector<Way>{inputs[0]};
-  return std::nullopt;
-}
-
-// Of inputs that are the same on all ranks, with an origin that is not.
-std::optional<std::vector<Way>> of_whole(const Signature& signature, std::size_t num_outputs) {
-  const bool cut = signature.attributes.flag("cut", false);
-  switch (signature.op) {
-    case Op::dropout:
-    case Op::embedding:
-    case Op::cross_entropy_stats:
-    case Op::cross_entropy_gathered:
-    case Op::cross_entropy_grad:
-      return std::nullopt;
-    case Op::embedding_grad:
-      return std::vector<Way>(num_outputs, cut ? Way::cut(0) : Way::same());  // its own rows of the table
-    case Op::linear:
-    case Op::positions:  // the first rank alone adds its share
-      if (signature.attributes.flag("partial", false)) return std::vector<Way>(num_outputs, Way::partial());
-      return std::vector<Way>(num_outputs, Way::same());
-    default:
-      return std::vector<Way>(num_outputs, Way::same());  // knows of no origin
-  }
+  return Way::cut(last ? Way::kLast : placement.dim, placement.parts, placement.lead);
 }
 
 }  // namespace
@@ -171,31 +139,22 @@ void append(FlatLayout& layout, const LayoutEntry& entry) {
     layout.push_back(entry);
 }
 
-const WayRules::Answer& WayRules::apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves) {
+const WayRules::Answer& WayRules::apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs, std::int64_t step) {
   known_.resize(role_.signatures.size());
   std::deque<Known>& known = known_[static_cast<std::size_t>(signature)];
   for (const Known& one : known)
-    if (one.moves == moves && one.inputs == inputs) return one.answer;
-  known.push_back({inputs, moves, ask(role_.signatures[static_cast<std::size_t>(signature)], inputs, num_outputs, moves)});
+    if (one.step == step && one.inputs == inputs) return one.answer;
+  known.push_back({inputs, step, ask(role_.signatures[static_cast<std::size_t>(signature)], inputs, num_outputs, step)});
   return known.back().answer;
 }
 
-WayRules::Answer WayRules::ask(const Signature& signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves) const {
-  const bool alike = std::all_of(inputs.begin(), inputs.end(),
-                                 [](const Way& way) { return way.is(Kind::same) || way.is(Kind::zero) || way.is(Kind::drift); });
-  if (alike && !moves) return std::vector<Way>(num_outputs, Way::same());
-  if (alike) return of_whole(signature, num_outputs);
+WayRules::Answer WayRules::ask(const Signature& signature, const std::vector<Way>& inputs, std::size_t num_outputs, std::int64_t step) const {
   if (inputs.size() + num_outputs != signature.operands.size()) return std::nullopt;
-  if (signature.op == Op::cross_entropy_stats || signature.op == Op::cross_entropy_gathered || signature.op == Op::cross_entropy_grad)
-    if (auto ways = cut_classes(signature.op, inputs)) return ways;
   Graph graph;
   Node node{.name = {}, .op = signature.op, .attributes = signature.attributes};
-  // Grouped heads side by side are cut so that each rank has whole groups (Placement::lead); the op's rule knows even pieces alone.
-  if ((signature.op == Op::attention || signature.op == Op::attention_grad) && signature.attributes.flag("packed", false))
-    node.attributes.set("kv_heads", signature.attributes.integer("heads"));
   for (std::size_t i = 0; i < signature.operands.size(); ++i) {
     const TensorDesc& tensor = signature.operands[i];
-    const ValueId value = graph.add_value({.name = {}, .dtype = tensor.dtype, .shape = tensor.shape});
+    const ValueId value = graph.add_value({.name = {}, .spec = {tensor.dtype, tensor.shape}});
     (i < inputs.size() ? node.inputs : node.outputs).push_back(value);
   }
   std::vector<Placement> placements;
@@ -204,7 +163,7 @@ WayRules::Answer WayRules::ask(const Signature& signature, const std::vector<Way
     if (!placement) return std::nullopt;
     placements.push_back(*placement);
   }
-  const auto outputs = propagate(graph, node, placements);
+  const auto outputs = propagate(graph, node, placements, step);
   if (!outputs || outputs->size() != num_outputs) return std::nullopt;
   std::vector<Way> ways;
   for (std::size_t i = 0; i < num_outputs; ++i) ways.push_back(way_of((*outputs)[i], signature.operands[inputs.size() + i].shape.rank()));

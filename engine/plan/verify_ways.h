@@ -33,13 +33,14 @@ struct Way {
   Kind kind = Kind::unknown;
   std::int8_t dim = 0;     ///< of a cut: 0, kLast or a dim between
   std::int32_t parts = 1;  ///< of a cut
+  std::int32_t lead = 1;   ///< of a cut: by how much its first part is longer
   std::int32_t index = 0;  ///< of a layout or a set of stages
   std::int64_t base = 0;   ///< of a slice along shard: the address where it begins
 
   static constexpr std::int8_t kLast = -1;
   static Way zero() { return {Kind::zero}; }
   static Way same() { return {Kind::same}; }
-  static Way cut(int dim, int parts = 1) { return {Kind::cut, static_cast<std::int8_t>(dim), parts}; }
+  static Way cut(int dim, int parts = 1, int lead = 1) { return {Kind::cut, static_cast<std::int8_t>(dim), parts, lead}; }
   static Way piece() { return {Kind::piece}; }
   static Way partial() { return {Kind::partial}; }
   bool is(Kind of) const { return kind == of; }
@@ -83,18 +84,18 @@ bool fits(const FlatLayout& expected, const FlatLayout& actual);
 class WayRules {
  public:
   explicit WayRules(const Role& role) : role_(role) {}
-  /// Ways of the outputs of a signature's kernel, or nothing where the op cannot work on such inputs. `moves`: its origin differs between
-  /// the ranks of the axis.
+  /// Ways of the outputs of a signature's kernel, or nothing where the op cannot work on such inputs. `step`: by how much
+  /// its origin grows from one rank of the axis to the next.
   using Answer = std::optional<std::vector<Way>>;
-  const Answer& apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves);
+  const Answer& apply(std::int32_t signature, const std::vector<Way>& inputs, std::size_t num_outputs, std::int64_t step);
 
  private:
   struct Known {
     std::vector<Way> inputs;
-    bool moves = false;
+    std::int64_t step = 0;
     Answer answer;
   };
-  Answer ask(const Signature& signature, const std::vector<Way>& inputs, std::size_t num_outputs, bool moves) const;
+  Answer ask(const Signature& signature, const std::vector<Way>& inputs, std::size_t num_outputs, std::int64_t step) const;
 
   const Role& role_;
   std::vector<std::deque<Known>> known_;  // of each signature; a few

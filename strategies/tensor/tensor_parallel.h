@@ -1,22 +1,16 @@
-// Tensor parallelism: a forward graph becomes the local graph of one rank of the tensor axis.
+// Tensor parallelism: a table of how the parameters of a layer lie over the tensor axis. What follows from it for every value, and which
+// collectives that takes, is engine/build/distribute.h's to find.
 #pragma once
 
 #include "engine/graph/graph.h"
 
 namespace trainer::strategies {
 
-struct TensorOptions {
-  int degree = 1;
-  bool sequence_parallel = false;
-};
+/// Cuts the parameters of a forward graph along the tensor axis of its mesh, by the graph's marks (inferred where a file has none and the
+/// pattern is known). Throws JobError naming the node that cannot be cut evenly and the degrees that would do.
+void tensor_parallel(Graph& graph);
 
-/// Cuts column- and row-parallel linears by the graph's marks (marks are inferred where a file has none and the pattern is known),
-/// attention by heads, embeddings and what cross-entropy reads by rows of the vocabulary, and puts the collectives between them.
-/// `graph` is forward; shapes of values and parameters become those of one rank. Throws JobError naming the node that cannot be cut
-/// evenly and the degrees that would do.
-void tensor_parallel(Graph& graph, const TensorOptions& options);
-
-/// Gives unmarked linears their marks: a linear whose result reaches one other linear through elementwise ops or attention alone is
+/// Gives unmarked linears their marks: a linear whose result reaches one other linear through elementwise ops or attention only is
 /// column-parallel and that one row-parallel; what only cross-entropy reads is column-parallel.
 void infer_marks(Graph& graph);
 

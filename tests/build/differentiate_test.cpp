@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/build/distribute.h"
 #include "engine/ops/op_def.h"
 #include "tests/build/files.h"
 
@@ -77,7 +78,7 @@ std::map<std::string, int> gradients_of_parameters(const Graph& graph) {
   std::map<std::string, int> counts;
   for (const Value& value : graph.values)
     if (value.kind == ValueKind::gradient) {
-      CHECK(value.shape == graph.value(value.parameter).shape);
+      CHECK(value.shape() == graph.value(value.parameter).shape());
       ++counts[graph.value(value.parameter).name];
     }
   return counts;
@@ -105,7 +106,7 @@ TEST_CASE("all models differentiate into well-formed graphs under every policy")
       check_well_formed(graph);
       CHECK(gradients_of_parameters(graph).size() == graph.parameters.size());
       for (const Value& value : graph.values)
-        if (value.kind == ValueKind::gradient) CHECK(value.dtype == DType::f32);
+        if (value.kind == ValueKind::gradient) CHECK(value.dtype() == DType::f32);
     }
   }
 }
@@ -242,10 +243,10 @@ TEST_CASE("along a data axis a sharded batch gives partial gradients and a parti
     CAPTURE(graph.name);
     differentiate(graph, DType::f32);
     recompute(graph, {Mode::full, 1});
-    std::map<ValueId, Placement> given;
-    for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
-    place(graph, Axis::replicate, given);
-    const auto on = [&](const Value& value) { return value.placement[static_cast<std::size_t>(Axis::replicate)]; };
+    graph.mesh = {{Axis::replicate, 2}};
+    for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
+    place(graph);
+    const auto on = [&](const Value& value) { return value.spec.on(Axis::replicate); };
     CHECK(on(graph.value(graph.loss.sum)).is_partial());
     for (const Value& value : graph.values) {
       CAPTURE(value.name);
@@ -259,13 +260,15 @@ TEST_CASE("along a data axis a sharded batch gives partial gradients and a parti
 TEST_CASE("what no rule covers is refused, naming the node and where it was written") {
   Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
   try {
-    place(graph, Axis::tensor, {{graph.inputs[0], Placement::partial()}});
+    graph.mesh = {{Axis::tensor, 2}};
+    graph.value(graph.inputs[0]).spec.place(Axis::tensor, Placement::partial());
+    place(graph);
     FAIL("placed");
   } catch (const JobError& error) {
     const Diagnostic& diagnostic = error.diagnostics().front();
     CHECK(diagnostic.path == "wte");
     CHECK(diagnostic.line == 12);
-    CHECK(diagnostic.message.find("tokens Partial") != std::string::npos);
+    CHECK(diagnostic.message.find("tokens is a partial sum") != std::string::npos);
   }
 }
 

@@ -1,4 +1,5 @@
 // Fused graphs compute what the graphs they were made of do, to the bit in f64, and have fewer nodes.
+#include "engine/build/distribute.h"
 #include "engine/build/fuse.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +31,7 @@ class TestTarget final : public Target {
 const TestTarget kPlain(false), kEpilogues(true);
 
 Tensor random_tensor(const Value& value, std::uint64_t key) {
-  Tensor tensor(value.shape);
+  Tensor tensor(value.shape());
   std::vector<float> normal(static_cast<std::size_t>(tensor.size()));
   fill_normal(random_key(key, value.name), 0, 0, tensor.size(), normal.data());
   for (std::int64_t i = 0; i < tensor.size(); ++i) tensor[i] = 0.5 * static_cast<double>(normal[static_cast<std::size_t>(i)]);
@@ -41,7 +42,7 @@ Tensor random_tensor(const Value& value, std::uint64_t key) {
 std::map<std::string, Tensor> results_of(const Graph& graph) {
   Interpreter interpreter(graph);
   for (ValueId input : graph.inputs) {
-    Tensor ids(graph.value(input).shape);
+    Tensor ids(graph.value(input).shape());
     for (std::int64_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<double>((7 * i + input) % 11);
     interpreter.set(input, ids);
   }
@@ -148,7 +149,7 @@ TEST_CASE("GELU stays a pass of its own where its exact form is asked for, anoth
       below = below || node.op == Op::gelu;
       if (hinder == 0 && node.op == Op::gelu) node.attributes.set("approximate", std::string("none"));
       if (hinder == 1 && below) node.chunk = 1;
-      if (hinder == 2 && node.op == Op::linear) node.attributes.set("partial", true);
+      if (hinder == 2 && node.op == Op::linear) node.once = Axes::of(Axis::tensor);
     }
     const int gelus = count(graph, Op::gelu);
     fuse(graph, kEpilogues);
@@ -177,11 +178,11 @@ TEST_CASE("a fused graph is placed as the one it was made of") {
   for (Graph graph : models()) {
     differentiate(graph, DType::f32);
     fuse(graph, kEpilogues);
-    std::map<ValueId, Placement> given;
-    for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
-    place(graph, Axis::replicate, given);
+    graph.mesh = {{Axis::replicate, 2}};
+    for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
+    place(graph);
     for (const Value& value : graph.values)
-      if (value.kind == ValueKind::gradient) CHECK(value.placement[static_cast<std::size_t>(Axis::replicate)].is_partial());
+      if (value.kind == ValueKind::gradient) CHECK(value.spec.on(Axis::replicate).is_partial());
   }
 }
 

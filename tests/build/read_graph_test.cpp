@@ -30,7 +30,7 @@ const Node& node_named(const Graph& graph, const std::string& name) {
 
 std::map<std::string, std::string> parameter_shapes(const Graph& graph) {
   std::map<std::string, std::string> shapes;
-  for (const Parameter& parameter : graph.parameters) shapes[graph.value(parameter.value).name] = graph.value(parameter.value).shape.str();
+  for (const Parameter& parameter : graph.parameters) shapes[graph.value(parameter.value).name] = graph.value(parameter.value).shape().str();
   return shapes;
 }
 
@@ -62,8 +62,8 @@ TEST_CASE("GPT-2 of 124M has Hugging Face's names and 124,439,808 parameters") {
   CHECK(shapes.at("h.0.mlp.c_fc.weight") == "[3072, 768]");
   CHECK(shapes.at("h.0.mlp.c_proj.weight") == "[768, 3072]");
   CHECK(shapes.at("ln_f.bias") == "[768]");
-  CHECK(value_named(graph, "logits")->shape == Shape{4, 64, 50257});
-  CHECK(value_named(graph, "h.3.attn.core.lse")->shape == Shape{4, 12, 64});
+  CHECK(value_named(graph, "logits")->shape() == Shape{4, 64, 50257});
+  CHECK(value_named(graph, "h.3.attn.core.lse")->shape() == Shape{4, 12, 64});
   CHECK(graph.blocks.size() == 12);
   CHECK(graph.blocks[3].name == "h.3");
   CHECK(graph.blocks[3].kind == "TransformerBlock");
@@ -104,7 +104,7 @@ TEST_CASE("Llama 3.2's 1B shape has its 1,498,482,688 parameters with a head of 
         Attributes{
             {"heads", std::int64_t{32}}, {"kv_heads", std::int64_t{8}}, {"causal", true}, {"packed", false}, {"rope_theta", 500000.0}});
   CHECK(node_named(graph, "model.layers.0.mlp.down_proj").parallel == Parallel::row);
-  CHECK(value_named(graph, "model.layers.0.input_layernorm.rstd")->shape == Shape{32});
+  CHECK(value_named(graph, "model.layers.0.input_layernorm.rstd")->shape() == Shape{32});
 }
 
 TEST_CASE("the perceptron's hidden layers are repeated layers - 1 times") {
@@ -117,10 +117,10 @@ TEST_CASE("the perceptron's hidden layers are repeated layers - 1 times") {
 
 TEST_CASE("the convolutional network's shapes are PyTorch's") {
   const Graph graph = model("convnet", {}, test::options_for(8, {{"images", {1, 28, 28}}, {"targets", {}}}));
-  CHECK(value_named(graph, "conv1")->shape == Shape{8, 16, 28, 28});
-  CHECK(value_named(graph, "pool2")->shape == Shape{8, 32, 7, 7});
-  CHECK(value_named(graph, "pool2.index")->dtype == DType::i32);
-  CHECK(value_named(graph, "flat")->shape == Shape{8, 1568});
+  CHECK(value_named(graph, "conv1")->shape() == Shape{8, 16, 28, 28});
+  CHECK(value_named(graph, "pool2")->shape() == Shape{8, 32, 7, 7});
+  CHECK(value_named(graph, "pool2.index")->dtype() == DType::i32);
+  CHECK(value_named(graph, "flat")->shape() == Shape{8, 1568});
   CHECK(value_named(graph, "flat")->alias_of == node_named(graph, "pool2").outputs[0]);
   CHECK(graph.num_parameters() == 16 * 9 + 16 + 32 * 16 * 9 + 32 + 1568 * 128 + 128 + 1280 + 10);
 }
@@ -131,8 +131,8 @@ TEST_CASE("fields in f32 are cast once under bf16, the target of a regression no
       "  - {name: loss, op: mse, input: [c, y]}\n";
   const Graph graph = inline_graph(nodes, xy_options(DType::bf16));
   CHECK(count_of(graph, Op::cast) == 1);
-  CHECK(graph.value(node_named(graph, "loss").inputs[1]).dtype == DType::f32);
-  CHECK(value_named(graph, "a.weight")->dtype == DType::bf16);
+  CHECK(graph.value(node_named(graph, "loss").inputs[1]).dtype() == DType::f32);
+  CHECK(value_named(graph, "a.weight")->dtype() == DType::bf16);
   CHECK(graph.loss.count_op == Op::mse_count);
   CHECK(graph.loss.scores == kNone);
   CHECK(count_of(inline_graph(nodes, xy_options()), Op::cast) == 0);
@@ -211,8 +211,8 @@ TEST_CASE("init and reshape take what the file says") {
       "  - {name: a, op: linear, input: x, out: 6, init: {constant: 0.5}}\n  - {name: r, op: reshape, shape: [batch, 2, -1]}\n"
       "  - {name: n, op: layer_norm, bias: false, init: zeros}\n  - {name: f, op: flatten}\n  - {name: loss, op: mse, input: [f, y]}\n";
   const Graph graph = inline_graph(nodes, xy_options());
-  CHECK(value_named(graph, "r")->shape == Shape{4, 2, 3});
-  CHECK(value_named(graph, "f")->shape == Shape{4, 6});
+  CHECK(value_named(graph, "r")->shape() == Shape{4, 2, 3});
+  CHECK(value_named(graph, "f")->shape() == Shape{4, 6});
   CHECK(graph.parameters[0].init.constant == 0.5);
   CHECK(graph.parameters[2].init.constant == 0);
   CHECK(node_named(graph, "n").inputs.size() == 2);

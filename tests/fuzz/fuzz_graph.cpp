@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/build/build.h"
+#include "engine/build/distribute.h"
 #include "engine/core/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -18,9 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     Graph graph = read_graph(yaml::parse(std::string(reinterpret_cast<const char*>(data), size), "fuzz.yaml"), {}, options);
     differentiate(graph, DType::f32);
     recompute(graph, {size % 3 == 0 ? RecomputePolicy::Mode::full : RecomputePolicy::Mode::selective, 1});
-    std::map<ValueId, Placement> given;
-    for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
-    place(graph, Axis::replicate, given);
+    graph.mesh = {{Axis::replicate, 2}};
+    for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
+    place(graph);
     print(graph);
   } catch (const JobError&) {
   }

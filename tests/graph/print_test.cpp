@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/build/distribute.h"
 #include "tests/build/files.h"
 
 namespace trainer {
@@ -16,9 +17,9 @@ TEST_CASE("a tiny GPT, differentiated, selectively recomputed and placed on a da
                             test::text_options(3, 5, DType::bf16));
   differentiate(graph, DType::f32);
   recompute(graph, {RecomputePolicy::Mode::selective, 1});
-  std::map<ValueId, Placement> given;
-  for (ValueId input : graph.inputs) given[input] = Placement::shard(0);
-  place(graph, Axis::replicate, given);
+  graph.mesh = {{Axis::replicate, 2}};
+  for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
+  place(graph);
   const std::string text = print(graph);
   if (std::getenv("TRAINER_UPDATE_GOLDENS") != nullptr) std::ofstream(path) << text;
   std::stringstream golden;

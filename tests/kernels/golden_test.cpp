@@ -52,7 +52,7 @@ double excess(const Tensor& got, const Tensor& want, DType dtype, double terms =
 /// Ops whose outputs may be added to.
 bool accumulates(const Graph& graph, const Node& node) {
   return graph.value(node.outputs[0]).kind == ValueKind::gradient || graph.value(node.outputs.back()).kind == ValueKind::gradient ||
-         graph.value(node.outputs[0]).dtype == DType::f64;
+         graph.value(node.outputs[0]).dtype() == DType::f64;
 }
 
 /// Runs the kernels of a case one after another.
@@ -66,7 +66,7 @@ class Kernels {
 
   Tensor get(ValueId id) const {
     const Value& value = one_.graph.value(id);
-    return load(buffers_[static_cast<std::size_t>(one_.graph.storage(id))], value.dtype, value.shape);
+    return load(buffers_[static_cast<std::size_t>(one_.graph.storage(id))], value.dtype(), value.shape());
   }
 
   void run(const Node& node, bool accumulate) {
@@ -85,17 +85,17 @@ class Kernels {
     if (accumulates(one_.graph, node)) signature.attributes.set("accumulate", false);
     const Value& value = one_.graph.value(node.inputs[index]);
     Buffer shared(value.desc().bytes());
-    store(get(node.inputs[index]), value.dtype, shared);
+    store(get(node.inputs[index]), value.dtype(), shared);
     std::vector<void*> operands;
     for (ValueId id : node.inputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     for (ValueId id : node.outputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     operands[index] = operands[node.inputs.size()] = shared.data();
     runner_.run(signature, operands);
-    return load(shared, value.dtype, one_.graph.value(node.outputs[0]).shape);
+    return load(shared, value.dtype(), one_.graph.value(node.outputs[0]).shape());
   }
 
  private:
-  void put(ValueId id, const Tensor& tensor) { store(tensor, one_.graph.value(id).dtype, buffers_[static_cast<std::size_t>(id)]); }
+  void put(ValueId id, const Tensor& tensor) { store(tensor, one_.graph.value(id).dtype(), buffers_[static_cast<std::size_t>(id)]); }
 
   const OneNode& one_;
   Runner& runner_;
@@ -112,12 +112,12 @@ Expected expected(const Graph& graph, const Node& node, const Kernels& kernels) 
   std::vector<Tensor> inputs;
   for (ValueId id : node.inputs) inputs.push_back(kernels.get(id));
   std::vector<Shape> shapes;
-  for (ValueId id : node.outputs) shapes.push_back(graph.value(id).shape);
+  for (ValueId id : node.outputs) shapes.push_back(graph.value(id).shape());
   Expected result{reference::run(node.op, node.attributes, inputs, shapes), 0};
   if (node.op == Op::layer_norm_grad || node.op == Op::rms_norm_grad) {  // rstd·(dy·w − its projections); dy·(x·rstd − mean·rstd)
     result.terms = largest(inputs[0]) * std::fmax(largest(inputs[1]), largest(inputs[2])) * largest(inputs.back());
   }
-  const DType dtype = graph.value(node.inputs[0]).dtype;
+  const DType dtype = graph.value(node.inputs[0]).dtype();
   if ((node.op == Op::attention || node.op == Op::attention_grad) && dtype != DType::f32) {
     // Tensor cores take what stands between two products in 16 bits: a few roundings of numbers around 1, in place of those of the sums.
     double size = 1;
@@ -136,16 +136,16 @@ void check_case(const Case& c, DType compute, DType reduce, Runner& runner) {
     kernels.run(node, false);
     for (std::size_t i = 0; i < want.size(); ++i) {
       CAPTURE(i);
-      CHECK(excess(kernels.get(node.outputs[i]), want[i], one.graph.value(node.outputs[i]).dtype, terms) <= 1);
+      CHECK(excess(kernels.get(node.outputs[i]), want[i], one.graph.value(node.outputs[i]).dtype(), terms) <= 1);
     }
     if (!accumulates(one.graph, node)) continue;
     kernels.run(node, true);  // the outputs that accumulate are doubled
     for (std::size_t i = 0; i < want.size(); ++i) {
       const Value& output = one.graph.value(node.outputs[i]);
-      if (output.kind != ValueKind::gradient && output.dtype != DType::f64) continue;
+      if (output.kind != ValueKind::gradient && output.dtype() != DType::f64) continue;
       Tensor twice = want[i];
       for (double& x : twice.data) x *= 2;
-      CHECK(excess(kernels.get(node.outputs[i]), twice, output.dtype, 2 * terms) <= 1);
+      CHECK(excess(kernels.get(node.outputs[i]), twice, output.dtype(), 2 * terms) <= 1);
     }
     kernels.run(node, false);
   }

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "engine/build/build.h"
+#include "engine/build/distribute.h"
 #include "engine/ops/op_def.h"
 #include "tests/reference/ranks.h"
 
@@ -21,11 +22,6 @@ namespace {
 constexpr double kTolerance = 1e-12;
 const Attributes kLoss{{"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.1}};
 
-Attributes with(Attributes attributes, const char* name, Attribute value) {
-  attributes.set(name, std::move(value));
-  return attributes;
-}
-
 /// A graph, node by node.
 struct Build {
   Graph graph;
@@ -33,34 +29,35 @@ struct Build {
   ValueId value(const std::string& name, const Shape& shape, ValueKind kind, DType dtype = DType::f32) {
     Value made;
     made.name = name;
-    made.dtype = dtype;
-    made.shape = shape;
+    made.spec.format = dtype;
+    made.spec.whole = shape;
     made.kind = kind;
     return graph.add_value(std::move(made));
   }
   ValueId parameter(const std::string& name, const Shape& shape) {
     const ValueId id = value(name, shape, ValueKind::parameter);
-    graph.parameters.push_back({id, {}, {}});
+    graph.parameters.push_back({id, {}});
     return id;
   }
   /// A node of one output or, of losses, two.
-  ValueId node(Op op, Attributes attributes, std::vector<ValueId> inputs, const Shape& shape, std::int64_t per_tensor = 0,
-               DType dtype = DType::f32) {
+  ValueId node(Op op, Attributes attributes, std::vector<ValueId> inputs, const Shape& shape, DType dtype = DType::f32) {
     Node made;
     made.name = std::string(name_of(op)) + std::to_string(graph.nodes.size());
     made.op = op;
     made.attributes = std::move(attributes);
-    made.per_tensor = per_tensor;
     made.outputs = {value(made.name, shape, ValueKind::activation, dtype)};
-    if (op == Op::replicate) graph.value(made.outputs[0]).alias_of = graph.storage(inputs[0]);
     made.inputs = std::move(inputs);
     graph.nodes.push_back(std::move(made));
     return graph.nodes.back().outputs[0];
   }
-  void loss(Op op, Attributes attributes, std::vector<ValueId> inputs, std::int64_t lse_rows = 0, std::int64_t per_tensor = 0) {
-    graph.loss.sum = node(op, std::move(attributes), std::move(inputs), {1}, per_tensor, DType::f64);
+  void loss(Op op, Attributes attributes, std::vector<ValueId> inputs, std::int64_t lse_rows = 0) {
+    graph.loss.sum = node(op, std::move(attributes), std::move(inputs), {1}, DType::f64);
     if (lse_rows > 0) graph.nodes.back().outputs.push_back(value("lse", {lse_rows}, ValueKind::activation));
+  }
+  void cut(ValueId id, const Placement& placement) { graph.value(id).spec.place(Axis::tensor, placement); }
+  void finish() {
     differentiate(graph, DType::f32);
+    place(graph);
   }
 };
 
@@ -93,7 +90,7 @@ double off(const Tensor& got, const Tensor& want) {
   return worst;
 }
 
-constexpr std::int64_t kRows = 8, kDim = 6, kHidden = 12;  // of the MLP below; four rows are a sample
+constexpr std::int64_t kRows = 8, kSamples = 2, kDim = 6, kHidden = 12;  // of the MLP below
 
 /// positions → dropout → linear → gelu → dropout → linear → mse: for one rank, for ranks with all rows, or for ranks with a slice each.
 struct Mlp : Build {
@@ -101,31 +98,32 @@ struct Mlp : Build {
   ValueId table, w1, b1, w2, b2, target, step;
 
   Mlp(int ranks, Rows rows) {
-    const bool cut = ranks > 1, slices = rows == Rows::slices;
-    const std::int64_t hidden = kHidden / ranks, mine = slices ? kRows / ranks : kRows;
-    const Attributes partial{{"partial", cut}}, parts{{"parts", std::int64_t{ranks}}};
-    const Attributes drop{{"p", 0.3}, {"key", std::int64_t{5}}, {"sample", 4 * kDim}, {"stride", kDim}};
-    const Attributes drop_hidden{{"p", 0.3}, {"key", std::int64_t{6}}, {"sample", 4 * kHidden}, {"stride", kHidden}};
+    const bool cut_up = ranks > 1, slices = cut_up && rows == Rows::slices;
+    graph.mesh = {{Axis::tensor, ranks}};
+    const Attributes drop{{"p", 0.3}, {"key", std::int64_t{5}}}, drop_hidden{{"p", 0.3}, {"key", std::int64_t{6}}};
     table = parameter("table", {kRows, kDim});
-    w1 = parameter("w1", {hidden, kDim}), b1 = parameter("b1", {hidden});
-    w2 = parameter("w2", {kDim, hidden}), b2 = parameter("b2", {kDim});
-    target = value("target", {mine, kDim}, ValueKind::input);
+    w1 = parameter("w1", {kHidden, kDim}), b1 = parameter("b1", {kHidden});
+    w2 = parameter("w2", {kDim, kHidden}), b2 = parameter("b2", {kDim});
+    target = value("target", {kSamples, kRows / kSamples, kDim}, ValueKind::input);
     step = graph.step = value("step", {1}, ValueKind::scalar, DType::i32);
 
-    ValueId x = node(Op::positions, partial, {table}, {kRows, kDim}, 1);
-    if (cut) x = joined(x, slices, mine, parts);
-    x = node(Op::dropout, drop, {x, step}, {mine, kDim}, slices ? mine * kDim : 0);
-    if (cut) x = slices ? node(Op::all_gather, parts, {x}, {kRows, kDim}) : node(Op::replicate, {}, {x}, {kRows, kDim});
-    x = node(Op::linear, {{"bias", true}}, {x, w1, b1}, {kRows, hidden});
-    x = node(Op::gelu, {{"approximate", std::string("tanh")}}, {x}, {kRows, hidden});
-    x = node(Op::dropout, drop_hidden, {x, step}, {kRows, hidden}, hidden);
-    x = node(Op::linear, with(partial, "bias", true), {x, w2, b2}, {kRows, kDim}, 1);
-    if (cut) x = joined(x, slices, mine, parts);
-    loss(Op::mse, {}, {x, target});
-  }
-
-  ValueId joined(ValueId x, bool slices, std::int64_t mine, const Attributes& parts) {
-    return slices ? node(Op::reduce_scatter, parts, {x}, {mine, kDim}) : node(Op::all_reduce, {}, {x}, {kRows, kDim});
+    ValueId x = node(Op::positions, {}, {table}, {kRows, kDim});
+    if (cut_up) graph.nodes.back().once = Axes::of(Axis::tensor);
+    x = node(Op::reshape, {}, {x}, {kSamples, kRows / kSamples, kDim});
+    graph.value(x).alias_of = graph.nodes.front().outputs[0];
+    x = node(Op::dropout, drop, {x, step}, {kSamples, kRows / kSamples, kDim});
+    x = node(Op::linear, {{"bias", true}}, {x, w1, b1}, {kSamples, kRows / kSamples, kHidden});
+    x = node(Op::gelu, {{"approximate", std::string("tanh")}}, {x}, {kSamples, kRows / kSamples, kHidden});
+    x = node(Op::dropout, drop_hidden, {x, step}, {kSamples, kRows / kSamples, kHidden});
+    x = node(Op::linear, {{"bias", true}}, {x, w2, b2}, {kSamples, kRows / kSamples, kDim});
+    if (cut_up) graph.nodes.back().once = Axes::of(Axis::tensor);
+    for (ValueId id : {w1, b1}) cut(id, Placement::shard(0));
+    cut(w2, Placement::shard(1));
+    graph.logits = x;
+    distribute(graph, slices ? Axes::of(Axis::tensor) : Axes{});
+    if (slices) cut(target, Placement::shard(Placement::kRows));
+    loss(Op::mse, {}, {graph.logits, target});
+    finish();
   }
 };
 
@@ -136,25 +134,18 @@ struct Tied : Build {
   ValueId ids, targets, table, w, b, logits;
 
   explicit Tied(int ranks) {
-    const bool cut = ranks > 1;
-    const std::int64_t rows = (kVocab + ranks - 1) / ranks;
+    graph.mesh = {{Axis::tensor, ranks}};
     ids = value("ids", {kTokens}, ValueKind::input, DType::i32);
     targets = value("targets", {kTokens}, ValueKind::input, DType::i32);
-    table = parameter("table", {rows, kDim});
+    table = parameter("table", {kVocab, kDim});
     w = parameter("w", {kDim, kDim}), b = parameter("b", {kDim});
-    ValueId x = node(Op::embedding, {{"cut", cut}, {"table_rows", kVocab}}, {ids, table}, {kTokens, kDim}, rows);
-    if (cut) x = node(Op::all_reduce, {}, {x}, {kTokens, kDim});
+    ValueId x = node(Op::embedding, {}, {ids, table}, {kTokens, kDim});
     x = node(Op::linear, {{"bias", true}}, {x, w, b}, {kTokens, kDim});
-    if (cut) x = node(Op::replicate, {}, {x}, {kTokens, kDim});
-    logits = node(Op::linear, {{"bias", false}}, {x, table}, {kTokens, rows});
-    if (!cut) {
-      loss(Op::cross_entropy, kLoss, {logits, targets}, kTokens);
-      return;
-    }
-    const Attributes whole = with(kLoss, "classes", kVocab);
-    x = node(Op::cross_entropy_stats, whole, {logits, targets}, {kTokens, 5}, rows);
-    x = node(Op::all_gather, {{"parts", std::int64_t{ranks}}}, {x}, {ranks, kTokens, 5});
-    loss(Op::cross_entropy_gathered, whole, {logits, x, targets}, kTokens, rows);
+    logits = node(Op::linear, {{"bias", false}}, {x, table}, {kTokens, kVocab});
+    loss(Op::cross_entropy, kLoss, {logits, targets}, kTokens);
+    cut(table, Placement::shard(0));
+    distribute(graph, {});
+    finish();
   }
 };
 
@@ -237,24 +228,27 @@ TEST_CASE("a vocabulary cut over ranks has one rank's loss and gradients, and it
   }
 }
 
-TEST_CASE("a batch that is cut stays so through a collective of the tensor axis, stacked pieces behind the new dim") {
-  Build build;
-  const ValueId x = build.value("x", {8, 6}, ValueKind::activation);
-  const auto placed = [&](Op op, ValueId input, const Shape& shape, Placement in) {
-    build.node(op, {}, {input}, shape);
-    const auto out = propagate(build.graph, build.graph.nodes.back(), std::vector{in});
+TEST_CASE("a collective does what its kind says along its own axis, and nothing along the others") {
+  const auto placed = [&](Op op, int dim, Axis axis, Placement in) {
+    Build build;
+    build.graph.mesh = {{Axis::replicate, 2}, {Axis::tensor, 2}};
+    const ValueId x = build.value("x", {8, 4, 6}, ValueKind::activation);
+    build.graph.value(x).spec.place(axis, in);
+    build.node(op, {{"dim", std::int64_t{dim}}}, {x}, {8, 4, 6});
+    build.graph.nodes.back().axes = Axes::of(Axis::tensor);
+    const auto out = propagate(build.graph, build.graph.nodes.back(), axis);
     return out ? (*out)[0].str() : "refused";
   };
-  const Placement rows = Placement::shard(0, 2), columns = Placement::shard(1), partial = Placement::partial();
-  for (Op op : {Op::replicate, Op::all_reduce})
-    for (Placement any : {rows, columns, partial}) CHECK(placed(op, x, {8, 6}, any) == any.str());
-  for (Placement any : {rows, partial}) {
-    CHECK(placed(Op::all_gather, x, {16, 6}, any) == any.str());
-    CHECK(placed(Op::reduce_scatter, x, {4, 6}, any) == any.str());
-  }
-  CHECK(placed(Op::all_gather, x, {16, 6}, columns) == "refused");
-  CHECK(placed(Op::all_gather, x, {2, 8, 6}, rows) == Placement::shard(1, 2).str());
-  CHECK(placed(Op::all_gather, x, {2, 8, 6}, columns) == Placement::shard(2).str());
-  CHECK(placed(Op::reduce_scatter, x, {6}, rows) == "refused");
-  CHECK(placed(Op::reduce_scatter, x, {6}, columns) == Placement::shard(0).str());
+  const Placement whole, batch = Placement::shard(0), middle = Placement::shard(1), rows = Placement::shard(Placement::kRows), partial = Placement::partial();
+  for (Op op : {Op::replicate, Op::all_reduce, Op::all_gather, Op::reduce_scatter})
+    for (Placement any : {batch, middle, partial}) CHECK(placed(op, 1, Axis::replicate, any) == any.str());
+  CHECK(placed(Op::replicate, 0, Axis::tensor, whole) == "Replicate");
+  CHECK(placed(Op::all_reduce, 0, Axis::tensor, partial) == "Replicate");
+  CHECK(placed(Op::all_gather, 1, Axis::tensor, middle) == "Replicate");
+  CHECK(placed(Op::all_gather, Placement::kRows, Axis::tensor, rows) == "Replicate");
+  CHECK(placed(Op::reduce_scatter, 1, Axis::tensor, partial) == "Shard(1)");
+  CHECK(placed(Op::reduce_scatter, Placement::kRows, Axis::tensor, partial) == "Shard(rows)");
+  for (const auto& [op, in] : {std::pair(Op::replicate, partial), {Op::all_reduce, whole}, {Op::all_reduce, middle}, {Op::all_gather, whole}, {Op::all_gather, batch},
+                               {Op::all_gather, partial}, {Op::reduce_scatter, whole}, {Op::reduce_scatter, middle}})
+    CHECK(placed(op, 1, Axis::tensor, in) == "refused");
 }

@@ -15,7 +15,6 @@ double flops_of(const Graph& graph) {
   return flops;
 }
 
-bool is_collective(Op op) { return op == Op::replicate || op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
 bool stands_in_no_graph(Op op) { return op >= Op::sgd; }
 
 TEST_CASE("every op is declared under its own name, with a cost") {

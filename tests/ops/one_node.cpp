@@ -44,8 +44,8 @@ DType output_dtype(Op op, std::size_t index, DType compute) {
 Value described(std::string name, DType dtype, const Shape& shape) {
   Value value;
   value.name = std::move(name);
-  value.dtype = dtype;
-  value.shape = shape;
+  value.spec.format = dtype;
+  value.spec.whole = shape;
   return value;
 }
 
@@ -64,7 +64,7 @@ class Recorder final : public GradientBuilder {
   }
 
   ValueId alias(const Node& forward, ValueId value, const Shape& shape) override {
-    Value made = described(forward.name + ".alias" + std::to_string(graph_.values.size()), graph_.value(value).dtype, shape);
+    Value made = described(forward.name + ".alias" + std::to_string(graph_.values.size()), graph_.value(value).dtype(), shape);
     made.alias_of = graph_.storage(value);
     Node node;
     node.name = forward.name;
@@ -112,7 +112,7 @@ void add_forward(const Case& of, DType compute, OneNode& to) {
     value.kind = of.integer[i] || !of.gradients.contains(static_cast<int>(i)) ? ValueKind::input
                  : i >= first_parameter(of.op)                                ? ValueKind::parameter
                                                                               : ValueKind::activation;
-    if (value.kind == ValueKind::input && !of.integer[i] && of.op == Op::mse) value.dtype = DType::f32;
+    if (value.kind == ValueKind::input && !of.integer[i] && of.op == Op::mse) value.spec.format = DType::f32;
     node.inputs.push_back(to.graph.add_value(std::move(value)));
   }
   for (std::size_t i = 0; i < of.out.size(); ++i) {

@@ -74,10 +74,10 @@ double off(const Tensor& whole, Placement placement, const std::vector<Tensor>& 
 
 std::vector<Placement> candidates(const Value& value) {
   std::vector<Placement> result{Placement::replicate()};
-  if (value.dtype != DType::i32) result.push_back(Placement::partial());
-  for (int dim = 0; dim < value.shape.rank(); ++dim) {
+  if (value.dtype() != DType::i32) result.push_back(Placement::partial());
+  for (int dim = 0; dim < value.shape().rank(); ++dim) {
     for (int parts : {1, 2, 3, 4, 6, 12}) {
-      if (value.shape[dim] % (parts * kRanks) == 0) result.push_back(Placement::shard(dim, parts));
+      if (value.shape()[dim] % (parts * kRanks) == 0) result.push_back(Placement::shard(dim, parts));
     }
   }
   return result;
@@ -87,27 +87,29 @@ std::vector<Placement> candidates(const Value& value) {
 Attributes local_attributes(const Graph& graph, const Node& node, std::span<const Placement> in) {
   Attributes attributes = node.attributes;
   const std::size_t q = node.op == Op::attention_grad ? 1 : 0;
-  if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(graph.value(node.inputs[q]).shape.rank() - 1)) {
+  if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(graph.value(node.inputs[q]).shape().rank() - 1)) {
     for (const char* heads : {"heads", "kv_heads"}) attributes.set(heads, attributes.integer(heads) / kRanks);
   }
   if (node.op == Op::dropout) {
-    const Shape& whole = graph.value(node.inputs[0]).shape;
+    const Shape& whole = graph.value(node.inputs[0]).shape();
     attributes.set("sample", whole.elements() / whole[0]);
     attributes.set("stride", whole[-1]);
   }
   if (node.op == Op::embedding && in[1].is_shard(0)) {
     attributes.set("cut", true);
-    attributes.set("table_rows", graph.value(node.inputs[1]).shape[0]);
+    attributes.set("table_rows", graph.value(node.inputs[1]).shape()[0]);
   }
   return attributes;
 }
 
 /// kernels::Call::origin of the piece.
 std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const Placement> in, int rank) {
-  const auto piece = [&](std::size_t input) { return graph.value(node.inputs[input]).shape[0] / kRanks; };
-  if (node.op == Op::dropout) return rank * (in[0].is_shard(0) ? graph.value(node.inputs[0]).shape.elements() : graph.value(node.inputs[0]).shape[-1]) / kRanks;
+  const auto piece = [&](std::size_t input) { return graph.value(node.inputs[input]).shape()[0] / kRanks; };
+  if (node.op == Op::dropout) return rank * (in[0].is_shard(0) ? graph.value(node.inputs[0]).shape().elements() : graph.value(node.inputs[0]).shape()[-1]) / kRanks;
   if (node.op == Op::embedding && in[1].is_shard(0)) return rank * piece(1);
   if (node.op == Op::linear && in[1].is_shard(1)) return rank;
+  const Shape& first = graph.value(node.inputs[0]).shape();
+  if (node.op == Op::cross_entropy_grad && in[0].is_shard(first.rank() - 1)) return rank * first[-1] / kRanks;
   return 0;
 }
 
@@ -122,7 +124,7 @@ double check_cut(const Graph& graph, const Node& node, const reference::Interpre
     for (int rank = 0; rank < kRanks; ++rank) operands[static_cast<std::size_t>(rank)].push_back(pieces[static_cast<std::size_t>(rank)]);
   }
   std::vector<Shape> shapes;
-  for (std::size_t o = 0; o < out.size(); ++o) shapes.push_back(local_shape(graph.value(node.outputs[o]).shape, out[o]));
+  for (std::size_t o = 0; o < out.size(); ++o) shapes.push_back(local_shape(graph.value(node.outputs[o]).shape(), out[o]));
   const Attributes attributes = local_attributes(graph, node, in);
   std::vector<std::vector<Tensor>> results;
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -158,6 +160,8 @@ int check_node(const Graph& graph, const Node& node, const reference::Interprete
     const auto out = propagate(graph, node, in);
     if (!out) continue;
     ++taken;
+    // Statistics of parts of the classes are not parts of those of the whole: collective_test has them with the loss that is made of them.
+    if (node.op == Op::cross_entropy_stats && in[0].is_shard(2)) continue;
     const std::string text = describe(node, in, *out);
     CAPTURE(text);
     REQUIRE(out->size() == node.outputs.size());
@@ -228,7 +232,7 @@ std::vector<Case> cases() {
       make_case(Op::cross_entropy, kLoss, {{4, 2, 6}, {4, 2}}, {{1}, {8}}, {0, 6}),
       make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}),
       make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}),
-      make_case(Op::cross_entropy_stats, kCutLoss, {{4, 2, 6}, {4, 2}}, {{8, 5}}, {0, 6}),
+      make_case(Op::cross_entropy_stats, kCutLoss, {{4, 2, 6}, {4, 2}}, {{1, 8, 5}}, {0, 6}),
       with_positive(make_case(Op::cross_entropy_gathered, kCutLoss, {{4, 2, 6}, {3, 8, 5}, {4, 2}}, {{1}, {8}}, {0, 0, 6}), 1),
       make_case(Op::correct_count_gathered, kCutLoss, {{3, 8, 5}, {4, 2}}, {{1}}, {0, 6}),
       make_case(Op::mse, {}, {{4, 6}, {4, 6}}, {{1}}),

@@ -1,12 +1,13 @@
 #include "tests/reference/interpreter.h"
 
 #include "engine/core/check.h"
+#include "engine/ops/op_def.h"
 
 namespace trainer::reference {
 
 void Interpreter::set(ValueId id, Tensor tensor) {
-  const Value& value = graph_.value(id);
-  CHECK(tensor.shape.elements() == value.shape.elements(), value.name + " is " + value.shape.str() + ", not " + tensor.shape.str());
+  const Shape shape = graph_.local_shape(id);
+  CHECK(tensor.shape.elements() == shape.elements(), graph_.value(id).name + " is " + shape.str() + ", not " + tensor.shape.str());
   values_.resize(graph_.values.size());
   values_[static_cast<std::size_t>(graph_.storage(id))] = std::move(tensor);
 }
@@ -15,7 +16,7 @@ Tensor Interpreter::get(ValueId id) const {
   const auto at = static_cast<std::size_t>(graph_.storage(id));
   CHECK(at < values_.size() && values_[at].has_value(), graph_.value(id).name + " has no value yet");
   Tensor tensor = *values_[at];
-  tensor.shape = graph_.value(id).shape;
+  tensor.shape = graph_.local_shape(id);
   return tensor;
 }
 
@@ -27,15 +28,15 @@ void Interpreter::run_node(const Node& node, std::int64_t origin) {
   std::vector<Tensor> inputs;
   for (ValueId id : node.inputs) inputs.push_back(get(id));
   std::vector<Shape> shapes;
-  for (ValueId id : node.outputs) shapes.push_back(graph_.value(id).shape);
-  std::vector<Tensor> outputs = reference::run(node.op, node.attributes, inputs, shapes, origin);
+  for (ValueId id : node.outputs) shapes.push_back(graph_.local_shape(id));
+  std::vector<Tensor> outputs = reference::run(node.op, signature_of(graph_, node).attributes, inputs, shapes, origin);
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     if (graph_.value(node.outputs[o]).alias_of == kNone) set(node.outputs[o], std::move(outputs[o]));
   }
 }
 
 Tensor parameter_gradient(const Graph& graph, const Interpreter& values, ValueId parameter) {
-  Tensor sum(graph.value(parameter).shape);
+  Tensor sum(graph.local_shape(parameter));
   for (std::size_t id = 0; id < graph.values.size(); ++id) {
     const Value& value = graph.values[id];
     if (value.kind != ValueKind::gradient || value.parameter != parameter) continue;

@@ -1,10 +1,12 @@
 #include "tests/reference/ranks.h"
 
+#include "engine/ops/op_def.h"
+
 namespace trainer::reference {
 
 namespace {
 
-bool is_collective(Op op) { return op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
+bool joins(Op op) { return is_collective(op) && op != Op::replicate; }
 
 }  // namespace
 
@@ -14,16 +16,16 @@ void Ranks::set(ValueId id, const Tensor& tensor) {
 
 void Ranks::run() {
   for (const Node& node : graph_.nodes) {
-    if (is_collective(node.op))
+    if (joins(node.op))
       run_collective(node);
     else
       for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-        ranks_[rank].run_node(node, static_cast<std::int64_t>(rank) * node.per_tensor);
+        ranks_[rank].run_node(node, static_cast<std::int64_t>(rank) * origin_of(graph_, node).along(Axis::tensor));
   }
 }
 
 void Ranks::run_collective(const Node& node) {
-  const Shape& shape = graph_.value(node.outputs[0]).shape;
+  const Shape shape = graph_.local_shape(node.outputs[0]);
   std::vector<Tensor> inputs;
   for (const Interpreter& rank : ranks_) inputs.push_back(rank.get(node.inputs[0]));
   const std::int64_t size = inputs[0].size();

@@ -76,7 +76,7 @@ void cross_entropy_grad(const Call& c) {
 void cross_entropy_stats(const Call& c) {
   const Tensor& x = c.in[0];
   const std::int64_t columns = x.shape[-1], present = std::clamp<std::int64_t>(c.attributes.integer("classes") - c.origin, 0, columns);
-  for (std::int64_t r = 0; r < c.out[0].shape[0]; ++r) {
+  for (std::int64_t r = 0; r < c.out[0].size() / 5; ++r) {
     double largest = -INFINITY, best = -1, sum = 0, exponentials = 0;
     for (std::int64_t i = 0; i < present; ++i) {
       const double z = x[r * columns + i];
