@@ -131,22 +131,21 @@ std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> FileValues
 }
 
 std::optional<Init> FileValues::init(const yaml::Node& node, const std::string& path) {
-  const std::string allowed = "{normal: stddev}, {constant: value}, zeros or ones";
   if (node.is_scalar() && node.text == "zeros") return Init{};
-  if (node.is_scalar() && node.text == "ones") return Init{.stddev = 0, .constant = 1};
-  const yaml::Node* normal = node.find("normal");
-  const yaml::Node* constant = node.find("constant");
-  if (!node.is_mapping() || node.items.size() != 1 || (normal == nullptr && constant == nullptr)) {
-    wrong(node, path, allowed);
+  if (node.is_scalar() && node.text == "ones") return Init{.constant = 1};
+  const std::string kind = node.is_mapping() && node.items.size() == 1 ? node.keys[0].text : "";
+  if (kind != "normal" && kind != "uniform" && kind != "constant") {
+    wrong(node, path, "{normal: stddev}, {uniform: bound}, {constant: value}, zeros or ones");
     return {};
   }
-  const std::optional<double> value = number(node.items[0], path + "." + node.keys[0].text);
+  const std::optional<double> value = number(node.items[0], path + "." + kind);
   if (!value) return {};
-  if (normal != nullptr && *value < 0) {
-    wrong(*normal, path + ".normal", "a number, at least 0");
+  if (kind != "constant" && *value < 0) {
+    wrong(node.items[0], path + "." + kind, "a number, at least 0");
     return {};
   }
-  return normal != nullptr ? Init{.stddev = *value, .constant = 0} : Init{.stddev = 0, .constant = *value};
+  if (kind == "normal") return Init{.stddev = *value};
+  return kind == "uniform" ? Init{.uniform = *value} : Init{.constant = *value};
 }
 
 std::optional<std::int64_t> FileValues::dim(const yaml::Node& node, const std::string& path) {

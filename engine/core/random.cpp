@@ -82,18 +82,33 @@ void normals(const Words& words, float* out) {
     for (int w = 0; w < 4; ++w) out[4 * i + w] = z[w][i];
 }
 
-}  // namespace
+void uniforms(const Words& words, float* out) {
+  for (int i = 0; i < kBatch; ++i)
+    for (int w = 0; w < 4; ++w) out[4 * i + w] = static_cast<float>(2 * static_cast<std::int32_t>(words.word[w][i] >> 8) + 1) * 0x1p-24F - 1.0F;
+}
 
-void fill_normal(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out) {
+// Elements [first, first + count) of the stream that `distribute` makes of words.
+template <typename Distribute>
+void fill(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out, Distribute distribute) {
   Words words;
   float values[4 * kBatch];
   constexpr std::int64_t kElements = 4 * kBatch;
   for (std::int64_t at = first / kElements * kElements; at < first + count; at += kElements) {
     draw(key, stream, static_cast<std::uint64_t>(at / 4), words);
-    normals(words, values);
+    distribute(words, values);
     const std::int64_t begin = std::max(at, first), end = std::min(at + kElements, first + count);
     std::copy(values + (begin - at), values + (end - at), out + (begin - first));
   }
+}
+
+}  // namespace
+
+void fill_normal(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out) {
+  fill(key, stream, first, count, out, normals);
+}
+
+void fill_uniform(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out) {
+  fill(key, stream, first, count, out, uniforms);
 }
 
 std::uint64_t random_below(std::uint64_t key, std::uint64_t stream, std::uint64_t index, std::uint64_t bound) {

@@ -40,6 +40,9 @@ constexpr std::uint64_t random_key(std::uint64_t seed, std::string_view name) {
 /// is word i mod 4 of block i / 4, by Box-Muller over the word pairs (0, 1) and (2, 3).
 void fill_normal(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out);
 
+/// The same of U(−1, 1), without its ends: 24 bits of the element's word, in the middle of their interval.
+void fill_uniform(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out);
+
 /// Uniform integer in [0, bound) for index `index`; unbiased to 2^-32. REQUIRES: 0 < bound.
 std::uint64_t random_below(std::uint64_t key, std::uint64_t stream, std::uint64_t index, std::uint64_t bound);
 

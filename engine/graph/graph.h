@@ -73,10 +73,12 @@ struct Block {
   std::int32_t parent = kNone;  ///< the block around it
 };
 
-/// How a parameter starts: N(0, stddev), or a constant where stddev is 0.
+/// How a parameter starts: at N(constant, stddev²), at U(−uniform, uniform) around the constant, or at the constant itself. At most
+/// one of stddev and uniform is above 0.
 struct Init {
   double stddev = 0;
   double constant = 0;
+  double uniform = 0;
 };
 
 struct Parameter {

@@ -274,6 +274,7 @@ FieldDef given(std::string_view name, std::string_view doc, std::vector<Form> fo
 std::vector<Form> init_forms() {
   const Form deviation = form::number(0), constant = form::number(-kInfinity, kInfinity);
   return {form::word({"zeros", "ones"}), form::section({given("normal", "Drawn from N(0, x).", {deviation, form::expression()}, true)}),
+          form::section({given("uniform", "Drawn from U(−x, x).", {deviation, form::expression()}, true)}),
           form::section({given("constant", "All the same.", {constant, form::expression()}, true)})};
 }
 

@@ -18,9 +18,9 @@ void need_ids(const TensorDesc& tensor, const std::string& what);
 void need_rank_least(const TensorDesc& tensor, int rank, const std::string& what = "input");
 void need_rank(const TensorDesc& tensor, int rank, const std::string& dims);
 
-inline Init matrix_init() { return {.stddev = 0.02, .constant = 0}; }
+inline Init matrix_init() { return {.stddev = 0.02}; }
 inline Init zeros_init() { return {}; }
-inline Init ones_init() { return {.stddev = 0, .constant = 1}; }
+inline Init ones_init() { return {.constant = 1}; }
 
 /// Shapes and placements of the operands of a node.
 const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index);

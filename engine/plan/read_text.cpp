@@ -323,6 +323,7 @@ class Reader {
     tensor.offset = line.value_number("at");
     tensor.init.stddev = parse_real(line, line.value("stddev"));
     tensor.init.constant = parse_real(line, line.value("constant"));
+    if (line.peek().starts_with("uniform=")) tensor.init.uniform = parse_real(line, line.value("uniform"));
     tensor.whole = tensor.shape;
     if (!line.empty()) read_cut(line, tensor);
     role().units.back().tensors.push_back(std::move(tensor));

@@ -149,6 +149,7 @@ void print_unit(const Unit& unit, Out& out) {
   for (const UnitTensor& tensor : unit.tensors) {
     out << "tensor " << tensor.name << ' ' << TensorDesc{DType::f32, tensor.shape, Layout::row_major} << " at=" << tensor.offset << " stddev=" << Attribute(tensor.init.stddev)
         << " constant=" << Attribute(tensor.init.constant);
+    if (tensor.init.uniform > 0) out << " uniform=" << Attribute(tensor.init.uniform);
     // How it is cut along the tensor axis: the dim, the parts of it and how long the first of them is, the whole shape.
     if (tensor.cut.is_shard())
       out << " cut=" << tensor.cut.dim << '/' << tensor.cut.parts << '/' << tensor.cut.lead << ' ' << TensorDesc{DType::f32, tensor.whole, Layout::row_major};

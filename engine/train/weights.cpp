@@ -244,10 +244,12 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
     const auto& [unit, tensor, piece] = draws[i];
     const Init& init = tensor->init;
     std::vector<float> values(static_cast<std::size_t>(piece.elements()), static_cast<float>(init.constant));
-    if (init.stddev != 0) {
+    const auto fill = init.uniform > 0 ? fill_uniform : fill_normal;
+    const double spread = init.uniform > 0 ? init.uniform : init.stddev;
+    if (spread != 0) {
       for (std::int64_t r = 0; r < piece.repeat; ++r)
-        fill_normal(random_key(seed, tensor->name), 0, piece.global + r * piece.global_stride, piece.count, values.data() + r * piece.count);
-      for (float& value : values) value = static_cast<float>(init.constant) + static_cast<float>(init.stddev) * value;
+        fill(random_key(seed, tensor->name), 0, piece.global + r * piece.global_stride, piece.count, values.data() + r * piece.count);
+      for (float& value : values) value = static_cast<float>(init.constant) + static_cast<float>(spread) * value;
     }
     master_of(loaded, *unit).write(piece, values.data());
   };

@@ -95,7 +95,8 @@ std::vector<Case> cases() {
       {"init of a tied weight", with("  - {name: a, op: linear, out: 11, weight: wte, bias: false, init: @zeros}\n"),
        "give its `init` there"},
       {"init without parameters", with("  - {name: a, op: gelu, init: @zeros}\n"), "gelu has no parameters"},
-      {"an unknown init", with("  - {name: a, op: linear, out: 8, init: @{uniform: 1}}\n"), "{normal: stddev}"},
+      {"an unknown init", with("  - {name: a, op: linear, out: 8, init: @{cauchy: 1}}\n"), "{normal: stddev}, {uniform: bound}"},
+      {"a negative bound", with("  - {name: a, op: linear, out: 8, init: {uniform: @-1}}\n"), "at least 0"},
       {"a negative deviation", with("  - {name: a, op: linear, out: 8, init: {normal: @-1}}\n"), "at least 0"},
       {"dropout of what has no batch",
        with("  - {name: p, op: positions, input: ids, rows: 9, dim: 8}\n  - {name: d, op: @dropout, p: 0.5}\n  - {name: b, op: add, input: "

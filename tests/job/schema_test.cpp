@@ -112,6 +112,7 @@ TEST_CASE("the schema of graphs refuses what graph files may not say") {
   const auto accepts = [&](const std::string& nodes) { return schema.accepts(yaml::parse(head + nodes, "graph.yaml")); };
   CHECK(accepts("  - {name: a, op: linear, input: x, out: 3}"));
   CHECK(accepts("  - {name: a, op: linear, input: x, out: \"${2 * 3}\", init: {normal: 0.1}}"));
+  CHECK(accepts("  - {name: a, op: linear, input: x, out: 3, init: {uniform: 0.1}}"));
   CHECK(accepts("  - {repeat: 2, name: \"h.{index}\", nodes: [{name: a, op: relu, input: x}]}"));
   CHECK_FALSE(accepts("  - {name: a, op: lineal, input: x, out: 3}"));
   CHECK_FALSE(accepts("  - {name: a, op: linear, input: x}"));

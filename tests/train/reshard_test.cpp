@@ -56,10 +56,11 @@ struct Whole {
   std::string name;
   Shape shape;
   Placement cut;
+  Init init{.stddev = 0.5, .constant = 1.0};
 };
 
 // Rows that do not divide, packed heads of q twice as many as of k, columns, packed columns; and one that both stages use.
-const Whole kShared{"wte", {13, 6}, Placement::shard(0)};
+const Whole kShared{"wte", {13, 6}, Placement::shard(0), {.constant = -2, .uniform = 0.25}};
 const std::vector<Whole> kFirst{
     {"qkv", {24, 5}, Placement::shard(0, 3, 2)}, {"qkv.bias", {24}, Placement::shard(0, 3, 2)}, {"norm", {5}, {}}};
 const std::vector<Whole> kLast{
@@ -69,7 +70,7 @@ UnitTensor cut_over(const Whole& whole, int ranks) {
   UnitTensor tensor;
   tensor.name = whole.name;
   tensor.whole = tensor.shape = whole.shape;
-  tensor.init = {.stddev = 0.5, .constant = 1.0};
+  tensor.init = whole.init;
   if (ranks == 1 || whole.cut.is_replicate()) return tensor;
   tensor.cut = whole.cut;
   tensor.shape[whole.cut.dim] = (whole.shape[whole.cut.dim] + ranks - 1) / ranks;
@@ -257,8 +258,9 @@ std::string save(const std::string& dir, const Holding& holding, bool sharded,
 
 std::vector<float> drawn(const Whole& whole) {
   std::vector<float> values(static_cast<std::size_t>(whole.shape.elements()));
-  fill_normal(random_key(kSeed, whole.name), 0, 0, whole.shape.elements(), values.data());
-  for (float& value : values) value = 1.0F + 0.5F * value;
+  const bool uniform = whole.init.uniform > 0;
+  (uniform ? fill_uniform : fill_normal)(random_key(kSeed, whole.name), 0, 0, whole.shape.elements(), values.data());
+  for (float& value : values) value = static_cast<float>(whole.init.constant) + static_cast<float>(uniform ? whole.init.uniform : whole.init.stddev) * value;
   return values;
 }
 
