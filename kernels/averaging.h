@@ -1,6 +1,6 @@
-// What brings ranks together again that trained apart for some steps. One pass over memory each; all f32 [n].
+// What brings ranks together again that trained apart for some steps, beside `scale` (arithmetic.h), which makes a mean of a sum over
+// ranks. One pass over memory each; all f32 [n].
 //
-//   scale           x → (x in place): x = factor · x: a sum over ranks becomes a mean
 //   outer_step      anchor, momentum, average → master; (anchor, momentum in place): with d = anchor − factor · average (the way all
 //                   ranks went since the anchor, as a gradient): momentum = μ · momentum + d,
 //                   anchor −= lr (nesterov ? d + μ · momentum : momentum), master = anchor. master may be the memory of average.

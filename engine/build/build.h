@@ -31,8 +31,9 @@ struct BuildOptions {
 /// JobError with every mistake found, each at its place in the file.
 Graph read_graph(const yaml::Node& file, const std::map<std::string, double>& with, const BuildOptions& options);
 
-/// Appends the gradient of the loss with respect to every parameter that reaches it. Activations used several times get
-/// their gradients added; a parameter used several times gets one `gradient` value for each use.
+/// Appends the gradient of the loss with respect to every trainable parameter that reaches it. Activations used several times get
+/// their gradients added; a parameter used several times gets one `gradient` value for each use. Where nothing is trained the graph
+/// stays forward, without a seed.
 void differentiate(Graph& graph, DType reduce);
 
 /// What is kept between forward and backward. See strategies of activation checkpointing in the job.

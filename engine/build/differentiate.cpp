@@ -1,6 +1,7 @@
 // Reverse-mode differentiation: backwards over the forward nodes, each op's own rule adds the nodes of its gradient, so that
 // gradients of the last layers come first. A value used several times gets its gradients added as they come, which
-// frees each at once; a parameter gets one gradient value for each use, and the plan adds them up in place.
+// frees each at once; a parameter gets one gradient value for each use, and the plan adds them up in place. A frozen parameter gets none,
+// and nothing flows back below the first node that a trained one reaches.
 #include <string>
 #include <unordered_map>
 
@@ -20,6 +21,7 @@ class Differentiation final : public GradientBuilder {
   void run() {
     CHECK(graph_.loss.sum != kNone, "a graph without a loss has no gradient");
     find_needed();
+    if (!needed(graph_.loss.sum)) return;  // nothing is trained: no backward pass, and no seed of one
     const std::size_t num_forward = graph_.nodes.size();
     gradients_.assign(graph_.values.size(), kNone);
     graph_.seed = graph_.add_value({.name = "seed", .spec = {DType::f32, {1}}, .kind = ValueKind::scalar});
@@ -73,10 +75,10 @@ class Differentiation final : public GradientBuilder {
     return node;
   }
 
-  /// A gradient is needed of parameters and of whatever is computed from them.
+  /// A gradient is needed of trainable parameters and of whatever is computed from them.
   void find_needed() {
     needed_.assign(graph_.values.size(), false);
-    for (const Parameter& parameter : graph_.parameters) needed_[at(parameter.value)] = true;
+    for (const Parameter& parameter : graph_.parameters) needed_[at(parameter.value)] = parameter.trainable;
     for (const Node& node : graph_.nodes)
       for (ValueId input : node.inputs)
         if (needed_[at(input)])

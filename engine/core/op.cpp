@@ -18,6 +18,7 @@ std::string_view name_of(Op op) {
     case Op::sigmoid: return "sigmoid";
     case Op::add: return "add";
     case Op::mul: return "mul";
+    case Op::scale: return "scale";
     case Op::dropout: return "dropout";
     case Op::reshape: return "reshape";
     case Op::flatten: return "flatten";
@@ -30,6 +31,7 @@ std::string_view name_of(Op op) {
     case Op::positions_grad: return "positions_grad";
     case Op::linear_grad_input: return "linear_grad_input";
     case Op::linear_grad_weight: return "linear_grad_weight";
+    case Op::bias_grad: return "bias_grad";
     case Op::layer_norm_grad: return "layer_norm_grad";
     case Op::rms_norm_grad: return "rms_norm_grad";
     case Op::attention_grad: return "attention_grad";
@@ -65,7 +67,6 @@ std::string_view name_of(Op op) {
     case Op::adam: return "adam";
     case Op::adamw: return "adamw";
     case Op::lion: return "lion";
-    case Op::scale: return "scale";
     case Op::outer_step: return "outer_step";
     case Op::apply_delayed: return "apply_delayed";
     case Op::compress_bf16: return "compress_bf16";

@@ -119,6 +119,7 @@ Work work_of(const Signature& s) {
     case Op::tanh_grad:
     case Op::sigmoid_grad:
     case Op::mul:
+    case Op::scale:
     case Op::sum_leading:
     case Op::dropout:
     case Op::max_pool2d:
@@ -128,7 +129,6 @@ Work work_of(const Signature& s) {
     case Op::mse:
     case Op::mse_grad:
     case Op::zero:
-    case Op::scale:
     case Op::outer_step:
     case Op::apply_delayed:
     case Op::compress_bf16:
@@ -137,6 +137,7 @@ Work work_of(const Signature& s) {
     case Op::dequantize_sum_int8:
     case Op::top_k_compress:
     case Op::top_k_sum: return by_elements(s, name_of(s.op));
+    case Op::bias_grad: return by_elements(s, "sum_leading");  // the same pass over memory
     case Op::sum_squares: return of_sum_squares(s);
     case Op::add: return by_elements(s, shape(s, 0) == shape(s, 1) ? "add" : "add_leading");
     case Op::cross_entropy:

@@ -70,7 +70,7 @@ std::string print(const Graph& graph) {
   for (ValueId id : {graph.step, graph.seed})
     if (id != kNone) text += "scalar " + text_of(graph, graph.value(id)) + "\n";
   for (const Parameter& parameter : graph.parameters)
-    text += fmt::format("parameter {}, {}\n", text_of(graph, graph.value(parameter.value)), text_of(parameter.init));
+    text += fmt::format("{} {}, {}\n", parameter.trainable ? "parameter" : "frozen", text_of(graph, graph.value(parameter.value)), text_of(parameter.init));
   std::int32_t block = kNone;
   for (const Node& node : graph.nodes) {
     if (node.block != block && node.block != kNone) {

@@ -84,6 +84,7 @@ struct Init {
 struct Parameter {
   ValueId value = kNone;  ///< its name is the parameter's name in checkpoints
   Init init;
+  bool trainable = true;  ///< false: frozen. Set before differentiation, which makes no gradient of it
 };
 
 /// What the loss of the graph is and how it is counted.
@@ -105,7 +106,7 @@ struct Graph {
   std::vector<Block> blocks;
   std::vector<ValueId> inputs;  ///< fields of the batch, by the file's order; names are the data's field names
   std::vector<Parameter> parameters;
-  ValueId seed = kNone;    ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone before differentiation
+  ValueId seed = kNone;    ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone without a backward pass
   ValueId step = kNone;    ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
   Loss loss;               ///< sum is kNone in a graph built for its outputs alone (sampling)
   ValueId logits = kNone;  ///< the output named `logits`, where the file has one

@@ -36,6 +36,9 @@ Placed shard_once(const Node& node, std::int64_t step);
 Affine origin_once(const Graph& graph, const Node& node);
 void localize_once(const Graph& graph, const Node& node, Attributes& attributes);
 
+/// Adds the gradient of a bias alone, for a node whose weight is frozen: dy summed over all dims but `dim` (negative: from the last).
+void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId bias, int dim);
+
 /// A cost of no FLOPs: every operand is read, but the last `num_outputs`, which are written (and read, if accumulated to).
 Cost moved(const Signature& signature, int num_outputs);
 /// The same with FLOPs.

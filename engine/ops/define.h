@@ -15,6 +15,8 @@ OpDef positions_grad();
 OpDef linear();
 OpDef linear_grad_input();
 OpDef linear_grad_weight();
+// bias.cpp
+OpDef bias_grad();
 // norm.cpp
 OpDef layer_norm();
 OpDef layer_norm_grad();
@@ -37,6 +39,7 @@ OpDef sigmoid_grad();
 // elementwise.cpp
 OpDef add();
 OpDef mul();
+OpDef scale();
 OpDef sum_leading();
 // dropout.cpp
 OpDef dropout();
@@ -79,7 +82,6 @@ OpDef sgd();
 OpDef adam();
 OpDef adamw();
 OpDef lion();
-OpDef scale();
 OpDef outer_step();
 OpDef apply_delayed();
 // compression.cpp

@@ -1,6 +1,7 @@
 // add, mul: of two inputs, the second of the first's shape or of its last dims (positions [seq, dim], added to every sample).
-// The gradient of an input that was repeated so is summed over the leading dims.
+// The gradient of an input that was repeated so is summed over the leading dims. scale: one input times a constant.
 #include <algorithm>
+#include <limits>
 
 #include "engine/ops/common.h"
 
@@ -73,6 +74,15 @@ Placed shard_mul(const Graph& graph, const Node& node, Placing in) {
   return {};
 }
 
+Inference infer_scale(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_values(inputs[0], compute);
+  return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
+}
+
+std::vector<ValueId> gradient_scale(GradientBuilder& build, const Node& node, ValueId dy) {
+  return build.node(node, Op::scale, node.attributes, {dy}, {input_desc(build.graph(), node, 0)});
+}
+
 Placed shard_sum_leading(const Graph& graph, const Node& node, Placing in) {
   const int rank = graph.value(node.outputs[0]).shape().rank(), lead = input_shape(graph, node, 0).rank() - rank;
   if (in[0].is_shard(Placement::kRows) && rank > 1) return {};
@@ -101,6 +111,21 @@ OpDef mul() {
   OpDef def = binary(Op::mul);
   def.gradient = gradient_mul;
   def.shard = shard_mul;
+  return def;
+}
+
+OpDef scale() {
+  OpDef def{.op = Op::scale, .in_graph_files = true};
+  def.attributes = {{.name = "factor",
+                     .type = AttributeDef::Type::real,
+                     .required = true,
+                     .least = -std::numeric_limits<double>::infinity(),
+                     .help = "what every element is multiplied by"}};
+  def.infer = infer_scale;
+  def.gradient = gradient_scale;
+  def.shard = [](const Graph&, const Node& node, Placing in) { return all(node, in[0]); };
+  def.cost = moves(1);
+  def.in_place = {{0, 0}};
   return def;
 }
 

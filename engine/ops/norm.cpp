@@ -1,5 +1,6 @@
 // layer_norm, rms_norm: over the last dim. Mean and reciprocal deviation are saved, in f32, a value a row. Fusion (engine/build/fuse.h)
-// gives them a `residual` that is added before the norm, or to the gradient; it comes after differentiation.
+// gives them a `residual` that is added before the norm, or to the gradient; it comes after differentiation. With a frozen weight the
+// gradient op gives dx alone (`weight: false`).
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -33,15 +34,25 @@ std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, Val
   const bool layer = node.op == Op::layer_norm;
   std::vector<ValueId> inputs{dy, node.inputs[0], node.inputs[1]};
   inputs.insert(inputs.end(), node.outputs.begin() + 1, node.outputs.end());
+  const bool weight = build.needed(node.inputs[1]), bias = node.inputs.size() > 2 && build.needed(node.inputs[2]);
   std::vector<TensorDesc> outputs{input_desc(graph, node, 0)};
-  const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end());
+  std::vector<ValueId> parameters;
+  if (weight) parameters.push_back(node.inputs[1]);
+  if (weight && bias) parameters.push_back(node.inputs[2]);
   for (ValueId parameter : parameters) outputs.push_back({build.reduce_dtype(), graph.value(parameter).shape()});
-  const Attributes attributes = layer ? Attributes{{"bias", node.attributes.flag("bias")}} : Attributes{};
+  Attributes attributes;
+  if (layer) attributes.set("bias", weight && bias);
+  if (!weight) attributes.set("weight", false);
   const Op op = layer ? Op::layer_norm_grad : Op::rms_norm_grad;
   std::vector<ValueId> result(node.inputs.size(), kNone);
+  if (bias && !weight) bias_gradient(build, node, dy, node.inputs[2], -1);
+  if (!weight && !build.needed(node.inputs[0])) return result;
   result[0] = build.node_with_gradients(node, op, attributes, inputs, outputs, parameters)[0];
   return result;
 }
+
+/// Of a gradient: the parameters that it gives the gradients of.
+int num_parameters(const Attributes& attributes) { return !attributes.flag("weight", true) ? 0 : attributes.flag("bias", false) ? 2 : 1; }
 
 bool has_residual(const Attributes& attributes) { return attributes.flag("residual", false); }
 
@@ -73,6 +84,8 @@ Placed shard_norm_grad(const Graph& graph, const Node& node, Placing in) {
   return outputs;
 }
 
+Cost cost_norm_grad(const Signature& signature) { return moved(signature, 1 + num_parameters(signature.attributes)); }
+
 }  // namespace
 
 OpDef layer_norm() {
@@ -91,7 +104,7 @@ OpDef layer_norm() {
 OpDef layer_norm_grad() {
   OpDef def{.op = Op::layer_norm_grad, .min_inputs = 5, .max_inputs = 6};
   def.shard = shard_norm_grad;
-  def.cost = [](const Signature& signature) { return moved(signature, signature.attributes.flag("bias") ? 3 : 2); };
+  def.cost = cost_norm_grad;
   def.in_place = {{0, 0}, {5, 0}};
   return def;
 }
@@ -111,7 +124,7 @@ OpDef rms_norm() {
 
 OpDef rms_norm_grad() {
   return {
-      .op = Op::rms_norm_grad, .min_inputs = 4, .max_inputs = 5, .shard = shard_norm_grad, .cost = moves(2), .in_place = {{0, 0}, {4, 0}}};
+      .op = Op::rms_norm_grad, .min_inputs = 4, .max_inputs = 5, .shard = shard_norm_grad, .cost = cost_norm_grad, .in_place = {{0, 0}, {4, 0}}};
 }
 
 }  // namespace trainer::define

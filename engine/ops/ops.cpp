@@ -35,6 +35,8 @@ OpDef define_op(Op op) {
       return define::add();
     case Op::mul:
       return define::mul();
+    case Op::scale:
+      return define::scale();
     case Op::dropout:
       return define::dropout();
     case Op::reshape:
@@ -59,6 +61,8 @@ OpDef define_op(Op op) {
       return define::linear_grad_input();
     case Op::linear_grad_weight:
       return define::linear_grad_weight();
+    case Op::bias_grad:
+      return define::bias_grad();
     case Op::layer_norm_grad:
       return define::layer_norm_grad();
     case Op::rms_norm_grad:
@@ -129,8 +133,6 @@ OpDef define_op(Op op) {
       return define::adamw();
     case Op::lion:
       return define::lion();
-    case Op::scale:
-      return define::scale();
     case Op::outer_step:
       return define::outer_step();
     case Op::apply_delayed:

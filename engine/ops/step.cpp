@@ -63,7 +63,6 @@ OpDef adam() { return optimizer(Op::adam, 2); }
 OpDef adamw() { return optimizer(Op::adamw, 2); }
 OpDef lion() { return optimizer(Op::lion, 1); }
 
-OpDef scale() { return flat_update(Op::scale, 1, 0); }
 OpDef outer_step() { return flat_update(Op::outer_step, 4, 1); }
 OpDef apply_delayed() { return flat_update(Op::apply_delayed, 3, 0); }
 

@@ -248,7 +248,7 @@ void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, 
   const auto why = emit_.because(For::average, unit);
   emit_.all_reduce(unit.name + what, DType::f32, axes, region);
   const TensorDesc tensor = flat(DType::f32, region.bytes / size_of(DType::f32));
-  emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor}}, {Update{region}});
+  emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor, tensor}}, {Read{region}, Write{region}});
 }
 
 void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".master", axes, unit.master); }

@@ -173,9 +173,10 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
 
 // ---- Averaging -------------------------------------------------------------------------------------------------------
 
+// Of flat buffers, where a sum over ranks becomes their mean; of values of a graph by their rule.
 void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region& region = region_of(launch.operands[0]);
-  FactRanges pieces = read(i, region);
+  if (launch.micro_batch >= 0) return graph_op(i, launch, signature);
+  FactRanges pieces = read(i, region_of(launch.operands[0]));
   for (FactRange& piece : pieces) {
     int ranks = 1;
     for (Axis axis : kDataAxes) {
@@ -188,7 +189,7 @@ void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature
     }
     if (ranks > 1 && !is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(ranks) + " ranks");
   }
-  write(i, region, pieces);
+  write(i, region_of(launch.operands[1]), pieces);
 }
 
 // outer_step, apply_delayed: the last operand that is read is the sum over the ranks.

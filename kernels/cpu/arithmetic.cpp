@@ -1,6 +1,7 @@
-// add, mul and sum_leading.
+// add, mul, scale, sum_leading and bias_grad.
 #include "kernels/arithmetic.h"
 
+#include "kernels/bias_grad.h"
 #include "kernels/cpu/choose.h"
 #include "kernels/cpu/elementwise_loops.h"
 #include "kernels/cpu/families.h"
@@ -44,6 +45,21 @@ Prepared prepare_add_mul(const Signature& signature, const Context& context) {
   });
 }
 
+Prepared prepare_scale(const Signature& signature, const Context& context) {
+  expect_operands(signature, 2);
+  expect_alike(signature, {0, 1});
+  const bool bf16 = expect_compute_dtype(signature, 0);
+  const std::int64_t count = signature.operands[0].elements();
+  const float factor = static_cast<float>(signature.attributes.real("factor"));
+  const int threads = threads_for(2 * signature.operands[0].bytes(), context.threads);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, scale);
+  return make_kernel([=](const Call& call) {
+    parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+      loop(bf16, operand<void>(call, 0), factor, operand<void>(call, 1), begin, end);
+    });
+  });
+}
+
 Prepared prepare_sum_leading(const Signature& signature, const Context& context) {
   expect_operands(signature, 2);
   const bool bf16 = expect_compute_dtype(signature, 0);
@@ -55,7 +71,26 @@ Prepared prepare_sum_leading(const Signature& signature, const Context& context)
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_rows);
   return make_kernel([=](const Call& call) {
     parallel_ranges(columns, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
-      loop(bf16, operand<void>(call, 0), operand<void>(call, 1), rows, columns, begin, end);
+      loop(bf16, bf16, operand<void>(call, 0), operand<void>(call, 1), rows, columns, false, begin, end);
+    });
+  });
+}
+
+Prepared prepare_bias_grad(const Signature& signature, const Context& context) {
+  expect_operands(signature, 2);
+  const bool bf16_c = expect_compute_dtype(signature, 0), bf16_r = expect_compute_dtype(signature, 1);
+  const auto [rows, columns, inner] = bias_grad_sizes(signature);
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const int threads = threads_for(signature.operands[0].bytes(), context.threads);
+  const auto by_rows = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_rows);
+  const auto by_planes = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_planes);
+  const std::int64_t grain = inner == 1 ? kGrain : 16;  // whole cache lines of what is written
+  return make_kernel([=, rows = rows, columns = columns, inner = inner](const Call& call) {
+    const void* dy = operand<void>(call, 0);
+    void* dbias = operand<void>(call, 1);
+    parallel_ranges(columns, grain, threads, [&](std::int64_t begin, std::int64_t end) {
+      if (inner == 1) return by_rows(bf16_c, bf16_r, dy, dbias, rows, columns, accumulate, begin, end);
+      by_planes(bf16_c, bf16_r, dy, dbias, rows, columns, inner, accumulate, begin, end);
     });
   });
 }

@@ -16,16 +16,6 @@ float factor_of(const Signature& signature) { return static_cast<float>(signatur
 
 }  // namespace
 
-Prepared prepare_scale(const Signature& signature, const Context& context) {
-  const std::int64_t count = expect_flat(signature, 1);
-  const int threads = threads_for(8 * count, context.threads);
-  const float factor = factor_of(signature);
-  const auto loop = CHOOSE_BY_ISA(context.isa, scale);
-  return make_kernel([=](const Call& call) {
-    parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) { loop(operand<float>(call, 0), factor, begin, end); });
-  });
-}
-
 Prepared prepare_outer_step(const Signature& signature, const Context& context) {
   const std::int64_t count = expect_flat(signature, 4);
   const int threads = threads_for(24 * count, context.threads);

@@ -1,14 +1,9 @@
-// Loops file (vec.h). Bound by memory: scale moves 8 bytes for each element, outer_step 24, apply_delayed 16.
+// Loops file (vec.h). Bound by memory: outer_step moves 24 bytes for each element, apply_delayed 16.
 #include "kernels/cpu/averaging_loops.h"
 
 #include "kernels/cpu/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
-
-void scale(float* x, float factor, std::int64_t begin, std::int64_t end) {
-  const F32 by = splat(factor);
-  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(x + i, by * load(x + i)); });
-}
 
 void outer_step(const OuterArgs& a, std::int64_t begin, std::int64_t end) {
   const F32 factor = splat(-a.factor), lr = splat(-a.lr), mu = splat(a.mu);

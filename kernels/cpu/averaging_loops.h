@@ -17,7 +17,6 @@ struct OuterArgs {
 };
 
 DECLARE_BY_ISA(
-    void scale(float* x, float factor, std::int64_t begin, std::int64_t end);
     void outer_step(const OuterArgs& args, std::int64_t begin, std::int64_t end);
     void apply_delayed(float* master, const float* snapshot, const float* average, float factor, std::int64_t begin, std::int64_t end);)
 

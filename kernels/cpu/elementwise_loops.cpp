@@ -167,6 +167,12 @@ void repeated_of(Binary which, const void* a, const void* b, void* y, std::int64
   return repeated_loop<Mul>(left, right, out, period, begin, end);
 }
 
+template <typename T>
+void scale_of(const T* x, float factor, T* y, std::int64_t begin, std::int64_t end) {
+  const F32 by = splat(factor);
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, by * load(x + i)); });
+}
+
 }  // namespace
 
 void unary(Unary which, bool bf16, const void* x, void* y, std::int64_t begin, std::int64_t end) {
@@ -179,6 +185,11 @@ void binary(Binary which, bool bf16, const void* a, const void* b, void* y, std:
 
 void binary_repeated(Binary which, bool bf16, const void* a, const void* b, void* y, std::int64_t period, std::int64_t begin, std::int64_t end) {
   return bf16 ? repeated_of<Bf16>(which, a, b, y, period, begin, end) : repeated_of<float>(which, a, b, y, period, begin, end);
+}
+
+void scale(bool bf16, const void* x, float factor, void* y, std::int64_t begin, std::int64_t end) {
+  if (bf16) return scale_of(static_cast<const Bf16*>(x), factor, static_cast<Bf16*>(y), begin, end);
+  return scale_of(static_cast<const float*>(x), factor, static_cast<float*>(y), begin, end);
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

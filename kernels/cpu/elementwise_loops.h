@@ -1,4 +1,4 @@
-// Loops over elements: activations, their gradients, add and mul. Pointers are to f32 or, if `bf16`, to bf16.
+// Loops over elements: activations, their gradients, add, mul and scale. Pointers are to f32 or, if `bf16`, to bf16.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@ DECLARE_BY_ISA(
     void binary(Binary which, bool bf16, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end);
     /// y[i] = f(a[i], b[i mod period]).
     void binary_repeated(Binary which, bool bf16, const void* a, const void* b, void* y, std::int64_t period, std::int64_t begin,
-                         std::int64_t end);)
+                         std::int64_t end);
+    /// y[i] = factor · x[i].
+    void scale(bool bf16, const void* x, float factor, void* y, std::int64_t begin, std::int64_t end);)
 
 }  // namespace trainer::kernels::cpu

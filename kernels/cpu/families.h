@@ -17,7 +17,9 @@ Prepared prepare_activation_grad(const Signature& signature, const Context& cont
 
 // kernels/arithmetic.h
 Prepared prepare_add_mul(const Signature& signature, const Context& context);
+Prepared prepare_scale(const Signature& signature, const Context& context);
 Prepared prepare_sum_leading(const Signature& signature, const Context& context);
+Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 
 // kernels/dropout.h
 Prepared prepare_dropout(const Signature& signature, const Context& context);
@@ -68,7 +70,6 @@ Prepared prepare_adam(const Signature& signature, const Context& context);
 Prepared prepare_lion(const Signature& signature, const Context& context);
 
 // kernels/averaging.h
-Prepared prepare_scale(const Signature& signature, const Context& context);
 Prepared prepare_outer_step(const Signature& signature, const Context& context);
 Prepared prepare_apply_delayed(const Signature& signature, const Context& context);
 

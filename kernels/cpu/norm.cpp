@@ -48,8 +48,9 @@ Prepared prepare_forward(const Signature& signature, const Context& context, boo
 
 Prepared prepare_gradient(const Signature& signature, const Context& context, bool centred, bool bias) {
   const bool residual = signature.attributes.flag("residual", false);
+  const bool weight = signature.attributes.flag("weight", true);
   const int rstd = centred ? 4 : 3, dx = residual ? rstd + 2 : rstd + 1, dweight = dx + 1, dbias = dx + 2;
-  expect_operands(signature, static_cast<std::size_t>(bias ? dbias + 1 : dbias));
+  expect_operands(signature, static_cast<std::size_t>(bias ? dbias + 1 : weight ? dbias : dweight));
   const TensorDesc& x = signature.operands[1];
   NormGradArgs args;
   args.bf16 = expect_compute_dtype(signature, 1);
@@ -59,7 +60,7 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   if (residual) expect_alike(signature, {0, rstd + 1});
   expect_operand(signature, 2, x.dtype, dim);
   for (int i = 3; i <= rstd; ++i) expect_operand(signature, i, DType::f32, rows);
-  const bool bf16_r = expect_compute_dtype(signature, dweight);
+  const bool bf16_r = weight && expect_compute_dtype(signature, dweight);
   const bool accumulate = signature.attributes.flag("accumulate", false);
   const int threads = grad_threads(signature, context);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, norm_grad);
@@ -76,9 +77,10 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
     float* partials = static_cast<float*>(call.workspace);  // [threads, 2, stride]
     parallel(threads, [&](int part, int parts) {
       const Range range = partition(rows, part, parts);
-      float* mine = partials + part * 2 * stride;
+      float* mine = weight ? partials + part * 2 * stride : nullptr;
       loop(now, mine, bias ? mine + stride : nullptr, range.begin, range.end);
     });
+    if (!weight) return;
     join(bf16_r, partials, operand<void>(call, dweight), threads, 2 * stride, accumulate, 0, dim);
     if (bias) join(bf16_r, partials + stride, operand<void>(call, dbias), threads, 2 * stride, accumulate, 0, dim);
   });
@@ -99,6 +101,7 @@ Prepared prepare_layer_norm_grad(const Signature& signature, const Context& cont
 Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context) { return prepare_gradient(signature, context, false, false); }
 
 std::int64_t norm_grad_workspace(const Signature& signature, const Context& context) {
+  if (!signature.attributes.flag("weight", true)) return 0;
   return grad_threads(signature, context) * 2 * partial_stride(signature.operands[1].shape[-1]) * 4;
 }
 

@@ -93,7 +93,7 @@ void norm_grad_row(const NormGradArgs& args, float* dweight, float* dbias, std::
     sum_g[turn] += g;
     sum_gn[turn] = fma(g, n, sum_gn[turn]);
     turn ^= 1;
-    store(dweight + i, fma(d, n, load(dweight + i)));
+    if (dweight != nullptr) store(dweight + i, fma(d, n, load(dweight + i)));
     if (dbias != nullptr) store(dbias + i, load(dbias + i) + d);
   });
   const float scale = 1.0f / static_cast<float>(dim);
@@ -119,7 +119,8 @@ void norm(const NormArgs& args, std::int64_t begin, std::int64_t end) {
 }
 
 void norm_grad(const NormGradArgs& args, float* dweight, float* dbias, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = 0; i < args.dim; ++i) dweight[i] = 0;
+  if (dweight != nullptr)
+    for (std::int64_t i = 0; i < args.dim; ++i) dweight[i] = 0;
   if (dbias != nullptr)
     for (std::int64_t i = 0; i < args.dim; ++i) dbias[i] = 0;
   for (std::int64_t row = begin; row < end; ++row)

@@ -36,7 +36,7 @@ struct NormGradArgs {
 DECLARE_BY_ISA(
     /// The rows [begin, end).
     void norm(const NormArgs& args, std::int64_t begin, std::int64_t end);
-    /// The same; dweight and dbias f32 [dim] are this range's own sums, overwritten. `dbias` may be null.
+    /// The same; dweight and dbias f32 [dim] are this range's own sums, overwritten. `dbias`, or both, may be null.
     void norm_grad(const NormGradArgs& args, float* dweight, float* dbias, std::int64_t begin, std::int64_t end);)
 
 }  // namespace trainer::kernels::cpu

@@ -9,8 +9,8 @@ namespace {
 constexpr std::int64_t kBlock = 1024;  // columns summed at a time: their sums stay in L1
 constexpr std::int64_t kRun = 128;     // rows summed before their sum joins the total: keeps the error of long sums down
 
-template <typename T>
-void sum_rows_of(const T* x, T* y, std::int64_t rows, std::int64_t stride, std::int64_t begin, std::int64_t end) {
+template <typename X, typename Y>
+void sum_rows_of(const X* x, Y* y, std::int64_t rows, std::int64_t stride, bool accumulate, std::int64_t begin, std::int64_t end) {
   alignas(64) float total[kBlock];
   alignas(64) float run[kBlock];
   for (std::int64_t at = begin; at < end; at += kBlock) {
@@ -20,12 +20,29 @@ void sum_rows_of(const T* x, T* y, std::int64_t rows, std::int64_t stride, std::
       const std::int64_t last_row = first_row + kRun < rows ? first_row + kRun : rows;
       for (std::int64_t i = 0; i < kBlock; ++i) run[i] = 0;
       for (std::int64_t row = first_row; row < last_row; ++row) {
-        const T* source = x + row * stride + at;
+        const X* source = x + row * stride + at;
         for_each_vector(0, width, [&](std::int64_t i, auto load_x, auto) { store(run + i, load(run + i) + load_x(source + i)); });
       }
       for (std::int64_t i = 0; i < kBlock; i += kLanes) store(total + i, load(total + i) + load(run + i));
     }
-    for_each_vector(0, width, [&](std::int64_t i, auto, auto store_y) { store_y(y + at + i, load(total + i)); });
+    for_each_vector(0, width, [&](std::int64_t i, auto load_y, auto store_y) {
+      F32 sum = load(total + i);
+      if (accumulate) sum += load_y(y + at + i);
+      store_y(y + at + i, sum);
+    });
+  }
+}
+
+template <typename X, typename Y>
+void sum_planes_of(const X* x, Y* y, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool accumulate, std::int64_t begin,
+                   std::int64_t end) {
+  for (std::int64_t column = begin; column < end; ++column) {
+    float total = 0;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const X* plane = x + (row * columns + column) * inner;
+      total += sum(sum_of(inner, [&](std::int64_t i, auto load_x) { return load_x(plane + i); }));
+    }
+    store_first(y + column, splat(accumulate ? to_f32(y[column]) + total : total), 1);
   }
 }
 
@@ -63,9 +80,22 @@ void sum_partials_of(const float* partials, Y* y, std::int64_t parts, std::int64
 
 }  // namespace
 
-void sum_rows(bool bf16, const void* x, void* y, std::int64_t rows, std::int64_t stride, std::int64_t begin, std::int64_t end) {
-  if (bf16) return sum_rows_of(static_cast<const Bf16*>(x), static_cast<Bf16*>(y), rows, stride, begin, end);
-  return sum_rows_of(static_cast<const float*>(x), static_cast<float*>(y), rows, stride, begin, end);
+void sum_rows(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t stride, bool accumulate, std::int64_t begin,
+              std::int64_t end) {
+  const auto from = [&](const auto* source) {
+    if (bf16_y) return sum_rows_of(source, static_cast<Bf16*>(y), rows, stride, accumulate, begin, end);
+    return sum_rows_of(source, static_cast<float*>(y), rows, stride, accumulate, begin, end);
+  };
+  return bf16_x ? from(static_cast<const Bf16*>(x)) : from(static_cast<const float*>(x));
+}
+
+void sum_planes(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool accumulate,
+                std::int64_t begin, std::int64_t end) {
+  const auto from = [&](const auto* source) {
+    if (bf16_y) return sum_planes_of(source, static_cast<Bf16*>(y), rows, columns, inner, accumulate, begin, end);
+    return sum_planes_of(source, static_cast<float*>(y), rows, columns, inner, accumulate, begin, end);
+  };
+  return bf16_x ? from(static_cast<const Bf16*>(x)) : from(static_cast<const float*>(x));
 }
 
 void sum_indexed_rows(bool bf16_x, bool bf16_y, const void* x, const std::int32_t* index, std::int64_t count, void* y, std::int64_t stride,

@@ -21,6 +21,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::sigmoid: return prepare_activation(s, c);
     case Op::add:
     case Op::mul: return prepare_add_mul(s, c);
+    case Op::scale: return prepare_scale(s, c);
     case Op::dropout: return prepare_dropout(s, c);
     case Op::reshape:
     case Op::flatten:
@@ -37,6 +38,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::positions_grad: return prepare_positions_grad(s, c);
     case Op::linear_grad_input: return prepare_linear_grad_input(s, c);
     case Op::linear_grad_weight: return prepare_linear_grad_weight(s, c);
+    case Op::bias_grad: return prepare_bias_grad(s, c);
     case Op::layer_norm_grad: return prepare_layer_norm_grad(s, c);
     case Op::rms_norm_grad: return prepare_rms_norm_grad(s, c);
     case Op::attention_grad: return prepare_attention_grad(s, c);
@@ -68,7 +70,6 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::adam:
     case Op::adamw: return prepare_adam(s, c);
     case Op::lion: return prepare_lion(s, c);
-    case Op::scale: return prepare_scale(s, c);
     case Op::outer_step: return prepare_outer_step(s, c);
     case Op::apply_delayed: return prepare_apply_delayed(s, c);
     case Op::compress_bf16: return prepare_compress_bf16(s, c);
@@ -102,6 +103,7 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::sigmoid: return 0;
     case Op::add: return 0;
     case Op::mul: return 0;
+    case Op::scale: return 0;
     case Op::dropout: return 0;
     case Op::reshape: return 0;
     case Op::flatten: return 0;
@@ -114,6 +116,7 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::positions_grad: return 0;
     case Op::linear_grad_input: return linear_workspace(s, context_);
     case Op::linear_grad_weight: return linear_workspace(s, context_);
+    case Op::bias_grad: return 0;
     case Op::layer_norm_grad: return norm_grad_workspace(s, context_);
     case Op::rms_norm_grad: return norm_grad_workspace(s, context_);
     case Op::attention_grad: return attention_grad_workspace(s, context_);
@@ -149,7 +152,6 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::adam: return 0;
     case Op::adamw: return 0;
     case Op::lion: return 0;
-    case Op::scale: return 0;
     case Op::outer_step: return 0;
     case Op::apply_delayed: return 0;
     case Op::compress_bf16: return 0;

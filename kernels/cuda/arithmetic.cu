@@ -1,10 +1,13 @@
-// add, mul and sum_leading. Bound by memory. add and mul read a and b (a repeated b once, from the caches after that) and write y, two
-// vectors of 16 bytes of each on their way a thread; sum_leading reads x once (column_sums.cuh).
+// add, mul, scale, sum_leading and bias_grad. Bound by memory. add and mul read a and b (a repeated b once, from the caches after that) and
+// write y, two vectors of 16 bytes of each on their way a thread, as scale does of x and y; the sums read x once (column_sums.cuh,
+// plane_sums.cuh).
 #include <algorithm>
 
 #include "kernels/arithmetic.h"
+#include "kernels/bias_grad.h"
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/plane_sums.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -77,6 +80,32 @@ __global__ void __launch_bounds__(kThreads) combine_odd(const T* a, const T* b, 
   }
 }
 
+// y may be x.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) scale(const T* x, float factor, T* y, std::int64_t count) {
+  constexpr int kN = kVector<T>;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kEach + threadIdx.x;
+  Packed<T, kN> held[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const std::int64_t at = first + k * kThreads;
+    if ((at + 1) * kN <= count) held[k] = load_packed<kN>(x, at);
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const std::int64_t at = first + k * kThreads;
+    if ((at + 1) * kN <= count) {
+      float v[kN];
+      widen(held[k], v);
+#pragma unroll
+      for (int i = 0; i < kN; ++i) v[i] *= factor;
+      store_packed(y, at, narrow<T>(v));
+    } else {
+      for (std::int64_t i = at * kN; i < count; ++i) y[i] = from_f32<T>(to_f32(x[i]) * factor);
+    }
+  }
+}
+
 // ---- Host ----
 
 /// Raises Bug unless `small` is `large` or its last dims.
@@ -109,6 +138,17 @@ Prepared prepare_add_mul(const Signature& signature, const Context&) {
   });
 }
 
+Prepared prepare_scale(const Signature& signature, const Context&) {
+  expect_operands(signature, 2);
+  expect_alike(signature, {0, 1});
+  const std::int64_t count = signature.operands[0].elements();
+  const float factor = static_cast<float>(signature.attributes.real("factor"));
+  return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
+    const Grid grid{.blocks = blocks_for(count, kThreads * kVector<T> * kEach), .threads = kThreads};
+    return make_kernel([=](const Call& call) { launch(call, grid, scale<T>, operand<T>(call, 0), factor, operand<T>(call, 1), count); });
+  });
+}
+
 Prepared prepare_sum_leading(const Signature& signature, const Context& context) {
   expect_operands(signature, 2);
   const TensorDesc &x = signature.operands[0], &y = signature.operands[1];
@@ -119,6 +159,28 @@ Prepared prepare_sum_leading(const Signature& signature, const Context& context)
     const ColumnCut cut = ColumnCut::of<T>(rows, columns, context.units);
     return make_kernel([cut](const Call& call) {
       launch_column_sums(call, cut, operand<T>(call, 0), operand<T>(call, 1), static_cast<float*>(call.workspace), false);
+    });
+  });
+}
+
+Prepared prepare_bias_grad(const Signature& signature, const Context& context) {
+  expect_operands(signature, 2);
+  const BiasGradSizes z = bias_grad_sizes(signature);
+  CHECK(z.inner == 1 || std::max({z.columns, z.inner, z.rows * z.inner}) < std::int64_t{1} << 30,
+        describe(signature) + ": elements of a plane are counted in 32 bits");
+  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const DType reduce = expect_reduce_dtype(signature, 1);
+  return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
+    return with_reduce_type(reduce, [&]<typename R>(R) -> Prepared {
+      const ColumnCut cut = ColumnCut::of<T>(z.rows, z.columns, context.units);
+      return make_kernel([z, cut, accumulate](const Call& call) {
+        const T* dy = operand<T>(call, 0);
+        R* dbias = operand<R>(call, 1);
+        if (z.inner == 1)
+          launch_column_sums(call, cut, dy, dbias, static_cast<float*>(call.workspace), accumulate);
+        else
+          launch_plane_sums(call, dy, dbias, static_cast<int>(z.rows), static_cast<int>(z.columns), static_cast<int>(z.inner), accumulate);
+      });
     });
   });
 }

@@ -1,5 +1,5 @@
-// What local SGD does to flat tensors. One pass over memory each, 16 bytes a thread at a time: scale moves 8 bytes for each element,
-// outer_step 24, apply_delayed 16.
+// What local SGD does to flat tensors. One pass over memory each, 16 bytes a thread at a time: outer_step moves 24 bytes for each
+// element, apply_delayed 16.
 #include "kernels/averaging.h"
 
 #include "kernels/cuda/device.cuh"
@@ -19,18 +19,6 @@ __device__ __forceinline__ void for_my_elements(std::int64_t count, Vector vecto
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at * kN + kN <= count) return vector(at);
   for (std::int64_t i = at * kN; i < count; ++i) element(i);
-}
-
-__global__ void __launch_bounds__(kThreads) scale_each(float* x, float factor, std::int64_t count) {
-  for_my_elements(
-      count,
-      [&](std::int64_t at) {
-        Vec<float, kN> v = load<kN>(x, at);
-#pragma unroll
-        for (int i = 0; i < kN; ++i) v[i] *= factor;
-        store(x, at, v);
-      },
-      [&](std::int64_t i) { x[i] *= factor; });
 }
 
 struct Outer {
@@ -82,13 +70,6 @@ float factor_of(const Signature& signature) { return static_cast<float>(signatur
 Grid grid_for(std::int64_t count) { return {.blocks = blocks_for(count, kThreads * kN), .threads = kThreads}; }
 
 }  // namespace
-
-Prepared prepare_scale(const Signature& signature, const Context&) {
-  const std::int64_t count = expect_flat(signature, 1);
-  return make_kernel([count, factor = factor_of(signature)](const Call& call) {
-    launch(call, grid_for(count), scale_each, operand<float>(call, 0), factor, count);
-  });
-}
 
 Prepared prepare_outer_step(const Signature& signature, const Context&) {
   const std::int64_t count = expect_flat(signature, 4);

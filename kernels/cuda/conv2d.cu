@@ -12,6 +12,7 @@
 #include "kernels/cuda/conv2d.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/plane_sums.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -170,18 +171,6 @@ __global__ void __launch_bounds__(kThreads) join_parts(const float* parts, int c
   to[i] = from_f32<R>(accumulate ? to_f32(to[i]) + sum : sum);
 }
 
-// A block has a filter.
-template <typename T, typename R>
-__global__ void __launch_bounds__(kThreads) grad_bias(const T* dy, int n, int out, int plane, bool accumulate, R* to) {
-  __shared__ float shared[kThreads / kWarp];
-  const int filter = static_cast<int>(blockIdx.x);
-  float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n * plane; i += kThreads)
-    sum += to_f32(dy[(static_cast<std::int64_t>(i / plane) * out + filter) * plane + i % plane]);
-  sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x == 0) to[filter] = from_f32<R>(accumulate ? to_f32(to[filter]) + sum : sum);
-}
-
 // ---- Host ----
 
 const TensorDesc& desc(const Signature& s, int index) { return s.operands[static_cast<std::size_t>(index)]; }
@@ -225,8 +214,7 @@ void run_grad_weight(const Call& call, const Sizes& z, bool bias, bool accumulat
   launch(call, {.blocks = blocks_for(weights, kThreads), .threads = kThreads}, join_parts<R>, workspace, parts, weights, accumulate,
          operand<R>(call, At::dweight));
   if (bias)
-    launch(call, {.blocks = static_cast<unsigned>(z.out), .threads = kThreads}, grad_bias<T, R>, pass.dy, z.n, z.out, z.y_plane(),
-           accumulate, operand<R>(call, At::dbias));
+    launch_plane_sums(call, pass.dy, operand<R>(call, At::dbias), z.n, z.out, z.y_plane(), accumulate);
 }
 
 }  // namespace

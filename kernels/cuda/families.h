@@ -15,14 +15,15 @@ Prepared prepare_activation_grad(const Signature& signature, const Context& cont
 
 // kernels/arithmetic.h
 Prepared prepare_add_mul(const Signature& signature, const Context& context);
+Prepared prepare_scale(const Signature& signature, const Context& context);
 Prepared prepare_sum_leading(const Signature& signature, const Context& context);
+Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 
 // kernels/attention.h
 Prepared prepare_attention(const Signature& signature, const Context& context);
 Prepared prepare_attention_grad(const Signature& signature, const Context& context);
 
 // kernels/averaging.h
-Prepared prepare_scale(const Signature& signature, const Context& context);
 Prepared prepare_outer_step(const Signature& signature, const Context& context);
 Prepared prepare_apply_delayed(const Signature& signature, const Context& context);
 

@@ -4,6 +4,7 @@
 // Blocks stay for many rows and sum dweight and dbias of their rows in registers; a second pass joins the blocks' sums in order
 // (column_sums.cuh). A row is that of a group of threads, one to four vectors for each; several groups make a block. Rows to come
 // are copied into shared memory three deep (long ones two), so that 64 KB of a multiprocessor are on their way without costing registers.
+// Where the parameters are frozen (`weight: false`) nothing is summed over rows, and there is no second pass.
 #include <algorithm>
 
 #include "kernels/cuda/column_sums.cuh"
@@ -24,7 +25,7 @@ struct NormGrad {
   const T *dy, *x, *weight, *residual;  // residual may be null
   const float *mean, *rstd;             // mean: null for rms_norm
   T* dx;
-  float* partials;  // [blocks, 1 or 2 (with dbias), dim]
+  float* partials;  // [blocks, 1 or 2 (with dbias), dim]; null where the parameters are frozen
   int rows, dim, row_threads;
   bool bias;
 };
@@ -73,7 +74,7 @@ __device__ __forceinline__ void put_part(const float (&value)[Vecs][N], float* h
   }
 }
 
-template <typename T, int Vecs>
+template <typename T, int Vecs, bool Frozen>
 __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(const NormGrad<T> a) {
   constexpr int kN = kVector<T>, kStages = stages_of(Vecs);
   using Vector = Packed<T, kN>;
@@ -133,8 +134,10 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
         const float n = (x[i] - mean) * rstd, g = dy[i] * w[i];
         sums.g += g;
         sums.gn += g * n;
-        dweight[k][i] += dy[i] * n;
-        dbias[k][i] += dy[i];
+        if constexpr (!Frozen) {
+          dweight[k][i] += dy[i] * n;
+          dbias[k][i] += dy[i];
+        }
       }
     }
     sums = group_sums(sums, a.row_threads / kWarp, between[parity]);
@@ -158,6 +161,7 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   wait_for_copies<0>();
+  if constexpr (Frozen) return;
   float* const part = a.partials + static_cast<std::int64_t>(blockIdx.x) * (a.bias ? 2 : 1) * a.dim;
   put_part(dweight, dynamic_shared<float>(), part, a.dim, a.row_threads);
   if (a.bias) put_part(dbias, dynamic_shared<float>(), part + a.dim, a.dim, a.row_threads);
@@ -168,8 +172,9 @@ template <typename T>
 __global__ void __launch_bounds__(kAnyThreads) norm_grad_any(const NormGrad<T> a) {
   __shared__ Sums between[2][kMostWarps];
   const float scale = 1.0F / static_cast<float>(a.dim);
-  float* const part = a.partials + static_cast<std::int64_t>(blockIdx.x) * (a.bias ? 2 : 1) * a.dim;
-  for (int i = threadIdx.x; i < a.dim; i += kAnyThreads) {
+  const bool frozen = a.partials == nullptr;
+  float* const part = frozen ? nullptr : a.partials + static_cast<std::int64_t>(blockIdx.x) * (a.bias ? 2 : 1) * a.dim;
+  for (int i = threadIdx.x; i < a.dim && !frozen; i += kAnyThreads) {
     part[i] = 0;
     if (a.bias) part[a.dim + i] = 0;
   }
@@ -182,7 +187,7 @@ __global__ void __launch_bounds__(kAnyThreads) norm_grad_any(const NormGrad<T> a
       const float dy = to_f32(a.dy[first + i]), n = (to_f32(a.x[first + i]) - mean) * rstd, g = dy * to_f32(a.weight[i]);
       sums.g += g;
       sums.gn += g * n;
-      part[i] += dy * n;
+      if (!frozen) part[i] += dy * n;
       if (a.bias) part[a.dim + i] += dy;
     }
     sums = group_sums(sums, kAnyThreads / kWarp, between[parity]);
@@ -229,13 +234,24 @@ Launch launch_of(const Size& shape, bool residual, int units) {
           .vecs = vecs};
 }
 
+template <typename T, bool Frozen>
+auto kernel_of(int vecs) {
+  return vecs == 0   ? norm_grad_any<T>
+         : vecs == 1 ? norm_grad<T, 1, Frozen>
+         : vecs == 2 ? norm_grad<T, 2, Frozen>
+                     : norm_grad<T, 4, Frozen>;
+}
+
+/// What is asked for besides dx.
+struct Wanted {
+  bool weight, bias, accumulate;
+};
+
 template <typename T, typename R>
-Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool bias, bool centred, bool accumulate, int units) {
+Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool centred, Wanted wanted, int units) {
   const Launch how = launch_of<T>(shape, residual, units);
-  const auto kernel = how.vecs == 0   ? norm_grad_any<T>
-                      : how.vecs == 1 ? norm_grad<T, 1>
-                      : how.vecs == 2 ? norm_grad<T, 2>
-                                      : norm_grad<T, 4>;
+  const auto kernel = wanted.weight ? kernel_of<T, false>(how.vecs) : kernel_of<T, true>(how.vecs);
+  const bool bias = wanted.bias;
   allow_shared(kernel, how.grid.shared_bytes);
   return make_kernel([=](const Call& call) {
     NormGrad<T> now{};
@@ -246,26 +262,28 @@ Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool bi
     now.rstd = operand<float>(call, at.rstd);
     now.residual = residual ? operand<T>(call, at.residual) : nullptr;
     now.dx = operand<T>(call, at.dx);
-    now.partials = static_cast<float*>(call.workspace);
+    now.partials = wanted.weight ? static_cast<float*>(call.workspace) : nullptr;
     now.rows = shape.rows;
     now.dim = shape.dim;
     now.row_threads = how.row_threads;
     now.bias = bias;
     launch(call, how.grid, kernel, now);
+    if (!wanted.weight) return;
     launch_join<R>(call, now.partials, operand<R>(call, at.dweight), bias ? operand<R>(call, at.dbias) : nullptr,
-                   static_cast<int>(how.grid.blocks.x), std::int64_t{bias ? 2 : 1} * shape.dim, shape.dim, accumulate);
+                   static_cast<int>(how.grid.blocks.x), std::int64_t{bias ? 2 : 1} * shape.dim, shape.dim, wanted.accumulate);
   });
 }
 
 Prepared prepare_gradient(const Signature& signature, const Context& context, bool centred, bool bias) {
-  const bool residual = signature.attributes.flag("residual", false), accumulate = signature.attributes.flag("accumulate", false);
+  const bool residual = signature.attributes.flag("residual", false);
+  const Wanted wanted{signature.attributes.flag("weight", true), bias, signature.attributes.flag("accumulate", false)};
   Places at;
   at.rstd = centred ? 4 : 3;
   at.residual = at.rstd + 1;
   at.dx = residual ? at.rstd + 2 : at.rstd + 1;
   at.dweight = at.dx + 1;
   at.dbias = at.dx + 2;
-  expect_operands(signature, static_cast<std::size_t>(bias ? at.dbias + 1 : at.dbias));
+  expect_operands(signature, static_cast<std::size_t>(bias ? at.dbias + 1 : wanted.weight ? at.dbias : at.dweight));
   const TensorDesc& x = signature.operands[1];
   CHECK(x.shape.rows() < std::int64_t{1} << 30 && x.shape[-1] < std::int64_t{1} << 30,
         describe(signature) + ": rows and elements of a row are counted in 32 bits");
@@ -274,11 +292,10 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   if (residual) expect_alike(signature, {0, at.residual});
   expect_operand(signature, 2, x.dtype, shape.dim);
   for (int i = 3; i <= at.rstd; ++i) expect_operand(signature, i, DType::f32, shape.rows);
-  const DType reduce = expect_reduce_dtype(signature, at.dweight);
-  for (int i = at.dweight; i <= (bias ? at.dbias : at.dweight); ++i) expect_operand(signature, i, reduce, shape.dim);
+  const DType reduce = wanted.weight ? expect_reduce_dtype(signature, at.dweight) : DType::f32;
+  for (int i = at.dweight; i < static_cast<int>(signature.operands.size()); ++i) expect_operand(signature, i, reduce, shape.dim);
   return with_type(expect_compute_dtype(signature, 1), [&]<typename T>(T) {
-    return with_reduce_type(
-        reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, bias, centred, accumulate, context.units); });
+    return with_reduce_type(reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, centred, wanted, context.units); });
   });
 }
 

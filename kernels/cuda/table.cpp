@@ -21,6 +21,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::sigmoid: return prepare_activation(s, c);
     case Op::add:
     case Op::mul: return prepare_add_mul(s, c);
+    case Op::scale: return prepare_scale(s, c);
     case Op::dropout: return prepare_dropout(s, c);
     case Op::reshape:
     case Op::flatten:
@@ -38,6 +39,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::positions_grad: return prepare_positions_grad(s, c);
     case Op::linear_grad_input: return prepare_linear_grad_input(s, c);
     case Op::linear_grad_weight: return prepare_linear_grad_weight(s, c);
+    case Op::bias_grad: return prepare_bias_grad(s, c);
     case Op::layer_norm_grad: return prepare_layer_norm_grad(s, c);
     case Op::rms_norm_grad: return prepare_rms_norm_grad(s, c);
     case Op::attention_grad: return prepare_attention_grad(s, c);
@@ -68,7 +70,6 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::adam:
     case Op::adamw: return prepare_adam(s, c);
     case Op::lion: return prepare_lion(s, c);
-    case Op::scale: return prepare_scale(s, c);
     case Op::outer_step: return prepare_outer_step(s, c);
     case Op::apply_delayed: return prepare_apply_delayed(s, c);
     case Op::compress_bf16: return prepare_compress_bf16(s, c);

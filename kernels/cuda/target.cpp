@@ -7,6 +7,7 @@
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
 #include "kernels/attention.h"
+#include "kernels/bias_grad.h"
 #include "kernels/conv2d.h"
 #include "kernels/cuda/conv2d.h"
 #include "kernels/cuda/embedding_grad.h"
@@ -62,9 +63,16 @@ std::int64_t conv2d_grad_weight_workspace(const Signature& s) {
 }
 
 std::int64_t norm_grad_workspace(const Signature& s, int units) {
+  if (!s.attributes.flag("weight", true)) return 0;
   const TensorDesc& dy = s.operands[0];
   const std::int64_t weights = s.op == Op::layer_norm_grad && s.attributes.flag("bias", false) ? 2 : 1;
   return partial_columns(rows_of(dy), weights * dy.shape[-1], units);
+}
+
+/// Of planes one block makes each sum whole.
+std::int64_t bias_grad_workspace(const Signature& s, int units) {
+  const BiasGradSizes z = bias_grad_sizes(s);
+  return z.inner == 1 ? partial_columns(z.rows, z.columns, units) : 0;
 }
 
 const TensorDesc& targets_of(const Signature& s) { return s.operands[s.op == Op::cross_entropy_gathered ? 2 : 1]; }
@@ -85,6 +93,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::layer_norm_grad:
     case Op::rms_norm_grad: return norm_grad_workspace(s, units);
     case Op::sum_leading: return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()), s.operands[1].elements(), units);
+    case Op::bias_grad: return bias_grad_workspace(s, units);
     case Op::embedding_grad: return embedding_grad_workspace(s);
     case Op::conv2d_grad_weight: return conv2d_grad_weight_workspace(s);
     // A row's loss is an f64 that a second pass sums in order.
@@ -115,6 +124,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::sigmoid_grad:
     case Op::add:
     case Op::mul:
+    case Op::scale:
     case Op::dropout:
     case Op::conv2d:
     case Op::conv2d_grad_input:
@@ -134,7 +144,6 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::adam:
     case Op::adamw:
     case Op::lion:
-    case Op::scale:
     case Op::outer_step:
     case Op::apply_delayed:
     case Op::compress_bf16:

@@ -272,10 +272,15 @@ def optimizers(cases):
                    "has_momentum": bool(momentum), "working": False}, gradients=False)
 
 
+def scales(cases):
+    for name, shape, factor in [("odd", (3, 7), 0.375), ("one", (1,), -2.0), ("third", (2, 5, 3), 1 / 3)]:
+        cases.add(f"scale.{name}", "scale", [normal(*shape)], lambda x: x * factor, {"factor": factor})
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(20)
     cases = Cases()
-    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers):
+    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

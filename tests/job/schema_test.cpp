@@ -113,6 +113,7 @@ TEST_CASE("the schema of graphs refuses what graph files may not say") {
   CHECK(accepts("  - {name: a, op: linear, input: x, out: 3}"));
   CHECK(accepts("  - {name: a, op: linear, input: x, out: \"${2 * 3}\", init: {normal: 0.1}}"));
   CHECK(accepts("  - {name: a, op: linear, input: x, out: 3, init: {uniform: 0.1}}"));
+  CHECK(accepts("  - {name: a, op: scale, input: x, factor: -0.5}"));
   CHECK(accepts("  - {repeat: 2, name: \"h.{index}\", nodes: [{name: a, op: relu, input: x}]}"));
   CHECK_FALSE(accepts("  - {name: a, op: lineal, input: x, out: 3}"));
   CHECK_FALSE(accepts("  - {name: a, op: linear, input: x}"));

@@ -16,11 +16,6 @@ TensorDesc flat(std::int64_t n) { return {DType::f32, {n}}; }
 
 }  // namespace
 
-TEST_CASE("a scaled sum is the factor times it") {
-  for (std::int64_t n : kSizes)
-    hold(Op::scale, {{"factor", 1.0 / 3}}, {{DType::f32, normal_tensor({n}, 80)}}, {{DType::f32, Shape{n}, 2 * kEpsF32, 0, 0, false}});
-}
-
 TEST_CASE("the outer step is one of momentum towards the mean, plain and Nesterov, also in place of the average") {
   for (std::int64_t n : kSizes)
     for (bool nesterov : {false, true})

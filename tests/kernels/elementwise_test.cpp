@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "engine/core/error.h"
 #include "tests/kernels/against_reference.h"
@@ -30,6 +31,28 @@ TEST_CASE("add and mul repeat the second operand over leading dims") {
         check({300, 1}, {1});
         check({6, 2, 3}, {3});
       }
+}
+
+TEST_CASE("scale multiplies by its factor") {
+  for (DType c : compute_dtypes())
+    for (double factor : {1.0 / 3, -2.0, 0.0})
+      for (int in_place : {-1, 0}) {
+        for (const Shape& shape : kShapes) hold(Op::scale, {{"factor", factor}}, {{c, normal_tensor(shape, 80)}}, {{c, shape, bound(c, 1), 0, in_place}});
+        hold(Op::scale, {{"factor", factor}}, {{c, normal_tensor({40003}, 81)}}, {{c, {40003}, bound(c, 1), 0, in_place}});
+      }
+}
+
+TEST_CASE("bias_grad sums over every dim but the bias's, overwriting and accumulating") {
+  const std::vector<std::pair<Shape, std::int64_t>> cases = {{{4, 33, 65}, -1}, {{1, 7}, 1}, {{1000, 3}, 1},      {{9, 1}, 1},         {{2, 2500}, 1},
+                                                             {{3, 5, 2, 2}, 1}, {{7, 1, 3, 3}, 1}, {{2, 33, 13, 11}, 1}, {{1, 4, 40, 40}, 1}, {{6, 5}, 0}};
+  for (DType c : compute_dtypes())
+    for (DType r : reduce_dtypes())
+      for (bool accumulate : {false, true})
+        for (const auto& [dy, dim] : cases) {
+          const Shape out{dy[static_cast<int>(dim)]};
+          const double sum = 4 * std::sqrt(static_cast<double>(dy.elements() / out.elements()));
+          hold(Op::bias_grad, {{"dim", dim}, {"accumulate", accumulate}}, {{c, normal_tensor(dy, 5)}}, {{r, out, bound(r, sum), 16 * sum * kEpsF32, -1, true, true}});
+        }
 }
 
 TEST_CASE("sum_leading sums the repetitions") {

@@ -66,6 +66,12 @@ TEST_CASE("gradients of norms follow their formulas, overwriting and accumulatin
             hold(Op::layer_norm_grad, {{"bias", bias}, {"accumulate", accumulate}}, {dy, x, weight, mean, rstd}, out);
           }
           hold(Op::rms_norm_grad, {{"accumulate", accumulate}}, {dy, x, weight, rstd}, {dx, dp});
+          if (r != DType::f32 || accumulate) continue;  // of frozen parameters: dx alone, in no other dtype
+          for (int in_place : {-1, 0}) {
+            const Output alone{c, shape, bound(c, 32), 64 * kEpsF32, in_place};
+            hold(Op::layer_norm_grad, {{"weight", false}, {"bias", false}}, {dy, x, weight, mean, rstd}, {alone});
+            hold(Op::rms_norm_grad, {{"weight", false}}, {dy, x, weight, rstd}, {alone});
+          }
         }
 }
 
@@ -92,6 +98,8 @@ TEST_CASE("norms of a sum with a residual, and their gradients, in place and not
         };
         hold(Op::layer_norm_grad, {{"bias", true}, {"residual", true}}, {dy, x, weight, mean, rstd, residual}, {dx(5), dp, dp});
         hold(Op::rms_norm_grad, {{"residual", true}}, {dy, x, weight, rstd, residual}, {dx(4), dp});
+        hold(Op::layer_norm_grad, {{"weight", false}, {"bias", false}, {"residual", true}}, {dy, x, weight, mean, rstd, residual}, {dx(5)});
+        hold(Op::rms_norm_grad, {{"weight", false}, {"residual", true}}, {dy, x, weight, rstd, residual}, {dx(4)});
       }
 }
 
@@ -110,5 +118,7 @@ TEST_CASE("norms of long rows, and of more rows than a block of threads has at o
       hold(Op::rms_norm_grad, {}, {dy, x, weight, rstd}, {dx, dp});
       const Input residual{c, normal_tensor(shape, 7)};
       hold(Op::rms_norm_grad, {{"residual", true}}, {dy, x, weight, rstd, residual}, {{c, shape, bound(c, 32), 64 * kEpsF32, 4}, dp});
+      hold(Op::layer_norm_grad, {{"weight", false}, {"bias", false}}, {dy, x, weight, mean, rstd}, {dx});
+      hold(Op::rms_norm_grad, {{"weight", false}, {"residual", true}}, {dy, x, weight, rstd, residual}, {{c, shape, bound(c, 32), 64 * kEpsF32, 4}});
     }
 }

@@ -118,10 +118,6 @@ void top_k_sum(const Call& c) {
     }
 }
 
-void scale(const Call& c) {
-  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i] = c.attributes.real("factor") * c.in[0][i];
-}
-
 void outer_step(const Call& c) {
   const double factor = c.attributes.real("factor"), lr = c.attributes.real("lr"), mu = c.attributes.real("momentum");
   for (std::int64_t i = 0; i < c.in[0].size(); ++i) {

@@ -49,7 +49,7 @@ void layer_norm_grad(const Call& c) {
     const double along_x = row_mean(r, dim, [&](std::int64_t i) { return dy[i] * w[i % dim] * normal(i); });
     for (std::int64_t i = r * dim; i < (r + 1) * dim; ++i) {
       c.out[0][i] = rstd[r] * (dy[i] * w[i % dim] - along_one - normal(i) * along_x);
-      c.out[1][i % dim] += dy[i] * normal(i);
+      if (c.attributes.flag("weight", true)) c.out[1][i % dim] += dy[i] * normal(i);
       if (c.has("bias")) c.out[2][i % dim] += dy[i];
     }
   }
@@ -72,7 +72,7 @@ void rms_norm_grad(const Call& c) {
     const double along_x = row_mean(r, dim, [&](std::int64_t i) { return dy[i] * w[i % dim] * x[i] * rstd[r]; });
     for (std::int64_t i = r * dim; i < (r + 1) * dim; ++i) {
       c.out[0][i] = rstd[r] * (dy[i] * w[i % dim] - x[i] * rstd[r] * along_x);
-      c.out[1][i % dim] += dy[i] * x[i] * rstd[r];
+      if (c.attributes.flag("weight", true)) c.out[1][i % dim] += dy[i] * x[i] * rstd[r];
     }
   }
 }

@@ -72,6 +72,15 @@ void linear_grad_weight(const Call& c) {
   if (c.has("bias")) add_rows(dy, c.out[1]);
 }
 
+void bias_grad(const Call& c) {
+  const Shape& dy = c.in[0].shape;
+  const auto given = static_cast<int>(c.attributes.integer("dim"));
+  const int dim = given < 0 ? given + dy.rank() : given;
+  std::int64_t inner = 1;
+  for (int i = dim + 1; i < dy.rank(); ++i) inner *= dy[i];
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i / inner % dy[dim]] += c.in[0][i];
+}
+
 namespace {
 
 /// Calls body(element of [..., dim], element of the table) where the row of an id is among the `rows` that are here.

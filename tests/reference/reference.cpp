@@ -21,6 +21,7 @@ void dispatch(Op op, const Call& call) {
     case Op::linear: return linear(call);
     case Op::linear_grad_input: return linear_grad_input(call);
     case Op::linear_grad_weight: return linear_grad_weight(call);
+    case Op::bias_grad: return bias_grad(call);
     case Op::layer_norm: return layer_norm(call);
     case Op::layer_norm_grad: return layer_norm_grad(call);
     case Op::rms_norm: return rms_norm(call);
@@ -39,6 +40,7 @@ void dispatch(Op op, const Call& call) {
     case Op::sigmoid_grad: return activation_grad(call, [](double dy, double y) { return dy * y * (1 - y); });
     case Op::add: return binary(call, [](double a, double b) { return a + b; });
     case Op::mul: return binary(call, [](double a, double b) { return a * b; });
+    case Op::scale: return activation(call, [&](double x) { return call.attributes.real("factor") * x; });
     case Op::sum_leading: return sum_leading(call);
     case Op::dropout: return dropout(call);
     case Op::conv2d: return conv2d(call);
@@ -74,7 +76,6 @@ void dispatch(Op op, const Call& call) {
     case Op::adam:
     case Op::adamw: return adam(call);
     case Op::lion: return lion(call);
-    case Op::scale: return scale(call);
     case Op::outer_step: return outer_step(call);
     case Op::apply_delayed: return apply_delayed(call);
     case Op::compress_bf16: return compress_bf16(call);

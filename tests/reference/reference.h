@@ -44,6 +44,7 @@ std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<T
 void linear(const Call&);
 void linear_grad_input(const Call&);
 void linear_grad_weight(const Call&);
+void bias_grad(const Call&);
 void embedding(const Call&);
 void embedding_grad(const Call&);
 void positions(const Call&);
@@ -83,7 +84,6 @@ void update_scalars(const Call&);
 void sgd(const Call&);
 void adam(const Call&);
 void lion(const Call&);
-void scale(const Call&);
 void outer_step(const Call&);
 void apply_delayed(const Call&);
 void compress_bf16(const Call&);

@@ -234,7 +234,7 @@ Signature loss_seed(DType, const Sizes&) { return {Op::loss_seed, {}, {kLoss, kS
 Signature update_scalars(DType, const Sizes&) { return {Op::update_scalars, {{"clip_norm", 1.0}}, {kLoss, kLoss, kLoss, kScalars, kCounter}}; }
 
 // The strategies' own.
-Signature scale(DType, const Sizes& s) { return {Op::scale, {{"factor", 0.5}}, {{DType::f32, {s[0]}}}}; }
+Signature scale(DType, const Sizes& s) { return {Op::scale, {{"factor", 0.5}}, {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}}}; }
 Signature outer_step(DType, const Sizes& s) {
   const TensorDesc flat{DType::f32, {s[0]}};
   return {Op::outer_step, {{"factor", 0.5}, {"lr", 0.7}, {"momentum", 0.9}, {"nesterov", true}}, {flat, flat, flat, flat}};

@@ -1,0 +1,27 @@
+// bias_grad: the gradient of a bias by itself, where the weight beside it is frozen: dy is summed over all dims but the bias's own.
+// Where both are trained the gradient of the weight makes it, as it reads dy anyway.
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+/// dy cut in another dim than the bias's, or a partial sum, gives partial sums; cut in that dim, pieces of the bias's gradient.
+Placed shard_bias_grad(const Graph& graph, const Node& node, Placing in) {
+  const int rank = input_shape(graph, node, 0).rank();
+  const auto given = static_cast<int>(node.attributes.integer("dim"));
+  const int dim = given < 0 ? given + rank : given;
+  if (in[0].is_shard(dim)) return all(node, in[0].moved_to(0));
+  if (in[0].is_shard(Placement::kRows) && dim != rank - 1) return {};
+  return all(node, Placement::partial());
+}
+
+}  // namespace
+
+void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId bias, int dim) {
+  const TensorDesc gradient{build.reduce_dtype(), build.graph().value(bias).shape()};
+  build.node_with_gradients(node, Op::bias_grad, {{"dim", std::int64_t{dim}}}, {dy}, {gradient}, {bias});
+}
+
+OpDef bias_grad() { return {.op = Op::bias_grad, .shard = shard_bias_grad, .cost = moves(1)}; }
+
+}  // namespace trainer::define
