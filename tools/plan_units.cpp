@@ -39,8 +39,7 @@ class UnitReader {
       facts.stage = stage;
       facts.unit = &role_.units[i];
       facts.states_over = ratio(facts.unit->elements, facts.unit->slice());
-      facts.weights_over = ratio(facts.unit->elements * size_of(facts.unit->compute), facts.unit->working_slice.bytes);
-      if (facts.unit->working >= 0) facts.weights_over = 1;
+      facts.weights_over = ratio(facts.unit->elements * size_of(facts.unit->compute), facts.unit->working().region.bytes);
     }
     collectives_.resize(facts_.size());
     reductions_.resize(facts_.size());
@@ -105,7 +104,7 @@ class UnitReader {
   // The optimizer: it updates the master, and reads the gradient next to it.
   void read(std::size_t unit, const Launch& launch) {
     UnitFacts& facts = facts_[unit];
-    if (launch.operands.size() < 2 || access_of(launch.operands[0]) != Access::update || !(region_of(launch.operands[0]) == facts.unit->master)) return;
+    if (launch.operands.size() < 2 || access_of(launch.operands[0]) != Access::update || !(region_of(launch.operands[0]) == facts.unit->parameters().region)) return;
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
     const std::int64_t whole = facts.unit->elements * size_of(signature.operands[1].dtype);
     facts.gradients_over = std::max(1, ratio(whole, role_.buffer(region_of(launch.operands[1]).buffer).bytes));

@@ -197,7 +197,7 @@ class Compilation {
     options.compute = job_.precision.compute;
     options.micro_batch = batch.micro;
     options.micro_batches = batch.micro_batches;
-    options.optimizer = optimizer_spec(job_.train.optimizer);
+    options.optimizers = {optimizer_spec(job_.train.optimizer)};
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;

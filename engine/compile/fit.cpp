@@ -26,7 +26,7 @@ std::int64_t parameters_of(const LoadedJob& loaded) {
 
 // The f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has another dtype.
 std::int64_t bytes_of_parameter(const Job& job) {
-  const auto states = static_cast<std::int64_t>(optimizer_spec(job.train.optimizer).state_names.size());
+  const auto states = static_cast<std::int64_t>(optimizer_spec(job.train.optimizer).states.size());
   const std::int64_t compute = size_of(job.precision.compute);
   return 4 * (1 + states) + size_of(job.precision.reduce) + (compute == 4 ? 0 : compute);
 }

@@ -56,17 +56,17 @@ OptimizerSpec optimizer_spec(const OptimizerJob& job) {
       spec.attributes.set("momentum", job.momentum);
       spec.attributes.set("nesterov", job.nesterov);
       spec.attributes.set("has_momentum", job.momentum != 0);
-      if (job.momentum != 0) spec.state_names = {"momentum_buffer"};
+      if (job.momentum != 0) spec.states = {{"momentum_buffer"}};
       return spec;
     case OptimizerName::lion:
       spec.op = Op::lion;
-      spec.state_names = {"exp_avg"};
+      spec.states = {{"exp_avg"}};
       break;
     case OptimizerName::adam:
     case OptimizerName::adamw:
       spec.op = job.name == OptimizerName::adam ? Op::adam : Op::adamw;
       spec.attributes.set("eps", job.eps);
-      spec.state_names = {"exp_avg", "exp_avg_sq"};
+      spec.states = {{"exp_avg"}, {"exp_avg_sq"}};
       break;
   }
   spec.attributes.set("beta1", job.betas[0]);

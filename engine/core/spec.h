@@ -79,6 +79,13 @@ class Spec {
   std::uint8_t count_ = 0;
 };
 
+/// The axes that cut a tensor.
+inline Axes axes_of(const Spec& spec) {
+  Axes axes;
+  for (const Cut& cut : spec.cuts()) axes = axes | cut.axis;
+  return axes;
+}
+
 /// The shape of one rank's part. Parts are equal; the last ones of a dim that does not divide are padded.
 Shape local_shape(const Spec& spec, const Mesh& mesh);
 

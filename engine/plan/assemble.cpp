@@ -197,7 +197,8 @@ class Assembly {
     const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
     if (averaging)
-      for (const Unit& unit : role_.units) options_.data->background(unit, step);
+      for (const Unit& unit : role_.units)
+        if (unit.trained()) options_.data->background(unit, step);
     Passes passes(emit_, role_, options_, stage_, *common_.train, step);
     GraphMemory memory = emit_.enter(*common_.train);
     step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
@@ -272,6 +273,7 @@ class Assembly {
     const auto why = emit_.because({.phase = For::update});
     update_scalars(squares, loss, count);
     for (const Unit& unit : role_.units) {
+      if (!unit.trained()) continue;
       options_.data->update(unit, step);
       emit_.pack_unit(unit);
     }
@@ -340,7 +342,8 @@ class Assembly {
     emit_.begin_program(name);
     const auto why = emit_.because({.phase = For::average});
     EmittedStep step(emit_, role_, options_);
-    for (const Unit& unit : role_.units) (options_.data->*how)(unit, step);
+    for (const Unit& unit : role_.units)
+      if (unit.trained()) (options_.data->*how)(unit, step);
     for (const Unit& unit : role_.units) {
       step.renew_working(unit);
       emit_.pack_unit(unit);
@@ -353,9 +356,9 @@ class Assembly {
     const auto why = emit_.because({.phase = For::update});
     EmittedStep step(emit_, role_, options_);
     for (const Unit& unit : role_.units) {
-      if (options_.train != nullptr) options_.data->begin(unit, step);
+      if (options_.train != nullptr && unit.trained()) options_.data->begin(unit, step);
       step.renew_working(unit);
-      if (unit.sharded() && unit.working >= 0) step.all_gather_working(unit);
+      if (unit.sharded() && unit.whole_working() >= 0) step.all_gather_working(unit);
       emit_.pack_unit(unit);
     }
   }

@@ -1,18 +1,26 @@
 // Assembly: a graph, the actions of a schedule and the hooks of a data strategy become the programs of a plan.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/plan/strategy.h"
 
 namespace trainer {
 
+/// A state of an optimizer: as many elements as the master.
+struct StateSpec {
+  std::string name;
+  Format format{};
+};
+
 /// The optimizer as a kernel knows it.
 struct OptimizerSpec {
   Op op = Op::adamw;
   Attributes attributes;                 ///< without decay_elements and working
-  std::vector<std::string> state_names;  ///< operands after the gradient, each f32 of the unit's size
+  std::vector<StateSpec> states;         ///< operands after the gradient
   bool decay_all = false;                ///< decay parameters of fewer than two dims too
 };
 
@@ -27,7 +35,8 @@ struct AssembleOptions {
   DType compute = DType::f32;
   std::int64_t micro_batch = 1;  ///< samples of one micro-batch of one rank
   int micro_batches = 1;         ///< per step and rank
-  OptimizerSpec optimizer;
+  std::vector<OptimizerSpec> optimizers{1};
+  std::function<std::int32_t(const std::string& parameter)> optimizer_of{};  ///< index in `optimizers`; empty: the first
   double clip_norm = 0;  ///< 0: none
   Attributes loss_scaling;  ///< of update_scalars, for a dynamic loss scale; empty: the scale stays what the scalars hold
   const DataStrategy* data = nullptr;

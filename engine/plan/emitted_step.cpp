@@ -15,9 +15,15 @@ TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
 TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
 
 // What a slice's first element is in its unit.
-Affine slice_origin(const Unit& unit, std::int64_t elements) {
+Affine slice_origin(const Unit& unit, std::int64_t elements, const Mesh& mesh) {
   Affine origin;
-  if (elements < unit.elements) origin.per[static_cast<std::size_t>(Axis::shard)] = elements;
+  if (elements == unit.elements) return origin;
+  std::int64_t each = elements;
+  for (std::size_t i = kAxes.size(); i-- > 0;) {
+    if (!kSliceAxes.has(kAxes[i])) continue;
+    origin.along(kAxes[i]) = each;
+    each *= mesh.size(kAxes[i]);
+  }
   return origin;
 }
 
@@ -33,7 +39,7 @@ class UnitWire final : public Wire {
   DType reduce() const override { return step_.options_.reduce; }
   bool sliced() const override { return sliced_; }
   Region gradient() override { return step_.emit_.whole(step_.emit_.gradient(unit_)); }
-  Region residual() override { return step_.emit_.whole(unit_.residual); }
+  Region residual() override { return unit_.find(Slot::Kind::residual)->region; }
   Region packet(std::int64_t bytes) override { return step_.emit_.whole(step_.emit_.buffer(unit_.name + ".packet", Category::communication, bytes)); }
   void run(Op op, const Attributes& attributes, const std::vector<std::pair<TensorDesc, Operand>>& operands) override {
     Signature signature{op, attributes, {}};
@@ -63,26 +69,27 @@ EmittedStep::~EmittedStep() = default;
 
 void EmittedStep::all_gather_working(const Unit& unit) {
   const auto why = emit_.because(For::gather, unit);
-  const int shards = options_.mesh.size(Axis::shard);
-  if (unit.working >= 0) {  // in place, after an update
-    if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working_slice, emit_.whole(unit.working));
+  const int shards = options_.mesh.group_size(kSliceAxes);
+  if (unit.whole_working() >= 0) {  // in place, after an update
+    if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.updated_working(), unit.working().region);
     return;
   }
   if (emit_.has_working(unit)) return;
-  if (shards == 1) return emit_.set_working(unit, unit.working_slice.buffer);
+  if (shards == 1) return emit_.set_working(unit, unit.working().region.buffer);
   const BufferId gathered = emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
-  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working_slice, emit_.whole(gathered));
+  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working().region, emit_.whole(gathered));
   emit_.set_working(unit, gathered);
 }
 
 void EmittedStep::release_working(const Unit& unit) {
-  if (unit.working < 0) emit_.set_working(unit, -1);
+  if (unit.whole_working() < 0) emit_.set_working(unit, -1);
 }
 
 void EmittedStep::renew_working(const Unit& unit) {
-  if (unit.working_slice == unit.master) return;
+  const Region master = unit.parameters().region, working = unit.updated_working();
+  if (!unit.trained() || working == master) return;
   const auto why = emit_.because(emit_.why().phase, unit);
-  emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}}, {Read{unit.master}, Write{unit.working_slice}});
+  emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}}, {Read{master}, Write{working}});
 }
 
 // ---- Gradients ---------------------------------------------------------------------------------------------------
@@ -92,13 +99,14 @@ Region EmittedStep::gradient(const Unit& unit) {
   return reduced.slice.buffer >= 0 ? reduced.slice : emit_.whole(emit_.gradient(unit));
 }
 
-// The unit's gradient is whole, and gradients of replicated parameters whose inputs are cut over the tensor axis are summed over it.
+// The unit's gradient is whole, and gradients that are sums along the axes of the graph are made whole.
 void EmittedStep::sum_partial(const Unit& unit) {
   const auto why = emit_.because(For::reduce, unit);
   const std::int64_t width = size_of(options_.reduce);
   emit_.complete_gradient(unit);
-  if (unit.partial.size() > 0)
-    emit_.all_reduce(unit.name + ".partial", options_.reduce, Axes::of(Axis::tensor), {emit_.gradient(unit), unit.partial.first * width, unit.partial.size() * width});
+  for (const UnitRun& run : runs_of(unit, options_.mesh))
+    if (!run.partial.empty())
+      emit_.all_reduce(unit.name + ".partial", options_.reduce, run.partial, {emit_.gradient(unit), run.elements.first * width, run.elements.size() * width});
   reduced_[index(unit)].partial_summed = true;
 }
 
@@ -134,7 +142,7 @@ void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
 void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   const auto why = emit_.because(For::reduce, unit);
   Reduced& reduced = reduced_[index(unit)];
-  const int shards = options_.mesh.size(Axis::shard);
+  const int shards = options_.mesh.group_size(kSliceAxes);
   catch_up();
   sum_partial(unit);
   if (shards == 1 && once) return;
@@ -169,7 +177,7 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
 void EmittedStep::sum_over_stages() {
   std::vector<const Unit*> shared;
   for (const Unit& unit : role_.units)
-    if (!unit.stages.empty()) shared.push_back(&unit);
+    if (!unit.stages.empty() && unit.trained()) shared.push_back(&unit);
   std::sort(shared.begin(), shared.end(), [](const Unit* a, const Unit* b) { return a->name < b->name; });  // one order on all stages
   for (const Unit* unit : shared) {
     const auto why = emit_.because(For::reduce, *unit);
@@ -187,26 +195,25 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
     signature.attributes.set("accumulate", add);
     const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
-    emit_.launch(unit.name, signature, {Read{region}, target}, -1, slice_origin(unit, elements));
+    emit_.launch(unit.name, signature, {Read{region}, target}, -1, slice_origin(unit, elements, options_.mesh));
     add = true;
   };
-  const int copies = options_.mesh.size(Axis::tensor);
   const bool slices = options_.data->layout().shard_states;
   for (const Unit& unit : role_.units) {
+    if (!unit.trained()) continue;
     if (!reduced_[index(unit)].partial_summed) sum_partial(unit);
     const Region region = gradient(unit);
     if (!unit.stages.empty() && unit.stages.front() != stage) continue;  // counted there
-    const Extent& alike = unit.replicated;
-    if (copies == 1 || alike.size() == 0) {
+    const std::vector<UnitRun> runs = runs_of(unit, options_.mesh);
+    if (std::all_of(runs.begin(), runs.end(), [](const UnitRun& run) { return run.alike.empty(); })) {
       sum(unit, region, {});
       continue;
     }
-    const auto part = [&](std::int64_t first, std::int64_t last, double scale) {
-      if (first < last) sum(unit, region, {{"first", first}, {"last", last}, {"scale", scale}});
-    };
-    part(0, alike.first, 1.0);
-    part(alike.first, alike.last, 1.0 / copies);
-    part(alike.last, unit.elements, 1.0);
+    for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
+      while (last < runs.size() && runs[last].alike == runs[first].alike) ++last;
+      const double copies = options_.mesh.group_size(runs[first].alike);
+      sum(unit, region, {{"first", runs[first].elements.first}, {"last", runs[last - 1].elements.last}, {"scale", 1.0 / copies}});
+    }
   }
   const auto why = emit_.because({.phase = For::norm});
   if (!add) emit_.zero("norm", emit_.whole(squares));
@@ -219,8 +226,9 @@ BufferId EmittedStep::sum_of_squares(int stage) {
 
 void EmittedStep::optimizer(const Unit& unit) {
   const auto why = emit_.because(For::update, unit);
-  const OptimizerSpec& spec = options_.optimizer;
-  const bool working = !(unit.working_slice == unit.master);
+  const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
+  const Region master = unit.parameters().region, copy = unit.updated_working();
+  const bool working = !(copy == master);
   const std::int64_t elements = unit.slice();
   const TensorDesc values = flat(DType::f32, elements);
   const Region gradients = gradient(unit);
@@ -228,18 +236,24 @@ void EmittedStep::optimizer(const Unit& unit) {
   Signature signature{spec.op, spec.attributes, {values, flat(options_.reduce, elements)}};
   signature.attributes.set("decay_elements", unit.decay_elements);
   signature.attributes.set("working", working);
-  std::vector<Operand> operands{Update{unit.master}, Read{gradients}};
-  for (std::size_t state = 0; state < spec.state_names.size(); ++state) {
-    signature.operands.push_back(values);
-    operands.emplace_back(Update{emit_.whole(unit.states[state])});
+  std::vector<Operand> operands{Update{master}, Read{gradients}};
+  for (const Slot& slot : unit.slots) {
+    if (slot.kind != Slot::Kind::state) continue;
+    const TensorDesc state = flat(slot.spec.dtype(), elements);
+    signature.operands.push_back(state);
+    operands.emplace_back(Update{{slot.region.buffer, slot.region.offset, state.bytes()}});
+    if (slot.spec.format.block == 0) continue;
+    const TensorDesc scales = flat(DType::f32, (elements + slot.spec.format.block - 1) / slot.spec.format.block);
+    signature.operands.push_back(scales);
+    operands.emplace_back(Update{{slot.region.buffer, slot.region.offset + aligned(state.bytes()), scales.bytes()}});
   }
   signature.operands.insert(signature.operands.end(), {scalar(DType::f32), flat(DType::f32, 4), scalar(DType::i32)});
   operands.insert(operands.end(), {Read{emit_.whole(lr)}, Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}});
   if (working) {
     signature.operands.push_back(flat(unit.compute, elements));
-    operands.emplace_back(Update{unit.working_slice});
+    operands.emplace_back(Update{copy});
   }
-  emit_.launch(unit.name, signature, std::move(operands), -1, slice_origin(unit, elements));
+  emit_.launch(unit.name, signature, std::move(operands), -1, slice_origin(unit, elements, options_.mesh));
 }
 
 void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {
@@ -251,29 +265,27 @@ void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, 
   emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor, tensor}}, {Read{region}, Write{region}});
 }
 
-void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".master", axes, unit.master); }
+void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".master", axes, unit.parameters().region); }
 
 void EmittedStep::average_states(const Unit& unit, Axes axes) {
-  for (std::size_t state = 0; state < options_.optimizer.state_names.size(); ++state)
-    average(unit, "." + unit.state_names[state], axes, emit_.whole(unit.states[state]));
+  for (const Slot& slot : unit.slots)
+    if (slot.kind == Slot::Kind::state) average(unit, "." + slot.name, axes, slot.region);
 }
-
 
 // ---- Local SGD ---------------------------------------------------------------------------------------------------
 
 void EmittedStep::outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) {
   const auto why = emit_.because(For::average, unit);
-  const auto state = std::find(unit.state_names.begin(), unit.state_names.end(), "outer_momentum") - unit.state_names.begin();
-  const Region anchor = emit_.strategy_copy(unit, "anchor"), momentum = emit_.whole(unit.states[static_cast<std::size_t>(state)]);
-  emit_.all_reduce(unit.name, DType::f32, axes, unit.master);
+  const Region anchor = emit_.strategy_copy(unit, "anchor"), momentum = unit.find(Slot::Kind::strategy_state, "outer_momentum")->region, master = unit.parameters().region;
+  emit_.all_reduce(unit.name, DType::f32, axes, master);
   const TensorDesc tensor = flat(DType::f32, unit.slice());
   const Attributes attributes{{"factor", 1.0 / options_.mesh.group_size(axes)}, {"lr", outer.lr}, {"momentum", outer.momentum}, {"nesterov", outer.nesterov}};
-  emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}}, {Update{anchor}, Update{momentum}, Read{unit.master}, Write{unit.master}});
+  emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}}, {Update{anchor}, Update{momentum}, Read{master}, Write{master}});
 }
 
 void EmittedStep::copy_master(const Unit& unit, const std::string& name) {
   const auto why = emit_.because(For::average, unit);
-  emit_.copy(unit.name + "." + name, DType::f32, unit.master, emit_.strategy_copy(unit, name));
+  emit_.copy(unit.name + "." + name, DType::f32, unit.parameters().region, emit_.strategy_copy(unit, name));
 }
 
 void EmittedStep::sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) {
@@ -287,7 +299,7 @@ void EmittedStep::apply_delayed(const Unit& unit, Axes axes, const std::string& 
   const auto why = emit_.because(For::average, unit);
   const TensorDesc tensor = flat(DType::f32, unit.slice());
   emit_.launch(unit.name, {Op::apply_delayed, {{"factor", 1.0 / options_.mesh.group_size(axes)}}, {tensor, tensor, tensor}},
-               {Update{unit.master}, Read{emit_.strategy_copy(unit, mine)}, Read{emit_.strategy_copy(unit, sum)}});
+               {Update{unit.parameters().region}, Read{emit_.strategy_copy(unit, mine)}, Read{emit_.strategy_copy(unit, sum)}});
 }
 
 }  // namespace trainer

@@ -74,7 +74,7 @@ void Emitter::begin_program(const std::string& text) {
   role_.programs.push_back({text, {}});
   for (std::size_t unit = 0; unit < states_.size(); ++unit) {
     states_[unit] = {};
-    states_[unit].working = role_.units[unit].working;
+    states_[unit].working = role_.units[unit].whole_working();
   }
 }
 
@@ -157,33 +157,71 @@ void Emitter::copy(const std::string& text, DType dtype, const Region& from, con
 // ---- Units -------------------------------------------------------------------------------------------------------
 
 void Emitter::make_units(std::vector<Unit> units) {
-  const UnitLayout layout = options_.data->layout();
-  const int shards = options_.mesh.size(Axis::shard);
   role_.units = std::move(units);
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
     Unit& unit = role_.units[index];
     for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
       const UnitTensor& tensor = unit.tensors[number];
-      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, number, tensor.offset, tensor.shape.elements()}).second, "two units hold " + tensor.name);
+      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, number, tensor.offset, tensor.elements}).second, "two units hold " + tensor.name);
     }
-    const bool f32 = unit.compute == DType::f32;
-    const std::int64_t slice = layout.shard_states ? unit.elements / shards : unit.elements;
-    const std::int64_t width = size_of(unit.compute);
-    if (!layout.shard_parameters) unit.working = persistent(unit.name + (f32 ? ".master" : ".working"), Category::parameters, unit.elements * width);
-    const Region all{unit.working, 0, unit.elements * width}, in_working = layout.shard_states ? own_slice(all, kSliceAxes, shards) : all;
-    unit.master = f32 && !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".master", Category::parameters, slice * size_of(DType::f32)));
-    unit.working_slice = f32 ? unit.master : !layout.shard_parameters ? in_working : whole(persistent(unit.name + ".slice", Category::parameters, slice * width));
-    if (options_.train == nullptr) continue;
-    for (const auto* states : {&options_.optimizer.state_names, &layout.states})
-      for (const std::string& state : *states) {
-        unit.states.push_back(persistent(unit.name + "." + state, Category::optimizer, slice * size_of(DType::f32)));
-        unit.state_names.push_back(state);
-      }
-    unit.strategy_states = static_cast<std::int32_t>(layout.states.size());
-    unit.own_states = layout.own_states;
-    if (options_.compression != nullptr) unit.residual = persistent(unit.name + ".residual", Category::optimizer, unit.elements * size_of(DType::f32));
+    make_slots(unit);
   }
   states_.resize(role_.units.size());
+}
+
+// Masters and states are slices where the strategy says so. An f32 working copy is its own master, or has it inside.
+void Emitter::make_slots(Unit& unit) {
+  const UnitLayout layout = options_.data->layout();
+  const int ranks = options_.mesh.group_size(kSliceAxes), own_ranks = options_.mesh.group_size(kBatchAxes);
+  const bool f32 = unit.compute == DType::f32;
+  const Axes master_axes = layout.shard_states ? kSliceAxes : Axes{}, working_axes = layout.shard_parameters ? kSliceAxes : Axes{};
+  const auto flat_spec = [&](const Format& format, Axes axes) {
+    Spec spec(format, Shape{unit.elements});
+    for (Axis axis : kAxes)
+      if (axes.has(axis)) spec.place(axis, Placement::shard(0));
+    return spec;
+  };
+  const auto own_spec = [&](const Format& format) {
+    Spec spec(format, Shape{own_ranks, unit.elements});
+    for (Axis axis : kAxes)
+      if (kBatchAxes.has(axis)) spec.place(axis, Placement::shard(0));
+    return spec;
+  };
+  const auto slice_of = [&](Axes axes) { return axes.empty() ? unit.elements : unit.elements / ranks; };
+  const auto made = [&](const std::string& name, Category category, const Format& format, std::int64_t elements) {
+    return whole(persistent(unit.name + "." + name, category, bytes_of(format, elements)));
+  };
+
+  Slot working{.kind = Slot::Kind::working, .name = "working", .spec = flat_spec(unit.compute, working_axes), .region = {}};
+  Slot master{.kind = Slot::Kind::master, .name = "master", .spec = flat_spec(DType::f32, master_axes), .region = {}, .saved = true};
+  if (working_axes.empty()) working.region = made(f32 && unit.trained() ? "master" : "working", Category::parameters, unit.compute, unit.elements);
+  if (unit.trained())
+    master.region = f32 && working_axes.empty() ? (master_axes.empty() ? working.region : own_slice(working.region, master_axes, ranks))
+                                                : made("master", Category::parameters, DType::f32, slice_of(master_axes));
+  if (!working_axes.empty()) working.region = f32 && unit.trained() ? master.region : made("slice", Category::parameters, unit.compute, slice_of(working_axes));
+  working.saved = !unit.trained();
+  unit.slots.push_back(working);
+  if (!unit.trained()) return;
+  unit.slots.push_back(master);
+  if (options_.train == nullptr) return;
+  for (const StateSpec& state : options_.optimizers[static_cast<std::size_t>(unit.optimizer)].states)
+    unit.slots.push_back({.kind = Slot::Kind::state,
+                          .name = state.name,
+                          .spec = layout.own_states ? own_spec(state.format) : flat_spec(state.format, master_axes),
+                          .region = made(state.name, Category::optimizer, state.format, slice_of(master_axes)),
+                          .saved = true});
+  for (const std::string& state : layout.states)
+    unit.slots.push_back({.kind = Slot::Kind::strategy_state,
+                          .name = state,
+                          .spec = flat_spec(DType::f32, master_axes),
+                          .region = made(state, Category::optimizer, DType::f32, slice_of(master_axes)),
+                          .saved = true});
+  if (options_.compression != nullptr)
+    unit.slots.push_back({.kind = Slot::Kind::residual,
+                          .name = "residual",
+                          .spec = own_spec(DType::f32),
+                          .region = made("residual", Category::optimizer, DType::f32, unit.elements),
+                          .saved = true});
 }
 
 const ParameterPlace& Emitter::place(const std::string& parameter) const {
@@ -193,9 +231,11 @@ const ParameterPlace& Emitter::place(const std::string& parameter) const {
 }
 
 Region Emitter::strategy_copy(const Unit& unit, const std::string& text) {
-  const auto [at, added] = copies_.try_emplace(unit.name + "." + text, -1);
-  if (added) at->second = persistent(at->first, Category::optimizer, unit.master.bytes);
-  return whole(at->second);
+  if (const Slot* slot = unit.find(Slot::Kind::copy, text)) return slot->region;
+  const Slot& master = unit.parameters();
+  const Region region = whole(persistent(unit.name + "." + text, Category::optimizer, master.region.bytes));
+  role_.units[static_cast<std::size_t>(&unit - role_.units.data())].slots.push_back({.kind = Slot::Kind::copy, .name = text, .spec = Spec(master.spec), .region = region});
+  return region;
 }
 
 bool Emitter::has_working(const Unit& unit) const { return state(unit).working >= 0; }
@@ -215,7 +255,7 @@ void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std:
 BufferId Emitter::packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout) {
   const auto text = [&] { return value.name + "." + std::string(name_of(layout)); };
   const auto bytes = [&] { return options_.target->bytes({plain.dtype, plain.shape, layout}); };
-  if (role_.units[at.unit].working < 0) {  // of a gathered copy: as long as that lives
+  if (role_.units[at.unit].whole_working() < 0) {  // of a gathered copy: as long as that lives
     const auto [found, added] = states_[at.unit].packed.try_emplace({at.tensor, layout}, -1);
     if (added) {
       found->second = buffer(text(), Category::workspace, bytes());
@@ -235,13 +275,24 @@ void Emitter::pack_unit(const Unit& unit) {
     if (&role_.units[packed.unit] == &unit) pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
 }
 
+void Emitter::note_gradient(Unit& unit, BufferId buffer) {
+  for (Slot& slot : unit.slots)
+    if (slot.kind == Slot::Kind::gradient) {
+      slot.region = whole(buffer);
+      return;
+    }
+  Spec spec(options_.reduce, Shape{unit.elements});
+  spec.partial = options_.mesh.active(kTokenAxes);
+  unit.slots.push_back({.kind = Slot::Kind::gradient, .name = "gradient", .spec = spec, .region = whole(buffer), .persistent = false});
+}
+
 // Its padding must not reach the norm, nor other ranks.
 BufferId Emitter::gradient(const Unit& unit) {
   UnitState& now = state(unit);
   if (now.gradient >= 0) return now.gradient;
   const std::int64_t width = size_of(options_.reduce);
   now.gradient = buffer(unit.name + ".gradient", Category::gradients, unit.elements * width);
-  role_.units[static_cast<std::size_t>(&unit - role_.units.data())].gradient = now.gradient;
+  note_gradient(role_.units[static_cast<std::size_t>(&unit - role_.units.data())], now.gradient);
   const Because clearing = because(Provenance::Phase::reduce, unit);
   const auto clear = [&](std::int64_t first, std::int64_t last) {
     if (first < last) zero(unit.name + ".padding", {now.gradient, first * width, (last - first) * width});
@@ -249,7 +300,7 @@ BufferId Emitter::gradient(const Unit& unit) {
   std::int64_t end = 0;
   for (const UnitTensor& tensor : unit.tensors) {
     clear(end, tensor.offset);
-    end = tensor.offset + tensor.shape.elements();
+    end = tensor.offset + tensor.elements;
   }
   clear(end, unit.elements);
   return now.gradient;
@@ -261,7 +312,7 @@ void Emitter::complete_gradient(const Unit& unit) {
   const std::int64_t width = size_of(options_.reduce);
   for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
     const UnitTensor& tensor = unit.tensors[number];
-    if (first_gradient(place(tensor.name))) zero(tensor.name, {buffer, tensor.offset * width, tensor.shape.elements() * width});
+    if (first_gradient(place(tensor.name))) zero(tensor.name, {buffer, tensor.offset * width, tensor.elements * width});
   }
 }
 

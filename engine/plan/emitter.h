@@ -149,6 +149,8 @@ class Emitter {
   const UnitState& state(const Unit& unit) const { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
   std::int32_t signature_index(const Signature& signature);
   void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, std::int32_t micro_batch, const Affine& origin);
+  void make_slots(Unit& unit);
+  void note_gradient(Unit& unit, BufferId buffer);
   bool first_gradient(const ParameterPlace& at);
   void assign_slots(GraphMemory& memory) const;
   NameId value_name(GraphMemory& memory, ValueId id);
@@ -172,7 +174,6 @@ class Emitter {
   std::vector<UnitState> states_;  // of each unit
   std::vector<Packed> packed_;     // of persistent working copies
   std::map<std::tuple<std::size_t, std::size_t, Layout>, std::size_t> packed_index_;  // unit, tensor, layout
-  std::map<std::string, BufferId> copies_;  // of strategies, by full name
 };
 
 }  // namespace trainer

@@ -31,6 +31,12 @@ struct Region {
   friend bool operator==(const Region&, const Region&) = default;
 };
 
+/// This rank's slice of a whole that `ranks` ranks share along `axes`.
+inline Region own_slice(const Region& whole, Axes axes, int ranks) {
+  if (ranks == 1) return whole;
+  return {whole.buffer, whole.offset, whole.bytes / ranks, whole.bytes / ranks, axes};
+}
+
 enum class Access : std::uint8_t { read, write, update };  // update: read, then written
 
 struct Read { Region region; friend bool operator==(const Read&, const Read&) = default; };

@@ -8,9 +8,9 @@
 namespace trainer {
 namespace {
 
-Extent intersection(Extent a, Extent b) {
-  const Extent both{std::max(a.first, b.first), std::min(a.last, b.last)};
-  return both.size() > 0 ? both : Extent{};
+ElementRange intersection(ElementRange a, ElementRange b) {
+  const ElementRange both{std::max(a.first, b.first), std::min(a.last, b.last)};
+  return both.size() > 0 ? both : ElementRange{};
 }
 
 // One description for one set of elements: no repetition that is none, no strides that mean nothing.
@@ -30,7 +30,7 @@ Piece part_of(const Piece& piece, std::int64_t first, std::int64_t last, std::in
 }
 
 // Clips by the numbering in which the piece begins at `base` and repeats every `stride`.
-std::vector<Piece> clip(const Piece& piece, std::int64_t base, std::int64_t stride, Extent within) {
+std::vector<Piece> clip(const Piece& piece, std::int64_t base, std::int64_t stride, ElementRange within) {
   std::vector<Piece> result;
   if (within.size() <= 0) return result;
   const std::int64_t step = piece.repeat > 1 ? stride : 1;
@@ -38,7 +38,7 @@ std::vector<Piece> clip(const Piece& piece, std::int64_t base, std::int64_t stri
   std::int64_t first = reaches(within.first - base - piece.count + 1), last = reaches(within.last - base);
   const auto one = [&](std::int64_t r) {
     const std::int64_t begin = base + r * stride;
-    const Extent inside = intersection({begin, begin + piece.count}, within);
+    const ElementRange inside = intersection({begin, begin + piece.count}, within);
     result.push_back(part_of(piece, r, r + 1, inside.first - begin, inside.size()));
   };
   const auto is_whole = [&](std::int64_t r) { return base + r * stride >= within.first && base + r * stride + piece.count <= within.last; };
@@ -54,15 +54,12 @@ struct Rows {
   std::int64_t global, local, count;
 };
 
-std::vector<Rows> rows_of(const UnitTensor& tensor, int index, int ranks) {
-  const Placement& cut = tensor.cut;
-  const std::int64_t whole = tensor.whole[cut.dim], own = tensor.shape[cut.dim];
-  if (cut.parts == 1) {
-    CHECK(own == (whole + ranks - 1) / ranks, tensor.name + " is cut into equal slices, the last of them padded");
+std::vector<Rows> rows_of(const Placement& cut, std::int64_t whole, int index, int ranks) {
+  const std::int64_t own = (whole + ranks - 1) / ranks;
+  if (cut.parts == 1)
     return {{index * own, 0, std::clamp<std::int64_t>(whole - index * own, 0, own)}};
-  }
   const std::int64_t lengths = cut.lead + cut.parts - 1, length = whole / lengths / ranks;
-  CHECK(length * lengths * ranks == whole && own == length * lengths, tensor.name + ": each of its parts is cut evenly");
+  CHECK(length * lengths * ranks == whole, "each part of a packed dim is cut evenly");
   std::vector<Rows> rows;
   std::int64_t global = 0, local = 0;
   for (int part = 0; part < cut.parts; ++part) {
@@ -83,62 +80,76 @@ struct Copies {
   }
 };
 
+// The elements around a tensor that the same ranks have alike.
+ElementRange alike_around(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh) {
+  ElementRange range;
+  Axes alike;
+  for (const UnitRun& run : runs_of(unit, mesh)) {
+    if (range.size() > 0 && run.alike == alike)
+      range.last = run.elements.last;
+    else if (tensor.offset < range.last)
+      return range;
+    else
+      range = run.elements, alike = run.alike;
+  }
+  return range;
+}
+
 // Of the held elements of a unit those that one of the copies saves. Only what lies over the same ranks as the tensor does is shared
 // out together, else the shares would not meet.
-Extent share_of(const Unit& unit, const UnitTensor& tensor, Extent held, Copies copies) {
-  Extent kind = unit.replicated;
-  if (!tensor.cut.is_replicate())
-    kind = tensor.offset < unit.replicated.first ? Extent{0, unit.replicated.first} : Extent{unit.replicated.last, unit.elements};
-  held = intersection(kind, held);
+ElementRange share_of(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, ElementRange held, Copies copies) {
+  held = intersection(alike_around(unit, tensor, mesh), held);
   return {held.first + held.size() * copies.index / copies.count, held.first + held.size() * (copies.index + 1) / copies.count};
 }
 
-std::vector<Piece> pieces_on(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at, Extent within) {
-  return pieces_of(tensor, at[static_cast<std::size_t>(Axis::tensor)], mesh.size(Axis::tensor), within);
-}
-
-}  // namespace
-
-Extent held_extent(const Unit& unit, const Coordinates& at) {
-  if (!unit.sharded()) return {0, unit.elements};
-  const std::int64_t shard = at[static_cast<std::size_t>(Axis::shard)];
-  return {shard * unit.slice(), (shard + 1) * unit.slice()};
-}
-
-std::vector<Piece> pieces_of(const UnitTensor& tensor, int index, int ranks, Extent within) {
-  CHECK(!tensor.cut.is_partial(), tensor.name + " is a parameter, not a sum");
-  std::vector<Piece> whole;
-  if (tensor.cut.is_replicate()) {
-    whole.push_back({0, tensor.offset, tensor.whole.elements()});
-  } else {
-    std::int64_t outer = 1, inner = 1;
-    for (int dim = 0; dim < tensor.whole.rank(); ++dim) {
-      if (dim < tensor.cut.dim) outer *= tensor.whole[dim];
-      if (dim > tensor.cut.dim) inner *= tensor.whole[dim];
-    }
-    const std::int64_t global_stride = tensor.whole[tensor.cut.dim] * inner, local_stride = tensor.shape[tensor.cut.dim] * inner;
-    for (const Rows& rows : rows_of(tensor, index, ranks))
-      if (rows.count > 0)
-        whole.push_back(
-            normal({rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner, outer, global_stride, local_stride}));
-  }
+std::vector<Piece> clipped(const std::vector<Piece>& pieces, ElementRange within) {
   std::vector<Piece> result;
-  for (const Piece& piece : whole)
+  for (const Piece& piece : pieces)
     for (const Piece& inside : clip_local(piece, within)) result.push_back(inside);
   return result;
 }
 
+// Who has the same elements of a unit's parameters.
+Copies copies_of(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
+  Copies copies;
+  for (Axis axis : kAxes)
+    if (axis != Axis::pipeline && !(unit.sharded() && kSliceAxes.has(axis)) && !tensor.spec.is_cut(axis)) copies.along(mesh, at, axis);
+  return copies;
+}
+
+}  // namespace
+
+ElementRange held_range(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
+  if (!unit.sharded()) return {0, unit.elements};
+  const std::int64_t index = mesh.index(at, kSliceAxes);
+  return {index * unit.slice(), (index + 1) * unit.slice()};
+}
+
+std::vector<Piece> pieces_of(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
+  CHECK(tensor.spec.cuts().size() <= 1, tensor.name + " is cut along one axis");
+  if (tensor.spec.cuts().empty()) return {{0, tensor.offset, tensor.spec.whole.elements()}};
+  const Cut& cut = tensor.spec.cuts().front();
+  const Shape &whole = tensor.spec.whole, own = local_shape(tensor.spec, mesh);
+  const int dim = cut.as.dim;
+  std::int64_t outer = 1, inner = 1;
+  for (int other = 0; other < whole.rank(); ++other) {
+    if (other < dim) outer *= whole[other];
+    if (other > dim) inner *= whole[other];
+  }
+  std::vector<Piece> pieces;
+  for (const Rows& rows : rows_of(cut.as, whole[dim], at[static_cast<std::size_t>(cut.axis)], mesh.size(cut.axis)))
+    if (rows.count > 0)
+      pieces.push_back(normal({rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner, outer, whole[dim] * inner, own[dim] * inner}));
+  return pieces;
+}
+
 std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
-  return pieces_on(tensor, mesh, at, held_extent(unit, at));
+  return clipped(pieces_of(tensor, mesh, at), held_range(unit, mesh, at));
 }
 
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   if (!unit.stages.empty() && at[static_cast<std::size_t>(Axis::pipeline)] != unit.stages.front()) return {};
-  Copies copies;
-  copies.along(mesh, at, Axis::replicate);
-  if (!unit.sharded()) copies.along(mesh, at, Axis::shard);
-  if (tensor.cut.is_replicate()) copies.along(mesh, at, Axis::tensor);
-  return pieces_on(tensor, mesh, at, share_of(unit, tensor, held_extent(unit, at), copies));
+  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, held_range(unit, mesh, at), copies_of(unit, tensor, mesh, at)));
 }
 
 Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
@@ -149,18 +160,17 @@ Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   return {index * ranks + mesh.index(at, kBatchAxes), stages * ranks};
 }
 
-std::vector<Piece> held_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
-  return pieces_on(tensor, mesh, at, {0, unit.elements});
-}
+std::vector<Piece> held_own(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) { return pieces_of(tensor, mesh, at); }
 
 std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   Copies copies;
-  if (tensor.cut.is_replicate()) copies.along(mesh, at, Axis::tensor);
-  return pieces_on(tensor, mesh, at, share_of(unit, tensor, {0, unit.elements}, copies));
+  for (Axis axis : kAxes)
+    if (axis != Axis::pipeline && !kBatchAxes.has(axis) && !tensor.spec.is_cut(axis)) copies.along(mesh, at, axis);
+  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, {0, unit.elements}, copies));
 }
 
-std::vector<Piece> clip_global(const Piece& piece, Extent within) { return clip(piece, piece.global, piece.global_stride, within); }
-std::vector<Piece> clip_local(const Piece& piece, Extent within) { return clip(piece, piece.local, piece.local_stride, within); }
+std::vector<Piece> clip_global(const Piece& piece, ElementRange within) { return clip(piece, piece.global, piece.global_stride, within); }
+std::vector<Piece> clip_local(const Piece& piece, ElementRange within) { return clip(piece, piece.local, piece.local_stride, within); }
 
 std::vector<Piece> chunks_of(const Piece& piece, std::int64_t limit) {
   CHECK(limit > 0, "chunks have elements");

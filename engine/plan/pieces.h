@@ -1,5 +1,5 @@
-// Pieces: which elements of a parameter a rank holds, and which of them it saves. A parameter is cut twice: along the tensor
-// axis (UnitTensor::cut), and as a part of its unit's flat order along the shard axis (Unit::master). What remains is a handful of
+// Pieces: which elements of a parameter a rank holds, and which of them it saves. A parameter is cut twice: along an axis
+// of the graph (UnitTensor::spec), and as a part of its unit's flat order along the slice axes (Slot::spec). What remains is a handful of
 // runs, repeated at a stride where a dim other than the first is cut. Everything that moves parameters between names and
 // buffers (drawing, loading, saving, gathering) asks here, so that no two of them can disagree.
 //
@@ -28,10 +28,10 @@ struct Piece {
 };
 
 /// The elements of a unit's flat order that the rank at `at` has masters and states of.
-Extent held_extent(const Unit& unit, const Coordinates& at);
+ElementRange held_range(const Unit& unit, const Mesh& mesh, const Coordinates& at);
 
-/// What of a tensor lies inside `within` (of the unit's flat order) on rank `index` of `ranks` along the tensor axis, in the unit's order.
-std::vector<Piece> pieces_of(const UnitTensor& tensor, int index, int ranks, Extent within);
+/// The rank's part of a tensor, in the unit's order.
+std::vector<Piece> pieces_of(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
 /// What the rank at `at` holds of a tensor.
 std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
@@ -40,20 +40,20 @@ std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const
 /// unit the first alone.
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
-/// Of what ranks keep for themselves along the data axes (residuals; Unit::own_states): which of the holders of a unit a rank is. Stages
+/// Of what ranks keep for themselves along the batch axes (Slot::own): which of the holders of a unit a rank is. Stages
 /// that share a unit are holders apart; ranks along the tensor axis hold parts of one holder's.
 struct Holder {
   int index = 0, count = 1;
 };
 Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at);
 /// What the rank holds of its holder's, and what of that it saves.
-std::vector<Piece> held_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+std::vector<Piece> held_own(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
 /// The part of a piece whose global elements lie in `within`; at most three pieces, in the same order.
-std::vector<Piece> clip_global(const Piece& piece, Extent within);
+std::vector<Piece> clip_global(const Piece& piece, ElementRange within);
 /// The same by its local elements.
-std::vector<Piece> clip_local(const Piece& piece, Extent within);
+std::vector<Piece> clip_local(const Piece& piece, ElementRange within);
 
 /// The piece in pieces of at most `limit` elements, in order. REQUIRES: limit > 0.
 std::vector<Piece> chunks_of(const Piece& piece, std::int64_t limit);

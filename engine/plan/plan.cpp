@@ -1,6 +1,8 @@
 // Names and look-ups of plans.
 #include "engine/plan/plan.h"
 
+#include <algorithm>
+
 #include "engine/core/check.h"
 
 namespace trainer {
@@ -56,6 +58,74 @@ std::string_view name_of(Provenance::Phase phase) {
     case Provenance::Phase::report: return "report";
   }
   return "?";
+}
+
+std::string_view name_of(Slot::Kind kind) {
+  switch (kind) {
+    case Slot::Kind::master: return "master";
+    case Slot::Kind::working: return "working";
+    case Slot::Kind::state: return "state";
+    case Slot::Kind::strategy_state: return "strategy_state";
+    case Slot::Kind::residual: return "residual";
+    case Slot::Kind::copy: return "copy";
+    case Slot::Kind::gradient: return "gradient";
+  }
+  return "?";
+}
+
+std::int64_t bytes_of(const Format& format, std::int64_t elements) {
+  const std::int64_t bytes = elements * size_of(format.element);
+  if (format.block == 0) return bytes;
+  return aligned(bytes) + (elements + format.block - 1) / format.block * size_of(DType::f32);
+}
+
+const Slot* Unit::find(Slot::Kind kind, std::string_view slot_name) const {
+  for (const Slot& slot : slots)
+    if (slot.kind == kind && (slot_name.empty() || slot.name == slot_name)) return &slot;
+  return nullptr;
+}
+
+const Slot& Unit::working() const {
+  const Slot* slot = find(Slot::Kind::working);
+  CHECK(slot != nullptr, "every unit has a working copy: " + name);
+  return *slot;
+}
+
+const Slot& Unit::parameters() const {
+  const Slot* master = find(Slot::Kind::master);
+  return master != nullptr ? *master : working();
+}
+
+Region Unit::updated_working() const {
+  const Slot &master = parameters(), &copy = working();
+  if (compute == DType::f32 || copy.sliced()) return compute == DType::f32 ? master.region : copy.region;
+  return own_slice(copy.region, axes_of(master.spec), static_cast<int>(elements / slice()));
+}
+
+std::int64_t Unit::slice() const {
+  const Slot& slot = parameters();
+  return slot.region.bytes / size_of(slot.spec.dtype());
+}
+
+std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh) {
+  const Axes graph_axes = mesh.active(Axes::of(Axis::tensor));
+  std::vector<UnitRun> runs;
+  const auto add = [&](std::int64_t last, Axes alike, Axes partial) {
+    const std::int64_t first = runs.empty() ? 0 : runs.back().elements.last;
+    if (first == last) return;
+    if (!runs.empty() && runs.back().alike == alike && runs.back().partial == partial)
+      runs.back().elements.last = last;
+    else
+      runs.push_back({{first, last}, alike, partial});
+  };
+  for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
+    const UnitTensor& tensor = unit.tensors[i];
+    const bool last = i + 1 == unit.tensors.size();
+    const std::int64_t end = last ? std::min(unit.elements, tensor.offset + aligned_elements(tensor.elements)) : unit.tensors[i + 1].offset;
+    add(end, graph_axes - axes_of(tensor.spec), tensor.partial);
+  }
+  add(unit.elements, {}, {});
+  return runs;
 }
 
 const Program* Role::program(std::string_view program_name) const {

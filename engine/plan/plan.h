@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/signature.h"
+#include "engine/core/spec.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/instruction.h"
 #include "engine/core/mesh.h"
@@ -109,50 +110,89 @@ struct Field {
 };
 
 /// Elements [first, last).
-struct Extent {
+struct ElementRange {
   std::int64_t first = 0, last = 0;
   std::int64_t size() const { return last - first; }
-  friend bool operator==(const Extent&, const Extent&) = default;
+  friend bool operator==(const ElementRange&, const ElementRange&) = default;
 };
 
-/// A parameter's place in its unit, in elements of the unit's flat buffers.
+/// A parameter's place in its unit.
 struct UnitTensor {
   std::string name;
-  Shape shape;              ///< of this rank's part; equal on all ranks, and so padded where the axis does not divide the dim
-  std::int64_t offset = 0;
-  Init init;
-  Placement cut{};          ///< along the tensor axis
-  Shape whole{};            ///< of the parameter, as checkpoints have it; equal to `shape` where it is not cut
+  Spec spec;                  ///< of the parameter: as checkpoints have it, and how an axis of the graph cuts it
+  std::int64_t offset = 0;    ///< of a rank's part, in elements of the unit's flat buffers
+  std::int64_t elements = 0;  ///< of a rank's part; equal on all ranks, and so padded where an axis does not divide a dim
+  Init init{};
+  Axes partial{};             ///< of the axes that are not the tokens' those along which its gradient is a sum that is still to be made
 };
 
-/// A unit of parameters: one flat buffer of each kind. Tensors lie in segments: with weight decay first; within those by how
-/// they lie over the tensor axis, such that what is replicated and what is partial are one extent each.
-///
-/// Master weights and states are whole, or this rank's slice: then they are elements [shard · slice(), (shard + 1) · slice()).
+/// One flat buffer of a unit, or this rank's slice of one.
+struct Slot {
+  enum class Kind : std::uint8_t {
+    master,          ///< f32, what the optimizer updates; a frozen unit has none
+    working,         ///< compute dtype, what kernels read; cut: gathered for each use
+    state,           ///< the optimizer's
+    strategy_state,  ///< the strategy's: alike on all replicas, and 0 where a checkpoint lacks it
+    residual,        ///< what compression has not sent yet
+    copy,            ///< the strategy's, made anew when weights are loaded
+    gradient,        ///< the last one of the step program
+  };
+  Kind kind = Kind::working;
+  std::string name;
+  Spec spec;             ///< flat: [elements]; of what each rank along the batch axes has for itself: [ranks, elements], cut by them
+  Region region;
+  bool persistent = true;
+  bool saved = false;
+
+  /// Whether each rank along the batch axes has its own.
+  bool own() const { return spec.whole.rank() == 2; }
+  bool sliced() const { return !own() && !spec.cuts().empty(); }
+};
+std::string_view name_of(Slot::Kind kind);
+
+/// Bytes of so many elements; scales of blocks lie behind them.
+std::int64_t bytes_of(const Format& format, std::int64_t elements);
+
+/// A unit of parameters: what is gathered, reduced and updated together. Tensors with weight decay come first, and neighbours lie over the mesh
+/// alike, so that what one collective or kernel takes is one run. A slice is an equal part of the flat buffers.
 struct Unit {
   std::string name;
   std::vector<UnitTensor> tensors;
-  DType compute = DType::f32;       ///< of the working copy
-  std::int64_t elements = 0;        ///< padded to equal slices
-  std::int64_t decay_elements = 0;  ///< elements below this index decay
-  Extent replicated{};              ///< elements that all ranks along the tensor axis hold alike
-  Extent partial{};                 ///< of those the ones whose gradient is a sum over the tensor axis
-  std::vector<std::int32_t> stages; ///< that share the unit, the first of them saves it; empty: this one alone
-  Region master;                    ///< f32
-  Region working_slice;             ///< compute dtype: what the update writes; the master itself where the dtypes are equal
-  BufferId working = -1;            ///< whole, compute dtype; -1: gathered for each use
-  BufferId gradient = -1;           ///< whole, reduce dtype; the last one of the step program
-  std::vector<BufferId> states;     ///< f32, as many elements as the master, in the order of the optimizer's kernel; then the strategy's
-  std::vector<std::string> state_names;
-  std::int32_t strategy_states = 0; ///< how many of them are the strategy's: alike on all replicas, and 0 where a checkpoint lacks them
-  bool own_states = false;          ///< the optimizer's states are this rank's own along the data axes; then they are whole
-  BufferId residual = -1;           ///< f32, whole: what compression has not sent yet; this rank's own along the data axes; -1: none
+  DType compute = DType::f32;
+  std::int64_t elements = 0;         ///< padded to equal slices
+  std::int64_t decay_elements = 0;   ///< elements below this index decay
+  std::int32_t optimizer = 0;        ///< index in AssembleOptions::optimizers; -1: frozen
+  std::vector<std::int32_t> stages;  ///< that share the unit, the first of them saves it; empty: this one only
+  std::vector<Slot> slots;
 
-  std::int64_t slice() const { return master.bytes / size_of(DType::f32); }
+  bool trained() const { return optimizer >= 0; }
+  /// The first slot of a kind, or of that kind and name; null: there is none.
+  const Slot* find(Slot::Kind kind, std::string_view slot_name = {}) const;
+  /// What checkpoints call the parameters: the master, or of a frozen unit the working copy.
+  const Slot& parameters() const;
+  const Slot& working() const;
+  /// The whole working copy where there is one between steps; -1: it is gathered for each use.
+  BufferId whole_working() const { return working().sliced() ? -1 : working().region.buffer; }
+  /// What of the working copy the update writes: the master itself where the dtypes are equal.
+  Region updated_working() const;
+  /// Elements of `parameters` on a rank.
+  std::int64_t slice() const;
   bool sharded() const { return slice() < elements; }
-  /// Whether state `state` is this rank's own along the data axes.
-  bool owns_state(std::size_t state) const { return own_states && state + static_cast<std::size_t>(strategy_states) < states.size(); }
 };
+
+/// Tensors of a unit start at multiples of this many elements: aligned as operands even in 16 bits.
+inline constexpr std::int64_t kTensorAlignment = kOperandAlignment / 2;
+constexpr std::int64_t aligned_elements(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
+
+/// Neighbouring elements of a unit that the same ranks of a group have alike.
+struct UnitRun {
+  ElementRange elements;
+  Axes alike;    ///< of the axes of the graph those along which all ranks have the same elements
+  Axes partial;  ///< UnitTensor::partial of all of its tensors
+  friend bool operator==(const UnitRun&, const UnitRun&) = default;
+};
+/// The runs of a unit in order, padding included, which is alike along no axis.
+std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh);
 
 struct Role {
   std::vector<std::string> names;

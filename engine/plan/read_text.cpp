@@ -86,6 +86,7 @@ constexpr auto kPhases = [] {
 }();
 constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::all_to_all,
                                 CollectiveKind::broadcast};
+constexpr std::array kSlotKinds{Slot::Kind::master, Slot::Kind::working, Slot::Kind::state, Slot::Kind::strategy_state, Slot::Kind::residual, Slot::Kind::copy, Slot::Kind::gradient};
 constexpr std::array kLayouts{Layout::row_major, Layout::packed, Layout::packed_transposed};
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -137,12 +138,6 @@ Affine parse_affine(Line& line) {
   return affine;
 }
 
-Extent parse_extent(const Line& line, std::string_view text) {
-  const std::size_t colon = text.find(':');
-  if (colon == std::string_view::npos) line.fail("expected first:last");
-  return {line.to_number<std::int64_t>(text.substr(0, colon)), line.to_number<std::int64_t>(text.substr(colon + 1))};
-}
-
 Attribute parse_attribute(const Line& line, std::string_view text) {
   if (text == "true" || text == "false") return text == "true";
   if (text.size() >= 2 && text.front() == '\'') return std::string(text.substr(1, text.size() - 2));
@@ -165,6 +160,38 @@ TensorDesc parse_tensor(const Line& line, std::string_view text) {
   tensor.shape = Shape(std::span<const std::int64_t>(sizes));
   if (close + 1 < text.size()) tensor.layout = named(line, line.after_prefix(text.substr(close + 1), ":"), kLayouts);
   return tensor;
+}
+
+Spec parse_spec(const Line& line, std::string_view text) {
+  Spec spec;
+  const std::size_t bracket = text.find('['), close = text.find(']');
+  if (bracket == std::string_view::npos || close == std::string_view::npos) line.fail("expected a spec");
+  const std::size_t slash = std::min(text.find('/'), bracket);
+  const std::optional<DType> dtype = dtype_named(text.substr(0, slash));
+  if (!dtype) line.fail("unknown dtype");
+  spec.format = {*dtype, slash < bracket ? line.to_number<std::int32_t>(text.substr(slash + 1, bracket - slash - 1)) : 0};
+  spec.whole = parse_tensor(line, std::string(name_of(*dtype)) + std::string(text.substr(bracket, close + 1 - bracket))).shape;
+  text.remove_prefix(close + 1);
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find_first_of("@+", 1), text.size());
+    const std::string_view word = text.substr(1, end - 1);
+    const std::size_t colon = std::min(word.find(':'), word.size());
+    const Axis axis = named(line, word.substr(0, colon), kAxes);
+    if (!spec.on(axis).is_replicate()) line.fail("an axis is named twice");
+    if (text.front() == '+' && colon == word.size()) {
+      spec.place(axis, Placement::partial());
+    } else if (text.front() == '@' && colon < word.size()) {
+      const std::vector<std::string_view> numbers = split(word.substr(colon + 1), '/');
+      if (numbers.size() != 3) line.fail("expected dim/parts/lead");
+      const int dim = line.to_number<int>(numbers[0]);
+      if (dim < Placement::kRows || dim >= spec.whole.rank()) line.fail("no such dim");
+      spec.place(axis, Placement::shard(dim, line.to_number<int>(numbers[1]), line.to_number<int>(numbers[2])));
+    } else {
+      line.fail("expected a cut or a partial axis");
+    }
+    text.remove_prefix(end);
+  }
+  return spec;
 }
 
 class Reader {
@@ -233,6 +260,7 @@ class Reader {
     }
     if (word == "signature") return read_signature(line);
     if (word == "unit") return read_unit(line);
+    if (word == "slot") return read_slot(line);
     if (word == "tensor") return read_tensor(line);
     if (word == "program") {
       line.word();
@@ -281,37 +309,27 @@ class Reader {
     unit.compute = *compute;
     unit.elements = line.value_number("elements");
     unit.decay_elements = line.value_number("decay");
-    unit.replicated = parse_extent(line, line.value("replicated"));
-    unit.partial = parse_extent(line, line.value("partial"));
+    unit.optimizer = static_cast<std::int32_t>(line.value_number("optimizer"));
     if (const std::string_view stages = line.value("stages"); stages != "own")
       for (std::string_view stage : split(stages, '+')) unit.stages.push_back(line.to_number<std::int32_t>(stage));
-    unit.master = parse_region(line, line.value("master"));
-    unit.working_slice = parse_region(line, line.value("slice"));
-    unit.working = line.value_buffer("working");
-    unit.gradient = line.value_buffer("gradient");
-    bool of_strategy = false;
+    role().units.push_back(std::move(unit));
+  }
+
+  void read_slot(Line& line) {
+    if (role().units.empty()) line.fail("expected a unit");
+    line.word();
+    Slot slot;
+    slot.kind = named(line, line.word(), kSlotKinds);
+    slot.name = line.word();
+    slot.spec = parse_spec(line, line.word());
+    slot.region = parse_region(line, line.word());
+    slot.persistent = slot.saved = false;
     while (!line.empty()) {
       const std::string_view word = line.word();
-      if (word == "|" && !of_strategy) {
-        of_strategy = true;
-        continue;
-      }
-      if (word == "own_states" && !unit.own_states) {
-        unit.own_states = true;
-        continue;
-      }
-      const std::size_t equal = word.find('=');
-      if (equal == std::string_view::npos) line.fail("expected state=buffer");
-      const BufferId buffer = line.to_number<BufferId>(line.after_prefix(word.substr(equal + 1), "b"));
-      if (word.substr(0, equal) == "residual") {
-        unit.residual = buffer;
-        continue;
-      }
-      unit.state_names.emplace_back(word.substr(0, equal));
-      unit.states.push_back(buffer);
-      if (of_strategy) ++unit.strategy_states;
+      if (word != "persistent" && word != "saved") line.fail("expected persistent or saved");
+      (word == "saved" ? slot.saved : slot.persistent) = true;
     }
-    role().units.push_back(std::move(unit));
+    role().units.back().slots.push_back(std::move(slot));
   }
 
   void read_tensor(Line& line) {
@@ -319,21 +337,14 @@ class Reader {
     line.word();
     UnitTensor tensor;
     tensor.name = line.word();
-    tensor.shape = parse_tensor(line, line.word()).shape;
+    tensor.spec = parse_spec(line, line.word());
     tensor.offset = line.value_number("at");
+    tensor.elements = line.value_number("elements");
+    tensor.partial = parse_axes(line, line.value("partial"));
     tensor.init.stddev = parse_real(line, line.value("stddev"));
     tensor.init.constant = parse_real(line, line.value("constant"));
-    if (line.peek().starts_with("uniform=")) tensor.init.uniform = parse_real(line, line.value("uniform"));
-    tensor.whole = tensor.shape;
-    if (!line.empty()) read_cut(line, tensor);
+    if (!line.empty()) tensor.init.uniform = parse_real(line, line.value("uniform"));
     role().units.back().tensors.push_back(std::move(tensor));
-  }
-
-  static void read_cut(Line& line, UnitTensor& tensor) {
-    const std::vector<std::string_view> numbers = split(line.value("cut"), '/');
-    if (numbers.size() != 3) line.fail("expected dim/parts/lead");
-    tensor.cut = Placement::shard(line.to_number<int>(numbers[0]), line.to_number<int>(numbers[1]), line.to_number<int>(numbers[2]));
-    tensor.whole = parse_tensor(line, line.word()).shape;
   }
 
   // What stands behind the last " # " of an instruction's line.

@@ -78,12 +78,6 @@ class Wire {
   virtual void later(std::function<void()> rest) = 0;
 };
 
-/// This rank's slice of a whole that `ranks` ranks share along `axes`.
-inline Region own_slice(const Region& whole, Axes axes, int ranks) {
-  if (ranks == 1) return whole;
-  return {whole.buffer, whole.offset, whole.bytes / ranks, whole.bytes / ranks, axes};
-}
-
 /// Takes the place of a gradient's reduction: sends less, and adds what it left out to the gradient of the next step.
 class GradientCompression {
  public:

@@ -81,7 +81,15 @@ class Out {
     *this << name_of(tensor.dtype) << tensor.shape;
     if (tensor.layout != Layout::row_major) *this << ':' << name_of(tensor.layout);
   }
-  void put(const Extent& extent) { *this << extent.first << ':' << extent.last; }
+  // As "f32[24,5]@tensor:0/3/2": a cut's dim, parts and lead; "i8/256[64]" in blocks; "+shard" is a sum over an axis.
+  void put(const Spec& spec) {
+    *this << name_of(spec.dtype());
+    if (spec.format.block != 0) *this << '/' << spec.format.block;
+    *this << spec.whole;
+    for (const Cut& cut : spec.cuts()) *this << '@' << name_of(cut.axis) << ':' << static_cast<int>(cut.as.dim) << '/' << cut.as.parts << '/' << cut.as.lead;
+    for (Axis axis : kAxes)
+      if (spec.partial.has(axis)) *this << '+' << name_of(axis);
+  }
 
   char* room(std::size_t bytes) {
     if (text_.size() - size_ < bytes) text_.resize(std::max<std::size_t>(256, 2 * (size_ + bytes)));
@@ -137,22 +145,19 @@ void print_why(const Provenance& why, Out& out) {
 }
 
 void print_unit(const Unit& unit, Out& out) {
-  out << "unit " << unit.name << ' ' << name_of(unit.compute) << " elements=" << unit.elements << " decay=" << unit.decay_elements << " replicated=" << unit.replicated
-      << " partial=" << unit.partial << " stages=";
+  out << "unit " << unit.name << ' ' << name_of(unit.compute) << " elements=" << unit.elements << " decay=" << unit.decay_elements << " optimizer=" << unit.optimizer << " stages=";
   for (std::size_t i = 0; i < unit.stages.size(); ++i) out << (i == 0 ? "" : "+") << unit.stages[i];
-  out << (unit.stages.empty() ? "own" : "") << " master=" << unit.master << " slice=" << unit.working_slice << " working=b" << unit.working << " gradient=b" << unit.gradient;
-  const std::size_t optimizer_states = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
-  for (std::size_t i = 0; i < unit.states.size(); ++i) out << (i == optimizer_states ? " | " : " ") << unit.state_names[i] << "=b" << unit.states[i];
-  if (unit.residual >= 0) out << " residual=b" << unit.residual;
-  if (unit.own_states) out << " own_states";
-  out << '\n';
+  out << (unit.stages.empty() ? "own" : "") << '\n';
+  for (const Slot& slot : unit.slots) {
+    out << "slot " << name_of(slot.kind) << ' ' << slot.name << ' ' << slot.spec << ' ' << slot.region;
+    if (slot.persistent) out << " persistent";
+    if (slot.saved) out << " saved";
+    out << '\n';
+  }
   for (const UnitTensor& tensor : unit.tensors) {
-    out << "tensor " << tensor.name << ' ' << TensorDesc{DType::f32, tensor.shape, Layout::row_major} << " at=" << tensor.offset << " stddev=" << Attribute(tensor.init.stddev)
-        << " constant=" << Attribute(tensor.init.constant);
+    out << "tensor " << tensor.name << ' ' << tensor.spec << " at=" << tensor.offset << " elements=" << tensor.elements << " partial=" << tensor.partial
+        << " stddev=" << Attribute(tensor.init.stddev) << " constant=" << Attribute(tensor.init.constant);
     if (tensor.init.uniform > 0) out << " uniform=" << Attribute(tensor.init.uniform);
-    // How it is cut along the tensor axis: the dim, the parts of it and how long the first of them is, the whole shape.
-    if (tensor.cut.is_shard())
-      out << " cut=" << tensor.cut.dim << '/' << tensor.cut.parts << '/' << tensor.cut.lead << ' ' << TensorDesc{DType::f32, tensor.whole, Layout::row_major};
     out << '\n';
   }
 }

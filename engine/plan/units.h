@@ -10,11 +10,8 @@ namespace trainer {
 
 /// The units of each stage, without their buffers. A group of AssembleOptions::groups becomes one unit for each set of chunks that
 /// reads the same of its parameters: so a unit's gradients are complete with one chunk's backward pass, and a parameter that
-/// several chunks share has a unit of its own. Parameters of another compute dtype are apart too.
+/// several chunks share has a unit of its own. Parameters of another compute dtype or
+/// optimizer are apart too.
 std::vector<std::vector<Unit>> layout_units(const Graph& graph, const AssembleOptions& options);
-
-/// Tensors of a unit start at multiples of this many elements: aligned as operands even in 16 bits.
-inline constexpr std::int64_t kTensorAlignment = kOperandAlignment / 2;
-inline std::int64_t aligned_elements(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
 
 }  // namespace trainer

@@ -183,7 +183,8 @@ class MemoryProof {
 // The axes along which a region of the program, or of the role's units, lies elsewhere from rank to rank.
 Axes moving(const Role& role, const Program& program) {
   Axes axes;
-  for (const Unit& unit : role.units) axes = axes | unit.master.over | unit.working_slice.over;
+  for (const Unit& unit : role.units)
+    for (const Slot& slot : unit.slots) axes = axes | slot.region.over;
   for (const Issued& issued : program.instructions)
     for_each_access(issued.instruction, [&](Access, const Region& region) { axes = axes | region.over; });
   return axes;
@@ -210,13 +211,25 @@ std::string unsound(const Role& role, const Mesh& mesh) {
     if (id != -1 && !persistent(id)) return "names scalars that are not there";
   for (const Unit& unit : role.units) {
     std::int64_t end = 0;
-    bool sound = inside(unit.master) && inside(unit.working_slice) && (unit.working == -1 || (persistent(unit.working) && role.buffer(unit.working).bytes == unit.elements * size_of(unit.compute)));
-    sound = sound && unit.slice() > 0 && unit.elements % unit.slice() == 0;
+    bool sound = unit.find(Slot::Kind::working) != nullptr && unit.trained() == (unit.find(Slot::Kind::master) != nullptr) && unit.elements > 0;
     for (const UnitTensor& tensor : unit.tensors) {
-      sound = sound && tensor.offset >= end && tensor.shape.elements() > 0;
-      end = tensor.offset + tensor.shape.elements();
+      sound = sound && tensor.offset >= end && tensor.elements > 0 && tensor.elements == local_shape(tensor.spec, mesh).elements();
+      end = tensor.offset + tensor.elements;
     }
-    for (BufferId state : unit.states) sound = sound && persistent(state) && role.buffer(state).bytes == unit.master.bytes;
+    // A slot is what its spec says of the unit: all of it, or an equal slice.
+    for (const Slot& slot : unit.slots) {
+      if (!slot.persistent) continue;
+      const std::int64_t ranks = slot.sliced() ? mesh.group_size(axes_of(slot.spec)) : 1;
+      const Shape expected = slot.own() ? Shape{mesh.group_size(kBatchAxes), unit.elements} : Shape{unit.elements};
+      const bool flat = std::all_of(slot.spec.cuts().begin(), slot.spec.cuts().end(), [](const Cut& cut) { return cut.as == Placement::shard(0); });
+      sound = sound && flat && slot.spec.whole == expected && slot.spec.partial.empty() && unit.elements % ranks == 0;
+      sound = sound && axes_of(slot.spec).within(slot.own() ? kBatchAxes : kSliceAxes);
+      sound = sound && inside(slot.region) && slot.region.bytes == bytes_of(slot.spec.format, unit.elements / ranks);
+      const bool is_master = slot.kind == Slot::Kind::master, is_working = slot.kind == Slot::Kind::working;
+      sound = sound && (!is_master || slot.spec.format == Format(DType::f32)) && (!is_working || slot.spec.format == Format(unit.compute));
+    }
+    for (const Slot& slot : unit.slots)
+      if (sound && slot.kind == Slot::Kind::state) sound = slot.own() || axes_of(slot.spec) == axes_of(unit.parameters().spec);
     if (!sound || end > unit.elements) return "has no place for " + unit.name;
   }
   for (const Program& program : role.programs)

@@ -9,6 +9,11 @@ namespace {
 
 using Kind = Way::Kind;
 
+std::int64_t slot_elements(const Slot& slot) {
+  if (slot.spec.format.block == 0) return slot.region.bytes / size_of(slot.spec.dtype());
+  return slot.region.bytes * slot.spec.format.block / (slot.spec.format.block * size_of(slot.spec.dtype()) + size_of(DType::f32));
+}
+
 }  // namespace
 
 std::int32_t FlowTables::index_of(const FlatLayout& layout) {
@@ -52,10 +57,10 @@ void Flow::declare() {
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
     const Unit& unit = role_.units[index];
     unit_layouts_.push_back(tables_.index_of(layout_of(unit)));
-    unit_buffers_[unit.master.buffer].push_back(index);
-    masters_.try_emplace({unit.master.buffer, unit.master.offset}, index);
-    for (const BufferId id : {unit.working, unit.working_slice.buffer})
-      if (id >= 0 && id != unit.master.buffer && unit_buffers_[id] != std::vector{index}) unit_buffers_[id].push_back(index);
+    const Region& master = unit.parameters().region;
+    unit_buffers_[master.buffer].push_back(index);
+    if (unit.trained()) masters_.try_emplace({master.buffer, master.offset}, index);
+    if (const BufferId id = unit.working().region.buffer; id != master.buffer) unit_buffers_[id].push_back(index);
     declare_unit(unit);
   }
   for (const Program& program : role_.programs)
@@ -78,29 +83,30 @@ void Flow::declare() {
             if (active(axis)) facts.on(axis) = {Kind::drift};
         });
       };
-      drift(address(unit.master), unit.master.bytes);
-      for (BufferId state : unit.states) drift(role_.buffer(state).offset, role_.buffer(state).bytes);
+      for (const Slot& slot : unit.slots) {
+        const bool state = slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state;
+        if (unit.trained() && (state || slot.kind == Slot::Kind::master)) drift(address(slot.region), slot.region.bytes);
+      }
     }
 }
 
 void Flow::declare_unit(const Unit& unit) {
-  const bool sliced = unit.sharded();
-  if (unit.working >= 0) declare_flat(unit, role_.buffer(unit.working).offset, false, unit.compute);
-  const bool inside = unit.master.buffer == unit.working;
-  if (!inside) declare_flat(unit, address(unit.master), sliced, DType::f32);
-  if (unit.working_slice.buffer != unit.working && !(unit.working_slice == unit.master))
-    declare_flat(unit, address(unit.working_slice), sliced, unit.compute);
-  for (BufferId state : unit.states) declare_flat(unit, role_.buffer(state).offset, sliced, DType::f32);
-  if (!renews_ || unit.working < 0) return;
-  const Buffer& working = role_.buffer(unit.working);
-  if (inside && !sliced) return;
-  memory_.assign(working.offset, working.offset + working.bytes, Facts{});  // of masters that are gone
+  const Slot &parameters = unit.parameters(), &working = unit.working();
+  const bool inside = parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
+  for (const Slot& slot : unit.slots) {
+    const bool state = slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state;
+    if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || state)
+      declare_flat(unit, slot, state && slot.own() ? unit.sharded() : unit.elements > slot_elements(slot));
+  }
+  if (!renews_ || working.sliced() || !unit.trained() || (inside && !unit.sharded())) return;
+  const std::int64_t first = address(working.region);
+  memory_.assign(first, first + working.region.bytes, Facts{});  // of masters that are gone
   if (inside) {
     Facts facts = Facts::all(Way::same(), DType::f32);
     facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, unit_layouts_.back()};
-    facts.on(Axis::shard).base = address(unit.master);
+    facts.on(Axis::shard).base = address(parameters.region);
     facts.on(Axis::pipeline) = stages_way(unit.stages);
-    memory_.assign(address(unit.master), address(unit.master) + unit.master.bytes, facts);
+    memory_.assign(address(parameters.region), address(parameters.region) + parameters.region.bytes, facts);
   }
 }
 
@@ -110,14 +116,16 @@ void Flow::declare(std::int64_t first, std::int64_t bytes, const Facts& facts) {
 }
 
 // A flat buffer of a unit, or this rank's slice of one.
-void Flow::declare_flat(const Unit& unit, std::int64_t first, bool slice, DType dtype) {
+void Flow::declare_flat(const Unit& unit, const Slot& slot, bool slice) {
+  const std::int64_t first = address(slot.region);
+  const DType dtype = slot.spec.dtype();
   Facts facts = Facts::all(Way::same(), dtype);
   facts.on(Axis::pipeline) = stages_way(unit.stages);
   const std::int32_t layout = unit_layouts_.back();
   if (slice) {
     facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, layout};
     facts.on(Axis::shard) = {Kind::slice, 0, 1, 1, layout, first};
-    return declare(first, unit.slice() * size_of(dtype), facts);
+    return declare(first, slot_elements(slot) * size_of(dtype), facts);
   }
   for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(layout)]) {
     facts.on(Axis::tensor) = entry.tensor;
@@ -178,18 +186,18 @@ void Flow::finish_units() {
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
     const Unit& unit = role_.units[index];
     const UnitRecord& record = units_[index];
-    if (steps && record.updates != 1)
+    if (steps && record.updates != (unit.trained() ? 1 : 0))
       report_(last, "ends a step that has updated " + unit.name + " " + std::to_string(record.updates) + " times");
-    if (plan_.drifts && renews_ && program_.name != "refresh" && record.master < 0)
+    if (unit.trained() && plan_.drifts && renews_ && program_.name != "refresh" && record.master < 0)
       report_(last, "ends without bringing " + unit.name + " together");
     if (record.master < 0 && !renews_) continue;
     std::int32_t newest = record.master;
-    if (!(unit.working_slice == unit.master)) {
+    if (unit.trained() && !(unit.updated_working() == unit.parameters().region)) {
       if (record.slice < std::max(newest, 0))
         report_(last, "ends with a working copy of " + unit.name + " that is older than its master weights");
       newest = std::max(newest, record.slice);
     }
-    if (unit.sharded() && unit.working >= 0) {
+    if (unit.sharded() && !unit.working().sliced()) {
       if (record.working < std::max(newest, 0)) report_(last, "ends without gathering " + unit.name);
       newest = std::max(newest, record.working);
     }
@@ -260,9 +268,9 @@ void Flow::note_write(std::size_t i, const Region& region) {
   for (std::size_t index : found->second) {
     const Unit& unit = role_.units[index];
     UnitRecord& record = units_[index];
-    if (meets(unit.master)) record.master = static_cast<std::int32_t>(i);
-    if (meets(unit.working_slice)) record.slice = static_cast<std::int32_t>(i);
-    if (region.buffer == unit.working) record.working = static_cast<std::int32_t>(i);
+    if (unit.trained() && meets(unit.parameters().region)) record.master = static_cast<std::int32_t>(i);
+    if (meets(unit.updated_working())) record.slice = static_cast<std::int32_t>(i);
+    if (region.buffer == unit.whole_working()) record.working = static_cast<std::int32_t>(i);
   }
 }
 

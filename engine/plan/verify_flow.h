@@ -68,7 +68,7 @@ class Flow {
   void declare();
   void declare_unit(const Unit& unit);
   void declare(std::int64_t first, std::int64_t bytes, const Facts& facts);
-  void declare_flat(const Unit& unit, std::int64_t first, bool slice, DType dtype);
+  void declare_flat(const Unit& unit, const Slot& slot, bool slice);
 
   Facts uniform(std::size_t i, const Region& region);
   template <typename Visit>

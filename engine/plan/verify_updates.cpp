@@ -16,6 +16,18 @@ double real_or_one(const Signature& signature, std::string_view name) {
   return signature.attributes.has(name) ? signature.attributes.real(name) : 1.0;
 }
 
+// The states of a unit as its optimizer's kernel takes them: each followed by its scales, if it has any.
+std::vector<Region> state_operands(const Unit& unit) {
+  std::vector<Region> regions;
+  for (const Slot& slot : unit.slots) {
+    if (slot.kind != Slot::Kind::state) continue;
+    const std::int64_t bytes = unit.slice() * size_of(slot.spec.dtype()), block = slot.spec.format.block;
+    regions.push_back({slot.region.buffer, slot.region.offset, bytes});
+    if (block != 0) regions.push_back({slot.region.buffer, slot.region.offset + aligned(bytes), (unit.slice() + block - 1) / block * size_of(DType::f32)});
+  }
+  return regions;
+}
+
 std::size_t index_of(Axis axis) { return static_cast<std::size_t>(axis); }
 
 }  // namespace
@@ -99,7 +111,7 @@ void Flow::update_scalars(std::size_t i, const Launch& launch) {
 
 std::optional<std::size_t> Flow::unit_of_master(const Region& master) const {
   const auto found = masters_.find({master.buffer, master.offset});
-  if (found == masters_.end() || !(role_.units[found->second].master == master)) return {};
+  if (found == masters_.end() || !(role_.units[found->second].parameters().region == master)) return {};
   return found->second;
 }
 
@@ -138,12 +150,13 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
   if (active(Axis::shard) && launch.origin.per[index_of(Axis::shard)] != (sharded ? elements : 0))
     report_(i, "takes another slice than its own");
   std::size_t operand = 2;
+  const std::vector<Region> states = state_operands(*unit);
   for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::update; ++operand) {
     const Region& state = region_of(launch.operands[operand]);
-    if (operand - 2 >= unit->states.size() || unit->states[operand - 2] != state.buffer)
-      report_(i, "updates states that are not those of " + unit->name);
+    if (operand - 2 >= states.size() || !(states[operand - 2] == state)) report_(i, "updates states that are not those of " + unit->name);
     note_write(i, state);
   }
+  if (operand - 2 != states.size()) report_(i, "updates another number of states than " + unit->name + " has");
   for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::read; ++operand)
     need_same(i, region_of(launch.operands[operand]), "takes a scalar that is");
   Facts facts = Facts::all(Way::same(), DType::f32);
@@ -165,7 +178,7 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
   updated(master, DType::f32);
   if (operand < launch.operands.size()) {
     const Region& working = region_of(launch.operands[operand]);
-    if (!(working == unit->working_slice)) report_(i, "writes what is not the working copy of " + unit->name);
+    if (!(working == unit->updated_working())) report_(i, "writes what is not the working copy of " + unit->name);
     updated(working, unit->compute);
   }
   ++units_[index].updates;

@@ -97,8 +97,8 @@ FlatLayout layout_of(const Unit& unit) {
   };
   for (const UnitTensor& tensor : unit.tensors) {
     pad(tensor.offset);
-    end = tensor.offset + tensor.shape.elements();
-    append(layout, {tensor.offset, end, way_of(tensor.cut, tensor.shape.rank())});
+    end = tensor.offset + tensor.elements;
+    append(layout, {tensor.offset, end, way_of(tensor.spec.on(Axis::tensor), tensor.spec.whole.rank())});
   }
   pad(unit.elements);
   return layout;

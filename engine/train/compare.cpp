@@ -92,8 +92,9 @@ class Bounds {
     for (const Role& role : one.plan.roles)
       for (const Unit& unit : role.units)
         for (const UnitTensor& tensor : unit.tensors) {
-          matrices += tensor.shape.rank() >= 2;
-          for (int dim = 0; dim < tensor.shape.rank(); ++dim) longest = std::max(longest, tensor.shape[dim]);
+          const Shape& shape = tensor.spec.whole;
+          matrices += shape.rank() >= 2;
+          for (int dim = 0; dim < shape.rank(); ++dim) longest = std::max(longest, shape[dim]);
         }
     terms_ = static_cast<double>(longest);
     depth_ = static_cast<double>(matrices);
@@ -142,14 +143,14 @@ std::vector<const checkpoint::TensorInfo*> weights_of(const Ended& run) {
   return weights;
 }
 
-struct Way {
+struct Distance {
   double total = 0;    // of an element, over all steps
   double largest = 0;  // the most that an element can go
 };
 
-Way way_of(const Job& job, const std::vector<double>& norms) {
+Distance distance_of(const Job& job, const std::vector<double>& norms) {
   const OptimizerJob& optimizer = job.train.optimizer;
-  Way way;
+  Distance way;
   for (std::size_t step = 0; step < norms.size(); ++step) {
     if (std::isinf(norms[step])) continue;  // left out
     const double lr = learning_rate(job.train, static_cast<std::int64_t>(step));
@@ -176,7 +177,7 @@ Way way_of(const Job& job, const std::vector<double>& norms) {
 class Weights {
  public:
   Weights(const Job& job, const Ended& ranks, const Ended& one, double gradient_bound)
-      : job_(job), ranks_(ranks), one_(one), steps_(static_cast<double>(one.norms.size())), gradient_bound_(gradient_bound), way_(way_of(job, one.norms)) {}
+      : job_(job), ranks_(ranks), one_(one), steps_(static_cast<double>(one.norms.size())), gradient_bound_(gradient_bound), way_(distance_of(job, one.norms)) {}
 
   std::vector<Quantity> compare() {
     const std::vector<const checkpoint::TensorInfo*> weights = weights_of(one_);
@@ -257,7 +258,7 @@ class Weights {
   const Ended& one_;
   const double steps_;
   const double gradient_bound_;
-  const Way way_;
+  const Distance way_;
   std::size_t index_ = 0;           // of the weight that is added
   std::vector<double> tensor_rms_;  // of the gradients' sizes
   double size_squares_ = 0, size_elements_ = 0;

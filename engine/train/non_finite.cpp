@@ -51,7 +51,7 @@ std::string non_finite_weight(const LoadedRank& loaded) {
   std::vector<float> values;
   for (const Unit& unit : loaded.executor.role().units)
     for (const UnitTensor& tensor : unit.tensors) {
-      const HeldBuffer buffer = master_of(loaded, unit);
+      const HeldBuffer buffer = parameters_of(loaded, unit);
       for (const Piece& piece : saved_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank)))
         for (const Piece& chunk : chunks_of(piece, kStagedElements)) {
           values.resize(static_cast<std::size_t>(chunk.elements()));

@@ -48,7 +48,7 @@ struct Share {
 class ShareFile {
  public:
   void add(const std::string& name, const UnitTensor& tensor, const HeldBuffer& buffer, const Piece& piece) {
-    entries_.push_back({{name, DType::f32, tensor.whole}, range_of(piece)});
+    entries_.push_back({{name, DType::f32, tensor.spec.whole}, range_of(piece)});
     shares_.emplace(checkpoint::piece_key(entries_.back().tensor, entries_.back().range), Share{buffer, piece});
   }
   void add(const StepScalar& scalar) {
@@ -93,9 +93,7 @@ class ShareFile {
 // A tensor of the checkpoint as all ranks know it. What stages share is that of the first of them, which saves it; what holders keep for
 // themselves is that of the ranks that are one holder.
 struct WholeTensor {
-  static constexpr int kMaster = -1, kTheResidual = -2;
-  std::size_t role, unit, tensor;
-  int state = kMaster;
+  std::size_t role, unit, tensor, slot;
   int holder = -1;  // -1: all hold it alike
 };
 
@@ -105,7 +103,7 @@ class FullSave {
       : loaded_(loaded), communicator_(communicator), mesh_(loaded.plan.mesh), world_(mesh_.world_size()) {}
 
   void run(const std::string& dir, std::int64_t step) {
-    write(dir, step, "model", masters(), false);
+    write(dir, step, "model", parameters(), false);
     write(dir, step, "optimizer", states(), true);
   }
 
@@ -113,10 +111,13 @@ class FullSave {
   const Unit& unit_of(const WholeTensor& at) const { return loaded_.plan.roles[at.role].units[at.unit]; }
   const UnitTensor& tensor_of(const WholeTensor& at) const { return unit_of(at).tensors[at.tensor]; }
 
-  std::vector<WholeTensor> masters() const {
+  const Slot& slot_of(const WholeTensor& at) const { return unit_of(at).slots[at.slot]; }
+
+  std::vector<WholeTensor> parameters() const {
     std::vector<WholeTensor> result;
     for_each_unit([&](std::size_t role, std::size_t index, const Unit& unit, bool saves) {
-      for (std::size_t tensor = 0; saves && tensor < unit.tensors.size(); ++tensor) result.push_back({role, index, tensor});
+      const auto slot = static_cast<std::size_t>(&unit.parameters() - unit.slots.data());
+      for (std::size_t tensor = 0; saves && tensor < unit.tensors.size(); ++tensor) result.push_back({role, index, tensor, slot});
     });
     return result;
   }
@@ -124,19 +125,16 @@ class FullSave {
   std::vector<WholeTensor> states() const {
     std::vector<WholeTensor> result;
     for_each_unit([&](std::size_t role, std::size_t index, const Unit& unit, bool saves) {
-      const int first = holder_of(unit, mesh_, {static_cast<int>(role), 0, 0, 0}).index;
-      for (std::size_t tensor = 0; tensor < unit.tensors.size(); ++tensor) {
-        const auto add_own = [&](int state) {
-          for (int holder = first; holder < first + mesh_.group_size(kBatchAxes); ++holder) result.push_back({role, index, tensor, state, holder});
-        };
-        for (int state = 0; state < static_cast<int>(unit.states.size()); ++state) {
-          if (unit.owns_state(static_cast<std::size_t>(state)))
-            add_own(state);
-          else if (saves)
-            result.push_back({role, index, tensor, state});
+      Coordinates at{};
+      at[static_cast<std::size_t>(Axis::pipeline)] = static_cast<int>(role);
+      const int first = holder_of(unit, mesh_, at).index;
+      for (std::size_t tensor = 0; tensor < unit.tensors.size(); ++tensor)
+        for (std::size_t slot = 0; slot < unit.slots.size(); ++slot) {
+          const Slot& one = unit.slots[slot];
+          if (!one.saved || &one == &unit.parameters()) continue;
+          for (int holder = first; one.own() && holder < first + mesh_.group_size(kBatchAxes); ++holder) result.push_back({role, index, tensor, slot, holder});
+          if (!one.own() && saves) result.push_back({role, index, tensor, slot});
         }
-        if (unit.residual >= 0) add_own(WholeTensor::kTheResidual);
-      }
     });
     return result;
   }
@@ -152,16 +150,8 @@ class FullSave {
 
   std::string name_of(const WholeTensor& at) const {
     const UnitTensor& tensor = tensor_of(at);
-    if (at.state == WholeTensor::kMaster) return tensor.name;
-    const std::string what =
-        at.state == WholeTensor::kTheResidual ? kResidual : unit_of(at).state_names[static_cast<std::size_t>(at.state)];
-    return at.holder < 0 ? state_name(tensor, what) : own_name(tensor, what, at.holder);
-  }
-
-  HeldBuffer buffer_of(const WholeTensor& at) const {
-    if (at.state == WholeTensor::kMaster) return master_of(loaded_, unit_of(at));
-    return at.state == WholeTensor::kTheResidual ? residual_of(loaded_, unit_of(at))
-                                                 : state_of(loaded_, unit_of(at), static_cast<std::size_t>(at.state));
+    if (&slot_of(at) == &unit_of(at).parameters()) return tensor.name;
+    return at.holder < 0 ? state_name(tensor, slot_of(at).name) : own_name(tensor, slot_of(at).name, at.holder);
   }
 
   void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all, bool with_scalars) {
@@ -170,7 +160,7 @@ class FullSave {
     const std::vector<StepScalar> scalars = with_scalars && loaded_.rank == 0 ? step_scalars(loaded_.executor) : std::vector<StepScalar>{};
     if (loaded_.rank == 0) {
       for (const WholeTensor& at : all)
-        entries.push_back({{name_of(at), DType::f32, tensor_of(at).whole}, {0, tensor_of(at).whole.elements()}});
+        entries.push_back({{name_of(at), DType::f32, tensor_of(at).spec.whole}, {0, tensor_of(at).spec.whole.elements()}});
       for (const StepScalar& scalar : scalars) entries.push_back({scalar.info, {0, 1}});
       writer.emplace(dir, step, checkpoint::file_name(stem, 0, 1), entries);
     }
@@ -196,9 +186,9 @@ class FullSave {
   void gather(const WholeTensor& at, checkpoint::FileWriter* writer, const checkpoint::FileWriter::Entry* entry) {
     const std::vector<std::vector<Piece>> shares = shares_of(at);
     const std::vector<Piece>& own = shares[static_cast<std::size_t>(loaded_.rank)];
-    const std::int64_t elements = tensor_of(at).whole.elements();
+    const std::int64_t elements = tensor_of(at).spec.whole.elements();
     for (std::int64_t first = 0; first < elements; first += kStagedElements) {
-      const Extent window{first, std::min(first + kStagedElements, elements)};
+      const ElementRange window{first, std::min(first + kStagedElements, elements)};
       const std::vector<Piece> mine = inside(own, window);
       if (writer == nullptr && mine.empty()) continue;
       std::vector<float> values = read(at, mine);
@@ -214,7 +204,7 @@ class FullSave {
     }
   }
 
-  void receive(const std::vector<std::vector<Piece>>& shares, Extent window, std::vector<float>& whole) {
+  void receive(const std::vector<std::vector<Piece>>& shares, ElementRange window, std::vector<float>& whole) {
     std::vector<std::vector<Piece>> pieces;
     std::vector<std::vector<float>> values;
     std::vector<Communicator::Part> parts;
@@ -232,7 +222,7 @@ class FullSave {
   std::vector<float> read(const WholeTensor& at, const std::vector<Piece>& pieces) const {
     std::vector<float> values(elements_of(pieces));
     if (pieces.empty()) return values;
-    const HeldBuffer buffer = buffer_of(at);
+    const HeldBuffer buffer = held_buffer(loaded_, unit_of(at), slot_of(at));
     float* next = values.data();
     for (const Piece& piece : pieces) {
       buffer.read(piece, next);
@@ -241,7 +231,7 @@ class FullSave {
     return values;
   }
 
-  static std::vector<Piece> inside(const std::vector<Piece>& pieces, Extent window) {
+  static std::vector<Piece> inside(const std::vector<Piece>& pieces, ElementRange window) {
     std::vector<Piece> result;
     for (const Piece& piece : pieces)
       for (const Piece& part : clip_global(piece, window)) result.push_back(part);
@@ -256,7 +246,7 @@ class FullSave {
 
   static std::int64_t bytes_of(const std::vector<float>& values) { return static_cast<std::int64_t>(values.size() * sizeof(float)); }
 
-  static void place(const std::vector<Piece>& pieces, const std::vector<float>& values, Extent window, std::vector<float>& whole) {
+  static void place(const std::vector<Piece>& pieces, const std::vector<float>& values, ElementRange window, std::vector<float>& whole) {
     const float* next = values.data();
     for (const Piece& piece : pieces)
       for (std::int64_t r = 0; r < piece.repeat; ++r, next += piece.count)
@@ -279,14 +269,12 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
     for (const UnitTensor& tensor : unit.tensors) {
       const std::vector<Piece> shares = saved_pieces(unit, tensor, mesh, at), own = saved_own(unit, tensor, mesh, at);
       const int holder = holder_of(unit, mesh, at).index;
-      for (const Piece& piece : shares) model.add(tensor.name, tensor, master_of(loaded, unit), piece);
-      for (std::size_t i = 0; i < unit.states.size(); ++i) {
-        const std::string& state = unit.state_names[i];
-        const std::string name = unit.owns_state(i) ? own_name(tensor, state, holder) : state_name(tensor, state);
-        for (const Piece& piece : unit.owns_state(i) ? own : shares) optimizer.add(name, tensor, state_of(loaded, unit, i), piece);
+      for (const Slot& slot : unit.slots) {
+        if (!slot.saved) continue;
+        const bool parameters = &slot == &unit.parameters();
+        const std::string name = parameters ? tensor.name : slot.own() ? own_name(tensor, slot.name, holder) : state_name(tensor, slot.name);
+        for (const Piece& piece : slot.own() ? own : shares) (parameters ? model : optimizer).add(name, tensor, held_buffer(loaded, unit, slot), piece);
       }
-      if (unit.residual < 0) continue;
-      for (const Piece& piece : own) optimizer.add(own_name(tensor, kResidual, holder), tensor, residual_of(loaded, unit), piece);
     }
   if (loaded.rank == 0)
     for (const StepScalar& scalar : step_scalars(loaded.executor)) optimizer.add(scalar);

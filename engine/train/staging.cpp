@@ -13,10 +13,10 @@ Staging staging_of(const Plan& plan, int threads) {
   for (const Role& role : plan.roles)
     for (const Unit& unit : role.units)
       for (const UnitTensor& tensor : unit.tensors) {
-        const std::int64_t most = unit.residual >= 0 ? unit.elements : unit.slice();
-        own = std::max(own, std::min({kStagedElements, tensor.shape.elements(), most}));
-        whole = std::max(whole, std::min(kStagedElements, tensor.whole.elements()));
-        cut = cut || (!tensor.cut.is_replicate() && tensor.shape != tensor.whole);
+        const std::int64_t most = unit.find(Slot::Kind::residual) != nullptr ? unit.elements : unit.slice(), elements = tensor.spec.whole.elements();
+        own = std::max(own, std::min({kStagedElements, tensor.elements, most}));
+        whole = std::max(whole, std::min(kStagedElements, elements));
+        cut = cut || (!tensor.spec.cuts().empty() && tensor.elements != elements);
       }
   Staging staging;
   staging.draw = threads * own * kWidth;

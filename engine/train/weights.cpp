@@ -18,17 +18,6 @@
 namespace trainer {
 namespace {
 
-void to_f32(DType dtype, const std::vector<std::byte>& raw, std::int64_t count, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    switch (dtype) {
-      case DType::f64: out[i] = static_cast<float>(reinterpret_cast<const double*>(raw.data())[i]); break;
-      case DType::bf16: out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(raw.data())[i]) << 16); break;
-      case DType::f16: out[i] = static_cast<float>(reinterpret_cast<const _Float16*>(raw.data())[i]); break;
-      default: CHECK(false, "not a float"); break;
-    }
-  }
-}
-
 std::int64_t largest_chunk(const std::vector<Piece>& pieces) {
   std::int64_t largest = 0;
   for (const Piece& piece : pieces) largest = std::max(largest, std::min(kStagedElements, piece.elements()));
@@ -95,7 +84,7 @@ class Loading {
     if (dtype == DType::f32) return tensors_.read(name, range_of(chunk), values.data());
     std::vector<std::byte> raw(static_cast<std::size_t>(chunk.elements() * size_of(dtype)));
     tensors_.read(name, range_of(chunk), raw.data());
-    to_f32(dtype, raw, chunk.elements(), values.data());
+    to_f32(dtype, raw.data(), chunk.elements(), values.data());
   }
 
   const checkpoint::TensorStore& tensors_;
@@ -111,20 +100,17 @@ std::vector<std::string> own_names(const checkpoint::TensorStore& tensors, const
 
 // Every state is expected, but for the strategy's: another strategy has others.
 void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit) {
-  const std::size_t of_optimizer = unit.states.size() - static_cast<std::size_t>(unit.strategy_states);
-  for (const UnitTensor& tensor : unit.tensors) {
-    for (std::size_t i = 0; i < unit.states.size(); ++i) {
-      const std::string name = state_name(tensor, unit.state_names[i]);
-      const std::vector<std::string> own = own_names(tensors, tensor, unit.state_names[i]);
-      for (const std::string& each : own) loading.expect(each, tensor.whole);
-      if (tensors.find(name) != nullptr)
-        loading.expect(name, tensor.whole);
-      else if (own.empty() && i < of_optimizer)
-        loading.problem("the optimizer's state " + unit.state_names[i] + " was not saved: another optimizer wrote this checkpoint; model.init_from takes its parameters alone");
+  for (const UnitTensor& tensor : unit.tensors)
+    for (const Slot& slot : unit.slots) {
+      if (!slot.saved || &slot == &unit.parameters()) continue;
+      const std::vector<std::string> own = own_names(tensors, tensor, slot.name);
+      for (const std::string& each : own) loading.expect(each, tensor.spec.whole);
+      const std::string name = state_name(tensor, slot.name);
+      if (slot.kind != Slot::Kind::residual && tensors.find(name) != nullptr)
+        loading.expect(name, tensor.spec.whole);
+      else if (own.empty() && slot.kind == Slot::Kind::state)
+        loading.problem("the optimizer's state " + slot.name + " was not saved: another optimizer wrote this checkpoint; model.init_from takes its parameters alone");
     }
-    if (unit.residual < 0) continue;
-    for (const std::string& each : own_names(tensors, tensor, kResidual)) loading.expect(each, tensor.whole);
-  }
 }
 
 // One rank's states of one tensor.
@@ -141,11 +127,11 @@ class LoadingStates {
         tensor_(tensor),
         holder_(holder_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
 
-  void state(std::size_t index, const std::vector<Piece>& pieces) const {
-    const std::string name = state_name(tensor_, unit_.state_names[index]);
-    const HeldBuffer buffer = state_of(loaded_, unit_, index);
-    const std::vector<std::string> own = own_names(tensors_, tensor_, unit_.state_names[index]);
-    if (unit_.owns_state(index) && static_cast<int>(own.size()) == holder_.count)
+  void state(const Slot& slot, const std::vector<Piece>& pieces) const {
+    const std::string name = state_name(tensor_, slot.name);
+    const HeldBuffer buffer = held_buffer(loaded_, unit_, slot);
+    const std::vector<std::string> own = own_names(tensors_, tensor_, slot.name);
+    if (slot.own() && static_cast<int>(own.size()) == holder_.count)
       loading_.read(own[static_cast<std::size_t>(holder_.index)], buffer, pieces);
     else if (tensors_.find(name) != nullptr)
       loading_.read(name, buffer, pieces);
@@ -153,11 +139,11 @@ class LoadingStates {
       loading_.read_sum(own, 1.0F / static_cast<float>(own.size()), buffer, pieces);
   }
 
-  void residual() const {
+  void residual(const Slot& slot) const {
     const Mesh& mesh = loaded_.plan.mesh;
-    const std::vector<std::string> own = own_names(tensors_, tensor_, kResidual);
-    const std::vector<Piece> pieces = held_own(unit_, tensor_, mesh, mesh.coordinates(loaded_.rank));
-    const HeldBuffer buffer = residual_of(loaded_, unit_);
+    const std::vector<std::string> own = own_names(tensors_, tensor_, slot.name);
+    const std::vector<Piece> pieces = held_own(tensor_, mesh, mesh.coordinates(loaded_.rank));
+    const HeldBuffer buffer = held_buffer(loaded_, unit_, slot);
     if (static_cast<int>(own.size()) == holder_.count)
       loading_.read_sum({own[static_cast<std::size_t>(holder_.index)]}, rescale_, buffer, pieces);
     else if (!own.empty() && holder_.index == 0)
@@ -190,7 +176,7 @@ void expect_weights(Loading& loading, const Plan& plan, const checkpoint::Tensor
   for (const Role& role : plan.roles)  // not one rank's alone: all ranks find the same mistakes
     for (const Unit& unit : role.units)
       for (const UnitTensor& tensor : unit.tensors)
-        if (known.insert(tensor.name).second) loading.expect(tensor.name, tensor.whole);
+        if (known.insert(tensor.name).second) loading.expect(tensor.name, tensor.spec.whole);
   for (const checkpoint::TensorInfo& info : tensors.tensors())
     if (exact && !known.contains(info.name)) loading.unexpected(info);
   loading.check();
@@ -229,6 +215,13 @@ checkpoint::Checkpoint open_from(const std::string& path, int rank, Talk& talk, 
 
 }  // namespace
 
+HeldBuffer held_buffer(const LoadedRank& loaded, const Unit& unit, const Slot& slot) {
+  const Mesh& mesh = loaded.plan.mesh;
+  const ElementRange held = slot.own() ? ElementRange{0, unit.elements} : held_range(unit, mesh, mesh.coordinates(loaded.rank));
+  CHECK(slot.spec.format.block == 0, "elements of blocks are not held one by one: " + slot.name);
+  return {loaded.executor, slot.region, held, slot.spec.dtype()};
+}
+
 void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
   struct Draw {
     const Unit* unit;
@@ -251,7 +244,7 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
         fill(random_key(seed, tensor->name), 0, piece.global + r * piece.global_stride, piece.count, values.data() + r * piece.count);
       for (float& value : values) value = static_cast<float>(init.constant) + static_cast<float>(spread) * value;
     }
-    master_of(loaded, *unit).write(piece, values.data());
+    parameters_of(loaded, *unit).write(piece, values.data());
   };
   for_each_index(draws.size(), draw, static_cast<std::size_t>(threads));
 }
@@ -260,7 +253,7 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
   Loading loading(tensors, source);
   expect_weights(loading, loaded.plan, tensors, exact);
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    loading.read(tensor.name, master_of(loaded, unit), pieces);
+    loading.read(tensor.name, parameters_of(loaded, unit), pieces);
   });
 }
 
@@ -306,8 +299,10 @@ void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensor
   loading.check();
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     const LoadingStates states(loaded, loading, tensors, loss_scale_of(loaded.executor) / scale.value_or(1.0F), unit, tensor);
-    for (std::size_t i = 0; i < unit.states.size(); ++i) states.state(i, pieces);
-    if (unit.residual >= 0) states.residual();
+    for (const Slot& slot : unit.slots) {
+      if (slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state) states.state(slot, pieces);
+      if (slot.kind == Slot::Kind::residual) states.residual(slot);
+    }
   });
   const Role& role = loaded.executor.role();
   loaded.executor.write({role.applied, 0, size_of(DType::i32)}, &*applied);

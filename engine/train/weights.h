@@ -65,7 +65,6 @@ std::string state_name(const UnitTensor& tensor, const std::string& state);
 /// holders as there were get each their own back. Any other number: of residuals the first gets the sum and the others 0, so that
 /// nothing which was not sent is lost; of the optimizer's states everyone gets the mean.
 std::string own_name(const UnitTensor& tensor, const std::string& what, int holder);
-inline constexpr const char* kResidual = "residual";
 
 /// Each rank writes its own share (saved_pieces), in files of its own; nothing is sent.
 void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step);

@@ -137,7 +137,7 @@ TEST_CASE("the text sees what is executed and what a checkpoint sees") {
   CHECK(changes([](Role& role) { role.buffers[0].offset += 256; }));
   CHECK(changes([](Role& role) { role.signatures[0].attributes.set("more", true); }));
   CHECK(changes([](Role& role) { role.units[0].tensors[0].offset += 1; }));
-  CHECK(changes([](Role& role) { role.units[0].tensors[0].whole[0] += 1; }));
+  CHECK(changes([](Role& role) { role.units[0].tensors[0].spec.whole[0] += 1; }));
   CHECK(changes([](Role& role) { role.units[0].decay_elements += 1; }));
-  CHECK(changes([](Role& role) { std::swap(role.units[0].states[0], role.units[0].states[1]); }));
+  CHECK(changes([](Role& role) { std::swap(role.units[0].slots[2].region, role.units[0].slots[3].region); }));
 }

@@ -71,24 +71,38 @@ class Writer {
   }
 
   void unit(const Unit& unit) {
+    const auto range_of = [&](const auto& wanted) {
+      ElementRange range;
+      for (const UnitTensor& tensor : unit.tensors) {
+        if (!wanted(tensor)) continue;
+        if (range.size() == 0) range.first = tensor.offset;
+        range.last = tensor.offset + aligned_elements(tensor.elements);
+      }
+      return range;
+    };
+    const ElementRange replicated = range_of([](const UnitTensor& tensor) { return tensor.spec.cuts().empty(); });
+    const ElementRange partial = range_of([](const UnitTensor& tensor) { return !tensor.partial.empty(); });
+    const auto buffer_of = [&](Slot::Kind kind) { return unit.find(kind) != nullptr ? unit.find(kind)->region.buffer : -1; };
     out_ << "unit " << unit.name << " compute=" << name_of(unit.compute) << " elements=" << unit.elements << " slice=" << unit.slice() << " decay=" << unit.decay_elements
-         << " replicated=" << unit.replicated.first << ".." << unit.replicated.last << " partial=" << unit.partial.first << ".." << unit.partial.last << " stages=";
+         << " replicated=" << replicated.first << ".." << replicated.last << " partial=" << partial.first << ".." << partial.last << " stages=";
     for (std::int32_t stage : unit.stages) out_ << stage << ',';
     out_ << " master=";
-    region(unit.master);
+    region(unit.parameters().region);
     out_ << " working_slice=";
-    region(unit.working_slice);
-    out_ << " working=" << unit.working << " gradient=" << unit.gradient << " residual=" << unit.residual << '\n';
-    for (std::size_t i = 0; i < unit.states.size(); ++i) {
-      const bool of_strategy = i + static_cast<std::size_t>(unit.strategy_states) >= unit.states.size();
-      out_ << "state " << unit.state_names[i] << " buffer=" << unit.states[i] << (of_strategy ? " strategy" : " optimizer") << (unit.owns_state(i) ? " own" : "") << '\n';
+    region(unit.updated_working());
+    out_ << " working=" << unit.whole_working() << " gradient=" << buffer_of(Slot::Kind::gradient) << " residual=" << buffer_of(Slot::Kind::residual) << '\n';
+    for (const Slot& slot : unit.slots) {
+      const bool of_strategy = slot.kind == Slot::Kind::strategy_state;
+      if (!of_strategy && slot.kind != Slot::Kind::state) continue;
+      out_ << "state " << slot.name << " buffer=" << slot.region.buffer << (of_strategy ? " strategy" : " optimizer") << (slot.own() ? " own" : "") << '\n';
     }
     for (const UnitTensor& tensor : unit.tensors) {
-      out_ << "tensor " << tensor.name << " local=" << tensor.shape.str() << " whole=" << tensor.whole.str() << " offset=" << tensor.offset << " cut=";
-      if (tensor.cut.is_shard())
-        out_ << int{tensor.cut.dim} << '/' << tensor.cut.parts << '/' << tensor.cut.lead;
+      out_ << "tensor " << tensor.name << " local=" << local_shape(tensor.spec, plan_.mesh).str() << " whole=" << tensor.spec.whole.str() << " offset=" << tensor.offset << " cut=";
+      const Placement cut = tensor.spec.on(Axis::tensor);
+      if (cut.is_shard())
+        out_ << int{cut.dim} << '/' << cut.parts << '/' << cut.lead;
       else
-        out_ << (tensor.cut.is_partial() ? "partial" : "none");
+        out_ << (cut.is_partial() ? "partial" : "none");
       out_ << " stddev=";
       real(tensor.init.stddev);
       out_ << " constant=";

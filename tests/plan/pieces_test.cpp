@@ -32,24 +32,29 @@ class Random {
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
-UnitTensor random_tensor(Random& random, int index, int ranks, bool cut) {
+UnitTensor random_tensor(Random& random, int index, const Mesh& mesh, bool cut) {
+  const int ranks = mesh.size(Axis::tensor);
   UnitTensor tensor;
   tensor.name = "t" + std::to_string(index);
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(random.among(1, 3)));
   for (std::int64_t& size : sizes) size = random.among(1, 7);
+  Placement placement;
   if (cut) {
     const int dim = static_cast<int>(random.among(0, static_cast<std::int64_t>(sizes.size()) - 1));
     const int parts = random.among(0, 1) == 0 ? 1 : 3, lead = parts == 1 ? 1 : static_cast<int>(random.among(1, 3));
-    tensor.cut = Placement::shard(dim, parts, lead);
-    std::int64_t& size = sizes[static_cast<std::size_t>(dim)];
-    if (parts > 1) size = (lead + parts - 1) * ranks * random.among(1, 2);
-    tensor.whole = Shape(sizes);
-    size = (size + ranks - 1) / ranks;
-  } else {
-    tensor.whole = Shape(sizes);
+    placement = Placement::shard(dim, parts, lead);
+    if (parts > 1) sizes[static_cast<std::size_t>(dim)] = (lead + parts - 1) * ranks * random.among(1, 2);
   }
-  tensor.shape = Shape(sizes);
+  tensor.spec = Spec(DType::f32, Shape(sizes));
+  tensor.spec.place(Axis::tensor, placement);
+  tensor.elements = local_shape(tensor.spec, mesh).elements();
   return tensor;
+}
+
+void give_master(Unit& unit, std::int64_t elements) {
+  Slot master{.kind = Slot::Kind::master, .name = "master", .spec = Spec(DType::f32, Shape{unit.elements}), .region = {0, 0, elements * 4}};
+  if (elements < unit.elements) master.spec.place(Axis::shard, Placement::shard(0));
+  unit.slots.push_back(master);
 }
 
 // Cut tensors, then those that are alike along the tensor axis, then cut ones again, as units are laid out.
@@ -62,41 +67,41 @@ MeshedUnit random_unit(unsigned seed) {
   const int ranks = layout.mesh.size(Axis::tensor), shards = layout.mesh.size(Axis::shard);
   const auto add = [&](std::int64_t count, bool cut) {
     for (std::int64_t i = 0; i < count; ++i) {
-      unit.tensors.push_back(random_tensor(random, static_cast<int>(unit.tensors.size()), ranks, cut && ranks > 1));
+      unit.tensors.push_back(random_tensor(random, static_cast<int>(unit.tensors.size()), layout.mesh, cut && ranks > 1));
       unit.tensors.back().offset = unit.elements;
-      unit.elements += rounded_up(unit.tensors.back().shape.elements(), 4);
+      unit.elements += rounded_up(unit.tensors.back().elements, 4);
     }
   };
   add(random.among(0, 3), true);
-  unit.replicated.first = unit.elements;
   add(random.among(0, 3), false);
-  unit.replicated.last = unit.elements;
   add(random.among(unit.elements == 0 ? 1 : 0, 3), true);
-  if (ranks == 1) unit.replicated = {0, unit.elements};
   unit.elements = rounded_up(unit.elements, 4 * shards);
   const bool sharded = random.among(0, 1) == 0;
-  unit.master.bytes = (sharded ? unit.elements / shards : unit.elements) * 4;
+  give_master(unit, sharded ? unit.elements / shards : unit.elements);
   if (layout.mesh.size(Axis::pipeline) == 2) unit.stages = {1, 0};
   return layout;
 }
 
 // Element of the whole tensor that lies at `index` of rank `rank`'s part; -1: padding. By the words of the definition.
-std::int64_t global_of(const UnitTensor& tensor, int rank, int ranks, std::int64_t index) {
-  std::vector<std::int64_t> at(static_cast<std::size_t>(tensor.shape.rank()));
-  for (int dim = tensor.shape.rank() - 1; dim >= 0; --dim) {
-    at[static_cast<std::size_t>(dim)] = index % tensor.shape[dim];
-    index /= tensor.shape[dim];
+std::int64_t global_of(const UnitTensor& tensor, const Mesh& mesh, int rank, std::int64_t index) {
+  const int ranks = mesh.size(Axis::tensor);
+  const Shape &whole = tensor.spec.whole, shape = local_shape(tensor.spec, mesh);
+  const Placement cut = tensor.spec.on(Axis::tensor);
+  std::vector<std::int64_t> at(static_cast<std::size_t>(shape.rank()));
+  for (int dim = shape.rank() - 1; dim >= 0; --dim) {
+    at[static_cast<std::size_t>(dim)] = index % shape[dim];
+    index /= shape[dim];
   }
-  if (tensor.cut.is_shard()) {
-    std::int64_t& row = at[static_cast<std::size_t>(tensor.cut.dim)];
+  if (cut.is_shard()) {
+    std::int64_t& row = at[static_cast<std::size_t>(cut.dim)];
     std::vector<std::int64_t> rows;  // of the dim, that this rank holds, in its order
-    const std::int64_t size = tensor.whole[tensor.cut.dim];
-    if (tensor.cut.parts == 1) {
-      for (std::int64_t i = 0; i < tensor.shape[tensor.cut.dim]; ++i) rows.push_back(rank * tensor.shape[tensor.cut.dim] + i);
+    const std::int64_t size = whole[cut.dim];
+    if (cut.parts == 1) {
+      for (std::int64_t i = 0; i < shape[cut.dim]; ++i) rows.push_back(rank * shape[cut.dim] + i);
     } else {
       std::int64_t first = 0;
-      for (int part = 0; part < tensor.cut.parts; ++part) {
-        const std::int64_t length = size / (tensor.cut.lead + tensor.cut.parts - 1) * (part == 0 ? tensor.cut.lead : 1);
+      for (int part = 0; part < cut.parts; ++part) {
+        const std::int64_t length = size / (cut.lead + cut.parts - 1) * (part == 0 ? cut.lead : 1);
         for (std::int64_t i = 0; i < length; ++i)
           if (i / (length / ranks) == rank) rows.push_back(first + i);
         first += length;
@@ -106,7 +111,7 @@ std::int64_t global_of(const UnitTensor& tensor, int rank, int ranks, std::int64
     if (row >= size) return -1;
   }
   std::int64_t global = 0;
-  for (int dim = 0; dim < tensor.whole.rank(); ++dim) global = global * tensor.whole[dim] + at[static_cast<std::size_t>(dim)];
+  for (int dim = 0; dim < whole.rank(); ++dim) global = global * whole[dim] + at[static_cast<std::size_t>(dim)];
   return global;
 }
 
@@ -124,12 +129,12 @@ Elements elements_of(const std::vector<Piece>& pieces) {
 }
 
 Elements expected(const MeshedUnit& layout, const UnitTensor& tensor, const Coordinates& at) {
-  const Extent held = held_extent(layout.unit, at);
+  const ElementRange held = held_range(layout.unit, layout.mesh, at);
   Elements elements;
-  for (std::int64_t i = 0; i < tensor.shape.elements(); ++i) {
+  for (std::int64_t i = 0; i < tensor.elements; ++i) {
     const std::int64_t local = tensor.offset + i;
     if (local < held.first || local >= held.last) continue;
-    const std::int64_t global = global_of(tensor, at[kTensor], layout.mesh.size(Axis::tensor), i);
+    const std::int64_t global = global_of(tensor, layout.mesh, at[kTensor], i);
     if (global >= 0) elements[local] = global;
   }
   return elements;
@@ -146,7 +151,7 @@ TEST_CASE("a rank holds what the cut along the tensor axis and its slice of the 
       for (const UnitTensor& tensor : layout.unit.tensors) {
         const auto pieces = held_pieces(layout.unit, tensor, layout.mesh, at);
         CHECK(elements_of(pieces) == expected(layout, tensor, at));
-        CHECK(pieces.size() <= static_cast<std::size_t>(tensor.cut.parts) + 2 * static_cast<std::size_t>(tensor.cut.parts));
+        CHECK(pieces.size() <= 3 * static_cast<std::size_t>(tensor.spec.on(Axis::tensor).parts));
       }
     }
   }
@@ -171,7 +176,7 @@ TEST_CASE("every element is saved by one rank, which holds it") {
     }
     for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
       std::multiset<std::int64_t> once;
-      for (std::int64_t element = 0; element < unit.tensors[i].whole.elements(); ++element) once.insert(element);
+      for (std::int64_t element = 0; element < unit.tensors[i].spec.whole.elements(); ++element) once.insert(element);
       CHECK(saved[i] == once);
     }
   }
@@ -182,11 +187,11 @@ TEST_CASE("replicas save equal shares") {
   layout.mesh = {{Axis::replicate, 4}};
   UnitTensor tensor;
   tensor.name = "w";
-  tensor.shape = tensor.whole = Shape{100, 8};
+  tensor.spec = Spec(DType::f32, Shape{100, 8});
+  tensor.elements = 800;
   layout.unit.tensors = {tensor};
   layout.unit.elements = 800;
-  layout.unit.replicated = {0, 800};
-  layout.unit.master.bytes = 800 * 4;
+  give_master(layout.unit, 800);
   for (int rank = 0; rank < 4; ++rank) {
     const auto pieces = saved_pieces(layout.unit, tensor, layout.mesh, layout.mesh.coordinates(rank));
     REQUIRE(pieces.size() == 1);
@@ -197,10 +202,10 @@ TEST_CASE("replicas save equal shares") {
 TEST_CASE("a matrix cut by columns is one piece, however many rows it has") {
   UnitTensor tensor;
   tensor.name = "w";
-  tensor.cut = Placement::shard(1);
-  tensor.whole = Shape{4096, 11008};
-  tensor.shape = Shape{4096, 1376};
-  const auto pieces = pieces_of(tensor, 3, 8, {0, tensor.shape.elements()});
+  tensor.spec = Spec(DType::f32, Shape{4096, 11008});
+  tensor.spec.place(Axis::tensor, Placement::shard(1));
+  const Mesh mesh{{Axis::tensor, 8}};
+  const auto pieces = pieces_of(tensor, mesh, mesh.coordinates(3));
   REQUIRE(pieces.size() == 1);
   CHECK(pieces[0] == Piece{3 * 1376, 0, 1376, 4096, 11008, 1376});
 }
@@ -217,7 +222,7 @@ TEST_CASE("clipped pieces and chunks hold just the elements of the window, in or
       if (piece.global_stride == piece.count && piece.local_stride == piece.count) ++piece.global_stride;
     }
     const std::int64_t first = random.among(0, 30);
-    const Extent within{first, first + random.among(0, 30)};
+    const ElementRange within{first, first + random.among(0, 30)};
     Elements by_global, by_local;
     for (const auto& [local, global] : elements_of({piece})) {
       if (global >= within.first && global < within.last) by_global[local] = global;

@@ -24,8 +24,11 @@ field 0 x 256
 signature 0 gelu approximate='tanh' f32[64] f32[64]
 signature 1 add f32[64] f32[64] f32[64]
 signature 2 sum_leading f32[1,64] f32[64]
-unit unit.0 f32 elements=64 decay=64 replicated=0:64 partial=0:0 stages=own master=b0+0:256 slice=b0+0:256 working=b0 gradient=b2
-tensor w f32[64] at=0 stddev=0.0 constant=0.0 uniform=0.125
+unit unit.0 f32 elements=64 decay=64 optimizer=0 stages=own
+slot working working f32[64] b0+0:256 persistent
+slot master master f32[64] b0+0:256 persistent saved
+slot gradient gradient f32[64] b2+0:256
+tensor w f32[64] at=0 elements=64 partial=none stddev=0.0 constant=0.0 uniform=0.125
 program step
 copy copy_in f0+0 b1+0:256 # load
 compute launch sum_leading s2 first mb=0 read b1+0:256 write b2+0:256 # backward mb=0 chunk=0 node=2

@@ -502,7 +502,7 @@ bool only_padding(const Role& role, const Instruction& before, const Instruction
     if ((name != unit.name && name != unit.name + ".partial") || role.buffer(a.buffer).bytes != unit.elements * size_of(was->dtype)) continue;
     const auto covers = [&](const Region& region, std::int64_t element) { return region.offset <= element * size_of(was->dtype) && (element + 1) * size_of(was->dtype) <= region.offset + region.bytes; };
     for (const UnitTensor& tensor : unit.tensors)
-      for (std::int64_t element = tensor.offset; element < tensor.offset + tensor.shape.elements(); ++element)
+      for (std::int64_t element = tensor.offset; element < tensor.offset + tensor.elements; ++element)
         if (covers(a, element) != covers(b, element)) return false;
     return true;
   }

@@ -105,7 +105,7 @@ TEST_CASE("what is about a unit says which") {
         const auto renews = [&](const Issued& issued) {
           const auto* launch = std::get_if<Launch>(&issued.instruction);
           return issued.why.phase == Phase::update && issued.why.unit == static_cast<std::int32_t>(unit) && launch != nullptr &&
-                 access_of(launch->operands[0]) == Access::update && region_of(launch->operands[0]) == role.units[unit].master;
+                 access_of(launch->operands[0]) == Access::update && region_of(launch->operands[0]) == role.units[unit].parameters().region;
         };
         CHECK(std::count_if(step->instructions.begin(), step->instructions.end(), renews) == 1);
         ++updates;

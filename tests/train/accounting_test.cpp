@@ -130,7 +130,9 @@ void check_tensor_axis(const std::string& line, const Sizes& n, const CompiledJo
   const std::int64_t bytes = layer_bytes(line, n, job), sums = 4 * 8 + 2, statistics = half_ring(job.batch.micro * 8 * 5 * 4 * n.tensor, n.tensor);
   std::int64_t reduced = 0;
   for (const Role& role : job.plan.roles)
-    for (const Unit& unit : role.units) reduced += n.reductions() * ring(unit.partial.size() * 4, n.tensor);
+    for (const Unit& unit : role.units)
+      for (const UnitRun& run : runs_of(unit, job.plan.mesh))
+        if (!run.partial.empty()) reduced += n.reductions() * ring(run.elements.size() * 4, n.tensor);
   if (n.pipeline == 1 && (n.shard == 1 || !n.data.shard_states)) reduced += ring(8, n.tensor);  // the norm
   if (has_word(line, "sp")) {
     CHECK(sum_over_stages(job, "tensor", "all_reduce") == reduced);

@@ -7,7 +7,6 @@
 
 #include "engine/core/error.h"
 #include "engine/core/random.h"
-#include "engine/plan/strategy.h"
 #include "engine/train/held_buffer.h"
 #include "engine/train/ranks.h"
 #include "engine/train/weights.h"
@@ -66,14 +65,13 @@ const std::vector<Whole> kFirst{
 const std::vector<Whole> kLast{
     {"proj", {5, 12}, Placement::shard(1)}, {"packed", {3, 24, 2}, Placement::shard(1, 3, 2)}, {"proj.bias", {5}, {}}};
 
-UnitTensor cut_over(const Whole& whole, int ranks) {
+UnitTensor cut_over(const Whole& whole, const Mesh& mesh) {
   UnitTensor tensor;
   tensor.name = whole.name;
-  tensor.whole = tensor.shape = whole.shape;
+  tensor.spec = Spec(DType::f32, whole.shape);
   tensor.init = whole.init;
-  if (ranks == 1 || whole.cut.is_replicate()) return tensor;
-  tensor.cut = whole.cut;
-  tensor.shape[whole.cut.dim] = (whole.shape[whole.cut.dim] + ranks - 1) / ranks;
+  if (mesh.size(Axis::tensor) > 1) tensor.spec.place(Axis::tensor, whole.cut);
+  tensor.elements = local_shape(tensor.spec, mesh).elements();
   return tensor;
 }
 
@@ -112,30 +110,28 @@ class PlanMaker {
   void unit(const std::string& name, const std::vector<Whole>& tensors) {
     Unit unit;
     unit.name = name;
-    const int ranks = plan_.mesh.size(Axis::tensor), shards = plan_.mesh.size(Axis::shard);
-    for (const bool alike : {false, true}) {
-      if (alike) unit.replicated.first = unit.elements;
+    const int shards = plan_.mesh.size(Axis::shard), own_ranks = plan_.mesh.group_size(kBatchAxes);
+    for (const bool alike : {false, true})
       for (const Whole& whole : tensors) {
-        UnitTensor tensor = cut_over(whole, ranks);
-        if (tensor.cut.is_replicate() != alike) continue;
+        UnitTensor tensor = cut_over(whole, plan_.mesh);
+        if (tensor.spec.cuts().empty() != alike) continue;
         tensor.offset = unit.elements;
-        unit.elements += (tensor.shape.elements() + 7) / 8 * 8;
+        unit.elements += (tensor.elements + 7) / 8 * 8;
         unit.tensors.push_back(tensor);
       }
-    }
-    unit.replicated.last = unit.elements;
     unit.elements = (unit.elements + 8 * shards - 1) / (8 * shards) * (8 * shards);
     const std::int64_t all = unit.elements * 4, slice = holding_.masters == Masters::whole ? all : all / shards;
-    if (holding_.masters == Masters::slices)
-      unit.master = {buffer(slice), 0, slice};
-    else
-      unit.master = own_slice({buffer(all), 0, all}, kSliceAxes, static_cast<int>(all / slice));
-    unit.state_names = optimizer_;
-    if (holding_.anchor) unit.state_names.emplace_back("anchor");
-    unit.strategy_states = holding_.anchor ? 1 : 0;
-    unit.own_states = holding_.own;
-    for (std::size_t i = 0; i < unit.state_names.size(); ++i) unit.states.push_back(buffer(slice));
-    if (holding_.residual) unit.residual = buffer(all);
+    Spec whole(DType::f32, Shape{unit.elements}), sliced = whole, own(DType::f32, Shape{own_ranks, unit.elements});
+    if (slice < all) sliced.place(Axis::shard, Placement::shard(0));
+    for (Axis axis : {Axis::replicate, Axis::shard}) own.place(axis, Placement::shard(0));
+    const Region master = holding_.masters == Masters::slices ? Region(buffer(slice), 0, slice) : own_slice({buffer(all), 0, all}, kSliceAxes, static_cast<int>(all / slice));
+    unit.slots.push_back({.kind = Slot::Kind::master, .name = "master", .spec = sliced, .region = master, .saved = true});
+    const auto add = [&](Slot::Kind kind, const std::string& slot, const Spec& spec, std::int64_t bytes) {
+      unit.slots.push_back({.kind = kind, .name = slot, .spec = spec, .region = {buffer(bytes), 0, bytes}, .saved = true});
+    };
+    for (const std::string& state : optimizer_) add(Slot::Kind::state, state, holding_.own ? own : sliced, slice);
+    if (holding_.anchor) add(Slot::Kind::strategy_state, "anchor", sliced, slice);
+    if (holding_.residual) add(Slot::Kind::residual, "residual", own, all);
     role().units.push_back(std::move(unit));
   }
 
@@ -226,18 +222,19 @@ void fill_rank(const LoadedRank& loaded, const Holding& from) {
     for (const UnitTensor& tensor : unit.tensors) {
       const int before = num_holders(saved, unit.name);
       const Holder holder = holder_of(unit, mesh, at);
-      for (std::size_t i = 0; i < unit.states.size(); ++i) {
-        const std::string& state = unit.state_names[i];
+      for (const Slot& slot : unit.slots) {
+        if (slot.kind != Slot::Kind::state && slot.kind != Slot::Kind::strategy_state) continue;
+        const std::string& state = slot.name;
         if (state == "anchor" && !from.anchor) continue;
         const bool own = from.own && state != "anchor";
-        fill(state_of(loaded, unit, i), held_pieces(unit, tensor, mesh, at), [&](std::int64_t index) {
+        fill(held_buffer(loaded, unit, slot), held_pieces(unit, tensor, mesh, at), [&](std::int64_t index) {
           if (!own) return value_of(state_name(tensor, state), index);
-          return own_value(tensor, state, before, unit.owns_state(i) ? holder : Holder{0, -1}, true, index);
+          return own_value(tensor, state, before, slot.own() ? holder : Holder{0, -1}, true, index);
         });
       }
-      if (unit.residual < 0 || !from.residual) continue;
-      fill(residual_of(loaded, unit), held_own(unit, tensor, mesh, at),
-           [&](std::int64_t index) { return own_value(tensor, kResidual, before, holder, false, index); });
+      if (unit.find(Slot::Kind::residual) == nullptr || !from.residual) continue;
+      fill(held_buffer(loaded, unit, *unit.find(Slot::Kind::residual)), held_own(tensor, mesh, at),
+           [&](std::int64_t index) { return own_value(tensor, "residual", before, holder, false, index); });
     }
   loaded.executor.write({loaded.executor.role().applied, 0, 4}, &kUpdates);
 }
@@ -329,9 +326,9 @@ TEST_CASE("sharded files hold equal shares of what several ranks hold alike, and
   CHECK(most - least <= 3 * 8 * 4);  // three units, each padded by less than 8 elements a tensor and a share
   const checkpoint::Checkpoint compressed = checkpoint::open_checkpoint(save(folder.path("stages"), kHoldings[8], true));
   for (int holder = 0; holder < 4; ++holder)
-    CHECK(compressed.tensors.find(own_name(cut_over(kShared, 1), kResidual, holder)) != nullptr);  // 2 replicas on 2 stages
-  CHECK(compressed.tensors.find(own_name(cut_over(kShared, 1), kResidual, 4)) == nullptr);
-  CHECK(compressed.tensors.find(own_name(cut_over(kFirst[0], 1), kResidual, 2)) == nullptr);
+    CHECK(compressed.tensors.find(own_name(cut_over(kShared, {}), "residual", holder)) != nullptr);  // 2 replicas on 2 stages
+  CHECK(compressed.tensors.find(own_name(cut_over(kShared, {}), "residual", 4)) == nullptr);
+  CHECK(compressed.tensors.find(own_name(cut_over(kFirst[0], {}), "residual", 2)) == nullptr);
 }
 
 TEST_CASE("states of another optimizer are named, on every rank alike") {
