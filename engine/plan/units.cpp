@@ -65,7 +65,7 @@ class UnitLayouter {
     for (const std::string& name : options_.groups[group]) {
       const auto found = uses_.find(name);
       CHECK(found != uses_.end(), "a group names parameter " + name + ", which the graph lacks");
-      const std::int32_t optimizer = options_.optimizer_of ? options_.optimizer_of(name) : 0;
+      const std::int32_t optimizer = !found->second.parameter->trainable ? -1 : options_.optimizer_of ? options_.optimizer_of(name) : 0;
       parts[{found->second.chunks, graph_.value(found->second.parameter->value).dtype(), optimizer}].push_back(name);
     }
     int index = 0;
