@@ -1,5 +1,5 @@
-// What bias_grad (arithmetic.h) sums: dy seen as [rows, columns, inner], the columns being the bias's elements. Known to its kernels and to
-// planning, which counts the workspace.
+// What bias_grad (arithmetic.h) sums: dy seen as [rows, columns, inner], the columns being the bias's elements. Known
+// to its kernels and to planning, which counts the workspace.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ inline BiasGradSizes bias_grad_sizes(const Signature& signature) {
   const Shape& dy = signature.operands[0].shape;
   const auto given = static_cast<int>(signature.attributes.integer("dim"));
   const int dim = given < 0 ? given + dy.rank() : given;
-  CHECK(dim >= 0 && dim < dy.rank() && signature.operands[1].elements() == dy[dim], "bias_grad gives an element for each of dy's dim `dim`");
+  CHECK(dim >= 0 && dim < dy.rank() && signature.operands[1].elements() == dy[dim],
+        "bias_grad gives an element for each of dy's dim `dim`");
   BiasGradSizes sizes{.columns = dy[dim]};
   for (int i = 0; i < dim; ++i) sizes.rows *= dy[i];
   for (int i = dim + 1; i < dy.rank(); ++i) sizes.inner *= dy[i];

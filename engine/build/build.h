@@ -1,5 +1,6 @@
 // Building: graph files to graphs, and the passes over them that come before planning.
 //   read_graph  a file's tree (YAML) to a forward Graph of concrete shapes
+//   set_trainable, add_lora  (trainable.h, adapter.h) say what is trained
 //   differentiate  appends the backward nodes
 //   recompute  applies an activation checkpointing policy
 //   fuse  (fuse.h) makes one node of neighbours that one kernel does in one pass over memory

@@ -1,11 +1,12 @@
-// bias_grad: the gradient of a bias by itself, where the weight beside it is frozen: dy is summed over all dims but the bias's own.
-// Where both are trained the gradient of the weight makes it, as it reads dy anyway.
+// bias_grad: the gradient of a bias by itself, where the weight beside it is frozen: dy is summed over all dims but the
+// bias's own. Where both are trained the gradient of the weight makes it, as it reads dy anyway.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
 namespace {
 
-/// dy cut in another dim than the bias's, or a partial sum, gives partial sums; cut in that dim, pieces of the bias's gradient.
+/// dy cut in another dim than the bias's, or a partial sum, gives partial sums; cut in that dim, pieces of the bias's
+/// gradient.
 Placed shard_bias_grad(const Graph& graph, const Node& node, Placing in) {
   const int rank = input_shape(graph, node, 0).rank();
   const auto given = static_cast<int>(node.attributes.integer("dim"));
