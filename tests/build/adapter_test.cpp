@@ -333,79 +333,101 @@ TEST_CASE("recomputed and fused, an adapted graph has the same loss and gradient
   }
 }
 
-/// A rank's slice of `dim`, of two ranks.
-Tensor half(const Tensor& whole, int dim, int rank) {
-  Shape shape = whole.shape;
+/// What a rank of two holds; rows are all dims but the last.
+Tensor half(const Tensor& whole, Placement placement, int rank) {
+  if (!placement.is_shard()) return whole;
+  Shape seen = whole.shape;
+  if (placement.dim == Placement::kRows) seen = Shape{whole.size() / whole.shape[-1], whole.shape[-1]};
+  const int dim = placement.dim == Placement::kRows ? 0 : placement.dim;
+  Shape shape = seen;
   shape[dim] /= 2;
-  Tensor part(shape);
   std::int64_t inner = 1;
   for (int i = dim + 1; i < shape.rank(); ++i) inner *= shape[i];
+  const std::int64_t piece = seen[dim] / placement.parts, mine = piece / 2;  // parts of one length
+  Tensor part(shape);
   for (std::int64_t i = 0; i < part.size(); ++i) {
     const std::int64_t outer = i / inner / shape[dim], at = i / inner % shape[dim];
-    part[i] = whole[(outer * whole.shape[dim] + rank * shape[dim] + at) * inner + i % inner];
+    part[i] = whole[(outer * seen[dim] + at / mine * piece + rank * mine + at % mine) * inner + i % inner];
   }
   return part;
 }
 
-TEST_CASE(
-    "over a tensor axis B follows a target's rows and A its columns, and two ranks have the loss and gradients of "
-    "one") {
-  Graph one = adapted(tiny_gpt(), {.rank = 3, .alpha = 5, .targets = {"*.c_fc", "*mlp.c_proj"}});
-  differentiate(one, DType::f32);
-  const Interpreter want = interpret(one);
-
-  Graph graph = tiny_gpt();
+/// Cut as Megatron-LM cuts it: packed q, k, v and c_fc by columns, the two c_proj by rows, the vocabulary.
+void cut_over_two(Graph& graph) {
   graph.mesh = {{Axis::tensor, 2}};
   for (Node& node : graph.nodes) {
-    if (node.name.ends_with(".c_fc"))
-      for (std::size_t i : {1, 2}) graph.value(node.inputs[i]).spec.place(Axis::tensor, Placement::shard(0));
-    if (node.name.ends_with("mlp.c_proj")) {
+    if (node.op == Op::embedding) graph.value(node.inputs[1]).spec.place(Axis::tensor, Placement::shard(0));
+    if (node.op == Op::positions) node.once = Axes::of(Axis::tensor);
+    if (node.op != Op::linear || node.block == kNone) continue;
+    if (node.name.ends_with("c_proj")) {
       graph.value(node.inputs[1]).spec.place(Axis::tensor, Placement::shard(1));
       node.once = Axes::of(Axis::tensor);
+      continue;
     }
+    const int parts = node.name.ends_with("c_attn") ? 3 : 1;
+    for (std::size_t i : {1, 2}) graph.value(node.inputs[i]).spec.place(Axis::tensor, Placement::shard(0, parts));
   }
-  graph = adapted(graph, {.rank = 3, .alpha = 5, .targets = {"*.c_fc", "*mlp.c_proj"}});
-  distribute(graph, {});
-  differentiate(graph, DType::f32);
-  place(graph);
-  const auto on = [&](const std::string& name) {
-    return graph.value(parameter_named(graph, name)).spec.on(Axis::tensor);
-  };
-  CHECK(on("h.0.mlp.c_fc.lora_A.weight").is_replicate());
-  CHECK(on("h.0.mlp.c_fc.lora_B.weight").is_shard(0));
-  CHECK(on("h.0.mlp.c_proj.lora_A.weight").is_shard(1));
-  CHECK(on("h.0.mlp.c_proj.lora_B.weight").is_replicate());
-  int sums = 0;
-  for (const Node& node : graph.nodes) sums += !node.backward && node.op == Op::all_reduce;
-  CHECK(sums == 2);  // one for each block: the adapter's partial sum joins the target's
+}
 
-  reference::Ranks ranks(graph, 2);
+/// The gradient value `id` of all ranks against what one rank has.
+void check_gradient(const Graph& graph, reference::Ranks& ranks, ValueId id, const Tensor& truth) {
+  const Placement placement = graph.value(id).spec.on(Axis::tensor);
+  Tensor sum(truth.shape);
   for (int rank : {0, 1}) {
-    Interpreter& values = ranks.rank(rank);
-    for (ValueId id : graph.inputs) values.set(id, test::random_value(graph.value(id)));
-    for (const Parameter& parameter : graph.parameters) {
-      const Tensor whole = test::random_value(graph.value(parameter.value));
-      const Placement placement = graph.value(parameter.value).spec.on(Axis::tensor);
-      values.set(parameter.value, placement.is_shard() ? half(whole, placement.dim, rank) : whole);
-    }
-    values.set(graph.seed, Tensor({1}, 1));
+    const Tensor mine = ranks.rank(rank).get(id);
+    for (std::int64_t i = 0; i < mine.size() && placement.is_partial(); ++i) sum[i] += mine[i];
+    if (!placement.is_partial()) CHECK(off(mine, half(truth, placement, rank)) <= 1e-12 * (1 + largest(truth)));
   }
-  ranks.run();
-  for (int rank : {0, 1})
-    CHECK(ranks.rank(rank).get(graph.loss.sum)[0] == doctest::Approx(want.get(one.loss.sum)[0]).epsilon(1e-12));
-  for (std::size_t id = 0; id < graph.values.size(); ++id) {
-    const Value& value = graph.values[id];
-    if (value.kind != ValueKind::gradient) continue;
-    CAPTURE(value.name);
-    const Tensor truth = parameter_gradient(one, want, parameter_named(one, graph.value(value.parameter).name));
-    const Placement placement = value.spec.on(Axis::tensor);
-    Tensor sum = ranks.rank(0).get(static_cast<ValueId>(id));
-    const Tensor other = ranks.rank(1).get(static_cast<ValueId>(id));
-    if (placement.is_partial())
-      for (std::int64_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
-    CHECK(off(sum, placement.is_shard() ? half(truth, placement.dim, 0) : truth) <= 1e-12 * (1 + largest(truth)));
-    if (placement.is_shard()) CHECK(off(other, half(truth, placement.dim, 1)) <= 1e-12 * (1 + largest(truth)));
-    if (placement.is_replicate()) CHECK(off(other, truth) <= 1e-12 * (1 + largest(truth)));
+  if (placement.is_partial()) CHECK(off(sum, truth) <= 1e-12 * (1 + largest(truth)));
+}
+
+TEST_CASE("over a tensor axis B follows a target's rows and A its columns, and two ranks have one's loss and gradients") {
+  const Lora lora{.rank = 3, .alpha = 5};
+  std::map<std::string, double> with = test::kTinyGpt;
+  with["vocab"] = 12;
+  const Graph plain = model("gpt2", with, test::text_options(2, 4));
+  Graph one = adapted(plain, lora);
+  differentiate(one, DType::f32);
+  const Interpreter want = interpret(one);
+  for (const bool sequence : {false, true}) {
+    CAPTURE(sequence);
+    Graph graph = plain;
+    cut_over_two(graph);
+    graph = adapted(graph, lora);
+    distribute(graph, sequence ? Axes::of(Axis::tensor) : Axes{});
+    const Op join = sequence ? Op::reduce_scatter : Op::all_reduce;
+    CHECK(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.op == join; }) ==
+          1 + 2 * 2);  // of the embedding, and of the linears: the adapters' partial sums join their targets'
+    differentiate(graph, DType::f32);
+    place(graph);
+    const auto on = [&](const std::string& name) {
+      return graph.value(parameter_named(graph, name)).spec.on(Axis::tensor);
+    };
+    CHECK(on("h.0.attn.c_attn.lora_A.weight").is_replicate());
+    CHECK(on("h.0.attn.c_attn.lora_B.weight") == Placement::shard(0, 3));
+    CHECK(on("h.0.mlp.c_proj.lora_A.weight").is_shard(1));
+    CHECK(on("h.0.mlp.c_proj.lora_B.weight").is_replicate());
+
+    reference::Ranks ranks(graph, 2);
+    for (int rank : {0, 1}) {
+      Interpreter& values = ranks.rank(rank);
+      for (ValueId id : graph.inputs) values.set(id, test::random_value(graph.value(id)));
+      for (const Parameter& parameter : graph.parameters) {
+        const Value& value = graph.value(parameter.value);
+        values.set(parameter.value, half(test::random_value(value), value.spec.on(Axis::tensor), rank));
+      }
+      values.set(graph.seed, Tensor({1}, 1));
+    }
+    ranks.run();
+    for (int rank : {0, 1})
+      CHECK(ranks.rank(rank).get(graph.loss.sum)[0] == doctest::Approx(want.get(one.loss.sum)[0]).epsilon(1e-12));
+    for (std::size_t id = 0; id < graph.values.size(); ++id) {
+      const Value& value = graph.values[id];
+      if (value.kind != ValueKind::gradient) continue;
+      CAPTURE(value.name);
+      const ValueId parameter = parameter_named(one, graph.value(value.parameter).name);
+      check_gradient(graph, ranks, static_cast<ValueId>(id), parameter_gradient(one, want, parameter));
+    }
   }
 }
 
