@@ -15,6 +15,7 @@ bool keeps_columns(Op op) {
     case Op::tanh:
     case Op::sigmoid:
     case Op::mul:
+    case Op::scale:
     case Op::dropout:
     case Op::attention: return true;
     default: return false;
