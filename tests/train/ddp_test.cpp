@@ -53,6 +53,42 @@ void check_same(const Trained& got, const Trained& want, bool bf16) {
 
 }  // namespace
 
+TEST_CASE("scaled activations, partial sums and logits train over any axis as on one rank") {
+  const TinyJobs jobs;
+  jobs.write("scaled.yaml", R"(
+seed: 7
+model:
+  graph:
+    name: scaled
+    inputs: {features: {dtype: f32, shape: [batch, 6]}, targets: {dtype: i32, shape: [batch]}}
+    nodes:
+      - {name: in, op: linear, input: features, out: 32, init: {uniform: 0.4}}
+      - {name: half, op: scale, factor: 0.5}
+      - {name: act, op: tanh}
+      - {name: mid, op: linear, out: 8, init: {uniform: 0.3}}
+      - {name: twice, op: scale, factor: 2}
+      - {name: out, op: linear, out: 4, init: {uniform: 0.3}}
+      - {name: scores, op: scale, factor: -3}
+      - {name: loss, op: cross_entropy, input: [scores, targets]}
+    outputs: {loss: loss, logits: scores}
+data: {format: table, train: table.csv, target: -1, normalize: standard}
+train:
+  steps: 6
+  batch: {global: 8, micro: 2}
+  optimizer: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.95], eps: 1.0e-3, weight_decay: 0.1}
+  clip_norm: null
+)");
+  int folder = 0;
+  const auto trained = [&](const Overrides& overrides) { return run(jobs.load("scaled", "run" + std::to_string(folder++), overrides)); };
+  const Trained want = trained({});
+  CHECK(want.loss.back() < want.loss.front());
+  for (const Overrides& two : {ranks(2, 2), Overrides{"cluster.devices_per_node=2", "strategy={tensor: {degree: 2}}"},
+                               Overrides{"cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}"}}) {
+    CAPTURE(two[1]);
+    check_same(trained(two), want, false);
+  }
+}
+
 TEST_CASE("ranks train as one") {
   const TinyJobs jobs;
   int folder = 0;
