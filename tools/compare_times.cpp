@@ -66,7 +66,7 @@ std::vector<TimeDifference> compare_times(const Plan& plan, const cost::DeviceMo
   const double share = measured.empty() ? 0 : 1.0 / static_cast<double>(measured.size());
   for (const RankTrace& trace : measured) {
     const Role& role = plan.role_of(trace.rank);
-    const std::vector<Issued>& step = role.program("step")->instructions;
+    const std::vector<Issued>& step = role.program(ProgramKind::step)->instructions;
     const std::vector<cost::Span>& spans = prediction.spans[static_cast<std::size_t>(&role - plan.roles.data())];
     CHECK(spans.size() == step.size() && trace.spans.size() == step.size(), "times of every instruction");
     std::map<std::int32_t, TimeDifference*> by_signature;  // naming a launch is slow, and there are many

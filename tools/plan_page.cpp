@@ -89,7 +89,7 @@ Json facts_json(const CompiledJob& compiled, const PredictedStep& predicted) {
   facts.push_back({"batch", batch_line(compiled.batch)});
   std::string instructions;
   for (const Program& program : compiled.plan.roles.front().programs)
-    instructions += fmt::format("{}{} {}", instructions.empty() ? "" : ", ", program.name, grouped(static_cast<std::int64_t>(program.instructions.size())));
+    instructions += fmt::format("{}{} {}", instructions.empty() ? "" : ", ", name_of(program.kind), grouped(static_cast<std::int64_t>(program.instructions.size())));
   facts.push_back({"instructions", instructions});
   return facts;
 }
@@ -128,7 +128,7 @@ std::vector<std::int64_t> reached(const Program& program, const std::vector<cost
 
 Json curve_json(const Role& role, const Program& program, std::size_t most_points, const cost::Prediction& prediction, std::size_t stage) {
   const MemoryCurve curve = memory_curve(role, program, most_points);
-  const bool in_time = program.name == "step";
+  const bool in_time = program.kind == ProgramKind::step;
   std::vector<std::int64_t> times;
   if (in_time) times = reached(program, prediction.spans[stage]);
   const auto place = [&](std::int32_t instruction) { return in_time ? times[static_cast<std::size_t>(instruction)] : instruction; };
@@ -163,9 +163,9 @@ Json stage_memory(const CompiledJob& compiled, std::size_t stage, const cost::Pr
   const MemoryReport& report = compiled.memory[stage];
   Json categories = Json::object();
   for (int i = 0; i < kNumCategories; ++i) categories[std::string(name_of(static_cast<Category>(i)))] = report.by_category[static_cast<std::size_t>(i)];
-  Json json{{"stage", stage}, {"peak", report.peak_bytes}, {"by_category", categories}, {"program", report.program}, {"instruction", report.instruction}};
-  const Program* program = role.program(report.program);
-  CHECK(program != nullptr, "what is most alive is alive in a program");
+  CHECK(report.program, "what is most alive is alive in a program");
+  Json json{{"stage", stage}, {"peak", report.peak_bytes}, {"by_category", categories}, {"program", name_of(*report.program)}, {"instruction", report.instruction}};
+  const Program* program = role.program(*report.program);
   const std::vector<BufferId> alive = alive_at(role, *program, report.instruction);
   const std::string title = title_of(role, program->instructions[static_cast<std::size_t>(report.instruction)].instruction);
   const std::size_t points = std::clamp<std::size_t>(kMostPoints / compiled.plan.roles.size(), 100, kMostPointsOfStage);
@@ -203,10 +203,10 @@ Json page_communication(const CompiledJob& compiled, const cost::Prediction& pre
   Json stages = Json::array(), others = Json::array();
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage)
     stages.push_back({{"stage", stage}, {"rows", rows_json(step.stages[stage], stage == prediction.slowest ? &prediction.communication : nullptr)}});
-  for (const char* program : {"average", "step_averaging"}) {
+  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging}) {
     const StageTraffic traffic = traffic_by_stage(compiled.plan, program);
     if (!traffic.stages[traffic.most].empty())
-      others.push_back({{"program", program}, {"every", compiled.strategy.data.every}, {"rows", rows_json(traffic.stages[traffic.most], nullptr)}});
+      others.push_back({{"program", name_of(program)}, {"every", compiled.strategy.data.every}, {"rows", rows_json(traffic.stages[traffic.most], nullptr)}});
   }
   return {{"stages", stages}, {"shown", prediction.slowest}, {"most", step.most}, {"others", others}};
 }

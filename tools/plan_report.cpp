@@ -45,7 +45,7 @@ Json mesh_json(const Mesh& mesh) {
   return json;
 }
 
-StageTraffic traffic_by_stage(const Plan& plan, std::string_view program) {
+StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program) {
   StageTraffic traffic;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
     traffic.stages.push_back(traffic_of(plan, stage, program));

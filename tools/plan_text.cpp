@@ -27,7 +27,7 @@ std::string mesh_line(const Mesh& mesh) {
 
 // The largest of what is alive at the peak beside what is persistent.
 void put_alive(const Role& role, const MemoryReport& report) {
-  const Program* program = role.program(report.program);
+  const Program* program = report.program ? role.program(*report.program) : nullptr;
   if (program == nullptr) return;
   const std::vector<BufferId> alive = alive_at(role, *program, report.instruction);
   if (alive.empty()) return;
@@ -42,10 +42,10 @@ void put_alive(const Role& role, const MemoryReport& report) {
 }
 
 std::string peak_line(const Role& role, const MemoryReport& report) {
-  const Program* program = role.program(report.program);
+  const Program* program = report.program ? role.program(*report.program) : nullptr;
   if (program == nullptr) return "";
   const Instruction& instruction = program->instructions[static_cast<std::size_t>(report.instruction)].instruction;
-  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, report.program, title_of(role, instruction));
+  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, name_of(program->kind), title_of(role, instruction));
 }
 
 // More stages than these are rows of their own.
@@ -160,10 +160,10 @@ void put_communication(const CompiledJob& compiled) {
   put("\n{}\n", none ? "communication of a step: none" : "communication of a rank and step, as rings send it");
   if (!none) put_traffic(step);
   // Of strategies that average: what they send beside, or in the place of a step.
-  for (const char* program : {"average", "step_averaging"}) {
+  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging}) {
     const StageTraffic traffic = traffic_by_stage(compiled.plan, program);
     if (traffic.stages[traffic.most].empty()) continue;
-    put("\ncommunication of {}, every {} steps\n", program, compiled.strategy.data.every);
+    put("\ncommunication of {}, every {} steps\n", name_of(program), compiled.strategy.data.every);
     put_traffic(traffic);
   }
 }
@@ -269,8 +269,8 @@ void put_plan(const Planned& one) {
   put("parameters: {}\n", grouped(compiled.num_parameters));
   put("a step:     {}", flops_text(compiled.flops_per_step));
   for (const Program& program : role.programs)
-    put("{} {} {}", program.name == role.programs.front().name ? "; instructions:" : ",",
-        grouped(static_cast<std::int64_t>(program.instructions.size())), program.name);
+    put("{} {} {}", program.kind == role.programs.front().kind ? "; instructions:" : ",",
+        grouped(static_cast<std::int64_t>(program.instructions.size())), name_of(program.kind));
   put("\n");
   put_predicted(predicted);
   if (const auto costs = without_bf16(loaded, compiled)) put("  {}\n", text_of(*costs));

@@ -112,7 +112,7 @@ constexpr double kLongestGap = 0.01;  // of the step, within a block: longer wai
 class StageDrawing {
  public:
   StageDrawing(const Plan& plan, std::size_t stage, const cost::Prediction& prediction)
-      : plan_(plan), stage_(stage), role_(plan.roles[stage]), program_(*role_.program("step")), spans_(prediction.spans[stage]), step_us_(prediction.step_us), task_(tasks_of(plan, stage)) {
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), program_(*role_.program(ProgramKind::step)), spans_(prediction.spans[stage]), step_us_(prediction.step_us), task_(tasks_of(plan, stage)) {
     find_actions();
     for (int level = kFinest; level <= kCoarsest; ++level) sizes_[static_cast<std::size_t>(level)] = count(level);
   }
@@ -296,7 +296,7 @@ std::string_view name_of(Task task) {
 }
 
 std::vector<Task> tasks_of(const Plan& plan, std::size_t stage) {
-  const Program* step = plan.roles[stage].program("step");
+  const Program* step = plan.roles[stage].program(ProgramKind::step);
   CHECK(step != nullptr, "a plan for training has a step");
   std::vector<Task> tasks;
   tasks.reserve(step->instructions.size());

@@ -33,7 +33,7 @@ using Phase = Provenance::Phase;
 
 class UnitReader {
  public:
-  UnitReader(const Plan& plan, int stage) : plan_(plan), role_(plan.roles[static_cast<std::size_t>(stage)]), step_(role_.program("step")) {
+  UnitReader(const Plan& plan, int stage) : plan_(plan), role_(plan.roles[static_cast<std::size_t>(stage)]), step_(role_.program(ProgramKind::step)) {
     for (std::size_t i = 0; i < role_.units.size(); ++i) {
       UnitFacts& facts = facts_.emplace_back();
       facts.stage = stage;

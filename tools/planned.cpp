@@ -36,10 +36,10 @@ Planned planned(LoadedJob loaded) {
 
 Json plan_json(const Planned& one) {
   const auto& [loaded, compiled, predicted, advice] = one;
-  const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, "average");
+  const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, ProgramKind::average);
   Json by_stage = Json::array(), programs = Json::object();
   for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
-  for (const Program& program : compiled.plan.roles.front().programs) programs[program.name] = program.instructions.size();
+  for (const Program& program : compiled.plan.roles.front().programs) programs[std::string(name_of(program.kind))] = program.instructions.size();
   Json memory = memory_json(compiled);
   memory["lifecycle"] = lifecycle_json(lifecycle_of(loaded, compiled));
   return {{"hash", hash_of(compiled.plan)},

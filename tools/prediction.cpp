@@ -74,8 +74,8 @@ void put_stages(const PredictedStep& step) {
 
 // Beside a step: either a program of its own, or what one that averages while it trains takes longer.
 double averaging_us(const Plan& plan, const cost::CostModel& model, double step_us) {
-  if (plan.roles.front().program("step_averaging") != nullptr) return std::max(0.0, cost::predict(plan, model, "step_averaging").step_us - step_us);
-  return plan.roles.front().program("average") == nullptr ? 0 : cost::predict(plan, model, "average").step_us;
+  if (plan.roles.front().program(ProgramKind::step_averaging) != nullptr) return std::max(0.0, cost::predict(plan, model, ProgramKind::step_averaging).step_us - step_us);
+  return plan.roles.front().program(ProgramKind::average) == nullptr ? 0 : cost::predict(plan, model, ProgramKind::average).step_us;
 }
 
 // Ranks on a CPU share it.

@@ -10,7 +10,7 @@ namespace trainer::tools {
 namespace {
 
 const std::vector<Issued>& step_of(const Plan& plan, int rank) {
-  const Program* step = plan.role_of(rank).program("step");
+  const Program* step = plan.role_of(rank).program(ProgramKind::step);
   CHECK(step != nullptr, "a plan of training has a step");
   return step->instructions;
 }

@@ -36,7 +36,7 @@ double flops_of(const Role& role, const Instruction& instruction) {
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 
 const std::vector<Issued>& step_of(const Role& role) {
-  const Program* const step = role.program("step");
+  const Program* const step = role.program(ProgramKind::step);
   CHECK(step != nullptr, "a plan of training has a step");
   return step->instructions;
 }

@@ -142,7 +142,7 @@ class Choice {
     one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
     one.scored.bytes = compiled.peak_bytes();
     one.scored.fits = compiled.fits;
-    for (const Role& role : compiled.plan.roles) budget_ -= static_cast<std::int64_t>(role.program("step")->instructions.size());
+    for (const Role& role : compiled.plan.roles) budget_ -= static_cast<std::int64_t>(role.program(ProgramKind::step)->instructions.size());
     off_[kind_of(scored.candidate)] = measure(one.scored) / std::max(1e-9, measure(scored));
     if (one.scored.fits && (best_us_ == 0 || measure(one.scored) < best_us_)) best_us_ = measure(one.scored);
     finalists_.push_back(std::move(one));

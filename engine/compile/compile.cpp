@@ -217,6 +217,8 @@ class Compilation {
     result.num_parameters = any.num_parameters();
     result.vocabulary = vocabulary(any);
     result.classes = classes(any);
+    result.ignore_index = ignore_index(any);
+    result.counts_correct = options.evaluate != nullptr && evaluate.loss.scores != kNone;
     for (const Node& node : any.nodes) {
       const double flops = cost_of(signature_of(any, node)).flops;
       result.flops_per_step += flops;
@@ -245,6 +247,11 @@ class Compilation {
       if (node.op == Op::embedding && graph.value(node.inputs[0]).kind == ValueKind::input && graph.value(node.inputs[0]).name == "tokens")
         return graph.value(node.inputs[1]).shape()[0];
     return std::nullopt;
+  }
+
+  static std::optional<std::int64_t> ignore_index(const Graph& graph) {
+    if (graph.loss.sum == kNone || !graph.loss.count_attributes.has("ignore_index")) return std::nullopt;
+    return graph.loss.count_attributes.integer("ignore_index");
   }
 
   // Rows of the weight that makes the scores.

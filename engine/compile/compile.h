@@ -88,6 +88,8 @@ struct CompiledJob {
   bool fits = true;
   std::optional<std::int64_t> vocabulary;  ///< rows of the embedding that reads `tokens`, where there is one
   std::optional<std::int64_t> classes;     ///< of the logits that the loss reads, where it is a cross-entropy
+  std::optional<std::int64_t> ignore_index;  ///< the target that the loss leaves out, where it can leave one out
+  bool counts_correct = false;               ///< an evaluation counts right answers
 
   /// Of the fullest rank.
   std::int64_t peak_bytes() const;

@@ -71,11 +71,11 @@ struct Player {
 
 class Play {
  public:
-  Play(const Plan& plan, const CostModel& model, std::string_view program, const std::vector<OwnTimes>& own) : plan_(plan), model_(model) {
+  Play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own) : plan_(plan), model_(model) {
     cpu_ = model.cluster().machine->device.kind == DeviceKind::cpu;
     for (const Role& role : plan.roles) {
       const Program* const found = role.program(program);
-      CHECK(found != nullptr, "a plan without the program " + std::string(program));
+      CHECK(found != nullptr, "a plan without the program " + std::string(name_of(program)));
       Player& player = players_.emplace_back();
       player.role = &role;
       player.program = &found->instructions;
@@ -422,7 +422,7 @@ class Play {
 
 }  // namespace
 
-Prediction play(const Plan& plan, const CostModel& model, std::string_view program, const std::vector<OwnTimes>& own) {
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own) {
   return Play(plan, model, program, own).run();
 }
 

@@ -12,6 +12,6 @@ namespace trainer::cost {
 using OwnTimes = std::vector<Estimate>;
 
 /// Plays `program` of every role; `own[role]`.
-Prediction play(const Plan& plan, const CostModel& model, std::string_view program, const std::vector<OwnTimes>& own);
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own);
 
 }  // namespace trainer::cost

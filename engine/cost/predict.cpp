@@ -57,12 +57,12 @@ class Clockmaker {
 
 }  // namespace
 
-Prediction predict(const Plan& plan, const CostModel& model, std::string_view program) {
+Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program) {
   Clockmaker clockmaker(model);
   std::vector<OwnTimes> own;
   for (const Role& role : plan.roles) {
     const Program* const found = role.program(program);
-    CHECK(found != nullptr, "a plan without the program " + std::string(program));
+    CHECK(found != nullptr, "a plan without the program " + std::string(name_of(program)));
     own.push_back(clockmaker.of(role, *found));
   }
   return play(plan, model, program, own);

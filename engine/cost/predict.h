@@ -68,6 +68,6 @@ struct Prediction {
 /// The interval is of the slowest role. Estimates of a class (products, attention, all other kernels, each kind of communication over
 /// the same axes) err together, so their half widths are summed; classes do not, so those sums are added in quadrature. Of communication
 /// that is hidden nothing counts, of exposed at most what is exposed makes a step shorter.
-Prediction predict(const Plan& plan, const CostModel& model, std::string_view program = "step");
+Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program = ProgramKind::step);
 
 }  // namespace trainer::cost

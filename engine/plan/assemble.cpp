@@ -176,33 +176,33 @@ class Assembly {
       role_.scalars = emit_.persistent("scalars", Category::optimizer, kScalars.bytes());
       role_.applied = emit_.persistent("applied", Category::optimizer, size_of(DType::i32));
       if (scales_dynamically()) role_.good_steps = emit_.persistent("good_steps", Category::optimizer, size_of(DType::i32));
-      step("step", false);
-      if (options_.data->delays()) step("step_averaging", true);
+      step(ProgramKind::step);
+      if (options_.data->delays()) step(ProgramKind::step_averaging);
     }
     const std::size_t packed = emit_.num_packed();
     if (options_.evaluate != nullptr) evaluate();
     if (options_.sample != nullptr) sample();
     CHECK(options_.train == nullptr || packed == emit_.num_packed(), "a program reads a packed weight that the step does not renew");
     if (options_.train != nullptr && options_.data->averages()) {
-      bring_together("average", &DataStrategy::average);
-      if (options_.data->delays()) bring_together("settle", &DataStrategy::settle);
+      bring_together(ProgramKind::average, &DataStrategy::average);
+      if (options_.data->delays()) bring_together(ProgramKind::settle, &DataStrategy::settle);
     }
     refresh();  // last: it makes what the programs above turned out to read
     return std::move(role_);
   }
 
  private:
-  void step(const std::string& name, bool averaging) {
-    emit_.begin_program(name);
+  void step(ProgramKind kind) {
+    emit_.begin_program(kind);
     const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
-    if (averaging)
+    if (kind == ProgramKind::step_averaging)
       for (const Unit& unit : role_.units)
         if (unit.trained()) options_.data->background(unit, step);
     Passes passes(emit_, role_, options_, stage_, *common_.train, step);
     GraphMemory memory = emit_.enter(*common_.train);
     step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
-    emit_.issue(Stream::copy, CopyIn{emit_.field("lr", size_of(DType::f32)), 0, {emit_.whole(step.lr)}});
+    emit_.issue(Stream::copy, CopyIn{emit_.field("lr", Field::Kind::scalar, scalar(DType::f32)), 0, {emit_.whole(step.lr)}});
 
     // Ranks that train apart take the mean over their own targets.
     const bool apart = options_.data->averages();
@@ -266,7 +266,7 @@ class Assembly {
     const BufferId squares = step.sum_of_squares(stage_);
     update(squares, memory.loss, count, step);
     const auto why = emit_.because({.phase = For::report});
-    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", kScalars.bytes()), 0, {emit_.whole(role_.scalars)}});
+    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, kScalars), 0, {emit_.whole(role_.scalars)}});
   }
 
   void update(BufferId squares, BufferId loss, BufferId count, EmittedStep& step) {
@@ -297,7 +297,7 @@ class Assembly {
   }
 
   void evaluate() {
-    emit_.begin_program("evaluate");
+    emit_.begin_program(ProgramKind::evaluate);
     const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
     Passes passes(emit_, role_, options_, stage_, *common_.evaluate, step);
@@ -307,7 +307,7 @@ class Assembly {
     const Graph& graph = *options_.evaluate;
     const BufferId count = count_targets(memory, data_and_pipeline());
     reduce_loss(memory);
-    const std::int32_t field = emit_.field("evaluation", 3 * size_of(DType::f64));
+    const std::int32_t field = emit_.field("evaluation", Field::Kind::result, flat(DType::f64, 3));
     emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.loss)}});
     emit_.issue(Stream::copy, CopyOut{field, 8, {emit_.whole(count)}});
     if (graph.loss.scores == kNone) return;
@@ -326,7 +326,7 @@ class Assembly {
   }
 
   void sample() {
-    emit_.begin_program("sample");
+    emit_.begin_program(ProgramKind::sample);
     const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
     Passes passes(emit_, role_, options_, stage_, *common_.sample, step);
@@ -334,12 +334,12 @@ class Assembly {
     passes.run(memory);
     const auto reporting = emit_.because({.phase = For::report});
     const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.cut->num_chunks() - 1);
-    emit_.issue(Stream::copy, CopyOut{emit_.field("logits", logits.bytes), 0, {logits}});
+    emit_.issue(Stream::copy, CopyOut{emit_.field("logits", Field::Kind::batch, options_.sample->local(options_.sample->logits)), 0, {logits}});
   }
 
   // What ends a round of a strategy that lets ranks drift apart.
-  void bring_together(const std::string& name, void (DataStrategy::*how)(const Unit&, Step&) const) {
-    emit_.begin_program(name);
+  void bring_together(ProgramKind kind, void (DataStrategy::*how)(const Unit&, Step&) const) {
+    emit_.begin_program(kind);
     const auto why = emit_.because({.phase = For::average});
     EmittedStep step(emit_, role_, options_);
     for (const Unit& unit : role_.units)
@@ -352,7 +352,7 @@ class Assembly {
 
   // Working copies and packed weights from the masters.
   void refresh() {
-    emit_.begin_program("refresh");
+    emit_.begin_program(ProgramKind::refresh);
     const auto why = emit_.because({.phase = For::update});
     EmittedStep step(emit_, role_, options_);
     for (const Unit& unit : role_.units) {

@@ -60,18 +60,21 @@ BufferId Emitter::persistent(const std::string& text, Category category, std::in
   return static_cast<BufferId>(role_.buffers.size() - 1);
 }
 
-std::int32_t Emitter::field(const std::string& text, std::int64_t bytes) {
-  for (std::size_t i = 0; i < role_.fields.size(); ++i)
-    if (role_.fields[i].name == text) {
-      role_.fields[i].bytes = std::max(role_.fields[i].bytes, bytes);
-      return static_cast<std::int32_t>(i);
-    }
-  role_.fields.push_back({text, bytes});
-  return static_cast<std::int32_t>(role_.fields.size() - 1);
+std::int32_t Emitter::field(const std::string& text, Field::Kind kind, const TensorDesc& part, int parts) {
+  const std::int64_t bytes = part.bytes() * parts;
+  const std::int32_t known = role_.field_index(text);
+  if (known < 0) {
+    role_.fields.push_back({text, kind, part.dtype, part.shape, bytes});
+    return static_cast<std::int32_t>(role_.fields.size() - 1);
+  }
+  Field& field = role_.fields[static_cast<std::size_t>(known)];
+  CHECK(field.kind == kind && field.dtype == part.dtype && field.shape == part.shape, "programs read the same parts of " + text);
+  field.bytes = std::max(field.bytes, bytes);
+  return known;
 }
 
-void Emitter::begin_program(const std::string& text) {
-  role_.programs.push_back({text, {}});
+void Emitter::begin_program(ProgramKind kind) {
+  role_.programs.push_back({kind, {}});
   for (std::size_t unit = 0; unit < states_.size(); ++unit) {
     states_[unit] = {};
     states_[unit].working = role_.units[unit].whole_working();
@@ -366,8 +369,9 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
     if (!read_here[static_cast<std::size_t>(input)]) continue;
     const Value& value = graph.value(input);
     // A micro-batch's part begins where kernels may read it; on the host they lie one after the other.
-    const std::int64_t bytes = graph.local(input).bytes(), stride = aligned(bytes);
-    const std::int32_t source = field(value.name, bytes * cut.micro_batches);
+    const TensorDesc part = graph.local(input);
+    const std::int64_t bytes = part.bytes(), stride = aligned(bytes);
+    const std::int32_t source = field(value.name, Field::Kind::batch, part, cut.micro_batches);
     const BufferId id = buffer(value.name, Category::inputs, stride * (cut.micro_batches - 1) + bytes);
     memory.fields[static_cast<std::size_t>(input)] = id;
     if (stride == bytes)
@@ -377,7 +381,7 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   }
   if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
     memory.step = buffer("step", Category::inputs, size_of(DType::i32));
-    issue(Stream::copy, CopyIn{field("step", size_of(DType::i32)), 0, {whole(memory.step)}});
+    issue(Stream::copy, CopyIn{field("step", Field::Kind::scalar, {DType::i32, Shape{1}, Layout::row_major}), 0, {whole(memory.step)}});
   }
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
   return memory;

@@ -62,7 +62,8 @@ class Emitter {
   BufferId buffer(const std::string& text, Category category, std::int64_t bytes, std::int32_t micro_batch = -1) { return buffer(name(text), category, bytes, micro_batch); }
   BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch);
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
-  std::int32_t field(const std::string& name, std::int64_t bytes);
+  /// Of `parts` parts, one after the other.
+  std::int32_t field(const std::string& name, Field::Kind kind, const TensorDesc& part, int parts = 1);
   Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes}; }
 
   /// Why instructions are issued, until the scope ends.
@@ -82,7 +83,7 @@ class Emitter {
   /// About a unit, in the pass at hand, if there is one.
   [[nodiscard]] Because because(Provenance::Phase phase, const Unit& unit);
 
-  void begin_program(const std::string& name);
+  void begin_program(ProgramKind kind);
   void issue(Stream stream, Instruction instruction);
   /// Where a group's collectives are issued: those along the data axes alone behind the others' back, where the device can.
   Stream stream_of(Axes axes) const;

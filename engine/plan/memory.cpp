@@ -211,8 +211,8 @@ MemoryReport report_memory(const Role& role) {
   std::vector<Lifetime> lives(role.buffers.size());
   if (at != nullptr) {
     lives = lifetimes(role, *at);
-    report.program = at->name;
-    report.peak_at = at->name + ": " + print(role, at->instructions[static_cast<std::size_t>(report.instruction)].instruction);
+    report.program = at->kind;
+    report.peak_at = std::string(name_of(at->kind)) + ": " + print(role, at->instructions[static_cast<std::size_t>(report.instruction)].instruction);
   }
   std::int64_t sum = 0;
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {

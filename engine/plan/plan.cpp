@@ -73,6 +73,19 @@ std::string_view name_of(Slot::Kind kind) {
   return "?";
 }
 
+std::string_view name_of(ProgramKind kind) {
+  switch (kind) {
+    case ProgramKind::step: return "step";
+    case ProgramKind::step_averaging: return "step_averaging";
+    case ProgramKind::evaluate: return "evaluate";
+    case ProgramKind::sample: return "sample";
+    case ProgramKind::average: return "average";
+    case ProgramKind::settle: return "settle";
+    case ProgramKind::refresh: return "refresh";
+  }
+  return "?";
+}
+
 std::int64_t bytes_of(const Format& format, std::int64_t elements) {
   const std::int64_t bytes = elements * size_of(format.element);
   if (format.block == 0) return bytes;
@@ -128,14 +141,23 @@ std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh) {
   return runs;
 }
 
-const Program* Role::program(std::string_view program_name) const {
-  const std::int32_t index = program_index(program_name);
+std::string_view name_of(Field::Kind kind) {
+  switch (kind) {
+    case Field::Kind::batch: return "batch";
+    case Field::Kind::scalar: return "scalar";
+    case Field::Kind::result: return "result";
+  }
+  return "?";
+}
+
+const Program* Role::program(ProgramKind kind) const {
+  const std::int32_t index = program_index(kind);
   return index < 0 ? nullptr : &programs[static_cast<std::size_t>(index)];
 }
 
-std::int32_t Role::program_index(std::string_view program_name) const {
+std::int32_t Role::program_index(ProgramKind kind) const {
   for (std::size_t i = 0; i < programs.size(); ++i)
-    if (programs[i].name == program_name) return static_cast<std::int32_t>(i);
+    if (programs[i].kind == kind) return static_cast<std::int32_t>(i);
   return -1;
 }
 

@@ -93,21 +93,46 @@ struct Issued {
   friend bool operator==(const Issued&, const Issued&) = default;
 };
 
+/// What a program does. A plan has at most one of each.
+enum class ProgramKind : std::uint8_t {
+  step,            ///< a step of training
+  step_averaging,  ///< takes the place of a round's first step, and averages beside it
+  evaluate,        ///< a micro-batch of held-out samples
+  sample,          ///< forward to the logits
+  average,         ///< ranks that train apart come together
+  settle,          ///< ends an average that is under way
+  refresh,         ///< working copies and packed weights from masters that were set from outside
+};
+inline constexpr int kNumProgramKinds = 7;
+std::string_view name_of(ProgramKind kind);
+constexpr bool makes_step(ProgramKind kind) { return kind == ProgramKind::step || kind == ProgramKind::step_averaging; }
+
 /// Runs from its first instruction to the end of all its streams. Programs follow one another in any order; each starts
 /// when the one before has ended.
 struct Program {
-  std::string name;  ///< step, evaluate, refresh, sample
+  ProgramKind kind = ProgramKind::step;
   std::vector<Issued> instructions;
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-/// Host memory that CopyIn reads and CopyOut writes: fields of the batch ("tokens"), and what the loop exchanges with the
-/// step ("lr", "step", "metrics").
+/// Host memory that CopyIn reads and CopyOut writes.
 struct Field {
+  enum class Kind : std::uint8_t {
+    batch,   ///< of the samples, "tokens" or "logits": each rank along the data axes has its own
+    scalar,  ///< what the loop gives, "lr" or "step": the same on all ranks
+    result,  ///< what the loop is told, "metrics" or "evaluation": the same on all ranks
+  };
   std::string name;
-  std::int64_t bytes = 0;
+  Kind kind = Kind::batch;
+  DType dtype = DType::f32;
+  Shape shape{};           ///< of a batch: one micro-batch's part, as this rank holds it
+  std::int64_t bytes = 0;  ///< all micro-batches of the largest program, one after the other
+
+  std::int64_t part_bytes() const { return shape.elements() * size_of(dtype); }
   friend bool operator==(const Field&, const Field&) = default;
 };
+
+std::string_view name_of(Field::Kind kind);
 
 /// Elements [first, last).
 struct ElementRange {
@@ -209,9 +234,9 @@ struct Role {
 
   const Buffer& buffer(BufferId id) const { return buffers[static_cast<std::size_t>(id)]; }
   const std::string& name(NameId id) const { return names[static_cast<std::size_t>(id)]; }
-  const Program* program(std::string_view program_name) const;
+  const Program* program(ProgramKind kind) const;
   /// Index in `programs` or `fields`, or -1.
-  std::int32_t program_index(std::string_view program_name) const;
+  std::int32_t program_index(ProgramKind kind) const;
   std::int32_t field_index(std::string_view field_name) const;
   /// Of a region on the rank at `point`.
   std::int64_t address(const Region& region, const MeshPoint& point) const {

@@ -79,11 +79,15 @@ constexpr std::array kCategories{Category::parameters, Category::gradients, Cate
                                  Category::communication, Category::workspace, Category::inputs};
 constexpr std::array kStreams{Stream::compute, Stream::communication, Stream::copy, Stream::background, Stream::tensor};
 static_assert(kStreams.size() == kNumStreams);
-constexpr auto kPhases = [] {
-  std::array<Provenance::Phase, kNumPhases> all{};
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Provenance::Phase>(i);
+template <typename Enum, int kNumber>
+constexpr auto all_of_enum() {
+  std::array<Enum, kNumber> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Enum>(i);
   return all;
-}();
+}
+constexpr auto kPhases = all_of_enum<Provenance::Phase, kNumPhases>();
+constexpr auto kPrograms = all_of_enum<ProgramKind, kNumProgramKinds>();
+constexpr std::array kFieldKinds{Field::Kind::batch, Field::Kind::scalar, Field::Kind::result};
 constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::all_to_all,
                                 CollectiveKind::broadcast};
 constexpr std::array kSlotKinds{Slot::Kind::master, Slot::Kind::working, Slot::Kind::state, Slot::Kind::strategy_state, Slot::Kind::residual, Slot::Kind::copy, Slot::Kind::gradient};
@@ -252,19 +256,16 @@ class Reader {
 
   void read_fact(Line& line, std::string_view word) {
     if (word == "buffer") return read_buffer(line);
-    if (word == "field") {
-      line.word(), line.expect_number(role().fields.size());
-      const std::string_view field = line.word();
-      role().fields.push_back({std::string(field), line.number()});
-      return;
-    }
+    if (word == "field") return read_field(line);
     if (word == "signature") return read_signature(line);
     if (word == "unit") return read_unit(line);
     if (word == "slot") return read_slot(line);
     if (word == "tensor") return read_tensor(line);
     if (word == "program") {
       line.word();
-      role().programs.push_back({std::string(line.word()), {}});
+      const ProgramKind kind = named(line, line.word(), kPrograms);
+      if (role().program(kind) != nullptr) line.fail("a role has one program of a kind");
+      role().programs.push_back({kind, {}});
       return;
     }
     if (role().programs.empty()) line.fail("expected a program");
@@ -281,6 +282,19 @@ class Reader {
     buffer.bytes = line.value_number("bytes");
     buffer.offset = line.value_number("at");
     role().buffers.push_back(buffer);
+  }
+
+  void read_field(Line& line) {
+    line.word(), line.expect_number(role().fields.size());
+    Field field;
+    field.name = line.word();
+    field.kind = named(line, line.word(), kFieldKinds);
+    const TensorDesc part = parse_tensor(line, line.word());
+    if (part.layout != Layout::row_major) line.fail("a field is row-major");
+    field.dtype = part.dtype;
+    field.shape = part.shape;
+    field.bytes = line.number();
+    role().fields.push_back(std::move(field));
   }
 
   void read_signature(Line& line) {

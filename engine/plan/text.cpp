@@ -171,7 +171,10 @@ void print_role(const Role& role, std::size_t index, Out& out) {
     out << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category) << " mb=" << buffer.micro_batch << " program=" << buffer.program
         << " bytes=" << buffer.bytes << " at=" << buffer.offset << '\n';
   }
-  for (std::size_t id = 0; id < role.fields.size(); ++id) out << "field " << id << ' ' << role.fields[id].name << ' ' << role.fields[id].bytes << '\n';
+  for (std::size_t id = 0; id < role.fields.size(); ++id) {
+    const Field& field = role.fields[id];
+    out << "field " << id << ' ' << field.name << ' ' << name_of(field.kind) << ' ' << TensorDesc{field.dtype, field.shape, Layout::row_major} << ' ' << field.bytes << '\n';
+  }
   for (std::size_t id = 0; id < role.signatures.size(); ++id) {
     const Signature& signature = role.signatures[id];
     out << "signature " << id << ' ' << name_of(signature.op);
@@ -182,7 +185,7 @@ void print_role(const Role& role, std::size_t index, Out& out) {
   for (const Unit& unit : role.units) print_unit(unit, out);
   const InstructionPrinter print_instruction{role, out};
   for (const Program& program : role.programs) {
-    out << "program " << program.name << '\n';
+    out << "program " << name_of(program.kind) << '\n';
     for (const Issued& issued : program.instructions) {
       out << name_of(issued.stream);
       for (std::size_t s = 0; s < kNumStreams; ++s)

@@ -33,7 +33,7 @@ void count(TrafficMap& traffic, const std::string& axis, std::string_view collec
 
 }  // namespace
 
-std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, std::string_view program) {
+std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, ProgramKind program) {
   const Program* run = plan.roles[role].program(program);
   if (run == nullptr) return {};
   TrafficMap traffic;

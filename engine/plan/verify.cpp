@@ -232,6 +232,8 @@ std::string unsound(const Role& role, const Mesh& mesh) {
       if (sound && slot.kind == Slot::Kind::state) sound = slot.own() || axes_of(slot.spec) == axes_of(unit.parameters().spec);
     if (!sound || end > unit.elements) return "has no place for " + unit.name;
   }
+  for (const Field& field : role.fields)
+    if (field.part_bytes() <= 0 || field.bytes <= 0 || field.bytes % field.part_bytes() != 0) return "has a field that is not made of parts: " + field.name;
   for (const Program& program : role.programs)
     for (const Issued& issued : program.instructions) {
       std::int32_t field = 0;
@@ -262,7 +264,7 @@ std::vector<std::string> violations(const Plan& plan) {
     const Role& role = plan.roles[stage];
     if (role.programs.size() != plan.roles[0].programs.size()) return {"the roles of a plan have different programs"};
     for (std::size_t program = 0; program < role.programs.size(); ++program)
-      if (role.programs[program].name != plan.roles[0].programs[program].name) return {"the roles of a plan have different programs"};
+      if (role.programs[program].kind != plan.roles[0].programs[program].kind) return {"the roles of a plan have different programs"};
   }
   found = in_order(plan.roles.size(), [&](std::size_t stage, std::vector<std::string>& of_role) {
     const Role& role = plan.roles[stage];

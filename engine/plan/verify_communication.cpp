@@ -298,8 +298,9 @@ void prove_communication(const Plan& plan, std::size_t program, const MeshPoint&
 }
 
 std::string place_of(const std::string& who, const Role& role, const Program& program, std::size_t i) {
-  if (i >= program.instructions.size()) return who + ", " + program.name + ": ";  // a program of nothing
-  return who + ", " + program.name + " #" + std::to_string(i) + " (" + print(role, program.instructions[i].instruction) + "): ";
+  const std::string where = who + ", " + std::string(name_of(program.kind));
+  if (i >= program.instructions.size()) return where + ": ";  // a program of nothing
+  return where + " #" + std::to_string(i) + " (" + print(role, program.instructions[i].instruction) + "): ";
 }
 
 }  // namespace trainer

@@ -33,14 +33,14 @@ Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::siz
       rules_(role_) {
   read_.resize(program_.instructions.size(), 0);
   units_.resize(role_.units.size());
-  renews_ = program_.name == "refresh" || program_.name == "average" || program_.name == "settle";
+  renews_ = program_.kind == ProgramKind::refresh || program_.kind == ProgramKind::average || program_.kind == ProgramKind::settle;
   declare();
 }
 
 // ---- What programs find and leave ------------------------------------------------------------------------------------
 
 void Flow::declare() {
-  const bool restores = plan_.drifts && program_.name != "refresh" && renews_;
+  const bool restores = plan_.drifts && program_.kind != ProgramKind::refresh && renews_;
   for (const Program& program : role_.programs)  // sums that a later program takes
     for (const Issued& issued : program.instructions)
       if (const auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && role_.signatures[static_cast<std::size_t>(launch->signature)].op == Op::apply_delayed)
@@ -153,7 +153,7 @@ void Flow::finish() {
 }
 
 void Flow::finish_persistent() {
-  const bool restores = plan_.drifts && program_.name != "refresh" && renews_;
+  const bool restores = plan_.drifts && program_.kind != ProgramKind::refresh && renews_;
   for (const Buffer& buffer : role_.buffers) {
     if (buffer.program >= 0) continue;
     declared_.update_pieces(buffer.offset, buffer.offset + buffer.bytes, [&](std::int64_t first, std::int64_t last, const Facts& due) {
@@ -180,7 +180,7 @@ void Flow::finish_persistent() {
 
 void Flow::finish_units() {
   const std::size_t last = program_.instructions.empty() ? 0 : program_.instructions.size() - 1;
-  const bool steps = program_.name.starts_with("step") && role_.scalars >= 0;
+  const bool steps = makes_step(program_.kind) && role_.scalars >= 0;
   if (steps && scalar_updates_ != 1)
     report_(last, "ends a step that has updated its scalars " + std::to_string(scalar_updates_) + " times");
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
@@ -188,7 +188,7 @@ void Flow::finish_units() {
     const UnitRecord& record = units_[index];
     if (steps && record.updates != (unit.trained() ? 1 : 0))
       report_(last, "ends a step that has updated " + unit.name + " " + std::to_string(record.updates) + " times");
-    if (unit.trained() && plan_.drifts && renews_ && program_.name != "refresh" && record.master < 0)
+    if (unit.trained() && plan_.drifts && renews_ && program_.kind != ProgramKind::refresh && record.master < 0)
       report_(last, "ends without bringing " + unit.name + " together");
     if (record.master < 0 && !renews_) continue;
     std::int32_t newest = record.master;
@@ -308,9 +308,10 @@ void Flow::run_until(std::size_t end) {
 
 // All but the batch is the loop's, and the same everywhere.
 void Flow::copy_in(std::size_t i, const CopyIn& copy) {
-  const std::string& field = role_.fields[static_cast<std::size_t>(copy.field)].name;
-  Facts facts = Facts::all(Way::same(), std::nullopt);
-  if (field != "lr" && field != "step") {
+  const Field& field = role_.fields[static_cast<std::size_t>(copy.field)];
+  if (field.kind == Field::Kind::result) report_(i, "reads what the loop is told");
+  Facts facts = Facts::all(Way::same(), field.dtype);
+  if (field.kind == Field::Kind::batch) {
     facts.on(Axis::pipeline) = Way::piece();
     for (Axis axis : kDataAxes) facts.on(axis) = Way::cut(0);
   }
@@ -318,8 +319,9 @@ void Flow::copy_in(std::size_t i, const CopyIn& copy) {
 }
 
 void Flow::copy_out(std::size_t i, const CopyOut& copy) {
-  const std::string& field = role_.fields[static_cast<std::size_t>(copy.field)].name;
-  if (field == "metrics" || field == "evaluation")
+  const Field& field = role_.fields[static_cast<std::size_t>(copy.field)];
+  if (field.kind == Field::Kind::scalar) report_(i, "writes what the loop gives");
+  if (field.kind == Field::Kind::result)
     need_same(i, copy.region.region, "reports what is");
   else
     uniform(i, copy.region.region);

@@ -44,7 +44,7 @@ struct CudaProgram {
   std::vector<EventHandle> begins, ends;  ///< of each instruction; made when times are recorded
   std::vector<Span> times;
 
-  const std::string& name() const { return prepared.program->name; }
+  std::string name() const { return std::string(name_of(prepared.program->kind)); }
   std::int32_t size() const { return static_cast<std::int32_t>(prepared.instructions.size()); }
   Stream stream_of(std::int32_t index) const { return prepared.program->instructions[static_cast<std::size_t>(index)].stream; }
 };

@@ -85,7 +85,7 @@ PreparedProgram prepare_program(const Plan& plan, int rank, const Program& progr
 }
 
 std::string place_of(const Role& role, const Program& program, std::int32_t instruction) {
-  return print(role, program.instructions[static_cast<std::size_t>(instruction)].instruction) + " (instruction #" + std::to_string(instruction) + " of " + program.name + ")";
+  return print(role, program.instructions[static_cast<std::size_t>(instruction)].instruction) + " (instruction #" + std::to_string(instruction) + " of " + std::string(name_of(program.kind)) + ")";
 }
 
 bool poison_scratch() {

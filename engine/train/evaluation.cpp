@@ -11,24 +11,13 @@ namespace {
 // A rank evaluates one micro-batch at a time: that is what the program takes.
 std::int64_t global_batch(const BatchShape& batch) { return batch.micro * batch.data_ranks; }
 
-// A kernel that the evaluation of some stage runs. Stages differ in what they run, and must agree on how often.
-const Signature* evaluation_runs(const Plan& plan, std::initializer_list<Op> ops) {
-  for (const Role& role : plan.roles)
-    for (const Issued& issued : role.program("evaluate")->instructions)
-      if (const auto* launch = std::get_if<Launch>(&issued.instruction)) {
-        const Signature& signature = role.signatures[static_cast<std::size_t>(launch->signature)];
-        if (std::find(ops.begin(), ops.end(), signature.op) != ops.end()) return &signature;
-      }
-  return nullptr;
-}
-
 }  // namespace
 
-bool evaluates(const CompiledJob& compiled) { return compiled.plan.roles.front().program("evaluate") != nullptr; }
+bool evaluates(const CompiledJob& compiled) { return compiled.plan.roles.front().program(ProgramKind::evaluate) != nullptr; }
 
 std::int64_t num_evaluation_batches(const CompiledJob& compiled, std::int64_t samples) {
   const std::int64_t size = global_batch(compiled.batch);
-  return evaluation_runs(compiled.plan, {Op::cross_entropy_count}) != nullptr ? (samples + size - 1) / size : samples / size;
+  return compiled.ignore_index ? (samples + size - 1) / size : samples / size;
 }
 
 Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int data_rank, std::int64_t batches)
@@ -36,18 +25,17 @@ Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::sha
       dataset_(std::move(dataset)),
       batch_(compiled.batch),
       share_(data::share_of(data_rank, batch_.data_ranks, global_batch(batch_))),
-      program_(executor.role().program_index("evaluate")),
+      program_(executor.role().program_index(ProgramKind::evaluate)),
       binder_(executor, *dataset_, program_, batch_.micro) {
-  const Signature* count = evaluation_runs(compiled.plan, {Op::cross_entropy_count});
-  if (count != nullptr) {
-    ignore_index_ = count->attributes.integer("ignore_index");
+  if (compiled.ignore_index) {
+    ignore_index_ = *compiled.ignore_index;
     const auto& fields = dataset_->fields();
     const auto targets = std::find_if(fields.begin(), fields.end(), [](const data::SampleField& field) { return field.name == "targets"; });
     CHECK(targets != fields.end(), "a cross-entropy has targets");
     targets_index_ = static_cast<std::size_t>(targets - fields.begin());
     targets_field_ = executor_.role().field_index("targets");
   }
-  accuracy_ = evaluation_runs(compiled.plan, {Op::correct_count, Op::correct_count_gathered}) != nullptr;
+  accuracy_ = compiled.counts_correct;
   num_batches_ = num_evaluation_batches(compiled, dataset_->num_samples());
   CHECK(num_batches_ > 0, "open_inputs sees to enough samples");
   // The job counts batches of the global size of a step.

@@ -1,4 +1,4 @@
-// Names join data and plan; sizes prove that they mean the same.
+// Names join data and plan; types and sizes prove that they mean the same.
 #include "engine/train/inputs.h"
 
 #include <algorithm>
@@ -9,20 +9,15 @@
 namespace trainer {
 namespace {
 
-// The first node that reads a field of the batch decides its dtype.
-DType dtype_of_field(const Role& role, std::string_view field) {
-  for (const Program& program : role.programs)
-    for (const Issued& issued : program.instructions)
-      if (const auto* launch = std::get_if<Launch>(&issued.instruction))
-        for (std::size_t i = 0; i < launch->operands.size(); ++i)
-          if (const Buffer& buffer = role.buffer(region_of(launch->operands[i]).buffer);
-              buffer.category == Category::inputs && role.name(buffer.name) == field)
-            return role.signatures[static_cast<std::size_t>(launch->signature)].operands[i].dtype;
+// Of a field that the stages of the plan which read it read alike; i32 where none does.
+DType dtype_of_field(const Plan& plan, std::string_view name) {
+  for (const Role& role : plan.roles)
+    if (const std::int32_t index = role.field_index(name); index >= 0) return role.fields[static_cast<std::size_t>(index)].dtype;
   return DType::i32;
 }
 
 // Whether the plan trains, and does not only evaluate or sample.
-bool trains(const CompiledJob& compiled) { return compiled.plan.roles.front().program("step") != nullptr; }
+bool trains(const CompiledJob& compiled) { return compiled.plan.roles.front().program(ProgramKind::step) != nullptr; }
 
 }  // namespace
 
@@ -35,7 +30,7 @@ Diagnostic about_files(const LoadedJob& loaded, std::string_view key, std::strin
 data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled) {
   const bool windowed = job.data.format == DataFormat::text || job.data.format == DataFormat::tokens;
   data::GraphInputs inputs;
-  inputs.target_dtype = dtype_of_field(compiled.plan.roles.front(), "targets");
+  inputs.target_dtype = dtype_of_field(compiled.plan, "targets");
   inputs.id_limit = compiled.classes.value_or(0);
   // A token is an input and a target.
   if (windowed && compiled.vocabulary)
@@ -90,14 +85,15 @@ BatchBinder::BatchBinder(Executor& executor, const data::Dataset& dataset, std::
     fields_.push_back(index);
     if (index < 0) continue;
     std::int64_t& bytes = wanted[static_cast<std::size_t>(index)];
-    if (bytes != field.bytes() * samples)
+    const DType dtype = role.fields[static_cast<std::size_t>(index)].dtype;
+    if (bytes != field.bytes() * samples || dtype != field.dtype)
       throw DataError("the data's field " + field.name + " has " + std::to_string(field.bytes()) + " bytes a sample (" +
                       std::string(name_of(field.dtype)) + " " + field.shape.str() + "), the model reads " +
-                      std::to_string(bytes / samples));
+                      std::to_string(bytes / samples) + " (" + std::string(name_of(dtype)) + ")");
     bytes = 0;
   }
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] > 0 && role.fields[i].name != "lr" && role.fields[i].name != "step")
+    if (wanted[i] > 0 && role.fields[i].kind == Field::Kind::batch)
       throw DataError("the data has no field " + role.fields[i].name);
 }
 

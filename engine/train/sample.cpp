@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/random.h"
 #include "engine/train/device.h"
@@ -101,28 +102,25 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
     Talk talk(communicator);
     const std::optional<checkpoint::Manifest> manifest =
         load_finite_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, tell);
-    executor->run(role.program_index("refresh"));
+    executor->run(role.program_index(ProgramKind::refresh));
     const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
 
     const std::int32_t tokens_field = role.field_index("tokens"), logits_field = role.field_index("logits");
     if (tokens_field < 0 || !compiled.classes) throw DataError("sampling needs a model that reads tokens");
-    std::vector<std::int32_t> window(
-        static_cast<std::size_t>(role.fields[static_cast<std::size_t>(tokens_field)].bytes) / sizeof(std::int32_t));
-    std::vector<std::byte> logits(static_cast<std::size_t>(role.fields[static_cast<std::size_t>(logits_field)].bytes));
+    const Field &tokens = role.fields[static_cast<std::size_t>(tokens_field)], &scores_field = role.fields[static_cast<std::size_t>(logits_field)];
+    CHECK(tokens.dtype == DType::i32, "tokens are i32");
+    std::vector<std::int32_t> window(static_cast<std::size_t>(tokens.shape.elements()));
+    std::vector<std::byte> logits(static_cast<std::size_t>(scores_field.bytes));
     executor->bind(tokens_field, window.data());
     executor->bind(logits_field, logits.data());
     const auto length = static_cast<std::int64_t>(window.size());
     const std::int64_t vocabulary = std::min(tokenizer->vocab_size(), *compiled.classes);
     if (vocabulary < 1) throw DataError("the tokenizer has no tokens");
-    const DType dtype = static_cast<std::int64_t>(logits.size()) == length * *compiled.classes * size_of(DType::f32)
-                            ? DType::f32
-                            : loaded.job.precision.compute;
-
     sampled.text = tokenizer->reads_text();
     std::vector<std::int32_t>& ids = sampled.ids;
     ids = first_ids(*tokenizer, sampled.text, options.prompt);
     emit(options.prompt);
-    const std::int32_t program = role.program_index("sample");
+    const std::int32_t program = role.program_index(ProgramKind::sample);
     for (std::int64_t made = 0; made < options.num_tokens; ++made) {
       const auto known = std::min<std::int64_t>(length, static_cast<std::int64_t>(ids.size()));
       std::copy(ids.end() - known, ids.end(), window.begin());
@@ -130,7 +128,7 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
       executor->run(program);
       std::vector<std::pair<float, std::int32_t>> scores;
       for (std::int32_t id = 0; id < vocabulary; ++id)
-        scores.emplace_back(logit_at(logits, dtype, (known - 1) * *compiled.classes + id), id);
+        scores.emplace_back(logit_at(logits, scores_field.dtype, (known - 1) * *compiled.classes + id), id);
       const std::int32_t id = draw(scores, options, static_cast<std::uint64_t>(made));
       if (id == options.stop) break;
       ids.push_back(id);

@@ -76,7 +76,7 @@ void fill_weights(const Run& run, const checkpoint::Checkpoint* start, const Loa
   } else {
     draw_weights(rank, run.job().seed, threads);
   }
-  rank.executor.run(rank.executor.role().program_index("refresh"));
+  rank.executor.run(rank.executor.role().program_index(ProgramKind::refresh));
 }
 
 // ---- One rank ------------------------------------------------------------------------------------------------------
@@ -100,10 +100,10 @@ class RankLoop {
         device_(device_for(job_, communicator, threads_)),
         executor_(device_->load(run.compiled.plan, rank_, communicator)),
         role_(executor_->role()),
-        step_program_(role_.program_index("step")),
-        averaging_program_(role_.program_index("step_averaging")),
-        average_program_(role_.program_index("average")),
-        settle_program_(role_.program_index("settle")),
+        step_program_(role_.program_index(ProgramKind::step)),
+        averaging_program_(role_.program_index(ProgramKind::step_averaging)),
+        average_program_(role_.program_index(ProgramKind::average)),
+        settle_program_(role_.program_index(ProgramKind::settle)),
         binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
     fill_weights(run, start_.checkpoint ? &*start_.checkpoint : nullptr, loaded_rank(), threads_, talk_);
     loss_scale_ = loss_scale_of(*executor_);
@@ -112,7 +112,7 @@ class RankLoop {
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
     const int data_rank = run.compiled.plan.mesh.index(rank_, kBatchAxes);
-    if (job_.eval && run.data.val && role_.program_index("evaluate") >= 0)
+    if (job_.eval && run.data.val && role_.program_index(ProgramKind::evaluate) >= 0)
       evaluation_.emplace(*executor_, run.compiled, run.data.val, data_rank, job_.eval->batches);
   }
 

@@ -32,7 +32,7 @@ class RoleMaker {
       : schedule_(schedule), stage_(stage), kernels_(kernels), bytes_(bytes) {
     role_.signatures = {kernel_of(kernels.elements)};
     role_.names = {"x"};
-    role_.programs = {{"step", {}}};
+    role_.programs = {{ProgramKind::step, {}}};
   }
 
   Role make(const std::vector<std::vector<Transfer>>& transfers) {

@@ -35,9 +35,9 @@ Plan one_role(int ranks, std::vector<Signature> signatures, std::vector<Issued> 
   plan.mesh.set(Axis::replicate, ranks);
   Role role;
   role.names = {"x"};
-  role.fields = {{"tokens", 1 << 20}};
+  role.fields = {{.name = "tokens", .dtype = DType::u8, .shape = {1 << 20}, .bytes = 1 << 20}};
   role.signatures = std::move(signatures);
-  role.programs = {{"step", std::move(step)}};
+  role.programs = {{ProgramKind::step, std::move(step)}};
   plan.roles = {std::move(role)};
   return plan;
 }
@@ -330,7 +330,7 @@ TEST_CASE("a collective over stages ends for all at once, and starts with the la
     count.axes = Axes::of(Axis::pipeline);
     count.dtype = DType::f64;
     count.input.region.bytes = count.output.region.bytes = 8;
-    role.programs = {{"step", {launch(0), {Stream::communication, count, {0, -1, -1}}}}};
+    role.programs = {{ProgramKind::step, {launch(0), {Stream::communication, count, {0, -1, -1}}}}};
     plan.roles.push_back(role);
   }
   const CostModel model(cluster_of(machine, plan));
@@ -351,7 +351,7 @@ TEST_CASE("a program that cannot come to its end is a bug") {
   plan.roles[1].programs[0].instructions.pop_back();  // a gradient that is never sent
   const CostModel model(cluster_of(machine, plan));
   CHECK_THROWS_AS(predict(plan, model), Bug);
-  CHECK_THROWS_AS(predict(plan, model, "no such program"), Bug);
+  CHECK_THROWS_AS(predict(plan, model, ProgramKind::sample), Bug);
 }
 
 TEST_CASE("bubbles of played pipelines are their papers' where messages take next to nothing") {

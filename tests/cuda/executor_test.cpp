@@ -205,7 +205,7 @@ TEST_CASE("times of a step lie in it, in the order of each stream") {
   options.trace = [&](const std::vector<RankTrace>& ranks) { traces = ranks; };
   run(job, 2, options);
   REQUIRE(traces.size() == 1);
-  const Program& step = *job.compiled.plan.roles[0].program("step");
+  const Program& step = *job.compiled.plan.roles[0].program(ProgramKind::step);
   REQUIRE(traces[0].spans.size() == step.instructions.size());
   std::array<std::int64_t, kNumStreams> last{};
   std::int64_t rounded = 1000;  // CUDA gives milliseconds in f32

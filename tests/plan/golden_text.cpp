@@ -42,7 +42,7 @@ class Writer {
     for (std::size_t id = 0; id < role.signatures.size(); ++id) signature(id, role.signatures[id]);
     for (const Unit& one : role.units) unit(one);
     for (const Program& program : role.programs) {
-      out_ << "program " << program.name << '\n';
+      out_ << "program " << name_of(program.kind) << '\n';
       for (std::size_t i = 0; i < program.instructions.size(); ++i) issued(i, program.instructions[i]);
     }
   }

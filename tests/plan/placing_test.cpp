@@ -25,7 +25,7 @@ Role role_of(const Lives& lives, const std::vector<std::int64_t>& bytes, std::in
   Role role;
   role.names = {"b"};
   for (std::int64_t size : bytes) role.buffers.push_back({0, -1, Category::activations, 0, size, -1});
-  role.programs.push_back({"step", {}});
+  role.programs.push_back({ProgramKind::step, {}});
   for (std::int32_t i = 0; i < num_instructions; ++i) {
     Launch launch;
     for (std::size_t id = 0; id < bytes.size(); ++id)

@@ -20,7 +20,7 @@ buffer 1 x inputs mb=-1 program=0 bytes=256 at=-1
 buffer 2 g gradients mb=-1 program=0 bytes=256 at=-1
 buffer 3 y activations mb=0 program=0 bytes=256 at=-1
 buffer 4 z activations mb=0 program=0 bytes=256 at=-1
-field 0 x 256
+field 0 x batch f32[64] 256
 signature 0 gelu approximate='tanh' f32[64] f32[64]
 signature 1 add f32[64] f32[64] f32[64]
 signature 2 sum_leading f32[1,64] f32[64]
@@ -88,6 +88,8 @@ TEST_CASE("text that is no plan names its line") {
   CHECK_THROWS_WITH_AS(parse_plan("plan 2\n"), "plan text, line 1: expected 1", DataError);
   CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute launch gelu s9 x mb=0 # load\n"), DataError);
   CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute fly # load\n"), DataError);
+  for (const char* line : {"program fly\n", "program step\n", "field 1 y batch 4\n", "field 1 y fly f32[1] 4\n", "field 1 y batch f32[1]:packed 4\n"})
+    CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + line), DataError);
   for (const char* why : {"", " #", " # ", " # fly", " # load mb=-1", " # load unit=0 mb=0", " # load chunk=40000", " # load 3"})
     CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "copy copy_in f0+0 b1+0:256" + why + "\n"), DataError);
   for (std::size_t length = 0; length < kOverlap.size(); length += 7) {  // no prefix crashes
@@ -154,6 +156,23 @@ TEST_CASE("a region beyond its buffer is found") {
   Plan plan = finished(kOverlap);
   std::get<Collective>(step_of(plan)[2].instruction).input.region.bytes = 512;
   CHECK(!violations(plan).empty());
+}
+
+TEST_CASE("fields that are not made of parts, and copies against their direction, are found") {
+  const auto with_field = [](std::string_view field) {
+    std::string text(kOverlap);
+    const std::string_view right = "field 0 x batch f32[64] 256";
+    return violations(finished(text.replace(text.find(right), right.size(), field)));
+  };
+  CHECK(with_field("field 0 x batch f32[64] 256").empty());
+  CHECK(with_field("field 0 x batch f32[16] 256").empty());  // four parts
+  CHECK(mentions(with_field("field 0 x batch f32[3] 256"), "has a field that is not made of parts: x"));
+  CHECK(mentions(with_field("field 0 x result f32[64] 256"), "reads what the loop is told"));
+  Plan plan = finished(kOverlap);
+  plan.roles[0].fields.push_back({"lr", Field::Kind::scalar, DType::f32, {64}, 256});
+  step_of(plan).push_back({Stream::copy, CopyOut{1, 0, {{4, 0, 256}}}, {}, {}});
+  derive_order(plan.roles[0], plan.mesh);
+  CHECK(mentions(violations(plan), "writes what the loop gives"));
 }
 
 TEST_CASE("communication off its stream is found") {

@@ -562,7 +562,7 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
         CAPTURE(text_of(one));
         CAPTURE(mutation.name);
         CAPTURE(everywhere);
-        CAPTURE(program.name + " #" + std::to_string(order[turn]) + " " + print(right.roles[stage], program.instructions[order[turn]].instruction));
+        CAPTURE(std::string(name_of(program.kind)) + " #" + std::to_string(order[turn]) + " " + print(right.roles[stage], program.instructions[order[turn]].instruction));
         if (!found.empty()) ++tally.refused;
         else if (apart) ++tally.equivalent;
         else {

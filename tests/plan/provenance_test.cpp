@@ -52,7 +52,7 @@ const std::string* name_of_instruction(const Role& role, const Instruction& inst
 TEST_CASE("passes are the schedule's actions, in its order, and each node of one is issued once") {
   for_each_job([](const CompiledJob& compiled) {
     for (std::size_t stage = 0; stage < compiled.plan.roles.size(); ++stage) {
-      const Program* step = compiled.plan.roles[stage].program("step");
+      const Program* step = compiled.plan.roles[stage].program(ProgramKind::step);
       if (step == nullptr) continue;
       std::vector<Pass> passes, actions;
       std::map<Pass, std::set<std::int32_t>> nodes;
@@ -99,7 +99,7 @@ TEST_CASE("what is about a unit says which") {
           reductions += why.phase == Phase::reduce && communicates ? 1 : 0;
           averages += why.phase == Phase::average && communicates ? 1 : 0;
         }
-      const Program* step = role.program("step");
+      const Program* step = role.program(ProgramKind::step);
       if (step == nullptr) continue;
       for (std::size_t unit = 0; unit < role.units.size(); ++unit) {
         const auto renews = [&](const Issued& issued) {

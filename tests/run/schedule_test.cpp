@@ -132,7 +132,7 @@ TEST_CASE("a schedule keeps every order of plans of every strategy, and without 
     const Plan plan = tests::gpu_plan(one);
     for (const Role& role : plan.roles)
       for (const Program& program : role.programs) {
-        CAPTURE(program.name);
+        CAPTURE(std::string(name_of(program.kind)));
         check(program);
       }
   }
@@ -168,7 +168,7 @@ struct Counts {
 Counts counts_of(const Plan& plan) {
   Counts most;
   for (const Role& role : plan.roles) {
-    const Program& step = *role.program("step");
+    const Program& step = *role.program(ProgramKind::step);
     const StreamSchedule schedule = schedule_streams(step);
     INFO("a step of ", step.instructions.size(), " instructions records ", schedule.num_events(), " events and waits ", num_waits(schedule), " times");
     most = {std::max(most.instructions, static_cast<std::int64_t>(step.instructions.size())), std::max(most.events, std::int64_t{schedule.num_events()}),
@@ -224,7 +224,7 @@ IssuedOn issued_by(const Plan& plan, const std::vector<GroupSplit>& splits, int 
       const auto at = std::find(splits.begin(), splits.end(), *split);
       REQUIRE(at != splits.end());
       CHECK(issued.stream == split->stream);
-      issued_on[static_cast<std::size_t>(at - splits.begin())].push_back(program.name + " " + std::string(name_of(collective->kind)) + " " + std::string(name_of(collective->dtype)) + " " +
+      issued_on[static_cast<std::size_t>(at - splits.begin())].push_back(std::string(name_of(program.kind)) + " " + std::string(name_of(collective->kind)) + " " + std::string(name_of(collective->dtype)) + " " +
                                                                         std::to_string(collective->input.region.bytes));
     }
   return issued_on;

@@ -27,7 +27,7 @@ TEST_CASE("the categories of a curve add up to the live bytes, and few points ke
   const CompiledJob job = compiled(jobs.load("gpt2", "run", {"cluster.devices_per_node=2", "strategy=fsdp"}));
   const Role& role = job.plan.roles.front();
   for (const Program& program : role.programs) {
-    CAPTURE(program.name);
+    CAPTURE(std::string(name_of(program.kind)));
     const std::vector<std::int64_t> live = live_bytes(role, program);
     const auto peak = std::max_element(live.begin(), live.end());
     const MemoryCurve whole = memory_curve(role, program, live.size() + 1);

@@ -26,7 +26,7 @@ std::vector<RankTrace> made_up(const Plan& plan) {
   for (int rank = 0; rank < plan.mesh.world_size(); ++rank) {
     RankTrace& trace = traces.emplace_back(RankTrace{rank, rank * 1'000'000'000LL, {}});
     std::int64_t now = 0;
-    for (const Issued& issued : plan.role_of(rank).program("step")->instructions) {
+    for (const Issued& issued : plan.role_of(rank).program(ProgramKind::step)->instructions) {
       const std::int64_t duration = std::holds_alternative<Launch>(issued.instruction) ? 10 : 1;
       trace.spans.push_back({now, now + duration});
       now += duration;
@@ -48,7 +48,7 @@ TEST_CASE("an instruction that communicates meets its partners, and every messag
     CHECK_FALSE(meetings.of(message.from.rank, static_cast<std::size_t>(message.from.instruction)).empty());
   }
   for (int rank : {0, 1}) {
-    const std::vector<Issued>& step = job.plan.role_of(rank).program("step")->instructions;
+    const std::vector<Issued>& step = job.plan.role_of(rank).program(ProgramKind::step)->instructions;
     for (std::size_t i = 0; i < step.size(); ++i) {
       const bool communicates = std::holds_alternative<Collective>(step[i].instruction) || std::holds_alternative<Exchange>(step[i].instruction);
       CHECK(meetings.of(rank, i).empty() == !communicates);
@@ -66,7 +66,7 @@ TEST_CASE("predicted is set beside measured by what was run, waits aside, and al
   double launches = 0;
   for (const Role& role : job.plan.roles) {
     std::vector<cost::Span>& spans = prediction.spans.emplace_back();
-    for (const Issued& issued : role.program("step")->instructions) {
+    for (const Issued& issued : role.program(ProgramKind::step)->instructions) {
       const bool launch = std::holds_alternative<Launch>(issued.instruction);
       launches += launch;
       spans.push_back(launch ? cost::Span{5, 5.010, 0} : cost::Span{5, 6.001, 1});
@@ -107,7 +107,7 @@ TEST_CASE("a rank's time is computing, communicating and waiting, and a late par
   const std::vector<RankTimes> times = measure(job.plan, Meetings(job.plan), made_up(job.plan));
   REQUIRE(times.size() == 2);
   std::int64_t launches = 0;
-  for (const Issued& issued : job.plan.roles[0].program("step")->instructions) launches += std::holds_alternative<Launch>(issued.instruction);
+  for (const Issued& issued : job.plan.roles[0].program(ProgramKind::step)->instructions) launches += std::holds_alternative<Launch>(issued.instruction);
   CHECK(times[0].compute == 10 * launches);
   for (const RankTimes& one : times) {
     CHECK(one.step == times[0].step);

@@ -30,7 +30,7 @@ std::int64_t persistent_bytes(const Role& role, Category category) {
 
 // The most bytes of a category that are alive at once in the step.
 std::int64_t most_alive(const Role& role, Category category) {
-  const auto& step = role.program("step")->instructions;
+  const auto& step = role.program(ProgramKind::step)->instructions;
   std::vector<std::int64_t> change(step.size() + 1, 0);
   std::vector<std::size_t> first(role.buffers.size(), step.size()), last(role.buffers.size(), 0);
   for (std::size_t i = 0; i < step.size(); ++i)

@@ -94,3 +94,25 @@ TEST_CASE("evaluation gives the loss and accuracy of a hand's sum, whatever the 
     CHECK(std::fabs(shared.evaluations[0].val_accuracy.value() - right) < 1e-12);
   }
 }
+
+TEST_CASE("a regression reads its targets as numbers, also where the first stage of a pipeline has none") {
+  const TinyJobs jobs;
+  std::string rows;
+  for (int row = 0; row < 40; ++row) rows += std::to_string(row % 5) + ".5," + std::to_string(row % 7) + ".25," + std::to_string(row % 3) + ".75\n";
+  jobs.write("numbers.csv", rows);
+  jobs.write("regression.yaml",
+             "name: regression\ninputs:\n  features: {dtype: f32, shape: [batch, 2]}\n  targets: {dtype: f32, shape: [batch, 1]}\nnodes:\n"
+             "  - {name: stem, op: linear, input: features, out: 8, init: {normal: 0.4}}\n  - repeat: 4\n    name: \"layers.{index}\"\n    block: HiddenLayer\n    nodes:\n"
+             "      - {name: fc, op: linear, out: 8, init: {normal: 0.4}}\n      - {name: act, op: tanh}\n"
+             "  - {name: head, op: linear, out: 1, init: {normal: 0.3}}\n  - {name: loss, op: mse, input: [head, targets]}\noutputs: {loss: loss}\n");
+  const Overrides job{"model={graph: " + jobs.path("regression.yaml") + "}", "data.train=" + jobs.path("numbers.csv"), "train.batch.micro=4"};
+  const auto losses = [&](const Overrides& more) {
+    Overrides all = job;
+    all.insert(all.end(), more.begin(), more.end());
+    return run(from_the_start(jobs.load("mlp", "run", all))).loss;
+  };
+  const std::vector<double> alone = losses({"checkpoint.resume=none"});
+  const std::vector<double> piped = losses({"checkpoint.resume=none", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}"});
+  REQUIRE(alone.size() == piped.size());
+  for (std::size_t step = 0; step < alone.size(); ++step) CHECK(piped[step] == doctest::Approx(alone[step]).epsilon(1e-5));
+}

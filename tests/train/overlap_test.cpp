@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kCommunication = static_cast<std::size_t>(Stream::communication);
 
-const std::vector<Issued>& step_of(const CompiledJob& job) { return job.plan.roles[0].program("step")->instructions; }
+const std::vector<Issued>& step_of(const CompiledJob& job) { return job.plan.roles[0].program(ProgramKind::step)->instructions; }
 
 bool reduces_gradients(const Role& role, const Issued& issued) {
   const auto* collective = std::get_if<Collective>(&issued.instruction);

@@ -29,7 +29,7 @@ class Maker {
     plan_.roles.resize(stages ? static_cast<std::size_t>(ranks) : 1);
     for (Role& role : plan_.roles) {
       role.names = {"data"};
-      role.programs.push_back({"step", {}});
+      role.programs.push_back({ProgramKind::step, {}});
     }
   }
 
