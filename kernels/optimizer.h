@@ -9,6 +9,10 @@
 //   adam, adamw     master, gradient, m f32 [n], v f32 [n], lr, scalars, applied, working? → master, m, v, working?
 //   lion            master, gradient, m, lr, scalars, applied, working? → master, m, working?
 //
+// The states (momentum, m, v) of an optimizer are all f32 [n] as above, all bf16 [n], or all int8: each u8 [n] followed by its scales
+// f32 [⌈n / 256⌉], in blocks of 256 elements that begin at the operand's first (engine/core/compression.h has the size). An update reads
+// them as f32, uses the new ones as f32, and then rounds them: state_codes.h says how. v has the unsigned code, the others the signed.
+//
 // update_scalars: grad_norm = √squares / loss_scale, loss = loss / max(count, 1), factor = min(1, clip_norm / (grad_norm + 1e-6))
 // / loss_scale (clip_norm 0: no clipping), or factor = 0 where grad_norm or loss, as f32, is not finite; applied += 1 where factor > 0.
 // With `dynamic` (false where absent) it then sets the loss_scale of the next step. Where one of the two was not finite:
@@ -31,6 +35,11 @@
 // scale), with the rules of PyTorch's GradScaler between two bounds.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/signature.h"
+
 namespace trainer::kernels {
 
 /// The operand `scalars`.
@@ -40,5 +49,22 @@ struct Scalars {
   float grad_norm;   ///< before clipping
   float loss;        ///< mean
 };
+
+/// How an optimizer's states are kept.
+enum class StateFormat : std::uint8_t { f32, bf16, int8 };
+
+/// Where an optimizer's states stand among its operands.
+struct StateOperands {
+  struct One {
+    int at = -1;
+    int scales = -1;  ///< int8 alone
+  };
+  StateFormat format = StateFormat::f32;
+  std::vector<One> states;
+  int end = 0;  ///< the operand after them
+};
+
+/// Checks the `states` states of `count` elements from operand `first` on, or raises Bug: of one format, of the right sizes.
+StateOperands expect_states(const Signature& signature, int first, int states, std::int64_t count);
 
 }  // namespace trainer::kernels

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/compression.h"
 #include "engine/core/error.h"
 #include "kernels/activations.h"
 #include "kernels/attention.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
+#include "kernels/optimizer.h"
 
 namespace trainer::kernels {
 
@@ -100,6 +102,24 @@ AttentionShape attention_shape(const Signature& s, int q) {
   CHECK(a.head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
   a.rope_theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0;
   return a;
+}
+
+StateOperands expect_states(const Signature& s, int first, int states, std::int64_t count) {
+  StateOperands found{.format = StateFormat::f32, .states = {}, .end = first};
+  if (states == 0) return found;
+  CHECK(first < static_cast<int>(s.operands.size()), describe(s) + " lacks its states");
+  const DType dtype = s.operands[static_cast<std::size_t>(first)].dtype;
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::u8)
+    refuse_dtypes(s, "states in f32, bf16, or u8 with scales");
+  found.format = dtype == DType::f32 ? StateFormat::f32 : dtype == DType::bf16 ? StateFormat::bf16 : StateFormat::int8;
+  const int operands = found.format == StateFormat::int8 ? 2 : 1;
+  CHECK(first + operands * states <= static_cast<int>(s.operands.size()), describe(s) + " lacks a state or its scales");
+  for (int i = 0; i < states; ++i, found.end += operands) {
+    expect_operand(s, found.end, dtype, count);
+    if (operands == 2) expect_operand(s, found.end + 1, DType::f32, int8_blocks(count));
+    found.states.push_back({found.end, operands == 2 ? found.end + 1 : -1});
+  }
+  return found;
 }
 
 DropoutMask dropout_mask(const Signature& s) {

@@ -67,6 +67,8 @@ std::string_view name_of(Op op) {
     case Op::adam: return "adam";
     case Op::adamw: return "adamw";
     case Op::lion: return "lion";
+    case Op::muon_momentum: return "muon_momentum";
+    case Op::muon: return "muon";
     case Op::outer_step: return "outer_step";
     case Op::apply_delayed: return "apply_delayed";
     case Op::compress_bf16: return "compress_bf16";

@@ -130,7 +130,9 @@ Estimate CostModel::kernel(const Signature& signature) const {
   const auto [at, added] = impl_->kernels.try_emplace(signature);
   if (!added) return at->second;
   if (!impl_->cuda()) return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node(), impl_->cold());
-  const std::optional<Estimate> measured = impl_->measured.empty() ? std::nullopt : impl_->measured.kernel(work_of(signature), 1, 1);
+  // Muon's work is that of products in f32, which on GPUs it is not.
+  const bool looked_up = !impl_->measured.empty() && signature.op != Op::muon;
+  const std::optional<Estimate> measured = looked_up ? impl_->measured.kernel(work_of(signature), 1, 1) : std::nullopt;
   at->second = measured ? *measured : gpu_kernel(impl_->machine(), signature);
   if (at->second.bound == Bound::compute) at->second.us *= impl_->slowest;
   return at->second;

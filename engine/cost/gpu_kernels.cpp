@@ -5,6 +5,7 @@
 #include "engine/cost/gpu_attention.h"
 #include "engine/cost/gpu_gemm.h"
 #include "engine/cost/kernel_times.h"
+#include "engine/cost/work.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer::cost {
@@ -113,6 +114,29 @@ Product conv_product(const Signature& s, const Cost& cost) {
   return p;
 }
 
+Estimate plus(Estimate a, const Estimate& b) {
+  const double us = a.us + b.us;
+  a.spread = us > 0 ? (a.us * a.spread + b.us * b.spread) / us : 0;
+  if (b.us > a.us) a.bound = b.bound;
+  a.us = us;
+  return a;
+}
+
+// Muon's products in bf16, at the rate of the last of a step of the matrix with the most; and what the operands move.
+Estimate muon(const DeviceModel& device, const Signature& s, const Cost& cost) {
+  const Work work = work_of(s);
+  if (work.amount == 0) return stream(device, s, cost);
+  Product p;
+  p.m = work.sizes[0], p.k = work.sizes[1], p.n = work.sizes[2];
+  p.dtype = DType::bf16;
+  p.result_bytes = static_cast<double>(p.m * p.n) * 8;  // added to, in f32
+  p.operand_bytes = static_cast<double>(p.m * p.k + p.k * p.n) * 2;
+  p.alignment = row_alignment({p.k, p.n}, p.dtype);
+  Estimate products = gpu_product(device, p);
+  products.us *= work.amount / (2 * static_cast<double>(p.m) * static_cast<double>(p.k) * static_cast<double>(p.n));
+  return plus(products, stream(device, s, cost));
+}
+
 Attention attention_of(const Signature& s, const Cost& cost) {
   const bool backward = s.op == Op::attention_grad;
   const Shape& o = s.operands[backward ? 0 : s.operands.size() - 2].shape;
@@ -135,14 +159,6 @@ double rope_bytes(const Signature& s) {
   return 2 * static_cast<double>(o.bytes()) * (1 + kv / std::max(1.0, heads));
 }
 
-Estimate plus(Estimate a, const Estimate& b) {
-  const double us = a.us + b.us;
-  a.spread = us > 0 ? (a.us * a.spread + b.us * b.spread) / us : 0;
-  if (b.us > a.us) a.bound = b.bound;
-  a.us = us;
-  return a;
-}
-
 Estimate alone(const DeviceModel& device, const Signature& s) {
   const Cost cost = cost_of(s);
   switch (s.op) {
@@ -160,6 +176,8 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
       const double rope = rope_bytes(s);
       return rope > 0 ? plus(fused, stream(device, s, Cost{}, rope)) : fused;
     }
+    case Op::muon:
+      return muon(device, s, cost);
     default:
       return stream(device, s, cost);
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/core/check.h"
+#include "engine/core/muon.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer::cost {
@@ -84,6 +85,21 @@ Work of_optimizer(const Signature& s, std::string_view plain, std::string_view w
   return {s.attributes.flag("working", false) ? working : plain, DType::f32, {shape(s, 0).elements()}, moved(s)};
 }
 
+// Nearly all of it is products. They run as those of `linear` do, in f32 on CPUs; of the matrix with the most, the last
+// of a step.
+Work of_muon(const Signature& s) {
+  const std::int64_t parts = shape(s, 1)[0], steps = s.attributes.integer("steps");
+  std::vector<std::int64_t> sizes = {1, 1, 1};
+  double most = 0;
+  for (const MuonMatrix& matrix : muon_matrices(s.attributes.text("matrices"))) {
+    const std::int64_t rows = matrix.whole_rows(parts), cols = matrix.whole_cols(parts);
+    if (newton_schulz_flops(rows, cols, steps) <= most) continue;
+    most = newton_schulz_flops(rows, cols, steps);
+    sizes = {std::min(rows, cols), std::min(rows, cols), std::max(rows, cols)};
+  }
+  return {"linear", DType::f32, std::move(sizes), cost_of(s).flops};
+}
+
 bool residual(const Signature& s) { return s.attributes.flag("residual", false); }
 
 }  // namespace
@@ -156,6 +172,10 @@ Work work_of(const Signature& s) {
     case Op::adam:
     case Op::adamw: return of_optimizer(s, "adamw", "adamw_working");
     case Op::lion: return of_optimizer(s, "lion", "lion_working");
+    case Op::muon_momentum:
+      return by_elements(s, name_of(s.op));
+    case Op::muon:
+      return of_muon(s);
     case Op::reshape:
     case Op::flatten:
     case Op::replicate:

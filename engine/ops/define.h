@@ -78,12 +78,15 @@ OpDef pack_weight();
 OpDef loss_seed();
 OpDef sum_squares();
 OpDef update_scalars();
+OpDef outer_step();
+OpDef apply_delayed();
+// optimizer.cpp
 OpDef sgd();
 OpDef adam();
 OpDef adamw();
 OpDef lion();
-OpDef outer_step();
-OpDef apply_delayed();
+OpDef muon_momentum();
+OpDef muon();
 // compression.cpp
 OpDef compress_bf16();
 OpDef quantize_int8();

@@ -133,6 +133,10 @@ OpDef define_op(Op op) {
       return define::adamw();
     case Op::lion:
       return define::lion();
+    case Op::muon_momentum:
+      return define::muon_momentum();
+    case Op::muon:
+      return define::muon();
     case Op::outer_step:
       return define::outer_step();
     case Op::apply_delayed:

@@ -3,7 +3,7 @@
 #include "kernels/cpu/compression_loops.h"
 
 #include "engine/core/compression.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_bytes.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
@@ -25,23 +25,14 @@ VEC_INLINE std::int32_t largest(I32 x) {
 // ---- codes: the whole number in the low bits of a float above 2^23, as a byte
 
 #if defined(__AVX512F__)
-VEC_INLINE void store_codes(signed char* p, I32 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8((__m512i)x)); }
 VEC_INLINE F32 load_codes(const signed char* p) {
   return (F32)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 #elif defined(__AVX2__)
-VEC_INLINE void store_codes(signed char* p, I32 x) {
-  const __m256i low = _mm256_shuffle_epi8((__m256i)x, _mm256_set1_epi32(0x0C080400));
-  const int halves[2] = {_mm_cvtsi128_si32(_mm256_castsi256_si128(low)), _mm_cvtsi128_si32(_mm256_extracti128_si256(low, 1))};
-  __builtin_memcpy(p, halves, 8);
-}
 VEC_INLINE F32 load_codes(const signed char* p) {
   return (F32)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 #else
-VEC_INLINE void store_codes(signed char* p, I32 x) {
-  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<signed char>(x[i] & 0xFF);
-}
 VEC_INLINE F32 load_codes(const signed char* p) {
   F32 x;
   for (int i = 0; i < kLanes; ++i) x[i] = static_cast<float>(p[i]);
@@ -108,7 +99,7 @@ void quantize_of(const G* gradient, float* residual, const Int8Chunks& to, std::
   } else {
     for_each_vector(0, block.count, [&](std::int64_t i, auto, auto store_any) {
       const F32 x = load(a + i), shifted = fma(x, inverse, magic);
-      store_codes(codes + i, bits_of(shifted));
+      store_bytes(reinterpret_cast<unsigned char*>(codes) + i, bits_of(shifted));
       store_any(residual + block.place + i, fma(shifted - magic, by, x));
     });
   }

@@ -69,6 +69,11 @@ Prepared prepare_sgd(const Signature& signature, const Context& context);
 Prepared prepare_adam(const Signature& signature, const Context& context);
 Prepared prepare_lion(const Signature& signature, const Context& context);
 
+// kernels/muon.h
+Prepared prepare_muon_momentum(const Signature& signature, const Context& context);
+Prepared prepare_muon(const Signature& signature, const Context& context);
+std::int64_t muon_workspace(const Signature& signature, const Context& context);
+
 // kernels/averaging.h
 Prepared prepare_outer_step(const Signature& signature, const Context& context);
 Prepared prepare_apply_delayed(const Signature& signature, const Context& context);

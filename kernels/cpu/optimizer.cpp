@@ -9,6 +9,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/make_kernel.h"
 #include "kernels/cpu/optimizer_loops.h"
+#include "kernels/cpu/optimizer_states.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainer::kernels::cpu {
@@ -18,27 +19,27 @@ constexpr std::int64_t kChunk = 32768;  // elements summed at a time
 
 std::int64_t chunks_of(std::int64_t count) { return (count + kChunk - 1) / kChunk; }
 
-/// Where each operand of an optimizer stands; -1 where it is absent.
+/// Where the operands behind the states stand; -1 where one is absent.
 struct Places {
-  int m = -1, v = -1, lr = -1, scalars = -1, applied = -1, working = -1;
+  int lr = -1, scalars = -1, applied = -1, working = -1;
 };
 
 struct Update {
   void (*loop)(const UpdateArgs&, std::int64_t, std::int64_t) = nullptr;
   UpdateArgs args;
   Places at;
+  States states;
   std::int64_t count = 0, decay_elements = 0;
   double beta1 = 0, beta2 = 0, weight_decay = 0;
   bool corrects_bias = false;
   int threads = 1;
 
-  /// The arguments of one call for elements that decay.
+  /// The arguments of one call for elements that decay; states that are f32 among them.
   UpdateArgs now(const Call& call) const {
     UpdateArgs now = args;
     now.master = operand<float>(call, 0);
     now.gradient = operand<void>(call, 1);
-    if (at.m >= 0) now.m = operand<float>(call, at.m);
-    if (at.v >= 0) now.v = operand<float>(call, at.v);
+    if (states.format() == StateFormat::f32) now.m = states.as_f32(call, 0), now.v = states.as_f32(call, 1);
     if (at.working >= 0) now.working = operand<Bf16>(call, at.working);
     const double lr = static_cast<double>(*operand<float>(call, at.lr));
     const double t = *operand<std::int32_t>(call, at.applied);
@@ -52,14 +53,29 @@ struct Update {
   void run(const Call& call) const {
     const UpdateArgs decaying = now(call);
     if (decaying.factor == 0) return;
+    const std::int64_t border = std::clamp<std::int64_t>(decay_elements - call.origin, 0, count);
+    if (states.format() != StateFormat::f32) return run_unpacked(call, decaying, border);
     UpdateArgs plain = decaying;
     plain.keep = 1;
-    const std::int64_t border = std::clamp<std::int64_t>(decay_elements - call.origin, 0, count);
     parallel_ranges(count, 64, threads, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t middle = std::clamp(border, begin, end);
       loop(decaying, begin, middle);
       loop(plain, middle, end);
     });
+  }
+
+  /// The same of states that are not f32: the loop works on f32 copies of a few blocks.
+  void run_unpacked(const Call& call, const UpdateArgs& decaying, std::int64_t border) const {
+    states.for_each_piece(call, *operand<std::int32_t>(call, at.applied), count, threads,
+                          [&](std::int64_t begin, std::int64_t end, float* m, float* v) {
+                            UpdateArgs piece = decaying.from(begin);
+                            piece.m = m;
+                            piece.v = v;
+                            const std::int64_t middle = std::clamp(border, begin, end) - begin;
+                            loop(piece, 0, middle);
+                            piece.keep = 1;
+                            loop(piece, middle, end - begin);
+                          });
   }
 };
 
@@ -67,23 +83,19 @@ struct Update {
 Update update_of(const Signature& signature, const Context& context, int states) {
   const Attributes& attributes = signature.attributes;
   const bool working = attributes.flag("working", false);
-  expect_operands(signature, static_cast<std::size_t>(2 + states + 3 + (working ? 1 : 0)));
   Update update;
   update.count = signature.operands[0].elements();
   update.args.bf16_gradient = expect_compute_dtype(signature, 1);
-  for (int i = 0; i < 2 + states; ++i) expect_operand(signature, i, i == 1 ? signature.operands[1].dtype : DType::f32, update.count);
-  update.at.lr = 2 + states;
-  update.at.scalars = 3 + states;
-  update.at.applied = 4 + states;
+  expect_operand(signature, 0, DType::f32, update.count);
+  expect_operand(signature, 1, signature.operands[1].dtype, update.count);
+  update.states = States(signature, 2, states, context.isa);
+  const int lr = update.states.end();
+  expect_operands(signature, static_cast<std::size_t>(lr + 3 + (working ? 1 : 0)));
+  update.at = {.lr = lr, .scalars = lr + 1, .applied = lr + 2, .working = working ? lr + 3 : -1};
   expect_operand(signature, update.at.lr, DType::f32, 1);
   expect_operand(signature, update.at.scalars, DType::f32, 4);
   expect_operand(signature, update.at.applied, DType::i32, 1);
-  if (working) {
-    update.at.working = 5 + states;
-    expect_operand(signature, update.at.working, DType::bf16, update.count);
-  }
-  if (states >= 1) update.at.m = 2;
-  if (states >= 2) update.at.v = 3;
+  if (working) expect_operand(signature, update.at.working, DType::bf16, update.count);
   update.weight_decay = attributes.has("weight_decay") ? attributes.real("weight_decay") : 0.0;
   update.decay_elements = attributes.integer("decay_elements", 0);
   update.threads = threads_for(signature.operands[0].bytes() * (3 + states), context.threads);

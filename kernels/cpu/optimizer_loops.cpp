@@ -2,6 +2,7 @@
 #include "kernels/cpu/optimizer_loops.h"
 
 #include "kernels/cpu/vec.h"
+#include "kernels/newton_schulz.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
@@ -54,6 +55,17 @@ void lion_of(const UpdateArgs& a, const G* gradient, std::int64_t begin, std::in
   });
 }
 
+template <typename G>
+void muon_momentum_of(const UpdateArgs& a, const G* gradient, std::int64_t begin, std::int64_t end) {
+  const F32 factor = splat(a.factor), momentum = splat(a.beta1), rest = splat(a.one_less_beta1);
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
+    const F32 g = load(gradient + i) * factor, before = load(a.m + i);
+    const F32 m = fma(rest, g - before, before);
+    store(a.m + i, m);
+    store(a.master + i, a.nesterov ? fma(momentum, m - g, g) : m);
+  });
+}
+
 /// run(gradient, has working) with the gradient as the type it is.
 template <typename Run>
 VEC_INLINE void with_types(const UpdateArgs& a, Run run) {
@@ -86,6 +98,30 @@ void adam(const UpdateArgs& args, std::int64_t begin, std::int64_t end) {
 
 void lion(const UpdateArgs& args, std::int64_t begin, std::int64_t end) {
   with_types(args, [&]<bool has_working>(const auto* gradient) { lion_of<has_working>(args, gradient, begin, end); });
+}
+
+void muon_momentum(const UpdateArgs& args, std::int64_t begin, std::int64_t end) {
+  if (args.bf16_gradient) return muon_momentum_of(args, static_cast<const Bf16*>(args.gradient), begin, end);
+  muon_momentum_of(args, static_cast<const float*>(args.gradient), begin, end);
+}
+
+void muon_polynomial(const float* a, float* square, std::int64_t begin, std::int64_t end) {
+  const F32 b = splat(kNewtonSchulzB), c = splat(kNewtonSchulzC);
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
+    store(square + i, fma(c, load(square + i), b * load(a + i)));
+  });
+}
+
+void muon_apply(const UpdateArgs& args, const float* update, std::int64_t count) {
+  const F32 keep = splat(args.keep), step = splat(args.step);
+  const auto apply = [&]<bool has_working>() {
+    for_each_vector(0, count, [&](std::int64_t i, auto load, auto store) {
+      const F32 w = load(args.master + i) * keep - step * load(update + i);
+      store(args.master + i, w);
+      if constexpr (has_working) store(args.working + i, w);
+    });
+  };
+  args.working != nullptr ? apply.template operator()<true>() : apply.template operator()<false>();
 }
 
 double sum_squares(bool bf16, const void* x, std::int64_t begin, std::int64_t end) {

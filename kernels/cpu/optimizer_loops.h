@@ -25,12 +25,29 @@ struct UpdateArgs {
   float v_scale = 1;          ///< 1 / √(1 − β₂ᵗ)
   float eps = 0;
   bool nesterov = false;
+
+  /// The same of the elements from `first` on.
+  UpdateArgs from(std::int64_t first) const {
+    UpdateArgs rest = *this;
+    rest.master += first;
+    rest.gradient = static_cast<const char*>(gradient) + first * (bf16_gradient ? 2 : 4);
+    if (m != nullptr) rest.m += first;
+    if (v != nullptr) rest.v += first;
+    if (working != nullptr) rest.working += first;
+    return rest;
+  }
 };
 
 DECLARE_BY_ISA(
     void sgd(const UpdateArgs& args, std::int64_t begin, std::int64_t end);
     void adam(const UpdateArgs& args, std::int64_t begin, std::int64_t end);
     void lion(const UpdateArgs& args, std::int64_t begin, std::int64_t end);
+    /// muon_momentum, with u in place of the master, the momentum in m and its weight in beta1.
+    void muon_momentum(const UpdateArgs& args, std::int64_t begin, std::int64_t end);
+    /// square = c · square + b · a, with muon's coefficients.
+    void muon_polynomial(const float* a, float* square, std::int64_t begin, std::int64_t end);
+    /// master = keep · master − step · update, of a row of a matrix; and the working copy.
+    void muon_apply(const UpdateArgs& args, const float* update, std::int64_t count);
     /// Σ x² over [begin, end).
     double sum_squares(bool bf16, const void* x, std::int64_t begin, std::int64_t end);)
 

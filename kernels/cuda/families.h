@@ -84,6 +84,10 @@ Prepared prepare_sgd(const Signature& signature, const Context& context);
 Prepared prepare_adam(const Signature& signature, const Context& context);
 Prepared prepare_lion(const Signature& signature, const Context& context);
 
+// kernels/muon.h
+Prepared prepare_muon_momentum(const Signature& signature, const Context& context);
+Prepared prepare_muon(const Signature& signature, const Context& context);
+
 // kernels/pool.h
 Prepared prepare_pool(const Signature& signature, const Context& context);
 Prepared prepare_pool_grad(const Signature& signature, const Context& context);

@@ -1,20 +1,18 @@
 // The step's scalars and the optimizers. Learning rate, factor and the number of updates are read on the device, so that the same launch
 // serves every step. Optimizers are bound by memory: of a bf16 gradient, adam with a working copy moves 28 bytes for each element. A thread
 // loads all it needs of two groups of four elements, each access of a warp whole lines, before it uses any of it.
-#include "kernels/optimizer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/optimizer_states.cuh"
+#include "kernels/optimizer.h"
 
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kGroup = 4, kGroups = 2;  // elements of a group; groups of a thread
+constexpr int kThreads = kStateThreads;
 constexpr int kSumThreads = 512, kLoads = 4;
 
 // ---- Device: scalars ----
@@ -112,8 +110,7 @@ struct Rates {
 struct Operands {
   float* master;
   const void* gradient;
-  float* m;
-  float* v;
+  StateMemory m, v;
   const float* lr;
   const Scalars* scalars;
   const std::int32_t* applied;
@@ -132,7 +129,9 @@ __device__ __forceinline__ float one_less_power(double log_beta, std::int32_t t)
 template <bool Momentum>
 struct Sgd {
   static constexpr int kStates = Momentum ? 1 : 0;
-  __device__ static Step step(const Operands&, const Rates& a, float factor, float lr) {
+  static constexpr bool kReadsMaster = true;
+  __device__ static Step step(const Operands& o, const Rates& a, float factor) {
+    const float lr = *o.lr;
     return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr, 1};
   }
   __device__ static float update(const Step& s, const Rates& a, float keep, float w, float gradient, float& m, float&) {
@@ -146,7 +145,9 @@ struct Sgd {
 };
 struct Adam {
   static constexpr int kStates = 2;
-  __device__ static Step step(const Operands& o, const Rates& a, float factor, float lr) {
+  static constexpr bool kReadsMaster = true;
+  __device__ static Step step(const Operands& o, const Rates& a, float factor) {
+    const float lr = *o.lr;
     const std::int32_t t = *o.applied;
     return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr / one_less_power(a.log_beta1, t), 1.0F / sqrtf(one_less_power(a.log_beta2, t))};
   }
@@ -159,7 +160,9 @@ struct Adam {
 };
 struct Lion {
   static constexpr int kStates = 1;
-  __device__ static Step step(const Operands&, const Rates& a, float factor, float lr) {
+  static constexpr bool kReadsMaster = true;
+  __device__ static Step step(const Operands& o, const Rates& a, float factor) {
+    const float lr = *o.lr;
     return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr, 1};
   }
   __device__ static float update(const Step& s, const Rates& a, float keep, float w, float gradient, float& m, float&) {
@@ -168,61 +171,59 @@ struct Lion {
     return fmaf(w, keep, -(s.size * (c == 0 ? c : copysignf(1.0F, c))));
   }
 };
-
-using F32Group = Vec<float, kGroup>;
-
-/// Group `index`; what lies at `count` and beyond is zero.
-template <typename T>
-__device__ __forceinline__ Vec<T, kGroup> load_group(const T* x, std::int64_t index, std::int64_t count) {
-  const std::int64_t first = index * kGroup;
-  if (first + kGroup <= count) return load<kGroup>(x, index);
-  Vec<T, kGroup> v;
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i) v[i] = first + i < count ? x[first + i] : from_f32<T>(0.0F);
-  return v;
-}
-template <typename T>
-__device__ __forceinline__ void store_group(T* x, std::int64_t index, std::int64_t count, const Vec<T, kGroup>& value) {
-  const std::int64_t first = index * kGroup;
-  if (first + kGroup <= count) return store(x, index, value);
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i)
-    if (first + i < count) x[first + i] = value[i];
-}
+/// muon_momentum: u is written where others update the master. beta1: the momentum.
+struct MuonMomentum {
+  static constexpr int kStates = 1;
+  static constexpr bool kReadsMaster = false;
+  __device__ static Step step(const Operands&, const Rates&, float factor) { return {factor, 1, 0, 1}; }
+  __device__ static float update(const Step& s, const Rates& a, float, float, float gradient, float& m, float&) {
+    const float g = gradient * s.factor;
+    m = fmaf(a.rest1, g - m, m);
+    return a.nesterov ? fmaf(a.beta1, m - g, g) : m;
+  }
+};
 
 struct NoCopy {};
 
-// W: the working copy's type, or NoCopy.
-template <typename Rule, typename G, typename W>
-__global__ void __launch_bounds__(kThreads) update(Operands o, Rates rates) {
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kGroups + threadIdx.x;
-  Vec<G, kGroup> gradient[kGroups];
-  F32Group master[kGroups], m[kGroups], v[kGroups];
-#pragma unroll
-  for (int k = 0; k < kGroups; ++k) {
-    const std::int64_t at = first + k * kThreads;
-    master[k] = load_group(o.master, at, o.count);
-    gradient[k] = load_group(static_cast<const G*>(o.gradient), at, o.count);
-    if constexpr (Rule::kStates >= 1) m[k] = load_group(o.m, at, o.count);
-    if constexpr (Rule::kStates >= 2) v[k] = load_group(o.v, at, o.count);
+// S: the states' type. W: the working copy's type, or NoCopy.
+template <typename Rule, typename S, typename G, typename W>
+__global__ void __launch_bounds__(kThreads) update(Operands o, Rates rates, CodesOf<S> codes) {
+  __shared__ std::uint32_t shared[2 * kCodeWords];
+  if constexpr (std::is_same_v<S, Int8>) {
+    share_codes(codes, shared);
+    __syncthreads();
   }
-  const float factor = o.scalars->factor;
-  if (factor == 0) return;
-  const Step step = Rule::step(o, rates, factor, *o.lr);
+  Vec<G, kGroup> gradient[kGroups];
+  F32Group master[kGroups];
+  ThreadState<S, 0> m;
+  ThreadState<S, 1> v;
 #pragma unroll
   for (int k = 0; k < kGroups; ++k) {
-    const std::int64_t at = first + k * kThreads;
+    const std::int64_t at = my_group<S>(k);
+    if constexpr (Rule::kReadsMaster) master[k] = load_group(o.master, at, o.count);
+    gradient[k] = load_group(static_cast<const G*>(o.gradient), at, o.count);
+  }
+  if constexpr (Rule::kStates >= 1) m.load(o.m, o.count, shared);
+  if constexpr (Rule::kStates >= 2) v.load(o.v, o.count, shared);
+  const float factor = o.scalars->factor;
+  if (factor == 0) {
+    if constexpr (!Rule::kReadsMaster)
+      for (int k = 0; k < kGroups; ++k) store_group(o.master, my_group<S>(k), o.count, F32Group{});
+    return;
+  }
+  const Step step = Rule::step(o, rates, factor);
+#pragma unroll
+  for (int k = 0; k < kGroups; ++k) {
+    const std::int64_t at = my_group<S>(k);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       float none = 0;
-      float& first_state = Rule::kStates >= 1 ? m[k][i] : none;
-      float& second_state = Rule::kStates >= 2 ? v[k][i] : none;
+      float& first_state = Rule::kStates >= 1 ? m.value[k][i] : none;
+      float& second_state = Rule::kStates >= 2 ? v.value[k][i] : none;
       const float keep = at * kGroup + i < o.decaying ? step.keep : 1.0F;
       master[k][i] = Rule::update(step, rates, keep, master[k][i], to_f32(gradient[k][i]), first_state, second_state);
     }
     store_group(o.master, at, o.count, master[k]);
-    if constexpr (Rule::kStates >= 1) store_group(o.m, at, o.count, m[k]);
-    if constexpr (Rule::kStates >= 2) store_group(o.v, at, o.count, v[k]);
     if constexpr (!std::is_same_v<W, NoCopy>) {
       Vec<W, kGroup> rounded;
 #pragma unroll
@@ -230,6 +231,8 @@ __global__ void __launch_bounds__(kThreads) update(Operands o, Rates rates) {
       store_group(static_cast<W*>(o.working), at, o.count, rounded);
     }
   }
+  if constexpr (Rule::kStates >= 1) m.store(o.m, o.count, shared, *o.applied);
+  if constexpr (Rule::kStates >= 2) v.store(o.v, o.count, shared, *o.applied);
 }
 
 // ---- Host ----
@@ -238,23 +241,32 @@ Grid one_thread() { return {.blocks = 1, .threads = 1}; }
 
 /// Where each operand of an optimizer stands; -1 where it is absent.
 struct Places {
-  int m = -1, v = -1, lr = -1, working = -1;  ///< scalars and applied come after lr
+  int master = 0, gradient = 1;
+  StateOperands states;
+  int lr = -1, scalars = -1, applied = -1, working = -1;
 };
+
+/// Checks what all have: master, gradient, scalars and applied.
+void expect_places(const Signature& s, const Places& at, std::int64_t count) {
+  expect_operand(s, at.master, DType::f32, count);
+  const DType gradient = s.operands[static_cast<std::size_t>(at.gradient)].dtype;
+  if (gradient != DType::f32 && gradient != DType::bf16) refuse_dtypes(s, "f32 or bf16 gradients");
+  expect_operand(s, at.gradient, gradient, count);
+  expect_operand(s, at.scalars, DType::f32, 4);
+  expect_operand(s, at.applied, DType::i32, 1);
+}
 
 Places places_of(const Signature& s, int states) {
   const bool working = s.attributes.flag("working", false);
-  expect_operands(s, static_cast<std::size_t>(5 + states + (working ? 1 : 0)));
   const std::int64_t count = s.operands[0].elements();
-  for (int i = 0; i < 2 + states; ++i)
-    if (i != 1) expect_operand(s, i, DType::f32, count);
-  const Places at{.m = states >= 1 ? 2 : -1, .v = states >= 2 ? 3 : -1, .lr = 2 + states, .working = working ? 5 + states : -1};
-  const DType gradient = s.operands[1].dtype;
-  if (gradient != DType::f32 && gradient != DType::bf16) refuse_dtypes(s, "f32 or bf16 gradients");
-  expect_operand(s, 1, gradient, count);
+  Places at;
+  at.states = expect_states(s, 2, states, count);
+  at.lr = at.states.end, at.scalars = at.lr + 1, at.applied = at.lr + 2;
+  expect_operands(s, static_cast<std::size_t>(at.lr + 3 + (working ? 1 : 0)));
+  expect_places(s, at, count);
   expect_operand(s, at.lr, DType::f32, 1);
-  expect_operand(s, at.lr + 1, DType::f32, 4);
-  expect_operand(s, at.lr + 2, DType::i32, 1);
   if (!working) return at;
+  at.working = at.lr + 3;
   const DType copy = s.operands[static_cast<std::size_t>(at.working)].dtype;
   if (copy != DType::bf16 && copy != DType::f16) refuse_dtypes(s, "a bf16 or f16 working copy");
   expect_operand(s, at.working, copy, count);
@@ -275,34 +287,57 @@ Rates with_betas(const Attributes& attributes) {
   return rates;
 }
 
-template <typename Rule, typename G, typename W>
+StateMemory state_of(const Call& call, const StateOperands& states, std::size_t index) {
+  if (index >= states.states.size()) return {};
+  const StateOperands::One& one = states.states[index];
+  return {operand<void>(call, one.at), one.scales < 0 ? nullptr : operand<float>(call, one.scales)};
+}
+
+template <typename Rule, typename S, typename G, typename W>
 Prepared update_kernel(const Signature& s, const Places& at, const Rates& rates) {
-  const std::int64_t count = s.operands[0].elements(), decay_elements = s.attributes.integer("decay_elements", 0);
+  const std::int64_t count = s.operands[static_cast<std::size_t>(at.master)].elements(),
+                     decay_elements = s.attributes.integer("decay_elements", 0);
   return make_kernel([=](const Call& call) {
-    const auto f32_at = [&](int place) { return place < 0 ? nullptr : operand<float>(call, place); };
-    const Operands operands{.master = operand<float>(call, 0),
-                            .gradient = operand<void>(call, 1),
-                            .m = f32_at(at.m),
-                            .v = f32_at(at.v),
-                            .lr = operand<float>(call, at.lr),
-                            .scalars = operand<Scalars>(call, at.lr + 1),
-                            .applied = operand<std::int32_t>(call, at.lr + 2),
+    const Operands operands{.master = operand<float>(call, at.master),
+                            .gradient = operand<void>(call, at.gradient),
+                            .m = state_of(call, at.states, 0),
+                            .v = state_of(call, at.states, 1),
+                            .lr = at.lr < 0 ? nullptr : operand<float>(call, at.lr),
+                            .scalars = operand<Scalars>(call, at.scalars),
+                            .applied = operand<std::int32_t>(call, at.applied),
                             .working = at.working < 0 ? nullptr : operand<void>(call, at.working),
                             .count = count,
                             .decaying = std::clamp<std::int64_t>(decay_elements - call.origin, 0, count)};
-    launch(call, {.blocks = blocks_for(count, kThreads * kGroup * kGroups), .threads = kThreads}, update<Rule, G, W>, operands, rates);
+    launch(call, {.blocks = blocks_for(count, kThreads * kGroup * kGroups), .threads = kThreads}, update<Rule, S, G, W>,
+           operands, rates, CodesOf<S>{});
   });
+}
+
+/// With the types that the operands have.
+template <typename Rule, bool HasWorking = true>
+Prepared update_kernel(const Signature& s, const Places& at, const Rates& rates) {
+  const auto with_working = [&]<typename S, typename G>(S, G) {
+    if constexpr (HasWorking) {
+      if (at.working >= 0 && s.operands[static_cast<std::size_t>(at.working)].dtype == DType::f16)
+        return update_kernel<Rule, S, G, f16>(s, at, rates);
+      if (at.working >= 0) return update_kernel<Rule, S, G, bf16>(s, at, rates);
+    }
+    return update_kernel<Rule, S, G, NoCopy>(s, at, rates);
+  };
+  const auto with_gradient = [&]<typename S>(S state) {
+    return s.operands[static_cast<std::size_t>(at.gradient)].dtype == DType::bf16 ? with_working(state, bf16{})
+                                                                                  : with_working(state, float{});
+  };
+  if constexpr (Rule::kStates > 0) {
+    if (at.states.format == StateFormat::bf16) return with_gradient(bf16{});
+    if (at.states.format == StateFormat::int8) return with_gradient(Int8{});
+  }
+  return with_gradient(float{});
 }
 
 template <typename Rule>
 Prepared optimizer(const Signature& s, const Rates& rates) {
-  const Places at = places_of(s, Rule::kStates);
-  const auto with_gradient = [&]<typename G>(G) {
-    if (at.working < 0) return update_kernel<Rule, G, NoCopy>(s, at, rates);
-    if (s.operands[static_cast<std::size_t>(at.working)].dtype == DType::f16) return update_kernel<Rule, G, f16>(s, at, rates);
-    return update_kernel<Rule, G, bf16>(s, at, rates);
-  };
-  return s.operands[1].dtype == DType::bf16 ? with_gradient(bf16{}) : with_gradient(float{});
+  return update_kernel<Rule>(s, places_of(s, Rule::kStates), rates);
 }
 
 template <typename T>
@@ -375,5 +410,18 @@ Prepared prepare_adam(const Signature& s, const Context&) {
 }
 
 Prepared prepare_lion(const Signature& s, const Context&) { return optimizer<Lion>(s, with_betas(s.attributes)); }
+
+Prepared prepare_muon_momentum(const Signature& s, const Context&) {
+  const std::int64_t count = s.operands[0].elements();
+  Places at{.gradient = 0, .states = expect_states(s, 1, 1, count)};
+  at.scalars = at.states.end, at.applied = at.scalars + 1, at.master = at.scalars + 2;
+  expect_operands(s, static_cast<std::size_t>(at.master) + 1);
+  expect_places(s, at, count);
+  const double momentum = s.attributes.real("momentum");
+  Rates rates;
+  rates.beta1 = static_cast<float>(momentum), rates.rest1 = static_cast<float>(1.0 - momentum);
+  rates.nesterov = s.attributes.flag("nesterov");
+  return update_kernel<MuonMomentum, false>(s, at, rates);
+}
 
 }  // namespace trainer::kernels::cuda

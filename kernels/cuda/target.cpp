@@ -11,6 +11,7 @@
 #include "kernels/conv2d.h"
 #include "kernels/cuda/conv2d.h"
 #include "kernels/cuda/embedding_grad.h"
+#include "kernels/cuda/muon.h"
 #include "kernels/linear.h"
 
 namespace trainer::kernels::cuda {
@@ -106,6 +107,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::mse_count:
     case Op::sum_squares: return partial_scalars(units);
     case Op::top_k_compress: return top_k_workspace(s);
+    case Op::muon: return MuonWorkspace(muon_update(s), product_workspace(capability)).end;
     // One thread or block makes each output whole.
     case Op::embedding:
     case Op::positions:
@@ -144,6 +146,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::adam:
     case Op::adamw:
     case Op::lion:
+    case Op::muon_momentum:
     case Op::outer_step:
     case Op::apply_delayed:
     case Op::compress_bf16:

@@ -1,6 +1,8 @@
 // The list of ops is complete and agrees with itself; costs agree with formulas of others.
 #include <doctest/doctest.h>
 
+#include "engine/core/error.h"
+#include "engine/core/muon.h"
 #include "engine/ops/op_def.h"
 #include "tests/build/files.h"
 
@@ -96,6 +98,44 @@ TEST_CASE("AdamW moves 28 bytes a parameter under f32, 30 with a bf16 working co
   CHECK(f32.bytes_read + f32.bytes_written == doctest::Approx(28 * 1000).epsilon(0.001));
   const Cost bf16 = cost_of({Op::adamw, {{"working", true}}, {flat, flat, flat, flat, one, scalars, applied, working}});
   CHECK(bf16.bytes_read + bf16.bytes_written == doctest::Approx(30 * 1000).epsilon(0.001));
+}
+
+TEST_CASE("AdamW moves 20 bytes a parameter with states in bf16, and 16 with int8 and its scales") {
+  const TensorDesc flat{DType::f32, {1024}}, bf16{DType::bf16, {1024}}, codes{DType::u8, {1024}}, scales{DType::f32, {4}}, one{DType::f32, {1}}, applied{DType::i32, {1}};
+  const Cost half = cost_of({Op::adamw, {{"working", false}}, {flat, flat, bf16, bf16, one, scales, applied}});
+  CHECK(half.bytes_read + half.bytes_written == 20 * 1024 + 4 + 16 + 4);
+  const Cost eighth = cost_of({Op::adamw, {{"working", true}}, {flat, flat, codes, scales, codes, scales, one, scales, applied, bf16}});
+  CHECK(eighth.bytes_read + eighth.bytes_written == (12 + 4 + 2) * 1024 + 4 * 16 + 4 + 16 + 4);
+  CHECK(eighth.flops == 0);
+}
+
+TEST_CASE("Muon takes its products' FLOPs, of the slice that has the most, and moves the momentum and what it makes of it") {
+  const std::int64_t n = 1000;
+  const TensorDesc flat{DType::f32, {n}}, two{DType::f32, {2, n}}, one{DType::f32, {1}}, scalars{DType::f32, {4}}, applied{DType::i32, {1}}, codes{DType::u8, {n}}, scales{DType::f32, {4}};
+  const auto flops = [&](const TensorDesc& u, const std::string& matrices) {
+    return cost_of({Op::muon, {{"steps", std::int64_t{5}}, {"elements", 4 * n}, {"matrices", matrices}}, {flat, u, one, scalars, applied}}).flops;
+  };
+  const TensorDesc alone{DType::f32, {1, n}};
+  const double a = 5 * (4.0 * 10 * 10 * 40 + 2.0 * 10 * 10 * 10), b = 5 * (4.0 * 20 * 20 * 30 + 2.0 * 20 * 20 * 20);
+  CHECK(flops(alone, "0:10:40:-") == a);
+  CHECK(flops(alone, "0:40:10:-,400:20:30:-") == a + b);
+  CHECK(flops(alone, "0:40:10:-,1000:20:30:-,2000:10:40:-") == b);
+  CHECK(flops(two, "0:5:40:0,400:20:15:1") == a + b);
+  CHECK(flops(alone, "") == 0);
+  const Cost momentum = cost_of({Op::muon_momentum, {}, {flat, codes, scales, scalars, applied, flat}});
+  CHECK(momentum.bytes_read + momentum.bytes_written == (4 + 1 + 1 + 4) * n + 2 * 16 + 16 + 4);
+}
+
+TEST_CASE("the list of Muon's matrices is read as it was written, and what is none is a bug") {
+  const std::vector<MuonMatrix> matrices = {{0, 10, 20, MuonMatrix::Cut::none}, {256, 3, 5, MuonMatrix::Cut::rows}, {271, 7, 1, MuonMatrix::Cut::columns}};
+  CHECK(muon_text(matrices) == "0:10:20:-,256:3:5:0,271:7:1:1");
+  CHECK(muon_matrices(muon_text(matrices)) == matrices);
+  CHECK(muon_matrices("").empty());
+  CHECK(matrices[1].whole_rows(4) == 12);
+  CHECK(matrices[1].whole_cols(4) == 5);
+  CHECK(matrices[2].whole_cols(4) == 4);
+  for (const char* text : {"0:10:20", "0:10:20:2", "0:10:20:-,,", "a:1:1:-", "0:1 :1:-", "0:10:20:-,199:1:1:-", "0:0:20:-", "-1:1:1:-", "0:10:20:--", "0:10:99999999999999999999:-"})
+    CHECK_THROWS_AS(muon_matrices(text), Bug);
 }
 
 }  // namespace

@@ -84,6 +84,8 @@ void update_scalars(const Call&);
 void sgd(const Call&);
 void adam(const Call&);
 void lion(const Call&);
+void muon_momentum(const Call&);
+void muon(const Call&);
 void outer_step(const Call&);
 void apply_delayed(const Call&);
 void compress_bf16(const Call&);

@@ -166,6 +166,12 @@ void add_optimizer(std::vector<Case>& cases, std::int64_t n, bool working) {
   Signature adamw{Op::adamw, a, {flat, flat, flat, flat, one, scalars, applied}};
   if (working) adamw.operands.push_back(copy);
   cases.push_back({std::string(working ? "adamw_working/" : "adamw/") + std::to_string(n), adamw, n * (working ? 30 : 28)});
+  const TensorDesc bf16{DType::bf16, {n}}, codes{DType::u8, {n}}, scales{DType::f32, {int8_blocks(n)}};
+  Signature with_bf16{Op::adamw, a, {flat, flat, bf16, bf16, one, scalars, applied}}, with_int8{Op::adamw, a, {flat, flat, codes, scales, codes, scales, one, scalars, applied}};
+  for (Signature* signature : {&with_bf16, &with_int8})
+    if (working) signature->operands.push_back(copy);
+  cases.push_back({std::string(working ? "adamw_bf16_working/" : "adamw_bf16/") + std::to_string(n), with_bf16, n * (working ? 22 : 20)});
+  cases.push_back({std::string(working ? "adamw_int8_working/" : "adamw_int8/") + std::to_string(n), with_int8, n * (working ? 18 : 16) + 16 * int8_blocks(n)});
   if (!working) cases.push_back({"sum_squares/" + std::to_string(n), {Op::sum_squares, {}, {flat, {DType::f64, {1}}}}, n * 4});
 }
 

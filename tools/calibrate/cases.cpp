@@ -230,6 +230,11 @@ Make optimizer(Op op, bool working) {
   };
 }
 
+Signature muon_momentum(DType, const Sizes& s) {
+  const TensorDesc flat{DType::f32, {s[0]}};
+  return {Op::muon_momentum, {{"momentum", 0.95}, {"nesterov", true}}, {flat, flat, kScalars, kCounter, flat}};
+}
+
 Signature loss_seed(DType, const Sizes&) { return {Op::loss_seed, {}, {kLoss, kScalars, kScalar}}; }
 Signature update_scalars(DType, const Sizes&) { return {Op::update_scalars, {{"clip_norm", 1.0}}, {kLoss, kLoss, kLoss, kScalars, kCounter}}; }
 
@@ -351,7 +356,7 @@ void add_step(Cases& cases, Effort effort) {
     cases.add(optimizer(Op::adamw, working), flat(effort), DType::f32);
     for (Op op : {Op::sgd, Op::lion}) cases.add(optimizer(op, working), elements(effort), DType::f32);
   }
-  for (const Make& make : {Make(scale), Make(outer_step), Make(apply_delayed), Make(compress_bf16), Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
+  for (const Make& make : {Make(muon_momentum), Make(scale), Make(outer_step), Make(apply_delayed), Make(compress_bf16), Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
     cases.add(make, elements(Effort::quick), DType::f32);
 }
 

@@ -124,6 +124,8 @@ int fresh_of(const Signature& s) {
     case Op::adam:
     case Op::adamw:
     case Op::lion:
+    case Op::muon_momentum:
+    case Op::muon:
     case Op::scale:
     case Op::outer_step:
     case Op::apply_delayed:

@@ -1,0 +1,68 @@
+// The optimizers: what their updates move, and the products of Muon. No model names them, and they stand in no graph.
+//
+// Operands before `lr` are the master, the gradient and the states, in f32, in bf16, or as codes with scales
+// (kernels/optimizer.h): so what a state is made of is read off the signature.
+#include <algorithm>
+
+#include "engine/core/muon.h"
+#include "engine/ops/common.h"
+
+namespace trainer::define {
+namespace {
+
+double bytes_of(const Signature& signature, std::size_t first, std::size_t last) {
+  double bytes = 0;
+  for (std::size_t i = first; i < last; ++i) bytes += static_cast<double>(signature.operands[i].bytes());
+  return bytes;
+}
+
+bool working(const Signature& signature) { return signature.attributes.flag("working", false); }
+
+/// Master and states are read and written, the gradient read, the working copy written. Behind the states come lr,
+/// scalars and applied.
+Cost cost_update(const Signature& signature) {
+  const std::size_t states_end = signature.operands.size() - (working(signature) ? 4 : 3);
+  Cost cost = moved(signature, working(signature) ? 1 : 0);
+  cost.bytes_written += bytes_of(signature, 0, 1) + bytes_of(signature, 2, states_end);
+  return cost;
+}
+
+/// The gradient is read, the states read and written, the update written.
+Cost cost_muon_momentum(const Signature& signature) {
+  Cost cost = moved(signature, 1);
+  cost.bytes_written += bytes_of(signature, 1, signature.operands.size() - 3);
+  return cost;
+}
+
+/// Products of the rank whose slice has the most: which matrices lie in a slice is where slices of this length begin.
+double most_flops(const Signature& signature) {
+  const Attributes& attributes = signature.attributes;
+  const std::int64_t elements = signature.operands[0].elements(), parts = signature.operands[1].shape[0],
+                     steps = attributes.integer("steps");
+  double most = 0, of_slice = 0;
+  std::int64_t slice = -1;
+  for (const MuonMatrix& matrix : muon_matrices(attributes.text("matrices"))) {
+    if (matrix.offset / elements != slice) of_slice = 0;
+    slice = matrix.offset / elements;
+    of_slice += newton_schulz_flops(matrix.whole_rows(parts), matrix.whole_cols(parts), steps);
+    most = std::max(most, of_slice);
+  }
+  return most;
+}
+
+Cost cost_muon(const Signature& signature) {
+  Cost cost = moved(signature, working(signature) ? 1 : 0, most_flops(signature));
+  cost.bytes_written += bytes_of(signature, 0, 1);
+  return cost;
+}
+
+}  // namespace
+
+OpDef sgd() { return {.op = Op::sgd, .cost = cost_update}; }
+OpDef adam() { return {.op = Op::adam, .cost = cost_update}; }
+OpDef adamw() { return {.op = Op::adamw, .cost = cost_update}; }
+OpDef lion() { return {.op = Op::lion, .cost = cost_update}; }
+OpDef muon_momentum() { return {.op = Op::muon_momentum, .cost = cost_muon_momentum}; }
+OpDef muon() { return {.op = Op::muon, .cost = cost_muon}; }
+
+}  // namespace trainer::define
