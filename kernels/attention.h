@@ -1,23 +1,26 @@
 // attention, attention_grad: scaled dot-product attention of one layer, for all devices. A device never holds a
 // seq × seq matrix: probabilities are made block by block and, in the backward pass, made again from lse.
 //
-// With scale = 1/√head_dim and h the kv head of query head n, h = n / (heads / kv_heads):
+// Queries may be a part of the sequence: query i stands at position p_i = Call::origin + i, key j at position j. With scale = 1/√head_dim and
+// h the kv head of query head n, h = n / (heads / kv_heads):
 //
-//   s_ij = scale · rope(q_i)·rope(k_j), over j ≤ i where causal, else over all j
+//   s_ij = scale · rope(q_i)·rope(k_j), over j ≤ p_i where causal, else over all j
 //   lse_i = ln Σ_j exp(s_ij),  p_ij = exp(s_ij − lse_i),  o_i = Σ_j p_ij v_j
 //   delta_i = do_i·o_i,  ds_ij = p_ij (do_i·v_j − delta_i)
 //   dq_i = scale · ropeᵀ(Σ_j ds_ij rope(k_j)),  dk_j = scale · ropeᵀ(Σ_i ds_ij rope(q_i)),  dv_j = Σ_i p_ij do_i
 //
-// dk and dv of a kv head are sums over the query heads that share it.
+// dk and dv of a kv head are sums over the query heads that share it, and over these queries alone: 0 for keys that none of them sees. The
+// parts of a sequence give, side by side, o, lse and dq of the whole, and in sum its dk and dv.
 //
-// Operands (c: f32 or bf16, the same for all; batch B, seq T, head_dim D; row-major):
+// Operands (c: f32 or bf16, the same for all; batch B, T queries, S ≥ T keys, head_dim D; row-major):
 //   attention       packed:  qkv c [B, T, (heads + 2·kv_heads)·D]                                    → o, lse
-//                   else:    q c [B, T, heads·D], k c [B, T, kv_heads·D], v c [B, T, kv_heads·D]     → o, lse
+//                   else:    q c [B, T, heads·D], k c [B, S, kv_heads·D], v c [B, S, kv_heads·D]     → o, lse
 //                   o c [B, T, heads·D], lse f32 [B, heads, T]
 //   attention_grad  packed:  do c [B, T, heads·D], qkv, o, lse                                       → dqkv
 //                   else:    do, q, k, v, o, lse                                                     → dq, dk, dv
 //                   each gradient of the shape of what it is the gradient of; overwritten
 // Attributes: heads, kv_heads (divides heads), causal, packed, rope_theta (real; 0 or absent: no rotation; else D is even).
+// REQUIRES: 0 ≤ origin ≤ S − T; packed, or with S = T, the origin is 0.
 // A row of packed qkv is all heads of q, then of k, then of v. No output may share memory with an input.
 //
 // Sources: Dao, "FlashAttention-2", 2023, algorithms 1 and 2; Su et al., "RoFormer", 2021, with halves as Llama has them.
@@ -28,12 +31,15 @@
 namespace trainer::kernels {
 
 struct AttentionShape {
-  std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool packed = false;
   double rope_theta = 0;  ///< 0: no rotation
 };
 
-/// Of a signature whose q, or qkv, is operand `q`. Raises Bug where the heads do not divide its rows.
+/// Of a signature whose q, or qkv, is operand `q`. Raises Bug where the heads do not divide its rows, or keys are fewer than queries.
 AttentionShape attention_shape(const Signature& signature, int q);
+
+/// Raises Bug unless the queries from `origin` on are positions of the keys' sequence.
+void expect_attention_origin(const AttentionShape& shape, std::int64_t origin);
 
 }  // namespace trainer::kernels

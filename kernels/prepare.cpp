@@ -12,6 +12,7 @@
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
 #include "kernels/optimizer.h"
+#include "kernels/split.h"
 
 namespace trainer::kernels {
 
@@ -97,9 +98,11 @@ AttentionShape attention_shape(const Signature& s, int q) {
   CHECK(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
   const std::int64_t row_heads = a.packed ? a.heads + 2 * a.kv_heads : a.heads;
   a.batch = shape[0];
-  a.seq = shape[1];
+  a.queries = shape[1];
   a.head_dim = shape[2] / row_heads;
   CHECK(a.head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
+  a.keys = a.packed ? a.queries : s.operands[static_cast<std::size_t>(q) + 1].shape[1];
+  CHECK(a.keys >= a.queries, describe(s) + ": queries are a part of the keys' sequence");
   a.rope_theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0;
   return a;
 }
@@ -122,6 +125,39 @@ StateOperands expect_states(const Signature& s, int first, int states, std::int6
   return found;
 }
 
+SplitRows split_rows(const Signature& s) {
+  const std::size_t count = s.operands.size();
+  CHECK(count >= 2, describe(s) + ": a whole and pieces");
+  const bool splits = s.op == Op::split;
+  const TensorDesc& whole = splits ? s.operands.front() : s.operands.back();
+  SplitRows result;
+  result.rows = whole.shape.rows();
+  result.whole = whole.shape[-1] * size_of(whole.dtype);
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    const TensorDesc& piece = s.operands[splits ? i + 1 : i];
+    CHECK(piece.dtype == whole.dtype && piece.shape == whole.shape.with_last(piece.shape[-1]), describe(s) + ": pieces differ from the whole in the last dim alone");
+    const std::int64_t width = piece.shape[-1] * size_of(piece.dtype);
+    result.offsets.push_back(offset);
+    result.widths.push_back(width);
+    offset += width;
+  }
+  CHECK(offset == result.whole, describe(s) + ": the pieces make up the whole");
+  return result;
+}
+
+std::int64_t positions_first_row(const Signature& s, std::int64_t origin) {
+  const bool forward = s.op == Op::positions;
+  const std::int64_t rows = s.operands[forward ? 0 : 1].shape[0], seq = s.operands[forward ? 1 : 0].shape[0], first = origin % rows;
+  CHECK(origin >= 0 && first + seq <= rows, describe(s) + ": rows [" + std::to_string(first) + ", " + std::to_string(first + seq) + ") of a table of " + std::to_string(rows));
+  return first;
+}
+
+void expect_attention_origin(const AttentionShape& shape, std::int64_t origin) {
+  CHECK(origin >= 0 && origin + shape.queries <= shape.keys, "attention: queries [" + std::to_string(origin) + ", " + std::to_string(origin + shape.queries) +
+                                                                 ") of a sequence of " + std::to_string(shape.keys));
+}
+
 DropoutMask dropout_mask(const Signature& s) {
   expect_operands(s, 3);
   expect_alike(s, {0, 2});
@@ -130,7 +166,7 @@ DropoutMask dropout_mask(const Signature& s) {
   const double p = s.attributes.real("p");
   CHECK(x.shape.rank() >= 1, describe(s) + ": dim 0 counts samples");
   CHECK(p >= 0 && p < 1, "dropout's p must be in [0, 1)");
-  const std::int64_t elements = x.elements(), row = x.shape[-1];
+  const std::int64_t elements = x.elements(), row = s.attributes.integer("row", x.shape[-1]);
   DropoutMask mask;
   mask.key = static_cast<std::uint64_t>(s.attributes.integer("key"));
   mask.threshold = static_cast<std::uint32_t>(std::min(std::ceil(p * 0x1p32), 0x1p32 - 1));
@@ -138,6 +174,7 @@ DropoutMask dropout_mask(const Signature& s) {
   mask.sample = s.attributes.integer("sample", elements / std::max<std::int64_t>(x.shape[0], 1));
   mask.stride = s.attributes.integer("stride", row);
   CHECK(mask.sample < std::int64_t{1} << 34, "a sample has fewer than 2^34 elements");
+  CHECK(elements == 0 || (row > 0 && elements % row == 0), describe(s) + ": a piece is a number of whole rows");
   CHECK(mask.stride >= row, describe(s) + ": a piece of a row is no longer than the row");
   mask.columns = mask.stride == row ? std::max<std::int64_t>(elements, 1) : row;
   return mask;

@@ -2,6 +2,7 @@
 // gradients of the last layers come first. A value used several times gets its gradients added as they come, which
 // frees each at once; a parameter gets one gradient value for each use, and the plan adds them up in place. A frozen parameter gets none,
 // and nothing flows back below the first node that a trained one reaches.
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 
@@ -87,8 +88,9 @@ class Differentiation final : public GradientBuilder {
 
   /// The rule may add nodes, so it gets a copy of the node: graph_.nodes is not touched before it is done.
   void backward(const Node& forward) {
-    const ValueId dy = gradients_[at(forward.outputs[0])];
-    if (dy == kNone || !needed(forward.outputs[0])) return;
+    std::vector<ValueId> dy;
+    for (ValueId output : forward.outputs) dy.push_back(gradients_[at(output)]);
+    if (std::all_of(dy.begin(), dy.end(), [](ValueId gradient) { return gradient == kNone; }) || !needed(forward.outputs[0])) return;
     const OpDef& def = definition(forward.op);
     CHECK(def.gradient, "no gradient of " + std::string(name_of(forward.op)));
     const Node copy = forward;

@@ -37,6 +37,8 @@ constexpr Axes operator|(Axes a, Axis b) { return a | Axes::of(b); }
 inline constexpr Axes kBatchAxes = Axis::replicate | Axis::shard;
 /// The axes along which ranks have targets of their own: losses and counts are summed over them.
 inline constexpr Axes kTokenAxes = kBatchAxes;
+/// Those of them that cut the sequence of each sample.
+inline constexpr Axes kSequenceAxes = kTokenAxes - kBatchAxes;
 /// The axes along which a strategy may slice the states of a unit of parameters.
 inline constexpr Axes kSliceAxes = Axes::of(Axis::shard);
 

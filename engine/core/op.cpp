@@ -53,6 +53,8 @@ std::string_view name_of(Op op) {
     case Op::cross_entropy_stats: return "cross_entropy_stats";
     case Op::cross_entropy_gathered: return "cross_entropy_gathered";
     case Op::correct_count_gathered: return "correct_count_gathered";
+    case Op::split: return "split";
+    case Op::concat: return "concat";
     case Op::replicate: return "replicate";
     case Op::all_reduce: return "all_reduce";
     case Op::all_gather: return "all_gather";

@@ -21,6 +21,8 @@ enum class Op : std::uint8_t {
   cross_entropy_count, mse_count, correct_count,
   // Cross-entropy of classes cut over ranks, in two nodes, and its right answers.
   cross_entropy_stats, cross_entropy_gathered, correct_count_gathered,
+  // A tensor in pieces along its last dim, and together again. Graph passes make them; graph files do not name them yet.
+  split, concat,
   // What a graph node over the tensor axis does. No kernels: the plan makes collectives of them (engine/ops/collective.cpp).
   replicate, all_reduce, all_gather, reduce_scatter,
   // The step around the graph.

@@ -55,19 +55,20 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   const double flops = (peak != device.peak.end() ? peak : device.peak.begin())->second.value;
   const double units = std::max(1, device.units);
   const double score = score_time(device, flops, padded(a.head_dim), a.backward);
-  const double seq = static_cast<double>(a.seq);
-  const double tiles = static_cast<double>(a.batch * a.heads) * std::ceil(seq / kRows);
-  // A causal row of tiles ends on the diagonal, whose tiles are made whole and masked, and rows of unequal length end apart.
-  const double keys = a.causal ? std::min(seq, seq / 2 + kRows) : seq;
+  const double queries = static_cast<double>(a.queries), all = static_cast<double>(a.keys);
+  const double tiles = static_cast<double>(a.batch * a.heads) * std::ceil(queries / kRows);
+  // A causal row of tiles ends on the diagonal, whose tiles are made whole and masked, and rows of unequal length end apart. Of a part of
+  // the queries: the mean over the parts.
+  const double keys = a.causal ? std::min(all, all / 2 + kRows) : all;
   const double edges = device.capability >= 90 ? 1.8 : 1.4;  // µs: first tiles from memory, last rows back to it
-  const double tile = std::min(seq, kRows) * keys * score * 1e6 + edges;
-  const double longest = std::min(seq, kRows) * seq * score * 1e6 + edges;
+  const double tile = std::min(queries, kRows) * keys * score * 1e6 + edges;
+  const double longest = std::min(queries, kRows) * all * score * 1e6 + edges;
   const double waves = a.causal ? std::max(tiles / units, 1.0) : std::ceil(tiles / units);
   const double compute = a.causal && tiles <= units ? longest : waves * tile + (a.causal ? (longest - tile) / 4 : 0);
   const auto share = device.achievable.find("memory");
   const double bandwidth = device.memory_bandwidth.value * (share == device.achievable.end() ? 0.88 : share->second.value) / 1e6;
   // Passes of their own, backward: the rows' sums of dO·O; dq in f32 cleared, and made bf16.
-  const double passes = a.backward ? 4.5 + 14 * static_cast<double>(a.batch * a.heads * a.seq * a.head_dim) / bandwidth : 0;
+  const double passes = a.backward ? 4.5 + 14 * static_cast<double>(a.batch * a.heads * a.queries * a.head_dim) / bandwidth : 0;
   const double memory = a.bytes / bandwidth + 2;
   const auto stated = device.achievable.find(a.backward ? "attention_backward" : "attention_forward");
   const double spread = std::hypot(0.08, stated == device.achievable.end() ? 0.2 : stated->second.spread);

@@ -9,7 +9,7 @@
 namespace trainer::cost {
 
 struct Attention {
-  std::int64_t batch = 0, heads = 0, seq = 0, head_dim = 0;
+  std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;  ///< queries: all, or a part of those that see the keys
   bool causal = true;
   bool backward = false;
   DType dtype = DType::bf16;

@@ -141,7 +141,8 @@ Attention attention_of(const Signature& s, const Cost& cost) {
   const bool backward = s.op == Op::attention_grad;
   const Shape& o = s.operands[backward ? 0 : s.operands.size() - 2].shape;
   Attention a;
-  a.batch = o[0], a.seq = o[1], a.heads = s.attributes.integer("heads");
+  a.batch = o[0], a.queries = o[1], a.heads = s.attributes.integer("heads");
+  a.keys = s.operands[(backward ? 1U : 0U) + (s.attributes.flag("packed", true) ? 0U : 1U)].shape[1];
   a.head_dim = o[2] / std::max<std::int64_t>(1, a.heads);
   a.causal = s.attributes.flag("causal", true);
   a.backward = backward;
@@ -156,7 +157,9 @@ double rope_bytes(const Signature& s) {
   const bool backward = s.op == Op::attention_grad;
   const TensorDesc& o = s.operands[backward ? 0 : s.operands.size() - 2];
   const double heads = static_cast<double>(s.attributes.integer("heads")), kv = static_cast<double>(s.attributes.integer("kv_heads"));
-  return 2 * static_cast<double>(o.bytes()) * (1 + kv / std::max(1.0, heads));
+  const Shape& k = s.operands[(backward ? 1U : 0U) + (s.attributes.flag("packed", true) ? 0U : 1U)].shape;
+  const double keys = static_cast<double>(k[1]) / static_cast<double>(std::max<std::int64_t>(1, o.shape[1]));
+  return 2 * static_cast<double>(o.bytes()) * (1 + keys * kv / std::max(1.0, heads));
 }
 
 Estimate alone(const DeviceModel& device, const Signature& s) {

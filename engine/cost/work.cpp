@@ -38,13 +38,15 @@ Work by_elements(const Signature& s, std::string_view name) {
 // Ops that touch a few numbers: their time is that of a call.
 Work of_scalars(const Signature& s, std::string_view name) { return {name, float_of(s), {1}, std::max(1.0, moved(s))}; }
 
-// [batch, seq, heads · head_dim], of the output or its gradient.
+// [batch, seq, heads · head_dim], of the output or its gradient. Queries of a part of the sequence run at the rate of as long a sequence as
+// their keys: blocks of keys are what the loops go over.
 Work of_attention(const Signature& s, bool forward) {
   const bool rope = s.attributes.has("rope_theta") && s.attributes.real("rope_theta") != 0;
   const Shape& o = forward ? shape(s, static_cast<int>(s.operands.size()) - 2) : shape(s, 0);
   const std::int64_t heads = s.attributes.integer("heads");
+  const std::int64_t keys = shape(s, (forward ? 0 : 1) + (s.attributes.flag("packed", true) ? 0 : 1))[1];
   const std::string_view name = forward ? (rope ? "attention_rope" : "attention") : (rope ? "attention_rope_grad" : "attention_grad");
-  return with_flops(s, name, {o[0] * heads, o[1], o[2] / heads});
+  return with_flops(s, name, {o[0] * heads, keys, o[2] / heads});
 }
 
 // A bias is a walk over dy of its own, sums that are added to are read as well.
@@ -118,7 +120,9 @@ Work work_of(const Signature& s) {
     case Op::conv2d_grad_weight: return of_conv(s, "conv2d_grad_weight", shape(s, 2), shape(s, 1));
     case Op::embedding: return by_rows(s, "embedding", last_shape(s));
     case Op::embedding_grad: return of_embedding_grad(s);
-    case Op::positions: return by_elements(s, "copy");
+    case Op::positions:
+    case Op::split:
+    case Op::concat: return by_elements(s, "copy");
     case Op::positions_grad: return by_elements(s, "positions_grad");
     case Op::layer_norm: return by_rows(s, residual(s) ? "layer_norm_residual" : "layer_norm", shape(s, 0));
     case Op::rms_norm: return by_rows(s, residual(s) ? "rms_norm_residual" : "rms_norm", shape(s, 0));

@@ -30,8 +30,8 @@ Placed shard_unary_grad(const Graph&, const Node& node, Placing in) {
 OpDef unary(Op op, Op grad, bool grad_reads_output) {
   OpDef def{.op = op, .in_graph_files = true};
   def.infer = infer_unary;
-  def.gradient = [grad, grad_reads_output](GradientBuilder& build, const Node& node, ValueId dy) {
-    return gradient_unary(build, node, dy, grad, grad_reads_output ? node.outputs[0] : node.inputs[0]);
+  def.gradient = [grad, grad_reads_output](GradientBuilder& build, const Node& node, OutputGradients dy) {
+    return gradient_unary(build, node, dy[0], grad, grad_reads_output ? node.outputs[0] : node.inputs[0]);
   };
   def.shard = shard_unary;
   def.cost = moves(1);

@@ -52,8 +52,8 @@ Inference infer_attention(const Attributes& given, std::span<const TensorDesc> i
   return inference;
 }
 
-std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node, ValueId dy) {
-  std::vector<ValueId> inputs{dy};
+std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node, OutputGradients dy) {
+  std::vector<ValueId> inputs{dy[0]};
   inputs.insert(inputs.end(), node.inputs.begin(), node.inputs.end());
   inputs.insert(inputs.end(), node.outputs.begin(), node.outputs.end());
   std::vector<TensorDesc> outputs;
@@ -61,40 +61,60 @@ std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node
   return build.node(node, Op::attention_grad, node.attributes, inputs, outputs);
 }
 
-/// How the logs of sums [batch, heads, seq] lie when q (or packed qkv) lies so: by samples or by heads, nothing else. Of packed q, k
-/// and v each rank has whole groups of heads.
-std::optional<Placement> lse_placement(const Attributes& attributes, Placement q) {
-  if (q.is_shard(0)) return q;
-  if (!q.is_shard(2)) return {};
-  const bool packed = attributes.flag("packed");
-  if (packed && q.parts == 3 && q.lead != attributes.integer("heads") / attributes.integer("kv_heads")) return {};
-  if (q.parts != (packed ? 3 : 1)) return {};
-  return Placement::shard(1);
+/// Inputs of attention by name: packed qkv is q, k and v at once.
+struct Trio {
+  Placement q, k, v;
+};
+Trio trio_of(const Attributes& attributes, Placing in) {
+  if (attributes.flag("packed")) return {in[0], in[0], in[0]};
+  return {in[0], in[1], in[2]};
+}
+
+/// How o, and the logs of sums [batch, heads, seq], lie for queries, keys and values that lie so.
+struct Rows {
+  Placement o, lse;
+};
+
+/// By samples; by heads, where each rank has the kv heads of its query heads (packed: q is heads / kv_heads times as long
+/// as k and v); or by queries, which see keys and values of the whole sequence.
+std::optional<Rows> rows_of_attention(const Attributes& attributes, const Trio& in) {
+  const bool packed = attributes.flag("packed"), alike = in.q == in.k && in.k == in.v;
+  if (alike && in.q.is_shard(0)) return Rows{in.q, in.q};
+  const int lead = static_cast<int>(attributes.integer("heads") / attributes.integer("kv_heads"));
+  const Placement heads = packed ? Placement::shard(2, 3, lead) : Placement::shard(2);
+  if (alike && in.q == heads) return Rows{Placement::shard(2), Placement::shard(1)};
+  const bool queries = in.q == Placement::shard(1) && in.k.is_replicate() && in.v.is_replicate();
+  if (queries && !packed) return Rows{in.q, Placement::shard(2)};
+  return {};
 }
 
 Placed shard_attention(const Graph&, const Node& node, Placing in) {
-  const std::optional<Placement> lse = lse_placement(node.attributes, in[0]);
-  if (!lse) return {};
-  for (const Placement& input : in)
-    if (input != in[0]) return {};
-  return std::vector<Placement>{Placement::shard(in[0].dim), *lse};
+  const std::optional<Rows> rows = rows_of_attention(node.attributes, trio_of(node.attributes, in));
+  if (!rows) return {};
+  return std::vector<Placement>{rows->o, rows->lse};
 }
 
-/// Inputs do, qkv | q, k, v, o, lse.
+/// Inputs do, qkv | q, k, v, o, lse. Queries that are cut give each a share of the gradients of all keys and values.
 Placed shard_attention_grad(const Graph&, const Node& node, Placing in) {
   const std::size_t n = in.size();
-  const std::optional<Placement> lse = lse_placement(node.attributes, in[1]);
-  const Placement o = Placement::shard(in[1].dim);
-  if (!lse || in[0] != o || in[n - 2] != o || in[n - 1] != *lse) return {};
-  for (std::size_t i = 2; i < n - 2; ++i)
-    if (in[i] != in[1]) return {};
-  return all(node, in[1]);
+  const Trio trio = trio_of(node.attributes, in.subspan(1));
+  const std::optional<Rows> rows = rows_of_attention(node.attributes, trio);
+  if (!rows || in[0] != rows->o || in[n - 2] != rows->o || in[n - 1] != rows->lse) return {};
+  if (trio.q == trio.k) return all(node, trio.q);
+  return std::vector<Placement>{trio.q, Placement::partial(), Placement::partial()};
 }
 
-/// FLOPs of one of the products between [seq, head_dim] and [seq, head_dim], over all heads and samples.
-double product_flops(const Signature& signature, const Shape& o) {
-  const double full = 2.0 * static_cast<double>(o.elements()) * static_cast<double>(o[1]);
+/// FLOPs of one of the products between [queries, head_dim] and [keys, head_dim], over all heads and samples. Causal
+/// queries of a part of the sequence count the mean over all parts of their size: half the keys. `k`: the first operand
+/// that has a row for each key.
+double product_flops(const Signature& signature, const Shape& o, std::size_t k) {
+  const double full = 2.0 * static_cast<double>(o.elements()) * static_cast<double>(signature.operands[k].shape[1]);
   return signature.attributes.flag("causal") ? full / 2 : full;
+}
+
+/// Operand k, or qkv, of a signature whose q is operand `q`.
+std::size_t keys_of(const Signature& signature, std::size_t q) {
+  return signature.attributes.flag("packed") ? q : q + 1;
 }
 
 /// Heads of a rank that has a part of them. `q` is the index of q, or packed qkv, among the inputs.
@@ -106,6 +126,11 @@ std::function<void(const Graph&, const Node&, Attributes&)> heads_of_rank(std::s
     if (ranks == 1) return;
     for (const char* name : {"heads", "kv_heads"}) attributes.set(name, attributes.integer(name) / ranks);
   };
+}
+
+/// Position of a rank's first query, where queries are cut along the sequence. `q` as above.
+std::function<Affine(const Graph&, const Node&)> first_query(std::size_t q) {
+  return [q](const Graph& graph, const Node& node) { return origin(graph.value(node.inputs[q]).spec, 1, graph.mesh); };
 }
 
 }  // namespace
@@ -124,20 +149,26 @@ OpDef attention() {
   def.infer = infer_attention;
   def.gradient = gradient_attention;
   def.shard = shard_attention;
+  def.origin = first_query(0);
   def.localize = heads_of_rank(0);
   def.indivisible = [](const Node& node, Placing in) -> std::vector<std::pair<std::string, std::int64_t>> {
     if (!in[0].is_shard(2)) return {};
     return {{"its heads", node.attributes.integer("heads")}, {"its kv_heads", node.attributes.integer("kv_heads")}};
   };
-  def.cost = [](const Signature& s) { return moved(s, 2, 2 * product_flops(s, s.operands[s.operands.size() - 2].shape)); };
+  def.cost = [](const Signature& s) {
+    return moved(s, 2, 2 * product_flops(s, s.operands[s.operands.size() - 2].shape, keys_of(s, 0)));
+  };
   return def;
 }
 
 OpDef attention_grad() {
   OpDef def{.op = Op::attention_grad, .min_inputs = 4, .max_inputs = 6};
   def.shard = shard_attention_grad;
+  def.origin = first_query(1);
   def.localize = heads_of_rank(1);
-  def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("packed") ? 1 : 3, 4 * product_flops(s, s.operands[0].shape)); };
+  def.cost = [](const Signature& s) {
+    return moved(s, s.attributes.flag("packed") ? 1 : 3, 4 * product_flops(s, s.operands[0].shape, keys_of(s, 1)));
+  };
   return def;
 }
 

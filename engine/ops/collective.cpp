@@ -26,26 +26,26 @@ Placed shard_elements(const Graph&, const Node& node, Placing in) { return all(n
 
 OpDef replicate() {
   OpDef def{.op = Op::replicate, .shard = shard_elements};
-  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) { return conjugate(build, node, Op::all_reduce, dy); };
+  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) { return conjugate(build, node, Op::all_reduce, dy[0]); };
   def.cost = [](const Signature&) { return Cost{}; };
   return def;
 }
 
 OpDef all_reduce() {
   OpDef def{.op = Op::all_reduce, .shard = shard_elements, .cost = moves(1), .in_place = {{0, 0}}};
-  def.gradient = [](GradientBuilder&, const Node&, ValueId dy) { return std::vector<ValueId>{dy}; };
+  def.gradient = [](GradientBuilder&, const Node&, OutputGradients dy) { return std::vector<ValueId>{dy[0]}; };
   return def;
 }
 
 OpDef all_gather() {
   OpDef def{.op = Op::all_gather, .shard = shard_elements, .cost = moves(1)};
-  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) { return conjugate(build, node, Op::reduce_scatter, dy); };
+  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) { return conjugate(build, node, Op::reduce_scatter, dy[0]); };
   return def;
 }
 
 OpDef reduce_scatter() {
   OpDef def{.op = Op::reduce_scatter, .shard = shard_elements, .cost = moves(1)};
-  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) { return conjugate(build, node, Op::all_gather, dy); };
+  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) { return conjugate(build, node, Op::all_gather, dy[0]); };
   return def;
 }
 

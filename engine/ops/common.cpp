@@ -37,7 +37,7 @@ Placement rows_of(const Shape& shape, Placement placement) {
 
 bool adds_once(const Node& node) { return !node.once.empty() || node.attributes.flag("partial", false); }
 
-Placed shard_once(const Node& node, std::int64_t) { return all(node, adds_once(node) ? Placement::partial() : Placement::replicate()); }
+Placed shard_once(const Graph&, const Node& node, std::int64_t) { return all(node, adds_once(node) ? Placement::partial() : Placement::replicate()); }
 
 Affine origin_once(const Graph& graph, const Node& node) {
   Affine origin;

@@ -32,7 +32,7 @@ Placement rows_of(const Shape& shape, Placement placement);
 
 /// Of ops whose attribute `partial` makes ranks other than the first (Call::origin 0) leave out what all have alike (Node::once).
 bool adds_once(const Node& node);
-Placed shard_once(const Node& node, std::int64_t step);
+Placed shard_once(const Graph& graph, const Node& node, std::int64_t step);
 Affine origin_once(const Graph& graph, const Node& node);
 void localize_once(const Graph& graph, const Node& node, Attributes& attributes);
 

@@ -26,7 +26,7 @@ Inference infer_conv2d(const Attributes& given, std::span<const TensorDesc> inpu
   return inference;
 }
 
-std::vector<ValueId> gradient_conv2d(GradientBuilder& build, const Node& node, ValueId dy) {
+std::vector<ValueId> gradient_conv2d(GradientBuilder& build, const Node& node, OutputGradients dy) {
   const Graph& graph = build.graph();
   const bool weight = build.needed(node.inputs[1]), bias = node.attributes.flag("bias") && build.needed(node.inputs[2]);
   if (weight) {
@@ -35,14 +35,14 @@ std::vector<ValueId> gradient_conv2d(GradientBuilder& build, const Node& node, V
     for (ValueId parameter : parameters) gradients.push_back({build.reduce_dtype(), graph.value(parameter).shape()});
     Attributes attributes = node.attributes;
     attributes.set("bias", bias);
-    build.node_with_gradients(node, Op::conv2d_grad_weight, attributes, {node.inputs[0], dy}, gradients, parameters);
+    build.node_with_gradients(node, Op::conv2d_grad_weight, attributes, {node.inputs[0], dy[0]}, gradients, parameters);
   } else if (bias) {
-    bias_gradient(build, node, dy, node.inputs[2], 1);
+    bias_gradient(build, node, dy[0], node.inputs[2], 1);
   }
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (!build.needed(node.inputs[0])) return result;
   const Attributes attributes{{"stride", node.attributes.integer("stride")}, {"padding", node.attributes.integer("padding")}};
-  result[0] = build.node(node, Op::conv2d_grad_input, attributes, {dy, node.inputs[1]}, {input_desc(graph, node, 0)})[0];
+  result[0] = build.node(node, Op::conv2d_grad_input, attributes, {dy[0], node.inputs[1]}, {input_desc(graph, node, 0)})[0];
   return result;
 }
 

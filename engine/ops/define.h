@@ -66,6 +66,9 @@ OpDef correct_count_gathered();
 OpDef mse();
 OpDef mse_grad();
 OpDef mse_count();
+// split.cpp
+OpDef split();
+OpDef concat();
 // collective.cpp
 OpDef replicate();
 OpDef all_reduce();

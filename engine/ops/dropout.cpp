@@ -1,6 +1,7 @@
 // dropout: keeps a value, divided by 1 − p, where a counter-based random number of (node, step, sample, element) says so. Its
 // gradient is dropout itself, of dy; and so a recomputed one repeats its mask.
 #include "engine/ops/common.h"
+#include "engine/ops/refuse.h"
 
 namespace trainer::define {
 namespace {
@@ -11,41 +12,67 @@ Inference infer_dropout(const Attributes& given, std::span<const TensorDesc> inp
   return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
 }
 
-std::vector<ValueId> gradient_dropout(GradientBuilder& build, const Node& node, ValueId dy) {
-  const ValueId dx = build.node(node, Op::dropout, node.attributes, {dy, node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
+std::vector<ValueId> gradient_dropout(GradientBuilder& build, const Node& node, OutputGradients dy) {
+  const ValueId dx = build.node(node, Op::dropout, node.attributes, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
   return {dx, kNone};
 }
 
-/// By samples (or by rows, where the attribute `sample` says how many elements are one sample), or by columns (where `stride` says
-/// how long a whole row is): pieces whose elements are a regular part of the whole.
-Placed shard_dropout(const Graph& graph, const Node& node, Placing in) {
-  const int last = input_shape(graph, node, 0).rank() - 1;
-  if ((in[0].is_shard(0) || in[0].is_shard(Placement::kRows) || in[0].is_shard(last)) && in[0].parts == 1 && in[1].is_replicate()) return all(node, in[0]);
+/// By rows, or by any dim: the elements of a rank from this dim on lie together, and the same distance from one such row to the next.
+Placed shard_dropout(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[0].parts == 1 && in[1].is_replicate()) return all(node, in[0]);
   return {};
 }
 
-/// Elements of the whole batch before this rank's first, but for what the axes of the batch add: that depends on micro-batches.
-Affine first_element(const Graph& graph, const Node& node) {
-  Affine first;
+std::int64_t elements_from(const Shape& shape, int dim) {
+  std::int64_t elements = 1;
+  for (; dim < shape.rank(); ++dim) elements *= shape[dim];
+  return elements;
+}
+
+/// How a rank's elements lie in the whole batch: those of the dims from `inner` on together, in rows that are apart.
+struct Lie {
+  Affine first;  ///< place of the first, but for what the axes of the batch add: that depends on micro-batches
+  int inner = 0;
+  std::int64_t row = 0, stride = 0;       ///< elements of a row, and from one row to the next
+  std::optional<Axis> irregular{};        ///< an axis whose cut leaves no such rows
+};
+
+Lie lie_of(const Graph& graph, const Node& node) {
   const Spec& x = graph.value(node.inputs[0]).spec;
-  const std::int64_t last = x.whole[-1];
-  std::int64_t elements = x.whole.elements();
+  Shape local = x.whole;
+  Lie lie;
   for (const Cut& cut : x.cuts()) {
     const std::int64_t n = graph.mesh.size(cut.axis);
     if (n == 1) continue;
-    const bool columns = x.whole.rank() > 1 && cut.as.is_shard(x.whole.rank() - 1);
-    if (!kBatchAxes.has(cut.axis)) first.along(cut.axis) = columns ? last / n : elements / n;
-    if (!columns) elements /= n;
+    std::int64_t step = 0;
+    if (cut.as.dim != Placement::kRows) {
+      step = local[cut.as.dim] / n * elements_from(x.whole, cut.as.dim + 1);
+      if (lie.inner > 0 && cut.as.dim > 0) lie.irregular = cut.axis;
+      if (cut.as.dim > 0) lie.inner = cut.as.dim;
+      local[cut.as.dim] /= n;
+    } else if (const std::int64_t outer = local.elements() / elements_from(local, lie.inner); outer == 1) {
+      step = local.elements() / n;  // a run of the one row there is
+      lie.inner = 0;
+    } else {
+      if (outer % n != 0) lie.irregular = cut.axis;
+      step = outer / n * elements_from(x.whole, lie.inner);
+    }
+    if (!kBatchAxes.has(cut.axis)) lie.first.along(cut.axis) = step;
   }
-  return first;
+  lie.row = elements_from(local, lie.inner), lie.stride = elements_from(x.whole, lie.inner);
+  return lie;
 }
 
-/// A part of the whole counts elements by samples, and of columns by whole rows.
+/// A part of the whole counts elements by samples.
 void localize(const Graph& graph, const Node& node, Attributes& attributes) {
   const Shape& whole = input_shape(graph, node, 0);
-  if (!graph.mesh.active(Axes::of(Axis::tensor)).empty()) attributes.set("sample", whole.elements() / whole[0]);
-  for (const Cut& cut : graph.value(node.inputs[0]).spec.cuts())
-    if (whole.rank() > 1 && cut.as.is_shard(whole.rank() - 1) && graph.mesh.size(cut.axis) > 1) attributes.set("stride", whole[-1]);
+  const Lie lie = lie_of(graph, node);
+  if (lie.irregular)
+    refuse(graph, node, *lie.irregular, "dropout takes one cut of each sample, or a cut of its rows that leaves whole parts of samples");
+  if (!graph.mesh.active(kSequenceAxes | Axis::tensor).empty()) attributes.set("sample", whole.elements() / whole[0]);
+  if (lie.inner == 0) return;
+  if (lie.inner < whole.rank() - 1) attributes.set("row", lie.row);
+  attributes.set("stride", lie.stride);
 }
 
 }  // namespace
@@ -57,7 +84,7 @@ OpDef dropout() {
   def.infer = infer_dropout;
   def.gradient = gradient_dropout;
   def.shard = shard_dropout;
-  def.origin = first_element;
+  def.origin = [](const Graph& graph, const Node& node) { return lie_of(graph, node).first; };
   def.localize = localize;
   def.cost = moves(1);
   def.in_place = {{0, 0}};

@@ -29,19 +29,19 @@ ValueId reduced(GradientBuilder& build, const Node& node, std::size_t index, Val
   return build.node(node, Op::sum_leading, {}, {gradient}, {wanted})[0];
 }
 
-std::vector<ValueId> gradient_add(GradientBuilder& build, const Node& node, ValueId dy) {
+std::vector<ValueId> gradient_add(GradientBuilder& build, const Node& node, OutputGradients dy) {
   std::vector<ValueId> result{kNone, kNone};
   for (std::size_t i : {0, 1})
-    if (build.needed(node.inputs[i])) result[i] = reduced(build, node, i, dy);
+    if (build.needed(node.inputs[i])) result[i] = reduced(build, node, i, dy[0]);
   return result;
 }
 
-std::vector<ValueId> gradient_mul(GradientBuilder& build, const Node& node, ValueId dy) {
+std::vector<ValueId> gradient_mul(GradientBuilder& build, const Node& node, OutputGradients dy) {
   std::vector<ValueId> result{kNone, kNone};
-  const TensorDesc whole = build.graph().value(dy).desc();
+  const TensorDesc whole = build.graph().value(dy[0]).desc();
   for (std::size_t i : {0, 1})
     if (build.needed(node.inputs[i]))
-      result[i] = reduced(build, node, i, build.node(node, Op::mul, {}, {dy, node.inputs[1 - i]}, {whole})[0]);
+      result[i] = reduced(build, node, i, build.node(node, Op::mul, {}, {dy[0], node.inputs[1 - i]}, {whole})[0]);
   return result;
 }
 
@@ -79,8 +79,8 @@ Inference infer_scale(const Attributes& given, std::span<const TensorDesc> input
   return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
 }
 
-std::vector<ValueId> gradient_scale(GradientBuilder& build, const Node& node, ValueId dy) {
-  return build.node(node, Op::scale, node.attributes, {dy}, {input_desc(build.graph(), node, 0)});
+std::vector<ValueId> gradient_scale(GradientBuilder& build, const Node& node, OutputGradients dy) {
+  return build.node(node, Op::scale, node.attributes, {dy[0]}, {input_desc(build.graph(), node, 0)});
 }
 
 Placed shard_sum_leading(const Graph& graph, const Node& node, Placing in) {

@@ -72,8 +72,30 @@ Placed shard_columns(const Graph&, const Node& node, Placing in) {
   return {};
 }
 
+/// The axes that cut the sequence give each rank the rows of its part: they follow from the mesh, since the op reads no data. Ranks that
+/// add up their outputs (Node::once) are a whole table apart.
+Affine first_position(const Graph& graph, const Node& node) {
+  const std::int64_t rows = input_shape(graph, node, 0)[0];
+  Affine first;
+  std::int64_t part = graph.value(node.outputs[0]).shape()[0];
+  for (Axis axis : kAxes) {
+    const int ranks = graph.mesh.size(axis);
+    if (ranks == 1) continue;
+    if (node.once.has(axis)) first.along(axis) = rows;
+    if (kSequenceAxes.has(axis)) first.along(axis) = part /= ranks;
+  }
+  return first;
+}
+
+Placed shard_positions_by_origin(const Graph& graph, const Node& node, std::int64_t step) {
+  if (step % input_shape(graph, node, 0)[0] == 0) return shard_once(graph, node, step);
+  return all(node, Placement::shard(0));
+}
+
+/// Each rank adds to the rows of its positions.
 Placed shard_positions_grad(const Graph&, const Node& node, Placing in) {
   if (in[0].is_shard(1) || in[0].is_partial()) return all(node, in[0]);
+  if (in[0] == Placement::shard(0)) return all(node, Placement::partial());
   return {};
 }
 
@@ -94,10 +116,10 @@ OpDef embedding() {
   def.attributes.push_back(
       {.name = "weight", .type = Type::node, .otherwise = std::string(), .help = "a node whose weight this one shares"});
   def.infer = infer_embedding;
-  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) {
+  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) {
     const Graph& graph = build.graph();
     const TensorDesc dweight{build.reduce_dtype(), input_shape(graph, node, 1)};
-    build.node_with_gradients(node, Op::embedding_grad, node.attributes, {node.inputs[0], dy}, {dweight}, {node.inputs[1]});
+    build.node_with_gradients(node, Op::embedding_grad, node.attributes, {node.inputs[0], dy[0]}, {dweight}, {node.inputs[1]});
     return std::vector<ValueId>{kNone, kNone};
   };
   def.shard = shard_embedding;
@@ -109,7 +131,7 @@ OpDef embedding() {
 
 OpDef embedding_grad() {
   OpDef def{.op = Op::embedding_grad, .min_inputs = 2, .max_inputs = 2, .shard = shard_embedding_grad, .cost = moves(1)};
-  def.shard_by_origin = [](const Node& node, std::int64_t) { return all(node, Placement::shard(0)); };  // its own rows
+  def.shard_by_origin = [](const Graph&, const Node& node, std::int64_t) { return all(node, Placement::shard(0)); };  // its own rows
   def.origin = [](const Graph& graph, const Node& node) { return first_row(graph, node.outputs[0]); };
   def.localize = rows_of_rank([](const Node& node) { return node.outputs[0]; });
   return def;
@@ -119,19 +141,23 @@ OpDef positions() {
   OpDef def{.op = Op::positions, .in_graph_files = true};
   def.attributes = table_attributes();
   def.infer = infer_positions;
-  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) {
+  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) {
     const TensorDesc dweight{build.reduce_dtype(), input_shape(build.graph(), node, 0)};
-    build.node_with_gradients(node, Op::positions_grad, {}, {dy}, {dweight}, {node.inputs[0]});
+    build.node_with_gradients(node, Op::positions_grad, {}, {dy[0]}, {dweight}, {node.inputs[0]});
     return std::vector<ValueId>{kNone};
   };
   def.shard = shard_columns;
-  def.shard_by_origin = shard_once;
-  def.origin = origin_once;
+  def.shard_by_origin = shard_positions_by_origin;
+  def.origin = first_position;
   def.localize = localize_once;
   def.cost = cost_rows;
   return def;
 }
 
-OpDef positions_grad() { return {.op = Op::positions_grad, .shard = shard_positions_grad, .cost = moves(1)}; }
+OpDef positions_grad() {
+  OpDef def{.op = Op::positions_grad, .shard = shard_positions_grad, .cost = moves(1)};
+  def.origin = [](const Graph& graph, const Node& node) { return origin(graph.value(node.inputs[0]).spec, 0, graph.mesh); };
+  return def;
+}
 
 }  // namespace trainer::define

@@ -26,10 +26,10 @@ Inference infer_cross_entropy(const Attributes& given, std::span<const TensorDes
 }
 
 /// `seed` stands for the gradient of the sum.
-std::vector<ValueId> gradient_cross_entropy(GradientBuilder& build, const Node& node, ValueId seed) {
+std::vector<ValueId> gradient_cross_entropy(GradientBuilder& build, const Node& node, OutputGradients seed) {
   const ValueId logits = node.inputs[0], lse = node.outputs[1];
   if (!build.needed(logits)) return {kNone, kNone};
-  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, node.inputs[1], lse, seed},
+  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, node.inputs[1], lse, seed[0]},
                      {input_desc(build.graph(), node, 0)})[0],
           kNone};
 }
@@ -40,11 +40,11 @@ Placed shard_cross_entropy(const Graph& graph, const Node& node, Placing in) {
   return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
 }
 
-std::vector<ValueId> gradient_gathered(GradientBuilder& build, const Node& node, ValueId seed) {
+std::vector<ValueId> gradient_gathered(GradientBuilder& build, const Node& node, OutputGradients seed) {
   const ValueId logits = node.inputs[0], targets = node.inputs[2], lse = node.outputs[1];
   if (!build.needed(logits)) return {kNone, kNone, kNone};
   const TensorDesc dlogits = input_desc(build.graph(), node, 0);
-  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, seed}, {dlogits})[0], kNone, kNone};
+  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, seed[0]}, {dlogits})[0], kNone, kNone};
 }
 
 // A rank's statistics are [1, rows, 5]; of all ranks along the axes that cut the classes, [parts, rows, 5].
@@ -97,9 +97,9 @@ Inference infer_mse(const Attributes& given, std::span<const TensorDesc> inputs,
   return {.attributes = given, .parameters = {}, .outputs = {kSum}, .saved_names = {}};
 }
 
-std::vector<ValueId> gradient_mse(GradientBuilder& build, const Node& node, ValueId seed) {
+std::vector<ValueId> gradient_mse(GradientBuilder& build, const Node& node, OutputGradients seed) {
   if (!build.needed(node.inputs[0])) return {kNone, kNone};
-  return {build.node(node, Op::mse_grad, {}, {node.inputs[0], node.inputs[1], seed}, {input_desc(build.graph(), node, 0)})[0], kNone};
+  return {build.node(node, Op::mse_grad, {}, {node.inputs[0], node.inputs[1], seed[0]}, {input_desc(build.graph(), node, 0)})[0], kNone};
 }
 
 /// Sums over elements that are cut alike are partial sums.

@@ -29,10 +29,10 @@ Inference infer_norm(const Attributes& given, std::span<const TensorDesc> inputs
   return inference;
 }
 
-std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, ValueId dy) {
+std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, OutputGradients dy) {
   const Graph& graph = build.graph();
   const bool layer = node.op == Op::layer_norm;
-  std::vector<ValueId> inputs{dy, node.inputs[0], node.inputs[1]};
+  std::vector<ValueId> inputs{dy[0], node.inputs[0], node.inputs[1]};
   inputs.insert(inputs.end(), node.outputs.begin() + 1, node.outputs.end());
   const bool weight = build.needed(node.inputs[1]), bias = node.inputs.size() > 2 && build.needed(node.inputs[2]);
   std::vector<TensorDesc> outputs{input_desc(graph, node, 0)};
@@ -45,7 +45,7 @@ std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, Val
   if (!weight) attributes.set("weight", false);
   const Op op = layer ? Op::layer_norm_grad : Op::rms_norm_grad;
   std::vector<ValueId> result(node.inputs.size(), kNone);
-  if (bias && !weight) bias_gradient(build, node, dy, node.inputs[2], -1);
+  if (bias && !weight) bias_gradient(build, node, dy[0], node.inputs[2], -1);
   if (!weight && !build.needed(node.inputs[0])) return result;
   result[0] = build.node_with_gradients(node, op, attributes, inputs, outputs, parameters)[0];
   return result;

@@ -52,6 +52,10 @@ struct Inference {
   bool reads_inputs = true;              ///< false: the data operands give shapes alone and are none of the kernel's (positions)
 };
 
+/// By output of a node, the gradient that reached it; kNone where none did. Only ops whose outputs are all values of the model, such as
+/// split, have more than the first: what others save for their gradient has none.
+using OutputGradients = std::span<const ValueId>;
+
 /// Adds gradient nodes to a graph under differentiation.
 class GradientBuilder {
  public:
@@ -93,15 +97,15 @@ struct OpDef {
   std::vector<AttributeDef> attributes{};
   /// Shapes and parameters, or a mistake. `compute` is the compute dtype. Only ops of graph files.
   std::function<Inference(const Attributes& given, std::span<const TensorDesc> inputs, DType compute)> infer{};
-  /// The gradient with respect to each of node.inputs that is needed (kNone where not), given that of its first output.
-  /// Throws nothing. Empty for ops without a gradient (counts) and ops of the backward pass.
-  std::function<std::vector<ValueId>(GradientBuilder& build, const Node& node, ValueId output_gradient)> gradient{};
+  /// The gradient with respect to each of node.inputs that is needed (kNone where not), given those of its outputs, of
+  /// which at least one is there. Throws nothing. Empty for ops without a gradient (counts) and ops of the backward pass.
+  std::function<std::vector<ValueId>(GradientBuilder& build, const Node& node, OutputGradients output_gradients)> gradient{};
   /// Along one axis: the placements of the outputs for those of the inputs (parameters included), of which at least one is not
   /// Replicate, or nothing if it cannot be cut so. Set for every op of a graph, gradients included; the step's own have none.
   std::function<std::optional<std::vector<Placement>>(const Graph& graph, const Node& node, std::span<const Placement> inputs)> shard{};
   /// The same where all inputs are Replicate and yet ranks work on different parts, since Call::origin grows by `step` from one rank of
   /// the axis to the next. Empty for ops that have no origin.
-  std::function<std::optional<std::vector<Placement>>(const Node& node, std::int64_t step)> shard_by_origin{};
+  std::function<std::optional<std::vector<Placement>>(const Graph& graph, const Node& node, std::int64_t step)> shard_by_origin{};
   /// What of a node has to divide by the ranks of an axis along which its inputs lie so: its name and its number. Empty: nothing.
   std::function<std::vector<std::pair<std::string, std::int64_t>>(const Node& node, std::span<const Placement> inputs)> indivisible{};
   /// Call::origin of a rank of Graph::mesh: where its part begins. Empty: 0.

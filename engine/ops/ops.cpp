@@ -105,6 +105,10 @@ OpDef define_op(Op op) {
       return define::cross_entropy_gathered();
     case Op::correct_count_gathered:
       return define::correct_count_gathered();
+    case Op::split:
+      return define::split();
+    case Op::concat:
+      return define::concat();
     case Op::replicate:
       return define::replicate();
     case Op::all_reduce:
@@ -207,7 +211,7 @@ std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& 
   const OpDef& def = definition(node.op);
   if (!std::all_of(inputs.begin(), inputs.end(), [](const Placement& placement) { return placement.is_replicate(); }))
     return def.shard ? def.shard(graph, node, inputs) : std::nullopt;
-  if (step != 0 && def.shard_by_origin) return def.shard_by_origin(node, step);
+  if (step != 0 && def.shard_by_origin) return def.shard_by_origin(graph, node, step);
   return std::vector<Placement>(node.outputs.size());
 }
 

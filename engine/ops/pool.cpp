@@ -56,8 +56,8 @@ OpDef pool(Op op, Op grad, bool index) {
   def.infer = [index](const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
     return infer_pool(given, inputs, compute, index);
   };
-  def.gradient = [grad, index](GradientBuilder& build, const Node& node, ValueId dy) {
-    std::vector<ValueId> inputs{dy};
+  def.gradient = [grad, index](GradientBuilder& build, const Node& node, OutputGradients dy) {
+    std::vector<ValueId> inputs{dy[0]};
     if (index) inputs.push_back(node.outputs[1]);
     return build.node(node, grad, node.attributes, inputs, {input_desc(build.graph(), node, 0)});
   };

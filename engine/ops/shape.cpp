@@ -54,31 +54,46 @@ Inference infer_flatten(const Attributes&, std::span<const TensorDesc> inputs, D
   return alias(inputs[0], {first, inputs[0].elements() / first});
 }
 
-std::vector<ValueId> gradient_reshape(GradientBuilder& build, const Node& node, ValueId dy) {
+std::vector<ValueId> gradient_reshape(GradientBuilder& build, const Node& node, OutputGradients dy) {
   if (!build.needed(node.inputs[0])) return {kNone};
-  return {build.alias(node, dy, Shape(input_shape(build.graph(), node, 0)))};
+  return {build.alias(node, dy[0], Shape(input_shape(build.graph(), node, 0)))};
 }
 
-/// Dim `dim` of `from` in `to`, if all dims before it, and it, are the same; or if it and all after it are.
-std::optional<int> same_dim(const Shape& from, const Shape& to, int dim) {
-  bool front = dim < to.rank(), back = true;
-  for (int i = 0; i <= dim && front; ++i) front = from[i] == to[i];
-  if (front) return dim;
-  const int shift = to.rank() - from.rank();
-  for (int i = dim; i < from.rank() && back; ++i) back = i + shift >= 0 && from[i] == to[i + shift];
-  if (back) return dim + shift;
-  return {};
+/// Dims [first, last) of two shapes with the same number of elements.
+struct Group {
+  int from_first = 0, from_last = 0, to_first = 0, to_last = 0;
+};
+
+/// The smallest group of dims of `from` that `dim` is in and that are dims of `to` as well.
+Group group_of(const Shape& from, const Shape& to, int dim) {
+  Group group;
+  while (true) {
+    group = {group.from_last, group.from_last, group.to_last, group.to_last};
+    std::int64_t before = from[group.from_last++], after = 1;
+    while (before != after || (group.from_last == from.rank() && group.to_last < to.rank())) {
+      if (group.to_last < to.rank() && (before >= after || group.from_last == from.rank())) after *= to[group.to_last++];
+      else before *= from[group.from_last++];
+    }
+    if (dim < group.from_last) return group;
+  }
 }
 
-/// A cut of a dim that both shapes have; or of the first dim, where it is merged with those after it or split: pieces of
-/// consecutive memory stay such.
+/// A cut of a dim is one of the elements of its group, in so many pieces; and so one of a dim of `to`, where each dim before it has an index
+/// for each piece.
 Placed shard_reshape(const Graph& graph, const Node& node, Placing in) {
   const Shape &from = input_shape(graph, node, 0), &to = graph.value(node.outputs[0]).shape();
   if (in[0].is_partial()) return all(node, in[0]);
   if (in[0].dim == Placement::kRows) return from[-1] == to[-1] ? all(node, in[0]) : Placed{};
-  if (const std::optional<int> dim = same_dim(from, to, in[0].dim)) return all(node, in[0].moved_to(*dim));
-  const bool merges = to.rank() > 0 && to[0] % from[0] == 0, splits = to.rank() > 0 && to[0] > 1 && from[0] % to[0] == 0;
-  if (in[0].is_shard(0) && in[0].parts == 1 && (merges || splits)) return all(node, in[0]);
+  const Group group = group_of(from, to, in[0].dim);
+  if (group.from_last - group.from_first == 1 && group.to_last - group.to_first == 1) return all(node, in[0].moved_to(group.to_first));
+  if (in[0].lead != 1) return {};
+  std::int64_t parts = in[0].parts;
+  for (int dim = group.from_first; dim < in[0].dim; ++dim) parts *= from[dim];
+  for (int dim = group.to_first; dim < group.to_last; ++dim) {
+    if (parts % to[dim] == 0) parts /= to[dim];
+    else if (to[dim] % parts == 0) return all(node, Placement::shard(dim, static_cast<int>(parts)));
+    else return {};
+  }
   return {};
 }
 

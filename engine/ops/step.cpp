@@ -25,9 +25,9 @@ OpDef cast() {
     if (in[0].is_shard()) return all(node, in[0]);
     return {};
   };
-  def.gradient = [](GradientBuilder& build, const Node& node, ValueId dy) -> std::vector<ValueId> {
+  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) -> std::vector<ValueId> {
     if (!build.needed(node.inputs[0])) return {kNone};
-    return build.node(node, Op::cast, {}, {dy}, {input_desc(build.graph(), node, 0)});
+    return build.node(node, Op::cast, {}, {dy[0]}, {input_desc(build.graph(), node, 0)});
   };
   return def;
 }

@@ -24,7 +24,8 @@ AttentionSizes sizes_of(const Signature& s, int q) {
   sizes.heads = shape.heads;
   sizes.kv_heads = shape.kv_heads;
   sizes.batch = shape.batch;
-  sizes.seq = shape.seq;
+  sizes.queries = shape.queries;
+  sizes.keys = shape.keys;
   sizes.head_dim = shape.head_dim;
   sizes.causal = s.attributes.flag("causal");
   sizes.q_stride = s.operands[static_cast<std::size_t>(q)].shape[2];
@@ -35,16 +36,16 @@ AttentionSizes sizes_of(const Signature& s, int q) {
 /// Checks operands [first, …): q, k, v or qkv.
 void expect_qkv(const Signature& s, const AttentionSizes& sizes, int first) {
   const DType dtype = sizes.bf16 ? DType::bf16 : DType::f32;
-  expect_shape(s, first, dtype, Shape{sizes.batch, sizes.seq, sizes.q_stride});
-  for (int i = 1; i < 3 && !is_packed(s); ++i) expect_shape(s, first + i, dtype, Shape{sizes.batch, sizes.seq, sizes.kv_stride});
+  expect_shape(s, first, dtype, Shape{sizes.batch, sizes.queries, sizes.q_stride});
+  for (int i = 1; i < 3 && !is_packed(s); ++i) expect_shape(s, first + i, dtype, Shape{sizes.batch, sizes.keys, sizes.kv_stride});
 }
 
 /// Checks o and lse, or do.
 void expect_o(const Signature& s, const AttentionSizes& sizes, int operand) {
-  expect_shape(s, operand, sizes.bf16 ? DType::bf16 : DType::f32, Shape{sizes.batch, sizes.seq, sizes.heads * sizes.head_dim});
+  expect_shape(s, operand, sizes.bf16 ? DType::bf16 : DType::f32, Shape{sizes.batch, sizes.queries, sizes.heads * sizes.head_dim});
 }
 void expect_lse(const Signature& s, const AttentionSizes& sizes, int operand) {
-  expect_shape(s, operand, DType::f32, Shape{sizes.batch, sizes.heads, sizes.seq});
+  expect_shape(s, operand, DType::f32, Shape{sizes.batch, sizes.heads, sizes.queries});
 }
 
 /// The table AttentionSizes::rotation speaks of; empty without RoPE.
@@ -53,10 +54,10 @@ std::vector<float> rotation_table(const Signature& s, const AttentionSizes& size
   if (theta == 0.0) return {};
   CHECK(theta > 0 && sizes.head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
   const std::int64_t half = sizes.head_dim / 2;
-  std::vector<float> table(static_cast<std::size_t>(sizes.seq * sizes.head_dim));
+  std::vector<float> table(static_cast<std::size_t>(sizes.keys * sizes.head_dim));
   for (std::int64_t j = 0; j < half; ++j) {
     const double frequency = std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(sizes.head_dim));
-    for (std::int64_t i = 0; i < sizes.seq; ++i) {
+    for (std::int64_t i = 0; i < sizes.keys; ++i) {
       float* row = table.data() + i * sizes.head_dim;
       row[j] = static_cast<float>(std::cos(static_cast<double>(i) * frequency));
       row[half + j] = static_cast<float>(std::sin(static_cast<double>(i) * frequency));
@@ -83,16 +84,17 @@ Three three_of(const AttentionSizes& sizes, bool packed, const Call& call, int f
 /// Where part `part` of `parts` begins in the list of query blocks, each weighed by the blocks of keys it sees.
 std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
   const std::int64_t blocks = s.query_blocks(), heads = s.batch * s.heads;
-  const std::int64_t per_head = s.causal ? blocks * (blocks + 1) / 2 : blocks * blocks;
+  const std::int64_t per_head = blocks * (s.seen_blocks(0) + s.seen_blocks(blocks - 1)) / 2;
   const std::int64_t goal = heads * per_head / parts * part + heads * per_head % parts * part / parts;
   const std::int64_t rest = goal % per_head;
   std::int64_t block = 0;
-  for (std::int64_t before = 0; before < rest; ++block) before += s.causal ? block + 1 : blocks;
+  for (std::int64_t before = 0; before < rest; ++block) before += s.seen_blocks(block);
   return goal / per_head * blocks + block;
 }
 
 int forward_threads(const AttentionSizes& s, int threads) {
-  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.heads * s.query_blocks()));
+  const std::int64_t blocks = (s.queries + kAttentionBlock - 1) / kAttentionBlock;  // at least so many, wherever the queries begin
+  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.heads * blocks));
 }
 int backward_threads(const AttentionSizes& s, int threads) {
   return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.kv_heads));
@@ -118,7 +120,10 @@ Prepared prepare_attention(const Signature& signature, int threads, const Attent
   expect_qkv(signature, sizes, 0);
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
-  return make_kernel([=, scratch = way.forward_scratch(sizes), table = rotation_table(signature, sizes)](const Call& call) mutable {
+  return make_kernel([=, shape = attention_shape(signature, 0), scratch = way.forward_scratch(sizes),
+                      table = rotation_table(signature, sizes)](const Call& call) mutable {
+    expect_attention_origin(shape, call.origin);
+    sizes.origin = call.origin;
     sizes.rotation = table.empty() ? nullptr : table.data();
     const Three in = three_of(sizes, packed, call, 0);
     AttentionOperands at;
@@ -141,7 +146,10 @@ Prepared prepare_attention_grad(const Signature& signature, int threads, const A
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
   expect_qkv(signature, sizes, o + 2);
-  return make_kernel([=, scratch = way.backward_scratch(sizes), table = rotation_table(signature, sizes)](const Call& call) mutable {
+  return make_kernel([=, shape = attention_shape(signature, 1), scratch = way.backward_scratch(sizes),
+                      table = rotation_table(signature, sizes)](const Call& call) mutable {
+    expect_attention_origin(shape, call.origin);
+    sizes.origin = call.origin;
     sizes.rotation = table.empty() ? nullptr : table.data();
     const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
     AttentionOperands at;

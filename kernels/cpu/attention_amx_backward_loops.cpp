@@ -9,7 +9,7 @@ namespace {
 
 struct Scratch {
   std::uint32_t *k, *v;               // per block of keys, words over dims: [width / 2][kBlock]
-  std::uint32_t* k_rows;              // words over keys: [padded_seq / 2][width]
+  std::uint32_t* k_rows;              // words over keys: [padded_keys / 2][width]
   float *dk, *dv;                     // per block of keys, transposed: [width][kBlock]
   Matrix<Bf16> q, d_o;                // [kBlock][width]; also k or v on their way
   Matrix<Bf16> q_t, do_t;             // [width][kBlock]
@@ -34,7 +34,7 @@ class Backward {
         dims_(static_cast<int>(sizes.head_dim)),
         scale_(1.0f / __builtin_sqrtf(static_cast<float>(sizes.head_dim))) {
     Carver carver{reinterpret_cast<char*>(scratch)};
-    const std::int64_t head = sizes.padded_seq() * width_, block = kBlock * width_, square = kBlock * kBlock;
+    const std::int64_t head = sizes.padded_keys() * width_, block = kBlock * width_, square = kBlock * kBlock;
     m_.k = carver.take<std::uint32_t>(head / 2), m_.v = carver.take<std::uint32_t>(head / 2);
     m_.k_rows = carver.take<std::uint32_t>(head / 2);
     m_.dk = carver.take<float>(head), m_.dv = carver.take<float>(head);
@@ -52,23 +52,27 @@ class Backward {
     for (std::int64_t item = begin; item < end; ++item) {
       batch_ = item / s_.kv_heads;
       kv_head_ = item % s_.kv_heads;
-      for (int block = 0; block < s_.query_blocks(); ++block) pack_keys(block);
+      const int key_blocks = static_cast<int>(s_.key_blocks()), seen = static_cast<int>(s_.seen_blocks(s_.query_blocks() - 1));
+      for (int block = 0; block < seen; ++block) pack_keys(block);
       for (std::int64_t g = 0; g < s_.group(); ++g)
         for (int block = 0; block < s_.query_blocks(); ++block) query_block(kv_head_ * s_.group() + g, block, g == 0);
-      for (int block = 0; block < s_.query_blocks(); ++block) write_keys(block);
+      for (int block = seen; block < key_blocks; ++block) clear_keys(block);
+      for (int block = 0; block < key_blocks; ++block) write_keys(block);
     }
     Tiles::release();
   }
 
  private:
   const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
-  int length(std::int64_t first) const { return s_.seq - first < kBlock ? static_cast<int>(s_.seq - first) : kBlock; }
-  std::int64_t offset(std::int64_t stride, std::int64_t head, std::int64_t first) const {
-    return (batch_ * s_.seq + first) * stride + head * s_.head_dim;
+  int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
+  /// Offset of a head of query `first` in q, o and their like, for rows of `stride` elements.
+  std::int64_t query_at(std::int64_t stride, std::int64_t head, std::int64_t first) const {
+    return (batch_ * s_.queries + first) * stride + head * s_.head_dim;
   }
+  std::int64_t key_at(std::int64_t first) const { return (batch_ * s_.keys + first) * s_.kv_stride + kv_head_ * s_.head_dim; }
 
   void pack_keys(int block) {
-    const std::int64_t first = block * kAttentionBlock, from = offset(s_.kv_stride, kv_head_, first), to = first * width_ / 2;
+    const std::int64_t first = block * kAttentionBlock, from = key_at(first), to = first * width_ / 2;
     copy_rows(static_cast<const Bf16*>(at_.k) + from, s_.kv_stride, length(first), dims_, rotation(first), m_.q);
     transpose_words(m_.q.data, width_ / 2, kBlock, width_ / 2, m_.k + to, kBlock);
     pair_rows(m_.q, kBlock, m_.k_rows + to);
@@ -76,8 +80,17 @@ class Backward {
     transpose_words(m_.q.data, width_ / 2, kBlock, width_ / 2, m_.v + to, kBlock);
   }
 
+  /// dk = dv = 0 of keys that no query sees.
+  void clear_keys(int block) {
+    const std::int64_t first = block * kAttentionBlock;
+    for (std::int64_t i = first * width_; i < (first + kBlock) * width_; i += kLanes) {
+      store(m_.dk + i, F32{});
+      store(m_.dv + i, F32{});
+    }
+  }
+
   void write_keys(int block) {
-    const std::int64_t first = block * kAttentionBlock, to = offset(s_.kv_stride, kv_head_, first);
+    const std::int64_t first = block * kAttentionBlock, to = key_at(first);
     transpose_words(m_.dk + first * width_, kBlock, width_, kBlock, m_.dq.data, width_);
     unpack_rows(
         m_.dq.data, width_, length(first), dims_, rotation(first), [scale = scale_](int) { return scale; }, static_cast<Bf16*>(at_.dk) + to,
@@ -90,12 +103,12 @@ class Backward {
   /// A block of queries against all blocks of keys it sees. Where the queries are the first that see a block of keys, its dk
   /// and dv begin.
   void query_block(std::int64_t head, int index, bool first_head) {
-    const std::int64_t first = index * kAttentionBlock;
-    const int queries = length(first), last = s_.causal ? index : static_cast<int>(s_.query_blocks()) - 1;
-    enter_queries(head, first, queries);
+    const QueryRows rows = s_.rows_of(index);
+    const int last = static_cast<int>(s_.seen_blocks(index)) - 1;
+    enter_queries(head, rows);
     for (int block = 0; block <= last; ++block) {
-      const Block pair{queries, length(block * kAttentionBlock), s_.causal && block == index};
-      const bool begins = first_head && (s_.causal ? block == index : index == 0);
+      const Block pair{rows.end, length(block * kAttentionBlock), s_.causal && block == last};
+      const bool begins = first_head && (index == 0 || pair.diagonal);
       scores(block, pair.diagonal);
       if (pair.diagonal || pair.keys < kBlock)
         gradients<true>(pair);
@@ -104,25 +117,25 @@ class Backward {
       accumulate(block, pair.diagonal, !begins);
     }
     unpack_rows(
-        m_.dq.data, width_, queries, dims_, rotation(first), [scale = scale_](int) { return scale; },
-        static_cast<Bf16*>(at_.dq) + offset(s_.q_stride, head, first), s_.q_stride);
+        m_.dq.at(rows.begin, 0), width_, rows.count(), dims_, rotation(s_.origin + rows.first), [scale = scale_](int) { return scale; },
+        static_cast<Bf16*>(at_.dq) + query_at(s_.q_stride, head, rows.first), s_.q_stride);
   }
 
-  void enter_queries(std::int64_t head, std::int64_t first, int queries) {
-    const std::int64_t o_stride = s_.heads * s_.head_dim, o_at = offset(o_stride, head, first);
-    const Bf16* d_o = static_cast<const Bf16*>(at_.d_o) + o_at;
-    copy_rows(static_cast<const Bf16*>(at_.q) + offset(s_.q_stride, head, first), s_.q_stride, queries, dims_, rotation(first), m_.q);
-    copy_rows(d_o, o_stride, queries, dims_, nullptr, m_.d_o);
+  void enter_queries(std::int64_t head, QueryRows rows) {
+    const std::int64_t o_stride = s_.heads * s_.head_dim, o_at = query_at(o_stride, head, rows.first);
+    const Bf16 *d_o = static_cast<const Bf16*>(at_.d_o) + o_at, *o = static_cast<const Bf16*>(at_.o) + o_at;
+    const int count = rows.count();
+    copy_rows(static_cast<const Bf16*>(at_.q) + query_at(s_.q_stride, head, rows.first), s_.q_stride, count, dims_,
+              rotation(s_.origin + rows.first), m_.q, rows.begin);
+    copy_rows(d_o, o_stride, count, dims_, nullptr, m_.d_o, rows.begin);
     turn(m_.q, m_.q_t);
     turn(m_.d_o, m_.do_t);
-    for (int i = 0; i < kBlock; i += kLanes) {
-      store(m_.lse + i, F32{});
-      store(m_.delta + i, F32{});
-    }
-    row_products(d_o, static_cast<const Bf16*>(at_.o) + o_at, o_stride, queries, dims_, m_.delta);
-    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.seq + first;
-    for_each_vector(
-        0, queries, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(m_.lse + i, ld(lse + i) * kLog2E); });
+    place_rows(rows.begin, count, m_.delta, [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
+    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
+    place_rows(rows.begin, count, m_.lse, [=](float* log2) {
+      for_each_vector(
+          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(log2 + i, ld(lse + i) * kLog2E); });
+    });
   }
 
   /// to[d][row] = from[row][d].

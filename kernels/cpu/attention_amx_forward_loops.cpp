@@ -12,7 +12,7 @@ constexpr float kMasked = -1e30f;  // a score that vanishes beside any other, an
 
 struct Scratch {
   std::uint32_t* k;         // per block of keys, words over dims: [width / 2][kBlock]
-  std::uint32_t* v;         // words over keys: [padded_seq / 2][width]
+  std::uint32_t* v;         // words over keys: [padded_keys / 2][width]
   Matrix<Bf16> rows, q;     // [kBlock][width]: k or v on their way; q
   Matrix<float> scores[2];  // [kBlock queries][kBlock keys]
   Matrix<Bf16> p;           // [kBlock][kBlock]
@@ -29,8 +29,8 @@ class Forward {
         dims_(static_cast<int>(sizes.head_dim)),
         scale_(kLog2E / __builtin_sqrtf(static_cast<float>(sizes.head_dim))) {
     Carver carver{reinterpret_cast<char*>(scratch)};
-    m_.k = carver.take<std::uint32_t>(sizes.padded_seq() * width_ / 2);
-    m_.v = carver.take<std::uint32_t>(sizes.padded_seq() * width_ / 2);
+    m_.k = carver.take<std::uint32_t>(sizes.padded_keys() * width_ / 2);
+    m_.v = carver.take<std::uint32_t>(sizes.padded_keys() * width_ / 2);
     m_.rows = {carver.take<Bf16>(kBlock * width_), width_};
     m_.q = {carver.take<Bf16>(kBlock * width_), width_};
     for (Matrix<float>& scores : m_.scores) scores = {carver.take<float>(kBlock * kBlock), kBlock};
@@ -49,20 +49,20 @@ class Forward {
         kv_head_ = unit / per_kv_head % s_.kv_heads;
         packed_ = 0;
       }
-      query_block(kv_head_ * s_.group() + unit / blocks % s_.group(), static_cast<int>(unit % blocks));
+      query_block(kv_head_ * s_.group() + unit / blocks % s_.group(), unit % blocks);
     }
     Tiles::release();
   }
 
  private:
   const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
-  int length(std::int64_t first) const { return s_.seq - first < kBlock ? static_cast<int>(s_.seq - first) : kBlock; }
+  int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
 
   /// Packs the head's k and v up to block `last`, as far as this was not done before.
   void pack_keys(int last) {
     for (; packed_ <= last; ++packed_) {
       const std::int64_t first = packed_ * kAttentionBlock;
-      const std::int64_t from = (batch_ * s_.seq + first) * s_.kv_stride + kv_head_ * s_.head_dim;
+      const std::int64_t from = (batch_ * s_.keys + first) * s_.kv_stride + kv_head_ * s_.head_dim;
       copy_rows(static_cast<const Bf16*>(at_.k) + from, s_.kv_stride, length(first), dims_, rotation(first), m_.rows);
       transpose_words(m_.rows.data, width_ / 2, kBlock, width_ / 2, m_.k + first * width_ / 2, kBlock);
       copy_rows(static_cast<const Bf16*>(at_.v) + from, s_.kv_stride, length(first), dims_, nullptr, m_.rows);
@@ -70,12 +70,12 @@ class Forward {
     }
   }
 
-  void query_block(std::int64_t head, int index) {
-    const std::int64_t first = index * kAttentionBlock;
-    const int queries = length(first), last = s_.causal ? index : static_cast<int>(s_.query_blocks()) - 1;
+  void query_block(std::int64_t head, std::int64_t index) {
+    const QueryRows rows = s_.rows_of(index);
+    const int last = static_cast<int>(s_.seen_blocks(index)) - 1;
     pack_keys(last);
-    copy_rows(static_cast<const Bf16*>(at_.q) + (batch_ * s_.seq + first) * s_.q_stride + head * s_.head_dim, s_.q_stride, queries, dims_,
-              rotation(first), m_.q);
+    copy_rows(static_cast<const Bf16*>(at_.q) + (batch_ * s_.queries + rows.first) * s_.q_stride + head * s_.head_dim, s_.q_stride,
+              rows.count(), dims_, rotation(s_.origin + rows.first), m_.q, rows.begin);
     for (int i = 0; i < kBlock; i += kLanes) {
       store(m_.largest + i, splat(kMasked));
       store(m_.sum + i, F32{});
@@ -87,7 +87,7 @@ class Forward {
       softmax(block, diagonal);
       accumulate(block, diagonal);
     }
-    write(head, first, queries);
+    write(head, rows);
   }
 
   /// scores = q·kᵀ of a block; on the diagonal without the square above it.
@@ -168,18 +168,18 @@ class Forward {
     multiply(m_.p, v, m_.o, kBlock, width_, block > 0, [=](int row, int) { return Depth{0, diagonal && row == 0 ? 1 : 2}; });
   }
 
-  void write(std::int64_t head, std::int64_t first, int queries) {
+  void write(std::int64_t head, QueryRows rows) {
     const std::int64_t row = s_.heads * s_.head_dim;
-    alignas(64) float inverse[kBlock];
-    for (int i = 0; i < kBlock; i += kLanes) store(inverse + i, 1.0f / load(m_.sum + i));
+    alignas(64) float inverse[kBlock], lse[kBlock];
+    for (int i = 0; i < kBlock; i += kLanes) {
+      store(inverse + i, 1.0f / load(m_.sum + i));
+      store(lse + i, fma(load(m_.largest + i), splat(kLn2), log(load(m_.sum + i))));
+    }
     unpack_rows(
-        m_.o.data, width_, queries, dims_, nullptr, [&inverse](int i) { return inverse[i]; },
-        static_cast<Bf16*>(at_.o_out) + (batch_ * s_.seq + first) * row + head * s_.head_dim, row);
-    float* lse = at_.lse_out + (batch_ * s_.heads + head) * s_.seq + first;
-    for_each_vector(
-        0, queries, [&](std::int64_t i, auto, auto st) __attribute__((always_inline)) {
-          st(lse + i, fma(load(m_.largest + i), splat(kLn2), log(load(m_.sum + i))));
-        });
+        m_.o.at(rows.begin, 0), width_, rows.count(), dims_, nullptr, [from = inverse + rows.begin](int i) { return from[i]; },
+        static_cast<Bf16*>(at_.o_out) + (batch_ * s_.queries + rows.first) * row + head * s_.head_dim, row);
+    __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.queries + rows.first, lse + rows.begin,
+                     static_cast<std::size_t>(rows.count()) * sizeof(float));
   }
 
   const AttentionSizes& s_;

@@ -12,7 +12,7 @@ namespace {
 constexpr float kLog2E = 1.44269504f;
 
 struct Scratch {
-  float *k, *v, *dk, *dv;  // [padded_seq][width]
+  float *k, *v, *dk, *dv;  // [padded_keys][width]
   float *q, *d_o;          // [kBlock][width]
   float *q_t, *do_t;       // [width][kBlock]; q_t scaled by scale · log2 e
   float* dq;               // [kBlock][width]
@@ -21,7 +21,7 @@ struct Scratch {
 };
 
 Scratch carve(const AttentionSizes& s, float* at) {
-  const std::int64_t head = s.padded_seq() * s.padded_dim(), block = kAttentionBlock * s.padded_dim();
+  const std::int64_t head = s.padded_keys() * s.padded_dim(), block = kAttentionBlock * s.padded_dim();
   const std::int64_t square = kAttentionBlock * kAttentionBlock;
   const auto take = [&at](std::int64_t floats) {
     float* taken = at;
@@ -98,7 +98,10 @@ void score_gradients(const Scratch s, const float* v, int width, int dims, Block
 
 /// to += aᵀ·b, [keys][dims]: a is p or ds, b is do or q.
 void add_over_queries(const float* a, const float* b, int width, int dims, Block block, float* to) {
-  const auto depth_of = [=](int first, int) { return Depth{block.diagonal && first < block.queries ? first : 0, block.queries}; };
+  // On the diagonal a key is seen by the queries from its own place on; those after the last query by none.
+  const auto depth_of = [=](int first, int) {
+    return Depth{!block.diagonal ? 0 : first < block.queries ? first : block.queries, block.queries};
+  };
   product(
       {a, kBlock, 1}, b, width, 0, round_up_16(block.keys), 0, vecs_of(dims),
       depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
@@ -141,41 +144,44 @@ class Backward {
  private:
   const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
 
-  int length(std::int64_t first) const { return s_.seq - first < kBlock ? static_cast<int>(s_.seq - first) : kBlock; }
+  int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
 
-  /// Offset of the first token of the batch's sample in q, o and their like, for rows of `stride` elements.
-  std::int64_t offset(std::int64_t stride, std::int64_t head, std::int64_t first) const {
-    return (batch_ * s_.seq + first) * stride + head * s_.head_dim;
+  /// Offset of a head of query `first` in q, o and their like, for rows of `stride` elements.
+  std::int64_t query_at(std::int64_t stride, std::int64_t head, std::int64_t first) const {
+    return (batch_ * s_.queries + first) * stride + head * s_.head_dim;
   }
+  /// That of the sample's first key.
+  std::int64_t keys_at() const { return batch_ * s_.keys * s_.kv_stride + kv_head_ * s_.head_dim; }
 
   void pack_keys() {
-    const std::int64_t from = offset(s_.kv_stride, kv_head_, 0);
-    const int seq = static_cast<int>(s_.seq);
-    pack_rows(static_cast<const T*>(at_.k) + from, s_.kv_stride, seq, dims_, width_, s_.rotation, scratch_.k);
-    pack_rows(static_cast<const T*>(at_.v) + from, s_.kv_stride, seq, dims_, width_, nullptr, scratch_.v);
-    for (std::int64_t i = 0; i < s_.padded_seq() * width_; i += kLanes) {
+    const std::int64_t from = keys_at();
+    const int keys = static_cast<int>(s_.keys);
+    pack_rows(static_cast<const T*>(at_.k) + from, s_.kv_stride, keys, dims_, width_, s_.rotation, scratch_.k);
+    pack_rows(static_cast<const T*>(at_.v) + from, s_.kv_stride, keys, dims_, width_, nullptr, scratch_.v);
+    for (std::int64_t i = 0; i < s_.padded_keys() * width_; i += kLanes) {
       store(scratch_.dk + i, F32{});
       store(scratch_.dv + i, F32{});
     }
   }
 
   void write_keys() {
-    const std::int64_t to = offset(s_.kv_stride, kv_head_, 0);
-    const int seq = static_cast<int>(s_.seq);
+    const std::int64_t to = keys_at();
+    const int keys = static_cast<int>(s_.keys);
     unpack_rows(
-        scratch_.dk, width_, seq, dims_, s_.rotation, [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dk) + to, s_.kv_stride);
+        scratch_.dk, width_, keys, dims_, s_.rotation, [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dk) + to, s_.kv_stride);
     unpack_rows(
-        scratch_.dv, width_, seq, dims_, nullptr, [](int) { return 1.0f; }, static_cast<T*>(at_.dv) + to, s_.kv_stride);
+        scratch_.dv, width_, keys, dims_, nullptr, [](int) { return 1.0f; }, static_cast<T*>(at_.dv) + to, s_.kv_stride);
   }
 
   void query_block(std::int64_t head, int index) {
-    const std::int64_t first = index * kAttentionBlock;
-    const int queries = length(first);
-    enter_queries(head, first, queries);
-    const int last_key_block = s_.causal ? index : static_cast<int>(s_.query_blocks()) - 1;
+    const QueryRows rows = s_.rows_of(index);
+    enter_queries(head, rows);
+    const int last_key_block = static_cast<int>(s_.seen_blocks(index)) - 1;
     for (int block = 0; block <= last_key_block; ++block) {
       const std::int64_t key = block * kAttentionBlock, at = key * width_;
-      const Block pair{queries, length(key), s_.causal && block == index};
+      const bool diagonal = s_.causal && block == last_key_block;
+      const int keys = length(key);
+      const Block pair{rows.end, diagonal && rows.end < keys ? rows.end : keys, diagonal};
       probabilities(scratch_, scratch_.k + at, width_, dims_, pair);
       score_gradients(scratch_, scratch_.v + at, width_, dims_, pair);
       add_over_queries(scratch_.p, scratch_.d_o, width_, dims_, pair, scratch_.dv + at);
@@ -183,22 +189,27 @@ class Backward {
       add_over_keys(scratch_, scratch_.k + at, width_, dims_, pair);
     }
     unpack_rows(
-        scratch_.dq, width_, queries, dims_, rotation(first), [scale = scale_](int) { return scale; },
-        static_cast<T*>(at_.dq) + offset(s_.q_stride, head, first), s_.q_stride);
+        scratch_.dq + rows.begin * width_, width_, rows.count(), dims_, rotation(s_.origin + rows.first),
+        [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dq) + query_at(s_.q_stride, head, rows.first), s_.q_stride);
   }
 
   /// Packs q and do of a block, both ways; delta, lse; dq = 0.
-  void enter_queries(std::int64_t head, std::int64_t first, int queries) {
-    const std::int64_t o_stride = s_.heads * s_.head_dim, o_at = offset(o_stride, head, first);
-    pack_rows(static_cast<const T*>(at_.q) + offset(s_.q_stride, head, first), s_.q_stride, queries, dims_, width_, rotation(first),
-              scratch_.q);
-    pack_rows(static_cast<const T*>(at_.d_o) + o_at, o_stride, queries, dims_, width_, nullptr, scratch_.d_o);
-    transpose(scratch_.q, width_, queries, dims_, scale_ * kLog2E, scratch_.q_t);
-    transpose(scratch_.d_o, width_, queries, dims_, 1.0f, scratch_.do_t);
-    row_products(static_cast<const T*>(at_.d_o) + o_at, static_cast<const T*>(at_.o) + o_at, o_stride, queries, dims_, scratch_.delta);
-    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.seq + first;
-    for_each_vector(
-        0, queries, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(scratch_.lse + i, ld(lse + i) * kLog2E); });
+  void enter_queries(std::int64_t head, QueryRows rows) {
+    const std::int64_t o_stride = s_.heads * s_.head_dim;
+    const T *d_o = static_cast<const T*>(at_.d_o) + query_at(o_stride, head, rows.first),
+            *o = static_cast<const T*>(at_.o) + query_at(o_stride, head, rows.first);
+    const int count = rows.count();
+    pack_rows(static_cast<const T*>(at_.q) + query_at(s_.q_stride, head, rows.first), s_.q_stride, count, dims_, width_,
+              rotation(s_.origin + rows.first), scratch_.q, rows.begin);
+    pack_rows(d_o, o_stride, count, dims_, width_, nullptr, scratch_.d_o, rows.begin);
+    transpose(scratch_.q, width_, rows.end, dims_, scale_ * kLog2E, scratch_.q_t);
+    transpose(scratch_.d_o, width_, rows.end, dims_, 1.0f, scratch_.do_t);
+    place_rows(rows.begin, count, scratch_.delta, [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
+    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
+    place_rows(rows.begin, count, scratch_.lse, [=](float* log2) {
+      for_each_vector(
+          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(log2 + i, ld(lse + i) * kLog2E); });
+    });
     for (int i = 0; i < kBlock * width_; i += kLanes) store(scratch_.dq + i, F32{});
   }
 

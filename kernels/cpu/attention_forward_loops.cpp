@@ -13,7 +13,7 @@ constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kMasked = -1e30f;  // a score that vanishes beside any other, and does not overflow
 
 struct Scratch {
-  float *k, *v;                       // [padded_seq][width]
+  float *k, *v;                       // [padded_keys][width]
   float* q_t;                         // [width][kBlock], scaled
   float* o;                           // [kBlock][width], not yet divided by sum; before that, q as it was packed
   float* p;                           // [key][query]: scores, then probabilities times exp(lse - largest)
@@ -21,7 +21,7 @@ struct Scratch {
 };
 
 Scratch carve(const AttentionSizes& s, float* at) {
-  const std::int64_t head = s.padded_seq() * s.padded_dim(), block = kAttentionBlock * s.padded_dim();
+  const std::int64_t head = s.padded_keys() * s.padded_dim(), block = kAttentionBlock * s.padded_dim();
   Scratch scratch{};
   scratch.k = at;
   scratch.v = scratch.k + head;
@@ -133,7 +133,7 @@ class Forward {
     const std::int64_t blocks = s_.query_blocks(), per_kv_head = blocks * s_.group();
     for (std::int64_t unit = begin; unit < end; ++unit) {
       if (unit == begin || unit % per_kv_head == 0) enter_head(unit / per_kv_head);
-      query_block(unit / blocks % s_.group(), static_cast<int>(unit % blocks));
+      query_block(unit / blocks % s_.group(), unit % blocks);
     }
   }
 
@@ -149,33 +149,33 @@ class Forward {
   /// Packs the head's k and v up to block `last`, as far as this was not done before.
   void pack_keys(int last) {
     for (; packed_ <= last; ++packed_) {
-      const std::int64_t first = packed_ * kAttentionBlock, left = s_.seq - first;
+      const std::int64_t first = packed_ * kAttentionBlock, left = s_.keys - first;
       const int count = left < kBlock ? static_cast<int>(left) : kBlock;
-      const std::int64_t from = (batch_ * s_.seq + first) * s_.kv_stride + kv_head_ * s_.head_dim;
+      const std::int64_t from = (batch_ * s_.keys + first) * s_.kv_stride + kv_head_ * s_.head_dim;
       pack_rows(static_cast<const T*>(at_.k) + from, s_.kv_stride, count, dims_, width_, rotation(first), scratch_.k + first * width_);
       pack_rows(static_cast<const T*>(at_.v) + from, s_.kv_stride, count, dims_, width_, nullptr, scratch_.v + first * width_);
     }
   }
 
-  void query_block(std::int64_t head_in_group, int index) {
-    const std::int64_t head = kv_head_ * s_.group() + head_in_group, first = index * kAttentionBlock, left = s_.seq - first;
-    const int queries = left < kBlock ? static_cast<int>(left) : kBlock;
-    const int last_key_block = s_.causal ? index : static_cast<int>(s_.query_blocks()) - 1;
+  void query_block(std::int64_t head_in_group, std::int64_t index) {
+    const std::int64_t head = kv_head_ * s_.group() + head_in_group, row = s_.q_stride;
+    const QueryRows rows = s_.rows_of(index);
+    const int last_key_block = static_cast<int>(s_.seen_blocks(index)) - 1;
     pack_keys(last_key_block);
-    pack_rows(static_cast<const T*>(at_.q) + (batch_ * s_.seq + first) * s_.q_stride + head * s_.head_dim, s_.q_stride, queries, dims_,
-              width_, rotation(first), scratch_.o);
-    transpose(scratch_.o, width_, queries, dims_, scale_, scratch_.q_t);
+    pack_rows(static_cast<const T*>(at_.q) + (batch_ * s_.queries + rows.first) * row + head * s_.head_dim, row, rows.count(), dims_, width_,
+              rotation(s_.origin + rows.first), scratch_.o, rows.begin);
+    transpose(scratch_.o, width_, rows.end, dims_, scale_, scratch_.q_t);
     for (int i = 0; i < kBlock; i += kLanes) {
       store(scratch_.largest + i, splat(kMasked));
       store(scratch_.sum + i, F32{});
     }
-    for (int block = 0; block <= last_key_block; ++block) attend(index, block, queries);
-    write(head, first, queries);
+    for (int block = 0; block <= last_key_block; ++block) attend(block, s_.causal && block == last_key_block, rows.end);
+    write(head, rows);
   }
 
-  void attend(int query_block, int key_block, int queries) {
-    const std::int64_t first = key_block * kAttentionBlock, left = s_.seq - first;
-    const Block block{queries, left < kBlock ? static_cast<int>(left) : kBlock, s_.causal && key_block == query_block};
+  void attend(int key_block, bool diagonal, int queries) {
+    const std::int64_t first = key_block * kAttentionBlock, left = s_.keys - first, most = diagonal ? queries : kBlock;
+    const Block block{queries, static_cast<int>(left < most ? left : most), diagonal};
     alignas(64) float before[kBlock];
     for (int i = 0; i < kBlock; i += kLanes) store(before + i, load(scratch_.largest + i));
     scores(scratch_, scratch_.k + first * width_, width_, dims_, block);
@@ -183,18 +183,19 @@ class Forward {
     accumulate(scratch_, scratch_.v + first * width_, width_, dims_, block, key_block == 0);
   }
 
-  void write(std::int64_t head, std::int64_t first, int queries) {
+  void write(std::int64_t head, QueryRows rows) {
     const std::int64_t row = s_.heads * s_.head_dim;
-    T* o = static_cast<T*>(at_.o_out) + (batch_ * s_.seq + first) * row + head * s_.head_dim;
-    float* lse = at_.lse_out + (batch_ * s_.heads + head) * s_.seq + first;
-    float* inverse = scratch_.correction;
-    for (int i = 0; i < queries; i += kLanes) store(inverse + i, 1.0f / load(scratch_.sum + i));
+    T* o = static_cast<T*>(at_.o_out) + (batch_ * s_.queries + rows.first) * row + head * s_.head_dim;
+    const float* inverse = scratch_.correction + rows.begin;
+    alignas(64) float lse[kBlock];
+    for (int i = 0; i < rows.end; i += kLanes) {
+      store(scratch_.correction + i, 1.0f / load(scratch_.sum + i));
+      store(lse + i, fma(load(scratch_.largest + i), splat(kLn2), log(load(scratch_.sum + i))));
+    }
     unpack_rows(
-        scratch_.o, width_, queries, dims_, nullptr, [inverse](int i) { return inverse[i]; }, o, row);
-    for_each_vector(
-        0, queries, [&](std::int64_t i, auto, auto st) __attribute__((always_inline)) {
-          st(lse + i, fma(load(scratch_.largest + i), splat(kLn2), log(load(scratch_.sum + i))));
-        });
+        scratch_.o + rows.begin * width_, width_, rows.count(), dims_, nullptr, [inverse](int i) { return inverse[i]; }, o, row);
+    __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.queries + rows.first, lse + rows.begin,
+                     static_cast<std::size_t>(rows.count()) * sizeof(float));
   }
 
   const AttentionSizes& s_;

@@ -48,9 +48,11 @@ void turn_rows(const T* from, std::int64_t stride, int count, int dims, const fl
 }
 
 /// Row i of `to`, `width` floats apart, = row i of `from`, `stride` elements apart, turned where `rotation` is not null. Whole
-/// vectors are written, 0 beyond `dims`, and zero rows up to a multiple of 16.
+/// vectors are written, 0 beyond `dims`. Rows from row `begin` of `to` on; those before are zeros, as are those after up to a multiple of 16.
 template <typename T>
-void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to) {
+void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to, int begin = 0) {
+  zero_row(to, 0, begin * width);
+  to += begin * width;
   if (rotation == nullptr) {
     for_each_column(
         dims, [=](int d, auto ld, auto, auto vecs) __attribute__((always_inline)) {
@@ -63,7 +65,7 @@ void pack_rows(const T* from, std::int64_t stride, int count, int dims, int widt
     if (dims % kLanes != 0)
       for (int i = 0; i < count; ++i) zero_row(to + i * width, dims, vecs_of(dims) * kLanes);
   }
-  for (int i = count; i < round_up_16(count); ++i) zero_row(to + i * width, 0, width);
+  for (int i = count; i < round_up_16(begin + count) - begin; ++i) zero_row(to + i * width, 0, width);
 }
 
 /// Row i of `to` = scale_of(i) · row i of `from`, turned back by row i of `rotation` where it is not null.
@@ -95,6 +97,14 @@ void unpack_rows(const float* from, int width, int count, int dims, const float*
           }
         }
       });
+}
+
+/// to[begin + i] = from(i) for i < count, and 0 before and after, up to a whole block. `rows` gets what `make(rows)` writes from its start.
+template <typename Make>
+VEC_INLINE void place_rows(int begin, int count, float* to, const Make& make) {
+  alignas(64) float rows[kBlock] = {};
+  make(rows);
+  for (int i = 0; i < kBlock; ++i) to[i] = i >= begin && i < begin + count ? rows[i - begin] : 0.0f;
 }
 
 /// to[i] = row i of x · row i of y; whole vectors of `to` are written, 0 beyond `count`.

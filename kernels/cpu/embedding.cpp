@@ -121,12 +121,13 @@ Prepared prepare_positions(const Signature& signature, const Context& context) {
   const TensorDesc &weight = signature.operands[0], &y = signature.operands[1];
   expect_operand(signature, 1, weight.dtype, y.elements());
   CHECK(y.elements() <= weight.elements(), describe(signature) + ": more positions than rows");
-  const std::int64_t bytes = y.bytes();
+  const std::int64_t bytes = y.bytes(), rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
   const bool partial = signature.attributes.flag("partial", false);
   const int threads = threads_for(2 * bytes, context.threads);
   return make_kernel([=](const Call& call) {
-    if (partial && call.origin != 0) std::memset(operand<char>(call, 1), 0, static_cast<std::size_t>(bytes));
-    else copy_bytes(operand<char>(call, 0), operand<char>(call, 1), bytes, threads);
+    const std::int64_t first = positions_first_row(signature, call.origin);
+    if (partial && call.origin >= rows) std::memset(operand<char>(call, 1), 0, static_cast<std::size_t>(bytes));
+    else copy_bytes(operand<char>(call, 0) + first * row_bytes, operand<char>(call, 1), bytes, threads);
   });
 }
 
@@ -135,16 +136,22 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
   const TensorDesc &dy = signature.operands[0], &dweight = signature.operands[1];
   const bool bf16_x = expect_compute_dtype(signature, 0), bf16_y = expect_compute_dtype(signature, 1);
   const bool accumulate = signature.attributes.flag("accumulate", false);
-  const std::int64_t used = dy.elements(), all = dweight.elements();
+  const std::int64_t used = dy.elements(), all = dweight.elements(), dweight_row = dweight.shape[1], width = bf16_y ? 2 : 4;
   CHECK(used <= all, describe(signature) + ": more positions than rows");
   const int threads = threads_for(dy.bytes() + dweight.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_indexed_rows);
   return make_kernel([=](const Call& call) {
     static constexpr std::int32_t kFirst[1] = {0};
+    const std::int64_t first = positions_first_row(signature, call.origin) * dweight_row, last = first + used;
+    const void* dy_all = operand<char>(call, 0);
+    char* const target = operand<char>(call, 1);
+    // Elements of dweight count from `first` on where they are dy's, so that the loop takes both from the same place.
     parallel_ranges(all, 64, threads, [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t middle = std::clamp(used, begin, end);
-      loop(bf16_x, bf16_y, operand<void>(call, 0), kFirst, 1, operand<void>(call, 1), 0, accumulate, begin, middle);
-      if (!accumulate) loop(bf16_x, bf16_y, operand<void>(call, 0), kFirst, 0, operand<void>(call, 1), 0, false, middle, end);
+      const std::int64_t from = std::clamp(first, begin, end), to = std::clamp(last, begin, end);
+      if (from < to) loop(bf16_x, bf16_y, dy_all, kFirst, 1, target + first * width, 0, accumulate, from - first, to - first);
+      if (accumulate) return;
+      if (begin < from) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, begin, from);
+      if (to < end) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, to, end);
     });
   });
 }

@@ -96,6 +96,10 @@ std::int64_t linear_workspace(const Signature& signature, const Context& context
 Layout linear_weight_layout(const Signature& signature, int operand);
 std::int64_t packed_weight_bytes(const TensorDesc& weight);
 
+// kernels/split.h
+Prepared prepare_split(const Signature& signature, const Context& context);
+Prepared prepare_concat(const Signature& signature, const Context& context);
+
 // kernels/conv2d.h
 Prepared prepare_conv2d(const Signature& signature, const Context& context);
 Prepared prepare_conv2d_grad_input(const Signature& signature, const Context& context);

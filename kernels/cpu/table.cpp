@@ -60,6 +60,8 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::cross_entropy_stats: return prepare_cross_entropy_stats(s, c);
     case Op::cross_entropy_gathered: return prepare_cross_entropy_gathered(s, c);
     case Op::correct_count_gathered: return prepare_correct_count_gathered(s, c);
+    case Op::split: return prepare_split(s, c);
+    case Op::concat: return prepare_concat(s, c);
     case Op::zero: return prepare_zero(s, c);
     case Op::cast: return prepare_cast(s, c);
     case Op::pack_weight: return prepare_pack_weight(s, c);
@@ -140,6 +142,8 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::cross_entropy_stats: return 0;
     case Op::cross_entropy_gathered: return loss_workspace(s);
     case Op::correct_count_gathered: return 0;
+    case Op::split: return 0;
+    case Op::concat: return 0;
     case Op::replicate: return 0;
     case Op::all_reduce: return 0;
     case Op::all_gather: return 0;

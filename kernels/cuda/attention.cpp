@@ -23,7 +23,8 @@ struct Attention {
   AttentionArguments sizes;  ///< no addresses
   Rotation rotation;
 
-  std::int64_t tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.seq; }
+  std::int64_t query_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.queries; }
+  std::int64_t key_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.keys; }
   std::int64_t q_width() const { return static_cast<std::int64_t>(sizes.heads) * sizes.head_dim; }
   std::int64_t kv_width() const { return static_cast<std::int64_t>(sizes.kv_heads) * sizes.head_dim; }
 };
@@ -45,10 +46,11 @@ Attention attention_of(const Signature& s, int q) {
   a.packed = shape.packed;
   CHECK(shape.head_dim <= kLargestHeadDim, describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
   // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
-  CHECK(shape.batch * shape.heads * (shape.seq / 32 + 1) * 2 <= std::numeric_limits<int>::max() &&
-            shape.batch * shape.seq <= std::numeric_limits<int>::max(),
+  CHECK(shape.batch * shape.heads * (shape.keys / 32 + 1) * 2 <= std::numeric_limits<int>::max() &&
+            shape.batch * shape.keys <= std::numeric_limits<int>::max(),
         describe(s) + ": more blocks than a launch has");
-  a.sizes.batch = static_cast<int>(shape.batch), a.sizes.seq = static_cast<int>(shape.seq);
+  a.sizes.batch = static_cast<int>(shape.batch), a.sizes.queries = static_cast<int>(shape.queries);
+  a.sizes.keys = static_cast<int>(shape.keys);
   a.sizes.heads = static_cast<int>(shape.heads), a.sizes.kv_heads = static_cast<int>(shape.kv_heads);
   a.sizes.head_dim = static_cast<int>(shape.head_dim);
   a.sizes.causal = s.attributes.flag("causal");
@@ -59,15 +61,15 @@ Attention attention_of(const Signature& s, int q) {
 }
 
 void expect_qkv(const Signature& s, const Attention& a, int first) {
-  const std::int64_t batch = a.sizes.batch, seq = a.sizes.seq;
-  expect_shape(s, first, a.dtype, Shape{batch, seq, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
-  for (int i = 1; i < 3 && !a.packed; ++i) expect_shape(s, first + i, a.dtype, Shape{batch, seq, a.kv_width()});
+  const std::int64_t batch = a.sizes.batch;
+  expect_shape(s, first, a.dtype, Shape{batch, a.sizes.queries, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
+  for (int i = 1; i < 3 && !a.packed; ++i) expect_shape(s, first + i, a.dtype, Shape{batch, a.sizes.keys, a.kv_width()});
 }
 void expect_o(const Signature& s, const Attention& a, int operand) {
-  expect_shape(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.seq, a.q_width()});
+  expect_shape(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.queries, a.q_width()});
 }
 void expect_lse(const Signature& s, const Attention& a, int operand) {
-  expect_shape(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.seq});
+  expect_shape(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.queries});
 }
 
 void* advance(const Attention& a, void* p, std::int64_t elements) { return static_cast<char*>(p) + elements * size_of(a.dtype); }
@@ -85,19 +87,27 @@ Three three_of(const Attention& a, const Call& call, int first) {
 
 /// Bytes of the turned copies of q and k.
 std::int64_t rotated_bytes(const Attention& a) {
-  return a.rotation.half > 0 ? aligned(a.tokens() * (a.q_width() + a.kv_width()) * size_of(a.dtype)) : 0;
+  return a.rotation.half > 0 ? aligned((a.query_tokens() * a.q_width() + a.key_tokens() * a.kv_width()) * size_of(a.dtype)) : 0;
 }
 
 /// Turned copies in `workspace` take the place of q and k.
 void rotate(const Call& call, const Attention& a, AttentionArguments& at, void* workspace) {
   if (a.rotation.half == 0) return;
-  const HeadRows q{workspace, a.q_width()}, k{advance(a, workspace, a.tokens() * a.q_width()), a.kv_width()};
+  const HeadRows q{workspace, a.q_width()}, k{advance(a, workspace, a.query_tokens() * a.q_width()), a.kv_width()};
   rotate_heads(call, a.dtype, at, a.rotation, q, k);
   at.q = q, at.k = k;
 }
 
-AttentionArguments forward_arguments(const Call& call, const Attention& a) {
+/// The sizes with the origin of this call.
+AttentionArguments arguments_of(const Call& call, const Attention& a) {
+  expect_attention_origin({.queries = a.sizes.queries, .keys = a.sizes.keys}, call.origin);
   AttentionArguments at = a.sizes;
+  at.origin = static_cast<int>(call.origin);
+  return at;
+}
+
+AttentionArguments forward_arguments(const Call& call, const Attention& a) {
+  AttentionArguments at = arguments_of(call, a);
   const Three in = three_of(a, call, 0);
   const int o = a.packed ? 1 : 3;
   at.q = in.q, at.k = in.k, at.v = in.v;
@@ -129,7 +139,7 @@ std::shared_ptr<FusedAttention> fused_for(const Signature& signature, const Atte
 }
 
 void run_backward(const Call& call, const Attention& a) {
-  AttentionArguments at = a.sizes;
+  AttentionArguments at = arguments_of(call, a);
   const int o = a.packed ? 2 : 4;
   const Three in = three_of(a, call, 1), out = three_of(a, call, o + 2);
   at.q = in.q, at.k = in.k, at.v = in.v;
@@ -139,7 +149,7 @@ void run_backward(const Call& call, const Attention& a) {
   at.lse = operand<float>(call, o + 1);
   at.delta = static_cast<float*>(call.workspace);
   attention_delta(call, a.dtype, at);
-  rotate(call, a, at, static_cast<char*>(call.workspace) + aligned(a.tokens() * a.sizes.heads * 4));
+  rotate(call, a, at, static_cast<char*>(call.workspace) + aligned(a.query_tokens() * a.sizes.heads * 4));
   if (a.dtype == DType::f32) attention_backward_f32(call, at, a.rotation);
   else attention_backward(call, a.dtype, at, a.rotation);
 }

@@ -13,18 +13,19 @@ namespace trainer::kernels::cuda {
 
 inline constexpr int kLargestHeadDim = 256;
 
-/// Vectors of heads: element d of head h of token n (batch · seq + position) is data[n · stride + h · head_dim + d].
+/// Vectors of heads: element d of head h of token n (batch · tokens of a sample + place in it) is data[n · stride + h · head_dim + d].
 struct HeadRows {
   void* data = nullptr;
   std::int64_t stride = 0;
 };
 
-/// What one launch works on. lse and delta are f32 [batch, heads, seq].
+/// What one launch works on. q, o, do and dq have `queries` tokens a sample, of which the first stands at position `origin`; k, v, dk and dv
+/// have `keys`, from position 0 on. lse and delta are f32 [batch, heads, queries].
 struct AttentionArguments {
   HeadRows q, k, v, o, d_o, dq, dk, dv;
   float* lse = nullptr;
   float* delta = nullptr;
-  int batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int batch = 0, queries = 0, keys = 0, origin = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = false;
   bool vectors = false;  ///< rows of heads begin at 16-byte boundaries and are whole vectors
   float scale = 0;       ///< 1 / √head_dim

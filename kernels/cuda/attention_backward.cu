@@ -40,25 +40,26 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   float* const lse_tiles = dynamic_shared<float>() + (S::kBytes - S::kStatisticsBytes) / 4;
   float* const delta_tiles = lse_tiles + kStages * kQueries;
 
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq;
-  const int group = a.heads / a.kv_heads, first_query = a.causal ? first_key / kQueries * kQueries : 0;
-  const int query_tiles = (a.seq - first_query + kQueries - 1) / kQueries, tiles = group * query_tiles;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.keys, query_token = static_cast<std::int64_t>(batch) * a.queries;
+  // Of a part of the sequence, queries begin after a key or before it; where none sees it, there are no tiles, and its gradients are 0.
+  const int group = a.heads / a.kv_heads, first_query = a.causal ? max(first_key - a.origin, 0) / kQueries * kQueries : 0;
+  const int query_tiles = max(a.queries - first_query + kQueries - 1, 0) / kQueries, tiles = group * query_tiles;
   const auto load_queries = [&](int tile, int stage) {
     const int head = kv_head * group + tile / query_tiles, query = first_query + tile % query_tiles * kQueries;
-    load_tile<kQueries, D>(q_tiles + stage * kQueries * kStride, head_at<const T>(a.q, token + query, head, a.head_dim), a.q.stride,
-                           a.seq - query, a.head_dim, a.vectors);
-    load_tile<kQueries, D>(do_tiles + stage * kQueries * kStride, head_at<const T>(a.d_o, token + query, head, a.head_dim), a.d_o.stride,
-                           a.seq - query, a.head_dim, a.vectors);
+    load_tile<kQueries, D>(q_tiles + stage * kQueries * kStride, head_at<const T>(a.q, query_token + query, head, a.head_dim), a.q.stride,
+                           a.queries - query, a.head_dim, a.vectors);
+    load_tile<kQueries, D>(do_tiles + stage * kQueries * kStride, head_at<const T>(a.d_o, query_token + query, head, a.head_dim), a.d_o.stride,
+                           a.queries - query, a.head_dim, a.vectors);
     load_statistics<kQueries>(lse_tiles + stage * kQueries, delta_tiles + stage * kQueries, a,
-                              (static_cast<std::int64_t>(batch) * a.heads + head) * a.seq + query, a.seq - query);
+                              (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query, a.queries - query);
   };
 
-  load_tile<S::kRows, D>(k_tile, head_at<const T>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.seq - first_key, a.head_dim,
+  load_tile<S::kRows, D>(k_tile, head_at<const T>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.keys - first_key, a.head_dim,
                          a.vectors);
   if (Dk)
-    load_tile<S::kRows, D>(v_tile, head_at<const T>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.seq - first_key, a.head_dim,
+    load_tile<S::kRows, D>(v_tile, head_at<const T>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.keys - first_key, a.head_dim,
                            a.vectors);
-  if (kStages == 2) load_queries(0, 0);
+  if (kStages == 2 && tiles > 0) load_queries(0, 0);
   commit_copies();
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_key = first_key + warp * 16;
@@ -84,14 +85,15 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
     FragmentC p[1][kQueries / 8];
     clear(p);
     multiply_rows<1, kQueries / 8, D>(p, k_tile + warp * 16 * kStride, q_tile);
-    const bool masked = a.causal && query < warp_key + 15;
+    const int position = a.origin + query;
+    const bool masked = a.causal && position < warp_key + 15;
 #pragma unroll
     for (int n = 0; n < kQueries / 8; ++n) {
       const Vec<float, 2> lse = load<2>(lse_tiles + stage * kQueries + 8 * n + column_in_c(lane, 0), 0);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i % 2]));
-        p[0][n].at[i] = masked && warp_key + row_in_c(lane, i) > query + 8 * n + column_in_c(lane, i) ? 0.0F : value;
+        p[0][n].at[i] = masked && warp_key + row_in_c(lane, i) > position + 8 * n + column_in_c(lane, i) ? 0.0F : value;
       }
     }
     if constexpr (Dv) multiply_columns<T, 1, kQueries / 8, D>(dv, p, do_tile);
@@ -113,10 +115,10 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
   if constexpr (Dk)
-    store_rows<D>(dk[0], a.scale, a.scale, staging, head_at<T>(a.dk, token + warp_key, kv_head, a.head_dim), a.dk.stride, a.seq - warp_key,
+    store_rows<D>(dk[0], a.scale, a.scale, staging, head_at<T>(a.dk, token + warp_key, kv_head, a.head_dim), a.dk.stride, a.keys - warp_key,
                   a, &rotation, warp_key);
   if constexpr (Dv)
-    store_rows<D>(dv[0], 1.0F, 1.0F, staging, head_at<T>(a.dv, token + warp_key, kv_head, a.head_dim), a.dv.stride, a.seq - warp_key, a,
+    store_rows<D>(dv[0], 1.0F, 1.0F, staging, head_at<T>(a.dv, token + warp_key, kv_head, a.head_dim), a.dv.stride, a.keys - warp_key, a,
                   nullptr, warp_key);
 }
 
@@ -124,7 +126,7 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
 template <typename T, int D>
 __global__ void __launch_bounds__(kAttentionThreads) keys(const AttentionArguments a, const Rotation rotation) {
   constexpr int kParts = D > 128 ? 2 : 1;
-  const int key_blocks = (a.seq + Sizes<D>::kRows - 1) / Sizes<D>::kRows, part = static_cast<int>(blockIdx.x) % kParts,
+  const int key_blocks = (a.keys + Sizes<D>::kRows - 1) / Sizes<D>::kRows, part = static_cast<int>(blockIdx.x) % kParts,
             index = static_cast<int>(blockIdx.x) / kParts;
   const int first_key = index % key_blocks * Sizes<D>::kRows, batch_head = index / key_blocks, kv_head = batch_head % a.kv_heads,
             batch = batch_head / a.kv_heads;
@@ -143,33 +145,35 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   T* const k_tiles = do_tile + S::kRows * kStride;
   T* const v_tiles = k_tiles + kStages * kKeys * kStride;
 
-  const int query_blocks = (a.seq + S::kRows - 1) / S::kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
+  const int query_blocks = (a.queries + S::kRows - 1) / S::kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
   const int first_query = (query_blocks - 1 - static_cast<int>(blockIdx.x) % query_blocks) * S::kRows;
   const int head = batch_head % a.heads, batch = batch_head / a.heads, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq, statistics = static_cast<std::int64_t>(batch_head) * a.seq;
-  const int end = a.causal ? min(a.seq, first_query + S::kRows) : a.seq;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, statistics = static_cast<std::int64_t>(batch_head) * a.queries;
+  const std::int64_t key_token = static_cast<std::int64_t>(batch) * a.keys;
+  const int end = a.causal ? min(a.keys, a.origin + first_query + S::kRows) : a.keys;
   const auto load_keys = [&](int key, int stage) {
-    load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, token + key, kv_head, a.head_dim), a.k.stride, a.seq - key,
+    load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key,
                         a.head_dim, a.vectors);
-    load_tile<kKeys, D>(v_tiles + stage * kKeys * kStride, head_at<const T>(a.v, token + key, kv_head, a.head_dim), a.v.stride, a.seq - key,
+    load_tile<kKeys, D>(v_tiles + stage * kKeys * kStride, head_at<const T>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key,
                         a.head_dim, a.vectors);
   };
 
-  load_tile<S::kRows, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query, a.head_dim,
+  load_tile<S::kRows, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query, a.head_dim,
                          a.vectors);
-  load_tile<S::kRows, D>(do_tile, head_at<const T>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.seq - first_query,
+  load_tile<S::kRows, D>(do_tile, head_at<const T>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.queries - first_query,
                          a.head_dim, a.vectors);
   if (kStages == 2) load_keys(0, 0);
   commit_copies();
 
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_query = first_query + warp * 16;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_query = first_query + warp * 16,
+            warp_position = a.origin + warp_query;
   const float scale_log2 = a.scale * kLog2E;
   float lse[2], delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = warp_query + row_in_c(lane, 2 * half);
-    lse[half] = row < a.seq ? a.lse[statistics + row] * kLog2E : INFINITY;
-    delta[half] = row < a.seq ? a.delta[statistics + row] : 0.0F;
+    lse[half] = row < a.queries ? a.lse[statistics + row] * kLog2E : INFINITY;
+    delta[half] = row < a.queries ? a.delta[statistics + row] : 0.0F;
   }
   FragmentC dq[1][D / 8];
   clear(dq);
@@ -192,14 +196,14 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
     clear(p), clear(dp);
     multiply_rows<1, kKeys / 8, D>(p, q_tile + warp * 16 * kStride, k_tile);
     multiply_rows<1, kKeys / 8, D>(dp, do_tile + warp * 16 * kStride, v_tile);
-    const bool masked = key + kKeys > a.seq || (a.causal && key + kKeys > warp_query + 1);
+    const bool masked = key + kKeys > a.keys || (a.causal && key + kKeys > warp_position + 1);
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = warp_query + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
+        const int row = warp_position + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
         const float ds = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i / 2])) * (dp[0][n].at[i] - delta[i / 2]);
-        p[0][n].at[i] = masked && (column >= a.seq || (a.causal && column > row)) ? 0.0F : ds;
+        p[0][n].at[i] = masked && (column >= a.keys || (a.causal && column > row)) ? 0.0F : ds;
       }
     multiply_columns<T, 1, kKeys / 8, D>(dq, p, k_tile);
   }
@@ -207,8 +211,8 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   wait_for_copies<0>();
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
-  store_rows<D>(dq[0], a.scale, a.scale, staging, head_at<T>(a.dq, token + warp_query, head, a.head_dim), a.dq.stride, a.seq - warp_query,
-                a, &rotation, warp_query);
+  store_rows<D>(dq[0], a.scale, a.scale, staging, head_at<T>(a.dq, token + warp_query, head, a.head_dim), a.dq.stride, a.queries - warp_query,
+                a, &rotation, warp_position);
 }
 
 template <typename Fn>
@@ -228,10 +232,11 @@ void allow_attention_backward(DType dtype, int head_dim) {
 
 void attention_backward(const Call& call, DType dtype, const AttentionArguments& a, const Rotation& rotation) {
   with_kernels(dtype, a.head_dim, [&]<typename S>(auto of_keys, auto of_queries, S, int parts) {
-    const unsigned blocks = blocks_for(a.seq, S::kRows) * static_cast<unsigned>(a.batch);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.kv_heads * parts), .threads = kAttentionThreads, .shared_bytes = S::kBytes},
+    const unsigned of_key_blocks = blocks_for(a.keys, S::kRows) * static_cast<unsigned>(a.batch * a.kv_heads * parts);
+    const unsigned of_query_blocks = blocks_for(a.queries, S::kRows) * static_cast<unsigned>(a.batch * a.heads);
+    launch(call, {.blocks = of_key_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes},
            of_keys, a, rotation);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.heads), .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_queries,
+    launch(call, {.blocks = of_query_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_queries,
            a, rotation);
   });
 }

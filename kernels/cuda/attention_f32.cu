@@ -118,18 +118,19 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
   float* const scores = kv_tile + kTile<D>;
   float *const largest = scores + kScores, *const sum = largest + kRows, *const before = sum + kRows;
 
-  const int query_blocks = (a.seq + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
+  const int query_blocks = (a.queries + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
   const int first_query = (query_blocks - 1 - static_cast<int>(blockIdx.x) % query_blocks) * kRows;
   const int head = batch_head % a.heads, batch = batch_head / a.heads, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, key_token = static_cast<std::int64_t>(batch) * a.keys;
+  const int first_position = a.origin + first_query;
   const float scale_log2 = a.scale * kLog2E;
   if (threadIdx.x < kRows) largest[threadIdx.x] = -INFINITY, sum[threadIdx.x] = 0;
-  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query, a.head_dim);
+  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query, a.head_dim);
   float o[kPerSide][D / kSide];
   clear(o);
-  for (int key = 0; key < (a.causal ? min(a.seq, first_query + kRows) : a.seq); key += kRows) {
+  for (int key = 0; key < (a.causal ? min(a.keys, first_position + kRows) : a.keys); key += kRows) {
     __syncthreads();  // nobody reads the values before
-    load_rows<D>(kv_tile, head_at<const float>(a.k, token + key, kv_head, a.head_dim), a.k.stride, a.seq - key, a.head_dim);
+    load_rows<D>(kv_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key, a.head_dim);
     __syncthreads();
     float s[kPerSide][kPerSide];
     clear(s);
@@ -139,11 +140,11 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
 #pragma unroll
       for (int j = 0; j < kPerSide; ++j) {
         const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
-        const bool counts = key + column < a.seq && (!a.causal || key + column <= first_query + row);
+        const bool counts = key + column < a.keys && (!a.causal || key + column <= first_position + row);
         scores[row * kScoreStride + column] = counts ? s[i][j] * scale_log2 : -INFINITY;
       }
     __syncthreads();
-    load_rows<D>(kv_tile, head_at<const float>(a.v, token + key, kv_head, a.head_dim), a.v.stride, a.seq - key, a.head_dim);
+    load_rows<D>(kv_tile, head_at<const float>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key, a.head_dim);
     soften(scores, largest, sum, before);
     __syncthreads();
 #pragma unroll
@@ -156,10 +157,10 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
   for (int i = 0; i < kPerSide; ++i)
 #pragma unroll
     for (int j = 0; j < D / kSide; ++j) o[i][j] /= sum[thread_y() + kSide * i];
-  if (threadIdx.x < kRows && first_query + static_cast<int>(threadIdx.x) < a.seq)
-    a.lse[static_cast<std::int64_t>(batch_head) * a.seq + first_query + threadIdx.x] =
+  if (threadIdx.x < kRows && first_query + static_cast<int>(threadIdx.x) < a.queries)
+    a.lse[static_cast<std::int64_t>(batch_head) * a.queries + first_query + threadIdx.x] =
         largest[threadIdx.x] / kLog2E + logf(sum[threadIdx.x]);
-  store_rows<D>(o, 1.0F, q_tile, head_at<float>(a.o, token + first_query, head, a.head_dim), a.o.stride, a.seq - first_query, a.head_dim,
+  store_rows<D>(o, 1.0F, q_tile, head_at<float>(a.o, token + first_query, head, a.head_dim), a.o.stride, a.queries - first_query, a.head_dim,
                 nullptr, first_query);
 }
 
@@ -180,7 +181,7 @@ __device__ __forceinline__ void scores_again(const AttentionArguments& a, int qu
 #pragma unroll
     for (int j = 0; j < kPerSide; ++j) {
       const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
-      const bool counts = query + row < a.seq && key + column < a.seq && (!a.causal || key + column <= query + row);
+      const bool counts = query + row < a.queries && key + column < a.keys && (!a.causal || key + column <= a.origin + query + row);
       const float probability = counts ? exp2f(s[i][j] * scale_log2 - lse_log2[row]) : 0.0F;
       p[row * kScoreStride + column] = probability;
       ds[row * kScoreStride + column] = counts ? probability * (dp[i][j] - delta[row]) : 0.0F;
@@ -200,29 +201,29 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
   float *const v_tile = k_tile + kTile<D>, *const q_tile = v_tile + kTile<D>, *const do_tile = q_tile + kTile<D>;
   float *const p = do_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores, *const delta = lse_log2 + kRows;
 
-  const int key_blocks = (a.seq + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / key_blocks, group = a.heads / a.kv_heads;
+  const int key_blocks = (a.keys + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / key_blocks, group = a.heads / a.kv_heads;
   const int first_key = static_cast<int>(blockIdx.x) % key_blocks * kRows, kv_head = batch_head % a.kv_heads,
             batch = batch_head / a.kv_heads;
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq;
-  load_rows<D>(k_tile, head_at<const float>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.seq - first_key, a.head_dim);
-  load_rows<D>(v_tile, head_at<const float>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.seq - first_key, a.head_dim);
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.keys, query_token = static_cast<std::int64_t>(batch) * a.queries;
+  load_rows<D>(k_tile, head_at<const float>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.keys - first_key, a.head_dim);
+  load_rows<D>(v_tile, head_at<const float>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.keys - first_key, a.head_dim);
   float dk[kPerSide][D / kSide], dv[kPerSide][D / kSide];
   clear(dk), clear(dv);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
-    for (int query = a.causal ? first_key : 0; query < a.seq; query += kRows) {
+    for (int query = a.causal ? max(first_key - a.origin, 0) / kRows * kRows : 0; query < a.queries; query += kRows) {
       __syncthreads();
-      load_rows<D>(q_tile, head_at<const float>(a.q, token + query, head, a.head_dim), a.q.stride, a.seq - query, a.head_dim);
-      load_rows<D>(do_tile, head_at<const float>(a.d_o, token + query, head, a.head_dim), a.d_o.stride, a.seq - query, a.head_dim);
-      load_statistics(lse_log2, delta, a, (static_cast<std::int64_t>(batch) * a.heads + head) * a.seq + query, a.seq - query);
+      load_rows<D>(q_tile, head_at<const float>(a.q, query_token + query, head, a.head_dim), a.q.stride, a.queries - query, a.head_dim);
+      load_rows<D>(do_tile, head_at<const float>(a.d_o, query_token + query, head, a.head_dim), a.d_o.stride, a.queries - query, a.head_dim);
+      load_statistics(lse_log2, delta, a, (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query, a.queries - query);
       __syncthreads();
       scores_again<D>(a, query, first_key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
       __syncthreads();
       multiply_columns<D>(dv, p, 1, kScoreStride, do_tile);
       multiply_columns<D>(dk, ds, 1, kScoreStride, q_tile);
     }
-  store_rows<D>(dk, a.scale, q_tile, head_at<float>(a.dk, token + first_key, kv_head, a.head_dim), a.dk.stride, a.seq - first_key,
+  store_rows<D>(dk, a.scale, q_tile, head_at<float>(a.dk, token + first_key, kv_head, a.head_dim), a.dk.stride, a.keys - first_key,
                 a.head_dim, &rotation, first_key);
-  store_rows<D>(dv, 1.0F, q_tile, head_at<float>(a.dv, token + first_key, kv_head, a.head_dim), a.dv.stride, a.seq - first_key, a.head_dim,
+  store_rows<D>(dv, 1.0F, q_tile, head_at<float>(a.dv, token + first_key, kv_head, a.head_dim), a.dv.stride, a.keys - first_key, a.head_dim,
                 nullptr, first_key);
 }
 
@@ -232,26 +233,27 @@ __global__ void __launch_bounds__(kThreads, 2) queries(const AttentionArguments 
   float *const do_tile = q_tile + kTile<D>, *const k_tile = do_tile + kTile<D>, *const v_tile = k_tile + kTile<D>;
   float *const p = v_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores, *const delta = lse_log2 + kRows;
 
-  const int query_blocks = (a.seq + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
+  const int query_blocks = (a.queries + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
   const int first_query = (query_blocks - 1 - static_cast<int>(blockIdx.x) % query_blocks) * kRows;
   const int head = batch_head % a.heads, batch = batch_head / a.heads, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq;
-  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query, a.head_dim);
-  load_rows<D>(do_tile, head_at<const float>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.seq - first_query, a.head_dim);
-  load_statistics(lse_log2, delta, a, static_cast<std::int64_t>(batch_head) * a.seq + first_query, a.seq - first_query);
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, key_token = static_cast<std::int64_t>(batch) * a.keys;
+  const int first_position = a.origin + first_query;
+  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query, a.head_dim);
+  load_rows<D>(do_tile, head_at<const float>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.queries - first_query, a.head_dim);
+  load_statistics(lse_log2, delta, a, static_cast<std::int64_t>(batch_head) * a.queries + first_query, a.queries - first_query);
   float dq[kPerSide][D / kSide];
   clear(dq);
-  for (int key = 0; key < (a.causal ? min(a.seq, first_query + kRows) : a.seq); key += kRows) {
+  for (int key = 0; key < (a.causal ? min(a.keys, first_position + kRows) : a.keys); key += kRows) {
     __syncthreads();
-    load_rows<D>(k_tile, head_at<const float>(a.k, token + key, kv_head, a.head_dim), a.k.stride, a.seq - key, a.head_dim);
-    load_rows<D>(v_tile, head_at<const float>(a.v, token + key, kv_head, a.head_dim), a.v.stride, a.seq - key, a.head_dim);
+    load_rows<D>(k_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key, a.head_dim);
+    load_rows<D>(v_tile, head_at<const float>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key, a.head_dim);
     __syncthreads();
     scores_again<D>(a, first_query, key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
     __syncthreads();
     multiply_columns<D>(dq, ds, kScoreStride, 1, k_tile);
   }
-  store_rows<D>(dq, a.scale, q_tile, head_at<float>(a.dq, token + first_query, head, a.head_dim), a.dq.stride, a.seq - first_query,
-                a.head_dim, &rotation, first_query);
+  store_rows<D>(dq, a.scale, q_tile, head_at<float>(a.dq, token + first_query, head, a.head_dim), a.dq.stride, a.queries - first_query,
+                a.head_dim, &rotation, first_position);
 }
 
 template <typename Fn>
@@ -275,17 +277,18 @@ void allow_attention_backward_f32(int head_dim) {
 
 void attention_forward_f32(const Call& call, const AttentionArguments& a) {
   with_head_dim(a.head_dim, [&]<int D>(std::integral_constant<int, D>) {
-    const unsigned blocks = blocks_for(a.seq, kRows) * static_cast<unsigned>(a.heads * a.batch);
+    const unsigned blocks = blocks_for(a.queries, kRows) * static_cast<unsigned>(a.heads * a.batch);
     launch(call, {.blocks = blocks, .threads = kThreads, .shared_bytes = kForwardBytes<D>}, forward<D>, a);
   });
 }
 
 void attention_backward_f32(const Call& call, const AttentionArguments& a, const Rotation& rotation) {
   with_head_dim(a.head_dim, [&]<int D>(std::integral_constant<int, D>) {
-    const unsigned blocks = blocks_for(a.seq, kRows) * static_cast<unsigned>(a.batch);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.kv_heads), .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, keys<D>, a,
+    const unsigned of_key_blocks = blocks_for(a.keys, kRows) * static_cast<unsigned>(a.batch * a.kv_heads);
+    const unsigned of_query_blocks = blocks_for(a.queries, kRows) * static_cast<unsigned>(a.batch * a.heads);
+    launch(call, {.blocks = of_key_blocks, .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, keys<D>, a,
            rotation);
-    launch(call, {.blocks = blocks * static_cast<unsigned>(a.heads), .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, queries<D>, a,
+    launch(call, {.blocks = of_query_blocks, .threads = kThreads, .shared_bytes = kBackwardBytes<D>}, queries<D>, a,
            rotation);
   });
 }

@@ -26,9 +26,9 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 
-/// −∞ for keys that do not count: from seq on, and after the query where causal. `query`, `key`: of the first row and column.
+/// −∞ for keys that do not count: those that are not there, and after the query where causal. `position`, `key`: of the first row and column.
 template <int M, int N>
-__device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int query, int key, const AttentionArguments& a) {
+__device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int position, int key, const AttentionArguments& a) {
   const int lane = lane_of_thread();
 #pragma unroll
   for (int m = 0; m < M; ++m)
@@ -36,8 +36,8 @@ __device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int query, int
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = query + 16 * m + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
-        if (column >= a.seq || (a.causal && column > row)) s[m][n].at[i] = -INFINITY;
+        const int row = position + 16 * m + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
+        if (column >= a.keys || (a.causal && column > row)) s[m][n].at[i] = -INFINITY;
       }
 }
 
@@ -77,20 +77,21 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
   T* const k_tile = q_tile + S::kQueries * kTileStride<D>;
   T* const v_tile = k_tile + kKeys * kTileStride<D>;
 
-  const int query_blocks = (a.seq + S::kQueries - 1) / S::kQueries, block = static_cast<int>(blockIdx.x) % query_blocks;
+  const int query_blocks = (a.queries + S::kQueries - 1) / S::kQueries, block = static_cast<int>(blockIdx.x) % query_blocks;
   const int batch_head = static_cast<int>(blockIdx.x) / query_blocks, head = batch_head % a.heads, batch = batch_head / a.heads;
   const int first_query = (query_blocks - 1 - block) * S::kQueries, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.seq;
-  const T* const k = head_at<const T>(a.k, token, kv_head, a.head_dim);
-  const T* const v = head_at<const T>(a.v, token, kv_head, a.head_dim);
-  const int end = a.causal ? min(a.seq, first_query + S::kQueries) : a.seq;  // of the keys that any query here sees
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, first_token = static_cast<std::int64_t>(batch) * a.keys;
+  const T* const k = head_at<const T>(a.k, first_token, kv_head, a.head_dim);
+  const T* const v = head_at<const T>(a.v, first_token, kv_head, a.head_dim);
+  const int end = a.causal ? min(a.keys, a.origin + first_query + S::kQueries) : a.keys;  // of the keys that any query here sees
 
-  load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.seq - first_query,
+  load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query,
                             a.head_dim, a.vectors);
-  load_tile<kKeys, D>(k_tile, k, a.k.stride, a.seq, a.head_dim, a.vectors);
+  load_tile<kKeys, D>(k_tile, k, a.k.stride, a.keys, a.head_dim, a.vectors);
   commit_copies();
 
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_query = first_query + warp * 16 * kM;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_query = first_query + warp * 16 * kM,
+            warp_position = a.origin + warp_query;
   const float scale_log2 = a.scale * kLog2E;
   FragmentC o[kM][D / 8];
   clear(o);
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
   for (int key = 0; key < end; key += kKeys) {
     wait_for_copies<0>();
     __syncthreads();  // keys are here, and nobody reads the values before
-    load_tile<kKeys, D>(v_tile, v + key * a.v.stride, a.v.stride, a.seq - key, a.head_dim, a.vectors);
+    load_tile<kKeys, D>(v_tile, v + key * a.v.stride, a.v.stride, a.keys - key, a.head_dim, a.vectors);
     commit_copies();
     FragmentC s[kM][kKeys / 8];
     clear(s);
@@ -109,16 +110,16 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
     wait_for_copies<0>();
     __syncthreads();  // values are here, and nobody reads the keys
     if (key + kKeys < end)
-      load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, a.seq - key - kKeys, a.head_dim, a.vectors);
+      load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, a.keys - key - kKeys, a.head_dim, a.vectors);
     commit_copies();
-    if (key + kKeys > a.seq || (a.causal && key + kKeys > warp_query + 1)) mask_scores(s, warp_query, key, a);
+    if (key + kKeys > a.keys || (a.causal && key + kKeys > warp_position + 1)) mask_scores(s, warp_position, key, a);
     soften(s, o, largest, sum, scale_log2);
     multiply_columns<T, kM, kKeys / 8, D>(o, s, v_tile);
   }
 
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kTileStride<D>;
-  float* const lse = a.lse + static_cast<std::int64_t>(batch_head) * a.seq;
+  float* const lse = a.lse + static_cast<std::int64_t>(batch_head) * a.queries;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     const int query = warp_query + 16 * m;
@@ -128,9 +129,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
       const float total = quad_sum(sum[m][half]);
       inverse[half] = 1 / total;
       const int row = query + row_in_c(lane, 2 * half);
-      if (lane % 4 == 0 && row < a.seq) lse[row] = largest[m][half] * a.scale + logf(total);
+      if (lane % 4 == 0 && row < a.queries) lse[row] = largest[m][half] * a.scale + logf(total);
     }
-    store_rows<D>(o[m], inverse[0], inverse[1], staging, head_at<T>(a.o, token + query, head, a.head_dim), a.o.stride, a.seq - query, a,
+    store_rows<D>(o[m], inverse[0], inverse[1], staging, head_at<T>(a.o, token + query, head, a.head_dim), a.o.stride, a.queries - query, a,
                   nullptr, query);
   }
 }
@@ -150,7 +151,7 @@ void allow_attention_forward(DType dtype, int head_dim) {
 
 void attention_forward(const Call& call, DType dtype, const AttentionArguments& a) {
   with_kernel(dtype, a.head_dim, [&]<typename S>(auto kernel, S) {
-    const unsigned blocks = blocks_for(a.seq, S::kQueries) * static_cast<unsigned>(a.heads * a.batch);
+    const unsigned blocks = blocks_for(a.queries, S::kQueries) * static_cast<unsigned>(a.heads * a.batch);
     launch(call, {.blocks = blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes}, kernel, a);
   });
 }

@@ -18,13 +18,15 @@ void check(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) throw IoError(std::string("cuDNN: ") + call + ": " + cudnnGetErrorString(status));
 }
 
+// Queries and keys are the same sequence here (uses_cudnn).
+
 /// A head's rows as [batch, heads, seq, head_dim].
 GraphTensor heads_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads, const HeadRows& rows) {
-  return graph.tensor(type, {a.batch, heads, a.seq, a.head_dim}, {a.seq * rows.stride, a.head_dim, rows.stride, 1});
+  return graph.tensor(type, {a.batch, heads, a.keys, a.head_dim}, {a.keys * rows.stride, a.head_dim, rows.stride, 1});
 }
 /// The same as [batch, heads, head_dim, seq].
 GraphTensor columns_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads, const HeadRows& rows) {
-  return graph.tensor(type, {a.batch, heads, a.head_dim, a.seq}, {a.seq * rows.stride, a.head_dim, 1, rows.stride});
+  return graph.tensor(type, {a.batch, heads, a.head_dim, a.keys}, {a.keys * rows.stride, a.head_dim, 1, rows.stride});
 }
 
 /// −∞ where a key is after its query.
@@ -45,7 +47,7 @@ ForwardGraph forward_graph(cudnnDataType_t type, const AttentionArguments& a) {
   f.k = columns_of(g, type, a, a.kv_heads, a.k);
   f.v = heads_of(g, type, a, a.kv_heads, a.v);
   f.o = heads_of(g, type, a, a.heads, a.o);
-  const std::int64_t seq = a.seq;
+  const std::int64_t seq = a.keys;
   f.lse = g.tensor(CUDNN_DATA_FLOAT, {a.batch, a.heads, seq, 1}, {a.heads * seq, seq, 1, 1});
   f.scale = g.scalar();
   GraphTensor scores = g.matmul(f.q, f.k);

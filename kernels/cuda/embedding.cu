@@ -57,25 +57,31 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The first `used` elements of dweight are dy's; the others, where nothing is accumulated, 0.
+// Elements [first, first + used) of dweight are dy's; the others, where nothing is accumulated, 0. Blocks go over all of dweight, or with
+// `accumulate` over that part of it. Vectors lie alike in both where `first` is a whole number of them.
 template <typename T, typename R>
-__global__ void __launch_bounds__(kThreads) put_rows(const T* dy, R* dweight, std::int64_t used, std::int64_t all, bool accumulate) {
+__global__ void __launch_bounds__(kThreads)
+    put_rows(const T* dy, R* dweight, std::int64_t first, std::int64_t used, std::int64_t all, bool accumulate) {
   constexpr int kN = 16 / static_cast<int>(sizeof(T) > sizeof(R) ? sizeof(T) : sizeof(R));
-  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, first = at * kN;
-  if (first + kN <= (accumulate ? used : all) && (first + kN <= used || first >= used)) {
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t begin = accumulate ? first / kN * kN + at * kN : at * kN, last = first + used, end = begin + kN;
+  const bool inside = begin >= first && end <= last, outside = end <= first || begin >= last;
+  if (end <= all && ((inside && first % kN == 0) || (outside && !accumulate))) {
     float v[kN] = {};
-    if (first < used) widen(load_packed<kN>(dy, at), v);
+    if (inside) widen(load_packed<kN>(dy, (begin - first) / kN), v);
     if (accumulate) {
       float before[kN];
-      widen(load_packed<kN>(dweight, at), before);
+      widen(load_packed<kN>(dweight, begin / kN), before);
 #pragma unroll
       for (int i = 0; i < kN; ++i) v[i] += before[i];
     }
-    store_packed(dweight, at, narrow<R>(v));
+    store_packed(dweight, begin / kN, narrow<R>(v));
     return;
   }
-  for (std::int64_t i = first; i < first + kN && i < (accumulate ? used : all); ++i) {
-    const float v = i < used ? to_f32(dy[i]) : 0.0F;
+  for (std::int64_t i = begin; i < end && i < all; ++i) {
+    const bool here = i >= first && i < last;
+    if (!here && accumulate) continue;
+    const float v = here ? to_f32(dy[i - first]) : 0.0F;
     dweight[i] = from_f32<R>(accumulate ? to_f32(dweight[i]) + v : v);
   }
 }
@@ -115,12 +121,15 @@ Prepared prepare_positions(const Signature& signature, const Context&) {
   expect_operand(signature, 1, weight.dtype, y.elements());
   CHECK(y.elements() <= weight.elements(), describe(signature) + ": more positions than rows");
   const std::size_t bytes = static_cast<std::size_t>(y.bytes());
+  const std::int64_t rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
   const bool partial = signature.attributes.flag("partial", false);
   return make_kernel([=](const Call& call) {
-    if (partial && call.origin != 0)
+    const std::int64_t first = positions_first_row(signature, call.origin);
+    if (partial && call.origin >= rows)
       check(cudaMemsetAsync(operand<void>(call, 1), 0, bytes, stream_of(call)), "cudaMemsetAsync");
     else
-      check(cudaMemcpyAsync(operand<void>(call, 1), operand<void>(call, 0), bytes, cudaMemcpyDeviceToDevice, stream_of(call)),
+      check(cudaMemcpyAsync(operand<void>(call, 1), operand<char>(call, 0) + first * row_bytes, bytes, cudaMemcpyDeviceToDevice,
+                            stream_of(call)),
             "cudaMemcpyAsync");
   });
 }
@@ -129,15 +138,18 @@ Prepared prepare_positions_grad(const Signature& signature, const Context&) {
   expect_operands(signature, 2);
   const TensorDesc &dy = signature.operands[0], &dweight = signature.operands[1];
   const bool accumulate = signature.attributes.flag("accumulate", false);
-  const std::int64_t used = dy.elements(), all = dweight.elements();
+  const std::int64_t used = dy.elements(), all = dweight.elements(), dim = dweight.shape[1];
   CHECK(used <= all, describe(signature) + ": more positions than rows");
   const DType reduce = expect_reduce_dtype(signature, 1);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
     return with_reduce_type(reduce, [&]<typename R>(R) -> Prepared {
       const std::int64_t each = kThreads * 16 / static_cast<std::int64_t>(std::max(sizeof(T), sizeof(R)));
-      const Grid grid{.blocks = blocks_for(accumulate ? used : all, each), .threads = kThreads};
-      return make_kernel(
-          [=](const Call& call) { launch(call, grid, put_rows<T, R>, operand<T>(call, 0), operand<R>(call, 1), used, all, accumulate); });
+      // One vector more than `used` has: the first may begin before it.
+      const Grid grid{.blocks = blocks_for(accumulate ? used + each / kThreads : all, each), .threads = kThreads};
+      return make_kernel([=](const Call& call) {
+        const std::int64_t first = positions_first_row(signature, call.origin) * dim;
+        launch(call, grid, put_rows<T, R>, operand<T>(call, 0), operand<R>(call, 1), first, used, all, accumulate);
+      });
     });
   });
 }

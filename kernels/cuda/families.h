@@ -40,6 +40,10 @@ Prepared prepare_conv2d(const Signature& signature, const Context& context);
 Prepared prepare_conv2d_grad_input(const Signature& signature, const Context& context);
 Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context& context);
 
+// kernels/split.h
+Prepared prepare_split(const Signature& signature, const Context& context);
+Prepared prepare_concat(const Signature& signature, const Context& context);
+
 // kernels/dropout.h
 Prepared prepare_dropout(const Signature& signature, const Context& context);
 

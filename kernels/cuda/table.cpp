@@ -61,6 +61,8 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::cross_entropy_stats: return prepare_cross_entropy_stats(s, c);
     case Op::cross_entropy_gathered: return prepare_cross_entropy_gathered(s, c);
     case Op::correct_count_gathered: return prepare_correct_count_gathered(s, c);
+    case Op::split: return prepare_split(s, c);
+    case Op::concat: return prepare_concat(s, c);
     case Op::zero: return prepare_zero(s, c);
     case Op::cast: return prepare_cast(s, c);
     case Op::loss_seed: return prepare_loss_seed(s, c);

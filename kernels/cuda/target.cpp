@@ -43,7 +43,7 @@ std::int64_t grad_weight_workspace(const Signature& s, int capability, int units
 /// FlashAttention reads q and k as they lie; rotated ones are copies.
 std::int64_t rotated(const Signature& s, int q) {
   const AttentionShape a = attention_shape(s, q);
-  return a.rope_theta == 0 ? 0 : a.batch * a.seq * (a.heads + a.kv_heads) * a.head_dim * size_of(s.operands[static_cast<std::size_t>(q)].dtype);
+  return a.rope_theta == 0 ? 0 : a.batch * (a.queries * a.heads + a.keys * a.kv_heads) * a.head_dim * size_of(s.operands[static_cast<std::size_t>(q)].dtype);
 }
 
 std::int64_t attention_workspace(const Signature& s) { return aligned(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0); }
@@ -51,7 +51,7 @@ std::int64_t attention_workspace(const Signature& s) { return aligned(rotated(s,
 /// delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
 std::int64_t attention_grad_workspace(const Signature& s) {
   const AttentionShape a = attention_shape(s, 1);
-  return aligned(a.batch * a.heads * a.seq * kF32) + rotated(s, 1);
+  return aligned(a.batch * a.heads * a.queries * kF32) + rotated(s, 1);
 }
 
 /// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.
@@ -137,6 +137,8 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::cross_entropy_stats:
     case Op::cross_entropy_grad:
     case Op::mse_grad:
+    case Op::split:
+    case Op::concat:
     case Op::zero:
     case Op::cast:
     case Op::pack_weight:
@@ -178,7 +180,7 @@ bool rounds_apart(const Signature& s) {
 bool uses_cudnn(const Signature& s) {
   if (s.op != Op::attention || (s.operands[0].dtype != DType::bf16 && s.operands[0].dtype != DType::f16)) return false;
   const AttentionShape a = attention_shape(s, 0);
-  return a.head_dim % 8 == 0 && a.head_dim <= 128 && a.seq > 1;
+  return a.head_dim % 8 == 0 && a.head_dim <= 128 && a.queries > 1 && a.queries == a.keys;
 }
 
 Layout CudaTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }

@@ -3,11 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "engine/build/distribute.h"
 #include "engine/ops/op_def.h"
 #include "tests/build/files.h"
+#include "tests/reference/interpreter.h"
 
 namespace trainer {
 namespace {
@@ -151,6 +153,65 @@ TEST_CASE("a value used twice by one node gets both gradients") {
   const auto adds =
       std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.backward && node.op == Op::add; });
   CHECK(adds == 1);
+}
+
+/// Σ (concat(b, a²) − target)², with a, b, c = split(x·wᵀ), of which nothing reads c.
+struct SplitGraph {
+  Graph graph;
+  ValueId x, w, target, loss;
+
+  SplitGraph() {
+    x = add("x", {4, 6}, ValueKind::input), target = add("target", {4, 10}, ValueKind::input), w = add("w", {12, 6}, ValueKind::parameter);
+    graph.parameters.push_back({.value = w, .init = {}});
+    const ValueId y = node(Op::linear, {{"bias", false}}, {x, w}, {{4, 12}})[0];
+    const std::vector<ValueId> pieces = node(Op::split, {}, {y}, {{4, 6}, {4, 4}, {4, 2}});
+    const ValueId square = node(Op::mul, {}, {pieces[0], pieces[0]}, {{4, 6}})[0];
+    const ValueId both = node(Op::concat, {}, {pieces[1], square}, {{4, 10}})[0];
+    loss = graph.loss.sum = node(Op::mse, {}, {both, target}, {{1}})[0];
+  }
+
+ private:
+  ValueId add(const std::string& name, const Shape& shape, ValueKind kind) {
+    return graph.add_value({.name = name, .spec = {DType::f32, shape}, .kind = kind});
+  }
+  std::vector<ValueId> node(Op op, Attributes attributes, std::vector<ValueId> inputs, const std::vector<Shape>& outputs) {
+    Node node{.name = std::string(name_of(op)), .op = op, .attributes = std::move(attributes), .inputs = std::move(inputs)};
+    for (const Shape& shape : outputs) node.outputs.push_back(add(node.name + "." + std::to_string(node.outputs.size()), shape, ValueKind::activation));
+    graph.nodes.push_back(node);
+    return node.outputs;
+  }
+};
+
+TEST_CASE("an op of several outputs gets the gradients of all, and zeros for one that nothing reads") {
+  SplitGraph of;
+  differentiate(of.graph, DType::f32);
+  check_well_formed(of.graph);
+  const auto tensor = [](const Shape& shape, int seed) {
+    reference::Tensor result(shape);
+    for (std::int64_t i = 0; i < result.size(); ++i) result[i] = std::sin(static_cast<double>(i * 7 + seed));
+    return result;
+  };
+  reference::Tensor w = tensor({12, 6}, 1);
+  const auto run = [&] {
+    reference::Interpreter values(of.graph);
+    values.set(of.x, tensor({4, 6}, 2));
+    values.set(of.target, tensor({4, 10}, 3));
+    values.set(of.w, w);
+    values.set(of.graph.seed, reference::Tensor({1}, 1));
+    values.run();
+    return values;
+  };
+  const reference::Tensor gradient = reference::parameter_gradient(of.graph, run(), of.w);
+  for (std::int64_t i = 0; i < w.size(); ++i) {
+    const double h = 1e-5, before = w[i];
+    w[i] = before + h;
+    const double up = run().get(of.loss)[0];
+    w[i] = before - h;
+    const double down = run().get(of.loss)[0];
+    w[i] = before;
+    CHECK(std::fabs((up - down) / (2 * h) - gradient[i]) < 1e-6);  // h² of the third derivative, and 2^-52 / h of rounding, of some 100
+    CHECK((gradient[i] != 0) == (i < 10 * 6));
+  }
 }
 
 TEST_CASE("full recomputation keeps of each block its input alone") {

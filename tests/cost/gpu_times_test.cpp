@@ -66,7 +66,7 @@ Errors compare_attention(const MachineModel& gpu, const std::vector<AttentionRat
   Errors errors;
   for (const AttentionRate& row : table) {
     Attention a;
-    a.batch = 16384 / row.seq, a.heads = 2048 / row.head, a.seq = row.seq, a.head_dim = row.head;
+    a.batch = 16384 / row.seq, a.heads = 2048 / row.head, a.queries = a.keys = row.seq, a.head_dim = row.head;
     a.causal = row.causal, a.backward = backward;
     const double flops = 4.0 * 16384 * 2048 * static_cast<double>(row.seq) * (row.causal ? 0.5 : 1) * (backward ? 2.5 : 1);
     errors.add(gpu_attention(gpu.device, a).us, flops / row.tflops / 1e6);

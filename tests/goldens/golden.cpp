@@ -67,6 +67,7 @@ Case case_of(const SafetensorsFile& file, const json& entry) {
   }
   for (int i = 0; i < entry.at("outputs").get<int>(); ++i) result.out.push_back(tensor("out" + std::to_string(i)));
   for (int i : entry.at("gradients")) result.gradients[i] = tensor("grad" + std::to_string(i));
+  result.origin = entry.at("origin");
   if (!result.gradients.empty()) result.dout = tensor("dout");
   return result;
 }

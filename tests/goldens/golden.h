@@ -19,6 +19,7 @@ struct Case {
   std::vector<bool> integer;                   ///< of each input: whether it holds i32
   reference::Tensor dout;                      ///< gradient of output 0; of a loss its seed. Empty without gradients
   std::map<int, reference::Tensor> gradients;  ///< by input
+  std::int64_t origin = 0;                     ///< kernels::Call::origin
 };
 
 /// Every case. Raises DataError where the file is not as it should be.

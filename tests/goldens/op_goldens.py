@@ -2,8 +2,8 @@
 
 The operands of a case are those of kernels/README.md in their order. Inputs and upstream gradients are exact in bf16, so
 that one file serves every dtype. The header's metadata `cases` is a JSON list of
-  {name, op, attributes, inputs, outputs, gradients}
-with counts of operands and the inputs that have a gradient; tensors are `<name>.in<i>`, `<name>.out<i>`,
+  {name, op, attributes, inputs, outputs, gradients, origin}
+with counts of operands, the inputs that have a gradient, and where the piece begins (kernels::Call::origin); tensors are `<name>.in<i>`, `<name>.out<i>`,
 `<name>.dout` (upstream gradient of output 0; of a loss its seed) and `<name>.grad<i>`. An output that is not listed has no golden.
 """
 
@@ -35,7 +35,7 @@ class Cases:
             tensor = tensor.float()
         self.tensors[key] = tensor.detach().contiguous()
 
-    def add(self, name, op, inputs, function, attributes=None, dout=None, gradients=True):
+    def add(self, name, op, inputs, function, attributes=None, dout=None, gradients=True, origin=0):
         """`function(*inputs)` gives the outputs; gradients are those of output 0 in every f64 input."""
         inputs = [t.clone().requires_grad_() if t.dtype == torch.float64 and gradients else t for t in inputs]
         outputs = function(*inputs)
@@ -54,7 +54,7 @@ class Cases:
         for i, t in listed.items():
             self._store(f"{name}.grad{i}", t)
         self.list.append({"name": name, "op": op, "attributes": attributes or {}, "inputs": len(inputs), "outputs": len(outputs),
-                          "gradients": sorted(listed)})
+                          "gradients": sorted(listed), "origin": origin})
 
 
 def embeddings(cases):
@@ -277,10 +277,47 @@ def scales(cases):
         cases.add(f"scale.{name}", "scale", [normal(*shape)], lambda x: x * factor, {"factor": factor})
 
 
+def parts(cases):
+    """A rank's part of a sequence, and rows in pieces."""
+    # name, batch, queries, keys, origin, heads, kv_heads, head_dim, causal, theta
+    for name, b, t, s, origin, h, g, d, causal, theta in [
+        ("first", 2, 5, 15, 0, 2, 2, 6, True, 0.0), ("middle", 2, 5, 15, 5, 4, 2, 4, True, 10000.0),
+        ("last", 1, 7, 71, 64, 4, 1, 8, True, 500.0), ("full", 2, 3, 9, 6, 2, 1, 4, False, 100.0), ("one", 1, 1, 66, 65, 2, 2, 5, True, 0.0),
+    ]:
+        allowed = torch.arange(s)[None, :] <= origin + torch.arange(t)[:, None] if causal else torch.ones(t, s, dtype=torch.bool)
+
+        def attend(q, k, v):
+            split = lambda x, n: x.reshape(x.shape[0], x.shape[1], n, -1).transpose(1, 2)
+            q, k, v = split(q, h), split(k, g), split(v, g)
+            if theta:  # a query is turned by its place in the sequence
+                before = q.new_zeros(*q.shape[:2], origin, q.shape[3])
+                q, k = rotate(torch.cat([before, q], 2), theta)[:, :, origin:], rotate(k, theta)
+            k, v = (x.repeat_interleave(h // g, dim=1) for x in (k, v))
+            scores = (q @ k.transpose(-1, -2) / math.sqrt(d)).masked_fill(~allowed, -math.inf)
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+            return o.transpose(1, 2).flatten(2), torch.logsumexp(scores, -1)
+
+        cases.add(f"attention.part_{name}", "attention", [normal(b, t, h * d), normal(b, s, g * d), normal(b, s, g * d)], attend,
+                  {"heads": h, "kv_heads": g, "causal": causal, "packed": False, "rope_theta": theta}, origin=origin)
+    for name, rows, dim, seq, first in [("middle", 9, 5, 3, 4), ("last", 12, 8, 4, 8)]:
+        cases.add(f"positions.{name}", "positions", [normal(rows, dim)], lambda w: w[first:first + seq].clone(), origin=first)
+    # Of samples of 6 rows the rows 2 and 3, or 4 and 5, from sample 3 on.
+    for name, first in [("middle", 2), ("last", 4)]:
+        samples, rows, dim, before, p, step, key = 3, 6, 5, 3, 0.3, 7, 99
+        words = [philox(key, before + s, (step << 40) + e // 4)[e % 4] for s in range(samples) for e in range(rows * dim)]
+        mask = torch.tensor([word >= p * 2**32 for word in words], dtype=torch.float64).reshape(samples, rows, dim) / (1 - p)
+        mask = mask[:, first:first + 2]
+        cases.add(f"dropout.part_{name}", "dropout", [normal(samples, 2, dim), torch.tensor([step], dtype=torch.int32)], lambda x, _: x * mask,
+                  {"p": p, "key": key, "sample": rows * dim, "row": 2 * dim, "stride": rows * dim}, origin=(before * rows + first) * dim)
+    for name, shape, sizes in [("even", (3, 2), [4, 4, 4]), ("odd", (2, 3), [1, 5, 2]), ("grouped", (5,), [16, 8, 8]), ("one", (4,), [3])]:
+        cases.add(f"split.{name}", "split", [normal(*shape, sum(sizes))], lambda x: tuple(y.clone() for y in x.split(sizes, -1)))
+        cases.add(f"concat.{name}", "concat", [normal(*shape, n) for n in sizes], lambda *xs: torch.cat(xs, -1))
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(20)
     cases = Cases()
-    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales):
+    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales, parts):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

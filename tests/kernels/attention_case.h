@@ -1,6 +1,6 @@
 // Cases of attention and attention_grad, held to the naive sums in f64 of kernels/attention.h on any Runner. Inputs are rounded to the
 // kernel's dtype before the reference sees them, so that what is left is the kernel's arithmetic and the rounding of its outputs. Ranks of
-// arrays: q, o: [batch, seq, heads, dim]; k, v: [batch, seq, kv_heads, dim]; lse: [batch, heads, seq].
+// arrays: q, o: [batch, seq, heads, dim]; k, v: [batch, keys, kv_heads, dim]; lse: [batch, heads, seq].
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,15 +25,27 @@ struct Case {
   bool causal = true, packed = true;
   double theta = 0;
   DType dtype = DType::f32;
+  std::int64_t keys = 0, origin = 0;  ///< keys of the whole sequence (0: seq), of which the queries begin at position `origin`
 
+  std::int64_t num_keys() const { return keys == 0 ? seq : keys; }
   std::int64_t tokens() const { return batch * seq; }
+  std::int64_t key_tokens() const { return batch * num_keys(); }
+  /// Keys that query `t` sees.
+  std::int64_t seen(std::int64_t t) const { return causal ? origin + t + 1 : num_keys(); }
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
   std::string str() const {
     return std::string(name_of(dtype)) + " batch " + std::to_string(batch) + " seq " + std::to_string(seq) + " heads " +
            std::to_string(heads) + "/" + std::to_string(kv_heads) + " dim " + std::to_string(dim) + (causal ? " causal" : "") +
-           (packed ? " packed" : "") + " theta " + std::to_string(theta);
+           (packed ? " packed" : "") + " theta " + std::to_string(theta) + " keys " + std::to_string(num_keys()) + " origin " + std::to_string(origin);
   }
 };
+
+/// Queries of a part of a sequence: how many, of how many keys, from which position. Parts begin and end on blocks and within them.
+struct Part {
+  std::int64_t seq, keys, origin;
+};
+inline constexpr Part kParts[] = {{17, 65, 0},   {17, 65, 48},  {64, 192, 64}, {64, 192, 128}, {65, 200, 70},
+                                  {40, 150, 30}, {33, 129, 96}, {1, 100, 50},  {1, 100, 99},   {30, 130, 33}};
 
 using Doubles = std::vector<double>;
 
@@ -49,27 +61,33 @@ struct Gradients {
   Doubles dq, dk, dv;
 };
 
-/// Element offset of a head's vector at a token.
-inline std::size_t at(const Case& c, std::int64_t b, std::int64_t t, std::int64_t head, std::int64_t heads) {
-  return static_cast<std::size_t>(((b * c.seq + t) * heads + head) * c.dim);
+/// Element offset of a head's vector of query, or key, `t`.
+inline std::size_t at(const Case& c, std::int64_t b, std::int64_t t, std::int64_t head) {
+  return static_cast<std::size_t>(((b * c.seq + t) * c.heads + head) * c.dim);
+}
+inline std::size_t key_at(const Case& c, std::int64_t b, std::int64_t t, std::int64_t head) {
+  return static_cast<std::size_t>(((b * c.num_keys() + t) * c.kv_heads + head) * c.dim);
 }
 
-/// Every head's vectors turned by their positions; `sign` -1 turns back.
-inline Doubles rotated(const Case& c, Doubles x, std::int64_t heads, double sign) {
+/// Every head's vectors turned by their positions, the first of which is `origin`; `sign` -1 turns back.
+inline Doubles rotated(const Case& c, Doubles x, std::int64_t heads, std::int64_t rows, std::int64_t origin, double sign) {
   if (c.theta == 0) return x;
   for (std::int64_t b = 0; b < c.batch; ++b)
-    for (std::int64_t t = 0; t < c.seq; ++t)
+    for (std::int64_t t = 0; t < rows; ++t)
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t j = 0; j < c.dim / 2; ++j) {
-          double& first = x[at(c, b, t, h, heads) + static_cast<std::size_t>(j)];
-          double& second = x[at(c, b, t, h, heads) + static_cast<std::size_t>(j + c.dim / 2)];
-          const double angle = static_cast<double>(t) * std::pow(c.theta, -2.0 * static_cast<double>(j) / static_cast<double>(c.dim));
+          const std::size_t vector = static_cast<std::size_t>(((b * rows + t) * heads + h) * c.dim);
+          double& first = x[vector + static_cast<std::size_t>(j)];
+          double& second = x[vector + static_cast<std::size_t>(j + c.dim / 2)];
+          const double angle = static_cast<double>(origin + t) * std::pow(c.theta, -2.0 * static_cast<double>(j) / static_cast<double>(c.dim));
           const double x1 = first, x2 = second, cosine = std::cos(angle), sine = sign * std::sin(angle);
           first = x1 * cosine - x2 * sine;
           second = x2 * cosine + x1 * sine;
         }
   return x;
 }
+inline Doubles rotated_q(const Case& c, Doubles q, double sign) { return rotated(c, std::move(q), c.heads, c.seq, c.origin, sign); }
+inline Doubles rotated_k(const Case& c, Doubles k, double sign) { return rotated(c, std::move(k), c.kv_heads, c.num_keys(), 0, sign); }
 
 inline double dot(const Case& c, const Doubles& x, std::size_t i, const Doubles& y, std::size_t j) {
   double sum = 0;
@@ -82,45 +100,45 @@ inline void add(const Case& c, double factor, const Doubles& x, std::size_t i, D
 }
 
 inline Outputs reference(const Case& c, const Inputs& in) {
-  const Doubles q = rotated(c, in.q, c.heads, 1), k = rotated(c, in.k, c.kv_heads, 1);
+  const Doubles q = rotated_q(c, in.q, 1), k = rotated_k(c, in.k, 1);
   Outputs out{Doubles(q.size()), Doubles(static_cast<std::size_t>(c.tokens() * c.heads))};
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h)
       for (std::int64_t i = 0; i < c.seq; ++i) {
-        const std::int64_t kv = h / (c.heads / c.kv_heads), end = c.causal ? i + 1 : c.seq;
+        const std::int64_t kv = h / (c.heads / c.kv_heads), end = c.seen(i);
         Doubles s(static_cast<std::size_t>(end));
         for (std::int64_t j = 0; j < end; ++j)
-          s[static_cast<std::size_t>(j)] = c.scale() * dot(c, q, at(c, b, i, h, c.heads), k, at(c, b, j, kv, c.kv_heads));
+          s[static_cast<std::size_t>(j)] = c.scale() * dot(c, q, at(c, b, i, h), k, key_at(c, b, j, kv));
         const double top = *std::max_element(s.begin(), s.end());
         double sum = 0;
         for (double x : s) sum += std::exp(x - top);
         const double lse = top + std::log(sum);
         out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)] = lse;
         for (std::int64_t j = 0; j < end; ++j)
-          add(c, std::exp(s[static_cast<std::size_t>(j)] - lse), in.v, at(c, b, j, kv, c.kv_heads), out.o, at(c, b, i, h, c.heads));
+          add(c, std::exp(s[static_cast<std::size_t>(j)] - lse), in.v, key_at(c, b, j, kv), out.o, at(c, b, i, h));
       }
   return out;
 }
 
 inline Gradients reference_grad(const Case& c, const Inputs& in, const Outputs& out) {
-  const Doubles q = rotated(c, in.q, c.heads, 1), k = rotated(c, in.k, c.kv_heads, 1);
+  const Doubles q = rotated_q(c, in.q, 1), k = rotated_k(c, in.k, 1);
   Gradients g{Doubles(q.size()), Doubles(k.size()), Doubles(k.size())};
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h)
       for (std::int64_t i = 0; i < c.seq; ++i) {
         const std::int64_t kv = h / (c.heads / c.kv_heads);
-        const std::size_t qi = at(c, b, i, h, c.heads);
+        const std::size_t qi = at(c, b, i, h);
         const double delta = dot(c, in.d_o, qi, out.o, qi), lse = out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)];
-        for (std::int64_t j = 0; j < (c.causal ? i + 1 : c.seq); ++j) {
-          const std::size_t kj = at(c, b, j, kv, c.kv_heads);
+        for (std::int64_t j = 0; j < c.seen(i); ++j) {
+          const std::size_t kj = key_at(c, b, j, kv);
           const double p = std::exp(c.scale() * dot(c, q, qi, k, kj) - lse), ds = p * (dot(c, in.d_o, qi, in.v, kj) - delta);
           add(c, ds * c.scale(), k, kj, g.dq, qi);
           add(c, ds * c.scale(), q, qi, g.dk, kj);
           add(c, p, in.d_o, qi, g.dv, kj);
         }
       }
-  g.dq = rotated(c, g.dq, c.heads, -1);
-  g.dk = rotated(c, g.dk, c.kv_heads, -1);
+  g.dq = rotated_q(c, g.dq, -1);
+  g.dk = rotated_k(c, g.dk, -1);
   return g;
 }
 
@@ -150,7 +168,7 @@ inline Doubles normals(DType dtype, std::int64_t count, unsigned seed, double de
 }
 
 inline Inputs inputs_of(const Case& c, unsigned seed = 1, double deviation = 1) {
-  const std::int64_t q = c.tokens() * c.heads * c.dim, k = c.tokens() * c.kv_heads * c.dim;
+  const std::int64_t q = c.tokens() * c.heads * c.dim, k = c.key_tokens() * c.kv_heads * c.dim;
   return {normals(c.dtype, q, seed, deviation), normals(c.dtype, k, seed + 1, deviation), normals(c.dtype, k, seed + 2),
           normals(c.dtype, q, seed + 3)};
 }
@@ -184,7 +202,7 @@ class Guarded {
 /// The descriptors of qkv, or of q, k, v, as the case wants them.
 inline std::vector<TensorDesc> trio_descs(const Case& c) {
   if (c.packed) return {{c.dtype, Shape{c.batch, c.seq, (c.heads + 2 * c.kv_heads) * c.dim}}};
-  const TensorDesc kv{c.dtype, Shape{c.batch, c.seq, c.kv_heads * c.dim}};
+  const TensorDesc kv{c.dtype, Shape{c.batch, c.num_keys(), c.kv_heads * c.dim}};
   return {{c.dtype, Shape{c.batch, c.seq, c.heads * c.dim}}, kv, kv};
 }
 
@@ -194,7 +212,7 @@ void each_of_trio(const Case& c, Visit visit) {
   const std::int64_t widths[] = {c.heads * c.dim, c.kv_heads * c.dim, c.kv_heads * c.dim};
   std::int64_t before = 0;
   for (int part = 0; part < 3; ++part) {
-    for (std::int64_t t = 0; t < c.tokens(); ++t)
+    for (std::int64_t t = 0; t < (part == 0 ? c.tokens() : c.key_tokens()); ++t)
       for (std::int64_t i = 0; i < widths[part]; ++i) {
         const std::int64_t row = widths[0] + widths[1] + widths[2];
         visit(c.packed ? 0 : part, c.packed ? t * row + before + i : t * widths[part] + i, part,
@@ -228,10 +246,10 @@ inline Run prepared_run(const Signature& s) {
   return run;
 }
 
-inline void launch(const Signature& s, Runner& runner, Run& run) {
+inline void launch(const Signature& s, Runner& runner, Run& run, std::int64_t origin = 0) {
   std::vector<void*> addresses;
   for (Guarded& operand : run.operands) addresses.push_back(operand.data());
-  runner.run(s, addresses);
+  runner.run(s, addresses, origin);
   CHECK(std::all_of(run.operands.begin(), run.operands.end(), [](const Guarded& operand) { return operand.whole(); }));
 }
 
@@ -255,7 +273,7 @@ inline Run run_forward(const Case& c, const Inputs& in, Runner& runner) {
   const Signature s = signature_of(c, Op::attention);
   Run run = prepared_run(s);
   put_trio(c, in, run, 0);
-  launch(s, runner, run);
+  launch(s, runner, run, c.origin);
   return run;
 }
 
@@ -272,13 +290,13 @@ inline Run run_backward(const Case& c, const Inputs& in, const Outputs& out, Run
   put_trio(c, in, run, 1);
   put_all(c.dtype, out.o, run.operands[o]);
   put_all(DType::f32, out.lse, run.operands[o + 1]);
-  launch(s, runner, run);
+  launch(s, runner, run, c.origin);
   return run;
 }
 
 inline Gradients gradients_of(const Case& c, Run& run) {
   const std::size_t q = static_cast<std::size_t>(c.tokens() * c.heads * c.dim),
-                    k = static_cast<std::size_t>(c.tokens() * c.kv_heads * c.dim);
+                    k = static_cast<std::size_t>(c.key_tokens() * c.kv_heads * c.dim);
   Gradients g{Doubles(q), Doubles(k), Doubles(k)};
   Doubles* parts[] = {&g.dq, &g.dk, &g.dv};
   each_of_trio(c, [&](int operand, std::int64_t index, int part, std::size_t element) {
@@ -295,7 +313,7 @@ inline Gradients gradients_of(const Case& c, Run& run) {
 /// length, and each score's error, some eps · √dim · |score| with |score| ≤ 8, scales a probability. `terms` is what rounded factors add to
 /// n. The largest is 1 at least, the inputs' own size, since do·v - delta may cancel to nothing.
 inline double worst(const Case& c, const Doubles& x, const Doubles& y, double rounding, double terms) {
-  const double n = terms + 0x1p-23 * (8 + std::sqrt(static_cast<double>(c.seq * c.dim)));
+  const double n = terms + 0x1p-23 * (8 + std::sqrt(static_cast<double>(c.num_keys() * c.dim)));
   double largest = 1, ratio = 0;
   for (double value : y) largest = std::max(largest, std::abs(value));
   for (std::size_t i = 0; i < x.size(); ++i) {

@@ -37,6 +37,16 @@ TEST_CASE("RoPE of a long head: whole tiles, and the largest head there is") {
     for (std::int64_t dim : {64, 128, 256}) check_case({1, 66, 1, 1, dim, true, dim != 128, 500.0, dtype}, few_runners());
 }
 
+TEST_CASE("queries of a part of the sequence: the first, in the middle, the last, on any boundary") {
+  for (DType dtype : compute_dtypes())
+    for (const auto& [seq, keys, origin] : kParts) {
+      check_case({1, seq, 2, 1, 16, true, false, 10000.0, dtype, keys, origin}, few_runners());
+      check_case({2, seq, 1, 1, 12, origin % 2 == 0, false, 0, dtype, keys, origin}, few_runners());
+    }
+  for (DType dtype : compute_dtypes()) check_case({1, 40, 1, 1, 256, true, false, 0, dtype, 150, 30}, few_runners());
+  for (DType dtype : compute_dtypes()) check_case({1, 20, 4, 2, 100, false, false, 500.0, dtype, 70, 50}, few_runners());
+}
+
 TEST_CASE("a long odd sequence") {
   check_case({1, 777, 2, 1, 8, true, true, 0, DType::f32}, few_runners());
   check_case({1, 601, 1, 1, 10, true, false, 500.0, DType::bf16}, few_runners());
@@ -106,4 +116,13 @@ TEST_CASE("operands that do not fit are refused") {
   s = signature_of(c, Op::attention_grad);
   s.operands[0].shape = Shape{1, 2, 3};
   CHECK_THROWS_WITH_AS(prepare(s), doctest::Contains("operand 0"), Bug);
+  s = signature_of(Case{.packed = false, .keys = 64}, Op::attention);  // of 65 queries
+  CHECK_THROWS_WITH_AS(prepare(s), doctest::Contains("queries are a part of the keys' sequence"), Bug);
+  for (std::int64_t origin : {-1, 1}) {  // all queries are there, so that they begin at 0
+    for (bool packed : {true, false}) {
+      const Case whole{.packed = packed};
+      Run run = prepared_run(signature_of(whole, Op::attention));
+      CHECK_THROWS_WITH_AS(launch(signature_of(whole, Op::attention), best_runner(), run, origin), doctest::Contains("of a sequence of 65"), Bug);
+    }
+  }
 }

@@ -1,4 +1,4 @@
-// Sums and products, dropout, casts: against the f64 reference.
+// Sums and products, dropout, splits, casts: against the f64 reference.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -107,6 +107,17 @@ TEST_CASE("a dropout mask does not depend on how the batch is cut: by samples, b
           CHECK(same(dropped(c, {}, Shape(sizes), first_sample * sample + place, *runner), place, 0, n * sample));
         }
         if (whole_shape.rank() == 1) continue;
+        for (const auto& [begin, end] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {whole_shape[1] / 2, whole_shape[1]}, {1, 3}}) {
+          if (end > whole_shape[1]) continue;  // a part of dim 1, the sequence, of every sample
+          const std::int64_t inner = sample / whole_shape[1], n = (end - begin) * inner;
+          std::vector<std::int64_t> sizes(whole_shape.sizes().begin(), whole_shape.sizes().end());
+          sizes[1] = end - begin;
+          const Attributes attributes{{"sample", sample}, {"row", n}, {"stride", sample}};
+          const Buffer piece = dropped(c, attributes, Shape(sizes), first_sample * sample + begin * inner, *runner);
+          bool all = true;
+          for (std::int64_t one = 0; one < samples; ++one) all = all && same(piece, one * sample + begin * inner, one * n, n);
+          CHECK(all);
+        }
         for (std::int64_t n : {std::int64_t{1}, rows / 2, rows - 1}) {  // the last n of all rows
           const std::int64_t place = (rows - n) * dim;
           const Buffer piece = dropped(c, {{"sample", sample}}, {n, dim}, first_sample * sample + place, *runner);
@@ -123,6 +134,15 @@ TEST_CASE("a dropout mask does not depend on how the batch is cut: by samples, b
     }
 }
 
+TEST_CASE("dropout of a part of the sequence of each sample follows the reference") {
+  const Attributes attributes = {{"p", 0.4}, {"key", std::int64_t{7}}, {"sample", std::int64_t{12 * 33}}, {"row", std::int64_t{3 * 33}}, {"stride", std::int64_t{12 * 33}}};
+  for (DType c : compute_dtypes())
+    for (std::int64_t part : {0, 2, 3})
+      for (int in_place : {-1, 0})
+        hold(Op::dropout, attributes, {{c, normal_tensor({5, 3, 33}, 6)}, {DType::i32, Tensor(Shape{1}, 12345)}}, {{c, Shape{5, 3, 33}, bound(c, 4), 0, in_place}},
+             {.origin = 7 * 12 * 33 + part * 3 * 33});
+}
+
 TEST_CASE("dropout of a piece follows the reference") {
   const Attributes attributes = {{"p", 0.4}, {"key", std::int64_t{7}}, {"sample", std::int64_t{5 * 96}}, {"stride", std::int64_t{96}}};
   for (DType c : compute_dtypes())
@@ -130,6 +150,36 @@ TEST_CASE("dropout of a piece follows the reference") {
       for (int in_place : {-1, 0})
         hold(Op::dropout, attributes, {{c, normal_tensor({12, 32}, 6)}, {DType::i32, Tensor(Shape{1}, 12345)}}, {{c, Shape{12, 32}, bound(c, 4), 0, in_place}},
              {.origin = origin});
+}
+
+TEST_CASE("split and concat copy bytes: pieces of whole vectors, of odd elements, and a single one") {
+  for (DType c : {DType::f32, DType::bf16, DType::f16, DType::i32})
+    for (const auto& [rows, sizes] : std::vector<std::pair<Shape, std::vector<std::int64_t>>>{
+             {{3, 2}, {8, 8, 8}}, {{7}, {64, 16, 16}}, {{5}, {1, 3, 2}}, {{2, 3}, {24}}, {{300}, {1, 1}}, {{4}, {700, 1300}}, {{2}, {4098, 6}}, {{1}, {2, 2, 6, 4, 8}}}) {
+      std::int64_t whole = 0;
+      std::vector<std::int64_t> dims(rows.sizes().begin(), rows.sizes().end());
+      dims.push_back(0);
+      std::vector<Input> in;
+      std::vector<Output> out;
+      for (std::int64_t size : sizes) {
+        dims.back() = size, whole += size;
+        in.push_back({c, c == DType::i32 ? integer_tensor(Shape(dims), 3, -9, 9) : normal_tensor(Shape(dims), 3)});
+        out.push_back({c, Shape(dims)});
+      }
+      dims.back() = whole;
+      hold(Op::split, {}, {{c, c == DType::i32 ? integer_tensor(Shape(dims), 4, -9, 9) : normal_tensor(Shape(dims), 4)}}, out);
+      hold(Op::concat, {}, in, {{c, Shape(dims)}});
+    }
+}
+
+TEST_CASE("pieces that do not make up the whole are refused") {
+  Buffer x(6 * 4), a(4 * 4), b(4 * 4);
+  const auto run = [&](const Shape& first, const Shape& second) {
+    best_runner().run({Op::split, {}, {{DType::f32, {2, 3}}, {DType::f32, first}, {DType::f32, second}}}, {x.data(), a.data(), b.data()});
+  };
+  CHECK_NOTHROW(run({2, 1}, {2, 2}));
+  CHECK_THROWS_WITH_AS(run({2, 2}, {2, 2}), doctest::Contains("make up the whole"), Bug);
+  CHECK_THROWS_WITH_AS(run({1, 1}, {2, 2}), doctest::Contains("last dim alone"), Bug);
 }
 
 TEST_CASE("casts between any two floating dtypes round to nearest even") {

@@ -107,11 +107,34 @@ TEST_CASE("of many wrong ids one is named with its own place, and the next run i
   }
 }
 
+TEST_CASE("positions of a part of the sequence are rows of the table from the origin on, and so is their gradient") {
+  for (DType c : compute_dtypes())
+    for (const auto& [rows, seq, dim] : std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>{{9, 4, 5}, {300, 70, 130}, {64, 16, 48}, {40, 1, 8}})
+      for (std::int64_t first : {std::int64_t{0}, std::int64_t{1}, rows / 2 - 1, rows - seq})
+        for (std::int64_t rank : {0, 1, 3}) {
+          const Options at{.origin = rank * rows + first};
+          hold(Op::positions, {}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}}, at);
+          hold(Op::positions, {{"partial", true}}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}}, at);
+          for (DType r : reduce_dtypes())
+            for (bool accumulate : {false, true})
+              hold(Op::positions_grad, {{"accumulate", accumulate}}, {{c, normal_tensor({seq, dim}, 12)}},
+                   {{r, Shape{rows, dim}, bound(r, 1), 0, -1, true, true}}, at);
+        }
+}
+
+TEST_CASE("positions that the table has not are refused") {
+  const Buffer weight = normals(DType::f32, 9 * 2, 11);
+  Buffer y(4 * 2 * 4);
+  const Signature signature{Op::positions, {}, {{DType::f32, {9, 2}}, {DType::f32, {4, 2}}}};
+  CHECK_NOTHROW(best_runner().run(signature, {weight.data(), y.data()}, 9 + 5));
+  CHECK_THROWS_WITH_AS(best_runner().run(signature, {weight.data(), y.data()}, 6), doctest::Contains("rows [6, 10) of a table of 9"), Bug);
+}
+
 TEST_CASE("positions are the first rows, and so is their gradient") {
   for (DType c : compute_dtypes())
     for (const auto& [rows, seq, dim] : std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>{{1, 1, 1}, {9, 4, 5}, {300, 200, 130}, {64, 64, 48}}) {
       hold(Op::positions, {}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}});
-      for (std::int64_t origin : {0, 1}) hold(Op::positions, {{"partial", true}}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}}, {.origin = origin});
+      for (std::int64_t origin : {std::int64_t{0}, rows}) hold(Op::positions, {{"partial", true}}, {{c, normal_tensor({rows, dim}, 11)}}, {{c, Shape{seq, dim}}}, {.origin = origin});
       for (DType r : reduce_dtypes())
         for (bool accumulate : {false, true})
           hold(Op::positions_grad, {{"accumulate", accumulate}}, {{c, normal_tensor({seq, dim}, 12)}},

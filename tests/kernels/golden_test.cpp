@@ -58,7 +58,7 @@ bool accumulates(const Graph& graph, const Node& node) {
 /// Runs the kernels of a case one after another.
 class Kernels {
  public:
-  Kernels(const Case& c, const OneNode& one, Runner& runner) : one_(one), runner_(runner) {
+  Kernels(const Case& c, const OneNode& one, Runner& runner) : one_(one), runner_(runner), origin_(c.origin) {
     for (const Value& value : one.graph.values) buffers_.emplace_back(value.desc().bytes());
     for (std::size_t i = 0; i < c.in.size(); ++i) put(one.inputs[i], c.in[i]);
     if (one.dout != kNone) put(one.dout, c.dout);
@@ -76,7 +76,7 @@ class Kernels {
     std::vector<void*> operands;
     for (ValueId id : node.inputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     for (ValueId id : node.outputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
-    runner_.run(signature, operands);
+    runner_.run(signature, operands, origin_);
   }
 
   /// Runs with output 0 in the memory of a copy of input `index`; returns the output.
@@ -90,7 +90,7 @@ class Kernels {
     for (ValueId id : node.inputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     for (ValueId id : node.outputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     operands[index] = operands[node.inputs.size()] = shared.data();
-    runner_.run(signature, operands);
+    runner_.run(signature, operands, origin_);
     return load(shared, value.dtype(), one_.graph.value(node.outputs[0]).shape());
   }
 
@@ -99,6 +99,7 @@ class Kernels {
 
   const OneNode& one_;
   Runner& runner_;
+  const std::int64_t origin_;
   std::vector<Buffer> buffers_;
 };
 
@@ -108,16 +109,16 @@ struct Expected {
   double terms = 0;  ///< size of the terms of the outputs, where they cancel by design
 };
 
-Expected expected(const Graph& graph, const Node& node, const Kernels& kernels) {
+Expected expected(const Graph& graph, const Node& node, const Kernels& kernels, std::int64_t origin) {
   std::vector<Tensor> inputs;
   for (ValueId id : node.inputs) inputs.push_back(kernels.get(id));
   std::vector<Shape> shapes;
   for (ValueId id : node.outputs) shapes.push_back(graph.value(id).shape());
-  Expected result{reference::run(node.op, node.attributes, inputs, shapes), 0};
+  Expected result{reference::run(node.op, node.attributes, inputs, shapes, origin), 0};
   if (node.op == Op::layer_norm_grad || node.op == Op::rms_norm_grad) {  // rstd·(dy·w − its projections); dy·(x·rstd − mean·rstd)
     result.terms = largest(inputs[0]) * std::fmax(largest(inputs[1]), largest(inputs[2])) * largest(inputs.back());
   }
-  const DType dtype = graph.value(node.inputs[0]).dtype();
+  const DType dtype = graph.value(node.outputs[0]).dtype();
   if ((node.op == Op::attention || node.op == Op::attention_grad) && dtype != DType::f32) {
     // Tensor cores take what stands between two products in 16 bits: a few roundings of numbers around 1, in place of those of the sums.
     double size = 1;
@@ -132,7 +133,7 @@ void check_case(const Case& c, DType compute, DType reduce, Runner& runner) {
   Kernels kernels(c, one, runner);
   for (const Node& node : one.graph.nodes) {
     CAPTURE(name_of(node.op));
-    const auto [want, terms] = expected(one.graph, node, kernels);
+    const auto [want, terms] = expected(one.graph, node, kernels, c.origin);
     kernels.run(node, false);
     for (std::size_t i = 0; i < want.size(); ++i) {
       CAPTURE(i);

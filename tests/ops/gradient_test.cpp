@@ -38,7 +38,7 @@ Interpreter evaluated(const Case& c, const OneNode& one) {
   Interpreter values(one.graph);
   for (std::size_t i = 0; i < c.in.size(); ++i) values.set(one.inputs[i], c.in[i]);
   if (one.dout != kNone) values.set(one.dout, c.dout);
-  values.run();
+  values.run(0, SIZE_MAX, c.origin);
   return values;
 }
 
@@ -48,7 +48,7 @@ double objective(const Case& c, std::size_t index, const Tensor& input) {
   in[index] = input;
   std::vector<Shape> shapes;
   for (const Tensor& out : c.out) shapes.push_back(out.shape);
-  const Tensor out = reference::run(c.op, c.attributes, in, shapes)[0];
+  const Tensor out = reference::run(c.op, c.attributes, in, shapes, c.origin)[0];
   double sum = 0;
   for (std::int64_t i = 0; i < out.size(); ++i) sum += out[i] * c.dout[i];
   return sum;

@@ -37,7 +37,7 @@ std::size_t first_parameter(Op op) {
 }
 
 DType output_dtype(Op op, std::size_t index, DType compute) {
-  if (index > 0) return op == Op::max_pool2d ? DType::i32 : DType::f32;
+  if (index > 0 && op != Op::split) return op == Op::max_pool2d ? DType::i32 : DType::f32;
   return is_loss(op) ? DType::f64 : compute;
 }
 
@@ -125,6 +125,13 @@ void add_forward(const Case& of, DType compute, OneNode& to) {
   to.num_forward = 1;
 }
 
+/// Of the first output `dout`, of all others none.
+std::vector<ValueId> gradients_of_outputs(std::size_t count, ValueId dout) {
+  std::vector<ValueId> gradients(count, kNone);
+  gradients[0] = dout;
+  return gradients;
+}
+
 /// The gradient of input `i`: what the declaration returned, or else the gradient of that parameter.
 ValueId gradient_of(const Graph& graph, const std::vector<ValueId>& returned, std::size_t i, ValueId input) {
   if (i < returned.size() && returned[i] != kNone) return returned[i];
@@ -147,7 +154,7 @@ OneNode one_node(const Case& of, DType compute, DType reduce) {
   const Node forward = result.graph.nodes[0];  // a copy: the list grows
   const OpDef& op = definition(of.op);
   CHECK(static_cast<bool>(op.gradient), of.name + " has no gradient");
-  const std::vector<ValueId> returned = op.gradient(recorder, forward, result.dout);
+  const std::vector<ValueId> returned = op.gradient(recorder, forward, gradients_of_outputs(of.out.size(), result.dout));
   for (std::size_t i = 0; i < result.inputs.size(); ++i) {
     result.gradients.push_back(gradient_of(result.graph, returned, i, result.inputs[i]));
   }

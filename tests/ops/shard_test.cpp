@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "engine/core/error.h"
 #include "tests/ops/one_node.h"
 #include "tests/reference/interpreter.h"
 
@@ -27,13 +28,15 @@ Tensor random_tensor(const Shape& shape, std::mt19937_64& generator) {
   return tensor;
 }
 
-/// Index in the whole of element `i` of `rank`'s slice, when `dim` is cut in `parts` pieces each.
+/// Index in the whole of element `i` of `rank`'s slice, when `dim` is cut in `parts` pieces each, the first `lead` times as long.
 std::int64_t whole_index(const Shape& whole, Placement cut, int rank, std::int64_t i) {
   std::int64_t inner = 1;
   for (int dim = cut.dim + 1; dim < whole.rank(); ++dim) inner *= whole[dim];
-  const std::int64_t size = whole[cut.dim], piece = size / cut.parts, local = piece / kRanks;
-  const std::int64_t at = i / inner % (size / kRanks), outer = i / inner / (size / kRanks);
-  return (outer * size + at / local * piece + rank * local + at % local) * inner + i % inner;
+  const std::int64_t size = whole[cut.dim], local = size / (cut.lead + cut.parts - 1) / kRanks;  // of a rank's share of a piece
+  const std::int64_t outer = i / inner / (size / kRanks);
+  std::int64_t at = i / inner % (size / kRanks), piece = 0, length = local * cut.lead;
+  for (; at >= length; length = local) at -= length, piece += length * kRanks;
+  return (outer * size + piece + rank * length + at) * inner + i % inner;
 }
 
 Shape local_shape(Shape shape, Placement placement) {
@@ -79,8 +82,16 @@ std::vector<Placement> candidates(const Value& value) {
     for (int parts : {1, 2, 3, 4, 6, 12}) {
       if (value.shape()[dim] % (parts * kRanks) == 0) result.push_back(Placement::shard(dim, parts));
     }
+    if (value.shape()[dim] % (4 * kRanks) == 0) result.push_back(Placement::shard(dim, 3, 2));  // grouped heads
   }
   return result;
+}
+
+/// Elements of one index of the dims before `dim`.
+std::int64_t elements_from(const Shape& shape, int dim) {
+  std::int64_t elements = 1;
+  for (; dim < shape.rank(); ++dim) elements *= shape[dim];
+  return elements;
 }
 
 /// Attributes of the piece: a rank has its share of the heads where attention is cut by heads.
@@ -92,8 +103,10 @@ Attributes local_attributes(const Graph& graph, const Node& node, std::span<cons
   }
   if (node.op == Op::dropout) {
     const Shape& whole = graph.value(node.inputs[0]).shape();
+    const std::int64_t stride = elements_from(whole, in[0].dim);
     attributes.set("sample", whole.elements() / whole[0]);
-    attributes.set("stride", whole[-1]);
+    attributes.set("stride", stride);
+    attributes.set("row", stride / kRanks);
   }
   if (node.op == Op::embedding && in[1].is_shard(0)) {
     attributes.set("cut", true);
@@ -103,9 +116,14 @@ Attributes local_attributes(const Graph& graph, const Node& node, std::span<cons
 }
 
 /// kernels::Call::origin of the piece.
-std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const Placement> in, int rank) {
+std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const Placement> in, std::span<const Placement> out, int rank) {
   const auto piece = [&](std::size_t input) { return graph.value(node.inputs[input]).shape()[0] / kRanks; };
-  if (node.op == Op::dropout) return rank * (in[0].is_shard(0) ? graph.value(node.inputs[0]).shape().elements() : graph.value(node.inputs[0]).shape()[-1]) / kRanks;
+  if (node.op == Op::dropout) return rank * elements_from(graph.value(node.inputs[0]).shape(), in[0].dim) / kRanks;
+  const std::size_t q = node.op == Op::attention_grad ? 1 : 0;
+  if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(1)) return rank * graph.value(node.inputs[q]).shape()[1] / kRanks;
+  if (node.op == Op::positions && out[0].is_shard(0)) return rank * graph.value(node.outputs[0]).shape()[0] / kRanks;
+  if (node.op == Op::positions && node.attributes.flag("partial", false)) return rank * graph.value(node.inputs[0]).shape()[0];
+  if (node.op == Op::positions_grad && in[0].is_shard(0)) return rank * piece(0);
   if (node.op == Op::embedding && in[1].is_shard(0)) return rank * piece(1);
   if (node.op == Op::linear && in[1].is_shard(1)) return rank;
   const Shape& first = graph.value(node.inputs[0]).shape();
@@ -128,7 +146,7 @@ double check_cut(const Graph& graph, const Node& node, const reference::Interpre
   const Attributes attributes = local_attributes(graph, node, in);
   std::vector<std::vector<Tensor>> results;
   for (int rank = 0; rank < kRanks; ++rank) {
-    const std::int64_t origin = local_origin(graph, node, in, rank);
+    const std::int64_t origin = local_origin(graph, node, in, out, rank);
     results.push_back(reference::run(node.op, attributes, operands[static_cast<std::size_t>(rank)], shapes, origin));
   }
   double worst = 0;
@@ -200,12 +218,12 @@ Case with_positive(Case c, std::size_t input) {
   return c;
 }
 
-Attributes attention(std::int64_t heads, std::int64_t kv_heads, bool packed) {
-  return {{"heads", heads}, {"kv_heads", kv_heads}, {"causal", true}, {"packed", packed}, {"rope_theta", 100.0}};
+Attributes attention(std::int64_t heads, std::int64_t kv_heads, bool packed, bool causal = true) {
+  return {{"heads", heads}, {"kv_heads", kv_heads}, {"causal", causal}, {"packed", packed}, {"rope_theta", 100.0}};
 }
 
 std::vector<Case> cases() {
-  const Attributes bias{{"bias", true}}, norm{{"bias", true}, {"eps", 1e-5}};
+  const Attributes p{{"p", 0.5}, {"key", std::int64_t{77}}}, bias{{"bias", true}}, norm{{"bias", true}, {"eps", 1e-5}};
   std::vector<Case> list{
       make_case(Op::embedding, {}, {{4, 6}, {8, 6}}, {{4, 6, 6}}, {8, 0}),
       make_case(Op::positions, {}, {{8, 6}}, {{6, 6}}),
@@ -220,6 +238,20 @@ std::vector<Case> cases() {
       make_case(Op::attention, attention(4, 4, true), {{2, 3, 24}}, {{2, 3, 8}, {2, 4, 3}}),
       make_case(Op::attention, attention(4, 2, true), {{2, 3, 16}}, {{2, 3, 8}, {2, 4, 3}}),
       make_case(Op::attention, attention(4, 2, false), {{2, 3, 8}, {2, 3, 4}, {2, 3, 4}}, {{2, 3, 8}, {2, 4, 3}}),
+      make_case(Op::attention, attention(4, 2, false), {{2, 4, 8}, {2, 4, 4}, {2, 4, 4}}, {{2, 4, 8}, {2, 4, 4}}),
+      make_case(Op::attention, attention(2, 2, false, false), {{2, 2, 4}, {2, 2, 4}, {2, 2, 4}}, {{2, 2, 4}, {2, 2, 2}}),
+      make_case(Op::split, {}, {{4, 2, 24}}, {{4, 2, 8}, {4, 2, 8}, {4, 2, 8}}),
+      make_case(Op::split, {}, {{2, 24}}, {{2, 12}, {2, 6}, {2, 6}}),
+      make_case(Op::split, {}, {{2, 24}}, {{2, 4}, {2, 8}, {2, 12}}),
+      make_case(Op::concat, {}, {{2, 2, 12}, {2, 2, 6}, {2, 2, 6}}, {{2, 2, 24}}),
+      make_case(Op::concat, {}, {{2, 4}, {2, 8}, {2, 12}}, {{2, 24}}),
+      make_case(Op::reshape, {}, {{4, 2, 6}}, {{8, 6}}),
+      make_case(Op::reshape, {}, {{2, 4, 6}}, {{2, 24}}),
+      make_case(Op::reshape, {}, {{8, 6}}, {{2, 4, 6}}),
+      make_case(Op::reshape, {}, {{2, 4, 2, 6}}, {{8, 12}}),
+      make_case(Op::reshape, {}, {{1, 2, 4, 1}}, {{8}}),
+      make_case(Op::flatten, {}, {{4, 2, 6}}, {{4, 12}}),
+      make_case(Op::linear, bias, {{4, 2, 6}, {16, 6}, {16}}, {{4, 2, 16}}),
       make_case(Op::add, {}, {{4, 2, 6}, {4, 2, 6}}, {{4, 2, 6}}),
       make_case(Op::add, {}, {{4, 2, 6}, {2, 6}}, {{4, 2, 6}}),
       make_case(Op::mul, {}, {{4, 2, 6}, {4, 2, 6}}, {{4, 2, 6}}),
@@ -229,8 +261,9 @@ std::vector<Case> cases() {
       make_case(Op::bias_grad, {{"dim", std::int64_t{1}}}, {{4, 6, 2, 2}}, {{6}}),
       make_case(Op::layer_norm_grad, {{"bias", false}, {"weight", false}}, {{4, 2, 6}, {4, 2, 6}, {6}, {8}, {8}}, {{4, 2, 6}}),
       make_case(Op::rms_norm_grad, {{"weight", false}}, {{4, 2, 6}, {4, 2, 6}, {6}, {8}}, {{4, 2, 6}}),
-      make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 6}, {1}}, {{4, 6}}, {0, 9}),
-      make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 3, 6}, {1}}, {{4, 3, 6}}, {0, 9}),
+      make_case(Op::dropout, p, {{4, 6}, {1}}, {{4, 6}}, {0, 9}),
+      make_case(Op::dropout, p, {{4, 3, 6}, {1}}, {{4, 3, 6}}, {0, 9}),
+      make_case(Op::dropout, p, {{2, 4, 2, 6}, {1}}, {{2, 4, 2, 6}}, {0, 9}),
       make_case(Op::conv2d, kConv, {{4, 2, 4, 4}, {6, 2, 3, 3}, {6}}, {{4, 6, 4, 4}}),
       make_case(Op::max_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}, {2, 4, 2, 2}}),
       make_case(Op::avg_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}}),
@@ -241,6 +274,7 @@ std::vector<Case> cases() {
       with_positive(make_case(Op::cross_entropy_gathered, kCutLoss, {{4, 2, 6}, {3, 8, 5}, {4, 2}}, {{1}, {8}}, {0, 0, 6}), 1),
       make_case(Op::correct_count_gathered, kCutLoss, {{3, 8, 5}, {4, 2}}, {{1}}, {0, 6}),
       make_case(Op::mse, {}, {{4, 6}, {4, 6}}, {{1}}),
+      make_case(Op::mse, {}, {{2, 4, 6}, {2, 4, 6}}, {{1}}),
   };
   for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) list.push_back(make_case(op, {}, {{4, 6}}, {{4, 6}}));
   for (const char* approximate : {"tanh", "none"})
@@ -258,10 +292,163 @@ TEST_CASE("what a sharding rule takes gives the whole, for every way of cutting 
     for (std::size_t i = 0; i < c.in.size(); ++i) values.set(one.inputs[i], c.in[i]);
     if (one.dout != kNone) values.set(one.dout, c.dout);
     values.run();
-    for (const Node& node : one.graph.nodes) taken[node.op] += check_node(one.graph, node, values);
+    for (const Node& node : one.graph.nodes)
+      if (!node.inputs.empty()) taken[node.op] += check_node(one.graph, node, values);
   }
   for (const auto& [op, count] : taken) {
     CAPTURE(name_of(op));
     CHECK(count > 0);
   }
+}
+
+TEST_CASE("where ranks differ by their origin alone, positions are the rows of each part of the sequence, or one rank's share of a sum") {
+  const auto check = [](const Attributes& attributes, std::int64_t step, Placement expected) {
+    const Case c = make_case(Op::positions, attributes, {{8, 6}}, {{6, 6}});
+    const OneNode one = goldens::one_node(c, DType::f32, DType::f32);
+    reference::Interpreter values(one.graph);
+    values.set(one.inputs[0], c.in[0]);
+    values.set(one.dout, c.dout);
+    values.run();
+    const Node& node = one.graph.nodes[0];
+    const std::vector<Placement> in{Placement::replicate()};
+    const auto out = propagate(one.graph, node, in, step);
+    REQUIRE(out.has_value());
+    CHECK(*out == std::vector<Placement>{expected});
+    CHECK(check_cut(one.graph, node, values, in, *out) < 1e-9);
+  };
+  for (const Attributes& attributes : {Attributes{}, Attributes{{"partial", true}}}) check(attributes, 3, Placement::shard(0));
+  check({{"partial", true}}, 8, Placement::partial());
+  check({}, 8, Placement::replicate());
+  check({}, 0, Placement::replicate());
+}
+
+TEST_CASE("a rank's first query follows from how the queries are cut") {
+  Case c = make_case(Op::attention, attention(4, 2, false), {{2, 4, 8}, {2, 4, 4}, {2, 4, 4}}, {{2, 4, 8}, {2, 4, 4}});
+  OneNode one = goldens::one_node(c, DType::f32, DType::f32);
+  one.graph.mesh = {{Axis::shard, 2}, {Axis::tensor, 2}};
+  for (ValueId id : one.inputs) one.graph.value(id).spec.place(Axis::shard, Placement::shard(0));
+  one.graph.value(one.inputs[0]).spec.place(Axis::tensor, Placement::shard(1));
+  Affine second;
+  second.along(Axis::tensor) = 2;
+  CHECK(origin_of(one.graph, one.graph.nodes[0]) == second);
+  CHECK(origin_of(one.graph, one.graph.nodes[1]) == second);
+  CHECK(signature_of(one.graph, one.graph.nodes[0]).attributes == c.attributes);
+}
+
+namespace {
+
+/// The indices that a rank has of a tensor of all indices, cut by cut.
+Tensor cut_for(Tensor x, const Spec& spec, const Mesh& mesh, const Coordinates& at) {
+  for (const Cut& cut : spec.cuts()) {
+    const std::int64_t n = mesh.size(cut.axis), mine = at[static_cast<std::size_t>(cut.axis)];
+    if (cut.as.dim == Placement::kRows) x.shape = Shape{x.size() / x.shape[-1], x.shape[-1]};
+    const int dim = cut.as.dim == Placement::kRows ? 0 : cut.as.dim;
+    Shape shape = x.shape;
+    shape[dim] /= n;
+    Tensor part(shape);
+    const std::int64_t inner = elements_from(shape, dim + 1), length = shape[dim] * inner;
+    for (std::int64_t i = 0; i < part.size(); ++i) part[i] = x[(i / length * n + mine) * length + i % length];
+    x = part;
+  }
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("a rank's dropout draws the whole's mask, however cuts of samples, of the sequence, of columns and of rows go together") {
+  using Cuts = std::vector<std::pair<Axis, Placement>>;
+  const Placement samples = Placement::shard(0), seq = Placement::shard(1), columns = Placement::shard(2), rows = Placement::shard(Placement::kRows);
+  const Shape whole{4, 8, 4};
+  const auto graph_of = [&](const Cuts& cuts, int of_samples) {
+    const Case c = make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {whole, {1}}, {whole}, {0, 9});
+    Graph graph = goldens::one_node(c, DType::f32, DType::f32).graph;
+    for (const auto& [axis, cut] : cuts) {
+      graph.mesh.set(axis, cut == samples ? of_samples : 2);
+      for (ValueId id : {graph.nodes[0].inputs[0], graph.nodes[0].outputs[0]}) graph.value(id).spec.place(axis, cut);
+    }
+    return graph;
+  };
+  Tensor ones(whole, 1), index(whole), step(Shape{1}, 3);
+  for (std::int64_t i = 0; i < index.size(); ++i) index[i] = static_cast<double>(i);
+  const Tensor mask = reference::run(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {ones, step}, {whole})[0];
+  for (const Cuts& cuts : {Cuts{{Axis::shard, samples}, {Axis::pipeline, seq}}, Cuts{{Axis::pipeline, seq}}, Cuts{{Axis::pipeline, seq}, {Axis::tensor, rows}},
+                           Cuts{{Axis::shard, samples}, {Axis::pipeline, seq}, {Axis::tensor, rows}}, Cuts{{Axis::tensor, columns}}, Cuts{{Axis::tensor, rows}},
+                           Cuts{{Axis::shard, samples}, {Axis::tensor, columns}}, Cuts{{Axis::shard, samples}, {Axis::tensor, rows}}})
+    for (int of_samples : {2, 4}) {
+      const Graph graph = graph_of(cuts, of_samples);
+      const Node& node = graph.nodes[0];
+      const Spec& spec = graph.value(node.inputs[0]).spec;
+      const Signature signature = signature_of(graph, node);
+      Attributes attributes = signature.attributes;
+      attributes.set("sample", whole.elements() / whole[0]);  // set along axes that cut samples' insides; the pipeline is none in earnest
+      for (int rank = 0; rank < graph.mesh.world_size(); ++rank) {
+        CAPTURE(rank);
+        const Coordinates at = graph.mesh.coordinates(rank);
+        const Tensor mine = cut_for(index, spec, graph.mesh, at);
+        std::int64_t origin = origin_of(graph, node).at(at);
+        if (spec.is_cut(Axis::shard)) origin += at[static_cast<std::size_t>(Axis::shard)] * whole.elements() / of_samples;  // as micro-batches do
+        const Tensor got = reference::run(Op::dropout, attributes, {Tensor(signature.operands[0].shape, 1), step}, {signature.operands[0].shape}, origin)[0];
+        REQUIRE(got.size() == mine.size());
+        for (std::int64_t i = 0; i < got.size(); ++i) CHECK(got[i] == mask[static_cast<std::int64_t>(mine[i])]);
+      }
+    }
+  for (const Cuts& cuts : {Cuts{{Axis::pipeline, seq}, {Axis::tensor, columns}}})
+    CHECK_THROWS_WITH_AS(signature_of(graph_of(cuts, 2), graph_of(cuts, 2).nodes[0]), doctest::Contains("dropout takes one cut of each sample"), JobError);
+}
+
+namespace {
+
+/// Placements that the rule of the first node of `op` in the graph of `c` gives for `in`.
+std::vector<Placement> outputs_for(const Case& c, Op op, const std::vector<Placement>& in) {
+  const OneNode one = goldens::one_node(c, DType::f32, DType::f32);
+  for (const Node& node : one.graph.nodes)
+    if (node.op == op) return propagate(one.graph, node, in).value_or(std::vector<Placement>{});
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a model's ops take a cut of the sequence, dim 1 of [batch, seq, dim]") {
+  const Placement seq = Placement::shard(1), whole = Placement::replicate(), sum = Placement::partial(), lse = Placement::shard(2);
+  const auto rows = [](int samples) { return Placement::shard(0, samples); };  // of the rows of all samples, each sample's
+  using Out = std::vector<Placement>;
+  const Case c = make_case(Op::attention, attention(2, 1, false), {{2, 4, 4}, {2, 4, 2}, {2, 4, 2}}, {{2, 4, 4}, {2, 2, 4}});
+  CHECK(outputs_for(c, Op::attention, {seq, whole, whole}) == Out{seq, lse});
+  CHECK(outputs_for(c, Op::attention_grad, {seq, seq, whole, whole, seq, lse}) == Out{seq, sum, sum});
+  CHECK(outputs_for(c, Op::attention, {seq, seq, seq}).empty());
+  const Case grouped = make_case(Op::attention, attention(4, 2, true), {{2, 3, 16}}, {{2, 3, 8}, {2, 4, 3}});
+  CHECK(outputs_for(grouped, Op::attention, {Placement::shard(2, 3, 2)}) == Out{Placement::shard(2), Placement::shard(1)});
+  CHECK(outputs_for(grouped, Op::attention, {Placement::shard(2, 3)}).empty());
+  const Case linear = make_case(Op::linear, {{"bias", true}}, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}});
+  CHECK(outputs_for(linear, Op::linear, {seq, whole, whole}) == Out{seq});
+  CHECK(outputs_for(linear, Op::linear_grad_weight, {seq, seq}) == Out{sum, sum});
+  CHECK(outputs_for(linear, Op::linear_grad_input, {seq, whole}) == Out{seq});
+  const Case norm = make_case(Op::layer_norm, {{"bias", true}, {"eps", 1e-5}}, {{4, 2, 6}, {6}, {6}}, {{4, 2, 6}, {8}, {8}});
+  CHECK(outputs_for(norm, Op::layer_norm, {seq, whole, whole}) == Out{seq, rows(4), rows(4)});
+  CHECK(outputs_for(norm, Op::layer_norm_grad, {seq, seq, whole, rows(4), rows(4)}) == Out{seq, sum, sum});
+  const Case loss = make_case(Op::cross_entropy, kLoss, {{4, 2, 6}, {4, 2}}, {{1}, {8}}, {0, 6});
+  CHECK(outputs_for(loss, Op::cross_entropy, {seq, seq}) == Out{sum, rows(4)});
+  CHECK(outputs_for(loss, Op::cross_entropy_grad, {seq, seq, rows(4), whole}) == Out{seq});
+  CHECK(outputs_for(make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}), Op::correct_count, {seq, seq}) == Out{sum});
+  CHECK(outputs_for(make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}), Op::cross_entropy_count, {seq}) == Out{sum});
+  const Case mse = make_case(Op::mse, {}, {{2, 4, 6}, {2, 4, 6}}, {{1}});
+  CHECK(outputs_for(mse, Op::mse, {seq, seq}) == Out{sum});
+  CHECK(outputs_for(mse, Op::mse_grad, {seq, seq, whole}) == Out{seq});
+  const Case embedding = make_case(Op::embedding, {}, {{4, 6}, {8, 6}}, {{4, 6, 6}}, {8, 0});
+  CHECK(outputs_for(embedding, Op::embedding, {seq, whole}) == Out{seq});
+  CHECK(outputs_for(embedding, Op::embedding_grad, {seq, seq}) == Out{sum});
+  const Case positions = make_case(Op::positions, {}, {{8, 6}}, {{6, 6}});
+  CHECK(outputs_for(positions, Op::positions_grad, {Placement::shard(0)}) == Out{sum});
+  const Case add = make_case(Op::add, {}, {{4, 2, 6}, {2, 6}}, {{4, 2, 6}});
+  CHECK(outputs_for(add, Op::add, {seq, Placement::shard(0)}) == Out{seq});
+  CHECK(outputs_for(add, Op::sum_leading, {seq}) == Out{Placement::shard(0)});
+  CHECK(outputs_for(make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 2, 6}, {1}}, {{4, 2, 6}}, {0, 9}), Op::dropout, {seq, whole}) == Out{seq});
+  CHECK(outputs_for(make_case(Op::reshape, {}, {{4, 2, 6}}, {{8, 6}}), Op::reshape, {seq}) == Out{rows(4)});
+  CHECK(outputs_for(make_case(Op::reshape, {}, {{8, 6}}, {{4, 2, 6}}), Op::reshape, {rows(4)}) == Out{seq});
+  const Case split = make_case(Op::split, {}, {{2, 4, 24}}, {{2, 4, 12}, {2, 4, 6}, {2, 4, 6}});
+  CHECK(outputs_for(split, Op::split, {seq}) == Out{seq, seq, seq});
+  CHECK(outputs_for(split, Op::concat, {seq, seq, seq}) == Out{seq});
+  CHECK(outputs_for(split, Op::split, {Placement::shard(2, 3, 2)}) == Out{Placement::shard(2), Placement::shard(2), Placement::shard(2)});
+  CHECK(outputs_for(split, Op::concat, {Placement::shard(2), Placement::shard(2), Placement::shard(2)}) == Out{Placement::shard(2, 3, 2)});
+  CHECK(outputs_for(split, Op::split, {Placement::shard(2)}).empty());  // the first rank would have all of the first piece
 }

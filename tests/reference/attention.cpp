@@ -10,13 +10,19 @@ namespace {
 
 /// Where q, k and v lie among the operands that start at `first`, packed or not.
 struct Heads {
-  std::int64_t batch, seq, heads, kv_heads, dim;
+  std::int64_t batch, queries, keys, origin, heads, kv_heads, dim;
   bool packed, causal;
   double theta;
 
+  Heads(const Call& c, std::size_t first) : Heads(c.attributes, c.in[first].shape) {
+    if (!packed) keys = c.in[first + 1].shape[1];
+    origin = c.origin;
+  }
   Heads(const Attributes& a, const Shape& first)
       : batch(first[0]),
-        seq(first[1]),
+        queries(first[1]),
+        keys(first[1]),
+        origin(0),
         heads(a.integer("heads")),
         kv_heads(a.integer("kv_heads")),
         packed(a.flag("packed")),
@@ -27,11 +33,15 @@ struct Heads {
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
   std::int64_t num(int part) const { return part == 0 ? heads : kv_heads; }
   int operand(int part) const { return packed ? 0 : part; }
-  /// Index of element 0 of head `h` of part 0 (q), 1 (k) or 2 (v), in its operand.
+  /// Position of row `t` of part 0 (q), 1 (k) or 2 (v).
+  std::int64_t position(int part, std::int64_t t) const { return part == 0 ? origin + t : t; }
+  /// Keys that query `t` sees.
+  std::int64_t seen(std::int64_t t) const { return causal ? origin + t + 1 : keys; }
+  /// Index of element 0 of head `h` of a part, in its operand.
   std::int64_t at(int part, std::int64_t b, std::int64_t t, std::int64_t h) const {
-    if (!packed) return ((b * seq + t) * num(part) + h) * dim;
+    if (!packed) return ((b * (part == 0 ? queries : keys) + t) * num(part) + h) * dim;
     const std::int64_t before = part == 0 ? 0 : part == 1 ? heads : heads + kv_heads;
-    return ((b * seq + t) * (heads + 2 * kv_heads) + before + h) * dim;
+    return ((b * queries + t) * (heads + 2 * kv_heads) + before + h) * dim;
   }
   /// Queries share the keys and values of their group.
   std::int64_t group(std::int64_t h) const { return h / (heads / kv_heads); }
@@ -56,7 +66,7 @@ Vector rotated(Vector x, std::int64_t t, double theta, double direction) {
 /// A head's vector; queries and keys come turned.
 Vector head(const Heads& s, const std::vector<Tensor>& operands, int first, int part, std::int64_t b, std::int64_t t, std::int64_t h) {
   const auto begin = operands[static_cast<std::size_t>(first + s.operand(part))].data.begin() + s.at(part, b, t, h);
-  return rotated(Vector(begin, begin + s.dim), t, part == 2 ? 0 : s.theta, 1);
+  return rotated(Vector(begin, begin + s.dim), s.position(part, t), part == 2 ? 0 : s.theta, 1);
 }
 
 double dot(const Vector& a, const Vector& b) {
@@ -72,12 +82,12 @@ void add_to(Tensor& out, std::int64_t at, const Vector& x, double factor) {
 }  // namespace
 
 void attention(const Call& c) {
-  const Heads s(c.attributes, c.in[0].shape);
-  for (std::int64_t i = 0; i < s.batch * s.heads * s.seq; ++i) {
-    const std::int64_t t = i % s.seq, h = i / s.seq % s.heads, b = i / (s.seq * s.heads);
+  const Heads s(c, 0);
+  for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
+    const std::int64_t t = i % s.queries, h = i / s.queries % s.heads, b = i / (s.queries * s.heads);
     const Vector q = head(s, c.in, 0, 0, b, t, h);
     Vector scores;
-    for (std::int64_t u = 0; u < (s.causal ? t + 1 : s.seq); ++u)
+    for (std::int64_t u = 0; u < s.seen(t); ++u)
       scores.push_back(s.scale() * dot(q, head(s, c.in, 0, 1, b, u, s.group(h))));
     double largest = scores[0], sum = 0;
     for (double score : scores) largest = std::fmax(largest, score);
@@ -86,26 +96,26 @@ void attention(const Call& c) {
     c.out[1][i] = lse;
     for (std::size_t u = 0; u < scores.size(); ++u) {
       const Vector v = head(s, c.in, 0, 2, b, static_cast<std::int64_t>(u), s.group(h));
-      add_to(c.out[0], ((b * s.seq + t) * s.heads + h) * s.dim, v, std::exp(scores[u] - lse));
+      add_to(c.out[0], ((b * s.queries + t) * s.heads + h) * s.dim, v, std::exp(scores[u] - lse));
     }
   }
 }
 
 void attention_grad(const Call& c) {
-  const Heads s(c.attributes, c.in[1].shape);
+  const Heads s(c, 1);
   const std::size_t after = s.packed ? 2 : 4;
   const Tensor &dout = c.in[0], &out = c.in[after], &lse = c.in[after + 1];
   const auto gradient = [&](int part) -> Tensor& { return c.out[static_cast<std::size_t>(s.operand(part))]; };
-  for (std::int64_t i = 0; i < s.batch * s.heads * s.seq; ++i) {
-    const std::int64_t t = i % s.seq, h = i / s.seq % s.heads, b = i / (s.seq * s.heads), g = s.group(h);
-    const std::int64_t at = ((b * s.seq + t) * s.heads + h) * s.dim;
+  for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
+    const std::int64_t t = i % s.queries, h = i / s.queries % s.heads, b = i / (s.queries * s.heads), g = s.group(h);
+    const std::int64_t at = ((b * s.queries + t) * s.heads + h) * s.dim;
     const Vector dy(dout.data.begin() + at, dout.data.begin() + at + s.dim), y(out.data.begin() + at, out.data.begin() + at + s.dim);
     const Vector q = head(s, c.in, 1, 0, b, t, h);
-    for (std::int64_t u = 0; u < (s.causal ? t + 1 : s.seq); ++u) {
+    for (std::int64_t u = 0; u < s.seen(t); ++u) {
       const Vector k = head(s, c.in, 1, 1, b, u, g), v = head(s, c.in, 1, 2, b, u, g);
       const double p = std::exp(s.scale() * dot(q, k) - lse[i]);
       const double dscore = s.scale() * p * (dot(dy, v) - dot(dy, y));
-      add_to(gradient(0), s.at(0, b, t, h), rotated(k, t, s.theta, -1), dscore);
+      add_to(gradient(0), s.at(0, b, t, h), rotated(k, s.position(0, t), s.theta, -1), dscore);
       add_to(gradient(1), s.at(1, b, u, g), rotated(q, u, s.theta, -1), dscore);
       add_to(gradient(2), s.at(2, b, u, g), dy, p);
     }

@@ -107,9 +107,31 @@ void sum_leading(const Call& c) {
   for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i % c.out[0].size()] += c.in[0][i];
 }
 
+void split(const Call& c) {
+  const std::int64_t rows = c.in[0].shape.rows(), whole = c.in[0].shape[-1];
+  std::int64_t before = 0;
+  for (Tensor& piece : c.out) {
+    const std::int64_t width = piece.shape[-1];
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t i = 0; i < width; ++i) piece[row * width + i] = c.in[0][row * whole + before + i];
+    before += width;
+  }
+}
+
+void concat(const Call& c) {
+  const std::int64_t rows = c.out[0].shape.rows(), whole = c.out[0].shape[-1];
+  std::int64_t before = 0;
+  for (const Tensor& piece : c.in) {
+    const std::int64_t width = piece.shape[-1];
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t i = 0; i < width; ++i) c.out[0][row * whole + before + i] = piece[row * width + i];
+    before += width;
+  }
+}
+
 void dropout(const Call& c) {
   const Tensor& x = c.in[0];
-  const std::int64_t columns = x.shape[-1];
+  const std::int64_t columns = c.attributes.integer("row", x.shape[-1]);
   const std::int64_t size = c.attributes.integer("sample", x.size() / x.shape[0]), stride = c.attributes.integer("stride", columns);
   const auto key = static_cast<std::uint64_t>(c.attributes.integer("key"));
   const auto step = static_cast<std::uint64_t>(c.in[1][0]);

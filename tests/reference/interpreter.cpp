@@ -20,8 +20,8 @@ Tensor Interpreter::get(ValueId id) const {
   return tensor;
 }
 
-void Interpreter::run(std::size_t first, std::size_t last) {
-  for (std::size_t i = first; i < std::min(last, graph_.nodes.size()); ++i) run_node(graph_.nodes[i]);
+void Interpreter::run(std::size_t first, std::size_t last, std::int64_t origin) {
+  for (std::size_t i = first; i < std::min(last, graph_.nodes.size()); ++i) run_node(graph_.nodes[i], origin);
 }
 
 void Interpreter::run_node(const Node& node, std::int64_t origin) {

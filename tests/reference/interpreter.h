@@ -16,8 +16,8 @@ class Interpreter {
 
   /// Gives a value that no node writes (or replaces one). REQUIRES: the tensor has the value's shape.
   void set(ValueId id, Tensor tensor);
-  /// Runs nodes [first, last); all of them by default.
-  void run(std::size_t first = 0, std::size_t last = SIZE_MAX);
+  /// Runs nodes [first, last), all of them by default, as the piece that `origin` says.
+  void run(std::size_t first = 0, std::size_t last = SIZE_MAX, std::int64_t origin = 0);
   /// Runs one node, as the piece that `origin` (kernels::Call::origin) says.
   void run_node(const Node& node, std::int64_t origin = 0);
   /// The value, under its own shape. REQUIRES: it was set or written.

@@ -69,6 +69,8 @@ void dispatch(Op op, const Call& call) {
     case Op::flatten:
     case Op::cast:
     case Op::pack_weight: call.out[0].data = call.in[0].data; return;
+    case Op::split: return split(call);
+    case Op::concat: return concat(call);
     case Op::loss_seed: return loss_seed(call);
     case Op::sum_squares: return sum_squares(call);
     case Op::update_scalars: return update_scalars(call);

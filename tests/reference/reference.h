@@ -78,6 +78,8 @@ void cross_entropy_gathered(const Call&);
 void correct_count_gathered(const Call&);
 void mse(const Call&);
 void mse_grad(const Call&);
+void split(const Call&);
+void concat(const Call&);
 void loss_seed(const Call&);
 void sum_squares(const Call&);
 void update_scalars(const Call&);

@@ -31,7 +31,7 @@ TEST_CASE("the reference gives PyTorch's outputs for every op") {
     CAPTURE(c.name);
     std::vector<Shape> shapes;
     for (const Tensor& out : c.out) shapes.push_back(out.shape);
-    const std::vector<Tensor> got = reference::run(c.op, c.attributes, c.in, shapes);
+    const std::vector<Tensor> got = reference::run(c.op, c.attributes, c.in, shapes, c.origin);
     for (std::size_t i = 0; i < c.out.size(); ++i) {
       CAPTURE(i);
       CHECK(worst(got[i], c.out[i]) < 0x1p-23);
@@ -46,5 +46,5 @@ TEST_CASE("every op of graph files and every optimizer has a golden") {
     CAPTURE(name_of(static_cast<Op>(i)));
     CHECK(covered.contains(static_cast<Op>(i)));
   }
-  for (Op op : {Op::sgd, Op::adam, Op::adamw, Op::lion, Op::correct_count, Op::cross_entropy_count}) CHECK(covered.contains(op));
+  for (Op op : {Op::sgd, Op::adam, Op::adamw, Op::lion, Op::correct_count, Op::cross_entropy_count, Op::split, Op::concat}) CHECK(covered.contains(op));
 }

@@ -145,6 +145,9 @@ void add_rows(std::vector<Case>& cases, DType c, std::int64_t rows, std::int64_t
   cases.push_back({shaped("dropout", c, rows, dim), {Op::dropout, {{"p", 0.1}, {"key", std::int64_t{1}}}, {x, step, x}}, 2 * x.bytes()});
   const Attributes half = {{"p", 0.1}, {"key", std::int64_t{1}}, {"sample", 2 * dim}, {"stride", 2 * dim}};
   cases.push_back({shaped("dropout_columns", c, rows, dim), {Op::dropout, half, {x, step, x}}, 2 * x.bytes()});
+  const TensorDesc qkv{c, {rows, 3 * dim}};
+  cases.push_back({shaped("split", c, rows, 3 * dim), {Op::split, {}, {qkv, x, x, x}}, 2 * qkv.bytes()});
+  cases.push_back({shaped("concat", c, rows, 3 * dim), {Op::concat, {}, {x, x, x, qkv}}, 2 * qkv.bytes()});
 }
 
 void add_losses(std::vector<Case>& cases, DType c, std::int64_t rows, std::int64_t classes) {

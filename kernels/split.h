@@ -1,0 +1,24 @@
+// A tensor in pieces along its last dim, and pieces as one tensor; each is the gradient of the other.
+//
+//   split     x c [..., n₀ + n₁ + …] → y₀ c [..., n₀], y₁ c [..., n₁], …
+//   concat    x₀ c [..., n₀], x₁ c [..., n₁], … → y c [..., n₀ + n₁ + …]
+//
+// Bytes are copied as they are. No output may share memory with an input.
+#pragma once
+
+#include <vector>
+
+#include "engine/core/signature.h"
+
+namespace trainer::kernels {
+
+/// Bytes of rows. Piece i lies at offsets[i] of a whole row.
+struct SplitRows {
+  std::int64_t rows = 0, whole = 0;
+  std::vector<std::int64_t> offsets, widths;
+};
+/// Of a split, whose whole is operand 0, or a concat, whose whole is the last. Raises Bug where the pieces do not make
+/// up the whole.
+SplitRows split_rows(const Signature& signature);
+
+}  // namespace trainer::kernels
