@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -25,6 +26,22 @@ struct Axes {
   constexpr bool has(Axis axis) const { return (mask >> static_cast<int>(axis) & 1U) != 0; }
   constexpr bool empty() const { return mask == 0; }
   constexpr bool within(Axes all) const { return (mask & ~all.mask) == 0; }
+  /// `for (Axis axis : axes)`: outermost first.
+  class Iterator {
+   public:
+    constexpr explicit Iterator(std::uint8_t rest) : rest_(rest) {}
+    constexpr Axis operator*() const { return static_cast<Axis>(std::countr_zero(rest_)); }
+    constexpr Iterator& operator++() {
+      rest_ = static_cast<std::uint8_t>(rest_ & (rest_ - 1));
+      return *this;
+    }
+    friend constexpr bool operator==(const Iterator&, const Iterator&) = default;
+
+   private:
+    std::uint8_t rest_;
+  };
+  constexpr Iterator begin() const { return Iterator(mask); }
+  constexpr Iterator end() const { return Iterator(0); }
   friend constexpr Axes operator|(Axes a, Axes b) { return {static_cast<std::uint8_t>(a.mask | b.mask)}; }
   friend constexpr Axes operator&(Axes a, Axes b) { return {static_cast<std::uint8_t>(a.mask & b.mask)}; }
   friend constexpr Axes operator-(Axes a, Axes b) { return {static_cast<std::uint8_t>(a.mask & ~b.mask)}; }

@@ -14,19 +14,6 @@ using For = Provenance::Phase;
 TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
 TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
 
-// What a slice's first element is in its unit.
-Affine slice_origin(const Unit& unit, std::int64_t elements, const Mesh& mesh) {
-  Affine origin;
-  if (elements == unit.elements) return origin;
-  std::int64_t each = elements;
-  for (std::size_t i = kAxes.size(); i-- > 0;) {
-    if (!kSliceAxes.has(kAxes[i])) continue;
-    origin.along(kAxes[i]) = each;
-    each *= mesh.size(kAxes[i]);
-  }
-  return origin;
-}
-
 }  // namespace
 
 // A unit's reduction as a compression sees it.
@@ -195,7 +182,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
     signature.attributes.set("accumulate", add);
     const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
-    emit_.launch(unit.name, signature, {Read{region}, target}, -1, slice_origin(unit, elements, options_.mesh));
+    emit_.launch(unit.name, signature, {Read{region}, target}, -1, elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
     add = true;
   };
   const bool slices = options_.data->layout().shard_states;
@@ -253,7 +240,7 @@ void EmittedStep::optimizer(const Unit& unit) {
     signature.operands.push_back(flat(unit.compute, elements));
     operands.emplace_back(Update{copy});
   }
-  emit_.launch(unit.name, signature, std::move(operands), -1, slice_origin(unit, elements, options_.mesh));
+  emit_.launch(unit.name, signature, std::move(operands), -1, elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
 }
 
 void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {

@@ -205,6 +205,9 @@ struct Unit {
   bool sharded() const { return slice() < elements; }
 };
 
+/// Where a rank's slice of so many elements begins in its unit, whose slices lie over the slice axes.
+Affine slice_origin(std::int64_t elements, const Mesh& mesh);
+
 /// Tensors of a unit start at multiples of this many elements: aligned as operands even in 16 bits.
 inline constexpr std::int64_t kTensorAlignment = kOperandAlignment / 2;
 constexpr std::int64_t aligned_elements(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }

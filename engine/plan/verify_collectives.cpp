@@ -101,8 +101,8 @@ void Flow::reduce_scatter(std::size_t i, const Collective& collective) {
         mix(i, axis, "sums what is " + describe(way));
         break;
       }
-    if (axis == Axis::shard)
-      facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, tables_.index_of(layout)};
+    if (slice_axes().has(axis) && slice_axes().within(collective.axes))
+      make_slice(facts, tables_.index_of(layout));
     else if (axis == Axis::tensor)
       facts.on(axis) = Way::cut(0);
     else
@@ -120,7 +120,7 @@ void Flow::all_gather(std::size_t i, const Collective& collective) {
     if (!collective.axes.has(axis) || !active(axis)) continue;
     Way& way = facts.on(axis);
     const bool rows = axis == Axis::tensor && way.is(Kind::cut) && way.dim == 0 && way.parts == 1;
-    if (axis == Axis::shard && way.is(Kind::slice) && way.base == 0)
+    if (axis != Axis::tensor && way.is(Kind::slice) && way.base == 0 && slice_axes().within(collective.axes))
       layout = &tables_.layouts[static_cast<std::size_t>(way.index)];
     else if (!way.is(Kind::piece) && !rows)
       mix(i, axis, "gathers what is " + describe(way));

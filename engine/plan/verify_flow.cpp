@@ -49,7 +49,7 @@ void Flow::declare() {
     if (buffer.program >= 0) continue;
     Facts facts = Facts::all(Way::zero(), buffer.category == Category::optimizer ? std::optional(DType::f32) : std::nullopt);  // of a strategy: it is trusted
     if (plan_.drifts)
-      for (Axis axis : kDataAxes) facts.on(axis) = {sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data())) ? Kind::drift_sum : Kind::drift};
+      for (Axis axis : kBatchAxes) facts.on(axis) = {sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data())) ? Kind::drift_sum : Kind::drift};
     memory_.assign(buffer.offset, buffer.offset + buffer.bytes, facts);
   }
   for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32), std::pair(role_.good_steps, DType::i32)})
@@ -79,7 +79,7 @@ void Flow::declare() {
     for (const Unit& unit : role_.units) {
       const auto drift = [&](std::int64_t first, std::int64_t bytes) {
         memory_.update(first, first + bytes, [&](Facts& facts) {
-          for (Axis axis : kDataAxes)
+          for (Axis axis : kBatchAxes)
             if (active(axis)) facts.on(axis) = {Kind::drift};
         });
       };
@@ -103,8 +103,7 @@ void Flow::declare_unit(const Unit& unit) {
   memory_.assign(first, first + working.region.bytes, Facts{});  // of masters that are gone
   if (inside) {
     Facts facts = Facts::all(Way::same(), DType::f32);
-    facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, unit_layouts_.back()};
-    facts.on(Axis::shard).base = address(parameters.region);
+    make_slice(facts, unit_layouts_.back(), address(parameters.region));
     facts.on(Axis::pipeline) = stages_way(unit.stages);
     memory_.assign(address(parameters.region), address(parameters.region) + parameters.region.bytes, facts);
   }
@@ -123,14 +122,18 @@ void Flow::declare_flat(const Unit& unit, const Slot& slot, bool slice) {
   facts.on(Axis::pipeline) = stages_way(unit.stages);
   const std::int32_t layout = unit_layouts_.back();
   if (slice) {
-    facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, layout};
-    facts.on(Axis::shard) = {Kind::slice, 0, 1, 1, layout, first};
+    make_slice(facts, layout, first);
     return declare(first, slot_elements(slot) * size_of(dtype), facts);
   }
   for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(layout)]) {
     facts.on(Axis::tensor) = entry.tensor;
     declare(first + entry.first * size_of(dtype), (entry.last - entry.first) * size_of(dtype), facts);
   }
+}
+
+void Flow::make_slice(Facts& facts, std::int32_t layout, std::int64_t base) const {
+  for (Axis axis : slice_axes()) facts.on(axis) = {Kind::slice, 0, 1, 1, layout, base};
+  facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, layout};
 }
 
 Way Flow::stages_way(const std::vector<std::int32_t>& stages) {
@@ -172,7 +175,7 @@ void Flow::finish_persistent() {
   }
   for (BufferId id : sums_)
     memory_.update(role_.buffer(id).offset, role_.buffer(id).offset + role_.buffer(id).bytes, [&](const Facts& is) {
-      for (Axis axis : kDataAxes)
+      for (Axis axis : kBatchAxes)
         if (active(axis) && !is.on(axis).is(Kind::drift_sum))
           report_(static_cast<std::size_t>(std::max(is.writer, 0)), "leaves " + role_.name(role_.buffer(id).name) + " " + describe(is.on(axis)) + ", which is to be a sum");
     });
@@ -241,7 +244,8 @@ Facts Flow::uniform(std::size_t, const Region& region) {
 void Flow::put(std::size_t i, std::int64_t begin, const FactRange& piece) {
   Facts facts = piece.facts;
   facts.writer = static_cast<std::int32_t>(i);
-  if (facts.on(Axis::shard).is(Kind::slice)) facts.on(Axis::shard).base += begin;
+  for (Axis axis : kSliceAxes)
+    if (facts.on(axis).is(Kind::slice)) facts.on(axis).base += begin;
   memory_.assign(begin + piece.first, begin + piece.last, facts);
 }
 
@@ -313,7 +317,7 @@ void Flow::copy_in(std::size_t i, const CopyIn& copy) {
   Facts facts = Facts::all(Way::same(), field.dtype);
   if (field.kind == Field::Kind::batch) {
     facts.on(Axis::pipeline) = Way::piece();
-    for (Axis axis : kDataAxes) facts.on(axis) = Way::cut(0);
+    for (Axis axis : kBatchAxes) facts.on(axis) = Way::cut(0);
   }
   write(i, copy.region.region, facts);
 }

@@ -24,9 +24,6 @@ struct FactRange {
 };
 using FactRanges = std::vector<FactRange>;
 
-/// Along these each rank has samples of its own.
-inline constexpr std::array kDataAxes{Axis::replicate, Axis::shard};
-
 /// What flows of several roles speak of by number.
 struct FlowTables {
   std::vector<FlatLayout> layouts;
@@ -61,8 +58,12 @@ class Flow {
 
   bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
   /// Whether ranks along the axis may differ about parameters.
-  bool drifting(Axis axis) const { return plan_.drifts && (axis == Axis::replicate || axis == Axis::shard); }
+  bool drifting(Axis axis) const { return plan_.drifts && kBatchAxes.has(axis); }
   std::int64_t address(const Region& region) const { return role_.address(region, point_); }
+  /// The axes of more than one rank that slice units.
+  Axes slice_axes() const { return plan_.mesh.active(kSliceAxes); }
+  /// Makes of facts those of a slice whose elements lie as a layout says.
+  void make_slice(Facts& facts, std::int32_t layout, std::int64_t base = 0) const;
   Way stages_way(const std::vector<std::int32_t>& stages);
 
   void declare();

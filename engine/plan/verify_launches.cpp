@@ -114,7 +114,8 @@ void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature)
   for (FactRange& piece : pieces) {
     piece.first = piece.first / in * out;
     piece.last = piece.last / in * out;
-    if (piece.facts.on(Axis::shard).is(Kind::slice)) piece.facts.on(Axis::shard).base = piece.facts.on(Axis::shard).base / in * out;
+    for (Axis axis : slice_axes())
+      if (Way& way = piece.facts.on(axis); way.is(Kind::slice)) way.base = way.base / in * out;
     if (piece.facts.dtype) piece.facts.dtype = dtype;
   }
   write(i, to, pieces);
@@ -128,7 +129,7 @@ void Flow::unite(Facts& a, Facts& b) {
   if (!both) return;
   const std::int32_t index = tables_.index_of(*both);
   for (Facts* facts : {&a, &b})
-    for (Axis axis : {Axis::shard, Axis::tensor})
+    for (Axis axis : slice_axes() | Axis::tensor)
       if (facts->on(axis).is(Kind::slice)) facts->on(axis).index = index;
 }
 

@@ -28,8 +28,6 @@ std::vector<Region> state_operands(const Unit& unit) {
   return regions;
 }
 
-std::size_t index_of(Axis axis) { return static_cast<std::size_t>(axis); }
-
 }  // namespace
 
 // ---- Norm, loss and update -------------------------------------------------------------------------------------------
@@ -51,11 +49,12 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
     result.on(Axis::tensor) = Way::partial();
   else if (!is_one(scale))
     report_(i, "does not count its elements once");
-  for (Axis axis : kDataAxes) {
+  const Affine own = slice_origin(elements, plan_.mesh);
+  for (Axis axis : kTokenAxes) {
     if (!active(axis)) continue;
     Way way = Way::zero();
     for (const FactRange& piece : pieces) way = merged(way, piece.facts.on(axis));
-    const bool slice = axis == Axis::shard && way.is(Kind::slice) && way.base == 0 && launch.origin.per[index_of(axis)] == elements;
+    const bool slice = way.is(Kind::slice) && way.base == 0 && launch.origin.along(axis) == own.along(axis);
     if (slice)
       result.on(axis) = Way::partial();
     else if (way.is(Kind::partial) && drifting(axis))
@@ -102,7 +101,7 @@ void Flow::update_scalars(std::size_t i, const Launch& launch) {
   if (launch.operands.size() != operands) return report_(i, "does not keep the role's loss scale");
   for (std::size_t operand = 0; operand < operands; ++operand) need_same(i, region_of(launch.operands[operand]), kWhat[operand]);
   if (role_.good_steps >= 0)
-    for (Axis axis : kDataAxes)
+    for (Axis axis : kBatchAxes)
       if (drifting(axis)) report_(i, "lets each rank choose a loss scale alone");
   write(i, region_of(launch.operands[3]), Facts::all(Way::same(), DType::f32));
   for (std::size_t operand = 4; operand < operands; ++operand) write(i, region_of(launch.operands[operand]), Facts::all(Way::same(), DType::i32));
@@ -131,24 +130,27 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
     const Facts& facts = piece.facts;
     if (facts.dtype && facts.dtype != signature.operands[1].dtype) report_(i, "reads gradients of another dtype");
     demand(Axis::pipeline, fits(stages_way(unit->stages), facts.on(Axis::pipeline)), facts.on(Axis::pipeline));
-    if (!drifting(Axis::replicate)) demand(Axis::replicate, fits(Way::same(), facts.on(Axis::replicate)), facts.on(Axis::replicate));
-    const Way &shard = facts.on(Axis::shard), &tensor = facts.on(Axis::tensor);
+    const Way& tensor = facts.on(Axis::tensor);
+    for (Axis axis : kTokenAxes) {
+      const Way& way = facts.on(axis);
+      if (sharded && kSliceAxes.has(axis))
+        demand(axis, way.is(Kind::zero) || (way.is(Kind::slice) && way.base == 0 && fits(layout, tables_.layouts[static_cast<std::size_t>(way.index)])), way);
+      else if (!drifting(axis))
+        demand(axis, fits(Way::same(), way), way);
+    }
     if (sharded) {
-      const bool mine = shard.is(Kind::zero) ||
-                        (shard.is(Kind::slice) && shard.base == 0 && fits(layout, tables_.layouts[static_cast<std::size_t>(shard.index)]));
-      demand(Axis::shard, mine, shard);
       demand(Axis::tensor, tensor.is(Kind::zero) || tensor.is(Kind::slice), tensor);
       continue;
     }
-    if (!drifting(Axis::shard)) demand(Axis::shard, fits(Way::same(), shard), shard);
     // Entries are in order; those before the piece are skipped, since a unit may have thousands of both.
     const std::int64_t begin = piece.first / width, end = piece.last / width;
     auto entry = std::ranges::partition_point(layout, [&](const LayoutEntry& one) { return one.last <= begin; });
     for (; entry != layout.end() && entry->first < end; ++entry)
       if (begin < entry->last) demand(Axis::tensor, fits(entry->tensor, tensor), tensor);
   }
-  if (active(Axis::shard) && launch.origin.per[index_of(Axis::shard)] != (sharded ? elements : 0))
-    report_(i, "takes another slice than its own");
+  const Affine own = sharded ? slice_origin(elements, plan_.mesh) : Affine{};
+  for (Axis axis : slice_axes())
+    if (launch.origin.along(axis) != own.along(axis)) report_(i, "takes another slice than its own");
   std::size_t operand = 2;
   const std::vector<Region> states = state_operands(*unit);
   for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::update; ++operand) {
@@ -165,7 +167,7 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
     FactRanges pieces;
     facts.dtype = dtype;
     if (sharded) {
-      facts.on(Axis::shard) = facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, unit_layouts_[index]};
+      make_slice(facts, unit_layouts_[index]);
       pieces.push_back({0, region.bytes, facts});
     } else {
       for (const LayoutEntry& entry : layout) {
@@ -192,7 +194,7 @@ void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature
   FactRanges pieces = read(i, region_of(launch.operands[0]));
   for (FactRange& piece : pieces) {
     int ranks = 1;
-    for (Axis axis : kDataAxes) {
+    for (Axis axis : kBatchAxes) {
       if (!active(axis)) continue;
       Way& way = piece.facts.on(axis);
       if (way.is(Kind::drift)) mix(i, axis, "scales what is " + describe(way));
@@ -210,10 +212,10 @@ void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signat
   const Region& average = region_of(launch.operands[2]);
   FactRanges pieces = read(i, average);
   int ranks = 1;
-  for (Axis axis : kDataAxes) ranks *= plan_.mesh.size(axis);
+  for (Axis axis : kBatchAxes) ranks *= plan_.mesh.size(axis);
   if (!is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(ranks) + " ranks");
   for (FactRange& piece : pieces)
-    for (Axis axis : kDataAxes) {
+    for (Axis axis : kBatchAxes) {
       if (!active(axis)) continue;
       Way& way = piece.facts.on(axis);
       if (!way.is(Kind::drift_sum)) mix(i, axis, "takes for a sum what is " + describe(way));
@@ -249,7 +251,7 @@ void Flow::compress(std::size_t i, const Launch& launch, const Signature& signat
   facts.dtype = signature.operands[2].dtype;
   const bool again = layout.size() == 1 && layout[0].tensor.is(Kind::slice);
   facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, again ? layout[0].tensor.index : tables_.index_of(layout)};
-  for (Axis axis : kDataAxes)
+  for (Axis axis : kTokenAxes)
     if (Way& way = facts.on(axis); way.is(Kind::partial) || way.is(Kind::slice)) way = Way::piece();
   write(i, packet, facts);
 }
@@ -261,11 +263,12 @@ void Flow::decompress(std::size_t i, const Launch& launch, const Signature& sign
   facts.dtype = signature.operands[1].dtype;
   if (!tensor.is(Kind::slice)) return report_(i, "decompresses what is no compressed gradient");
   if (signature.op == Op::dequantize_sum_int8) {
-    const bool sharded = facts.on(Axis::shard).is(Kind::piece) && !facts.on(Axis::replicate).is(Kind::piece);
-    if (sharded && active(Axis::shard)) facts.on(Axis::shard) = {Kind::slice, 0, 1, 1, tensor.index};
+    bool sharded = !slice_axes().empty() && !facts.on(Axis::replicate).is(Kind::piece);
+    for (Axis axis : slice_axes()) sharded = sharded && facts.on(axis).is(Kind::piece);
+    for (Axis axis : sharded ? slice_axes() : Axes{}) facts.on(axis) = {Kind::slice, 0, 1, 1, tensor.index};
     return write(i, to, facts);
   }
-  for (Axis axis : kDataAxes)
+  for (Axis axis : kTokenAxes)
     if (active(axis) && facts.on(axis).is(Kind::piece)) mix(i, axis, "decompresses what is not gathered");
   FactRanges pieces;
   for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(tensor.index)]) {

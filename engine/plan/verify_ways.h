@@ -60,7 +60,12 @@ struct Facts {
   std::int32_t writer = -1;  ///< instruction; -1: an earlier program
   Way& on(Axis axis) { return ways[static_cast<std::size_t>(axis)]; }
   const Way& on(Axis axis) const { return ways[static_cast<std::size_t>(axis)]; }
-  static Facts all(const Way& way, std::optional<DType> dtype) { return {{way, way, way, way}, dtype, -1}; }
+  static Facts all(const Way& way, std::optional<DType> dtype) {
+    Facts facts;
+    facts.ways.fill(way);
+    facts.dtype = dtype;
+    return facts;
+  }
 };
 Facts merged(const Facts& a, const Facts& b);
 
