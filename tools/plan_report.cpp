@@ -149,6 +149,7 @@ std::string strategy_line(const CompiledJob& compiled) {
   if (mesh.group_size(kBatchAxes) > 1) parts.push_back(fmt::format("{} over {} ranks", data, mesh.group_size(kBatchAxes)));
   if (mesh.size(Axis::tensor) > 1)
     parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor), strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
+  if (mesh.size(Axis::context) > 1) parts.push_back(fmt::format("context {}", mesh.size(Axis::context)));
   if (mesh.size(Axis::pipeline) > 1)
     parts.push_back(fmt::format("pipeline {} ({})", mesh.size(Axis::pipeline), name_of(strategy.pipeline.schedule)));
   return fmt::format("{}", fmt::join(parts, " × "));

@@ -89,7 +89,7 @@ class UnitReader {
     one.axis = axis;
     ++one.count;
     one.bytes += std::max(collective.input.region.bytes, collective.output.region.bytes);
-    if (phase == Phase::reduce && !(collective.axes & kBatchAxes).empty()) {
+    if (phase == Phase::reduce && !(collective.axes & kTokenAxes).empty()) {
       const bool compressed = input.category == Category::communication;
       reductions_[unit].scatters += !compressed && collective.kind == CollectiveKind::reduce_scatter;
       reductions_[unit].all_reduces += !compressed && collective.kind == CollectiveKind::all_reduce;

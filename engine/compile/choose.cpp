@@ -34,6 +34,7 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
   strategy.data = cost::data_strategy_of(job.data, c);
   strategy.tensor.degree = c.size(Axis::tensor);
   strategy.tensor.sequence_parallel = c.sequence_parallel;
+  strategy.context.degree = c.size(Axis::context);
   strategy.pipeline.degree = c.size(Axis::pipeline);
   strategy.pipeline.schedule = c.schedule;
   strategy.pipeline.virtual_stages = c.virtual_stages;

@@ -29,6 +29,7 @@
 #include "engine/plan/verify.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/strategies.h"
+#include "strategies/context/context_parallel.h"
 #include "strategies/tensor/tensor_parallel.h"
 #include "strategies/wrap.h"
 
@@ -138,6 +139,7 @@ class Compilation {
     strategies::assign_chunks(graph, begins);
     cut_batch(graph);
     strategies::tensor_parallel(graph);
+    strategies::context_parallel(graph);
     distribute(graph, job_.strategy.tensor.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     return graph;
   }
@@ -201,7 +203,7 @@ class Compilation {
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;
-    const std::unique_ptr<GradientCompression> compression = purpose_ == Purpose::train && mesh_.group_size(kBatchAxes) > 1 ? strategies::compression(job_.strategy.data.compression) : nullptr;
+    const std::unique_ptr<GradientCompression> compression = purpose_ == Purpose::train && mesh_.group_size(kTokenAxes) > 1 ? strategies::compression(job_.strategy.data.compression) : nullptr;
     options.compression = compression.get();
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
@@ -224,7 +226,7 @@ class Compilation {
       result.flops_per_step += flops;
       if (!node.backward) result.model_flops_per_step += 3 * flops;
     }
-    const double passes = static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.size(Axis::tensor);
+    const double passes = static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.group_size(kSequenceAxes | Axis::tensor);
     result.flops_per_step *= passes;
     result.model_flops_per_step *= passes;
     for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));

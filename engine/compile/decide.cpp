@@ -42,6 +42,7 @@ StrategyJob decide(const Job& job, const Mesh& mesh, const Graph& graph, const s
   strategy.free = {};
   strategy.profile = Profile::none;
   strategy.tensor.degree = mesh.size(Axis::tensor);
+  strategy.context.degree = mesh.size(Axis::context);
   strategy.pipeline.degree = mesh.size(Axis::pipeline);
   const ResolvedData data = resolve(strategy.data, mesh.size(Axis::pipeline) > 1);
   strategy.data.keep = data.keep;

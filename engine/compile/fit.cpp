@@ -91,8 +91,8 @@ class Remedies {
   Change all_free() const {
     Change change{loaded_, {}};
     const FreeParts& free = loaded_.job.strategy.free;
-    if (!(free.data && free.tensor && free.sequence_parallel && free.pipeline && free.schedule && free.virtual_stages))
-      change.set("strategy=auto", [](Job& job) { job.strategy.free = {true, true, true, true, true, true}; });
+    if (!(free.data && free.tensor && free.sequence_parallel && free.pipeline && free.schedule && free.virtual_stages && free.context))
+      change.set("strategy=auto", [](Job& job) { job.strategy.free = {true, true, true, true, true, true, true}; });
     free_recomputation(change);
     free_micro(change);
     return change;

@@ -9,6 +9,7 @@
 #include "engine/compile/model_graph.h"
 #include "engine/core/parallel.h"
 #include "strategies/pipeline/chunks.h"
+#include "strategies/context/context_parallel.h"
 #include "strategies/tensor/tensor_parallel.h"
 
 namespace trainer {
@@ -41,28 +42,30 @@ const Graph& ModelLab::forward(std::int64_t micro) {
   return forward_.emplace(micro, read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train))).first->second;
 }
 
-// Only the tensor axis matters to a profile: the innermost, so that its ranks are neighbours.
-const cost::CostModel& ModelLab::model(int tensor, int lane) {
-  std::unique_ptr<cost::CostModel>& model = models_[{tensor, lane}];
+// Only the axes of the graph matter to a profile: the innermost, so that their ranks are neighbours.
+const cost::CostModel& ModelLab::model(const Mesh& mesh, int lane) {
+  std::unique_ptr<cost::CostModel>& model = models_[{mesh, lane}];
   if (model == nullptr) {
-    const int others = std::max(1, hardware_.ranks_per_node / tensor);
-    model = std::make_unique<cost::CostModel>(cost::Cluster{hardware_.machine, Mesh{{Axis::replicate, others}, {Axis::tensor, tensor}}, hardware_.ranks_per_node, hardware_.threads});
+    Mesh filled = mesh;
+    filled.set(Axis::replicate, std::max(1, hardware_.ranks_per_node / mesh.world_size()));
+    model = std::make_unique<cost::CostModel>(cost::Cluster{hardware_.machine, filled, hardware_.ranks_per_node, hardware_.threads});
   }
   return *model;
 }
 
 // Null: refused.
-const Graph* ModelLab::differentiated(int tensor, bool sequence_parallel, std::int64_t micro) {
-  const std::tuple key(tensor, sequence_parallel, micro);
+const Graph* ModelLab::differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro) {
+  const std::tuple key(mesh, sequence_parallel, micro);
   if (differentiated_for_ == key) return &differentiated_;
-  if (refusals_.contains({tensor, sequence_parallel})) return nullptr;
+  if (refusals_.contains({mesh, sequence_parallel})) return nullptr;
   Graph graph = forward(micro);
   try {
-    graph.mesh = Mesh{{Axis::tensor, tensor}};
+    graph.mesh = mesh;
     strategies::tensor_parallel(graph);
+    strategies::context_parallel(graph);
     distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
   } catch (const JobError& error) {
-    refusals_[{tensor, sequence_parallel}] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
+    refusals_[{mesh, sequence_parallel}] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
     return nullptr;
   }
   differentiate(graph, loaded_.job.precision.reduce);
@@ -72,29 +75,30 @@ const Graph* ModelLab::differentiated(int tensor, bool sequence_parallel, std::i
   return &differentiated_;
 }
 
-cost::Profile ModelLab::made(const Graph& whole, int tensor, CheckpointingMode mode, int lane) {
+cost::Profile ModelLab::made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane) {
   Graph graph = whole;
   recompute(graph, recompute_policy({mode, 1}));
   fuse(graph, *hardware_.target);
-  return cost::profile_of(graph, pieces_, *models_.at({tensor, lane}), *hardware_.target);
+  return cost::profile_of(graph, pieces_, *models_.at({mesh, lane}), *hardware_.target);
 }
 
-const cost::Profile* ModelLab::profile(int tensor, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
+const cost::Profile* ModelLab::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
   using Mode = CheckpointingMode;
-  const auto key = [&](Mode mode, std::int64_t every) { return Key{tensor, sequence_parallel, micro, static_cast<int>(mode), every}; };
+  const Mesh mesh = of_graph(all);
+  const auto key = [&](Mode mode, std::int64_t every) { return Key{mesh, sequence_parallel, micro, static_cast<int>(mode), every}; };
   if (const auto at = profiles_.find(key(recomputed.mode, recomputed.every)); at != profiles_.end()) return &at->second;
-  const Graph* const whole = differentiated(tensor, sequence_parallel, micro);
+  const Graph* const whole = differentiated(mesh, sequence_parallel, micro);
   if (whole == nullptr) return nullptr;
   // Who asks for one way to recompute will ask for the others.
   const std::vector<Mode> modes = recomputed.mode == Mode::none ? std::vector{Mode::none} : std::vector{Mode::selective, Mode::full};
   if (!profiles_.contains(key(modes.front(), 1))) {
     std::vector<cost::Profile> profiles(modes.size());
-    for (std::size_t lane = 0; lane < modes.size(); ++lane) model(tensor, static_cast<int>(lane));
-    for_each_index(modes.size(), [&](std::size_t lane) { profiles[lane] = made(*whole, tensor, modes[lane], static_cast<int>(lane)); });
+    for (std::size_t lane = 0; lane < modes.size(); ++lane) model(mesh, static_cast<int>(lane));
+    for_each_index(modes.size(), [&](std::size_t lane) { profiles[lane] = made(*whole, mesh, modes[lane], static_cast<int>(lane)); });
     for (std::size_t lane = 0; lane < modes.size(); ++lane) profiles_[key(modes[lane], 1)] = std::move(profiles[lane]);
   }
   if (recomputed.mode != Mode::every_n) return &profiles_.at(key(recomputed.mode, 1));
-  if (profile(tensor, sequence_parallel, micro, {Mode::none, 1}) == nullptr) return nullptr;
+  if (profile(mesh, sequence_parallel, micro, {Mode::none, 1}) == nullptr) return nullptr;
   return &mixed(key(Mode::none, 1), recomputed);
 }
 

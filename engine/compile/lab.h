@@ -21,16 +21,18 @@ class ModelLab final : public cost::Lab {
  public:
   ModelLab(const LoadedJob& loaded, const Hardware& hardware);
 
-  const cost::Profile* profile(int tensor, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) override;
-  std::string why_not(int tensor, bool sequence_parallel) override { return refusals_[{tensor, sequence_parallel}]; }
+  const cost::Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) override;
+  std::string why_not(const Mesh& mesh, bool sequence_parallel) override { return refusals_[{of_graph(mesh), sequence_parallel}]; }
   const std::vector<int>& cut(int chunks) override;
 
  private:
-  using Key = std::tuple<int, bool, std::int64_t, int, std::int64_t>;
+  using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t>;
+  /// The axes that a profile depends on.
+  static Mesh of_graph(const Mesh& mesh) { return {{Axis::context, mesh.size(Axis::context)}, {Axis::tensor, mesh.size(Axis::tensor)}}; }
   const Graph& forward(std::int64_t micro);
-  const Graph* differentiated(int tensor, bool sequence_parallel, std::int64_t micro);
-  const cost::CostModel& model(int tensor, int lane);
-  cost::Profile made(const Graph& whole, int tensor, CheckpointingMode mode, int lane);
+  const Graph* differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro);
+  const cost::CostModel& model(const Mesh& mesh, int lane);
+  cost::Profile made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane);
   const cost::Profile& mixed(const Key& key, const ActivationCheckpointingJob& recompute);
 
   const LoadedJob& loaded_;
@@ -38,13 +40,13 @@ class ModelLab final : public cost::Lab {
   const yaml::Node tree_;
   std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model
   Graph differentiated_;                   // the one asked for last: a search asks for all its recomputations in a row
-  std::tuple<int, bool, std::int64_t> differentiated_for_{0, false, 0};
+  std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
   std::vector<std::string> pieces_;        // nodes that begin them
   std::vector<char> is_block_;             // of each piece
   std::map<Key, cost::Profile> profiles_;
-  std::map<std::pair<int, bool>, std::string> refusals_;
+  std::map<std::pair<Mesh, bool>, std::string> refusals_;
   std::map<int, std::vector<int>> cuts_;
-  std::map<std::pair<int, int>, std::unique_ptr<cost::CostModel>> models_;  // a lane is used by one thread at a time
+  std::map<std::pair<Mesh, int>, std::unique_ptr<cost::CostModel>> models_;  // a lane is used by one thread at a time
 };
 
 }  // namespace trainer

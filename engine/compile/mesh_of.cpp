@@ -23,6 +23,7 @@ class Arrangement {
       throw JobError({loaded_.at("cluster", fmt::format("{} ranks, and a mesh has at most {}", world_, kMostRanks))});
     take(Axis::pipeline, strategy_.pipeline.degree.value_or(left_), "strategy.pipeline.degree");
     take(Axis::tensor, strategy_.tensor.degree.value_or(left_), "strategy.tensor.degree");
+    take(Axis::context, strategy_.context.degree, "strategy.context.degree");
     if (shards()) take(Axis::replicate, replicas(), "strategy.data.replicate");
     take(shards() ? Axis::shard : Axis::replicate, left_, "");
     return mesh_;

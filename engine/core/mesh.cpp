@@ -10,6 +10,7 @@ std::string_view name_of(Axis axis) {
     case Axis::pipeline: return "pipeline";
     case Axis::replicate: return "replicate";
     case Axis::shard: return "shard";
+    case Axis::context: return "context";
     case Axis::tensor: return "tensor";
   }
   return "?";

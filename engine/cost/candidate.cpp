@@ -56,6 +56,7 @@ std::string text_of(const Candidate& c) {
   std::string text = data_text(c);
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (c.size(Axis::tensor) > 1) add(fmt::format("tensor {}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : ""));
+  if (c.size(Axis::context) > 1) add(fmt::format("context {}", c.size(Axis::context)));
   if (c.size(Axis::pipeline) > 1) add(fmt::format("pipeline {} ({}{})", c.size(Axis::pipeline), name_of(c.schedule), c.virtual_stages > 1 ? fmt::format(", {} virtual stages", c.virtual_stages) : ""));
   if (c.mesh.world_size() == 1) add("one rank");
   add(fmt::format("micro-batch {}", c.micro));

@@ -27,8 +27,11 @@ struct Candidate {
   int size(Axis axis) const { return mesh.size(axis); }
   int data_ranks() const { return mesh.group_size(kBatchAxes); }
   int num_chunks() const { return size(Axis::pipeline) * virtual_stages; }
-  /// Of data, tensor and pipeline those that the ranks are spread along.
-  int num_axes() const { return (data_ranks() > 1) + (size(Axis::tensor) > 1) + (size(Axis::pipeline) > 1); }
+  /// Of data, tensor, context and pipeline those that the ranks are spread along.
+  int num_axes() const { return (data_ranks() > 1) + (size(Axis::tensor) > 1) + (size(Axis::context) > 1) + (size(Axis::pipeline) > 1); }
+  /// Ranks among which states are sliced, and those over which gradients are summed.
+  int slices() const { return mesh.group_size(kSliceAxes); }
+  int token_ranks() const { return mesh.group_size(kTokenAxes); }
 };
 
 /// "fsdp full_shard × 8, tensor 2 with sequence parallel, pipeline 4 (interleaved, 2 virtual stages), micro-batch 1, full recomputation".

@@ -112,10 +112,8 @@ struct CostModel::Impl {
   // Whether every such pair is on one node.
   bool same_node(Axis axis, int peer) const {
     int stride = 1;
-    for (Axis inner : {Axis::tensor, Axis::shard, Axis::replicate, Axis::pipeline}) {
-      if (inner == axis) break;
-      stride *= cluster.mesh.size(inner);
-    }
+    for (Axis inner : kAxes)
+      if (inner > axis) stride *= cluster.mesh.size(inner);
     const int extent = stride * cluster.mesh.size(axis);
     return extent <= cluster.ranks_per_node && cluster.ranks_per_node % extent == 0 && std::abs(peer) < cluster.mesh.size(axis);
   }

@@ -51,7 +51,7 @@ std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& 
 
 std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage, const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
-  return data.shard_gradients && data.reduce == Reduce::micro_batch ? (stage.parameters / candidate.size(Axis::shard) + 2 * largest(units)) * reduce : stage.parameters * reduce;
+  return data.shard_gradients && data.reduce == Reduce::micro_batch ? (stage.parameters / candidate.slices() + 2 * largest(units)) * reduce : stage.parameters * reduce;
 }
 
 }  // namespace
@@ -65,9 +65,9 @@ class DataTime {
       : candidate_(candidate), data_(data), model_(model), compute_(size_of(job.precision.compute)), reduce_(size_of(job.precision.reduce)), reduce_dtype_(job.precision.reduce),
         compute_dtype_(job.precision.compute), bucket_(job.strategy.data.bucket_mb * 1048576) {}
 
-  double gather(double elements) const { return time(CollectiveKind::all_gather, compute_dtype_, Axis::shard, elements * compute_); }
-  double scatter(double elements) const { return time(CollectiveKind::reduce_scatter, reduce_dtype_, Axis::shard, elements * reduce_); }
-  double reduce(double elements, Axis axis) const { return time(CollectiveKind::all_reduce, reduce_dtype_, axis, elements * reduce_); }
+  double gather(double elements) const { return time(CollectiveKind::all_gather, compute_dtype_, kSliceAxes, elements * compute_); }
+  double scatter(double elements) const { return time(CollectiveKind::reduce_scatter, reduce_dtype_, kSliceAxes, elements * reduce_); }
+  double reduce(double elements, Axes axes) const { return time(CollectiveKind::all_reduce, reduce_dtype_, axes, elements * reduce_); }
 
   // Of `count` like collectives that begin as the pass goes on, what the pass cannot hide; the last begins at its end.
   static double exposed(double each, double count, double hides) { return count <= 0 ? 0 : each * count - std::min(each * (count - 1), hides * (count - 1) / count); }
@@ -84,23 +84,22 @@ class DataTime {
   // Once a step: the last reduction, gathers of a whole step, what crosses replicas, and weights after the update.
   double per_step(const std::vector<Piece>& units, const Piece& sum, double optimizer_us) const {
     const auto elements = static_cast<double>(sum.parameters);
-    if (candidate_.data_ranks() == 1 || elements == 0) return 0;
+    if (candidate_.token_ranks() == 1 || elements == 0) return 0;
     double us = 0;
     if (!data_.shard_states) {
       const double count = buckets(elements, reduce_);
-      const Axis axis = candidate_.size(Axis::replicate) > 1 ? Axis::replicate : Axis::shard;
-      return exposed(reduce(elements / count, axis), count, sum.backward_us());
+      return exposed(reduce(elements / count, kTokenAxes), count, sum.backward_us());
     }
     const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
     if (data_.reduce == Reduce::step) us += exposed(scatter(elements / count), count, sum.backward_us());
-    if (candidate_.size(Axis::replicate) > 1 && candidate_.size(Axis::shard) > 1) us += exposed(reduce(elements / count / candidate_.size(Axis::shard), Axis::replicate), count, sum.backward_us() / 2);
+    if (candidate_.size(Axis::replicate) > 1 && candidate_.slices() > 1) us += exposed(reduce(elements / count / candidate_.slices(), Axes::of(Axis::replicate)), count, sum.backward_us() / 2);
     if (!data_.shard_parameters) us += exposed(gather(elements / count), count, optimizer_us);
     if (data_.shard_parameters && data_.keep == Keep::step) us += passes(units, true);
     return us;
   }
 
  private:
-  double time(CollectiveKind kind, DType dtype, Axis axis, double bytes) const { return model_.collective(kind, dtype, Axes::of(axis), {}, static_cast<std::int64_t>(bytes)).us; }
+  double time(CollectiveKind kind, DType dtype, Axes axes, double bytes) const { return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, static_cast<std::int64_t>(bytes)).us; }
 
   // Each unit's collectives run while the unit before it is computed.
   double passes(const std::vector<Piece>& units, bool forward) const {
@@ -197,7 +196,7 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     const Piece& sum = pipelined.stages[s];
     forward[s] = time.per_forward(pipelined.units[s]) / candidate.virtual_stages;
     backward[s] = time.per_backward(pipelined.units[s]) / candidate.virtual_stages;
-    const double share = data.shard_states ? candidate.size(Axis::shard) : 1;
+    const double share = data.shard_states ? candidate.slices() : 1;
     const double bandwidth = space_.machine->device.memory_bandwidth.value / (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
     const double update = static_cast<double>(sum.parameters) / share * (8 * (1 + space_.optimizer_states) + 8) / bandwidth * 1.2e6;
     const double at_end = time.per_step(pipelined.units[s], sum, update);
@@ -235,7 +234,7 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
 std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const {
   const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters;
-  const std::int64_t owned = data.shard_states ? parameters / candidate.size(Axis::shard) : parameters;
+  const std::int64_t owned = data.shard_states ? parameters / candidate.slices() : parameters;
   std::int64_t bytes = owned * 4 * (1 + space_.optimizer_states);
   if (compute != 4) bytes += (data.shard_parameters ? owned : parameters) * compute;
   else if (data.shard_states && !data.shard_parameters) bytes += (parameters - owned) * compute;

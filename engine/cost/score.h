@@ -27,7 +27,7 @@ class Scorer {
   Scorer(const SearchSpace& space, Lab& lab) : space_(space), lab_(lab) {}
 
   /// Null: the candidate cannot be (its tensor degree is refused).
-  const Profile* profile_of(const Candidate& candidate) { return lab_.profile(candidate.size(Axis::tensor), candidate.sequence_parallel, candidate.micro, candidate.recompute); }
+  const Profile* profile_of(const Candidate& candidate) { return lab_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute); }
   /// No schedule and no data strategy can be faster: what the average rank computes.
   double at_least_us(const Candidate& candidate, const Profile& profile) const;
   /// False: the schedule refuses these numbers, or the model has too few pieces.

@@ -31,7 +31,10 @@ class Enumeration {
   Enumeration(const SearchSpace& space, Lab& lab) : space_(space), job_(*space.job), free_(job_.strategy.free), lab_(lab), scorer_(space, lab) {}
 
   SearchResult run() {
-    for (int tensor : tensors()) frames(tensor);
+    for (int context : contexts()) {
+      context_ = context;
+      for (int tensor : tensors()) frames(tensor);
+    }
     std::stable_sort(frames_.begin(), frames_.end(), [](const Frame& a, const Frame& b) { return a.at_least_us < b.at_least_us; });
     for (const Frame& frame : frames_) schedules(frame);
     order();
@@ -40,14 +43,18 @@ class Enumeration {
 
   std::optional<Candidate> first_fit() {
     std::vector<Candidate> meshes;
-    for (int tensor : tensors())
+    for (int context : contexts()) {
+      context_ = context;
+      for (int tensor : tensors())
       for (int pipeline : pipelines(tensor))
         for (bool sequence_parallel : sequences(tensor)) {
           Candidate& c = meshes.emplace_back();
+          c.mesh.set(Axis::context, context);
           c.mesh.set(Axis::tensor, tensor);
           c.sequence_parallel = sequence_parallel;
           c.mesh.set(Axis::pipeline, pipeline);
         }
+    }
     std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) { return a.size(Axis::pipeline) < b.size(Axis::pipeline); });
     for (Candidate& c : meshes)
       for (const ActivationCheckpointingJob& mode : recomputations()) {
@@ -58,26 +65,45 @@ class Enumeration {
   }
 
  private:
+  /// Ranks that have the same part of the sequences.
+  int world() const { return space_.world_size / context_; }
+  int world_of(const Candidate& c) const { return space_.world_size / c.size(Axis::context); }
+
+  // Parts of a sequence are worth gathering for where they are long, and within a node.
+  std::vector<int> contexts() {
+    const auto fixed = static_cast<int>(job_.strategy.context.degree);
+    if (space_.world_size % fixed != 0) {
+      impossible("context", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
+      return {};
+    }
+    if (!free_.context) return {fixed};
+    std::vector<int> result{1};
+    const bool text = job_.data.format == DataFormat::text || job_.data.format == DataFormat::tokens;
+    for (int degree = 2; text && degree <= space_.ranks_per_node; degree *= 2)
+      if (space_.ranks_per_node % degree == 0 && job_.data.seq_len % degree == 0 && job_.data.seq_len / degree >= kShortestPart) result.push_back(degree);
+    return result;
+  }
+
   std::vector<int> tensors() const {
-    const std::int64_t world = space_.world_size;
+    const std::int64_t world = this->world();
     if (!free_.tensor) return {static_cast<int>(job_.strategy.tensor.degree.value_or(world))};
     // Beyond a node its collectives, which nothing hides, would cross the slowest links.
     std::vector<int> result;
-    for (int degree : divisors_up_to(world, space_.ranks_per_node))
-      if (space_.ranks_per_node % degree == 0) result.push_back(degree);
+    for (int degree : divisors_up_to(world, space_.ranks_per_node / context_))
+      if (space_.ranks_per_node % (degree * context_) == 0) result.push_back(degree);
     return result;
   }
 
   std::vector<int> pipelines(int tensor) {
-    const int rest = space_.world_size / tensor;
-    if (space_.world_size % tensor != 0) {
-      impossible("tensor", tensor, "does not divide the " + std::to_string(space_.world_size) + " ranks");
+    const int rest = world() / tensor;
+    if (world() % tensor != 0) {
+      impossible("tensor", tensor, "does not divide the " + std::to_string(world()) + " ranks");
       return {};
     }
     if (!free_.pipeline) {
       const auto degree = static_cast<int>(job_.strategy.pipeline.degree.value_or(rest));
       if (rest % degree == 0) return {degree};
-      impossible("pipeline", degree, "does not divide the " + std::to_string(rest) + " ranks that tensor " + std::to_string(tensor) + " leaves of " + std::to_string(space_.world_size));
+      impossible("pipeline", degree, "does not divide the " + std::to_string(rest) + " ranks that tensor " + std::to_string(tensor) + " leaves of " + std::to_string(world()));
       return {};
     }
     std::vector<int> result;
@@ -93,7 +119,7 @@ class Enumeration {
 
   // With the smallest micro-batch, under the plainest schedule that the job allows: the first data strategy that fits.
   std::optional<Candidate> fits_smallest(Candidate c) {
-    const int data = space_.world_size / c.size(Axis::tensor) / c.size(Axis::pipeline);
+    const int data = world_of(c) / c.size(Axis::tensor) / c.size(Axis::pipeline);
     c.micro = job_.train.batch.micro.value_or(1);
     if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return std::nullopt;
     c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
@@ -112,6 +138,7 @@ class Enumeration {
   void frames(int tensor) {
     for (bool sequence_parallel : sequences(tensor)) {
       Candidate c;
+      c.mesh.set(Axis::context, context_);
       c.mesh.set(Axis::tensor, tensor);
       c.sequence_parallel = sequence_parallel;
       const std::vector<int> stages = pipelines(tensor);
@@ -126,7 +153,7 @@ class Enumeration {
     if (job_.train.batch.micro) return {*job_.train.batch.micro};
     std::set<std::int64_t> result;
     for (int pipeline : stages) {
-      const int data = space_.world_size / tensor / pipeline;
+      const int data = world() / tensor / pipeline;
       if (divides(data))
         for (int size : divisors_up_to(job_.train.batch.global / data, 4096)) result.insert(size);
     }
@@ -150,13 +177,13 @@ class Enumeration {
       c.recompute = mode;
       const Profile* profile = scorer_.profile_of(c);
       if (profile == nullptr) {
-        impossible("tensor", c.size(Axis::tensor), lab_.why_not(c.size(Axis::tensor), c.sequence_parallel));
+        impossible("tensor", c.size(Axis::tensor), lab_.why_not(c.mesh, c.sequence_parallel));
         return false;
       }
       bool ample = job_.goal != Goal::memory;
       for (int pipeline : stages) {
         c.mesh.set(Axis::pipeline, pipeline);
-        const int data = space_.world_size / c.size(Axis::tensor) / pipeline;
+        const int data = world() / c.size(Axis::tensor) / pipeline;
         if (!divides(data)) continue;
         if (job_.train.batch.global / data % c.micro != 0) {
           if (job_.train.batch.micro) impossible("data", data, "the job's micro-batch of " + std::to_string(c.micro) + " does not divide a rank's " + std::to_string(job_.train.batch.global / data) + " samples");
@@ -213,8 +240,8 @@ class Enumeration {
     result.push_back(result[3]);  // as ZeRO-1, but the gather hides behind the forward pass
     result.back().once = true;
     // Shards inside a node, replicas across: then over twice as many nodes, and so on.
-    for (int shard = std::max(1, space_.ranks_per_node / c.size(Axis::tensor)); shard < data && shard > 1; shard *= 2)
-      if (data % shard == 0 && data > space_.ranks_per_node / c.size(Axis::tensor)) result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
+    for (int shard = std::max(1, space_.ranks_per_node / c.size(Axis::tensor) / context_); shard < data && shard > 1; shard *= 2)
+      if (data % shard == 0 && data > space_.ranks_per_node / c.size(Axis::tensor) / context_) result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
     return result;
   }
 
@@ -300,6 +327,7 @@ class Enumeration {
   }
 
   static constexpr int kMostMicroBatches = 4096;
+  static constexpr std::int64_t kShortestPart = 4096;  // positions of a part of a sequence that is looked at
   static constexpr double kHopeless = 1.1;  // a lower bound so much above what was found is not looked into
   static constexpr double kDoubtful = 1.1;  // so much above the limit, what is scored may fit all the same
 
@@ -314,6 +342,7 @@ class Enumeration {
   std::set<Identity> fitting_;  // without recomputation
   std::set<MeshAndKind> told_;
   double best_us_ = 0;
+  int context_ = 1;  // of the candidates at hand
 };
 
 }  // namespace

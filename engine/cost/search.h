@@ -32,9 +32,9 @@ struct SearchSpace {
 class Lab {
  public:
   virtual ~Lab() = default;
-  /// Null where the model cannot be cut so; then `why_not` says why.
-  virtual const Profile* profile(int tensor, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) = 0;
-  virtual std::string why_not(int tensor, bool sequence_parallel) = 0;
+  /// Of the mesh the axes of the graph count: tensor and context. Null where the model cannot be cut so; then `why_not` says why.
+  virtual const Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) = 0;
+  virtual std::string why_not(const Mesh& mesh, bool sequence_parallel) = 0;
   /// The piece with which each of `chunks` chunks begins, the first with 0; empty: the model has too few pieces.
   virtual const std::vector<int>& cut(int chunks) = 0;
 };

@@ -316,6 +316,14 @@ TensorStrategyJob bind_tensor(const Values& v, FreeParts& free) {
   return tensor;
 }
 
+ContextStrategyJob bind_context(const Values& v) {
+  ContextStrategyJob context;
+  if (!v.is_section("strategy.context")) return context;
+  context.degree = v.integer("strategy.context.degree");
+  context.kind = v.word<ContextKind>("strategy.context.kind");
+  return context;
+}
+
 PipelineStrategyJob bind_pipeline(const Values& v, FreeParts& free) {
   const std::string at = "strategy.pipeline.";
   PipelineStrategyJob pipeline;
@@ -368,6 +376,7 @@ StrategyJob bind_strategy(Values& v) {
   fill_in_profile(v.checked());
   strategy.data = bind_data_strategy(v, strategy.free);
   strategy.tensor = bind_tensor(v, strategy.free);
+  strategy.context = bind_context(v);
   strategy.pipeline = bind_pipeline(v, strategy.free);
   strategy.wrap = bind_wrap(v);
   return strategy;

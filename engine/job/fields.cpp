@@ -265,6 +265,13 @@ Fields tensor_strategy() {
   };
 }
 
+Fields context_strategy() {
+  return {
+      required("degree", "Ranks over which each sequence is cut into contiguous parts. data.seq_len divides by it.", {integer(1, kMostRanks)}),
+      optional("kind", "gather: the keys and values of all positions are gathered before attention.", {word(words<ContextKind>())}, "gather"),
+  };
+}
+
 Fields pipeline_strategy() {
   const auto virtual_stages = [](Forms forms, std::string_view otherwise) {
     return optional("virtual_stages", "Chunks of the model on each stage.", std::move(forms), otherwise);
@@ -306,6 +313,7 @@ Fields strategy() {
   return {
       data,
       extra("tensor", "Layers cut over ranks.", {section(tensor_strategy(), "degree"), word({"auto"})}),
+      extra("context", "Sequences cut over ranks.", {section(context_strategy(), "degree")}),
       extra("pipeline", "The model cut into stages.", {section(pipeline_strategy(), "degree"), word({"auto"})}),
       part("wrap", "What becomes a unit of parameters.", wrap(), "policy"),
       optional("profile", "Of the network: fills in bucket_mb, compression and every of data where they are not given.",

@@ -161,6 +161,14 @@ struct TensorStrategyJob {
   bool sequence_parallel = false;          ///< false where the degree is 1
 };
 
+/// How ranks that have a part of each sequence come to attend to all of it.
+enum class ContextKind : std::uint8_t { gather };
+
+struct ContextStrategyJob {
+  std::int64_t degree = 1;
+  ContextKind kind = ContextKind::gather;
+};
+
 enum class PipelineSchedule : std::uint8_t { gpipe, one_f_one_b, interleaved, looped_bfs, zb_h1, zb_h2, zb_v };
 enum class SplitPolicy : std::uint8_t { automatic, uniform, names };
 
@@ -193,14 +201,16 @@ struct FreeParts {
   bool pipeline = false;           ///< degree
   bool schedule = false;
   bool virtual_stages = false;
+  bool context = false;            ///< degree
   friend bool operator==(const FreeParts&, const FreeParts&) = default;
-  bool any() const { return data || tensor || sequence_parallel || pipeline || schedule || virtual_stages; }
+  bool any() const { return data || tensor || sequence_parallel || pipeline || schedule || virtual_stages || context; }
 };
 
 struct StrategyJob {
-  FreeParts free{true, true, true, true, true, true};  ///< `strategy: auto` is all of them
+  FreeParts free{true, true, true, true, true, true, true};  ///< `strategy: auto` is all of them
   DataStrategyJob data;
   TensorStrategyJob tensor;
+  ContextStrategyJob context;
   PipelineStrategyJob pipeline;
   WrapJob wrap;
   Profile profile = Profile::none;  ///< what it fills in is in `data` already
@@ -271,6 +281,7 @@ std::string_view name_of(Sharding);
 std::string_view name_of(Keep);
 std::string_view name_of(Reduce);
 std::string_view name_of(Compression::Kind);
+std::string_view name_of(ContextKind);
 std::string_view name_of(PipelineSchedule);
 std::string_view name_of(SplitPolicy);
 std::string_view name_of(WrapPolicy);

@@ -83,6 +83,11 @@ const Names<Compression::Kind>& names() {
   return all;
 }
 template <>
+const Names<ContextKind>& names() {
+  static const Names<ContextKind> all{{ContextKind::gather, "gather"}};
+  return all;
+}
+template <>
 const Names<PipelineSchedule>& names() {
   using enum PipelineSchedule;
   static const Names<PipelineSchedule> all{
@@ -157,6 +162,7 @@ std::string_view name_of(Sharding value) { return find_name(value); }
 std::string_view name_of(Keep value) { return find_name(value); }
 std::string_view name_of(Reduce value) { return find_name(value); }
 std::string_view name_of(Compression::Kind value) { return find_name(value); }
+std::string_view name_of(ContextKind value) { return find_name(value); }
 std::string_view name_of(PipelineSchedule value) { return find_name(value); }
 std::string_view name_of(SplitPolicy value) { return find_name(value); }
 std::string_view name_of(WrapPolicy value) { return find_name(value); }

@@ -49,6 +49,8 @@ const Names<Reduce>& names();
 template <>
 const Names<Compression::Kind>& names();
 template <>
+const Names<ContextKind>& names();
+template <>
 const Names<PipelineSchedule>& names();
 template <>
 const Names<SplitPolicy>& names();

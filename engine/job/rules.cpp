@@ -87,7 +87,7 @@ class Rules {
     const Integer ranks = world();
     if (!ranks || searched("strategy.pipeline") || searched("strategy.tensor")) return;
     std::int64_t left = *ranks;
-    for (const char* axis : {"strategy.pipeline.degree", "strategy.tensor.degree", "strategy.data.replicate"}) {
+    for (const char* axis : {"strategy.pipeline.degree", "strategy.tensor.degree", "strategy.context.degree", "strategy.data.replicate"}) {
       const Integer degree = integer(axis);
       if (!degree) continue;
       if (left % *degree != 0) {

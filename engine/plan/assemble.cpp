@@ -202,11 +202,11 @@ class Assembly {
     Passes passes(emit_, role_, options_, stage_, *common_.train, step);
     GraphMemory memory = emit_.enter(*common_.train);
     step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
-    emit_.issue(Stream::copy, CopyIn{emit_.field("lr", Field::Kind::scalar, scalar(DType::f32)), 0, {emit_.whole(step.lr)}});
+    emit_.issue(Stream::copy, CopyIn{emit_.field("lr", Field::Kind::scalar, Spec(DType::f32, Shape{1})), 0, {emit_.whole(step.lr)}});
 
     // Ranks that train apart take the mean over their own targets.
     const bool apart = options_.data->averages();
-    const BufferId count = count_targets(memory, apart ? Axes::of(Axis::pipeline) : data_and_pipeline());
+    const BufferId count = count_targets(memory, apart ? (kTokenAxes - kBatchAxes) | Axis::pipeline : data_and_pipeline());
     if (has_loss(memory)) {
       memory.seed = emit_.buffer("seed", Category::activations, size_of(DType::f32));
       emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
@@ -266,7 +266,7 @@ class Assembly {
     const BufferId squares = step.sum_of_squares(stage_);
     update(squares, memory.loss, count, step);
     const auto why = emit_.because({.phase = For::report});
-    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, kScalars), 0, {emit_.whole(role_.scalars)}});
+    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, Spec(kScalars.dtype, kScalars.shape)), 0, {emit_.whole(role_.scalars)}});
   }
 
   void update(BufferId squares, BufferId loss, BufferId count, EmittedStep& step) {
@@ -307,7 +307,7 @@ class Assembly {
     const Graph& graph = *options_.evaluate;
     const BufferId count = count_targets(memory, data_and_pipeline());
     reduce_loss(memory);
-    const std::int32_t field = emit_.field("evaluation", Field::Kind::result, flat(DType::f64, 3));
+    const std::int32_t field = emit_.field("evaluation", Field::Kind::result, Spec(DType::f64, Shape{3}));
     emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.loss)}});
     emit_.issue(Stream::copy, CopyOut{field, 8, {emit_.whole(count)}});
     if (graph.loss.scores == kNone) return;
@@ -334,7 +334,7 @@ class Assembly {
     passes.run(memory);
     const auto reporting = emit_.because({.phase = For::report});
     const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.cut->num_chunks() - 1);
-    emit_.issue(Stream::copy, CopyOut{emit_.field("logits", Field::Kind::batch, options_.sample->local(options_.sample->logits)), 0, {logits}});
+    emit_.issue(Stream::copy, CopyOut{emit_.field("logits", Field::Kind::batch, options_.sample->value(options_.sample->logits).spec), 0, {logits}});
   }
 
   // What ends a round of a strategy that lets ranks drift apart.

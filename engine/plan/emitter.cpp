@@ -60,15 +60,15 @@ BufferId Emitter::persistent(const std::string& text, Category category, std::in
   return static_cast<BufferId>(role_.buffers.size() - 1);
 }
 
-std::int32_t Emitter::field(const std::string& text, Field::Kind kind, const TensorDesc& part, int parts) {
-  const std::int64_t bytes = part.bytes() * parts;
+std::int32_t Emitter::field(const std::string& text, Field::Kind kind, const Spec& part, int parts) {
+  const std::int64_t bytes = local_shape(part, options_.mesh).elements() * size_of(part.dtype()) * parts;
   const std::int32_t known = role_.field_index(text);
   if (known < 0) {
-    role_.fields.push_back({text, kind, part.dtype, part.shape, bytes});
+    role_.fields.push_back({text, kind, part, bytes});
     return static_cast<std::int32_t>(role_.fields.size() - 1);
   }
   Field& field = role_.fields[static_cast<std::size_t>(known)];
-  CHECK(field.kind == kind && field.dtype == part.dtype && field.shape == part.shape, "programs read the same parts of " + text);
+  CHECK(field.kind == kind && field.spec == part, "programs read the same parts of " + text);
   field.bytes = std::max(field.bytes, bytes);
   return known;
 }
@@ -94,8 +94,9 @@ void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.bac
 
 Stream Emitter::stream_of(Axes axes) const {
   const int streams = options_.target->communication_streams();
-  if (streams > 1 && axes.within(kBatchAxes)) return Stream::background;
-  return streams > 2 && axes == Axes::of(Axis::tensor) ? Stream::tensor : Stream::communication;
+  const bool of_layers = axes == Axes::of(Axis::tensor) || axes == Axes::of(Axis::context);
+  if (streams > 1 && axes.within(kTokenAxes) && !of_layers) return Stream::background;
+  return streams > 2 && of_layers ? Stream::tensor : Stream::communication;
 }
 
 std::int32_t Emitter::signature_index(const Signature& signature) {
@@ -137,11 +138,12 @@ void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const 
   issue(stream_of(axes), std::move(collective));
 }
 
-void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output) {
+void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output, int dim) {
   Collective collective;
   collective.kind = kind;
   collective.dtype = dtype;
   collective.axes = axes;
+  collective.dim = static_cast<std::int8_t>(dim);
   collective.name = name(text);
   collective.input.region = input;
   collective.output.region = output;
@@ -175,7 +177,7 @@ void Emitter::make_units(std::vector<Unit> units) {
 // Masters and states are slices where the strategy says so. An f32 working copy is its own master, or has it inside.
 void Emitter::make_slots(Unit& unit) {
   const UnitLayout layout = options_.data->layout();
-  const int ranks = options_.mesh.group_size(kSliceAxes), own_ranks = options_.mesh.group_size(kBatchAxes);
+  const int ranks = options_.mesh.group_size(kSliceAxes), own_ranks = options_.mesh.group_size(kTokenAxes);
   const bool f32 = unit.compute == DType::f32;
   const Axes master_axes = layout.shard_states ? kSliceAxes : Axes{}, working_axes = layout.shard_parameters ? kSliceAxes : Axes{};
   const auto flat_spec = [&](const Format& format, Axes axes) {
@@ -187,7 +189,7 @@ void Emitter::make_slots(Unit& unit) {
   const auto own_spec = [&](const Format& format) {
     Spec spec(format, Shape{own_ranks, unit.elements});
     for (Axis axis : kAxes)
-      if (kBatchAxes.has(axis)) spec.place(axis, Placement::shard(0));
+      if (kTokenAxes.has(axis)) spec.place(axis, Placement::shard(0));
     return spec;
   };
   const auto slice_of = [&](Axes axes) { return axes.empty() ? unit.elements : unit.elements / ranks; };
@@ -369,9 +371,8 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
     if (!read_here[static_cast<std::size_t>(input)]) continue;
     const Value& value = graph.value(input);
     // A micro-batch's part begins where kernels may read it; on the host they lie one after the other.
-    const TensorDesc part = graph.local(input);
-    const std::int64_t bytes = part.bytes(), stride = aligned(bytes);
-    const std::int32_t source = field(value.name, Field::Kind::batch, part, cut.micro_batches);
+    const std::int64_t bytes = graph.local(input).bytes(), stride = aligned(bytes);
+    const std::int32_t source = field(value.name, Field::Kind::batch, value.spec, cut.micro_batches);
     const BufferId id = buffer(value.name, Category::inputs, stride * (cut.micro_batches - 1) + bytes);
     memory.fields[static_cast<std::size_t>(input)] = id;
     if (stride == bytes)
@@ -381,7 +382,7 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   }
   if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
     memory.step = buffer("step", Category::inputs, size_of(DType::i32));
-    issue(Stream::copy, CopyIn{field("step", Field::Kind::scalar, {DType::i32, Shape{1}, Layout::row_major}), 0, {whole(memory.step)}});
+    issue(Stream::copy, CopyIn{field("step", Field::Kind::scalar, Spec(DType::i32, Shape{1})), 0, {whole(memory.step)}});
   }
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
   return memory;
@@ -562,7 +563,7 @@ void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
   for (int before = 0; before < dim; ++before) runs *= to.shape[before];
   for (std::int64_t run = 0; run < runs; ++run)
     collective(node.name, kind, to.dtype, node.axes, {input.buffer, input.offset + run * (from.bytes() / runs), from.bytes() / runs},
-               {output.buffer, output.offset + run * (to.bytes() / runs), to.bytes() / runs});
+               {output.buffer, output.offset + run * (to.bytes() / runs), to.bytes() / runs}, std::max(0, dim));
 }
 
 const PreparedNode& Emitter::prepare(GraphMemory& memory, NodeId id) {

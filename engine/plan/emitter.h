@@ -63,7 +63,7 @@ class Emitter {
   BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch);
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
   /// Of `parts` parts, one after the other.
-  std::int32_t field(const std::string& name, Field::Kind kind, const TensorDesc& part, int parts = 1);
+  std::int32_t field(const std::string& name, Field::Kind kind, const Spec& part, int parts = 1);
   Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes}; }
 
   /// Why instructions are issued, until the scope ends.
@@ -94,7 +94,7 @@ class Emitter {
   /// An all-reduce of `region` (elements of `dtype`) over `axes`, of the pipeline's stages over `stages` (empty: all), if that is more
   /// than one rank.
   void all_reduce(const std::string& name, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages = {});
-  void collective(const std::string& name, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output);
+  void collective(const std::string& name, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output, int dim = -1);
 
   // ---- Units ----
 

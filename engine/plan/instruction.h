@@ -70,6 +70,7 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
   DType dtype = DType::f32;
   Axes axes;
+  std::int8_t dim = -1;              ///< the dim of a graph's value that is gathered or scattered, of which the regions are one run; -1: flat buffers
   std::vector<std::int32_t> stages;  ///< where `axes` has pipeline: the stages that take part, ascending; empty: all
   NameId name = 0;
   Read input;

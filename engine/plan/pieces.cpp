@@ -156,8 +156,8 @@ Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   const auto stage = std::find(unit.stages.begin(), unit.stages.end(), at[static_cast<std::size_t>(Axis::pipeline)]);
   const int index = unit.stages.empty() ? 0 : static_cast<int>(stage - unit.stages.begin());
   const int stages = std::max(1, static_cast<int>(unit.stages.size()));
-  const int ranks = mesh.group_size(kBatchAxes);
-  return {index * ranks + mesh.index(at, kBatchAxes), stages * ranks};
+  const int ranks = mesh.group_size(kTokenAxes);
+  return {index * ranks + mesh.index(at, kTokenAxes), stages * ranks};
 }
 
 std::vector<Piece> held_own(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) { return pieces_of(tensor, mesh, at); }
@@ -165,7 +165,7 @@ std::vector<Piece> held_own(const UnitTensor& tensor, const Mesh& mesh, const Co
 std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   Copies copies;
   for (Axis axis : kAxes)
-    if (axis != Axis::pipeline && !kBatchAxes.has(axis) && !tensor.spec.is_cut(axis)) copies.along(mesh, at, axis);
+    if (axis != Axis::pipeline && !kTokenAxes.has(axis) && !tensor.spec.is_cut(axis)) copies.along(mesh, at, axis);
   return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, {0, unit.elements}, copies));
 }
 

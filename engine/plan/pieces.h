@@ -40,7 +40,7 @@ std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const
 /// unit the first alone.
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
-/// Of what ranks keep for themselves along the batch axes (Slot::own): which of the holders of a unit a rank is. Stages
+/// Of what ranks keep for themselves along the token axes (Slot::own): which of the holders of a unit a rank is. Stages
 /// that share a unit are holders apart; ranks along the tensor axis hold parts of one holder's.
 struct Holder {
   int index = 0, count = 1;

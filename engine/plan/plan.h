@@ -124,11 +124,11 @@ struct Field {
   };
   std::string name;
   Kind kind = Kind::batch;
-  DType dtype = DType::f32;
-  Shape shape{};           ///< of a batch: one micro-batch's part, as this rank holds it
+  Spec spec{};             ///< of a batch: one micro-batch of all ranks
   std::int64_t bytes = 0;  ///< all micro-batches of the largest program, one after the other
 
-  std::int64_t part_bytes() const { return shape.elements() * size_of(dtype); }
+  /// Of one micro-batch, as a rank holds it.
+  std::int64_t part_bytes(const Mesh& mesh) const { return local_shape(spec, mesh).elements() * size_of(spec.dtype()); }
   friend bool operator==(const Field&, const Field&) = default;
 };
 
@@ -164,12 +164,12 @@ struct Slot {
   };
   Kind kind = Kind::working;
   std::string name;
-  Spec spec;             ///< flat: [elements]; of what each rank along the batch axes has for itself: [ranks, elements], cut by them
+  Spec spec;             ///< flat: [elements]; of what each rank along the token axes has for itself: [ranks, elements], cut by them
   Region region;
   bool persistent = true;
   bool saved = false;
 
-  /// Whether each rank along the batch axes has its own.
+  /// Whether each rank along the token axes has its own.
   bool own() const { return spec.whole.rank() == 2; }
   bool sliced() const { return !own() && !spec.cuts().empty(); }
 };

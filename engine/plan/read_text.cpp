@@ -208,7 +208,11 @@ class Reader {
     head.expect("1");
     Line mesh = next();
     mesh.expect("mesh");
-    for (Axis axis : kAxes) plan_.mesh.set(axis, static_cast<int>(mesh.value_number(name_of(axis))));
+    for (Axis axis : kAxes) {
+      if (!mesh.peek().starts_with(std::string(name_of(axis)) + '=')) continue;
+      plan_.mesh.set(axis, static_cast<int>(mesh.value_number(name_of(axis))));
+      if (plan_.mesh.size(axis) < 2) mesh.fail("an axis that is named has several ranks");
+    }
     plan_.drifts = !mesh.empty();
     if (plan_.drifts) mesh.expect("drifts");
     while (!text_.empty()) {
@@ -289,10 +293,7 @@ class Reader {
     Field field;
     field.name = line.word();
     field.kind = named(line, line.word(), kFieldKinds);
-    const TensorDesc part = parse_tensor(line, line.word());
-    if (part.layout != Layout::row_major) line.fail("a field is row-major");
-    field.dtype = part.dtype;
-    field.shape = part.shape;
+    field.spec = parse_spec(line, line.word());
     field.bytes = line.number();
     role().fields.push_back(std::move(field));
   }
@@ -414,7 +415,9 @@ class Reader {
     collective.dtype = *dtype;
     const std::string_view axes = line.word();
     const std::size_t at = std::min(axes.find('@'), axes.size());
-    collective.axes = parse_axes(line, axes.substr(0, at));
+    const std::size_t slash = std::min(axes.find('/'), at);
+    collective.axes = parse_axes(line, axes.substr(0, slash));
+    if (slash < at) collective.dim = line.to_number<std::int8_t>(axes.substr(slash + 1, at - slash - 1));
     if (at < axes.size())
       for (std::string_view stage : split(axes.substr(at + 1), '+')) collective.stages.push_back(line.to_number<std::int32_t>(stage));
     collective.name = name(line.word());

@@ -115,6 +115,7 @@ struct InstructionPrinter {
   }
   void operator()(const Collective& collective) const {
     out << name_of(collective.kind) << ' ' << name_of(collective.dtype) << ' ' << collective.axes;
+    if (collective.dim >= 0) out << '/' << static_cast<int>(collective.dim);
     for (std::size_t i = 0; i < collective.stages.size(); ++i) out << (i == 0 ? '@' : '+') << collective.stages[i];
     out << ' ' << role.name(collective.name) << " in " << collective.input.region << " out " << collective.output.region;
   }
@@ -173,7 +174,7 @@ void print_role(const Role& role, std::size_t index, Out& out) {
   }
   for (std::size_t id = 0; id < role.fields.size(); ++id) {
     const Field& field = role.fields[id];
-    out << "field " << id << ' ' << field.name << ' ' << name_of(field.kind) << ' ' << TensorDesc{field.dtype, field.shape, Layout::row_major} << ' ' << field.bytes << '\n';
+    out << "field " << id << ' ' << field.name << ' ' << name_of(field.kind) << ' ' << field.spec << ' ' << field.bytes << '\n';
   }
   for (std::size_t id = 0; id < role.signatures.size(); ++id) {
     const Signature& signature = role.signatures[id];
@@ -204,7 +205,8 @@ void print_pieces(const Plan& plan, const Take& take) {
   {
     Out out(head);
     out << "plan 1\nmesh";
-    for (Axis axis : kAxes) out << ' ' << name_of(axis) << '=' << plan.mesh.size(axis);
+    for (Axis axis : kAxes)
+      if (plan.mesh.size(axis) > 1) out << ' ' << name_of(axis) << '=' << plan.mesh.size(axis);
     out << (plan.drifts ? " drifts\n" : "\n");
   }
   take(head);

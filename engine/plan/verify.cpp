@@ -220,10 +220,10 @@ std::string unsound(const Role& role, const Mesh& mesh) {
     for (const Slot& slot : unit.slots) {
       if (!slot.persistent) continue;
       const std::int64_t ranks = slot.sliced() ? mesh.group_size(axes_of(slot.spec)) : 1;
-      const Shape expected = slot.own() ? Shape{mesh.group_size(kBatchAxes), unit.elements} : Shape{unit.elements};
+      const Shape expected = slot.own() ? Shape{mesh.group_size(kTokenAxes), unit.elements} : Shape{unit.elements};
       const bool flat = std::all_of(slot.spec.cuts().begin(), slot.spec.cuts().end(), [](const Cut& cut) { return cut.as == Placement::shard(0); });
       sound = sound && flat && slot.spec.whole == expected && slot.spec.partial.empty() && unit.elements % ranks == 0;
-      sound = sound && axes_of(slot.spec).within(slot.own() ? kBatchAxes : kSliceAxes);
+      sound = sound && axes_of(slot.spec).within(slot.own() ? kTokenAxes : kSliceAxes);
       sound = sound && inside(slot.region) && slot.region.bytes == bytes_of(slot.spec.format, unit.elements / ranks);
       const bool is_master = slot.kind == Slot::Kind::master, is_working = slot.kind == Slot::Kind::working;
       sound = sound && (!is_master || slot.spec.format == Format(DType::f32)) && (!is_working || slot.spec.format == Format(unit.compute));
@@ -233,7 +233,7 @@ std::string unsound(const Role& role, const Mesh& mesh) {
     if (!sound || end > unit.elements) return "has no place for " + unit.name;
   }
   for (const Field& field : role.fields)
-    if (field.part_bytes() <= 0 || field.bytes <= 0 || field.bytes % field.part_bytes() != 0) return "has a field that is not made of parts: " + field.name;
+    if (field.part_bytes(mesh) <= 0 || field.bytes <= 0 || field.bytes % field.part_bytes(mesh) != 0) return "has a field that is not made of parts: " + field.name;
   for (const Program& program : role.programs)
     for (const Issued& issued : program.instructions) {
       std::int32_t field = 0;

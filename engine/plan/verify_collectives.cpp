@@ -101,10 +101,10 @@ void Flow::reduce_scatter(std::size_t i, const Collective& collective) {
         mix(i, axis, "sums what is " + describe(way));
         break;
       }
-    if (slice_axes().has(axis) && slice_axes().within(collective.axes))
+    if (collective.dim < 0 && slice_axes().has(axis) && slice_axes().within(collective.axes))
       make_slice(facts, tables_.index_of(layout));
-    else if (axis == Axis::tensor)
-      facts.on(axis) = Way::cut(0);
+    else if (collective.dim >= 0 && !kBatchAxes.has(axis))
+      facts.on(axis) = Way::cut(collective.dim), facts.run = collective.dim > 0 ? slice.bytes : 0;
     else
       mix(i, axis, "leaves slices of which nothing is known");
   }
@@ -119,11 +119,13 @@ void Flow::all_gather(std::size_t i, const Collective& collective) {
   for (Axis axis : kAxes) {
     if (!collective.axes.has(axis) || !active(axis)) continue;
     Way& way = facts.on(axis);
-    const bool rows = axis == Axis::tensor && way.is(Kind::cut) && way.dim == 0 && way.parts == 1;
-    if (axis != Axis::tensor && way.is(Kind::slice) && way.base == 0 && slice_axes().within(collective.axes))
+    const bool whole_run = way.dim == 0 || (facts.run == slice.bytes && address(slice) % facts.run == facts.phase);
+    const bool rows = !kBatchAxes.has(axis) && way.is(Kind::cut) && way.dim >= 0 && way.parts == 1 && way.dim == collective.dim && whole_run;
+    if (collective.dim < 0 && axis != Axis::tensor && way.is(Kind::slice) && way.base == 0 && slice_axes().within(collective.axes))
       layout = &tables_.layouts[static_cast<std::size_t>(way.index)];
     else if (!way.is(Kind::piece) && !rows)
       mix(i, axis, "gathers what is " + describe(way));
+    if (rows && collective.dim > 0) facts.run = 0;
     way = Way::same();
   }
   if (layout == nullptr) return write(i, whole, facts);

@@ -244,6 +244,7 @@ Facts Flow::uniform(std::size_t, const Region& region) {
 void Flow::put(std::size_t i, std::int64_t begin, const FactRange& piece) {
   Facts facts = piece.facts;
   facts.writer = static_cast<std::int32_t>(i);
+  if (facts.run > 0) facts.phase = begin % facts.run;
   for (Axis axis : kSliceAxes)
     if (facts.on(axis).is(Kind::slice)) facts.on(axis).base += begin;
   memory_.assign(begin + piece.first, begin + piece.last, facts);
@@ -314,11 +315,9 @@ void Flow::run_until(std::size_t end) {
 void Flow::copy_in(std::size_t i, const CopyIn& copy) {
   const Field& field = role_.fields[static_cast<std::size_t>(copy.field)];
   if (field.kind == Field::Kind::result) report_(i, "reads what the loop is told");
-  Facts facts = Facts::all(Way::same(), field.dtype);
-  if (field.kind == Field::Kind::batch) {
-    facts.on(Axis::pipeline) = Way::piece();
-    for (Axis axis : kBatchAxes) facts.on(axis) = Way::cut(0);
-  }
+  Facts facts = Facts::all(Way::same(), field.spec.dtype());
+  for (Axis axis : kAxes) facts.on(axis) = way_of(field.spec.on(axis), field.spec.whole.rank());
+  if (field.kind == Field::Kind::batch) facts.on(Axis::pipeline) = Way::piece();
   write(i, copy.region.region, facts);
 }
 

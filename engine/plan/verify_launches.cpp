@@ -8,6 +8,17 @@ namespace {
 
 using Kind = Way::Kind;
 
+// Facts::run of a tensor that lies as `facts` say; 0 where no dim between is cut.
+std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
+  int dim = 0;
+  for (const Way& way : facts.ways)
+    if (way.is(Kind::cut) && way.dim > 0) dim = std::max<int>(dim, way.dim);
+  if (dim == 0 || dim >= tensor.shape.rank() - 1) return 0;
+  std::int64_t bytes = size_of(tensor.dtype);
+  for (int i = dim; i < tensor.shape.rank(); ++i) bytes *= tensor.shape[i];
+  return bytes;
+}
+
 bool is_optimizer(Op op) { return op == Op::sgd || op == Op::adam || op == Op::adamw || op == Op::lion; }
 
 }  // namespace
@@ -60,6 +71,9 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
   outputs.clear();
   while (num_inputs < launch.operands.size() && access_of(launch.operands[num_inputs]) == Access::read)
     inputs.push_back(uniform(i, region_of(launch.operands[num_inputs++])));
+  for (std::size_t input = 0; input < num_inputs; ++input)
+    if (const std::int64_t due = run_of(signature.operands[input], inputs[input]); due != 0 && inputs[input].run != 0 && inputs[input].run != due)
+      report_(i, "reads runs of another length than operand " + std::to_string(input) + " has");
   for (std::size_t operand = num_inputs; operand < launch.operands.size(); ++operand)
     outputs.push_back(Facts::all(Way::same(), signature.operands[operand].dtype));
   for (Axis axis : kAxes) {
@@ -86,6 +100,7 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
   }
   for (std::size_t output = 0; output < outputs.size(); ++output) {
     const Operand& operand = launch.operands[num_inputs + output];
+    outputs[output].run = run_of(signature.operands[num_inputs + output], outputs[output]);
     if (access_of(operand) == Access::update) {
       const Facts before = uniform(i, region_of(operand));
       for (Axis axis : kAxes) {

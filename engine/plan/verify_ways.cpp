@@ -18,6 +18,7 @@ std::optional<Placement> placement_of(const Way& way, int rank) {
     case Kind::shared:
       return Placement::replicate();
     case Kind::cut:
+      if (way.dim > 0 && way.dim >= rank - 1) return Placement::shard(Placement::kRows, way.parts, way.lead);
       return Placement::shard(way.dim == Way::kLast ? rank - 1 : way.dim, way.parts, way.lead);
     case Kind::partial:
       return Placement::partial();
@@ -32,14 +33,15 @@ std::optional<Placement> placement_of(const Way& way, int rank) {
   return std::nullopt;
 }
 
+}  // namespace
+
 Way way_of(const Placement& placement, int rank) {
   if (placement.is_replicate()) return Way::same();
   if (placement.is_partial()) return Way::partial();
+  if (placement.dim == Placement::kRows) return Way::cut(1, placement.parts, placement.lead);
   const bool last = placement.dim > 0 && placement.dim == rank - 1;
   return Way::cut(last ? Way::kLast : placement.dim, placement.parts, placement.lead);
 }
-
-}  // namespace
 
 Way merged(const Way& a, const Way& b) {
   if (a.is(Kind::zero)) return b;
@@ -54,6 +56,7 @@ Facts merged(const Facts& a, const Facts& b) {
     both.dtype = b.dtype;
   else if (b.dtype && *a.dtype != *b.dtype)
     both.dtype = std::nullopt;
+  if (a.run != b.run || a.phase != b.phase) both.run = both.phase = 0;
   both.writer = std::max(a.writer, b.writer);
   return both;
 }

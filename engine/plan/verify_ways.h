@@ -31,7 +31,7 @@ struct Way {
     unknown,
   };
   Kind kind = Kind::unknown;
-  std::int8_t dim = 0;     ///< of a cut: 0, kLast or a dim between
+  std::int8_t dim = 0;     ///< of a cut: 0, kLast or a dim between, which a tensor of rows has in its rows
   std::int32_t parts = 1;  ///< of a cut
   std::int32_t lead = 1;   ///< of a cut: by how much its first part is longer
   std::int32_t index = 0;  ///< of a layout or a set of stages
@@ -47,6 +47,8 @@ struct Way {
   friend auto operator<=>(const Way&, const Way&) = default;
 };
 
+/// What a placement says of an axis, in a tensor of so many dims.
+Way way_of(const Placement& placement, int rank);
 /// Of the sum or the union of both; unknown where they do not go together.
 Way merged(const Way& a, const Way& b);
 /// Whether `actual` may stand where `expected` is due.
@@ -58,6 +60,9 @@ struct Facts {
   std::array<Way, kNumAxes> ways{};
   std::optional<DType> dtype;
   std::int32_t writer = -1;  ///< instruction; -1: an earlier program
+  // Where a dim between the first and the last is cut: bytes of one run, a rank's part of that dim with all dims after it, and where runs
+  // begin, as an address modulo that; 0: nothing is known.
+  std::int64_t run = 0, phase = 0;
   Way& on(Axis axis) { return ways[static_cast<std::size_t>(axis)]; }
   const Way& on(Axis axis) const { return ways[static_cast<std::size_t>(axis)]; }
   static Facts all(const Way& way, std::optional<DType> dtype) {

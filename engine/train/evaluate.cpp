@@ -34,7 +34,7 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
     const std::optional<checkpoint::Manifest> manifest = load_finite_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, on.tell);
     if (manifest) require_same_tokenizer(data, *manifest, checkpoint);
     executor->run(executor->role().program_index(ProgramKind::refresh));
-    Evaluation evaluation(*executor, compiled, data.val, compiled.plan.mesh.index(communicator.rank(), kBatchAxes), batches);
+    Evaluation evaluation(*executor, compiled, data.val, communicator.rank(), batches);
     const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
     if (communicator.rank() == 0 || on.process != nullptr) record = mine;
   });

@@ -20,13 +20,13 @@ std::int64_t num_evaluation_batches(const CompiledJob& compiled, std::int64_t sa
   return compiled.ignore_index ? (samples + size - 1) / size : samples / size;
 }
 
-Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int data_rank, std::int64_t batches)
+Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int rank, std::int64_t batches)
     : executor_(executor),
       dataset_(std::move(dataset)),
       batch_(compiled.batch),
-      share_(data::share_of(data_rank, batch_.data_ranks, global_batch(batch_))),
+      share_(data::share_of(compiled.plan.mesh.index(rank, kBatchAxes), batch_.data_ranks, global_batch(batch_))),
       program_(executor.role().program_index(ProgramKind::evaluate)),
-      binder_(executor, *dataset_, program_, batch_.micro) {
+      binder_(executor, {compiled.plan.mesh, compiled.plan.mesh.coordinates(rank)}, *dataset_, program_, batch_.micro) {
   if (compiled.ignore_index) {
     ignore_index_ = *compiled.ignore_index;
     const auto& fields = dataset_->fields();
@@ -71,7 +71,7 @@ void Evaluation::mask_beyond_end(std::int64_t index, const data::Loader::Batch& 
   masked_.assign(targets, targets + share_.count * per_sample);
   const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, share_.count);
   std::fill(masked_.begin() + kept * per_sample, masked_.end(), static_cast<std::int32_t>(ignore_index_));
-  executor_.bind(targets_field_, masked_.data());
+  binder_.bind(targets_index_, reinterpret_cast<const std::byte*>(masked_.data()));
 }
 
 }  // namespace trainer

@@ -20,7 +20,7 @@ class Evaluation {
  public:
   /// `batches`: global batches at most; 0: all of the data. Samples come in order, each at most once: where the last batch is
   /// not full, the places beyond the data are ignored targets (or, where targets cannot be ignored, that batch is left out).
-  Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int data_rank, std::int64_t batches);
+  Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int rank, std::int64_t batches);
   EvaluationRecord run(std::int64_t step);
 
  private:

@@ -2,6 +2,7 @@
 #include "engine/train/inputs.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/core/error.h"
 #include "engine/train/evaluation.h"
@@ -12,7 +13,7 @@ namespace {
 // Of a field that the stages of the plan which read it read alike; i32 where none does.
 DType dtype_of_field(const Plan& plan, std::string_view name) {
   for (const Role& role : plan.roles)
-    if (const std::int32_t index = role.field_index(name); index >= 0) return role.fields[static_cast<std::size_t>(index)].dtype;
+    if (const std::int32_t index = role.field_index(name); index >= 0) return role.fields[static_cast<std::size_t>(index)].spec.dtype();
   return DType::i32;
 }
 
@@ -72,8 +73,8 @@ data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
   }
 }
 
-BatchBinder::BatchBinder(Executor& executor, const data::Dataset& dataset, std::int32_t program, std::int64_t samples)
-    : executor_(executor) {
+BatchBinder::BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program, std::int64_t samples)
+    : executor_(executor), samples_(samples) {
   const Role& role = executor.role();
   std::vector<std::int64_t> wanted(role.fields.size(), 0);
   for (const Issued& issued : role.programs.at(static_cast<std::size_t>(program)).instructions)
@@ -82,11 +83,20 @@ BatchBinder::BatchBinder(Executor& executor, const data::Dataset& dataset, std::
           std::max(wanted[static_cast<std::size_t>(copy->field)], copy->field_offset + copy->region.region.bytes);
   for (const data::SampleField& field : dataset.fields()) {
     const std::int32_t index = role.field_index(field.name);
-    fields_.push_back(index);
+    fields_.push_back({.index = index});
     if (index < 0) continue;
     std::int64_t& bytes = wanted[static_cast<std::size_t>(index)];
-    const DType dtype = role.fields[static_cast<std::size_t>(index)].dtype;
-    if (bytes != field.bytes() * samples || dtype != field.dtype)
+    const Spec& spec = role.fields[static_cast<std::size_t>(index)].spec;
+    const DType dtype = spec.dtype();
+    Part& part = fields_.back();
+    part.stride = part.bytes = field.bytes();
+    for (const Cut& cut : spec.cuts())
+      if (cut.as.is_shard(1) && point.mesh.size(cut.axis) > 1) {
+        part.bytes = field.bytes() / spec.whole[1] * local_shape(spec, point.mesh)[1];
+        part.first = field.bytes() / spec.whole[1] * origin(spec, 1, point.mesh).at(point.at);
+      }
+    if (part.bytes < part.stride) part.values.resize(static_cast<std::size_t>(part.bytes * samples));
+    if (bytes != part.bytes * samples || dtype != field.dtype)
       throw DataError("the data's field " + field.name + " has " + std::to_string(field.bytes()) + " bytes a sample (" +
                       std::string(name_of(field.dtype)) + " " + field.shape.str() + "), the model reads " +
                       std::to_string(bytes / samples) + " (" + std::string(name_of(dtype)) + ")");
@@ -98,8 +108,15 @@ BatchBinder::BatchBinder(Executor& executor, const data::Dataset& dataset, std::
 }
 
 void BatchBinder::bind(const data::Loader::Batch& batch) {
-  for (std::size_t i = 0; i < fields_.size(); ++i)
-    if (fields_[i] >= 0) executor_.bind(fields_[i], const_cast<std::byte*>(batch.fields[i]));
+  for (std::size_t i = 0; i < fields_.size(); ++i) bind(i, batch.fields[i]);
+}
+
+void BatchBinder::bind(std::size_t field, const std::byte* values) {
+  Part& part = fields_[field];
+  if (part.index < 0) return;
+  for (std::int64_t sample = 0; !part.values.empty() && sample < samples_; ++sample)
+    std::memcpy(part.values.data() + sample * part.bytes, values + sample * part.stride + part.first, static_cast<std::size_t>(part.bytes));
+  executor_.bind(part.index, part.values.empty() ? const_cast<std::byte*>(values) : part.values.data());
 }
 
 }  // namespace trainer

@@ -28,17 +28,28 @@ data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled);
 /// Parts of the data that are too small for one batch.
 std::vector<Diagnostic> too_few_samples(const LoadedJob& loaded, const CompiledJob& compiled, const data::Data& data);
 
-/// Binds each batch of a loader to an executor's fields.
+/// Binds each batch of a loader to an executor's fields; of sequences that are cut over ranks, the rank's part.
 class BatchBinder {
  public:
   /// Checks that the dataset has every field of the batch that `program` copies in, in the right size for `samples`
   /// samples.
-  BatchBinder(Executor& executor, const data::Dataset& dataset, std::int32_t program, std::int64_t samples);
+  BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program, std::int64_t samples);
+  BatchBinder(const BatchBinder&) = delete;
+  BatchBinder& operator=(const BatchBinder&) = delete;
   void bind(const data::Loader::Batch& batch);
+  /// One of the dataset's fields, of all samples.
+  void bind(std::size_t field, const std::byte* values);
 
  private:
   Executor& executor_;
-  std::vector<std::int32_t> fields_;  // of the plan, for each of the dataset's; -1: not read
+  // What the rank reads of each of the dataset's fields: of each sample `stride` bytes long, `bytes` from `first` on.
+  struct Part {
+    std::int32_t index = -1;  // of the plan's fields; -1: not read
+    std::int64_t stride = 0, first = 0, bytes = 0;
+    std::vector<std::byte> values{};  // where that is not all of it: a copy
+  };
+  std::vector<Part> fields_;
+  const std::int64_t samples_;
 };
 
 }  // namespace trainer

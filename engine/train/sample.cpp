@@ -108,8 +108,8 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
     const std::int32_t tokens_field = role.field_index("tokens"), logits_field = role.field_index("logits");
     if (tokens_field < 0 || !compiled.classes) throw DataError("sampling needs a model that reads tokens");
     const Field &tokens = role.fields[static_cast<std::size_t>(tokens_field)], &scores_field = role.fields[static_cast<std::size_t>(logits_field)];
-    CHECK(tokens.dtype == DType::i32, "tokens are i32");
-    std::vector<std::int32_t> window(static_cast<std::size_t>(tokens.shape.elements()));
+    CHECK(tokens.spec.dtype() == DType::i32, "tokens are i32");
+    std::vector<std::int32_t> window(static_cast<std::size_t>(tokens.spec.whole.elements()));
     std::vector<std::byte> logits(static_cast<std::size_t>(scores_field.bytes));
     executor->bind(tokens_field, window.data());
     executor->bind(logits_field, logits.data());
@@ -128,7 +128,7 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
       executor->run(program);
       std::vector<std::pair<float, std::int32_t>> scores;
       for (std::int32_t id = 0; id < vocabulary; ++id)
-        scores.emplace_back(logit_at(logits, scores_field.dtype, (known - 1) * *compiled.classes + id), id);
+        scores.emplace_back(logit_at(logits, scores_field.spec.dtype(), (known - 1) * *compiled.classes + id), id);
       const std::int32_t id = draw(scores, options, static_cast<std::uint64_t>(made));
       if (id == options.stop) break;
       ids.push_back(id);

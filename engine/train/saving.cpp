@@ -132,7 +132,7 @@ class FullSave {
         for (std::size_t slot = 0; slot < unit.slots.size(); ++slot) {
           const Slot& one = unit.slots[slot];
           if (!one.saved || &one == &unit.parameters()) continue;
-          for (int holder = first; one.own() && holder < first + mesh_.group_size(kBatchAxes); ++holder) result.push_back({role, index, tensor, slot, holder});
+          for (int holder = first; one.own() && holder < first + mesh_.group_size(kTokenAxes); ++holder) result.push_back({role, index, tensor, slot, holder});
           if (!one.own() && saves) result.push_back({role, index, tensor, slot});
         }
     });

@@ -104,16 +104,15 @@ class RankLoop {
         averaging_program_(role_.program_index(ProgramKind::step_averaging)),
         average_program_(role_.program_index(ProgramKind::average)),
         settle_program_(role_.program_index(ProgramKind::settle)),
-        binder_(*executor_, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
+        binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
     fill_weights(run, start_.checkpoint ? &*start_.checkpoint : nullptr, loaded_rank(), threads_, talk_);
     loss_scale_ = loss_scale_of(*executor_);
     executor_->bind(role_.field_index("lr"), &lr_);
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
-    const int data_rank = run.compiled.plan.mesh.index(rank_, kBatchAxes);
     if (job_.eval && run.data.val && role_.program_index(ProgramKind::evaluate) >= 0)
-      evaluation_.emplace(*executor_, run.compiled, run.data.val, data_rank, job_.eval->batches);
+      evaluation_.emplace(*executor_, run.compiled, run.data.val, rank_, job_.eval->batches);
   }
 
   void train() {

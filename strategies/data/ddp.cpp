@@ -15,7 +15,7 @@ class Ddp final : public DataStrategy {
   std::string name() const override { return "ddp"; }
 
   void gradient_ready(const Unit& unit, const Use& use, Step& step) const override {
-    if (use.last) step.all_reduce_gradient(unit, kBatchAxes);
+    if (use.last) step.all_reduce_gradient(unit, kTokenAxes);
   }
 
   void update(const Unit& unit, Step& step) const override { step.optimizer(unit); }

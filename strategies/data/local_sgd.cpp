@@ -15,7 +15,10 @@ namespace {
 class LocalSgd : public DataStrategy {
  public:
   std::string name() const override { return "local_sgd"; }
-  void gradient_ready(const Unit&, const Use&, Step&) const override {}
+  /// Ranks that share samples make one step together.
+  void gradient_ready(const Unit& unit, const Use& use, Step& step) const override {
+    if (use.last) step.all_reduce_gradient(unit, kTokenAxes - kBatchAxes);
+  }
   void update(const Unit& unit, Step& step) const override { step.optimizer(unit); }
   bool averages() const override { return true; }
   void average(const Unit& unit, Step& step) const override {

@@ -35,7 +35,7 @@ Plan one_role(int ranks, std::vector<Signature> signatures, std::vector<Issued> 
   plan.mesh.set(Axis::replicate, ranks);
   Role role;
   role.names = {"x"};
-  role.fields = {{.name = "tokens", .dtype = DType::u8, .shape = {1 << 20}, .bytes = 1 << 20}};
+  role.fields = {{.name = "tokens", .spec = {DType::u8, {1 << 20}}, .bytes = 1 << 20}};
   role.signatures = std::move(signatures);
   role.programs = {{ProgramKind::step, std::move(step)}};
   plan.roles = {std::move(role)};

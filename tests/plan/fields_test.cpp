@@ -57,15 +57,15 @@ TEST_CASE("a field says whose it is and what its parts are, and a step copies ea
         CAPTURE(field.name);
         const Known& known = kKnown.at(field.name);
         CHECK(field.kind == known.kind);
-        CHECK(field.dtype == known.dtype);
+        CHECK(field.spec.dtype() == known.dtype);
         const TensorDesc* operand = read_as(role, field.name);
         if (operand != nullptr && field.kind == Field::Kind::batch) {
-          CHECK(operand->dtype == field.dtype);
-          CHECK(operand->shape == field.shape);
+          CHECK(operand->dtype == field.spec.dtype());
+          CHECK(operand->shape == local_shape(field.spec, compiled.plan.mesh));
         }
-        if (field.kind == Field::Kind::batch) CHECK(field.shape[0] == compiled.batch.micro);
+        if (field.kind == Field::Kind::batch) CHECK(local_shape(field.spec, compiled.plan.mesh)[0] == compiled.batch.micro);
         const bool repeats = field.kind == Field::Kind::batch && role.program(ProgramKind::step) != nullptr;
-        CHECK(field.bytes == field.part_bytes() * (repeats ? compiled.batch.micro_batches : 1));
+        CHECK(field.bytes == field.part_bytes(compiled.plan.mesh) * (repeats ? compiled.batch.micro_batches : 1));
       }
       for (const Program& program : role.programs) {
         std::vector<std::int64_t> copied(role.fields.size(), 0);
@@ -78,7 +78,7 @@ TEST_CASE("a field says whose it is and what its parts are, and a step copies ea
           if (const auto* out = std::get_if<CopyOut>(&issued.instruction)) CHECK(role.fields[static_cast<std::size_t>(out->field)].kind != Field::Kind::scalar);
         }
         for (std::size_t i = 0; i < copied.size(); ++i)
-          if (copied[i] > 0) CHECK(copied[i] == (makes_step(program.kind) ? role.fields[i].bytes : role.fields[i].part_bytes()));
+          if (copied[i] > 0) CHECK(copied[i] == (makes_step(program.kind) ? role.fields[i].bytes : role.fields[i].part_bytes(compiled.plan.mesh)));
       }
     }
   }

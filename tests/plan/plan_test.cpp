@@ -13,7 +13,7 @@ namespace {
 
 // Two data ranks: a gradient is computed, reduced on the other stream while more is computed, and then used.
 constexpr std::string_view kOverlap = R"(plan 1
-mesh pipeline=1 replicate=2 shard=1 tensor=1
+mesh replicate=2
 role 0 persistent=0 total=0 scalars=b-1 applied=b-1
 buffer 0 w parameters mb=-1 program=-1 bytes=256 at=-1
 buffer 1 x inputs mb=-1 program=0 bytes=256 at=-1
@@ -169,7 +169,7 @@ TEST_CASE("fields that are not made of parts, and copies against their direction
   CHECK(mentions(with_field("field 0 x batch f32[3] 256"), "has a field that is not made of parts: x"));
   CHECK(mentions(with_field("field 0 x result f32[64] 256"), "reads what the loop is told"));
   Plan plan = finished(kOverlap);
-  plan.roles[0].fields.push_back({"lr", Field::Kind::scalar, DType::f32, {64}, 256});
+  plan.roles[0].fields.push_back({"lr", Field::Kind::scalar, Spec(DType::f32, Shape{64}), 256});
   step_of(plan).push_back({Stream::copy, CopyOut{1, 0, {{4, 0, 256}}}, {}, {}});
   derive_order(plan.roles[0], plan.mesh);
   CHECK(mentions(violations(plan), "writes what the loop gives"));
@@ -186,7 +186,7 @@ namespace {
 
 // Two pipeline stages: the first makes x and passes it on, the second makes y and passes it back.
 std::string two_stages(std::string_view first, std::string_view second) {
-  std::string text = "plan 1\nmesh pipeline=2 replicate=1 shard=1 tensor=1\n";
+  std::string text = "plan 1\nmesh pipeline=2\n";
   for (const auto& [stage, body] : {std::pair{0, first}, std::pair{1, second}})
     text += "role " + std::to_string(stage) +
             " persistent=0 total=0 scalars=b-1 applied=b-1\nbuffer 0 a activations mb=0 program=-1 bytes=64 at=-1\n"
@@ -245,7 +245,7 @@ TEST_CASE("two stages that both send first wait for ever, unless in one exchange
 TEST_CASE("stages that cross each other wait for ever, whatever a second stream does meanwhile") {
   const std::string sum = "background all_reduce f32 replicate g in b2+0:64 out b2+0:64 # reduce\n";
   const auto replicated = [&](const std::string& first, const std::string& second) {
-    std::string text = replaced(two_stages(kMakeX + first, kMakeY + second), "replicate=1", "replicate=2");
+    std::string text = replaced(two_stages(kMakeX + first, kMakeY + second), "mesh pipeline=2", "mesh replicate=2");
     for (std::size_t at = 0; (at = text.find("signature 0", at)) != std::string::npos; at += 80) text.insert(at, "buffer 2 c gradients mb=0 program=-1 bytes=64 at=-1\n");
     return violations(finished(text));
   };

@@ -176,6 +176,19 @@ TEST_CASE("every job sends what the textbook says") {
   CHECK(pipeline >= 20);
 }
 
+// Of every layer and micro-batch the keys and values of all positions, forward; as many bytes of their gradients are reduced and scattered.
+TEST_CASE("context parallelism gathers keys and values and scatters their gradients, no more") {
+  const MixedJobs jobs;
+  for (const auto& [line, ranks, kv] : {std::tuple("llama r4 ddp c4 m2 clip", 4, 16), {"packed r2 ddp c2 m4 drop ignore", 2, 16}, {"gpt r2 ddp c2 m2 clip", 2, 16}}) {
+    CAPTURE(line);
+    const CompiledJob job = compiled(jobs.load(line, "run"));
+    const std::int64_t layers = 8, bytes = job.batch.micro * 8 * kv * 4, passes = job.batch.micro_batches * layers * 2;
+    CHECK(sent(job.plan, 0, "context", "all_gather") == passes * half_ring(bytes, ranks));
+    CHECK(sent(job.plan, 0, "context", "reduce_scatter") == passes * half_ring(bytes, ranks));
+    CHECK(sent(job.plan, 0, "context", "all_reduce") == ring(4 * elements(job.plan.roles[0]), ranks) + 2 * ring(8, ranks));
+  }
+}
+
 TEST_CASE("without prefetch a unit of FULL_SHARD is gathered for every pass that reads it") {
   const MixedJobs jobs;
   const std::string line = "llama r4 full_shard m2 prefetch:0 wrap:transformer bf16";

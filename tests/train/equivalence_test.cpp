@@ -117,7 +117,9 @@ TEST_CASE("every strategy trains as one rank does, in the memory and with the co
   const MixedJobs jobs;
   References references(jobs);
   int folder = 0;
-  for (const std::string& line : mixed_jobs()) {
+  std::vector<std::string> lines = mixed_jobs();
+  lines.insert(lines.end(), context_jobs().begin(), context_jobs().end());
+  for (const std::string& line : lines) {
     CAPTURE(line);
     const Trained& want = references.of(alone(line));
     const LoadedJob loaded = jobs.load(line, "run" + std::to_string(folder++));

@@ -150,6 +150,24 @@ const std::vector<std::string> kJobs{
     "gpt r4 no_shard p2 1f1b split:uniform m8 wrap:none ignore",
 };
 
+// Sequences of 8 over 2 or 4 ranks.
+const std::vector<std::string> kContextJobs{
+    "gpt r2 ddp c2 m2 clip drop",
+    "packed r2 ddp c2 m4 full drop ignore sharded",
+    "llama r4 ddp c4 m2 clip",
+    "llama r4 zero1 c2 m2 selective bf16 sharded",
+    "gpt r4 zero2 c2 m4 clip every_2 drop ignore",
+    "packed r4 zero3 c2 m2 clip full",
+    "gpt r4 full_shard c4 m4 keep:use wrap:transformer drop sharded",
+    "llama r8 hybrid2 c2 m2 keep:pass reduce:micro_batch prefetch:3 clip bf16",
+    "packed r4 ddp t2 c2 m2 clip",
+    "llama r8 zero1 t2 sp c2 m2 clip ignore sharded",
+    "gpt r8 full_shard t2 sp c2 m2 reduce:step wrap:size clip selective",
+    "llama r4 ddp c2 p2 1f1b m4 clip",
+    "gpt r8 zero2 c2 p2 zb_h1 split:uniform m4 drop ignore bf16",
+    "packed r8 zero3 c2 t2 p2 interleaved v2 m2 wrap:transformer clip every_2",
+};
+
 constexpr std::string_view kGpt = R"(
 name: gpt
 params: {layers: 8, dropout: 0.0, ignore: -100}
@@ -285,7 +303,7 @@ class Line {
  public:
   explicit Line(const std::string& line) : words_(words_of(line)), model_(words_.front()) {
     for (std::size_t i = 1; i < words_.size(); ++i) word(words_[i]);
-    const int data = ranks_ / tensor_ / pipeline_;
+    const int data = ranks_ / tensor_ / pipeline_ / context_;
     set("cluster.devices_per_node", std::to_string(ranks_));
     set("train.batch.micro", std::to_string(16 / data / micro_batches_));
     if (excluded_) set("strategy.wrap.excluded", model_ == "gpt" ? "[\"**ln_*\"]" : model_ == "mlp" ? "[head]" : "[\"**norm*\"]");
@@ -306,6 +324,8 @@ class Line {
       micro_batches_ = word[1] - '0';
     else if (is_number(word, 't'))
       set("strategy.tensor.degree", std::to_string(tensor_ = word[1] - '0'));
+    else if (is_number(word, 'c'))
+      set("strategy.context.degree", std::to_string(context_ = word[1] - '0'));
     else if (is_number(word, 'p'))
       set("strategy.pipeline.degree", std::to_string(pipeline_ = word[1] - '0'));
     else if (is_number(word, 'v'))
@@ -384,13 +404,14 @@ class Line {
   std::vector<std::string> words_;
   std::string model_;
   Overrides overrides_;
-  int ranks_ = 1, tensor_ = 1, pipeline_ = 1, virtual_ = 1, micro_batches_ = 1;
+  int ranks_ = 1, tensor_ = 1, pipeline_ = 1, context_ = 1, virtual_ = 1, micro_batches_ = 1;
   bool split_names_ = false, excluded_ = false;
 };
 
 }  // namespace
 
 const std::vector<std::string>& mixed_jobs() { return kJobs; }
+const std::vector<std::string>& context_jobs() { return kContextJobs; }
 
 MixedJobs::MixedJobs() {
   const auto job = [&](const std::string& name, std::string_view model, std::string_view data) {

@@ -25,6 +25,8 @@ inline constexpr int kMixedSteps = 10;
 
 /// The table: more than 120 lines in which every two words meet that can.
 const std::vector<std::string>& mixed_jobs();
+/// Lines of models over sequences, which are cut over ranks.
+const std::vector<std::string>& context_jobs();
 
 class MixedJobs {
  public:

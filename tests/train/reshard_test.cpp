@@ -123,7 +123,7 @@ class PlanMaker {
     const std::int64_t all = unit.elements * 4, slice = holding_.masters == Masters::whole ? all : all / shards;
     Spec whole(DType::f32, Shape{unit.elements}), sliced = whole, own(DType::f32, Shape{own_ranks, unit.elements});
     if (slice < all) sliced.place(Axis::shard, Placement::shard(0));
-    for (Axis axis : {Axis::replicate, Axis::shard}) own.place(axis, Placement::shard(0));
+    for (Axis axis : kTokenAxes) own.place(axis, Placement::shard(0));
     const Region master = holding_.masters == Masters::slices ? Region(buffer(slice), 0, slice) : own_slice({buffer(all), 0, all}, kSliceAxes, static_cast<int>(all / slice));
     unit.slots.push_back({.kind = Slot::Kind::master, .name = "master", .spec = sliced, .region = master, .saved = true});
     const auto add = [&](Slot::Kind kind, const std::string& slot, const Spec& spec, std::int64_t bytes) {

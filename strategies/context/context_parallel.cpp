@@ -1,0 +1,56 @@
+// Source: the Llama 3 team, "The Llama 3 Herd of Models", 2024, section 3.3.2: keys and values are gathered before attention, whose queries
+// are the rank's own. Per layer and rank, with n ranks and the bytes K of all keys and values of its samples, the forward pass gathers
+// (n − 1)/n · K and the backward pass reduces and scatters as many.
+// Departs from the paper: parts are contiguous, so under a causal mask the last rank has the most work.
+//
+//   value                        placement
+//   inputs [batch, seq, …]       Shard(1)
+//   parameters                   Replicate, their gradients Partial
+//   k, v at attention            Replicate, by a gather whose gradient is a reduce-scatter
+#include "strategies/context/context_parallel.h"
+
+#include <vector>
+
+#include "engine/ops/refuse.h"
+
+namespace trainer::strategies {
+namespace {
+
+// q, k and v of a packed attention as values of their own.
+Node split(Graph& graph, Node& attention) {
+  const Value packed = graph.value(attention.inputs[0]);
+  const std::int64_t heads = attention.attributes.integer("heads"), kv_heads = attention.attributes.integer("kv_heads");
+  const std::int64_t head_dim = packed.shape()[-1] / (heads + 2 * kv_heads);
+  Node node{.name = attention.name + ".split", .op = Op::split};
+  node.inputs = {attention.inputs[0]};
+  for (const auto& [suffix, count] : {std::pair(".q", heads), {".k", kv_heads}, {".v", kv_heads}})
+    node.outputs.push_back(graph.add_value({.name = attention.name + suffix, .spec = {packed.dtype(), packed.shape().with_last(count * head_dim)}}));
+  node.block = attention.block;
+  node.chunk = attention.chunk;
+  node.origin = attention.origin;
+  attention.inputs = node.outputs;
+  attention.attributes.set("packed", false);
+  return node;
+}
+
+}  // namespace
+
+void context_parallel(Graph& graph) {
+  const int ranks = graph.mesh.size(Axis::context);
+  if (ranks == 1) return;
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes) {
+    if (node.op == Op::attention && node.attributes.flag("packed")) nodes.push_back(split(graph, node));
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+  for (ValueId input : graph.inputs) {
+    Value& value = graph.value(input);
+    if (value.shape().rank() < 2) refuse(graph, graph.nodes.front(), Axis::context, value.name + " has no sequence to cut");
+    const std::int64_t seq = value.shape()[1];
+    if (seq % ranks != 0) refuse_uneven(graph, graph.nodes.front(), Axis::context, "the sequence of " + value.name, seq, seq);
+    value.spec.place(Axis::context, Placement::shard(1));
+  }
+}
+
+}  // namespace trainer::strategies
