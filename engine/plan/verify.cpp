@@ -199,6 +199,12 @@ std::vector<MeshPoint> telling_points(const Mesh& mesh, Axes axes) {
   return points;
 }
 
+// Whether a tensor that is held whole or in parts, and is no sum, is sliced along some of `axes`, in the numbering of ranks.
+bool sliced_in_order(const Spec& spec, Axes axes) {
+  const auto cuts = spec.cuts();
+  return spec.partial.empty() && axes_of(spec).within(axes) && std::is_sorted(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.axis < b.axis; });
+}
+
 // What the flow of facts takes for granted about a role's units, fields and scalars; empty if it may.
 std::string unsound(const Role& role, const Mesh& mesh) {
   const auto persistent = [&](BufferId id) { return id >= 0 && static_cast<std::size_t>(id) < role.buffers.size() && role.buffer(id).program < 0; };
@@ -213,6 +219,7 @@ std::string unsound(const Role& role, const Mesh& mesh) {
     std::int64_t end = 0;
     bool sound = unit.find(Slot::Kind::working) != nullptr && unit.trained() == (unit.find(Slot::Kind::master) != nullptr) && unit.elements > 0;
     for (const UnitTensor& tensor : unit.tensors) {
+      sound = sound && sliced_in_order(tensor.spec, Axes::of(Axis::tensor)) && tensor.spec.format == Format(unit.compute);
       sound = sound && tensor.offset >= end && tensor.elements > 0 && tensor.elements == local_shape(tensor.spec, mesh).elements();
       end = tensor.offset + tensor.elements;
     }
@@ -222,8 +229,9 @@ std::string unsound(const Role& role, const Mesh& mesh) {
       const std::int64_t ranks = slot.sliced() ? mesh.group_size(axes_of(slot.spec)) : 1;
       const Shape expected = slot.own() ? Shape{mesh.group_size(kTokenAxes), unit.elements} : Shape{unit.elements};
       const bool flat = std::all_of(slot.spec.cuts().begin(), slot.spec.cuts().end(), [](const Cut& cut) { return cut.as == Placement::shard(0); });
-      sound = sound && flat && slot.spec.whole == expected && slot.spec.partial.empty() && unit.elements % ranks == 0;
-      sound = sound && axes_of(slot.spec).within(slot.own() ? kTokenAxes : kSliceAxes);
+      sound = sound && flat && slot.spec.whole == expected && unit.elements % ranks == 0;
+      sound = sound && sliced_in_order(slot.spec, slot.own() ? kTokenAxes : kSliceAxes);
+      sound = sound && (!slot.own() || mesh.active(kTokenAxes).within(axes_of(slot.spec)));
       sound = sound && inside(slot.region) && slot.region.bytes == bytes_of(slot.spec.format, unit.elements / ranks);
       const bool is_master = slot.kind == Slot::Kind::master, is_working = slot.kind == Slot::Kind::working;
       sound = sound && (!is_master || slot.spec.format == Format(DType::f32)) && (!is_working || slot.spec.format == Format(unit.compute));
@@ -232,6 +240,8 @@ std::string unsound(const Role& role, const Mesh& mesh) {
       if (sound && slot.kind == Slot::Kind::state) sound = slot.own() || axes_of(slot.spec) == axes_of(unit.parameters().spec);
     if (!sound || end > unit.elements) return "has no place for " + unit.name;
   }
+  for (const Field& field : role.fields)
+    if (!sliced_in_order(field.spec, field.kind == Field::Kind::batch ? kTokenAxes : Axes{})) return "has a field that no loader gives in such parts: " + field.name;
   for (const Field& field : role.fields)
     if (field.part_bytes(mesh) <= 0 || field.bytes <= 0 || field.bytes % field.part_bytes(mesh) != 0) return "has a field that is not made of parts: " + field.name;
   for (const Program& program : role.programs)

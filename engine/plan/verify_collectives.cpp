@@ -8,6 +8,12 @@ namespace {
 
 using Kind = Way::Kind;
 
+// A run of a value becomes the same run of another: both values begin where their buffers do.
+bool same_run(const Collective& collective) {
+  const Region &in = collective.input.region, &out = collective.output.region;
+  return collective.dim <= 0 || in.offset * out.bytes == out.offset * in.bytes;
+}
+
 }  // namespace
 
 void Flow::collective(std::size_t i, const Collective& collective) {
@@ -85,6 +91,7 @@ bool Flow::own_place(const Collective& collective, const Region& slice, const Re
 void Flow::reduce_scatter(std::size_t i, const Collective& collective) {
   const Region &whole = collective.input.region, &slice = collective.output.region;
   if (!own_place(collective, slice, whole)) return report_(i, "puts a slice where it does not belong");
+  if (!same_run(collective)) report_(i, "scatters a run into the place of another");
   FactRanges pieces = read(i, whole);
   Facts facts = pieces.empty() ? Facts{} : pieces.front().facts;
   FlatLayout layout;
@@ -114,6 +121,7 @@ void Flow::reduce_scatter(std::size_t i, const Collective& collective) {
 void Flow::all_gather(std::size_t i, const Collective& collective) {
   const Region &slice = collective.input.region, &whole = collective.output.region;
   if (!own_place(collective, slice, whole)) return report_(i, "takes a slice from where it does not belong");
+  if (!same_run(collective)) report_(i, "gathers a run into the place of another");
   Facts facts = uniform(i, slice);
   const FlatLayout* layout = nullptr;
   for (Axis axis : kAxes) {

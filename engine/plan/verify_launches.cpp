@@ -72,6 +72,9 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
   while (num_inputs < launch.operands.size() && access_of(launch.operands[num_inputs]) == Access::read)
     inputs.push_back(uniform(i, region_of(launch.operands[num_inputs++])));
   for (std::size_t input = 0; input < num_inputs; ++input)
+    if (inputs[input].dtype && inputs[input].dtype != signature.operands[input].dtype)
+      report_(i, "reads as " + std::string(name_of(signature.operands[input].dtype)) + " what is " + std::string(name_of(*inputs[input].dtype)));
+  for (std::size_t input = 0; input < num_inputs; ++input)
     if (const std::int64_t due = run_of(signature.operands[input], inputs[input]); due != 0 && inputs[input].run != 0 && inputs[input].run != due)
       report_(i, "reads runs of another length than operand " + std::to_string(input) + " has");
   for (std::size_t operand = num_inputs; operand < launch.operands.size(); ++operand)

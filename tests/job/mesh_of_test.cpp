@@ -44,6 +44,8 @@ const Row kTable[] = {
     {"{data: {kind: fsdp, replicate: 2}, tensor: {degree: 2}, pipeline: {degree: 2}}", k8, {2, 2, 1, 2}},
     {"{data: {kind: fsdp, sharding: hybrid_shard}, tensor: {degree: 2}}", k2x4, {1, 2, 2, 2}},
     {"{tensor: {degree: 4}, pipeline: {degree: 2}}", k8, {2, 1, 1, 4}},
+    {"{context: {degree: 4}}", k8, {1, 2, 1, 1}},
+    {"{data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2}}", k8, {1, 1, 2, 2}},
     {"{data: {kind: ddp}, pipeline: {degree: 3}}", "{devices_per_node: 12}", {3, 4, 1, 1}},
 };
 

@@ -91,6 +91,10 @@ const std::vector<GoldenJob> kJobs{
     {"gpt2_tensor_hybrid", "gpt2", cpu, {ranks(8), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}, tensor: {degree: 2}}", kBf16}},
     {"gpt2_tensor_sequence_zero1", "gpt2", cpu, {ranks(4), "strategy={data: {kind: zero1}, tensor: {degree: 2, sequence_parallel: true}}"}},
     {"gpt2_tensor_local_sgd", "gpt2", cpu, {ranks(4), "strategy={data: {kind: local_sgd, every: 2}, tensor: {degree: 2}}"}},
+    // Context.
+    {"llama_context", "llama", cpu, {ranks(2), "strategy={context: {degree: 2}}"}},
+    {"gpt2_context_zero1_cuda", "gpt2", cuda, {ranks(4), "strategy={data: {kind: zero1}, context: {degree: 2}}", kBf16}},
+    {"llama_context_tensor_sequence_fsdp", "llama", cpu, {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
     // Pipelines; the head of gpt2 is tied to the embedding, so that first and last stage share a unit.
     {"gpt2_1f1b", "gpt2", cpu, {ranks(2), "strategy={pipeline: {degree: 2, schedule: 1f1b}}", "train.batch.global=4", "train.batch.micro=2", kNoVal}, Purpose::train, true},
     {"gpt2_1f1b_deep_cuda", "gpt2", cuda, {ranks(4), "strategy={pipeline: {degree: 4}}", kDeep, kBf16}},

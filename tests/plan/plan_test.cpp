@@ -20,7 +20,7 @@ buffer 1 x inputs mb=-1 program=0 bytes=256 at=-1
 buffer 2 g gradients mb=-1 program=0 bytes=256 at=-1
 buffer 3 y activations mb=0 program=0 bytes=256 at=-1
 buffer 4 z activations mb=0 program=0 bytes=256 at=-1
-field 0 x batch f32[64] 256
+field 0 x batch f32[128]@replicate:0/1/1 256
 signature 0 gelu approximate='tanh' f32[64] f32[64]
 signature 1 add f32[64] f32[64] f32[64]
 signature 2 sum_leading f32[1,64] f32[64]
@@ -161,12 +161,12 @@ TEST_CASE("a region beyond its buffer is found") {
 TEST_CASE("fields that are not made of parts, and copies against their direction, are found") {
   const auto with_field = [](std::string_view field) {
     std::string text(kOverlap);
-    const std::string_view right = "field 0 x batch f32[64] 256";
+    const std::string_view right = "field 0 x batch f32[128]@replicate:0/1/1 256";
     return violations(finished(text.replace(text.find(right), right.size(), field)));
   };
-  CHECK(with_field("field 0 x batch f32[64] 256").empty());
-  CHECK(with_field("field 0 x batch f32[16] 256").empty());  // four parts
-  CHECK(mentions(with_field("field 0 x batch f32[3] 256"), "has a field that is not made of parts: x"));
+  CHECK(with_field("field 0 x batch f32[128]@replicate:0/1/1 256").empty());
+  CHECK(with_field("field 0 x batch f32[32]@replicate:0/1/1 256").empty());  // four parts
+  CHECK(mentions(with_field("field 0 x batch f32[6]@replicate:0/1/1 256"), "has a field that is not made of parts: x"));
   CHECK(mentions(with_field("field 0 x result f32[64] 256"), "reads what the loop is told"));
   Plan plan = finished(kOverlap);
   plan.roles[0].fields.push_back({"lr", Field::Kind::scalar, Spec(DType::f32, Shape{64}), 256});
@@ -245,7 +245,7 @@ TEST_CASE("two stages that both send first wait for ever, unless in one exchange
 TEST_CASE("stages that cross each other wait for ever, whatever a second stream does meanwhile") {
   const std::string sum = "background all_reduce f32 replicate g in b2+0:64 out b2+0:64 # reduce\n";
   const auto replicated = [&](const std::string& first, const std::string& second) {
-    std::string text = replaced(two_stages(kMakeX + first, kMakeY + second), "mesh pipeline=2", "mesh replicate=2");
+    std::string text = replaced(two_stages(kMakeX + first, kMakeY + second), "mesh pipeline=2", "mesh pipeline=2 replicate=2");
     for (std::size_t at = 0; (at = text.find("signature 0", at)) != std::string::npos; at += 80) text.insert(at, "buffer 2 c gradients mb=0 program=-1 bytes=64 at=-1\n");
     return violations(finished(text));
   };

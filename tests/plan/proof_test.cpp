@@ -111,6 +111,9 @@ const std::vector<Case> kCases{
     {"gpt2", {ranks(8), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}, tensor: {degree: 2}}", "precision.compute=bf16", "model.with.vocab=33"}},
     {"gpt2", {ranks(2), "strategy={data: {kind: ddp, bucket_mb: 0.01}}", "activation_checkpointing={mode: selective}", "model.with.dropout=0.1"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, sharding: no_shard}, tensor: {degree: 2}}"}},
+    {"llama", {ranks(2), "strategy={context: {degree: 2}}"}},
+    {"gpt2", {ranks(4), "strategy={data: {kind: zero1}, context: {degree: 2}}", "precision.compute=bf16"}},
+    {"llama", {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
 };
 
 std::string text_of(const Case& one) {
@@ -187,15 +190,16 @@ bool on_background(const Issued& issued) { return issued.stream == Stream::backg
 Stream expected(const Instruction& instruction, int streams) {
   const auto* collective = std::get_if<Collective>(&instruction);
   if (collective == nullptr || collective->axes.has(Axis::pipeline)) return Stream::communication;
-  if (streams > 1 && !collective->axes.has(Axis::tensor)) return Stream::background;
-  return streams > 2 && collective->axes == Axes::of(Axis::tensor) ? Stream::tensor : Stream::communication;
+  const bool of_layers = collective->axes == Axes::of(Axis::tensor) || collective->axes == Axes::of(Axis::context);
+  if (streams > 1 && !of_layers && !collective->axes.has(Axis::tensor)) return Stream::background;
+  return streams > 2 && of_layers ? Stream::tensor : Stream::communication;
 }
 
 const Case kTensorAndFsdp{"llama", {ranks(4), "strategy={data: {kind: fsdp, prefetch: 1}, tensor: {degree: 2}}", "model.with.layers=4", "data.val=null"}};
 
 }  // namespace
 
-TEST_CASE("what the data axes alone do is in the background, then the tensor axis has its own stream, and all else is the same") {
+TEST_CASE("what only the data axes do is in the background, then what layers ask for has its own stream, and all else is the same") {
   const Jobs jobs;
   for (std::size_t number = 0; number < 2 * kCases.size(); ++number) {
     const Case& one = kCases[number / 2];
@@ -475,8 +479,9 @@ bool independent(const Role& role, const Instruction& a, const Instruction& b) {
   for_each_access(a, [&](Access first, const Region& one) {
     for_each_access(b, [&](Access second, const Region& other) {
       if (first == Access::read && second == Access::read) return;
-      const std::int64_t x = role.buffer(one.buffer).offset, y = role.buffer(other.buffer).offset;  // whole buffers: slices of all ranks
-      if (x < y + role.buffer(other.buffer).bytes && y < x + role.buffer(one.buffer).bytes) apart = false;
+      const auto begin = [&](const Region& region) { return role.buffer(region.buffer).offset + (region.step == 0 ? region.offset : 0); };
+      const auto bytes = [&](const Region& region) { return region.step == 0 ? region.bytes : role.buffer(region.buffer).bytes; };  // slices of all ranks
+      if (begin(one) < begin(other) + bytes(other) && begin(other) < begin(one) + bytes(one)) apart = false;
     });
   });
   return apart;
@@ -586,4 +591,97 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
   }
   CHECK(stuck > 20);
   MESSAGE(stuck << " of them refused for nothing but ranks that wait for ever");
+}
+
+namespace {
+
+/// The specs of a plan that say how something lies: of parameters, of slots that stay, and of what the batch brings.
+std::vector<Spec*> specs_of(Plan& plan) {
+  std::vector<Spec*> specs;
+  for (Role& role : plan.roles) {
+    for (Unit& unit : role.units) {
+      for (UnitTensor& tensor : unit.tensors) specs.push_back(&tensor.spec);
+      for (Slot& slot : unit.slots)
+        if (slot.persistent) specs.push_back(&slot.spec);
+    }
+    for (Field& field : role.fields)
+      if (field.kind == Field::Kind::batch) specs.push_back(&field.spec);
+  }
+  return specs;
+}
+
+/// A wrong cut, a cut too many or too few, a wrong partial axis, a wrong order of cuts, another dtype or shape. False: nothing changed.
+bool change_spec(Spec& spec, const Mesh& mesh, Dice& dice, std::string& what) {
+  const Spec before = spec;
+  std::vector<Axis> axes;
+  for (Axis axis : kAxes)
+    if (mesh.size(axis) > 1 && axis != Axis::pipeline) axes.push_back(axis);
+  const Axis axis = axes[dice.below(axes.size())];
+  const std::vector<Cut> cuts(spec.cuts().begin(), spec.cuts().end());
+  const auto kind = dice.below(6);
+  if (kind == 0) {
+    what = "cut";
+    const auto dim = static_cast<int>(dice.below(static_cast<std::size_t>(spec.whole.rank())));
+    spec.place(axis, Placement::shard(dim, 1 + static_cast<int>(dice.below(3))));
+  } else if (kind == 1) {
+    what = "no cut";
+    spec.place(axis, Placement::replicate());
+  } else if (kind == 2) {
+    what = "partial axis";
+    spec.place(axis, Placement::partial());
+  } else if (kind == 3) {
+    what = "order of cuts";
+    int several = 0;  // of more than one rank: the order of others says nothing
+    for (const Cut& cut : cuts) several += mesh.size(cut.axis) > 1;
+    if (several < 2) return false;
+    for (const Cut& cut : cuts) spec.place(cut.axis, Placement::replicate());
+    for (std::size_t i = cuts.size(); i-- > 0;) spec.place(cuts[i].axis, cuts[i].as);
+  } else if (kind == 4) {
+    what = "dtype";
+    spec.format = spec.dtype() == DType::f32 ? DType::f64 : DType::f32;
+  } else {
+    what = "shape";
+    spec.whole[static_cast<int>(dice.below(static_cast<std::size_t>(spec.whole.rank())))] += 1 + static_cast<std::int64_t>(dice.below(64)) * 64;
+  }
+  return !(spec == before);
+}
+
+}  // namespace
+
+TEST_CASE("whatever changes what a rank is said to hold is refused") {
+  const Jobs jobs;
+  std::map<std::string, Tally> tallies;
+  Dice dice(23);
+  int plans = 0, mutants = 0;
+  for (const Case& one : kCases) {
+    std::vector<std::string> overrides = one.overrides;
+    overrides.emplace_back("data.val={fraction: 0.2}");
+    const Plan right = jobs.plan(one.model, overrides, 1);
+    if (right.mesh.world_size() == right.mesh.size(Axis::pipeline)) continue;
+    ++plans;
+    for (int mutant = 0; mutant < 24; ++mutant) {
+      Plan plan = right;
+      std::string what = "swapped slots";
+      if (mutant % 8 == 0) {  // two slots of a unit, each in the place of the other
+        Role& role = plan.roles[dice.below(plan.roles.size())];
+        std::vector<Slot>& slots = role.units[dice.below(role.units.size())].slots;
+        const std::size_t a = dice.below(slots.size()), b = dice.below(slots.size());
+        if (slots[a].region == slots[b].region || !slots[a].persistent || !slots[b].persistent) continue;
+        std::swap(slots[a].region, slots[b].region);
+      } else {
+        const std::vector<Spec*> specs = specs_of(plan);
+        if (!change_spec(*specs[dice.below(specs.size())], plan.mesh, dice, what)) continue;
+      }
+      ++mutants;
+      CAPTURE(text_of(one));
+      CAPTURE(what);
+      Tally& tally = tallies[what];
+      const bool refused = !violations(plan).empty();
+      ++(refused ? tally.refused : tally.accepted);
+      CHECK_MESSAGE(refused, "accepted");
+    }
+  }
+  for (const auto& [name, tally] : tallies) MESSAGE(name << ": " << tally.refused << " refused, " << tally.accepted << " accepted");
+  CHECK(plans >= 20);
+  CHECK(mutants >= 200);
 }

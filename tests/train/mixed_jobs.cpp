@@ -161,7 +161,7 @@ const std::vector<std::string> kContextJobs{
     "gpt r4 full_shard c4 m4 keep:use wrap:transformer drop sharded",
     "llama r8 hybrid2 c2 m2 keep:pass reduce:micro_batch prefetch:3 clip bf16",
     "packed r4 ddp t2 c2 m2 clip",
-    "llama r8 zero1 t2 sp c2 m2 clip ignore sharded",
+    "llama r8 zero1 t2 sp c2 m2 clip sharded",
     "gpt r8 full_shard t2 sp c2 m2 reduce:step wrap:size clip selective",
     "llama r4 ddp c2 p2 1f1b m4 clip",
     "gpt r8 zero2 c2 p2 zb_h1 split:uniform m4 drop ignore bf16",
