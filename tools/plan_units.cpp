@@ -5,6 +5,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "engine/ops/op_def.h"
+
 namespace trainer::tools {
 namespace {
 
@@ -53,7 +55,7 @@ class UnitReader {
       if (issued.why.unit < 0) continue;
       const auto unit = static_cast<std::size_t>(issued.why.unit);
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) read(unit, *collective, issued.why.phase);
-      if (const auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && issued.why.phase == Phase::update) read(unit, *launch);
+      if (const auto* launch = std::get_if<Launch>(&issued.instruction)) read(unit, *launch);
     }
     for (std::size_t unit = 0; unit < facts_.size(); ++unit) finish(unit);
     return std::move(facts_);
@@ -101,11 +103,10 @@ class UnitReader {
     }
   }
 
-  // The optimizer: it updates the master, and reads the gradient next to it.
   void read(std::size_t unit, const Launch& launch) {
     UnitFacts& facts = facts_[unit];
-    if (launch.operands.size() < 2 || access_of(launch.operands[0]) != Access::update || !(region_of(launch.operands[0]) == facts.unit->parameters().region)) return;
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
+    if (!definition(signature.op).updates) return;
     const std::int64_t whole = facts.unit->elements * size_of(signature.operands[1].dtype);
     facts.gradients_over = std::max(1, ratio(whole, role_.buffer(region_of(launch.operands[1]).buffer).bytes));
   }

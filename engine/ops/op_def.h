@@ -116,6 +116,7 @@ struct OpDef {
   /// Pairs (input, output) whose memory may be the same.
   std::vector<std::pair<int, int>> in_place{};
   std::optional<LossDef> loss{};  ///< set for losses
+  bool updates = false;           ///< an optimizer: operand 0 is a unit's master weights, in place, operand 1 what they are updated with
   bool random = false;            ///< takes Graph::step after its inputs and the attribute `key`; vanishes outside training and with p = 0
 };
 

@@ -58,11 +58,11 @@ Cost cost_muon(const Signature& signature) {
 
 }  // namespace
 
-OpDef sgd() { return {.op = Op::sgd, .cost = cost_update}; }
-OpDef adam() { return {.op = Op::adam, .cost = cost_update}; }
-OpDef adamw() { return {.op = Op::adamw, .cost = cost_update}; }
-OpDef lion() { return {.op = Op::lion, .cost = cost_update}; }
+OpDef sgd() { return {.op = Op::sgd, .cost = cost_update, .updates = true}; }
+OpDef adam() { return {.op = Op::adam, .cost = cost_update, .updates = true}; }
+OpDef adamw() { return {.op = Op::adamw, .cost = cost_update, .updates = true}; }
+OpDef lion() { return {.op = Op::lion, .cost = cost_update, .updates = true}; }
 OpDef muon_momentum() { return {.op = Op::muon_momentum, .cost = cost_muon_momentum}; }
-OpDef muon() { return {.op = Op::muon, .cost = cost_muon}; }
+OpDef muon() { return {.op = Op::muon, .cost = cost_muon, .updates = true}; }
 
 }  // namespace trainer::define

@@ -1,6 +1,7 @@
 // How kernels of a graph's ops turn facts into facts: by the op's own sharding rule, axis by axis.
 #include <algorithm>
 
+#include "engine/ops/op_def.h"
 #include "engine/plan/verify_flow.h"
 
 namespace trainer {
@@ -18,8 +19,6 @@ std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
   for (int i = dim; i < tensor.shape.rank(); ++i) bytes *= tensor.shape[i];
   return bytes;
 }
-
-bool is_optimizer(Op op) { return op == Op::sgd || op == Op::adam || op == Op::adamw || op == Op::lion; }
 
 }  // namespace
 
@@ -60,7 +59,7 @@ void Flow::launch(std::size_t i, const Launch& launch) {
     default:
       break;
   }
-  if (is_optimizer(signature.op)) return optimizer(i, launch, signature);
+  if (definition(signature.op).updates) return optimizer(i, launch, signature);
   graph_op(i, launch, signature);
 }
 
