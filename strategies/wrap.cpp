@@ -21,7 +21,7 @@ std::unordered_map<ValueId, const Node*> first_readers(const Graph& graph) {
 
 }  // namespace
 
-ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements) {
+ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements, Counted counted) {
   ParameterGroups groups;
   std::int64_t elements = min_elements;
   for (const Parameter& parameter : graph.parameters) {
@@ -30,7 +30,7 @@ ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements) {
       elements = 0;
     }
     groups.back().push_back(name_at(graph, parameter));
-    elements += graph.local_shape(parameter.value).elements();
+    if (counted == Counted::all || parameter.trainable) elements += graph.local_shape(parameter.value).elements();
   }
   return groups;
 }

@@ -10,8 +10,12 @@ namespace trainer::strategies {
 
 using ParameterGroups = std::vector<std::vector<std::string>>;
 
+/// Which parameters make a unit larger: what is gathered moves all of them, what only reduces gradients the trained
+/// ones.
+enum class Counted { all, trained };
+
 /// Consecutive parameters until a unit has at least `min_elements`.
-ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements);
+ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements, Counted counted = Counted::all);
 /// One unit for each block of that kind (empty: each outermost block), one for each run of parameters between them. Empty if the graph has no such block.
 ParameterGroups wrap_by_block(const Graph& graph, const std::string& kind);
 /// One unit for each group of nodes that matches a pattern (`*` any run of characters but a dot, `**` any); what matches none goes

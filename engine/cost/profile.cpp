@@ -51,7 +51,10 @@ class Profiling {
       for (ValueId input : graph_.nodes[i].inputs) reader[static_cast<std::size_t>(graph_.storage(input))] = piece_of_[i];
     for (const Parameter& parameter : graph_.parameters) {
       const std::int32_t at = std::max(0, reader[static_cast<std::size_t>(parameter.value)]);
-      profile_.pieces[static_cast<std::size_t>(at)].parameters += graph_.local_shape(parameter.value).elements();
+      const std::int64_t elements = graph_.local_shape(parameter.value).elements();
+      Piece& piece = profile_.pieces[static_cast<std::size_t>(at)];
+      piece.parameters += elements;
+      if (parameter.trainable) piece.trained += elements;
     }
   }
 

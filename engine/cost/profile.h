@@ -26,6 +26,7 @@ struct Piece {
   std::int64_t transient_bytes = 0;  ///< the most that is alive beside that while the piece runs
   std::int64_t boundary_bytes = 0;   ///< passed on to the next piece
   std::int64_t parameters = 0;       ///< elements
+  std::int64_t trained = 0;          ///< of those, what is not frozen
   std::int64_t packed_bytes = 0;     ///< weights rearranged for the kernels
 
   double backward_us() const { return input_us + weight_us; }

@@ -23,15 +23,16 @@ Piece sum_of(const std::vector<Piece>& pieces, std::size_t first, std::size_t la
     sum.handed_bytes += piece.handed_bytes;
     sum.transient_bytes = std::max(sum.transient_bytes, piece.transient_bytes);
     sum.parameters += piece.parameters;
+    sum.trained += piece.trained;
     sum.packed_bytes += piece.packed_bytes;
     sum.boundary_bytes = piece.boundary_bytes;
   }
   return sum;
 }
 
-std::int64_t largest(const std::vector<Piece>& units) {
+std::int64_t largest(const std::vector<Piece>& units, std::int64_t Piece::*elements) {
   std::int64_t most = 0;
-  for (const Piece& unit : units) most = std::max(most, unit.parameters);
+  for (const Piece& unit : units) most = std::max(most, unit.*elements);
   return most;
 }
 
@@ -51,7 +52,10 @@ std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& 
 
 std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage, const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
-  return data.shard_gradients && data.reduce == Reduce::micro_batch ? (stage.parameters / candidate.slices() + 2 * largest(units)) * reduce : stage.parameters * reduce;
+  return data.shard_gradients && data.reduce == Reduce::micro_batch
+             ? (stage.trained / candidate.slices() + std::min(stage.trained, 2 * largest(units, &Piece::trained))) *
+                   reduce
+             : stage.trained * reduce;
 }
 
 }  // namespace
@@ -83,9 +87,10 @@ class DataTime {
 
   // Once a step: the last reduction, gathers of a whole step, what crosses replicas, and weights after the update.
   double per_step(const std::vector<Piece>& units, const Piece& sum, double optimizer_us) const {
-    const auto elements = static_cast<double>(sum.parameters);
-    if (candidate_.token_ranks() == 1 || elements == 0) return 0;
-    double us = 0;
+    const auto elements = static_cast<double>(sum.trained);
+    if (candidate_.token_ranks() == 1) return 0;
+    double us = data_.shard_parameters && data_.keep == Keep::step ? passes(units, true) : 0;
+    if (elements == 0) return us;
     if (!data_.shard_states) {
       const double count = buckets(elements, reduce_);
       return exposed(reduce(elements / count, kTokenAxes), count, sum.backward_us());
@@ -94,7 +99,6 @@ class DataTime {
     if (data_.reduce == Reduce::step) us += exposed(scatter(elements / count), count, sum.backward_us());
     if (candidate_.size(Axis::replicate) > 1 && candidate_.slices() > 1) us += exposed(reduce(elements / count / candidate_.slices(), Axes::of(Axis::replicate)), count, sum.backward_us() / 2);
     if (!data_.shard_parameters) us += exposed(gather(elements / count), count, optimizer_us);
-    if (data_.shard_parameters && data_.keep == Keep::step) us += passes(units, true);
     return us;
   }
 
@@ -108,7 +112,8 @@ class DataTime {
     for (std::size_t i = 0; i < units.size(); ++i) {
       const Piece& unit = units[forward ? i : units.size() - 1 - i];
       const auto elements = static_cast<double>(unit.parameters);
-      const double traffic = forward ? gather(elements) : scatter(elements) + (again && i > 0 ? gather(elements) : 0);
+      const double reduced = unit.trained > 0 ? scatter(static_cast<double>(unit.trained)) : 0;
+      const double traffic = forward ? gather(elements) : reduced + (again && i > 0 ? gather(elements) : 0);
       us += std::max(0.0, traffic - before);
       before = forward ? unit.forward_us : unit.backward_us();
     }
@@ -198,7 +203,8 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     backward[s] = time.per_backward(pipelined.units[s]) / candidate.virtual_stages;
     const double share = data.shard_states ? candidate.slices() : 1;
     const double bandwidth = space_.machine->device.memory_bandwidth.value / (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
-    const double update = static_cast<double>(sum.parameters) / share * (8 * (1 + space_.optimizer_states) + 8) / bandwidth * 1.2e6;
+    const double update =
+        static_cast<double>(sum.trained) / share * (8 * (1 + space_.optimizer_states) + 8) / bandwidth * 1.2e6;
     const double at_end = time.per_step(pipelined.units[s], sum, update);
     if (update + at_end > tail) tail = update + at_end, scored.update_us = update, scored.data_us = at_end;
   }
@@ -233,13 +239,16 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
 // Masters, states, working copies and what is gathered of them.
 std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const {
   const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
-  const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters;
-  const std::int64_t owned = data.shard_states ? parameters / candidate.slices() : parameters;
-  std::int64_t bytes = owned * 4 * (1 + space_.optimizer_states);
-  if (compute != 4) bytes += (data.shard_parameters ? owned : parameters) * compute;
-  else if (data.shard_states && !data.shard_parameters) bytes += (parameters - owned) * compute;
+  const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters,
+                     frozen = parameters - stage.trained;
+  const std::int64_t owned = data.shard_states ? stage.trained / candidate.slices() : stage.trained;
+  std::int64_t bytes = owned * 4 * (1 + space_.optimizer_states) +
+                       (data.shard_parameters ? frozen / candidate.slices() : frozen) * compute;
+  if (compute != 4) bytes += (data.shard_parameters ? owned : stage.trained) * compute;
+  else if (data.shard_states && !data.shard_parameters) bytes += (stage.trained - owned) * compute;
   const bool brief = data.shard_parameters && data.keep == Keep::use && !units.empty();
-  if (data.shard_parameters) bytes += (brief ? std::min(parameters, 3 * largest(units)) : parameters) * compute;
+  if (data.shard_parameters)
+    bytes += (brief ? std::min(parameters, 3 * largest(units, &Piece::parameters)) : parameters) * compute;
   return bytes + (brief ? 3 * stage.packed_bytes / static_cast<std::int64_t>(units.size()) : stage.packed_bytes);
 }
 

@@ -202,13 +202,14 @@ class Enumeration {
 
   // Everything whole on every data rank, as many micro-batches in flight as there are stages.
   std::int64_t most_bytes(const Profile& profile, int pipeline) const {
-    std::int64_t parameters = 0, saved = 0, transient = 0;
+    std::int64_t trained = 0, frozen = 0, saved = 0, transient = 0;
     for (const Piece& piece : profile.pieces) {
-      parameters += piece.parameters;
+      trained += piece.trained;
+      frozen += piece.parameters - piece.trained;
       saved += piece.saved_bytes;
       transient = std::max(transient, piece.transient_bytes);
     }
-    return parameters / pipeline * 4 * (4 + space_.optimizer_states) + saved + transient;
+    return (trained * (4 + space_.optimizer_states) + 2 * frozen) / pipeline * 4 + saved + transient;
   }
 
   // Activations of one micro-batch of an average stage, whatever the strategy.
