@@ -47,6 +47,19 @@ void add_checkpoint_option(Subcommand& command, std::string& checkpoint) {
       ->type_name("PATH");
 }
 
+void add_base_option(Subcommand& command, std::string& base) {
+  command
+      .add_option("--base", base,
+                  "of a checkpoint of an adapter: where its base is. Default: the job's model.init_from")
+      ->type_name("PATH");
+}
+
+void take_base(LoadedJob& loaded, const std::string& base) {
+  if (base.empty()) return;
+  if (!loaded.job.adapter) throw UsageError("--base is the base of an adapter, and the job has none");
+  loaded.job.model.init_from = base;
+}
+
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
   if (!given.empty()) return given;
   if (!loaded.job.checkpoint.dir) throw UsageError("the job has no checkpoint.dir: name a checkpoint with --checkpoint");

@@ -59,6 +59,11 @@ void add_checkpoint_option(Subcommand& command, std::string& checkpoint);
 /// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
 
+/// --base, for the same commands: where the base of an adapter is, if not at the job's model.init_from.
+void add_base_option(Subcommand& command, std::string& base);
+/// Puts it into the job. Throws UsageError for a job without an adapter.
+void take_base(LoadedJob& loaded, const std::string& base);
+
 /// Compiles for this machine, with `threads` threads a rank (0: its share). Throws JobError where the plan does not fit into its memory.
 CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads = 0);
 /// The same, fitting or not: CompiledJob::fits says.

@@ -22,6 +22,7 @@ model:
   graph: models/gpt2.yaml        # a graph file beside this one, or one that came with trainer: gpt2 llama mlp convnet
   with: {{layers: 4, heads: 4, dim: 128, vocab: 256, context: 128}}   # replaces the graph's params
   # init_from: path              # start from a checkpoint directory or a .safetensors file
+# adapter: {{rank: 16, alpha: 32}}   # LoRA: small matrices are trained beside the frozen weights of init_from
 
 data:
   format: text                   # text | tokens (a file of ids) | table (CSV) | idx (MNIST's files)

@@ -65,6 +65,12 @@ Json metadata_of(const Contents& contents) {
 
 Json member(const Json& object, const char* key) { return object.is_object() && object.contains(key) ? object[key] : Json(nullptr); }
 
+/// Of a checkpoint of an adapter: hash of its base, and where that was.
+Json base_json(const Json& metadata) {
+  const Json base = member(metadata, "base");
+  return base.is_object() ? Json{{"hash", member(base, "hash")}, {"from", member(base, "from")}} : Json(nullptr);
+}
+
 void put_json(const Contents& contents) {
   const Json metadata = metadata_of(contents);
   Json files = Json::array(), tensors = Json::array();
@@ -79,6 +85,7 @@ void put_json(const Contents& contents) {
                     {"step", contents.manifest ? Json(contents.manifest->step) : Json(nullptr)},
                     {"strategy", member(metadata, "strategy")},
                     {"world_size", member(metadata, "world_size")},
+                    {"base", base_json(metadata)},
                     {"plan_hash", contents.manifest ? Json(contents.manifest->plan_hash) : Json(nullptr)},
                     {"files", files},
                     {"tensors", tensors},
@@ -119,6 +126,8 @@ void put_text(const Contents& contents) {
     const Json metadata = metadata_of(contents), strategy = member(metadata, "strategy"), world = member(metadata, "world_size");
     put("step {}, saved by {} on {} rank(s), plan {}\n", contents.manifest->step, strategy.is_string() ? printable(strategy.get<std::string>()) : "?",
         printable(world.dump(-1, ' ', true, Json::error_handler_t::replace)), printable(contents.manifest->plan_hash));
+    if (const Json base = base_json(metadata); base.is_object() && base["hash"].is_string() && base["from"].is_string())
+      put("an adapter of the base {}, which was {}\n", printable(base["hash"].get<std::string>()), printable(base["from"].get<std::string>()));
     Table files({"file", "bytes", "checksum"});
     for (const checkpoint::FileInfo& file : contents.manifest->files) files.add({printable(file.name), grouped(file.bytes), printable(file.checksum)});
     put("\n{}", files.str());

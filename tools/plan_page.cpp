@@ -74,8 +74,10 @@ Json figures_json(const CompiledJob& compiled, const PredictedStep& predicted) {
                      {"note", fmt::format("{:.1f}% of {}", 100 * share, bytes_text(static_cast<double>(compiled.limit_bytes)))}});
   const std::string count = count_text(static_cast<double>(compiled.num_parameters));
   const std::size_t gap = count.find(' ');
+  const bool all = compiled.num_trained == compiled.num_parameters;
+  const std::string trained = all ? "" : count_text(static_cast<double>(compiled.num_trained)) + " trained; ";
   figures.push_back({{"id", "parameters"}, {"name", "Parameters"}, {"value", count.substr(0, gap)}, {"unit", gap == std::string::npos ? "" : count.substr(gap + 1)},
-                     {"note", flops_text(compiled.flops_per_step) + " a step"}});
+                     {"note", trained + flops_text(compiled.flops_per_step) + " a step"}});
   return figures;
 }
 

@@ -266,7 +266,10 @@ void put_plan(const Planned& one) {
   put_decisions(loaded, compiled);
   put("mesh:       {}\n", mesh_line(compiled.plan.mesh));
   put("batch:      {}\n", batch_line(compiled.batch));
-  put("parameters: {}\n", grouped(compiled.num_parameters));
+  put("parameters: {}{}\n", grouped(compiled.num_parameters),
+      compiled.num_trained == compiled.num_parameters
+          ? ""
+          : fmt::format(", of which {} are trained", grouped(compiled.num_trained)));
   put("a step:     {}", flops_text(compiled.flops_per_step));
   for (const Program& program : role.programs)
     put("{} {} {}", program.kind == role.programs.front().kind ? "; instructions:" : ",",

@@ -94,8 +94,10 @@ Clock::time_point process_start() {
 void say_header(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
   const Job& job = loaded.job;
   if (!job.checkpoint.dir) say("weights will not be saved: checkpoint.dir is null\n");
-  say("{}: {} parameters, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)), grouped(job.train.steps),
-      batch_line(compiled.batch));
+  const bool all = compiled.num_trained == compiled.num_parameters;
+  say("{}: {} parameters{}, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)),
+      all ? "" : fmt::format(", {} of them trained", count_text(static_cast<double>(compiled.num_trained))),
+      grouped(job.train.steps), batch_line(compiled.batch));
   say("strategy: {} ({}), compute in {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why", name_of(job.precision.compute));
   say("memory: {} of {} a rank: {}\n", bytes_text(static_cast<double>(fullest(compiled).peak_bytes)),
       bytes_text(static_cast<double>(compiled.limit_bytes)), memory_line(compiled));

@@ -10,6 +10,7 @@
 #include "engine/compile/choose.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/trained.h"
 #include "engine/job/aliases.h"
 #include "engine/job/check.h"
 #include "engine/job/expression.h"
@@ -79,6 +80,9 @@ class ModelCheck {
       Diagnostic told = whose(mistake);
       if (at_place_of(told, out) == nullptr) out.push_back(std::move(told));
     }
+    const auto is_error = [](const Diagnostic& one) { return one.severity == Diagnostic::Severity::error; };
+    if (params_ && samples_ && std::ranges::none_of(found_, is_error))
+      for (Diagnostic& mistake : of_selections()) out.push_back(std::move(mistake));
     return out;
   }
 
@@ -97,6 +101,18 @@ class ModelCheck {
     } catch (const JobError& error) {
       return error.diagnostics();
     }
+  }
+
+  /// Of `trainable` and `adapter`, on a graph that is right.
+  std::vector<Diagnostic> of_selections() const {
+    const BuildOptions options = build_options(job_, 1, BuildOptions::Mode::train);
+    Graph graph = read_graph(tree_, given_.with, options);
+    try {
+      freeze_and_adapt(loaded_, graph, options);
+    } catch (const JobError& error) {
+      return error.diagnostics();
+    }
+    return {};
   }
 
   /// What the ids of `tokenizer: bytes` need, known without any data.

@@ -18,6 +18,7 @@
 #include "engine/compile/hardware.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/trained.h"
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
 #include "engine/core/environment.h"
@@ -70,7 +71,10 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
   switch (wrap.policy) {
     case WrapPolicy::none: return strategies::wrap_all(graph);
     case WrapPolicy::automatic: return strategies::wrap_by_block(graph, "");
-    case WrapPolicy::size: return strategies::wrap_by_size(graph, wrap.min_params);
+    case WrapPolicy::size:
+      return strategies::wrap_by_size(
+          graph, wrap.min_params,
+          gathers(loaded.job.strategy.data) ? strategies::Counted::all : strategies::Counted::trained);
     case WrapPolicy::transformer: {
       strategies::ParameterGroups groups = strategies::wrap_by_block(graph, wrap.block);
       if (groups.empty()) fail(loaded, "strategy.wrap.block", "the graph has no block of kind " + wrap.block);
@@ -130,15 +134,28 @@ class Compilation {
   }
 
  private:
+  // What follows from reading the first graph, and holds for the others.
+  struct Read {
+    std::vector<std::string> begins;   // nodes that begin the chunks after the first
+    std::vector<std::string> adapter;  // CompiledJob::adapter
+  };
+
   // The forward graph, its values laid over the mesh.
-  Graph read(const BatchShape& batch, BuildOptions::Mode mode, std::vector<std::string>& begins) const {
-    Graph graph = read_graph(tree_, job_.model.with, build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode));
+  Graph read(const BatchShape& batch, BuildOptions::Mode mode, Read& read) const {
+    const BuildOptions options = build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode);
+    Graph graph = read_graph(tree_, job_.model.with, options);
+    raise(freeze(loaded_, graph, mode));
     if (mode == BuildOptions::Mode::train) check_excluded(graph);
     graph.mesh = mesh_;
-    if (mode == BuildOptions::Mode::train) begins = chunk_begins(loaded_, graph, num_chunks());
-    strategies::assign_chunks(graph, begins);
+    if (mode == BuildOptions::Mode::train) read.begins = chunk_begins(loaded_, graph, num_chunks());
+    strategies::assign_chunks(graph, read.begins);
     cut_batch(graph);
     strategies::tensor_parallel(graph);
+    const auto own = static_cast<ValueId>(graph.values.size());
+    raise(adapt(loaded_, graph, options));
+    if (read.adapter.empty())
+      for (const Parameter& parameter : graph.parameters)
+        if (parameter.value >= own) read.adapter.push_back(graph.value(parameter.value).name);
     strategies::context_parallel(graph);
     distribute(graph, job_.strategy.tensor.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     return graph;
@@ -170,9 +187,9 @@ class Compilation {
   CompiledJob assemble_with(const BatchShape& batch, const DataStrategy& data) const {
     AssembleOptions options;
     Graph train, evaluate, sample;
-    std::vector<std::string> begins;
+    Read read;
     if (purpose_ == Purpose::train) {
-      train = read(batch, BuildOptions::Mode::train, begins);
+      train = this->read(batch, BuildOptions::Mode::train, read);
       differentiate(train, job_.precision.reduce);
       place(train);
       check_length(train, batch);
@@ -181,12 +198,12 @@ class Compilation {
       options.train = &train;
     }
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval)) {
-      evaluate = read(batch, BuildOptions::Mode::evaluate, begins);
+      evaluate = this->read(batch, BuildOptions::Mode::evaluate, read);
       fuse(evaluate, *hardware_.target);
       options.evaluate = &evaluate;
     }
     if (purpose_ == Purpose::sample) {
-      sample = read(batch, BuildOptions::Mode::sample, begins);
+      sample = this->read(batch, BuildOptions::Mode::sample, read);
       if (sample.logits == kNone) fail(loaded_, "model.graph", "sampling needs an output named logits");
       fuse(sample, *hardware_.target);
       options.sample = &sample;
@@ -213,10 +230,13 @@ class Compilation {
     CompiledJob result;
     result.plan = assemble(options);
     result.batch = batch;
-    result.strategy = decide(job_, mesh_, any, begins);
+    result.strategy = decide(job_, mesh_, any, read.begins);
     result.schedule = std::move(options.schedule);
     result.chunks = chunks_of(any, result.schedule);
     result.num_parameters = any.num_parameters();
+    for (const Parameter& parameter : any.parameters)
+      if (parameter.trainable) result.num_trained += any.value(parameter.value).shape().elements();
+    result.adapter = std::move(read.adapter);
     result.vocabulary = vocabulary(any);
     result.classes = classes(any);
     result.ignore_index = ignore_index(any);
@@ -224,7 +244,10 @@ class Compilation {
     for (const Node& node : any.nodes) {
       const double flops = cost_of(signature_of(any, node)).flops;
       result.flops_per_step += flops;
-      if (!node.backward) result.model_flops_per_step += 3 * flops;
+      if (result.num_trained < result.num_parameters)
+        result.model_flops_per_step += node.recomputed ? 0 : flops;
+      else if (!node.backward)
+        result.model_flops_per_step += 3 * flops;
     }
     const double passes = static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.group_size(kSequenceAxes | Axis::tensor);
     result.flops_per_step *= passes;

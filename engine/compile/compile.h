@@ -81,8 +81,11 @@ struct CompiledJob {
   std::vector<Alternative> alternatives;  ///< where something was chosen: best first
   std::vector<Suggestion> would_fit;      ///< where it does not fit: the nearest changes that would
   std::int64_t num_parameters = 0;
+  std::int64_t num_trained = 0;        ///< of those
+  std::vector<std::string> adapter{};  ///< names of the parameters that the job's adapter adds to the model's
   double flops_per_step = 0;        ///< of all ranks: every op of the step program, recomputation included
-  double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out
+  double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out;
+                                    ///< where parameters are frozen, that and what the backward pass then has
   std::vector<MemoryReport> memory; ///< per role
   std::int64_t limit_bytes = 0;     ///< memory of one rank
   bool fits = true;

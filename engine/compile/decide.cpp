@@ -9,9 +9,6 @@
 namespace trainer {
 namespace {
 
-// Gathered for use: best a layer at a time.
-bool gathers(const DataStrategyJob& data) { return resolve(data, false).shard_parameters; }
-
 // The kind that all outermost blocks have, and no block inside another; empty if there is no such kind.
 std::string outermost_kind(const Graph& graph) {
   std::set<std::string> outer, inner;
@@ -20,6 +17,8 @@ std::string outermost_kind(const Graph& graph) {
 }
 
 }  // namespace
+
+bool gathers(const DataStrategyJob& data) { return resolve(data, false).shard_parameters; }
 
 WrapJob decide_wrap(const StrategyJob& strategy, DType reduce, const Graph& graph) {
   WrapJob wrap = strategy.wrap;

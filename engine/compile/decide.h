@@ -11,6 +11,9 @@
 
 namespace trainer {
 
+/// Whether parameters are gathered for each use.
+bool gathers(const DataStrategyJob& data);
+
 /// What becomes a unit: outermost blocks where parameters are gathered for use, else buckets of bucket_mb. `auto` is left where the
 /// outermost blocks are of several kinds or of none, which no other policy says.
 WrapJob decide_wrap(const StrategyJob& strategy, DType reduce, const Graph& graph);

@@ -9,6 +9,7 @@
 #include "engine/compile/hardware.h"
 #include "engine/compile/lab.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/trained.h"
 #include "engine/core/amounts.h"
 #include "engine/cost/machine_model.h"
 #include "engine/job/supported.h"
@@ -20,11 +21,22 @@ std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double
 
 std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
 
-std::int64_t parameters_of(const LoadedJob& loaded) {
-  return read_graph(graph_tree(loaded), loaded.job.model.with, build_options(loaded.job, 1, BuildOptions::Mode::train)).num_parameters();
+struct Parameters {
+  std::int64_t trained = 0, frozen = 0;
+};
+
+Parameters parameters_of(const LoadedJob& loaded) {
+  const BuildOptions options = build_options(loaded.job, 1, BuildOptions::Mode::train);
+  Graph graph = read_graph(graph_tree(loaded), loaded.job.model.with, options);
+  freeze_and_adapt(loaded, graph, options);
+  Parameters result;
+  for (const Parameter& parameter : graph.parameters)
+    (parameter.trainable ? result.trained : result.frozen) += graph.value(parameter.value).shape().elements();
+  return result;
 }
 
-// The f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has another dtype.
+// Of a trained one: the f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has
+// another dtype.
 std::int64_t bytes_of_parameter(const Job& job) {
   const auto states = static_cast<std::int64_t>(optimizer_spec(job.train.optimizer).states.size());
   const std::int64_t compute = size_of(job.precision.compute);
@@ -163,7 +175,10 @@ std::string largest_parts(const CompiledJob& compiled) {
 std::string Suggestion::str() const { return fmt::format("{}: {}", fmt::join(overrides, " "), text); }
 
 std::int64_t least_states_bytes(const LoadedJob& loaded) {
-  return divided_up(parameters_of(loaded) * bytes_of_parameter(loaded.job), world_size_of(loaded.job));
+  const Parameters parameters = parameters_of(loaded);
+  return divided_up(
+      parameters.trained * bytes_of_parameter(loaded.job) + parameters.frozen * size_of(loaded.job.precision.compute),
+      world_size_of(loaded.job));
 }
 
 void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) {
@@ -172,10 +187,17 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
   const std::int64_t world = world_size_of(job), limit = memory_limit(job, hardware, ranks_of_node(job)), least = least_states_bytes(loaded);
   if (least <= limit) return;
   const std::int64_t all = least * world, devices = divided_up(all, std::max<std::int64_t>(1, limit));
+  const Parameters parameters = parameters_of(loaded);
+  const std::string frozen = parameters.frozen == 0 ? ""
+                                                    : fmt::format(", and {} frozen ones ({} bytes each)",
+                                                                  count_text(static_cast<double>(parameters.frozen)),
+                                                                  size_of(job.precision.compute));
   Diagnostic mistake = loaded.at(
-      "cluster", fmt::format("the model is too large for {} rank{}: weights, gradients and optimizer states of {} parameters need {} a rank with the best sharding ({} bytes a parameter), "
+      "cluster", fmt::format("the model is too large for {} rank{}: weights, gradients and optimizer states of {} "
+                             "parameters{} need {} a rank with the best sharding ({} bytes a parameter), "
                              "and a rank has {}; at least {} such ranks are needed",
-                             world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters_of(loaded))), size_text(least), bytes_of_parameter(job), size_text(limit), grouped(devices)));
+                             world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters.trained)), frozen,
+                             size_text(least), bytes_of_parameter(job), size_text(limit), grouped(devices)));
   if (hardware.machine != nullptr) mistake.remedies = texts(what_would_fit(loaded, hardware));
   throw JobError({std::move(mistake)});
 }

@@ -7,6 +7,7 @@
 #include "engine/build/fuse.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/trained.h"
 #include "engine/core/parallel.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/context/context_parallel.h"
@@ -39,7 +40,9 @@ ModelLab::ModelLab(const LoadedJob& loaded, const Hardware& hardware) : loaded_(
 const Graph& ModelLab::forward(std::int64_t micro) {
   const auto at = forward_.find(micro);
   if (at != forward_.end()) return at->second;
-  return forward_.emplace(micro, read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train))).first->second;
+  Graph graph = read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train));
+  raise(freeze(loaded_, graph, BuildOptions::Mode::train));
+  return forward_.emplace(micro, std::move(graph)).first->second;
 }
 
 // Only the axes of the graph matter to a profile: the innermost, so that their ranks are neighbours.
@@ -62,6 +65,7 @@ const Graph* ModelLab::differentiated(const Mesh& mesh, bool sequence_parallel, 
   try {
     graph.mesh = mesh;
     strategies::tensor_parallel(graph);
+    raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
     strategies::context_parallel(graph);
     distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
   } catch (const JobError& error) {

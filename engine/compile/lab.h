@@ -38,7 +38,7 @@ class ModelLab final : public cost::Lab {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model
+  std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model, without an adapter
   Graph differentiated_;                   // the one asked for last: a search asks for all its recomputations in a row
   std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
   std::vector<std::string> pieces_;        // nodes that begin them

@@ -24,7 +24,7 @@ constexpr std::string_view kTokens = "a job counts steps: a step is train.batch.
 constexpr std::string_view kAccumulation =
     "accumulation follows from train.batch: `global` samples a step, `micro` samples at a time on each rank";
 constexpr std::string_view kParams = "a param of the graph";
-constexpr std::string_view kAllTrained = "all weights are trained; adapters and frozen weights are not supported";
+constexpr std::string_view kAdapter = "LoRA beside model.init_from";
 constexpr std::string_view kReports = "TensorBoard files and a JSON line per step can be written for other tools";
 constexpr std::string_view kDataRanks = "data ranks are what tensor and pipeline degrees leave of all ranks; this says what they shard";
 
@@ -132,7 +132,15 @@ const Row kKeys[] = {
     {"num_workers dataloader_num_workers pin_memory prefetch_factor workers", {"", "loading has no settings: the next batch is read while a step runs"}},
     {"compile torch_compile jit", {"", "every job is compiled"}},
     {"flash_attention attn_implementation use_flash_attn flash_attn use_flash_attention", {"", "attention never stores its probabilities; there is nothing to turn on"}},
-    {"lora peft adapter adapters freeze frozen trainable qlora lora_r", {"", kAllTrained}},
+    {"lora peft peft_config lora_config adapters", {"adapter", kAdapter}},
+    {"qlora", {"adapter", "LoRA; weights of four bits are not supported"}},
+    {"lora_r lora_rank", {"adapter.rank", kAdapter}},
+    {"lora_alpha", {"adapter.alpha", kAdapter}},
+    {"lora_dropout", {"adapter.dropout", kAdapter}},
+    {"target_modules lora_target_modules lora_target_linear lora_layers", {"adapter.targets", kAdapter}},
+    {"use_rslora rslora rs_lora", {"adapter.scaled_by_root", kAdapter}},
+    {"use_dora dora", {"adapter.magnitude", "DoRA is not built"}},
+    {"freeze frozen unfrozen_parameters modules_to_save trainable_params requires_grad", {"trainable", "globs over the parameters that are trained; the others are frozen"}},
     {"ema ema_decay", {"", "no average of the weights is kept"}},
     {"early_stopping patience", {"", "a job ends after train.steps"}},
     {"label_smoothing label_smoothing_factor", {"", "cross_entropy has no label smoothing"}},
@@ -170,6 +178,10 @@ const ValueRow kSectionKeys[] = {
     {"log", "interval steps frequency freq", {"log.every", ""}},
     {"log", "file path dir json", {"log.jsonl", ""}},
     {"cluster", "gpus ranks devices", {"cluster.devices_per_node", ""}},
+    {"adapter", "r dim", {"adapter.rank", ""}},
+    {"adapter", "type name method peft_type", {"adapter.kind", ""}},
+    {"adapter", "modules layers", {"adapter.targets", ""}},
+    {"adapter", "base base_model", {"model.init_from", "the base is what the model starts from"}},
 };
 
 constexpr std::string_view kDtypes = "precision.compute precision.params precision.reduce";
@@ -179,6 +191,8 @@ constexpr std::string_view kNoBpe =
     "there is no such tokenizer: tokenize the text beforehand and read the ids with data.format: tokens";
 
 const ValueRow kValues[] = {
+    {"adapter.kind", "dora qlora", {"lora", "only LoRA is built"}},
+    {"adapter.targets", "all linear all_linear", {"all-linear", ""}},
     {"cluster.device", "gpu gpus nvidia cuda:0 cuda:1", {"cuda", ""}},
     {"cluster.device", "mps tpu rocm amd xpu hip metal", {"", "CPUs and NVIDIA GPUs are supported"}},
     {"cluster.backend", "gloo", {"mpi", "between CPUs"}},

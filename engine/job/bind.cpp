@@ -162,6 +162,36 @@ ModelJob bind_model(Values& v, const LoadOptions& options, std::vector<Diagnosti
   return model;
 }
 
+std::optional<AdapterJob> bind_adapter(Values& v) {
+  const std::string at = "adapter.";
+  if (!v.is_section("adapter")) return std::nullopt;
+  AdapterJob adapter;
+  adapter.kind = v.word<AdapterKind>(at + "kind");
+  adapter.rank = v.integer(at + "rank");
+  adapter.alpha = v.number(at + "alpha");
+  adapter.dropout = v.number(at + "dropout");
+  adapter.targets = v.texts(at + "targets");
+  adapter.scaled_by_root = v.flag(at + "scaled_by_root");
+  adapter.magnitude = v.flag(at + "magnitude");
+  adapter.from = v.file(at + "from");
+  return adapter;
+}
+
+/// Without the key: the adapter where there is one, else everything.
+TrainableJob bind_trainable(Values& v) {
+  using Kind = TrainableJob::Kind;
+  if (!v.has("trainable")) {
+    yaml::Node node;
+    node.text = v.is_section("adapter") ? "adapter" : "all";
+    v.checked().values["trainable"] = {node, Setting::From::otherwise};
+    std::vector<std::string>& order = v.checked().order;
+    order.insert(std::ranges::find_if(order, [](const std::string& path) { return path.starts_with("data."); }),
+                 "trainable");
+  }
+  const std::vector<std::string> globs = v.texts("trainable");
+  return {!globs.empty() ? Kind::globs : v.is("trainable", "all") ? Kind::all : Kind::adapter, globs};
+}
+
 DataFiles bind_files(Values& v, const std::string& path) {
   if (!v.is_section(path)) return {.paths = v.files(path), .images = {}, .labels = {}};
   return {.paths = {}, .images = *v.file(path + ".images"), .labels = *v.file(path + ".labels")};
@@ -462,6 +492,8 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   job.name = v.text("name");
   if (v.right("seed")) job.seed = static_cast<std::uint64_t>(v.integer("seed"));
   job.model = bind_model(v, options, mistakes);
+  if (v.right("adapter")) job.adapter = bind_adapter(v);
+  if (!v.checked().doubtful.contains("trainable")) job.trainable = bind_trainable(v);
   job.data = v.right("data") ? bind_data(v) : bind_samples(v);
   if (v.right("train")) job.train = bind_train(v);
   if (v.right("eval") && !v.node("eval.every").is_null()) job.eval = bind_eval(v);

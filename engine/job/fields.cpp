@@ -80,6 +80,23 @@ Fields model() {
   };
 }
 
+Fields adapter() {
+  return {
+      optional("kind", "lora: a low-rank matrix is added to each target (Hu et al. 2021).",
+               {word(words<AdapterKind>())}, "lora"),
+      optional("rank", "Of the added matrices.", {integer(1, 65536)}, "16"),
+      optional("alpha", "The added matrices are scaled by alpha / rank.", {positive()}, "32"),
+      optional("dropout", "Of what the adapter reads.", {between(0, 1, false, true)}, "0"),
+      optional("targets", "Linears that get one: all but the head, or globs over names of nodes.",
+               {word({"all-linear"}), list(text(), 1)}, "all-linear"),
+      optional("scaled_by_root", "Scaled by alpha / sqrt(rank) instead (rsLoRA).", {flag()}, "false"),
+      optional("magnitude", "Trains the magnitude of each row apart (DoRA); true is an error: it is not built.", {flag()}, "false"),
+      optional("from",
+               "Initial values: a checkpoint of an adapter or a .safetensors file; null: A is drawn, B is zero.",
+               {null(), text()}, "null"),
+  };
+}
+
 Form paths() { return list(text(), 1); }
 
 Form idx_files() {
@@ -374,6 +391,12 @@ Fields job() {
       extra("name", "What the run is called; default: the file's name.", {text()}),
       optional("seed", "Of initial weights, dropout and the order of samples.", {integer(0)}, "1337"),
       required("model", "What is trained.", {section(model(), "graph")}),
+      optional("adapter", "Small matrices that are trained beside the model's; the model's are model.init_from.",
+               {null(), section(adapter(), "kind")}, "null"),
+      extra("trainable",
+            "Parameters of the model that are trained: all, none beside the adapter, or globs over their names. "
+            "Default: adapter where there is one, else all.",
+            {word({"all", "adapter"}), list(text(), 1)}),
       required("data", "What it is trained on.", {section(data())}),
       required("train", "How it is trained.", {section(train())}),
       part("eval", "Evaluation on the held-out samples.", eval(), "every").when("data.val"),

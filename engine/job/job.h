@@ -29,6 +29,26 @@ struct ModelJob {
   std::optional<std::string> init_from;    ///< checkpoint directory or .safetensors file
 };
 
+/// Which of the model's own parameters are trained.
+struct TrainableJob {
+  enum class Kind : std::uint8_t { all, adapter, globs } kind = Kind::all;  ///< adapter: none but the adapter's
+  std::vector<std::string> globs{};                                       ///< over names of parameters
+};
+
+enum class AdapterKind : std::uint8_t { lora };
+
+/// Small matrices that are trained beside frozen ones (engine/build/adapter.h).
+struct AdapterJob {
+  AdapterKind kind = AdapterKind::lora;
+  std::int64_t rank = 16;
+  double alpha = 32;
+  double dropout = 0;
+  std::vector<std::string> targets{};  ///< globs over linears; empty: all but the head
+  bool scaled_by_root = false;         ///< alpha / √rank in place of alpha / rank
+  bool magnitude = false;              ///< DoRA, which `unsupported` refuses
+  std::optional<std::string> from{};   ///< a checkpoint of an adapter, or a .safetensors file, to start from
+};
+
 enum class DataFormat : std::uint8_t { text, tokens, table, idx };
 enum class Tokenizer : std::uint8_t { bytes, chars };
 enum class TokenType : std::uint8_t { u16, u32 };
@@ -255,6 +275,8 @@ struct Job {
   std::uint64_t seed = 1337;
   Goal goal = Goal::time;
   ModelJob model;
+  TrainableJob trainable;
+  std::optional<AdapterJob> adapter;
   DataJob data;
   TrainJob train;
   std::optional<EvalJob> eval;  ///< where data.val is, unless eval.every is null
@@ -267,6 +289,7 @@ struct Job {
 };
 
 /// Names as files write them.
+std::string_view name_of(AdapterKind);
 std::string_view name_of(DataFormat);
 std::string_view name_of(Tokenizer);
 std::string_view name_of(TokenType);

@@ -3,6 +3,11 @@
 namespace trainer {
 
 template <>
+const Names<AdapterKind>& names() {
+  static const Names<AdapterKind> all{{AdapterKind::lora, "lora"}};
+  return all;
+}
+template <>
 const Names<DataFormat>& names() {
   static const Names<DataFormat> all{
       {DataFormat::text, "text"}, {DataFormat::tokens, "tokens"}, {DataFormat::table, "table"}, {DataFormat::idx, "idx"}};
@@ -148,6 +153,7 @@ std::string_view find_name(E value) {
 
 }  // namespace
 
+std::string_view name_of(AdapterKind value) { return find_name(value); }
 std::string_view name_of(DataFormat value) { return find_name(value); }
 std::string_view name_of(Tokenizer value) { return find_name(value); }
 std::string_view name_of(TokenType value) { return find_name(value); }

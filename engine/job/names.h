@@ -21,6 +21,8 @@ template <typename E>
 const Names<E>& names();
 
 template <>
+const Names<AdapterKind>& names();
+template <>
 const Names<DataFormat>& names();
 template <>
 const Names<Tokenizer>& names();

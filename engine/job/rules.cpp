@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <set>
 
 #include "engine/job/expression.h"
@@ -39,6 +40,7 @@ class Rules {
     local_sgd();
     excluded();
     profile();
+    adapter();
     return std::move(mistakes_);
   }
 
@@ -269,6 +271,19 @@ class Rules {
     const CheckedValue* value = checked_.find(path);
     return value == nullptr ? std::nullopt : value->node.as_number();
   }
+  void adapter() {
+    const CheckedValue *trainable = checked_.find("trainable"), *base = checked_.find("model.init_from");
+    const bool wrong = checked_.doubtful.contains("adapter"), there = checked_.sections.contains("adapter");
+    if (!there && !wrong && trainable != nullptr && trainable->node.text == "adapter")
+      add("trainable", "the job has no adapter", "all, or a list of globs; or an adapter");
+    if (!there || base == nullptr || !base->node.is_null()) return;
+    add("adapter",
+        "an adapter is trained beside the weights of a base, and its checkpoints hold the adapter only: "
+        "model.init_from has to name them",
+        "with model.init_from: a checkpoint directory or a .safetensors file. A job without the adapter and with "
+        "train.steps: 0 writes a checkpoint of initial weights");
+  }
+
   Integer integer(std::string_view path) const {
     const std::optional<double> value = number(path);
     return value ? whole(*value) : std::nullopt;
@@ -316,16 +331,30 @@ void fill_in_profile(Checked& checked) {
   }
 }
 
+namespace {
+
+/// The item that "[2]" means; null if the list has none, or `list` is no list.
+const yaml::Node* item_at(const yaml::Node& list, std::string_view index) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(index.data() + 1, index.data() + index.size(), number);
+  const bool whole = error == std::errc() && end + 1 == index.data() + index.size() && *end == ']';
+  return whole && list.is_sequence() && number < list.items.size() ? &list.items[number] : nullptr;
+}
+
+}  // namespace
+
 Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message) {
   const yaml::Node* at = &tree;
   const yaml::Node* inside = &tree;
   for (std::string_view rest = path; !rest.empty() && inside->is_mapping();) {
-    const std::string_view name = rest.substr(0, rest.find('.'));
-    const yaml::Node* key = inside->find_key(name);
+    const std::string_view name = rest.substr(0, rest.find('.')), key_name = name.substr(0, name.find('['));
+    const yaml::Node* key = inside->find_key(key_name);
     if (key == nullptr) break;
-    inside = inside->find(name);
+    inside = inside->find(key_name);
     const bool last = name.size() == rest.size();
     at = last ? inside : key;
+    if (key_name.size() < name.size())
+      if (const yaml::Node* item = item_at(*inside, name.substr(key_name.size()))) at = inside = item;
     rest.remove_prefix(last ? rest.size() : name.size() + 1);
   }
   return at->at(std::string(path), std::move(message));

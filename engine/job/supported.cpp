@@ -14,6 +14,8 @@ class Unsupported {
 
   std::vector<Diagnostic> all() {
     precision();
+    if (job_.adapter && job_.adapter->magnitude)
+      refuse("adapter.magnitude", "DoRA, which trains the magnitude of each row apart, is not built", "false");
     return std::move(mistakes_);
   }
 

@@ -3,8 +3,8 @@
 
 #include "engine/core/error.h"
 #include "engine/data/files.h"
+#include "engine/train/base.h"
 #include "engine/train/inputs.h"
-#include "engine/train/weights.h"
 
 namespace trainer {
 namespace {
@@ -14,8 +14,10 @@ class Checker {
   Checker(const LoadedJob& loaded, const CompiledJob& compiled) : loaded_(loaded), compiled_(compiled) {}
 
   FileProblems all() {
-    if (const auto& from = loaded_.job.model.init_from)
-      attempt("model.init_from", [&] { check_weights(compiled_.plan, *from); });
+    if (loaded_.job.model.init_from)
+      attempt("model.init_from", [&] { check_first_weights(loaded_, compiled_, "model.init_from"); });
+    if (const auto& adapter = loaded_.job.adapter; adapter && adapter->from)
+      attempt("adapter.from", [&] { check_first_weights(loaded_, compiled_, "adapter.from"); });
     const DataJob& job = loaded_.job.data;
     const auto* val = std::get_if<DataFiles>(&job.val);
     const bool train_there = names_files("data.train", job.train), val_there = !val || names_files("data.val", *val);

@@ -130,16 +130,19 @@ std::vector<float> read(const checkpoint::TensorStore& tensors, const std::strin
   return values;
 }
 
-// Names of the weights: what a checkpoint holds beside states and counts.
-std::vector<const checkpoint::TensorInfo*> weights_of(const Ended& run) {
+// What a checkpoint holds beside states and counts: the trained weights, or the frozen ones that it has.
+std::vector<const checkpoint::TensorInfo*> weights_of(const Ended& run, bool trained) {
   std::vector<const checkpoint::TensorInfo*> weights;
   for (const Role& role : run.compiled.plan.roles)
-    for (const Unit& unit : role.units)
+    for (const Unit& unit : role.units) {
+      if (unit.trained() != trained) continue;
       for (const UnitTensor& tensor : unit.tensors) {
         const checkpoint::TensorInfo* info = run.checkpoint.tensors.find(tensor.name);
+        if (info == nullptr && !trained) continue;
         CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
         weights.push_back(info);
       }
+    }
   return weights;
 }
 
@@ -180,10 +183,11 @@ class Weights {
       : job_(job), ranks_(ranks), one_(one), steps_(static_cast<double>(one.norms.size())), gradient_bound_(gradient_bound), way_(distance_of(job, one.norms)) {}
 
   std::vector<Quantity> compare() {
-    const std::vector<const checkpoint::TensorInfo*> weights = weights_of(one_);
+    const std::vector<const checkpoint::TensorInfo*> weights = weights_of(one_, true);
     if (adaptive())
       for (const checkpoint::TensorInfo* weight : weights) add_size(*weight);
     for (const checkpoint::TensorInfo* weight : weights) add(*weight);
+    for (const checkpoint::TensorInfo* weight : weights_of(one_, false)) require_unmoved(*weight);
     const double count = std::max(1.0, elements_), rms = std::sqrt(squares_ / count);
     const double rounding = 2 * steps_ * kRoundoffF32 * std::sqrt(weight_squares_ / count);
     // SGD's way is that of all elements together.
@@ -239,6 +243,15 @@ class Weights {
     if (adaptive()) add_undecided(tensor);
     elements_ += static_cast<double>(tensor.shape.elements());
     ++index_;
+  }
+
+  // A frozen weight is what it was, on one rank and on all.
+  void require_unmoved(const checkpoint::TensorInfo& tensor) {
+    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
+      if (read(ranks_.checkpoint.tensors, tensor.name, first, count) !=
+          read(one_.checkpoint.tensors, tensor.name, first, count))
+        largest_ = std::numeric_limits<double>::infinity();
+    });
   }
 
   // An element that never had a gradient (a word that did not occur) has none on either side.

@@ -2,12 +2,12 @@
 #include <cmath>
 
 #include "engine/core/error.h"
+#include "engine/train/base.h"
 #include "engine/train/device.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/ranks.h"
 #include "engine/train/saved_facts.h"
 #include "engine/train/train.h"
-#include "engine/train/weights.h"
 
 namespace trainer {
 namespace {
@@ -31,7 +31,8 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
     const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads);
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, communicator.rank(), communicator);
     Talk talk(communicator);
-    const std::optional<checkpoint::Manifest> manifest = load_finite_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, on.tell);
+    const std::optional<checkpoint::Manifest> manifest = load_for_use(
+        loaded, compiled, {*executor, compiled.plan, communicator.rank()}, checkpoint, communicator, talk, on.tell);
     if (manifest) require_same_tokenizer(data, *manifest, checkpoint);
     executor->run(executor->role().program_index(ProgramKind::refresh));
     Evaluation evaluation(*executor, compiled, data.val, communicator.rank(), batches);

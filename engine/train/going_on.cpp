@@ -26,6 +26,8 @@ constexpr Row kTable[] = {
     {"model", {Change::never, "model"}},
     {"model.graph", {Change::output}},
     {kGraph, {Change::never, "model"}},
+    {"trainable", {Change::never, "model"}},
+    {"adapter", {Change::never, "model"}},
     {"data", {Change::never, "data"}},
     {"data.train", {Change::output}},
     {kDataFiles, {Change::never, "data"}},
@@ -64,6 +66,13 @@ std::string shortened(const std::string& value) {
   return value.size() <= kShown ? value : value.substr(0, kShown) + "…";
 }
 
+// What checkpoints meant before there was the key.
+std::optional<std::string> value_before_key(const std::string& path) {
+  if (path == "adapter") return "null";
+  if (path == "trainable") return "all";
+  return std::nullopt;
+}
+
 std::string describe_tokenizer(const std::string& json) { return json.empty() ? "(none)" : "alphabet " + checkpoint::checksum_of(json).substr(0, 12); }
 
 Diagnostic mistake(const LoadedJob& loaded, const Difference& difference, const std::string& message) {
@@ -94,7 +103,9 @@ std::vector<Difference> differences(const SavedFacts& before, const SavedFacts& 
   static const std::string kNotSet = "(not set)";
   std::vector<Difference> found;
   const auto compare = [&](const std::string& path, const std::string& a, const std::string& b) {
-    if (!same_value(a, b) && !is_of_start(path)) found.push_back({path, shortened(a), shortened(b), change_rule(path)});
+    if (same_value(a, b) || is_of_start(path)) return;
+    const bool hashed = path == "model.init_from" && before.base;  // whether it is the same base says load_base
+    found.push_back({path, shortened(a), shortened(b), hashed ? ChangeRule{Change::output} : change_rule(path)});
   };
   if (!before.tokenizer.empty() || !after.tokenizer.empty())
     compare(std::string(kAlphabet), describe_tokenizer(before.tokenizer), describe_tokenizer(after.tokenizer));
@@ -103,7 +114,7 @@ std::vector<Difference> differences(const SavedFacts& before, const SavedFacts& 
   std::map<std::string, std::string> is(after.job->settings.begin(), after.job->settings.end());
   for (const auto& [path, value] : after.job->settings) {
     const auto other = was.find(path);
-    compare(path, other == was.end() ? kNotSet : other->second, value);
+    compare(path, other == was.end() ? value_before_key(path).value_or(kNotSet) : other->second, value);
   }
   for (const auto& [path, value] : before.job->settings)
     if (!is.contains(path)) compare(path, value, kNotSet);

@@ -10,11 +10,11 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/random.h"
+#include "engine/train/base.h"
 #include "engine/train/device.h"
 #include "engine/train/inputs.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
-#include "engine/train/weights.h"
 
 namespace trainer {
 namespace {
@@ -100,8 +100,8 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
     const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);
     const Role& role = executor->role();
     Talk talk(communicator);
-    const std::optional<checkpoint::Manifest> manifest =
-        load_finite_weights_from({*executor, compiled.plan, communicator.rank()}, checkpoint, talk, tell);
+    const std::optional<checkpoint::Manifest> manifest = load_for_use(
+        loaded, compiled, {*executor, compiled.plan, communicator.rank()}, checkpoint, communicator, talk, tell);
     executor->run(role.program_index(ProgramKind::refresh));
     const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
 

@@ -38,6 +38,8 @@ std::string metadata_of(const SavedFacts& facts) {
   if (!facts.tokenizer.empty()) json["tokenizer"] = Json::parse(facts.tokenizer);
   if (!facts.run_id.empty()) json["run"] = facts.run_id;
   if (facts.job) json["job"] = to_json(*facts.job);
+  if (facts.base)
+    json["base"] = {{"hash", facts.base->hash}, {"from", facts.base->from}, {"tensors", facts.base->tensors}};
   if (facts.val_loss) json["val_loss"] = *facts.val_loss;
   if (facts.after_skipped) json["after_skipped"] = true;
   if (facts.batches_left_out > 0) json["batches_left_out"] = facts.batches_left_out;
@@ -56,6 +58,12 @@ SavedFacts facts_of(const checkpoint::Manifest& manifest, const std::string& pat
     if (json.contains("tokenizer")) facts.tokenizer = canonical_json(json["tokenizer"].dump());
     take(json, "run", facts.run_id);
     if (json.contains("job")) facts.job = job_from(json["job"]);
+    if (json.contains("base")) {
+      SavedBase& base = facts.base.emplace();
+      for (const auto& [key, text] : {std::pair("hash", &base.hash), std::pair("from", &base.from)})
+        *text = json["base"].at(key).get<std::string>();
+      base.tensors = json["base"].at("tensors").get<std::vector<std::string>>();
+    }
     if (json.contains("val_loss")) facts.val_loss = json["val_loss"].get<double>();
     take(json, "after_skipped", facts.after_skipped);
     take(json, "batches_left_out", facts.batches_left_out);

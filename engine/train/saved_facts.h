@@ -19,12 +19,20 @@ struct SavedJob {
   std::string data;                                           ///< data::fingerprint
 };
 
+/// What an adapter was trained beside (engine/train/base.h).
+struct SavedBase {
+  std::string hash;
+  std::string from;                  ///< where it was
+  std::vector<std::string> tensors;  ///< names that the hash is over, in its order
+};
+
 struct SavedFacts {
   std::string name, strategy;
   std::int64_t world_size = 0;
   std::string tokenizer;               ///< canonical JSON; empty: the data has none
   std::string run_id{};                ///< the same in all checkpoints of a run
   std::optional<SavedJob> job{};
+  std::optional<SavedBase> base{};     ///< of a checkpoint of an adapter
   std::optional<double> val_loss{};    ///< of these very weights
   bool after_skipped = false;          ///< the step before it made no update
   std::int64_t batches_left_out = 0;   ///< by rollbacks: step s takes batch s + batches_left_out

@@ -17,6 +17,8 @@ struct Files {
   std::vector<checkpoint::FileWriter::Entry> model, optimizer;
 };
 
+bool is_saved(const Unit& unit, Saved saved) { return saved == Saved::all || unit.trained(); }
+
 // One element of the step's own state, of 4 bytes.
 struct StepScalar {
   checkpoint::TensorInfo info;
@@ -99,8 +101,12 @@ struct WholeTensor {
 
 class FullSave {
  public:
-  FullSave(const LoadedRank& loaded, Communicator& communicator)
-      : loaded_(loaded), communicator_(communicator), mesh_(loaded.plan.mesh), world_(mesh_.world_size()) {}
+  FullSave(const LoadedRank& loaded, Communicator& communicator, Saved saved)
+      : loaded_(loaded),
+        saved_(saved),
+        communicator_(communicator),
+        mesh_(loaded.plan.mesh),
+        world_(mesh_.world_size()) {}
 
   void run(const std::string& dir, std::int64_t step) {
     write(dir, step, "model", parameters(), false);
@@ -144,7 +150,8 @@ class FullSave {
     for (std::size_t role = 0; role < loaded_.plan.roles.size(); ++role)
       for (std::size_t index = 0; index < loaded_.plan.roles[role].units.size(); ++index) {
         const Unit& unit = loaded_.plan.roles[role].units[index];
-        visit(role, index, unit, unit.stages.empty() || unit.stages.front() == static_cast<std::int32_t>(role));
+        if (is_saved(unit, saved_))
+          visit(role, index, unit, unit.stages.empty() || unit.stages.front() == static_cast<std::int32_t>(role));
       }
   }
 
@@ -254,6 +261,7 @@ class FullSave {
   }
 
   const LoadedRank& loaded_;
+  const Saved saved_;
   Communicator& communicator_;
   const Mesh& mesh_;
   const int world_;
@@ -261,12 +269,13 @@ class FullSave {
 
 }  // namespace
 
-void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step) {
+void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step, Saved saved) {
   const Mesh& mesh = loaded.plan.mesh;
   const Coordinates at = mesh.coordinates(loaded.rank);
   ShareFile model, optimizer;
   for (const Unit& unit : loaded.executor.role().units)
     for (const UnitTensor& tensor : unit.tensors) {
+      if (!is_saved(unit, saved)) continue;
       const std::vector<Piece> shares = saved_pieces(unit, tensor, mesh, at), own = saved_own(unit, tensor, mesh, at);
       const int holder = holder_of(unit, mesh, at).index;
       for (const Slot& slot : unit.slots) {
@@ -282,8 +291,9 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
   optimizer.write(dir, step, checkpoint::file_name("optimizer", loaded.rank, mesh.world_size()));
 }
 
-void save_full(const LoadedRank& loaded, Communicator& communicator, const std::string& dir, std::int64_t step) {
-  FullSave(loaded, communicator).run(dir, step);
+void save_full(const LoadedRank& loaded, Communicator& communicator, const std::string& dir, std::int64_t step,
+               Saved saved) {
+  FullSave(loaded, communicator, saved).run(dir, step);
 }
 
 }  // namespace trainer

@@ -13,6 +13,7 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/run/executor.h"
+#include "engine/train/base.h"
 #include "engine/train/device.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/going_on.h"
@@ -22,7 +23,6 @@
 #include "engine/train/retention.h"
 #include "engine/train/run_report.h"
 #include "engine/train/start.h"
-#include "engine/train/weights.h"
 
 namespace trainer {
 namespace {
@@ -65,18 +65,39 @@ struct Run {
 
 // ---- Where a run begins -------------------------------------------------------------------------------------------
 
-void fill_weights(const Run& run, const checkpoint::Checkpoint* start, const LoadedRank& rank, int threads, Talk& talk) {
-  const ModelJob& model = run.job().model;
+/// From a checkpoint, whose base, if it has one, is there.
+void fill_from(const Run& run, const checkpoint::Checkpoint& start, const LoadedRank& rank) {
   set_scalars(rank.executor, static_cast<float>(run.job().precision.loss_scale.factor));
-  if (start) {
-    load_weights(rank, start->tensors, start->path, false);
-    load_states(rank, start->tensors, start->path);
+  load_weights(
+      rank, start.tensors, start.path, false,
+      is_of_adapter(run.compiled) ? [](const Unit& unit, const UnitTensor&) { return unit.trained(); } : Wanted());
+  load_states(rank, start.tensors, start.path);
+  rank.executor.run(rank.executor.role().program_index(ProgramKind::refresh));
+}
+
+/// As a run begins or goes on. Returns the base of its adapter.
+std::optional<SavedBase> fill_weights(const Run& run, const Start& start, const LoadedRank& rank, int threads,
+                                      Communicator& communicator, Talk& talk) {
+  const ModelJob& model = run.job().model;
+  std::optional<SavedBase> base;
+  if (start.checkpoint) {
+    if (is_of_adapter(run.compiled))
+      base = load_base(run.loaded, run.compiled, rank, start.facts, start.checkpoint->path, communicator, talk,
+                       run.message());
+    fill_from(run, *start.checkpoint, rank);
+    return base;
+  }
+  set_scalars(rank.executor, static_cast<float>(run.job().precision.loss_scale.factor));
+  if (run.job().adapter) {
+    base = load_first_weights(run.loaded, run.compiled, rank, threads, communicator, talk, run.message());
+    if (!is_of_adapter(run.compiled)) base.reset();
   } else if (model.init_from) {
     load_weights_from(rank, *model.init_from, talk, run.message());
   } else {
     draw_weights(rank, run.job().seed, threads);
   }
   rank.executor.run(rank.executor.role().program_index(ProgramKind::refresh));
+  return base;
 }
 
 // ---- One rank ------------------------------------------------------------------------------------------------------
@@ -105,7 +126,7 @@ class RankLoop {
         average_program_(role_.program_index(ProgramKind::average)),
         settle_program_(role_.program_index(ProgramKind::settle)),
         binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
-    fill_weights(run, start_.checkpoint ? &*start_.checkpoint : nullptr, loaded_rank(), threads_, talk_);
+    facts_.base = fill_weights(run, start_, loaded_rank(), threads_, communicator_, talk_);
     loss_scale_ = loss_scale_of(*executor_);
     executor_->bind(role_.field_index("lr"), &lr_);
     executor_->bind(role_.field_index("metrics"), &metrics_);
@@ -304,7 +325,7 @@ class RankLoop {
     const bool goes_on = rolls_back && !good.empty() && rollbacks_ < kMostRollbacks;
     if (!goes_on) throw NonFiniteError(talk_.from_first(trouble + advice(fallback, job_.train.on_nan, rollbacks_ >= kMostRollbacks)));
     const checkpoint::Checkpoint back = checkpoint::open_checkpoint(good);
-    fill_weights(run_, &back, loaded_rank(), threads_, talk_);
+    fill_from(run_, back, loaded_rank());
     loss_scale_ = loss_scale_of(*executor_);
     const std::int64_t from = std::exchange(step_, back.manifest.step);
     began_ = saved_ = step_;
@@ -351,9 +372,9 @@ class RankLoop {
     if (start_.store) start_.store->begin(step_);
     communicator_.barrier();
     if (job_.checkpoint.format == CheckpointFormat::sharded)
-      save_sharded(loaded_rank(), *job_.checkpoint.dir, step_);
+      save_sharded(loaded_rank(), *job_.checkpoint.dir, step_, saved_of(run_.compiled));
     else
-      save_full(loaded_rank(), communicator_, *job_.checkpoint.dir, step_);
+      save_full(loaded_rank(), communicator_, *job_.checkpoint.dir, step_, saved_of(run_.compiled));
     communicator_.barrier();
     saved_ = step_;
     if (evaluated_ == step_) best_loss_ = std::min(best_loss_, val_loss_);
@@ -388,7 +409,7 @@ class RankLoop {
   Talk& talk_;
   Start start_;                         // its store is rank 0's
   std::optional<Retention> retention_;  // of that
-  const SavedFacts facts_;              // of this job
+  SavedFacts facts_;                    // of this job
   const int threads_;
   std::unique_ptr<DeviceBackend> device_;
   std::unique_ptr<Executor> executor_;

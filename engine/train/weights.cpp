@@ -170,16 +170,26 @@ std::optional<T> saved_scalar(const checkpoint::TensorStore& tensors, const char
   return value;
 }
 
+bool is_wanted(const Wanted& wanted, const Unit& unit, const UnitTensor& tensor) {
+  return !wanted || wanted(unit, tensor);
+}
+
 // Raises DataError for every name and shape of the model that does not fit.
-void expect_weights(Loading& loading, const Plan& plan, const checkpoint::TensorStore& tensors, bool exact) {
+void expect_weights(Loading& loading, const Plan& plan, const checkpoint::TensorStore& tensors, bool exact,
+                    const Wanted& wanted) {
   std::set<std::string, std::less<>> known;
   for (const Role& role : plan.roles)  // not one rank's alone: all ranks find the same mistakes
     for (const Unit& unit : role.units)
       for (const UnitTensor& tensor : unit.tensors)
-        if (known.insert(tensor.name).second) loading.expect(tensor.name, tensor.spec.whole);
+        if (known.insert(tensor.name).second && is_wanted(wanted, unit, tensor))
+          loading.expect(tensor.name, tensor.spec.whole);
   for (const checkpoint::TensorInfo& info : tensors.tensors())
     if (exact && !known.contains(info.name)) loading.unexpected(info);
   loading.check();
+}
+
+void require_there(const std::string& path) {
+  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
 }
 
 // The whole checkpoint that `path` stands for.
@@ -222,7 +232,7 @@ HeldBuffer held_buffer(const LoadedRank& loaded, const Unit& unit, const Slot& s
   return {loaded.executor, slot.region, held, slot.spec.dtype()};
 }
 
-void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
+void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, const Wanted& wanted) {
   struct Draw {
     const Unit* unit;
     const UnitTensor* tensor;
@@ -230,6 +240,7 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
   };
   std::vector<Draw> draws;
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+    if (!is_wanted(wanted, unit, tensor)) return;
     for (const Piece& piece : pieces)
       for (const Piece& chunk : chunks_of(piece, kStagedElements)) draws.push_back({&unit, &tensor, chunk});
   });
@@ -249,11 +260,12 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads) {
   for_each_index(draws.size(), draw, static_cast<std::size_t>(threads));
 }
 
-void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source, bool exact) {
+void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source,
+                  bool exact, const Wanted& wanted) {
   Loading loading(tensors, source);
-  expect_weights(loading, loaded.plan, tensors, exact);
+  expect_weights(loading, loaded.plan, tensors, exact, wanted);
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    loading.read(tensor.name, parameters_of(loaded, unit), pieces);
+    if (is_wanted(wanted, unit, tensor)) loading.read(tensor.name, parameters_of(loaded, unit), pieces);
   });
 }
 
@@ -261,31 +273,35 @@ void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell) {
   for (const std::string& damage : newest.damaged) tell("passed over a damaged checkpoint: " + damage);
 }
 
-void check_weights(const Plan& plan, const std::string& path) {
-  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
-  const bool is_file = !is_directory(path);
-  const checkpoint::TensorStore tensors =
-      is_file ? checkpoint::TensorStore::from_safetensors(path) : checkpoint::open_checkpoint(choose_checkpoint(path, [](const std::string&) {})).tensors;
-  Loading loading(tensors, path);
-  expect_weights(loading, plan, tensors, is_file);
+void check_weights(const Plan& plan, const WeightSource& source, const Wanted& wanted) {
+  Loading loading(source.tensors, source.path);
+  expect_weights(loading, plan, source.tensors, source.exact(), wanted);
 }
 
-std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell) {
-  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
-  if (!is_directory(path)) {
-    load_weights(loaded, checkpoint::TensorStore::from_safetensors(path), path, true);
-    return std::nullopt;
-  }
-  checkpoint::Checkpoint found = open_from(path, loaded.rank, talk, tell);
-  load_weights(loaded, found.tensors, found.path, false);
-  return found.manifest;
+WeightSource open_weights(const std::string& path, int rank, Talk& talk, const Tell& tell) {
+  require_there(path);
+  if (!is_directory(path)) return {path, checkpoint::TensorStore::from_safetensors(path), std::nullopt};
+  checkpoint::Checkpoint found = open_from(path, rank, talk, tell);
+  return {found.path, std::move(found.tensors), std::move(found.manifest)};
 }
 
-std::optional<checkpoint::Manifest> load_finite_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell) {
-  std::optional<checkpoint::Manifest> manifest = load_weights_from(loaded, path, talk, tell);
+WeightSource open_weights(const std::string& path) {
+  require_there(path);
+  if (!is_directory(path)) return {path, checkpoint::TensorStore::from_safetensors(path), std::nullopt};
+  checkpoint::Checkpoint found = checkpoint::open_checkpoint(choose_checkpoint(path, [](const std::string&) {}));
+  return {found.path, std::move(found.tensors), std::move(found.manifest)};
+}
+
+std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk,
+                                                      const Tell& tell, const Wanted& wanted) {
+  WeightSource source = open_weights(path, loaded.rank, talk, tell);
+  load_weights(loaded, source.tensors, source.path, source.exact(), wanted);
+  return std::move(source.manifest);
+}
+
+void require_finite_weights(const LoadedRank& loaded, const std::string& path) {
   if (const std::string weight = non_finite_weight(loaded); !weight.empty())
     throw DataError(path + ": the weight " + weight + ": the run that saved it had diverged; take an earlier checkpoint");
-  return manifest;
 }
 
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {

@@ -20,28 +20,46 @@ struct LoadedRank {
   int rank = 0;
 };
 
-/// Draws every master weight by (seed, name, element); the states are 0 as they were loaded. `threads` draw at once.
-void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads);
+/// Of a plan's parameters those that are drawn, loaded or saved; empty: all.
+using Wanted = std::function<bool(const Unit&, const UnitTensor&)>;
 
-/// Reads every master weight by name. Raises DataError that lists every name and shape that does not fit; `source` names
+/// Draws every weight by (seed, name, element); the states are 0 as they were loaded. `threads` draw at once.
+void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, const Wanted& wanted = {});
+
+/// Reads every weight by name. Raises DataError that lists every name and shape that does not fit; `source` names
 /// the tensors' origin. Floats of another dtype are converted. `exact`: tensors that the model lacks do not fit either.
-void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source, bool exact);
+void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source,
+                  bool exact, const Wanted& wanted = {});
 
 /// Tells people something that does not end the work.
 using Tell = std::function<void(const std::string&)>;
 /// Names the damaged checkpoints that were passed over.
 void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell);
 
-/// The same from a path: a step directory, a directory of them (its newest whole one), or a .safetensors file, whose names must
-/// be just the model's. Returns the checkpoint that was read, if it was one. Rank 0 chooses and verifies, all ranks read the same, and
-/// choose again where a live run has removed it meanwhile. `tell`, rank 0's, hears of what was passed over.
-std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell);
+/// An opened path: a step directory, a directory of them (its newest whole one), or a .safetensors file, whose names
+/// must be just the model's.
+struct WeightSource {
+  std::string path;                              ///< of the file, or of the checkpoint that was chosen
+  checkpoint::TensorStore tensors;
+  std::optional<checkpoint::Manifest> manifest;  ///< of a checkpoint
 
-/// The same, for use as they are: weights that are not finite throw DataError.
-std::optional<checkpoint::Manifest> load_finite_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk, const Tell& tell);
+  bool exact() const { return !manifest; }
+};
+/// Rank 0 chooses and verifies, all ranks open the same, and choose again where a live run has removed it meanwhile.
+/// `tell`, rank 0's, hears of what was passed over.
+WeightSource open_weights(const std::string& path, int rank, Talk& talk, const Tell& tell);
+/// By this process alone.
+WeightSource open_weights(const std::string& path);
 
-/// Raises what load_weights_from would: a checkpoint is verified, names and shapes are compared, no tensor is loaded.
-void check_weights(const Plan& plan, const std::string& path);
+/// load_weights from a path. Returns the checkpoint that was read, if it was one.
+std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk,
+                                                      const Tell& tell, const Wanted& wanted = {});
+
+/// Throws DataError where a weight, of `path`, is not finite: for use as they are.
+void require_finite_weights(const LoadedRank& loaded, const std::string& path);
+
+/// Raises what load_weights would: names and shapes are compared, no tensor is loaded.
+void check_weights(const Plan& plan, const WeightSource& source, const Wanted& wanted = {});
 
 /// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good steps, which start
 /// anew if they were not saved. Raises DataError like load_weights; states of the strategy may lack, and those of another strategy are
@@ -66,11 +84,15 @@ std::string state_name(const UnitTensor& tensor, const std::string& state);
 /// nothing which was not sent is lost; of the optimizer's states everyone gets the mean.
 std::string own_name(const UnitTensor& tensor, const std::string& what, int holder);
 
+/// What is saved of the parameters: all, or what is trained and the states of that.
+enum class Saved : std::uint8_t { all, trained };
+
 /// Each rank writes its own share (saved_pieces), in files of its own; nothing is sent.
-void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step);
+void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step, Saved saved = Saved::all);
 
 /// Rank 0 writes one file of each kind. The others send it what they would have written, a chunk of a tensor at a time, so that no
 /// rank holds more than its own part and a few MB. Called by every rank.
-void save_full(const LoadedRank& loaded, Communicator& communicator, const std::string& dir, std::int64_t step);
+void save_full(const LoadedRank& loaded, Communicator& communicator, const std::string& dir, std::int64_t step,
+               Saved saved = Saved::all);
 
 }  // namespace trainer

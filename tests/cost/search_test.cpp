@@ -138,6 +138,29 @@ TEST_CASE("the states of a job are a bound that no plan is below") {
     }
 }
 
+TEST_CASE(
+    "a frozen parameter counts with what is computed with, and room for its gradients and states is not asked for") {
+  const std::string base = kLlama8B.substr(0, kLlama8B.size() - 1) + ", init_from: base.safetensors}";
+  const LoadedJob whole = job_of(base, 1, "{global: 64}", ""),
+                  adapter = job_of(base, 1, "{global: 64}", "adapter: {rank: 16}\n"),
+                  head = job_of(base, 1, "{global: 64}", "trainable: [lm_head.weight]\n");
+  // 8,030,261,248 parameters, 128256 · 4096 of them the head's; an adapter of rank 16 has 16 (in + out) for each of
+  // seven linears of 32 layers.
+  const std::int64_t all = 8'030'261'248, of_head = 128'256 * 4096,
+                     added = 32LL * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336));
+  CHECK(least_states_bytes(whole) == (all * 18 + 7) / 8);
+  CHECK(least_states_bytes(adapter) == (all * 2 + added * 18 + 7) / 8);
+  CHECK(least_states_bytes(head) == ((all - of_head) * 2 + of_head * 18 + 7) / 8);
+  // The whole is refused where the adapter trains.
+  CHECK(message_of<JobError>([&] { planned(whole, 8); }).find("the model is too large") != std::string::npos);
+  const CompiledJob fitted = planned(adapter, 8);
+  CHECK(fitted.fits);
+  CHECK(fitted.num_parameters == all + added);
+  CHECK(fitted.num_trained == added);
+  CHECK(message_of<JobError>([&] { planned(adapter, 1); }).find("and 8.03 billion frozen ones (2 bytes each)") !=
+        std::string::npos);
+}
+
 TEST_CASE("where nothing fits, what lacks least is planned, and the nearest changes are named") {
   const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64}", ""), 17);
   CHECK_FALSE(compiled.fits);
@@ -212,28 +235,40 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
   };
   static const PlainTarget target;
   const Hardware hardware{.target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
-  const std::string model = "{graph: models/gpt2.yaml, with: {layers: 16, heads: 16, dim: 2048, vocab: 8192, context: 2048}}";
-  for (const Row& row : rows) {
-    CAPTURE(row.strategy);
-    const LoadedJob loaded = job_of(model, 1, "{global: 64, micro: 1}", "strategy: " + row.strategy + "\nactivation_checkpointing: {mode: " + row.mode + "}\n");
-    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
-    std::int64_t bytes = 0;
-    for (const MemoryReport& report : compiled.memory) bytes = std::max(bytes, report.peak_bytes);
-    const double us = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
+  const std::string model =
+      "{graph: models/gpt2.yaml, with: {layers: 16, heads: 16, dim: 2048, vocab: 8192, context: 2048}, init_from: "
+      "base.safetensors}";
+  for (const char* trained : {"", "adapter: {rank: 16}\n", "trainable: [\"h.15.*\", \"*ln_*\"]\n"}) {
+    for (const Row& row : rows) {
+      CAPTURE(row.strategy);
+      CAPTURE(std::string(trained));
+      const LoadedJob loaded =
+          job_of(model, 1, "{global: 64, micro: 1}",
+                 "strategy: " + row.strategy + "\nactivation_checkpointing: {mode: " + row.mode + "}\n" + trained);
+      const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+      std::int64_t bytes = 0;
+      for (const MemoryReport& report : compiled.memory) bytes = std::max(bytes, report.peak_bytes);
+      const double us = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
 
-    ModelLab lab(loaded, hardware);
-    const cost::SearchSpace space{.job = &loaded.job, .machine = &h100(), .world_size = 8, .ranks_per_node = 8, .threads = 0, .limit_bytes = hardware.memory_bytes / 8};
-    cost::Scorer scorer(space, lab);
-    cost::Candidate candidate = row.candidate;
-    candidate.micro_batches = compiled.batch.micro_batches;
-    candidate.recompute = loaded.job.activation_checkpointing;
-    cost::Pipelined pipelined;
-    const cost::Profile* profile = scorer.profile_of(candidate);
-    REQUIRE(profile != nullptr);
-    REQUIRE(scorer.pipeline(candidate, *profile, pipelined));
-    const cost::Scored scored = scorer.score(candidate, *profile, pipelined);
-    CHECK(static_cast<double>(scored.bytes) == doctest::Approx(static_cast<double>(bytes)).epsilon(0.15));
-    CHECK(scored.step_us == doctest::Approx(us).epsilon(0.25));
+      ModelLab lab(loaded, hardware);
+      const cost::SearchSpace space{.job = &loaded.job,
+                                    .machine = &h100(),
+                                    .world_size = 8,
+                                    .ranks_per_node = 8,
+                                    .threads = 0,
+                                    .limit_bytes = hardware.memory_bytes / 8};
+      cost::Scorer scorer(space, lab);
+      cost::Candidate candidate = row.candidate;
+      candidate.micro_batches = compiled.batch.micro_batches;
+      candidate.recompute = loaded.job.activation_checkpointing;
+      cost::Pipelined pipelined;
+      const cost::Profile* profile = scorer.profile_of(candidate);
+      REQUIRE(profile != nullptr);
+      REQUIRE(scorer.pipeline(candidate, *profile, pipelined));
+      const cost::Scored scored = scorer.score(candidate, *profile, pipelined);
+      CHECK(static_cast<double>(scored.bytes) == doctest::Approx(static_cast<double>(bytes)).epsilon(0.15));
+      CHECK(scored.step_us == doctest::Approx(us).epsilon(0.25));
+    }
   }
 }
 

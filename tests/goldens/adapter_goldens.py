@@ -8,6 +8,9 @@ and a JSON of the case in the metadata (`case`): model, params, trainable, adapt
 models/<model>/init.safetensors. Cases of LoRA start with B away from zero, drop nothing, and are trained twice: as written out here, and by
 the `peft` library where it is installed, which has to give the same losses to 1e-12.
 
+Whole jobs are folders jobs/<name> with job.yaml, whose base and data are those of models/<model>, expected.safetensors as there (of what is
+trained alone), and start.safetensors, the first values of an adapter. peft has to give the same losses, gradient norms and validation loss.
+
   python tests/goldens/adapter_goldens.py      (not part of make_goldens.py: it wants peft)
 """
 
@@ -21,7 +24,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import load_file, save_file
 
-from model_goldens import Gpt2, Llama
+from model_goldens import Gpt2, Llama, flow
+from model_goldens import STEPS as JOB_STEPS
+from model_goldens import train as train_job
 
 STEPS, BATCH, SEQ = 20, 4, 12
 OPTIMIZER = {"name": "adamw", "lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-06, "weight_decay": 0.1}
@@ -139,7 +144,8 @@ class Named(torch.nn.Module):
             type(self.own).__call__ = plain
 
 
-def by_peft(name, targets, rank, alpha, scaled_by_root, initial, tokens, ids):
+def wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial):
+    """The adapted model and its trained parameters under our names; None where peft is not installed."""
     try:
         import peft
     except ImportError:
@@ -148,19 +154,28 @@ def by_peft(name, targets, rank, alpha, scaled_by_root, initial, tokens, ids):
     named = Named(base(name), targets)
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=list(targets), use_rslora=scaled_by_root, bias="none")
     wrapped = peft.get_peft_model(named, config)
-    trained = {k: p for k, p in wrapped.named_parameters() if p.requires_grad}
+    trained = {k.removeprefix("base_model.model.").replace(".default", ""): p for k, p in wrapped.named_parameters() if p.requires_grad}
     with torch.no_grad():
         for key, p in trained.items():
-            p.copy_(initial[key.removeprefix("base_model.model.").replace(".default", "")])
+            p.copy_(initial[key])
     for p in trained.values():
         assert p.dtype == torch.float64
-    return train(wrapped, list(trained.values()), tokens, ids)
+    return wrapped, trained
+
+
+def by_peft(name, targets, rank, alpha, scaled_by_root, initial, tokens, ids):
+    wrapped = wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial)
+    return None if wrapped is None else train(wrapped[0], list(wrapped[1].values()), tokens, ids)
+
+
+def linears_of(name, model, targets):
+    linears = [k.removesuffix(".weight") for k, p in model.parameters.items() if p.dim() == 2 and not k.startswith(("wte", "wpe", "model.embed"))]
+    return [n for n in linears if n != HEADS[name]] if targets == "all-linear" else [n for n in linears if any(fnmatch.fnmatchcase(n, t) for t in targets)]
 
 
 def lora_case(path, name, targets, rank, alpha, scaled_by_root=False, also=()):
     model = base(name)
-    linears = [k.removesuffix(".weight") for k, p in model.parameters.items() if p.dim() == 2 and not k.startswith(("wte", "wpe", "model.embed"))]
-    chosen = [n for n in linears if n != HEADS[name]] if targets == "all-linear" else [n for n in linears if any(fnmatch.fnmatchcase(n, t) for t in targets)]
+    chosen = linears_of(name, model, targets)
     for p in model.parameters.values():
         p.requires_grad_(False)
     lora = Lora(model, chosen, rank, alpha, scaled_by_root, torch.Generator().manual_seed(302))
@@ -188,6 +203,85 @@ def lora_case(path, name, targets, rank, alpha, scaled_by_root=False, also=()):
     save(path, model, case, trained, initial, tokens, ids, losses)
 
 
+# ---- Whole jobs ----
+
+DATA = {"gpt2": {"seq": 19, "batch": {"global": 6, "micro": 3}}, "llama": {"seq": 16, "batch": {"global": 4, "micro": 2}}}
+
+
+class Part:
+    """What model_goldens.train wants: logits, and the parameters that are trained, by name."""
+
+    def __init__(self, logits, parameters):
+        self.logits, self.parameters = logits, parameters
+
+
+def windows(name, part):
+    here = os.path.dirname(os.path.abspath(__file__))
+    ids, seq = torch.tensor(np.fromfile(os.path.join(here, "models", name, f"{part}.bin"), dtype="<u2").astype(np.int64)), DATA[name]["seq"]
+    return ids[:-1].view(-1, seq), ids[1:].view(-1, seq)
+
+
+def quoted(globs):
+    return [f'"{glob}"' for glob in globs]
+
+
+def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
+    job = {"batch": DATA[model_name]["batch"], "optimizer": {**OPTIMIZER, "lr": 0.004}, "lr_schedule": {"name": "cosine", "warmup_steps": 4, "min_lr": 0.0004},
+           "clip_norm": clip_norm}
+    model = base(model_name)
+    trained = {k: p for k, p in model.parameters.items() if any(fnmatch.fnmatchcase(k, glob) for glob in trainable or [])}
+    for key, p in model.parameters.items():
+        p.requires_grad_(key in trained)
+    samples = [*windows(model_name, "train"), windows(model_name, "val")]
+    logits, plain, start = model.logits, type(model).__call__, {}
+    if adapter:
+        chosen = linears_of(model_name, model, adapter["targets"])
+        lora = Lora(model, chosen, adapter["rank"], adapter["alpha"], adapter["scaled_by_root"], torch.Generator().manual_seed(304))
+        start = {k: p.detach().clone() for k, p in lora.parameters.items()}
+        trained = {**lora.parameters, **trained}
+        type(model).__call__ = lambda m, n, x: lora(n, x, lambda node, value: plain(m, node, value))
+    try:
+        _, expected = train_job(Part(logits, trained), job, *samples)
+    finally:
+        type(model).__call__ = plain
+    if adapter and not trainable:
+        wrapped = wrapped_by_peft(model_name, chosen, adapter["rank"], adapter["alpha"], adapter["scaled_by_root"], start)
+        if wrapped:
+            _, others = train_job(Part(*wrapped), job, *samples)
+            worst = max((expected[k] - others[k]).abs().max().item() for k in ["loss", "grad_norm", "val_loss"])
+            assert worst < 1e-10, worst
+            print(f"  peft differs by at most {worst:.1e}")
+    os.makedirs(os.path.join(folder, name), exist_ok=True)
+    arrays = lambda tensors: {k: np.ascontiguousarray(t.detach().numpy()) for k, t in tensors.items()}
+    save_file(arrays(expected), os.path.join(folder, name, "expected.safetensors"), {"torch": torch.__version__})
+    keys = ""
+    if adapter:
+        save_file(arrays({k: t.float() for k, t in start.items()}), os.path.join(folder, name, "start.safetensors"), {})
+        targets = adapter["targets"] if isinstance(adapter["targets"], str) else quoted(adapter["targets"])
+        keys += f"adapter: {flow({**adapter, 'targets': targets, 'from': 'start.safetensors'})}\n"
+    if trainable:
+        keys += f"trainable: {flow(quoted(trainable))}\n"
+    data = f"../../../models/{model_name}"
+    with open(os.path.join(folder, name, "job.yaml"), "w") as f:
+        f.write(f"""# Written by adapter_goldens.py: {name} against PyTorch{" and peft" if adapter and not trainable else ""}, {JOB_STEPS} steps.
+name: golden-{name}
+seed: 1
+model:
+  graph: models/{model_name}.yaml
+  with: {flow(MODELS[model_name][1])}
+  init_from: {data}/init.safetensors
+{keys}data: {{format: tokens, token_type: u16, train: {data}/train.bin, val: {data}/val.bin, seq_len: {DATA[model_name]["seq"]}, shuffle: false}}
+train:
+  steps: {JOB_STEPS}
+  batch: {flow(job["batch"])}
+  optimizer: {flow(job["optimizer"])}
+  lr_schedule: {flow(job["lr_schedule"])}
+  clip_norm: {clip_norm}
+eval: {{every: {JOB_STEPS}, batches: 2}}
+""")
+    print(f"jobs/{name}: {len(trained)} trained, loss {expected['loss'][0]:.4f} to {expected['loss'][-1]:.4f}")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -201,3 +295,9 @@ if __name__ == "__main__":
     lora_case(at("llama_lora"), "llama", "all-linear", 4, 16)
     lora_case(at("llama_rslora_qv"), "llama", ["*.q_proj", "*.v_proj"], 3, 5, scaled_by_root=True)
     lora_case(at("llama_lora_and_norms"), "llama", ["*.down_proj"], 2, 4, also=["*norm*"])
+    jobs = os.path.join(folder, "jobs")
+    job_case(jobs, "gpt2_lora", "gpt2", 1.0, {"rank": 4, "alpha": 8, "targets": "all-linear", "scaled_by_root": False})
+    job_case(jobs, "llama_rslora_qv", "llama", 0.85, {"rank": 3, "alpha": 5, "targets": ["*.q_proj", "*.v_proj"], "scaled_by_root": True})
+    job_case(jobs, "llama_lora_and_norms", "llama", 0.4, {"rank": 2, "alpha": 4, "targets": ["*.down_proj"], "scaled_by_root": False}, ["*norm*"])
+    job_case(jobs, "gpt2_last_block", "gpt2", 0.8, None, ["h.1.*", "ln_f.*"])
+    job_case(jobs, "llama_norms_and_head", "llama", 0.8, None, ["*norm*", "lm_head.weight"])

@@ -99,7 +99,8 @@ TEST_CASE("a known word is answered with what it means, not with a name of simil
       {"gpus: 8", "cluster.devices_per_node", "ranks of one machine"},
       {"gradient_checkpointing: true", "activation_checkpointing", "unknown key"},
       {"num_workers: 4", "", "loading has no settings"},
-      {"lora: {r: 8}", "", "all weights are trained"},
+      {"lora: {r: 8}", "adapter", "LoRA beside model.init_from"},
+      {"freeze: [wte]", "trainable", "the others are frozen"},
       {"data_parallel: 8", "strategy.data", "what they shard"},
   };
   for (const Case& one : cases) {

@@ -115,6 +115,8 @@ TEST_CASE("every key has its place in the job") {
 name: full
 seed: 7
 model: {graph: {nodes: []}, with: {layers: 6, dropout: 0.5}, init_from: weights.safetensors}
+trainable: ["*norm*", head.weight]
+adapter: {kind: lora, rank: 8, alpha: 12.5, dropout: 0.1, targets: ["*.q_proj"], scaled_by_root: true, magnitude: false, from: start.safetensors}
 data: {format: tokens, train: [a.bin, /b.bin], val: v.bin, token_type: u32, seq_len: 1_024, shuffle: false}
 train:
   steps: 1e3
@@ -142,6 +144,16 @@ log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
   CHECK(job.model.inline_graph->find("nodes") != nullptr);
   CHECK(job.model.with == std::map<std::string, double>{{"layers", 6}, {"dropout", 0.5}});
   CHECK(job.model.init_from == "jobs/weights.safetensors");
+  CHECK(job.trainable.kind == TrainableJob::Kind::globs);
+  CHECK(job.trainable.globs == std::vector<std::string>{"*norm*", "head.weight"});
+  REQUIRE(job.adapter);
+  CHECK(job.adapter->kind == AdapterKind::lora);
+  CHECK(job.adapter->rank == 8);
+  CHECK(job.adapter->alpha == 12.5);
+  CHECK(job.adapter->dropout == 0.1);
+  CHECK(job.adapter->targets == std::vector<std::string>{"*.q_proj"});
+  CHECK(job.adapter->scaled_by_root);
+  CHECK(job.adapter->from == "jobs/start.safetensors");
   CHECK(job.data.format == DataFormat::tokens);
   CHECK(job.data.train.paths == std::vector<std::string>{"jobs/a.bin", "/b.bin"});
   REQUIRE(std::holds_alternative<DataFiles>(job.data.val));
@@ -198,6 +210,24 @@ log: {every: 1, jsonl: log.jsonl, tensorboard: tb, trace: /tmp/trace.json}
   CHECK(job.checkpoint.resume_from == "jobs/step-5");
   CHECK(job.log.jsonl == "jobs/log.jsonl");
   CHECK(job.log.trace == "/tmp/trace.json");
+}
+
+TEST_CASE("all is trained, but where there is an adapter nothing else, unless the job says so") {
+  const std::string base = "model: {graph: m.yaml, init_from: w.safetensors}\n" + kData + kTrain;
+  CHECK(parsed(kSmall).job.trainable.kind == TrainableJob::Kind::all);
+  CHECK_FALSE(parsed(kSmall).job.adapter);
+  for (const char* adapter : {"adapter: lora\n", "adapter: {}\n", "adapter: {targets: all-linear}\n"}) {
+    CAPTURE(std::string(adapter));
+    const LoadedJob loaded = parsed(base + adapter);
+    REQUIRE(loaded.job.adapter);
+    CHECK(loaded.job.adapter->rank == 16);
+    CHECK(loaded.job.adapter->alpha == 32);
+    CHECK(loaded.job.adapter->targets.empty());
+    CHECK(loaded.job.trainable.kind == TrainableJob::Kind::adapter);
+    CHECK(parsed(effective_job(loaded)).job.trainable.kind == TrainableJob::Kind::adapter);
+    CHECK(parsed(base + adapter + "trainable: all\n").job.trainable.kind == TrainableJob::Kind::all);
+  }
+  CHECK_FALSE(parsed(base + "adapter: null\n").job.adapter);
 }
 
 TEST_CASE("a table's target is a column's number or name, and idx has two files") {
@@ -470,6 +500,20 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
   CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");  // whether MPI is there counts where ranks start
   CHECK(refusals("precision: {params: bf16, compute: f16, reduce: f16, loss_scale: dynamic}") ==
         "precision.params@4:21 precision.reduce@4:49 ");  // whether a device computes in f16 counts where it is known
+}
+
+TEST_CASE("DoRA is refused at its key") {
+  const auto refusals = [](const char* magnitude) {
+    return unsupported(parsed("model: {graph: m.yaml, init_from: w.safetensors}\n" + kData + kTrain +
+                              "adapter: {rank: 4, magnitude: " + magnitude + "}\n"));
+  };
+  CHECK(refusals("false").empty());
+  REQUIRE(refusals("true").size() == 1);
+  const Diagnostic mistake = refusals("true").front();
+  CHECK(mistake.path == "adapter.magnitude");
+  CHECK(mistake.line == 4);
+  CHECK(mistake.column == 31);
+  CHECK(mistake.allowed == "false");
 }
 
 TEST_CASE("where no GPU can be used, jobs for GPUs can be planned and not run: the refusal says why and stands where they were asked for") {

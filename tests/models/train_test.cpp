@@ -48,8 +48,8 @@ Run train_case(const std::string& name, std::vector<std::string> overrides) {
   const tests::TemporaryFolder folder;
   overrides.push_back("checkpoint.dir=" + folder.path("run"));
   overrides.push_back("checkpoint.format=full");
-  const LoadedJob loaded =
-      load_job(goldens::folder() + "/models/" + name + "/job.yaml", overrides, {.configs_dir = goldens::folder() + "/../../configs"});
+  const LoadedJob loaded = load_job(goldens::folder() + "/" + name + "/job.yaml", overrides,
+                                    {.configs_dir = goldens::folder() + "/../../configs"});
   const int ranks = world_size_of(loaded.job);
   const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads_per_rank(ranks)});
   const Hardware hardware{.target = &target, .memory_bytes = std::int64_t{8} << 30, .threads = threads_per_rank(ranks)};
@@ -73,7 +73,7 @@ Run train_case(const std::string& name, std::vector<std::string> overrides) {
 }
 
 std::map<std::string, Tensor> expected(const std::string& name) {
-  return goldens::load_tensors(goldens::folder() + "/models/" + name + "/expected.safetensors");
+  return goldens::load_tensors(goldens::folder() + "/" + name + "/expected.safetensors");
 }
 
 double relative(double got, double want) { return std::fabs(got - want) / std::fabs(want); }
@@ -121,26 +121,62 @@ void check_case(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a GPT-2 trains as in PyTorch") { check_case("gpt2"); }
+TEST_CASE("a GPT-2 trains as in PyTorch") { check_case("models/gpt2"); }
 
-TEST_CASE("a Llama with grouped queries trains as in PyTorch") { check_case("llama"); }
+TEST_CASE("a Llama with grouped queries trains as in PyTorch") { check_case("models/llama"); }
 
-TEST_CASE("an MLP with label smoothing, an ignored class and unequal micro-batches trains as in PyTorch") { check_case("mlp"); }
+TEST_CASE("an MLP with label smoothing, an ignored class and unequal micro-batches trains as in PyTorch") {
+  check_case("models/mlp");
+}
 
-TEST_CASE("a convolutional network under lion trains as in PyTorch") { check_case("convnet"); }
+TEST_CASE("a convolutional network under lion trains as in PyTorch") { check_case("models/convnet"); }
+
+TEST_CASE("LoRA with B away from zero trains as in peft, and its checkpoint holds the adapter only") {
+  for (const char* name : {"gpt2_lora", "llama_rslora_qv", "llama_lora_and_norms"}) {
+    CAPTURE(name);
+    check_case(std::string("adapters/jobs/") + name);
+    const Run run = train_case(std::string("adapters/jobs/") + name, {});
+    for (const auto& [tensor, values] : run.weights)
+      CHECK((tensor.find(".lora_") != std::string::npos ||
+             (std::string(name) == "llama_lora_and_norms" && tensor.find("norm") != std::string::npos)));
+  }
+}
+
+TEST_CASE(
+    "a part of a model trains as in PyTorch with requires_grad = False for the others, which stay what they were") {
+  for (const auto& [name, model] : {std::pair("gpt2_last_block", "gpt2"), std::pair("llama_norms_and_head", "llama")}) {
+    CAPTURE(name);
+    check_case(std::string("adapters/jobs/") + name);
+    const std::map<std::string, Tensor> want = expected(std::string("adapters/jobs/") + name),
+                                        init = goldens::load_tensors(goldens::folder() + "/models/" + model +
+                                                                     "/init.safetensors");
+    const Run run = train_case(std::string("adapters/jobs/") + name, {});
+    int frozen = 0;
+    for (const auto& [tensor, values] : init) {
+      CAPTURE(tensor);
+      REQUIRE(run.weights.contains(tensor));
+      const bool trained = want.contains("final/" + tensor);
+      CHECK((run.weights.at(tensor).data == values.data) == !trained);
+      CHECK(run.weights.contains(tensor + ".exp_avg") == trained);
+      frozen += !trained;
+    }
+    CHECK(frozen > 5);
+  }
+}
 
 TEST_CASE("recomputation changes no loss of a GPT-2") {
-  const std::map<std::string, Tensor> want = expected("gpt2");
+  const std::map<std::string, Tensor> want = expected("models/gpt2");
   for (const char* mode : {"full", "selective", "every_n"}) {
     CAPTURE(mode);
     std::vector<std::string> overrides{std::string("activation_checkpointing.mode=") + mode};
     if (std::string(mode) == "every_n") overrides.push_back("activation_checkpointing.every=2");
-    check_history(train_case("gpt2", overrides).history, want, 2e-4);
+    check_history(train_case("models/gpt2", overrides).history, want, 2e-4);
   }
 }
 
 TEST_CASE("ranks as threads train as one") {
-  for (const auto& [name, ranks] : {std::pair("gpt2", 2), std::pair("llama", 4), std::pair("mlp", 2), std::pair("convnet", 4)}) {
+  for (const auto& [name, ranks] : {std::pair("models/gpt2", 2), std::pair("models/llama", 4),
+                                    std::pair("models/mlp", 2), std::pair("models/convnet", 4)}) {
     CAPTURE(name);
     const std::map<std::string, Tensor> want = expected(name);
     std::vector<std::string> overrides{"strategy=ddp", "cluster.devices_per_node=" + std::to_string(ranks), "train.batch.micro=1"};

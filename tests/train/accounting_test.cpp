@@ -49,21 +49,24 @@ std::int64_t most_alive(const Role& role, Category category) {
   return most;
 }
 
-std::int64_t elements(const Role& role) {
+enum class Which { all, trained };
+bool takes(Which which, const Unit& unit) { return which == Which::all || unit.trained(); }
+
+std::int64_t elements(const Role& role, Which which = Which::all) {
   std::int64_t sum = 0;
-  for (const Unit& unit : role.units) sum += unit.elements;
+  for (const Unit& unit : role.units) sum += takes(which, unit) ? unit.elements : 0;
   return sum;
 }
 
-std::int64_t working_bytes(const Role& role) {
+std::int64_t working_bytes(const Role& role, Which which) {
   std::int64_t sum = 0;
-  for (const Unit& unit : role.units) sum += unit.elements * size_of(unit.compute);
+  for (const Unit& unit : role.units) sum += takes(which, unit) ? unit.elements * size_of(unit.compute) : 0;
   return sum;
 }
 
-std::int64_t largest_unit(const Role& role) {
+std::int64_t largest_unit(const Role& role, Which which = Which::all) {
   std::int64_t largest = 0;
-  for (const Unit& unit : role.units) largest = std::max(largest, unit.elements);
+  for (const Unit& unit : role.units) largest = std::max(largest, takes(which, unit) ? unit.elements : 0);
   return largest;
 }
 
@@ -97,7 +100,9 @@ void check_data_axes(const Sizes& n, const CompiledJob& job) {
   for (std::size_t stage = 0; stage < job.plan.roles.size(); ++stage) {
     CAPTURE(stage);
     const Role& role = job.plan.roles[stage];
-    const std::int64_t gradients = 4 * elements(role), parameters = working_bytes(role);
+    // Where parameters are whole on every rank, only what an update has changed is gathered.
+    const std::int64_t gradients = 4 * elements(role, Which::trained),
+                       parameters = working_bytes(role, n.data.shard_parameters ? Which::all : Which::trained);
     const bool alone = n.pipeline == 1 && n.shard == 1;  // count and loss, f64, are summed over the data axes and the pipeline
     CHECK(sent(job.plan, stage, "replicate", "all_reduce") == ring(gradients / n.shard, n.replicate) + (alone ? 2 * ring(8, n.replicate) : 0));
     CHECK(sent(job.plan, stage, "shard", "reduce_scatter") == n.reductions() * half_ring(gradients, n.shard));
@@ -124,10 +129,14 @@ std::int64_t layer_bytes(const std::string& line, const Sizes& n, const Compiled
   return job.batch.micro * 8 * (has_word(line, "gpt") ? 16 : 32) * n.width;
 }
 
-// Megatron-LM: two all-reduces in each of 8 layers and both passes, one of the embedding and one of the head; under sequence parallelism an
-// all-gather and a reduce-scatter instead of each. The loss gathers 5 numbers a row.
+// Megatron-LM: two all-reduces in each of 8 layers and both passes, one of the embedding and one of the head; under
+// sequence parallelism an all-gather and a reduce-scatter instead of each. The loss gathers 5 numbers a row. The
+// backward pass ends at the first layer that is trained, and a frozen embedding asks for no gradient.
 void check_tensor_axis(const std::string& line, const Sizes& n, const CompiledJob& job) {
-  const std::int64_t bytes = layer_bytes(line, n, job), sums = 4 * 8 + 2, statistics = half_ring(job.batch.micro * 8 * 5 * 4 * n.tensor, n.tensor);
+  const std::int64_t layers = has_word(line, "part") ? 2 : 8, sums = (2 * 8 + 1) + (2 * layers + 1),
+                     gathers = sums - (has_word(line, "norms") || has_word(line, "part") ? 1 : 0);
+  const std::int64_t bytes = layer_bytes(line, n, job),
+                     statistics = half_ring(job.batch.micro * 8 * 5 * 4 * n.tensor, n.tensor);
   std::int64_t reduced = 0;
   for (const Role& role : job.plan.roles)
     for (const Unit& unit : role.units)
@@ -137,7 +146,8 @@ void check_tensor_axis(const std::string& line, const Sizes& n, const CompiledJo
   if (has_word(line, "sp")) {
     CHECK(sum_over_stages(job, "tensor", "all_reduce") == reduced);
     CHECK(sum_over_stages(job, "tensor", "reduce_scatter") == n.micro_batches * sums * half_ring(bytes, n.tensor));
-    CHECK(sum_over_stages(job, "tensor", "all_gather") == n.micro_batches * (sums * half_ring(bytes, n.tensor) + statistics));
+    CHECK(sum_over_stages(job, "tensor", "all_gather") ==
+          n.micro_batches * (gathers * half_ring(bytes, n.tensor) + statistics));
   } else {
     CHECK(sum_over_stages(job, "tensor", "all_reduce") == n.micro_batches * sums * ring(bytes, n.tensor) + reduced);
     CHECK(sum_over_stages(job, "tensor", "reduce_scatter") == 0);
@@ -162,12 +172,16 @@ bool recomputes(const std::string& line) { return has_word(line, "full") || has_
 TEST_CASE("every job sends what the textbook says") {
   const MixedJobs jobs;
   int tensor = 0, pipeline = 0;
-  for (const std::string& line : mixed_jobs()) {
+  std::vector<std::string> lines = mixed_jobs();
+  std::ranges::copy_if(frozen_jobs(), std::back_inserter(lines),
+                       [](const std::string& line) { return !has_word(line, "c2"); });
+  for (const std::string& line : lines) {
     CAPTURE(line);
     const LoadedJob loaded = jobs.load(line, "run");
     const CompiledJob job = compiled(loaded);
     const Sizes n(loaded, job);
     check_data_axes(n, job);
+    if (has_word(line, "lora")) continue;  // an adapter has sums of its own over the tensor axis
     if (n.tensor > 1 && !has_word(line, "mlp") && !recomputes(line) && ++tensor > 0) check_tensor_axis(line, n, job);
     if (n.pipeline > 1 && loaded.job.strategy.pipeline.split_policy != SplitPolicy::automatic && !crosses_cut(line, n) && ++pipeline > 0)
       check_pipeline_axis(line, loaded, n, job);
@@ -212,30 +226,40 @@ TEST_CASE("parameters, gradients and states divide as the papers say, within pad
                                 {"full_shard reduce:step", true, false, true}};
   for (const Kind& kind : kinds)
     for (std::int64_t ranks : {2, 4, 8})
-      for (std::int64_t width : {4, 2}) {
-        const std::string line = "llama r" + std::to_string(ranks) + " " + kind.words + " m2 wrap:transformer" + (width == 2 ? " bf16" : "");
-        CAPTURE(line);
-        const CompiledJob job = compiled(jobs.load(line, "run"));
-        const Role& role = job.plan.roles[0];
-        const std::int64_t n = ranks / kind.replicas, p = job.num_parameters;
-        std::int64_t padding = 0;
-        for (const Unit& unit : role.units) padding += 32 * static_cast<std::int64_t>(unit.tensors.size()) + 64 * n;
-        CHECK(elements(role) >= p);
-        CHECK(elements(role) <= p + padding);
+      for (std::int64_t width : {4, 2})
+        for (const char* frozen : {"", " lora", " part"}) {
+          const std::string line = "llama r" + std::to_string(ranks) + " " + kind.words + " m2 wrap:transformer" +
+                                   frozen + (width == 2 ? " bf16" : "");
+          CAPTURE(line);
+          const CompiledJob job = compiled(jobs.load(line, "run"));
+          const Role& role = job.plan.roles[0];
+          const std::int64_t n = ranks / kind.replicas;
+          std::int64_t padding = 0;
+          for (const Unit& unit : role.units) padding += 32 * static_cast<std::int64_t>(unit.tensors.size()) + 64 * n;
+          const std::int64_t trained = elements(role, Which::trained), others = elements(role) - trained;
+          CHECK((std::string(frozen).empty() ? others == 0 : others > trained));
+          CHECK(trained >= job.num_trained);
+          CHECK(others >= job.num_parameters - job.num_trained);
+          CHECK(elements(role) <= job.num_parameters + padding);
 
-        const std::int64_t whole = elements(role), slice = whole / n;
-        const std::int64_t master = (kind.states ? slice : whole) * 4, working = (kind.parameters ? slice : whole) * width;
-        // In f32 the master is the working copy, or its slice in it.
-        CHECK(persistent_bytes(role, Category::parameters) == (width == 4 ? std::max(master, working) : master + working));
-        CHECK(persistent_bytes(role, Category::optimizer) == 2 * 4 * (kind.states ? slice : whole));
-        // Beside its slices of all gradients a rank has units whose gradients are just made, reduced or added.
-        const std::int64_t kept = 4 * (kind.gradients ? slice : whole), gradients = most_alive(role, Category::gradients);
-        CHECK(gradients >= kept);
-        CHECK(gradients <= kept + (kind.gradients ? 3 * 4 * largest_unit(role) : 0));
-        // Of gathered copies it has the unit in use and the one ahead (zero3, full_shard), or the model (shard_grad_op).
-        const std::int64_t copies = most_alive(role, Category::parameters);
-        if (!kind.parameters) CHECK(copies == 0);
-        else if (std::string(kind.words) == "shard_grad_op") CHECK(copies <= whole * width);
-        else CHECK(copies <= 3 * largest_unit(role) * width);
-      }
+          // Of a frozen parameter there is what is computed with, and nothing else.
+          const std::int64_t owned = kind.states ? trained / n : trained;
+          const std::int64_t master = owned * 4, working = (kind.parameters ? trained / n : trained) * width,
+                             kept_others = (kind.parameters ? others / n : others) * width;
+          // In f32 the master is the working copy, or its slice in it.
+          CHECK(persistent_bytes(role, Category::parameters) ==
+                (width == 4 ? std::max(master, working) : master + working) + kept_others);
+          CHECK(persistent_bytes(role, Category::optimizer) == 2 * 4 * owned);
+          // Beside its slices of all gradients a rank has units whose gradients are just made, reduced or added.
+          const std::int64_t kept = 4 * (kind.gradients ? trained / n : trained),
+                             gradients = most_alive(role, Category::gradients);
+          CHECK(gradients >= kept);
+          CHECK(gradients <= kept + (kind.gradients ? 3 * 4 * largest_unit(role, Which::trained) : 0));
+          // Of gathered copies it has the unit in use and the one ahead (zero3, full_shard), or the model
+          // (shard_grad_op).
+          const std::int64_t copies = most_alive(role, Category::parameters);
+          if (!kind.parameters) CHECK(copies == 0);
+          else if (std::string(kind.words) == "shard_grad_op") CHECK(copies <= elements(role) * width);
+          else CHECK(copies <= 3 * largest_unit(role) * width);
+        }
 }

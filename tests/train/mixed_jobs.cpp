@@ -2,10 +2,13 @@
 #include "tests/train/mixed_jobs.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <sstream>
 #include <stdexcept>
 
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/core/random.h"
 
 namespace trainer::tests {
@@ -168,6 +171,37 @@ const std::vector<std::string> kContextJobs{
     "packed r8 zero3 c2 t2 p2 interleaved v2 m2 wrap:transformer clip every_2",
 };
 
+// The first stages of pipelines may have nothing that is trained.
+const std::vector<std::string> kFrozenJobs{
+    "gpt r2 ddp lora m2 clip",
+    "llama r4 ddp t2 sp lora m2 clip",
+    "packed r2 ddp t2 lora lora_drop m4",
+    "gpt r4 zero1 t2 lora m2 clip full",
+    "llama r2 zero1 lora norms m2 wrap:none sharded",
+    "packed r4 zero2 lora m2 clip selective wrap:size",
+    "gpt r4 zero2 p2 1f1b lora m4 clip drop",
+    "llama r4 full_shard lora m2 clip wrap:transformer",
+    "gpt r8 full_shard t2 sp lora m2 keep:use prefetch:3 sharded",
+    "packed r4 zero3 lora norms m2 reduce:step keep:pass full",
+    "mlp r4 shard_grad_op lora m2 clip every_2",
+    "llama r4 hybrid2 lora m2 keep:use clip bf16",
+    "gpt r2 ddp p2 zb_h1 lora m4 clip",
+    "packed r4 ddp p2 t2 interleaved v2 lora m4 clip",
+    "llama r4 ddp c2 lora m2 clip",
+    "packed r4 zero2 c2 lora lora_drop m2",
+    "gpt r8 zero3 c2 t2 sp lora m2",
+    "llama r8 full_shard p2 t2 1f1b lora m2 clip bf16 sharded",
+    "gpt r2 ddp part m2 clip",
+    "packed r4 zero1 p2 1f1b part m4 clip",
+    "gpt r4 ddp p4 zb_h2 part m4 clip",
+    "llama r4 zero3 part m2 wrap:transformer selective",
+    "packed r4 full_shard t2 part m2 sharded",
+    "llama r4 zero2 t2 sp norms m2 clip",
+    "mlp r4 zero1 p2 zb_v norms m4 drop",
+    "gpt r4 zero1 c2 norms m2",
+    "packed r4 shard_grad_op p2 looped_bfs v2 norms m4 keep:step bf16",
+};
+
 constexpr std::string_view kGpt = R"(
 name: gpt
 params: {layers: 8, dropout: 0.0, ignore: -100}
@@ -301,7 +335,8 @@ bool among(const std::string_view (&words)[N], const std::string& word) {
 // Of a line: its sizes, and the overrides of its words.
 class Line {
  public:
-  explicit Line(const std::string& line) : words_(words_of(line)), model_(words_.front()) {
+  Line(const std::string& line, std::string folder)
+      : words_(words_of(line)), model_(words_.front()), folder_(std::move(folder)) {
     for (std::size_t i = 1; i < words_.size(); ++i) word(words_[i]);
     const int data = ranks_ / tensor_ / pipeline_ / context_;
     set("cluster.devices_per_node", std::to_string(ranks_));
@@ -362,6 +397,16 @@ class Line {
       set("activation_checkpointing.mode", word);
     else if (word == "every_2")
       set("activation_checkpointing", "{mode: every_n, every: 2}");
+    else if (word == "lora")
+      set("adapter", "{rank: 3, alpha: 6, from: " + folder_ + model_ + ".start.safetensors}"),
+          set("model.init_from", folder_ + model_ + ".base");
+    else if (word == "lora_drop")
+      set("adapter.dropout", "0.1");
+    else if (word == "norms")
+      set("trainable", model_ == "gpt" ? "[\"*ln_*\"]" : model_ == "mlp" ? "[\"head*\"]" : "[\"*norm*\"]");
+    else if (word == "part")
+      set("trainable", model_ == "gpt" ? "[\"h.6.*\", \"h.7.*\", \"ln_f*\"]"
+                                       : "[\"" + block(6) + ".*\", \"" + block(7) + ".*\", \"*head*\"]");
     else if (word == "bf16")
       set("precision.compute", "bf16");
     else if (word == "excluded")
@@ -402,7 +447,7 @@ class Line {
   }
 
   std::vector<std::string> words_;
-  std::string model_;
+  std::string model_, folder_;
   Overrides overrides_;
   int ranks_ = 1, tensor_ = 1, pipeline_ = 1, context_ = 1, virtual_ = 1, micro_batches_ = 1;
   bool split_names_ = false, excluded_ = false;
@@ -412,6 +457,7 @@ class Line {
 
 const std::vector<std::string>& mixed_jobs() { return kJobs; }
 const std::vector<std::string>& context_jobs() { return kContextJobs; }
+const std::vector<std::string>& frozen_jobs() { return kFrozenJobs; }
 
 MixedJobs::MixedJobs() {
   const auto job = [&](const std::string& name, std::string_view model, std::string_view data) {
@@ -429,10 +475,33 @@ MixedJobs::MixedJobs() {
 }
 
 LoadedJob MixedJobs::load(const std::string& line, const std::string& run, const Overrides& more) const {
-  const Line parsed(line);
+  const Line parsed(line, path("") + "/");
+  if (has_word(line, "lora") && !std::filesystem::exists(path(parsed.model() + ".start.safetensors")))
+    make_adapter(parsed.model());
   Overrides overrides = parsed.overrides();
   overrides.insert(overrides.end(), more.begin(), more.end());
   return jobs_.load(parsed.model(), run, overrides);
+}
+
+void MixedJobs::make_adapter(const std::string& model) const {
+  const std::string adapter = "adapter.rank=3", base = "model.init_from=" + path(model + ".base");
+  run(jobs_.load(model, model + ".base", {"train.steps=0", "seed=5"}));
+  const Trained initial = run(jobs_.load(model, model + ".start", {"train.steps=0", adapter, base}));
+  const checkpoint::Checkpoint drawn = checkpoint::open_checkpoint(initial.report.checkpoint);
+  std::vector<checkpoint::TensorSpec> specs;
+  for (const checkpoint::TensorInfo& info : drawn.tensors.tensors())
+    if (info.name.ends_with(".weight")) specs.push_back({info.name, info.dtype, info.shape});
+  checkpoint::SafetensorsWriter writer(path(model + ".start.safetensors"), specs, {});
+  for (const checkpoint::TensorSpec& spec : writer.order()) {
+    std::vector<float> values(static_cast<std::size_t>(spec.shape.elements()));
+    drawn.tensors.read(spec.name, 0, spec.shape.elements(), values.data());
+    if (spec.name.ends_with(".lora_B.weight")) {
+      fill_normal(random_key(9, spec.name), 0, 0, spec.shape.elements(), values.data());
+      for (float& value : values) value *= 0.1F;
+    }
+    writer.write(spec.name, values.data(), spec.bytes());
+  }
+  writer.finish();
 }
 
 std::vector<std::string> words_of(const std::string& line) {
@@ -449,7 +518,7 @@ bool has_word(const std::string& line, const std::string& word) {
 
 std::string alone(const std::string& line) {
   std::string result = words_of(line).front();
-  for (const char* kept : {"clip", "drop", "ignore", "bf16", "excluded"})
+  for (const char* kept : {"clip", "drop", "ignore", "lora", "lora_drop", "norms", "part", "bf16", "excluded"})
     if (has_word(line, kept)) result += std::string(" ") + kept;
   return result;
 }

@@ -11,6 +11,8 @@
 //   keep:… reduce:… prefetch:… wrap:transformer|size|names|none
 //   clip drop ignore           clipping that bites, dropout, targets that are ignored, in unequal numbers on the ranks
 //   full selective every_2     recomputation
+//   lora lora_drop             an adapter of rank 3 whose B begins away from zero, beside a base; of dropout 0.1
+//   norms part                 trained are norms (of mlp the head) only; the last quarter of the blocks and what follows them
 //   bf16 excluded sharded      compute dtype, norms (or the head) in f32 under it, format of checkpoints
 #pragma once
 
@@ -27,14 +29,20 @@ inline constexpr int kMixedSteps = 10;
 const std::vector<std::string>& mixed_jobs();
 /// Lines of models over sequences, which are cut over ranks.
 const std::vector<std::string>& context_jobs();
+/// Lines that freeze parameters.
+const std::vector<std::string>& frozen_jobs();
 
 class MixedJobs {
  public:
   MixedJobs();
   /// The job of a line; its checkpoints go to the folder `run`.
   LoadedJob load(const std::string& line, const std::string& run, const Overrides& more = {}) const;
+  std::string path(const std::string& name) const { return jobs_.path(name); }
 
  private:
+  /// The base `<model>.base` and the first values `<model>.start.safetensors` of an adapter.
+  void make_adapter(const std::string& model) const;
+
   TinyJobs jobs_;
 };
 

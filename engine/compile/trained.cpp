@@ -1,0 +1,90 @@
+#include "engine/compile/trained.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/build/adapter.h"
+#include "engine/build/trainable.h"
+
+namespace trainer {
+namespace {
+
+using Mode = BuildOptions::Mode;
+
+Trainable trainable_of(const TrainableJob& job) {
+  switch (job.kind) {
+    case TrainableJob::Kind::all: return {};
+    case TrainableJob::Kind::adapter: return {Trainable::Mode::adapter, {}};
+    case TrainableJob::Kind::globs: break;
+  }
+  return {Trainable::Mode::globs, job.globs};
+}
+
+Lora lora_of(const AdapterJob& job) {
+  return {.rank = job.rank,
+          .alpha = job.alpha,
+          .dropout = job.dropout,
+          .targets = job.targets,
+          .scaled_by_root = job.scaled_by_root};
+}
+
+/// `prefix` and a mistake's key are the path of the job's value.
+std::vector<Diagnostic> located(const LoadedJob& loaded, const std::string& prefix,
+                                const std::vector<SelectionMistake>& mistakes) {
+  std::vector<Diagnostic> out;
+  for (const SelectionMistake& one : mistakes) {
+    out.push_back(loaded.at(prefix + one.key, one.message));
+    if (one.suggestion.empty()) continue;
+    const bool several = one.suggestion.find(", ") != std::string::npos;
+    (several ? out.back().allowed : out.back().suggestion) =
+        several ? "globs over the names there are; the nearest are " + one.suggestion : one.suggestion;
+  }
+  return out;
+}
+
+/// The globs without those that a mistake is about.
+std::vector<std::string> without(const std::vector<std::string>& globs, const std::vector<SelectionMistake>& mistakes) {
+  std::vector<std::string> left;
+  for (std::size_t i = 0; i < globs.size(); ++i) {
+    const std::string key = fmt::format("targets[{}]", i);
+    if (std::ranges::none_of(mistakes, [&](const SelectionMistake& one) { return one.key == key; }))
+      left.push_back(globs[i]);
+  }
+  return left;
+}
+
+}  // namespace
+
+std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, Mode mode) {
+  const std::vector<SelectionMistake> mistakes = set_trainable(graph, trainable_of(loaded.job.trainable));
+  return mode == Mode::train ? located(loaded, "trainable", mistakes) : std::vector<Diagnostic>();
+}
+
+std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
+  if (!loaded.job.adapter) return {};
+  Lora lora = lora_of(*loaded.job.adapter);
+  std::vector<SelectionMistake> mistakes = add_lora(graph, lora, options);
+  if (options.mode != Mode::train && !mistakes.empty()) {
+    const std::vector<std::string> there = without(lora.targets, mistakes);
+    if (there.empty()) return {};  // none of the targets is in this graph
+    if (there.size() < lora.targets.size()) {
+      lora.targets = there;
+      mistakes = add_lora(graph, lora, options);
+    }
+  }
+  return located(loaded, "adapter.", mistakes);
+}
+
+void freeze_and_adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
+  std::vector<Diagnostic> mistakes = freeze(loaded, graph, options.mode);
+  for (Diagnostic& mistake : adapt(loaded, graph, options)) mistakes.push_back(std::move(mistake));
+  raise(std::move(mistakes));
+}
+
+void raise(std::vector<Diagnostic> mistakes) {
+  if (!mistakes.empty()) throw JobError(std::move(mistakes));
+}
+
+}  // namespace trainer

@@ -1,0 +1,28 @@
+// What a job trains of its model, on graphs: `trainable` and `adapter`, and their mistakes where the job has them.
+//
+// Order: freeze a graph as it was read, let a tensor strategy cut its weights, then adapt it (engine/build/adapter.h
+// says why).
+#pragma once
+
+#include <vector>
+
+#include "engine/build/build.h"
+#include "engine/job/job.h"
+
+namespace trainer {
+
+/// Applies the job's `trainable`. Returns its mistakes; outside of Mode::train there are none, since such a graph may
+/// lack a parameter that only training has.
+std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, BuildOptions::Mode mode);
+
+/// Adds the job's adapter, if it has one, to a graph read for `options`. Returns its mistakes; outside of Mode::train
+/// targets that the graph lacks are none.
+std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
+
+/// Both, on a graph that no strategy cuts. Throws JobError.
+void freeze_and_adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
+
+/// Throws JobError if there are any.
+void raise(std::vector<Diagnostic> mistakes);
+
+}  // namespace trainer

@@ -1,0 +1,195 @@
+#include "engine/train/base.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "engine/checkpoint/checksum.h"
+#include "engine/core/check.h"
+#include "engine/core/error.h"
+#include "engine/core/narrow.h"
+#include "engine/train/staging.h"
+
+namespace trainer {
+namespace {
+
+Wanted of_model(const CompiledJob& compiled) {
+  return [names = std::set<std::string>(compiled.adapter.begin(), compiled.adapter.end())](
+             const Unit&, const UnitTensor& tensor) { return !names.contains(tensor.name); };
+}
+
+Wanted of_adapter(const CompiledJob& compiled) {
+  return [others = of_model(compiled)](const Unit& unit, const UnitTensor& tensor) { return !others(unit, tensor); };
+}
+
+bool frozen(const Unit& unit, const UnitTensor&) { return !unit.trained(); }
+bool trained(const Unit& unit, const UnitTensor&) { return unit.trained(); }
+
+/// The adapter, and of what else is trained whatever the source has.
+Wanted of_start(const CompiledJob& compiled, const checkpoint::TensorStore& tensors) {
+  return [adapter = of_adapter(compiled), &tensors](const Unit& unit, const UnitTensor& tensor) {
+    return adapter(unit, tensor) || (unit.trained() && tensors.find(tensor.name) != nullptr);
+  };
+}
+
+std::string checksum_of_tensor(const checkpoint::TensorStore& tensors, const checkpoint::TensorInfo& info) {
+  checkpoint::Checksum sum;
+  std::vector<std::byte> raw;
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < info.shape.elements(); first += kStagedElements) {
+    const std::int64_t count = std::min(kStagedElements, info.shape.elements() - first);
+    raw.resize(static_cast<std::size_t>(count * size_of(info.dtype)));
+    tensors.read(info.name, first, count, raw.data());
+    if (info.dtype == DType::f32) {
+      sum.add(raw.data(), raw.size());
+      continue;
+    }
+    values.resize(static_cast<std::size_t>(count));
+    to_f32(info.dtype, raw.data(), count, values.data());
+    sum.add(values.data(), values.size() * sizeof(float));
+  }
+  return sum.hex();
+}
+
+/// The one at `path`, whose hash the ranks make together.
+SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Communicator& communicator, Talk& talk) {
+  SavedBase base{.hash = "", .from = source.path, .tensors = model_parameters(compiled)};
+  base.hash = hash_of_base(source.tensors, base.tensors, communicator, talk).hash;
+  return base;
+}
+
+void require_no_peft(const std::string& path) {
+  if (exists(path + "/adapter_config.json"))
+    throw DataError(path +
+                    ": is a folder of peft (adapter_config.json), which cannot be read yet; a checkpoint of an adapter "
+                    "or a .safetensors file of its parameters can");
+}
+
+/// Of the manifest of a checkpoint of an adapter.
+std::optional<SavedBase> base_in(const WeightSource& source) {
+  return source.manifest ? facts_of(*source.manifest, source.path).base : std::nullopt;
+}
+
+}  // namespace
+
+bool is_of_adapter(const CompiledJob& compiled) {
+  return !compiled.adapter.empty() && compiled.num_trained < compiled.num_parameters;
+}
+
+std::vector<std::string> model_parameters(const CompiledJob& compiled) {
+  const Wanted own = of_model(compiled);
+  std::set<std::string> names;
+  for (const Role& role : compiled.plan.roles)
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors)
+        if (own(unit, tensor)) names.insert(tensor.name);
+  return {names.begin(), names.end()};
+}
+
+BaseHash hash_of_base(const checkpoint::TensorStore& tensors, const std::vector<std::string>& names,
+                      Communicator& communicator, Talk& talk) {
+  const auto world = static_cast<std::size_t>(communicator.world_size());
+  std::string mine;
+  for (auto i = static_cast<std::size_t>(communicator.rank()); i < names.size(); i += world) {
+    const checkpoint::TensorInfo* info = tensors.find(names[i]);
+    const bool readable = info != nullptr && is_floating(info->dtype);
+    mine += (readable ? info->shape.str() + " " + checksum_of_tensor(tensors, *info) : "-") + "\n";
+  }
+  BaseHash result;
+  std::vector<std::istringstream> shares;
+  for (const std::string& share : talk.to_first(mine)) shares.emplace_back(share);
+  std::string all;
+  for (std::size_t i = 0; i < names.size() && !shares.empty(); ++i) {
+    std::string line;
+    std::getline(shares[i % world], line);
+    if (line == "-" && result.missing.empty()) result.missing = names[i];
+    all += names[i] + " " + line + "\n";
+  }
+  result.hash = talk.from_first(shares.empty() ? "" : checkpoint::checksum_of(all));
+  result.missing = talk.from_first(result.missing);
+  return result;
+}
+
+std::string another_base(const SavedBase& saved, const std::string& checkpoint, const WeightSource& base,
+                         Communicator& communicator, Talk& talk) {
+  const BaseHash found = hash_of_base(base.tensors, saved.tensors, communicator, talk);
+  if (found.hash == saved.hash) return "";
+  return fmt::format("{} is an adapter of the base {} ({} when it was saved), and {} is {}{}", checkpoint, saved.hash,
+                     saved.from, base.path, found.hash, found.missing.empty() ? "" : ", which lacks " + found.missing);
+}
+
+SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank, int threads,
+                             Communicator& communicator, Talk& talk, const Tell& tell) {
+  const Job& job = loaded.job;
+  CHECK(job.adapter && job.model.init_from, "an adapter has a base");
+  const WeightSource base = open_weights(*job.model.init_from, rank.rank, talk, tell);
+  load_weights(rank, base.tensors, base.path, base.exact(), of_model(compiled));
+  if (!job.adapter->from) {
+    draw_weights(rank, job.seed, threads, of_adapter(compiled));
+    return base_of(compiled, base, communicator, talk);
+  }
+  require_no_peft(*job.adapter->from);
+  const WeightSource start = open_weights(*job.adapter->from, rank.rank, talk, tell);
+  if (const std::optional<SavedBase> saved = base_in(start))
+    if (const std::string another = another_base(*saved, start.path, base, communicator, talk); !another.empty())
+      throw DataError(another);
+  load_weights(rank, start.tensors, start.path, start.exact(), of_start(compiled, start.tensors));
+  return base_of(compiled, base, communicator, talk);
+}
+
+SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,
+                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, Talk& talk,
+                    const Tell& tell) {
+  CHECK(loaded.job.model.init_from, "an adapter has a base");
+  const WeightSource base = open_weights(*loaded.job.model.init_from, rank.rank, talk, tell);
+  if (facts.base)
+    if (const std::string another = another_base(*facts.base, checkpoint, base, communicator, talk); !another.empty()) {
+      Diagnostic mistake = loaded.at("model.init_from", another);
+      mistake.allowed =
+          "the base that it was trained beside; or another checkpoint.dir with adapter.from, which starts a new run";
+      throw JobError({std::move(mistake)});
+    }
+  load_weights(rank, base.tensors, base.path, base.exact(), frozen);
+  return base_of(compiled, base, communicator, talk);
+}
+
+std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const CompiledJob& compiled,
+                                                 const LoadedRank& rank, const std::string& checkpoint,
+                                                 Communicator& communicator, Talk& talk, const Tell& tell) {
+  WeightSource source = open_weights(checkpoint, rank.rank, talk, tell);
+  const std::optional<SavedBase> saved = base_in(source);
+  if (saved && !is_of_adapter(compiled))
+    throw DataError(source.path + " is a checkpoint of an adapter, whose weights stand beside those of its base (" +
+                    saved->from + "): the job has to have that adapter");
+  if (!is_of_adapter(compiled)) {
+    load_weights(rank, source.tensors, source.path, source.exact());
+  } else {
+    load_weights(rank, source.tensors, source.path, source.exact(), trained);
+    const std::string& at = *loaded.job.model.init_from;
+    if (!exists(at))
+      throw DataError(at + ": the base of the adapter " + source.path + " is not there; --base names where it is");
+    const WeightSource base = open_weights(at, rank.rank, talk, tell);
+    if (saved)
+      if (const std::string another = another_base(*saved, source.path, base, communicator, talk); !another.empty())
+        throw DataError(another + "; --base names where the right one is");
+    load_weights(rank, base.tensors, base.path, false, frozen);
+  }
+  require_finite_weights(rank, source.path);
+  return std::move(source.manifest);
+}
+
+void check_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& key) {
+  const Job& job = loaded.job;
+  if (key == "model.init_from") {
+    check_weights(compiled.plan, open_weights(*job.model.init_from), of_model(compiled));
+    return;
+  }
+  require_no_peft(*job.adapter->from);
+  const WeightSource start = open_weights(*job.adapter->from);
+  check_weights(compiled.plan, start, of_start(compiled, start.tensors));
+}
+
+}  // namespace trainer
