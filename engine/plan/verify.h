@@ -20,7 +20,7 @@ namespace trainer {
 ///    communication is a rendezvous (verify_communication.h);
 ///  - every communication does what its kind says: sums are of what is still to be summed over just those ranks, gathers are of slices,
 ///    the dtype is that of the bytes, somebody reads what it brings; every kernel finds its operands cut over the ranks in a
-///    way that its op can work on (verify_ways.h);
+///    way that its op can work on (verify_facts.h);
 ///  - after every program each parameter and state lies over the ranks as its unit says, the same where it is to be the same, its
 ///    working and packed copies no older than itself; a step updates each unit once, with gradients summed over all that share it, and
 ///    reports numbers that all ranks agree on (verify_flow.h). Of a plan that lets ranks drift apart (Plan::drifts) the last

@@ -1,150 +1,134 @@
-// How collectives turn facts into facts: each must find its operands such that it does what its kind says.
+// How collectives turn facts into facts: axis by axis, by what each kind does to values that lie so. There is nothing here of what they are
+// for; a value that a kind is not for is a violation.
 #include <algorithm>
+#include <bit>
+#include <string_view>
+#include <utility>
 
 #include "engine/plan/verify_flow.h"
 
 namespace trainer {
 namespace {
 
-using Kind = Way::Kind;
+using Note = Held::Note;
+using Content = Facts::Content;
 
-// A run of a value becomes the same run of another: both values begin where their buffers do.
-bool same_run(const Collective& collective) {
-  const Region &in = collective.input.region, &out = collective.output.region;
-  return collective.dim <= 0 || in.offset * out.bytes == out.offset * in.bytes;
+// What a collective makes of a value along an axis of its group; nothing: it is not for such values.
+std::optional<Held> effect(const Collective& collective, const Facts& facts, Axis axis) {
+  const auto& [placement, note] = facts.on(axis);
+  const bool code = facts.content == Content::code;
+  const bool summand = note == Note::none && placement.is_partial();
+  const Placement slice = Placement::shard(std::max<int>(collective.dim, 0));
+  switch (collective.kind) {
+    case CollectiveKind::all_reduce:
+      if (note == Note::zero) return facts.on(axis);
+      if (placement.is_partial() && !code) return Held(Placement::replicate(), note);
+      break;
+    case CollectiveKind::reduce_scatter:
+      if ((note == Note::zero || summand) && !code) return Held(slice);
+      break;
+    case CollectiveKind::all_gather:
+      if (facts.on(axis) == Held(slice)) return Held::same();
+      if (summand && code) return Held(Placement::replicate(), Note::stacked);
+      break;
+    case CollectiveKind::all_to_all:
+      if (summand && code) return Held(slice, Note::stacked);
+      break;
+    case CollectiveKind::broadcast: break;
+  }
+  return std::nullopt;
+}
+
+std::string_view verb_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+    case CollectiveKind::reduce_scatter: return "sums";
+    case CollectiveKind::all_gather: return "gathers";
+    case CollectiveKind::all_to_all: return "exchanges";
+    case CollectiveKind::broadcast: break;
+  }
+  return "overwrites";
 }
 
 }  // namespace
 
-void Flow::collective(std::size_t i, const Collective& collective) {
-  for (const FactRange& piece : read(i, collective.input.region))
-    if (piece.facts.dtype && piece.facts.dtype != collective.dtype) {
-      report_(i, "moves as " + std::string(name_of(collective.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
-      break;
-    }
-  switch (collective.kind) {
-    case CollectiveKind::all_reduce:
-      return all_reduce(i, collective);
-    case CollectiveKind::reduce_scatter:
-      return reduce_scatter(i, collective);
-    case CollectiveKind::all_gather:
-      return all_gather(i, collective);
-    case CollectiveKind::all_to_all: {
-      const Facts facts = uniform(i, collective.input.region);
-      for (Axis axis : kAxes)
-        if (collective.axes.has(axis) && active(axis) && !facts.on(axis).is(Kind::piece))
-          mix(i, axis, "exchanges what is " + describe(facts.on(axis)));
-      return write(i, collective.output.region, facts);
-    }
-    case CollectiveKind::broadcast:
-      report_(i, "overwrites what the other ranks have");
-      return write(i, collective.output.region, read(i, collective.input.region));
+FactRanges Flow::bring(std::size_t i, const Collective& collective) {
+  FactRanges pieces = read(collective.input.region);
+  for (const FactRange& piece : pieces) {
+    if (!piece.facts.dtype || piece.facts.dtype == collective.dtype) continue;
+    report_(i, "moves as " + std::string(name_of(collective.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
+    break;
   }
+  return pieces;
 }
 
-void Flow::all_reduce(std::size_t i, const Collective& collective) {
-  FactRanges pieces = read(i, collective.input.region);
-  for (Axis axis : kAxes) {
-    if (!collective.axes.has(axis) || !active(axis)) continue;
+void Flow::collective(std::size_t i, const Collective& collective, FactRanges pieces) {
+  const Region& out = collective.output.region;
+  const std::int64_t width = size_of(collective.dtype);
+  const bool scatters = collective.kind == CollectiveKind::reduce_scatter, gathers = collective.kind == CollectiveKind::all_gather;
+  if (collective.kind != CollectiveKind::all_reduce) {  // rank i's slice is of all of it
+    const bool of_whole = scatters && collective.dim < 0;
+    if (of_whole && std::ranges::any_of(pieces, [](const FactRange& piece) { return piece.facts.layout >= 0; }))
+      return report_(i, "scatters slices");
+    pieces = {{0, out.bytes, of_whole ? tables_.packed(pieces, width) : merged(pieces)}};
+    if ((gathers || scatters) && !own_place(collective)) return report_(i, "has a slice where it does not belong");
+    if (gathers && !all_slices(collective, pieces.front().facts)) return report_(i, "gathers other slices than it is to");
+    if ((gathers || scatters) && !in_order(collective, pieces.front().facts))
+      return report_(i, "takes slices of a dim in another order than they lie");
+  }
+  for (Axis axis : plan_.mesh.active(collective.axes)) {
     bool told = false;
     for (FactRange& piece : pieces) {
-      Way& way = piece.facts.on(axis);
-      if (way.is(Kind::partial))
-        way = Way::same();
-      else if (way.is(Kind::drift))
-        way = {Kind::drift_sum};
-      else if (!way.is(Kind::zero)) {
-        if (!told) mix(i, axis, "sums what is " + describe(way));
-        told = true;
-        way = {};
-      }
+      const std::optional<Held> held = effect(collective, piece.facts, axis);
+      if (!held && !std::exchange(told, true)) mix(i, axis, std::string(verb_of(collective.kind)) + " what is " + piece.facts.along(axis));
+      piece.facts.on(axis) = held.value_or(Held());
+      if (axis == Axis::pipeline) piece.facts.stages = stage_set(collective.stages);
     }
   }
-  write(i, collective.output.region, pieces);
-}
-
-void Flow::reduce_over_stages(std::size_t i, const Collective& collective, const FactRanges& found) {
-  FactRanges pieces = found;
   for (FactRange& piece : pieces) {
     piece.facts.dtype = collective.dtype;
-    for (Axis axis : kAxes) {
-      if (!collective.axes.has(axis) || !active(axis)) continue;
-      Way& way = piece.facts.on(axis);
-      const bool sums = axis == Axis::pipeline ? way.is(Kind::piece) : way.is(Kind::partial);
-      if (!sums && !way.is(Kind::zero)) mix(i, axis, "sums what is " + describe(way));
-      way = axis == Axis::pipeline
-                ? stages_way(collective.stages.empty() ? std::vector<std::int32_t>(static_cast<std::size_t>(plan_.mesh.size(axis)))
-                                                       : collective.stages)
-                : Way::same();
-    }
+    if (collective.dim > 0) piece.facts.run = scatters ? out.bytes : 0;
   }
-  write(i, collective.output.region, pieces);
+  const Facts& facts = pieces.front().facts;
+  if (!gathers || facts.layout < 0 || facts.content == Content::code) return write(i, out, std::move(pieces));
+  pieces = tables_.unpacked(facts, width);
+  if (pieces.back().last != out.bytes) report_(i, "gathers another number of elements than the slices are of");
+  write(i, out, std::move(pieces));
 }
 
-// In one buffer a rank's slice lies at its own place; else the two keep clear of each other.
-bool Flow::own_place(const Collective& collective, const Region& slice, const Region& whole) const {
-  if (whole.step != 0) return false;
-  if (slice.buffer != whole.buffer) return true;
-  return plan_.mesh.active(collective.axes) == plan_.mesh.active(slice.over) && slice.offset == whole.offset && slice.step == slice.bytes;
+// In one buffer a rank's slice lies at its own place; else the two keep clear of each other. A run of a value is the same run of the whole
+// value: both begin where their buffers do.
+bool Flow::own_place(const Collective& collective) const {
+  const Region &in = collective.input.region, &out = collective.output.region;
+  const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
+  const Region &slice = scatters ? out : in, &whole = scatters ? in : out;
+  if (whole.step != 0 || (collective.dim > 0 && in.offset * out.bytes != out.offset * in.bytes)) return false;
+  return slice.buffer != whole.buffer ||
+         (plan_.mesh.active(collective.axes) == plan_.mesh.active(slice.over) && slice.offset == whole.offset && slice.step == slice.bytes);
 }
 
-void Flow::reduce_scatter(std::size_t i, const Collective& collective) {
-  const Region &whole = collective.input.region, &slice = collective.output.region;
-  if (!own_place(collective, slice, whole)) return report_(i, "puts a slice where it does not belong");
-  if (!same_run(collective)) report_(i, "scatters a run into the place of another");
-  FactRanges pieces = read(i, whole);
-  Facts facts = pieces.empty() ? Facts{} : pieces.front().facts;
-  FlatLayout layout;
-  const std::int64_t width = size_of(collective.dtype);
-  for (const FactRange& piece : pieces) {
-    append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor)});
-    facts = merged(facts, piece.facts);
-  }
-  facts.dtype = collective.dtype;
-  for (Axis axis : kAxes) {
-    if (!collective.axes.has(axis) || !active(axis)) continue;
-    for (const FactRange& piece : pieces)
-      if (const Way& way = piece.facts.on(axis); !way.is(Kind::partial) && !way.is(Kind::zero)) {
-        mix(i, axis, "sums what is " + describe(way));
-        break;
-      }
-    if (collective.dim < 0 && slice_axes().has(axis) && slice_axes().within(collective.axes))
-      make_slice(facts, tables_.index_of(layout));
-    else if (collective.dim >= 0 && !kBatchAxes.has(axis))
-      facts.on(axis) = Way::cut(collective.dim), facts.run = collective.dim > 0 ? slice.bytes : 0;
-    else
-      mix(i, axis, "leaves slices of which nothing is known");
-  }
-  write(i, slice, facts);
+// The axes that slice the dim of a collective, or the flat buffer.
+Axes Flow::cut_axes(const Collective& collective, const Facts& facts) const {
+  Axes cut;
+  for (Axis axis : kAxes)
+    if (active(axis) && facts.on(axis).placement.is_shard(std::max<int>(collective.dim, 0))) cut = cut | axis;
+  return cut;
 }
 
-void Flow::all_gather(std::size_t i, const Collective& collective) {
-  const Region &slice = collective.input.region, &whole = collective.output.region;
-  if (!own_place(collective, slice, whole)) return report_(i, "takes a slice from where it does not belong");
-  if (!same_run(collective)) report_(i, "gathers a run into the place of another");
-  Facts facts = uniform(i, slice);
-  const FlatLayout* layout = nullptr;
-  for (Axis axis : kAxes) {
-    if (!collective.axes.has(axis) || !active(axis)) continue;
-    Way& way = facts.on(axis);
-    const bool whole_run = way.dim == 0 || (facts.run == slice.bytes && address(slice) % facts.run == facts.phase);
-    const bool rows = !kBatchAxes.has(axis) && way.is(Kind::cut) && way.dim >= 0 && way.parts == 1 && way.dim == collective.dim && whole_run;
-    if (collective.dim < 0 && axis != Axis::tensor && way.is(Kind::slice) && way.base == 0 && slice_axes().within(collective.axes))
-      layout = &tables_.layouts[static_cast<std::size_t>(way.index)];
-    else if (!way.is(Kind::piece) && !rows)
-      mix(i, axis, "gathers what is " + describe(way));
-    if (rows && collective.dim > 0) facts.run = 0;
-    way = Way::same();
-  }
-  if (layout == nullptr) return write(i, whole, facts);
-  FactRanges pieces;
-  const std::int64_t width = size_of(collective.dtype);
-  for (const LayoutEntry& entry : *layout) {
-    facts.on(Axis::tensor) = entry.tensor;
-    pieces.push_back({entry.first * width, entry.last * width, facts});
-  }
-  if (pieces.back().last != whole.bytes) report_(i, "gathers another number of elements than the slices are of");
-  write(i, whole, pieces);
+// Outer axes slice first: a group may slice within other axes, and not around them.
+bool Flow::in_order(const Collective& collective, const Facts& facts) const {
+  const Axes group = plan_.mesh.active(collective.axes), cut = cut_axes(collective, facts), others = cut - group;
+  if (collective.kind == CollectiveKind::all_gather && (cut & group).empty()) return true;  // whole parts
+  return others.empty() || std::bit_width(others.mask) <= std::countr_zero(group.mask);
+}
+
+// Whether an all_gather takes just the slices that lie over its ranks: all of a flat buffer, from the first element on, or one run of a
+// value whose dim is cut.
+bool Flow::all_slices(const Collective& collective, const Facts& facts) const {
+  if ((collective.dim < 0) != (facts.layout >= 0)) return false;
+  if (collective.dim > 0) return facts.run == collective.input.region.bytes && address(collective.input.region) % facts.run == facts.phase;
+  const Axes group = plan_.mesh.active(collective.axes), cut = cut_axes(collective, facts);
+  return collective.dim == 0 || (cut & group).empty() || (facts.base == 0 && cut == group);
 }
 
 }  // namespace trainer

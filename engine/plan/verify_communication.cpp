@@ -19,20 +19,6 @@ bool communicates(const Instruction& instruction) {
   return std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
 }
 
-// What stages found, laid over each other.
-FactRanges overlaid(const std::vector<FactRanges>& all, std::int64_t bytes) {
-  AddressMap<Facts> sum;
-  for (std::size_t stage = 0; stage < all.size(); ++stage)
-    for (const FactRange& piece : all[stage])
-      if (stage == 0)
-        sum.assign(piece.first, piece.last, piece.facts);
-      else
-        sum.update(piece.first, piece.last, [&](Facts& facts) { facts = merged(facts, piece.facts); });
-  FactRanges result;
-  sum.update_pieces(0, bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) { result.push_back({first, last, facts}); });
-  return result;
-}
-
 class Play {
  public:
   Play(const Plan& plan, std::size_t program, const MeshPoint& point, std::vector<std::string>& found) : plan_(plan), index_(program), found_(found) {
@@ -175,45 +161,34 @@ class Play {
   }
 
   void carry_out(std::size_t stage, std::size_t i, const Collective& mine, const std::vector<std::size_t>& members) {
-    if (!mine.axes.has(Axis::pipeline)) return actors_[stage].flow->collective(i, mine);
-    if (mine.kind != CollectiveKind::all_reduce) return report(stage, i, "joins stages by what is no sum");
-    std::vector<FactRanges> pieces;
+    if (mine.axes.has(Axis::pipeline) && mine.kind != CollectiveKind::all_reduce) return report(stage, i, "joins stages by what is no sum");
+    std::vector<FactRanges> found;
     for (std::size_t member : members) {
-      Flow& flow = *actors_[member].flow;
-      flow.run_until(*head_of(member));
-      pieces.push_back(flow.read(*head_of(member), head_as<Collective>(member)->input.region));
-      for (const FactRange& piece : pieces.back())
-        if (piece.facts.dtype && piece.facts.dtype != mine.dtype) {
-          report(member, *head_of(member),
-                 "moves as " + std::string(name_of(mine.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
-          break;
-        }
+      actors_[member].flow->run_until(*head_of(member));
+      found.push_back(actors_[member].flow->bring(*head_of(member), *head_as<Collective>(member)));
     }
-    const FactRanges sum = overlaid(pieces, mine.input.region.bytes);
-    for (std::size_t member : members) actors_[member].flow->reduce_over_stages(*head_of(member), *head_as<Collective>(member), sum);
+    const auto both = [](const Facts& a, const Facts& b) { return merged(a, b); };
+    const FactRanges all = found.size() == 1 ? std::move(found.front()) : overlaid(found, mine.input.region.bytes, both);
+    for (std::size_t member : members) actors_[member].flow->collective(*head_of(member), *head_as<Collective>(member), all);
   }
 
   // ---- Exchanges ----
 
+  // A send or a receive: parts are numbered sends first.
+  struct Part {
+    bool sends = false;
+    std::optional<std::size_t> peer;  // stage; other axes have no ends that all ranks of a role share
+    const Region* region = nullptr;
+    const Carried* carried = nullptr;
+  };
   static std::size_t num_parts(const Exchange& exchange) { return exchange.sends.size() + exchange.receives.size(); }
-
-  // The stage that a part of an exchange is with. Other axes have no ends that all ranks of a role share.
-  std::optional<std::size_t> peer_of(std::size_t stage, const Exchange& exchange, std::size_t part) const {
-    const bool sending = part < exchange.sends.size();
-    const Axis axis = sending ? exchange.sends[part].axis : exchange.receives[part - exchange.sends.size()].axis;
-    const std::int64_t peer =
-        static_cast<std::int64_t>(stage) + (sending ? exchange.sends[part].peer : exchange.receives[part - exchange.sends.size()].peer);
-    if (axis != Axis::pipeline || peer < 0 || peer >= static_cast<std::int64_t>(actors_.size()) || peer == static_cast<std::int64_t>(stage))
-      return std::nullopt;
-    return static_cast<std::size_t>(peer);
-  }
-
-  static const Region& region_of_part(const Exchange& exchange, std::size_t part) {
-    return part < exchange.sends.size() ? exchange.sends[part].region.region
-                                        : exchange.receives[part - exchange.sends.size()].region.region;
-  }
-  static const Carried& carried_by(const Exchange& exchange, std::size_t part) {
-    return part < exchange.sends.size() ? exchange.sends[part].carried : exchange.receives[part - exchange.sends.size()].carried;
+  Part part_of(std::size_t stage, const Exchange& exchange, std::size_t index) const {
+    const auto part = [&](bool sends, const auto& one) {
+      const std::int64_t peer = static_cast<std::int64_t>(stage) + one.peer;
+      const bool inside = one.axis == Axis::pipeline && one.peer != 0 && peer >= 0 && peer < static_cast<std::int64_t>(actors_.size());
+      return Part{sends, inside ? std::optional(static_cast<std::size_t>(peer)) : std::nullopt, &one.region.region, &one.carried};
+    };
+    return index < exchange.sends.size() ? part(true, exchange.sends[index]) : part(false, exchange.receives[index - exchange.sends.size()]);
   }
 
   // Whether a stage made `sent` for what is said of it: a pass of that direction and micro-batch on this side of the boundary, or another
@@ -239,9 +214,8 @@ class Play {
     actors_[stage].parts.resize(num_parts(mine), false);
     for (std::size_t part = 0; part < num_parts(mine); ++part) {
       if (actors_[stage].parts[part]) continue;
-      const std::optional<std::size_t> peer = peer_of(stage, mine, part);
-      if (!peer) return report(stage, i, "has a peer outside the mesh"), skip(stage);
-      if (!match(stage, i, mine, part, *peer)) return false;
+      if (!part_of(stage, mine, part).peer) return report(stage, i, "has a peer outside the mesh"), skip(stage);
+      if (!match(stage, i, mine, part)) return false;
     }
     for (std::size_t part = 0; part < num_parts(mine); ++part)
       if (!actors_[stage].parts[part]) return false;
@@ -250,31 +224,28 @@ class Play {
   }
 
   // False where something is wrong; a counterpart that is not there yet is none.
-  bool match(std::size_t stage, std::size_t i, const Exchange& mine, std::size_t part, std::size_t peer) {
+  bool match(std::size_t stage, std::size_t i, const Exchange& mine, std::size_t index) {
+    const Part here = part_of(stage, mine, index);
+    const std::size_t peer = *here.peer;
     const auto* theirs = head_as<Exchange>(peer);
     if (theirs == nullptr) return true;
     const std::size_t head = *head_of(peer);
     actors_[peer].parts.resize(num_parts(*theirs), false);
-    const bool sending = part < mine.sends.size();
-    const std::size_t first = sending ? theirs->sends.size() : 0, last = sending ? num_parts(*theirs) : theirs->sends.size();
-    for (std::size_t other = first; other < last; ++other) {
-      if (actors_[peer].parts[other] || peer_of(peer, *theirs, other) != stage) continue;
-      const Region &here = region_of_part(mine, part), &there = region_of_part(*theirs, other);
-      if (here.bytes != there.bytes)
-        return report(stage, i, "role " + std::to_string(peer) + " expects " + std::to_string(there.bytes) + " bytes"), false;
-      const Carried& carried = carried_by(mine, part);
-      if (!(carried == carried_by(*theirs, other)) || plan_.roles[stage].buffer(here.buffer).micro_batch != carried.micro_batch ||
-          plan_.roles[peer].buffer(there.buffer).micro_batch != carried.micro_batch)
+    for (std::size_t other = 0; other < num_parts(*theirs); ++other) {
+      const Part there = part_of(peer, *theirs, other);
+      if (actors_[peer].parts[other] || there.sends == here.sends || there.peer != stage) continue;
+      if (here.region->bytes != there.region->bytes)
+        return report(stage, i, "role " + std::to_string(peer) + " expects " + std::to_string(there.region->bytes) + " bytes"), false;
+      const auto owner = [&](std::size_t of, const Part& part) { return plan_.roles[of].buffer(part.region->buffer).micro_batch; };
+      const std::int32_t micro_batch = here.carried->micro_batch;
+      if (!(*here.carried == *there.carried) || owner(stage, here) != micro_batch || owner(peer, there) != micro_batch)
         return report(stage, i, "role " + std::to_string(peer) + " takes it for " + print(plan_.roles[peer], *theirs)), false;
-      const std::size_t from = sending ? stage : peer;
       actors_[peer].flow->run_until(head);
-      const FactRanges sent = sending ? actors_[stage].flow->read(i, here) : actors_[peer].flow->read(head, there);
-      if (!made_for(from, carried, sent)) return report(from, sending ? i : head, "sends what it has not made for that"), false;
-      if (sending)
-        actors_[peer].flow->receive(head, there, sent);
-      else
-        actors_[stage].flow->receive(i, here, sent);
-      actors_[stage].parts[part] = actors_[peer].parts[other] = true;
+      const std::size_t from = here.sends ? stage : peer, to = here.sends ? peer : stage;
+      const FactRanges sent = actors_[from].flow->read(here.sends ? *here.region : *there.region);
+      if (!made_for(from, *here.carried, sent)) return report(from, here.sends ? i : head, "sends what it has not made for that"), false;
+      actors_[to].flow->receive(here.sends ? head : i, here.sends ? *there.region : *here.region, sent);
+      actors_[stage].parts[index] = actors_[peer].parts[other] = true;
       return true;
     }
     return true;

@@ -7,7 +7,9 @@
 namespace trainer {
 namespace {
 
-using Kind = Way::Kind;
+using Note = Held::Note;
+
+bool is_state(const Slot& slot) { return slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state; }
 
 std::int64_t slot_elements(const Slot& slot) {
   if (slot.spec.format.block == 0) return slot.region.bytes / size_of(slot.spec.dtype());
@@ -15,12 +17,6 @@ std::int64_t slot_elements(const Slot& slot) {
 }
 
 }  // namespace
-
-std::int32_t FlowTables::index_of(const FlatLayout& layout) {
-  const auto [at, added] = layout_indices.try_emplace(layout, static_cast<std::int32_t>(layouts.size()));
-  if (added) layouts.push_back(layout);
-  return at->second;
-}
 
 Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables, Report report)
     : plan_(plan),
@@ -39,21 +35,28 @@ Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::siz
 
 // ---- What programs find and leave ------------------------------------------------------------------------------------
 
+template <typename Visit>
+void Flow::for_each_launch(Op op, const Visit& visit) const {
+  for (const Program& program : role_.programs)
+    for (const Issued& issued : program.instructions) {
+      const auto* launch = std::get_if<Launch>(&issued.instruction);
+      if (launch != nullptr && role_.signatures[static_cast<std::size_t>(launch->signature)].op == op) visit(*launch);
+    }
+}
+
 void Flow::declare() {
-  const bool restores = plan_.drifts && program_.kind != ProgramKind::refresh && renews_;
-  for (const Program& program : role_.programs)  // sums that a later program takes
-    for (const Issued& issued : program.instructions)
-      if (const auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && role_.signatures[static_cast<std::size_t>(launch->signature)].op == Op::apply_delayed)
-        sums_.insert(region_of(launch->operands[2]).buffer);
+  for_each_launch(Op::apply_delayed, [&](const Launch& launch) { sums_.insert(region_of(launch.operands[2]).buffer); });
   for (const Buffer& buffer : role_.buffers) {
     if (buffer.program >= 0) continue;
-    Facts facts = Facts::all(Way::zero(), buffer.category == Category::optimizer ? std::optional(DType::f32) : std::nullopt);  // of a strategy: it is trusted
+    const bool states = buffer.category == Category::optimizer;  // of a strategy: it is trusted
+    Facts facts = Facts::all(Held::zero(), states ? std::optional(DType::f32) : std::nullopt);
+    const bool sum = sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data()));
     if (plan_.drifts)
-      for (Axis axis : kBatchAxes) facts.on(axis) = {sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data())) ? Kind::drift_sum : Kind::drift};
+      for (Axis axis : kBatchAxes) facts.on(axis) = sum ? Held{Placement::replicate(), Note::drifted} : Held::version();
     memory_.assign(buffer.offset, buffer.offset + buffer.bytes, facts);
   }
   for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32), std::pair(role_.good_steps, DType::i32)})
-    if (id >= 0) declare(role_.buffer(id).offset, role_.buffer(id).bytes, Facts::all(Way::same(), dtype));
+    if (id >= 0) declare({id, 0, role_.buffer(id).bytes}, {{0, role_.buffer(id).bytes, Facts::all(Held::same(), dtype)}});
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
     const Unit& unit = role_.units[index];
     unit_layouts_.push_back(tables_.index_of(layout_of(unit)));
@@ -61,87 +64,59 @@ void Flow::declare() {
     unit_buffers_[master.buffer].push_back(index);
     if (unit.trained()) masters_.try_emplace({master.buffer, master.offset}, index);
     if (const BufferId id = unit.working().region.buffer; id != master.buffer) unit_buffers_[id].push_back(index);
-    declare_unit(unit);
+    declare_unit(index);
   }
-  for (const Program& program : role_.programs)
-    for (const Issued& issued : program.instructions) {
-      const auto* launch = std::get_if<Launch>(&issued.instruction);
-      if (launch == nullptr || role_.signatures[static_cast<std::size_t>(launch->signature)].op != Op::pack_weight) continue;
-      const Region &from = region_of(launch->operands[0]), &to = region_of(launch->operands[1]);
-      const auto unit = unit_buffers_.find(from.buffer);
-      if (role_.buffer(to.buffer).program >= 0 || unit == unit_buffers_.end()) continue;
-      packed_[to.buffer] = {unit->second.front(), -1};
-      Facts facts;
-      declared_.update(address(from), address(from) + 1, [&](Facts& of) { facts = of; });
-      declare(address(to), to.bytes, facts);
-    }
-  if (restores)  // masters and states have drifted apart
-    for (const Unit& unit : role_.units) {
-      const auto drift = [&](std::int64_t first, std::int64_t bytes) {
-        memory_.update(first, first + bytes, [&](Facts& facts) {
-          for (Axis axis : kBatchAxes)
-            if (active(axis)) facts.on(axis) = {Kind::drift};
+  for_each_launch(Op::pack_weight, [&](const Launch& launch) {
+    const Region &from = region_of(launch.operands[0]), &to = region_of(launch.operands[1]);
+    const auto unit = unit_buffers_.find(from.buffer);
+    if (role_.buffer(to.buffer).program >= 0 || unit == unit_buffers_.end()) return;
+    packed_[to.buffer] = {unit->second.front(), -1};
+    Facts facts;
+    declared_.update(address(from), address(from) + 1, [&](const Facts& of) { facts = of; });
+    declare(to, {{0, to.bytes, facts}});
+  });
+  if (!restores()) return;
+  for (const Unit& unit : role_.units)
+    for (const Slot& slot : unit.slots)
+      if (unit.trained() && (is_state(slot) || slot.kind == Slot::Kind::master))
+        memory_.update(address(slot.region), address(slot.region) + slot.region.bytes, [&](Facts& facts) {
+          for (Axis axis : plan_.mesh.active(kBatchAxes)) facts.on(axis) = Held::version();
         });
-      };
-      for (const Slot& slot : unit.slots) {
-        const bool state = slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state;
-        if (unit.trained() && (state || slot.kind == Slot::Kind::master)) drift(address(slot.region), slot.region.bytes);
-      }
-    }
 }
 
-void Flow::declare_unit(const Unit& unit) {
+void Flow::declare_unit(std::size_t index) {
+  const Unit& unit = role_.units[index];
   const Slot &parameters = unit.parameters(), &working = unit.working();
   const bool inside = parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
-  for (const Slot& slot : unit.slots) {
-    const bool state = slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state;
-    if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || state)
-      declare_flat(unit, slot, state && slot.own() ? unit.sharded() : unit.elements > slot_elements(slot));
-  }
+  for (const Slot& slot : unit.slots)
+    if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || is_state(slot))
+      declare(slot.region, lies(index, slot_elements(slot), slot.spec.dtype()));
   if (!renews_ || working.sliced() || !unit.trained() || (inside && !unit.sharded())) return;
   const std::int64_t first = address(working.region);
   memory_.assign(first, first + working.region.bytes, Facts{});  // of masters that are gone
-  if (inside) {
-    Facts facts = Facts::all(Way::same(), DType::f32);
-    make_slice(facts, unit_layouts_.back(), address(parameters.region));
-    facts.on(Axis::pipeline) = stages_way(unit.stages);
-    memory_.assign(address(parameters.region), address(parameters.region) + parameters.region.bytes, facts);
-  }
+  if (inside)
+    for (const FactRange& piece : lies(index, unit.slice(), DType::f32)) put(memory_, address(parameters.region), piece);
 }
 
-void Flow::declare(std::int64_t first, std::int64_t bytes, const Facts& facts) {
-  memory_.assign(first, first + bytes, facts);
-  declared_.assign(first, first + bytes, facts);
+void Flow::declare(const Region& region, const FactRanges& pieces) {
+  for (const FactRange& piece : pieces)
+    for (AddressMap<Facts>* map : {&memory_, &declared_}) put(*map, address(region), piece);
 }
 
-// A flat buffer of a unit, or this rank's slice of one.
-void Flow::declare_flat(const Unit& unit, const Slot& slot, bool slice) {
-  const std::int64_t first = address(slot.region);
-  const DType dtype = slot.spec.dtype();
-  Facts facts = Facts::all(Way::same(), dtype);
-  facts.on(Axis::pipeline) = stages_way(unit.stages);
-  const std::int32_t layout = unit_layouts_.back();
-  if (slice) {
-    make_slice(facts, layout, first);
-    return declare(first, slot_elements(slot) * size_of(dtype), facts);
-  }
-  for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(layout)]) {
-    facts.on(Axis::tensor) = entry.tensor;
-    declare(first + entry.first * size_of(dtype), (entry.last - entry.first) * size_of(dtype), facts);
-  }
+FactRanges Flow::lies(std::size_t unit, std::int64_t elements, DType dtype) {
+  const std::vector<std::int32_t>& stages = role_.units[unit].stages;
+  Facts facts = Facts::all(Held::same(), dtype);
+  facts.stages = stage_set(stages.empty() ? std::vector{static_cast<std::int32_t>(stage_)} : stages);
+  facts.layout = unit_layouts_[unit];
+  facts.on(Axis::tensor) = {Placement::replicate(), Note::by_layout};
+  if (elements == role_.units[unit].elements) return tables_.unpacked(facts, size_of(dtype));
+  for (Axis axis : slice_axes()) facts.on(axis) = Placement::shard(0);
+  return {{0, elements * size_of(dtype), facts}};
 }
 
-void Flow::make_slice(Facts& facts, std::int32_t layout, std::int64_t base) const {
-  for (Axis axis : slice_axes()) facts.on(axis) = {Kind::slice, 0, 1, 1, layout, base};
-  facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, layout};
-}
-
-Way Flow::stages_way(const std::vector<std::int32_t>& stages) {
-  if (!active(Axis::pipeline)) return Way::same();
-  if (stages.empty()) return Way::piece();
-  if (static_cast<int>(stages.size()) == plan_.mesh.size(Axis::pipeline)) return Way::same();
-  const auto at = tables_.stage_sets.try_emplace(stages, static_cast<std::int32_t>(tables_.stage_sets.size())).first;
-  return {Kind::shared, 0, 1, 1, at->second};
+std::int32_t Flow::stage_set(std::vector<std::int32_t> stages) {
+  if (stages.empty() || static_cast<int>(stages.size()) == plan_.mesh.size(Axis::pipeline)) return -1;
+  return tables_.stage_sets.try_emplace(std::move(stages), static_cast<std::int32_t>(tables_.stage_sets.size())).first->second;
 }
 
 void Flow::finish() {
@@ -156,29 +131,28 @@ void Flow::finish() {
 }
 
 void Flow::finish_persistent() {
-  const bool restores = plan_.drifts && program_.kind != ProgramKind::refresh && renews_;
-  for (const Buffer& buffer : role_.buffers) {
+  const auto leaves = [&](BufferId id, const Facts& is, Axis axis, const std::string& due) {
+    mix(static_cast<std::size_t>(std::max(is.writer, 0)), axis,
+        "leaves " + role_.name(role_.buffer(id).name) + " " + is.along(axis) + ", which is to be " + due);
+  };
+  for (std::size_t id = 0; id < role_.buffers.size(); ++id) {
+    const Buffer& buffer = role_.buffers[id];
     if (buffer.program >= 0) continue;
+    const bool sum = sums_.contains(static_cast<BufferId>(id));
     declared_.update_pieces(buffer.offset, buffer.offset + buffer.bytes, [&](std::int64_t first, std::int64_t last, const Facts& due) {
       memory_.update_pieces(first, last, [&](std::int64_t, std::int64_t, const Facts& is) {
         if (is.writer >= 0) read_[static_cast<std::size_t>(is.writer)] = 1;
+        for (Axis axis : plan_.mesh.active(sum ? kBatchAxes : Axes{}))
+          if (!is.on(axis).is(Note::drifted) || is.on(axis).placement.is_partial()) leaves(static_cast<BufferId>(id), is, axis, "a sum");
         if (!due.dtype) return;  // nothing is declared
         for (Axis axis : kAxes) {
-          if (!active(axis) || fits(due.on(axis), is.on(axis))) continue;
-          if (is.on(axis).is(Kind::drift) && restores && is.writer < 0) continue;  // states may stay a rank's own; masters: finish_units
-          report_(static_cast<std::size_t>(std::max(is.writer, 0)), "leaves " + role_.name(buffer.name) + " " + describe(is.on(axis)) +
-                                                                        " along " + std::string(name_of(axis)) + ", which is to be " +
-                                                                        describe(due.on(axis)));
+          if (!active(axis) || tables_.fits(due, is, axis)) continue;
+          if (is.on(axis) == Held::version() && restores() && is.writer < 0) continue;  // states may stay a rank's own; masters: finish_units
+          leaves(static_cast<BufferId>(id), is, axis, due.along(axis));
         }
       });
     });
   }
-  for (BufferId id : sums_)
-    memory_.update(role_.buffer(id).offset, role_.buffer(id).offset + role_.buffer(id).bytes, [&](const Facts& is) {
-      for (Axis axis : kBatchAxes)
-        if (active(axis) && !is.on(axis).is(Kind::drift_sum))
-          report_(static_cast<std::size_t>(std::max(is.writer, 0)), "leaves " + role_.name(role_.buffer(id).name) + " " + describe(is.on(axis)) + ", which is to be a sum");
-    });
 }
 
 void Flow::finish_units() {
@@ -218,45 +192,41 @@ void Flow::for_each_piece(const Region& region, const Visit& visit) {
   memory_.update_pieces(begin, begin + region.bytes, [&](std::int64_t first, std::int64_t last, const Facts& there) {
     if (there.writer >= 0) read_[static_cast<std::size_t>(there.writer)] = 1;
     FactRange piece{first - begin, last - begin, there};
-    for (Way& way : piece.facts.ways)
-      if (way.is(Kind::slice)) way.base -= begin;  // of region, not of memory
-    if (piece.facts.on(Axis::tensor).is(Kind::slice)) piece.facts.on(Axis::tensor).base = 0;
+    if (there.layout >= 0) piece.facts.base -= begin;  // of region, not of memory
     visit(piece);
   });
 }
 
-FactRanges Flow::read(std::size_t, const Region& region) {
+FactRanges Flow::read(const Region& region) {
   FactRanges pieces;
   for_each_piece(region, [&](const FactRange& piece) { pieces.push_back(piece); });
   return pieces;
 }
 
-Facts Flow::uniform(std::size_t, const Region& region) {
+Facts Flow::uniform(const Region& region) {
   Facts all;
-  bool first = true;
-  for_each_piece(region, [&](const FactRange& piece) {
-    all = first ? piece.facts : merged(all, piece.facts);
-    first = false;
-  });
+  for_each_piece(region, [&](const FactRange& piece) { all = piece.first == 0 ? piece.facts : merged(all, piece.facts); });
   return all;
 }
 
-void Flow::put(std::size_t i, std::int64_t begin, const FactRange& piece) {
+void Flow::put(AddressMap<Facts>& into, std::int64_t begin, const FactRange& piece) {
   Facts facts = piece.facts;
-  facts.writer = static_cast<std::int32_t>(i);
   if (facts.run > 0) facts.phase = begin % facts.run;
-  for (Axis axis : kSliceAxes)
-    if (facts.on(axis).is(Kind::slice)) facts.on(axis).base += begin;
-  memory_.assign(begin + piece.first, begin + piece.last, facts);
+  if (facts.layout >= 0) facts.base += begin;
+  into.assign(begin + piece.first, begin + piece.last, facts);
 }
 
-void Flow::write(std::size_t i, const Region& region, const Facts& facts) {
-  put(i, address(region), {0, region.bytes, facts});
+void Flow::write(std::size_t i, const Region& region, Facts facts) {
+  facts.writer = static_cast<std::int32_t>(i);
+  put(memory_, address(region), {0, region.bytes, facts});
   note_write(i, region);
 }
 
-void Flow::write(std::size_t i, const Region& region, const FactRanges& pieces) {
-  for (const FactRange& piece : pieces) put(i, address(region), piece);
+void Flow::write(std::size_t i, const Region& region, FactRanges pieces) {
+  for (FactRange& piece : pieces) {
+    piece.facts.writer = static_cast<std::int32_t>(i);
+    put(memory_, address(region), piece);
+  }
   note_write(i, region);
 }
 
@@ -279,21 +249,17 @@ void Flow::note_write(std::size_t i, const Region& region) {
   }
 }
 
-bool Flow::need_same(std::size_t i, const Region& region, const std::string& what) {
-  const Facts facts = uniform(i, region);
-  bool all = true;
+void Flow::need_same(std::size_t i, const Region& region, const std::string& what) {
+  const Facts facts = uniform(region), same = Facts::all(Held::same(), facts.dtype);
   for (Axis axis : kAxes) {
-    const Way& way = facts.on(axis);
-    if (!active(axis) || way.is(Kind::same) || way.is(Kind::zero) || (way.is(Kind::drift) && drifting(axis))) continue;
-    mix(i, axis, what + " " + describe(way));
-    all = false;
+    const bool version = facts.on(axis) == Held::version() && drifting(axis);
+    if (active(axis) && !version && !tables_.fits(same, facts, axis)) mix(i, axis, what + " " + facts.along(axis));
   }
-  return all;
 }
 
 void Flow::receive(std::size_t i, const Region& region, const FactRanges& sent) {
   FactRanges pieces = sent;
-  for (FactRange& piece : pieces) piece.facts.on(Axis::pipeline) = Way::piece();
+  for (FactRange& piece : pieces) piece.facts.on(Axis::pipeline) = Held::partial(), piece.facts.stages = -1;
   write(i, region, pieces);
 }
 
@@ -315,9 +281,9 @@ void Flow::run_until(std::size_t end) {
 void Flow::copy_in(std::size_t i, const CopyIn& copy) {
   const Field& field = role_.fields[static_cast<std::size_t>(copy.field)];
   if (field.kind == Field::Kind::result) report_(i, "reads what the loop is told");
-  Facts facts = Facts::all(Way::same(), field.spec.dtype());
-  for (Axis axis : kAxes) facts.on(axis) = way_of(field.spec.on(axis), field.spec.whole.rank());
-  if (field.kind == Field::Kind::batch) facts.on(Axis::pipeline) = Way::piece();
+  Facts facts = Facts::all(Held::same(), field.spec.dtype());
+  for (Axis axis : kAxes) facts.on(axis) = {field.spec.on(axis), field.spec.whole.rank()};
+  if (field.kind == Field::Kind::batch) facts.on(Axis::pipeline) = Held::partial();
   write(i, copy.region.region, facts);
 }
 
@@ -327,7 +293,7 @@ void Flow::copy_out(std::size_t i, const CopyOut& copy) {
   if (field.kind == Field::Kind::result)
     need_same(i, copy.region.region, "reports what is");
   else
-    uniform(i, copy.region.region);
+    read(copy.region.region);
 }
 
 }  // namespace trainer

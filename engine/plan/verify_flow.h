@@ -1,5 +1,5 @@
 // A part of verification (verify.h): what every byte is, on one representative rank of a role, relative to the other ranks: the same, cut,
-// a sum still to be made (verify_ways.h). Instructions are interpreted one by one; a communication must find its operands such
+// a sum still to be made (verify_facts.h). Instructions are interpreted one by one; a communication must find its operands such
 // that it does what its kind says, and what a program leaves behind must be what the plan says its parameters and states are.
 #pragma once
 
@@ -13,24 +13,9 @@
 
 #include "engine/plan/address_map.h"
 #include "engine/plan/plan.h"
-#include "engine/plan/verify_ways.h"
+#include "engine/plan/verify_facts.h"
 
 namespace trainer {
-
-/// Facts about bytes [first, last) of a region.
-struct FactRange {
-  std::int64_t first = 0, last = 0;
-  Facts facts;
-};
-using FactRanges = std::vector<FactRange>;
-
-/// What flows of several roles speak of by number.
-struct FlowTables {
-  std::vector<FlatLayout> layouts;
-  std::map<FlatLayout, std::int32_t> layout_indices;
-  std::map<std::vector<std::int32_t>, std::int32_t> stage_sets;
-  std::int32_t index_of(const FlatLayout& layout);
-};
 
 /// Of one program on the rank of a role at `point`. REQUIRES: accesses lie inside their buffers, operands fit their
 /// signatures.
@@ -41,11 +26,10 @@ class Flow {
 
   /// Interprets everything before instruction `end` that does not communicate.
   void run_until(std::size_t end);
-  /// A collective among the ranks of this role.
-  void collective(std::size_t i, const Collective& collective);
-  /// An all-reduce that joins stages: what it finds here, and, once all stages have said so, what it leaves.
-  FactRanges read(std::size_t i, const Region& region);
-  void reduce_over_stages(std::size_t i, const Collective& collective, const FactRanges& found);
+  FactRanges read(const Region& region);
+  /// What a collective finds here, and what it leaves if it finds `pieces` on all ranks.
+  FactRanges bring(std::size_t i, const Collective& collective);
+  void collective(std::size_t i, const Collective& collective, FactRanges pieces);
   void receive(std::size_t i, const Region& region, const FactRanges& sent);
   /// After the last instruction.
   void finish();
@@ -59,50 +43,57 @@ class Flow {
   bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
   /// Whether ranks along the axis may differ about parameters.
   bool drifting(Axis axis) const { return plan_.drifts && kBatchAxes.has(axis); }
+  /// Whether the program finds masters and states that have drifted apart.
+  bool restores() const { return plan_.drifts && renews_ && program_.kind != ProgramKind::refresh; }
   std::int64_t address(const Region& region) const { return role_.address(region, point_); }
   /// The axes of more than one rank that slice units.
   Axes slice_axes() const { return plan_.mesh.active(kSliceAxes); }
-  /// Makes of facts those of a slice whose elements lie as a layout says.
-  void make_slice(Facts& facts, std::int32_t layout, std::int64_t base = 0) const;
-  Way stages_way(const std::vector<std::int32_t>& stages);
+  /// FlowTables::stage_sets of these stages; empty: all.
+  std::int32_t stage_set(std::vector<std::int32_t> stages);
+  /// How the unit's flat buffers lie, or a rank's slice of them, of so many elements.
+  FactRanges lies(std::size_t unit, std::int64_t elements, DType dtype);
 
+  template <typename Visit>
+  void for_each_launch(Op op, const Visit& visit) const;  // of all programs
   void declare();
-  void declare_unit(const Unit& unit);
-  void declare(std::int64_t first, std::int64_t bytes, const Facts& facts);
-  void declare_flat(const Unit& unit, const Slot& slot, bool slice);
+  void declare_unit(std::size_t unit);
+  void declare(const Region& region, const FactRanges& pieces);
 
-  Facts uniform(std::size_t i, const Region& region);
+  Facts uniform(const Region& region);
   template <typename Visit>
   void for_each_piece(const Region& region, const Visit& visit);
-  void put(std::size_t i, std::int64_t begin, const FactRange& piece);
-  void write(std::size_t i, const Region& region, const Facts& facts);
-  void write(std::size_t i, const Region& region, const FactRanges& pieces);
+  static void put(AddressMap<Facts>& into, std::int64_t begin, const FactRange& piece);
+  void write(std::size_t i, const Region& region, Facts facts);
+  void write(std::size_t i, const Region& region, FactRanges pieces);
   void note_write(std::size_t i, const Region& region);
-  bool need_same(std::size_t i, const Region& region, const std::string& what);
+  void need_same(std::size_t i, const Region& region, const std::string& what);
   void mix(std::size_t i, Axis axis, const std::string& what) { report_(i, what + " along " + std::string(name_of(axis))); }
 
   void launch(std::size_t i, const Launch& launch);
   void graph_op(std::size_t i, const Launch& launch, const Signature& signature);
   void copy(std::size_t i, const Launch& launch, const Signature& signature);
-  void unite(Facts& a, Facts& b);
   void add(std::size_t i, const Launch& launch, const Signature& signature);
+  Facts added(std::size_t i, Facts a, Facts b);
   void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);
   void seed(std::size_t i, const Launch& launch);
   void update_scalars(std::size_t i, const Launch& launch);
-  /// The unit whose master weights `master` is.
-  std::optional<std::size_t> unit_of_master(const Region& master) const;
   void optimizer(std::size_t i, const Launch& launch, const Signature& signature);
+  /// What an op of an optimizer demands of the unit's gradient, and of the operands from `operand` on, which are to be the unit's states
+  /// and scalars; returns the first operand behind them.
+  void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype);
+  std::size_t take_states(std::size_t i, std::size_t unit, const Launch& launch, std::size_t operand);
   void scale(std::size_t i, const Launch& launch, const Signature& signature);
   void averaged(std::size_t i, const Launch& launch, const Signature& signature);
+  FactRanges mean(std::size_t i, FactRanges sums, const Signature& signature);
   void compress(std::size_t i, const Launch& launch, const Signature& signature);
-  void decompress(std::size_t i, const Launch& launch, const Signature& signature);
+  void decompress(std::size_t i, const Launch& launch, const Signature& signature, bool sums);
   void copy_in(std::size_t i, const CopyIn& copy);
   void copy_out(std::size_t i, const CopyOut& copy);
 
-  void all_reduce(std::size_t i, const Collective& collective);
-  void reduce_scatter(std::size_t i, const Collective& collective);
-  void all_gather(std::size_t i, const Collective& collective);
-  bool own_place(const Collective& collective, const Region& slice, const Region& whole) const;
+  bool own_place(const Collective& collective) const;
+  Axes cut_axes(const Collective& collective, const Facts& facts) const;
+  bool in_order(const Collective& collective, const Facts& facts) const;
+  bool all_slices(const Collective& collective, const Facts& facts) const;
 
   void finish_persistent();
   void finish_units();
@@ -114,7 +105,7 @@ class Flow {
   const Program& program_;
   const Report report_;
   FlowTables& tables_;
-  WayRules rules_;
+  Rules rules_;
   AddressMap<Facts> memory_, declared_;
   std::size_t at_ = 0;
   std::vector<char> read_;                  // of each instruction: whether anything reads what it wrote
@@ -126,7 +117,6 @@ class Flow {
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   std::vector<Facts> inputs_, outputs_;  // of the launch at hand
-  std::vector<Way> ways_;
   bool renews_ = false;  // the program must renew every copy of the masters
 };
 

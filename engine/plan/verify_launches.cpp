@@ -7,13 +7,13 @@
 namespace trainer {
 namespace {
 
-using Kind = Way::Kind;
+using Note = Held::Note;
 
 // Facts::run of a tensor that lies as `facts` say; 0 where no dim between is cut.
 std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
   int dim = 0;
-  for (const Way& way : facts.ways)
-    if (way.is(Kind::cut) && way.dim > 0) dim = std::max<int>(dim, way.dim);
+  for (const Held& held : facts.held)
+    if (held.is(Note::none) && held.placement.is_shard()) dim = std::max<int>(dim, held.placement.dim);
   if (dim == 0 || dim >= tensor.shape.rank() - 1) return 0;
   std::int64_t bytes = size_of(tensor.dtype);
   for (int i = dim; i < tensor.shape.rank(); ++i) bytes *= tensor.shape[i];
@@ -31,7 +31,7 @@ void Flow::launch(std::size_t i, const Launch& launch) {
   }
   switch (signature.op) {
     case Op::zero:
-      return write(i, region_of(launch.operands[0]), Facts::all(Way::zero(), std::nullopt));
+      return write(i, region_of(launch.operands[0]), Facts::all(Held::zero(), std::nullopt));
     case Op::cast:
     case Op::pack_weight:
       return copy(i, launch, signature);
@@ -53,9 +53,10 @@ void Flow::launch(std::size_t i, const Launch& launch) {
     case Op::top_k_compress:
       return compress(i, launch, signature);
     case Op::dequantize_int8:
+      return decompress(i, launch, signature, false);
     case Op::dequantize_sum_int8:
     case Op::top_k_sum:
-      return decompress(i, launch, signature);
+      return decompress(i, launch, signature, true);
     default:
       break;
   }
@@ -64,116 +65,75 @@ void Flow::launch(std::size_t i, const Launch& launch) {
 }
 
 void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signature) {
-  std::size_t num_inputs = 0;
   std::vector<Facts>&inputs = inputs_, &outputs = outputs_;
   inputs.clear();
   outputs.clear();
-  while (num_inputs < launch.operands.size() && access_of(launch.operands[num_inputs]) == Access::read)
-    inputs.push_back(uniform(i, region_of(launch.operands[num_inputs++])));
-  for (std::size_t input = 0; input < num_inputs; ++input)
-    if (inputs[input].dtype && inputs[input].dtype != signature.operands[input].dtype)
-      report_(i, "reads as " + std::string(name_of(signature.operands[input].dtype)) + " what is " + std::string(name_of(*inputs[input].dtype)));
-  for (std::size_t input = 0; input < num_inputs; ++input)
-    if (const std::int64_t due = run_of(signature.operands[input], inputs[input]); due != 0 && inputs[input].run != 0 && inputs[input].run != due)
-      report_(i, "reads runs of another length than operand " + std::to_string(input) + " has");
+  for (const Operand& operand : launch.operands) {
+    if (access_of(operand) != Access::read) break;
+    const TensorDesc& tensor = signature.operands[inputs.size()];
+    const Facts& facts = inputs.emplace_back(uniform(region_of(operand)));
+    if (facts.dtype && facts.dtype != tensor.dtype)
+      report_(i, "reads as " + std::string(name_of(tensor.dtype)) + " what is " + std::string(name_of(*facts.dtype)));
+    if (const std::int64_t due = run_of(tensor, facts); due != 0 && facts.run != 0 && facts.run != due)
+      report_(i, "reads runs of another length than operand " + std::to_string(inputs.size() - 1) + " has");
+  }
+  const std::size_t num_inputs = inputs.size();
   for (std::size_t operand = num_inputs; operand < launch.operands.size(); ++operand)
-    outputs.push_back(Facts::all(Way::same(), signature.operands[operand].dtype));
+    outputs.push_back(Facts::all(Held::same(), signature.operands[operand].dtype));
   for (Axis axis : kAxes) {
     if (!active(axis)) continue;
-    std::vector<Way>& ways = ways_;
-    ways.clear();
-    for (const Facts& input : inputs) ways.push_back(input.on(axis));
-    if (axis == Axis::pipeline) {
-      const bool same = std::all_of(ways.begin(), ways.end(), [](const Way& way) { return way.is(Kind::same) || way.is(Kind::zero); });
-      for (Facts& output : outputs) output.on(axis) = same ? Way::same() : Way::piece();
+    if (axis == Axis::pipeline) {  // a stage's values are its part of what all stages make
+      const Facts same = Facts::all(Held::same(), std::nullopt);
+      const bool all = std::ranges::all_of(inputs, [&](const Facts& input) { return tables_.fits(same, input, axis); });
+      for (Facts& output : outputs) output.on(axis) = all ? Held::same() : Held::partial();
       continue;
     }
-    const WayRules::Answer& answer = rules_.apply(launch.signature, ways, outputs.size(), launch.origin.along(axis));
-    if (!answer) {
+    const Rules::Answer& answer = rules_.apply(launch.signature, inputs, axis, outputs.size(), launch.origin.along(axis));
+    if (!answer && std::ranges::none_of(inputs, [&](const Facts& input) { return input.on(axis).is(Note::unknown); })) {
       std::string how;
-      bool known = true;
-      for (const Way& way : ways) {
-        how += (how.empty() ? "" : ", ") + describe(way);
-        known = known && !way.is(Kind::unknown);
-      }
-      if (known) mix(i, axis, "cannot work on what is (" + how + ")");
+      for (const Facts& input : inputs) how += (how.empty() ? "" : ", ") + input.along(axis);
+      mix(i, axis, "cannot work on what is (" + how + ")");
     }
-    for (std::size_t output = 0; output < outputs.size(); ++output) outputs[output].on(axis) = answer ? (*answer)[output] : Way{};
+    for (std::size_t output = 0; output < outputs.size(); ++output) outputs[output].on(axis) = answer ? (*answer)[output] : Held();
   }
   for (std::size_t output = 0; output < outputs.size(); ++output) {
-    const Operand& operand = launch.operands[num_inputs + output];
+    const Region& region = region_of(launch.operands[num_inputs + output]);
+    if (access_of(launch.operands[num_inputs + output]) == Access::update) outputs[output] = added(i, uniform(region), outputs[output]);
     outputs[output].run = run_of(signature.operands[num_inputs + output], outputs[output]);
-    if (access_of(operand) == Access::update) {
-      const Facts before = uniform(i, region_of(operand));
-      for (Axis axis : kAxes) {
-        if (!active(axis)) continue;
-        const Way sum = merged(before.on(axis), outputs[output].on(axis));
-        if (sum.is(Kind::unknown) && !before.on(axis).is(Kind::unknown) && !outputs[output].on(axis).is(Kind::unknown))
-          mix(i, axis, "adds what is " + describe(outputs[output].on(axis)) + " to what is " + describe(before.on(axis)));
-        outputs[output].on(axis) = sum;
-      }
-    }
-    write(i, region_of(operand), outputs[output]);
+    write(i, region, outputs[output]);
   }
 }
 
 // The same elements in another dtype or layout.
 void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region &from = region_of(launch.operands[0]), &to = region_of(launch.operands[1]);
-  const DType dtype = signature.operands[1].dtype;
-  if (signature.op == Op::pack_weight) {
-    Facts facts = uniform(i, from);
-    facts.dtype = dtype;
-    return write(i, to, facts);
-  }
-  const std::int64_t in = size_of(signature.operands[0].dtype), out = size_of(dtype);
-  FactRanges pieces = read(i, from);
-  for (FactRange& piece : pieces) {
-    piece.first = piece.first / in * out;
-    piece.last = piece.last / in * out;
-    for (Axis axis : slice_axes())
-      if (Way& way = piece.facts.on(axis); way.is(Kind::slice)) way.base = way.base / in * out;
-    if (piece.facts.dtype) piece.facts.dtype = dtype;
-  }
-  write(i, to, pieces);
-}
-
-// Two slices of sums that have their zeros in different places become slices of one layout.
-void Flow::unite(Facts& a, Facts& b) {
-  const Way &left = a.on(Axis::tensor), &right = b.on(Axis::tensor);
-  if (!left.is(Kind::slice) || !right.is(Kind::slice) || left.index == right.index) return;
-  const auto both = merged(tables_.layouts[static_cast<std::size_t>(left.index)], tables_.layouts[static_cast<std::size_t>(right.index)]);
-  if (!both) return;
-  const std::int32_t index = tables_.index_of(*both);
-  for (Facts* facts : {&a, &b})
-    for (Axis axis : slice_axes() | Axis::tensor)
-      if (facts->on(axis).is(Kind::slice)) facts->on(axis).index = index;
+  const TensorDesc &from = signature.operands[0], &to = signature.operands[1];
+  const Region& region = region_of(launch.operands[0]);
+  FactRanges pieces = read(region);
+  if (signature.op == Op::pack_weight)
+    pieces = {{0, region_of(launch.operands[1]).bytes, uniform(region)}};
+  else
+    pieces = resized(std::move(pieces), size_of(from.dtype), size_of(to.dtype));
+  for (FactRange& piece : pieces)
+    if (piece.facts.dtype) piece.facts.dtype = to.dtype;
+  write(i, region_of(launch.operands[1]), std::move(pieces));
 }
 
 // Of flat buffers, element by element; of values of a graph by their rule.
 void Flow::add(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region &a = region_of(launch.operands[0]), &b = region_of(launch.operands[1]);
-  if (launch.micro_batch >= 0 || a.bytes != b.bytes) return graph_op(i, launch, signature);
-  const FactRanges left = read(i, a), right = read(i, b);
-  AddressMap<Facts> sum;
-  for (const FactRange& piece : left) sum.assign(piece.first, piece.last, piece.facts);
-  for (const FactRange& piece : right)
-    sum.update(piece.first, piece.last, [&](Facts& facts) {
-      Facts added = piece.facts;
-      unite(facts, added);
-      for (Axis axis : kAxes) {
-        if (!active(axis)) continue;
-        const Way both = merged(facts.on(axis), added.on(axis));
-        if (both.is(Kind::unknown))
-          mix(i, axis, "adds what is " + describe(piece.facts.on(axis)) + " to what is " + describe(facts.on(axis)));
-        facts.on(axis) = both;
-      }
-    });
-  FactRanges result;
-  sum.update_pieces(0, a.bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) { result.push_back({first, last, facts}); });
-  write(i, region_of(launch.operands[2]), result);
+  if (is_pass(program_.instructions[i].why.phase) || a.bytes != b.bytes) return graph_op(i, launch, signature);
+  const std::array<FactRanges, 2> both{read(a), read(b)};
+  const auto sum = [&](const Facts& one, const Facts& other) { return added(i, one, other); };
+  write(i, region_of(launch.operands[2]), overlaid(both, a.bytes, sum));
 }
 
-// Squares are of whole sums; every element is to count once.
+Facts Flow::added(std::size_t i, Facts a, Facts b) {
+  tables_.unite(a, b);
+  Facts sum = merged(a, b);
+  for (Axis axis : kAxes)
+    if (active(axis) && sum.on(axis).is(Note::unknown) && !a.on(axis).is(Note::unknown) && !b.on(axis).is(Note::unknown))
+      mix(i, axis, "adds what is " + b.along(axis) + " to what is " + a.along(axis));
+  return sum;
+}
 
 }  // namespace trainer

@@ -8,7 +8,8 @@
 namespace trainer {
 namespace {
 
-using Kind = Way::Kind;
+using Note = Held::Note;
+using Content = Facts::Content;
 
 bool is_one(double value) { return std::abs(value - 1.0) < 1e-9; }
 
@@ -33,63 +34,49 @@ std::vector<Region> state_operands(const Unit& unit) {
 // ---- Norm, loss and update -------------------------------------------------------------------------------------------
 
 void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region& region = region_of(launch.operands[0]);
-  const std::int64_t width = size_of(signature.operands[0].dtype), elements = region.bytes / width;
+  const Region &region = region_of(launch.operands[0]), &squares = region_of(launch.operands[1]);
+  const std::int64_t width = size_of(signature.operands[0].dtype);
   const std::int64_t first = signature.attributes.integer("first", 0), last = signature.attributes.integer("last", std::int64_t{1} << 62);
   const double scale = real_or_one(signature, "scale");
-  const FactRanges pieces = read(i, region);
-  Facts result = Facts::all(Way::same(), DType::f64);
-  if (active(Axis::pipeline)) result.on(Axis::pipeline) = Way::piece();
-  const auto counted = [&](std::int64_t from, std::int64_t to, const Way& way) {
-    if (!active(Axis::tensor) || std::max(from, first) >= std::min(to, last) || way.is(Kind::zero)) return;
-    const bool once = way.is(Kind::same) ? is_one(scale * plan_.mesh.size(Axis::tensor)) : way.is(Kind::cut) && is_one(scale);
-    if (!once) mix(i, Axis::tensor, "does not count once what is " + describe(way));
-  };
-  if (active(Axis::tensor))
-    result.on(Axis::tensor) = Way::partial();
-  else if (!is_one(scale))
-    report_(i, "does not count its elements once");
-  const Affine own = slice_origin(elements, plan_.mesh);
-  for (Axis axis : kTokenAxes) {
-    if (!active(axis)) continue;
-    Way way = Way::zero();
-    for (const FactRange& piece : pieces) way = merged(way, piece.facts.on(axis));
-    const bool slice = way.is(Kind::slice) && way.base == 0 && launch.origin.along(axis) == own.along(axis);
-    if (slice)
-      result.on(axis) = Way::partial();
-    else if (way.is(Kind::partial) && drifting(axis))
-      result.on(axis) = {Kind::drift};
-    else if (!way.is(Kind::same) && !way.is(Kind::zero))
-      mix(i, axis, "sums squares of what is " + describe(way)), result.on(axis) = {};
+  const FactRanges pieces = read(region);
+  Facts result = Facts::all(Held::same(), DType::f64);
+  const Facts all = merged(pieces);
+  result.on(Axis::pipeline) = Held::partial();
+  const Affine own = slice_origin(region.bytes / width, plan_.mesh);
+  for (Axis axis : plan_.mesh.active(kTokenAxes)) {
+    const Held& held = all.on(axis);
+    if (all.layout >= 0 && held == Held(Placement::shard(0)) && all.base == 0 && launch.origin.along(axis) == own.along(axis))
+      result.on(axis) = Held::partial();
+    else if (held == Held::partial() && drifting(axis))
+      result.on(axis) = Held::version();
+    else if (!held.is(Note::zero) && held != Held::same())
+      mix(i, axis, "sums squares of what is " + all.along(axis)), result.on(axis) = {};
   }
-  for (const FactRange& piece : pieces) {
-    const Way& tensor = piece.facts.on(Axis::tensor);
-    if (!tensor.is(Kind::slice))
-      counted(piece.first / width, piece.last / width, tensor);
-    else
-      for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(tensor.index)])
-        counted(entry.first, entry.last, entry.tensor);
+  if (!active(Axis::tensor) && !is_one(scale)) report_(i, "does not count its elements once");
+  if (active(Axis::tensor)) result.on(Axis::tensor) = Held::partial();
+  for (const FactRange& piece : active(Axis::tensor) ? all.layout >= 0 ? tables_.unpacked(all, width) : pieces : FactRanges{}) {
+    const Held& held = piece.facts.on(Axis::tensor);
+    const bool cut = held.is(Note::none) && held.placement.is_shard();
+    const bool once = held == Held::same() ? is_one(scale * plan_.mesh.size(Axis::tensor)) : cut && is_one(scale);
+    if (std::max(piece.first / width, first) < std::min(piece.last / width, last) && !held.is(Note::zero) && !once)
+      mix(i, Axis::tensor, "does not count once what is " + piece.facts.along(Axis::tensor));
   }
-  const Operand& squares = launch.operands[1];
-  if (access_of(squares) == Access::update) {
-    const Facts before = uniform(i, region_of(squares));
-    for (Axis axis : kAxes) result.on(axis) = merged(before.on(axis), result.on(axis));
-  }
-  write(i, region_of(squares), result);
+  if (access_of(launch.operands[1]) == Access::update) result = merged(uniform(squares), result);
+  write(i, squares, result);
 }
 
 // The mean is over all ranks' targets; of ranks that train apart, over their own.
 void Flow::seed(std::size_t i, const Launch& launch) {
-  const Facts count = uniform(i, region_of(launch.operands[0]));
+  const Facts count = uniform(region_of(launch.operands[0]));
   need_same(i, region_of(launch.operands[1]), "takes scalars that are");
-  Facts result = Facts::all(Way::same(), DType::f32);
+  Facts result = Facts::all(Held::same(), DType::f32);
   for (Axis axis : kAxes) {
-    const Way& way = count.on(axis);
-    if (!active(axis) || way.is(Kind::zero) || way.is(drifting(axis) ? Kind::partial : Kind::same)) continue;
+    const Held& held = count.on(axis);
+    if (!active(axis) || held.is(Note::zero) || held == (drifting(axis) ? Held::partial() : Held::same())) continue;
     if (axis == Axis::pipeline)
-      result.on(axis) = Way::piece();
+      result.on(axis) = Held::partial();
     else
-      mix(i, axis, "takes a count that is " + describe(way));
+      mix(i, axis, "takes a count that is " + count.along(axis));
   }
   write(i, region_of(launch.operands[2]), result);
 }
@@ -103,180 +90,137 @@ void Flow::update_scalars(std::size_t i, const Launch& launch) {
   if (role_.good_steps >= 0)
     for (Axis axis : kBatchAxes)
       if (drifting(axis)) report_(i, "lets each rank choose a loss scale alone");
-  write(i, region_of(launch.operands[3]), Facts::all(Way::same(), DType::f32));
-  for (std::size_t operand = 4; operand < operands; ++operand) write(i, region_of(launch.operands[operand]), Facts::all(Way::same(), DType::i32));
+  write(i, region_of(launch.operands[3]), Facts::all(Held::same(), DType::f32));
+  for (std::size_t operand = 4; operand < operands; ++operand) write(i, region_of(launch.operands[operand]), Facts::all(Held::same(), DType::i32));
   ++scalar_updates_;
 }
 
-std::optional<std::size_t> Flow::unit_of_master(const Region& master) const {
-  const auto found = masters_.find({master.buffer, master.offset});
-  if (found == masters_.end() || !(role_.units[found->second].parameters().region == master)) return {};
-  return found->second;
-}
-
 void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region &master = region_of(launch.operands[0]), &gradient = region_of(launch.operands[1]);
-  const std::optional<std::size_t> found = unit_of_master(master);
-  if (!found) return report_(i, "updates what is no unit's master weights");
-  const std::size_t index = *found;
-  const Unit* unit = &role_.units[index];
-  const std::int64_t elements = unit->slice(), width = size_of(signature.operands[1].dtype);
-  const FlatLayout& layout = tables_.layouts[static_cast<std::size_t>(unit_layouts_[index])];
-  const bool sharded = unit->sharded();
-  const auto demand = [&](Axis axis, bool holds, const Way& way) {
-    if (!holds && active(axis)) mix(i, axis, "updates " + unit->name + " with gradients that are " + describe(way));
-  };
-  for (const FactRange& piece : read(i, gradient)) {
-    const Facts& facts = piece.facts;
-    if (facts.dtype && facts.dtype != signature.operands[1].dtype) report_(i, "reads gradients of another dtype");
-    demand(Axis::pipeline, fits(stages_way(unit->stages), facts.on(Axis::pipeline)), facts.on(Axis::pipeline));
-    const Way& tensor = facts.on(Axis::tensor);
-    for (Axis axis : kTokenAxes) {
-      const Way& way = facts.on(axis);
-      if (sharded && kSliceAxes.has(axis))
-        demand(axis, way.is(Kind::zero) || (way.is(Kind::slice) && way.base == 0 && fits(layout, tables_.layouts[static_cast<std::size_t>(way.index)])), way);
-      else if (!drifting(axis))
-        demand(axis, fits(Way::same(), way), way);
-    }
-    if (sharded) {
-      demand(Axis::tensor, tensor.is(Kind::zero) || tensor.is(Kind::slice), tensor);
-      continue;
-    }
-    // Entries are in order; those before the piece are skipped, since a unit may have thousands of both.
-    const std::int64_t begin = piece.first / width, end = piece.last / width;
-    auto entry = std::ranges::partition_point(layout, [&](const LayoutEntry& one) { return one.last <= begin; });
-    for (; entry != layout.end() && entry->first < end; ++entry)
-      if (begin < entry->last) demand(Axis::tensor, fits(entry->tensor, tensor), tensor);
-  }
-  const Affine own = sharded ? slice_origin(elements, plan_.mesh) : Affine{};
+  const Region& master = region_of(launch.operands[0]);
+  const auto found = masters_.find({master.buffer, master.offset});
+  if (found == masters_.end() || !(role_.units[found->second].parameters().region == master))
+    return report_(i, "updates what is no unit's master weights");
+  const std::size_t index = found->second;
+  const Unit& unit = role_.units[index];
+  take_gradient(i, index, region_of(launch.operands[1]), signature.operands[1].dtype);
+  const Affine own = unit.sharded() ? slice_origin(unit.slice(), plan_.mesh) : Affine{};
   for (Axis axis : slice_axes())
     if (launch.origin.along(axis) != own.along(axis)) report_(i, "takes another slice than its own");
-  std::size_t operand = 2;
-  const std::vector<Region> states = state_operands(*unit);
-  for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::update; ++operand) {
-    const Region& state = region_of(launch.operands[operand]);
-    if (operand - 2 >= states.size() || !(states[operand - 2] == state)) report_(i, "updates states that are not those of " + unit->name);
-    note_write(i, state);
-  }
-  if (operand - 2 != states.size()) report_(i, "updates another number of states than " + unit->name + " has");
-  for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::read; ++operand)
-    need_same(i, region_of(launch.operands[operand]), "takes a scalar that is");
-  Facts facts = Facts::all(Way::same(), DType::f32);
-  facts.on(Axis::pipeline) = stages_way(unit->stages);
-  const auto updated = [&](const Region& region, DType dtype) {
-    FactRanges pieces;
-    facts.dtype = dtype;
-    if (sharded) {
-      make_slice(facts, unit_layouts_[index]);
-      pieces.push_back({0, region.bytes, facts});
-    } else {
-      for (const LayoutEntry& entry : layout) {
-        facts.on(Axis::tensor) = entry.tensor;
-        pieces.push_back({entry.first * size_of(dtype), entry.last * size_of(dtype), facts});
-      }
-    }
-    write(i, region, pieces);
-  };
-  updated(master, DType::f32);
-  if (operand < launch.operands.size()) {
-    const Region& working = region_of(launch.operands[operand]);
-    if (!(working == unit->updated_working())) report_(i, "writes what is not the working copy of " + unit->name);
-    updated(working, unit->compute);
+  const std::size_t last = take_states(i, index, launch, 2);
+  write(i, master, lies(index, unit.slice(), DType::f32));
+  if (last < launch.operands.size()) {
+    const Region& working = region_of(launch.operands[last]);
+    if (!(working == unit.updated_working())) report_(i, "writes what is not the working copy of " + unit.name);
+    write(i, working, lies(index, unit.slice(), unit.compute));
   }
   ++units_[index].updates;
 }
 
+// Gradients lie as the master does; a stage's own are its part of those of all, and ranks that train apart need not have summed theirs.
+void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype) {
+  const bool own = role_.units[unit].stages.empty();
+  const FactRanges due = lies(unit, role_.units[unit].slice(), dtype), given = read(gradient);
+  const auto foreign = [&](const FactRange& piece) { return piece.facts.dtype && piece.facts.dtype != dtype; };
+  if (std::ranges::any_of(given, foreign)) report_(i, "reads gradients of another dtype");
+  auto expected = due.begin();  // both ascend, and a unit may have thousands of either
+  for (const FactRange& piece : given)
+    for (std::int64_t at = piece.first; at < piece.last && expected != due.end(); at = std::min(piece.last, expected->last)) {
+      while (expected != due.end() && expected->last <= at) ++expected;
+      if (expected == due.end()) break;
+      for (Axis axis : kAxes) {
+        const bool part = axis == Axis::pipeline && own && piece.facts.on(axis) == Held::partial();
+        const bool apart = drifting(axis) && expected->facts.on(axis) == Held::same();
+        if (active(axis) && !part && !apart && !tables_.fits(expected->facts, piece.facts, axis))
+          mix(i, axis, "updates " + role_.units[unit].name + " with gradients that are " + piece.facts.along(axis));
+      }
+    }
+}
+
+std::size_t Flow::take_states(std::size_t i, std::size_t index, const Launch& launch, std::size_t operand) {
+  const std::vector<Region> states = state_operands(role_.units[index]);
+  std::size_t count = 0;
+  for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::update; ++operand, ++count) {
+    const Region& state = region_of(launch.operands[operand]);
+    if (count >= states.size() || !(states[count] == state)) report_(i, "updates states that are not those of " + role_.units[index].name);
+    note_write(i, state);
+  }
+  if (count != states.size()) report_(i, "updates another number of states than " + role_.units[index].name + " has");
+  for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::read; ++operand)
+    need_same(i, region_of(launch.operands[operand]), "takes a scalar that is");
+  return operand;
+}
+
 // ---- Averaging -------------------------------------------------------------------------------------------------------
 
-// Of flat buffers, where a sum over ranks becomes their mean; of values of a graph by their rule.
-void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature) {
-  if (launch.micro_batch >= 0) return graph_op(i, launch, signature);
-  FactRanges pieces = read(i, region_of(launch.operands[0]));
-  for (FactRange& piece : pieces) {
-    int ranks = 1;
-    for (Axis axis : kBatchAxes) {
-      if (!active(axis)) continue;
-      Way& way = piece.facts.on(axis);
-      if (way.is(Kind::drift)) mix(i, axis, "scales what is " + describe(way));
-      if (!way.is(Kind::drift_sum)) continue;
+// Sums of what ranks have drifted apart about become its mean.
+FactRanges Flow::mean(std::size_t i, FactRanges sums, const Signature& signature) {
+  for (FactRange& piece : sums) {
+    double ranks = 1;
+    for (Axis axis : plan_.mesh.active(kBatchAxes)) {
+      Held& held = piece.facts.on(axis);
+      if (held == Held::version()) mix(i, axis, "takes for a sum what is " + piece.facts.along(axis));
+      if (!held.is(Note::drifted)) continue;
       ranks *= plan_.mesh.size(axis);
-      way = Way::same();
+      held = Held::same();
     }
-    if (ranks > 1 && !is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(ranks) + " ranks");
+    if (ranks > 1 && !is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(std::llround(ranks)) + " ranks");
   }
-  write(i, region_of(launch.operands[1]), pieces);
+  return sums;
+}
+
+// Of flat buffers; of values of a graph by their rule.
+void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature) {
+  if (is_pass(program_.instructions[i].why.phase)) return graph_op(i, launch, signature);
+  write(i, region_of(launch.operands[1]), mean(i, read(region_of(launch.operands[0])), signature));
 }
 
 // outer_step, apply_delayed: the last operand that is read is the sum over the ranks.
 void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region& average = region_of(launch.operands[2]);
-  FactRanges pieces = read(i, average);
-  int ranks = 1;
-  for (Axis axis : kBatchAxes) ranks *= plan_.mesh.size(axis);
-  if (!is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(ranks) + " ranks");
-  for (FactRange& piece : pieces)
-    for (Axis axis : kBatchAxes) {
-      if (!active(axis)) continue;
-      Way& way = piece.facts.on(axis);
-      if (!way.is(Kind::drift_sum)) mix(i, axis, "takes for a sum what is " + describe(way));
-      way = Way::same();
-    }
+  FactRanges sums = read(region_of(launch.operands[2]));
+  for (const FactRange& piece : sums)
+    for (Axis axis : plan_.mesh.active(kBatchAxes))
+      if (!piece.facts.on(axis).is(Note::drifted)) mix(i, axis, "takes for a sum what is " + piece.facts.along(axis));
+  const FactRanges pieces = mean(i, std::move(sums), signature);
   for (const Operand& operand : launch.operands)
-    if (access_of(operand) == Access::read) read(i, region_of(operand));
+    if (access_of(operand) == Access::read) read(region_of(operand));
   for (const Operand& operand : launch.operands)
     if (access_of(operand) != Access::read) write(i, region_of(operand), pieces);
 }
 
 // ---- Compression -----------------------------------------------------------------------------------------------------
 
-// Gradient, residual → packet. bf16 keeps its elements; the others are each rank's own, to be understood together.
+// Gradient, residual → packet. bf16 keeps its elements; the others are a code of all of them.
 void Flow::compress(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region &gradient = region_of(launch.operands[0]), &packet = region_of(launch.operands[2]);
+  const Region& packet = region_of(launch.operands[2]);
   const std::int64_t width = size_of(signature.operands[0].dtype);
-  FactRanges pieces = read(i, gradient);
-  if (signature.op == Op::compress_bf16) {
-    for (FactRange& piece : pieces) {
-      piece.first = piece.first / width * size_of(DType::bf16);
-      piece.last = piece.last / width * size_of(DType::bf16);
-      piece.facts.dtype = DType::bf16;
-    }
-    return write(i, packet, pieces);
+  FactRanges pieces = read(region_of(launch.operands[0]));
+  const bool codes = signature.op != Op::compress_bf16;
+  pieces = codes ? FactRanges{{0, packet.bytes, tables_.packed(pieces, width)}} : resized(std::move(pieces), width, size_of(signature.operands[2].dtype));
+  for (FactRange& piece : pieces) {
+    piece.facts.dtype = signature.operands[2].dtype;
+    if (codes) piece.facts.content = Content::code;
   }
-  FlatLayout layout;
-  Facts facts = pieces.empty() ? Facts{} : pieces.front().facts;
-  for (const FactRange& piece : pieces) {
-    append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor)});
-    facts = merged(facts, piece.facts);
-  }
-  facts.dtype = signature.operands[2].dtype;
-  const bool again = layout.size() == 1 && layout[0].tensor.is(Kind::slice);
-  facts.on(Axis::tensor) = {Kind::slice, 0, 1, 1, again ? layout[0].tensor.index : tables_.index_of(layout)};
-  for (Axis axis : kTokenAxes)
-    if (Way& way = facts.on(axis); way.is(Kind::partial) || way.is(Kind::slice)) way = Way::piece();
-  write(i, packet, facts);
+  write(i, packet, std::move(pieces));
 }
 
-void Flow::decompress(std::size_t i, const Launch& launch, const Signature& signature) {
+// `sums`: of the packets of all ranks.
+void Flow::decompress(std::size_t i, const Launch& launch, const Signature& signature, bool sums) {
   const Region& to = region_of(launch.operands[1]);
-  Facts facts = uniform(i, region_of(launch.operands[0]));
-  const Way tensor = facts.on(Axis::tensor);
+  const std::int64_t width = size_of(signature.operands[1].dtype);
+  Facts facts = uniform(region_of(launch.operands[0]));
+  if (facts.content != Content::code || facts.layout < 0) return report_(i, "decompresses what is no compressed gradient");
+  std::int64_t slices = 1;
+  for (Axis axis : plan_.mesh.active(kTokenAxes)) {
+    Held& held = facts.on(axis);
+    if (held.is(Note::stacked) && sums) held = Held(held.placement);
+    if (!held.is(Note::none) || held.placement.is_partial()) mix(i, axis, "decompresses what is " + facts.along(axis));
+    if (held.placement.is_shard()) slices *= plan_.mesh.size(axis);
+  }
+  facts.content = Content::values;
   facts.dtype = signature.operands[1].dtype;
-  if (!tensor.is(Kind::slice)) return report_(i, "decompresses what is no compressed gradient");
-  if (signature.op == Op::dequantize_sum_int8) {
-    bool sharded = !slice_axes().empty() && !facts.on(Axis::replicate).is(Kind::piece);
-    for (Axis axis : slice_axes()) sharded = sharded && facts.on(axis).is(Kind::piece);
-    for (Axis axis : sharded ? slice_axes() : Axes{}) facts.on(axis) = {Kind::slice, 0, 1, 1, tensor.index};
-    return write(i, to, facts);
-  }
-  for (Axis axis : kTokenAxes)
-    if (active(axis) && facts.on(axis).is(Kind::piece)) mix(i, axis, "decompresses what is not gathered");
-  FactRanges pieces;
-  for (const LayoutEntry& entry : tables_.layouts[static_cast<std::size_t>(tensor.index)]) {
-    facts.on(Axis::tensor) = entry.tensor;
-    pieces.push_back({entry.first * size_of(*facts.dtype), entry.last * size_of(*facts.dtype), facts});
-  }
-  if (pieces.back().last != to.bytes) report_(i, "decompresses another number of elements");
-  write(i, to, pieces);
+  FactRanges pieces = tables_.unpacked(facts, width);
+  if (pieces.back().last != slices * to.bytes) report_(i, "decompresses another number of elements");
+  write(i, to, slices > 1 ? FactRanges{{0, to.bytes, facts}} : std::move(pieces));
 }
 
 }  // namespace trainer
