@@ -182,14 +182,12 @@ std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const 
 }
 
 void check_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& key) {
-  const Job& job = loaded.job;
-  if (key == "model.init_from") {
-    check_weights(compiled.plan, open_weights(*job.model.init_from), of_model(compiled));
-    return;
-  }
-  require_no_peft(*job.adapter->from);
-  const WeightSource start = open_weights(*job.adapter->from);
-  check_weights(compiled.plan, start, of_start(compiled, start.tensors));
+  const bool base = key == "model.init_from";
+  const std::string& path = base ? *loaded.job.model.init_from : *loaded.job.adapter->from;
+  if (!base) require_no_peft(path);
+  WeightSource source = open_weights(path);
+  source.path = path;  // as the job has it
+  check_weights(compiled.plan, source, base ? of_model(compiled) : of_start(compiled, source.tensors));
 }
 
 }  // namespace trainer

@@ -860,6 +860,48 @@ TEST_CASE("a damaged checkpoint is named: by inspect, by eval, and by a run that
   CHECK(contains(manifest.err, "manifest.json"));
 }
 
+TEST_CASE("an adapter is evaluated beside its base, wherever that is, and beside no other") {
+  const Workplace in;
+  REQUIRE(in({"run", "job.yaml", "checkpoint.dir=base"}).code == 0);
+  const std::string job = in.with_change("context: 8}", "context: 8}\n  init_from: base\nadapter: {rank: 2, alpha: 4}");
+  const Outcome trained = in({"run", job});
+  CHECK(trained.code == 0);
+  CHECK(contains(trained.err, " of them trained"));
+  // Of two blocks, rank · (in + out) of four linears.
+  CHECK(parsed(in({"plan", job, "--json"}))["trained_parameters"] == 2 * 2 * ((16 + 48) + (16 + 16) + (16 + 64) + (64 + 16)));
+  CHECK(contains(in({"plan", job}).out, "trained"));
+  const json inspected = parsed(in({"inspect", "runs", "--json"}));
+  CHECK(inspected["base"]["hash"].get<std::string>().size() == 32);
+  CHECK(inspected["base"]["from"] == "base/step-00000006");
+  int parameters = 0;
+  for (const json& tensor : inspected["tensors"]) {
+    if (const std::string name = tensor["name"]; name.ends_with(".weight")) {
+      ++parameters;
+      CHECK(contains(name, ".lora_"));
+    }
+  }
+  CHECK(parameters == 2 * 4 * 2);
+  const Outcome at_home = in({"eval", job, "--json"});
+  CHECK(at_home.code == 0);
+
+  std::filesystem::rename(in.path("base"), in.path("moved"));
+  const Outcome gone = in({"eval", job});
+  CHECK(gone.code == 65);
+  CHECK(contains(gone.err, "--base names where it is"));
+  CHECK(in({"eval", job, "--base", "moved", "--json"}).out == at_home.out);
+  CHECK(in({"sample", job, "--base", "moved", "--tokens", "2"}).code == 0);
+  REQUIRE(in({"run", "job.yaml", "checkpoint.dir=other", "train.steps=0", "seed=5"}).code == 0);
+  for (const std::string command : {"eval", "sample"}) {
+    const Outcome other = in({command, job, "--base", "other"});
+    CHECK(other.code == 65);
+    CHECK(contains(other.err, inspected["base"]["hash"].get<std::string>()));
+  }
+  CHECK(in({"run", job, "train.steps=8", "model.init_from=other"}).code == 78);
+  CHECK(contains(in({"run", job, "train.steps=8", "model.init_from=moved"}).err, "changed: model.init_from"));
+  CHECK(in({"eval", "job.yaml", "--base", "moved"}).code == 64);
+  CHECK(in({"run", "job.yaml", "adapter=lora"}).code == 78);
+}
+
 TEST_CASE("missing data exits 65, a missing checkpoint too, each named") {
   const Workplace in;
   const Outcome data = in({"run", in.with_change("text.txt", "nowhere.txt")});

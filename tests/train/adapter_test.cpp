@@ -123,6 +123,28 @@ TEST_CASE("an adapter that is stopped and resumed ends with the bits of one that
     }
 }
 
+TEST_CASE("an adapter goes on over other ranks, cut and sharded in other ways, as it would have before") {
+  const Adapters adapters;
+  const Overrides more{"train.steps=8", "checkpoint.every=4", "checkpoint.format=sharded", "cluster.devices_per_node=2"};
+  const Trained whole = run(adapters.load("whole", both(more, {"strategy=fsdp"})));
+  for (const char* strategy : {"ddp", "{data: {kind: zero1}}", "{tensor: {degree: 2, sequence_parallel: true}}",
+                               "{pipeline: {degree: 2}}", "{data: {kind: fsdp}, tensor: {degree: 2}}"})
+    for (const char* ranks : {"2", "4"}) {
+      CAPTURE(std::string(strategy));
+      CAPTURE(std::string(ranks));
+      std::filesystem::remove_all(adapters.jobs.path("from"));
+      std::filesystem::create_directories(adapters.jobs.path("from"));
+      std::filesystem::copy(adapters.jobs.path("whole/step-00000004"), adapters.jobs.path("from/step-00000004"));
+      const Overrides other{std::string("strategy=") + strategy, std::string("cluster.devices_per_node=") + ranks,
+                            "train.batch.micro=1"};
+      const Trained resumed = run(adapters.load("from", both(more, other)));
+      CHECK(resumed.report.first_step == 4);
+      REQUIRE(resumed.loss.size() == 4);
+      for (std::size_t i = 0; i < 4; ++i) CHECK(resumed.loss[i] == doctest::Approx(whole.loss[i + 4]).epsilon(1e-5));
+      CHECK(largest_difference(weights_of(resumed.report.checkpoint), weights_of(whole.report.checkpoint)) < 1e-5);
+    }
+}
+
 TEST_CASE("going on takes the base from where it is now, and refuses another one") {
   const Adapters adapters;
   run(adapters.load("run", {"train.steps=3"}));
