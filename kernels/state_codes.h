@@ -3,22 +3,24 @@
 // standard library, so that loops files and device code may include it.
 //
 // int8 is the dynamic tree code of Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022,
-// section 2.1 and appendix. A block of 256 elements (kInt8Block) has the scale max |x|, and a byte stands for a number
-// in [−1, 1] times the scale, or in [0, 1] for second moments, which have no sign. A byte is, from its top bit: the
-// sign (only in the signed code), e zeros, a one, and f bits that number equal intervals of 10⁻ᵉ · [0.1, 1]. It stands
-// for the middle of its interval:
+// section 2.1 and appendix. A block of 256 elements (kInt8Block) has a scale, its element farthest from 0 (with its
+// sign, and of two that differ in sign alone the positive one; here we differ from the paper, which takes max |x|).
+// A byte stands for a number in [−1, 1] times the scale, or in [0, 1] for second moments, which have no sign. A byte
+// is, from its top bit: the sign (only in the signed code), e zeros, a one, and f bits that number equal intervals of
+// 10⁻ᵉ · [0.1, 1]. It stands for the middle of its interval:
 //
 //   value = ± 10⁻ᵉ · (0.1 + 0.9 · (fraction + ½) / 2ᶠ)     signed f = 6 − e, unsigned f = 7 − e; e from 0 to 6
 //
 // Kernels compute it to within 2⁻²⁰. The byte 0 is 0. One byte is left, and means 1: signed 0x80 (minus zero),
-// unsigned 0x01. So a block's largest element is kept as it is, except that −max becomes −0.993 max.
+// unsigned 0x01. So a block's element farthest from 0 is kept as it is, and the values of a block become the same codes
+// with the same scale again: checkpoints hold values, and a run that resumes has the states of one that did not stop.
 //
-// Error: the code nearest to x / scale is taken, so with 10⁻⁽ᵉ⁺¹⁾ < |x| / scale ≤ 10⁻ᵉ it is at most 0.45 · 10⁻ᵉ · 2⁻ᶠ
-// · scale: of the largest elements 0.7% signed and 0.35% unsigned. Below 2.75e-7 · scale signed numbers become 0.
+// Error: the code nearest to x / scale is taken, so with 10⁻⁽ᵉ⁺¹⁾ < |x / scale| ≤ 10⁻ᵉ it is at most 0.45 · 10⁻ᵉ · 2⁻ᶠ
+// · |scale|: of the largest elements 0.7% signed and 0.35% unsigned. Below 2.75e-7 · |scale| signed numbers become 0.
 // Unsigned ones become the least code, 3.25e-7 · scale, unless they are 0 (here we differ from the paper): a second
 // moment that is lost while the first is not would make the next update larger by 1 / √(1 − β₂), 30 times with β₂ =
-// 0.999. A block of zeros, or one whose scale is no normal f32, becomes zeros with the scale 0; a scale is at most the
-// largest f32.
+// 0.999. A block of zeros, or one whose scale is no normal f32, becomes zeros with the scale 0; a scale is at most 2¹²⁶,
+// the largest whose inverse is a normal f32.
 //
 // bf16 is rounded stochastically: x between two bf16 numbers becomes the upper one with the probability by which it is
 // nearer to that, so the expected value is x. Nearest rounding would not do: with β₂ = 0.999 a second moment loses 2⁻¹⁰
@@ -90,8 +92,8 @@ constexpr DynamicCode make_dynamic_code(bool has_sign) {
 
 inline constexpr DynamicCode kSignedCode = make_dynamic_code(true), kUnsignedCode = make_dynamic_code(false);
 
-/// The least scale that is not taken for 0, and the largest.
-inline constexpr float kLeastScale = 0x1p-126f, kLargestScale = 0x1.fffffep127f;
+/// The least magnitude of a scale that is not taken for 0, and the largest one.
+inline constexpr float kLeastScale = 0x1p-126f, kLargestScale = 0x1p126f;
 
 // ---- bf16 ----
 

@@ -139,6 +139,40 @@ std::string memory_line(const CompiledJob& compiled) {
   return text;
 }
 
+std::vector<StateCost> states_of(const CompiledJob& compiled) {
+  std::vector<StateCost> costs;
+  for (const Unit& unit : compiled.plan.roles[fullest_stage(compiled)].units)
+    for (const Slot& slot : unit.slots) {
+      if (slot.kind != Slot::Kind::state) continue;
+      const std::string format(slot.spec.format.block == 0 ? name_of(slot.spec.dtype()) : "int8");
+      auto at = std::find_if(costs.begin(), costs.end(),
+                             [&](const StateCost& one) { return one.name == slot.name && one.format == format; });
+      if (at == costs.end()) at = costs.insert(at, {slot.name, format, 0, 0});
+      at->bytes += slot.region.bytes;
+      at->bytes_in_f32 += unit.slice() * size_of(DType::f32);
+    }
+  return costs;
+}
+
+Json states_json(const CompiledJob& compiled) {
+  Json list = Json::array();
+  for (const StateCost& one : states_of(compiled))
+    list.push_back({{"name", one.name}, {"format", one.format}, {"bytes", one.bytes}});
+  return list;
+}
+
+std::string states_line(const std::vector<StateCost>& states) {
+  std::string text, format;
+  std::int64_t bytes = 0, in_f32 = 0;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const bool last = i + 1 == states.size() || states[i + 1].format != states[i].format;
+    text += states[i].name + (last ? " in " + states[i].format + "; " : ", ");
+    bytes += states[i].bytes, in_f32 += states[i].bytes_in_f32;
+  }
+  text += bytes_text(static_cast<double>(bytes)) + " of a rank";
+  return bytes == in_f32 ? text : text + ", in f32 they would be " + bytes_text(static_cast<double>(in_f32));
+}
+
 std::string strategy_line(const CompiledJob& compiled) {
   const StrategyJob& strategy = compiled.strategy;
   const Mesh& mesh = compiled.plan.mesh;

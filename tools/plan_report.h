@@ -38,6 +38,18 @@ std::string title_of(const Role& role, const Instruction& instruction);
 /// The buffers of `program`, persistent ones aside, that are alive at an instruction, the largest first.
 std::vector<BufferId> alive_at(const Role& role, const Program& program, std::int32_t instruction);
 
+/// A state of the optimizer on the rank that needs the most memory.
+struct StateCost {
+  std::string name;
+  std::string format;  ///< "f32", "bf16", "int8"
+  std::int64_t bytes = 0;
+  std::int64_t bytes_in_f32 = 0;
+};
+std::vector<StateCost> states_of(const CompiledJob& compiled);
+Json states_json(const CompiledJob& compiled);
+/// "exp_avg, exp_avg_sq in int8; 1.6 MiB of a rank, in f32 they would be 6.2 MiB".
+std::string states_line(const std::vector<StateCost>& states);
+
 /// "parameters 12.3 MiB, gradients …": what is there at the peak, the largest first.
 std::string memory_line(const CompiledJob& compiled);
 /// "ddp over 4 ranks", "fsdp full_shard over 2 ranks × tensor 2 × pipeline 4 (1f1b)"; of one rank, which shares nothing, its name alone.

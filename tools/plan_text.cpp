@@ -270,6 +270,8 @@ void put_plan(const Planned& one) {
       compiled.num_trained == compiled.num_parameters
           ? ""
           : fmt::format(", of which {} are trained", grouped(compiled.num_trained)));
+  if (const std::vector<StateCost> states = states_of(compiled); !states.empty())
+    put("states:     {}\n", states_line(states));
   put("a step:     {}", flops_text(compiled.flops_per_step));
   for (const Program& program : role.programs)
     put("{} {} {}", program.kind == role.programs.front().kind ? "; instructions:" : ",",

@@ -37,10 +37,10 @@ Parameters parameters_of(const LoadedJob& loaded) {
 
 // Of a trained one: the f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has
 // another dtype.
-std::int64_t bytes_of_parameter(const Job& job) {
-  const auto states = static_cast<std::int64_t>(optimizer_spec(job.train.optimizer).states.size());
+double bytes_of_parameter(const Job& job) {
   const std::int64_t compute = size_of(job.precision.compute);
-  return 4 * (1 + states) + size_of(job.precision.reduce) + (compute == 4 ? 0 : compute);
+  return static_cast<double>(4 + size_of(job.precision.reduce) + (compute == 4 ? 0 : compute)) +
+         state_bytes(optimizer_spec(job.train.optimizer));
 }
 
 std::int64_t ranks_of_node(const Job& job) { return std::max<std::int64_t>(1, world_size_of(job) / job.cluster.nodes); }
@@ -176,8 +176,9 @@ std::string Suggestion::str() const { return fmt::format("{}: {}", fmt::join(ove
 
 std::int64_t least_states_bytes(const LoadedJob& loaded) {
   const Parameters parameters = parameters_of(loaded);
+  const double trained = static_cast<double>(parameters.trained) * bytes_of_parameter(loaded.job);
   return divided_up(
-      parameters.trained * bytes_of_parameter(loaded.job) + parameters.frozen * size_of(loaded.job.precision.compute),
+      static_cast<std::int64_t>(trained) + parameters.frozen * size_of(loaded.job.precision.compute),
       world_size_of(loaded.job));
 }
 
@@ -194,7 +195,7 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
                                                                   size_of(job.precision.compute));
   Diagnostic mistake = loaded.at(
       "cluster", fmt::format("the model is too large for {} rank{}: weights, gradients and optimizer states of {} "
-                             "parameters{} need {} a rank with the best sharding ({} bytes a parameter), "
+                             "parameters{} need {} a rank with the best sharding ({:.4g} bytes a parameter), "
                              "and a rank has {}; at least {} such ranks are needed",
                              world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters.trained)), frozen,
                              size_text(least), bytes_of_parameter(job), size_text(limit), grouped(devices)));

@@ -23,7 +23,7 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware) {
   space.ranks_per_node = static_cast<int>(std::max<std::int64_t>(1, space.world_size / job.cluster.nodes));
   space.threads = hardware.threads;
   space.limit_bytes = memory_limit(job, hardware, space.ranks_per_node);
-  space.optimizer_states = static_cast<int>(optimizer_spec(job.train.optimizer).states.size());
+  space.state_bytes = state_bytes(optimizer_spec(job.train.optimizer));
   return space;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/core/check.h"
+#include "engine/core/compression.h"
 #include "strategies/pipeline/chunks.h"
 
 namespace trainer {
@@ -14,6 +15,18 @@ std::map<std::string, Shape> field_shapes(const DataJob& data) {
     case DataFormat::tokens: return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
     case DataFormat::table: return {{"features", {}}, {"targets", {}}};
     case DataFormat::idx: return {{"images", {}}, {"targets", {}}};
+  }
+  return {};
+}
+
+Format state_format(States states) {
+  switch (states) {
+    case States::f32:
+      return DType::f32;
+    case States::bf16:
+      return DType::bf16;
+    case States::int8:
+      return {DType::u8, kInt8Block};
   }
   return {};
 }
@@ -48,6 +61,7 @@ RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
 
 OptimizerSpec optimizer_spec(const OptimizerJob& job) {
   OptimizerSpec spec;
+  const auto state = [&](const char* name) { return StateSpec{name, state_format(job.states)}; };
   spec.decay_all = job.decay == Decay::all;
   spec.attributes.set("weight_decay", job.weight_decay);
   switch (job.name) {
@@ -56,22 +70,30 @@ OptimizerSpec optimizer_spec(const OptimizerJob& job) {
       spec.attributes.set("momentum", job.momentum);
       spec.attributes.set("nesterov", job.nesterov);
       spec.attributes.set("has_momentum", job.momentum != 0);
-      if (job.momentum != 0) spec.states = {{"momentum_buffer"}};
+      if (job.momentum != 0) spec.states = {state("momentum_buffer")};
       return spec;
     case OptimizerName::lion:
       spec.op = Op::lion;
-      spec.states = {{"exp_avg"}};
+      spec.states = {state("exp_avg")};
       break;
     case OptimizerName::adam:
     case OptimizerName::adamw:
       spec.op = job.name == OptimizerName::adam ? Op::adam : Op::adamw;
       spec.attributes.set("eps", job.eps);
-      spec.states = {{"exp_avg"}, {"exp_avg_sq"}};
+      spec.states = {state("exp_avg"), state("exp_avg_sq")};
       break;
   }
   spec.attributes.set("beta1", job.betas[0]);
   spec.attributes.set("beta2", job.betas[1]);
   return spec;
+}
+
+double state_bytes(const OptimizerSpec& spec) {
+  double bytes = 0;
+  for (const StateSpec& state : spec.states)
+    bytes += size_of(state.format.element) +
+             (state.format.block == 0 ? 0 : static_cast<double>(size_of(DType::f32)) / state.format.block);
+  return bytes;
 }
 
 Attributes loss_scaling(const LossScale& job) {

@@ -19,6 +19,9 @@ RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job);
 /// Its kernel, attributes and states.
 OptimizerSpec optimizer_spec(const OptimizerJob& job);
 
+/// Bytes that its states take for each parameter, without padding.
+double state_bytes(const OptimizerSpec& spec);
+
 /// AssembleOptions::loss_scaling.
 Attributes loss_scaling(const LossScale& job);
 

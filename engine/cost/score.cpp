@@ -204,7 +204,7 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     const double share = data.shard_states ? candidate.slices() : 1;
     const double bandwidth = space_.machine->device.memory_bandwidth.value / (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
     const double update =
-        static_cast<double>(sum.trained) / share * (8 * (1 + space_.optimizer_states) + 8) / bandwidth * 1.2e6;
+        static_cast<double>(sum.trained) / share * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6;
     const double at_end = time.per_step(pipelined.units[s], sum, update);
     if (update + at_end > tail) tail = update + at_end, scored.update_us = update, scored.data_us = at_end;
   }
@@ -242,7 +242,7 @@ std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters,
                      frozen = parameters - stage.trained;
   const std::int64_t owned = data.shard_states ? stage.trained / candidate.slices() : stage.trained;
-  std::int64_t bytes = owned * 4 * (1 + space_.optimizer_states) +
+  std::int64_t bytes = static_cast<std::int64_t>(static_cast<double>(owned) * (4 + space_.state_bytes)) +
                        (data.shard_parameters ? frozen / candidate.slices() : frozen) * compute;
   if (compute != 4) bytes += (data.shard_parameters ? owned : stage.trained) * compute;
   else if (data.shard_states && !data.shard_parameters) bytes += (stage.trained - owned) * compute;

@@ -209,7 +209,9 @@ class Enumeration {
       saved += piece.saved_bytes;
       transient = std::max(transient, piece.transient_bytes);
     }
-    return (trained * (4 + space_.optimizer_states) + 2 * frozen) / pipeline * 4 + saved + transient;
+    const double held =
+        static_cast<double>(trained) * (16 + space_.state_bytes) + 8 * static_cast<double>(frozen);
+    return static_cast<std::int64_t>(held) / pipeline + saved + transient;
   }
 
   // Activations of one micro-batch of an average stage, whatever the strategy.

@@ -25,7 +25,7 @@ struct SearchSpace {
   int ranks_per_node = 1;
   int threads = 0;              ///< of a rank of a CPU
   std::int64_t limit_bytes = 0;  ///< of one rank
-  int optimizer_states = 2;     ///< f32 each, beside the master weights
+  double state_bytes = 8;        ///< of the optimizer's states of a parameter, beside the f32 master weight
 };
 
 /// Makes profiles and cuts, when the search asks for them.

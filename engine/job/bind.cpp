@@ -244,6 +244,7 @@ OptimizerJob bind_optimizer(const Values& v) {
   if (v.has(at + "nesterov")) optimizer.nesterov = v.flag(at + "nesterov");
   optimizer.weight_decay = v.number(at + "weight_decay");
   optimizer.decay = v.word<Decay>(at + "decay");
+  if (v.has(at + "states")) optimizer.states = v.word<States>(at + "states");
   return optimizer;
 }
 

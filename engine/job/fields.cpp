@@ -141,6 +141,7 @@ Fields optimizer() {
   const Form rate = between(0, kMostF32, true, false);
   const std::string_view lr = "Peak learning rate.", moments = "Decay rates of the moments.";
   const std::string_view weight_decay = "Decoupled: a step takes lr * weight_decay of a weight.";
+  const std::string_view states = "How its states are kept, in 4, 2 or 1.02 bytes each: bf16 is rounded stochastically, int8 has a scale for each block of 256.";
   return {
       optional("name", "The optimizer.", {word(words<OptimizerName>())}, "adamw"),
       optional("lr", lr, {rate}, "1.0e-3").when("name", {"adam", "adamw"}),
@@ -155,6 +156,8 @@ Fields optimizer() {
       optional("weight_decay", weight_decay, {number(0)}, "0.0").when("name", {"adam", "lion", "sgd"}),
       optional("decay", "matrices: weight decay applies to parameters of two or more dims. all: to every one.", {word(words<Decay>())},
                "matrices"),
+      optional("states", states, {word(words<States>())}, "f32").when("name", {"adam", "adamw", "lion"}),
+      optional("states", states, {word(words<States>())}, "f32").when("name", {"sgd"}).when_above("momentum", 0),
   };
 }
 

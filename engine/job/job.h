@@ -82,6 +82,8 @@ struct BatchJob {
 
 enum class OptimizerName : std::uint8_t { adamw, adam, sgd, lion };
 enum class Decay : std::uint8_t { matrices, all };
+/// How an optimizer's states are kept: int8 in blocks of 256 with a scale each (kernels/state_codes.h).
+enum class States : std::uint8_t { f32, bf16, int8 };
 
 struct OptimizerJob {
   OptimizerName name = OptimizerName::adamw;
@@ -92,6 +94,7 @@ struct OptimizerJob {
   bool nesterov = false;                    ///< sgd
   double weight_decay = 0;                  ///< decoupled: lr · weight_decay · w
   Decay decay = Decay::matrices;            ///< matrices: parameters of two or more dims
+  States states = States::f32;
 };
 
 enum class ScheduleName : std::uint8_t { constant, linear, cosine, wsd };
@@ -296,6 +299,7 @@ std::string_view name_of(TokenType);
 std::string_view name_of(Normalize);
 std::string_view name_of(OptimizerName);
 std::string_view name_of(Decay);
+std::string_view name_of(States);
 std::string_view name_of(ScheduleName);
 std::string_view name_of(OnNan);
 std::string_view name_of(CheckpointingMode);

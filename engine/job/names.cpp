@@ -40,6 +40,11 @@ const Names<Decay>& names() {
   return all;
 }
 template <>
+const Names<States>& names() {
+  static const Names<States> all{{States::f32, "f32"}, {States::bf16, "bf16"}, {States::int8, "int8"}};
+  return all;
+}
+template <>
 const Names<ScheduleName>& names() {
   static const Names<ScheduleName> all{
       {ScheduleName::constant, "constant"}, {ScheduleName::linear, "linear"}, {ScheduleName::cosine, "cosine"}, {ScheduleName::wsd, "wsd"}};
@@ -160,6 +165,7 @@ std::string_view name_of(TokenType value) { return find_name(value); }
 std::string_view name_of(Normalize value) { return find_name(value); }
 std::string_view name_of(OptimizerName value) { return find_name(value); }
 std::string_view name_of(Decay value) { return find_name(value); }
+std::string_view name_of(States value) { return find_name(value); }
 std::string_view name_of(ScheduleName value) { return find_name(value); }
 std::string_view name_of(OnNan value) { return find_name(value); }
 std::string_view name_of(CheckpointingMode value) { return find_name(value); }

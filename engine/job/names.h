@@ -35,6 +35,8 @@ const Names<OptimizerName>& names();
 template <>
 const Names<Decay>& names();
 template <>
+const Names<States>& names();
+template <>
 const Names<ScheduleName>& names();
 template <>
 const Names<OnNan>& names();

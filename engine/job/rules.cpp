@@ -212,6 +212,11 @@ class Rules {
     if (checked_.sections.contains("strategy.data.outer") && flag("strategy.data.delayed")) {
       add("strategy.data.delayed", "an average that comes a round late cannot go through an outer optimizer", "false, or outer: none");
     }
+    const CheckedValue* states = checked_.find("train.optimizer.states");
+    const bool averaged = !checked_.sections.contains("strategy.data.outer");
+    if (averaged && states != nullptr && states->node.text != "f32")
+      add("train.optimizer.states", "local_sgd averages the optimizer's states over the ranks, in f32",
+          "f32; or strategy.data.outer, under which every rank keeps its own states");
     // Between averages every rank has weights of its own: there is no one model to save or to evaluate.
     if (checked_.sections.contains("eval")) multiple_of(*every, "eval.every");
     if (checked_.find("checkpoint.every") != nullptr) multiple_of(*every, "checkpoint.every");

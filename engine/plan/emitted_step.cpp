@@ -255,8 +255,11 @@ void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, 
 void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".master", axes, unit.parameters().region); }
 
 void EmittedStep::average_states(const Unit& unit, Axes axes) {
-  for (const Slot& slot : unit.slots)
-    if (slot.kind == Slot::Kind::state) average(unit, "." + slot.name, axes, slot.region);
+  for (const Slot& slot : unit.slots) {
+    if (slot.kind != Slot::Kind::state) continue;
+    CHECK(slot.spec.format == Format(DType::f32), "states are averaged in f32: " + slot.name);
+    average(unit, "." + slot.name, axes, slot.region);
+  }
 }
 
 // ---- Local SGD ---------------------------------------------------------------------------------------------------

@@ -208,7 +208,8 @@ struct Unit {
 /// Where a rank's slice of so many elements begins in its unit, whose slices lie over the slice axes.
 Affine slice_origin(std::int64_t elements, const Mesh& mesh);
 
-/// Tensors of a unit start at multiples of this many elements: aligned as operands even in 16 bits.
+/// Tensors of a unit start at multiples of this many elements, or of a larger one where states have blocks: aligned as operands even in
+/// 16 bits.
 inline constexpr std::int64_t kTensorAlignment = kOperandAlignment / 2;
 constexpr std::int64_t aligned_elements(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -24,6 +25,17 @@ constexpr int kPlaces = 6;
 int place_of(const Spec& spec, const ParameterUse& use, bool decays) {
   const int lies = spec.is_cut(Axis::tensor) ? 0 : use.partial.empty() ? 1 : 2;
   return decays ? lies : kPlaces - 1 - lies;
+}
+
+std::int64_t round_up(std::int64_t elements, std::int64_t step) { return (elements + step - 1) / step * step; }
+
+// A block of a state is of one tensor, and of one slice: so what the block holds, and how it is rounded, depends
+// neither on which parameters form a unit nor on the number of ranks that have slices of it.
+std::int64_t tensor_alignment(const OptimizerSpec& optimizer) {
+  std::int64_t alignment = kTensorAlignment;
+  for (const StateSpec& state : optimizer.states)
+    if (state.format.block != 0) alignment = std::lcm(alignment, std::int64_t{state.format.block});
+  return alignment;
 }
 
 std::unordered_map<std::string, ParameterUse> uses_of(const Graph& graph) {
@@ -86,6 +98,7 @@ class UnitLayouter {
 
   void place(Unit& unit, const std::vector<std::string>& names) const {
     const OptimizerSpec& optimizer = options_.optimizers[static_cast<std::size_t>(std::max(0, unit.optimizer))];
+    const std::int64_t alignment = unit.trained() ? tensor_alignment(optimizer) : kTensorAlignment;
     for (int place = 0; place < kPlaces; ++place) {
       for (const std::string& name : names) {
         const ParameterUse& use = uses_.at(name);
@@ -94,13 +107,13 @@ class UnitLayouter {
         if (place_of(spec, use, decays) != place) continue;
         const std::int64_t elements = local_shape(spec, graph_.mesh).elements();
         unit.tensors.push_back({name, spec, unit.elements, elements, use.parameter->init, use.partial});
-        unit.elements += aligned_elements(elements);
+        unit.elements = round_up(unit.elements + elements, alignment);
       }
       if (place < kPlaces / 2) unit.decay_elements = unit.elements;
     }
     const std::int64_t shards = options_.mesh.group_size(kSliceAxes);
-    const std::int64_t step = shards == 1 ? kTensorAlignment : options_.slice_alignment * shards;
-    unit.elements = (unit.elements + step - 1) / step * step;
+    unit.elements =
+        round_up(unit.elements, shards == 1 ? alignment : std::lcm(options_.slice_alignment, alignment) * shards);
   }
 
   const Graph& graph_;

@@ -29,6 +29,20 @@ double roundoff16(DType dtype) {
   }
 }
 
+// The most by which rounding changes a state: stochastic rounding takes either neighbour; of codes see
+// kernels/state_codes.h.
+double roundoff_of(States states) {
+  switch (states) {
+    case States::f32:
+      return 0;
+    case States::bf16:
+      return 0x1p-8;
+    case States::int8:
+      return 0.45 / 64;
+  }
+  return 0;
+}
+
 class TemporaryDirectory {
  public:
   TemporaryDirectory() : path_((std::filesystem::temp_directory_path() / "trainer-verify-XXXXXX").string()) {
@@ -86,7 +100,9 @@ Ended run(LoadedJob loaded, const std::string& folder, std::int64_t steps, const
 // The numbers of a job that bounds are made of.
 class Bounds {
  public:
-  Bounds(const Job& job, const CompiledJob& one) : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)) {
+  Bounds(const Job& job, const CompiledJob& one)
+      : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)),
+        states_(roundoff_of(job.train.optimizer.states)) {
     const bool text = job.data.format == DataFormat::text || job.data.format == DataFormat::tokens;
     std::int64_t longest = job.train.batch.global * (text ? job.data.seq_len : 1), matrices = 1;
     for (const Role& role : one.plan.roles)
@@ -100,13 +116,19 @@ class Bounds {
     depth_ = static_cast<double>(matrices);
   }
 
-  double loss(std::size_t step) const { return 2 * (std::sqrt(depth_) * sum(step) + (1 + std::sqrt(depth_ / terms_)) * u16_); }
-  double gradient(std::size_t step) const { return 2 * std::sqrt(depth_) * (sum(step) + u16_); }
+  double loss(std::size_t step) const {
+    return 2 * (std::sqrt(depth_) * sum(step) + (1 + std::sqrt(depth_ / terms_)) * u16_ +
+                std::sqrt(depth_ / terms_) * states(step));
+  }
+  double gradient(std::size_t step) const { return 2 * std::sqrt(depth_) * (sum(step) + u16_ + states(step)); }
 
  private:
   double sum(std::size_t step) const { return kLambda * std::sqrt(terms_) * kRoundoffF32 * static_cast<double>(step + 1); }
 
-  const double u16_;
+  // The first update takes what it has just computed.
+  double states(std::size_t step) const { return step == 0 ? 0 : states_; }
+
+  const double u16_, states_;
   double terms_ = 1, depth_ = 1;
 };
 

@@ -7,8 +7,10 @@
 //   d       parameters of two or more dims: products that follow one another at most
 //   e(t) =  8 √n u (t + 1)              of a sum in either order; 8 is Higham and Mary's λ, with which a sum exceeds it once in
 //                                       10^13; steps add up
-//   losses, relative                    2 (√d e(t) + (1 + √(d/n)) u')
-//   gradient norms, relative            2 √d (e(t) + u')
+//   q       the most by which an optimizer state changes when it is rounded, from the second step on: 2^-8 in bf16, 0.45/64 in int8
+//           (of the largest in its block, and ranks that have parts of a tensor have other blocks), else 0
+//   losses, relative                    2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) q)
+//   gradient norms, relative            2 √d (e(t) + u' + q)
 //   weights, root mean square of the    2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose updates divide by
 //   difference over the way Σlr that    the gradient's size: an element whose gradient r is not large against its error, E s, may go
 //   they went                           either way. E is the bound of the norms at the last step, s the rms of r over the tensor (or the

@@ -62,22 +62,51 @@ class Loading {
 
   // factor times the sum of tensors of one shape, in their order.
   void read_sum(const std::vector<std::string>& names, float factor, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const {
+    if (buffer.block() != 0) return read_blocks(names, factor, buffer, pieces);
     std::vector<float> values, more;
     values.reserve(static_cast<std::size_t>(largest_chunk(pieces)));
     for (const Piece& piece : pieces)
       for (const Piece& chunk : chunks_of(piece, kStagedElements)) {
-        read_chunk(names.front(), chunk, values);
-        for (std::size_t i = 1; i < names.size(); ++i) {
-          read_chunk(names[i], chunk, more);
-          for (std::size_t j = 0; j < values.size(); ++j) values[j] += more[j];
-        }
-        if (factor != 1.0F)
-          for (float& value : values) value *= factor;
+        read_sum_of_chunk(names, factor, chunk, values, more);
         buffer.write(chunk, values.data());
       }
   }
 
  private:
+  // A scale is that of all elements of its block, so whole blocks are put together before they are written. A block
+  // holds elements of one tensor (engine/plan/units.cpp).
+  void read_blocks(const std::vector<std::string>& names, float factor, const HeldBuffer& buffer,
+                   const std::vector<Piece>& pieces) const {
+    std::vector<float> values, more, window;
+    for (const ElementRange& range : buffer.windows(pieces, kStagedElements)) {
+      window.assign(static_cast<std::size_t>(range.size()), 0.0F);
+      for (const Piece& piece : pieces)
+        for (const Piece& part : clip_local(piece, range)) {
+          read_sum_of_chunk(names, factor, part, values, more);
+          for (std::size_t i = 0; i < values.size(); ++i)
+            if (!std::isfinite(values[i]))
+              throw DataError(source_ + ": " + names.front() +
+                              " holds a number that is not finite, which states in int8 cannot: "
+                              "train.optimizer.states=f32 takes it");
+          for (std::int64_t r = 0; r < part.repeat; ++r)
+            std::copy_n(values.data() + r * part.count, part.count,
+                        window.data() + (part.local + r * part.local_stride - range.first));
+        }
+      buffer.write_blocks(range, window.data());
+    }
+  }
+
+  void read_sum_of_chunk(const std::vector<std::string>& names, float factor, const Piece& chunk,
+                         std::vector<float>& values, std::vector<float>& more) const {
+    read_chunk(names.front(), chunk, values);
+    for (std::size_t i = 1; i < names.size(); ++i) {
+      read_chunk(names[i], chunk, more);
+      for (std::size_t j = 0; j < values.size(); ++j) values[j] += more[j];
+    }
+    if (factor != 1.0F)
+      for (float& value : values) value *= factor;
+  }
+
   void read_chunk(const std::string& name, const Piece& chunk, std::vector<float>& values) const {
     const DType dtype = tensors_.find(name)->dtype;
     values.resize(static_cast<std::size_t>(chunk.elements()));
@@ -228,8 +257,22 @@ checkpoint::Checkpoint open_from(const std::string& path, int rank, Talk& talk, 
 HeldBuffer held_buffer(const LoadedRank& loaded, const Unit& unit, const Slot& slot) {
   const Mesh& mesh = loaded.plan.mesh;
   const ElementRange held = slot.own() ? ElementRange{0, unit.elements} : held_range(unit, mesh, mesh.coordinates(loaded.rank));
-  CHECK(slot.spec.format.block == 0, "elements of blocks are not held one by one: " + slot.name);
-  return {loaded.executor, slot.region, held, slot.spec.dtype()};
+  return {loaded.executor, slot.region, held, slot.spec.format,
+          unit.find(Slot::Kind::state) == &slot};  // the second moment has no sign
+}
+
+std::vector<ElementRange> HeldBuffer::windows(const std::vector<Piece>& pieces, std::int64_t limit) const {
+  std::int64_t first = held_.last, last = held_.first;
+  for (const Piece& piece : pieces) {
+    first = std::min(first, piece.local);
+    last = std::max(last, piece.local + (piece.repeat - 1) * piece.local_stride + piece.count);
+  }
+  first -= (first - held_.first) % block();
+  last = std::min(held_.last, held_.first + (last - held_.first + block() - 1) / block() * block());
+  std::vector<ElementRange> windows;
+  for (; first < last; first += limit / block() * block())
+    windows.push_back({first, std::min(last, first + limit / block() * block())});
+  return windows;
 }
 
 void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, const Wanted& wanted) {

@@ -108,7 +108,7 @@ struct Decoder {
     const I32 exponent = bits_of(middle) >> 23;
     const F32 magnitude = fma(slope[exponent], middle, offset[exponent]) * scale;
     if constexpr (has_sign) {
-      const I32 value = bits_of(magnitude) | ((byte & 0x80) << 24);
+      const I32 value = bits_of(magnitude) ^ ((byte & 0x80) << 24);  // a scale may be negative
       return from_bits(choose(equal(byte, 0x80), bits_of(scale), value));
     } else {
       return kLanes == 8 ? from_bits(only(not_zero(byte), bits_of(magnitude))) : magnitude;
@@ -139,16 +139,25 @@ struct Encoder {
     return choose(at_least(x, splat(code.least_one)), I32{} + code.one, byte);
   }
 
-  [[gnu::always_inline]] inline float run(const float* from, unsigned char* codes) const {
-    F32 most[4] = {};  // not one, each of which would wait for the one before
+  /// The element farthest from 0, with its sign; of two that differ in sign alone the positive one.
+  [[gnu::always_inline]] inline float farthest(const float* from) const {
+    F32 most[4] = {}, least[4] = {};  // not one, each of which would wait for the one before
     for (int i = 0; i < kInt8Block; i += 4 * kLanes)
       for (int k = 0; k < 4; ++k) {
         const F32 x = load(from + i + k * kLanes);
-        most[k] = max(most[k], has_sign ? abs(x) : x);
+        most[k] = max(most[k], x);
+        if constexpr (has_sign) least[k] = min(least[k], x);
       }
-    const float found = largest(max(max(most[0], most[1]), max(most[2], most[3]))),
-                scale = found < kLargestScale ? found : kLargestScale;
-    const bool normal = scale >= kLeastScale;
+    const float above = largest(max(max(most[0], most[1]), max(most[2], most[3])));
+    if constexpr (!has_sign) return above;
+    const float below = largest(-min(min(least[0], least[1]), min(least[2], least[3])));
+    return below > above ? -below : above;
+  }
+
+  [[gnu::always_inline]] inline float run(const float* from, unsigned char* codes) const {
+    const float found = farthest(from);
+    const float scale = found > kLargestScale ? kLargestScale : found < -kLargestScale ? -kLargestScale : found;
+    const bool normal = scale >= kLeastScale || scale <= -kLeastScale;
     const F32 by = splat(normal ? 1.0f / scale : 0.0f);
     for (int i = 0; i < kInt8Block; i += kLanes) store_bytes(codes + i, byte(load(from + i) * by));
     return normal ? scale : 0.0f;

@@ -156,13 +156,19 @@ struct ThreadState {
 
   __device__ __forceinline__ void store_block(const StateMemory& to, std::int64_t count,
                                               const std::uint32_t* codes) const {
+    // Magnitudes, and in the lowest bit whether they are positive.
     std::uint32_t largest = 0;
 #pragma unroll
     for (int k = 0; k < kGroups; ++k)
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) largest = max(largest, float_bits(value[k][i]) & 0x7FFFFFFFU);
-    const float scale = fminf(__uint_as_float(__reduce_max_sync(kAllLanes, largest)), kLargestScale);
-    const bool normal = scale >= kLeastScale;
+      for (int i = 0; i < kGroup; ++i) {
+        const std::uint32_t bits = float_bits(value[k][i]);
+        largest = max(largest, (bits << 1 | bits >> 31) ^ 1U);
+      }
+    largest = __reduce_max_sync(kAllLanes, largest);
+    const float magnitude = fminf(__uint_as_float(largest >> 1), kLargestScale);
+    const float scale = (largest & 1U) != 0 ? magnitude : -magnitude;
+    const bool normal = magnitude >= kLeastScale;
     const float by = normal ? 1.0F / scale : 0.0F;
 #pragma unroll
     for (int k = 0; k < kGroups; ++k) {

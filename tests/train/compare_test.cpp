@@ -66,6 +66,8 @@ TEST_CASE("strategies hold the bounds of verify, with weights that moved") {
       {"llama", on(2, "{pipeline: {degree: 2}}", {"train.batch.micro=2", "precision.compute=bf16"})},
       {"mlp", on(2, "ddp", {"train.optimizer={name: sgd, lr: 0.05, momentum: 0.9}"})},
       {"mlp", on(2, "zero1", {"train.optimizer={name: lion, lr: 1.0e-3}"})},
+      {"gpt2", on(2, "zero1", {"train.optimizer.states=bf16"})},
+      {"gpt2", on(2, "{tensor: {degree: 2, sequence_parallel: true}}", {"train.optimizer.states=int8"})},
   };
   for (const Case& one : cases) {
     CAPTURE(one.overrides.back());
