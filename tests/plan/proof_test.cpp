@@ -67,6 +67,8 @@ class Jobs {
 
 std::string ranks(int number) { return "cluster.devices_per_node=" + std::to_string(number); }
 
+constexpr const char* kBase = "model.init_from=base.safetensors";
+
 struct Case {
   std::string model;
   std::vector<std::string> overrides;
@@ -111,6 +113,13 @@ const std::vector<Case> kCases{
     {"gpt2", {ranks(8), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}, tensor: {degree: 2}}", "precision.compute=bf16", "model.with.vocab=33"}},
     {"gpt2", {ranks(2), "strategy={data: {kind: ddp, bucket_mb: 0.01}}", "activation_checkpointing={mode: selective}", "model.with.dropout=0.1"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, sharding: no_shard}, tensor: {degree: 2}}"}},
+    // Frozen parameters, and adapters beside them.
+    {"gpt2", {ranks(2), "strategy=ddp", "adapter={rank: 3}", kBase}},
+    {"llama", {ranks(4), "strategy=zero2", "adapter={rank: 3}", kBase, "trainable=[\"*norm*\"]", "precision.compute=bf16"}},
+    {"gpt2", {ranks(4), "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}}", "adapter={rank: 3}", kBase}},
+    {"llama", {ranks(8), "strategy={data: {kind: zero1}, tensor: {degree: 2}, pipeline: {degree: 2}}", "adapter={rank: 3}", kBase, "train.batch.micro=1"}},
+    {"gpt2", {ranks(4), "strategy={data: {kind: zero3}, context: {degree: 2}}", "trainable=[\"*mlp*\"]", "precision.compute=bf16"}},
+    {"gpt2", {ranks(4), "strategy={data: {kind: ddp}, pipeline: {degree: 2}}", "trainable=[\"h.1.*\"]", "train.batch.micro=1"}},
     {"llama", {ranks(2), "strategy={context: {degree: 2}}"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: zero1}, context: {degree: 2}}", "precision.compute=bf16"}},
     {"llama", {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
