@@ -169,7 +169,7 @@ Json stage_memory(const CompiledJob& compiled, std::size_t stage, const cost::Pr
   Json json{{"stage", stage}, {"peak", report.peak_bytes}, {"by_category", categories}, {"program", name_of(*report.program)}, {"instruction", report.instruction}};
   const Program* program = role.program(*report.program);
   const std::vector<BufferId> alive = alive_at(role, *program, report.instruction);
-  const std::string title = title_of(role, program->instructions[static_cast<std::size_t>(report.instruction)].instruction);
+  const std::string title = title_of(role, program->instructions[static_cast<std::size_t>(report.instruction)]);
   const std::size_t points = std::clamp<std::size_t>(kMostPoints / compiled.plan.roles.size(), 100, kMostPointsOfStage);
   json["at"] = title;
   json["num_alive"] = alive.size();

@@ -14,11 +14,12 @@ namespace {
 
 struct Title {
   const Role& role;
+  std::int32_t micro_batch = -1;
 
   std::string operator()(const Launch& launch) const {
     const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
-    const std::string micro_batch = launch.micro_batch >= 0 ? fmt::format(" mb{}", launch.micro_batch) : "";
-    return fmt::format("{} {}{}", name_of(signature.op), role.name(launch.name), micro_batch);
+    const std::string of = micro_batch >= 0 ? fmt::format(" mb{}", micro_batch) : "";
+    return fmt::format("{} {}{}", name_of(signature.op), role.name(launch.name), of);
   }
   std::string operator()(const Collective& collective) const {
     return fmt::format("{} {}", name_of(collective.kind), role.name(collective.name));
@@ -116,6 +117,8 @@ Json pipeline_json(const CompiledJob& compiled) {
 }
 
 std::string title_of(const Role& role, const Instruction& instruction) { return std::visit(Title{role}, instruction); }
+
+std::string title_of(const Role& role, const Issued& issued) { return std::visit(Title{role, pass_micro_batch(issued)}, issued.instruction); }
 
 std::vector<BufferId> alive_at(const Role& role, const Program& program, std::int32_t instruction) {
   const std::vector<Lifetime> lives = lifetimes(role, program);

@@ -34,6 +34,8 @@ Json pipeline_json(const CompiledJob& compiled);
 
 /// An instruction in a few words: "linear h.0.attn.c_attn mb0", "all_reduce unit.0".
 std::string title_of(const Role& role, const Instruction& instruction);
+/// With the micro-batch of a pass.
+std::string title_of(const Role& role, const Issued& issued);
 
 /// The buffers of `program`, persistent ones aside, that are alive at an instruction, the largest first.
 std::vector<BufferId> alive_at(const Role& role, const Program& program, std::int32_t instruction);

@@ -44,8 +44,8 @@ void put_alive(const Role& role, const MemoryReport& report) {
 std::string peak_line(const Role& role, const MemoryReport& report) {
   const Program* program = report.program ? role.program(*report.program) : nullptr;
   if (program == nullptr) return "";
-  const Instruction& instruction = program->instructions[static_cast<std::size_t>(report.instruction)].instruction;
-  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, name_of(program->kind), title_of(role, instruction));
+  const Issued& issued = program->instructions[static_cast<std::size_t>(report.instruction)];
+  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, name_of(program->kind), title_of(role, issued));
 }
 
 // More stages than these are rows of their own.

@@ -72,11 +72,6 @@ class Labels {
 
 // Of a launch without its micro-batch, which blocks have apart; of a collective with the axes.
 std::string label_of(const Plan& plan, const Role& role, const Instruction& instruction) {
-  if (const auto* launch = std::get_if<Launch>(&instruction)) {
-    Launch bare = *launch;
-    bare.micro_batch = -1;
-    return title_of(role, bare);
-  }
   if (const auto* collective = std::get_if<Collective>(&instruction)) {
     const std::string axes = axes_text(plan.mesh, collective->axes);
     return title_of(role, instruction) + (axes.empty() ? "" : " over " + axes);
@@ -165,8 +160,8 @@ class StageDrawing {
   static Task pass_of(Task task) { return task == Task::recompute ? Task::backward : task; }
 
   std::int32_t micro_batch(std::size_t i) const {
-    const auto* launch = std::get_if<Launch>(&program_.instructions[i].instruction);
-    return launch != nullptr ? launch->micro_batch : -1;
+    const Issued& issued = program_.instructions[i];
+    return std::holds_alternative<Launch>(issued.instruction) ? pass_micro_batch(issued) : -1;
   }
 
   Block block(std::size_t i, std::int32_t label) const {

@@ -59,7 +59,7 @@ class Row {
   // `waited_us`: below 0 where it is not known.
   void draw(std::size_t i, const char* category, double begin_us, double us, double waited_us) {
     const Issued& one = step_[i];
-    const std::string title = title_of(role_, one.instruction), printed = print(role_, one.instruction);
+    const std::string title = title_of(role_, one), printed = print(role_, one.instruction);
     TraceEvent event{process_, static_cast<int>(one.stream), title, category, begin_us, us, {}, {}};
     event.numbers = {{"index", static_cast<double>(i)}, {"bytes", static_cast<double>(bytes_of(one.instruction))}};
     if (const double flops = flops_of(role_, one.instruction); flops > 0) event.numbers.emplace_back("flops", flops);

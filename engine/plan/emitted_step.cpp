@@ -182,7 +182,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
     signature.attributes.set("accumulate", add);
     const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
-    emit_.launch(unit.name, signature, {Read{region}, target}, -1, elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+    emit_.launch(unit.name, signature, {Read{region}, target}, elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
     add = true;
   };
   const bool slices = options_.data->layout().shard_states;
@@ -240,7 +240,7 @@ void EmittedStep::optimizer(const Unit& unit) {
     signature.operands.push_back(flat(unit.compute, elements));
     operands.emplace_back(Update{copy});
   }
-  emit_.launch(unit.name, signature, std::move(operands), -1, elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+  emit_.launch(unit.name, signature, std::move(operands), elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
 }
 
 void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {

@@ -108,20 +108,19 @@ std::int32_t Emitter::signature_index(const Signature& signature) {
   return signatures_.emplace(hash, static_cast<std::int32_t>(role_.signatures.size() - 1))->second;
 }
 
-void Emitter::launch(const std::string& text, const Signature& signature, std::vector<Operand> operands, std::int32_t micro_batch, const Affine& origin) {
+void Emitter::launch(const std::string& text, const Signature& signature, std::vector<Operand> operands, const Affine& origin) {
   const NameId called = name(text);
-  append_launch(called, signature_index(signature), options_.target->workspace_bytes(signature), std::move(operands), micro_batch, origin);
+  append_launch(called, signature_index(signature), options_.target->workspace_bytes(signature), std::move(operands), origin);
 }
 
-void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, std::int32_t micro_batch, const Affine& origin) {
+void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, const Affine& origin) {
   CHECK(operands.size() == role_.signatures[static_cast<std::size_t>(signature)].operands.size(), "a launch has the operands of its signature");
   Launch launch;
   launch.signature = signature;
   launch.name = called;
-  launch.micro_batch = micro_batch;
   launch.operands = std::move(operands);
   launch.origin = origin;
-  if (workspace > 0) launch.workspace.region = whole(buffer("workspace", Category::workspace, workspace, micro_batch));
+  if (workspace > 0) launch.workspace.region = whole(buffer("workspace", Category::workspace, workspace, is_pass(why_.phase) ? why_.micro_batch : -1));
   issue(Stream::compute, std::move(launch));
 }
 
@@ -628,7 +627,7 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
     else operands.emplace_back(Write{at});
   }
   const std::size_t which = prepare(memory, id, counts, add);
-  append_launch(prepared.name, prepared.signatures[which], prepared.workspaces[which], std::move(operands), micro_batch, origin(graph, node, micro_batch));
+  append_launch(prepared.name, prepared.signatures[which], prepared.workspaces[which], std::move(operands), origin(graph, node, micro_batch));
 }
 
 }  // namespace trainer

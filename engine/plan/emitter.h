@@ -88,7 +88,7 @@ class Emitter {
   /// Where a group's collectives are issued: those along the data axes alone behind the others' back, where the device can.
   Stream stream_of(Axes axes) const;
   /// Launches a kernel; allocates its workspace. `operands` match the signature's.
-  void launch(const std::string& name, const Signature& signature, std::vector<Operand> operands, std::int32_t micro_batch = -1, const Affine& origin = {});
+  void launch(const std::string& name, const Signature& signature, std::vector<Operand> operands, const Affine& origin = {});
   void zero(const std::string& name, const Region& region);
   void copy(const std::string& name, DType dtype, const Region& from, const Region& to);
   /// An all-reduce of `region` (elements of `dtype`) over `axes`, of the pipeline's stages over `stages` (empty: all), if that is more
@@ -149,7 +149,7 @@ class Emitter {
   UnitState& state(const Unit& unit) { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
   const UnitState& state(const Unit& unit) const { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
   std::int32_t signature_index(const Signature& signature);
-  void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, std::int32_t micro_batch, const Affine& origin);
+  void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, const Affine& origin);
   void make_slots(Unit& unit);
   void note_gradient(Unit& unit, BufferId buffer);
   bool first_gradient(const ParameterPlace& at);

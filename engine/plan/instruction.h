@@ -54,7 +54,6 @@ inline Access access_of(const Operand& operand) { return static_cast<Access>(ope
 struct Launch {
   std::int32_t signature = 0;   ///< index in Role::signatures
   NameId name = 0;              ///< the node, "h.0.attn.c_attn", or the unit
-  std::int32_t micro_batch = -1;
   std::vector<Operand> operands;
   Write workspace{};            ///< bytes 0: none
   Affine origin{};              ///< Call::origin

@@ -93,6 +93,9 @@ struct Issued {
   friend bool operator==(const Issued&, const Issued&) = default;
 };
 
+/// The micro-batch of the pass that an instruction is a part of; -1: of none.
+inline std::int32_t pass_micro_batch(const Issued& issued) { return is_pass(issued.why.phase) ? issued.why.micro_batch : -1; }
+
 /// What a program does. A plan has at most one of each.
 enum class ProgramKind : std::uint8_t {
   step,            ///< a step of training

@@ -1,10 +1,13 @@
-// The text form of a plan, read: what text.cpp writes. Anything else is a DataError that names the line.
+// The text form of a plan, read as text.cpp writes it: `line >> "buffer " >> …` mirrors `out << "buffer " << …`. Anything else is a
+// DataError that names the line.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <concepts>
 #include <map>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -13,218 +16,186 @@
 namespace trainer {
 namespace {
 
-// The words of one line; every helper takes the next word or fails naming the line.
+constexpr int count_of(Axis) { return kNumAxes; }
+constexpr int count_of(Category) { return kNumCategories; }
+constexpr int count_of(Stream) { return kNumStreams; }
+constexpr int count_of(Provenance::Phase) { return kNumPhases; }
+constexpr int count_of(ProgramKind) { return kNumProgramKinds; }
+constexpr int count_of(Field::Kind) { return static_cast<int>(Field::Kind::result) + 1; }
+constexpr int count_of(CollectiveKind) { return static_cast<int>(CollectiveKind::broadcast) + 1; }
+constexpr int count_of(Slot::Kind) { return static_cast<int>(Slot::Kind::gradient) + 1; }
+constexpr int count_of(Layout) { return static_cast<int>(Layout::packed_transposed) + 1; }
+
+// What is left of one line.
 class Line {
  public:
   Line(std::string_view text, std::size_t number) : text_(text), number_(number) {}
 
   bool empty() const { return text_.empty(); }
+  /// Whether `text` comes next; it is then read.
+  bool take(std::string_view text) {
+    if (!text_.starts_with(text)) return false;
+    text_.remove_prefix(text.size());
+    return true;
+  }
+  /// All before the next of `ends`, or before the end of the line.
+  std::string_view until(std::string_view ends) {
+    const std::string_view text = text_.substr(0, text_.find_first_of(ends));
+    if (text.empty()) fail("ends too early");
+    text_.remove_prefix(text.size());
+    return text;
+  }
   std::string_view peek() const { return text_.substr(0, text_.find(' ')); }
-  std::string_view word() {
-    if (text_.empty()) fail("ends too early");
-    const std::string_view result = peek();
-    text_.remove_prefix(std::min(text_.size(), result.size() + 1));
-    return result;
-  }
-  void expect(std::string_view word_expected) {
-    if (word() != word_expected) fail("expected " + std::string(word_expected));
-  }
-  template <typename T = std::int64_t>
-  T number() { return to_number<T>(word()); }
-  /// Lists are numbered for people; a number out of turn is a mistake.
-  void expect_number(std::size_t expected) {
-    if (number<std::int64_t>() != static_cast<std::int64_t>(expected)) fail("expected number " + std::to_string(expected));
-  }
-  /// Of "name=value".
-  std::string_view value(std::string_view name) { return after_prefix(word(), std::string(name) + "="); }
-  std::int64_t value_number(std::string_view name) { return to_number<std::int64_t>(value(name)); }
-  BufferId value_buffer(std::string_view name) { return to_number<BufferId>(after_prefix(value(name), "b")); }
-  std::int32_t prefixed(std::string_view prefix) { return to_number<std::int32_t>(after_prefix(word(), prefix)); }
-
-  /// What stands behind the last `mark` becomes a line of its own.
-  Line split_behind(std::string_view mark) {
-    const std::size_t at = text_.rfind(mark);
-    if (at == std::string_view::npos) fail("expected" + std::string(mark));
-    Line rest(text_.substr(at + mark.size()), number_);
-    text_ = text_.substr(0, at);
-    return rest;
-  }
-
-  std::string_view after_prefix(std::string_view text, std::string_view prefix) const {
-    if (!text.starts_with(prefix)) fail("expected " + std::string(prefix));
-    return text.substr(prefix.size());
-  }
-  template <typename T>
-  T to_number(std::string_view text) const {
-    T result{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result);
-    if (error != std::errc{} || end != text.data() + text.size()) fail("is no number: " + std::string(text));
-    return result;
+  void end() const {
+    if (!empty()) fail("unexpected " + std::string(text_));
   }
   [[noreturn]] void fail(const std::string& why) const { throw DataError(fmt::format("plan text, line {}: {}", number_, why)); }
 
+  Line& operator>>(const char* text) {
+    if (!take(text)) fail("expected " + std::string(text));
+    return *this;
+  }
+  template <std::integral T>
+  Line& operator>>(T& number) {
+    const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), number);
+    if (error != std::errc{}) fail("is no number: " + std::string(peek()));
+    text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
+    return *this;
+  }
+  Line& operator>>(double& number) { return number = whole<double>(until(" ")), *this; }
+  Line& operator>>(std::string& name) { return name = until(" "), *this; }
+  template <typename Enum>
+    requires requires(Enum one) { count_of(one); }
+  Line& operator>>(Enum& one) {
+    const std::string_view name = until(kEndsOfNames);
+    for (int i = 0; i < count_of(Enum{}); ++i)
+      if (name_of(static_cast<Enum>(i)) == name) return one = static_cast<Enum>(i), *this;
+    fail("unknown name " + std::string(name));
+  }
+  Line& operator>>(DType& dtype) { return found(dtype_named(until(kEndsOfNames)), dtype, "unknown dtype"); }
+  Line& operator>>(Op& op) { return found(op_named(until(kEndsOfNames)), op, "unknown op"); }
+  Line& operator>>(Axes& axes) {
+    axes = {};
+    if (take("none")) return *this;
+    Axis axis{};
+    do {
+      *this >> axis;
+      axes = axes | axis;
+    } while (take(","));
+    return *this;
+  }
+  Line& operator>>(Region& region) {
+    *this >> "b" >> region.buffer >> "+" >> region.offset >> ":" >> region.bytes;
+    if (!take("/")) return *this;
+    *this >> region.step >> "*" >> region.over;
+    if (region.step == 0 || region.over.empty()) fail("a region does not move by 0");
+    return *this;
+  }
+  Line& operator>>(Affine& affine) {
+    *this >> affine.base;
+    while (take(",")) {
+      std::int64_t per = 0;
+      Axis axis{};
+      *this >> per >> "*" >> axis;
+      affine.per[static_cast<std::size_t>(axis)] = per;
+    }
+    return *this;
+  }
+  Line& operator>>(Attribute& attribute) {
+    const std::string_view text = until(" ");
+    if (text == "true" || text == "false") attribute = text == "true";
+    else if (text.size() >= 2 && text.front() == '\'') attribute = std::string(text.substr(1, text.size() - 2));
+    else if (text.find_first_of(".en") != std::string_view::npos) attribute = whole<double>(text);
+    else attribute = whole<std::int64_t>(text);
+    return *this;
+  }
+  Line& operator>>(Shape& shape) {
+    std::vector<std::int64_t> sizes;
+    *this >> "[";
+    while (!take("]")) *this >> (sizes.empty() ? "" : ",") >> sizes.emplace_back();
+    if (sizes.size() > Shape::kMaxDims) fail("too many dims");
+    shape = Shape(std::span<const std::int64_t>(sizes));
+    return *this;
+  }
+  Line& operator>>(TensorDesc& tensor) {
+    *this >> tensor.dtype >> tensor.shape;
+    if (take(":")) *this >> tensor.layout;
+    return *this;
+  }
+  Line& operator>>(Spec& spec) {
+    *this >> spec.format.element;
+    if (take("/")) *this >> spec.format.block;
+    *this >> spec.whole;
+    for (bool cut = false; (cut = take("@")) || take("+");) {
+      Axis axis{};
+      int dim = 0, parts = 0, lead = 0;
+      *this >> axis;
+      if (cut) *this >> ":" >> dim >> "/" >> parts >> "/" >> lead;
+      if (!spec.on(axis).is_replicate()) fail("an axis is named twice");
+      if (dim < Placement::kRows || dim >= std::max(spec.whole.rank(), 1)) fail("no such dim");
+      spec.place(axis, cut ? Placement::shard(dim, parts, lead) : Placement::partial());
+    }
+    return *this;
+  }
+
+  /// Lists are numbered for people; a number out of turn is a mistake.
+  Line& index(std::size_t expected) {
+    std::size_t number = 0;
+    *this >> number;
+    if (number != expected) fail("expected number " + std::to_string(expected));
+    return *this;
+  }
+  /// "0+3": stages of a list.
+  Line& list(std::vector<std::int32_t>& numbers) {
+    do *this >> numbers.emplace_back();
+    while (take("+"));
+    return *this;
+  }
+
  private:
+  static constexpr std::string_view kEndsOfNames = " ,:/*@+[=";
+
+  template <typename T>
+  Line& found(const std::optional<T>& one, T& into, const char* otherwise) {
+    if (!one) fail(otherwise);
+    into = *one;
+    return *this;
+  }
+  template <typename T>
+  T whole(std::string_view text) const {
+    T number{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size()) fail("is no number: " + std::string(text));
+    return number;
+  }
+
   std::string_view text_;
   std::size_t number_;
 };
-
-template <typename Enum, std::size_t N>
-Enum named(const Line& line, std::string_view name, const std::array<Enum, N>& all) {
-  for (Enum one : all)
-    if (name == name_of(one)) return one;
-  line.fail("unknown name " + std::string(name));
-}
-
-constexpr std::array kCategories{Category::parameters, Category::gradients, Category::optimizer, Category::activations,
-                                 Category::communication, Category::workspace, Category::inputs};
-constexpr std::array kStreams{Stream::compute, Stream::communication, Stream::copy, Stream::background, Stream::tensor};
-static_assert(kStreams.size() == kNumStreams);
-template <typename Enum, int kNumber>
-constexpr auto all_of_enum() {
-  std::array<Enum, kNumber> all{};
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Enum>(i);
-  return all;
-}
-constexpr auto kPhases = all_of_enum<Provenance::Phase, kNumPhases>();
-constexpr auto kPrograms = all_of_enum<ProgramKind, kNumProgramKinds>();
-constexpr std::array kFieldKinds{Field::Kind::batch, Field::Kind::scalar, Field::Kind::result};
-constexpr std::array kCollectives{CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::all_to_all,
-                                CollectiveKind::broadcast};
-constexpr std::array kSlotKinds{Slot::Kind::master, Slot::Kind::working, Slot::Kind::state, Slot::Kind::strategy_state, Slot::Kind::residual, Slot::Kind::copy, Slot::Kind::gradient};
-constexpr std::array kLayouts{Layout::row_major, Layout::packed, Layout::packed_transposed};
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(separator), text.size());
-    parts.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(text.size(), end + 1));
-  }
-  return parts;
-}
-
-Axes parse_axes(const Line& line, std::string_view text) {
-  Axes axes;
-  if (text == "none") return axes;
-  for (std::string_view part : split(text, ',')) axes = axes | Axes::of(named(line, part, kAxes));
-  return axes;
-}
-
-Region parse_region(const Line& line, std::string_view text) {
-  const std::size_t plus = text.find('+'), colon = text.find(':');
-  if (!text.starts_with('b') || plus == std::string_view::npos || colon == std::string_view::npos || colon < plus) line.fail("expected a region");
-  Region region{line.to_number<BufferId>(text.substr(1, plus - 1)), line.to_number<std::int64_t>(text.substr(plus + 1, colon - plus - 1)), 0};
-  const std::size_t slash = std::min(text.find('/', colon), text.size());
-  region.bytes = line.to_number<std::int64_t>(text.substr(colon + 1, slash - colon - 1));
-  if (slash == text.size()) return region;
-  const std::size_t star = text.find('*', slash);
-  if (star == std::string_view::npos) line.fail("expected the axes along which the region moves");
-  region.step = line.to_number<std::int64_t>(text.substr(slash + 1, star - slash - 1));
-  region.over = parse_axes(line, text.substr(star + 1));
-  if (region.step == 0 || region.over.empty()) line.fail("a region does not move by 0");
-  return region;
-}
-
-Region parse_region(Line& line) { return parse_region(line, line.word()); }
-
-Affine parse_affine(Line& line) {
-  Affine affine;
-  const std::vector<std::string_view> parts = split(line.word(), ',');
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i == 0) {
-      affine.base = line.to_number<std::int64_t>(parts[i]);
-      continue;
-    }
-    const std::size_t star = parts[i].find('*');
-    if (star == std::string_view::npos) line.fail("expected factor*axis");
-    affine.per[static_cast<std::size_t>(named(line, parts[i].substr(star + 1), kAxes))] = line.to_number<std::int64_t>(parts[i].substr(0, star));
-  }
-  return affine;
-}
-
-Attribute parse_attribute(const Line& line, std::string_view text) {
-  if (text == "true" || text == "false") return text == "true";
-  if (text.size() >= 2 && text.front() == '\'') return std::string(text.substr(1, text.size() - 2));
-  if (text.find_first_of(".en") == std::string_view::npos) return line.to_number<std::int64_t>(text);
-  return line.to_number<double>(text);
-}
-
-double parse_real(const Line& line, std::string_view text) { return std::get<double>(parse_attribute(line, text)); }
-
-TensorDesc parse_tensor(const Line& line, std::string_view text) {
-  const std::size_t open = text.find('['), close = text.find(']');
-  if (open == std::string_view::npos || close == std::string_view::npos || close < open) line.fail("expected a tensor");
-  TensorDesc tensor;
-  const std::optional<DType> dtype = dtype_named(text.substr(0, open));
-  if (!dtype) line.fail("unknown dtype");
-  tensor.dtype = *dtype;
-  std::vector<std::int64_t> sizes;
-  for (std::string_view size : split(text.substr(open + 1, close - open - 1), ',')) sizes.push_back(line.to_number<std::int64_t>(size));
-  if (sizes.size() > Shape::kMaxDims) line.fail("too many dims");
-  tensor.shape = Shape(std::span<const std::int64_t>(sizes));
-  if (close + 1 < text.size()) tensor.layout = named(line, line.after_prefix(text.substr(close + 1), ":"), kLayouts);
-  return tensor;
-}
-
-Spec parse_spec(const Line& line, std::string_view text) {
-  Spec spec;
-  const std::size_t bracket = text.find('['), close = text.find(']');
-  if (bracket == std::string_view::npos || close == std::string_view::npos) line.fail("expected a spec");
-  const std::size_t slash = std::min(text.find('/'), bracket);
-  const std::optional<DType> dtype = dtype_named(text.substr(0, slash));
-  if (!dtype) line.fail("unknown dtype");
-  spec.format = {*dtype, slash < bracket ? line.to_number<std::int32_t>(text.substr(slash + 1, bracket - slash - 1)) : 0};
-  spec.whole = parse_tensor(line, std::string(name_of(*dtype)) + std::string(text.substr(bracket, close + 1 - bracket))).shape;
-  text.remove_prefix(close + 1);
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find_first_of("@+", 1), text.size());
-    const std::string_view word = text.substr(1, end - 1);
-    const std::size_t colon = std::min(word.find(':'), word.size());
-    const Axis axis = named(line, word.substr(0, colon), kAxes);
-    if (!spec.on(axis).is_replicate()) line.fail("an axis is named twice");
-    if (text.front() == '+' && colon == word.size()) {
-      spec.place(axis, Placement::partial());
-    } else if (text.front() == '@' && colon < word.size()) {
-      const std::vector<std::string_view> numbers = split(word.substr(colon + 1), '/');
-      if (numbers.size() != 3) line.fail("expected dim/parts/lead");
-      const int dim = line.to_number<int>(numbers[0]);
-      if (dim < Placement::kRows || dim >= spec.whole.rank()) line.fail("no such dim");
-      spec.place(axis, Placement::shard(dim, line.to_number<int>(numbers[1]), line.to_number<int>(numbers[2])));
-    } else {
-      line.fail("expected a cut or a partial axis");
-    }
-    text.remove_prefix(end);
-  }
-  return spec;
-}
 
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
   Plan read() {
-    Line head = next();
-    head.expect("plan");
-    head.expect("1");
+    next() >> "plan " >> "1";
     Line mesh = next();
-    mesh.expect("mesh");
+    mesh >> "mesh";
     for (Axis axis : kAxes) {
-      if (!mesh.peek().starts_with(std::string(name_of(axis)) + '=')) continue;
-      plan_.mesh.set(axis, static_cast<int>(mesh.value_number(name_of(axis))));
-      if (plan_.mesh.size(axis) < 2) mesh.fail("an axis that is named has several ranks");
+      if (!mesh.take(fmt::format(" {}=", name_of(axis)))) continue;
+      int size = 0;
+      mesh >> size;
+      if (size < 2) mesh.fail("an axis that is named has several ranks");
+      plan_.mesh.set(axis, size);
     }
-    plan_.drifts = !mesh.empty();
-    if (plan_.drifts) mesh.expect("drifts");
+    plan_.drifts = mesh.take(" drifts");
+    mesh.end();
     while (!text_.empty()) {
       Line line = next();
-      const std::string_view word = line.peek();
-      if (word == "role") {
-        read_role(line);
-      } else if (plan_.roles.empty()) {
-        line.fail("expected a role");
-      } else {
-        read_fact(line, word);
-      }
+      if (line.take("role ")) read_role(line);
+      else if (plan_.roles.empty()) line.fail("expected a role");
+      else read_fact(line);
+      line.end();
     }
     return std::move(plan_);
   }
@@ -238,233 +209,175 @@ class Reader {
     return line;
   }
 
-  NameId name(std::string_view text) {
+  NameId name(Line& line) {
+    const std::string_view text = line.until(" ");
     const auto [at, added] = names_.try_emplace(std::string(text), static_cast<NameId>(role().names.size()));
     if (added) role().names.emplace_back(text);
     return at->second;
   }
 
   Role& role() { return plan_.roles.back(); }
-
-  void read_role(Line& line) {
-    plan_.roles.emplace_back();
-    names_.clear();
-    line.word();
-    line.number();
-    role().persistent_bytes = line.value_number("persistent");
-    role().total_bytes = line.value_number("total");
-    role().scalars = line.value_buffer("scalars");
-    role().applied = line.value_buffer("applied");
-    if (!line.empty()) role().good_steps = line.value_buffer("good_steps");
+  Unit& unit(const Line& line) {
+    if (role().units.empty()) line.fail("expected a unit");
+    return role().units.back();
   }
 
-  void read_fact(Line& line, std::string_view word) {
-    if (word == "buffer") return read_buffer(line);
-    if (word == "field") return read_field(line);
-    if (word == "signature") return read_signature(line);
-    if (word == "unit") return read_unit(line);
-    if (word == "slot") return read_slot(line);
-    if (word == "tensor") return read_tensor(line);
-    if (word == "program") {
-      line.word();
-      const ProgramKind kind = named(line, line.word(), kPrograms);
+  void read_role(Line& line) {
+    line.index(plan_.roles.size());
+    plan_.roles.emplace_back();
+    names_.clear();
+    line >> " persistent=" >> role().persistent_bytes >> " total=" >> role().total_bytes;
+    line >> " scalars=b" >> role().scalars >> " applied=b" >> role().applied;
+    if (line.take(" good_steps=b")) line >> role().good_steps;
+  }
+
+  void read_fact(Line& line) {
+    if (line.take("buffer ")) return read_buffer(line);
+    if (line.take("field ")) return read_field(line);
+    if (line.take("signature ")) return read_signature(line);
+    if (line.take("unit ")) return read_unit(line);
+    if (line.take("slot ")) return read_slot(line, unit(line).slots.emplace_back());
+    if (line.take("tensor ")) return read_tensor(line, unit(line).tensors.emplace_back());
+    if (line.take("program ")) {
+      ProgramKind kind{};
+      line >> kind;
       if (role().program(kind) != nullptr) line.fail("a role has one program of a kind");
-      role().programs.push_back({kind, {}});
-      return;
+      return role().programs.push_back({kind, {}});
     }
     if (role().programs.empty()) line.fail("expected a program");
-    read_issued(line);
+    read_issued(line, role().programs.back().instructions.emplace_back());
   }
 
   void read_buffer(Line& line) {
-    line.word(), line.expect_number(role().buffers.size());
+    line.index(role().buffers.size());
     Buffer buffer;
-    buffer.name = name(line.word());
-    buffer.category = named(line, line.word(), kCategories);
-    buffer.micro_batch = static_cast<std::int32_t>(line.value_number("mb"));
-    buffer.program = static_cast<std::int32_t>(line.value_number("program"));
-    buffer.bytes = line.value_number("bytes");
-    buffer.offset = line.value_number("at");
+    line >> " ";
+    buffer.name = name(line);
+    line >> " " >> buffer.category >> " mb=" >> buffer.micro_batch >> " program=" >> buffer.program;
+    line >> " bytes=" >> buffer.bytes >> " at=" >> buffer.offset;
     role().buffers.push_back(buffer);
   }
 
   void read_field(Line& line) {
-    line.word(), line.expect_number(role().fields.size());
-    Field field;
-    field.name = line.word();
-    field.kind = named(line, line.word(), kFieldKinds);
-    field.spec = parse_spec(line, line.word());
-    field.bytes = line.number();
-    role().fields.push_back(std::move(field));
+    line.index(role().fields.size());
+    Field& field = role().fields.emplace_back();
+    line >> " " >> field.name >> " " >> field.kind >> " " >> field.spec >> " " >> field.bytes;
   }
 
   void read_signature(Line& line) {
-    line.word(), line.expect_number(role().signatures.size());
+    line.index(role().signatures.size());
     Signature signature{};
-    const std::optional<Op> op = op_named(line.word());
-    if (!op) line.fail("unknown op");
-    signature.op = *op;
-    while (!line.empty()) {
-      const std::string_view word = line.word();
-      const std::size_t equal = word.find('=');
-      if (equal != std::string_view::npos)
-        signature.attributes.set(word.substr(0, equal), parse_attribute(line, word.substr(equal + 1)));
-      else
-        signature.operands.push_back(parse_tensor(line, word));
+    line >> " " >> signature.op;
+    while (line.take(" ")) {
+      if (line.peek().find('=') == std::string_view::npos) {
+        line >> signature.operands.emplace_back();
+        continue;
+      }
+      const std::string key(line.until("="));
+      Attribute value;
+      line >> "=" >> value;
+      signature.attributes.set(key, value);
     }
     role().signatures.push_back(std::move(signature));
   }
 
   void read_unit(Line& line) {
-    line.word();
-    Unit unit;
-    unit.name = line.word();
-    const std::optional<DType> compute = dtype_named(line.word());
-    if (!compute) line.fail("unknown dtype");
-    unit.compute = *compute;
-    unit.elements = line.value_number("elements");
-    unit.decay_elements = line.value_number("decay");
-    unit.optimizer = static_cast<std::int32_t>(line.value_number("optimizer"));
-    if (const std::string_view stages = line.value("stages"); stages != "own")
-      for (std::string_view stage : split(stages, '+')) unit.stages.push_back(line.to_number<std::int32_t>(stage));
-    role().units.push_back(std::move(unit));
+    Unit& unit = role().units.emplace_back();
+    line >> unit.name >> " " >> unit.compute >> " elements=" >> unit.elements >> " decay=" >> unit.decay_elements;
+    line >> " optimizer=" >> unit.optimizer >> " stages=";
+    if (!line.take("own")) line.list(unit.stages);
   }
 
-  void read_slot(Line& line) {
-    if (role().units.empty()) line.fail("expected a unit");
-    line.word();
-    Slot slot;
-    slot.kind = named(line, line.word(), kSlotKinds);
-    slot.name = line.word();
-    slot.spec = parse_spec(line, line.word());
-    slot.region = parse_region(line, line.word());
-    slot.persistent = slot.saved = false;
-    while (!line.empty()) {
-      const std::string_view word = line.word();
-      if (word != "persistent" && word != "saved") line.fail("expected persistent or saved");
-      (word == "saved" ? slot.saved : slot.persistent) = true;
+  void read_slot(Line& line, Slot& slot) {
+    line >> slot.kind >> " " >> slot.name >> " " >> slot.spec >> " " >> slot.region;
+    slot.persistent = line.take(" persistent");
+    slot.saved = line.take(" saved");
+  }
+
+  void read_tensor(Line& line, UnitTensor& tensor) {
+    line >> tensor.name >> " " >> tensor.spec >> " at=" >> tensor.offset >> " elements=" >> tensor.elements;
+    line >> " partial=" >> tensor.partial >> " stddev=" >> tensor.init.stddev >> " constant=" >> tensor.init.constant;
+    if (line.take(" uniform=")) line >> tensor.init.uniform;
+  }
+
+  void read_issued(Line& line, Issued& issued) {
+    line >> issued.stream;
+    while (line.take(" after=")) {
+      Stream stream{};
+      line >> stream >> ":";
+      line >> issued.after[static_cast<std::size_t>(stream)];
     }
-    role().units.back().slots.push_back(std::move(slot));
-  }
-
-  void read_tensor(Line& line) {
-    if (role().units.empty()) line.fail("expected a unit");
-    line.word();
-    UnitTensor tensor;
-    tensor.name = line.word();
-    tensor.spec = parse_spec(line, line.word());
-    tensor.offset = line.value_number("at");
-    tensor.elements = line.value_number("elements");
-    tensor.partial = parse_axes(line, line.value("partial"));
-    tensor.init.stddev = parse_real(line, line.value("stddev"));
-    tensor.init.constant = parse_real(line, line.value("constant"));
-    if (!line.empty()) tensor.init.uniform = parse_real(line, line.value("uniform"));
-    role().units.back().tensors.push_back(std::move(tensor));
-  }
-
-  // What stands behind the last " # " of an instruction's line.
-  static Provenance read_why(Line line) {
-    Provenance why;
-    why.phase = named(line, line.word(), kPhases);
-    if (line.peek() == "recomputed") line.word(), why.recomputed = true;
-    const auto number = [&](std::string_view name, auto& into) {
-      if (!line.peek().starts_with(name)) return;
-      into = line.to_number<std::remove_reference_t<decltype(into)>>(line.value(name));
+    line >> " ";
+    issued.instruction = read_instruction(line);
+    Provenance& why = issued.why;
+    line >> " # " >> why.phase;
+    why.recomputed = line.take(" recomputed");
+    const auto number = [&](std::string_view what, auto& into) {
+      if (!line.take(what)) return;
+      line >> into;
       if (into < 0) line.fail("a number of its own is not below 0");
     };
-    number("mb", why.micro_batch);
-    number("chunk", why.chunk);
-    number("unit", why.unit);
-    number("node", why.node);
-    if (!line.empty()) line.fail("unexpected " + std::string(line.peek()));
-    return why;
-  }
-
-  void read_issued(Line& line) {
-    Issued issued;
-    issued.why = read_why(line.split_behind(" # "));
-    issued.stream = named(line, line.word(), kStreams);
-    while (line.peek().starts_with("after=")) {
-      const std::string_view text = line.value("after");
-      const std::size_t colon = text.find(':');
-      if (colon == std::string_view::npos) line.fail("expected stream:index");
-      issued.after[static_cast<std::size_t>(named(line, text.substr(0, colon), kStreams))] = line.to_number<std::int32_t>(text.substr(colon + 1));
-    }
-    issued.instruction = read_instruction(line);
-    role().programs.back().instructions.push_back(std::move(issued));
+    number(" mb=", why.micro_batch);
+    number(" chunk=", why.chunk);
+    number(" unit=", why.unit);
+    number(" node=", why.node);
   }
 
   Instruction read_instruction(Line& line) {
-    const std::string_view word = line.word();
-    if (word == "launch") return read_launch(line);
-    if (word == "exchange") return read_exchange(line);
-    if (word == "copy_in" || word == "copy_out") {
-      const std::string_view text = line.word();
-      const std::size_t plus = text.find('+');
-      if (!text.starts_with('f') || plus == std::string_view::npos) line.fail("expected a field");
-      const auto field = line.to_number<std::int32_t>(text.substr(1, plus - 1));
-      const auto offset = line.to_number<std::int64_t>(text.substr(plus + 1));
-      const Region region = parse_region(line);
-      if (word == "copy_in") return CopyIn{field, offset, {region}};
-      return CopyOut{field, offset, {region}};
-    }
+    if (line.take("launch ")) return read_launch(line);
+    if (line.take("exchange ")) return read_exchange(line);
+    if (line.take("copy_in f")) return read_copy<CopyIn>(line);
+    if (line.take("copy_out f")) return read_copy<CopyOut>(line);
     Collective collective;
-    collective.kind = named(line, word, kCollectives);
-    const std::optional<DType> dtype = dtype_named(line.word());
-    if (!dtype) line.fail("unknown dtype");
-    collective.dtype = *dtype;
-    const std::string_view axes = line.word();
-    const std::size_t at = std::min(axes.find('@'), axes.size());
-    const std::size_t slash = std::min(axes.find('/'), at);
-    collective.axes = parse_axes(line, axes.substr(0, slash));
-    if (slash < at) collective.dim = line.to_number<std::int8_t>(axes.substr(slash + 1, at - slash - 1));
-    if (at < axes.size())
-      for (std::string_view stage : split(axes.substr(at + 1), '+')) collective.stages.push_back(line.to_number<std::int32_t>(stage));
-    collective.name = name(line.word());
-    line.expect("in");
-    collective.input.region = parse_region(line);
-    line.expect("out");
-    collective.output.region = parse_region(line);
+    line >> collective.kind >> " " >> collective.dtype >> " " >> collective.axes;
+    if (line.take("/")) line >> collective.dim;
+    if (line.take("@")) line.list(collective.stages);
+    line >> " ";
+    collective.name = name(line);
+    line >> " in " >> collective.input.region >> " out " >> collective.output.region;
     return collective;
+  }
+
+  template <typename Copy>
+  Copy read_copy(Line& line) {
+    Copy copy;
+    line >> copy.field >> "+" >> copy.field_offset >> " " >> copy.region.region;
+    return copy;
   }
 
   Launch read_launch(Line& line) {
     Launch launch;
-    const std::string_view op = line.word();
-    launch.signature = line.prefixed("s");
-    if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role().signatures.size()) line.fail("no such signature");
-    if (op != name_of(role().signatures[static_cast<std::size_t>(launch.signature)].op)) line.fail("the signature is of another op than " + std::string(op));
-    launch.name = name(line.word());
-    launch.micro_batch = static_cast<std::int32_t>(line.value_number("mb"));
-    while (!line.empty()) {
-      const std::string_view word = line.word();
-      if (word == "read") launch.operands.emplace_back(Read{parse_region(line)});
-      else if (word == "write") launch.operands.emplace_back(Write{parse_region(line)});
-      else if (word == "update") launch.operands.emplace_back(Update{parse_region(line)});
-      else if (word == "workspace") launch.workspace.region = parse_region(line);
-      else if (word == "origin") launch.origin = parse_affine(line);
-      else line.fail("unexpected " + std::string(word));
-    }
+    Op op{};
+    line >> op >> " s" >> launch.signature >> " ";
+    const std::vector<Signature>& signatures = role().signatures;
+    if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= signatures.size()) line.fail("no such signature");
+    if (signatures[static_cast<std::size_t>(launch.signature)].op != op) line.fail("the signature is of another op");
+    launch.name = name(line);
+    const auto operand = [&](std::string_view access, auto one) {
+      if (!line.take(access)) return false;
+      line >> one.region;
+      launch.operands.emplace_back(one);
+      return true;
+    };
+    while (operand(" read ", Read{}) || operand(" write ", Write{}) || operand(" update ", Update{})) continue;
+    if (line.take(" workspace ")) line >> launch.workspace.region;
+    if (line.take(" origin ")) line >> launch.origin;
     return launch;
   }
 
   Exchange read_exchange(Line& line) {
     Exchange exchange;
-    exchange.name = name(line.word());
-    while (!line.empty()) {
-      const bool sending = line.peek() == "send";
-      line.expect(sending ? "send" : "receive");
-      const Axis axis = named(line, line.word(), kAxes);
-      const auto peer = line.number<std::int32_t>();
-      const Region region = parse_region(line);
-      Carried carried;
-      carried.backward = line.peek().starts_with("backward=");
-      carried.boundary = static_cast<std::int32_t>(line.value_number(carried.backward ? "backward" : "forward"));
-      carried.micro_batch = static_cast<std::int32_t>(line.value_number("mb"));
-      carried.value = static_cast<std::int32_t>(line.value_number("value"));
-      if (sending) exchange.sends.push_back({axis, peer, {region}, carried});
-      else exchange.receives.push_back({axis, peer, {region}, carried});
-    }
+    exchange.name = name(line);
+    const auto part = [&](std::string_view verb, auto& parts) {
+      if (!line.take(verb)) return false;
+      auto& one = parts.emplace_back();
+      line >> one.axis >> " " >> one.peer >> " " >> one.region.region;
+      one.carried.backward = line.take(" backward=");
+      if (!one.carried.backward) line >> " forward=";
+      line >> one.carried.boundary >> " mb=" >> one.carried.micro_batch >> " value=" >> one.carried.value;
+      return true;
+    };
+    while (part(" send ", exchange.sends) || part(" receive ", exchange.receives)) continue;
     return exchange;
   }
 

@@ -108,7 +108,7 @@ struct InstructionPrinter {
 
   void operator()(const Launch& launch) const {
     const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
-    out << "launch " << name_of(signature.op) << " s" << launch.signature << ' ' << role.name(launch.name) << " mb=" << launch.micro_batch;
+    out << "launch " << name_of(signature.op) << " s" << launch.signature << ' ' << role.name(launch.name);
     for (const Operand& operand : launch.operands) out << ' ' << kAccessNames[operand.index()] << ' ' << region_of(operand);
     if (launch.workspace.region.bytes > 0) out << " workspace " << launch.workspace.region;
     if (launch.origin != Affine{}) out << " origin " << launch.origin;

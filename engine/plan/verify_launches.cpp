@@ -24,10 +24,10 @@ std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
 
 void Flow::launch(std::size_t i, const Launch& launch) {
   const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
+  const std::int32_t mine = program_.instructions[i].why.micro_batch;
   for (const Operand& operand : launch.operands) {
-    const std::int32_t micro_batch = role_.buffer(region_of(operand).buffer).micro_batch;
-    if (launch.micro_batch >= 0 && micro_batch >= 0 && micro_batch != launch.micro_batch)
-      report_(i, "touches micro-batch " + std::to_string(micro_batch));
+    const std::int32_t other = role_.buffer(region_of(operand).buffer).micro_batch;
+    if (mine >= 0 && other >= 0 && other != mine) report_(i, "touches micro-batch " + std::to_string(other));
   }
   switch (signature.op) {
     case Op::zero:

@@ -118,7 +118,7 @@ class CpuExecutor final : public Executor {
       for (const Queued& one : program.here) {
         if (one.after >= 0) wait_there(one.after);
         execute(program, one);
-        if (const auto* launch = std::get_if<Launch>(one.prepared->instruction); !found && launch != nullptr) found = inspect(*launch, one.index);
+        if (!found) found = inspect(program.prepared.program->instructions[static_cast<std::size_t>(one.index)], one.index);
         here_.advance(one.index);
       }
       here_.stop();
@@ -301,8 +301,8 @@ class CpuExecutor final : public Executor {
 
   // ---- Looking at results ----
 
-  std::optional<NonFinite> inspect(const Launch& launch, std::int32_t index) const {
-    return inspect_results(role_, launch, index, [&](DType dtype, const Region& region) { return first_non_finite(dtype, address(region), region.bytes / size_of(dtype)); });
+  std::optional<NonFinite> inspect(const Issued& issued, std::int32_t index) const {
+    return inspect_results(role_, issued, index, [&](DType dtype, const Region& region) { return first_non_finite(dtype, address(region), region.bytes / size_of(dtype)); });
   }
 
   const Plan& plan_;

@@ -163,8 +163,8 @@ class CudaExecutor final : public Executor {
         issue_.issue_alone(program, i);
         streams_.mark_end(program.stream_of(i));
         wait_for_end(program);
-        const auto* launch = std::get_if<Launch>(program.prepared.instructions[static_cast<std::size_t>(i)].instruction);
-        if (launch != nullptr && !found) found = inspect_results(role_, *launch, i, [&](DType dtype, const Region& region) { return first_in(dtype, region); });
+        const Issued& issued = program.prepared.program->instructions[static_cast<std::size_t>(i)];
+        if (!found) found = inspect_results(role_, issued, i, [&](DType dtype, const Region& region) { return first_in(dtype, region); });
       }
       device_.throw_fault();
       fields_.give(program.fields.written);

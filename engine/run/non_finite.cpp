@@ -22,7 +22,9 @@ std::int64_t first_non_finite(DType dtype, const std::byte* data, std::int64_t e
   return -1;
 }
 
-std::optional<NonFinite> inspect_results(const Role& role, const Launch& launch, std::int32_t index, const FirstIn& first_in) {
+std::optional<NonFinite> inspect_results(const Role& role, const Issued& issued, std::int32_t index, const FirstIn& first_in) {
+  if (!std::holds_alternative<Launch>(issued.instruction)) return std::nullopt;
+  const Launch& launch = std::get<Launch>(issued.instruction);
   const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
   for (std::size_t i = 0; i < launch.operands.size(); ++i) {
     const TensorDesc& tensor = signature.operands[i];
@@ -30,7 +32,7 @@ std::optional<NonFinite> inspect_results(const Role& role, const Launch& launch,
     Region region = region_of(launch.operands[i]);
     region.bytes = tensor.elements() * size_of(tensor.dtype);
     const std::int64_t element = first_in(tensor.dtype, region);
-    if (element >= 0) return NonFinite{role.name(launch.name), role.name(role.buffer(region.buffer).name), element, launch.micro_batch, index};
+    if (element >= 0) return NonFinite{role.name(launch.name), role.name(role.buffer(region.buffer).name), element, pass_micro_batch(issued), index};
   }
   return std::nullopt;
 }

@@ -15,7 +15,7 @@ std::int64_t first_non_finite(DType dtype, const std::byte* data, std::int64_t e
 /// Shows a region to first_non_finite as it lies in the device's memory, in one piece or several: index of the first of its elements, or -1.
 using FirstIn = std::function<std::int64_t(DType dtype, const Region& region)>;
 
-/// What `launch`, instruction `index` of its program, wrote that is not finite. Packed operands are left out: their inputs were looked at.
-std::optional<NonFinite> inspect_results(const Role& role, const Launch& launch, std::int32_t index, const FirstIn& first_in);
+/// What a launch, instruction `index` of its program, wrote that is not finite; other instructions write no results. Packed operands are left out: their inputs were looked at.
+std::optional<NonFinite> inspect_results(const Role& role, const Issued& issued, std::int32_t index, const FirstIn& first_in);
 
 }  // namespace trainer

@@ -123,7 +123,9 @@ TEST_CASE("the text sees what is executed and what a checkpoint sees") {
       });
     });
   };
-  CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { ++launch.micro_batch; }));
+  CHECK(changes([&](Role& role) {
+    any(role, [](Issued& issued) { return is_pass(issued.why.phase) && std::holds_alternative<Launch>(issued.instruction) && ++issued.why.micro_batch > 0; });
+  }));
   CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { ++launch.signature; }));
   CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { launch.origin.per[static_cast<std::size_t>(Axis::shard)] += 1; }));
   CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { std::get<Read>(launch.operands[0]).region.step += 64; }));

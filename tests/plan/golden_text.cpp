@@ -43,7 +43,7 @@ class Writer {
     for (const Unit& one : role.units) unit(one);
     for (const Program& program : role.programs) {
       out_ << "program " << name_of(program.kind) << '\n';
-      for (std::size_t i = 0; i < program.instructions.size(); ++i) issued(i, program.instructions[i]);
+      for (std::size_t i = 0; i < program.instructions.size(); ++i) issued(program, i);
     }
   }
 
@@ -111,7 +111,16 @@ class Writer {
     }
   }
 
-  void issued(std::size_t index, const Issued& issued) {
+  // Of a node's own kernel; what a node clears or copies before it, the next instruction being for the same, has none.
+  static std::int32_t micro_batch_of(const Program& program, std::size_t index) {
+    const Issued& issued = program.instructions[index];
+    const bool last = index + 1 == program.instructions.size() || !(program.instructions[index + 1].why == issued.why);
+    return last ? pass_micro_batch(issued) : -1;
+  }
+
+  void issued(const Program& program, std::size_t index) {
+    const Issued& issued = program.instructions[index];
+    micro_batch_ = micro_batch_of(program, index);
     out_ << index << ' ' << name_of(issued.stream);
     for (std::size_t s = 0; s < kNumStreams; ++s)
       if (issued.after[s] >= 0) out_ << " after=" << name_of(static_cast<Stream>(s)) << ':' << issued.after[s];
@@ -121,7 +130,7 @@ class Writer {
   }
 
   void instruction(const Launch& launch) {
-    out_ << "launch " << launch.signature << ' ' << role_->name(launch.name) << " micro_batch=" << launch.micro_batch;
+    out_ << "launch " << launch.signature << ' ' << role_->name(launch.name) << " micro_batch=" << micro_batch_;
     for (const Operand& operand : launch.operands) {
       static constexpr const char* kNames[] = {" read ", " write ", " update "};
       out_ << kNames[operand.index()];
@@ -183,6 +192,7 @@ class Writer {
 
   const Plan& plan_;
   const Role* role_ = nullptr;
+  std::int32_t micro_batch_ = -1;  // of the instruction at hand
   std::ostringstream out_;
 };
 

@@ -31,11 +31,11 @@ slot gradient gradient f32[64] b2+0:256
 tensor w f32[64] at=0 elements=64 partial=none stddev=0.0 constant=0.0 uniform=0.125
 program step
 copy copy_in f0+0 b1+0:256 # load
-compute launch sum_leading s2 first mb=0 read b1+0:256 write b2+0:256 # backward mb=0 chunk=0 node=2
+compute launch sum_leading s2 first read b1+0:256 write b2+0:256 # backward mb=0 chunk=0 node=2
 communication all_reduce f32 replicate unit.0 in b2+0:256 out b2+0:256 # reduce mb=0 chunk=0 unit=0
-compute launch gelu s0 second mb=0 read b1+0:256 write b3+0:256 # backward recomputed mb=0 chunk=0 node=3
-compute launch gelu s0 third mb=0 read b3+0:256 write b4+0:256 # backward mb=0 chunk=0 node=4
-compute launch add s1 update mb=-1 read b0+0:256 read b2+0:256 write b0+0:256 # update unit=0
+compute launch gelu s0 second read b1+0:256 write b3+0:256 # backward recomputed mb=0 chunk=0 node=3
+compute launch gelu s0 third read b3+0:256 write b4+0:256 # backward mb=0 chunk=0 node=4
+compute launch add s1 update read b0+0:256 read b2+0:256 write b0+0:256 # update unit=0
 )";
 
 Plan finished(std::string_view text) {
@@ -86,7 +86,7 @@ TEST_CASE("an instruction's line says why it is there, and an exchange's what ea
 
 TEST_CASE("text that is no plan names its line") {
   CHECK_THROWS_WITH_AS(parse_plan("plan 2\n"), "plan text, line 1: expected 1", DataError);
-  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute launch gelu s9 x mb=0 # load\n"), DataError);
+  CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute launch gelu s9 x # load\n"), DataError);
   CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute fly # load\n"), DataError);
   for (const char* line : {"program fly\n", "program step\n", "field 1 y batch 4\n", "field 1 y fly f32[1] 4\n", "field 1 y batch f32[1]:packed 4\n"})
     CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + line), DataError);
@@ -195,8 +195,8 @@ std::string two_stages(std::string_view first, std::string_view second) {
   return text;
 }
 
-const std::string kMakeX = "compute launch zero s0 x mb=0 write b0+0:64 # forward mb=0 chunk=0\n";
-const std::string kMakeY = "compute launch zero s0 y mb=0 write b1+0:64 # backward mb=0 chunk=1\n";
+const std::string kMakeX = "compute launch zero s0 x write b0+0:64 # forward mb=0 chunk=0\n";
+const std::string kMakeY = "compute launch zero s0 y write b1+0:64 # backward mb=0 chunk=1\n";
 const std::string kExchange = "communication exchange z", kTransfer = " # transfer\n";
 const std::string kPartX = " forward=0 mb=0 value=0", kPartY = " backward=0 mb=0 value=1";
 const std::string kSendX = " send pipeline 1 b0+0:64" + kPartX, kReceiveX = " receive pipeline -1 b0+0:64" + kPartX;

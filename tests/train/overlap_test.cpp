@@ -21,8 +21,7 @@ bool reduces_gradients(const Role& role, const Issued& issued) {
 }
 
 bool is_of_graph(const Issued& issued) {
-  const auto* launch = std::get_if<Launch>(&issued.instruction);
-  return launch != nullptr && launch->micro_batch >= 0;
+  return std::holds_alternative<Launch>(issued.instruction) && is_pass(issued.why.phase);
 }
 
 // For each reduction of gradients: the launches of the backward pass issued after it that do not wait for it.

@@ -78,9 +78,9 @@ Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int tur
   if (name == "all_to_all") Maker::buffer(role, bytes);
   const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
   for (int turn = 0; turn < turns; ++turn) {
-    Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{data, 0, kSmall}}}, {}, {}});
+    Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data, 0, kSmall}}}, {}, {}});
     Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
-    if (name == "all_to_all") Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{data + 1, 0, kSmall}}}, {}, {}});
+    if (name == "all_to_all") Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data + 1, 0, kSmall}}}, {}, {}});
   }
   return maker.take();
 }
@@ -97,12 +97,12 @@ Plan sends(int ranks, std::int64_t bytes, int turns) {
         Exchange receive;
         receive.receives.push_back({Axis::pipeline, -1, {{in, 0, bytes}}});
         Maker::add(role, Stream::communication, receive);
-        Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{in, 0, kSmall}}}, {}, {}});
+        Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{in, 0, kSmall}}}, {}, {}});
       }
       if (stage + 1 < ranks) {
         Exchange send;
         send.sends.push_back({Axis::pipeline, 1, {{out, 0, bytes}}});
-        Maker::add(role, Stream::compute, Launch{zero, 0, -1, {Write{{out, 0, kSmall}}}, {}, {}});
+        Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{out, 0, kSmall}}}, {}, {}});
         Maker::add(role, Stream::communication, send);
       }
     }
@@ -123,7 +123,7 @@ Plan beside(int ranks, std::int64_t bytes, int products, int reductions) {
     if (i < reductions) Maker::add(role, Stream::communication, collective_of("all_reduce", data, bytes, ranks));
     if (i < products)
       Maker::add(role, Stream::compute,
-                 Launch{linear, 0, -1, {Read{{in, 0, x.bytes()}}, Read{{weight, 0, w.bytes()}}, Write{{out, 0, x.bytes()}}}, {{workspace, 0, std::int64_t{16} << 20}}, {}});
+                 Launch{linear, 0, {Read{{in, 0, x.bytes()}}, Read{{weight, 0, w.bytes()}}, Write{{out, 0, x.bytes()}}}, {{workspace, 0, std::int64_t{16} << 20}}, {}});
   }
   return maker.take();
 }
@@ -176,7 +176,7 @@ cost::Figure launch_time() {
         Maker maker(1, false);
         const BufferId data = Maker::buffer(maker.role(), kSmall);
         const std::int32_t zero = Maker::signature(maker.role(), {Op::zero, {}, {{DType::f32, {1}}}});
-        for (int i = 0; i < 100 * turns; ++i) Maker::add(maker.role(), Stream::compute, Launch{zero, 0, -1, {Write{{data, 0, 4}}}, {}, {}});
+        for (int i = 0; i < 100 * turns; ++i) Maker::add(maker.role(), Stream::compute, Launch{zero, 0, {Write{{data, 0, 4}}}, {}, {}});
         return maker.take();
       },
       1, 5);
