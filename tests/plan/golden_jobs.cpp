@@ -82,6 +82,16 @@ const std::vector<GoldenJob> kJobs{
     {"llama_ddp_compress_int8", "llama", cpu, {ranks(2), "strategy={data: {kind: ddp, compression: int8}}"}},
     {"gpt2_zero1_compress_int8", "gpt2", cpu, {ranks(2), "strategy={data: {kind: zero1, compression: int8}}"}},
     {"gpt2_ddp_compress_top_k_tensor", "gpt2", cuda, {ranks(4), "strategy={data: {kind: ddp, compression: {top_k: 0.01}}, tensor: {degree: 2}}", kBf16}},
+    // States in fewer bytes.
+    {"gpt2_zero1_states_int8", "gpt2", cpu, {ranks(4), "strategy=zero1", "train.optimizer.states=int8"}},
+    {"llama_fsdp_tensor_states_int8_cuda",
+     "llama",
+     cuda,
+     {ranks(4), "strategy={data: {kind: fsdp}, tensor: {degree: 2}}", "train.optimizer.states=int8", kBf16}},
+    {"gpt2_pipeline_states_bf16",
+     "gpt2",
+     cpu,
+     {ranks(2), "strategy={pipeline: {degree: 2}}", "train.optimizer.states=bf16"}},
     // Tensor.
     {"gpt2_tensor", "gpt2", cpu, {ranks(2), "strategy=tensor"}},
     {"llama_tensor", "llama", cpu, {ranks(2), "strategy=tensor", "model.with.layers=1", "train.batch.global=4", kNoVal}, Purpose::train, true},

@@ -441,6 +441,25 @@ TEST_CASE("plan shows memory, communication and units to people, and every instr
   CHECK(contains(instructions.out, "launch adamw"));
 }
 
+TEST_CASE("plan says how the optimizer's states are kept, and in how many bytes of a rank") {
+  const Workplace in;
+  CHECK(contains(in({"plan", "job.yaml"}).out, "states:     exp_avg, exp_avg_sq in f32; "));
+  const Outcome text = in({"plan", "job.yaml", "train.optimizer.states=int8"});
+  CHECK(contains(text.out, "states:     exp_avg, exp_avg_sq in int8; "));
+  CHECK(contains(text.out, " of a rank, in f32 they would be "));
+  const json plan = parsed(in({"plan", "job.yaml", "train.optimizer.states=int8", "--json"}));
+  const json f32 = parsed(in({"plan", "job.yaml", "--json"}));
+  REQUIRE(plan["states"].size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(f32["states"][i]["format"] == "f32");
+    CHECK(plan["states"][i]["format"] == "int8");
+    CHECK(plan["states"][i]["name"] == (i == 0 ? "exp_avg" : "exp_avg_sq"));
+    // A byte and 1/64 for the scale, of tensors that are padded to blocks.
+    CHECK(plan["states"][i]["bytes"].get<double>() >= f32["states"][i]["bytes"].get<double>() / 4);
+    CHECK(plan["states"][i]["bytes"] < f32["states"][i]["bytes"]);
+  }
+}
+
 TEST_CASE("the effective job is a job that plans the same") {
   const Workplace in;
   const Outcome effective = in({"plan", "job.yaml", "train.steps=7", "--effective"});

@@ -334,6 +334,8 @@ TEST_CASE("a run with states in int8 or bf16 that is stopped and resumed has the
                      "checkpoint.format=sharded"})},
       {"pipeline, sgd", both(sgd, {"cluster.devices_per_node=2", "strategy.pipeline.degree=2", "train.batch.micro=2"})},
       {"ddp, lion", both(lion, {"cluster.devices_per_node=2", "strategy=ddp"})},
+      {"a part of the model, zero2",
+       both(kAdamW, {"cluster.devices_per_node=2", "strategy=zero2", "trainable=[\"h.1.*\", \"ln_f.*\"]"})},
       {"local_sgd with an outer optimizer",
        both(kAdamW, {"cluster.devices_per_node=2",
                      "strategy.data={kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9}}"})},
