@@ -163,6 +163,27 @@ TEST_CASE("columns of a matrix take no more than is said") {
   }
 }
 
+TEST_CASE("states in int8 take no more than is said, whose blocks are loaded whole") {
+  const TinyJobs jobs;
+  const std::vector<std::vector<std::string>> cases{{},
+                                                    {"cluster.devices_per_node=2", "strategy=fsdp"},
+                                                    {"cluster.devices_per_node=2", "strategy.tensor.degree=2"}};
+  for (std::size_t i = 0; i < cases.size(); ++i)
+    for (const bool full : {false, true}) {
+      CAPTURE(i);
+      CAPTURE(full);
+      std::vector<std::string> overrides = cases[i];
+      overrides.emplace_back("train.optimizer.states=int8");
+      const CompiledJob job = large(jobs, overrides);
+      const Staging staging = staging_of(job.plan, 1);
+      Taken taken;
+      measure(job, jobs.path(std::string(full ? "full" : "sharded") + std::to_string(i)), full, taken);
+      CHECK(taken.save.load() <= (full ? staging.save_full : staging.save_sharded));
+      CHECK(taken.load.load() <= staging.load);
+      CHECK(2 * taken.load.load() >= staging.load);
+    }
+}
+
 TEST_CASE("every thread draws a chunk") {
   const TinyJobs jobs;
   const CompiledJob job = large(jobs, {});
