@@ -2,7 +2,6 @@
 #include "engine/core/muon.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "engine/core/check.h"
@@ -22,17 +21,23 @@ std::string_view take(std::string_view& text, char separator) {
 
 MuonMatrix matrix_of(std::string_view text) {
   const std::string whole(text);
-  std::array<std::int64_t, 3> numbers{};
-  for (std::int64_t& number : numbers) {
+  const auto number = [&] {
     const std::string_view field = take(text, ':');
-    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), number);
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
     CHECK(error == std::errc() && end == field.data() + field.size(),
-          "a matrix of muon is offset:rows:cols:cut, not " + whole);
-  }
-  const std::size_t cut = text.size() == 1 ? kCuts.find(text[0]) : std::string_view::npos;
+          "a matrix of muon is offset:rows:cols:cut:owner, not " + whole);
+    return value;
+  };
+  MuonMatrix matrix{.offset = number(), .rows = number(), .cols = number()};
+  const std::string_view field = take(text, ':');
+  const std::size_t cut = field.size() == 1 ? kCuts.find(field[0]) : std::string_view::npos;
   CHECK(cut != std::string_view::npos, "the cut of a matrix of muon is -, 0 or 1, not that of " + whole);
-  CHECK(numbers[0] >= 0 && numbers[1] > 0 && numbers[2] > 0, "a matrix of muon has a place and elements: " + whole);
-  return {numbers[0], numbers[1], numbers[2], static_cast<MuonMatrix::Cut>(cut)};
+  matrix.cut = static_cast<MuonMatrix::Cut>(cut);
+  matrix.owner = number();
+  CHECK(text.empty() && matrix.offset >= 0 && matrix.rows > 0 && matrix.cols > 0 && matrix.owner >= 0,
+        "a matrix of muon has a place, elements and an owner: " + whole);
+  return matrix;
 }
 
 }  // namespace
@@ -43,6 +48,7 @@ std::string muon_text(std::span<const MuonMatrix> matrices) {
     if (!text.empty()) text += ',';
     text += std::to_string(m.offset) + ':' + std::to_string(m.rows) + ':' + std::to_string(m.cols) + ':';
     text += kCuts[static_cast<std::size_t>(m.cut)];
+    text += ':' + std::to_string(m.owner);
   }
   return text;
 }

@@ -1,9 +1,10 @@
 // The matrices of a unit that Muon updates, as the attribute `matrices` of the op `muon` lists them: one place for the
 // planner that writes the list, the kernels that read it (kernels/muon.h), and the cost of the products.
 //
-//   matrices  text: "offset:rows:cols:cut,…", in the unit's flat order. offset is where the matrix begins, in elements;
-//             rows and cols are those of the piece that one of the `parts` ranks holds. cut is `-` (every rank holds
-//             the whole matrix), `0` (the whole is the ranks' pieces one below the other) or `1` (side by side).
+//   matrices  text: "offset:rows:cols:cut:owner,…", in the unit's flat order. offset is where the matrix begins, in
+//             elements; rows and cols are those of the piece that one of the `parts` ranks holds. cut is `-` (every rank
+//             holds the whole matrix), `0` (the whole is the ranks' pieces one below the other) or `1` (side by side).
+//             owner is the rank that computes it, among those that share the work.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@ struct MuonMatrix {
   std::int64_t offset = 0;
   std::int64_t rows = 0, cols = 0;  ///< of the local piece
   Cut cut = Cut::none;
+  std::int64_t owner = 0;
 
   std::int64_t elements() const { return rows * cols; }
   std::int64_t end() const { return offset + elements(); }

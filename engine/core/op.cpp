@@ -70,6 +70,7 @@ std::string_view name_of(Op op) {
     case Op::adamw: return "adamw";
     case Op::lion: return "lion";
     case Op::muon_momentum: return "muon_momentum";
+    case Op::muon_orthogonalize: return "muon_orthogonalize";
     case Op::muon: return "muon";
     case Op::outer_step: return "outer_step";
     case Op::apply_delayed: return "apply_delayed";

@@ -26,7 +26,8 @@ enum class Op : std::uint8_t {
   // What a graph node over the tensor axis does. No kernels: the plan makes collectives of them (engine/ops/collective.cpp).
   replicate, all_reduce, all_gather, reduce_scatter,
   // The step around the graph.
-  zero, cast, pack_weight, loss_seed, sum_squares, update_scalars, sgd, adam, adamw, lion, muon_momentum, muon,
+  zero, cast, pack_weight, loss_seed, sum_squares, update_scalars, sgd, adam, adamw, lion, muon_momentum, muon_orthogonalize,
+  muon,
   // What data strategies do to flat tensors between steps (kernels/averaging.h) and before gradients travel (kernels/compression.h).
   outer_step, apply_delayed, compress_bf16, quantize_int8, dequantize_int8, dequantize_sum_int8, top_k_compress, top_k_sum,
 };

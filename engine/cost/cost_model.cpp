@@ -129,7 +129,7 @@ Estimate CostModel::kernel(const Signature& signature) const {
   if (!added) return at->second;
   if (!impl_->cuda()) return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node(), impl_->cold());
   // Muon's work is that of products in f32, which on GPUs it is not.
-  const bool looked_up = !impl_->measured.empty() && signature.op != Op::muon;
+  const bool looked_up = !impl_->measured.empty() && signature.op != Op::muon_orthogonalize;
   const std::optional<Estimate> measured = looked_up ? impl_->measured.kernel(work_of(signature), 1, 1) : std::nullopt;
   at->second = measured ? *measured : gpu_kernel(impl_->machine(), signature);
   if (at->second.bound == Bound::compute) at->second.us *= impl_->slowest;

@@ -179,7 +179,7 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
       const double rope = rope_bytes(s);
       return rope > 0 ? plus(fused, stream(device, s, Cost{}, rope)) : fused;
     }
-    case Op::muon:
+    case Op::muon_orthogonalize:
       return muon(device, s, cost);
     default:
       return stream(device, s, cost);

@@ -90,7 +90,7 @@ Work of_optimizer(const Signature& s, std::string_view plain, std::string_view w
 // Nearly all of it is products. They run as those of `linear` do, in f32 on CPUs; of the matrix with the most, the last
 // of a step.
 Work of_muon(const Signature& s) {
-  const std::int64_t parts = shape(s, 1)[0], steps = s.attributes.integer("steps");
+  const std::int64_t parts = shape(s, 0)[0], steps = s.attributes.integer("steps");
   std::vector<std::int64_t> sizes = {1, 1, 1};
   double most = 0;
   for (const MuonMatrix& matrix : muon_matrices(s.attributes.text("matrices"))) {
@@ -178,7 +178,8 @@ Work work_of(const Signature& s) {
     case Op::lion: return of_optimizer(s, "lion", "lion_working");
     case Op::muon_momentum:
       return by_elements(s, name_of(s.op));
-    case Op::muon:
+    case Op::muon: return of_optimizer(s, "sgd", "sgd_working");  // the same arithmetic
+    case Op::muon_orthogonalize:
       return of_muon(s);
     case Op::reshape:
     case Op::flatten:

@@ -19,7 +19,7 @@ struct Work {
 };
 
 /// Sizes by class of work:
-///   linear, linear_grad_input, linear_grad_weight     rows, in, out; muon is of class linear, by its last product of a step
+///   linear, linear_grad_input, linear_grad_weight     rows, in, out; muon_orthogonalize is of class linear, by its last product of a step
 ///   attention, attention_grad                         batch · heads, keys, head_dim
 ///   conv2d and its gradients                          n · oh · ow, in · kh · kw, out
 ///   norms, cross_entropy …, embedding                 rows, dim (classes)

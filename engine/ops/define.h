@@ -89,6 +89,7 @@ OpDef adam();
 OpDef adamw();
 OpDef lion();
 OpDef muon_momentum();
+OpDef muon_orthogonalize();
 OpDef muon();
 // compression.cpp
 OpDef compress_bf16();

@@ -139,6 +139,8 @@ OpDef define_op(Op op) {
       return define::lion();
     case Op::muon_momentum:
       return define::muon_momentum();
+    case Op::muon_orthogonalize:
+      return define::muon_orthogonalize();
     case Op::muon:
       return define::muon();
     case Op::outer_step:

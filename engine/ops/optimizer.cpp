@@ -3,6 +3,7 @@
 // Operands before `lr` are the master, the gradient and the states, in f32, in bf16, or as codes with scales
 // (kernels/optimizer.h): so what a state is made of is read off the signature.
 #include <algorithm>
+#include <map>
 
 #include "engine/core/muon.h"
 #include "engine/ops/common.h"
@@ -34,25 +35,15 @@ Cost cost_muon_momentum(const Signature& signature) {
   return cost;
 }
 
-/// Products of the rank whose slice has the most: which matrices lie in a slice is where slices of this length begin.
-double most_flops(const Signature& signature) {
-  const Attributes& attributes = signature.attributes;
-  const std::int64_t elements = signature.operands[0].elements(), parts = signature.operands[1].shape[0],
-                     steps = attributes.integer("steps");
-  double most = 0, of_slice = 0;
-  std::int64_t slice = -1;
-  for (const MuonMatrix& matrix : muon_matrices(attributes.text("matrices"))) {
-    if (matrix.offset / elements != slice) of_slice = 0;
-    slice = matrix.offset / elements;
-    of_slice += newton_schulz_flops(matrix.whole_rows(parts), matrix.whole_cols(parts), steps);
-    most = std::max(most, of_slice);
-  }
-  return most;
-}
-
-Cost cost_muon(const Signature& signature) {
-  Cost cost = moved(signature, working(signature) ? 1 : 0, most_flops(signature));
+/// The products of the owner that has the most; what it does not own it writes 0 to.
+Cost cost_muon_orthogonalize(const Signature& signature) {
+  const std::int64_t parts = signature.operands[0].shape[0], steps = signature.attributes.integer("steps");
+  std::map<std::int64_t, double> of_owner;
+  for (const MuonMatrix& matrix : muon_matrices(signature.attributes.text("matrices")))
+    of_owner[matrix.owner] += newton_schulz_flops(matrix.whole_rows(parts), matrix.whole_cols(parts), steps);
+  Cost cost = moved(signature, 0);
   cost.bytes_written += bytes_of(signature, 0, 1);
+  for (const auto& [owner, flops] : of_owner) cost.flops = std::max(cost.flops, flops);
   return cost;
 }
 
@@ -63,6 +54,7 @@ OpDef adam() { return {.op = Op::adam, .cost = cost_update, .updates = true}; }
 OpDef adamw() { return {.op = Op::adamw, .cost = cost_update, .updates = true}; }
 OpDef lion() { return {.op = Op::lion, .cost = cost_update, .updates = true}; }
 OpDef muon_momentum() { return {.op = Op::muon_momentum, .cost = cost_muon_momentum}; }
-OpDef muon() { return {.op = Op::muon, .cost = cost_muon, .updates = true}; }
+OpDef muon_orthogonalize() { return {.op = Op::muon_orthogonalize, .cost = cost_muon_orthogonalize}; }
+OpDef muon() { return {.op = Op::muon, .cost = cost_update, .updates = true}; }
 
 }  // namespace trainer::define

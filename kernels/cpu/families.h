@@ -72,7 +72,8 @@ Prepared prepare_lion(const Signature& signature, const Context& context);
 // kernels/muon.h
 Prepared prepare_muon_momentum(const Signature& signature, const Context& context);
 Prepared prepare_muon(const Signature& signature, const Context& context);
-std::int64_t muon_workspace(const Signature& signature, const Context& context);
+Prepared prepare_muon_orthogonalize(const Signature& signature, const Context& context);
+std::int64_t muon_orthogonalize_workspace(const Signature& signature, const Context& context);
 
 // kernels/averaging.h
 Prepared prepare_outer_step(const Signature& signature, const Context& context);

@@ -86,41 +86,40 @@ std::int64_t product_bytes(const Whole& whole, const Context& c) {
 struct Places {
   std::int64_t x, y, gram, polynomial, sums, products, end;
 
-  Places(const MuonUpdate& update, const Context& context) {
-    const std::int64_t matrix = padded(4 * update.most_elements),
-                       small = padded(4 * update.most_small * update.most_small);
+  Places(const MuonMatrices& all, const Context& context) {
+    const std::int64_t matrix = padded(4 * all.most_elements), small = padded(4 * all.most_small * all.most_small);
     x = 0;
     y = x + matrix;
     gram = y + matrix;
     polynomial = gram + small;
     sums = polynomial + small;
-    products = sums + padded(8 * chunks_of(update.most_elements));
+    products = sums + padded(8 * chunks_of(all.most_elements));
     end = products;
-    for (const MuonMatrix& m : update.matrices)
-      end = std::max(end, products + product_bytes(whole_of(m, update.parts), context));
+    for (const MuonMatrix& m : all.matrices)
+      end = std::max(end, products + product_bytes(whole_of(m, all.parts), context));
   }
 };
 
-class Muon final : public Kernel {
+class Orthogonalize final : public Kernel {
  public:
-  Muon(const Signature& signature, const Context& context)
-      : update_(muon_update(signature)), context_(context), places_(update_, context) {
-    if (update_.working) expect_operand(signature, MuonOperands::working, DType::bf16, update_.count);
-  }
+  Orthogonalize(const Signature& signature, const Context& context)
+      : all_(muon_matrices_of(signature)), context_(context), places_(all_, context) {}
 
   void run(const Call& call) override {
-    using At = MuonOperands;
-    if (operand<Scalars>(call, At::scalars)->factor == 0) return;
-    const std::int64_t first = update_.first(call);
-    for (const MuonMatrix& matrix : update_.matrices) {
-      if (!update_.has(matrix, first)) continue;
-      const Whole whole = whole_of(matrix, update_.parts);
-      put_together(call, matrix, whole, matrix.offset - first);
+    if (operand<Scalars>(call, 1)->factor == 0) return;
+    std::int64_t end = 0;  // of what is done
+    for (const MuonMatrix& matrix : all_.matrices) {
+      if (matrix.owner != call.origin) continue;
+      clear(call, end, matrix.offset);
+      end = matrix.end();
+      const Whole whole = whole_of(matrix, all_.parts);
+      put_together(call, matrix, whole);
       normalise(call, whole);
       float *x = at<float>(call, places_.x), *y = at<float>(call, places_.y);
-      for (std::int64_t step = 0; step < update_.steps; ++step, std::swap(x, y)) newton_schulz(call, whole, x, y);
-      apply(call, matrix, whole, matrix.offset - first, x);
+      for (std::int64_t step = 0; step < all_.steps; ++step, std::swap(x, y)) newton_schulz(call, whole, x, y);
+      write_back(call, matrix, whole, x);
     }
+    clear(call, end, all_.elements);
   }
 
  private:
@@ -131,13 +130,27 @@ class Muon final : public Kernel {
 
   int threads_of(std::int64_t elements) const { return threads_for(8 * elements, context_.threads); }
 
-  /// fn(row of the piece, part) for the rows of all parts that have a piece of the whole.
+  /// fn(row of the piece, part) for the rows of the first `parts` parts.
   template <typename Fn>
-  void for_each_row(const MuonMatrix& matrix, std::int64_t first_part, std::int64_t last_part, Fn fn) const {
-    const std::int64_t rows = (last_part - first_part) * matrix.rows;
+  void for_each_row(const MuonMatrix& matrix, std::int64_t parts, Fn fn) const {
+    const std::int64_t rows = parts * matrix.rows;
     parallel_ranges(rows, 1, threads_of(rows * matrix.cols), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) fn(i % matrix.rows, first_part + i / matrix.rows);
+      for (std::int64_t i = begin; i < end; ++i) fn(i % matrix.rows, i / matrix.rows);
     });
+  }
+
+  float* row_of(const Call& call, const MuonMatrix& matrix, std::int64_t row, std::int64_t part) const {
+    return operand<float>(call, 0) + part * all_.elements + matrix.offset + row * matrix.cols;
+  }
+
+  /// Elements [first, last) of all parts are 0.
+  void clear(const Call& call, std::int64_t first, std::int64_t last) const {
+    if (first == last) return;
+    for (std::int64_t part = 0; part < all_.parts; ++part) {
+      float* x = operand<float>(call, 0) + part * all_.elements;
+      parallel_ranges(last - first, 64, threads_of(last - first),
+                      [&](std::int64_t begin, std::int64_t end) { std::fill(x + first + begin, x + first + end, 0.0f); });
+    }
   }
 
   /// Where row `row` of part `part` begins in the whole matrix.
@@ -153,15 +166,11 @@ class Muon final : public Kernel {
     fail_check("cut", __FILE__, __LINE__, "a cut outside the enum");
   }
 
-  /// x = the whole matrix of u; `offset`: where its pieces begin in the slices.
-  void put_together(const Call& call, const MuonMatrix& matrix, const Whole& whole, std::int64_t offset) const {
-    const float* u = operand<float>(call, MuonOperands::u) + offset;
+  /// The workspace's x = the whole matrix.
+  void put_together(const Call& call, const MuonMatrix& matrix, const Whole& whole) const {
     float* x = at<float>(call, places_.x);
-    const bool cut = matrix.cut != MuonMatrix::Cut::none;
-    const std::int64_t first = cut ? 0 : update_.index(call), last = cut ? update_.parts : first + 1;
-    for_each_row(matrix, first, last, [&](std::int64_t row, std::int64_t part) {
-      std::memcpy(x + place(matrix, whole, row, part), u + part * update_.count + row * matrix.cols,
-                  static_cast<std::size_t>(4 * matrix.cols));
+    for_each_row(matrix, matrix.cut == MuonMatrix::Cut::none ? 1 : all_.parts, [&](std::int64_t row, std::int64_t part) {
+      std::memcpy(x + place(matrix, whole, row, part), row_of(call, matrix, row, part), static_cast<std::size_t>(4 * matrix.cols));
     });
   }
 
@@ -177,7 +186,7 @@ class Muon final : public Kernel {
     });
     double squares = 0;
     for (std::int64_t i = 0; i < chunks; ++i) squares += sums[i];
-    const auto factor = static_cast<float>(1.0 / std::max(std::sqrt(squares), update_.eps));
+    const auto factor = static_cast<float>(1.0 / std::max(std::sqrt(squares), all_.eps));
     parallel_ranges(count, 64, threads_of(count),
                     [&](std::int64_t begin, std::int64_t end) { scale(false, x, factor, x, begin, end); });
   }
@@ -203,39 +212,28 @@ class Muon final : public Kernel {
     multiply(call, whole.apply(), whole.tall() ? x : p, whole.tall() ? p : x, y);
   }
 
-  /// The update of this rank's piece.
-  void apply(const Call& call, const MuonMatrix& matrix, const Whole& whole, std::int64_t offset,
-             const float* x) const {
-    using At = MuonOperands;
-    const double lr = static_cast<double>(*operand<float>(call, At::lr));
-    UpdateArgs piece;
-    piece.master = operand<float>(call, At::master) + offset;
-    piece.working = update_.working ? operand<Bf16>(call, At::working) + offset : nullptr;
-    piece.keep = static_cast<float>(1.0 - lr * update_.weight_decay);
-    piece.step = static_cast<float>(lr * update_.adjustment(matrix));
-    const auto loop = CHOOSE_BY_ISA_OR_BF16(context_.isa, muon_apply);
-    const std::int64_t index = update_.index(call);
-    for_each_row(matrix, index, index + 1, [&](std::int64_t row, std::int64_t part) {
-      UpdateArgs of_row = piece;
-      of_row.master += row * matrix.cols;
-      if (of_row.working != nullptr) of_row.working += row * matrix.cols;
-      loop(of_row, x + place(matrix, whole, row, part), matrix.cols);
+  /// What the ranks hold of r · x.
+  void write_back(const Call& call, const MuonMatrix& matrix, const Whole& whole, const float* x) const {
+    const auto scale = CHOOSE_BY_ISA_OR_BF16(context_.isa, scale);
+    const auto factor = static_cast<float>(all_.adjustment(matrix));
+    for_each_row(matrix, all_.parts, [&](std::int64_t row, std::int64_t part) {
+      scale(false, x + place(matrix, whole, row, part), factor, row_of(call, matrix, row, part), 0, matrix.cols);
     });
   }
 
-  MuonUpdate update_;
+  MuonMatrices all_;
   Context context_;
   Places places_;
 };
 
 }  // namespace
 
-Prepared prepare_muon(const Signature& signature, const Context& context) {
-  return std::make_unique<Muon>(signature, context);
+Prepared prepare_muon_orthogonalize(const Signature& signature, const Context& context) {
+  return std::make_unique<Orthogonalize>(signature, context);
 }
 
-std::int64_t muon_workspace(const Signature& signature, const Context& context) {
-  return Places(muon_update(signature), context).end;
+std::int64_t muon_orthogonalize_workspace(const Signature& signature, const Context& context) {
+  return Places(muon_matrices_of(signature), context).end;
 }
 
 Prepared prepare_muon_momentum(const Signature& signature, const Context& context) {

@@ -32,6 +32,7 @@ struct Update {
   std::int64_t count = 0, decay_elements = 0;
   double beta1 = 0, beta2 = 0, weight_decay = 0;
   bool corrects_bias = false;
+  bool takes_factor = true;  ///< multiplies gradients by it
   int threads = 1;
 
   /// The arguments of one call for elements that decay; states that are f32 among them.
@@ -43,7 +44,7 @@ struct Update {
     if (at.working >= 0) now.working = operand<Bf16>(call, at.working);
     const double lr = static_cast<double>(*operand<float>(call, at.lr));
     const double t = *operand<std::int32_t>(call, at.applied);
-    now.factor = operand<Scalars>(call, at.scalars)->factor;
+    if (takes_factor) now.factor = operand<Scalars>(call, at.scalars)->factor;
     now.keep = static_cast<float>(1.0 - lr * weight_decay);
     now.step = static_cast<float>(corrects_bias ? lr / (1.0 - std::pow(beta1, t)) : lr);
     if (corrects_bias) now.v_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t)));
@@ -51,8 +52,8 @@ struct Update {
   }
 
   void run(const Call& call) const {
+    if (operand<Scalars>(call, at.scalars)->factor == 0) return;
     const UpdateArgs decaying = now(call);
-    if (decaying.factor == 0) return;
     const std::int64_t border = std::clamp<std::int64_t>(decay_elements - call.origin, 0, count);
     if (states.format() != StateFormat::f32) return run_unpacked(call, decaying, border);
     UpdateArgs plain = decaying;
@@ -226,6 +227,13 @@ Prepared prepare_lion(const Signature& signature, const Context& context) {
   Update update = update_of(signature, context, 1);
   set_betas(update, signature.attributes);
   update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, lion);
+  return kernel_of(update);
+}
+
+Prepared prepare_muon(const Signature& signature, const Context& context) {
+  Update update = update_of(signature, context, 0);
+  update.takes_factor = false;
+  update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sgd);
   return kernel_of(update);
 }
 

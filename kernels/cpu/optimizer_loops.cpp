@@ -112,18 +112,6 @@ void muon_polynomial(const float* a, float* square, std::int64_t begin, std::int
   });
 }
 
-void muon_apply(const UpdateArgs& args, const float* update, std::int64_t count) {
-  const F32 keep = splat(args.keep), step = splat(args.step);
-  const auto apply = [&]<bool has_working>() {
-    for_each_vector(0, count, [&](std::int64_t i, auto load, auto store) {
-      const F32 w = load(args.master + i) * keep - step * load(update + i);
-      store(args.master + i, w);
-      if constexpr (has_working) store(args.working + i, w);
-    });
-  };
-  args.working != nullptr ? apply.template operator()<true>() : apply.template operator()<false>();
-}
-
 double sum_squares(bool bf16, const void* x, std::int64_t begin, std::int64_t end) {
   return bf16 ? sum_squares_of(static_cast<const Bf16*>(x), begin, end) : sum_squares_of(static_cast<const float*>(x), begin, end);
 }

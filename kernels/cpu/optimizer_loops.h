@@ -46,8 +46,6 @@ DECLARE_BY_ISA(
     void muon_momentum(const UpdateArgs& args, std::int64_t begin, std::int64_t end);
     /// square = c · square + b · a, with muon's coefficients.
     void muon_polynomial(const float* a, float* square, std::int64_t begin, std::int64_t end);
-    /// master = keep · master − step · update, of a row of a matrix; and the working copy.
-    void muon_apply(const UpdateArgs& args, const float* update, std::int64_t count);
     /// Σ x² over [begin, end).
     double sum_squares(bool bf16, const void* x, std::int64_t begin, std::int64_t end);)
 

@@ -73,6 +73,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::adamw: return prepare_adam(s, c);
     case Op::lion: return prepare_lion(s, c);
     case Op::muon_momentum: return prepare_muon_momentum(s, c);
+    case Op::muon_orthogonalize: return prepare_muon_orthogonalize(s, c);
     case Op::muon: return prepare_muon(s, c);
     case Op::outer_step: return prepare_outer_step(s, c);
     case Op::apply_delayed: return prepare_apply_delayed(s, c);
@@ -159,7 +160,8 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::adamw: return 0;
     case Op::lion: return 0;
     case Op::muon_momentum: return 0;
-    case Op::muon: return muon_workspace(s, context_);
+    case Op::muon_orthogonalize: return muon_orthogonalize_workspace(s, context_);
+    case Op::muon: return 0;
     case Op::outer_step: return 0;
     case Op::apply_delayed: return 0;
     case Op::compress_bf16: return 0;

@@ -90,6 +90,7 @@ Prepared prepare_lion(const Signature& signature, const Context& context);
 
 // kernels/muon.h
 Prepared prepare_muon_momentum(const Signature& signature, const Context& context);
+Prepared prepare_muon_orthogonalize(const Signature& signature, const Context& context);
 Prepared prepare_muon(const Signature& signature, const Context& context);
 
 // kernels/pool.h

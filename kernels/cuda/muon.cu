@@ -4,9 +4,9 @@
 // X lies in f32 (y), to which the last product of a step adds, and in bf16 (x), which products take. Between two steps
 // one pass rounds y to x and leaves a · y in y, so that y + P·x, with P = b A + c A², is the next X: what is rounded
 // are factors of products alone. A matrix is put together as the first pass reads it, a block for each row of the
-// whole; everything after that does not know of cuts, so a cut matrix has the bits of the whole one. Which matrices are
-// this rank's is known when a launch is put on the stream; whether the step is applied is known on the device alone, so
-// products are made in any case, and the last pass looks.
+// whole, and the last pass, a block for each row of the pieces, puts it back; in between nothing knows of cuts, so a cut
+// matrix has the bits of the whole one. Which matrices are this rank's is known when a launch is put on the stream. Whether
+// the step is applied is known on the device alone, so products are made in any case: of zeros where it is not, which stay.
 #include <algorithm>
 #include <cmath>
 
@@ -24,20 +24,19 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kGroup = 4;  // elements of a thread in passes over contiguous ones
 
-/// A matrix as kernels see it: its pieces in the slices, and the whole.
+/// A matrix as kernels see it: its pieces in the parts of x, and the whole.
 struct Pieces {
   int rows = 0, cols = 0;  ///< of a piece
   int whole_rows = 0, whole_cols = 0;
   bool cut_rows = false, cut_columns = false;
-  int index = 0;           ///< this rank's piece
-  std::int64_t count = 0;  ///< elements of a slice
+  std::int64_t count = 0;  ///< elements of a part of x
 };
 
 // ---- Device ----
 
-/// Element (row, col) of the whole matrix; u begins at the first slice's piece.
+/// Element (row, col) of the whole matrix; u begins at the first part's piece.
 __device__ __forceinline__ float of_whole(const float* u, const Pieces& m, int row, int col) {
-  const int part = m.cut_rows ? row / m.rows : m.cut_columns ? col / m.cols : m.index;
+  const int part = m.cut_rows ? row / m.rows : m.cut_columns ? col / m.cols : 0;
   const int in_row = m.cut_rows ? row % m.rows : row, in_col = m.cut_columns ? col % m.cols : col;
   return u[part * m.count + static_cast<std::int64_t>(in_row) * m.cols + in_col];
 }
@@ -113,24 +112,13 @@ __global__ void __launch_bounds__(kThreads) next_step(float* y, bf16* x, std::in
   });
 }
 
-struct NoCopy {};
-
-/// Of row blockIdx.x of this rank's piece. W: the working copy's type, or NoCopy.
-template <typename W>
-__global__ void __launch_bounds__(kThreads)
-    apply_rows(const float* y, Pieces m, const float* lr, const Scalars* scalars, float adjustment, float weight_decay,
-               float* master, void* working) {
-  if (scalars->factor == 0) return;
-  const float keep = fmaf(-*lr, weight_decay, 1.0F), size = *lr * adjustment;
-  const int row = static_cast<int>(blockIdx.x);
-  const std::int64_t from = static_cast<std::int64_t>(row + (m.cut_rows ? m.index * m.rows : 0)) * m.whole_cols +
-                            (m.cut_columns ? m.index * m.cols : 0);
-  for (int col = static_cast<int>(threadIdx.x); col < m.cols; col += kThreads) {
-    const std::int64_t at = static_cast<std::int64_t>(row) * m.cols + col;
-    const float w = fmaf(master[at], keep, -(size * y[from + col]));
-    master[at] = w;
-    if constexpr (!std::is_same_v<W, NoCopy>) static_cast<W*>(working)[at] = from_f32<W>(w);
-  }
+/// u = r · y: row blockIdx.x % rows of part blockIdx.x / rows.
+__global__ void __launch_bounds__(kThreads) write_rows(const float* y, Pieces m, float r, float* u) {
+  const int part = static_cast<int>(blockIdx.x) / m.rows, row = static_cast<int>(blockIdx.x) % m.rows;
+  const std::int64_t from = static_cast<std::int64_t>(row + (m.cut_rows ? part * m.rows : 0)) * m.whole_cols +
+                            (m.cut_columns ? part * m.cols : 0);
+  float* const to = u + part * m.count + static_cast<std::int64_t>(row) * m.cols;
+  for (int col = static_cast<int>(threadIdx.x); col < m.cols; col += kThreads) to[col] = r * y[from + col];
 }
 
 // ---- Host ----
@@ -163,27 +151,27 @@ struct Products {
   }
 };
 
-class Muon final : public Kernel {
+class Orthogonalize final : public Kernel {
  public:
-  Muon(const Signature& s, const Context& context)
-      : update_(muon_update(s)), places_(update_, product_workspace(context.capability)) {
-    if (update_.working) {
-      copy_ = s.operands[MuonOperands::working].dtype;
-      if (copy_ != DType::bf16 && copy_ != DType::f16) refuse_dtypes(s, "a bf16 or f16 working copy");
-      expect_operand(s, MuonOperands::working, copy_, update_.count);
-    }
-    for (const MuonMatrix& matrix : update_.matrices) {
-      const std::int64_t rows = matrix.whole_rows(update_.parts), cols = matrix.whole_cols(update_.parts);
-      CHECK(rows < (std::int64_t{1} << 31) && cols < (std::int64_t{1} << 31),
+  Orthogonalize(const Signature& s, const Context& context)
+      : all_(muon_matrices_of(s)), places_(all_, product_workspace(context.capability)) {
+    for (const MuonMatrix& matrix : all_.matrices) {
+      const std::int64_t rows = matrix.whole_rows(all_.parts), cols = matrix.whole_cols(all_.parts);
+      CHECK(rows * all_.parts < (std::int64_t{1} << 31) && cols < (std::int64_t{1} << 31),
             describe(s) + ": sides of a matrix are below 2^31");
       if (products_of(rows, cols) == nullptr) products_.emplace_back(rows, cols, context, s);
     }
   }
 
   void run(const Call& call) override {
-    const std::int64_t first = update_.first(call);
-    for (const MuonMatrix& matrix : update_.matrices)
-      if (update_.has(matrix, first)) update(call, matrix, matrix.offset - first);
+    std::int64_t end = 0;  // of what is done
+    for (const MuonMatrix& matrix : all_.matrices) {
+      if (matrix.owner != call.origin) continue;
+      clear(call, end, matrix.offset);
+      end = matrix.end();
+      orthogonalize(call, matrix);
+    }
+    clear(call, end, all_.elements);
   }
 
  private:
@@ -198,15 +186,23 @@ class Muon final : public Kernel {
     return found == products_.end() ? nullptr : &*found;
   }
 
-  Pieces pieces_of(const Call& call, const MuonMatrix& matrix) const {
+  Pieces pieces_of(const MuonMatrix& matrix) const {
     return {.rows = static_cast<int>(matrix.rows),
             .cols = static_cast<int>(matrix.cols),
-            .whole_rows = static_cast<int>(matrix.whole_rows(update_.parts)),
-            .whole_cols = static_cast<int>(matrix.whole_cols(update_.parts)),
+            .whole_rows = static_cast<int>(matrix.whole_rows(all_.parts)),
+            .whole_cols = static_cast<int>(matrix.whole_cols(all_.parts)),
             .cut_rows = matrix.cut == MuonMatrix::Cut::rows,
             .cut_columns = matrix.cut == MuonMatrix::Cut::columns,
-            .index = static_cast<int>(update_.index(call)),
-            .count = update_.count};
+            .count = all_.elements};
+  }
+
+  /// Elements [first, last) of all parts are 0.
+  void clear(const Call& call, std::int64_t first, std::int64_t last) const {
+    if (first == last) return;
+    for (std::int64_t part = 0; part < all_.parts; ++part)
+      check(cudaMemsetAsync(operand<float>(call, 0) + part * all_.elements + first, 0, static_cast<std::size_t>(4 * (last - first)),
+                            stream_of(call)),
+            "cudaMemsetAsync");
   }
 
   static Grid rows_grid(int rows) { return {.blocks = static_cast<unsigned>(rows), .threads = kThreads}; }
@@ -214,13 +210,12 @@ class Muon final : public Kernel {
     return {.blocks = blocks_for(count, kThreads * kGroup), .threads = kThreads};
   }
 
-  void begin(const Call& call, const Pieces& pieces, std::int64_t offset) const {
-    const float* const u = operand<float>(call, MuonOperands::u) + offset;
+  void begin(const Call& call, const Pieces& pieces, const float* u) const {
     double* const sums = at<double>(call, places_.sums);
     float* const inverse = reinterpret_cast<float*>(sums + MuonWorkspace::kSums);
     const int blocks = std::min(pieces.whole_rows, MuonWorkspace::kSums);
     launch(call, rows_grid(blocks), squares_of_rows, u, pieces, sums);
-    launch(call, rows_grid(1), inverse_norm, sums, blocks, update_.eps, inverse);
+    launch(call, rows_grid(1), inverse_norm, sums, blocks, all_.eps, inverse);
     launch(call, rows_grid(pieces.whole_rows), begin_rows, u, pieces, inverse, at<bf16>(call, places_.x),
            at<float>(call, places_.y));
   }
@@ -230,49 +225,32 @@ class Muon final : public Kernel {
                 stream_of(call));
   }
 
-  void update(const Call& call, const MuonMatrix& matrix, std::int64_t offset) const {
-    const Pieces pieces = pieces_of(call, matrix);
+  void orthogonalize(const Call& call, const MuonMatrix& matrix) const {
+    const Pieces pieces = pieces_of(matrix);
     const Products& products = *products_of(pieces.whole_rows, pieces.whole_cols);
     const std::int64_t elements = products.rows * products.cols, small = products.small() * products.small();
+    float* const u = operand<float>(call, 0) + matrix.offset;
     bf16 *const x = at<bf16>(call, places_.x), *const gram = at<bf16>(call, places_.gram);
     float *const y = at<float>(call, places_.y), *const square = at<float>(call, places_.square);
-    begin(call, pieces, offset);
-    for (std::int64_t step = 0; step < update_.steps; ++step) {
+    begin(call, pieces, u);
+    for (std::int64_t step = 0; step < all_.steps; ++step) {
       if (step > 0) launch(call, groups_grid(elements), next_step, y, x, elements);
       multiply(call, *products.gram, x, x, gram);
       multiply(call, *products.square, gram, gram, square);
       launch(call, groups_grid(small), polynomial, gram, square, small);
       multiply(call, *products.apply, products.tall() ? x : gram, products.tall() ? gram : x, y);
     }
-    apply(call, matrix, pieces, offset);
+    launch(call, rows_grid(static_cast<int>(all_.parts) * pieces.rows), write_rows, y, pieces,
+           static_cast<float>(all_.adjustment(matrix)), u);
   }
 
-  void apply(const Call& call, const MuonMatrix& matrix, const Pieces& pieces, std::int64_t offset) const {
-    using At = MuonOperands;
-    const auto with_copy = [&]<typename W>(W) {
-      void* copy = nullptr;
-      if constexpr (!std::is_same_v<W, NoCopy>) copy = operand<W>(call, At::working) + offset;
-      launch(call, rows_grid(pieces.rows), apply_rows<W>, at<float>(call, places_.y), pieces,
-             operand<float>(call, At::lr), operand<Scalars>(call, At::scalars),
-             static_cast<float>(update_.adjustment(matrix)), static_cast<float>(update_.weight_decay),
-             operand<float>(call, At::master) + offset, copy);
-    };
-    if (!update_.working)
-      with_copy(NoCopy{});
-    else if (copy_ == DType::f16)
-      with_copy(f16{});
-    else
-      with_copy(bf16{});
-  }
-
-  MuonUpdate update_;
+  MuonMatrices all_;
   MuonWorkspace places_;
-  DType copy_ = DType::bf16;
   std::vector<Products> products_;
 };
 
 }  // namespace
 
-Prepared prepare_muon(const Signature& s, const Context& context) { return std::make_unique<Muon>(s, context); }
+Prepared prepare_muon_orthogonalize(const Signature& s, const Context& context) { return std::make_unique<Orthogonalize>(s, context); }
 
 }  // namespace trainer::kernels::cuda

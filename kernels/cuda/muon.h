@@ -18,11 +18,11 @@ struct MuonWorkspace {
   std::int64_t products;  ///< cuBLASLt's
   std::int64_t end;
 
-  MuonWorkspace(const MuonUpdate& update, std::int64_t product_bytes) {
-    const std::int64_t small = update.most_small * update.most_small;
+  MuonWorkspace(const MuonMatrices& all, std::int64_t product_bytes) {
+    const std::int64_t small = all.most_small * all.most_small;
     x = 0;
-    y = x + aligned(2 * update.most_elements);
-    gram = y + aligned(4 * update.most_elements);
+    y = x + aligned(2 * all.most_elements);
+    gram = y + aligned(4 * all.most_elements);
     square = gram + aligned(2 * small);
     sums = square + aligned(4 * small);
     products = sums + aligned(8 * (kSums + 1));

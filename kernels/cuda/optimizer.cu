@@ -143,6 +143,15 @@ struct Sgd {
     return fmaf(w, keep, -(s.size * g));
   }
 };
+/// muon: what stands for the gradient is the update itself.
+struct Muon {
+  static constexpr int kStates = 0;
+  static constexpr bool kReadsMaster = true;
+  __device__ static Step step(const Operands& o, const Rates& a, float) { return Sgd<false>::step(o, a, 1); }
+  __device__ static float update(const Step& s, const Rates&, float keep, float w, float x, float&, float&) {
+    return fmaf(w, keep, -(s.size * x));
+  }
+};
 struct Adam {
   static constexpr int kStates = 2;
   static constexpr bool kReadsMaster = true;
@@ -410,6 +419,8 @@ Prepared prepare_adam(const Signature& s, const Context&) {
 }
 
 Prepared prepare_lion(const Signature& s, const Context&) { return optimizer<Lion>(s, with_betas(s.attributes)); }
+
+Prepared prepare_muon(const Signature& s, const Context&) { return optimizer<Muon>(s, rates_of(s.attributes)); }
 
 Prepared prepare_muon_momentum(const Signature& s, const Context&) {
   const std::int64_t count = s.operands[0].elements();

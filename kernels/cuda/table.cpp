@@ -73,6 +73,7 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
     case Op::adamw: return prepare_adam(s, c);
     case Op::lion: return prepare_lion(s, c);
     case Op::muon_momentum: return prepare_muon_momentum(s, c);
+    case Op::muon_orthogonalize: return prepare_muon_orthogonalize(s, c);
     case Op::muon: return prepare_muon(s, c);
     case Op::outer_step: return prepare_outer_step(s, c);
     case Op::apply_delayed: return prepare_apply_delayed(s, c);

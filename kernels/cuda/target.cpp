@@ -107,7 +107,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::mse_count:
     case Op::sum_squares: return partial_scalars(units);
     case Op::top_k_compress: return top_k_workspace(s);
-    case Op::muon: return MuonWorkspace(muon_update(s), product_workspace(capability)).end;
+    case Op::muon_orthogonalize: return MuonWorkspace(muon_matrices_of(s), product_workspace(capability)).end;
     // One thread or block makes each output whole.
     case Op::embedding:
     case Op::positions:
@@ -149,6 +149,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::adamw:
     case Op::lion:
     case Op::muon_momentum:
+    case Op::muon:
     case Op::outer_step:
     case Op::apply_delayed:
     case Op::compress_bf16:

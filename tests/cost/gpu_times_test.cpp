@@ -325,9 +325,9 @@ TEST_CASE("GELU as an epilogue costs what it moves beside the product: nothing w
 TEST_CASE("Muon takes the time of its products in bf16, and little beside it where the matrix is large") {
   const MachineModel gpu = machine("h100-sxm");
   const auto muon = [&](std::int64_t rows, std::int64_t cols) {
-    const TensorDesc flat{DType::f32, {rows * cols}}, u{DType::f32, {1, rows * cols}}, one{DType::f32, {1}}, scalars{DType::f32, {4}}, applied{DType::i32, {1}};
-    const std::string matrix = "0:" + std::to_string(rows) + ":" + std::to_string(cols) + ":-";
-    return gpu_kernel(gpu, {Op::muon, {{"steps", std::int64_t{5}}, {"elements", rows * cols}, {"matrices", matrix}}, {flat, u, one, scalars, applied}}).us;
+    const TensorDesc x{DType::f32, {1, rows * cols}}, scalars{DType::f32, {4}};
+    const std::string matrix = "0:" + std::to_string(rows) + ":" + std::to_string(cols) + ":-:0";
+    return gpu_kernel(gpu, {Op::muon_orthogonalize, {{"steps", std::int64_t{5}}, {"matrices", matrix}}, {x, scalars}}).us;
   };
   const double flops = 5 * 6.0 * 4096 * 4096 * 4096, at_peak = flops / gpu.device.peak.at(DType::bf16).value * 1e6;
   CHECK(muon(4096, 4096) > at_peak);

@@ -1,4 +1,4 @@
-// Muon against the f64 reference and torch.optim.Muon: single matrices, matrices cut over ranks, slices of a unit.
+// Muon against the f64 reference and torch.optim.Muon: single matrices, matrices cut over ranks, work shared by owners.
 //
 // Bounds. A Newton–Schulz step is a polynomial of the singular values whose slope is at most its first
 // coefficient, 3.4445, where they are below 1.2: an error of X grows by that at most, 485 times in five steps. Where
@@ -89,46 +89,26 @@ double adjustment(const std::string& adjust, std::int64_t rows, std::int64_t col
                               : 0.2 * std::sqrt(static_cast<double>(std::max(rows, cols)));
 }
 
-constexpr double kLr = 0.0625, kDecay = 0.5;
-
-/// One rank's operands of muon, in slices [first, first + n) of a unit.
-struct Slice {
+/// x of muon_orthogonalize, and what it makes of it.
+struct Unit {
+  std::int64_t n, parts;
   Attributes attributes;
-  std::int64_t elements, first, n, parts = 1, index = 0;
-  DType copy = DType::f32;  ///< f32: no working copy
-  double factor = 1;
-  Buffer master{0}, u{0}, working{0};
+  Buffer x;
 
-  Slice(std::int64_t all, std::int64_t begin, std::int64_t count, const std::string& matrices,
-        const std::string& adjust = "original")
-      : attributes{{"steps", std::int64_t{5}}, {"adjust", adjust},    {"weight_decay", kDecay}, {"eps", 1e-7},
-                   {"elements", all},          {"matrices", matrices}},
-        elements(all),
-        first(begin),
-        n(count) {}
+  Unit(std::int64_t elements, const std::string& matrices, const std::string& adjust = "original", std::int64_t num_parts = 1)
+      : n(elements),
+        parts(num_parts),
+        attributes{{"steps", std::int64_t{5}}, {"adjust", adjust}, {"eps", 1e-7}, {"matrices", matrices}},
+        x(normals(DType::f32, parts * n, 21)) {}
 
-  void run(Runner& runner) {
-    const Buffer lr = buffer_of(DType::f32, values({kLr})), scalars = buffer_of(DType::f32, values({factor, 1, 0, 0})),
-                 applied = buffer_of(DType::i32, values({1}));
-    Signature signature{
-        Op::muon,
-        attributes,
-        {{DType::f32, {n}}, {DType::f32, {parts, n}}, {DType::f32, {1}}, {DType::f32, {4}}, {DType::i32, {1}}}};
-    std::vector<void*> operands = {master.data(), u.data(), lr.data(), scalars.data(), applied.data()};
-    signature.attributes.set("working", copy != DType::f32);
-    if (copy != DType::f32) {
-      working = Buffer(n * size_of(copy));
-      signature.operands.push_back({copy, {n}});
-      operands.push_back(working.data());
-    }
-    runner.run(signature, operands, index * elements + first);
+  void run(Runner& runner, std::int64_t owner = 0, double factor = 1) {
+    const Buffer scalars = buffer_of(DType::f32, values({factor, 1, 0, 0}));
+    runner.run({Op::muon_orthogonalize, attributes, {{DType::f32, {parts, n}}, {DType::f32, {4}}}}, {x.data(), scalars.data()}, owner);
   }
-  Tensor truth() const {
-    Tensor w(Shape{n}), all(Shape{parts, n});
-    for (std::int64_t i = 0; i < n; ++i) w[i] = read(master, DType::f32, i);
-    for (std::int64_t i = 0; i < parts * n; ++i) all[i] = read(u, DType::f32, i);
-    return reference::run(Op::muon, attributes, {w, all, values({kLr}), values({factor, 1, 0, 0}), values({1})},
-                          {Shape{n}}, index * elements + first)[0];
+  Tensor truth(std::int64_t owner = 0) const {
+    Tensor all(Shape{parts, n});
+    for (std::int64_t i = 0; i < parts * n; ++i) all[i] = read(x, DType::f32, i);
+    return reference::run(Op::muon_orthogonalize, attributes, {all, values({1, 1, 0, 0})}, {Shape{parts, n}}, owner)[0];
   }
 };
 
@@ -138,14 +118,8 @@ Values values_of(const Buffer& buffer, std::int64_t first, std::int64_t count) {
   return found;
 }
 
-Buffer copy_of(const Buffer& from, std::int64_t first, std::int64_t count) {
-  Buffer to(4 * count);
-  std::memcpy(to.data(), from.as<float>() + first, to.bytes());
-  return to;
-}
-
 std::string one_matrix(std::int64_t rows, std::int64_t cols) {
-  return "0:" + std::to_string(rows) + ":" + std::to_string(cols) + ":-";
+  return "0:" + std::to_string(rows) + ":" + std::to_string(cols) + ":-:0";
 }
 
 }  // namespace
@@ -189,64 +163,40 @@ TEST_CASE("a momentum in bf16 is that of f32, rounded") {
   }
 }
 
-TEST_CASE("a matrix of any shape is updated as the reference says, and its working copy with it") {
+TEST_CASE("a matrix of any shape is made orthogonal as the reference says") {
   for (const auto& [rows, cols] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 9}, {9, 1}, {16, 16}, {12, 40}, {40, 12}, {33, 65}, {70, 31}})
     for (const std::string adjust : {"original", "match_rms_adamw"})
-      for (DType copy : compute_dtypes())
-        for (const auto& runner : runners()) {
-          if (copy != DType::f32 && runner.get() != &best_runner()) continue;
-          Slice slice(rows * cols, 0, rows * cols, one_matrix(rows, cols), adjust);
-          slice.copy = copy;
-          slice.master = normals(DType::f32, slice.n, 20);
-          slice.u = normals(DType::f32, slice.n, 21);
-          const Tensor truth = slice.truth();
-          slice.run(*runner);
-          INFO(rows, " x ", cols, " ", adjust, " on ", runner->name());
-          const Values got = values_of(slice.master, 0, slice.n);
-          const double size = kLr * adjustment(adjust, rows, cols);
-          if (runner->rounds_factors()) {
-            CHECK(distance(got, truth.data) <= size * 3 * explained(values_of(slice.u, 0, slice.n), rows, cols) +
-                                                   4 * kEpsF32 * distance(got, Values(got.size())));
-          } else {
-            double worst = 0;
-            for (std::size_t i = 0; i < got.size(); ++i)
-              worst = std::fmax(worst, std::fabs(got[i] - truth.data[i]) - 4 * kEpsF32 * std::fabs(truth.data[i]));
-            CHECK(worst <= 500 * kEpsF32 * size);
-          }
-          for (std::int64_t i = 0; copy != DType::f32 && i < slice.n; ++i)
-            CHECK(std::fabs(read(slice.working, copy, i) - got[static_cast<std::size_t>(i)]) <=
-                  bound(copy) * std::fabs(got[static_cast<std::size_t>(i)]) + subnormals(copy));
-        }
+      for (const auto& runner : runners()) {
+        Unit unit(rows * cols, one_matrix(rows, cols), adjust);
+        const Tensor truth = unit.truth();
+        const double explains = adjustment(adjust, rows, cols) * 3 * explained(values_of(unit.x, 0, unit.n), rows, cols);
+        unit.run(*runner);
+        INFO(rows, " x ", cols, " ", adjust, " on ", runner->name());
+        const Values got = values_of(unit.x, 0, unit.n);
+        double worst = 0;
+        for (std::size_t i = 0; i < got.size(); ++i) worst = std::fmax(worst, std::fabs(got[i] - truth.data[i]));
+        if (runner->rounds_factors())
+          CHECK(distance(got, truth.data) <= explains + 4 * kEpsF32 * distance(got, Values(got.size())));
+        else
+          CHECK(worst <= 500 * kEpsF32 * adjustment(adjust, rows, cols));
+      }
 }
 
-TEST_CASE("a matrix of zeros decays alone, padding stays, and so does everything where no step is applied") {
-  const std::string matrices = "2:8:8:-,70:3:20:-";  // of 140: padding before, between and behind
+TEST_CASE("a matrix of zeros stays, what is no matrix becomes 0, and nothing is done where no step is applied") {
   for (Runner* runner : few_runners()) {
-    Slice slice(140, 0, 140, matrices);
-    slice.master = normals(DType::f32, 140, 30);
-    slice.u = normals(DType::f32, 140, 31);
-    for (std::int64_t i = 2; i < 66; ++i) slice.u.as<float>()[i] = 0;
-    const Buffer before = normals(DType::f32, 140, 30);
-    slice.factor = 0;
-    slice.run(*runner);
-    CHECK(slice.master.same_bits(before));
-    slice.factor = 1;
-    slice.run(*runner);
-    const auto keep = static_cast<float>(1 - kLr * kDecay);
-    for (std::int64_t i = 0; i < 140; ++i) {
-      const float was = before.as<float>()[i], now = slice.master.as<float>()[i];
-      if (i >= 2 && i < 66)
-        CHECK(now == was * keep);
-      else if (i >= 70 && i < 130)
-        CHECK(now != was);
-      else
-        CHECK(now == was);
-    }
+    Unit unit(140, "2:8:8:-:0,70:3:20:-:0");  // padding before, between and behind
+    for (std::int64_t i = 2; i < 66; ++i) unit.x.as<float>()[i] = 0;
+    unit.run(*runner);
+    for (std::int64_t i = 0; i < 140; ++i) CHECK((unit.x.as<float>()[i] != 0) == (i >= 70 && i < 130));
+    Unit none(140, "2:8:8:-:0,70:3:20:-:0");
+    std::fill_n(none.x.as<float>(), 140, 0.0f);  // as muon_momentum leaves it
+    none.run(*runner, 0, 0);
+    for (std::int64_t i = 0; i < 140; ++i) CHECK(none.x.as<float>()[i] == 0);
   }
 }
 
-TEST_CASE("ranks that hold pieces of a matrix make the bits of the rank that holds it whole") {
+TEST_CASE("pieces of a matrix become those of the matrix that one rank holds whole, to the bit") {
   struct Cut {
     char how;
     std::int64_t rows, cols, parts;
@@ -256,66 +206,65 @@ TEST_CASE("ranks that hold pieces of a matrix make the bits of the rank that hol
     for (Runner* runner : few_runners()) {
       const std::int64_t rows = cut.how == '0' ? cut.rows * cut.parts : cut.rows,
                          cols = cut.how == '1' ? cut.cols * cut.parts : cut.cols;
-      Slice whole(rows * cols, 0, rows * cols, one_matrix(rows, cols));
-      whole.master = normals(DType::f32, rows * cols, 40);
-      whole.u = normals(DType::f32, rows * cols, 41);
-      const Buffer master = normals(DType::f32, rows * cols, 40);
-      // Element i of the whole is element `second` of part `first`'s slice; 3 elements of padding come before the
-      // piece.
+      Unit whole(rows * cols, one_matrix(rows, cols));
+      // 3 elements of padding come before each piece.
       const std::int64_t n = 3 + cut.rows * cut.cols + 5;
-      const auto place = [&](std::int64_t i, std::int64_t part) -> std::pair<std::int64_t, std::int64_t> {
-        const std::int64_t row = i / cols, col = i % cols;
-        const std::int64_t owner = cut.how == '0' ? row / cut.rows : cut.how == '1' ? col / cut.cols : part;
-        return {owner, 3 + row % cut.rows * cut.cols + col % cut.cols};
+      Unit pieces(n, "3:" + std::to_string(cut.rows) + ":" + std::to_string(cut.cols) + ":" + cut.how + ":0", "original", cut.parts);
+      const auto of_whole = [&](std::int64_t part, std::int64_t i) {
+        const std::int64_t row = i / cut.cols + (cut.how == '0' ? part * cut.rows : 0),
+                           col = i % cut.cols + (cut.how == '1' ? part * cut.cols : 0);
+        return row * cols + col;
       };
-      Buffer u(4 * n * cut.parts);
       for (std::int64_t part = 0; part < cut.parts; ++part)
-        for (std::int64_t i = 0; i < rows * cols; ++i)
-          u.as<float>()[place(i, part).first * n + place(i, part).second] = whole.u.as<float>()[i];
+        for (std::int64_t i = 0; i < cut.rows * cut.cols; ++i)
+          pieces.x.as<float>()[part * n + 3 + i] = whole.x.as<float>()[of_whole(part, i)];
       whole.run(*runner);
-      for (std::int64_t index = 0; index < cut.parts; ++index) {
-        Slice piece(4 * n, 2 * n, n,
-                    std::to_string(2 * n + 3) + ":" + std::to_string(cut.rows) + ":" + std::to_string(cut.cols) + ":" +
-                        cut.how);
-        piece.parts = cut.parts;
-        piece.index = index;
-        piece.master = normals(DType::f32, n, 42);
-        piece.u = copy_of(u, 0, n * cut.parts);
-        for (std::int64_t i = 0; i < rows * cols; ++i)
-          if (place(i, index).first == index) piece.master.as<float>()[place(i, index).second] = master.as<float>()[i];
-        piece.run(*runner);
-        INFO("cut ", cut.how, " of ", cut.parts, " on ", runner->name());
-        std::int64_t wrong = -1;
-        for (std::int64_t i = 0; i < rows * cols && wrong < 0; ++i)
-          if (place(i, index).first == index &&
-              piece.master.as<float>()[place(i, index).second] != whole.master.as<float>()[i])
-            wrong = i;
-        CHECK(wrong == -1);
-      }
+      pieces.run(*runner);
+      INFO("cut ", cut.how, " of ", cut.parts, " on ", runner->name());
+      std::int64_t wrong = 0;
+      for (std::int64_t part = 0; part < cut.parts; ++part)
+        for (std::int64_t i = 0; i < cut.rows * cut.cols; ++i)
+          wrong += pieces.x.as<float>()[part * n + 3 + i] != whole.x.as<float>()[of_whole(part, i)];
+      CHECK(wrong == 0);
     }
 }
 
-TEST_CASE("slices that end where matrices end cover the unit, and a matrix across a border is a bug") {
-  const std::int64_t n = 600;  // three slices: of two matrices, of one, and of none
-  const std::string matrices = "0:10:20:-,256:16:16:-,700:12:40:-";
+TEST_CASE("the sum over the owners is what one rank makes of all matrices, to the bit") {
+  const std::int64_t n = 1200;
+  const auto matrices = [](int first, int second, int third) {
+    return "0:10:20:-:" + std::to_string(first) + ",256:16:16:-:" + std::to_string(second) + ",700:12:40:-:" + std::to_string(third);
+  };
   for (Runner* runner : few_runners()) {
-    Slice whole(3 * n, 0, 3 * n, matrices);
-    whole.master = normals(DType::f32, 3 * n, 50);
-    whole.u = normals(DType::f32, 3 * n, 51);
-    const Buffer master = normals(DType::f32, 3 * n, 50);
+    Unit whole(n, matrices(0, 0, 0));
+    const Tensor truth = whole.truth();
     whole.run(*runner);
-    for (std::int64_t slice = 0; slice < 3; ++slice) {
-      Slice part(3 * n, slice * n, n, matrices);
-      part.master = copy_of(master, slice * n, n);
-      part.u = copy_of(whole.u, slice * n, n);
-      part.run(*runner);
-      CHECK(part.master.same_bits(copy_of(whole.master, slice * n, n)));
+    Values sum(static_cast<std::size_t>(n));
+    for (std::int64_t owner = 0; owner < 3; ++owner) {  // of the last one there is nothing
+      Unit part(n, matrices(1, 0, 1));
+      part.run(*runner, owner);
+      for (std::int64_t i = 0; i < n; ++i) sum[static_cast<std::size_t>(i)] += read(part.x, DType::f32, i);
     }
-    Slice across(3 * n, 100, n, matrices);
-    across.master = copy_of(master, 100, n);
-    across.u = copy_of(whole.u, 100, n);
-    CHECK_THROWS_AS(across.run(*runner), Bug);
+    CHECK(sum == values_of(whole.x, 0, n));
+    CHECK(distance(sum, truth.data) <= (runner->rounds_factors() ? 0.05 : 1e-3) * distance(sum, Values(sum.size())));
   }
+}
+
+TEST_CASE("the update takes what was made orthogonal as it is, decays, and rounds the working copy") {
+  for (std::int64_t n : {1, 7, 40003})
+    for (double factor : {0.25, 0.0})
+      for (DType copy : compute_dtypes()) {
+        const bool working = copy != DType::f32;
+        std::vector<Output> outputs{{DType::f32, Shape{n}, 4 * kEpsF32, 4 * kEpsF32, 0, false}};
+        if (working) outputs.push_back({copy, Shape{n}, bound(copy), 4 * kEpsF32 + subnormals(copy)});
+        if (working && factor == 0) continue;  // the copy stays what it was
+        hold(Op::muon, {{"weight_decay", 0.5}, {"decay_elements", n / 2}, {"working", working}},
+             {{DType::f32, normal_tensor({n}, 20)},
+              {DType::f32, normal_tensor({n}, 21)},
+              {DType::f32, values({0.0625})},
+              {DType::f32, values({factor, 1, 0, 0})},
+              {DType::i32, values({1})}},
+             outputs);
+      }
 }
 
 TEST_CASE("three steps are those of torch.optim.Muon, as far as its bf16 goes") {
@@ -348,17 +297,15 @@ TEST_CASE("three steps are those of torch.optim.Muon, as far as its bf16 goes") 
            {{"momentum", momentum_share}, {"nesterov", nesterov == 1}},
            {{DType::f32, {n}}, {DType::f32, {n}}, {DType::f32, {4}}, {DType::i32, {1}}, {DType::f32, {n}}}},
           {gradient.data(), momentum.data(), scalars.data(), applied.data(), u.data()});
-      best_runner().run(
-          {Op::muon,
-           {{"steps", std::int64_t{5}},
-            {"adjust", std::string(adjust)},
-            {"weight_decay", decay / 1000.0},
-            {"eps", 1e-7},
-            {"elements", n},
-            {"matrices", one_matrix(rows, cols)}},
-           {{DType::f32, {n}}, {DType::f32, {1, n}}, {DType::f32, {1}}, {DType::f32, {4}}, {DType::i32, {1}}}},
-          {master.data(), u.data(), lr_now.data(), scalars.data(), applied.data()});
       const double of_torch = 3 * explained(values_of(u, 0, n), rows, cols);
+      best_runner().run({Op::muon_orthogonalize,
+                         {{"steps", std::int64_t{5}}, {"adjust", std::string(adjust)}, {"eps", 1e-7}, {"matrices", one_matrix(rows, cols)}},
+                         {{DType::f32, {1, n}}, {DType::f32, {4}}}},
+                        {u.data(), scalars.data()});
+      best_runner().run({Op::muon,
+                         {{"weight_decay", decay / 1000.0}, {"decay_elements", n}},
+                         {{DType::f32, {n}}, {DType::f32, {n}}, {DType::f32, {1}}, {DType::f32, {4}}, {DType::i32, {1}}}},
+                        {master.data(), u.data(), lr_now.data(), scalars.data(), applied.data()});
       allowed += lr * adjustment(adjust, rows, cols) * of_torch * (best_runner().rounds_factors() ? 2 : 1);
     }
     for (std::int64_t i = 0; i < n; ++i)

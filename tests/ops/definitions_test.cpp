@@ -109,32 +109,35 @@ TEST_CASE("AdamW moves 20 bytes a parameter with states in bf16, and 16 with int
   CHECK(eighth.flops == 0);
 }
 
-TEST_CASE("Muon takes its products' FLOPs, of the slice that has the most, and moves the momentum and what it makes of it") {
+TEST_CASE("Muon takes its products' FLOPs, of the owner that has the most, and moves the momentum and what it makes of it") {
   const std::int64_t n = 1000;
   const TensorDesc flat{DType::f32, {n}}, two{DType::f32, {2, n}}, one{DType::f32, {1}}, scalars{DType::f32, {4}}, applied{DType::i32, {1}}, codes{DType::u8, {n}}, scales{DType::f32, {4}};
-  const auto flops = [&](const TensorDesc& u, const std::string& matrices) {
-    return cost_of({Op::muon, {{"steps", std::int64_t{5}}, {"elements", 4 * n}, {"matrices", matrices}}, {flat, u, one, scalars, applied}}).flops;
+  const auto flops = [&](const TensorDesc& x, const std::string& matrices) {
+    return cost_of({Op::muon_orthogonalize, {{"steps", std::int64_t{5}}, {"matrices", matrices}}, {x, scalars}}).flops;
   };
   const TensorDesc alone{DType::f32, {1, n}};
   const double a = 5 * (4.0 * 10 * 10 * 40 + 2.0 * 10 * 10 * 10), b = 5 * (4.0 * 20 * 20 * 30 + 2.0 * 20 * 20 * 20);
-  CHECK(flops(alone, "0:10:40:-") == a);
-  CHECK(flops(alone, "0:40:10:-,400:20:30:-") == a + b);
-  CHECK(flops(alone, "0:40:10:-,1000:20:30:-,2000:10:40:-") == b);
-  CHECK(flops(two, "0:5:40:0,400:20:15:1") == a + b);
+  CHECK(flops(alone, "0:10:40:-:0") == a);
+  CHECK(flops(alone, "0:40:10:-:0,400:20:30:-:0") == a + b);
+  CHECK(flops(alone, "0:40:10:-:0,400:20:30:-:1") == b);
+  CHECK(flops(two, "0:5:40:0:3,400:20:15:1:3") == a + b);
   CHECK(flops(alone, "") == 0);
   const Cost momentum = cost_of({Op::muon_momentum, {}, {flat, codes, scales, scalars, applied, flat}});
+  const Cost update = cost_of({Op::muon, {{"working", false}}, {flat, flat, one, scalars, applied}});
+  CHECK(update.bytes_read + update.bytes_written == 12 * n + 4 + 16 + 4);
   CHECK(momentum.bytes_read + momentum.bytes_written == (4 + 1 + 1 + 4) * n + 2 * 16 + 16 + 4);
 }
 
 TEST_CASE("the list of Muon's matrices is read as it was written, and what is none is a bug") {
-  const std::vector<MuonMatrix> matrices = {{0, 10, 20, MuonMatrix::Cut::none}, {256, 3, 5, MuonMatrix::Cut::rows}, {271, 7, 1, MuonMatrix::Cut::columns}};
-  CHECK(muon_text(matrices) == "0:10:20:-,256:3:5:0,271:7:1:1");
+  const std::vector<MuonMatrix> matrices = {{0, 10, 20, MuonMatrix::Cut::none, 0}, {256, 3, 5, MuonMatrix::Cut::rows, 12}, {271, 7, 1, MuonMatrix::Cut::columns, 1}};
+  CHECK(muon_text(matrices) == "0:10:20:-:0,256:3:5:0:12,271:7:1:1:1");
   CHECK(muon_matrices(muon_text(matrices)) == matrices);
   CHECK(muon_matrices("").empty());
   CHECK(matrices[1].whole_rows(4) == 12);
   CHECK(matrices[1].whole_cols(4) == 5);
   CHECK(matrices[2].whole_cols(4) == 4);
-  for (const char* text : {"0:10:20", "0:10:20:2", "0:10:20:-,,", "a:1:1:-", "0:1 :1:-", "0:10:20:-,199:1:1:-", "0:0:20:-", "-1:1:1:-", "0:10:20:--", "0:10:99999999999999999999:-"})
+  for (const char* text : {"0:10:20", "0:10:20:-", "0:10:20:2:0", "0:10:20:-:0,,", "a:1:1:-:0", "0:1 :1:-:0", "0:10:20:-:0,199:1:1:-:0", "0:0:20:-:0", "-1:1:1:-:0", "0:10:20:--:0", "0:10:20:-:-1", "0:10:20:-:0:0",
+                           "0:10:99999999999999999999:-:0"})
     CHECK_THROWS_AS(muon_matrices(text), Bug);
 }
 

@@ -61,38 +61,38 @@ void muon_momentum(const Call& c) {
   }
 }
 
-void muon(const Call& c) {
-  c.out[0].data = c.in[0].data;
-  const Tensor& u = c.in[1];
-  const std::int64_t parts = u.shape[0], n = u.shape[1], elements = c.attributes.integer("elements");
-  const std::int64_t index = c.origin / elements, first = c.origin % elements;
-  const double lr = c.in[2][0], factor = c.in[3][0], keep = 1 - lr * c.attributes.real("weight_decay");
+void muon_orthogonalize(const Call& c) {
+  const Tensor& u = c.in[0];
+  const std::int64_t parts = u.shape[0], n = u.shape[1];
+  std::fill(c.out[0].data.begin(), c.out[0].data.end(), 0.0);
   std::istringstream list(c.attributes.text("matrices"));
-  for (std::string item; factor != 0 && std::getline(list, item, ',');) {
-    long offset = 0, rows = 0, cols = 0;
+  for (std::string item; std::getline(list, item, ',');) {
+    long offset = 0, rows = 0, cols = 0, owner = 0;
     char cut = 0;
-    std::sscanf(item.c_str(), "%ld:%ld:%ld:%c", &offset, &rows, &cols, &cut);
-    if (offset < first || offset + rows * cols > first + n) continue;
-    const std::int64_t down = cut == '0' ? parts : 1, across = cut == '1' ? parts : 1;
-    const auto piece_of = [&](std::int64_t i, std::int64_t j) {
-      return cut == '0' ? i / rows : cut == '1' ? j / cols : index;
+    std::sscanf(item.c_str(), "%ld:%ld:%ld:%c:%ld", &offset, &rows, &cols, &cut, &owner);
+    if (owner != c.origin) continue;
+    Matrix whole(cut == '0' ? rows * parts : rows, cut == '1' ? cols * parts : cols);
+    const auto for_each = [&](auto fn) {  // (element of a part, of the whole)
+      for (std::int64_t part = 0; part < parts; ++part)
+        for (std::int64_t i = 0; i < rows; ++i)
+          for (std::int64_t j = 0; j < cols; ++j)
+            fn(part * n + offset + i * cols + j, (cut == '0' ? part * rows : 0) + i, (cut == '1' ? part * cols : 0) + j);
     };
-    const auto place_of = [&](std::int64_t i, std::int64_t j) { return offset - first + i % rows * cols + j % cols; };
-    Matrix whole(rows * down, cols * across);
-    for (std::int64_t i = 0; i < whole.rows; ++i)
-      for (std::int64_t j = 0; j < whole.cols; ++j) whole(i, j) = u[piece_of(i, j) * n + place_of(i, j)];
+    for_each([&](std::int64_t at, std::int64_t i, std::int64_t j) { whole(i, j) = u[at]; });
     const double tall = static_cast<double>(whole.rows) / static_cast<double>(whole.cols);
     const double adjusted = c.attributes.text("adjust") == "original"
                                 ? std::sqrt(std::fmax(1, tall))
                                 : 0.2 * std::sqrt(static_cast<double>(std::max(whole.rows, whole.cols)));
     const Matrix x = orthogonalised(whole, c.attributes.integer("steps"), c.attributes.real("eps"));
-    for (std::int64_t i = 0; i < whole.rows; ++i)
-      for (std::int64_t j = 0; j < whole.cols; ++j)
-        if (piece_of(i, j) == index) {
-          double& w = c.out[0][place_of(i, j)];
-          w = w * keep - lr * adjusted * x(i, j);
-        }
+    for_each([&](std::int64_t at, std::int64_t i, std::int64_t j) { c.out[0][at] = adjusted * x(i, j); });
   }
+}
+
+void muon(const Call& c) {
+  c.out[0].data = c.in[0].data;
+  const double lr = c.in[2][0], decay = 1 - lr * c.attributes.real("weight_decay");
+  for (std::int64_t i = 0; c.in[3][0] != 0 && i < c.out[0].size(); ++i)
+    c.out[0][i] = c.in[0][i] * (i + c.origin < c.attributes.integer("decay_elements") ? decay : 1) - lr * c.in[1][i];
   if (c.has("working")) c.out[1].data = c.out[0].data;
 }
 

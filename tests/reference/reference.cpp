@@ -79,6 +79,7 @@ void dispatch(Op op, const Call& call) {
     case Op::adamw: return adam(call);
     case Op::lion: return lion(call);
     case Op::muon_momentum: return muon_momentum(call);
+    case Op::muon_orthogonalize: return muon_orthogonalize(call);
     case Op::muon: return muon(call);
     case Op::outer_step: return outer_step(call);
     case Op::apply_delayed: return apply_delayed(call);

@@ -87,6 +87,7 @@ void sgd(const Call&);
 void adam(const Call&);
 void lion(const Call&);
 void muon_momentum(const Call&);
+void muon_orthogonalize(const Call&);
 void muon(const Call&);
 void outer_step(const Call&);
 void apply_delayed(const Call&);
