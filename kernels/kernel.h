@@ -10,7 +10,8 @@
 
 namespace trainer::kernels {
 
-/// One run. Operands are in the order of the signature, each at a multiple of kOperandAlignment unless its header says otherwise.
+/// One run. Operands are in the order of the signature, each at a multiple of kOperandAlignment, or of its size where it is a single
+/// element, unless the op's header says otherwise.
 struct Call {
   std::span<void* const> operands;
   void* workspace = nullptr;  ///< Target::workspace_bytes(signature) bytes, at a multiple of kBufferAlignment; contents undefined

@@ -2,15 +2,13 @@
 #include "kernels/muon.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/core/check.h"
 
 namespace trainer::kernels {
 
 double MuonMatrices::adjustment(const MuonMatrix& matrix) const {
-  const auto rows = static_cast<double>(matrix.whole_rows(parts)), cols = static_cast<double>(matrix.whole_cols(parts));
-  return matches_adamw ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
+  return muon_adjustment(matrix.whole_rows(parts), matrix.whole_cols(parts), matches_adamw);
 }
 
 MuonMatrices muon_matrices_of(const Signature& s) {

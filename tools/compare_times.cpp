@@ -55,7 +55,7 @@ double launch_floor_us(const Signature& signature, const cost::DeviceModel& devi
   double seconds = device.memory_bandwidth.value > 0 ? bytes / device.memory_bandwidth.value : 0;
   auto peak = device.peak.find(work.dtype);
   // Muon's products are of f32 on CPUs, of bf16 on GPUs.
-  if (const auto narrow = device.peak.find(DType::bf16); signature.op == Op::muon && narrow != device.peak.end()) peak = narrow;
+  if (const auto narrow = device.peak.find(DType::bf16); signature.op == Op::muon_orthogonalize && narrow != device.peak.end()) peak = narrow;
   if (cost::counts_flops(work.name) && peak != device.peak.end()) seconds = std::max(seconds, work.amount / peak->second.value);
   return seconds * 1e6;
 }

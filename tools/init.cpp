@@ -34,7 +34,7 @@ data:
 train:
   steps: 1000
   batch: {{global: 16, micro: auto}}    # samples of a step, and of a micro-batch; auto: as fits into memory
-  optimizer: {{name: adamw, lr: 2.0e-3, betas: [0.9, 0.99], weight_decay: 0.1}}   # or sgd, adam, lion
+  optimizer: {{name: adamw, lr: 2.0e-3, betas: [0.9, 0.99], weight_decay: 0.1}}   # or sgd, adam, lion, muon
   lr_schedule: {{name: cosine, warmup_steps: 50, min_lr: 1.0e-4}}                 # or constant, linear, wsd
   clip_norm: 1.0                 # of the global gradient norm; null: off
 eval: {{every: 250, batches: 20}}

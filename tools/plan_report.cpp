@@ -142,6 +142,37 @@ std::string memory_line(const CompiledJob& compiled) {
   return text;
 }
 
+namespace {
+
+// Of each of CompiledJob::optimizers, without padding; what several stages share counts once.
+std::vector<std::int64_t> updated_parameters(const CompiledJob& compiled) {
+  std::vector<std::int64_t> counts(compiled.optimizers.size(), 0);
+  for (std::size_t stage = 0; stage < compiled.plan.roles.size(); ++stage)
+    for (const Unit& unit : compiled.plan.roles[stage].units) {
+      if (!unit.trained() || (!unit.stages.empty() && unit.stages.front() != static_cast<std::int32_t>(stage))) continue;
+      for (const UnitTensor& tensor : unit.tensors) counts[static_cast<std::size_t>(unit.optimizer)] += tensor.spec.whole.elements();
+    }
+  return counts;
+}
+
+}  // namespace
+
+std::string optimizers_line(const CompiledJob& compiled) {
+  const std::vector<std::int64_t> counts = updated_parameters(compiled);
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    parts.push_back(fmt::format("{} (lr {:g}) of {}{}", name_of(compiled.optimizers[i].name), compiled.optimizers[i].lr, grouped(counts[i]), i == 0 ? " parameters" : ""));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+Json optimizers_json(const CompiledJob& compiled) {
+  const std::vector<std::int64_t> counts = updated_parameters(compiled);
+  Json list = Json::array();
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    list.push_back({{"name", name_of(compiled.optimizers[i].name)}, {"lr", compiled.optimizers[i].lr}, {"parameters", counts[i]}});
+  return list;
+}
+
 std::vector<StateCost> states_of(const CompiledJob& compiled) {
   std::vector<StateCost> costs;
   for (const Unit& unit : compiled.plan.roles[fullest_stage(compiled)].units)

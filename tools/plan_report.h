@@ -40,6 +40,10 @@ std::string title_of(const Role& role, const Issued& issued);
 /// The buffers of `program`, persistent ones aside, that are alive at an instruction, the largest first.
 std::vector<BufferId> alive_at(const Role& role, const Program& program, std::int32_t instruction);
 
+/// "muon (lr 0.02) of 24,576 parameters, adamw (lr 0.001) of 9,600": which optimizer updates how many.
+std::string optimizers_line(const CompiledJob& compiled);
+Json optimizers_json(const CompiledJob& compiled);
+
 /// A state of the optimizer on the rank that needs the most memory.
 struct StateCost {
   std::string name;

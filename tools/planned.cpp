@@ -54,6 +54,7 @@ Json plan_json(const Planned& one) {
           {"batch", {{"global", compiled.batch.global}, {"micro", compiled.batch.micro}, {"micro_batches", compiled.batch.micro_batches}}},
           {"parameters", compiled.num_parameters},
           {"trained_parameters", compiled.num_trained},
+          {"optimizers", optimizers_json(compiled)},
           {"states", states_json(compiled)},
           {"flops_per_step", compiled.flops_per_step},
           {"model_flops_per_step", compiled.model_flops_per_step},

@@ -10,6 +10,7 @@
 
 #include "engine/build/build.h"
 #include "engine/compile/lab.h"
+#include "engine/compile/optimizers.h"
 #include "engine/cost/search.h"
 
 namespace trainer {
@@ -43,7 +44,7 @@ class Advisor {
 
   std::optional<cost::Scored> best_of(const LoadedJob& loaded) const {
     ModelLab lab(loaded, hardware_);
-    const cost::SearchSpace space = search_space(loaded.job, hardware_);
+    const cost::SearchSpace space = search_space(loaded.job, hardware_, state_bytes(loaded));
     const cost::SearchResult found = cost::search(space, lab);
     if (found.scored.empty() || !found.scored.front().fits) return std::nullopt;
     return cost::likeliest(loaded.job.goal, space.limit_bytes, found);

@@ -10,6 +10,7 @@
 #include "engine/compile/choose.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/optimizers.h"
 #include "engine/compile/trained.h"
 #include "engine/job/aliases.h"
 #include "engine/job/check.h"
@@ -103,12 +104,13 @@ class ModelCheck {
     }
   }
 
-  /// Of `trainable` and `adapter`, on a graph that is right.
+  /// Of `trainable`, `adapter` and optimizers, on a graph that is right.
   std::vector<Diagnostic> of_selections() const {
     const BuildOptions options = build_options(job_, 1, BuildOptions::Mode::train);
     Graph graph = read_graph(tree_, given_.with, options);
     try {
       freeze_and_adapt(loaded_, graph, options);
+      optimizers_of(loaded_, graph);
     } catch (const JobError& error) {
       return error.diagnostics();
     }

@@ -12,6 +12,7 @@
 #include "engine/compile/hardware.h"
 #include "engine/compile/lab.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/optimizers.h"
 #include "engine/core/check.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/search.h"
@@ -51,7 +52,7 @@ LoadedJob decided(const LoadedJob& loaded, const Candidate& c) {
 
 class Choice {
  public:
-  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), lab_(loaded, hardware), space_(search_space(loaded.job, hardware)) {}
+  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), lab_(loaded, hardware), space_(search_space(loaded.job, hardware, state_bytes(loaded))) {}
 
   CompiledJob run() {
     found_ = cost::search(space_, lab_);
@@ -178,7 +179,7 @@ class Choice {
       Job fewer = loaded_.job;
       fewer.cluster.nodes = nodes;
       fewer.cluster.devices_per_node = space_.ranks_per_node;
-      const cost::SearchResult found = cost::search(search_space(fewer, hardware_), lab_);
+      const cost::SearchResult found = cost::search(search_space(fewer, hardware_, space_.state_bytes), lab_);
       if (found.scored.empty() || !found.scored.front().fits) continue;
       const Scored& best = found.scored.front();
       if (const double each = device_time(best.step_us, best.candidate.mesh.world_size()); each < least) {

@@ -18,6 +18,7 @@
 #include "engine/compile/hardware.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/optimizers.h"
 #include "engine/compile/trained.h"
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
@@ -188,8 +189,11 @@ class Compilation {
     AssembleOptions options;
     Graph train, evaluate, sample;
     Read read;
+    Optimizers optimizers{.used = {job_.train.optimizer}, .of_parameter = {}};
     if (purpose_ == Purpose::train) {
       train = this->read(batch, BuildOptions::Mode::train, read);
+      optimizers = optimizers_of(loaded_, train);
+      options.optimizer_of = [&](const std::string& name) { return optimizers.of_parameter.at(name); };
       differentiate(train, job_.precision.reduce);
       place(train);
       check_length(train, batch);
@@ -216,7 +220,8 @@ class Compilation {
     options.compute = job_.precision.compute;
     options.micro_batch = batch.micro;
     options.micro_batches = batch.micro_batches;
-    options.optimizers = {optimizer_spec(job_.train.optimizer)};
+    options.optimizers.clear();
+    for (const OptimizerJob& optimizer : optimizers.used) options.optimizers.push_back(optimizer_spec(optimizer));
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;
@@ -233,6 +238,7 @@ class Compilation {
     result.strategy = decide(job_, mesh_, any, read.begins);
     result.schedule = std::move(options.schedule);
     result.chunks = chunks_of(any, result.schedule);
+    result.optimizers = std::move(optimizers.used);
     result.num_parameters = any.num_parameters();
     for (const Parameter& parameter : any.parameters)
       if (parameter.trainable) result.num_trained += any.value(parameter.value).shape().elements();

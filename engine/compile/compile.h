@@ -80,6 +80,7 @@ struct CompiledJob {
   std::string strategy_why;         ///< why that strategy, a paragraph for people
   std::vector<Alternative> alternatives;  ///< where something was chosen: best first
   std::vector<Suggestion> would_fit;      ///< where it does not fit: the nearest changes that would
+  std::vector<OptimizerJob> optimizers;  ///< Unit::optimizer is an index in it; of training
   std::int64_t num_parameters = 0;
   std::int64_t num_trained = 0;        ///< of those
   std::vector<std::string> adapter{};  ///< names of the parameters that the job's adapter adds to the model's

@@ -9,6 +9,7 @@
 #include "engine/compile/hardware.h"
 #include "engine/compile/lab.h"
 #include "engine/compile/model_graph.h"
+#include "engine/compile/optimizers.h"
 #include "engine/compile/trained.h"
 #include "engine/core/amounts.h"
 #include "engine/cost/machine_model.h"
@@ -37,10 +38,10 @@ Parameters parameters_of(const LoadedJob& loaded) {
 
 // Of a trained one: the f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has
 // another dtype.
-double bytes_of_parameter(const Job& job) {
-  const std::int64_t compute = size_of(job.precision.compute);
-  return static_cast<double>(4 + size_of(job.precision.reduce) + (compute == 4 ? 0 : compute)) +
-         state_bytes(optimizer_spec(job.train.optimizer));
+double bytes_of_parameter(const LoadedJob& loaded) {
+  const PrecisionJob& precision = loaded.job.precision;
+  const std::int64_t compute = size_of(precision.compute);
+  return static_cast<double>(4 + size_of(precision.reduce) + (compute == 4 ? 0 : compute)) + state_bytes(loaded);
 }
 
 std::int64_t ranks_of_node(const Job& job) { return std::max<std::int64_t>(1, world_size_of(job) / job.cluster.nodes); }
@@ -75,7 +76,7 @@ class Remedies {
 
   bool attempt(const Change& change) {
     ModelLab lab(change.loaded, hardware_);
-    const auto found = cost::first_fit(search_space(change.loaded.job, hardware_), lab);
+    const auto found = cost::first_fit(search_space(change.loaded.job, hardware_, state_bytes(change.loaded)), lab);
     if (found) result_.push_back({change.overrides, "fits: " + cost::text_of(*found), 0});
     return found.has_value();
   }
@@ -176,7 +177,7 @@ std::string Suggestion::str() const { return fmt::format("{}: {}", fmt::join(ove
 
 std::int64_t least_states_bytes(const LoadedJob& loaded) {
   const Parameters parameters = parameters_of(loaded);
-  const double trained = static_cast<double>(parameters.trained) * bytes_of_parameter(loaded.job);
+  const double trained = static_cast<double>(parameters.trained) * bytes_of_parameter(loaded);
   return divided_up(
       static_cast<std::int64_t>(trained) + parameters.frozen * size_of(loaded.job.precision.compute),
       world_size_of(loaded.job));
@@ -198,7 +199,7 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
                              "parameters{} need {} a rank with the best sharding ({:.4g} bytes a parameter), "
                              "and a rank has {}; at least {} such ranks are needed",
                              world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters.trained)), frozen,
-                             size_text(least), bytes_of_parameter(job), size_text(limit), grouped(devices)));
+                             size_text(least), bytes_of_parameter(loaded), size_text(limit), grouped(devices)));
   if (hardware.machine != nullptr) mistake.remedies = texts(what_would_fit(loaded, hardware));
   throw JobError({std::move(mistake)});
 }

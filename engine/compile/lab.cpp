@@ -15,7 +15,7 @@
 
 namespace trainer {
 
-cost::SearchSpace search_space(const Job& job, const Hardware& hardware) {
+cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double state_bytes) {
   cost::SearchSpace space;
   space.job = &job;
   space.machine = hardware.machine;
@@ -23,7 +23,7 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware) {
   space.ranks_per_node = static_cast<int>(std::max<std::int64_t>(1, space.world_size / job.cluster.nodes));
   space.threads = hardware.threads;
   space.limit_bytes = memory_limit(job, hardware, space.ranks_per_node);
-  space.state_bytes = state_bytes(optimizer_spec(job.train.optimizer));
+  space.state_bytes = state_bytes;
   return space;
 }
 

@@ -14,8 +14,9 @@
 
 namespace trainer {
 
-/// What a search needs to know of `job` on `hardware`, which has a machine. `job` outlives it.
-cost::SearchSpace search_space(const Job& job, const Hardware& hardware);
+/// What a search needs to know of `job` on `hardware`, which has a machine. `job` outlives it. `state_bytes`: as engine/compile/optimizers.h
+/// has it.
+cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double state_bytes);
 
 class ModelLab final : public cost::Lab {
  public:

@@ -72,6 +72,15 @@ OptimizerSpec optimizer_spec(const OptimizerJob& job) {
       spec.attributes.set("has_momentum", job.momentum != 0);
       if (job.momentum != 0) spec.states = {state("momentum_buffer")};
       return spec;
+    case OptimizerName::muon:
+      spec.op = Op::muon;
+      spec.attributes.set("momentum", job.momentum);
+      spec.attributes.set("nesterov", job.nesterov);
+      spec.attributes.set("steps", job.ns_steps);
+      spec.attributes.set("adjust", std::string(name_of(job.adjust)));
+      spec.attributes.set("eps", 1e-7);
+      spec.states = {state("momentum_buffer")};
+      return spec;
     case OptimizerName::lion:
       spec.op = Op::lion;
       spec.states = {state("exp_avg")};

@@ -30,20 +30,6 @@ Lora lora_of(const AdapterJob& job) {
           .scaled_by_root = job.scaled_by_root};
 }
 
-/// `prefix` and a mistake's key are the path of the job's value.
-std::vector<Diagnostic> located(const LoadedJob& loaded, const std::string& prefix,
-                                const std::vector<SelectionMistake>& mistakes) {
-  std::vector<Diagnostic> out;
-  for (const SelectionMistake& one : mistakes) {
-    out.push_back(loaded.at(prefix + one.key, one.message));
-    if (one.suggestion.empty()) continue;
-    const bool several = one.suggestion.find(", ") != std::string::npos;
-    (several ? out.back().allowed : out.back().suggestion) =
-        several ? "globs over the names there are; the nearest are " + one.suggestion : one.suggestion;
-  }
-  return out;
-}
-
 /// The globs without those that a mistake is about.
 std::vector<std::string> without(const std::vector<std::string>& globs, const std::vector<SelectionMistake>& mistakes) {
   std::vector<std::string> left;
@@ -81,6 +67,19 @@ void freeze_and_adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions&
   std::vector<Diagnostic> mistakes = freeze(loaded, graph, options.mode);
   for (Diagnostic& mistake : adapt(loaded, graph, options)) mistakes.push_back(std::move(mistake));
   raise(std::move(mistakes));
+}
+
+std::vector<Diagnostic> located(const LoadedJob& loaded, const std::string& prefix,
+                                const std::vector<SelectionMistake>& mistakes) {
+  std::vector<Diagnostic> out;
+  for (const SelectionMistake& one : mistakes) {
+    out.push_back(loaded.at(prefix + one.key, one.message));
+    if (one.suggestion.empty()) continue;
+    const bool several = one.suggestion.find(", ") != std::string::npos;
+    (several ? out.back().allowed : out.back().suggestion) =
+        several ? "globs over the names there are; the nearest are " + one.suggestion : one.suggestion;
+  }
+  return out;
 }
 
 void raise(std::vector<Diagnostic> mistakes) {

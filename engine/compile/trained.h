@@ -4,9 +4,11 @@
 // says why).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "engine/build/build.h"
+#include "engine/build/selection.h"
 #include "engine/job/job.h"
 
 namespace trainer {
@@ -21,6 +23,10 @@ std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const Build
 
 /// Both, on a graph that no strategy cuts. Throws JobError.
 void freeze_and_adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
+
+/// Mistakes of selections as mistakes in the job. `prefix` and a mistake's key are the path of the job's value.
+std::vector<Diagnostic> located(const LoadedJob& loaded, const std::string& prefix,
+                                const std::vector<SelectionMistake>& mistakes);
 
 /// Throws JobError if there are any.
 void raise(std::vector<Diagnostic> mistakes);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "engine/core/check.h"
 
@@ -61,6 +62,11 @@ std::vector<MuonMatrix> muon_matrices(std::string_view text) {
           "matrices of muon are in order and apart");
   }
   return matrices;
+}
+
+double muon_adjustment(std::int64_t rows, std::int64_t cols, bool matches_adamw) {
+  const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
+  return matches_adamw ? 0.2 * std::sqrt(std::max(r, c)) : std::sqrt(std::max(1.0, r / c));
 }
 
 double newton_schulz_flops(std::int64_t rows, std::int64_t cols, std::int64_t steps) {

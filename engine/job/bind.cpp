@@ -230,8 +230,8 @@ DataJob bind_samples(Values& v) {
   return data;
 }
 
-OptimizerJob bind_optimizer(const Values& v) {
-  const std::string at = "train.optimizer.";
+OptimizerJob bind_optimizer(const Values& v, const std::string& section) {
+  const std::string at = section + ".";
   OptimizerJob optimizer;
   optimizer.name = v.word<OptimizerName>(at + "name");
   optimizer.lr = v.number(at + "lr");
@@ -243,9 +243,19 @@ OptimizerJob bind_optimizer(const Values& v) {
   if (v.has(at + "momentum")) optimizer.momentum = v.number(at + "momentum");
   if (v.has(at + "nesterov")) optimizer.nesterov = v.flag(at + "nesterov");
   optimizer.weight_decay = v.number(at + "weight_decay");
-  optimizer.decay = v.word<Decay>(at + "decay");
+  if (v.has(at + "decay")) optimizer.decay = v.word<Decay>(at + "decay");
   if (v.has(at + "states")) optimizer.states = v.word<States>(at + "states");
+  if (v.has(at + "ns_steps")) optimizer.ns_steps = v.integer(at + "ns_steps");
+  if (v.has(at + "adjust")) optimizer.adjust = v.word<MuonAdjust>(at + "adjust");
+  if (v.is_section(at + "others")) optimizer.others = {bind_optimizer(v, at + "others")};
   return optimizer;
+}
+
+std::vector<GroupJob> bind_groups(const Values& v) {
+  std::vector<GroupJob> groups;
+  for (std::string at = "train.groups[0]"; v.is_section(at); at = fmt::format("train.groups[{}]", groups.size()))
+    groups.push_back({v.texts(at + ".match"), bind_optimizer(v, at + ".optimizer")});
+  return groups;
 }
 
 LrScheduleJob bind_lr_schedule(const Values& v) {
@@ -262,7 +272,8 @@ TrainJob bind_train(const Values& v) {
   TrainJob train;
   train.steps = v.integer("train.steps");
   train.batch = {v.integer("train.batch.global"), v.integer_or_nothing("train.batch.micro")};
-  train.optimizer = bind_optimizer(v);
+  train.optimizer = bind_optimizer(v, "train.optimizer");
+  train.groups = bind_groups(v);
   train.lr_schedule = bind_lr_schedule(v);
   const bool clips = !v.node("train.clip_norm").is_null();
   train.clip_norm = clips ? std::optional(v.number("train.clip_norm")) : std::nullopt;

@@ -11,16 +11,17 @@
 namespace trainer {
 namespace {
 
+// Keys, and items of lists as "[0]".
 std::vector<std::string> split(const std::string& path) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
-    parts.push_back(path.substr(begin, dot - begin));
-    begin = dot + 1;
+  std::vector<std::string> parts(1);
+  for (const char c : path) {
+    if (c == '.' || c == '[') parts.emplace_back();
+    if (c != '.') parts.back() += c;
   }
-  parts.push_back(path.substr(begin));
   return parts;
 }
+
+bool is_item(const std::string& part) { return part.starts_with('['); }
 
 /// A key as YAML: quoted where it would be no string.
 std::string key_text(const std::string& key) {
@@ -40,11 +41,19 @@ std::string effective_job(const LoadedJob& loaded) {
     std::size_t depth = 0;
     while (depth + 1 < parts.size() && depth < open.size() && open[depth] == parts[depth]) ++depth;
     open.resize(depth);
+    std::string dash;  // before the first key of an item
+    const auto add = [&](const std::string& text, const std::string& origin) {
+      lines.emplace_back(std::string(2 * depth - dash.size(), ' ') + dash + text, origin);
+      dash.clear();
+    };
     for (; depth + 1 < parts.size(); ++depth) {
-      lines.emplace_back(std::string(2 * depth, ' ') + key_text(parts[depth]) + ":", "");
+      if (is_item(parts[depth]))
+        dash = "- ";
+      else
+        add(key_text(parts[depth]) + ":", "");
       open.push_back(parts[depth]);
     }
-    lines.emplace_back(fmt::format("{}{}: {}", std::string(2 * depth, ' '), key_text(parts.back()), setting.value), setting.origin(file));
+    add(key_text(parts.back()) + ": " + setting.value, setting.origin(file));
   }
   constexpr std::size_t kWidest = 60;
   std::size_t width = 0;

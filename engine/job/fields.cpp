@@ -1,5 +1,7 @@
 #include "engine/job/fields.h"
 
+#include <algorithm>
+
 #include "engine/job/names.h"
 
 namespace trainer {
@@ -47,10 +49,16 @@ namespace {
 using namespace form;
 using Fields = std::vector<FieldDef>;
 using Forms = std::vector<Form>;
+using Words = std::vector<std::string_view>;
 
 // What the search decides where a job says so.
 std::vector<std::string_view> with_auto(std::vector<std::string_view> words) {
   words.insert(words.begin(), "auto");
+  return words;
+}
+
+Words without(Words words, std::string_view word) {
+  std::erase(words, word);
   return words;
 }
 
@@ -136,14 +144,17 @@ Fields data() {
   };
 }
 
-Fields optimizer() {
+Fields optimizer(std::vector<std::string_view> names) {
   const Form betas = list(between(0, 1, false, true), 2, 2);
   const Form rate = between(0, kMostF32, true, false);
   const std::string_view lr = "Peak learning rate.", moments = "Decay rates of the moments.";
   const std::string_view weight_decay = "Decoupled: a step takes lr * weight_decay of a weight.";
   const std::string_view states = "How its states are kept, in 4, 2 or 1.02 bytes each: bf16 is rounded stochastically, int8 has a scale for each block of 256.";
-  return {
-      optional("name", "The optimizer.", {word(words<OptimizerName>())}, "adamw"),
+  const std::string_view adjust = "Factor of an update: original, the root of max(1, rows / columns); or match_rms_adamw, with which the lr of AdamW fits.";
+  const std::string_view others = "The optimizer of what muon does not update: all but the matrices of blocks.";
+  const bool muon = std::ranges::find(names, "muon") != names.end();
+  Fields fields{
+      optional("name", "The optimizer.", {word(std::move(names))}, "adamw"),
       optional("lr", lr, {rate}, "1.0e-3").when("name", {"adam", "adamw"}),
       optional("lr", lr, {rate}, "1.0e-4").when("name", {"lion"}),
       optional("lr", lr, {rate}, "1.0e-2").when("name", {"sgd"}),
@@ -152,13 +163,35 @@ Fields optimizer() {
       optional("eps", "Added to the root of the second moment.", {positive()}, "1.0e-8").when("name", {"adam", "adamw"}),
       optional("momentum", "Decay rate of the velocity; 0: none.", {between(0, 1, false, true)}, "0.0").when("name", {"sgd"}),
       optional("nesterov", "Nesterov's momentum.", {flag()}, "false").when("name", {"sgd"}),
-      optional("weight_decay", weight_decay, {number(0)}, "0.1").when("name", {"adamw"}),
+      optional("weight_decay", weight_decay, {number(0)}, "0.1").when("name", muon ? Words{"adamw", "muon"} : Words{"adamw"}),
       optional("weight_decay", weight_decay, {number(0)}, "0.0").when("name", {"adam", "lion", "sgd"}),
       optional("decay", "matrices: weight decay applies to parameters of two or more dims. all: to every one.", {word(words<Decay>())},
-               "matrices"),
-      optional("states", states, {word(words<States>())}, "f32").when("name", {"adam", "adamw", "lion"}),
+               "matrices")
+          .when("name", {"adam", "adamw", "lion", "sgd"}),
+      optional("states", states, {word(words<States>())}, "f32")
+          .when("name", muon ? Words{"adam", "adamw", "lion", "muon"} : Words{"adam", "adamw", "lion"}),
       optional("states", states, {word(words<States>())}, "f32").when("name", {"sgd"}).when_above("momentum", 0),
   };
+  if (!muon) return fields;
+  const Fields more{
+      optional("lr", lr, {rate}, "2.0e-2").when("name", {"muon"}),
+      optional("momentum", "Decay rate of the average of gradients.", {between(0, 1, true, true)}, "0.95").when("name", {"muon"}),
+      optional("nesterov", "Nesterov's momentum.", {flag()}, "true").when("name", {"muon"}),
+      optional("ns_steps", "Steps of the Newton-Schulz iteration.", {integer(1, 100)}, "5").when("name", {"muon"}),
+      optional("adjust", adjust, {word(words<MuonAdjust>())}, "original").when("name", {"muon"}),
+      part("others", others, optimizer(without(words<OptimizerName>(), "muon")), "name").when("name", {"muon"}),
+  };
+  fields.insert(fields.end(), more.begin(), more.end());
+  return fields;
+}
+
+Fields optimizer() { return optimizer(words<OptimizerName>()); }
+
+Fields group() {
+  const std::string_view doc = "Their optimizer. What it leaves out is as in train.optimizer, where that has the same name.";
+  Fields fields = optimizer();
+  fields.front().absent = FieldDef::Absent::required;  // its name
+  return {required("match", "Globs over names of parameters.", {list(text(), 1)}), required("optimizer", doc, {section(std::move(fields), "name")})};
 }
 
 Fields lr_schedule() {
@@ -183,6 +216,7 @@ Fields train() {
       required("steps", "Optimizer steps; 0 writes the initial weights.", {integer(0)}),
       part("batch", "Sizes of batches, in samples.", batch(), "global"),
       part("optimizer", "The optimizer and its numbers.", optimizer(), "name"),
+      optional("groups", "Parameters with an optimizer of their own: a parameter takes the first group that matches it, else train.optimizer.", {list(section(group()), 0)}, "[]"),
       part("lr_schedule", "The learning rate over the steps.", lr_schedule(), "name"),
       optional("clip_norm", "Largest global norm of the gradients; null: no clipping.", {null(), positive()}, "1.0"),
       optional("on_nan",

@@ -80,21 +80,33 @@ struct BatchJob {
   std::optional<std::int64_t> micro;  ///< samples per micro-batch and data rank; none: auto
 };
 
-enum class OptimizerName : std::uint8_t { adamw, adam, sgd, lion };
+enum class OptimizerName : std::uint8_t { adamw, adam, sgd, lion, muon };
 enum class Decay : std::uint8_t { matrices, all };
 /// How an optimizer's states are kept: int8 in blocks of 256 with a scale each (kernels/state_codes.h).
 enum class States : std::uint8_t { f32, bf16, int8 };
+/// What an orthogonalized update of Muon is multiplied by: sqrt(max(1, rows / cols)), or 0.2 sqrt(max(rows, cols)), with which it is about
+/// as large as one of AdamW.
+enum class MuonAdjust : std::uint8_t { original, match_rms_adamw };
 
 struct OptimizerJob {
   OptimizerName name = OptimizerName::adamw;
   double lr = 1e-3;
   std::array<double, 2> betas{0.9, 0.999};  ///< adamw, adam, lion
   double eps = 1e-8;                        ///< adamw, adam
-  double momentum = 0;                      ///< sgd
-  bool nesterov = false;                    ///< sgd
+  double momentum = 0;                      ///< sgd, muon
+  bool nesterov = false;                    ///< sgd, muon
   double weight_decay = 0;                  ///< decoupled: lr · weight_decay · w
   Decay decay = Decay::matrices;            ///< matrices: parameters of two or more dims
   States states = States::f32;
+  std::int64_t ns_steps = 5;                ///< muon: of the Newton-Schulz iteration
+  MuonAdjust adjust = MuonAdjust::original; ///< muon
+  std::vector<OptimizerJob> others{};       ///< muon: the one of what is not a matrix of a block
+};
+
+/// An optimizer for the parameters that one of the globs matches.
+struct GroupJob {
+  std::vector<std::string> match;
+  OptimizerJob optimizer;
 };
 
 enum class ScheduleName : std::uint8_t { constant, linear, cosine, wsd };
@@ -114,6 +126,7 @@ struct TrainJob {
   std::int64_t steps = 0;
   BatchJob batch;
   OptimizerJob optimizer;
+  std::vector<GroupJob> groups;  ///< a parameter takes the first that matches it, else `optimizer`
   LrScheduleJob lr_schedule;
   std::optional<double> clip_norm = 1.0;
   OnNan on_nan = OnNan::stop;
@@ -300,6 +313,7 @@ std::string_view name_of(Normalize);
 std::string_view name_of(OptimizerName);
 std::string_view name_of(Decay);
 std::string_view name_of(States);
+std::string_view name_of(MuonAdjust);
 std::string_view name_of(ScheduleName);
 std::string_view name_of(OnNan);
 std::string_view name_of(CheckpointingMode);

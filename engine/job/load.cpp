@@ -1,5 +1,6 @@
 // The way of a job: the file's tree, the overrides laid over it, the table of fields, the rules, the typed Job.
 #include <algorithm>
+#include <tuple>
 
 #include "engine/job/bind.h"
 #include "engine/job/check.h"
@@ -101,9 +102,44 @@ void take_launched(yaml::Node& root, int world_size) {
   apply(root, share);
 }
 
+/// Puts into each group's optimizer the keys of train.optimizer that it leaves out, where both have the same name.
+void inherit_optimizer(yaml::Node& root) {
+  const yaml::Node* base = value_at(root, "train", "optimizer");
+  const yaml::Node* groups = value_at(root, "train", "groups");
+  if (base == nullptr || !base->is_mapping() || groups == nullptr || !groups->is_sequence()) return;
+  const auto name_of = [](const yaml::Node& section) { return section.find("name") == nullptr ? "adamw" : section.find("name")->text; };
+  for (const yaml::Node& group : groups->items) {
+    auto* optimizer = const_cast<yaml::Node*>(group.is_mapping() ? group.find("optimizer") : nullptr);
+    if (optimizer == nullptr || !optimizer->is_mapping()) continue;
+    if (optimizer->find("name") == nullptr || name_of(*optimizer) != name_of(*base)) continue;
+    for (std::size_t i = 0; i < base->keys.size(); ++i) {
+      if (optimizer->find(base->keys[i].text) != nullptr) continue;
+      optimizer->keys.push_back(base->keys[i]);
+      optimizer->items.push_back(base->items[i]);
+    }
+  }
+}
+
+bool is_at(const yaml::Node& node, const Diagnostic& mistake) {
+  const auto same = [&](const yaml::Node& one) {
+    const Diagnostic at = one.at("", "");
+    return std::tie(at.file, at.line, at.column, at.source) == std::tie(mistake.file, mistake.line, mistake.column, mistake.source);
+  };
+  const auto inside = [&](const yaml::Node& one) { return is_at(one, mistake); };
+  return same(node) || std::ranges::any_of(node.keys, same) || std::ranges::any_of(node.items, inside);
+}
+
+/// What a group took from train.optimizer is no mistake of the group: it is told there, or has no effect beside what the group says.
+void forgive_inherited(std::vector<Diagnostic>& mistakes, const yaml::Node& root) {
+  const yaml::Node* base = value_at(root, "train", "optimizer");
+  if (base != nullptr)
+    std::erase_if(mistakes, [&](const Diagnostic& mistake) { return mistake.path.starts_with("train.groups[") && is_at(*base, mistake); });
+}
+
 std::vector<Setting> settings_of(const Checked& checked) {
   std::vector<Setting> settings;
   for (const std::string& path : checked.order) {
+    if (checked.sections.contains(path + "[0]")) continue;  // a list of sections is what these are
     const CheckedValue& value = *checked.find(path);
     Setting setting{path, value.node.flow(), value.from, 0, 0};
     if (value.from == Setting::From::file || value.from == Setting::From::command_line) {
@@ -150,10 +186,12 @@ ReadJob read_tree(yaml::Node tree, const std::string& path, const std::vector<st
     }
   }
   if (options.world_size > 0) take_launched(tree, options.world_size);
+  inherit_optimizer(tree);
   Checked checked = check(job_fields(), tree, Words::of_jobs);
   read.mistakes.insert(read.mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
   const std::vector<Diagnostic> rules = check_rules(checked, tree);
   read.mistakes.insert(read.mistakes.end(), rules.begin(), rules.end());
+  forgive_inherited(read.mistakes, tree);
   read.loaded.job = bind(checked, path, options, read.mistakes);
   read.loaded.file = path;
   read.loaded.settings = settings_of(checked);

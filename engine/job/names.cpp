@@ -31,7 +31,8 @@ const Names<Normalize>& names() {
 template <>
 const Names<OptimizerName>& names() {
   static const Names<OptimizerName> all{
-      {OptimizerName::sgd, "sgd"}, {OptimizerName::adam, "adam"}, {OptimizerName::adamw, "adamw"}, {OptimizerName::lion, "lion"}};
+      {OptimizerName::sgd, "sgd"}, {OptimizerName::adam, "adam"}, {OptimizerName::adamw, "adamw"}, {OptimizerName::lion, "lion"},
+      {OptimizerName::muon, "muon"}};
   return all;
 }
 template <>
@@ -42,6 +43,11 @@ const Names<Decay>& names() {
 template <>
 const Names<States>& names() {
   static const Names<States> all{{States::f32, "f32"}, {States::bf16, "bf16"}, {States::int8, "int8"}};
+  return all;
+}
+template <>
+const Names<MuonAdjust>& names() {
+  static const Names<MuonAdjust> all{{MuonAdjust::original, "original"}, {MuonAdjust::match_rms_adamw, "match_rms_adamw"}};
   return all;
 }
 template <>
@@ -166,6 +172,7 @@ std::string_view name_of(Normalize value) { return find_name(value); }
 std::string_view name_of(OptimizerName value) { return find_name(value); }
 std::string_view name_of(Decay value) { return find_name(value); }
 std::string_view name_of(States value) { return find_name(value); }
+std::string_view name_of(MuonAdjust value) { return find_name(value); }
 std::string_view name_of(ScheduleName value) { return find_name(value); }
 std::string_view name_of(OnNan value) { return find_name(value); }
 std::string_view name_of(CheckpointingMode value) { return find_name(value); }

@@ -37,6 +37,8 @@ const Names<Decay>& names();
 template <>
 const Names<States>& names();
 template <>
+const Names<MuonAdjust>& names();
+template <>
 const Names<ScheduleName>& names();
 template <>
 const Names<OnNan>& names();

@@ -63,9 +63,11 @@ class Rules {
   }
 
   void optimizer() {
-    const CheckedValue* nesterov = checked_.find("train.optimizer.nesterov");
-    if (nesterov != nullptr && nesterov->node.as_bool() == true && number("train.optimizer.momentum") == 0.0) {
-      add("train.optimizer.nesterov", "has no effect without momentum", "only where train.optimizer.momentum is above 0");
+    constexpr std::string_view kKey = ".nesterov";
+    for (const auto& [path, value] : checked_.values) {
+      if (!path.starts_with("train.") || !path.ends_with(kKey) || value.node.as_bool() != true) continue;
+      const std::string momentum = path.substr(0, path.size() - kKey.size()) + ".momentum";
+      if (number(momentum) == 0.0) add(path, "has no effect without momentum", fmt::format("only where {} is above 0", momentum));
     }
   }
 
@@ -212,11 +214,11 @@ class Rules {
     if (checked_.sections.contains("strategy.data.outer") && flag("strategy.data.delayed")) {
       add("strategy.data.delayed", "an average that comes a round late cannot go through an outer optimizer", "false, or outer: none");
     }
-    const CheckedValue* states = checked_.find("train.optimizer.states");
     const bool averaged = !checked_.sections.contains("strategy.data.outer");
-    if (averaged && states != nullptr && states->node.text != "f32")
-      add("train.optimizer.states", "local_sgd averages the optimizer's states over the ranks, in f32",
-          "f32; or strategy.data.outer, under which every rank keeps its own states");
+    for (const auto& [path, value] : checked_.values)
+      if (averaged && path.starts_with("train.") && path.ends_with(".states") && value.node.text != "f32")
+        add(path, "local_sgd averages the optimizer's states over the ranks, in f32",
+            "f32; or strategy.data.outer, under which every rank keeps its own states");
     // Between averages every rank has weights of its own: there is no one model to save or to evaluate.
     if (checked_.sections.contains("eval")) multiple_of(*every, "eval.every");
     if (checked_.find("checkpoint.every") != nullptr) multiple_of(*every, "checkpoint.every");

@@ -66,8 +66,13 @@ void expand_short_forms(yaml::Node& root, const std::vector<FieldDef>& fields) {
     auto* value = const_cast<yaml::Node*>(root.find(field.name));
     if (value == nullptr) continue;
     if (const Form* form = meant(field.forms, *value)) *value = written_out(std::move(*value), form->shorthand);
-    for (const Form& form : field.forms)
-      if (form.kind == Form::Kind::section && value->is_mapping()) expand_short_forms(*value, form.fields);
+    for (const Form& form : field.forms) {
+      if (form.kind == Form::Kind::section) expand_short_forms(*value, form.fields);
+      if (form.kind != Form::Kind::list || !value->is_sequence()) continue;
+      for (const Form& item : form.items)
+        if (item.kind == Form::Kind::section)
+          for (yaml::Node& one : value->items) expand_short_forms(one, item.fields);
+    }
   }
 }
 

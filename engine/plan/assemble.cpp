@@ -201,8 +201,9 @@ class Assembly {
         if (unit.trained()) options_.data->background(unit, step);
     Passes passes(emit_, role_, options_, stage_, *common_.train, step);
     GraphMemory memory = emit_.enter(*common_.train);
-    step.lr = emit_.buffer("lr", Category::inputs, size_of(DType::f32));
-    emit_.issue(Stream::copy, CopyIn{emit_.field("lr", Field::Kind::scalar, Spec(DType::f32, Shape{1})), 0, {emit_.whole(step.lr)}});
+    const Spec rates(DType::f32, Shape{static_cast<std::int64_t>(options_.optimizers.size())});
+    step.lr = emit_.buffer("lr", Category::inputs, rates.whole.elements() * size_of(rates.dtype()));
+    emit_.issue(Stream::copy, CopyIn{emit_.field("lr", Field::Kind::scalar, rates), 0, {emit_.whole(step.lr)}});
 
     // Ranks that train apart take the mean over their own targets.
     const bool apart = options_.data->averages();

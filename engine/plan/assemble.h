@@ -16,10 +16,10 @@ struct StateSpec {
   Format format{};
 };
 
-/// The optimizer as a kernel knows it.
+/// An optimizer as kernels know it.
 struct OptimizerSpec {
-  Op op = Op::adamw;
-  Attributes attributes;                 ///< without decay_elements and working
+  Op op = Op::adamw;                     ///< that updates the weights
+  Attributes attributes;                 ///< without decay_elements and working; of muon those of all three ops, without matrices
   std::vector<StateSpec> states;         ///< operands after the gradient
   bool decay_all = false;                ///< decay parameters of fewer than two dims too
 };
@@ -48,7 +48,7 @@ struct AssembleOptions {
 
 /// The whole plan: memory planned, order derived, and proved.
 ///
-/// Fields of the step: those of the batch (all micro-batches of the rank, in order), "lr" f32 and "step" i32 in, "metrics" f32
+/// Fields of the step: those of the batch (all micro-batches of the rank, in order), "lr" f32, one for each of `optimizers`, and "step" i32 in, "metrics" f32
 /// {factor, loss_scale, grad_norm, loss} out. Of evaluate: the fields of the batch in, "evaluation" f64 {loss sum, count,
 /// right answers} out. Of sample: the graph's inputs in, "logits" out in the compute dtype. `refresh` makes working
 /// copies and packed weights from the master weights; it runs after they were set from outside.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/plan/muon.h"
 
 namespace trainer {
 namespace {
@@ -13,6 +14,13 @@ using For = Provenance::Phase;
 
 TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
 TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
+
+Attributes some(const Attributes& all, std::initializer_list<const char*> names) {
+  Attributes chosen;
+  for (const auto& [name, value] : all.items())
+    if (std::find(names.begin(), names.end(), name) != names.end()) chosen.set(name, value);
+  return chosen;
+}
 
 }  // namespace
 
@@ -214,33 +222,93 @@ BufferId EmittedStep::sum_of_squares(int stage) {
 void EmittedStep::optimizer(const Unit& unit) {
   const auto why = emit_.because(For::update, unit);
   const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
-  const Region master = unit.parameters().region, copy = unit.updated_working();
-  const bool working = !(copy == master);
+  CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
+  if (spec.op == Op::muon) {
+    update(unit, spec, muon(unit, spec), DType::f32, {});
+  } else {
+    update(unit, spec, gradient(unit), options_.reduce, states_of(unit));
+  }
+}
+
+// The unit's states as a kernel takes them, each followed by its scales where it has any.
+std::vector<std::pair<TensorDesc, Operand>> EmittedStep::states_of(const Unit& unit) const {
   const std::int64_t elements = unit.slice();
-  const TensorDesc values = flat(DType::f32, elements);
-  const Region gradients = gradient(unit);
-  CHECK(gradients.bytes == elements * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
-  Signature signature{spec.op, spec.attributes, {values, flat(options_.reduce, elements)}};
-  signature.attributes.set("decay_elements", unit.decay_elements);
-  signature.attributes.set("working", working);
-  std::vector<Operand> operands{Update{master}, Read{gradients}};
+  std::vector<std::pair<TensorDesc, Operand>> states;
   for (const Slot& slot : unit.slots) {
     if (slot.kind != Slot::Kind::state) continue;
     const TensorDesc state = flat(slot.spec.dtype(), elements);
-    signature.operands.push_back(state);
-    operands.emplace_back(Update{{slot.region.buffer, slot.region.offset, state.bytes()}});
+    states.emplace_back(state, Update{{slot.region.buffer, slot.region.offset, state.bytes()}});
     if (slot.spec.format.block == 0) continue;
     const TensorDesc scales = flat(DType::f32, (elements + slot.spec.format.block - 1) / slot.spec.format.block);
-    signature.operands.push_back(scales);
-    operands.emplace_back(Update{{slot.region.buffer, slot.region.offset + aligned(state.bytes()), scales.bytes()}});
+    states.emplace_back(scales, Update{{slot.region.buffer, slot.region.offset + aligned(state.bytes()), scales.bytes()}});
+  }
+  return states;
+}
+
+// Master weights and working copy (this rank's slice of them) by what `by` says of their elements.
+void EmittedStep::update(const Unit& unit, const OptimizerSpec& spec, const Region& by, DType dtype, const std::vector<std::pair<TensorDesc, Operand>>& states) {
+  const Region master = unit.parameters().region, copy = unit.updated_working();
+  const bool working = !(copy == master);
+  const std::int64_t elements = unit.slice();
+  const Attributes attributes = spec.op == Op::muon ? some(spec.attributes, {"weight_decay"}) : spec.attributes;
+  Signature signature{spec.op, attributes, {flat(DType::f32, elements), flat(dtype, elements)}};
+  signature.attributes.set("decay_elements", unit.decay_elements);
+  signature.attributes.set("working", working);
+  std::vector<Operand> operands{Update{master}, Read{by}};
+  for (const auto& [tensor, operand] : states) {
+    signature.operands.push_back(tensor);
+    operands.push_back(operand);
   }
   signature.operands.insert(signature.operands.end(), {scalar(DType::f32), flat(DType::f32, 4), scalar(DType::i32)});
-  operands.insert(operands.end(), {Read{emit_.whole(lr)}, Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}});
+  const Region rate{lr, unit.optimizer * size_of(DType::f32), size_of(DType::f32)};
+  operands.insert(operands.end(), {Read{rate}, Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}});
   if (working) {
     signature.operands.push_back(flat(unit.compute, elements));
     operands.emplace_back(Update{copy});
   }
   emit_.launch(unit.name, signature, std::move(operands), elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+}
+
+// Muon updates whole matrices. What each rank has of their momentum is gathered; each rank orthogonalizes its share of the matrices; and a
+// reduce-scatter, of sums in which all but one term are 0, takes the same way back.
+Region EmittedStep::muon(const Unit& unit, const OptimizerSpec& spec) {
+  const std::int64_t elements = unit.slice();
+  Signature momentum{Op::muon_momentum, some(spec.attributes, {"momentum", "nesterov"}), {flat(options_.reduce, elements)}};
+  std::vector<Operand> operands{Read{gradient(unit)}};
+  for (const auto& [tensor, operand] : states_of(unit)) {
+    momentum.operands.push_back(tensor);
+    operands.push_back(operand);
+  }
+  const auto buffer = [&](std::int64_t count) { return emit_.whole(emit_.buffer(unit.name + ".update", Category::optimizer, count * size_of(DType::f32))); };
+  const Region mine = buffer(elements);
+  momentum.operands.insert(momentum.operands.end(), {flat(DType::f32, 4), scalar(DType::i32), flat(DType::f32, elements)});
+  operands.insert(operands.end(), {Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}, Write{mine}});
+  emit_.launch(unit.name, momentum, std::move(operands));
+
+  const Axes axes = muon_axes(unit, options_.mesh);
+  struct Gather {
+    Axes over;
+    Region from, to;
+  };
+  std::vector<Gather> gathers;
+  Region all = mine;
+  for (const Axes over : {axes & kSliceAxes, axes & Axes::of(Axis::tensor)}) {
+    if (over.empty()) continue;
+    gathers.push_back({over, all, buffer(all.bytes / size_of(DType::f32) * options_.mesh.group_size(over))});
+    all = gathers.back().to;
+    emit_.collective(unit.name + ".update", CollectiveKind::all_gather, DType::f32, over, gathers.back().from, all);
+  }
+  const std::int64_t parts = options_.mesh.group_size(axes & Axes::of(Axis::tensor));
+  std::vector<double>& flops = muon_flops_[axes.mask];
+  flops.resize(static_cast<std::size_t>(options_.mesh.group_size(axes)));
+  std::vector<MuonMatrix> matrices = matrices_of(unit, options_.mesh);
+  share_out(matrices, parts, spec.attributes.integer("steps"), flops);
+  Signature orthogonalize{Op::muon_orthogonalize, some(spec.attributes, {"steps", "adjust", "eps"}), {{DType::f32, Shape{parts, unit.elements}, Layout::row_major}, flat(DType::f32, 4)}};
+  orthogonalize.attributes.set("matrices", muon_text(matrices));
+  emit_.launch(unit.name, orthogonalize, {Update{all}, Read{emit_.whole(role_.scalars)}}, origin_over(axes, 1, options_.mesh));
+  for (; !gathers.empty(); gathers.pop_back())
+    emit_.collective(unit.name + ".update", CollectiveKind::reduce_scatter, DType::f32, gathers.back().over, gathers.back().to, gathers.back().from);
+  return mine;
 }
 
 void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/emitter.h"
@@ -49,6 +51,9 @@ class EmittedStep final : public Step {
   void sum_partial(const Unit& unit);
   void put_off(std::function<void()> rest);
   void catch_up();
+  std::vector<std::pair<TensorDesc, Operand>> states_of(const Unit& unit) const;
+  void update(const Unit& unit, const OptimizerSpec& spec, const Region& by, DType dtype, const std::vector<std::pair<TensorDesc, Operand>>& states);
+  Region muon(const Unit& unit, const OptimizerSpec& spec);
   void average(const Unit& unit, const std::string& what, Axes axes, const Region& region);
 
   Emitter& emit_;
@@ -61,6 +66,7 @@ class EmittedStep final : public Step {
   };
   std::vector<Reduced> reduced_;
   std::vector<std::function<void()>> later_;  // what the next unit's reduction issues first
+  std::map<std::uint8_t, std::vector<double>> muon_flops_;  // of the ranks that share Muon's work over those axes
   std::vector<std::unique_ptr<Wire>> wires_;  // of the compressed reductions, which later_ may still use
 
   friend class UnitWire;

@@ -120,15 +120,17 @@ std::int64_t Unit::slice() const {
   return slot.region.bytes / size_of(slot.spec.dtype());
 }
 
-Affine slice_origin(std::int64_t elements, const Mesh& mesh) {
+Affine origin_over(Axes axes, std::int64_t step, const Mesh& mesh) {
   Affine origin;
   for (std::size_t i = kAxes.size(); i-- > 0;) {
-    if (!kSliceAxes.has(kAxes[i])) continue;
-    origin.along(kAxes[i]) = elements;
-    elements *= mesh.size(kAxes[i]);
+    if (!axes.has(kAxes[i])) continue;
+    origin.along(kAxes[i]) = step;
+    step *= mesh.size(kAxes[i]);
   }
   return origin;
 }
+
+Affine slice_origin(std::int64_t elements, const Mesh& mesh) { return origin_over(kSliceAxes, elements, mesh); }
 
 std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh) {
   const Axes graph_axes = mesh.active(Axes::of(Axis::tensor));

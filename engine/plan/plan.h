@@ -208,6 +208,8 @@ struct Unit {
   bool sharded() const { return slice() < elements; }
 };
 
+/// `step` times a rank's index in its group over `axes`.
+Affine origin_over(Axes axes, std::int64_t step, const Mesh& mesh);
 /// Where a rank's slice of so many elements begins in its unit, whose slices lie over the slice axes.
 Affine slice_origin(std::int64_t elements, const Mesh& mesh);
 

@@ -80,10 +80,16 @@ class MemoryProof {
       const bool packed = tensor.layout != Layout::row_major;
       if (!inside(region)) continue;  // reported with its accesses
       const std::int64_t address = role_.address(region, point_);
-      // `zero` clears any bytes: paddings, parts of a gradient.
-      if (signature.op != Op::zero && address % kOperandAlignment != 0) report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " + std::to_string(kOperandAlignment));
+      if (const std::int64_t multiple = alignment_of(signature, tensor); address % multiple != 0)
+        report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " + std::to_string(multiple));
       if (region.bytes != (packed ? role_.buffer(region.buffer).bytes : tensor.bytes())) report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
     }
+  }
+
+  // `zero` clears any bytes: paddings, parts of a gradient. Of several rates each update reads one.
+  static std::int64_t alignment_of(const Signature& signature, const TensorDesc& tensor) {
+    if (signature.op == Op::zero) return 1;
+    return tensor.shape.elements() == 1 ? size_of(tensor.dtype) : kOperandAlignment;
   }
 
   // A rank's own slice of what a collective gathers or scatters may lie in its place there.

@@ -12,7 +12,7 @@ namespace trainer {
 /// What is wrong with a plan, a line each, named by role or rank, program and instruction; empty if all holds:
 ///  - every operand has the size that its kernel's signature says; every access lies inside its buffer, every buffer inside the
 ///    allocation, every wait points back in issue order; buffers and workspaces begin at multiples of kBufferAlignment, operands of
-///    kernels at multiples of kOperandAlignment;
+///    kernels at multiples of kOperandAlignment, of one element at a multiple of its size;
 ///  - nothing is read before it is written, nor after its memory was taken over by another buffer;
 ///  - two accesses of the same address, one of them a write, are ordered by streams and waits;
 ///  - communication is issued on a stream that is for it, all of a group on the same; the collectives of a group match in name, kind, dtype

@@ -68,8 +68,9 @@ struct Facts {
   /// `base`; -1: of none.
   std::int32_t layout = -1;
   std::int64_t base = 0;
-  /// What the bytes are of the elements that the rest speaks of: themselves, or a code of all of them.
-  enum class Content : std::uint8_t { values, code };
+  /// What the bytes are of the elements that the rest speaks of: themselves, a code of all of them, what Muon is to orthogonalize, or what
+  /// it has made of that. The last two are one fact with a layout, in slices or whole.
+  enum class Content : std::uint8_t { values, code, momentum, update };
   Content content = Content::values;
   // Where a dim between the first and the last is cut: bytes of one run, a rank's part of that dim with all dims after it, and where runs
   // begin, as an address modulo that; 0: nothing is known.

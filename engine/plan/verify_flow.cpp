@@ -104,14 +104,19 @@ void Flow::declare(const Region& region, const FactRanges& pieces) {
 }
 
 FactRanges Flow::lies(std::size_t unit, std::int64_t elements, DType dtype) {
+  const Facts facts = flat(unit, elements, dtype);
+  if (elements == role_.units[unit].elements) return tables_.unpacked(facts, size_of(dtype));
+  return {{0, elements * size_of(dtype), facts}};
+}
+
+Facts Flow::flat(std::size_t unit, std::int64_t elements, DType dtype) {
   const std::vector<std::int32_t>& stages = role_.units[unit].stages;
   Facts facts = Facts::all(Held::same(), dtype);
   facts.stages = stage_set(stages.empty() ? std::vector{static_cast<std::int32_t>(stage_)} : stages);
   facts.layout = unit_layouts_[unit];
   facts.on(Axis::tensor) = {Placement::replicate(), Note::by_layout};
-  if (elements == role_.units[unit].elements) return tables_.unpacked(facts, size_of(dtype));
-  for (Axis axis : slice_axes()) facts.on(axis) = Placement::shard(0);
-  return {{0, elements * size_of(dtype), facts}};
+  for (Axis axis : elements == role_.units[unit].elements ? Axes{} : slice_axes()) facts.on(axis) = Placement::shard(0);
+  return facts;
 }
 
 std::int32_t Flow::stage_set(std::vector<std::int32_t> stages) {
@@ -165,6 +170,7 @@ void Flow::finish_units() {
     const UnitRecord& record = units_[index];
     if (steps && record.updates != (unit.trained() ? 1 : 0))
       report_(last, "ends a step that has updated " + unit.name + " " + std::to_string(record.updates) + " times");
+    if (record.momenta > 1) report_(last, "ends a step that has moved the momentum of " + unit.name + " " + std::to_string(record.momenta) + " times");
     if (unit.trained() && plan_.drifts && renews_ && program_.kind != ProgramKind::refresh && record.master < 0)
       report_(last, "ends without bringing " + unit.name + " together");
     if (record.master < 0 && !renews_) continue;

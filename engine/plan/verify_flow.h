@@ -37,7 +37,7 @@ class Flow {
  private:
   struct UnitRecord {
     std::int32_t master = -1, slice = -1, working = -1;  // instructions that wrote these last
-    int updates = 0;
+    int updates = 0, momenta = 0;
   };
 
   bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
@@ -52,6 +52,8 @@ class Flow {
   std::int32_t stage_set(std::vector<std::int32_t> stages);
   /// How the unit's flat buffers lie, or a rank's slice of them, of so many elements.
   FactRanges lies(std::size_t unit, std::int64_t elements, DType dtype);
+  /// The same as one fact with the unit's layout.
+  Facts flat(std::size_t unit, std::int64_t elements, DType dtype);
 
   template <typename Visit>
   void for_each_launch(Op op, const Visit& visit) const;  // of all programs
@@ -78,10 +80,15 @@ class Flow {
   void seed(std::size_t i, const Launch& launch);
   void update_scalars(std::size_t i, const Launch& launch);
   void optimizer(std::size_t i, const Launch& launch, const Signature& signature);
-  /// What an op of an optimizer demands of the unit's gradient, and of the operands from `operand` on, which are to be the unit's states
-  /// and scalars; returns the first operand behind them.
+  /// What an op of an optimizer demands of the unit's gradient, and of the operands from `operand` on: those that it updates are to be the
+  /// unit's states, those that it reads the same on all ranks. Both return the first operand behind them.
   void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype);
   std::size_t take_states(std::size_t i, std::size_t unit, const Launch& launch, std::size_t operand);
+  std::size_t take_scalars(std::size_t i, const Launch& launch, std::size_t operand);
+  void muon_momentum(std::size_t i, const Launch& launch, const Signature& signature);
+  void muon_orthogonalize(std::size_t i, const Launch& launch, const Signature& signature);
+  std::optional<std::size_t> muon_unit(std::size_t i);
+  void take_update(std::size_t i, std::size_t unit, const Region& region);
   void scale(std::size_t i, const Launch& launch, const Signature& signature);
   void averaged(std::size_t i, const Launch& launch, const Signature& signature);
   FactRanges mean(std::size_t i, FactRanges sums, const Signature& signature);

@@ -43,6 +43,10 @@ void Flow::launch(std::size_t i, const Launch& launch) {
       return seed(i, launch);
     case Op::update_scalars:
       return update_scalars(i, launch);
+    case Op::muon_momentum:
+      return muon_momentum(i, launch, signature);
+    case Op::muon_orthogonalize:
+      return muon_orthogonalize(i, launch, signature);
     case Op::scale:
       return scale(i, launch, signature);
     case Op::outer_step:

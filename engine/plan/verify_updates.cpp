@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/plan/muon.h"
 #include "engine/plan/verify_flow.h"
 
 namespace trainer {
@@ -102,11 +103,16 @@ void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signa
     return report_(i, "updates what is no unit's master weights");
   const std::size_t index = found->second;
   const Unit& unit = role_.units[index];
-  take_gradient(i, index, region_of(launch.operands[1]), signature.operands[1].dtype);
+  const bool muon = signature.op == Op::muon;
+  if (muon)
+    take_update(i, index, region_of(launch.operands[1]));
+  else
+    take_gradient(i, index, region_of(launch.operands[1]), signature.operands[1].dtype);
   const Affine own = unit.sharded() ? slice_origin(unit.slice(), plan_.mesh) : Affine{};
-  for (Axis axis : slice_axes())
-    if (launch.origin.along(axis) != own.along(axis)) report_(i, "takes another slice than its own");
-  const std::size_t last = take_states(i, index, launch, 2);
+  if (!(launch.origin == own)) report_(i, "takes another slice than its own");
+  const std::size_t rate = muon ? 2 : take_states(i, index, launch, 2), last = take_scalars(i, launch, rate);
+  if (rate == last || region_of(launch.operands[rate]).offset != unit.optimizer * size_of(DType::f32))
+    report_(i, "takes the rate of another optimizer than that of " + unit.name);
   write(i, master, lies(index, unit.slice(), DType::f32));
   if (last < launch.operands.size()) {
     const Region& working = region_of(launch.operands[last]);
@@ -122,6 +128,7 @@ void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient
   const FactRanges due = lies(unit, role_.units[unit].slice(), dtype), given = read(gradient);
   const auto foreign = [&](const FactRange& piece) { return piece.facts.dtype && piece.facts.dtype != dtype; };
   if (std::ranges::any_of(given, foreign)) report_(i, "reads gradients of another dtype");
+  if (std::ranges::any_of(given, [](const FactRange& piece) { return piece.facts.content != Content::values; })) report_(i, "takes for gradients what is none");
   auto expected = due.begin();  // both ascend, and a unit may have thousands of either
   for (const FactRange& piece : given)
     for (std::int64_t at = piece.first; at < piece.last && expected != due.end(); at = std::min(piece.last, expected->last)) {
@@ -145,9 +152,78 @@ std::size_t Flow::take_states(std::size_t i, std::size_t index, const Launch& la
     note_write(i, state);
   }
   if (count != states.size()) report_(i, "updates another number of states than " + role_.units[index].name + " has");
+  return operand;
+}
+
+std::size_t Flow::take_scalars(std::size_t i, const Launch& launch, std::size_t operand) {
   for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::read; ++operand)
     need_same(i, region_of(launch.operands[operand]), "takes a scalar that is");
   return operand;
+}
+
+// ---- Muon --------------------------------------------------------------------------------------------------------------
+
+// Gradient → momentum, and of that what is to be orthogonalized.
+void Flow::muon_momentum(std::size_t i, const Launch& launch, const Signature& signature) {
+  const std::optional<std::size_t> index = muon_unit(i);
+  if (!index) return;
+  const Unit& unit = role_.units[*index];
+  take_gradient(i, *index, region_of(launch.operands[0]), signature.operands[0].dtype);
+  const std::size_t last = take_scalars(i, launch, take_states(i, *index, launch, 1));
+  ++units_[*index].momenta;
+  if (last + 1 != launch.operands.size() || signature.operands[last].shape.elements() != unit.slice()) return report_(i, "makes no update of " + unit.name);
+  Facts facts = flat(*index, unit.slice(), DType::f32);
+  facts.content = Content::momentum;
+  write(i, region_of(launch.operands[last]), facts);
+}
+
+// Whole matrices, which all ranks have alike → the sum over the owners is the update of all of them.
+void Flow::muon_orthogonalize(std::size_t i, const Launch& launch, const Signature& signature) {
+  const std::optional<std::size_t> index = muon_unit(i);
+  if (!index) return;
+  const Unit& unit = role_.units[*index];
+  const std::int64_t parts = signature.operands[0].shape[0];
+  Facts due = flat(*index, unit.elements, DType::f32), is = uniform(region_of(launch.operands[0]));
+  due.content = Content::momentum;
+  if (parts > 1) due.on(Axis::tensor) = {Placement::replicate(), Note::stacked};
+  for (Axis axis : kAxes)
+    if (active(axis) && !tables_.fits(due, is, axis)) mix(i, axis, "orthogonalizes what is " + is.along(axis));
+  if (is.content != Content::momentum) report_(i, "orthogonalizes what is no momentum");
+  need_same(i, region_of(launch.operands[1]), "takes scalars that are");
+  Axes owners;
+  for (Axis axis : kAxes)
+    if (launch.origin.along(axis) != 0) owners = owners | axis;
+  if (!(launch.origin == origin_over(owners, 1, plan_.mesh))) report_(i, "does not give each rank matrices of its own");
+  std::vector<MuonMatrix> matrices = muon_matrices(signature.attributes.text("matrices"));
+  for (MuonMatrix& matrix : matrices) {
+    if (matrix.owner >= plan_.mesh.group_size(owners)) report_(i, "leaves a matrix to nobody");
+    matrix.owner = 0;
+  }
+  const bool whole = parts == (owners.has(Axis::tensor) ? plan_.mesh.size(Axis::tensor) : 1);
+  if (!whole || signature.operands[0].shape[1] != unit.elements || matrices != matrices_of(unit, plan_.mesh))
+    report_(i, "orthogonalizes other matrices than those of " + unit.name);
+  is.content = Content::update;
+  for (Axis axis : kAxes)
+    if (owners.has(axis)) is.on(axis) = {Placement::partial(), is.on(axis).note};
+  write(i, region_of(launch.operands[0]), is);
+}
+
+// The unit that an instruction says it works for. What it says is checked against what the instruction works on.
+std::optional<std::size_t> Flow::muon_unit(std::size_t i) {
+  const std::int32_t unit = program_.instructions[i].why.unit;
+  if (unit >= 0 && static_cast<std::size_t>(unit) < role_.units.size() && role_.units[static_cast<std::size_t>(unit)].trained()) return static_cast<std::size_t>(unit);
+  report_(i, "works for no unit");
+  return std::nullopt;
+}
+
+void Flow::take_update(std::size_t i, std::size_t index, const Region& region) {
+  const Unit& unit = role_.units[index];
+  Facts due = flat(index, unit.slice(), DType::f32);
+  const Facts is = uniform(region);
+  due.content = Content::update;
+  for (Axis axis : kAxes)
+    if (active(axis) && !tables_.fits(due, is, axis)) mix(i, axis, "updates " + unit.name + " with what is " + is.along(axis));
+  if (is.content != Content::update) report_(i, "updates " + unit.name + " with what Muon has not orthogonalized");
 }
 
 // ---- Averaging -------------------------------------------------------------------------------------------------------

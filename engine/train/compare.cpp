@@ -13,6 +13,8 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/check.h"
 #include "engine/core/file.h"
+#include "engine/core/muon.h"
+#include "engine/plan/muon.h"
 #include "engine/train/train.h"
 
 namespace trainer {
@@ -41,6 +43,12 @@ double roundoff_of(States states) {
       return 0.45 / 64;
   }
   return 0;
+}
+
+double largest_roundoff(const std::vector<OptimizerJob>& optimizers) {
+  double largest = 0;
+  for (const OptimizerJob& optimizer : optimizers) largest = std::max(largest, roundoff_of(optimizer.states));
+  return largest;
 }
 
 class TemporaryDirectory {
@@ -102,7 +110,7 @@ class Bounds {
  public:
   Bounds(const Job& job, const CompiledJob& one)
       : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)),
-        states_(roundoff_of(job.train.optimizer.states)) {
+        states_(largest_roundoff(one.optimizers)) {
     const bool text = job.data.format == DataFormat::text || job.data.format == DataFormat::tokens;
     std::int64_t longest = job.train.batch.global * (text ? job.data.seq_len : 1), matrices = 1;
     for (const Role& role : one.plan.roles)
@@ -152,18 +160,24 @@ std::vector<float> read(const checkpoint::TensorStore& tensors, const std::strin
   return values;
 }
 
-// What a checkpoint holds beside states and counts: the trained weights, or the frozen ones that it has.
-std::vector<const checkpoint::TensorInfo*> weights_of(const Ended& run, bool trained) {
+// The units of the one rank that an optimizer updates; -1: the frozen ones.
+std::vector<const Unit*> units_of(const Ended& one, std::int32_t optimizer) {
+  std::vector<const Unit*> units;
+  for (const Role& role : one.compiled.plan.roles)
+    for (const Unit& unit : role.units)
+      if (unit.optimizer == optimizer) units.push_back(&unit);
+  return units;
+}
+
+// Their weights. A checkpoint may lack frozen ones.
+std::vector<const checkpoint::TensorInfo*> weights_of(const Ended& run, const std::vector<const Unit*>& units) {
   std::vector<const checkpoint::TensorInfo*> weights;
-  for (const Role& role : run.compiled.plan.roles)
-    for (const Unit& unit : role.units) {
-      if (unit.trained() != trained) continue;
-      for (const UnitTensor& tensor : unit.tensors) {
-        const checkpoint::TensorInfo* info = run.checkpoint.tensors.find(tensor.name);
-        if (info == nullptr && !trained) continue;
-        CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
-        weights.push_back(info);
-      }
+  for (const Unit* unit : units)
+    for (const UnitTensor& tensor : unit->tensors) {
+      const checkpoint::TensorInfo* info = run.checkpoint.tensors.find(tensor.name);
+      if (info == nullptr && !unit->trained()) continue;
+      CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
+      weights.push_back(info);
     }
   return weights;
 }
@@ -173,17 +187,31 @@ struct Distance {
   double largest = 0;  // the most that an element can go
 };
 
-Distance distance_of(const Job& job, const std::vector<double>& norms) {
-  const OptimizerJob& optimizer = job.train.optimizer;
+// Newton-Schulz steps leave singular values below this (Jordan et al., 2024), and multiply small ones by this each.
+constexpr double kMostSingular = 1.2, kMuonGain = 3.4445;
+
+Distance distance_of(const Job& job, const OptimizerJob& optimizer, const std::vector<const Unit*>& units, const std::vector<double>& norms) {
+  double squares = 0, adjustment = 0;  // of the updates of Muon's matrices together; the largest
+  if (optimizer.name == OptimizerName::muon)
+    for (const Unit* unit : units)
+      for (const MuonMatrix& matrix : matrices_of(*unit, Mesh{})) {
+        const double one = muon_adjustment(matrix.rows, matrix.cols, optimizer.adjust == MuonAdjust::match_rms_adamw);
+        squares += one * one * static_cast<double>(std::min(matrix.rows, matrix.cols));
+        adjustment = std::max(adjustment, one);
+      }
   Distance way;
   for (std::size_t step = 0; step < norms.size(); ++step) {
     if (std::isinf(norms[step])) continue;  // left out
-    const double lr = learning_rate(job.train, static_cast<std::int64_t>(step));
+    const double lr = learning_rate(job.train, optimizer, static_cast<std::int64_t>(step));
     const double norm = job.train.clip_norm ? std::min(norms[step], *job.train.clip_norm) : norms[step];
     switch (optimizer.name) {
       case OptimizerName::sgd:
         way.total += lr * norm / (1 - optimizer.momentum);
         way.largest += lr * norm / (1 - optimizer.momentum);
+        break;
+      case OptimizerName::muon:
+        way.total += lr * std::sqrt(squares);
+        way.largest += lr * adjustment * kMostSingular;
         break;
       case OptimizerName::lion:
         way.total += lr;
@@ -199,42 +227,60 @@ Distance distance_of(const Job& job, const std::vector<double>& norms) {
   return way;
 }
 
+template <typename Visit>
+void by_parts(const checkpoint::TensorInfo& tensor, Visit&& visit) {
+  constexpr std::int64_t kPart = std::int64_t{1} << 20;
+  for (std::int64_t first = 0; first < tensor.shape.elements(); first += kPart) visit(first, std::min(kPart, tensor.shape.elements() - first));
+}
+
+// Whether a frozen weight is what it was, on one rank and on all.
+bool unmoved(const checkpoint::TensorInfo& tensor, const Ended& ranks, const Ended& one) {
+  bool same = true;
+  by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
+    same = same && read(ranks.checkpoint.tensors, tensor.name, first, count) == read(one.checkpoint.tensors, tensor.name, first, count);
+  });
+  return same;
+}
+
+// Those that one optimizer updates.
 class Weights {
  public:
-  Weights(const Job& job, const Ended& ranks, const Ended& one, double gradient_bound)
-      : job_(job), ranks_(ranks), one_(one), steps_(static_cast<double>(one.norms.size())), gradient_bound_(gradient_bound), way_(distance_of(job, one.norms)) {}
+  Weights(const Job& job, const OptimizerJob& optimizer, std::vector<const Unit*> units, const Ended& ranks, const Ended& one, double gradient_bound)
+      : optimizer_(optimizer),
+        units_(std::move(units)),
+        ranks_(ranks),
+        one_(one),
+        steps_(static_cast<double>(one.norms.size())),
+        gradient_bound_(gradient_bound),
+        way_(distance_of(job, optimizer, units_, one.norms)) {}
 
   std::vector<Quantity> compare() {
-    const std::vector<const checkpoint::TensorInfo*> weights = weights_of(one_, true);
+    const std::vector<const checkpoint::TensorInfo*> weights = weights_of(one_, units_);
     if (adaptive())
       for (const checkpoint::TensorInfo* weight : weights) add_size(*weight);
     for (const checkpoint::TensorInfo* weight : weights) add(*weight);
-    for (const checkpoint::TensorInfo* weight : weights_of(one_, false)) require_unmoved(*weight);
     const double count = std::max(1.0, elements_), rms = std::sqrt(squares_ / count);
     const double rounding = 2 * steps_ * kRoundoffF32 * std::sqrt(weight_squares_ / count);
-    // SGD's way is that of all elements together.
+    // The way of SGD and Muon is that of all elements together.
     const double way = adaptive() ? way_.total : way_.total / std::sqrt(count);
-    const double undecided = adaptive() ? 2 * std::sqrt(undecided_ / count) : 2 * gradient_bound_;
+    const double undecided = adaptive() ? 2 * std::sqrt(undecided_ / count) : 2 * std::min(1.0, gain() * gradient_bound_);
     const double least = std::numeric_limits<double>::min();
     return {{"weights", rms / std::max(way, least), undecided + rounding / std::max(way, least)},
             {"weights_largest", largest_, 2 * way_.largest + 2 * steps_ * kRoundoffF32 * largest_weight_}};
   }
 
  private:
-  bool adaptive() const { return job_.train.optimizer.name != OptimizerName::sgd; }
+  // An update is divided by the size of the gradients, element by element.
+  bool adaptive() const { return optimizer_.name != OptimizerName::sgd && optimizer_.name != OptimizerName::muon; }
 
-  template <typename Visit>
-  static void by_parts(const checkpoint::TensorInfo& tensor, Visit&& visit) {
-    constexpr std::int64_t kPart = std::int64_t{1} << 20;
-    for (std::int64_t first = 0; first < tensor.shape.elements(); first += kPart) visit(first, std::min(kPart, tensor.shape.elements() - first));
-  }
+  // How much farther than the gradients updates can be apart.
+  double gain() const { return optimizer_.name == OptimizerName::muon ? std::pow(kMuonGain, static_cast<double>(optimizer_.ns_steps)) : 1; }
 
   // The size of the gradients that the optimizer divides by, element by element, on one rank.
   std::vector<float> sizes(const checkpoint::TensorInfo& tensor, std::int64_t first, std::int64_t count) const {
-    const OptimizerJob& optimizer = job_.train.optimizer;
-    const bool lion = optimizer.name == OptimizerName::lion;
+    const bool lion = optimizer_.name == OptimizerName::lion;
     std::vector<float> values = read(one_.checkpoint.tensors, tensor.name + (lion ? ".exp_avg" : ".exp_avg_sq"), first, count);
-    const double correction = 1 - std::pow(optimizer.betas[1], steps_);
+    const double correction = 1 - std::pow(optimizer_.betas[1], steps_);
     for (float& value : values) value = lion ? std::fabs(value) : static_cast<float>(std::sqrt(value / correction));
     return values;
   }
@@ -267,18 +313,9 @@ class Weights {
     ++index_;
   }
 
-  // A frozen weight is what it was, on one rank and on all.
-  void require_unmoved(const checkpoint::TensorInfo& tensor) {
-    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
-      if (read(ranks_.checkpoint.tensors, tensor.name, first, count) !=
-          read(one_.checkpoint.tensors, tensor.name, first, count))
-        largest_ = std::numeric_limits<double>::infinity();
-    });
-  }
-
   // An element that never had a gradient (a word that did not occur) has none on either side.
   void add_undecided(const checkpoint::TensorInfo& tensor) {
-    const double eps = job_.train.optimizer.name == OptimizerName::lion ? 0 : job_.train.optimizer.eps;
+    const double eps = optimizer_.name == OptimizerName::lion ? 0 : optimizer_.eps;
     const double scale = gradient_bound_ * std::max(tensor_rms_[index_], std::sqrt(size_squares_ / size_elements_));
     by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
       for (float size : sizes(tensor, first, count)) {
@@ -288,7 +325,8 @@ class Weights {
     });
   }
 
-  const Job& job_;
+  const OptimizerJob& optimizer_;
+  const std::vector<const Unit*> units_;
   const Ended& ranks_;
   const Ended& one_;
   const double steps_;
@@ -358,8 +396,16 @@ Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t st
     worsen(losses, relative(a.losses[step], b.losses[step]), bounds.loss(step));
     worsen(gradients, relative(a.norms[step], b.norms[step]), bounds.gradient(step));
   }
-  comparison.quantities = {losses, gradients};
-  for (Quantity& quantity : Weights(one.job, a, b, bounds.gradient(b.losses.size() - 1)).compare()) comparison.quantities.push_back(std::move(quantity));
+  Quantity weights{"weights"}, largest{"weights_largest"};
+  for (std::size_t i = 0; i < b.compiled.optimizers.size(); ++i) {
+    const OptimizerJob& optimizer = b.compiled.optimizers[i];
+    const std::vector<Quantity> found = Weights(one.job, optimizer, units_of(b, static_cast<std::int32_t>(i)), a, b, bounds.gradient(b.losses.size() - 1)).compare();
+    worsen(weights, found[0].difference, found[0].bound);
+    worsen(largest, found[1].difference, found[1].bound);
+  }
+  for (const checkpoint::TensorInfo* frozen : weights_of(b, units_of(b, -1)))
+    if (!unmoved(*frozen, a, b)) largest.difference = std::numeric_limits<double>::infinity();
+  comparison.quantities = {losses, gradients, weights, largest};
   return comparison;
 }
 

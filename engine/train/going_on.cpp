@@ -38,6 +38,9 @@ constexpr Row kTable[] = {
     {"train", {Change::training}},
     {"train.batch.global", {Change::never, "batch"}},
     {"train.optimizer.name", {Change::never, "optimizer"}},
+    {"train.optimizer.others.name", {Change::never, "optimizer"}},
+    {"train.groups.optimizer.name", {Change::never, "optimizer"}},
+    {"train.groups.optimizer.others.name", {Change::never, "optimizer"}},
     {"eval", {Change::training}},
     {"precision", {Change::training}},
     {"activation_checkpointing", {Change::training}},
@@ -49,6 +52,17 @@ constexpr Row kTable[] = {
 
 bool is_under(std::string_view path, std::string_view prefix) {
   return path.starts_with(prefix) && (path.size() == prefix.size() || path[prefix.size()] == '.' || path[prefix.size()] == '[');
+}
+
+// "train.groups[0].match" as "train.groups.match".
+std::string without_indices(std::string_view path) {
+  std::string text;
+  bool inside = false;
+  for (const char c : path) {
+    inside = c == '[' || (inside && c != ']');
+    if (!inside && c != ']') text += c;
+  }
+  return text;
 }
 
 // How this start is made, not what the run is.
@@ -84,7 +98,8 @@ Diagnostic mistake(const LoadedJob& loaded, const Difference& difference, const 
 
 }  // namespace
 
-ChangeRule change_rule(std::string_view path) {
+ChangeRule change_rule(std::string_view at) {
+  const std::string path = without_indices(at);
   const Row* longest = nullptr;
   for (const Row& row : kTable)
     if (is_under(path, row.prefix) && (longest == nullptr || row.prefix.size() > longest->prefix.size())) longest = &row;

@@ -6,9 +6,9 @@
 
 namespace trainer {
 
-double learning_rate(const TrainJob& job, std::int64_t step) {
+double learning_rate(const TrainJob& job, const OptimizerJob& optimizer, std::int64_t step) {
   const LrScheduleJob& schedule = job.lr_schedule;
-  const double lr = job.optimizer.lr, least = schedule.min_lr;
+  const double lr = optimizer.lr, least = schedule.min_lr * (optimizer.lr / job.optimizer.lr);
   const auto t = static_cast<double>(step), w = static_cast<double>(schedule.warmup_steps), n = static_cast<double>(job.steps);
   if (step < schedule.warmup_steps) return lr * (t + 1) / w;
   switch (schedule.name) {

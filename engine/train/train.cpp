@@ -128,7 +128,8 @@ class RankLoop {
         binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
     facts_.base = fill_weights(run, start_, loaded_rank(), threads_, communicator_, talk_);
     loss_scale_ = loss_scale_of(*executor_);
-    executor_->bind(role_.field_index("lr"), &lr_);
+    rates_.resize(run.compiled.optimizers.size());
+    executor_->bind(role_.field_index("lr"), rates_.data());
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
@@ -236,7 +237,8 @@ class RankLoop {
     const Clock::time_point begin = Clock::now();
     binder_.bind(loader.next());
     ++next_batch_;
-    lr_ = static_cast<float>(learning_rate(job_.train, step));
+    lr_ = learning_rate(job_.train, job_.train.optimizer, step);
+    for (std::size_t i = 0; i < rates_.size(); ++i) rates_[i] = static_cast<float>(learning_rate(job_.train, run_.compiled.optimizers[i], step));
     step_number_ = static_cast<std::int32_t>(step);
     const std::int64_t sent = communicator_.bytes_sent();
     const std::int32_t program = averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
@@ -267,7 +269,7 @@ class RankLoop {
     record.step = step;
     record.num_steps = job_.train.steps;
     record.loss = metrics_.loss;
-    record.lr = lr_;
+    record.lr = static_cast<float>(lr_);
     record.grad_norm = metrics_.grad_norm;
     record.tokens = tokens_per_step();
     record.step_ms = ms;
@@ -432,7 +434,8 @@ class RankLoop {
   double best_loss_ = INFINITY;  // lowest of those whose weights were saved
 
   // Fields of the plan.
-  float lr_ = 0;
+  double lr_ = 0;             // of train.optimizer
+  std::vector<float> rates_;  // of CompiledJob::optimizers
   std::int32_t step_number_ = 0;
   float loss_scale_ = 1;  // of the next step
   struct Metrics {

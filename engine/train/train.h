@@ -105,7 +105,8 @@ struct Sampled {
 Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
                const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell = [](const std::string&) {});
 
-/// The learning rate of step `step` (from 0): section 6 of the design.
-double learning_rate(const TrainJob& job, std::int64_t step);
+/// The learning rate of `optimizer`, one of the job, at step `step` (from 0). The schedule is that of train.optimizer; rates of other
+/// optimizers keep their ratio to its.
+double learning_rate(const TrainJob& job, const OptimizerJob& optimizer, std::int64_t step);
 
 }  // namespace trainer

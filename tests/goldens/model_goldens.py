@@ -7,9 +7,12 @@ file: the loss is the mean over the counted targets of the global batch, grad_no
 decoupled and applies to parameters of two or more dims.
 """
 
+import fnmatch
 import math
 import os
+import re
 import struct
+import unittest.mock
 
 import numpy as np
 import torch
@@ -152,12 +155,35 @@ def learning_rate(schedule, lr, t):
     return lr
 
 
+def assign(job, parameters):
+    """Of each optimizer of the job and its parameters: the first group that matches, else the job's; of muon's, what is no matrix of a
+    block (h.0.…, model.layers.0.…) to its others."""
+    sections = [(group["match"], group["optimizer"]) for group in job.get("groups", [])] + [(["*"], job["optimizer"])]
+    left = dict(parameters)
+    for globs, spec in sections:
+        taken = {k: left.pop(k) for k in list(left) if any(fnmatch.fnmatchcase(k, glob) for glob in globs)}
+        matrices = {k: p for k, p in taken.items() if p.dim() == 2 and ".0." in re.sub(r"[0-9]+", "0", k)}
+        if spec["name"] == "muon":
+            yield spec, matrices
+            yield spec["others"], {k: p for k, p in taken.items() if k not in matrices}
+        else:
+            yield spec, taken
+
+
+def all_in_f64():
+    """torch.optim.Muon rounds to bf16, and its Newton-Schulz steps multiply the rounding. Here its bf16 is f64."""
+    return unittest.mock.patch.object(torch, "bfloat16", torch.float64)
+
+
 class Optimizer:
     """Decay first, then PyTorch's update; lion, which PyTorch lacks, by its paper (Chen et al., 2023, algorithm 2)."""
 
     def __init__(self, spec, parameters):
         self.spec, self.parameters = spec, list(parameters)
-        if spec["name"] == "sgd":
+        if spec["name"] == "muon":
+            self.torch = torch.optim.Muon(self.parameters, lr=1.0, momentum=spec["momentum"], nesterov=spec["nesterov"], weight_decay=spec["weight_decay"],
+                                          ns_steps=spec["ns_steps"], adjust_lr_fn=spec["adjust"])
+        elif spec["name"] == "sgd":
             self.torch = torch.optim.SGD(self.parameters, lr=1.0, momentum=spec["momentum"], nesterov=spec["nesterov"])
         elif spec["name"] == "lion":
             self.moments = [torch.zeros_like(p) for p in self.parameters]
@@ -167,11 +193,12 @@ class Optimizer:
     @torch.no_grad()
     def step(self, lr):
         for p in self.parameters:
-            if p.dim() >= 2:
+            if p.dim() >= 2 and self.spec["name"] != "muon":
                 p.mul_(1 - lr * self.spec["weight_decay"])
         if self.spec["name"] != "lion":
             self.torch.param_groups[0]["lr"] = lr
-            self.torch.step()
+            with all_in_f64():
+                self.torch.step()
             return
         b1, b2 = self.spec["betas"]
         for p, m in zip(self.parameters, self.moments):
@@ -188,7 +215,7 @@ def train(model, job, inputs, targets, val, ignore_index=-100, label_smoothing=0
 
     initial = {k: p.detach().clone() for k, p in model.parameters.items()}
     parameters = list(model.parameters.values())
-    optimizer = Optimizer(job["optimizer"], parameters)
+    optimizers = [(Optimizer(spec, some.values()), spec["lr"] / job["optimizer"]["lr"]) for spec, some in assign(job, model.parameters) if some]
     batch, micro = job["batch"]["global"], job["batch"]["micro"]
     log = {"loss": [], "grad_norm": [], "lr": []}
     for step in range(STEPS):
@@ -201,7 +228,8 @@ def train(model, job, inputs, targets, val, ignore_index=-100, label_smoothing=0
             loss += piece.item()
         norm = torch.nn.utils.clip_grad_norm_(parameters, job["clip_norm"])
         lr = learning_rate(job["lr_schedule"], job["optimizer"]["lr"], step)
-        optimizer.step(lr)
+        for optimizer, ratio in optimizers:
+            optimizer.step(lr * ratio)
         for p in parameters:
             p.grad = None
         for key, value in [("loss", loss), ("grad_norm", norm.item()), ("lr", lr)]:
@@ -225,10 +253,11 @@ def flow(value):
         return "[" + ", ".join(flow(v) for v in value) + "]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+    return f'"{value}"' if isinstance(value, str) and "*" in value else str(value)
 
 
 def write_job(folder, name, model, data, job):
+    groups = f"  groups: {flow(job['groups'])}\n" if "groups" in job else ""
     text = f"""# Written by make_goldens.py: {name} against PyTorch, {STEPS} steps.
 name: golden-{name}
 seed: 1
@@ -243,7 +272,7 @@ train:
   steps: {STEPS}
   batch: {flow(job["batch"])}
   optimizer: {flow(job["optimizer"])}
-  lr_schedule: {flow(job["lr_schedule"])}
+{groups}  lr_schedule: {flow(job["lr_schedule"])}
   clip_norm: {flow(job["clip_norm"])}
 eval: {{every: {STEPS}, batches: {job["eval_batches"]}}}
 
@@ -293,6 +322,31 @@ def llama(folder, save_file):
            "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.99], "eps": 1e-06, "weight_decay": 0.1},
            "lr_schedule": {"name": "cosine", "warmup_steps": 3, "min_lr": 0.0}, "clip_norm": 1.5, "eval_batches": 2}
     token_case(folder, save_file, "llama", model, "models/llama.yaml", params, 202, 16, 33, 8, 53, job)
+
+
+MUON = {"name": "muon", "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "ns_steps": 5, "adjust": "original",
+        "others": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.95], "eps": 1e-06, "weight_decay": 0.1}}
+
+
+def gpt2_muon(folder, save_file):
+    params = {"layers": 2, "heads": 2, "dim": 32, "vocab": 61, "context": 24, "dropout": 0.0}
+    model = Gpt2(2, 2, 32, 61, 24)
+    job = {"batch": {"global": 6, "micro": 3}, "optimizer": MUON,
+           "lr_schedule": {"name": "cosine", "warmup_steps": 4, "min_lr": 0.002}, "clip_norm": 1.3, "eval_batches": 2}
+    token_case(folder, save_file, "gpt2_muon", model, "models/gpt2.yaml", params, 201, 19, 50, 12, 61, job)
+
+
+def llama_groups(folder, save_file):
+    """Four optimizers: groups that overlap, muon in one of them, and AdamW for the rest."""
+    params = {"layers": 2, "heads": 4, "kv_heads": 2, "dim": 32, "hidden": 40, "vocab": 53, "rope_theta": 10000.0}
+    model = Llama(2, 4, 2, 32, 40, 53, 10000.0)
+    lion = {"name": "lion", "lr": 0.0005, "betas": [0.9, 0.99], "weight_decay": 0.0}
+    muon = dict(MUON, lr=0.01, nesterov=False, ns_steps=4, adjust="match_rms_adamw", others=dict(MUON["others"], lr=0.002))
+    job = {"batch": {"global": 4, "micro": 2},
+           "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.99], "eps": 1e-06, "weight_decay": 0.1},
+           "groups": [{"match": ["*.0.mlp.up_proj.*", "*embed*"], "optimizer": lion}, {"match": ["*.mlp.*", "*norm*"], "optimizer": muon}],
+           "lr_schedule": {"name": "linear", "warmup_steps": 3, "min_lr": 0.001}, "clip_norm": 1.5, "eval_batches": 2}
+    token_case(folder, save_file, "llama_groups", model, "models/llama.yaml", params, 202, 16, 33, 8, 53, job)
 
 
 MLP_GRAPH = """  graph:
@@ -357,7 +411,7 @@ def convnet(folder, save_file):
 
 
 def make(root, save_file):
-    for name, case in [("gpt2", gpt2), ("llama", llama), ("mlp", mlp), ("convnet", convnet)]:
+    for name, case in [("gpt2", gpt2), ("llama", llama), ("gpt2_muon", gpt2_muon), ("llama_groups", llama_groups), ("mlp", mlp), ("convnet", convnet)]:
         folder = os.path.join(root, name)
         os.makedirs(folder, exist_ok=True)
         case(folder, save_file)

@@ -152,6 +152,36 @@ TEST_CASE("overrides and the effective job see the section that a short form sta
   CHECK(effective_job(again).find("  compute: bf16") != std::string::npos);
 }
 
+TEST_CASE("groups take over what train.optimizer says of the same optimizer, and the effective job says it again") {
+  const std::string text = kModel + kData + R"(train:
+  steps: 10
+  optimizer: {name: muon, lr: 0.03, momentum: 0.9, others: {name: sgd, momentum: 0.8}}
+  groups:
+    - {match: ["*.bias", "ln*"], optimizer: sgd}
+    - {match: ["h.*"], optimizer: {name: muon, lr: 0.01}}
+)";
+  const LoadedJob loaded = parsed(text, {});
+  const TrainJob& train = loaded.job.train;
+  REQUIRE(train.groups.size() == 2);
+  CHECK(train.groups[0].match == std::vector<std::string>{"*.bias", "ln*"});
+  CHECK(train.groups[0].optimizer.name == OptimizerName::sgd);
+  CHECK(train.groups[0].optimizer.momentum == 0);
+  CHECK(train.groups[0].optimizer.lr == 0.01);
+  CHECK(train.groups[1].optimizer.name == OptimizerName::muon);
+  CHECK(train.groups[1].optimizer.lr == 0.01);
+  CHECK(train.groups[1].optimizer.momentum == 0.9);
+  REQUIRE(train.groups[1].optimizer.others.size() == 1);
+  CHECK(train.groups[1].optimizer.others[0].momentum == 0.8);
+  REQUIRE(loaded.setting("train.groups[1].optimizer.momentum") != nullptr);
+  CHECK(loaded.setting("train.groups[1].optimizer.momentum")->origin("job.yaml") == "job.yaml:5");
+  const LoadedJob again = parse_job(effective_job(loaded), "job.yaml", {}, kNoFiles);
+  REQUIRE(again.settings.size() == loaded.settings.size());
+  for (std::size_t i = 0; i < again.settings.size(); ++i) {
+    CHECK(again.settings[i].path == loaded.settings[i].path);
+    CHECK(again.settings[i].value == loaded.settings[i].value);
+  }
+}
+
 TEST_CASE("a wrong short form is blamed at the key that it stands for") {
   const std::vector<Diagnostic> found = mistakes_of(kModel + kData + kTrain + "precision: bf17\n");
   REQUIRE(found.size() == 1);

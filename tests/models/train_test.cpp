@@ -125,6 +125,10 @@ TEST_CASE("a GPT-2 trains as in PyTorch") { check_case("models/gpt2"); }
 
 TEST_CASE("a Llama with grouped queries trains as in PyTorch") { check_case("models/llama"); }
 
+TEST_CASE("a GPT-2 under Muon trains as with torch.optim.Muon") { check_case("models/gpt2_muon"); }
+
+TEST_CASE("a Llama whose parameters have four optimizers trains as in PyTorch") { check_case("models/llama_groups"); }
+
 TEST_CASE("an MLP with label smoothing, an ignored class and unequal micro-batches trains as in PyTorch") {
   check_case("models/mlp");
 }

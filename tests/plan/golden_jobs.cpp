@@ -92,6 +92,14 @@ const std::vector<GoldenJob> kJobs{
      "gpt2",
      cpu,
      {ranks(2), "strategy={pipeline: {degree: 2}}", "train.optimizer.states=bf16"}},
+    // Several optimizers.
+    {"gpt2_muon_zero1", "gpt2", cpu, {ranks(4), "strategy=zero1", "train.optimizer=muon"}},
+    {"llama_muon_fsdp_tensor_cuda", "llama", cuda, {ranks(4), "strategy={data: {kind: fsdp}, tensor: {degree: 2}}", "train.optimizer={name: muon, states: bf16}", kBf16}},
+    {"gpt2_groups_tensor",
+     "gpt2",
+     cpu,
+     {ranks(2), "strategy=tensor",
+      "train.groups=[{match: [\"*.bias\"], optimizer: {name: adamw, lr: 1.0e-3}}, {match: [\"h.0.*\"], optimizer: muon}]"}},
     // Tensor.
     {"gpt2_tensor", "gpt2", cpu, {ranks(2), "strategy=tensor"}},
     {"llama_tensor", "llama", cpu, {ranks(2), "strategy=tensor", "model.with.layers=1", "train.batch.global=4", kNoVal}, Purpose::train, true},

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "engine/compile/compile.h"
+#include "engine/core/muon.h"
 #include "engine/core/random.h"
+#include "engine/ops/op_def.h"
 #include "engine/plan/verify.h"
 #include "tests/plan/full_play.h"
 #include "tests/temporary.h"
@@ -125,6 +127,26 @@ const std::vector<Case> kCases{
     {"llama", {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
 };
 
+constexpr const char* kMuon = "train.optimizer={name: muon, others: {name: adamw, lr: 1.0e-2}}";
+const std::vector<Case> kMuonCases{
+    {"gpt2", {ranks(2), "strategy=ddp", kMuon}},
+    {"gpt2", {ranks(4), "strategy=zero1", kMuon}},
+    {"llama", {ranks(4), "strategy=zero3", kMuon, "precision.compute=bf16"}},
+    {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}}", kMuon}},
+    {"llama", {ranks(2), "strategy={tensor: {degree: 2, sequence_parallel: true}}", kMuon}},
+    {"gpt2", {ranks(8), "strategy={data: {kind: zero2}, tensor: {degree: 2}, pipeline: {degree: 2}}", kMuon, "train.batch.micro=2"}},
+    {"llama", {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}", kMuon}},
+    {"gpt2", {ranks(4), "strategy={data: {kind: zero1}, tensor: {degree: 2}}",
+              "train.groups=[{match: [\"h.0.*\"], optimizer: {name: muon}}, {match: [\"*.bias\"], optimizer: {name: adamw, lr: 2.0e-3}}]"}},
+};
+
+// All of them.
+std::vector<Case> cases() {
+  std::vector<Case> all = kCases;
+  all.insert(all.end(), kMuonCases.begin(), kMuonCases.end());
+  return all;
+}
+
 std::string text_of(const Case& one) {
   std::string text = one.model;
   for (const std::string& word : one.overrides) text += " " + word;
@@ -135,7 +157,7 @@ std::string text_of(const Case& one) {
 
 TEST_CASE("plans of every strategy hold, and so do their texts") {
   const Jobs jobs;
-  for (const Case& one : kCases)
+  for (const Case& one : cases())
     for (const auto& [evaluation, streams] : {std::pair("data.val=null", 1), std::pair("data.val={fraction: 0.2}", 1), std::pair("data.val={fraction: 0.2}", 2),
                                              std::pair("data.val={fraction: 0.2}", 3)}) {
       CAPTURE(text_of(one));
@@ -536,8 +558,9 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
   Dice dice(11);
   int stuck = 0;
   constexpr int kEach = 100;
-  for (std::size_t number = 0; number < 2 * kCases.size(); ++number) {  // each on one stream and on several
-    const Case& one = kCases[number / 2];
+  const std::vector<Case> from = cases();
+  for (std::size_t number = 0; number < 2 * from.size(); ++number) {  // each on one stream and on several
+    const Case& one = from[number / 2];
     std::vector<std::string> overrides = one.overrides;
     overrides.emplace_back("data.val={fraction: 0.2}");
     Plan plan = jobs.plan(one.model, overrides, number % 2 == 0 ? 1 : 2 + static_cast<int>(number / 2 % 2));
@@ -662,7 +685,7 @@ TEST_CASE("whatever changes what a rank is said to hold is refused") {
   std::map<std::string, Tally> tallies;
   Dice dice(23);
   int plans = 0, mutants = 0;
-  for (const Case& one : kCases) {
+  for (const Case& one : cases()) {
     std::vector<std::string> overrides = one.overrides;
     overrides.emplace_back("data.val={fraction: 0.2}");
     const Plan right = jobs.plan(one.model, overrides, 1);
@@ -693,4 +716,102 @@ TEST_CASE("whatever changes what a rank is said to hold is refused") {
   for (const auto& [name, tally] : tallies) MESSAGE(name << ": " << tally.refused << " refused, " << tally.accepted << " accepted");
   CHECK(plans >= 20);
   CHECK(mutants >= 200);
+}
+
+namespace {
+
+/// Spoils one launch of a step that has several optimizers: what it reads, what it says of matrices and owners, whether it is there at all.
+/// False: nothing changed.
+bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std::size_t at, Dice& dice, std::string& what) {
+  auto& launch = std::get<Launch>(step[at].instruction);
+  Signature signature = role.signatures[static_cast<std::size_t>(launch.signature)];
+  const auto put = [&] {
+    role.signatures.push_back(signature);
+    launch.signature = static_cast<std::int32_t>(role.signatures.size()) - 1;
+  };
+  const auto kind = dice.below(7);
+  if (kind == 0) {
+    what = "drop";
+    step.erase(step.begin() + static_cast<std::ptrdiff_t>(at));
+    return true;
+  }
+  if (kind == 1) {
+    what = "duplicate";
+    const Issued copy = step[at];
+    step.insert(step.begin() + static_cast<std::ptrdiff_t>(at), copy);
+    return true;
+  }
+  if (kind == 2) {
+    what = "origin";
+    const Axis axis = kAxes[dice.below(kAxes.size())];
+    if (plan.mesh.size(axis) == 1 || signature.op == Op::muon_momentum) return false;  // its origin says nothing
+    launch.origin.along(axis) += 1;
+    return true;
+  }
+  if (kind == 3) {
+    what = "rate";
+    if (!definition(signature.op).updates) return false;
+    for (Operand& operand : launch.operands)
+      if (auto* read = std::get_if<Read>(&operand); read != nullptr && read->region.bytes == 4 && role.name(role.buffer(read->region.buffer).name) == "lr") {
+        if (role.buffer(read->region.buffer).bytes == 4) return false;  // there is one
+        read->region.offset = read->region.offset == 0 ? 4 : 0;
+        return true;
+      }
+    return false;
+  }
+  if (signature.op != Op::muon_orthogonalize) return false;
+  std::vector<MuonMatrix> matrices = muon_matrices(signature.attributes.text("matrices"));
+  MuonMatrix& one = matrices[dice.below(matrices.size())];
+  if (kind == 4) {
+    what = "matrix left out";
+    matrices.erase(matrices.begin() + (&one - matrices.data()));
+  } else if (kind == 5) {
+    what = "shape of a matrix";
+    if (one.rows == one.cols || one.rows % 2 != 0) return false;
+    if (dice.below(2) == 0) std::swap(one.rows, one.cols);
+    else one.rows /= 2, one.cols *= 2;
+  } else {
+    what = "owner or cut";
+    if (dice.below(2) == 0) one.owner += plan.mesh.world_size();
+    else one.cut = one.cut == MuonMatrix::Cut::none ? MuonMatrix::Cut::rows : one.cut == MuonMatrix::Cut::rows ? MuonMatrix::Cut::columns : MuonMatrix::Cut::none;
+  }
+  signature.attributes.set("matrices", muon_text(matrices));
+  put();
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("whatever changes who orthogonalizes what, and by which rate it is taken, is refused") {
+  const Jobs jobs;
+  std::map<std::string, Tally> tallies;
+  Dice dice(37);
+  for (const Case& one : kMuonCases) {
+    const Plan right = jobs.plan(one.model, one.overrides, 1);
+    REQUIRE(violations(right).empty());
+    for (int mutant = 0; mutant < 60; ++mutant) {
+      Plan plan = right;
+      Role& role = plan.roles[dice.below(plan.roles.size())];
+      std::vector<Issued>& step = role.programs[0].instructions;
+      std::vector<std::size_t> updates;
+      for (std::size_t i = 0; i < step.size(); ++i)
+        if (const auto* launch = std::get_if<Launch>(&step[i].instruction)) {
+          const Op op = role.signatures[static_cast<std::size_t>(launch->signature)].op;
+          if (op == Op::muon_momentum || op == Op::muon_orthogonalize || definition(op).updates) updates.push_back(i);
+        }
+      std::string what;
+      if (!change_update(role, plan, step, updates[dice.below(updates.size())], dice, what)) continue;
+      derive_order(role, plan.mesh);
+      CAPTURE(text_of(one));
+      CAPTURE(what);
+      Tally& tally = tallies[what];
+      const bool refused = !violations(plan).empty();
+      ++(refused ? tally.refused : tally.accepted);
+      CHECK_MESSAGE(refused, "accepted");
+    }
+  }
+  for (const auto& [name, tally] : tallies) {
+    MESSAGE(name << ": " << tally.refused << " refused, " << tally.accepted << " accepted");
+    CHECK(tally.refused > 0);
+  }
 }

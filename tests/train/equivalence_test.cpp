@@ -120,6 +120,7 @@ TEST_CASE("every strategy trains as one rank does, in the memory and with the co
   std::vector<std::string> lines = mixed_jobs();
   lines.insert(lines.end(), context_jobs().begin(), context_jobs().end());
   lines.insert(lines.end(), frozen_jobs().begin(), frozen_jobs().end());
+  lines.insert(lines.end(), muon_jobs().begin(), muon_jobs().end());
   for (const std::string& line : lines) {
     CAPTURE(line);
     const Trained& want = references.of(alone(line));

@@ -181,6 +181,8 @@ TEST_CASE("every key of a job has its row in the table of what may change") {
   }
   CHECK(change_rule("train.optimizer.lr").change == Change::training);
   CHECK(change_rule("train.optimizer.name").accept == "optimizer");
+  CHECK(change_rule("train.groups[3].optimizer.name").accept == "optimizer");
+  CHECK(change_rule("train.groups[3].optimizer.lr").change == Change::training);
   CHECK(change_rule("data.val").change == Change::training);
   CHECK(change_rule("data.val.fraction").accept == "data");
   CHECK(change_rule("nothing.known").change == Change::never);

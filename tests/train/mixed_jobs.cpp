@@ -153,6 +153,32 @@ const std::vector<std::string> kJobs{
     "gpt r4 no_shard p2 1f1b split:uniform m8 wrap:none ignore",
 };
 
+// Matrices of blocks under Muon, in ways that one rank, several slices and pieces of matrices meet; and five optimizers at once.
+const std::vector<std::string> kMuonJobs{
+    "gpt r2 ddp m2 muon clip",
+    "packed r2 zero1 m2 muon clip every_2",
+    "llama r4 zero2 m2 muon wrap:size",
+    "gpt r4 zero3 m2 muon wrap:transformer clip full drop",
+    "packed r4 full_shard m4 keep:use reduce:micro_batch prefetch:3 muon sharded",
+    "llama r8 hybrid2 m2 keep:pass muon clip",
+    "mlp r4 shard_grad_op m2 muon wrap:none clip",
+    "gpt r4 ddp t4 m2 muon ignore",
+    "packed r4 ddp t2 sp m2 muon clip",
+    "llama r4 zero1 t2 sp m2 muon clip selective sharded",
+    "packed r8 zero3 t2 m2 muon wrap:names",
+    "mlp r8 full_shard t4 sp m1 muon wrap:transformer clip bf16",
+    "gpt r2 ddp p2 1f1b m4 muon clip",
+    "llama r4 zero2 p2 zb_h1 m4 muon",
+    "packed r8 zero1 t2 p2 interleaved v2 m4 muon clip drop",
+    "gpt r4 zero1 c2 m2 muon clip",
+    "llama r8 full_shard c2 t2 sp m2 muon",
+    "packed r2 ddp m2 groups clip",
+    "llama r4 zero1 t2 m2 groups sharded",
+    "gpt r8 full_shard t2 sp p2 1f1b m4 groups clip",
+    "packed r4 zero3 c2 m2 groups wrap:transformer",
+    "llama r4 zero2 lora muon m2",
+};
+
 // Sequences of 8 over 2 or 4 ranks.
 const std::vector<std::string> kContextJobs{
     "gpt r2 ddp c2 m2 clip drop",
@@ -309,6 +335,9 @@ eval: {every: 5, batches: 2}  # the second is not full
 checkpoint: {every: 1000000, keep: null, format: full, resume: none}
 )";
 
+constexpr std::string_view kMuon =
+    "{name: muon, lr: 1.0e-2, momentum: 0.9, weight_decay: 0.1, others: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.95], eps: 1.0e-1, weight_decay: 0.1}}";
+
 // Samples of 8 ids; id 5 fills none, a quarter, a half or three quarters of a sample.
 std::string tokens(std::int64_t samples) {
   std::string bytes;
@@ -407,6 +436,10 @@ class Line {
     else if (word == "part")
       set("trainable", model_ == "gpt" ? "[\"h.6.*\", \"h.7.*\", \"ln_f*\"]"
                                        : "[\"" + block(6) + ".*\", \"" + block(7) + ".*\", \"*head*\"]");
+    else if (word == "muon")
+      set("train.optimizer", std::string(kMuon));
+    else if (word == "groups")
+      groups();
     else if (word == "bf16")
       set("precision.compute", "bf16");
     else if (word == "excluded")
@@ -415,6 +448,14 @@ class Line {
       set("checkpoint.format", "sharded");
     else
       throw std::invalid_argument("no word of a mixed job: " + word);
+  }
+
+  // SGD for norms, Muon for matrices of blocks, AdamW of three rates for biases of blocks, embeddings and the head.
+  void groups() {
+    const std::string norms = model_ == "gpt" ? "*ln_*" : "*norm*", embedding = model_ == "gpt" ? "w*" : "*embed*";
+    set("train.groups", "[{match: [\"" + norms + "\"], optimizer: {name: sgd, lr: 5.0e-3, momentum: 0.9}},"
+                        " {match: [\"" + embedding + "\"], optimizer: {name: adamw, lr: 2.0e-3}},"
+                        " {match: [\"" + block(0).substr(0, block(0).size() - 1) + "*\"], optimizer: " + std::string(kMuon) + "}]");
   }
 
   void fsdp(const std::string& sharding) {
@@ -458,6 +499,7 @@ class Line {
 const std::vector<std::string>& mixed_jobs() { return kJobs; }
 const std::vector<std::string>& context_jobs() { return kContextJobs; }
 const std::vector<std::string>& frozen_jobs() { return kFrozenJobs; }
+const std::vector<std::string>& muon_jobs() { return kMuonJobs; }
 
 MixedJobs::MixedJobs() {
   const auto job = [&](const std::string& name, std::string_view model, std::string_view data) {
@@ -518,7 +560,7 @@ bool has_word(const std::string& line, const std::string& word) {
 
 std::string alone(const std::string& line) {
   std::string result = words_of(line).front();
-  for (const char* kept : {"clip", "drop", "ignore", "lora", "lora_drop", "norms", "part", "bf16", "excluded"})
+  for (const char* kept : {"clip", "drop", "ignore", "lora", "lora_drop", "norms", "part", "muon", "groups", "bf16", "excluded"})
     if (has_word(line, kept)) result += std::string(" ") + kept;
   return result;
 }

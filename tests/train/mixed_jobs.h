@@ -13,6 +13,7 @@
 //   full selective every_2     recomputation
 //   lora lora_drop             an adapter of rank 3 whose B begins away from zero, beside a base; of dropout 0.1
 //   norms part                 trained are norms (of mlp the head) only; the last quarter of the blocks and what follows them
+//   muon groups                Muon for matrices of blocks and AdamW; SGD, AdamW of two rates, Muon and what it leaves to others
 //   bf16 excluded sharded      compute dtype, norms (or the head) in f32 under it, format of checkpoints
 #pragma once
 
@@ -31,6 +32,8 @@ const std::vector<std::string>& mixed_jobs();
 const std::vector<std::string>& context_jobs();
 /// Lines that freeze parameters.
 const std::vector<std::string>& frozen_jobs();
+/// Lines of Muon, and of several optimizers.
+const std::vector<std::string>& muon_jobs();
 
 class MixedJobs {
  public:
