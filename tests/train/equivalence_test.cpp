@@ -14,7 +14,8 @@
 // a gradient that passes a sum over samples on, once for each micro-batch, and a master weight that lies between two bf16 values: 2 u' for
 // losses, 8 u' for norms, and 16 u' of the way they go for weights (ddp_test.cpp). Where the tensor axis has several, every rank rounds its
 // partial sum of the products that are summed over them, which one rank does not: 2 in each of 8 layers and both passes, r = 32 in a row. As
-// a random walk again: √r u' for losses, and 4 √r u' for norms and of the way.
+// a random walk again: √r u' for losses, and 4 √r u' for norms and of the way. The context axis is alike: every rank rounds its part of the
+// gradients of keys and values, 2 in each of 8 layers, and of what they pass on.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ using namespace trainer::tests;
 namespace {
 
 constexpr double kTerms = 128, kEps = 0.1, kWay = kMixedSteps * 1e-2;  // the way a weight goes: steps · lr
-constexpr double kRoundings = 32;                                      // of partial sums, by every rank of a tensor axis
+constexpr double kRoundings = 32;                                      // of partial sums, by every rank of a tensor or context axis
 constexpr double kScored = 16;                                         // right answers are counted of so many, or of 8 times as many
 
 /// By how much two trainings may differ, step by step.
@@ -55,10 +56,10 @@ Bounds bounds_of_f32(const Trained& want) {
   return bounds;
 }
 
-Bounds bounds_of_bf16(const Trained& want, bool cuts_products) {
+Bounds bounds_of_bf16(const Trained& want, bool rounds_parts) {
   const std::size_t steps = want.loss.size();
   const double u = kRoundoffBf16, walk = std::sqrt(kRoundings);
-  const double loss = cuts_products ? walk * u : 2 * u, norm = cuts_products ? 4 * walk * u : 8 * u, weights = cuts_products ? 4 * walk * u : 16 * u;
+  const double loss = rounds_parts ? walk * u : 2 * u, norm = rounds_parts ? 4 * walk * u : 8 * u, weights = rounds_parts ? 4 * walk * u : 16 * u;
   return {std::vector<double>(steps, loss), std::vector<double>(steps, norm), loss, 2 / kScored, kWay * weights};
 }
 
@@ -108,7 +109,10 @@ class References {
   std::map<std::string, Trained> trained_;
 };
 
-bool cuts_products(const std::string& line) { return has_word(line, "t2") || has_word(line, "t4"); }
+// Over the tensor axis products, over the context axis gradients of keys and values.
+bool rounds_parts(const std::string& line) {
+  return std::ranges::any_of(std::initializer_list{"t2", "t4", "c2", "c4"}, [&](const char* word) { return has_word(line, word); });
+}
 
 }  // namespace
 
@@ -128,7 +132,7 @@ TEST_CASE("every strategy trains as one rank does, in the memory and with the co
     const CompiledJob job = compiled(loaded);
     const Trained got = run(loaded, job);
     const bool bf16 = has_word(line, "bf16");
-    check_same(got, want, bf16 ? bounds_of_bf16(want, cuts_products(line)) : bounds_of_f32(want));
+    check_same(got, want, bf16 ? bounds_of_bf16(want, rounds_parts(line)) : bounds_of_f32(want));
     check_promises(job, got.report);
   }
 }

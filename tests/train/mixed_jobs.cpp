@@ -214,6 +214,7 @@ const std::vector<std::string> kFrozenJobs{
     "gpt r2 ddp p2 zb_h1 lora m4 clip",
     "packed r4 ddp p2 t2 interleaved v2 lora m4 clip",
     "llama r4 ddp c2 lora m2 clip",
+    "llama r4 zero1 c2 lora norms m2 bf16",
     "packed r4 zero2 c2 lora lora_drop m2",
     "gpt r8 zero3 c2 t2 sp lora m2",
     "llama r8 full_shard p2 t2 1f1b lora m2 clip bf16 sharded",
