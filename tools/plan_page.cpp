@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "engine/core/check.h"
+#include "engine/plan/simulate.h"
 #include "strategies/pipeline/print_table.h"
-#include "strategies/pipeline/simulate.h"
 #include "tools/choice_text.h"
 #include "tools/lifecycle.h"
 #include "tools/page_text.h"
@@ -262,7 +262,7 @@ Json page_units(const Plan& plan) {
 }
 
 Json page_pipeline(const CompiledJob& compiled) {
-  const strategies::Simulation simulation = strategies::simulate(compiled.schedule);
+  const Simulation simulation = simulate(compiled.schedule);
   Json chunks = Json::array();
   for (const PipelineChunk& chunk : compiled.chunks) {
     const std::vector<std::string>& parts = chunk.parts;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "strategies/pipeline/simulate.h"
+#include "engine/plan/simulate.h"
 #include "tools/plan_units.h"
 #include "tools/strategy_json.h"
 #include "tools/text.h"
@@ -105,10 +105,10 @@ Json units_json(const Plan& plan) {
 
 Json pipeline_json(const CompiledJob& compiled) {
   if (compiled.plan.roles.size() == 1) return nullptr;
-  const strategies::Simulation simulation = strategies::simulate(compiled.schedule);
+  const Simulation simulation = simulate(compiled.schedule);
   Json chunks = Json::array(), live = Json::array();
   for (const PipelineChunk& chunk : compiled.chunks) chunks.push_back({{"stage", chunk.stage}, {"parts", chunk.parts}});
-  for (const strategies::StageTimes& stage : simulation.stages) live.push_back(stage.peak_activations);
+  for (const StageTimes& stage : simulation.stages) live.push_back(stage.peak_activations);
   return {{"schedule", name_of(compiled.strategy.pipeline.schedule)},
           {"slots", simulation.makespan},
           {"bubble", simulation.bubble()},

@@ -5,7 +5,7 @@
 
 #include "engine/core/dtype.h"
 #include "engine/job/resolve.h"
-#include "strategies/pipeline/simulate.h"
+#include "engine/plan/simulate.h"
 #include "strategies/strategies.h"
 
 namespace trainer::cost {
@@ -176,7 +176,7 @@ double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const 
   const auto [at, added] = pipelined.makespans.try_emplace({forward, backward}, 0);
   if (!added) return at->second;
   const CostModel& model = model_of(candidate.mesh);
-  std::vector<strategies::Durations> durations;
+  std::vector<Durations> durations;
   for (std::size_t chunk = 0; chunk < pipelined.chunks.size(); ++chunk) {
     const Piece& sum = pipelined.chunks[chunk];
     const auto s = static_cast<std::size_t>(pipelined.schedule->stage_of_chunk[chunk]);
@@ -184,7 +184,7 @@ double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const 
     durations.push_back({sum.forward_us + forward[s], sum.input_us + backward[s], sum.weight_us, send});
   }
   if (candidate.size(Axis::pipeline) == 1) return at->second = candidate.micro_batches * (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
-  return at->second = strategies::simulate(*pipelined.schedule, durations).makespan;
+  return at->second = simulate(*pipelined.schedule, durations).makespan;
 }
 
 Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined) {

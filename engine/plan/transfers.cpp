@@ -2,78 +2,20 @@
 #include "engine/plan/transfers.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "engine/core/check.h"
+#include "engine/plan/simulate.h"
 
 namespace trainer {
 namespace {
 
 using Kind = Action::Kind;
-using Time = std::int64_t;
 
 std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-constexpr Time kUnknown = -1;
-
-Time duration(Kind kind) { return kind == Kind::backward ? 2 : 1; }
 bool is_backward(Kind kind) { return kind == Kind::backward || kind == Kind::backward_input; }
-
-// When every action begins and ends if nothing but the schedule and the data hold it up.
-class Play {
- public:
-  explicit Play(const Schedule& schedule) : schedule_(schedule), chunks_(static_cast<int>(schedule.stage_of_chunk.size())) {
-    int micro_batches = 0;
-    for (const auto& actions : schedule.stages)
-      for (const Action& action : actions) micro_batches = std::max(micro_batches, action.micro_batch + 1);
-    for (auto* times : {&ends_, &begins_})
-      for (auto& of_pass : *times) of_pass.assign(static_cast<std::size_t>(micro_batches) * at(chunks_), kUnknown);
-    begin.resize(schedule.stages.size());
-    std::vector<Time> clock(schedule.stages.size(), 0);
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t stage = 0; stage < schedule.stages.size(); ++stage)
-        while (begin[stage].size() < schedule.stages[stage].size() && step(stage, clock[stage])) moved = true;
-    }
-    for (std::size_t stage = 0; stage < schedule.stages.size(); ++stage)
-      CHECK(begin[stage].size() == schedule.stages[stage].size(), "a schedule comes to its end");
-  }
-
-  /// End of the pass of that kind; kUnknown if there is none.
-  Time end(bool backward, int micro_batch, int chunk) const { return ends_[backward ? 1 : 0][slot(micro_batch, chunk)]; }
-  Time begun(bool backward, int micro_batch, int chunk) const { return begins_[backward ? 1 : 0][slot(micro_batch, chunk)]; }
-
-  std::vector<std::vector<Time>> begin;  ///< [stage][action]
-
- private:
-  std::size_t slot(int micro_batch, int chunk) const { return at(micro_batch) * at(chunks_) + at(chunk); }
-
-  bool step(std::size_t stage, Time& clock) {
-    const Action& action = schedule_.stages[stage][begin[stage].size()];
-    Time start = clock;
-    const auto wait = [&](bool backward, int chunk) {
-      const Time ended = end(backward, action.micro_batch, chunk);
-      start = ended == kUnknown ? kUnknown : std::max(start, ended);
-      return ended != kUnknown;
-    };
-    if (action.kind == Kind::forward && action.chunk > 0 && !wait(false, action.chunk - 1)) return false;
-    if (is_backward(action.kind) && !wait(false, action.chunk)) return false;
-    if (is_backward(action.kind) && action.chunk + 1 < chunks_ && !wait(true, action.chunk + 1)) return false;
-    if (action.kind == Kind::backward_weight && !wait(true, action.chunk)) return false;
-    begin[stage].push_back(start);
-    clock = start + duration(action.kind);
-    if (action.kind != Kind::backward_weight) {
-      const std::size_t pass = is_backward(action.kind) ? 1 : 0, place = slot(action.micro_batch, action.chunk);
-      begins_[pass][place] = start;
-      ends_[pass][place] = clock;
-    }
-    return true;
-  }
-
-  const Schedule& schedule_;
-  const int chunks_;
-  std::array<std::vector<Time>, 2> begins_, ends_;  // forward, backward
-};
 
 }  // namespace
 
@@ -110,12 +52,21 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
   std::vector<std::vector<std::vector<Transfer>>> result(schedule.stages.size());
   for (std::size_t stage = 0; stage < result.size(); ++stage) result[stage].resize(schedule.stages[stage].size() + 1);
   if (schedule.stage_of_chunk.size() == 1) return result;
-  const Play play(schedule);
+  const Simulation played = simulate(schedule);
+  CHECK(played.deadlock.empty(), "a schedule comes to its end");
+  std::map<std::tuple<bool, int, int>, double> starts;              // of passes by direction, micro-batch and chunk
+  std::vector<std::vector<double>> begins(schedule.stages.size());  // [stage][action]
+  for (std::size_t stage = 0; stage < begins.size(); ++stage)
+    for (const TimedAction& timed : played.stages[stage].actions) {
+      begins[stage].push_back(timed.start);
+      const auto& [kind, micro_batch, chunk] = timed.action;
+      if (kind != Kind::backward_weight) starts[{is_backward(kind), micro_batch, chunk}] = timed.start;
+    }
 
   // The first time from `ended` on, and not after `needed`, at which both stages are between two actions: neither holds up what the other
   // communicates inside an action. `ended`, if there is none.
-  const auto meeting = [&](int from, int to, Time ended, Time needed) {
-    const std::vector<Time>& mine = play.begin[at(from)], &theirs = play.begin[at(to)];
+  const auto meeting = [&](int from, int to, double ended, double needed) {
+    const std::vector<double>& mine = begins[at(from)], &theirs = begins[at(to)];
     auto a = std::lower_bound(mine.begin(), mine.end(), ended), b = std::lower_bound(theirs.begin(), theirs.end(), ended);
     while (a != mine.end() && b != theirs.end() && *a <= needed && *b <= needed) {
       if (*a == *b) return *a;
@@ -125,21 +76,21 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
   };
 
   struct Crossing {
-    Time time;
+    double time;
     Transfer transfer;
     int from, to;
   };
   std::vector<Crossing> all;
   const auto chunks = static_cast<int>(schedule.stage_of_chunk.size());
-  for (const auto& actions : schedule.stages)
-    for (const Action& action : actions) {
+  for (const StageTimes& stage : played.stages)
+    for (const auto& [action, start, end] : stage.actions) {
       const bool backward = is_backward(action.kind);
       const int target = backward ? action.chunk - 1 : action.chunk + 1;
       if (action.kind == Kind::backward_weight || target < 0 || target >= chunks) continue;
       const int from = schedule.stage_of_chunk[at(action.chunk)], to = schedule.stage_of_chunk[at(target)];
       if (from == to) continue;
-      const Time needed = play.begun(backward, action.micro_batch, target);
-      all.push_back({meeting(from, to, play.end(backward, action.micro_batch, action.chunk), needed), {action.micro_batch, std::min(action.chunk, target), backward, false, 0}, from, to});
+      const double time = meeting(from, to, end, starts.at({backward, action.micro_batch, target}));
+      all.push_back({time, {action.micro_batch, std::min(action.chunk, target), backward, false, 0}, from, to});
     }
   std::sort(all.begin(), all.end(), [](const Crossing& a, const Crossing& b) {
     const auto key = [](const Crossing& c) { return std::tuple(c.time, c.transfer.backward, c.transfer.boundary, c.transfer.micro_batch); };
@@ -147,7 +98,7 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
   });
   for (const Crossing& crossing : all) {
     const auto issue = [&](int stage, bool send, int peer) {
-      const std::vector<Time>& begin = play.begin[at(stage)];
+      const std::vector<double>& begin = begins[at(stage)];
       // After every action that has begun by then: nothing that an action communicates of its own waits for a message under way.
       const auto position = std::lower_bound(begin.begin(), begin.end(), crossing.time) - begin.begin();
       Transfer transfer = crossing.transfer;

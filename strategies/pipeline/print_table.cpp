@@ -8,7 +8,7 @@
 #include <iterator>
 #include <vector>
 
-#include "strategies/pipeline/simulate.h"
+#include "engine/plan/simulate.h"
 
 namespace trainer::strategies {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "engine/core/error.h"
-#include "strategies/pipeline/simulate.h"
+#include "engine/plan/simulate.h"
 #include "strategies/strategies.h"
 #include "tests/cost/played_plans.h"
 

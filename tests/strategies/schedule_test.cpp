@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "engine/job/job.h"
-#include "strategies/pipeline/simulate.h"
+#include "engine/plan/simulate.h"
 #include "strategies/strategies.h"
 #include "tests/strategies/sizes.h"
 

@@ -8,7 +8,7 @@
 
 #include "engine/plan/strategy.h"
 
-namespace trainer::strategies {
+namespace trainer {
 
 /// Of one chunk's actions, in any one unit of time. An undivided backward takes both its parts.
 struct Durations {
@@ -51,4 +51,4 @@ Simulation simulate(const Schedule& schedule, const Durations& durations = {});
 /// "F3", or "F3.1" with the chunk: forward F, backward B, its input part I, its weight part W.
 std::string label(const Action& action, bool with_chunk);
 
-}  // namespace trainer::strategies
+}  // namespace trainer

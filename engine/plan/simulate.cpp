@@ -1,6 +1,6 @@
 // Stages advance in turn, each as far as it can, until none can: who waits then waits for ever. Times do not depend on the turns,
 // for an action starts when its stage and its inputs are ready, whoever was asked first.
-#include "strategies/pipeline/simulate.h"
+#include "engine/plan/simulate.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include "engine/core/check.h"
 
-namespace trainer::strategies {
+namespace trainer {
 namespace {
 
 using Kind = Action::Kind;
@@ -159,4 +159,4 @@ std::string label(const Action& action, bool with_chunk) {
   return with_chunk ? fmt::format("{}.{}", text, action.chunk) : text;
 }
 
-}  // namespace trainer::strategies
+}  // namespace trainer
