@@ -37,12 +37,7 @@ void set_outputs(Graph& graph, const Node& node, Axis axis, const std::vector<Pl
   for (std::size_t i = 0; i < outputs.size(); ++i) graph.value(node.outputs[i]).spec.place(axis, outputs[i]);
 }
 
-Axes axes_of_values(const Mesh& mesh) {
-  Axes all;
-  for (Axis axis : kAxes)
-    if (axis != Axis::pipeline) all = all | axis;
-  return mesh.active(all);
-}
+Axes axes_of_values(const Mesh& mesh) { return mesh.active(kTokenAxes | Axis::tensor); }
 
 class Distribution {
  public:
@@ -63,6 +58,11 @@ class Distribution {
   using Result = std::optional<std::vector<Placement>>;
 
   Placement on(ValueId value, Axis axis) const { return graph_.value(value).spec.on(axis); }
+  std::vector<Placement> inputs_on(const Node& node, Axis axis) const {
+    std::vector<Placement> inputs;
+    for (ValueId input : node.inputs) inputs.push_back(on(input, axis));
+    return inputs;
+  }
   bool is_activation(ValueId value) const { return graph_.value(value).kind == ValueKind::activation; }
   /// What later readers of a value take.
   ValueId summed(ValueId value) const {
@@ -71,8 +71,7 @@ class Distribution {
   }
 
   void add(Node node) {
-    for (Axis axis : kAxes) {
-      if (!axes_of_values(graph_.mesh).has(axis)) continue;
+    for (Axis axis : axes_of_values(graph_.mesh)) {
       const Result result = settle(node, axis);
       if (!result) refuse_operands(graph_, node, axis);
       set_outputs(graph_, node, axis, *result);
@@ -100,12 +99,10 @@ class Distribution {
     std::vector<std::size_t> gathered;
     for (std::size_t i = first; i < node.inputs.size(); ++i) {
       const Placement placement = on(node.inputs[i], axis);
-      if (!is_activation(node.inputs[i]) || !placement.is_shard() || placement.parts != 1) continue;
-      gathered.push_back(i);
+      if (is_activation(node.inputs[i]) && placement.is_shard() && placement.parts == 1) gathered.push_back(i);
     }
     if (gathered.empty()) return std::nullopt;
-    std::vector<Placement> inputs;
-    for (ValueId input : node.inputs) inputs.push_back(on(input, axis));
+    std::vector<Placement> inputs = inputs_on(node, axis);
     for (std::size_t i : gathered) inputs[i] = {};
     const Result result = propagate(graph_, node, inputs, origin_of(graph_, node).along(axis));
     if (!result || std::all_of(result->begin(), result->end(), [](const Placement& placement) { return placement.is_replicate(); })) return std::nullopt;
@@ -193,9 +190,7 @@ class Distribution {
     const auto& indivisible = definition(node.op).indivisible;
     if (!indivisible) return;
     const int n = graph_.mesh.size(axis);
-    std::vector<Placement> inputs;
-    for (ValueId input : node.inputs) inputs.push_back(on(input, axis));
-    for (const auto& [what, pieces] : indivisible(node, inputs))
+    for (const auto& [what, pieces] : indivisible(node, inputs_on(node, axis)))
       if (pieces % n != 0) refuse_uneven(graph_, node, axis, what, pieces, pieces);
   }
 
@@ -228,14 +223,12 @@ void distribute(Graph& graph, Axes to_rows) {
 }
 
 void place(Graph& graph) {
-  for (Axis axis : kAxes) {
-    if (!axes_of_values(graph.mesh).has(axis)) continue;
+  for (Axis axis : axes_of_values(graph.mesh))
     for (const Node& node : graph.nodes) {
       const auto outputs = propagate(graph, node, axis);
       if (!outputs) refuse_operands(graph, node, axis);
       set_outputs(graph, node, axis, *outputs);
     }
-  }
 }
 
 }  // namespace trainer

@@ -24,8 +24,7 @@ int Mesh::world_size() const {
 
 int Mesh::group_size(Axes axes) const {
   int product = 1;
-  for (Axis axis : kAxes)
-    if (axes.has(axis)) product *= size(axis);
+  for (Axis axis : axes) product *= size(axis);
   return product;
 }
 
@@ -36,8 +35,8 @@ int Mesh::group_size(Axes axes, const std::vector<std::int32_t>& stages) const {
 
 Axes Mesh::active(Axes axes) const {
   Axes result;
-  for (Axis axis : kAxes)
-    if (axes.has(axis) && size(axis) > 1) result = result | axis;
+  for (Axis axis : axes)
+    if (size(axis) > 1) result = result | axis;
   return result;
 }
 
@@ -55,8 +54,7 @@ int Mesh::rank(const Coordinates& coordinates) const {
 
 int Mesh::index(const Coordinates& coordinates, Axes axes) const {
   int index = 0;
-  for (Axis axis : kAxes)
-    if (axes.has(axis)) index = index * size(axis) + coordinates[static_cast<std::size_t>(axis)];
+  for (Axis axis : axes) index = index * size(axis) + coordinates[static_cast<std::size_t>(axis)];
   return index;
 }
 
@@ -93,8 +91,7 @@ std::int64_t Affine::at(const Coordinates& coordinates) const {
 
 std::string axes_text(const Mesh& mesh, Axes axes) {
   std::string text;
-  for (Axis axis : kAxes)
-    if (axes.has(axis) && mesh.size(axis) > 1) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
+  for (Axis axis : mesh.active(axes)) text += (text.empty() ? "" : "+") + std::string(name_of(axis));
   return text;
 }
 

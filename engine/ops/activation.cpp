@@ -5,16 +5,6 @@
 namespace trainer::define {
 namespace {
 
-Inference infer_unary(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
-  need_values(inputs[0], compute);
-  return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
-}
-
-/// The gradient node: dy, then what the gradient reads of the forward.
-std::vector<ValueId> gradient_unary(GradientBuilder& build, const Node& node, ValueId dy, Op op, ValueId read) {
-  return build.node(node, op, node.attributes, {dy, read}, {input_desc(build.graph(), node, 0)});
-}
-
 Placed shard_unary(const Graph&, const Node& node, Placing in) {
   if (in[0].is_shard()) return all(node, in[0]);
   return {};
@@ -29,9 +19,10 @@ Placed shard_unary_grad(const Graph&, const Node& node, Placing in) {
 
 OpDef unary(Op op, Op grad, bool grad_reads_output) {
   OpDef def{.op = op, .in_graph_files = true};
-  def.infer = infer_unary;
+  def.infer = infer_elementwise;
   def.gradient = [grad, grad_reads_output](GradientBuilder& build, const Node& node, OutputGradients dy) {
-    return gradient_unary(build, node, dy[0], grad, grad_reads_output ? node.outputs[0] : node.inputs[0]);
+    const ValueId read = grad_reads_output ? node.outputs[0] : node.inputs[0];
+    return build.node(node, grad, node.attributes, {dy[0], read}, {input_desc(build.graph(), node, 0)});
   };
   def.shard = shard_unary;
   def.cost = moves(1);

@@ -23,6 +23,17 @@ void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId
   build.node_with_gradients(node, Op::bias_grad, {{"dim", std::int64_t{dim}}}, {dy}, {gradient}, {bias});
 }
 
+void product_gradients(GradientBuilder& build, const Node& node, Op op, Attributes attributes, ValueId dy, int dim) {
+  const bool weight = build.needed(node.inputs[1]), bias = node.attributes.flag("bias") && build.needed(node.inputs[2]);
+  if (bias && !weight) return bias_gradient(build, node, dy, node.inputs[2], dim);
+  if (!weight) return;
+  std::vector<TensorDesc> gradients;
+  const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.begin() + (bias ? 3 : 2));
+  for (ValueId parameter : parameters) gradients.push_back({build.reduce_dtype(), build.graph().value(parameter).shape()});
+  attributes.set("bias", bias);
+  build.node_with_gradients(node, op, std::move(attributes), {node.inputs[0], dy}, gradients, parameters);
+}
+
 OpDef bias_grad() { return {.op = Op::bias_grad, .shard = shard_bias_grad, .cost = moves(1)}; }
 
 }  // namespace trainer::define

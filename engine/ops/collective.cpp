@@ -13,10 +13,12 @@
 namespace trainer::define {
 namespace {
 
-/// One node of `op` on dy, which gives what the input is like.
-std::vector<ValueId> conjugate(GradientBuilder& build, const Node& node, Op op, ValueId dy) {
-  if (!build.needed(node.inputs[0])) return {kNone};
-  return {build.node(node, op, node.attributes, {dy}, {input_desc(build.graph(), node, 0)})[0]};
+/// The gradient by one node of `op` on dy, which gives what the input is like.
+auto gradient_by(Op op) {
+  return [op](GradientBuilder& build, const Node& node, OutputGradients dy) {
+    if (!build.needed(node.inputs[0])) return std::vector<ValueId>{kNone};
+    return build.node(node, op, node.attributes, {dy[0]}, {input_desc(build.graph(), node, 0)});
+  };
 }
 
 /// Along the other axes the ranks of a group hold the same piece, and what is done to the whole is done to the pieces.
@@ -25,8 +27,7 @@ Placed shard_elements(const Graph&, const Node& node, Placing in) { return all(n
 }  // namespace
 
 OpDef replicate() {
-  OpDef def{.op = Op::replicate, .shard = shard_elements};
-  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) { return conjugate(build, node, Op::all_reduce, dy[0]); };
+  OpDef def{.op = Op::replicate, .gradient = gradient_by(Op::all_reduce), .shard = shard_elements};
   def.cost = [](const Signature&) { return Cost{}; };
   return def;
 }
@@ -38,15 +39,11 @@ OpDef all_reduce() {
 }
 
 OpDef all_gather() {
-  OpDef def{.op = Op::all_gather, .shard = shard_elements, .cost = moves(1)};
-  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) { return conjugate(build, node, Op::reduce_scatter, dy[0]); };
-  return def;
+  return {.op = Op::all_gather, .gradient = gradient_by(Op::reduce_scatter), .shard = shard_elements, .cost = moves(1)};
 }
 
 OpDef reduce_scatter() {
-  OpDef def{.op = Op::reduce_scatter, .shard = shard_elements, .cost = moves(1)};
-  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) { return conjugate(build, node, Op::all_gather, dy[0]); };
-  return def;
+  return {.op = Op::reduce_scatter, .gradient = gradient_by(Op::all_gather), .shard = shard_elements, .cost = moves(1)};
 }
 
 }  // namespace trainer::define

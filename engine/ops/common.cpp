@@ -26,6 +26,11 @@ const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index
 
 TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).desc(); }
 
+Inference infer_elementwise(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
+  need_values(inputs[0], compute);
+  return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
+}
+
 Placed all(const Node& node, Placement placement) { return std::vector<Placement>(node.outputs.size(), placement); }
 
 Placement rows_of(const Shape& shape, Placement placement) {
@@ -41,8 +46,7 @@ Placed shard_once(const Graph&, const Node& node, std::int64_t) { return all(nod
 
 Affine origin_once(const Graph& graph, const Node& node) {
   Affine origin;
-  for (Axis axis : kAxes)
-    if (node.once.has(axis) && graph.mesh.size(axis) > 1) origin.along(axis) = 1;
+  for (Axis axis : graph.mesh.active(node.once)) origin.along(axis) = 1;
   return origin;
 }
 
@@ -50,8 +54,8 @@ void localize_once(const Graph&, const Node& node, Attributes& attributes) {
   if (!node.once.empty()) attributes.set("partial", true);
 }
 
-Cost moved(const Signature& signature, int num_outputs) {
-  Cost cost;
+Cost moved(const Signature& signature, int num_outputs, double flops) {
+  Cost cost{.flops = flops};
   const int first_output = static_cast<int>(signature.operands.size()) - num_outputs;
   const bool accumulate = signature.attributes.flag("accumulate", false);
   for (int i = 0; i < static_cast<int>(signature.operands.size()); ++i) {
@@ -59,12 +63,6 @@ Cost moved(const Signature& signature, int num_outputs) {
     if (i >= first_output) cost.bytes_written += bytes;
     if (i < first_output || accumulate) cost.bytes_read += bytes;
   }
-  return cost;
-}
-
-Cost moved(const Signature& signature, int num_outputs, double flops) {
-  Cost cost = moved(signature, num_outputs);
-  cost.flops = flops;
   return cost;
 }
 

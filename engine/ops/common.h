@@ -22,6 +22,9 @@ inline Init matrix_init() { return {.stddev = 0.02}; }
 inline Init zeros_init() { return {}; }
 inline Init ones_init() { return {.constant = 1}; }
 
+/// `infer` of ops that keep their attributes, and the shape of their input.
+Inference infer_elementwise(const Attributes& given, std::span<const TensorDesc> inputs, DType compute);
+
 /// Shapes and placements of the operands of a node.
 const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index);
 TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index);
@@ -38,11 +41,12 @@ void localize_once(const Graph& graph, const Node& node, Attributes& attributes)
 
 /// Adds the gradient of a bias alone, for a node whose weight is frozen: dy summed over all dims but `dim` (negative: from the last).
 void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId bias, int dim);
+/// Adds the gradients of the weight and bias of a product of x (inputs x, weight, bias), as far as they are trained: by `op` of x and dy,
+/// which takes `attributes` and `bias`, or of the bias alone.
+void product_gradients(GradientBuilder& build, const Node& node, Op op, Attributes attributes, ValueId dy, int dim);
 
-/// A cost of no FLOPs: every operand is read, but the last `num_outputs`, which are written (and read, if accumulated to).
-Cost moved(const Signature& signature, int num_outputs);
-/// The same with FLOPs.
-Cost moved(const Signature& signature, int num_outputs, double flops);
+/// Every operand is read, but the last `num_outputs`, which are written (and read, if accumulated to).
+Cost moved(const Signature& signature, int num_outputs, double flops = 0);
 /// `cost` of ops without FLOPs and with so many outputs.
 std::function<Cost(const Signature&)> moves(int num_outputs);
 

@@ -27,22 +27,11 @@ Inference infer_conv2d(const Attributes& given, std::span<const TensorDesc> inpu
 }
 
 std::vector<ValueId> gradient_conv2d(GradientBuilder& build, const Node& node, OutputGradients dy) {
-  const Graph& graph = build.graph();
-  const bool weight = build.needed(node.inputs[1]), bias = node.attributes.flag("bias") && build.needed(node.inputs[2]);
-  if (weight) {
-    std::vector<TensorDesc> gradients;
-    const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.begin() + (bias ? 3 : 2));
-    for (ValueId parameter : parameters) gradients.push_back({build.reduce_dtype(), graph.value(parameter).shape()});
-    Attributes attributes = node.attributes;
-    attributes.set("bias", bias);
-    build.node_with_gradients(node, Op::conv2d_grad_weight, attributes, {node.inputs[0], dy[0]}, gradients, parameters);
-  } else if (bias) {
-    bias_gradient(build, node, dy[0], node.inputs[2], 1);
-  }
+  product_gradients(build, node, Op::conv2d_grad_weight, node.attributes, dy[0], 1);
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (!build.needed(node.inputs[0])) return result;
   const Attributes attributes{{"stride", node.attributes.integer("stride")}, {"padding", node.attributes.integer("padding")}};
-  result[0] = build.node(node, Op::conv2d_grad_input, attributes, {dy[0], node.inputs[1]}, {input_desc(graph, node, 0)})[0];
+  result[0] = build.node(node, Op::conv2d_grad_input, attributes, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
   return result;
 }
 

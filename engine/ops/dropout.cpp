@@ -7,9 +7,8 @@ namespace trainer::define {
 namespace {
 
 Inference infer_dropout(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
-  need_values(inputs[0], compute);
   need_rank_least(inputs[0], 1);
-  return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
+  return infer_elementwise(given, inputs, compute);
 }
 
 std::vector<ValueId> gradient_dropout(GradientBuilder& build, const Node& node, OutputGradients dy) {

@@ -74,11 +74,6 @@ Placed shard_mul(const Graph& graph, const Node& node, Placing in) {
   return {};
 }
 
-Inference infer_scale(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
-  need_values(inputs[0], compute);
-  return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};
-}
-
 std::vector<ValueId> gradient_scale(GradientBuilder& build, const Node& node, OutputGradients dy) {
   return build.node(node, Op::scale, node.attributes, {dy[0]}, {input_desc(build.graph(), node, 0)});
 }
@@ -121,7 +116,7 @@ OpDef scale() {
                      .required = true,
                      .least = -std::numeric_limits<double>::infinity(),
                      .help = "what every element is multiplied by"}};
-  def.infer = infer_scale;
+  def.infer = infer_elementwise;
   def.gradient = gradient_scale;
   def.shard = [](const Graph&, const Node& node, Placing in) { return all(node, in[0]); };
   def.cost = moves(1);

@@ -22,22 +22,10 @@ Inference infer_linear(const Attributes& given, std::span<const TensorDesc> inpu
 /// The weight's gradient first: it is the last to read the saved input, whose memory is free before dx needs some; and
 /// the sooner it is there, the sooner it can be reduced. A frozen weight has none, and the input is not saved for it.
 std::vector<ValueId> gradient_linear(GradientBuilder& build, const Node& node, OutputGradients dy) {
-  const Graph& graph = build.graph();
-  const bool weight = build.needed(node.inputs[1]), bias = node.attributes.flag("bias") && build.needed(node.inputs[2]);
-  if (weight) {
-    std::vector<TensorDesc> gradients{{build.reduce_dtype(), input_shape(graph, node, 1)}};
-    std::vector<ValueId> parameters{node.inputs[1]};
-    if (bias) {
-      gradients.push_back({build.reduce_dtype(), input_shape(graph, node, 2)});
-      parameters.push_back(node.inputs[2]);
-    }
-    build.node_with_gradients(node, Op::linear_grad_weight, {{"bias", bias}}, {node.inputs[0], dy[0]}, gradients, parameters);
-  } else if (bias) {
-    bias_gradient(build, node, dy[0], node.inputs[2], -1);
-  }
+  product_gradients(build, node, Op::linear_grad_weight, {}, dy[0], -1);
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (build.needed(node.inputs[0]))
-    result[0] = build.node(node, Op::linear_grad_input, {}, {dy[0], node.inputs[1]}, {input_desc(graph, node, 0)})[0];
+    result[0] = build.node(node, Op::linear_grad_input, {}, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
   return result;
 }
 

@@ -34,9 +34,14 @@ std::vector<ValueId> gradient_cross_entropy(GradientBuilder& build, const Node& 
           kNone};
 }
 
+/// Logits and targets cut alike, not by classes.
+bool cut_by_rows(const Shape& logits, Placing in, std::size_t targets) {
+  return in[0].is_shard() && in[0].dim < logits.rank() - 1 && in[targets] == in[0];
+}
+
 Placed shard_cross_entropy(const Graph& graph, const Node& node, Placing in) {
   const Shape& logits = input_shape(graph, node, 0);
-  if (!in[0].is_shard() || in[0].dim == logits.rank() - 1 || in[1] != in[0]) return {};
+  if (!cut_by_rows(logits, in, 1)) return {};
   return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
 }
 
@@ -48,10 +53,6 @@ std::vector<ValueId> gradient_gathered(GradientBuilder& build, const Node& node,
 }
 
 // A rank's statistics are [1, rows, 5]; of all ranks along the axes that cut the classes, [parts, rows, 5].
-
-bool cut_by_rows(const Shape& logits, Placing in, std::size_t targets) {
-  return in[0].is_shard() && in[0].dim < logits.rank() - 1 && in[targets] == in[0];
-}
 
 Placement stats_rows_of(const Shape& shape, Placement placement) { return rows_of(shape, placement).moved_to(1); }
 
@@ -83,8 +84,7 @@ Placed shard_correct_gathered(const Graph& graph, const Node& node, Placing in) 
 
 Placed shard_cross_entropy_grad(const Graph& graph, const Node& node, Placing in) {
   const Shape& logits = input_shape(graph, node, 0);
-  const bool cut = in[0].is_shard() && in[0].dim < logits.rank() - 1 && in[1] == in[0] && in[2] == rows_of(logits, in[0]);
-  if (cut && in[3].is_replicate()) return all(node, in[0]);
+  if (cut_by_rows(logits, in, 1) && in[2] == rows_of(logits, in[0]) && in[3].is_replicate()) return all(node, in[0]);
   if (node.attributes.has("classes") && cut_by_classes(logits, in)) return all(node, in[0]);
   return {};
 }
@@ -115,7 +115,7 @@ Placed shard_mse_grad(const Graph&, const Node& node, Placing in) {
 }
 
 Placed shard_correct_count(const Graph& graph, const Node& node, Placing in) {
-  if (in[0].is_shard() && in[0].dim < input_shape(graph, node, 0).rank() - 1 && in[1] == in[0]) return all(node, Placement::partial());
+  if (cut_by_rows(input_shape(graph, node, 0), in, 1)) return all(node, Placement::partial());
   return {};
 }
 

@@ -16,8 +16,6 @@
 namespace trainer {
 namespace {
 
-TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
-TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
 const TensorDesc kScalars = flat(DType::f32, 4);
 
 using For = Provenance::Phase;

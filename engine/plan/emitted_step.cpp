@@ -12,9 +12,6 @@ namespace {
 
 using For = Provenance::Phase;
 
-TensorDesc scalar(DType dtype) { return {dtype, Shape{1}, Layout::row_major}; }
-TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}, Layout::row_major}; }
-
 Attributes some(const Attributes& all, std::initializer_list<const char*> names) {
   Attributes chosen;
   for (const auto& [name, value] : all.items())

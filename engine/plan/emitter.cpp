@@ -27,21 +27,6 @@ std::uint64_t hash_of(const Signature& signature) {
   return hash;
 }
 
-bool accumulates(Op op) {
-  switch (op) {
-    case Op::cross_entropy:
-    case Op::mse:
-    case Op::cross_entropy_count:
-    case Op::mse_count:
-    case Op::correct_count:
-    case Op::cross_entropy_gathered:
-    case Op::correct_count_gathered:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 NameId Emitter::name(const std::string& text) {
@@ -125,28 +110,12 @@ void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t 
 }
 
 void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages) {
-  const bool some_stages = axes.has(Axis::pipeline) && !stages.empty();
   if (options_.mesh.group_size(axes, stages) == 1) return;
-  Collective collective;
-  collective.kind = CollectiveKind::all_reduce;
-  collective.dtype = dtype;
-  collective.axes = axes;
-  if (some_stages) collective.stages = stages;
-  collective.name = name(text);
-  collective.input.region = collective.output.region = region;
-  issue(stream_of(axes), std::move(collective));
+  issue(stream_of(axes), Collective{CollectiveKind::all_reduce, dtype, axes, -1, stages, name(text), {region}, {region}});
 }
 
 void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output, int dim) {
-  Collective collective;
-  collective.kind = kind;
-  collective.dtype = dtype;
-  collective.axes = axes;
-  collective.dim = static_cast<std::int8_t>(dim);
-  collective.name = name(text);
-  collective.input.region = input;
-  collective.output.region = output;
-  issue(stream_of(axes), std::move(collective));
+  issue(stream_of(axes), Collective{kind, dtype, axes, static_cast<std::int8_t>(dim), {}, name(text), {input}, {output}});
 }
 
 void Emitter::zero(const std::string& text, const Region& region) {
@@ -179,18 +148,12 @@ void Emitter::make_slots(Unit& unit) {
   const int ranks = options_.mesh.group_size(kSliceAxes), own_ranks = options_.mesh.group_size(kTokenAxes);
   const bool f32 = unit.compute == DType::f32;
   const Axes master_axes = layout.shard_states ? kSliceAxes : Axes{}, working_axes = layout.shard_parameters ? kSliceAxes : Axes{};
-  const auto flat_spec = [&](const Format& format, Axes axes) {
-    Spec spec(format, Shape{unit.elements});
-    for (Axis axis : kAxes)
-      if (axes.has(axis)) spec.place(axis, Placement::shard(0));
+  const auto cut = [](Spec spec, Axes axes) {
+    for (Axis axis : axes) spec.place(axis, Placement::shard(0));
     return spec;
   };
-  const auto own_spec = [&](const Format& format) {
-    Spec spec(format, Shape{own_ranks, unit.elements});
-    for (Axis axis : kAxes)
-      if (kTokenAxes.has(axis)) spec.place(axis, Placement::shard(0));
-    return spec;
-  };
+  const auto flat_spec = [&](const Format& format, Axes axes) { return cut({format, Shape{unit.elements}}, axes); };
+  const auto own_spec = [&](const Format& format) { return cut({format, Shape{own_ranks, unit.elements}}, kTokenAxes); };
   const auto slice_of = [&](Axes axes) { return axes.empty() ? unit.elements : unit.elements / ranks; };
   const auto made = [&](const std::string& name, Category category, const Format& format, std::int64_t elements) {
     return whole(persistent(unit.name + "." + name, category, bytes_of(format, elements)));
@@ -533,13 +496,9 @@ Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) co
   const Shape& shape = graph.value(node.outputs[0]).shape();
   const std::int64_t sample = shape.elements() / shape[0];
   origin.base = micro_batch * options_.micro_batch * sample;
-  std::int64_t each = options_.micro_batch * options_.micro_batches * sample;
-  for (std::size_t i = kAxes.size(); i-- > 0;) {
-    const Axis axis = kAxes[i];
-    if (!kBatchAxes.has(axis) || options_.mesh.size(axis) == 1) continue;
-    origin.along(axis) = each;
-    each *= options_.mesh.size(axis);
-  }
+  const Axes axes = options_.mesh.active(kBatchAxes);
+  const Affine of_rank = origin_over(axes, options_.micro_batch * options_.micro_batches * sample, options_.mesh);
+  for (Axis axis : axes) origin.along(axis) = of_rank.along(axis);
   return origin;
 }
 
@@ -610,7 +569,7 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
     operands.emplace_back(Read{parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk)});
   }
   const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) { return graph.value(id_out).kind == ValueKind::gradient; });
-  const bool counts = has_gradients || accumulates(node.op);
+  const bool counts = has_gradients || definition(node.op).loss;  // a loss sums over micro-batches
   bool add = false;
   if (has_gradients)
     add = prepare_gradients(memory, node);

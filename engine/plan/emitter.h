@@ -15,6 +15,9 @@
 
 namespace trainer {
 
+inline TensorDesc scalar(DType dtype) { return {dtype, Shape{1}}; }
+inline TensorDesc flat(DType dtype, std::int64_t elements) { return {dtype, Shape{elements}}; }
+
 /// Where a parameter lies in its unit.
 struct ParameterPlace {
   std::size_t unit = 0;

@@ -15,24 +15,21 @@ namespace {
 
 // What communication reads or writes last is held until the next one of its kind. Were it free at once, the next kernel could take its
 // place, and by that have to wait until the bytes have left: what was to hide behind computing would stop it.
-class Holding {
- public:
-  explicit Holding(const Program& program) : until_(program.instructions.size(), -1) {
-    std::map<std::tuple<std::size_t, int, int>, std::int32_t> next;
-    for (std::size_t i = until_.size(); i-- > 0;) {
-      const Instruction& instruction = program.instructions[i].instruction;
-      const auto* collective = std::get_if<Collective>(&instruction);
-      if (collective == nullptr && !std::holds_alternative<Exchange>(instruction)) continue;
-      const auto [at, last] = next.try_emplace({instruction.index(), collective == nullptr ? 0 : static_cast<int>(collective->kind), collective == nullptr ? 0 : collective->axes.mask}, -1);
-      until_[i] = last ? static_cast<std::int32_t>(i) : at->second;
-      at->second = static_cast<std::int32_t>(i);
-    }
+// Of each instruction: until which one; -1: not communication.
+std::vector<std::int32_t> held_until(const Program& program) {
+  std::vector<std::int32_t> until(program.instructions.size(), -1);
+  std::map<std::tuple<std::size_t, int, int>, std::int32_t> next;
+  for (std::size_t i = until.size(); i-- > 0;) {
+    const Instruction& instruction = program.instructions[i].instruction;
+    const auto* collective = std::get_if<Collective>(&instruction);
+    if (collective == nullptr && !std::holds_alternative<Exchange>(instruction)) continue;
+    const int kind = collective == nullptr ? 0 : static_cast<int>(collective->kind), axes = collective == nullptr ? 0 : collective->axes.mask;
+    const auto [at, last] = next.try_emplace({instruction.index(), kind, axes}, -1);
+    until[i] = last ? static_cast<std::int32_t>(i) : at->second;
+    at->second = static_cast<std::int32_t>(i);
   }
-  std::int32_t until(std::int32_t last) const { return std::max(last, until_[static_cast<std::size_t>(last)]); }
-
- private:
-  std::vector<std::int32_t> until_;  // -1: not communication
-};
+  return until;
+}
 
 // Addresses in use: disjoint, ascending, and what touches is one.
 class Occupied {
@@ -161,9 +158,9 @@ std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
       if (life.first < 0) life.first = static_cast<std::int32_t>(i);
       life.last = static_cast<std::int32_t>(i);
     });
-  const Holding holding(program);
+  const std::vector<std::int32_t> until = held_until(program);
   for (Lifetime& life : result)
-    if (life.last >= 0) life.last = holding.until(life.last);
+    if (life.last >= 0) life.last = std::max(life.last, until[static_cast<std::size_t>(life.last)]);
   return result;
 }
 

@@ -74,10 +74,6 @@ std::vector<Rows> rows_of(const Placement& cut, std::int64_t whole, int index, i
 // Those that hold the same elements, and which of them a rank is.
 struct Copies {
   std::int64_t index = 0, count = 1;
-  void along(const Mesh& mesh, const Coordinates& at, Axis axis) {
-    index = index * mesh.size(axis) + at[static_cast<std::size_t>(axis)];
-    count *= mesh.size(axis);
-  }
 };
 
 // The elements around a tensor that the same ranks have alike.
@@ -109,12 +105,10 @@ std::vector<Piece> clipped(const std::vector<Piece>& pieces, ElementRange within
   return result;
 }
 
-// Who has the same elements of a unit's parameters.
-Copies copies_of(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
-  Copies copies;
-  for (Axis axis : kAxes)
-    if (axis != Axis::pipeline && !(unit.sharded() && kSliceAxes.has(axis)) && !tensor.spec.is_cut(axis)) copies.along(mesh, at, axis);
-  return copies;
+// Who has the same elements of a unit, which the ranks along `apart` do not.
+Copies copies_of(const UnitTensor& tensor, Axes apart, const Mesh& mesh, const Coordinates& at) {
+  const Axes alike = (kTokenAxes | Axis::tensor) - apart - axes_of(tensor.spec);
+  return {mesh.index(at, alike), mesh.group_size(alike)};
 }
 
 }  // namespace
@@ -149,7 +143,7 @@ std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const
 
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   if (!unit.stages.empty() && at[static_cast<std::size_t>(Axis::pipeline)] != unit.stages.front()) return {};
-  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, held_range(unit, mesh, at), copies_of(unit, tensor, mesh, at)));
+  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, held_range(unit, mesh, at), copies_of(tensor, unit.sharded() ? kSliceAxes : Axes{}, mesh, at)));
 }
 
 Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
@@ -160,13 +154,8 @@ Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   return {index * ranks + mesh.index(at, kTokenAxes), stages * ranks};
 }
 
-std::vector<Piece> held_own(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) { return pieces_of(tensor, mesh, at); }
-
 std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
-  Copies copies;
-  for (Axis axis : kAxes)
-    if (axis != Axis::pipeline && !kTokenAxes.has(axis) && !tensor.spec.is_cut(axis)) copies.along(mesh, at, axis);
-  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, {0, unit.elements}, copies));
+  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, {0, unit.elements}, copies_of(tensor, kTokenAxes, mesh, at)));
 }
 
 std::vector<Piece> clip_global(const Piece& piece, ElementRange within) { return clip(piece, piece.global, piece.global_stride, within); }

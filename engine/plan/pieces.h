@@ -46,8 +46,7 @@ struct Holder {
   int index = 0, count = 1;
 };
 Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at);
-/// What the rank holds of its holder's, and what of that it saves.
-std::vector<Piece> held_own(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
+/// What the rank saves of its holder's, of which it holds pieces_of.
 std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
 /// The part of a piece whose global elements lie in `within`; at most three pieces, in the same order.

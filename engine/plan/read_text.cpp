@@ -6,8 +6,8 @@
 #include <charconv>
 #include <concepts>
 #include <map>
-#include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -15,16 +15,6 @@
 
 namespace trainer {
 namespace {
-
-constexpr int count_of(Axis) { return kNumAxes; }
-constexpr int count_of(Category) { return kNumCategories; }
-constexpr int count_of(Stream) { return kNumStreams; }
-constexpr int count_of(Provenance::Phase) { return kNumPhases; }
-constexpr int count_of(ProgramKind) { return kNumProgramKinds; }
-constexpr int count_of(Field::Kind) { return static_cast<int>(Field::Kind::result) + 1; }
-constexpr int count_of(CollectiveKind) { return static_cast<int>(CollectiveKind::broadcast) + 1; }
-constexpr int count_of(Slot::Kind) { return static_cast<int>(Slot::Kind::gradient) + 1; }
-constexpr int count_of(Layout) { return static_cast<int>(Layout::packed_transposed) + 1; }
 
 // What is left of one line.
 class Line {
@@ -65,15 +55,13 @@ class Line {
   Line& operator>>(double& number) { return number = whole<double>(until(" ")), *this; }
   Line& operator>>(std::string& name) { return name = until(" "), *this; }
   template <typename Enum>
-    requires requires(Enum one) { count_of(one); }
+    requires std::is_enum_v<Enum>
   Line& operator>>(Enum& one) {
     const std::string_view name = until(kEndsOfNames);
-    for (int i = 0; i < count_of(Enum{}); ++i)
+    for (int i = 0; name_of(static_cast<Enum>(i)) != "?"; ++i)
       if (name_of(static_cast<Enum>(i)) == name) return one = static_cast<Enum>(i), *this;
     fail("unknown name " + std::string(name));
   }
-  Line& operator>>(DType& dtype) { return found(dtype_named(until(kEndsOfNames)), dtype, "unknown dtype"); }
-  Line& operator>>(Op& op) { return found(op_named(until(kEndsOfNames)), op, "unknown op"); }
   Line& operator>>(Axes& axes) {
     axes = {};
     if (take("none")) return *this;
@@ -155,12 +143,6 @@ class Line {
  private:
   static constexpr std::string_view kEndsOfNames = " ,:/*@+[=";
 
-  template <typename T>
-  Line& found(const std::optional<T>& one, T& into, const char* otherwise) {
-    if (!one) fail(otherwise);
-    into = *one;
-    return *this;
-  }
   template <typename T>
   T whole(std::string_view text) const {
     T number{};

@@ -56,8 +56,7 @@ class Out {
   }
   void put(Axes axes) {
     std::string_view before = "";
-    for (Axis axis : kAxes)
-      if (axes.has(axis)) *this << std::exchange(before, ",") << name_of(axis);
+    for (Axis axis : axes) *this << std::exchange(before, ",") << name_of(axis);
     if (before.empty()) *this << "none";
   }
   void put(const Attribute& attribute) {
@@ -87,8 +86,7 @@ class Out {
     if (spec.format.block != 0) *this << '/' << spec.format.block;
     *this << spec.whole;
     for (const Cut& cut : spec.cuts()) *this << '@' << name_of(cut.axis) << ':' << static_cast<int>(cut.as.dim) << '/' << cut.as.parts << '/' << cut.as.lead;
-    for (Axis axis : kAxes)
-      if (spec.partial.has(axis)) *this << '+' << name_of(axis);
+    for (Axis axis : spec.partial) *this << '+' << name_of(axis);
   }
 
   char* room(std::size_t bytes) {

@@ -42,11 +42,8 @@ std::unordered_map<std::string, ParameterUse> uses_of(const Graph& graph) {
   std::unordered_map<ValueId, ParameterUse> by_value;
   for (const Parameter& parameter : graph.parameters) by_value[parameter.value].parameter = &parameter;
   for (const Node& node : graph.nodes)
-    for (ValueId input : node.inputs) {
-      const auto found = by_value.find(input);
-      if (found == by_value.end()) continue;
-      found->second.chunks.insert(node.chunk);
-    }
+    for (ValueId input : node.inputs)
+      if (const auto found = by_value.find(input); found != by_value.end()) found->second.chunks.insert(node.chunk);
   for (const Value& value : graph.values)
     if (value.kind == ValueKind::gradient) {
       ParameterUse& use = by_value.at(value.parameter);

@@ -203,8 +203,7 @@ void Flow::muon_orthogonalize(std::size_t i, const Launch& launch, const Signatu
   if (!whole || signature.operands[0].shape[1] != unit.elements || matrices != matrices_of(unit, plan_.mesh))
     report_(i, "orthogonalizes other matrices than those of " + unit.name);
   is.content = Content::update;
-  for (Axis axis : kAxes)
-    if (owners.has(axis)) is.on(axis) = {Placement::partial(), is.on(axis).note};
+  for (Axis axis : owners) is.on(axis) = {Placement::partial(), is.on(axis).note};
   write(i, region_of(launch.operands[0]), is);
 }
 

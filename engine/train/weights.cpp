@@ -171,7 +171,7 @@ class LoadingStates {
   void residual(const Slot& slot) const {
     const Mesh& mesh = loaded_.plan.mesh;
     const std::vector<std::string> own = own_names(tensors_, tensor_, slot.name);
-    const std::vector<Piece> pieces = held_own(tensor_, mesh, mesh.coordinates(loaded_.rank));
+    const std::vector<Piece> pieces = pieces_of(tensor_, mesh, mesh.coordinates(loaded_.rank));
     const HeldBuffer buffer = held_buffer(loaded_, unit_, slot);
     if (static_cast<int>(own.size()) == holder_.count)
       loading_.read_sum({own[static_cast<std::size_t>(holder_.index)]}, rescale_, buffer, pieces);

@@ -233,7 +233,7 @@ void fill_rank(const LoadedRank& loaded, const Holding& from) {
         });
       }
       if (unit.find(Slot::Kind::residual) == nullptr || !from.residual) continue;
-      fill(held_buffer(loaded, unit, *unit.find(Slot::Kind::residual)), held_own(tensor, mesh, at),
+      fill(held_buffer(loaded, unit, *unit.find(Slot::Kind::residual)), pieces_of(tensor, mesh, at),
            [&](std::int64_t index) { return own_value(tensor, "residual", before, holder, false, index); });
     }
   loaded.executor.write({loaded.executor.role().applied, 0, 4}, &kUpdates);
