@@ -1,6 +1,8 @@
 // Grouping of parameters, in the order in which the graph first reads them.
 #include "strategies/wrap.h"
 
+#include <limits>
+#include <map>
 #include <unordered_map>
 
 #include "engine/core/glob.h"
@@ -21,16 +23,24 @@ std::unordered_map<ValueId, const Node*> first_readers(const Graph& graph) {
 
 }  // namespace
 
-ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements, Counted counted) {
+ParameterGroups wrap_by_size(const Graph& graph, std::int64_t min_elements, Counted counted,
+                             const std::function<std::int32_t(const std::string& parameter)>& optimizer_of) {
+  struct Open {
+    std::size_t group = 0;
+    std::int64_t elements = std::numeric_limits<std::int64_t>::max();  // full
+  };
   ParameterGroups groups;
-  std::int64_t elements = min_elements;
+  std::map<std::int32_t, Open> open;  // of each optimizer
+  std::int32_t optimizer = 0;         // a frozen parameter goes with those before it
   for (const Parameter& parameter : graph.parameters) {
-    if (elements >= min_elements) {
+    if (parameter.trainable && optimizer_of) optimizer = optimizer_of(name_at(graph, parameter));
+    Open& unit = open[optimizer];
+    if (unit.elements >= min_elements) {
+      unit = {groups.size(), 0};
       groups.emplace_back();
-      elements = 0;
     }
-    groups.back().push_back(name_at(graph, parameter));
-    if (counted == Counted::all || parameter.trainable) elements += graph.local_shape(parameter.value).elements();
+    groups[unit.group].push_back(name_at(graph, parameter));
+    if (counted == Counted::all || parameter.trainable) unit.elements += graph.local_shape(parameter.value).elements();
   }
   return groups;
 }

@@ -67,7 +67,7 @@ std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks, int sta
   return result;
 }
 
-strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph) {
+strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph, const std::function<std::int32_t(const std::string&)>& optimizer_of) {
   const WrapJob wrap = decide_wrap(loaded.job.strategy, loaded.job.precision.reduce, graph);
   switch (wrap.policy) {
     case WrapPolicy::none: return strategies::wrap_all(graph);
@@ -75,7 +75,8 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
     case WrapPolicy::size:
       return strategies::wrap_by_size(
           graph, wrap.min_params,
-          gathers(loaded.job.strategy.data) ? strategies::Counted::all : strategies::Counted::trained);
+          gathers(loaded.job.strategy.data) ? strategies::Counted::all : strategies::Counted::trained,
+          optimizer_of);
     case WrapPolicy::transformer: {
       strategies::ParameterGroups groups = strategies::wrap_by_block(graph, wrap.block);
       if (groups.empty()) fail(loaded, "strategy.wrap.block", "the graph has no block of kind " + wrap.block);
@@ -215,7 +216,7 @@ class Compilation {
     const Graph& any = options.train != nullptr ? train : options.evaluate != nullptr ? evaluate : sample;
 
     options.mesh = mesh_;
-    options.groups = units_of(loaded_, any);
+    options.groups = units_of(loaded_, any, options.optimizer_of);
     options.reduce = job_.precision.reduce;
     options.compute = job_.precision.compute;
     options.micro_batch = batch.micro;

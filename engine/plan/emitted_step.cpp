@@ -221,7 +221,7 @@ void EmittedStep::optimizer(const Unit& unit) {
   const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
   CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
   if (spec.op == Op::muon) {
-    update(unit, spec, muon(unit, spec), DType::f32, {});
+    update(unit, spec, muon(unit), DType::f32, {});
   } else {
     update(unit, spec, gradient(unit), options_.reduce, states_of(unit));
   }
@@ -267,8 +267,23 @@ void EmittedStep::update(const Unit& unit, const OptimizerSpec& spec, const Regi
 }
 
 // Muon updates whole matrices. What each rank has of their momentum is gathered; each rank orthogonalizes its share of the matrices; and a
-// reduce-scatter, of sums in which all but one term are 0, takes the same way back.
-Region EmittedStep::muon(const Unit& unit, const OptimizerSpec& spec) {
+// reduce-scatter, of sums in which all but one term are 0, takes the same way back. While the matrices of a unit are orthogonalized the
+// momentum of the next one is gathered, and the update of the one before scattered.
+Region EmittedStep::muon(const Unit& unit) {
+  if (muon_units_.empty())
+    for (const Unit& other : role_.units)
+      if (other.trained() && options_.optimizers[static_cast<std::size_t>(other.optimizer)].op == Op::muon) muon_units_.push_back({&other, {}, {}, {}});
+  const auto at = std::ranges::find(muon_units_, &unit, &MuonUnit::unit);
+  const auto last = [&](std::ptrdiff_t ahead) { return at + std::min(muon_axes(unit, options_.mesh).empty() ? 0 : ahead, muon_units_.end() - at - 1); };
+  for (auto one = muon_units_.begin() + muon_gathered_; one <= last(2); ++one, ++muon_gathered_) gather_momentum(*one);
+  for (auto one = muon_units_.begin() + muon_orthogonalized_; one <= last(1); ++one, ++muon_orthogonalized_) orthogonalize(*one);
+  return at->mine;
+}
+
+void EmittedStep::gather_momentum(MuonUnit& one) {
+  const Unit& unit = *one.unit;
+  const auto why = emit_.because(For::update, unit);
+  const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
   const std::int64_t elements = unit.slice();
   Signature momentum{Op::muon_momentum, some(spec.attributes, {"momentum", "nesterov"}), {flat(options_.reduce, elements)}};
   std::vector<Operand> operands{Read{gradient(unit)}};
@@ -277,24 +292,26 @@ Region EmittedStep::muon(const Unit& unit, const OptimizerSpec& spec) {
     operands.push_back(operand);
   }
   const auto buffer = [&](std::int64_t count) { return emit_.whole(emit_.buffer(unit.name + ".update", Category::optimizer, count * size_of(DType::f32))); };
-  const Region mine = buffer(elements);
+  one.mine = one.all = buffer(elements);
   momentum.operands.insert(momentum.operands.end(), {flat(DType::f32, 4), scalar(DType::i32), flat(DType::f32, elements)});
-  operands.insert(operands.end(), {Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}, Write{mine}});
+  operands.insert(operands.end(), {Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}, Write{one.mine}});
   emit_.launch(unit.name, momentum, std::move(operands));
 
   const Axes axes = muon_axes(unit, options_.mesh);
-  struct Gather {
-    Axes over;
-    Region from, to;
-  };
-  std::vector<Gather> gathers;
-  Region all = mine;
   for (const Axes over : {axes & kSliceAxes, axes & Axes::of(Axis::tensor)}) {
     if (over.empty()) continue;
-    gathers.push_back({over, all, buffer(all.bytes / size_of(DType::f32) * options_.mesh.group_size(over))});
-    all = gathers.back().to;
-    emit_.collective(unit.name + ".update", CollectiveKind::all_gather, DType::f32, over, gathers.back().from, all);
+    const Region whole = buffer(one.all.bytes / size_of(DType::f32) * options_.mesh.group_size(over));
+    emit_.collective(unit.name + ".update", CollectiveKind::all_gather, DType::f32, over, one.all, whole);
+    one.gathers.push_back({over, one.all});
+    one.all = whole;
   }
+}
+
+void EmittedStep::orthogonalize(MuonUnit& one) {
+  const Unit& unit = *one.unit;
+  const auto why = emit_.because(For::update, unit);
+  const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
+  const Axes axes = muon_axes(unit, options_.mesh);
   const std::int64_t parts = options_.mesh.group_size(axes & Axes::of(Axis::tensor));
   std::vector<double>& flops = muon_flops_[axes.mask];
   flops.resize(static_cast<std::size_t>(options_.mesh.group_size(axes)));
@@ -302,10 +319,12 @@ Region EmittedStep::muon(const Unit& unit, const OptimizerSpec& spec) {
   share_out(matrices, parts, spec.attributes.integer("steps"), flops);
   Signature orthogonalize{Op::muon_orthogonalize, some(spec.attributes, {"steps", "adjust", "eps"}), {{DType::f32, Shape{parts, unit.elements}, Layout::row_major}, flat(DType::f32, 4)}};
   orthogonalize.attributes.set("matrices", muon_text(matrices));
-  emit_.launch(unit.name, orthogonalize, {Update{all}, Read{emit_.whole(role_.scalars)}}, origin_over(axes, 1, options_.mesh));
-  for (; !gathers.empty(); gathers.pop_back())
-    emit_.collective(unit.name + ".update", CollectiveKind::reduce_scatter, DType::f32, gathers.back().over, gathers.back().to, gathers.back().from);
-  return mine;
+  emit_.launch(unit.name, orthogonalize, {Update{one.all}, Read{emit_.whole(role_.scalars)}}, origin_over(axes, 1, options_.mesh));
+  for (; !one.gathers.empty(); one.gathers.pop_back()) {
+    const auto& [over, slice] = one.gathers.back();
+    emit_.collective(unit.name + ".update", CollectiveKind::reduce_scatter, DType::f32, over, one.all, slice);
+    one.all = slice;
+  }
 }
 
 void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {

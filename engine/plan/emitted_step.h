@@ -53,7 +53,10 @@ class EmittedStep final : public Step {
   void catch_up();
   std::vector<std::pair<TensorDesc, Operand>> states_of(const Unit& unit) const;
   void update(const Unit& unit, const OptimizerSpec& spec, const Region& by, DType dtype, const std::vector<std::pair<TensorDesc, Operand>>& states);
-  Region muon(const Unit& unit, const OptimizerSpec& spec);
+  struct MuonUnit;
+  Region muon(const Unit& unit);
+  void gather_momentum(MuonUnit& one);
+  void orthogonalize(MuonUnit& one);
   void average(const Unit& unit, const std::string& what, Axes axes, const Region& region);
 
   Emitter& emit_;
@@ -66,6 +69,14 @@ class EmittedStep final : public Step {
   };
   std::vector<Reduced> reduced_;
   std::vector<std::function<void()>> later_;  // what the next unit's reduction issues first
+  // The units that Muon updates, in order, and how far each is.
+  struct MuonUnit {
+    const Unit* unit;
+    Region mine, all;  // momentum or update: the rank's slice, and what is gathered of it
+    std::vector<std::pair<Axes, Region>> gathers;  // over which axes, of what
+  };
+  std::vector<MuonUnit> muon_units_;
+  std::ptrdiff_t muon_gathered_ = 0, muon_orthogonalized_ = 0;  // so many of them
   std::map<std::uint8_t, std::vector<double>> muon_flops_;  // of the ranks that share Muon's work over those axes
   std::vector<std::unique_ptr<Wire>> wires_;  // of the compressed reductions, which later_ may still use
 

@@ -163,7 +163,7 @@ std::size_t Flow::take_scalars(std::size_t i, const Launch& launch, std::size_t 
 
 // ---- Muon --------------------------------------------------------------------------------------------------------------
 
-// Gradient → momentum, and of that what is to be orthogonalized.
+// A gradient moves the momentum, which makes what is to be orthogonalized.
 void Flow::muon_momentum(std::size_t i, const Launch& launch, const Signature& signature) {
   const std::optional<std::size_t> index = muon_unit(i);
   if (!index) return;
