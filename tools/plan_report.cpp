@@ -162,7 +162,7 @@ std::string optimizers_line(const CompiledJob& compiled) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < counts.size(); ++i)
     parts.push_back(fmt::format("{} (lr {:g}) of {}{}", name_of(compiled.optimizers[i].name), compiled.optimizers[i].lr, grouped(counts[i]), i == 0 ? " parameters" : ""));
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return fmt::to_string(fmt::join(parts, ", "));
 }
 
 Json optimizers_json(const CompiledJob& compiled) {
@@ -203,7 +203,7 @@ std::string states_line(const std::vector<StateCost>& states) {
     text += states[i].name + (last ? " in " + states[i].format + "; " : ", ");
     bytes += states[i].bytes, in_f32 += states[i].bytes_in_f32;
   }
-  text += bytes_text(static_cast<double>(bytes)) + " of a rank";
+  text += bytes_text(static_cast<double>(bytes)) + " a rank";
   return bytes == in_f32 ? text : text + ", in f32 they would be " + bytes_text(static_cast<double>(in_f32));
 }
 

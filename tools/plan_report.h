@@ -53,7 +53,7 @@ struct StateCost {
 };
 std::vector<StateCost> states_of(const CompiledJob& compiled);
 Json states_json(const CompiledJob& compiled);
-/// "exp_avg, exp_avg_sq in int8; 1.6 MiB of a rank, in f32 they would be 6.2 MiB".
+/// "exp_avg, exp_avg_sq in int8; 1.6 MiB a rank, in f32 they would be 6.2 MiB".
 std::string states_line(const std::vector<StateCost>& states);
 
 /// "parameters 12.3 MiB, gradients …": what is there at the peak, the largest first.

@@ -270,7 +270,7 @@ void put_plan(const Planned& one) {
       compiled.num_trained == compiled.num_parameters
           ? ""
           : fmt::format(", of which {} are trained", grouped(compiled.num_trained)));
-  if (compiled.optimizers.size() > 1) put("optimizers: {}\n", optimizers_line(compiled));
+  if (compiled.optimizers.size() > 1 || !loaded.job.train.groups.empty()) put("optimizers: {}\n", optimizers_line(compiled));
   if (const std::vector<StateCost> states = states_of(compiled); !states.empty())
     put("states:     {}\n", states_line(states));
   put("a step:     {}", flops_text(compiled.flops_per_step));

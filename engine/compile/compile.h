@@ -84,7 +84,7 @@ struct CompiledJob {
   std::int64_t num_parameters = 0;
   std::int64_t num_trained = 0;        ///< of those
   std::vector<std::string> adapter{};  ///< names of the parameters that the job's adapter adds to the model's
-  double flops_per_step = 0;        ///< of all ranks: every op of the step program, recomputation included
+  double flops_per_step = 0;        ///< of all ranks: every op of the forward and backward pass, recomputation included
   double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out;
                                     ///< where parameters are frozen, that and what the backward pass then has
   std::vector<MemoryReport> memory; ///< per role

@@ -14,7 +14,7 @@
 namespace trainer {
 namespace {
 
-constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t kUnassigned = std::numeric_limits<std::size_t>::max();
 
 struct Entry {
   const OptimizerJob* optimizer;
@@ -26,15 +26,15 @@ class Assignment {
   Assignment(const LoadedJob& loaded, const Graph& graph) : loaded_(loaded), graph_(graph) {
     for (const Parameter& parameter : graph.parameters)
       if (parameter.trainable) names_.push_back(graph.value(parameter.value).name);
-    entry_of_.assign(names_.size(), kNobody);
+    entry_of_.assign(names_.size(), kUnassigned);
     frozen_ = names_.size() < graph.parameters.size();
     for (const ValueId value : matrices_of_blocks()) matrices_.insert(graph.value(value).name);
   }
 
   Optimizers run() {
     const TrainJob& train = loaded_.job.train;
-    for (std::size_t group = 0; group < train.groups.size(); ++group) take(group);
-    give(train.optimizer, "train.optimizer", untaken());
+    for (std::size_t group = 0; group < train.groups.size(); ++group) assign_group(group);
+    assign(train.optimizer, "train.optimizer", unassigned());
     raise(mistakes_);
     return result();
   }
@@ -50,29 +50,29 @@ class Assignment {
     return inside;
   }
 
-  std::vector<std::size_t> untaken() const {
+  std::vector<std::size_t> unassigned() const {
     std::vector<std::size_t> left;
     for (std::size_t i = 0; i < names_.size(); ++i)
-      if (entry_of_[i] == kNobody) left.push_back(i);
+      if (entry_of_[i] == kUnassigned) left.push_back(i);
     return left;
   }
 
-  void take(std::size_t group) {
+  void assign_group(std::size_t group) {
     const GroupJob& job = loaded_.job.train.groups[group];
     const std::string at = fmt::format("train.groups[{}]", group);
     std::vector<SelectionMistake> wrong;
     const std::vector<bool> matched = select(job.match, names_, frozen_ ? "trained parameter" : "parameter", "match", wrong);
     for (Diagnostic& mistake : located(loaded_, at + ".", wrong)) mistakes_.push_back(std::move(mistake));
-    std::vector<std::size_t> parameters = untaken();
+    std::vector<std::size_t> parameters = unassigned();
     std::erase_if(parameters, [&](std::size_t i) { return !matched[i]; });
     if (!parameters.empty())
-      give(job.optimizer, at + ".optimizer", parameters);
+      assign(job.optimizer, at + ".optimizer", parameters);
     else if (wrong.empty())
       mistakes_.push_back(loaded_.at(at, "has no effect: groups before it take every parameter that it matches"));
   }
 
-  // Of muon's parameters what is no matrix goes to its others.
-  void give(const OptimizerJob& optimizer, const std::string& path, const std::vector<std::size_t>& parameters) {
+  // Parameters given to muon that are not matrices go to its `others`.
+  void assign(const OptimizerJob& optimizer, const std::string& path, const std::vector<std::size_t>& parameters) {
     const bool muon = optimizer.name == OptimizerName::muon;
     const std::size_t main = entries_.size();
     entries_.push_back({&optimizer});
@@ -82,8 +82,14 @@ class Assignment {
       entries_[entry_of_[i]].used = true;
     }
     if (muon && !entries_[main].used)
-      mistakes_.push_back(loaded_.at(path, matrices_.empty() ? "muon updates the weights of linears in blocks, and this graph has no linear in a block"
-                                                             : "muon updates the weights of linears in blocks, and none is left for it"));
+      mistakes_.push_back(loaded_.at(path, "muon updates the weights of linears in blocks, and " + why_none(path)));
+  }
+
+  std::string why_none(const std::string& path) const {
+    if (matrices_.empty()) return "this graph has no linear in a block";
+    const bool trained = std::ranges::any_of(names_, [&](std::string_view name) { return matrices_.contains(name); });
+    if (!trained) return "all of them are frozen";
+    return path == "train.optimizer" ? "groups take all of them" : "this group has none that is left";
   }
 
   Optimizers result() const {

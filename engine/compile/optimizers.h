@@ -18,7 +18,7 @@ struct Optimizers {
 };
 
 /// Of a graph that was read and not yet differentiated. Throws JobError for globs that match nothing, groups whose parameters other groups
-/// took before, and a muon without a matrix.
+/// took before, and a muon that no matrix is left for.
 Optimizers optimizers_of(const LoadedJob& loaded, const Graph& graph);
 
 /// Bytes that the states of a trained parameter take on average, without padding.

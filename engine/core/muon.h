@@ -1,4 +1,4 @@
-// The matrices of a unit that Muon updates, as the attribute `matrices` of the op `muon` lists them: one place for the
+// The matrices of a unit that Muon updates, as the attribute `matrices` of the op `muon_orthogonalize` lists them: one place for the
 // planner that writes the list, the kernels that read it (kernels/muon.h), and the cost of the products.
 //
 //   matrices  text: "offset:rows:cols:cut:owner,…", in the unit's flat order. offset is where the matrix begins, in

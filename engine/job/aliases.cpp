@@ -49,7 +49,7 @@ const Row kKeys[] = {
     {"wd weight_decay weightdecay l2", {"train.optimizer.weight_decay", ""}},
     {"beta1 beta2 adam_beta1 adam_beta2 betas beta", {"train.optimizer.betas", "both decay rates in one list, as [0.9, 0.95]"}},
     {"eps epsilon adam_epsilon adam_eps", {"train.optimizer.eps", ""}},
-    {"momentum", {"train.optimizer.momentum", "of sgd"}},
+    {"momentum", {"train.optimizer.momentum", "of sgd and muon"}},
     {"lr_scheduler scheduler lr_scheduler_type schedule lr_schedule lr_decay_style lr_policy learning_rate_schedule",
      {"train.lr_schedule", ""}},
     {"warmup warmup_steps warmup_iters num_warmup_steps lr_warmup_steps lr_warmup_iters warm_up", {"train.lr_schedule.warmup_steps", ""}},
@@ -157,6 +157,8 @@ const ValueRow kSectionKeys[] = {
     {"strategy.data.outer", "weight_decay wd betas eps", {"", "the outer optimizer is SGD on the averages"}},
     {"strategy", "zero fsdp ddp deepspeed", {"strategy.data.kind", "zero1, zero2, zero3, fsdp or ddp"}},
     {"strategy", "kind type name", {"strategy.data.kind", "or the name alone, as strategy: fsdp"}},
+    {"train.groups[]", "params parameters names patterns globs modules", {"train.groups[].match", "globs over names of parameters"}},
+    {"train.groups[]", "lr learning_rate weight_decay wd betas name", {"train.groups[].optimizer", "as in optimizer: {name: adamw, lr: 1.0e-4}"}},
     {"train.optimizer", "type kind optimizer class _target_", {"train.optimizer.name", ""}},
     {"train.optimizer", "steps newton_schulz_steps backend_steps num_ns_steps", {"train.optimizer.ns_steps", "of muon"}},
     {"train.optimizer", "adjust_lr_fn adjust_lr", {"train.optimizer.adjust", "of muon: original or match_rms_adamw"}},
@@ -350,18 +352,34 @@ const Alias* find(const Index& index, std::string_view path, std::string_view wo
 
 }  // namespace
 
-const Alias* alias_of_key(std::string_view path) {
+std::string path_of_words(std::string_view path) {
+  std::string text;
+  bool inside = false;
+  for (const char c : path) {
+    inside = inside && c != ']';
+    if (!inside) text += c;
+    inside = inside || c == '[';
+  }
+  for (const auto& [of, as] : {std::pair("train.groups[].optimizer", "train.optimizer"), std::pair("train.optimizer.others.", "train.optimizer.")})
+    if (text.starts_with(of)) text.replace(0, std::string_view(of).size(), as);
+  return text;
+}
+
+const Alias* alias_of_key(std::string_view given) {
+  const std::string path = path_of_words(given);
   static const Index of_sections = indexed(kSectionKeys), anywhere = indexed(kKeys);
   const std::size_t dot = path.rfind('.');
-  const std::string_view section = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-  const std::string_view word = dot == std::string_view::npos ? path : path.substr(dot + 1);
+  const std::string_view all = path;
+  const std::string_view section = dot == std::string_view::npos ? std::string_view() : all.substr(0, dot);
+  const std::string_view word = dot == std::string_view::npos ? all : all.substr(dot + 1);
   const Alias* alias = find(of_sections, section, word);
   return alias != nullptr ? alias : find(anywhere, "", word);
 }
 
 const Alias* alias_of_value(std::string_view path, std::string_view word) {
   static const Index index = indexed(kValues);
-  return find(index, path, word);
+  const Alias* alias = find(index, path, word);
+  return alias != nullptr ? alias : find(index, path_of_words(path), word);
 }
 
 const Alias* alias_of_op(std::string_view word) {

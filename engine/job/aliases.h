@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "engine/core/error.h"
@@ -14,6 +15,10 @@ struct Alias {
   std::string_view ours;  ///< our key path, value or op; empty where there is no such thing
   std::string_view why;   ///< a half sentence for the message; may be empty
 };
+
+/// The path under which this table has the words of `path`: optimizers of groups and those beside muon have the words of train.optimizer,
+/// and items of lists are alike: "train.groups[2].match" is "train.groups[].match".
+std::string path_of_words(std::string_view path);
 
 /// What a key is called that no section has; `path` is where it was found ("train.epochs"). Null if the word is not known.
 const Alias* alias_of_key(std::string_view path);

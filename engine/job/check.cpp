@@ -169,7 +169,8 @@ class Checker {
       mistake.suggestion = key_of_job(key);
     else
       mistake.suggestion = near;
-    if (mistake.suggestion.starts_with(prefix)) mistake.suggestion.erase(0, prefix.size());
+    for (const std::string& section : {prefix, path_of_words(prefix)})
+      if (mistake.suggestion.starts_with(section)) mistake.suggestion.erase(0, section.size());
     if (mistake.suggestion.empty()) mistake.allowed = fmt::format("{}", fmt::join(known, ", "));
   }
 

@@ -161,7 +161,7 @@ Fields optimizer(std::vector<std::string_view> names) {
       optional("betas", moments, {betas}, "[0.9, 0.999]").when("name", {"adam", "adamw"}),
       optional("betas", moments, {betas}, "[0.9, 0.99]").when("name", {"lion"}),
       optional("eps", "Added to the root of the second moment.", {positive()}, "1.0e-8").when("name", {"adam", "adamw"}),
-      optional("momentum", "Decay rate of the velocity; 0: none.", {between(0, 1, false, true)}, "0.0").when("name", {"sgd"}),
+      optional("momentum", "Decay rate of sgd's velocity (0: none), of muon's average of gradients.", {between(0, 1, false, true)}, "0.0").when("name", {"sgd"}),
       optional("nesterov", "Nesterov's momentum.", {flag()}, "false").when("name", {"sgd"}),
       optional("weight_decay", weight_decay, {number(0)}, "0.1").when("name", muon ? Words{"adamw", "muon"} : Words{"adamw"}),
       optional("weight_decay", weight_decay, {number(0)}, "0.0").when("name", {"adam", "lion", "sgd"}),
@@ -175,7 +175,7 @@ Fields optimizer(std::vector<std::string_view> names) {
   if (!muon) return fields;
   const Fields more{
       optional("lr", lr, {rate}, "2.0e-2").when("name", {"muon"}),
-      optional("momentum", "Decay rate of the average of gradients.", {between(0, 1, true, true)}, "0.95").when("name", {"muon"}),
+      optional("momentum", "Decay rate of sgd's velocity (0: none), of muon's average of gradients.", {between(0, 1, true, true)}, "0.95").when("name", {"muon"}),
       optional("nesterov", "Nesterov's momentum.", {flag()}, "true").when("name", {"muon"}),
       optional("ns_steps", "Steps of the Newton-Schulz iteration.", {integer(1, 100)}, "5").when("name", {"muon"}),
       optional("adjust", adjust, {word(words<MuonAdjust>())}, "original").when("name", {"muon"}),

@@ -107,13 +107,16 @@ void inherit_optimizer(yaml::Node& root) {
   const yaml::Node* base = value_at(root, "train", "optimizer");
   const yaml::Node* groups = value_at(root, "train", "groups");
   if (base == nullptr || !base->is_mapping() || groups == nullptr || !groups->is_sequence()) return;
-  const auto name_of = [](const yaml::Node& section) { return section.find("name") == nullptr ? "adamw" : section.find("name")->text; };
+  const std::string name = base->find("name") == nullptr ? "adamw" : base->find("name")->text;
   for (const yaml::Node& group : groups->items) {
     auto* optimizer = const_cast<yaml::Node*>(group.is_mapping() ? group.find("optimizer") : nullptr);
     if (optimizer == nullptr || !optimizer->is_mapping()) continue;
-    if (optimizer->find("name") == nullptr || name_of(*optimizer) != name_of(*base)) continue;
+    if (optimizer->find("name") == nullptr || optimizer->find("name")->text != name) continue;
+    const yaml::Node* momentum = optimizer->find("momentum");
+    const bool has_none = momentum != nullptr && momentum->as_number() == 0.0;
     for (std::size_t i = 0; i < base->keys.size(); ++i) {
-      if (optimizer->find(base->keys[i].text) != nullptr) continue;
+      const std::string& key = base->keys[i].text;
+      if (optimizer->find(key) != nullptr || (has_none && (key == "nesterov" || key == "states"))) continue;
       optimizer->keys.push_back(base->keys[i]);
       optimizer->items.push_back(base->items[i]);
     }
@@ -129,8 +132,8 @@ bool is_at(const yaml::Node& node, const Diagnostic& mistake) {
   return same(node) || std::ranges::any_of(node.keys, same) || std::ranges::any_of(node.items, inside);
 }
 
-/// What a group took from train.optimizer is no mistake of the group: it is told there, or has no effect beside what the group says.
-void forgive_inherited(std::vector<Diagnostic>& mistakes, const yaml::Node& root) {
+/// Removes mistakes in what a group took over from train.optimizer: they are told there.
+void tell_once(std::vector<Diagnostic>& mistakes, const yaml::Node& root) {
   const yaml::Node* base = value_at(root, "train", "optimizer");
   if (base != nullptr)
     std::erase_if(mistakes, [&](const Diagnostic& mistake) { return mistake.path.starts_with("train.groups[") && is_at(*base, mistake); });
@@ -191,7 +194,7 @@ ReadJob read_tree(yaml::Node tree, const std::string& path, const std::vector<st
   read.mistakes.insert(read.mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
   const std::vector<Diagnostic> rules = check_rules(checked, tree);
   read.mistakes.insert(read.mistakes.end(), rules.begin(), rules.end());
-  forgive_inherited(read.mistakes, tree);
+  tell_once(read.mistakes, tree);
   read.loaded.job = bind(checked, path, options, read.mistakes);
   read.loaded.file = path;
   read.loaded.settings = settings_of(checked);

@@ -242,7 +242,7 @@ bool unmoved(const checkpoint::TensorInfo& tensor, const Ended& ranks, const End
   return same;
 }
 
-// Those that one optimizer updates.
+// The weights that one optimizer updates.
 class Weights {
  public:
   Weights(const Job& job, const OptimizerJob& optimizer, std::vector<const Unit*> units, const Ended& ranks, const Ended& one, double gradient_bound)

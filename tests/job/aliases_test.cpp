@@ -27,13 +27,14 @@ std::vector<Diagnostic> mistakes_of(const std::string& text) {
   return {};
 }
 
-/// Whether a job may have a key at `path`.
+/// Whether a job may have a key at `path`; "groups[].match" is one of an item of a list.
 bool is_key(const std::vector<FieldDef>& fields, std::string_view path) {
   const std::string_view name = path.substr(0, path.find('.'));
+  const bool item = name.ends_with("[]");
   for (const FieldDef& field : fields) {
-    if (field.name != name) continue;
+    if (field.name != name.substr(0, name.size() - (item ? 2 : 0))) continue;
     if (name.size() == path.size()) return true;
-    for (const Form& form : field.forms) {
+    for (const Form& form : item ? field.forms.front().items : field.forms) {
       if (form.kind == Form::Kind::map) return true;
       if (form.kind == Form::Kind::section && is_key(form.fields, path.substr(name.size() + 1))) return true;
     }

@@ -441,12 +441,12 @@ TEST_CASE("plan shows memory, communication and units to people, and every instr
   CHECK(contains(instructions.out, "launch adamw"));
 }
 
-TEST_CASE("plan says how the optimizer's states are kept, and in how many bytes of a rank") {
+TEST_CASE("plan says how the optimizer's states are kept, and in how many bytes a rank") {
   const Workplace in;
   CHECK(contains(in({"plan", "job.yaml"}).out, "states:     exp_avg, exp_avg_sq in f32; "));
   const Outcome text = in({"plan", "job.yaml", "train.optimizer.states=int8"});
   CHECK(contains(text.out, "states:     exp_avg, exp_avg_sq in int8; "));
-  CHECK(contains(text.out, " of a rank, in f32 they would be "));
+  CHECK(contains(text.out, " a rank, in f32 they would be "));
   const json plan = parsed(in({"plan", "job.yaml", "train.optimizer.states=int8", "--json"}));
   const json f32 = parsed(in({"plan", "job.yaml", "--json"}));
   REQUIRE(plan["states"].size() == 2);
