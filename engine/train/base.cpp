@@ -73,6 +73,19 @@ std::optional<SavedBase> base_in(const WeightSource& source) {
   return source.manifest ? facts_of(*source.manifest, source.path).base : std::nullopt;
 }
 
+void require_whole(const WeightSource& source) {
+  if (const std::optional<SavedBase> base = base_in(source))
+    throw DataError(source.path + " is a checkpoint of an adapter; its base was " + base->from +
+                    ": model.init_from takes all weights of a model, adapter.from an adapter");
+}
+
+/// Weights that a model starts from.
+WeightSource open_base(const std::string& path, int rank, Talk& talk, const Tell& tell) {
+  WeightSource base = open_weights(path, rank, talk, tell);
+  require_whole(base);
+  return base;
+}
+
 }  // namespace
 
 bool is_of_adapter(const CompiledJob& compiled) {
@@ -125,7 +138,7 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
                              Communicator& communicator, Talk& talk, const Tell& tell) {
   const Job& job = loaded.job;
   CHECK(job.adapter && job.model.init_from, "an adapter has a base");
-  const WeightSource base = open_weights(*job.model.init_from, rank.rank, talk, tell);
+  const WeightSource base = open_base(*job.model.init_from, rank.rank, talk, tell);
   load_weights(rank, base.tensors, base.path, base.exact(), of_model(compiled));
   if (!job.adapter->from) {
     draw_weights(rank, job.seed, threads, of_adapter(compiled));
@@ -140,11 +153,16 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
   return base_of(compiled, base, communicator, talk);
 }
 
+void load_model(const LoadedRank& rank, const std::string& path, Talk& talk, const Tell& tell) {
+  const WeightSource source = open_base(path, rank.rank, talk, tell);
+  load_weights(rank, source.tensors, source.path, source.exact());
+}
+
 SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,
                     const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, Talk& talk,
                     const Tell& tell) {
   CHECK(loaded.job.model.init_from, "an adapter has a base");
-  const WeightSource base = open_weights(*loaded.job.model.init_from, rank.rank, talk, tell);
+  const WeightSource base = open_base(*loaded.job.model.init_from, rank.rank, talk, tell);
   if (facts.base)
     if (const std::string another = another_base(*facts.base, checkpoint, base, communicator, talk); !another.empty()) {
       Diagnostic mistake = loaded.at("model.init_from", another);
@@ -171,7 +189,7 @@ std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const 
     const std::string& at = *loaded.job.model.init_from;
     if (!exists(at))
       throw DataError(at + ": the base of the adapter " + source.path + " is not there; --base names where it is");
-    const WeightSource base = open_weights(at, rank.rank, talk, tell);
+    const WeightSource base = open_base(at, rank.rank, talk, tell);
     if (saved)
       if (const std::string another = another_base(*saved, source.path, base, communicator, talk); !another.empty())
         throw DataError(another + "; --base names where the right one is");
@@ -187,6 +205,7 @@ void check_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, c
   if (!base) require_no_peft(path);
   WeightSource source = open_weights(path);
   source.path = path;  // as the job has it
+  if (base) require_whole(source);
   check_weights(compiled.plan, source, base ? of_model(compiled) : of_start(compiled, source.tensors));
 }
 

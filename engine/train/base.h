@@ -37,6 +37,9 @@ std::string another_base(const SavedBase& saved, const std::string& checkpoint, 
 SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank, int threads,
                              Communicator& communicator, Talk& talk, const Tell& tell);
 
+/// The first weights of a run without an adapter, from model.init_from. Throws DataError for a checkpoint of an adapter.
+void load_model(const LoadedRank& rank, const std::string& path, Talk& talk, const Tell& tell);
+
 /// Frozen weights of a run that goes on from `checkpoint`. Throws JobError where model.init_from is another base.
 /// Returns the base.
 SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,

@@ -29,6 +29,20 @@ SavedJob job_from(const Json& json) {
   return job;
 }
 
+// Lists of parameters by the name of their optimizer, which is shorter.
+Json to_json(const std::map<std::string, std::string>& optimizers) {
+  Json json = Json::object();
+  for (const auto& [parameter, optimizer] : optimizers) json[optimizer].push_back(parameter);
+  return json;
+}
+
+std::map<std::string, std::string> optimizers_from(const Json& json) {
+  std::map<std::string, std::string> optimizers;
+  for (const auto& [optimizer, parameters] : json.items())
+    for (const Json& parameter : parameters) optimizers.emplace(parameter.get<std::string>(), optimizer);
+  return optimizers;
+}
+
 }  // namespace
 
 std::string canonical_json(const std::string& text) { return nlohmann::json::parse(text).dump(); }
@@ -38,6 +52,7 @@ std::string metadata_of(const SavedFacts& facts) {
   if (!facts.tokenizer.empty()) json["tokenizer"] = Json::parse(facts.tokenizer);
   if (!facts.run_id.empty()) json["run"] = facts.run_id;
   if (facts.job) json["job"] = to_json(*facts.job);
+  if (!facts.optimizers.empty()) json["optimizers"] = to_json(facts.optimizers);
   if (facts.base)
     json["base"] = {{"hash", facts.base->hash}, {"from", facts.base->from}, {"tensors", facts.base->tensors}};
   if (facts.val_loss) json["val_loss"] = *facts.val_loss;
@@ -58,6 +73,7 @@ SavedFacts facts_of(const checkpoint::Manifest& manifest, const std::string& pat
     if (json.contains("tokenizer")) facts.tokenizer = canonical_json(json["tokenizer"].dump());
     take(json, "run", facts.run_id);
     if (json.contains("job")) facts.job = job_from(json["job"]);
+    if (json.contains("optimizers")) facts.optimizers = optimizers_from(json["optimizers"]);
     if (json.contains("base")) {
       SavedBase& base = facts.base.emplace();
       for (const auto& [key, text] : {std::pair("hash", &base.hash), std::pair("from", &base.from)})

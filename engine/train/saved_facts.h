@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@ struct SavedJob {
   std::vector<std::pair<std::string, std::string>> settings;  ///< of the effective job: key path and value as YAML
   std::string graph;                                          ///< checksum of the graph
   std::string data;                                           ///< data::fingerprint
+  std::set<std::string> defaults{};  ///< key paths of `settings` that the job leaves out; not saved
 };
 
 /// What an adapter was trained beside (engine/train/base.h).
@@ -32,6 +35,7 @@ struct SavedFacts {
   std::string tokenizer;               ///< canonical JSON; empty: the data has none
   std::string run_id{};                ///< the same in all checkpoints of a run
   std::optional<SavedJob> job{};
+  std::map<std::string, std::string> optimizers{};  ///< by trained parameter, the name of the one that updates it
   std::optional<SavedBase> base{};     ///< of a checkpoint of an adapter
   std::optional<double> val_loss{};    ///< of these very weights
   bool after_skipped = false;          ///< the step before it made no update

@@ -62,7 +62,7 @@ std::string steps_text(std::int64_t step, std::int64_t last) {
 void compare(const LoadedJob& loaded, const SavedFacts& now, Start& start, const Say& say) {
   const checkpoint::Checkpoint& from = *start.checkpoint;
   const std::vector<Difference> found = differences(start.facts, now);
-  require_same_run(loaded, found, from.path);
+  require_same_run(loaded, start.facts, found, from.path);
   if (start.finished) {
     if (start.facts.job) require_same_end(loaded, found, from.path);
     return say(fmt::format("{} ({})", steps_text(from.manifest.step, loaded.job.train.steps), from.path));

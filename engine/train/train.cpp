@@ -92,7 +92,7 @@ std::optional<SavedBase> fill_weights(const Run& run, const Start& start, const 
     base = load_first_weights(run.loaded, run.compiled, rank, threads, communicator, talk, run.message());
     if (!is_of_adapter(run.compiled)) base.reset();
   } else if (model.init_from) {
-    load_weights_from(rank, *model.init_from, talk, run.message());
+    load_model(rank, *model.init_from, talk, run.message());
   } else {
     draw_weights(rank, run.job().seed, threads);
   }
@@ -443,10 +443,21 @@ class RankLoop {
   } metrics_;
 };
 
+std::map<std::string, std::string> optimizers_of_parameters(const CompiledJob& compiled) {
+  std::map<std::string, std::string> names;
+  for (const Role& role : compiled.plan.roles)
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors)
+        if (unit.trained())
+          names[tensor.name] = name_of(compiled.optimizers[static_cast<std::size_t>(unit.optimizer)].name);
+  return names;
+}
+
 SavedFacts facts_of_job(const Run& run) {
   SavedFacts facts{.name = run.job().name, .strategy = run.compiled.data_kind, .world_size = run.compiled.plan.mesh.world_size(), .tokenizer = ""};
   if (run.data.tokenizer) facts.tokenizer = canonical_json(run.data.tokenizer->json());
   facts.job = describe_job(run.loaded);
+  facts.optimizers = optimizers_of_parameters(run.compiled);
   return facts;
 }
 

@@ -49,9 +49,11 @@ class Loading {
 
   void unexpected(const checkpoint::TensorInfo& info) { problems_ += "\n  " + info.name + " " + info.shape.str() + " is not in the model"; }
 
-  // Once, however many units have it.
-  void problem(const std::string& what) {
-    if (problems_.find(what) == std::string::npos) problems_ += "\n  " + what;
+  // A state that another optimizer does not have lacks for many parameters: the first is named.
+  void lacks_state(const std::string& parameter, const std::string& state) {
+    if (!lacking_.insert(state).second) return;
+    problems_ += "\n  " + parameter + " has no " + state +
+                 ": it was not trained by this optimizer in that run; model.init_from takes the parameters only";
   }
 
   void check() const {
@@ -118,6 +120,7 @@ class Loading {
 
   const checkpoint::TensorStore& tensors_;
   std::string source_, problems_;
+  std::set<std::string> lacking_;  // states
 };
 
 // What holders kept for themselves of a tensor, by holder.
@@ -138,7 +141,7 @@ void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, con
       if (slot.kind != Slot::Kind::residual && tensors.find(name) != nullptr)
         loading.expect(name, tensor.spec.whole);
       else if (own.empty() && slot.kind == Slot::Kind::state)
-        loading.problem("the optimizer's state " + slot.name + " was not saved: another optimizer wrote this checkpoint; model.init_from takes its parameters alone");
+        loading.lacks_state(tensor.name, slot.name);
     }
 }
 
@@ -333,13 +336,6 @@ WeightSource open_weights(const std::string& path) {
   if (!is_directory(path)) return {path, checkpoint::TensorStore::from_safetensors(path), std::nullopt};
   checkpoint::Checkpoint found = checkpoint::open_checkpoint(choose_checkpoint(path, [](const std::string&) {}));
   return {found.path, std::move(found.tensors), std::move(found.manifest)};
-}
-
-std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk,
-                                                      const Tell& tell, const Wanted& wanted) {
-  WeightSource source = open_weights(path, loaded.rank, talk, tell);
-  load_weights(loaded, source.tensors, source.path, source.exact(), wanted);
-  return std::move(source.manifest);
 }
 
 void require_finite_weights(const LoadedRank& loaded, const std::string& path) {

@@ -51,10 +51,6 @@ WeightSource open_weights(const std::string& path, int rank, Talk& talk, const T
 /// By this process alone.
 WeightSource open_weights(const std::string& path);
 
-/// load_weights from a path. Returns the checkpoint that was read, if it was one.
-std::optional<checkpoint::Manifest> load_weights_from(const LoadedRank& loaded, const std::string& path, Talk& talk,
-                                                      const Tell& tell, const Wanted& wanted = {});
-
 /// Throws DataError where a weight, of `path`, is not finite: for use as they are.
 void require_finite_weights(const LoadedRank& loaded, const std::string& path);
 

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/error.h"
 #include "engine/ops/op_def.h"
+#include "engine/train/check_files.h"
 #include "engine/train/saved_facts.h"
 #include "tests/train/mixed_jobs.h"
 #include "tests/train/tiny_jobs.h"
@@ -171,7 +172,45 @@ TEST_CASE("an adapter, its rank and what is trained may not change between a sto
   run(adapters.jobs.load("gpt2", "plain", {"train.steps=3"}));
   CHECK(contains(message_of<JobError>([&] { run(adapters.jobs.load("gpt2", "plain", {"trainable=[\"*ln_f*\"]"})); }),
                  "trainable: all → "));
-  CHECK(contains(message_of<JobError>([&] { run(adapters.load("plain", {"trainable=all"})); }), "adapter: null → "));
+  // An adapter that comes or goes is one difference; the base of one that comes is another.
+  const auto refused = [](const std::string& message) {
+    int count = 0;
+    for (std::size_t at = 0; (at = message.find("cannot go on", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  const std::string added = message_of<JobError>([&] { run(adapters.load("plain")); });
+  CHECK(contains(added, "adapter: null → {kind: lora, rank: 3, alpha: 6"));
+  CHECK(contains(added, "model.init_from: null → "));
+  CHECK(refused(added) == 2);
+  const std::string removed = message_of<JobError>([&] { run(adapters.jobs.load("gpt2", "run")); });
+  CHECK(contains(removed, "adapter: {kind: lora, rank: 3, alpha: 6"));
+  CHECK(refused(removed) == 1);
+  // A new run may begin with this adapter where that fits, and never with it as a model.
+  const std::string from = "adapter.from: " + adapters.jobs.path("run/step-00000003");
+  const auto advice = [&](const std::string& change) {
+    const std::string message = message_of<JobError>([&] { run(adapters.load("run", {change})); });
+    CHECK_FALSE(contains(message, "model.init_from: " + adapters.jobs.path("run")));
+    return message;
+  };
+  CHECK(contains(advice("adapter.alpha=7"), from));
+  CHECK(contains(advice("trainable=[\"*ln_f*\"]"), from));
+  CHECK_FALSE(contains(advice("adapter.rank=4"), from));
+  CHECK_FALSE(contains(removed, from));
+  CHECK(contains(removed, "another checkpoint.dir, which starts a new run"));
+}
+
+TEST_CASE("a checkpoint of an adapter is no model to start from") {
+  const Adapters adapters;
+  const std::string checkpoint = run(adapters.load("run", {"train.steps=0"})).report.checkpoint;
+  const std::string expected = checkpoint + " is a checkpoint of an adapter; its base was " + adapters.base();
+  const LoadedJob plain = adapters.jobs.load("gpt2", "plain", {"model.init_from=" + checkpoint});
+  CHECK(contains(message_of<DataError>([&] { run(plain); }), expected));
+  CHECK(contains(message_of<DataError>([&] { run(adapters.load("two", {"model.init_from=" + checkpoint})); }), expected));
+  CHECK(contains(message_of<DataError>([&] { run(adapters.load("run", {"model.init_from=" + checkpoint})); }), expected));
+  const FileProblems problems = check_files(plain, compiled(plain));
+  REQUIRE(problems.diagnostics.size() == 1);
+  CHECK(problems.diagnostics.front().path == "model.init_from");
+  CHECK(contains(problems.diagnostics.front().message, checkpoint + " is a checkpoint of an adapter; its base was "));
 }
 
 TEST_CASE("an evaluation has the loss that the run had, of the adapter beside its base only") {
