@@ -10,6 +10,7 @@
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
+#include "engine/job/yaml.h"
 #include "engine/run/communicator.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
@@ -30,7 +31,14 @@ LoadedJob JobArguments::load(int world_size) const {
 }
 
 LoadedJob JobArguments::load_silently(int world_size) const {
-  return load_checked_job(path, overrides, {configs_dir(), true, world_size}, hardware_dir(), gpus_here);
+  std::vector<std::string> all = overrides;
+  yaml::Node from;
+  from.text = base;
+  from.quoted = true;
+  if (!base.empty()) all.push_back("model.init_from=" + from.flow());
+  LoadedJob loaded = load_checked_job(path, all, {configs_dir(), true, world_size}, hardware_dir(), gpus_here);
+  if (!base.empty() && !loaded.job.adapter) throw UsageError("--base is the base of an adapter, and the job has none");
+  return loaded;
 }
 
 LoadedJob JobArguments::load_to_run(int world_size) const {
@@ -47,17 +55,11 @@ void add_checkpoint_option(Subcommand& command, std::string& checkpoint) {
       ->type_name("PATH");
 }
 
-void add_base_option(Subcommand& command, std::string& base) {
+void add_base_option(Subcommand& command, JobArguments& arguments) {
   command
-      .add_option("--base", base,
+      .add_option("--base", arguments.base,
                   "of a checkpoint of an adapter: where its base is. Default: the job's model.init_from")
       ->type_name("PATH");
-}
-
-void take_base(LoadedJob& loaded, const std::string& base) {
-  if (base.empty()) return;
-  if (!loaded.job.adapter) throw UsageError("--base is the base of an adapter, and the job has none");
-  loaded.job.model.init_from = base;
 }
 
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {

@@ -41,6 +41,7 @@ using Json = nlohmann::ordered_json;
 struct JobArguments {
   std::string path;
   std::vector<std::string> overrides;
+  std::string base;  ///< of add_base_option: replaces model.init_from; UsageError for a job without an adapter
   bool json = false;
 
   void add_to(Subcommand& command);
@@ -60,9 +61,7 @@ void add_checkpoint_option(Subcommand& command, std::string& checkpoint);
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
 
 /// --base, for the same commands: where the base of an adapter is, if not at the job's model.init_from.
-void add_base_option(Subcommand& command, std::string& base);
-/// Puts it into the job. Throws UsageError for a job without an adapter.
-void take_base(LoadedJob& loaded, const std::string& base);
+void add_base_option(Subcommand& command, JobArguments& arguments);
 
 /// Compiles for this machine, with `threads` threads a rank (0: its share). Throws JobError where the plan does not fit into its memory.
 CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads = 0);

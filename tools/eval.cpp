@@ -11,7 +11,7 @@ namespace trainer::tools {
 namespace {
 
 struct Arguments : JobArguments {
-  std::string checkpoint, base;
+  std::string checkpoint;
   std::int64_t batches = -1;
 };
 
@@ -21,8 +21,7 @@ std::int64_t batches_of(const Arguments& arguments, const Job& job) {
 
 int eval(const Arguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
-  Place place = take_place(arguments);
-  take_base(place.loaded, arguments.base);
+  const Place place = take_place(arguments);
   const LoadedJob& loaded = place.loaded;
   std::string checkpoint;
   EvaluationRecord record;
@@ -53,7 +52,7 @@ void add_eval(CommandLine& app, Work& work) {
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
-  add_base_option(*command, arguments->base);
+  add_base_option(*command, *arguments);
   command->add_option("--batches", arguments->batches, "global batches; 0: all the validation data. Default: the job's eval.batches")
       ->at_least(0)
       ->type_name("N");

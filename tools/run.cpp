@@ -290,8 +290,9 @@ void add_run(CommandLine& app, Work& work) {
       "\n"
       "Checkpoints go to checkpoint.dir, runs/<name> beside the job by default; null saves nothing. The same command goes\n"
       "on from the newest whole checkpoint there and says what has changed since: steps, rates, strategy, precision and the\n"
-      "like may; model, data, tokenizer, seq_len, batch.global, seed and the optimizer's name may not (78), unless\n"
-      "checkpoint.accept names them. A finished run says that nothing is left to do. Another checkpoint.dir starts over.\n"
+      "like may; model, adapter, trainable, data, tokenizer, seq_len, batch.global, seed and the optimizer of a parameter\n"
+      "may not (78), unless checkpoint.accept names them. A finished run says that nothing is left to do. Another\n"
+      "checkpoint.dir starts over.\n"
       "At a loss or gradient that is not finite the run saves nothing and exits 65; train.on_nan=skip or rollback go on.\n"
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
       "memory is refused (78) before anything is allocated.\n");

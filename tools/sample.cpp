@@ -8,13 +8,12 @@ namespace trainer::tools {
 namespace {
 
 struct Arguments : JobArguments {
-  std::string checkpoint, base;
+  std::string checkpoint;
   SampleOptions options;
 };
 
 int sample_text(const Arguments& arguments) {
-  LoadedJob loaded = arguments.load_to_run();
-  take_base(loaded, arguments.base);
+  const LoadedJob loaded = arguments.load_to_run();
   const std::string checkpoint = checkpoint_of(loaded, arguments.checkpoint);
   const CompiledJob compiled = compile_here(loaded, Purpose::sample);
   std::string text;
@@ -44,7 +43,7 @@ void add_sample(CommandLine& app, Work& work) {
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
-  add_base_option(*command, arguments->base);
+  add_base_option(*command, *arguments);
   SampleOptions& options = arguments->options;
   command->add_option("--prompt", options.prompt, "what the text begins with; of `format: tokens` ids, as \"12 44 5\"")
       ->type_name("TEXT");

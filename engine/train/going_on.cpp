@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <set>
 
 #include "engine/checkpoint/checksum.h"
 #include "engine/data/fingerprint.h"

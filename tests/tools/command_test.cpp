@@ -909,6 +909,12 @@ TEST_CASE("an adapter is evaluated beside its base, wherever that is, and beside
   CHECK(contains(gone.err, "--base names where it is"));
   CHECK(in({"eval", job, "--base", "moved", "--json"}).out == at_home.out);
   CHECK(in({"sample", job, "--base", "moved", "--tokens", "2"}).code == 0);
+  // It stands for a model.init_from that the job lacks, whatever the folder is called.
+  const std::string odd = "base: \"1\" #2";
+  std::filesystem::copy(in.path("moved"), in.path(odd), std::filesystem::copy_options::recursive);
+  CHECK(in({"eval", "job.yaml", "adapter={rank: 2, alpha: 4}"}).code == 78);
+  CHECK(in({"eval", "job.yaml", "adapter={rank: 2, alpha: 4}", "--base", odd, "--json"}).out == at_home.out);
+  CHECK(in({"sample", "job.yaml", "adapter={rank: 2, alpha: 4}", "--base", odd, "--tokens", "2"}).code == 0);
   REQUIRE(in({"run", "job.yaml", "checkpoint.dir=other", "train.steps=0", "seed=5"}).code == 0);
   for (const std::string command : {"eval", "sample"}) {
     const Outcome other = in({command, job, "--base", "other"});
