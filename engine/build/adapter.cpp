@@ -172,14 +172,10 @@ class LoraPass {
   /// Appends `<like>.part`, in the block and chunk of `like`; returns its output.
   ValueId node(const Node& like, const char* part, Op op, Attributes attributes, std::vector<ValueId> inputs,
                ValueId output) {
-    Node made{.name = like.name + "." + part,
-              .op = op,
-              .attributes = std::move(attributes),
-              .inputs = std::move(inputs),
-              .outputs = {output},
-              .block = like.block};
-    made.chunk = like.chunk;
-    made.origin = like.origin;
+    Node made = node_like(like, like.name + "." + part, op);
+    made.attributes = std::move(attributes);
+    made.inputs = std::move(inputs);
+    made.outputs = {output};
     graph_.nodes.push_back(std::move(made));
     return output;
   }

@@ -69,9 +69,8 @@ class Differentiation final : public GradientBuilder {
 
  private:
   static Node backward_node(const Node& forward, Op op) {
-    Node node{.name = forward.name, .op = op, .attributes = {}, .inputs = {}, .outputs = {}, .block = forward.block, .backward = true};
-    node.origin = forward.origin;
-    node.chunk = forward.chunk;
+    Node node = node_like(forward, forward.name, op);
+    node.backward = true;
     if (is_collective(op)) node.axes = forward.axes;
     return node;
   }

@@ -141,15 +141,11 @@ class Distribution {
     result.name += op == Op::replicate ? ".replicated" : op == Op::all_gather ? ".gathered" : ".reduced";
     result.alias_of = op == Op::replicate ? graph_.storage(value) : kNone;
     result.spec.place(axis, to);
-    const std::string name = graph_.value(value).name;
     const ValueId id = graph_.add_value(std::move(result));
-    Node node{.name = name, .op = op};
+    Node node = node_like(owner, graph_.value(value).name, op);
     if (op == Op::all_gather || op == Op::reduce_scatter) node.attributes.set("dim", static_cast<std::int64_t>(dim));
     node.inputs = {value};
     node.outputs = {id};
-    node.block = owner.block;
-    node.chunk = owner.chunk;
-    node.origin = owner.origin;
     node.axes = Axes::of(axis);
     writers_[id] = graph_.nodes.size();
     graph_.nodes.push_back(std::move(node));
@@ -164,13 +160,10 @@ class Distribution {
     for (Axis axis : kAxes) {
       if (graph_.mesh.size(axis) == 1 || !on(logits, axis).is_shard(whole.rank() - 1)) continue;
       const std::int64_t classes = whole[-1];
-      Node stats{.name = node.name + ".stats", .op = Op::cross_entropy_stats};
+      Node stats = node_like(node, node.name + ".stats", Op::cross_entropy_stats);
       stats.attributes = {{"classes", classes}, {"ignore_index", node.attributes.integer("ignore_index")}};
       stats.inputs = {logits, targets};
       stats.outputs = {graph_.add_value({.name = stats.name, .spec = {DType::f32, {graph_.mesh.size(axis), whole.elements() / classes, 5}}})};
-      stats.block = node.block;
-      stats.chunk = node.chunk;
-      stats.origin = node.origin;
       const ValueId own = stats.outputs[0];
       add(stats);
       const ValueId all = redistributed(node, own, Op::all_gather, axis, {}, 0);

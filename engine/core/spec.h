@@ -92,8 +92,4 @@ Shape local_shape(const Spec& spec, const Mesh& mesh);
 /// Where a rank's part of `dim` begins, in elements of the dim. REQUIRES: cuts of `dim` have one part.
 Affine origin(const Spec& spec, int dim, const Mesh& mesh);
 
-/// The axes over which the gradient of a parameter is still to be summed: those along which it is partial. Empty where it lies as its
-/// parameter does.
-inline Axes reduce_axes(const Spec& gradient, const Mesh& mesh) { return mesh.active(gradient.partial); }
-
 }  // namespace trainer

@@ -47,6 +47,13 @@ std::string text_of(const Graph& graph, const Node& node) {
 
 }  // namespace
 
+Node node_like(const Node& like, std::string name, Op op) {
+  Node node{.name = std::move(name), .op = op, .block = like.block};
+  node.chunk = like.chunk;
+  node.origin = like.origin;
+  return node;
+}
+
 ValueId Graph::add_value(Value value) {
   CHECK(value.alias_of == kNone || this->value(value.alias_of).alias_of == kNone, "an alias of an alias: " + value.name);
   values.push_back(std::move(value));

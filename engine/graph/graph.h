@@ -66,6 +66,9 @@ struct Node {
   Origin origin{};
 };
 
+/// A node of `op` that stands where `like` does: in its block and chunk, with its place in the file.
+Node node_like(const Node& like, std::string name, Op op);
+
 /// One instance of a block: a group of nodes that repeats or has a kind. Wrap policies and recomputation speak of blocks.
 struct Block {
   std::string name;             ///< "h.3"

@@ -5,26 +5,12 @@
 #include "engine/ops/define.h"
 
 namespace trainer {
-namespace {
-
-OpDef define_op(Op op) {
-  switch (op) {
-#define TRAINER_OP(name) \
-  case Op::name: return define::name();
-#include "engine/core/ops.inc"
-  }
-  CHECK(false, "an op without a declaration");
-}
-
-}  // namespace
 
 std::span<const OpDef> definitions() {
-  static const std::vector<OpDef> list = [] {
-    std::vector<OpDef> defs;
-    defs.reserve(kNumOps);
-    for (int i = 0; i < kNumOps; ++i) defs.push_back(define_op(static_cast<Op>(i)));
-    return defs;
-  }();
+  static const std::vector<OpDef> list{
+#define TRAINER_OP(name) define::name(),
+#include "engine/core/ops.inc"
+  };
   return list;
 }
 

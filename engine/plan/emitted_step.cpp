@@ -336,9 +336,8 @@ void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, 
   emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor, tensor}}, {Read{region}, Write{region}});
 }
 
-void EmittedStep::average_master(const Unit& unit, Axes axes) { average(unit, ".master", axes, unit.parameters().region); }
-
-void EmittedStep::average_states(const Unit& unit, Axes axes) {
+void EmittedStep::average(const Unit& unit, Axes axes) {
+  average(unit, ".master", axes, unit.parameters().region);
   for (const Slot& slot : unit.slots) {
     if (slot.kind != Slot::Kind::state) continue;
     CHECK(slot.spec.format == Format(DType::f32), "states are averaged in f32: " + slot.name);

@@ -24,8 +24,7 @@ class EmittedStep final : public Step {
   void all_reduce_gradient(const Unit& unit, Axes axes) override;
   void reduce_scatter_gradient(const Unit& unit, bool once) override;
   void optimizer(const Unit& unit) override;
-  void average_master(const Unit& unit, Axes axes) override;
-  void average_states(const Unit& unit, Axes axes) override;
+  void average(const Unit& unit, Axes axes) override;
   void outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) override;
   void copy_master(const Unit& unit, const std::string& name) override;
   void sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) override;

@@ -79,7 +79,6 @@ struct Provenance {
   std::int32_t node = -1;        ///< NodeId, in the graph of the program; -1: none
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
-inline constexpr int kNumPhases = 12;
 std::string_view name_of(Provenance::Phase phase);
 /// Whether it is a node's part in a pass over the graph.
 constexpr bool is_pass(Provenance::Phase phase) { return phase >= Provenance::Phase::forward && phase <= Provenance::Phase::backward_weight; }
@@ -106,7 +105,6 @@ enum class ProgramKind : std::uint8_t {
   settle,          ///< ends an average that is under way
   refresh,         ///< working copies and packed weights from masters that were set from outside
 };
-inline constexpr int kNumProgramKinds = 7;
 std::string_view name_of(ProgramKind kind);
 constexpr bool makes_step(ProgramKind kind) { return kind == ProgramKind::step || kind == ProgramKind::step_averaging; }
 

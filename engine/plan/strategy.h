@@ -47,8 +47,7 @@ class Step {
   virtual void optimizer(const Unit& unit) = 0;
 
   /// master = mean over `axes` of the masters; the same for the optimizer's states.
-  virtual void average_master(const Unit& unit, Axes axes) = 0;
-  virtual void average_states(const Unit& unit, Axes axes) = 0;
+  virtual void average(const Unit& unit, Axes axes) = 0;
   /// An SGD step of `anchor` whose gradient is the way from the mean of the masters back to it; then master = anchor.
   virtual void outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) = 0;
   /// Keeps a copy of the master under a name of the strategy's: f32, there between steps.

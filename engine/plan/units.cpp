@@ -47,7 +47,7 @@ std::unordered_map<std::string, ParameterUse> uses_of(const Graph& graph) {
   for (const Value& value : graph.values)
     if (value.kind == ValueKind::gradient) {
       ParameterUse& use = by_value.at(value.parameter);
-      use.partial = use.partial | (reduce_axes(value.spec, graph.mesh) - kTokenAxes);
+      use.partial = use.partial | (graph.mesh.active(value.spec.partial) - kTokenAxes);
     }
   std::unordered_map<std::string, ParameterUse> by_name;
   for (auto& [id, use] : by_value) by_name[graph.value(id).name] = std::move(use);

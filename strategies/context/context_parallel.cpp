@@ -21,13 +21,10 @@ Node split(Graph& graph, Node& attention) {
   const Value packed = graph.value(attention.inputs[0]);
   const std::int64_t heads = attention.attributes.integer("heads"), kv_heads = attention.attributes.integer("kv_heads");
   const std::int64_t head_dim = packed.shape()[-1] / (heads + 2 * kv_heads);
-  Node node{.name = attention.name + ".split", .op = Op::split};
+  Node node = node_like(attention, attention.name + ".split", Op::split);
   node.inputs = {attention.inputs[0]};
   for (const auto& [suffix, count] : {std::pair(".q", heads), {".k", kv_heads}, {".v", kv_heads}})
     node.outputs.push_back(graph.add_value({.name = attention.name + suffix, .spec = {packed.dtype(), packed.shape().with_last(count * head_dim)}}));
-  node.block = attention.block;
-  node.chunk = attention.chunk;
-  node.origin = attention.origin;
   attention.inputs = node.outputs;
   attention.attributes.set("packed", false);
   return node;

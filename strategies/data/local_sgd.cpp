@@ -21,10 +21,7 @@ class LocalSgd : public DataStrategy {
   }
   void update(const Unit& unit, Step& step) const override { step.optimizer(unit); }
   bool averages() const override { return true; }
-  void average(const Unit& unit, Step& step) const override {
-    step.average_master(unit, kBatchAxes);
-    step.average_states(unit, kBatchAxes);
-  }
+  void average(const Unit& unit, Step& step) const override { step.average(unit, kBatchAxes); }
 };
 
 class OuterLocalSgd final : public LocalSgd {
