@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -20,21 +21,9 @@ std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 /// Ops that make scores of the head's result without mixing its elements.
 bool is_elementwise(Op op) {
-  switch (op) {
-    case Op::reshape:
-    case Op::flatten:
-    case Op::cast:
-    case Op::scale:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::gelu:
-    case Op::relu:
-    case Op::silu:
-    case Op::dropout:
-      return true;
-    default:
-      return false;
-  }
+  static constexpr std::array kOps{Op::reshape, Op::flatten, Op::cast, Op::scale, Op::tanh,
+                                   Op::sigmoid, Op::gelu,    Op::relu, Op::silu,  Op::dropout};
+  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
 }
 
 class LoraPass {

@@ -96,32 +96,30 @@ std::optional<std::string> FileValues::text(const yaml::Node& node, const std::s
   return {};
 }
 
-std::optional<std::string> FileValues::name(const yaml::Node& node, const std::string& path) {
+std::optional<std::string> FileValues::substituted(const yaml::Node& node, const std::string& path) {
   const std::optional<std::string> written = text(node, path);
-  if (!written) return {};
   try {
-    const std::string name = substitute(*written, variables_);
-    const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-'; };
-    if (std::all_of(name.begin(), name.end(), fits) && name != "block.input") return name;
-    wrong(node, path, "letters, digits, '_', '-' and '.' (and not block.input)");
+    return written ? std::optional(substitute(*written, variables_)) : std::nullopt;
   } catch (const ExpressionError& error) {
     expression_mistake(error, node, path);
+    return {};
   }
+}
+
+std::optional<std::string> FileValues::name(const yaml::Node& node, const std::string& path) {
+  const std::optional<std::string> name = substituted(node, path);
+  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-'; };
+  if (!name || (std::all_of(name->begin(), name->end(), fits) && *name != "block.input")) return name;
+  wrong(node, path, "letters, digits, '_', '-' and '.' (and not block.input)");
   return {};
 }
 
 std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> FileValues::names(const yaml::Node& node, const std::string& path) {
   std::vector<std::pair<std::string, const yaml::Node*>> list;
   const auto read = [&](const yaml::Node& item) {
-    const std::optional<std::string> written = text(item, path);
-    if (!written) return false;
-    try {
-      list.emplace_back(substitute(*written, variables_), &item);
-    } catch (const ExpressionError& error) {
-      expression_mistake(error, item, path);
-      return false;
-    }
-    return true;
+    const std::optional<std::string> name = substituted(item, path);
+    if (name) list.emplace_back(*name, &item);
+    return name.has_value();
   };
   if (node.is_scalar()) return read(node) ? std::optional(list) : std::nullopt;
   if (!need_sequence(node, path, "the name of a node, or a list of names")) return {};

@@ -44,6 +44,8 @@ class FileValues {
   void wrong(const yaml::Node& node, const std::string& path, const std::string& allowed);
 
  private:
+  /// A text in which `{index}` and the like are replaced.
+  std::optional<std::string> substituted(const yaml::Node& node, const std::string& path);
   std::optional<Attribute> attribute(const AttributeDef& def, const yaml::Node& node, const std::string& path);
   std::optional<Attribute> ranged(const AttributeDef& def, const yaml::Node& node, const std::string& path);
   std::optional<Attribute> rope(const yaml::Node& node, const std::string& path);

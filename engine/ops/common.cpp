@@ -26,6 +26,13 @@ const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index
 
 TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).desc(); }
 
+std::int64_t num_windows(std::int64_t size, const Attributes& window) {
+  const std::int64_t kernel = window.integer("kernel"), padded = size + 2 * window.integer("padding");
+  if (padded < kernel)
+    mistake("a kernel of " + std::to_string(kernel) + " does not fit into " + std::to_string(padded) + " padded pixels", "kernel");
+  return (padded - kernel) / window.integer("stride") + 1;
+}
+
 Inference infer_elementwise(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute);
   return {.attributes = given, .parameters = {}, .outputs = {{compute, inputs[0].shape}}, .saved_names = {}};

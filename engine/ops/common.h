@@ -22,6 +22,8 @@ inline Init matrix_init() { return {.stddev = 0.02}; }
 inline Init zeros_init() { return {}; }
 inline Init ones_init() { return {.constant = 1}; }
 
+/// How many windows fit into so many pixels, by the attributes kernel, stride and padding; a mistake if none does.
+std::int64_t num_windows(std::int64_t size, const Attributes& window);
 /// `infer` of ops that keep their attributes, and the shape of their input.
 Inference infer_elementwise(const Attributes& given, std::span<const TensorDesc> inputs, DType compute);
 

@@ -6,13 +6,6 @@ namespace {
 
 using Type = AttributeDef::Type;
 
-std::int64_t extent(std::int64_t size, const Attributes& given) {
-  const std::int64_t kernel = given.integer("kernel"), padded = size + 2 * given.integer("padding");
-  if (padded < kernel)
-    mistake("a kernel of " + std::to_string(kernel) + " does not fit into " + std::to_string(padded) + " padded pixels", "kernel");
-  return (padded - kernel) / given.integer("stride") + 1;
-}
-
 Inference infer_conv2d(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute);
   need_rank(inputs[0], 4, "[n, channels, height, width]");
@@ -22,7 +15,7 @@ Inference infer_conv2d(const Attributes& given, std::span<const TensorDesc> inpu
   inference.attributes = {{"stride", given.integer("stride")}, {"padding", given.integer("padding")}, {"bias", given.flag("bias")}};
   inference.parameters.push_back({"weight", {out, x[1], kernel, kernel}, matrix_init()});
   if (given.flag("bias")) inference.parameters.push_back({"bias", {out}, zeros_init()});
-  inference.outputs.push_back({compute, {x[0], out, extent(x[2], given), extent(x[3], given)}});
+  inference.outputs.push_back({compute, {x[0], out, num_windows(x[2], given), num_windows(x[3], given)}});
   return inference;
 }
 

@@ -10,10 +10,11 @@ using Type = AttributeDef::Type;
 
 AttributeDef eps() { return {.name = "eps", .type = Type::real, .otherwise = 1e-5, .help = "added to the variance"}; }
 
-Inference infer_norm(const Attributes& given, std::span<const TensorDesc> inputs, DType compute, bool layer) {
+Inference infer_norm(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute);
   need_rank_least(inputs[0], 2);
   const Shape& shape = inputs[0].shape;
+  const bool layer = given.has("bias");
   Inference inference;
   inference.attributes.set("eps", given.real("eps"));
   inference.parameters.push_back({"weight", {shape[-1]}, ones_init()});
@@ -91,9 +92,7 @@ Cost cost_norm_grad(const Signature& signature) { return moved(signature, 1 + nu
 OpDef layer_norm() {
   OpDef def{.op = Op::layer_norm, .in_graph_files = true};
   def.attributes = {eps(), {.name = "bias", .type = Type::flag, .otherwise = true, .help = "whether a bias is added"}};
-  def.infer = [](const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
-    return infer_norm(given, inputs, compute, true);
-  };
+  def.infer = infer_norm;
   def.gradient = gradient_norm;
   def.shard = shard_norm;
   def.cost = [](const Signature& signature) { return moved(signature, has_residual(signature.attributes) ? 4 : 3); };
@@ -112,9 +111,7 @@ OpDef layer_norm_grad() {
 OpDef rms_norm() {
   OpDef def{.op = Op::rms_norm, .in_graph_files = true};
   def.attributes = {eps()};
-  def.infer = [](const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
-    return infer_norm(given, inputs, compute, false);
-  };
+  def.infer = infer_norm;
   def.gradient = gradient_norm;
   def.shard = shard_norm;
   def.cost = [](const Signature& signature) { return moved(signature, has_residual(signature.attributes) ? 3 : 2); };

@@ -18,12 +18,7 @@ Inference infer_pool(const Attributes& given, std::span<const TensorDesc> inputs
   Inference inference;
   inference.attributes = window(given);
   Shape y = inputs[0].shape;
-  for (int dim : {2, 3}) {
-    const std::int64_t padded = y[dim] + 2 * given.integer("padding"), kernel = given.integer("kernel");
-    if (padded < kernel)
-      mistake("a kernel of " + std::to_string(kernel) + " does not fit into " + std::to_string(padded) + " padded pixels", "kernel");
-    y[dim] = (padded - kernel) / inference.attributes.integer("stride") + 1;
-  }
+  for (int dim : {2, 3}) y[dim] = num_windows(y[dim], inference.attributes);
   inference.outputs.push_back({compute, y});
   if (!index) return inference;
   inference.outputs.push_back({DType::i32, y});

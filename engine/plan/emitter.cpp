@@ -242,24 +242,22 @@ void Emitter::pack_unit(const Unit& unit) {
     if (&role_.units[packed.unit] == &unit) pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
 }
 
-void Emitter::note_gradient(Unit& unit, BufferId buffer) {
-  for (Slot& slot : unit.slots)
-    if (slot.kind == Slot::Kind::gradient) {
-      slot.region = whole(buffer);
-      return;
-    }
-  Spec spec(options_.reduce, Shape{unit.elements});
-  spec.partial = options_.mesh.active(kTokenAxes);
-  unit.slots.push_back({.kind = Slot::Kind::gradient, .name = "gradient", .spec = spec, .region = whole(buffer), .persistent = false});
-}
-
 // Its padding must not reach the norm, nor other ranks.
 BufferId Emitter::gradient(const Unit& unit) {
   UnitState& now = state(unit);
   if (now.gradient >= 0) return now.gradient;
   const std::int64_t width = size_of(options_.reduce);
   now.gradient = buffer(unit.name + ".gradient", Category::gradients, unit.elements * width);
-  note_gradient(role_.units[static_cast<std::size_t>(&unit - role_.units.data())], now.gradient);
+  std::vector<Slot>& slots = role_.units[static_cast<std::size_t>(&unit - role_.units.data())].slots;
+  const auto is_gradient = [](const Slot& one) { return one.kind == Slot::Kind::gradient; };
+  auto slot = std::find_if(slots.begin(), slots.end(), is_gradient);
+  if (slot == slots.end()) {
+    Spec spec(options_.reduce, Shape{unit.elements});
+    spec.partial = options_.mesh.active(kTokenAxes);
+    const Slot made{.kind = Slot::Kind::gradient, .name = "gradient", .spec = spec, .region = {}, .persistent = false};
+    slot = slots.insert(slot, made);
+  }
+  slot->region = whole(now.gradient);
   const Because clearing = because(Provenance::Phase::reduce, unit);
   const auto clear = [&](std::int64_t first, std::int64_t last) {
     if (first < last) zero(unit.name + ".padding", {now.gradient, first * width, (last - first) * width});

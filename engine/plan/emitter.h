@@ -154,7 +154,6 @@ class Emitter {
   std::int32_t signature_index(const Signature& signature);
   void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, const Affine& origin);
   void make_slots(Unit& unit);
-  void note_gradient(Unit& unit, BufferId buffer);
   bool first_gradient(const ParameterPlace& at);
   void assign_slots(GraphMemory& memory) const;
   NameId value_name(GraphMemory& memory, ValueId id);

@@ -23,7 +23,8 @@ std::vector<std::int32_t> held_until(const Program& program) {
     const Instruction& instruction = program.instructions[i].instruction;
     const auto* collective = std::get_if<Collective>(&instruction);
     if (collective == nullptr && !std::holds_alternative<Exchange>(instruction)) continue;
-    const int kind = collective == nullptr ? 0 : static_cast<int>(collective->kind), axes = collective == nullptr ? 0 : collective->axes.mask;
+    const int kind = collective == nullptr ? 0 : static_cast<int>(collective->kind);
+    const int axes = collective == nullptr ? 0 : collective->axes.mask;
     const auto [at, last] = next.try_emplace({instruction.index(), kind, axes}, -1);
     until[i] = last ? static_cast<std::int32_t>(i) : at->second;
     at->second = static_cast<std::int32_t>(i);

@@ -143,7 +143,8 @@ std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const
 
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   if (!unit.stages.empty() && at[static_cast<std::size_t>(Axis::pipeline)] != unit.stages.front()) return {};
-  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, held_range(unit, mesh, at), copies_of(tensor, unit.sharded() ? kSliceAxes : Axes{}, mesh, at)));
+  const Copies copies = copies_of(tensor, unit.sharded() ? kSliceAxes : Axes{}, mesh, at);
+  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, held_range(unit, mesh, at), copies));
 }
 
 Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
@@ -155,7 +156,8 @@ Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
 }
 
 std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
-  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, {0, unit.elements}, copies_of(tensor, kTokenAxes, mesh, at)));
+  const Copies copies = copies_of(tensor, kTokenAxes, mesh, at);
+  return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, {0, unit.elements}, copies));
 }
 
 std::vector<Piece> clip_global(const Piece& piece, ElementRange within) { return clip(piece, piece.global, piece.global_stride, within); }

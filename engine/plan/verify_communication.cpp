@@ -89,9 +89,11 @@ class Play {
   }
   const std::string& name(std::size_t stage, NameId id) const { return plan_.roles[stage].name(id); }
 
-  void finish(std::size_t stage) {
+  // Goes on behind a communication, also behind one that cannot be: its role's other mistakes are to be named too.
+  bool finish(std::size_t stage) {
     actors_[stage].parts.clear();
     ++actors_[stage].at;
+    return true;
   }
 
   bool advance(std::size_t stage) {
@@ -117,11 +119,11 @@ class Play {
                        std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end() &&
                        std::find(members.begin(), members.end(), stage) != members.end();
     if (!sound || (!mine.axes.has(Axis::pipeline) && !mine.stages.empty()))
-      return report(stage, i, "names stages that are no group of its own"), skip(stage);
+      return report(stage, i, "names stages that are no group of its own"), finish(stage);
     const Axes inside = mine.axes - Axes::of(Axis::pipeline);
     const std::int64_t n = static_cast<std::int64_t>(members.size()) * plan_.mesh.group_size(inside);
-    if (n == 1) return report(stage, i, "has a group of one rank"), skip(stage);
-    if (!sizes_fit(mine, n)) return report(stage, i, "input and output do not fit " + std::to_string(n) + " ranks"), skip(stage);
+    if (n == 1) return report(stage, i, "has a group of one rank"), finish(stage);
+    if (!sizes_fit(mine, n)) return report(stage, i, "input and output do not fit " + std::to_string(n) + " ranks"), finish(stage);
     for (std::size_t other : members) {
       if (other == stage) continue;
       const std::optional<std::size_t> head = head_of(other);
@@ -134,12 +136,6 @@ class Play {
     }
     carry_out(stage, i, mine, members);
     for (std::size_t member : members) finish(member);
-    return true;
-  }
-
-  // Goes on behind a communication that cannot be: its role's other mistakes are to be named too.
-  bool skip(std::size_t stage) {
-    finish(stage);
     return true;
   }
 
@@ -210,17 +206,16 @@ class Play {
 
   // Marks the parts whose counterpart stands ready at the peer; done when all are marked.
   bool meet(std::size_t stage, std::size_t i, const Exchange& mine) {
-    if (num_parts(mine) == 0) return report(stage, i, "exchanges nothing"), skip(stage);
+    if (num_parts(mine) == 0) return report(stage, i, "exchanges nothing"), finish(stage);
     actors_[stage].parts.resize(num_parts(mine), false);
     for (std::size_t part = 0; part < num_parts(mine); ++part) {
       if (actors_[stage].parts[part]) continue;
-      if (!part_of(stage, mine, part).peer) return report(stage, i, "has a peer outside the mesh"), skip(stage);
+      if (!part_of(stage, mine, part).peer) return report(stage, i, "has a peer outside the mesh"), finish(stage);
       if (!match(stage, i, mine, part)) return false;
     }
     for (std::size_t part = 0; part < num_parts(mine); ++part)
       if (!actors_[stage].parts[part]) return false;
-    finish(stage);
-    return true;
+    return finish(stage);
   }
 
   // False where something is wrong; a counterpart that is not there yet is none.

@@ -1,5 +1,6 @@
 // The pattern of Megatron-LM, section 3: column, elementwise or attention, row.
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "strategies/tensor/tensor_parallel.h"
@@ -8,18 +9,9 @@ namespace trainer::strategies {
 namespace {
 
 bool keeps_columns(Op op) {
-  switch (op) {
-    case Op::gelu:
-    case Op::relu:
-    case Op::silu:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::mul:
-    case Op::scale:
-    case Op::dropout:
-    case Op::attention: return true;
-    default: return false;
-  }
+  static constexpr std::array kOps{Op::gelu, Op::relu,  Op::silu,    Op::tanh,     Op::sigmoid,
+                                   Op::mul,  Op::scale, Op::dropout, Op::attention};
+  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
 }
 
 class Inference {
