@@ -105,9 +105,7 @@ class Settling {
   }
 
   void add(std::string_view path, std::string message, std::string allowed) {
-    Diagnostic mistake = loaded_.at(path, std::move(message));
-    mistake.allowed = std::move(allowed);
-    mistakes_.push_back(std::move(mistake));
+    mistakes_.push_back(loaded_.at(path, std::move(message), std::move(allowed)));
   }
 
   LoadedJob& loaded_;

@@ -54,27 +54,21 @@ class Arrangement {
     if (data.kind != DataKind::fsdp) return 1;
     if (data.replicate || data.sharding != Sharding::hybrid_shard) return data.replicate.value_or(1);
     const std::int64_t nodes = loaded_.job.cluster.nodes;
-    if (nodes == 1) {
-      Diagnostic mistake =
-          loaded_.at("strategy.data.sharding", "hybrid_shard shards inside a node and replicates across nodes, and there is one node");
-      mistake.allowed = "hybrid_shard with strategy.data.replicate, or full_shard";
-      throw JobError({std::move(mistake)});
-    }
-    if (left_ % nodes != 0) {
-      Diagnostic mistake = loaded_.at("strategy.data.replicate",
-                                      fmt::format("auto is the number of nodes, {}, which does not divide {}", nodes, what_is_left()));
-      mistake.allowed = nearest_divisors(left_, nodes);
-      throw JobError({std::move(mistake)});
-    }
+    if (nodes == 1)
+      throw JobError({loaded_.at("strategy.data.sharding",
+                                 "hybrid_shard shards inside a node and replicates across nodes, and there is one node",
+                                 "hybrid_shard with strategy.data.replicate, or full_shard")});
+    if (left_ % nodes != 0)
+      throw JobError({loaded_.at(
+          "strategy.data.replicate",
+          fmt::format("auto is the number of nodes, {}, which does not divide {}", nodes, what_is_left()),
+          nearest_divisors(left_, nodes))});
     return nodes;
   }
 
   void take(Axis axis, std::int64_t degree, std::string_view path) {
-    if (left_ % degree != 0) {
-      Diagnostic mistake = loaded_.at(path, "does not divide " + what_is_left());
-      mistake.allowed = nearest_divisors(left_, degree);
-      throw JobError({std::move(mistake)});
-    }
+    if (left_ % degree != 0)
+      throw JobError({loaded_.at(path, "does not divide " + what_is_left(), nearest_divisors(left_, degree))});
     mesh_.set(axis, static_cast<int>(degree));
     left_ /= degree;
   }

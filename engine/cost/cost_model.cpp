@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 #include <numbers>
-#include <set>
 #include <unordered_map>
 
 #include "engine/cost/collective_times.h"

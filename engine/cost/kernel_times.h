@@ -1,11 +1,6 @@
 // Times of kernels, by device. A class of work and its sizes are read off a signature; equal classes and sizes take equal times.
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <string_view>
-#include <vector>
-
 #include "engine/core/signature.h"
 #include "engine/cost/cost_model.h"
 

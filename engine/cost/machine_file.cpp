@@ -77,52 +77,32 @@ class Reader {
 
   /// Of a figure, the path at which its number stands.
   std::string at(const std::string& path) const { return checked_.find(path + ".value") != nullptr ? path + ".value" : path; }
-  const CheckedValue* find(const std::string& path) const { return checked_.find(at(path)); }
   bool has(const std::string& path) const { return checked_.sections.contains(path) || checked_.find(path) != nullptr; }
 
-  double number(const std::string& path) const {
-    const CheckedValue* value = find(path);
-    return value == nullptr ? 0 : value->node.as_number().value_or(0);
-  }
-  std::int64_t bytes(const std::string& path) const {
-    const CheckedValue* value = find(path);
-    return value == nullptr ? 0 : bytes_of(value->node).value_or(0);
-  }
+  double number(const std::string& path) const { return checked_.node(at(path)).as_number().value_or(0); }
+  std::int64_t bytes(const std::string& path) const { return bytes_of(checked_.node(at(path))).value_or(0); }
   Figure figure(const std::string& path) const {
-    const CheckedValue* spread = checked_.find(path + ".spread");
-    return {number(path), spread == nullptr ? 0 : spread->node.as_number().value_or(0)};
+    return {number(path), checked_.node(path + ".spread").as_number().value_or(0)};
   }
-  std::string text(const std::string& path) const {
-    const CheckedValue* value = checked_.find(path);
-    return value == nullptr ? "" : value->node.text;
-  }
-  bool flag(const std::string& path) const {
-    const CheckedValue* value = checked_.find(path);
-    return value != nullptr && value->node.as_bool().value_or(false);
-  }
+  std::string text(const std::string& path) const { return checked_.node(path).text; }
+  bool flag(const std::string& path) const { return checked_.node(path).as_bool().value_or(false); }
   /// Entries of a list of mappings.
-  std::size_t entries(const std::string& path) const {
-    const CheckedValue* list = checked_.find(path);
-    return list == nullptr ? 0 : list->node.items.size();
-  }
+  std::size_t entries(const std::string& path) const { return checked_.node(path).items.size(); }
   std::vector<std::int64_t> integers(const std::string& path) const {
     std::vector<std::int64_t> out;
-    if (const CheckedValue* list = checked_.find(path))
-      for (const yaml::Node& item : list->node.items) out.push_back(static_cast<std::int64_t>(item.as_number().value_or(0)));
+    for (const yaml::Node& item : checked_.node(path).items)
+      out.push_back(static_cast<std::int64_t>(item.as_number().value_or(0)));
     return out;
   }
-
   std::vector<std::string> texts(const std::string& path) const {
     std::vector<std::string> out;
-    if (const CheckedValue* list = checked_.find(path))
-      for (const yaml::Node& item : list->node.items) out.push_back(item.text);
+    for (const yaml::Node& item : checked_.node(path).items) out.push_back(item.text);
     return out;
   }
 
   Diagnostic mistake(const std::string& path, std::string message, std::string allowed = "") const {
-    Diagnostic out = mistake_at(tree_, at(path), std::move(message));
-    if (const CheckedValue* value = find(path)) out.value = value->node.brief();
-    out.allowed = std::move(allowed);
+    Diagnostic out = mistake_at(tree_, at(path), std::move(message), std::move(allowed));
+    if (const CheckedValue* value = checked_.find(at(path))) out.value = value->node.brief();
     return out;
   }
 
@@ -240,10 +220,6 @@ MachineModel machine_of(const Reader& r, const std::string& path) {
   machine.measured_here = r.flag("measured_here");
   return machine;
 }
-
-}  // namespace
-
-namespace {
 
 MachineModel checked_machine(const yaml::Node& tree, const std::string& path) {
   const Checked checked = check(machine_fields(), tree);

@@ -1,7 +1,6 @@
 // What plays a program: predict.h is the way in.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "engine/cost/predict.h"

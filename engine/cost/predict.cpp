@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "engine/core/check.h"
 #include "engine/cost/play.h"

@@ -58,10 +58,6 @@ std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const Re
              : stage.trained * reduce;
 }
 
-}  // namespace
-
-namespace {
-
 // Communication of the data axes, as far as nothing hides it.
 class DataTime {
  public:

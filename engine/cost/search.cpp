@@ -78,8 +78,7 @@ class Enumeration {
     }
     if (!free_.context) return {fixed};
     std::vector<int> result{1};
-    const bool text = job_.data.format == DataFormat::text || job_.data.format == DataFormat::tokens;
-    for (int degree = 2; text && degree <= space_.ranks_per_node; degree *= 2)
+    for (int degree = 2; job_.data.is_text() && degree <= space_.ranks_per_node; degree *= 2)
       if (space_.ranks_per_node % degree == 0 && job_.data.seq_len % degree == 0 && job_.data.seq_len / degree >= kShortestPart) result.push_back(degree);
     return result;
   }

@@ -3,7 +3,6 @@
 #include <cctype>
 #include <map>
 #include <string>
-#include <vector>
 
 namespace trainer {
 namespace {

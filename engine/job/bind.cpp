@@ -1,4 +1,4 @@
-#include "engine/job/bind.h"
+// From checked values to the typed Job.
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 
 #include "engine/core/check.h"
 #include "engine/job/bytes.h"
+#include "engine/job/check.h"
 #include "engine/job/expression.h"
-#include "engine/job/names.h"
 #include "engine/job/nearest.h"
 #include "engine/job/rules.h"
 
@@ -16,6 +16,13 @@ namespace trainer {
 namespace {
 
 namespace fs = std::filesystem;
+
+template <typename E>
+E value_named(std::string_view name) {
+  for (const auto& [value, word] : names_of(E()))
+    if (word == name) return value;
+  fail_check("known name", __FILE__, __LINE__, "\"" + std::string(name) + "\" passed the table of fields but has no value");
+}
 
 /// Typed access to checked values. A path that the table lacks, or a type it does not promise, is a bug.
 class Values {

@@ -9,7 +9,6 @@
 #include "engine/job/bytes.h"
 #include "engine/job/expression.h"
 #include "engine/job/nearest.h"
-#include "engine/job/short_forms.h"
 
 namespace trainer {
 namespace {
@@ -228,9 +227,7 @@ class Checker {
                  const std::string& path, const Verdict& against) {
     // An override may switch off what keys of the file belong to; that is its point, not a mistake of the file.
     if (against.from == Setting::From::command_line && !is_override(key)) return;
-    Diagnostic mistake = key.at(path, "has no effect where " + against.reason);
-    mistake.allowed = only_where(variants, failed);
-    out_.mistakes.push_back(std::move(mistake));
+    out_.mistakes.push_back(key.at(path, "has no effect where " + against.reason, only_where(variants, failed)));
   }
 
   /// "only where kind is ddp, zero1": of each variant the condition that failed; variants that failed by one path together.
@@ -254,9 +251,7 @@ class Checker {
 
   void absent(const FieldDef& field, const yaml::Node& where, const std::string& path) {
     if (field.absent == FieldDef::Absent::required) {
-      Diagnostic mistake = where.at(path, "missing");
-      mistake.allowed = allowed_text(field.forms);
-      out_.mistakes.push_back(std::move(mistake));
+      out_.mistakes.push_back(where.at(path, "missing", allowed_text(field.forms)));
       out_.doubtful.insert(path);
     } else if (field.absent == FieldDef::Absent::fill) {
       yaml::Node empty;
@@ -345,10 +340,8 @@ class Checker {
 
   void list(const Form& form, const yaml::Node& node, const std::string& path) {
     if (node.items.size() < form.min_items || node.items.size() > form.max_items) {
-      Diagnostic mistake = node.at(path, fmt::format("a list of {}", node.items.size()));
-      mistake.value = node.brief();
-      mistake.allowed = list_text(form);
-      out_.mistakes.push_back(std::move(mistake));
+      out_.mistakes.push_back(node.at(path, fmt::format("a list of {}", node.items.size()), list_text(form)));
+      out_.mistakes.back().value = node.brief();
       return;
     }
     bool right = true;
@@ -369,9 +362,7 @@ class Checker {
       if (is_identifier(node.keys[i].text)) {
         value(form.items, node.items[i], node.keys[i], inner);
       } else {
-        Diagnostic mistake = node.keys[i].at(inner, "not a name");
-        mistake.allowed = "letters, digits and _, no digit first";
-        out_.mistakes.push_back(std::move(mistake));
+        out_.mistakes.push_back(node.keys[i].at(inner, "not a name", "letters, digits and _, no digit first"));
       }
     }
   }
@@ -391,9 +382,8 @@ class Checker {
       message = "unknown name";
     else if (node.is_scalar() && node.quoted && node.text.empty())
       message = "an empty string";
-    Diagnostic mistake = node.at(path, message);
+    Diagnostic mistake = node.at(path, message, allowed_for(forms, number));
     mistake.value = node.brief();
-    mistake.allowed = allowed_for(forms, number);
     if (node.is_scalar() && !node.is_null()) explain_value(mistake, forms, node, path);
     out_.mistakes.push_back(std::move(mistake));
     out_.doubtful.insert(path);
@@ -480,12 +470,17 @@ const CheckedValue* Checked::find(std::string_view path) const {
   return found == values.end() ? nullptr : &found->second;
 }
 
+const yaml::Node& Checked::node(std::string_view path) const {
+  static const yaml::Node null;
+  const CheckedValue* value = find(path);
+  return value == nullptr ? null : value->node;
+}
+
 Checked check(const std::vector<FieldDef>& fields, const yaml::Node& root, Words words) {
   Checked out;
   if (!root.is_mapping()) {
-    Diagnostic mistake = root.at("", root.is_null() ? "the file is empty" : "the file is not a mapping");
-    mistake.allowed = one_text(form::section(fields));
-    out.mistakes.push_back(std::move(mistake));
+    const char* what = root.is_null() ? "the file is empty" : "the file is not a mapping";
+    out.mistakes.push_back(root.at("", what, one_text(form::section(fields))));
     return out;
   }
   Checker(out, words).section(fields, root, root, "");

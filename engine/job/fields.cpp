@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/job/names.h"
+#include "engine/job/job.h"
 
 namespace trainer {
 
@@ -51,8 +51,15 @@ using Fields = std::vector<FieldDef>;
 using Forms = std::vector<Form>;
 using Words = std::vector<std::string_view>;
 
+template <typename E>
+Words words() {
+  Words words;
+  for (const auto& [value, name] : names_of(E())) words.push_back(name);
+  return words;
+}
+
 // What the search decides where a job says so.
-std::vector<std::string_view> with_auto(std::vector<std::string_view> words) {
+Words with_auto(Words words) {
   words.insert(words.begin(), "auto");
   return words;
 }

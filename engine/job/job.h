@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -72,6 +73,8 @@ struct DataJob {
   Normalize normalize = Normalize::none;                              ///< table
   bool shuffle = true;
 
+  /// Whether samples are windows of seq_len tokens.
+  bool is_text() const { return format == DataFormat::text || format == DataFormat::tokens; }
   bool has_val() const { return !std::holds_alternative<std::monostate>(val); }
 };
 
@@ -304,33 +307,44 @@ struct Job {
   LogJob log;
 };
 
-/// Names as files write them.
-std::string_view name_of(AdapterKind);
-std::string_view name_of(DataFormat);
-std::string_view name_of(Tokenizer);
-std::string_view name_of(TokenType);
-std::string_view name_of(Normalize);
-std::string_view name_of(OptimizerName);
-std::string_view name_of(Decay);
-std::string_view name_of(States);
-std::string_view name_of(MuonAdjust);
-std::string_view name_of(ScheduleName);
-std::string_view name_of(OnNan);
-std::string_view name_of(CheckpointingMode);
-std::string_view name_of(DataKind);
-std::string_view name_of(Sharding);
-std::string_view name_of(Keep);
-std::string_view name_of(Reduce);
-std::string_view name_of(Compression::Kind);
-std::string_view name_of(ContextKind);
-std::string_view name_of(PipelineSchedule);
-std::string_view name_of(SplitPolicy);
-std::string_view name_of(WrapPolicy);
-std::string_view name_of(Profile);
-std::string_view name_of(Device);
-std::string_view name_of(Backend);
-std::string_view name_of(CheckpointFormat);
-std::string_view name_of(Goal);
+/// Names as files write them, in the order in which messages list them. A name is written there and nowhere else.
+template <typename E>
+using ValueNames = std::vector<std::pair<E, std::string_view>>;
+ValueNames<AdapterKind> names_of(AdapterKind);
+ValueNames<DataFormat> names_of(DataFormat);
+ValueNames<Tokenizer> names_of(Tokenizer);
+ValueNames<TokenType> names_of(TokenType);
+ValueNames<Normalize> names_of(Normalize);
+ValueNames<OptimizerName> names_of(OptimizerName);
+ValueNames<Decay> names_of(Decay);
+ValueNames<States> names_of(States);
+ValueNames<MuonAdjust> names_of(MuonAdjust);
+ValueNames<ScheduleName> names_of(ScheduleName);
+ValueNames<OnNan> names_of(OnNan);
+ValueNames<CheckpointingMode> names_of(CheckpointingMode);
+ValueNames<DataKind> names_of(DataKind);
+ValueNames<Sharding> names_of(Sharding);
+ValueNames<Keep> names_of(Keep);
+ValueNames<Reduce> names_of(Reduce);
+ValueNames<Compression::Kind> names_of(Compression::Kind);
+ValueNames<ContextKind> names_of(ContextKind);
+ValueNames<PipelineSchedule> names_of(PipelineSchedule);
+ValueNames<SplitPolicy> names_of(SplitPolicy);
+ValueNames<WrapPolicy> names_of(WrapPolicy);
+ValueNames<Profile> names_of(Profile);
+ValueNames<Device> names_of(Device);
+ValueNames<Backend> names_of(Backend);
+ValueNames<CheckpointFormat> names_of(CheckpointFormat);
+ValueNames<Goal> names_of(Goal);
+
+/// The name of a value.
+template <typename E>
+  requires requires(E value) { names_of(value); }
+std::string_view name_of(E value) {
+  for (const auto& [other, name] : names_of(value))
+    if (other == value) return name;
+  throw Bug("an enum value without a name");
+}
 
 /// One value of the effective job and where it came from.
 struct Setting {
@@ -355,7 +369,7 @@ struct LoadedJob {
   const Setting* setting(std::string_view path) const;
   /// A mistake about the value at `path`, located where that value stands: at it, at the nearest section around it that the
   /// file has, or at the file's start.
-  Diagnostic at(std::string_view path, std::string message) const;
+  Diagnostic at(std::string_view path, std::string message, std::string allowed = "") const;
 };
 
 struct LoadOptions {

@@ -1,12 +1,9 @@
 // The way of a job: the file's tree, the overrides laid over it, the table of fields, the rules, the typed Job.
 #include <algorithm>
-#include <tuple>
 
-#include "engine/job/bind.h"
 #include "engine/job/check.h"
 #include "engine/job/job.h"
 #include "engine/job/rules.h"
-#include "engine/job/short_forms.h"
 
 namespace trainer {
 namespace {
@@ -103,10 +100,12 @@ void take_launched(yaml::Node& root, int world_size) {
 }
 
 /// Puts into each group's optimizer the keys of train.optimizer that it leaves out, where both have the same name.
-void inherit_optimizer(yaml::Node& root) {
+/// Returns their paths.
+std::vector<std::string> inherit_optimizer(yaml::Node& root) {
+  std::vector<std::string> inherited;
   const yaml::Node* base = value_at(root, "train", "optimizer");
   const yaml::Node* groups = value_at(root, "train", "groups");
-  if (base == nullptr || !base->is_mapping() || groups == nullptr || !groups->is_sequence()) return;
+  if (base == nullptr || !base->is_mapping() || groups == nullptr || !groups->is_sequence()) return {};
   const std::string name = base->find("name") == nullptr ? "adamw" : base->find("name")->text;
   for (const yaml::Node& group : groups->items) {
     auto* optimizer = const_cast<yaml::Node*>(group.is_mapping() ? group.find("optimizer") : nullptr);
@@ -119,24 +118,11 @@ void inherit_optimizer(yaml::Node& root) {
       if (optimizer->find(key) != nullptr || (has_none && (key == "nesterov" || key == "states"))) continue;
       optimizer->keys.push_back(base->keys[i]);
       optimizer->items.push_back(base->items[i]);
+      const std::ptrdiff_t index = &group - groups->items.data();
+      inherited.push_back("train.groups[" + std::to_string(index) + "].optimizer." + key);
     }
   }
-}
-
-bool is_at(const yaml::Node& node, const Diagnostic& mistake) {
-  const auto same = [&](const yaml::Node& one) {
-    const Diagnostic at = one.at("", "");
-    return std::tie(at.file, at.line, at.column, at.source) == std::tie(mistake.file, mistake.line, mistake.column, mistake.source);
-  };
-  const auto inside = [&](const yaml::Node& one) { return is_at(one, mistake); };
-  return same(node) || std::ranges::any_of(node.keys, same) || std::ranges::any_of(node.items, inside);
-}
-
-/// Removes mistakes in what a group took over from train.optimizer: they are told there.
-void tell_once(std::vector<Diagnostic>& mistakes, const yaml::Node& root) {
-  const yaml::Node* base = value_at(root, "train", "optimizer");
-  if (base != nullptr)
-    std::erase_if(mistakes, [&](const Diagnostic& mistake) { return mistake.path.starts_with("train.groups[") && is_at(*base, mistake); });
+  return inherited;
 }
 
 std::vector<Setting> settings_of(const Checked& checked) {
@@ -154,15 +140,16 @@ std::vector<Setting> settings_of(const Checked& checked) {
   return settings;
 }
 
-/// Whether there is a mistake at `path` or below it.
-bool any_at(const std::vector<Diagnostic>& mistakes, std::string_view path) {
-  return std::ranges::any_of(mistakes, [&](const Diagnostic& mistake) {
-    return mistake.path.starts_with(path) && (mistake.path.size() == path.size() || mistake.path[path.size()] == '.');
-  });
+/// Whether it is at `path` or below.
+bool is_at(const Diagnostic& mistake, std::string_view path) {
+  if (!mistake.path.starts_with(path)) return false;
+  return mistake.path.size() == path.size() || mistake.path[path.size()] == '.' || mistake.path[path.size()] == '[';
 }
 
 void tell_what_is_known(ReadJob& read, const Checked& checked) {
-  const auto wrong = [&](std::string_view path) { return any_at(read.mistakes, path); };
+  const auto wrong = [&](std::string_view path) {
+    return std::ranges::any_of(read.mistakes, [&](const Diagnostic& mistake) { return is_at(mistake, path); });
+  };
   const auto has = [&](std::string_view path) { return checked.find(path) != nullptr || checked.sections.contains(path); };
   read.graph = checked.find("model.graph") != nullptr && !wrong("model.graph");
   read.params = read.graph && !wrong("model");
@@ -189,12 +176,15 @@ ReadJob read_tree(yaml::Node tree, const std::string& path, const std::vector<st
     }
   }
   if (options.world_size > 0) take_launched(tree, options.world_size);
-  inherit_optimizer(tree);
+  const std::vector<std::string> inherited = inherit_optimizer(tree);
   Checked checked = check(job_fields(), tree, Words::of_jobs);
   read.mistakes.insert(read.mistakes.end(), checked.mistakes.begin(), checked.mistakes.end());
   const std::vector<Diagnostic> rules = check_rules(checked, tree);
   read.mistakes.insert(read.mistakes.end(), rules.begin(), rules.end());
-  tell_once(read.mistakes, tree);
+  // Mistakes in what a group took over from train.optimizer are told there.
+  std::erase_if(read.mistakes, [&](const Diagnostic& mistake) {
+    return std::ranges::any_of(inherited, [&](const std::string& path) { return is_at(mistake, path); });
+  });
   read.loaded.job = bind(checked, path, options, read.mistakes);
   read.loaded.file = path;
   read.loaded.settings = settings_of(checked);
@@ -229,14 +219,12 @@ yaml::Node graph_tree(const LoadedJob& loaded) {
 }
 
 const Setting* LoadedJob::setting(std::string_view path) const {
-  for (const Setting& setting : settings) {
-    if (setting.path == path) return &setting;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(settings, path, &Setting::path);
+  return found == settings.end() ? nullptr : &*found;
 }
 
-Diagnostic LoadedJob::at(std::string_view path, std::string message) const {
-  Diagnostic mistake = mistake_at(tree, path, std::move(message));
+Diagnostic LoadedJob::at(std::string_view path, std::string message, std::string allowed) const {
+  Diagnostic mistake = mistake_at(tree, path, std::move(message), std::move(allowed));
   if (const Setting* found = setting(path)) mistake.value = found->value;
   return mistake;
 }

@@ -13,13 +13,35 @@ namespace {
 
 using Integer = std::optional<std::int64_t>;
 
+/// What a profile of the network fills in where the file gives no value of its own.
+struct ProfileValue {
+  std::string_view path, value;
+};
+
+std::vector<ProfileValue> profile_values(std::string_view profile) {
+  // Fast networks hide small buckets behind the backward pass; slow ones pay for bytes first and for each message next.
+  // Between averages lies the more computation the slower they are; 50 divides the default steps of evaluation and
+  // checkpoints.
+  if (profile == "high_bandwidth")
+    return {{"strategy.data.bucket_mb", "25"}, {"strategy.data.compression", "none"}, {"strategy.data.every", "10"}};
+  if (profile == "low_bandwidth")
+    return {{"strategy.data.bucket_mb", "100"}, {"strategy.data.compression", "int8"}, {"strategy.data.every", "50"}};
+  return {};
+}
+
+/// The item that "[2]" means; null if the list has none, or `list` is no list.
+const yaml::Node* item_at(const yaml::Node& list, std::string_view index) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(index.data() + 1, index.data() + index.size(), number);
+  const bool whole = error == std::errc() && end + 1 == index.data() + index.size() && *end == ']';
+  return whole && list.is_sequence() && number < list.items.size() ? &list.items[number] : nullptr;
+}
+
 /// Whether gradients are reduced as they are whole: what is cut into slices has no whole gradient whose error could be fed back.
 bool compresses(const Checked& checked) {
-  const CheckedValue* kind = checked.find("strategy.data.kind");
-  const CheckedValue* sharding = checked.find("strategy.data.sharding");
-  if (kind == nullptr) return false;
-  const std::string& name = kind->node.text;
-  return name == "ddp" || name == "zero1" || (name == "fsdp" && sharding != nullptr && sharding->node.text == "no_shard");
+  const std::string& kind = checked.node("strategy.data.kind").text;
+  return kind == "ddp" || kind == "zero1" ||
+         (kind == "fsdp" && checked.node("strategy.data.sharding").text == "no_shard");
 }
 
 class Rules {
@@ -83,8 +105,7 @@ class Rules {
     const Integer nodes = integer("cluster.nodes"), devices = integer("cluster.devices_per_node");
     if (!nodes || !checked_.find("cluster.devices_per_node")) return std::nullopt;
     if (devices) return *nodes * *devices;
-    const CheckedValue* device = checked_.find("cluster.device");
-    return device != nullptr && device->node.text == "cpu" ? nodes : std::nullopt;
+    return text("cluster.device") == "cpu" ? nodes : std::nullopt;
   }
 
   void mesh() {
@@ -106,9 +127,7 @@ class Rules {
 
   /// Whether an axis's degree is for the search to find.
   bool searched(const std::string& axis) const {
-    for (const std::string& path : {axis, axis + ".degree"})
-      if (const CheckedValue* value = checked_.find(path); value != nullptr && value->node.text == "auto") return true;
-    return false;
+    return text(axis) == "auto" || text(axis + ".degree") == "auto";
   }
 
   /// Data ranks are what pipeline and tensor leave. Under auto, and where one axis takes every rank, they are not settled or 1.
@@ -148,28 +167,29 @@ class Rules {
 
   void compression() {
     const bool top_k = checked_.sections.contains("strategy.data.compression");
-    const CheckedValue* word = checked_.find("strategy.data.compression");
-    if ((!top_k && (word == nullptr || word->node.text == "none")) || checked_.doubtful.contains("strategy.data")) return;
-    const CheckedValue* kind = checked_.find("strategy.data.kind");
-    if (kind != nullptr && !compresses(checked_)) {
-      const CheckedValue* sharding = checked_.find("strategy.data.sharding");
-      const std::string name = kind->node.text + (sharding == nullptr ? "" : " with " + sharding->node.text);
+    if (!compressed() || checked_.doubtful.contains("strategy.data")) return;
+    const std::string &kind = text("strategy.data.kind"), &sharding = text("strategy.data.sharding");
+    if (!kind.empty() && !compresses(checked_)) {
+      const std::string name = kind + (sharding.empty() ? "" : " with " + sharding);
       add("strategy.data.compression", name + " cannot compress: it reduces gradients slice by slice",
           "none, or the kinds ddp, zero1, and fsdp with no_shard");
-    } else if (top_k && kind != nullptr && kind->node.text == "zero1") {
-      add("strategy.data.compression", "zero1 cannot send the largest elements: each rank sums but its own slice", "none, bf16, int8, or the kinds ddp and fsdp with no_shard");
+    } else if (top_k && kind == "zero1") {
+      add("strategy.data.compression", "zero1 cannot send the largest elements: each rank sums but its own slice",
+          "none, bf16, int8, or the kinds ddp and fsdp with no_shard");
     }
+  }
+
+  bool compressed() const {
+    const std::string& word = text("strategy.data.compression");
+    return checked_.sections.contains("strategy.data.compression") || (!word.empty() && word != "none");
   }
 
   /// A scale that changes is that of all ranks and of everything that outlives a step.
   void loss_scale() {
     const std::string at = "precision.loss_scale";
-    const CheckedValue* word = checked_.find(at);
-    const bool section = checked_.sections.contains(at);
-    if (!section && (word == nullptr || word->node.text != "dynamic")) return;
+    if (!checked_.sections.contains(at) && text(at) != "dynamic") return;
     if (averages_every()) add(at, "under local_sgd each rank judges its own gradients, and would choose a scale alone", "none or a number");
-    const CheckedValue* compression = checked_.find("strategy.data.compression");
-    if (checked_.sections.contains("strategy.data.compression") || (compression != nullptr && compression->node.text != "none"))
+    if (compressed())
       add(at, "compression keeps what it has not sent, in the scale of its step: the scale cannot change",
           "none or a number; or strategy.data.compression: none");
     const auto first = number(at + ".init_scale"), least = number(at + ".smallest_scale"), most = number(at + ".largest_scale");
@@ -181,30 +201,25 @@ class Rules {
 
   /// A skipped update must leave no trace, and a rollback needs something to go back to.
   void on_nan() {
-    const CheckedValue* word = checked_.find("train.on_nan");
-    if (word == nullptr) return;
+    const std::string& word = text("train.on_nan");
     const CheckedValue* dir = checked_.find("checkpoint.dir");
-    if (word->node.text == "rollback" && dir != nullptr && dir->node.is_null())
+    if (word == "rollback" && dir != nullptr && dir->node.is_null())
       add("train.on_nan", "a rollback needs checkpoints, and checkpoint.dir is null", "stop or skip; or a checkpoint.dir");
-    if (word->node.text != "skip") return;
-    const CheckedValue* compression = checked_.find("strategy.data.compression");
-    const bool keeps_error = checked_.sections.contains("strategy.data.compression") || (compression != nullptr && compression->node.text == "int8");
-    if (keeps_error)
-      add("train.on_nan", "int8 and top_k compression keep the error of each step, so a bad step cannot be skipped", "stop or rollback; or strategy.data.compression: none or bf16");
+    const bool top_k = checked_.sections.contains("strategy.data.compression");
+    if (word == "skip" && (top_k || text("strategy.data.compression") == "int8"))
+      add("train.on_nan", "int8 and top_k compression keep the error of each step, so a bad step cannot be skipped",
+          "stop or rollback; or strategy.data.compression: none or bf16");
   }
 
   void keep_best() {
-    const CheckedValue* every = checked_.find("eval.every");
-    if (flag("checkpoint.keep_best") && (every == nullptr || every->node.is_null()))
+    if (flag("checkpoint.keep_best") && checked_.node("eval.every").is_null())
       add("checkpoint.keep_best", "has no effect without evaluation", "only where data.val is given and eval.every is not null");
   }
 
   void whole_gradients() {
-    const CheckedValue* kind = checked_.find("strategy.data.kind");
-    const CheckedValue* sharding = checked_.find("strategy.data.sharding");
-    const CheckedValue* reduce = checked_.find("strategy.data.reduce");
-    const bool whole = kind == nullptr || kind->node.text == "ddp" || (sharding != nullptr && sharding->node.text == "no_shard");
-    if (whole && reduce != nullptr && reduce->node.text == "micro_batch")
+    const std::string& kind = text("strategy.data.kind");
+    const bool whole = kind.empty() || kind == "ddp" || text("strategy.data.sharding") == "no_shard";
+    if (whole && text("strategy.data.reduce") == "micro_batch")
       add("strategy.data.reduce", "gradients that every rank holds whole are added up and reduced once, at the step's end", "auto or step");
   }
 
@@ -225,8 +240,8 @@ class Rules {
   }
 
   Integer averages_every() const {
-    const CheckedValue* name = checked_.find("strategy");
-    if (name != nullptr) return name->node.text == "local_sgd" ? Integer(DataStrategyJob{}.every) : std::nullopt;
+    if (const std::string& name = text("strategy"); !name.empty())
+      return name == "local_sgd" ? Integer(DataStrategyJob{}.every) : std::nullopt;
     return integer("strategy.data.every");
   }
 
@@ -255,10 +270,10 @@ class Rules {
 
   /// Values that agree with the profile are what the effective job of such a one shows.
   void profile() {
-    const CheckedValue* name = checked_.find("strategy.profile");
-    if (name == nullptr || name->node.text == "none" || checked_.doubtful.contains("strategy.data")) return;
+    const std::string& name = text("strategy.profile");
+    if (name.empty() || name == "none" || checked_.doubtful.contains("strategy.data")) return;
     bool used = false;
-    for (const ProfileValue& value : profile_values(name->node.text)) {
+    for (const ProfileValue& value : profile_values(name)) {
       const CheckedValue* found = checked_.find(value.path);
       used = used || (found != nullptr && (found->from == Setting::From::profile || found->node.text == value.value));
     }
@@ -267,21 +282,16 @@ class Rules {
 
   Setting::From from(std::string_view path) const {
     const CheckedValue* value = checked_.find(path);
-    if (value == nullptr) return Setting::From::otherwise;
-    return value->from;
+    return value == nullptr ? Setting::From::otherwise : value->from;
   }
-  bool flag(std::string_view path) const {
-    const CheckedValue* value = checked_.find(path);
-    return value != nullptr && value->node.as_bool().value_or(false);
-  }
-  std::optional<double> number(std::string_view path) const {
-    const CheckedValue* value = checked_.find(path);
-    return value == nullptr ? std::nullopt : value->node.as_number();
-  }
+  const std::string& text(std::string_view path) const { return checked_.node(path).text; }
+  bool flag(std::string_view path) const { return checked_.node(path).as_bool().value_or(false); }
+  std::optional<double> number(std::string_view path) const { return checked_.node(path).as_number(); }
+
   void adapter() {
-    const CheckedValue *trainable = checked_.find("trainable"), *base = checked_.find("model.init_from");
+    const CheckedValue* base = checked_.find("model.init_from");
     const bool wrong = checked_.doubtful.contains("adapter"), there = checked_.sections.contains("adapter");
-    if (!there && !wrong && trainable != nullptr && trainable->node.text == "adapter")
+    if (!there && !wrong && text("trainable") == "adapter")
       add("trainable", "the job has no adapter", "all, or a list of globs; or an adapter");
     if (!there || base == nullptr || !base->node.is_null()) return;
     add("adapter",
@@ -297,9 +307,8 @@ class Rules {
   }
 
   void add(std::string_view path, std::string message, std::string allowed) {
-    Diagnostic mistake = mistake_at(tree_, path, std::move(message));
+    Diagnostic mistake = mistake_at(tree_, path, std::move(message), std::move(allowed));
     if (const CheckedValue* value = checked_.find(path)) mistake.value = value->node.brief();
-    mistake.allowed = std::move(allowed);
     mistakes_.push_back(std::move(mistake));
   }
 
@@ -312,45 +321,18 @@ class Rules {
 
 std::vector<Diagnostic> check_rules(const Checked& checked, const yaml::Node& tree) { return Rules(checked, tree).all(); }
 
-std::vector<ProfileValue> profile_values(std::string_view profile) {
-  // Fast networks hide small buckets behind the backward pass; slow ones pay for bytes first and for each message next.
-  // Between averages lies the more computation the slower they are; 50 divides the default steps of evaluation and checkpoints.
-  if (profile == "high_bandwidth") {
-    return {{"strategy.data.bucket_mb", "25"}, {"strategy.data.compression", "none"}, {"strategy.data.every", "10"}};
-  }
-  if (profile == "low_bandwidth") {
-    return {{"strategy.data.bucket_mb", "100"}, {"strategy.data.compression", "int8"}, {"strategy.data.every", "50"}};
-  }
-  return {};
-}
-
 void fill_in_profile(Checked& checked) {
-  const CheckedValue* profile = checked.find("strategy.profile");
-  if (profile == nullptr) return;
-  for (const ProfileValue& value : profile_values(profile->node.text)) {
+  for (const ProfileValue& value : profile_values(checked.node("strategy.profile").text)) {
     const auto slot = checked.values.find(value.path);
     if (slot == checked.values.end() || slot->second.from != Setting::From::otherwise) continue;
-    const CheckedValue* reduce = checked.find("strategy.data.reduce");
-    const bool once = reduce == nullptr || reduce->node.text != "micro_batch";
+    const bool once = checked.node("strategy.data.reduce").text != "micro_batch";
     if (value.path == "strategy.data.compression" && !(once && compresses(checked))) continue;
     slot->second.node.text = value.value;
     slot->second.from = Setting::From::profile;
   }
 }
 
-namespace {
-
-/// The item that "[2]" means; null if the list has none, or `list` is no list.
-const yaml::Node* item_at(const yaml::Node& list, std::string_view index) {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(index.data() + 1, index.data() + index.size(), number);
-  const bool whole = error == std::errc() && end + 1 == index.data() + index.size() && *end == ']';
-  return whole && list.is_sequence() && number < list.items.size() ? &list.items[number] : nullptr;
-}
-
-}  // namespace
-
-Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message) {
+Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message, std::string allowed) {
   const yaml::Node* at = &tree;
   const yaml::Node* inside = &tree;
   for (std::string_view rest = path; !rest.empty() && inside->is_mapping();) {
@@ -364,7 +346,7 @@ Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string
       if (const yaml::Node* item = item_at(*inside, name.substr(key_name.size()))) at = inside = item;
     rest.remove_prefix(last ? rest.size() : name.size() + 1);
   }
-  return at->at(std::string(path), std::move(message));
+  return at->at(std::string(path), std::move(message), std::move(allowed));
 }
 
 }  // namespace trainer

@@ -13,16 +13,10 @@ namespace trainer {
 /// the schedule may exceed `train.steps` where that comes from the command line: a run cut short is no mistake of the file.
 std::vector<Diagnostic> check_rules(const Checked& checked, const yaml::Node& tree);
 
-/// What a profile of the network fills in where the file gives no value of its own.
-struct ProfileValue {
-  std::string_view path, value;
-};
-std::vector<ProfileValue> profile_values(std::string_view profile);
-
-/// Puts them in place of the defaults, where they have an effect. Twice is as once.
+/// Puts what a profile of the network fills in in place of the defaults, where it has an effect. Twice is as once.
 void fill_in_profile(Checked& checked);
 
 /// A mistake at `path` in `tree`: at the value, or at the key of the nearest section around it.
-Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message);
+Diagnostic mistake_at(const yaml::Node& tree, std::string_view path, std::string message, std::string allowed = "");
 
 }  // namespace trainer

@@ -3,7 +3,6 @@
 #include "engine/job/schema.h"
 
 #include <cmath>
-#include <deque>
 #include <nlohmann/json.hpp>
 
 #include "engine/job/bytes.h"
@@ -11,7 +10,6 @@
 #include "engine/job/expression.h"
 #include "engine/job/fields.h"
 #include "engine/job/job.h"
-#include "engine/job/short_forms.h"
 
 namespace trainer {
 namespace {
@@ -330,10 +328,8 @@ Fields file_fields() {
   };
 }
 
-}  // namespace
-
-namespace {
 bool is_figure(const Form& form) { return !form.fields.empty() && form.fields.front().name == "value"; }
+
 }  // namespace
 
 std::string hardware_schema(const Fields& fields) {

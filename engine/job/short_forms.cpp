@@ -1,5 +1,3 @@
-#include "engine/job/short_forms.h"
-
 #include <algorithm>
 
 #include "engine/core/check.h"

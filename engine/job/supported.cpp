@@ -1,45 +1,22 @@
 // The values that this build cannot plan, and why; and those that it plans and cannot run. A line goes when the work behind it is done.
 #include "engine/job/supported.h"
 
-#include <fmt/format.h>
-
-#include "engine/job/names.h"
-
 namespace trainer {
-namespace {
 
-class Unsupported {
- public:
-  explicit Unsupported(const LoadedJob& loaded) : loaded_(loaded), job_(loaded.job) {}
-
-  std::vector<Diagnostic> all() {
-    precision();
-    if (job_.adapter && job_.adapter->magnitude)
-      refuse("adapter.magnitude", "DoRA, which trains the magnitude of each row apart, is not built", "false");
-    return std::move(mistakes_);
-  }
-
- private:
-  void precision() {
-    if (job_.precision.params != DType::f32) refuse("precision.params", "master weights are f32", "f32");
-    if (job_.precision.reduce == DType::f16) refuse("precision.reduce", "a sum of scaled gradients leaves f16 at 65504, however small each of them is", "f32, bf16");
-  }
-
-  void refuse(std::string_view path, std::string_view why, std::string_view can) {
-    Diagnostic mistake = loaded_.at(path, std::string(why));
-    if (const Setting* setting = loaded_.setting(path)) mistake.value = setting->value;
-    mistake.allowed = can;
-    mistakes_.push_back(std::move(mistake));
-  }
-
-  const LoadedJob& loaded_;
-  const Job& job_;
-  std::vector<Diagnostic> mistakes_;
-};
-
-}  // namespace
-
-std::vector<Diagnostic> unsupported(const LoadedJob& loaded) { return Unsupported(loaded).all(); }
+std::vector<Diagnostic> unsupported(const LoadedJob& loaded) {
+  std::vector<Diagnostic> mistakes;
+  const PrecisionJob& precision = loaded.job.precision;
+  if (precision.params != DType::f32)
+    mistakes.push_back(loaded.at("precision.params", "master weights are f32", "f32"));
+  if (precision.reduce == DType::f16)
+    mistakes.push_back(loaded.at("precision.reduce",
+                                 "a sum of scaled gradients leaves f16 at 65504, however small each of them is",
+                                 "f32, bf16"));
+  if (loaded.job.adapter && loaded.job.adapter->magnitude)
+    mistakes.push_back(loaded.at("adapter.magnitude",
+                                 "DoRA, which trains the magnitude of each row apart, is not built", "false"));
+  return mistakes;
+}
 
 std::vector<Diagnostic> not_runnable(const LoadedJob& loaded, const std::string& no_gpu) {
   if (no_gpu.empty()) return {};

@@ -2,7 +2,6 @@
 #include "engine/job/yaml.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -257,10 +256,11 @@ const std::string& Node::file() const {
   return source->name;
 }
 
-Diagnostic Node::at(std::string path, std::string message) const {
+Diagnostic Node::at(std::string path, std::string message, std::string allowed) const {
   Diagnostic diagnostic;
   diagnostic.path = std::move(path);
   diagnostic.message = std::move(message);
+  diagnostic.allowed = std::move(allowed);
   diagnostic.line = line;
   diagnostic.column = column;
   if (source == nullptr) return diagnostic;

@@ -70,7 +70,7 @@ struct Node {
 
   const std::string& file() const;
   /// A mistake at this node: its file, line, column and source line. The value is left to the caller.
-  Diagnostic at(std::string path, std::string message) const;
+  Diagnostic at(std::string path, std::string message, std::string allowed = "") const;
 };
 
 /// Reads a file. Throws IoError if it cannot be read, JobError if it is not such a tree.

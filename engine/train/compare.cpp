@@ -1,7 +1,5 @@
 #include "engine/train/compare.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -111,8 +109,7 @@ class Bounds {
   Bounds(const Job& job, const CompiledJob& one)
       : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)),
         states_(largest_roundoff(one.optimizers)) {
-    const bool text = job.data.format == DataFormat::text || job.data.format == DataFormat::tokens;
-    std::int64_t longest = job.train.batch.global * (text ? job.data.seq_len : 1), matrices = 1;
+    std::int64_t longest = job.train.batch.global * (job.data.is_text() ? job.data.seq_len : 1), matrices = 1;
     for (const Role& role : one.plan.roles)
       for (const Unit& unit : role.units)
         for (const UnitTensor& tensor : unit.tensors) {

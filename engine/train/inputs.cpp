@@ -29,12 +29,11 @@ Diagnostic about_files(const LoadedJob& loaded, std::string_view key, std::strin
 }
 
 data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled) {
-  const bool windowed = job.data.format == DataFormat::text || job.data.format == DataFormat::tokens;
   data::GraphInputs inputs;
   inputs.target_dtype = dtype_of_field(compiled.plan, "targets");
   inputs.id_limit = compiled.classes.value_or(0);
   // A token is an input and a target.
-  if (windowed && compiled.vocabulary)
+  if (job.data.is_text() && compiled.vocabulary)
     inputs.id_limit = std::min(*compiled.vocabulary, compiled.classes.value_or(*compiled.vocabulary));
   return inputs;
 }

@@ -8,7 +8,6 @@
 
 #include "engine/build/graph_ops.h"
 #include "engine/job/job.h"
-#include "engine/job/short_forms.h"
 
 namespace trainer {
 namespace {

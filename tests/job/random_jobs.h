@@ -8,7 +8,6 @@
 
 #include "engine/job/check.h"
 #include "engine/job/fields.h"
-#include "engine/job/short_forms.h"
 #include "engine/job/yaml.h"
 
 namespace trainer::test {

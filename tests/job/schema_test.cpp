@@ -22,7 +22,6 @@
 #include "engine/job/check.h"
 #include "engine/job/job.h"
 #include "engine/job/rules.h"
-#include "engine/job/short_forms.h"
 #include "tests/job/random_jobs.h"
 
 namespace trainer {
