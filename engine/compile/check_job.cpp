@@ -106,11 +106,8 @@ class ModelCheck {
 
   /// Of `trainable`, `adapter` and optimizers, on a graph that is right.
   std::vector<Diagnostic> of_selections() const {
-    const BuildOptions options = build_options(job_, 1, BuildOptions::Mode::train);
-    Graph graph = read_graph(tree_, given_.with, options);
     try {
-      freeze_and_adapt(loaded_, graph, options);
-      optimizers_of(loaded_, graph);
+      optimizers_of(loaded_, whole_graph(loaded_));
     } catch (const JobError& error) {
       return error.diagnostics();
     }
@@ -134,9 +131,9 @@ class ModelCheck {
 
   /// The targets of text are the tokens one place on: attention that is not causal reads them off its input.
   std::vector<Diagnostic> sees_its_targets(const Graph& graph, const Given& given) const {
-    const bool text = job_.data.format == DataFormat::text || job_.data.format == DataFormat::tokens;
     for (const Node& node : graph.nodes) {
-      if (!text || given.any_fields || node.op != Op::attention || node.attributes.flag("causal")) continue;
+      if (!job_.data.is_text() || given.any_fields || node.op != Op::attention || node.attributes.flag("causal"))
+        continue;
       Diagnostic warning = at_origin(node, node.name + ".causal",
                                      "attention that is not causal sees the tokens that it is to predict: the model learns to copy its input");
       warning.allowed = "causal: true for next-token targets";
@@ -343,8 +340,9 @@ class ModelCheck {
   int num_reads_ = 0;
 };
 
-}  // namespace
-
+/// What is wrong with the model of a job. A mistake that a value of the job makes is told at that value, with its place
+/// in the graph as a note; one of the graph itself stays there. Warnings are among them. Where `params` or `samples` are
+/// not as the job says (ReadJob), what depends on them is left out. Throws IoError.
 std::vector<Diagnostic> model_mistakes(const LoadedJob& loaded, bool params, bool samples) {
   try {
     return ModelCheck(loaded, params, samples).run();
@@ -352,6 +350,8 @@ std::vector<Diagnostic> model_mistakes(const LoadedJob& loaded, bool params, boo
     return error.diagnostics();  // no tree at all
   }
 }
+
+}  // namespace
 
 LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options,
                            const std::string& hardware_folder, const FindGpus& find_gpus) {

@@ -14,9 +14,4 @@ namespace trainer {
 LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options,
                            const std::string& hardware_folder, const FindGpus& find_gpus = {});
 
-/// What is wrong with the model of a job. A mistake that a value of the job makes is told at that value, with its place in the graph as a
-/// note; one of the graph itself stays there. Warnings are among them: LoadedJob::warnings of load_checked_job has those of a job that is right. Where `params` or `samples` are not as the job says (ReadJob), what depends on them is left
-/// out. Throws IoError.
-std::vector<Diagnostic> model_mistakes(const LoadedJob& loaded, bool params = true, bool samples = true);
-
 }  // namespace trainer

@@ -2,9 +2,6 @@
 // best few are planned, verified and played in full; of those the job's goal decides, and among ties headroom and simplicity (cost::choose).
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "engine/compile/compile.h"
 
 namespace trainer {

@@ -2,7 +2,6 @@
 // chooses mesh, micro-batch, units, strategy and schedule, and assembles. Needs no device, no data and no launcher.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>

@@ -8,7 +8,6 @@
 
 #include "engine/compile/hardware.h"
 #include "engine/compile/lab.h"
-#include "engine/compile/model_graph.h"
 #include "engine/compile/optimizers.h"
 #include "engine/compile/trained.h"
 #include "engine/core/amounts.h"
@@ -27,9 +26,7 @@ struct Parameters {
 };
 
 Parameters parameters_of(const LoadedJob& loaded) {
-  const BuildOptions options = build_options(loaded.job, 1, BuildOptions::Mode::train);
-  Graph graph = read_graph(graph_tree(loaded), loaded.job.model.with, options);
-  freeze_and_adapt(loaded, graph, options);
+  const Graph graph = whole_graph(loaded);
   Parameters result;
   for (const Parameter& parameter : graph.parameters)
     (parameter.trainable ? result.trained : result.frozen) += graph.value(parameter.value).shape().elements();

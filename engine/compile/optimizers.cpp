@@ -122,9 +122,7 @@ Optimizers optimizers_of(const LoadedJob& loaded, const Graph& graph) { return A
 double state_bytes(const LoadedJob& loaded) {
   const TrainJob& train = loaded.job.train;
   if (train.groups.empty() && train.optimizer.name != OptimizerName::muon) return state_bytes(optimizer_spec(train.optimizer));
-  const BuildOptions options = build_options(loaded.job, 1, BuildOptions::Mode::train);
-  Graph graph = read_graph(graph_tree(loaded), loaded.job.model.with, options);
-  freeze_and_adapt(loaded, graph, options);
+  const Graph graph = whole_graph(loaded);
   const Optimizers optimizers = optimizers_of(loaded, graph);
   std::vector<double> bytes;
   for (const OptimizerJob& optimizer : optimizers.used) bytes.push_back(state_bytes(optimizer_spec(optimizer)));

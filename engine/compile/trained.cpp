@@ -7,6 +7,7 @@
 
 #include "engine/build/adapter.h"
 #include "engine/build/trainable.h"
+#include "engine/compile/model_graph.h"
 
 namespace trainer {
 namespace {
@@ -63,10 +64,13 @@ std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const Build
   return located(loaded, "adapter.", mistakes);
 }
 
-void freeze_and_adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
+Graph whole_graph(const LoadedJob& loaded) {
+  const BuildOptions options = build_options(loaded.job, 1, Mode::train);
+  Graph graph = read_graph(graph_tree(loaded), loaded.job.model.with, options);
   std::vector<Diagnostic> mistakes = freeze(loaded, graph, options.mode);
   for (Diagnostic& mistake : adapt(loaded, graph, options)) mistakes.push_back(std::move(mistake));
   raise(std::move(mistakes));
+  return graph;
 }
 
 std::vector<Diagnostic> located(const LoadedJob& loaded, const std::string& prefix,

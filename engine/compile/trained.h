@@ -21,8 +21,8 @@ std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, BuildOptio
 /// targets that the graph lacks are none.
 std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
 
-/// Both, on a graph that no strategy cuts. Throws JobError.
-void freeze_and_adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
+/// The graph that a micro-batch of one trains, with both, cut by no strategy. Throws JobError.
+Graph whole_graph(const LoadedJob& loaded);
 
 /// Mistakes of selections as mistakes in the job. `prefix` and a mistake's key are the path of the job's value.
 std::vector<Diagnostic> located(const LoadedJob& loaded, const std::string& prefix,
