@@ -4,11 +4,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <vector>
 
-#include "engine/checkpoint/staged.h"
 #include "engine/core/check.h"
 #include "engine/core/file.h"
 

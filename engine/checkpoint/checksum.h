@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ class Checksum {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// Bytes of a file that are in memory at a time while it is hashed.
+inline constexpr std::int64_t kHashedBytes = std::int64_t{1} << 20;
 
 std::string checksum_of(std::string_view bytes);
 /// Of a whole file, streamed. Raises DataError if it is missing.

@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "engine/checkpoint/checksum.h"
-#include "engine/checkpoint/manifest_text.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 

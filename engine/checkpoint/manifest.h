@@ -15,6 +15,10 @@
 namespace trainer::checkpoint {
 
 inline constexpr const char* kManifestName = "manifest.json";
+/// Of its text form.
+inline constexpr std::string_view kFormatName = "trainer-checkpoint";
+inline constexpr int kFormatVersion = 1;
+inline constexpr std::string_view kBeforeChecksum = ",\n  \"checksum\": \"", kAfterChecksum = "\"\n}\n";
 /// Longest manifest, in bytes, that is read: some 8 million pieces.
 inline constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 28;
 /// Largest step that is read. Products of a step and a batch stay far from overflow.

@@ -8,7 +8,6 @@
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/counting_iterator.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/checkpoint/manifest_text.h"
 #include "engine/core/error.h"
 
 namespace trainer::checkpoint {

@@ -1,7 +1,6 @@
 // Reading safetensors: the header as a stream of JSON events through a small state machine, so that depth,
 // duplicates and types are checked where they occur, and memory stays within a few times the header.
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_set>

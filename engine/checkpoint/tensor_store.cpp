@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
-#include "engine/checkpoint/staged.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 

@@ -13,6 +13,9 @@
 
 namespace trainer::checkpoint {
 
+/// Rows of a tensor that lie near each other in a file are read together, so many bytes at a time.
+inline constexpr std::int64_t kRowsTogetherBytes = std::int64_t{1} << 20;
+
 class TensorStore {
  public:
   /// All tensors of one file, under the names they have there.

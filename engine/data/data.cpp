@@ -1,7 +1,9 @@
 // One function per format.
 #include "engine/data/data.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "engine/core/check.h"
@@ -9,10 +11,56 @@
 #include "engine/data/idx.h"
 #include "engine/data/table.h"
 #include "engine/data/token_stream.h"
-#include "engine/data/windows.h"
 
 namespace trainer::data {
 namespace {
+
+// Over the ids [first, first + count) of a stream: of n ids, sample i is `tokens` = ids[i·seq_len, (i+1)·seq_len) and
+// `targets` one later, both i32 [seq_len]; there are ⌊(n − 1)/seq_len⌋.
+class Windows final : public Dataset {
+ public:
+  Windows(std::shared_ptr<const TokenStream> stream, std::int64_t first, std::int64_t count, std::int64_t seq_len)
+      : stream_(std::move(stream)),
+        first_(first),
+        seq_len_(seq_len),
+        num_samples_(std::max<std::int64_t>(0, count - 1) / seq_len),
+        fields_{{"tokens", DType::i32, Shape{seq_len}}, {"targets", DType::i32, Shape{seq_len}}} {
+    CHECK(seq_len > 0 && first >= 0 && first + count <= stream_->num_tokens(), "windows lie in their stream");
+  }
+
+  std::int64_t num_samples() const override { return num_samples_; }
+  const std::vector<SampleField>& fields() const override { return fields_; }
+
+  void read(std::int64_t sample, std::span<std::byte* const> out) const override {
+    std::vector<std::int32_t> ids(
+        static_cast<std::size_t>(seq_len_ + 1));  // read at once: a second read costs as much as the first
+    stream_->read(first_ + sample * seq_len_, seq_len_ + 1, ids.data());
+    const std::size_t bytes = static_cast<std::size_t>(seq_len_) * sizeof ids.front();
+    std::memcpy(out[0], ids.data(), bytes);
+    std::memcpy(out[1], ids.data() + 1, bytes);
+  }
+
+ private:
+  std::shared_ptr<const TokenStream> stream_;
+  std::int64_t first_, seq_len_, num_samples_;
+  std::vector<SampleField> fields_;
+};
+
+// Samples [first, first + count) of `whole`.
+class Part final : public Dataset {
+ public:
+  Part(std::shared_ptr<const Dataset> whole, std::int64_t first, std::int64_t count)
+      : whole_(std::move(whole)), first_(first), count_(count) {
+    CHECK(first >= 0 && count >= 0 && first + count <= whole_->num_samples(), "a part lies in its whole");
+  }
+  std::int64_t num_samples() const override { return count_; }
+  const std::vector<SampleField>& fields() const override { return whole_->fields(); }
+  void read(std::int64_t sample, std::span<std::byte* const> out) const override { whole_->read(first_ + sample, out); }
+
+ private:
+  std::shared_ptr<const Dataset> whole_;
+  std::int64_t first_, count_;
+};
 
 // The training part of n things: the first ⌊n·(1 − fraction)⌋, but for rounding of the product.
 std::int64_t training_part(std::int64_t n, double fraction) {
@@ -54,11 +102,11 @@ auto open_both(const DataJob& job, Open&& open) {
 void cut_stream(Data& data, const DataJob& job, std::shared_ptr<const TokenStream> train,
                 std::shared_ptr<const TokenStream> val) {
   const std::int64_t n = train->num_tokens(), part = training_part(n, val_fraction(job));
-  data.train = windows(train, 0, part, job.seq_len);
+  data.train = std::make_shared<Windows>(train, 0, part, job.seq_len);
   if (val) {
-    data.val = windows(val, 0, val->num_tokens(), job.seq_len);
+    data.val = std::make_shared<Windows>(val, 0, val->num_tokens(), job.seq_len);
   } else if (job.has_val()) {
-    data.val = windows(train, part, n - part, job.seq_len);
+    data.val = std::make_shared<Windows>(train, part, n - part, job.seq_len);
   }
 }
 
@@ -66,8 +114,8 @@ void cut_stream(Data& data, const DataJob& job, std::shared_ptr<const TokenStrea
 void cut_dataset(Data& data, const DataJob& job, std::shared_ptr<const Dataset> train,
                  std::shared_ptr<const Dataset> val) {
   const std::int64_t n = train->num_samples(), part = training_part(n, val_fraction(job));
-  data.train = part == n ? train : part_of(train, 0, part);
-  data.val = val || !job.has_val() ? val : part_of(train, part, n - part);
+  data.train = part == n ? train : std::make_shared<Part>(train, 0, part);
+  data.val = val || !job.has_val() ? val : std::make_shared<Part>(train, part, n - part);
 }
 
 void check_vocabulary(const DataJob& job, const Tokenizer& tokenizer, std::int64_t limit) {
@@ -155,8 +203,7 @@ Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check 
 }
 
 void check_samples(const DataJob& job, const Data& data) {
-  const bool windowed = job.format == DataFormat::text || job.format == DataFormat::tokens;
-  const std::string need = windowed ? " of seq_len + 1 = " + std::to_string(job.seq_len + 1) + " tokens" : "";
+  const std::string need = job.is_text() ? " of seq_len + 1 = " + std::to_string(job.seq_len + 1) + " tokens" : "";
   if (data.train->num_samples() == 0)
     throw BadData(kTrain, first_name(job.train) + ": the training part has no sample" + need);
   if (!data.val || data.val->num_samples() > 0) return;

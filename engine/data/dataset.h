@@ -33,9 +33,6 @@ class Dataset {
   virtual void read(std::int64_t sample, std::span<std::byte* const> out) const = 0;
 };
 
-/// Samples [first, first + count) of `whole`.
-std::shared_ptr<const Dataset> part_of(std::shared_ptr<const Dataset> whole, std::int64_t first, std::int64_t count);
-
 /// Which sample is at a place of a step's global batch: a pure function, so that it depends neither on world size nor
 /// on where a run was resumed. Steps run through the samples one epoch after another; a batch may lie in two.
 class SampleOrder {

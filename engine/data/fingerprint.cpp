@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "engine/core/file.h"
 #include "engine/data/files.h"

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "engine/data/data_file.h"
 #include "engine/job/job.h"

@@ -2,7 +2,6 @@
 #include "engine/data/loader.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 
 #include "engine/core/check.h"

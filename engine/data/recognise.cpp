@@ -2,8 +2,6 @@
 // bytes must be.
 #include "engine/data/recognise.h"
 
-#include <algorithm>
-
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 

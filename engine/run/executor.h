@@ -3,14 +3,11 @@
 // DeviceBackend: what can load a plan. A backend is one DeviceBackend and one Executor (cpu_device.cpp, cuda_device.cpp).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "engine/plan/plan.h"
 #include "engine/run/communicator.h"

@@ -22,7 +22,6 @@
 #include <map>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <utility>
 #include <vector>
 

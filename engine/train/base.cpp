@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <sstream>
 
@@ -11,6 +10,7 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/narrow.h"
+#include "engine/train/non_finite.h"
 #include "engine/train/staging.h"
 
 namespace trainer {
@@ -54,6 +54,59 @@ std::string checksum_of_tensor(const checkpoint::TensorStore& tensors, const che
   return sum.hex();
 }
 
+/// Names of the model's own parameters, sorted.
+std::vector<std::string> model_parameters(const CompiledJob& compiled) {
+  const Wanted own = of_model(compiled);
+  std::set<std::string> names;
+  for (const Role& role : compiled.plan.roles)
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors)
+        if (own(unit, tensor)) names.insert(tensor.name);
+  return {names.begin(), names.end()};
+}
+
+/// XXH3-128 of a line for each tensor, in the order of `names`: name, shape, and the XXH3-128 of its elements as
+/// little-endian f32. So it is the same of any file, of whatever dtype, that holds these values. Every rank reads its
+/// share of the tensors. A name that is not there is a part of the hash too, and of `missing`.
+struct BaseHash {
+  std::string hash, missing;
+};
+
+BaseHash hash_of_base(const checkpoint::TensorStore& tensors, const std::vector<std::string>& names,
+                      Communicator& communicator, Talk& talk) {
+  const auto world = static_cast<std::size_t>(communicator.world_size());
+  std::string mine;
+  for (auto i = static_cast<std::size_t>(communicator.rank()); i < names.size(); i += world) {
+    const checkpoint::TensorInfo* info = tensors.find(names[i]);
+    const bool readable = info != nullptr && is_floating(info->dtype);
+    mine += (readable ? info->shape.str() + " " + checksum_of_tensor(tensors, *info) : "-") + "\n";
+  }
+  BaseHash result;
+  std::vector<std::istringstream> shares;
+  for (const std::string& share : talk.to_first(mine)) shares.emplace_back(share);
+  std::string all;
+  for (std::size_t i = 0; i < names.size() && !shares.empty(); ++i) {
+    std::string line;
+    std::getline(shares[i % world], line);
+    if (line == "-" && result.missing.empty()) result.missing = names[i];
+    all += names[i] + " " + line + "\n";
+  }
+  result.hash = talk.from_first(shares.empty() ? "" : checkpoint::checksum_of(all));
+  result.missing = talk.from_first(result.missing);
+  return result;
+}
+
+/// What differs between the base that a checkpoint names, if it names one, and the one at `base`; empty where they are
+/// the same.
+std::string another_base(const std::optional<SavedBase>& saved, const std::string& checkpoint, const WeightSource& base,
+                         Communicator& communicator, Talk& talk) {
+  if (!saved) return "";
+  const BaseHash found = hash_of_base(base.tensors, saved->tensors, communicator, talk);
+  if (found.hash == saved->hash) return "";
+  return fmt::format("{} is an adapter of the base {} ({} when it was saved), and {} is {}{}", checkpoint, saved->hash,
+                     saved->from, base.path, found.hash, found.missing.empty() ? "" : ", which lacks " + found.missing);
+}
+
 /// The one at `path`, whose hash the ranks make together.
 SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Communicator& communicator, Talk& talk) {
   SavedBase base{.hash = "", .from = source.path, .tensors = model_parameters(compiled)};
@@ -92,48 +145,6 @@ bool is_of_adapter(const CompiledJob& compiled) {
   return !compiled.adapter.empty() && compiled.num_trained < compiled.num_parameters;
 }
 
-std::vector<std::string> model_parameters(const CompiledJob& compiled) {
-  const Wanted own = of_model(compiled);
-  std::set<std::string> names;
-  for (const Role& role : compiled.plan.roles)
-    for (const Unit& unit : role.units)
-      for (const UnitTensor& tensor : unit.tensors)
-        if (own(unit, tensor)) names.insert(tensor.name);
-  return {names.begin(), names.end()};
-}
-
-BaseHash hash_of_base(const checkpoint::TensorStore& tensors, const std::vector<std::string>& names,
-                      Communicator& communicator, Talk& talk) {
-  const auto world = static_cast<std::size_t>(communicator.world_size());
-  std::string mine;
-  for (auto i = static_cast<std::size_t>(communicator.rank()); i < names.size(); i += world) {
-    const checkpoint::TensorInfo* info = tensors.find(names[i]);
-    const bool readable = info != nullptr && is_floating(info->dtype);
-    mine += (readable ? info->shape.str() + " " + checksum_of_tensor(tensors, *info) : "-") + "\n";
-  }
-  BaseHash result;
-  std::vector<std::istringstream> shares;
-  for (const std::string& share : talk.to_first(mine)) shares.emplace_back(share);
-  std::string all;
-  for (std::size_t i = 0; i < names.size() && !shares.empty(); ++i) {
-    std::string line;
-    std::getline(shares[i % world], line);
-    if (line == "-" && result.missing.empty()) result.missing = names[i];
-    all += names[i] + " " + line + "\n";
-  }
-  result.hash = talk.from_first(shares.empty() ? "" : checkpoint::checksum_of(all));
-  result.missing = talk.from_first(result.missing);
-  return result;
-}
-
-std::string another_base(const SavedBase& saved, const std::string& checkpoint, const WeightSource& base,
-                         Communicator& communicator, Talk& talk) {
-  const BaseHash found = hash_of_base(base.tensors, saved.tensors, communicator, talk);
-  if (found.hash == saved.hash) return "";
-  return fmt::format("{} is an adapter of the base {} ({} when it was saved), and {} is {}{}", checkpoint, saved.hash,
-                     saved.from, base.path, found.hash, found.missing.empty() ? "" : ", which lacks " + found.missing);
-}
-
 SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank, int threads,
                              Communicator& communicator, Talk& talk, const Tell& tell) {
   const Job& job = loaded.job;
@@ -146,9 +157,8 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
   }
   require_no_peft(*job.adapter->from);
   const WeightSource start = open_weights(*job.adapter->from, rank.rank, talk, tell);
-  if (const std::optional<SavedBase> saved = base_in(start))
-    if (const std::string another = another_base(*saved, start.path, base, communicator, talk); !another.empty())
-      throw DataError(another);
+  if (const std::string another = another_base(base_in(start), start.path, base, communicator, talk); !another.empty())
+    throw DataError(another);
   load_weights(rank, start.tensors, start.path, start.exact(), of_start(compiled, start.tensors));
   return base_of(compiled, base, communicator, talk);
 }
@@ -163,13 +173,10 @@ SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const 
                     const Tell& tell) {
   CHECK(loaded.job.model.init_from, "an adapter has a base");
   const WeightSource base = open_base(*loaded.job.model.init_from, rank.rank, talk, tell);
-  if (facts.base)
-    if (const std::string another = another_base(*facts.base, checkpoint, base, communicator, talk); !another.empty()) {
-      Diagnostic mistake = loaded.at("model.init_from", another);
-      mistake.allowed =
-          "the base that it was trained beside; or another checkpoint.dir with adapter.from, which starts a new run";
-      throw JobError({std::move(mistake)});
-    }
+  if (const std::string another = another_base(facts.base, checkpoint, base, communicator, talk); !another.empty())
+    throw JobError({loaded.at(
+        "model.init_from", another,
+        "the base that it was trained beside; or another checkpoint.dir with adapter.from, which starts a new run")});
   load_weights(rank, base.tensors, base.path, base.exact(), frozen);
   return base_of(compiled, base, communicator, talk);
 }
@@ -190,12 +197,13 @@ std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const 
     if (!exists(at))
       throw DataError(at + ": the base of the adapter " + source.path + " is not there; --base names where it is");
     const WeightSource base = open_base(at, rank.rank, talk, tell);
-    if (saved)
-      if (const std::string another = another_base(*saved, source.path, base, communicator, talk); !another.empty())
-        throw DataError(another + "; --base names where the right one is");
+    if (const std::string another = another_base(saved, source.path, base, communicator, talk); !another.empty())
+      throw DataError(another + "; --base names where the right one is");
     load_weights(rank, base.tensors, base.path, false, frozen);
   }
-  require_finite_weights(rank, source.path);
+  if (const std::string weight = non_finite_weight(rank); !weight.empty())
+    throw DataError(source.path + ": the weight " + weight +
+                    ": the run that saved it had diverged; take an earlier checkpoint");
   return std::move(source.manifest);
 }
 

@@ -16,22 +16,6 @@ namespace trainer {
 bool is_of_adapter(const CompiledJob& compiled);
 inline Saved saved_of(const CompiledJob& compiled) { return is_of_adapter(compiled) ? Saved::trained : Saved::all; }
 
-/// Names of the model's own parameters, sorted.
-std::vector<std::string> model_parameters(const CompiledJob& compiled);
-
-/// XXH3-128 of a line for each tensor, in the order of `names`: name, shape, and the XXH3-128 of its elements as
-/// little-endian f32. So it is the same of any file, of whatever dtype, that holds these values. Every rank reads its
-/// share of the tensors. A name that is not there is a part of the hash too, and of `missing`.
-struct BaseHash {
-  std::string hash, missing;
-};
-BaseHash hash_of_base(const checkpoint::TensorStore& tensors, const std::vector<std::string>& names,
-                      Communicator& communicator, Talk& talk);
-
-/// What differs between the base that a checkpoint names and the one at `path`; empty where they are the same.
-std::string another_base(const SavedBase& saved, const std::string& checkpoint, const WeightSource& base,
-                         Communicator& communicator, Talk& talk);
-
 /// The first weights of a run with an adapter: of the model by model.init_from, of the adapter drawn or by
 /// adapter.from. Returns the base.
 SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank, int threads,

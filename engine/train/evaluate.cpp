@@ -3,7 +3,6 @@
 
 #include "engine/core/error.h"
 #include "engine/train/base.h"
-#include "engine/train/device.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/ranks.h"
 #include "engine/train/saved_facts.h"

@@ -1,7 +1,6 @@
 // Inputs: the data of a job, joined to the fields of a plan by name and checked against them.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,7 +1,6 @@
 // What was not finite, and where: found by each rank, told by rank 0.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "engine/run/executor.h"

@@ -9,8 +9,10 @@
 #include <system_error>
 #include <thread>
 
+#include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
+#include "engine/run/cuda_device.h"
 #include "engine/run/stream_communicator.h"
 
 namespace trainer {
@@ -42,11 +44,9 @@ Backend under_launcher(const LoadedJob& loaded, const Launcher& launcher) {
 // Each rank has a process of its own, so that a launcher is not needed on one node, and any that says rank and size will do.
 Backend on_gpus(const LoadedJob& loaded, const std::optional<Launcher>& launcher) {
   const Job& job = loaded.job;
-  if (job.cluster.backend == Backend::mpi) {
-    Diagnostic mistake = loaded.at("cluster.backend", "ranks on GPUs speak NCCL, however they are started (mpirun as well)");
-    mistake.allowed = "auto or nccl";
-    throw JobError({std::move(mistake)});
-  }
+  if (job.cluster.backend == Backend::mpi)
+    throw JobError({loaded.at("cluster.backend",
+                              "ranks on GPUs speak NCCL, however they are started (mpirun as well)", "auto or nccl")});
   if (launcher) check_world(job, *launcher);
   if (static_cast<int>(job.cluster.nodes) * ranks_per_node(job) == 1) return Backend::threads;
   if (!has_nccl()) throw JobError({loaded.at("cluster.devices_per_node", "several GPUs need NCCL, which this build has not; install it (libnccl-dev) and build again")});
@@ -54,6 +54,13 @@ Backend on_gpus(const LoadedJob& loaded, const std::optional<Launcher>& launcher
 }
 
 }  // namespace
+
+std::unique_ptr<DeviceBackend> device_for(const Job& job, const Communicator& communicator, int threads) {
+  if (job.cluster.device != Device::cuda) return cpu_device(threads);
+  const auto* of_gpus = dynamic_cast<const StreamCommunicator*>(&communicator);
+  CHECK(of_gpus != nullptr || communicator.world_size() == 1, "ranks of GPUs have a communicator of GPUs");
+  return cuda_device({.ordinal = of_gpus != nullptr ? of_gpus->device_ordinal() : 0});
+}
 
 int ranks_per_node(const Job& job) { return static_cast<int>(job.cluster.devices_per_node.value_or(1)); }
 

@@ -1,4 +1,4 @@
-// The ranks of a job: threads of this process, or processes of which this is one. Which of the two, how they start, how they end
+// The ranks of a job: threads of this process, or processes of which this is one. Which of the two, on which devices, how they start and end
 // together, and what they tell each other outside programs. Above this file nothing knows which it is.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "engine/job/job.h"
 #include "engine/run/communicator.h"
+#include "engine/run/executor.h"
 #include "engine/run/launcher.h"
 #include "engine/run/rendezvous_messages.h"
 
@@ -19,6 +20,11 @@ namespace trainer {
 /// nccl, and a process for each rank, whoever starts it; threads for a single rank. Throws UsageError where launcher and job do not fit (world
 /// sizes, or a backend that cannot be), JobError where this build lacks what the job asks for.
 Backend backend_of(const LoadedJob& loaded, const std::optional<Launcher>& launcher);
+
+/// The device of a rank of a job whose cluster is settled: a share of `threads` threads of this machine's processor, or
+/// the GPU that the communicator is of (the first, where it is between threads: then the rank is alone). Throws IoError
+/// where that GPU cannot be had.
+std::unique_ptr<DeviceBackend> device_for(const Job& job, const Communicator& communicator, int threads);
 
 /// Ranks that share one machine: cluster.devices_per_node.
 int ranks_per_node(const Job& job);

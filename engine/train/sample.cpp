@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/random.h"
 #include "engine/train/base.h"
-#include "engine/train/device.h"
 #include "engine/train/inputs.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"

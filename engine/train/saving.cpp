@@ -5,7 +5,6 @@
 #include <map>
 #include <vector>
 
-#include "engine/core/check.h"
 #include "engine/train/held_buffer.h"
 #include "engine/train/staging.h"
 #include "engine/train/weights.h"

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "engine/checkpoint/staged.h"
+#include "engine/checkpoint/checksum.h"
+#include "engine/checkpoint/tensor_store.h"
 
 namespace trainer {
 

@@ -5,16 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/run/executor.h"
 #include "engine/train/base.h"
-#include "engine/train/device.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/going_on.h"
 #include "engine/train/inputs.h"
@@ -294,8 +290,7 @@ class RankLoop {
   }
 
   std::int64_t tokens_per_step() const {
-    const bool text = job_.data.format == DataFormat::text || job_.data.format == DataFormat::tokens;
-    return run_.compiled.batch.global * (text ? job_.data.seq_len : 1);
+    return run_.compiled.batch.global * (job_.data.is_text() ? job_.data.seq_len : 1);
   }
 
   // Of the last step. An overflow is at a loss scale that has since become smaller. Whatever was not finite made no update.

@@ -2,17 +2,13 @@
 #include "engine/train/weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <map>
 #include <set>
 
-#include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/core/random.h"
 #include "engine/train/held_buffer.h"
-#include "engine/train/non_finite.h"
 #include "engine/train/staging.h"
 
 namespace trainer {
@@ -220,10 +216,6 @@ void expect_weights(Loading& loading, const Plan& plan, const checkpoint::Tensor
   loading.check();
 }
 
-void require_there(const std::string& path) {
-  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
-}
-
 // The whole checkpoint that `path` stands for.
 std::string choose_checkpoint(const std::string& path, const Tell& tell) {
   if (exists(path + "/" + checkpoint::kManifestName)) {
@@ -251,8 +243,13 @@ std::optional<checkpoint::Checkpoint> open_everywhere(const std::string& path, T
   return opened;
 }
 
-checkpoint::Checkpoint open_from(const std::string& path, int rank, Talk& talk, const Tell& tell) {
-  return checkpoint::while_replaced(path, [&] { return open_everywhere(talk.from_first(rank == 0 ? choose_checkpoint(path, tell) : ""), talk); });
+// `open` opens the checkpoint that a directory stands for.
+template <typename Open>
+WeightSource open_source(const std::string& path, Open&& open) {
+  if (!exists(path)) throw DataError(path + ": there is no such file or directory");
+  if (!is_directory(path)) return {path, checkpoint::TensorStore::from_safetensors(path), std::nullopt};
+  checkpoint::Checkpoint found = open();
+  return {found.path, std::move(found.tensors), std::move(found.manifest)};
 }
 
 }  // namespace
@@ -325,22 +322,15 @@ void check_weights(const Plan& plan, const WeightSource& source, const Wanted& w
 }
 
 WeightSource open_weights(const std::string& path, int rank, Talk& talk, const Tell& tell) {
-  require_there(path);
-  if (!is_directory(path)) return {path, checkpoint::TensorStore::from_safetensors(path), std::nullopt};
-  checkpoint::Checkpoint found = open_from(path, rank, talk, tell);
-  return {found.path, std::move(found.tensors), std::move(found.manifest)};
+  const auto everywhere = [&] {
+    return open_everywhere(talk.from_first(rank == 0 ? choose_checkpoint(path, tell) : ""), talk);
+  };
+  return open_source(path, [&] { return checkpoint::while_replaced(path, everywhere); });
 }
 
 WeightSource open_weights(const std::string& path) {
-  require_there(path);
-  if (!is_directory(path)) return {path, checkpoint::TensorStore::from_safetensors(path), std::nullopt};
-  checkpoint::Checkpoint found = checkpoint::open_checkpoint(choose_checkpoint(path, [](const std::string&) {}));
-  return {found.path, std::move(found.tensors), std::move(found.manifest)};
-}
-
-void require_finite_weights(const LoadedRank& loaded, const std::string& path) {
-  if (const std::string weight = non_finite_weight(loaded); !weight.empty())
-    throw DataError(path + ": the weight " + weight + ": the run that saved it had diverged; take an earlier checkpoint");
+  const auto silent = [](const std::string&) {};
+  return open_source(path, [&] { return checkpoint::open_checkpoint(choose_checkpoint(path, silent)); });
 }
 
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {

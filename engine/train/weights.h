@@ -51,9 +51,6 @@ WeightSource open_weights(const std::string& path, int rank, Talk& talk, const T
 /// By this process alone.
 WeightSource open_weights(const std::string& path);
 
-/// Throws DataError where a weight, of `path`, is not finite: for use as they are.
-void require_finite_weights(const LoadedRank& loaded, const std::string& path);
-
 /// Raises what load_weights would: names and shapes are compared, no tensor is loaded.
 void check_weights(const Plan& plan, const WeightSource& source, const Wanted& wanted = {});
 
