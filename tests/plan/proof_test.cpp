@@ -627,6 +627,20 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
 
 namespace {
 
+/// A mutant that must be refused.
+void judge(const Plan& mutant, Tally& tally) {
+  const bool refused = !violations(mutant).empty();
+  ++(refused ? tally.refused : tally.accepted);
+  CHECK_MESSAGE(refused, "accepted");
+}
+
+void tell(const std::map<std::string, Tally>& tallies) {
+  for (const auto& [name, tally] : tallies) {
+    MESSAGE(name << ": " << tally.refused << " refused, " << tally.accepted << " accepted");
+    CHECK(tally.refused > 0);
+  }
+}
+
 /// The specs of a plan that say how something lies: of parameters, of slots that stay, and of what the batch brings.
 std::vector<Spec*> specs_of(Plan& plan) {
   std::vector<Spec*> specs;
@@ -707,13 +721,10 @@ TEST_CASE("whatever changes what a rank is said to hold is refused") {
       ++mutants;
       CAPTURE(text_of(one));
       CAPTURE(what);
-      Tally& tally = tallies[what];
-      const bool refused = !violations(plan).empty();
-      ++(refused ? tally.refused : tally.accepted);
-      CHECK_MESSAGE(refused, "accepted");
+      judge(plan, tallies[what]);
     }
   }
-  for (const auto& [name, tally] : tallies) MESSAGE(name << ": " << tally.refused << " refused, " << tally.accepted << " accepted");
+  tell(tallies);
   CHECK(plans >= 20);
   CHECK(mutants >= 200);
 }
@@ -804,14 +815,8 @@ TEST_CASE("whatever changes who orthogonalizes what, and by which rate it is tak
       derive_order(role, plan.mesh);
       CAPTURE(text_of(one));
       CAPTURE(what);
-      Tally& tally = tallies[what];
-      const bool refused = !violations(plan).empty();
-      ++(refused ? tally.refused : tally.accepted);
-      CHECK_MESSAGE(refused, "accepted");
+      judge(plan, tallies[what]);
     }
   }
-  for (const auto& [name, tally] : tallies) {
-    MESSAGE(name << ": " << tally.refused << " refused, " << tally.accepted << " accepted");
-    CHECK(tally.refused > 0);
-  }
+  tell(tallies);
 }

@@ -20,11 +20,6 @@ using namespace trainer::tests;
 
 namespace {
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // A base of gpt2.yaml in `base`, and jobs with an adapter of rank 3 beside it.
 class Adapters {
  public:

@@ -28,11 +28,6 @@ Overrides ranks(int number, int accumulation) {
           "train.batch.micro=" + std::to_string(8 / number / accumulation)};
 }
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 double relative(double got, double want) { return std::fabs(got - want) / std::fabs(want); }
 
 void check_same(const Trained& got, const Trained& want, bool bf16) {

@@ -16,11 +16,6 @@ namespace {
 
 constexpr int kBatch = 8;
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 const Overrides kWild{"train.optimizer.lr=1.0e20", "train.lr_schedule.name=constant", "train.lr_schedule.warmup_steps=0", "train.optimizer.weight_decay=0"};
 
 // A table of `batches` batches without those of `left_out`; those of `poisoned` overflow in the first layer.

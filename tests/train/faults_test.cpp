@@ -14,11 +14,6 @@ using namespace trainer::tests;
 
 namespace {
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides ranks(int number) {
   return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004"};
 }

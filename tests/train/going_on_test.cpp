@@ -13,11 +13,6 @@ using namespace trainer::tests;
 
 namespace {
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 const Overrides kFour{"train.steps=4"}, kEight{"train.steps=8"};
 
 std::string refusal(const TinyJobs& jobs, const std::string& model, const Overrides& overrides) {
@@ -231,8 +226,7 @@ TEST_CASE("the checkpoint with the lowest validation loss is kept, saved when it
                       "train.optimizer={name: sgd, lr: 0.5}", "train.lr_schedule={name: constant, warmup_steps: 0}"};
   const Trained trained = run(jobs.load("mlp", "run", job));
   const auto best = std::min_element(trained.evaluations.begin(), trained.evaluations.end(), [](const auto& a, const auto& b) { return a.val_loss < b.val_loss; });
-  std::string digits = std::to_string(best->step);
-  const std::string name = "step-" + std::string(8 - digits.size(), '0') + digits;
+  const std::string name = step_name(best->step);
   CHECK(std::filesystem::exists(jobs.path("run/" + name)));
   CHECK(std::filesystem::exists(jobs.path("run/step-00000012")));
   CHECK(names_in(jobs.path("run")).size() <= 3);  // the newest, the newest that is known to be good, the best

@@ -15,11 +15,6 @@ using namespace trainer::tests;
 
 namespace {
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides on(int ranks, const std::string& strategy, Overrides more = {}) {
   return both({"cluster.devices_per_node=" + std::to_string(ranks), "strategy=" + strategy}, more);
 }
@@ -166,10 +161,8 @@ TEST_CASE("a run under a dynamic loss scale that is resumed at any step gives th
     REQUIRE(whole.skipped.size() <= 14);
     for (int step = 1; step < 18; ++step) {
       CAPTURE(step);
-      const std::string folder = "from" + std::to_string(step), digits = std::to_string(step),
-                        name = "step-" + std::string(8 - digits.size(), '0') + digits;
-      std::filesystem::create_directories(jobs.path(folder));
-      std::filesystem::copy(jobs.path("whole/" + name), jobs.path(folder + "/" + name));
+      const std::string folder = "from" + std::to_string(step);
+      copy_step(jobs, "whole", step, folder);
       const Trained resumed = run(jobs.load("mlp", folder, job));
       CHECK(resumed.report.first_step == step);
       CHECK(resumed.loss_scale == std::vector<double>(whole.loss_scale.begin() + step, whole.loss_scale.end()));

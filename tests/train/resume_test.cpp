@@ -13,11 +13,6 @@ using namespace trainer::tests;
 
 namespace {
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides ranks(int number) {
   return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004",
           "train.batch.micro=2"};
@@ -25,16 +20,6 @@ Overrides ranks(int number) {
 
 bool same_bits(const Trained& a, const Trained& b) {
   return a.loss == b.loss && a.grad_norm == b.grad_norm && files_of(a.report.checkpoint) == files_of(b.report.checkpoint);
-}
-
-std::string step_name(int step) {
-  std::string digits = std::to_string(step);
-  return "step-" + std::string(8 - digits.size(), '0') + digits;
-}
-
-void copy_step(const TinyJobs& jobs, const std::string& from, int step, const std::string& to) {
-  std::filesystem::create_directories(jobs.path(to));
-  std::filesystem::copy(jobs.path(from) + "/" + step_name(step), jobs.path(to) + "/" + step_name(step));
 }
 
 std::vector<double> losses_of(const std::string& jsonl) {

@@ -22,21 +22,6 @@ using namespace trainer::tests;
 
 namespace {
 
-Overrides both(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-std::string step_name(std::int64_t step) {
-  std::string digits = std::to_string(step);
-  return "step-" + std::string(8 - digits.size(), '0') + digits;
-}
-
-void copy_step(const TinyJobs& jobs, const std::string& from, int step, const std::string& to) {
-  std::filesystem::create_directories(jobs.path(to));
-  std::filesystem::copy(jobs.path(from) + "/" + step_name(step), jobs.path(to) + "/" + step_name(step));
-}
-
 // ---- What is kept of a state, in f64 ----
 
 std::vector<double> make_levels(bool has_sign) {

@@ -91,6 +91,11 @@ class Recorder final : public Monitor {
 
 std::string configs_dir() { return std::string(TRAINER_SOURCE_DIR) + "/configs"; }
 
+Overrides both(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 TinyJobs::TinyJobs() {
   write("tokens.bin", tokens(8 * 40 + 1));
   write("table.csv", table(90));
@@ -103,6 +108,16 @@ TinyJobs::TinyJobs() {
 LoadedJob TinyJobs::load(const std::string& name, const std::string& run, Overrides overrides) const {
   overrides.insert(overrides.begin(), "checkpoint.dir=" + path(run));
   return load_job(path(name + ".yaml"), overrides, {.configs_dir = configs_dir()});
+}
+
+std::string step_name(std::int64_t step) {
+  const std::string digits = std::to_string(step);
+  return "step-" + std::string(8 - digits.size(), '0') + digits;
+}
+
+void copy_step(const TinyJobs& jobs, const std::string& from, std::int64_t step, const std::string& to) {
+  std::filesystem::create_directories(jobs.path(to));
+  std::filesystem::copy(jobs.path(from) + "/" + step_name(step), jobs.path(to) + "/" + step_name(step));
 }
 
 const LoadedJob& from_the_start(const LoadedJob& loaded) {

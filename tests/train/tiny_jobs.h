@@ -15,6 +15,8 @@
 namespace trainer::tests {
 
 using Overrides = std::vector<std::string>;
+/// Those of `a`, then those of `b`.
+Overrides both(Overrides a, const Overrides& b);
 
 /// Unit roundoffs: the largest relative error of one rounding.
 inline constexpr double kRoundoffF32 = 0x1p-24;
@@ -55,6 +57,11 @@ CompiledJob compiled(const LoadedJob& loaded, Purpose purpose = Purpose::train);
 /// `after_step` is called on rank 0 after each step, with its number.
 Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
 Trained run(const LoadedJob& loaded, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
+
+/// Folder of the checkpoint of a step in a folder of checkpoints.
+std::string step_name(std::int64_t step);
+/// Puts a copy of one checkpoint of the folder `from` into the folder `to`.
+void copy_step(const TinyJobs& jobs, const std::string& from, std::int64_t step, const std::string& to);
 
 /// The f32 tensors of a checkpoint by name: weights, and states as "name.exp_avg".
 using Tensors = std::map<std::string, std::vector<float>>;
