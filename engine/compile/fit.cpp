@@ -23,6 +23,9 @@ std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number +
 
 struct Parameters {
   std::int64_t trained = 0, frozen = 0;
+  // Of a trained one: the f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has
+  // another dtype.
+  double bytes_of_trained = 0;
 };
 
 Parameters parameters_of(const LoadedJob& loaded) {
@@ -30,15 +33,17 @@ Parameters parameters_of(const LoadedJob& loaded) {
   Parameters result;
   for (const Parameter& parameter : graph.parameters)
     (parameter.trainable ? result.trained : result.frozen) += graph.value(parameter.value).shape().elements();
+  const PrecisionJob& precision = loaded.job.precision;
+  const std::int64_t compute = size_of(precision.compute);
+  result.bytes_of_trained =
+      static_cast<double>(4 + size_of(precision.reduce) + (compute == 4 ? 0 : compute)) + state_bytes(loaded, graph);
   return result;
 }
 
-// Of a trained one: the f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has
-// another dtype.
-double bytes_of_parameter(const LoadedJob& loaded) {
-  const PrecisionJob& precision = loaded.job.precision;
-  const std::int64_t compute = size_of(precision.compute);
-  return static_cast<double>(4 + size_of(precision.reduce) + (compute == 4 ? 0 : compute)) + state_bytes(loaded);
+// Of a rank, with the best sharding.
+std::int64_t least_bytes(const LoadedJob& loaded, const Parameters& parameters) {
+  const auto trained = static_cast<std::int64_t>(static_cast<double>(parameters.trained) * parameters.bytes_of_trained);
+  return divided_up(trained + parameters.frozen * size_of(loaded.job.precision.compute), world_size_of(loaded.job));
 }
 
 std::int64_t ranks_of_node(const Job& job) { return std::max<std::int64_t>(1, world_size_of(job) / job.cluster.nodes); }
@@ -172,21 +177,16 @@ std::string largest_parts(const CompiledJob& compiled) {
 
 std::string Suggestion::str() const { return fmt::format("{}: {}", fmt::join(overrides, " "), text); }
 
-std::int64_t least_states_bytes(const LoadedJob& loaded) {
-  const Parameters parameters = parameters_of(loaded);
-  const double trained = static_cast<double>(parameters.trained) * bytes_of_parameter(loaded);
-  return divided_up(
-      static_cast<std::int64_t>(trained) + parameters.frozen * size_of(loaded.job.precision.compute),
-      world_size_of(loaded.job));
-}
+std::int64_t least_states_bytes(const LoadedJob& loaded) { return least_bytes(loaded, parameters_of(loaded)); }
 
 void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) {
   if (!unsupported(loaded).empty()) return;  // whoever compiles tells that
   const Job& job = loaded.job;
-  const std::int64_t world = world_size_of(job), limit = memory_limit(job, hardware, ranks_of_node(job)), least = least_states_bytes(loaded);
+  const Parameters parameters = parameters_of(loaded);
+  const std::int64_t world = world_size_of(job), limit = memory_limit(job, hardware, ranks_of_node(job)),
+                     least = least_bytes(loaded, parameters);
   if (least <= limit) return;
   const std::int64_t all = least * world, devices = divided_up(all, std::max<std::int64_t>(1, limit));
-  const Parameters parameters = parameters_of(loaded);
   const std::string frozen = parameters.frozen == 0 ? ""
                                                     : fmt::format(", and {} frozen ones ({} bytes each)",
                                                                   count_text(static_cast<double>(parameters.frozen)),
@@ -196,7 +196,7 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
                              "parameters{} need {} a rank with the best sharding ({:.4g} bytes a parameter), "
                              "and a rank has {}; at least {} such ranks are needed",
                              world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters.trained)), frozen,
-                             size_text(least), bytes_of_parameter(loaded), size_text(limit), grouped(devices)));
+                             size_text(least), parameters.bytes_of_trained, size_text(limit), grouped(devices)));
   if (hardware.machine != nullptr) mistake.remedies = texts(what_would_fit(loaded, hardware));
   throw JobError({std::move(mistake)});
 }

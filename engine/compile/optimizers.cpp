@@ -121,8 +121,11 @@ Optimizers optimizers_of(const LoadedJob& loaded, const Graph& graph) { return A
 
 double state_bytes(const LoadedJob& loaded) {
   const TrainJob& train = loaded.job.train;
-  if (train.groups.empty() && train.optimizer.name != OptimizerName::muon) return state_bytes(optimizer_spec(train.optimizer));
-  const Graph graph = whole_graph(loaded);
+  const bool one = train.groups.empty() && train.optimizer.name != OptimizerName::muon;
+  return one ? state_bytes(optimizer_spec(train.optimizer)) : state_bytes(loaded, whole_graph(loaded));
+}
+
+double state_bytes(const LoadedJob& loaded, const Graph& graph) {
   const Optimizers optimizers = optimizers_of(loaded, graph);
   std::vector<double> bytes;
   for (const OptimizerJob& optimizer : optimizers.used) bytes.push_back(state_bytes(optimizer_spec(optimizer)));

@@ -21,7 +21,9 @@ struct Optimizers {
 /// took before, and a muon that no matrix is left for.
 Optimizers optimizers_of(const LoadedJob& loaded, const Graph& graph);
 
-/// Bytes that the states of a trained parameter take on average, without padding.
+/// Bytes that the states of a trained parameter take on average, without padding. `graph`: the job's whole_graph, which is read where it is
+/// not given.
+double state_bytes(const LoadedJob& loaded, const Graph& graph);
 double state_bytes(const LoadedJob& loaded);
 
 }  // namespace trainer

@@ -214,11 +214,13 @@ BufferId EmittedStep::sum_of_squares(int stage) {
   return squares;
 }
 
+const OptimizerSpec& EmittedStep::spec_of(const Unit& unit) const { return options_.optimizers[static_cast<std::size_t>(unit.optimizer)]; }
+
 // ---- Update ------------------------------------------------------------------------------------------------------
 
 void EmittedStep::optimizer(const Unit& unit) {
   const auto why = emit_.because(For::update, unit);
-  const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
+  const OptimizerSpec& spec = spec_of(unit);
   CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
   if (spec.op == Op::muon) {
     update(unit, spec, muon(unit), DType::f32, {});
@@ -272,7 +274,7 @@ void EmittedStep::update(const Unit& unit, const OptimizerSpec& spec, const Regi
 Region EmittedStep::muon(const Unit& unit) {
   if (muon_units_.empty())
     for (const Unit& other : role_.units)
-      if (other.trained() && options_.optimizers[static_cast<std::size_t>(other.optimizer)].op == Op::muon) muon_units_.push_back({&other, {}, {}, {}});
+      if (other.trained() && spec_of(other).op == Op::muon) muon_units_.push_back({&other, {}, {}, {}});
   const auto at = std::ranges::find(muon_units_, &unit, &MuonUnit::unit);
   const auto last = [&](std::ptrdiff_t ahead) { return at + std::min(muon_axes(unit, options_.mesh).empty() ? 0 : ahead, muon_units_.end() - at - 1); };
   for (auto one = muon_units_.begin() + muon_gathered_; one <= last(2); ++one, ++muon_gathered_) gather_momentum(*one);
@@ -283,7 +285,7 @@ Region EmittedStep::muon(const Unit& unit) {
 void EmittedStep::gather_momentum(MuonUnit& one) {
   const Unit& unit = *one.unit;
   const auto why = emit_.because(For::update, unit);
-  const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
+  const OptimizerSpec& spec = spec_of(unit);
   const std::int64_t elements = unit.slice();
   Signature momentum{Op::muon_momentum, some(spec.attributes, {"momentum", "nesterov"}), {flat(options_.reduce, elements)}};
   std::vector<Operand> operands{Read{gradient(unit)}};
@@ -310,7 +312,7 @@ void EmittedStep::gather_momentum(MuonUnit& one) {
 void EmittedStep::orthogonalize(MuonUnit& one) {
   const Unit& unit = *one.unit;
   const auto why = emit_.because(For::update, unit);
-  const OptimizerSpec& spec = options_.optimizers[static_cast<std::size_t>(unit.optimizer)];
+  const OptimizerSpec& spec = spec_of(unit);
   const Axes axes = muon_axes(unit, options_.mesh);
   const std::int64_t parts = options_.mesh.group_size(axes & Axes::of(Axis::tensor));
   std::vector<double>& flops = muon_flops_[axes.mask];

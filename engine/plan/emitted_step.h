@@ -50,6 +50,7 @@ class EmittedStep final : public Step {
   void sum_partial(const Unit& unit);
   void put_off(std::function<void()> rest);
   void catch_up();
+  const OptimizerSpec& spec_of(const Unit& unit) const;  ///< of a unit that is trained
   std::vector<std::pair<TensorDesc, Operand>> states_of(const Unit& unit) const;
   void update(const Unit& unit, const OptimizerSpec& spec, const Region& by, DType dtype, const std::vector<std::pair<TensorDesc, Operand>>& states);
   struct MuonUnit;

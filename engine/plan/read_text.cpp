@@ -126,7 +126,7 @@ class Line {
     return *this;
   }
 
-  /// Lists are numbered for people; a number out of turn is a mistake.
+  /// The number that an item of a list begins with. It must be the item's place in the list.
   Line& index(std::size_t expected) {
     std::size_t number = 0;
     *this >> number;

@@ -53,7 +53,7 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
   for (std::size_t stage = 0; stage < result.size(); ++stage) result[stage].resize(schedule.stages[stage].size() + 1);
   if (schedule.stage_of_chunk.size() == 1) return result;
   const Simulation played = simulate(schedule);
-  CHECK(played.deadlock.empty(), "a schedule comes to its end");
+  CHECK(played.deadlock.empty(), "a schedule has no deadlock");
   std::map<std::tuple<bool, int, int>, double> starts;              // of passes by direction, micro-batch and chunk
   std::vector<std::vector<double>> begins(schedule.stages.size());  // [stage][action]
   for (std::size_t stage = 0; stage < begins.size(); ++stage)

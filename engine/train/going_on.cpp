@@ -51,17 +51,6 @@ bool is_under(std::string_view path, std::string_view prefix) {
   return path.starts_with(prefix) && (path.size() == prefix.size() || path[prefix.size()] == '.' || path[prefix.size()] == '[');
 }
 
-// "train.groups[0].match" as "train.groups.match".
-std::string without_indices(std::string_view path) {
-  std::string text;
-  bool inside = false;
-  for (const char c : path) {
-    inside = c == '[' || (inside && c != ']');
-    if (!inside && c != ']') text += c;
-  }
-  return text;
-}
-
 // How this start is made, not what the run is.
 bool is_of_start(std::string_view path) { return path == "checkpoint.dir" || path == "checkpoint.resume" || path == "checkpoint.accept"; }
 
@@ -191,8 +180,7 @@ Diagnostic mistake(const LoadedJob& loaded, const Difference& difference, const 
 
 }  // namespace
 
-ChangeRule change_rule(std::string_view at) {
-  const std::string path = without_indices(at);
+ChangeRule change_rule(std::string_view path) {
   const Row* longest = nullptr;
   for (const Row& row : kTable)
     if (is_under(path, row.prefix) && (longest == nullptr || row.prefix.size() > longest->prefix.size())) longest = &row;
