@@ -13,7 +13,7 @@
 //                      → dweight r [out, in], dbias r [out] if `bias`; `accumulate` adds to both
 //
 // `gelu` (false where absent) is an epilogue: the activation after the product, in the product's own pass over its output. It is the
-// approximation with tanh that op `gelu` has under approximate: "tanh". Graph files have no such attribute; engine/build/fuse.h sets it
+// approximation with tanh that op `gelu` has under approximate: "tanh". Graph files have no such attribute; engine/transform/fuse.h sets it
 // where Target::fuses_gelu says that the device's kernels take it: today bf16 and f16 on GPUs. The CPU's kernels refuse it.
 //   linear             y = gelu(x·Wᵀ + b), and pre = x·Wᵀ + b, rounded to c, if `pre` (training needs it, evaluation does not). `pre`
 //                      never stands without `gelu`, nor `partial` with it.

@@ -1,5 +1,5 @@
 // trainer schema: the JSON Schemas, made from the tables that the program reads by.
-#include "engine/build/graph_ops.h"
+#include "engine/transform/graph_ops.h"
 #include "engine/cost/machine_model.h"
 #include "tools/command.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/build/build.h"
+#include "engine/transform/transform.h"
 #include "engine/compile/lab.h"
 #include "engine/compile/optimizers.h"
 #include "engine/cost/search.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "engine/build/build.h"
+#include "engine/transform/transform.h"
 #include "engine/compile/choose.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"

@@ -16,7 +16,7 @@
 #include "engine/core/check.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/search.h"
-#include "engine/plan/verify.h"
+#include "engine/plan/verify/verify.h"
 
 namespace trainer {
 namespace {

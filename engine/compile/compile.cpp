@@ -9,9 +9,9 @@
 #include <thread>
 #include <unordered_set>
 
-#include "engine/build/build.h"
-#include "engine/build/distribute.h"
-#include "engine/build/fuse.h"
+#include "engine/transform/transform.h"
+#include "engine/transform/distribute.h"
+#include "engine/transform/fuse.h"
 #include "engine/compile/decide.h"
 #include "engine/compile/choose.h"
 #include "engine/compile/fit.h"
@@ -27,8 +27,8 @@
 #include "engine/job/nearest_numbers.h"
 #include "engine/job/supported.h"
 #include "engine/ops/op_def.h"
-#include "engine/plan/assemble.h"
-#include "engine/plan/verify.h"
+#include "engine/plan/assemble/assemble.h"
+#include "engine/plan/verify/verify.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/strategies.h"
 #include "strategies/context/context_parallel.h"

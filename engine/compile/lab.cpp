@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "engine/build/build.h"
-#include "engine/build/distribute.h"
-#include "engine/build/fuse.h"
+#include "engine/transform/transform.h"
+#include "engine/transform/distribute.h"
+#include "engine/transform/fuse.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/trained.h"

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/build/build.h"
+#include "engine/transform/transform.h"
 #include "engine/job/job.h"
-#include "engine/plan/assemble.h"
+#include "engine/plan/assemble/assemble.h"
 
 namespace trainer {
 

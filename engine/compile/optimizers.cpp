@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "engine/build/selection.h"
+#include "engine/transform/selection.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/trained.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/build/adapter.h"
-#include "engine/build/trainable.h"
+#include "engine/transform/adapter.h"
+#include "engine/transform/trainable.h"
 #include "engine/compile/model_graph.h"
 
 namespace trainer {

@@ -38,7 +38,7 @@ struct TrainableJob {
 
 enum class AdapterKind : std::uint8_t { lora };
 
-/// Small matrices that are trained beside frozen ones (engine/build/adapter.h).
+/// Small matrices that are trained beside frozen ones (engine/transform/adapter.h).
 struct AdapterJob {
   AdapterKind kind = AdapterKind::lora;
   std::int64_t rank = 16;

@@ -7,7 +7,7 @@
 //   reduce_scatter   x → my part of dim `dim` of the sum          dx = all_gather(dy)
 //
 // These are f and g of Shoeybi et al., "Megatron-LM", 2019, section 3, and g and its conjugate of Korthikanti et al., "Reducing Activation
-// Recomputation in Large Transformer Models", 2022, section 4.2.2. Graph files cannot name them; engine/build/distribute.h inserts them.
+// Recomputation in Large Transformer Models", 2022, section 4.2.2. Graph files cannot name them; engine/transform/distribute.h inserts them.
 #include "engine/ops/common.h"
 
 namespace trainer::define {

@@ -1,4 +1,4 @@
-// linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it. Fusion (engine/build/fuse.h) gives it and the gradient of its
+// linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it. Fusion (engine/transform/fuse.h) gives it and the gradient of its
 // input `gelu` (kernels/linear.h), where the device's kernels take it; it comes after differentiation.
 #include "engine/ops/common.h"
 

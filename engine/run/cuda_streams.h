@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/run/stream_schedule.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace trainer {
 

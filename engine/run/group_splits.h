@@ -12,7 +12,7 @@
 namespace trainer {
 
 /// Groups over `axes` (those longer than 1) whose collectives are issued on `stream`. Groups of the same ranks on two streams are two: a
-/// group has its work on one stream (verify_communication.h).
+/// group has its work on one stream (engine/plan/verify/communication.h).
 struct GroupSplit {
   Axes axes;
   std::vector<std::int32_t> stages;  ///< where `axes` has pipeline: the stages that take part, ascending; empty: all

@@ -5,7 +5,7 @@
 // must all be resident at once, since a kernel of NCCL holds its multiprocessors until the other ranks have come: so each takes at most an
 // eighth of them (config.maxCTAs), and the three that a plan runs beside each other leave most to computation, which ends by itself. And
 // where the device runs them one after another after all (streams share hardware queues), it does so in the order of issue, which
-// engine/plan/verify_communication.h proves to be free of deadlock. NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL keep that order always; it is
+// engine/plan/verify/communication.h proves to be free of deadlock. NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL keep that order always; it is
 // left to whoever starts the job, because it makes a collective wait for data that an earlier one on another stream waits for. Children
 // share nothing of their parents (config.splitShare=0): what shares resources is run one after another. (NCCL's user guide: "Using multiple
 // NCCL communicators concurrently", "Creating a communicator with options".)

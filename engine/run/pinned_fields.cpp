@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/core/check.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace trainer {
 namespace {

@@ -72,7 +72,7 @@ class Loading {
 
  private:
   // A scale is that of all elements of its block, so whole blocks are put together before they are written. A block
-  // holds elements of one tensor (engine/plan/units.cpp).
+  // holds elements of one tensor (engine/plan/assemble/units.cpp).
   void read_blocks(const std::vector<std::string>& names, float factor, const HeldBuffer& buffer,
                    const std::vector<Piece>& pieces) const {
     std::vector<float> values, more, window;

@@ -2,7 +2,7 @@
 #include "kernels/cpu/table.h"
 
 #include "kernels/cpu/families.h"
-#include "kernels/cpu/make_kernel.h"
+#include "kernels/cpu/runtime/make_kernel.h"
 
 namespace trainer::kernels::cpu {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/runtime/isa.h"
 #include "kernels/kernel.h"
 
 namespace trainer::kernels::cpu {

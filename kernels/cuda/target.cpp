@@ -9,9 +9,9 @@
 #include "kernels/attention.h"
 #include "kernels/bias_grad.h"
 #include "kernels/conv2d.h"
-#include "kernels/cuda/conv2d.h"
-#include "kernels/cuda/embedding_grad.h"
-#include "kernels/cuda/muon.h"
+#include "kernels/cuda/convolution/conv2d.h"
+#include "kernels/cuda/embedding/embedding_grad.h"
+#include "kernels/cuda/optimizer/muon.h"
 #include "kernels/linear.h"
 
 namespace trainer::kernels::cuda {

@@ -1,5 +1,5 @@
 // Tensor parallelism: a table of how the parameters of a layer lie over the tensor axis. What follows from it for every value, and which
-// collectives that takes, is engine/build/distribute.h's to find.
+// collectives that takes, is engine/transform/distribute.h's to find.
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -3,7 +3,7 @@
 #include <map>
 #include <tuple>
 
-#include "engine/plan/transfers.h"
+#include "engine/plan/assemble/transfers.h"
 
 namespace trainer::cost {
 namespace {

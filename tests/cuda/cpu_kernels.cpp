@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/cpu/table.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/emulated/emulated.h"
 
 namespace trainer::kernels::cuda {

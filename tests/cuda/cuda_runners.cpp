@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/target.h"
 #include "tests/cuda/orders.h"
 #include "tests/kernels/runner.h"

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/runtime/mma.cuh"
 #include "tests/cuda/emulated/emulated.h"
 
 #undef CHECK  // the program's; the rest is doctest's

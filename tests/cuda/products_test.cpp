@@ -1,5 +1,5 @@
 // Matrix products by the emulated cuBLASLt: what is refused before it is asked for, what is said where a call fails, workspaces.
-#include "kernels/cuda/products.h"
+#include "kernels/cuda/gemm/products.h"
 
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/target.h"
 #include "tests/cuda/emulated/emulated.h"
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/build/build.h"
-#include "engine/build/distribute.h"
+#include "engine/transform/transform.h"
+#include "engine/transform/distribute.h"
 #include "engine/core/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "engine/build/distribute.h"
-#include "tests/build/files.h"
+#include "engine/transform/distribute.h"
+#include "tests/transform/files.h"
 
 namespace trainer {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "engine/build/graph_ops.h"
+#include "engine/transform/graph_ops.h"
 #include "engine/job/job.h"
 
 namespace trainer {

@@ -16,7 +16,7 @@
 #include <valijson/schema_parser.hpp>
 #include <valijson/validator.hpp>
 
-#include "engine/build/graph_ops.h"
+#include "engine/transform/graph_ops.h"
 #include "engine/cost/machine_fields.h"
 #include "engine/cost/machine_model.h"
 #include "engine/job/check.h"

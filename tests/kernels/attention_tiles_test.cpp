@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/core/error.h"
-#include "kernels/cpu/attention_way.h"
+#include "kernels/cpu/attention/algorithm.h"
 #include "kernels/cpu/table.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/buffer.h"

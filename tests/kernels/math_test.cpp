@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/choose.h"
-#include "kernels/cpu/math_check.h"
+#include "kernels/cpu/runtime/choose.h"
+#include "kernels/cpu/runtime/math_check.h"
 
 using namespace trainer::kernels::cpu;
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "engine/build/build.h"
+#include "engine/transform/transform.h"
 #include "engine/job/job.h"
 #include "tests/goldens/golden.h"
 #include "tests/reference/interpreter.h"

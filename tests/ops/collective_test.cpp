@@ -7,8 +7,8 @@
 #include <cmath>
 #include <random>
 
-#include "engine/build/build.h"
-#include "engine/build/distribute.h"
+#include "engine/transform/transform.h"
+#include "engine/transform/distribute.h"
 #include "engine/ops/op_def.h"
 #include "tests/reference/ranks.h"
 

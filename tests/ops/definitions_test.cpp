@@ -4,7 +4,7 @@
 #include "engine/core/error.h"
 #include "engine/core/muon.h"
 #include "engine/ops/op_def.h"
-#include "tests/build/files.h"
+#include "tests/transform/files.h"
 
 namespace trainer {
 namespace {

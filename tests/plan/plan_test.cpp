@@ -5,7 +5,7 @@
 
 #include "engine/core/error.h"
 #include "engine/plan/memory.h"
-#include "engine/plan/verify.h"
+#include "engine/plan/verify/verify.h"
 
 using namespace trainer;
 

@@ -12,7 +12,7 @@
 #include "engine/core/muon.h"
 #include "engine/core/random.h"
 #include "engine/ops/op_def.h"
-#include "engine/plan/verify.h"
+#include "engine/plan/verify/verify.h"
 #include "tests/plan/full_play.h"
 #include "tests/temporary.h"
 

@@ -1,5 +1,5 @@
 // The order of every schedule's transfers, played on stages of which each does one thing at a time and every send waits for its receive.
-#include "engine/plan/transfers.h"
+#include "engine/plan/assemble/transfers.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "engine/core/random.h"
-#include "engine/plan/verify.h"
+#include "engine/plan/verify/verify.h"
 #include "kernels/cpu/table.h"
 #include "tests/train/tiny_jobs.h"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/bf16.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/runtime/parallel.h"
 #include "kernels/cpu/table.h"
 
 namespace {

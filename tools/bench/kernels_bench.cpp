@@ -17,7 +17,7 @@
 
 #include "engine/core/compression.h"
 #include "kernels/bf16.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/runtime/parallel.h"
 #include "kernels/cpu/table.h"
 
 namespace {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/runtime/isa.h"
 #include "kernels/cpu/table.h"
 #include "tools/calibrate/median.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/runtime/isa.h"
 
 namespace trainer::kernels::cpu::gemm {
 

@@ -1,6 +1,6 @@
 // Column sums, a few vectors of columns at a time down all the rows.
 #include "kernels/cpu/gemm/column_sums.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {

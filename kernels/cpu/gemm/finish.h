@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/gemm/problem.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {

@@ -5,8 +5,8 @@
 #include "kernels/cpu/gemm/column_sums.h"
 #include "kernels/cpu/gemm/tiles_loops.h"
 #include "kernels/cpu/gemm/widen_loops.h"
-#include "kernels/cpu/make_kernel.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/runtime/make_kernel.h"
+#include "kernels/cpu/runtime/parallel.h"
 
 namespace trainer::kernels::cpu::gemm {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/problem.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/runtime/isa.h"
 
 namespace trainer::kernels::cpu::gemm {
 

@@ -1,7 +1,7 @@
 // A square transposition in registers, for loops files.
 #pragma once
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 

@@ -12,7 +12,7 @@
 #include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/transpose.h"
 #include "kernels/cpu/gemm/widen_loops.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {

@@ -1,4 +1,4 @@
-// cuBLASLt in host memory: the functions that kernels/cuda/products.cpp calls, from the comments of cublasLt.h and the cuBLAS documentation
+// cuBLASLt in host memory: the functions that kernels/cuda/gemm/products.cpp calls, from the comments of cublasLt.h and the cuBLAS documentation
 // ("Using the cuBLASLt API"): what each attribute means and its type, which combinations of dtypes CUBLAS_COMPUTE_32F has, that matrices
 // count columns first, that rows of auxiliary output have multiples of 8 elements, that a workspace is aligned to 16 bytes. Sums are f32.
 //

@@ -1,0 +1,390 @@
+// The heart of the planner: what a step is, in the order it is issued.
+#include "engine/plan/assemble/assemble.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "engine/core/check.h"
+#include "engine/core/parallel.h"
+#include "engine/plan/assemble/emitted_step.h"
+#include "engine/plan/assemble/emitter.h"
+#include "engine/plan/memory.h"
+#include "engine/plan/assemble/phases.h"
+#include "engine/plan/assemble/units.h"
+#include "engine/plan/verify/verify.h"
+
+namespace trainer {
+namespace {
+
+const TensorDesc kScalars = flat(DType::f32, 4);
+
+using For = Provenance::Phase;
+
+For phase_of(Action::Kind kind) {
+  switch (kind) {
+    case Action::Kind::forward: return For::forward;
+    case Action::Kind::backward: return For::backward;
+    case Action::Kind::backward_input: return For::backward_input;
+    case Action::Kind::backward_weight: return For::backward_weight;
+  }
+  return For::forward;
+}
+
+// Of what belongs to a pass.
+Provenance why_of(For phase, int micro_batch, int chunk) {
+  return {.phase = phase, .chunk = static_cast<std::int16_t>(chunk), .micro_batch = micro_batch};
+}
+
+// Each chunk forward once: what an evaluation does.
+Schedule forward_only(const Schedule& schedule) {
+  Schedule result{schedule.stage_of_chunk, std::vector<std::vector<Action>>(schedule.stages.size())};
+  for (std::size_t chunk = 0; chunk < schedule.stage_of_chunk.size(); ++chunk)
+    result.stages[static_cast<std::size_t>(schedule.stage_of_chunk[chunk])].push_back({Action::Kind::forward, 0, static_cast<int>(chunk)});
+  return result;
+}
+
+// One use of a unit: it is read from some node of an action to another.
+struct UnitUse {
+  std::size_t unit;
+  int micro_batch, chunk;
+  std::size_t next;       // use of the same unit; SIZE_MAX: none
+  std::size_t next_pass;  // the same in this micro-batch
+};
+
+// One program's way through its actions.
+class Passes {
+ public:
+  Passes(Emitter& emit, Role& role, const AssembleOptions& options, int stage, const CutGraph& cut, EmittedStep& step)
+      : emit_(emit), role_(role), options_(options), cut_(cut), stage_(stage), step_(step), actions_(cut.schedule.stages[static_cast<std::size_t>(stage)]) {
+    const auto unit_of = [&](const std::string& parameter) { return emit.place(parameter).unit; };
+    for (int chunk = 0; chunk < cut.num_chunks(); ++chunk) phases_.push_back(cut.stage_of(chunk) == stage ? phases_of(cut, chunk, unit_of) : std::map<Action::Kind, Phase>{});
+    find_uses();
+  }
+
+  void run(GraphMemory& memory) {
+    const std::vector<std::vector<Transfer>>& transfers = cut_.transfers[static_cast<std::size_t>(stage_)];
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      emit_.transfer(memory, transfers[i]);
+      act(memory, actions_[i]);
+    }
+    emit_.transfer(memory, transfers.back());
+  }
+
+ private:
+  const Phase& phase(const Action& action) const { return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind); }
+
+  void act(GraphMemory& memory, const Action& action) {
+    const auto why = emit_.because(why_of(phase_of(action.kind), action.micro_batch, action.chunk));
+    share_with_neighbour(memory, action);
+    const Phase& now = phase(action);
+    for (std::size_t i = 0; i < now.nodes.size(); ++i) {
+      for (std::size_t unit : now.opens[i]) open(unit);
+      emit_.node(memory, now.nodes[i], action.micro_batch);
+      for (std::size_t unit : now.closes[i]) close(unit);
+      for (std::size_t unit : now.completes[i]) options_.data->gradient_ready(role_.units[unit], {.last = --completions_[unit] == 0}, step_);
+    }
+  }
+
+  // Gathers run ahead: what is first read here was asked for `prefetch` uses ago.
+  void open(std::size_t unit) {
+    CHECK(uses_[opened_].unit == unit, "uses come in the order in which they were listed");
+    current_[unit] = opened_;
+    const std::size_t ahead = std::min(uses_.size(), opened_ + 1 + static_cast<std::size_t>(options_.data->prefetch()));
+    for (; asked_ < ahead; ++asked_) {
+      const UnitUse& use = uses_[asked_];
+      const auto why = emit_.because(why_of(For::gather, use.micro_batch, use.chunk));
+      options_.data->before_use(role_.units[use.unit], {}, step_);
+    }
+    ++opened_;
+  }
+
+  void close(std::size_t unit) {
+    const UnitUse& use = uses_[current_[unit]];
+    const bool kept = use.next < asked_;
+    options_.data->after_use(role_.units[unit], {.ends_use = !kept, .ends_pass = !kept && use.next_pass == SIZE_MAX, .ends_step = use.next == SIZE_MAX}, step_);
+  }
+
+  // The chunk before may live on this very stage.
+  void share_with_neighbour(GraphMemory& memory, const Action& action) {
+    const bool forward = action.kind == Action::Kind::forward;
+    const int from = forward ? action.chunk - 1 : action.chunk + 1;
+    if (action.kind == Action::Kind::backward_weight || from < 0 || from >= static_cast<int>(phases_.size())) return;
+    if (cut_.stage_of(from) != stage_) return;
+    const Boundary& boundary = cut_.boundaries[static_cast<std::size_t>(std::min(from, action.chunk))];
+    emit_.share(memory, action.micro_batch, from, action.chunk, forward ? boundary.activations : boundary.gradients);
+  }
+
+  void find_uses() {
+    completions_.assign(role_.units.size(), 0);
+    current_.assign(role_.units.size(), 0);
+    for (const Action& action : actions_) {
+      const Phase& now = phase(action);
+      for (std::size_t i = 0; i < now.nodes.size(); ++i) {
+        for (std::size_t unit : now.opens[i]) uses_.push_back({unit, action.micro_batch, action.chunk, SIZE_MAX, SIZE_MAX});
+        for (std::size_t unit : now.completes[i]) ++completions_[unit];
+      }
+    }
+    std::vector<std::size_t> next(role_.units.size(), SIZE_MAX);
+    std::map<std::pair<std::size_t, int>, std::size_t> next_pass;
+    for (std::size_t i = uses_.size(); i-- > 0;) {
+      UnitUse& use = uses_[i];
+      use.next = std::exchange(next[use.unit], i);
+      const auto [at, first] = next_pass.try_emplace({use.unit, use.micro_batch}, i);
+      if (!first) use.next_pass = std::exchange(at->second, i);
+    }
+  }
+
+  Emitter& emit_;
+  Role& role_;
+  const AssembleOptions& options_;
+  const CutGraph& cut_;
+  const int stage_;
+  EmittedStep& step_;
+  const std::vector<Action>& actions_;
+  std::vector<std::map<Action::Kind, Phase>> phases_;  // [chunk]
+  std::vector<UnitUse> uses_;                          // in order
+  std::size_t opened_ = 0, asked_ = 0;                 // of uses_
+  std::vector<std::size_t> current_;                   // of each unit: the use that is open
+  std::vector<int> completions_;                       // of each unit: how often its gradients are still to be complete
+};
+
+// What the roles of a plan have in common, and the units of each.
+struct Common {
+  std::optional<CutGraph> train, evaluate, sample;
+  std::vector<std::vector<Unit>> units;
+};
+
+Common common_of(const AssembleOptions& options) {
+  Common common;
+  if (options.train != nullptr) common.train = cut(*options.train, options.schedule, options.micro_batches);
+  if (options.evaluate != nullptr) common.evaluate = cut(*options.evaluate, forward_only(options.schedule), 1);
+  if (options.sample != nullptr) common.sample = cut(*options.sample, forward_only(options.schedule), 1);
+  const Graph& any = options.train != nullptr ? *options.train : options.evaluate != nullptr ? *options.evaluate : *options.sample;
+  common.units = layout_units(any, options);
+  return common;
+}
+
+class Assembly {
+ public:
+  Assembly(const AssembleOptions& options, const Common& common, int stage) : options_(options), common_(common), stage_(stage), emit_(role_, options, stage) {}
+
+  Role run() {
+    emit_.make_units(common_.units[static_cast<std::size_t>(stage_)]);
+    if (options_.train != nullptr) {
+      role_.scalars = emit_.persistent("scalars", Category::optimizer, kScalars.bytes());
+      role_.applied = emit_.persistent("applied", Category::optimizer, size_of(DType::i32));
+      if (scales_dynamically()) role_.good_steps = emit_.persistent("good_steps", Category::optimizer, size_of(DType::i32));
+      step(ProgramKind::step);
+      if (options_.data->delays()) step(ProgramKind::step_averaging);
+    }
+    const std::size_t packed = emit_.num_packed();
+    if (options_.evaluate != nullptr) evaluate();
+    if (options_.sample != nullptr) sample();
+    CHECK(options_.train == nullptr || packed == emit_.num_packed(), "a program reads a packed weight that the step does not renew");
+    if (options_.train != nullptr && options_.data->averages()) {
+      bring_together(ProgramKind::average, &DataStrategy::average);
+      if (options_.data->delays()) bring_together(ProgramKind::settle, &DataStrategy::settle);
+    }
+    refresh();  // last: it makes what the programs above turned out to read
+    return std::move(role_);
+  }
+
+ private:
+  void step(ProgramKind kind) {
+    emit_.begin_program(kind);
+    const auto loading = emit_.because({.phase = For::load});
+    EmittedStep step(emit_, role_, options_);
+    if (kind == ProgramKind::step_averaging)
+      for (const Unit& unit : role_.units)
+        if (unit.trained()) options_.data->background(unit, step);
+    Passes passes(emit_, role_, options_, stage_, *common_.train, step);
+    GraphMemory memory = emit_.enter(*common_.train);
+    const Spec rates(DType::f32, Shape{static_cast<std::int64_t>(options_.optimizers.size())});
+    step.lr = emit_.buffer("lr", Category::inputs, rates.whole.elements() * size_of(rates.dtype()));
+    emit_.issue(Stream::copy, CopyIn{emit_.field("lr", Field::Kind::scalar, rates), 0, {emit_.whole(step.lr)}});
+
+    // Ranks that train apart take the mean over their own targets.
+    const bool apart = options_.data->averages();
+    const BufferId count = count_targets(memory, apart ? (kTokenAxes - kBatchAxes) | Axis::pipeline : data_and_pipeline());
+    if (has_loss(memory)) {
+      memory.seed = emit_.buffer("seed", Category::activations, size_of(DType::f32));
+      emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
+                   {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
+    }
+    if (apart) emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
+    passes.run(memory);
+    finish(memory, count, step);
+  }
+
+  bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
+
+  static Axes data_and_pipeline() { return kTokenAxes | Axis::pipeline; }
+
+  // The number of targets that count, over all micro-batches and the ranks along `axes`: known before the first forward pass. All stages
+  // have it.
+  BufferId count_targets(const GraphMemory& memory, Axes axes) {
+    const Graph& graph = *memory.graph;
+    const Loss& loss = graph.loss;
+    CHECK(graph.value(loss.targets).kind == ValueKind::input, "a loss counts what the batch alone decides");
+    const BufferId count = emit_.buffer("count", Category::activations, size_of(DType::f64));
+    if (has_loss(memory)) {
+      launch_count(memory, count);
+    } else {
+      emit_.zero("count", emit_.whole(count));
+    }
+    emit_.all_reduce("count", DType::f64, axes, emit_.whole(count));
+    return count;
+  }
+
+  // All micro-batches at once where they lie one after the other, else one by one.
+  void launch_count(const GraphMemory& memory, BufferId count) {
+    const Loss& loss = memory.graph->loss;
+    TensorDesc targets = memory.graph->local(loss.targets);
+    const Region field = emit_.whole(memory.fields[static_cast<std::size_t>(loss.targets)]), sum = emit_.whole(count);
+    const int micro_batches = memory.cut->micro_batches;
+    const bool together = field.bytes == micro_batches * targets.bytes();
+    if (together) targets.shape[0] *= micro_batches;
+    for (int i = 0; i < (together ? 1 : micro_batches); ++i) {
+      Signature signature{loss.count_op, loss.count_attributes, {targets, scalar(DType::f64)}};
+      signature.attributes.set("accumulate", i > 0);
+      const Region part = together ? field : emit_.region(memory, loss.targets, i, 0);
+      emit_.launch("count", signature, {Read{part}, i > 0 ? Operand(Update{sum}) : Operand(Write{sum})});
+    }
+  }
+
+  void reduce_loss(const GraphMemory& memory) {
+    const auto why = emit_.because({.phase = For::report});
+    if (!has_loss(memory)) emit_.zero("loss", emit_.whole(memory.loss));
+    emit_.all_reduce("loss", DType::f64, data_and_pipeline(), emit_.whole(memory.loss));
+  }
+
+  void finish(const GraphMemory& memory, BufferId count, EmittedStep& step) {
+    reduce_loss(memory);
+    step.finish_gradients();
+    step.sum_over_stages();
+    const BufferId squares = step.sum_of_squares(stage_);
+    update(squares, memory.loss, count, step);
+    const auto why = emit_.because({.phase = For::report});
+    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, Spec(kScalars.dtype, kScalars.shape)), 0, {emit_.whole(role_.scalars)}});
+  }
+
+  void update(BufferId squares, BufferId loss, BufferId count, EmittedStep& step) {
+    const auto why = emit_.because({.phase = For::update});
+    update_scalars(squares, loss, count);
+    for (const Unit& unit : role_.units) {
+      if (!unit.trained()) continue;
+      options_.data->update(unit, step);
+      emit_.pack_unit(unit);
+    }
+  }
+
+  bool scales_dynamically() const { return !options_.loss_scaling.items().empty(); }
+
+  // What decides whether the step's update is made, and on every rank alike: all read the same sums.
+  void update_scalars(BufferId squares, BufferId loss, BufferId count) {
+    const TensorDesc sum = scalar(DType::f64);
+    Signature signature{Op::update_scalars, options_.loss_scaling, {sum, sum, sum, kScalars, scalar(DType::i32)}};
+    signature.attributes.set("clip_norm", options_.clip_norm);
+    std::vector<Operand> operands{Read{emit_.whole(squares)}, Read{emit_.whole(loss)}, Read{emit_.whole(count)},
+                                  Update{emit_.whole(role_.scalars)}, Update{emit_.whole(role_.applied)}};
+    if (scales_dynamically()) {
+      signature.attributes.set("dynamic", true);
+      signature.operands.push_back(scalar(DType::i32));
+      operands.emplace_back(Update{emit_.whole(role_.good_steps)});
+    }
+    emit_.launch("update", signature, std::move(operands));
+  }
+
+  void evaluate() {
+    emit_.begin_program(ProgramKind::evaluate);
+    const auto loading = emit_.because({.phase = For::load});
+    EmittedStep step(emit_, role_, options_);
+    Passes passes(emit_, role_, options_, stage_, *common_.evaluate, step);
+    GraphMemory memory = emit_.enter(*common_.evaluate);
+    passes.run(memory);
+    const auto reporting = emit_.because({.phase = For::report});
+    const Graph& graph = *options_.evaluate;
+    const BufferId count = count_targets(memory, data_and_pipeline());
+    reduce_loss(memory);
+    const std::int32_t field = emit_.field("evaluation", Field::Kind::result, Spec(DType::f64, Shape{3}));
+    emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.loss)}});
+    emit_.issue(Stream::copy, CopyOut{field, 8, {emit_.whole(count)}});
+    if (graph.loss.scores == kNone) return;
+    const BufferId correct = emit_.buffer("correct", Category::activations, size_of(DType::f64));
+    if (has_loss(memory)) {
+      const int chunk = memory.cut->num_chunks() - 1;
+      Signature signature{graph.loss.correct_op, graph.loss.correct_attributes, {graph.local(graph.loss.scores), graph.local(graph.loss.targets), scalar(DType::f64)}};
+      signature.attributes.set("accumulate", false);
+      emit_.launch("correct", signature,
+                   {Read{emit_.region(memory, graph.loss.scores, 0, chunk)}, Read{emit_.region(memory, graph.loss.targets, 0, chunk)}, Write{emit_.whole(correct)}});
+    } else {
+      emit_.zero("correct", emit_.whole(correct));
+    }
+    emit_.all_reduce("correct", DType::f64, data_and_pipeline(), emit_.whole(correct));
+    emit_.issue(Stream::copy, CopyOut{field, 16, {emit_.whole(correct)}});
+  }
+
+  void sample() {
+    emit_.begin_program(ProgramKind::sample);
+    const auto loading = emit_.because({.phase = For::load});
+    EmittedStep step(emit_, role_, options_);
+    Passes passes(emit_, role_, options_, stage_, *common_.sample, step);
+    GraphMemory memory = emit_.enter(*common_.sample);
+    passes.run(memory);
+    const auto reporting = emit_.because({.phase = For::report});
+    const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.cut->num_chunks() - 1);
+    emit_.issue(Stream::copy, CopyOut{emit_.field("logits", Field::Kind::batch, options_.sample->value(options_.sample->logits).spec), 0, {logits}});
+  }
+
+  // What ends a round of a strategy that lets ranks drift apart.
+  void bring_together(ProgramKind kind, void (DataStrategy::*how)(const Unit&, Step&) const) {
+    emit_.begin_program(kind);
+    const auto why = emit_.because({.phase = For::average});
+    EmittedStep step(emit_, role_, options_);
+    for (const Unit& unit : role_.units)
+      if (unit.trained()) (options_.data->*how)(unit, step);
+    for (const Unit& unit : role_.units) {
+      step.renew_working(unit);
+      emit_.pack_unit(unit);
+    }
+  }
+
+  // Working copies and packed weights from the masters.
+  void refresh() {
+    emit_.begin_program(ProgramKind::refresh);
+    const auto why = emit_.because({.phase = For::update});
+    EmittedStep step(emit_, role_, options_);
+    for (const Unit& unit : role_.units) {
+      if (options_.train != nullptr && unit.trained()) options_.data->begin(unit, step);
+      step.renew_working(unit);
+      if (unit.sharded() && unit.whole_working() >= 0) step.all_gather_working(unit);
+      emit_.pack_unit(unit);
+    }
+  }
+
+  const AssembleOptions& options_;
+  const Common& common_;
+  const int stage_;
+  Role role_;
+  Emitter emit_;
+};
+
+}  // namespace
+
+Plan assemble(const AssembleOptions& options) {
+  Plan plan;
+  plan.mesh = options.mesh;
+  plan.drifts = options.train != nullptr && options.data->averages();
+  const Common common = common_of(options);
+  plan.roles.resize(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)));
+  for_each_index(plan.roles.size(), [&](std::size_t stage) {
+    Role& role = plan.roles[stage];
+    role = Assembly(options, common, static_cast<int>(stage)).run();
+    plan_memory(role);
+    derive_order(role, plan.mesh);
+  });
+  if (options.proved) verify(plan);
+  return plan;
+}
+
+}  // namespace trainer

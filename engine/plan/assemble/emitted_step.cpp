@@ -1,0 +1,380 @@
+// Each verb is some instructions, and what they leave behind is noted for the verbs that follow.
+#include "engine/plan/assemble/emitted_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/check.h"
+#include "engine/plan/muon.h"
+
+namespace trainer {
+namespace {
+
+using For = Provenance::Phase;
+
+Attributes some(const Attributes& all, std::initializer_list<const char*> names) {
+  Attributes chosen;
+  for (const auto& [name, value] : all.items())
+    if (std::find(names.begin(), names.end(), name) != names.end()) chosen.set(name, value);
+  return chosen;
+}
+
+}  // namespace
+
+// A unit's reduction as a compression sees it.
+class UnitWire final : public Wire {
+ public:
+  UnitWire(EmittedStep& step, const Unit& unit, Axes axes, bool sliced) : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
+
+  int ranks() const override { return step_.options_.mesh.group_size(axes_); }
+  Region own_slice(const Region& whole) const override { return trainer::own_slice(whole, step_.options_.mesh.active(axes_), ranks()); }
+  DType reduce() const override { return step_.options_.reduce; }
+  bool sliced() const override { return sliced_; }
+  Region gradient() override { return step_.emit_.whole(step_.emit_.gradient(unit_)); }
+  Region residual() override { return unit_.find(Slot::Kind::residual)->region; }
+  Region packet(std::int64_t bytes) override { return step_.emit_.whole(step_.emit_.buffer(unit_.name + ".packet", Category::communication, bytes)); }
+  void run(Op op, const Attributes& attributes, const std::vector<std::pair<TensorDesc, Operand>>& operands) override {
+    Signature signature{op, attributes, {}};
+    std::vector<Operand> regions;
+    for (const auto& [tensor, operand] : operands) {
+      signature.operands.push_back(tensor);
+      regions.push_back(operand);
+    }
+    step_.emit_.launch(unit_.name, signature, std::move(regions));
+  }
+  void collective(CollectiveKind kind, DType dtype, const Region& input, const Region& output) override {
+    step_.emit_.collective(unit_.name, kind, dtype, axes_, input, output);
+  }
+  void later(std::function<void()> rest) override { step_.put_off(std::move(rest)); }
+
+ private:
+  EmittedStep& step_;
+  const Unit& unit_;
+  const Axes axes_;
+  const bool sliced_;
+};
+
+EmittedStep::EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options) : emit_(emit), role_(role), options_(options), reduced_(role.units.size()) {}
+EmittedStep::~EmittedStep() = default;
+
+// ---- Parameters --------------------------------------------------------------------------------------------------
+
+void EmittedStep::all_gather_working(const Unit& unit) {
+  const auto why = emit_.because(For::gather, unit);
+  const int shards = options_.mesh.group_size(kSliceAxes);
+  if (unit.whole_working() >= 0) {  // in place, after an update
+    if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.updated_working(), unit.working().region);
+    return;
+  }
+  if (emit_.has_working(unit)) return;
+  if (shards == 1) return emit_.set_working(unit, unit.working().region.buffer);
+  const BufferId gathered = emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
+  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working().region, emit_.whole(gathered));
+  emit_.set_working(unit, gathered);
+}
+
+void EmittedStep::release_working(const Unit& unit) {
+  if (unit.whole_working() < 0) emit_.set_working(unit, -1);
+}
+
+void EmittedStep::renew_working(const Unit& unit) {
+  const Region master = unit.parameters().region, working = unit.updated_working();
+  if (!unit.trained() || working == master) return;
+  const auto why = emit_.because(emit_.why().phase, unit);
+  emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}}, {Read{master}, Write{working}});
+}
+
+// ---- Gradients ---------------------------------------------------------------------------------------------------
+
+Region EmittedStep::gradient(const Unit& unit) {
+  const Reduced& reduced = reduced_[index(unit)];
+  return reduced.slice.buffer >= 0 ? reduced.slice : emit_.whole(emit_.gradient(unit));
+}
+
+// The unit's gradient is whole, and gradients that are sums along the axes of the graph are made whole.
+void EmittedStep::sum_partial(const Unit& unit) {
+  const auto why = emit_.because(For::reduce, unit);
+  const std::int64_t width = size_of(options_.reduce);
+  emit_.complete_gradient(unit);
+  for (const UnitRun& run : runs_of(unit, options_.mesh))
+    if (!run.partial.empty())
+      emit_.all_reduce(unit.name + ".partial", options_.reduce, run.partial, {emit_.gradient(unit), run.elements.first * width, run.elements.size() * width});
+  reduced_[index(unit)].partial_summed = true;
+}
+
+// What is put off keeps its reason.
+void EmittedStep::put_off(std::function<void()> rest) {
+  later_.push_back([this, why = emit_.why(), rest = std::move(rest)] {
+    const auto then = emit_.because(why);
+    rest();
+  });
+}
+
+// What was put off when the unit before was reduced: by now its collective has had time.
+void EmittedStep::catch_up() {
+  for (const auto& rest : std::exchange(later_, {})) rest();
+}
+
+void EmittedStep::finish_gradients() {
+  while (!later_.empty()) catch_up();
+}
+
+void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
+  const auto why = emit_.because(For::reduce, unit);
+  Reduced& reduced = reduced_[index(unit)];
+  catch_up();
+  if (!reduced.partial_summed) sum_partial(unit);
+  if (options_.compression != nullptr && options_.mesh.group_size(axes) > 1) {
+    wires_.push_back(std::make_unique<UnitWire>(*this, unit, axes, false));
+    return options_.compression->reduce(unit, *wires_.back());
+  }
+  emit_.all_reduce(unit.name, options_.reduce, axes, gradient(unit));
+}
+
+void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
+  const auto why = emit_.because(For::reduce, unit);
+  Reduced& reduced = reduced_[index(unit)];
+  const int shards = options_.mesh.group_size(kSliceAxes);
+  catch_up();
+  sum_partial(unit);
+  if (shards == 1 && once) return;
+  const Region all = emit_.whole(emit_.gradient(unit));
+  const std::int64_t bytes = all.bytes / shards;
+  if (once) {
+    reduced.slice = own_slice(all, kSliceAxes, shards);
+    if (options_.compression != nullptr) {
+      wires_.push_back(std::make_unique<UnitWire>(*this, unit, kSliceAxes, true));
+      return options_.compression->reduce(unit, *wires_.back());
+    }
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kSliceAxes, all, reduced.slice);
+    return;
+  }
+  const bool first = reduced.slice.buffer < 0;
+  Region slice = all;
+  if (shards > 1) {
+    slice = emit_.whole(emit_.buffer(unit.name + ".gradient_slice", Category::gradients, bytes));
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kSliceAxes, all, slice);
+  }
+  if (first) {
+    reduced.slice = slice;
+  } else {
+    put_off([this, name = unit.name, sum = reduced.slice, slice] {
+      const TensorDesc tensor = flat(options_.reduce, sum.bytes / size_of(options_.reduce));
+      emit_.launch(name, {Op::add, {}, {tensor, tensor, tensor}}, {Read{sum}, Read{slice}, Write{sum}});
+    });
+  }
+  emit_.drop_gradient(unit);
+}
+
+void EmittedStep::sum_over_stages() {
+  std::vector<const Unit*> shared;
+  for (const Unit& unit : role_.units)
+    if (!unit.stages.empty() && unit.trained()) shared.push_back(&unit);
+  std::sort(shared.begin(), shared.end(), [](const Unit* a, const Unit* b) { return a->name < b->name; });  // one order on all stages
+  for (const Unit* unit : shared) {
+    const auto why = emit_.because(For::reduce, *unit);
+    if (!reduced_[index(*unit)].partial_summed) sum_partial(*unit);
+    emit_.all_reduce(unit->name, options_.reduce, Axes::of(Axis::pipeline), gradient(*unit), unit->stages);
+  }
+}
+
+BufferId EmittedStep::sum_of_squares(int stage) {
+  const BufferId squares = emit_.buffer("norm", Category::activations, size_of(DType::f64));
+  bool add = false;
+  const auto sum = [&](const Unit& unit, const Region& region, const Attributes& extra) {
+    const auto why = emit_.because(For::norm, unit);
+    const std::int64_t elements = region.bytes / size_of(options_.reduce);
+    Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
+    signature.attributes.set("accumulate", add);
+    const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
+    emit_.launch(unit.name, signature, {Read{region}, target}, elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+    add = true;
+  };
+  const bool slices = options_.data->layout().shard_states;
+  for (const Unit& unit : role_.units) {
+    if (!unit.trained()) continue;
+    if (!reduced_[index(unit)].partial_summed) sum_partial(unit);
+    const Region region = gradient(unit);
+    if (!unit.stages.empty() && unit.stages.front() != stage) continue;  // counted there
+    const std::vector<UnitRun> runs = runs_of(unit, options_.mesh);
+    if (std::all_of(runs.begin(), runs.end(), [](const UnitRun& run) { return run.alike.empty(); })) {
+      sum(unit, region, {});
+      continue;
+    }
+    for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
+      while (last < runs.size() && runs[last].alike == runs[first].alike) ++last;
+      const double copies = options_.mesh.group_size(runs[first].alike);
+      sum(unit, region, {{"first", runs[first].elements.first}, {"last", runs[last - 1].elements.last}, {"scale", 1.0 / copies}});
+    }
+  }
+  const auto why = emit_.because({.phase = For::norm});
+  if (!add) emit_.zero("norm", emit_.whole(squares));
+  const Axes axes = Axes::of(Axis::pipeline) | Axes::of(Axis::tensor) | (slices ? kSliceAxes : Axes{});
+  emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares));
+  return squares;
+}
+
+const OptimizerSpec& EmittedStep::spec_of(const Unit& unit) const { return options_.optimizers[static_cast<std::size_t>(unit.optimizer)]; }
+
+// ---- Update ------------------------------------------------------------------------------------------------------
+
+void EmittedStep::optimizer(const Unit& unit) {
+  const auto why = emit_.because(For::update, unit);
+  const OptimizerSpec& spec = spec_of(unit);
+  CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
+  if (spec.op == Op::muon) {
+    update(unit, spec, muon(unit), DType::f32, {});
+  } else {
+    update(unit, spec, gradient(unit), options_.reduce, states_of(unit));
+  }
+}
+
+// The unit's states as a kernel takes them, each followed by its scales where it has any.
+std::vector<std::pair<TensorDesc, Operand>> EmittedStep::states_of(const Unit& unit) const {
+  const std::int64_t elements = unit.slice();
+  std::vector<std::pair<TensorDesc, Operand>> states;
+  for (const Slot& slot : unit.slots) {
+    if (slot.kind != Slot::Kind::state) continue;
+    const TensorDesc state = flat(slot.spec.dtype(), elements);
+    states.emplace_back(state, Update{{slot.region.buffer, slot.region.offset, state.bytes()}});
+    if (slot.spec.format.block == 0) continue;
+    const TensorDesc scales = flat(DType::f32, (elements + slot.spec.format.block - 1) / slot.spec.format.block);
+    states.emplace_back(scales, Update{{slot.region.buffer, slot.region.offset + aligned(state.bytes()), scales.bytes()}});
+  }
+  return states;
+}
+
+// Master weights and working copy (this rank's slice of them) by what `by` says of their elements.
+void EmittedStep::update(const Unit& unit, const OptimizerSpec& spec, const Region& by, DType dtype, const std::vector<std::pair<TensorDesc, Operand>>& states) {
+  const Region master = unit.parameters().region, copy = unit.updated_working();
+  const bool working = !(copy == master);
+  const std::int64_t elements = unit.slice();
+  const Attributes attributes = spec.op == Op::muon ? some(spec.attributes, {"weight_decay"}) : spec.attributes;
+  Signature signature{spec.op, attributes, {flat(DType::f32, elements), flat(dtype, elements)}};
+  signature.attributes.set("decay_elements", unit.decay_elements);
+  signature.attributes.set("working", working);
+  std::vector<Operand> operands{Update{master}, Read{by}};
+  for (const auto& [tensor, operand] : states) {
+    signature.operands.push_back(tensor);
+    operands.push_back(operand);
+  }
+  signature.operands.insert(signature.operands.end(), {scalar(DType::f32), flat(DType::f32, 4), scalar(DType::i32)});
+  const Region rate{lr, unit.optimizer * size_of(DType::f32), size_of(DType::f32)};
+  operands.insert(operands.end(), {Read{rate}, Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}});
+  if (working) {
+    signature.operands.push_back(flat(unit.compute, elements));
+    operands.emplace_back(Update{copy});
+  }
+  emit_.launch(unit.name, signature, std::move(operands), elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+}
+
+// Muon updates whole matrices. What each rank has of their momentum is gathered; each rank orthogonalizes its share of the matrices; and a
+// reduce-scatter, of sums in which all but one term are 0, takes the same way back. While the matrices of a unit are orthogonalized the
+// momentum of the next one is gathered, and the update of the one before scattered.
+Region EmittedStep::muon(const Unit& unit) {
+  if (muon_units_.empty())
+    for (const Unit& other : role_.units)
+      if (other.trained() && spec_of(other).op == Op::muon) muon_units_.push_back({&other, {}, {}, {}});
+  const auto at = std::ranges::find(muon_units_, &unit, &MuonUnit::unit);
+  const auto last = [&](std::ptrdiff_t ahead) { return at + std::min(muon_axes(unit, options_.mesh).empty() ? 0 : ahead, muon_units_.end() - at - 1); };
+  for (auto one = muon_units_.begin() + muon_gathered_; one <= last(2); ++one, ++muon_gathered_) gather_momentum(*one);
+  for (auto one = muon_units_.begin() + muon_orthogonalized_; one <= last(1); ++one, ++muon_orthogonalized_) orthogonalize(*one);
+  return at->mine;
+}
+
+void EmittedStep::gather_momentum(MuonUnit& one) {
+  const Unit& unit = *one.unit;
+  const auto why = emit_.because(For::update, unit);
+  const OptimizerSpec& spec = spec_of(unit);
+  const std::int64_t elements = unit.slice();
+  Signature momentum{Op::muon_momentum, some(spec.attributes, {"momentum", "nesterov"}), {flat(options_.reduce, elements)}};
+  std::vector<Operand> operands{Read{gradient(unit)}};
+  for (const auto& [tensor, operand] : states_of(unit)) {
+    momentum.operands.push_back(tensor);
+    operands.push_back(operand);
+  }
+  const auto buffer = [&](std::int64_t count) { return emit_.whole(emit_.buffer(unit.name + ".update", Category::optimizer, count * size_of(DType::f32))); };
+  one.mine = one.all = buffer(elements);
+  momentum.operands.insert(momentum.operands.end(), {flat(DType::f32, 4), scalar(DType::i32), flat(DType::f32, elements)});
+  operands.insert(operands.end(), {Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}, Write{one.mine}});
+  emit_.launch(unit.name, momentum, std::move(operands));
+
+  const Axes axes = muon_axes(unit, options_.mesh);
+  for (const Axes over : {axes & kSliceAxes, axes & Axes::of(Axis::tensor)}) {
+    if (over.empty()) continue;
+    const Region whole = buffer(one.all.bytes / size_of(DType::f32) * options_.mesh.group_size(over));
+    emit_.collective(unit.name + ".update", CollectiveKind::all_gather, DType::f32, over, one.all, whole);
+    one.gathers.push_back({over, one.all});
+    one.all = whole;
+  }
+}
+
+void EmittedStep::orthogonalize(MuonUnit& one) {
+  const Unit& unit = *one.unit;
+  const auto why = emit_.because(For::update, unit);
+  const OptimizerSpec& spec = spec_of(unit);
+  const Axes axes = muon_axes(unit, options_.mesh);
+  const std::int64_t parts = options_.mesh.group_size(axes & Axes::of(Axis::tensor));
+  std::vector<double>& flops = muon_flops_[axes.mask];
+  flops.resize(static_cast<std::size_t>(options_.mesh.group_size(axes)));
+  std::vector<MuonMatrix> matrices = matrices_of(unit, options_.mesh);
+  share_out(matrices, parts, spec.attributes.integer("steps"), flops);
+  Signature orthogonalize{Op::muon_orthogonalize, some(spec.attributes, {"steps", "adjust", "eps"}), {{DType::f32, Shape{parts, unit.elements}, Layout::row_major}, flat(DType::f32, 4)}};
+  orthogonalize.attributes.set("matrices", muon_text(matrices));
+  emit_.launch(unit.name, orthogonalize, {Update{one.all}, Read{emit_.whole(role_.scalars)}}, origin_over(axes, 1, options_.mesh));
+  for (; !one.gathers.empty(); one.gathers.pop_back()) {
+    const auto& [over, slice] = one.gathers.back();
+    emit_.collective(unit.name + ".update", CollectiveKind::reduce_scatter, DType::f32, over, one.all, slice);
+    one.all = slice;
+  }
+}
+
+void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, const Region& region) {
+  const int ranks = options_.mesh.group_size(axes);
+  if (ranks == 1) return;
+  const auto why = emit_.because(For::average, unit);
+  emit_.all_reduce(unit.name + what, DType::f32, axes, region);
+  const TensorDesc tensor = flat(DType::f32, region.bytes / size_of(DType::f32));
+  emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor, tensor}}, {Read{region}, Write{region}});
+}
+
+void EmittedStep::average(const Unit& unit, Axes axes) {
+  average(unit, ".master", axes, unit.parameters().region);
+  for (const Slot& slot : unit.slots) {
+    if (slot.kind != Slot::Kind::state) continue;
+    CHECK(slot.spec.format == Format(DType::f32), "states are averaged in f32: " + slot.name);
+    average(unit, "." + slot.name, axes, slot.region);
+  }
+}
+
+// ---- Local SGD ---------------------------------------------------------------------------------------------------
+
+void EmittedStep::outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) {
+  const auto why = emit_.because(For::average, unit);
+  const Region anchor = emit_.strategy_copy(unit, "anchor"), momentum = unit.find(Slot::Kind::strategy_state, "outer_momentum")->region, master = unit.parameters().region;
+  emit_.all_reduce(unit.name, DType::f32, axes, master);
+  const TensorDesc tensor = flat(DType::f32, unit.slice());
+  const Attributes attributes{{"factor", 1.0 / options_.mesh.group_size(axes)}, {"lr", outer.lr}, {"momentum", outer.momentum}, {"nesterov", outer.nesterov}};
+  emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}}, {Update{anchor}, Update{momentum}, Read{master}, Write{master}});
+}
+
+void EmittedStep::copy_master(const Unit& unit, const std::string& name) {
+  const auto why = emit_.because(For::average, unit);
+  emit_.copy(unit.name + "." + name, DType::f32, unit.parameters().region, emit_.strategy_copy(unit, name));
+}
+
+void EmittedStep::sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) {
+  const auto why = emit_.because(For::average, unit);
+  const Region sum = emit_.strategy_copy(unit, to);
+  emit_.copy(unit.name + "." + to, DType::f32, emit_.strategy_copy(unit, from), sum);
+  emit_.all_reduce(unit.name + "." + to, DType::f32, axes, sum);
+}
+
+void EmittedStep::apply_delayed(const Unit& unit, Axes axes, const std::string& sum, const std::string& mine) {
+  const auto why = emit_.because(For::average, unit);
+  const TensorDesc tensor = flat(DType::f32, unit.slice());
+  emit_.launch(unit.name, {Op::apply_delayed, {{"factor", 1.0 / options_.mesh.group_size(axes)}}, {tensor, tensor, tensor}},
+               {Update{unit.parameters().region}, Read{emit_.strategy_copy(unit, mine)}, Read{emit_.strategy_copy(unit, sum)}});
+}
+
+}  // namespace trainer

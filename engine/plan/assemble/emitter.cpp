@@ -1,0 +1,590 @@
+// How values become regions and nodes become launches.
+#include "engine/plan/assemble/emitter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/check.h"
+#include "engine/ops/op_def.h"
+
+namespace trainer {
+namespace {
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); }
+
+std::uint64_t hash_of(const Signature& signature) {
+  std::uint64_t hash = static_cast<std::uint64_t>(signature.op);
+  for (const auto& [name, value] : signature.attributes.items()) {
+    hash = mix(hash, std::hash<std::string>{}(name));
+    hash = mix(hash, std::hash<Attribute>{}(value));
+  }
+  for (const TensorDesc& tensor : signature.operands) {
+    hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype) * 8 + static_cast<std::uint64_t>(tensor.layout));
+    for (std::int64_t size : tensor.shape.sizes()) hash = mix(hash, static_cast<std::uint64_t>(size));
+  }
+  return hash;
+}
+
+}  // namespace
+
+NameId Emitter::name(const std::string& text) {
+  const auto [at, added] = names_.try_emplace(text, static_cast<NameId>(role_.names.size()));
+  if (added) role_.names.push_back(text);
+  return at->second;
+}
+
+BufferId Emitter::buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch) {
+  role_.buffers.push_back({name, micro_batch, category, static_cast<std::int32_t>(role_.programs.size()) - 1, bytes, -1});
+  return static_cast<BufferId>(role_.buffers.size() - 1);
+}
+
+BufferId Emitter::persistent(const std::string& text, Category category, std::int64_t bytes) {
+  role_.buffers.push_back({name(text), -1, category, -1, bytes, -1});
+  return static_cast<BufferId>(role_.buffers.size() - 1);
+}
+
+std::int32_t Emitter::field(const std::string& text, Field::Kind kind, const Spec& part, int parts) {
+  const std::int64_t bytes = local_shape(part, options_.mesh).elements() * size_of(part.dtype()) * parts;
+  const std::int32_t known = role_.field_index(text);
+  if (known < 0) {
+    role_.fields.push_back({text, kind, part, bytes});
+    return static_cast<std::int32_t>(role_.fields.size() - 1);
+  }
+  Field& field = role_.fields[static_cast<std::size_t>(known)];
+  CHECK(field.kind == kind && field.spec == part, "programs read the same parts of " + text);
+  field.bytes = std::max(field.bytes, bytes);
+  return known;
+}
+
+void Emitter::begin_program(ProgramKind kind) {
+  role_.programs.push_back({kind, {}});
+  for (std::size_t unit = 0; unit < states_.size(); ++unit) {
+    states_[unit] = {};
+    states_[unit].working = role_.units[unit].whole_working();
+  }
+}
+
+Emitter::Because Emitter::because(Provenance::Phase phase, const Unit& unit) {
+  Provenance why;
+  why.phase = phase;
+  why.chunk = why_.chunk;
+  why.micro_batch = why_.micro_batch;
+  why.unit = static_cast<std::int32_t>(&unit - role_.units.data());
+  return because(why);
+}
+
+void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {}, why_}); }
+
+Stream Emitter::stream_of(Axes axes) const {
+  const int streams = options_.target->communication_streams();
+  const bool of_layers = axes == Axes::of(Axis::tensor) || axes == Axes::of(Axis::context);
+  if (streams > 1 && axes.within(kTokenAxes) && !of_layers) return Stream::background;
+  return streams > 2 && of_layers ? Stream::tensor : Stream::communication;
+}
+
+std::int32_t Emitter::signature_index(const Signature& signature) {
+  const std::uint64_t hash = hash_of(signature);
+  const auto [first, last] = signatures_.equal_range(hash);
+  for (auto at = first; at != last; ++at)
+    if (role_.signatures[static_cast<std::size_t>(at->second)] == signature) return at->second;
+  role_.signatures.push_back(signature);
+  return signatures_.emplace(hash, static_cast<std::int32_t>(role_.signatures.size() - 1))->second;
+}
+
+void Emitter::launch(const std::string& text, const Signature& signature, std::vector<Operand> operands, const Affine& origin) {
+  const NameId called = name(text);
+  append_launch(called, signature_index(signature), options_.target->workspace_bytes(signature), std::move(operands), origin);
+}
+
+void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, const Affine& origin) {
+  CHECK(operands.size() == role_.signatures[static_cast<std::size_t>(signature)].operands.size(), "a launch has the operands of its signature");
+  Launch launch;
+  launch.signature = signature;
+  launch.name = called;
+  launch.operands = std::move(operands);
+  launch.origin = origin;
+  if (workspace > 0) launch.workspace.region = whole(buffer("workspace", Category::workspace, workspace, is_pass(why_.phase) ? why_.micro_batch : -1));
+  issue(Stream::compute, std::move(launch));
+}
+
+void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages) {
+  if (options_.mesh.group_size(axes, stages) == 1) return;
+  issue(stream_of(axes), Collective{CollectiveKind::all_reduce, dtype, axes, -1, stages, name(text), {region}, {region}});
+}
+
+void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output, int dim) {
+  issue(stream_of(axes), Collective{kind, dtype, axes, static_cast<std::int8_t>(dim), {}, name(text), {input}, {output}});
+}
+
+void Emitter::zero(const std::string& text, const Region& region) {
+  launch(text, {Op::zero, {}, {TensorDesc{DType::u8, Shape{region.bytes}, Layout::row_major}}}, {Write{region}});
+}
+
+void Emitter::copy(const std::string& text, DType dtype, const Region& from, const Region& to) {
+  const TensorDesc tensor{dtype, Shape{from.bytes / size_of(dtype)}, Layout::row_major};
+  launch(text, {Op::cast, {}, {tensor, tensor}}, {Read{from}, Write{to}});
+}
+
+// ---- Units -------------------------------------------------------------------------------------------------------
+
+void Emitter::make_units(std::vector<Unit> units) {
+  role_.units = std::move(units);
+  for (std::size_t index = 0; index < role_.units.size(); ++index) {
+    Unit& unit = role_.units[index];
+    for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
+      const UnitTensor& tensor = unit.tensors[number];
+      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, number, tensor.offset, tensor.elements}).second, "two units hold " + tensor.name);
+    }
+    make_slots(unit);
+  }
+  states_.resize(role_.units.size());
+}
+
+// Masters and states are slices where the strategy says so. An f32 working copy is its own master, or has it inside.
+void Emitter::make_slots(Unit& unit) {
+  const UnitLayout layout = options_.data->layout();
+  const int ranks = options_.mesh.group_size(kSliceAxes), own_ranks = options_.mesh.group_size(kTokenAxes);
+  const bool f32 = unit.compute == DType::f32;
+  const Axes master_axes = layout.shard_states ? kSliceAxes : Axes{}, working_axes = layout.shard_parameters ? kSliceAxes : Axes{};
+  const auto cut = [](Spec spec, Axes axes) {
+    for (Axis axis : axes) spec.place(axis, Placement::shard(0));
+    return spec;
+  };
+  const auto flat_spec = [&](const Format& format, Axes axes) { return cut({format, Shape{unit.elements}}, axes); };
+  const auto own_spec = [&](const Format& format) { return cut({format, Shape{own_ranks, unit.elements}}, kTokenAxes); };
+  const auto slice_of = [&](Axes axes) { return axes.empty() ? unit.elements : unit.elements / ranks; };
+  const auto made = [&](const std::string& name, Category category, const Format& format, std::int64_t elements) {
+    return whole(persistent(unit.name + "." + name, category, bytes_of(format, elements)));
+  };
+
+  Slot working{.kind = Slot::Kind::working, .name = "working", .spec = flat_spec(unit.compute, working_axes), .region = {}};
+  Slot master{.kind = Slot::Kind::master, .name = "master", .spec = flat_spec(DType::f32, master_axes), .region = {}, .saved = true};
+  if (working_axes.empty()) working.region = made(f32 && unit.trained() ? "master" : "working", Category::parameters, unit.compute, unit.elements);
+  if (unit.trained())
+    master.region = f32 && working_axes.empty() ? (master_axes.empty() ? working.region : own_slice(working.region, master_axes, ranks))
+                                                : made("master", Category::parameters, DType::f32, slice_of(master_axes));
+  if (!working_axes.empty()) working.region = f32 && unit.trained() ? master.region : made("slice", Category::parameters, unit.compute, slice_of(working_axes));
+  working.saved = !unit.trained();
+  unit.slots.push_back(working);
+  if (!unit.trained()) return;
+  unit.slots.push_back(master);
+  if (options_.train == nullptr) return;
+  for (const StateSpec& state : options_.optimizers[static_cast<std::size_t>(unit.optimizer)].states)
+    unit.slots.push_back({.kind = Slot::Kind::state,
+                          .name = state.name,
+                          .spec = layout.own_states ? own_spec(state.format) : flat_spec(state.format, master_axes),
+                          .region = made(state.name, Category::optimizer, state.format, slice_of(master_axes)),
+                          .saved = true});
+  for (const std::string& state : layout.states)
+    unit.slots.push_back({.kind = Slot::Kind::strategy_state,
+                          .name = state,
+                          .spec = flat_spec(DType::f32, master_axes),
+                          .region = made(state, Category::optimizer, DType::f32, slice_of(master_axes)),
+                          .saved = true});
+  if (options_.compression != nullptr)
+    unit.slots.push_back({.kind = Slot::Kind::residual,
+                          .name = "residual",
+                          .spec = own_spec(DType::f32),
+                          .region = made("residual", Category::optimizer, DType::f32, unit.elements),
+                          .saved = true});
+}
+
+const ParameterPlace& Emitter::place(const std::string& parameter) const {
+  const auto found = places_.find(parameter);
+  CHECK(found != places_.end(), "no unit of this stage holds " + parameter);
+  return found->second;
+}
+
+Region Emitter::strategy_copy(const Unit& unit, const std::string& text) {
+  if (const Slot* slot = unit.find(Slot::Kind::copy, text)) return slot->region;
+  const Slot& master = unit.parameters();
+  const Region region = whole(persistent(unit.name + "." + text, Category::optimizer, master.region.bytes));
+  role_.units[static_cast<std::size_t>(&unit - role_.units.data())].slots.push_back({.kind = Slot::Kind::copy, .name = text, .spec = Spec(master.spec), .region = region});
+  return region;
+}
+
+bool Emitter::has_working(const Unit& unit) const { return state(unit).working >= 0; }
+
+void Emitter::set_working(const Unit& unit, BufferId buffer) {
+  state(unit).working = buffer;
+  state(unit).packed.clear();
+}
+
+void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout, BufferId to) {
+  TensorDesc result = plain;
+  result.layout = layout;
+  const std::int64_t width = size_of(plain.dtype);
+  launch(parameter, {Op::pack_weight, {}, {plain, result}}, {Read{{states_[at.unit].working, at.offset * width, at.elements * width}}, Write{whole(to)}});
+}
+
+BufferId Emitter::packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout) {
+  const auto text = [&] { return value.name + "." + std::string(name_of(layout)); };
+  const auto bytes = [&] { return options_.target->bytes({plain.dtype, plain.shape, layout}); };
+  if (role_.units[at.unit].whole_working() < 0) {  // of a gathered copy: as long as that lives
+    const auto [found, added] = states_[at.unit].packed.try_emplace({at.tensor, layout}, -1);
+    if (added) {
+      found->second = buffer(text(), Category::workspace, bytes());
+      const Because packing = because(Provenance::Phase::gather, role_.units[at.unit]);
+      pack(plain, at, value.name, layout, found->second);
+    }
+    return found->second;
+  }
+  const auto [found, added] = packed_index_.try_emplace({at.unit, at.tensor, layout}, packed_.size());
+  if (added) packed_.push_back({value.name, layout, persistent(text(), Category::workspace, bytes()), at.unit, plain});
+  return packed_[found->second].buffer;
+}
+
+void Emitter::pack_unit(const Unit& unit) {
+  const Because packing = because(why_.phase, unit);
+  for (const Packed& packed : packed_)
+    if (&role_.units[packed.unit] == &unit) pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
+}
+
+// Its padding must not reach the norm, nor other ranks.
+BufferId Emitter::gradient(const Unit& unit) {
+  UnitState& now = state(unit);
+  if (now.gradient >= 0) return now.gradient;
+  const std::int64_t width = size_of(options_.reduce);
+  now.gradient = buffer(unit.name + ".gradient", Category::gradients, unit.elements * width);
+  std::vector<Slot>& slots = role_.units[static_cast<std::size_t>(&unit - role_.units.data())].slots;
+  const auto is_gradient = [](const Slot& one) { return one.kind == Slot::Kind::gradient; };
+  auto slot = std::find_if(slots.begin(), slots.end(), is_gradient);
+  if (slot == slots.end()) {
+    Spec spec(options_.reduce, Shape{unit.elements});
+    spec.partial = options_.mesh.active(kTokenAxes);
+    const Slot made{.kind = Slot::Kind::gradient, .name = "gradient", .spec = spec, .region = {}, .persistent = false};
+    slot = slots.insert(slot, made);
+  }
+  slot->region = whole(now.gradient);
+  const Because clearing = because(Provenance::Phase::reduce, unit);
+  const auto clear = [&](std::int64_t first, std::int64_t last) {
+    if (first < last) zero(unit.name + ".padding", {now.gradient, first * width, (last - first) * width});
+  };
+  std::int64_t end = 0;
+  for (const UnitTensor& tensor : unit.tensors) {
+    clear(end, tensor.offset);
+    end = tensor.offset + tensor.elements;
+  }
+  clear(end, unit.elements);
+  return now.gradient;
+}
+
+void Emitter::complete_gradient(const Unit& unit) {
+  const Because clearing = because(Provenance::Phase::reduce, unit);
+  const BufferId buffer = gradient(unit);
+  const std::int64_t width = size_of(options_.reduce);
+  for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
+    const UnitTensor& tensor = unit.tensors[number];
+    if (first_gradient(place(tensor.name))) zero(tensor.name, {buffer, tensor.offset * width, tensor.elements * width});
+  }
+}
+
+// Whether nothing has been written there yet; from now on something has.
+bool Emitter::first_gradient(const ParameterPlace& at) {
+  std::vector<bool>& written = states_[at.unit].written;
+  written.resize(role_.units[at.unit].tensors.size(), false);
+  if (written[at.tensor]) return false;
+  written[at.tensor] = true;
+  return true;
+}
+
+void Emitter::drop_gradient(const Unit& unit) {
+  state(unit).gradient = -1;
+  state(unit).written.clear();
+}
+
+// ---- Values of a graph -------------------------------------------------------------------------------------------
+
+BufferId& GraphMemory::held(ValueId storage, int micro_batch, int chunk) {
+  const std::int32_t slot = slots[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(storage)];
+  CHECK(slot >= 0, "value " + graph->value(storage).name + " is of no concern to this chunk");
+  return values[static_cast<std::size_t>(micro_batch) * num_slots + static_cast<std::size_t>(slot)];
+}
+
+BufferId GraphMemory::held(ValueId storage, int micro_batch, int chunk) const {
+  const std::vector<std::int32_t>& of_chunk = slots[static_cast<std::size_t>(chunk)];
+  const std::int32_t slot = of_chunk.empty() ? -1 : of_chunk[static_cast<std::size_t>(storage)];
+  return slot < 0 ? -1 : values[static_cast<std::size_t>(micro_batch) * num_slots + static_cast<std::size_t>(slot)];
+}
+
+GraphMemory Emitter::enter(const CutGraph& cut) {
+  const Graph& graph = *cut.graph;
+  GraphMemory memory;
+  memory.cut = &cut;
+  memory.graph = &graph;
+  memory.names.assign(graph.values.size(), -1);
+  memory.prepared.resize(graph.nodes.size());
+  memory.places.assign(graph.values.size(), nullptr);
+  for (const Parameter& parameter : graph.parameters)
+    if (const auto found = places_.find(graph.value(parameter.value).name); found != places_.end()) memory.places[static_cast<std::size_t>(parameter.value)] = &found->second;
+  assign_slots(memory);
+
+  std::vector<bool> read_here(graph.values.size(), false);
+  for (int chunk = 0; chunk < cut.num_chunks(); ++chunk)
+    if (cut.stage_of(chunk) == stage_)
+      for (NodeId id : cut.nodes[static_cast<std::size_t>(chunk)])
+        for (ValueId input : graph.nodes[static_cast<std::size_t>(id)].inputs) read_here[static_cast<std::size_t>(graph.storage(input))] = true;
+  memory.fields.assign(graph.values.size(), -1);
+  for (ValueId input : graph.inputs) {
+    if (!read_here[static_cast<std::size_t>(input)]) continue;
+    const Value& value = graph.value(input);
+    // A micro-batch's part begins where kernels may read it; on the host they lie one after the other.
+    const std::int64_t bytes = graph.local(input).bytes(), stride = aligned(bytes);
+    const std::int32_t source = field(value.name, Field::Kind::batch, value.spec, cut.micro_batches);
+    const BufferId id = buffer(value.name, Category::inputs, stride * (cut.micro_batches - 1) + bytes);
+    memory.fields[static_cast<std::size_t>(input)] = id;
+    if (stride == bytes)
+      issue(Stream::copy, CopyIn{source, 0, {whole(id)}});
+    else
+      for (int i = 0; i < cut.micro_batches; ++i) issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes}}});
+  }
+  if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
+    memory.step = buffer("step", Category::inputs, size_of(DType::i32));
+    issue(Stream::copy, CopyIn{field("step", Field::Kind::scalar, Spec(DType::i32, Shape{1})), 0, {whole(memory.step)}});
+  }
+  if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
+  return memory;
+}
+
+// What the nodes of this stage's chunks touch, and what passes through.
+void Emitter::assign_slots(GraphMemory& memory) const {
+  const CutGraph& cut = *memory.cut;
+  const Graph& graph = *memory.graph;
+  memory.slots.resize(static_cast<std::size_t>(cut.num_chunks()));
+  std::int32_t next = 0;
+  for (int chunk = 0; chunk < cut.num_chunks(); ++chunk) {
+    if (cut.stage_of(chunk) != stage_) continue;
+    std::vector<std::int32_t>& slots = memory.slots[static_cast<std::size_t>(chunk)];
+    slots.assign(graph.values.size(), -1);
+    const auto touch = [&](ValueId id) {
+      const ValueId storage = graph.storage(id);
+      std::int32_t& slot = slots[static_cast<std::size_t>(storage)];
+      if (graph.value(storage).kind == ValueKind::activation && slot < 0) slot = next++;
+    };
+    for (NodeId id : cut.nodes[static_cast<std::size_t>(chunk)]) {
+      const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+      for (ValueId input : node.inputs) touch(input);
+      for (ValueId output : node.outputs) touch(output);
+    }
+    for (int boundary : {chunk - 1, chunk}) {
+      if (boundary < 0 || boundary + 1 >= cut.num_chunks()) continue;
+      for (ValueId id : cut.boundaries[static_cast<std::size_t>(boundary)].activations) touch(id);
+      for (ValueId id : cut.boundaries[static_cast<std::size_t>(boundary)].gradients) touch(id);
+    }
+  }
+  memory.num_slots = static_cast<std::size_t>(next);
+  memory.values.assign(static_cast<std::size_t>(cut.micro_batches) * memory.num_slots, -1);
+}
+
+NameId Emitter::value_name(GraphMemory& memory, ValueId id) {
+  NameId& known = memory.names[static_cast<std::size_t>(id)];
+  if (known < 0) known = name(memory.graph->value(id).name);
+  return known;
+}
+
+Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, int chunk) const {
+  const Graph& graph = *memory.graph;
+  const ValueId storage = graph.storage(id);
+  const Value& value = graph.value(storage);
+  const std::int64_t bytes = graph.local(id).bytes();
+  if (storage == graph.seed) return whole(memory.seed);
+  if (storage == graph.step) return whole(memory.step);
+  if (storage == graph.loss.sum) return whole(memory.loss);
+  switch (value.kind) {
+    case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * aligned(bytes), bytes};
+    case ValueKind::parameter: {
+      const ParameterPlace& at = *memory.places[static_cast<std::size_t>(storage)];
+      CHECK(states_[at.unit].working >= 0, value.name + " is read before it is gathered");
+      return {states_[at.unit].working, at.offset * size_of(value.dtype()), bytes};
+    }
+    case ValueKind::gradient: {
+      const ParameterPlace& at = *memory.places[static_cast<std::size_t>(value.parameter)];
+      return {states_[at.unit].gradient, at.offset * size_of(value.dtype()), bytes};
+    }
+    case ValueKind::activation: {
+      const BufferId held = memory.held(storage, micro_batch, chunk);
+      CHECK(held >= 0, "value " + value.name + " is read before it is computed");
+      return {held, 0, bytes};
+    }
+    case ValueKind::scalar: break;
+  }
+  CHECK(false, "value " + value.name + " has no place");
+  return {};
+}
+
+void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfers) {
+  if (transfers.empty()) return;
+  Exchange exchange;
+  std::string text;
+  for (const Transfer& one : transfers) {
+    const Boundary& boundary = memory.cut->boundaries[static_cast<std::size_t>(one.boundary)];
+    const int here = one.send == one.backward ? one.boundary + 1 : one.boundary;
+    for (ValueId id : one.backward ? boundary.gradients : boundary.activations) {
+      const std::int64_t bytes = memory.graph->local(id).bytes();
+      BufferId& held = memory.held(id, one.micro_batch, here);
+      if (!one.send) held = buffer(value_name(memory, id), Category::activations, bytes, one.micro_batch);
+      const Region region{held, 0, bytes};
+      const Carried carried{one.boundary, one.backward, one.micro_batch, id};
+      if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
+      else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
+    }
+    text += fmt::format("{}{}.{}.mb{}", text.empty() ? "" : "+", one.backward ? "gradients" : "activations", one.boundary, one.micro_batch);
+  }
+  if (exchange.sends.empty() && exchange.receives.empty()) return;
+  exchange.name = name(text);
+  const Because passing = because({.phase = Provenance::Phase::transfer});
+  issue(Stream::communication, std::move(exchange));
+}
+
+void Emitter::share(GraphMemory& memory, int micro_batch, int from, int to, const std::vector<ValueId>& values) {
+  for (ValueId id : values) memory.held(id, micro_batch, to) = memory.held(id, micro_batch, from);
+}
+
+// A parameter operand: the working copy, or its packed form where the kernel wants one.
+Region Emitter::weight(const GraphMemory& memory, ValueId id, Layout layout) {
+  if (layout == Layout::row_major) return region(memory, id, 0, 0);
+  return whole(packed(memory.graph->value(id), memory.graph->local(id), *memory.places[static_cast<std::size_t>(id)], layout));
+}
+
+BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch) {
+  const Graph& graph = *memory.graph;
+  const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+  const ValueId made = node.outputs[static_cast<std::size_t>(output)];
+  const std::int64_t bytes = graph.local(made).bytes();
+  for (const auto& [in, out] : definition(node.op).in_place) {
+    if (out != output || in >= static_cast<int>(node.inputs.size())) continue;
+    const ValueId source = graph.storage(node.inputs[static_cast<std::size_t>(in)]);
+    const Value& from = graph.value(source);
+    if (from.kind != ValueKind::activation || source == graph.loss.sum) continue;
+    if (memory.cut->last_use[static_cast<std::size_t>(source)] != memory.cut->position[static_cast<std::size_t>(id)]) continue;
+    const BufferId shared = memory.held(source, micro_batch, node.chunk);
+    if (graph.local(source).bytes() != bytes || shared < 0) continue;
+    const bool taken = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId other) {
+      return graph.value(other).kind == ValueKind::activation && other != graph.loss.sum && memory.held(other, micro_batch, node.chunk) == shared;
+    });
+    if (!taken) return shared;
+  }
+  return buffer(value_name(memory, made), Category::activations, bytes, micro_batch);
+}
+
+// Whether the node's gradients are added to what is there. Where only some are there yet, the others start from zero.
+bool Emitter::prepare_gradients(const GraphMemory& memory, const Node& node) {
+  const Graph& graph = *memory.graph;
+  std::vector<ValueId> fresh;
+  bool some = false;
+  for (ValueId output : node.outputs) {
+    const Value& value = graph.value(output);
+    if (value.kind != ValueKind::gradient) continue;
+    const ParameterPlace& at = *memory.places[static_cast<std::size_t>(value.parameter)];
+    gradient(role_.units[at.unit]);
+    if (first_gradient(at)) fresh.push_back(output);
+    else some = true;
+  }
+  if (!some) return false;
+  for (ValueId output : fresh) zero(node.name, region(memory, output, 0, 0));
+  return true;
+}
+
+// The node's own, and for random ops the elements of the whole batch before this micro-batch's first.
+Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) const {
+  Affine origin = origin_of(graph, node);
+  if (!definition(node.op).random) return origin;
+  const Shape& shape = graph.value(node.outputs[0]).shape();
+  const std::int64_t sample = shape.elements() / shape[0];
+  origin.base = micro_batch * options_.micro_batch * sample;
+  const Axes axes = options_.mesh.active(kBatchAxes);
+  const Affine of_rank = origin_over(axes, options_.micro_batch * options_.micro_batches * sample, options_.mesh);
+  for (Axis axis : axes) origin.along(axis) = of_rank.along(axis);
+  return origin;
+}
+
+// A collective of the graph. A part of a dim that is not the first is a run of memory for each index of the dims before it.
+void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
+  const Graph& graph = *memory.graph;
+  const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+  const TensorDesc from = graph.local(node.inputs[0]), to = graph.local(node.outputs[0]);
+  const Region input = region(memory, node.inputs[0], micro_batch, node.chunk);
+  const BufferId held = output_buffer(memory, id, 0, micro_batch);
+  memory.held(node.outputs[0], micro_batch, node.chunk) = held;
+  const Region output{held, 0, to.bytes()};
+  if (node.op == Op::all_reduce) {
+    if (!(input == output)) copy(node.name, to.dtype, input, output);
+    return all_reduce(node.name, to.dtype, node.axes, output);
+  }
+  const auto kind = node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
+  const auto dim = static_cast<int>(node.attributes.integer("dim"));
+  std::int64_t runs = 1;
+  for (int before = 0; before < dim; ++before) runs *= to.shape[before];
+  for (std::int64_t run = 0; run < runs; ++run)
+    collective(node.name, kind, to.dtype, node.axes, {input.buffer, input.offset + run * (from.bytes() / runs), from.bytes() / runs},
+               {output.buffer, output.offset + run * (to.bytes() / runs), to.bytes() / runs}, std::max(0, dim));
+}
+
+const PreparedNode& Emitter::prepare(GraphMemory& memory, NodeId id) {
+  PreparedNode& prepared = memory.prepared[static_cast<std::size_t>(id)];
+  if (prepared.name >= 0) return prepared;
+  const Graph& graph = *memory.graph;
+  const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+  prepared.name = name(node.name);
+  prepared.layouts.assign(node.inputs.size(), Layout::row_major);
+  Signature signature = signature_of(graph, node);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i)
+    if (graph.value(graph.storage(node.inputs[i])).kind == ValueKind::parameter)
+      prepared.layouts[i] = signature.operands[i].layout = options_.target->preferred_layout(signature, static_cast<int>(i));
+  return prepared;
+}
+
+// Index in PreparedNode of the node's signature; `counts`: its kernel is told whether it adds.
+std::size_t Emitter::prepare(GraphMemory& memory, NodeId id, bool counts, bool add) {
+  PreparedNode& prepared = memory.prepared[static_cast<std::size_t>(id)];
+  const std::size_t which = add ? 1 : 0;
+  if (prepared.signatures[which] >= 0) return which;
+  Signature signature = signature_of(*memory.graph, memory.graph->nodes[static_cast<std::size_t>(id)]);
+  for (std::size_t i = 0; i < prepared.layouts.size(); ++i) signature.operands[i].layout = prepared.layouts[i];
+  if (counts) signature.attributes.set("accumulate", add);
+  prepared.signatures[which] = signature_index(signature);
+  prepared.workspaces[which] = options_.target->workspace_bytes(signature);
+  return which;
+}
+
+void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
+  const Graph& graph = *memory.graph;
+  const Node& node = graph.nodes[static_cast<std::size_t>(id)];
+  if (graph.value(node.outputs[0]).alias_of != kNone) return;  // the same memory in another shape
+  Provenance of_node = why_;
+  of_node.node = id;
+  of_node.recomputed = node.recomputed;
+  const Because running = because(of_node);
+  if (is_collective(node.op)) return collective_node(memory, id, micro_batch);
+  const PreparedNode& prepared = prepare(memory, id);
+  std::vector<Operand> operands;
+  operands.reserve(node.inputs.size() + node.outputs.size());
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const ValueId input = node.inputs[i];
+    const bool parameter = graph.value(graph.storage(input)).kind == ValueKind::parameter;
+    operands.emplace_back(Read{parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk)});
+  }
+  const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) { return graph.value(id_out).kind == ValueKind::gradient; });
+  const bool counts = has_gradients || definition(node.op).loss;  // a loss sums over micro-batches
+  bool add = false;
+  if (has_gradients)
+    add = prepare_gradients(memory, node);
+  else if (counts)
+    add = std::exchange(memory.loss_written, true);
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    const ValueId output = node.outputs[i];
+    const Value& value = graph.value(output);
+    const bool adds = add && (value.kind == ValueKind::gradient || output == graph.loss.sum);
+    if (value.kind == ValueKind::activation && output != graph.loss.sum)
+      memory.held(output, micro_batch, node.chunk) = output_buffer(memory, id, static_cast<int>(i), micro_batch);
+    const Region at = region(memory, output, micro_batch, node.chunk);
+    if (adds) operands.emplace_back(Update{at});
+    else operands.emplace_back(Write{at});
+  }
+  const std::size_t which = prepare(memory, id, counts, add);
+  append_launch(prepared.name, prepared.signatures[which], prepared.workspaces[which], std::move(operands), origin(graph, node, micro_batch));
+}
+
+}  // namespace trainer

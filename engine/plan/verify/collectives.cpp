@@ -1,0 +1,138 @@
+// How collectives turn facts into facts: axis by axis, by what each kind does to values that lie so. There is nothing here of what they are
+// for; a value that a kind is not for is a violation.
+#include <algorithm>
+#include <bit>
+#include <string_view>
+#include <utility>
+
+#include "engine/plan/verify/flow.h"
+
+namespace trainer {
+namespace {
+
+using Note = Held::Note;
+using Content = Facts::Content;
+
+// Of flat buffers that stay one fact, whole ones too.
+bool is_of_muon(const Facts& facts) { return facts.content == Content::momentum || facts.content == Content::update; }
+
+// What a collective makes of a value along an axis of its group; nothing: it is not for such values.
+std::optional<Held> effect(const Collective& collective, const Facts& facts, Axis axis) {
+  const auto& [placement, note] = facts.on(axis);
+  const bool code = facts.content == Content::code, muon = is_of_muon(facts);
+  const bool summand = note == Note::none && placement.is_partial();
+  const Placement slice = Placement::shard(std::max<int>(collective.dim, 0));
+  switch (collective.kind) {
+    case CollectiveKind::all_reduce:
+      if (note == Note::zero) return facts.on(axis);
+      if (placement.is_partial() && !code) return Held(Placement::replicate(), note);
+      break;
+    case CollectiveKind::reduce_scatter:
+      if ((note == Note::zero || summand) && !code) return Held(slice);
+      if (muon && note == Note::stacked && placement.is_partial()) return Held(Placement::replicate(), Note::by_layout);
+      break;
+    case CollectiveKind::all_gather:
+      if (facts.on(axis) == Held(slice)) return Held::same();
+      if ((summand && code) || (muon && note == Note::by_layout)) return Held(Placement::replicate(), Note::stacked);
+      break;
+    case CollectiveKind::all_to_all:
+      if (summand && code) return Held(slice, Note::stacked);
+      break;
+    case CollectiveKind::broadcast: break;
+  }
+  return std::nullopt;
+}
+
+std::string_view verb_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+    case CollectiveKind::reduce_scatter: return "sums";
+    case CollectiveKind::all_gather: return "gathers";
+    case CollectiveKind::all_to_all: return "exchanges";
+    case CollectiveKind::broadcast: break;
+  }
+  return "overwrites";
+}
+
+}  // namespace
+
+FactRanges Flow::bring(std::size_t i, const Collective& collective) {
+  FactRanges pieces = read(collective.input.region);
+  for (const FactRange& piece : pieces) {
+    if (!piece.facts.dtype || piece.facts.dtype == collective.dtype) continue;
+    report_(i, "moves as " + std::string(name_of(collective.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
+    break;
+  }
+  return pieces;
+}
+
+void Flow::collective(std::size_t i, const Collective& collective, FactRanges pieces) {
+  const Region& out = collective.output.region;
+  const std::int64_t width = size_of(collective.dtype);
+  const bool scatters = collective.kind == CollectiveKind::reduce_scatter, gathers = collective.kind == CollectiveKind::all_gather;
+  if (collective.kind != CollectiveKind::all_reduce) {  // rank i's slice is of all of it
+    const bool of_whole = scatters && collective.dim < 0;
+    if (of_whole && std::ranges::any_of(pieces, [](const FactRange& piece) { return piece.facts.layout >= 0 && !is_of_muon(piece.facts); }))
+      return report_(i, "scatters slices");
+    pieces = {{0, out.bytes, of_whole ? tables_.packed(pieces, width) : merged(pieces)}};
+    if ((gathers || scatters) && !own_place(collective)) return report_(i, "has a slice where it does not belong");
+    if (gathers && !all_slices(collective, pieces.front().facts)) return report_(i, "gathers other slices than it is to");
+    if ((gathers || scatters) && !in_order(collective, pieces.front().facts))
+      return report_(i, "takes slices of a dim in another order than they lie");
+  }
+  for (Axis axis : plan_.mesh.active(collective.axes)) {
+    bool told = false;
+    for (FactRange& piece : pieces) {
+      const std::optional<Held> held = effect(collective, piece.facts, axis);
+      if (!held && !std::exchange(told, true)) mix(i, axis, std::string(verb_of(collective.kind)) + " what is " + piece.facts.along(axis));
+      piece.facts.on(axis) = held.value_or(Held());
+      if (axis == Axis::pipeline) piece.facts.stages = stage_set(collective.stages);
+    }
+  }
+  for (FactRange& piece : pieces) {
+    piece.facts.dtype = collective.dtype;
+    if (collective.dim > 0) piece.facts.run = scatters ? out.bytes : 0;
+  }
+  const Facts& facts = pieces.front().facts;
+  if (!gathers || facts.layout < 0 || facts.content != Content::values) return write(i, out, std::move(pieces));
+  pieces = tables_.unpacked(facts, width);
+  if (pieces.back().last != out.bytes) report_(i, "gathers another number of elements than the slices are of");
+  write(i, out, std::move(pieces));
+}
+
+// In one buffer a rank's slice lies at its own place; else the two keep clear of each other. A run of a value is the same run of the whole
+// value: both begin where their buffers do.
+bool Flow::own_place(const Collective& collective) const {
+  const Region &in = collective.input.region, &out = collective.output.region;
+  const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
+  const Region &slice = scatters ? out : in, &whole = scatters ? in : out;
+  if (whole.step != 0 || (collective.dim > 0 && in.offset * out.bytes != out.offset * in.bytes)) return false;
+  return slice.buffer != whole.buffer ||
+         (plan_.mesh.active(collective.axes) == plan_.mesh.active(slice.over) && slice.offset == whole.offset && slice.step == slice.bytes);
+}
+
+// The axes that slice the dim of a collective, or the flat buffer.
+Axes Flow::cut_axes(const Collective& collective, const Facts& facts) const {
+  Axes cut;
+  for (Axis axis : kAxes)
+    if (active(axis) && facts.on(axis).placement.is_shard(std::max<int>(collective.dim, 0))) cut = cut | axis;
+  return cut;
+}
+
+// Outer axes slice first: a group may slice within other axes, and not around them.
+bool Flow::in_order(const Collective& collective, const Facts& facts) const {
+  const Axes group = plan_.mesh.active(collective.axes), cut = cut_axes(collective, facts), others = cut - group;
+  if (collective.kind == CollectiveKind::all_gather && (cut & group).empty()) return true;  // whole parts
+  return others.empty() || std::bit_width(others.mask) <= std::countr_zero(group.mask);
+}
+
+// Whether an all_gather takes just the slices that lie over its ranks: all of a flat buffer, from the first element on, or one run of a
+// value whose dim is cut.
+bool Flow::all_slices(const Collective& collective, const Facts& facts) const {
+  if ((collective.dim < 0) != (facts.layout >= 0)) return false;
+  if (collective.dim > 0) return facts.run == collective.input.region.bytes && address(collective.input.region) % facts.run == facts.phase;
+  const Axes group = plan_.mesh.active(collective.axes), cut = cut_axes(collective, facts);
+  return collective.dim == 0 || (cut & group).empty() || (facts.base == 0 && cut == group);
+}
+
+}  // namespace trainer

@@ -1,0 +1,305 @@
+// What a program finds and leaves, and reading and writing of facts. Launches: launches.cpp, updates.cpp; collectives:
+// collectives.cpp.
+#include "engine/plan/verify/flow.h"
+
+#include <algorithm>
+
+namespace trainer {
+namespace {
+
+using Note = Held::Note;
+
+bool is_state(const Slot& slot) { return slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state; }
+
+std::int64_t slot_elements(const Slot& slot) {
+  if (slot.spec.format.block == 0) return slot.region.bytes / size_of(slot.spec.dtype());
+  return slot.region.bytes * slot.spec.format.block / (slot.spec.format.block * size_of(slot.spec.dtype()) + size_of(DType::f32));
+}
+
+}  // namespace
+
+Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables, Report report)
+    : plan_(plan),
+      stage_(stage),
+      role_(plan.roles[stage]),
+      point_(point),
+      program_(role_.programs[program]),
+      report_(std::move(report)),
+      tables_(tables),
+      rules_(role_) {
+  read_.resize(program_.instructions.size(), 0);
+  units_.resize(role_.units.size());
+  renews_ = program_.kind == ProgramKind::refresh || program_.kind == ProgramKind::average || program_.kind == ProgramKind::settle;
+  declare();
+}
+
+// ---- What programs find and leave ------------------------------------------------------------------------------------
+
+template <typename Visit>
+void Flow::for_each_launch(Op op, const Visit& visit) const {
+  for (const Program& program : role_.programs)
+    for (const Issued& issued : program.instructions) {
+      const auto* launch = std::get_if<Launch>(&issued.instruction);
+      if (launch != nullptr && role_.signatures[static_cast<std::size_t>(launch->signature)].op == op) visit(*launch);
+    }
+}
+
+void Flow::declare() {
+  for_each_launch(Op::apply_delayed, [&](const Launch& launch) { sums_.insert(region_of(launch.operands[2]).buffer); });
+  for (const Buffer& buffer : role_.buffers) {
+    if (buffer.program >= 0) continue;
+    const bool states = buffer.category == Category::optimizer;  // of a strategy: it is trusted
+    Facts facts = Facts::all(Held::zero(), states ? std::optional(DType::f32) : std::nullopt);
+    const bool sum = sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data()));
+    if (plan_.drifts)
+      for (Axis axis : kBatchAxes) facts.on(axis) = sum ? Held{Placement::replicate(), Note::drifted} : Held::version();
+    memory_.assign(buffer.offset, buffer.offset + buffer.bytes, facts);
+  }
+  for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32), std::pair(role_.good_steps, DType::i32)})
+    if (id >= 0) declare({id, 0, role_.buffer(id).bytes}, {{0, role_.buffer(id).bytes, Facts::all(Held::same(), dtype)}});
+  for (std::size_t index = 0; index < role_.units.size(); ++index) {
+    const Unit& unit = role_.units[index];
+    unit_layouts_.push_back(tables_.index_of(layout_of(unit)));
+    const Region& master = unit.parameters().region;
+    unit_buffers_[master.buffer].push_back(index);
+    if (unit.trained()) masters_.try_emplace({master.buffer, master.offset}, index);
+    if (const BufferId id = unit.working().region.buffer; id != master.buffer) unit_buffers_[id].push_back(index);
+    declare_unit(index);
+  }
+  for_each_launch(Op::pack_weight, [&](const Launch& launch) {
+    const Region &from = region_of(launch.operands[0]), &to = region_of(launch.operands[1]);
+    const auto unit = unit_buffers_.find(from.buffer);
+    if (role_.buffer(to.buffer).program >= 0 || unit == unit_buffers_.end()) return;
+    packed_[to.buffer] = {unit->second.front(), -1};
+    Facts facts;
+    declared_.update(address(from), address(from) + 1, [&](const Facts& of) { facts = of; });
+    declare(to, {{0, to.bytes, facts}});
+  });
+  if (!restores()) return;
+  for (const Unit& unit : role_.units)
+    for (const Slot& slot : unit.slots)
+      if (unit.trained() && (is_state(slot) || slot.kind == Slot::Kind::master))
+        memory_.update(address(slot.region), address(slot.region) + slot.region.bytes, [&](Facts& facts) {
+          for (Axis axis : plan_.mesh.active(kBatchAxes)) facts.on(axis) = Held::version();
+        });
+}
+
+void Flow::declare_unit(std::size_t index) {
+  const Unit& unit = role_.units[index];
+  const Slot &parameters = unit.parameters(), &working = unit.working();
+  const bool inside = parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
+  for (const Slot& slot : unit.slots)
+    if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || is_state(slot))
+      declare(slot.region, lies(index, slot_elements(slot), slot.spec.dtype()));
+  if (!renews_ || working.sliced() || !unit.trained() || (inside && !unit.sharded())) return;
+  const std::int64_t first = address(working.region);
+  memory_.assign(first, first + working.region.bytes, Facts{});  // of masters that are gone
+  if (inside)
+    for (const FactRange& piece : lies(index, unit.slice(), DType::f32)) put(memory_, address(parameters.region), piece);
+}
+
+void Flow::declare(const Region& region, const FactRanges& pieces) {
+  for (const FactRange& piece : pieces)
+    for (AddressMap<Facts>* map : {&memory_, &declared_}) put(*map, address(region), piece);
+}
+
+FactRanges Flow::lies(std::size_t unit, std::int64_t elements, DType dtype) {
+  const Facts facts = flat(unit, elements, dtype);
+  if (elements == role_.units[unit].elements) return tables_.unpacked(facts, size_of(dtype));
+  return {{0, elements * size_of(dtype), facts}};
+}
+
+Facts Flow::flat(std::size_t unit, std::int64_t elements, DType dtype) {
+  const std::vector<std::int32_t>& stages = role_.units[unit].stages;
+  Facts facts = Facts::all(Held::same(), dtype);
+  facts.stages = stage_set(stages.empty() ? std::vector{static_cast<std::int32_t>(stage_)} : stages);
+  facts.layout = unit_layouts_[unit];
+  facts.on(Axis::tensor) = {Placement::replicate(), Note::by_layout};
+  for (Axis axis : elements == role_.units[unit].elements ? Axes{} : slice_axes()) facts.on(axis) = Placement::shard(0);
+  return facts;
+}
+
+std::int32_t Flow::stage_set(std::vector<std::int32_t> stages) {
+  if (stages.empty() || static_cast<int>(stages.size()) == plan_.mesh.size(Axis::pipeline)) return -1;
+  return tables_.stage_sets.try_emplace(std::move(stages), static_cast<std::int32_t>(tables_.stage_sets.size())).first->second;
+}
+
+void Flow::finish() {
+  finish_persistent();
+  finish_units();
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i].instruction;
+    const auto* exchange = std::get_if<Exchange>(&instruction);
+    const bool receives = exchange != nullptr && !exchange->receives.empty();
+    if ((receives || std::holds_alternative<Collective>(instruction)) && !read_[i]) report_(i, "brings what nobody reads");
+  }
+}
+
+void Flow::finish_persistent() {
+  const auto leaves = [&](BufferId id, const Facts& is, Axis axis, const std::string& due) {
+    mix(static_cast<std::size_t>(std::max(is.writer, 0)), axis,
+        "leaves " + role_.name(role_.buffer(id).name) + " " + is.along(axis) + ", which is to be " + due);
+  };
+  for (std::size_t id = 0; id < role_.buffers.size(); ++id) {
+    const Buffer& buffer = role_.buffers[id];
+    if (buffer.program >= 0) continue;
+    const bool sum = sums_.contains(static_cast<BufferId>(id));
+    declared_.update_pieces(buffer.offset, buffer.offset + buffer.bytes, [&](std::int64_t first, std::int64_t last, const Facts& due) {
+      memory_.update_pieces(first, last, [&](std::int64_t, std::int64_t, const Facts& is) {
+        if (is.writer >= 0) read_[static_cast<std::size_t>(is.writer)] = 1;
+        for (Axis axis : plan_.mesh.active(sum ? kBatchAxes : Axes{}))
+          if (!is.on(axis).is(Note::drifted) || is.on(axis).placement.is_partial()) leaves(static_cast<BufferId>(id), is, axis, "a sum");
+        if (!due.dtype) return;  // nothing is declared
+        for (Axis axis : kAxes) {
+          if (!active(axis) || tables_.fits(due, is, axis)) continue;
+          if (is.on(axis) == Held::version() && restores() && is.writer < 0) continue;  // states may stay a rank's own; masters: finish_units
+          leaves(static_cast<BufferId>(id), is, axis, due.along(axis));
+        }
+      });
+    });
+  }
+}
+
+void Flow::finish_units() {
+  const std::size_t last = program_.instructions.empty() ? 0 : program_.instructions.size() - 1;
+  const bool steps = makes_step(program_.kind) && role_.scalars >= 0;
+  if (steps && scalar_updates_ != 1)
+    report_(last, "ends a step that has updated its scalars " + std::to_string(scalar_updates_) + " times");
+  for (std::size_t index = 0; index < role_.units.size(); ++index) {
+    const Unit& unit = role_.units[index];
+    const UnitRecord& record = units_[index];
+    if (steps && record.updates != (unit.trained() ? 1 : 0))
+      report_(last, "ends a step that has updated " + unit.name + " " + std::to_string(record.updates) + " times");
+    if (record.momenta > 1) report_(last, "ends a step that has moved the momentum of " + unit.name + " " + std::to_string(record.momenta) + " times");
+    if (unit.trained() && plan_.drifts && renews_ && program_.kind != ProgramKind::refresh && record.master < 0)
+      report_(last, "ends without bringing " + unit.name + " together");
+    if (record.master < 0 && !renews_) continue;
+    std::int32_t newest = record.master;
+    if (unit.trained() && !(unit.updated_working() == unit.parameters().region)) {
+      if (record.slice < std::max(newest, 0))
+        report_(last, "ends with a working copy of " + unit.name + " that is older than its master weights");
+      newest = std::max(newest, record.slice);
+    }
+    if (unit.sharded() && !unit.working().sliced()) {
+      if (record.working < std::max(newest, 0)) report_(last, "ends without gathering " + unit.name);
+      newest = std::max(newest, record.working);
+    }
+    for (const auto& [buffer, packed] : packed_)
+      if (packed.first == index && packed.second < std::max(newest, 0))
+        report_(last, "ends with packed weights " + role_.name(role_.buffer(buffer).name) + " that are older than the working copy");
+  }
+}
+
+// ---- Reading and writing ---------------------------------------------------------------------------------------------
+
+template <typename Visit>
+void Flow::for_each_piece(const Region& region, const Visit& visit) {
+  const std::int64_t begin = address(region);
+  memory_.update_pieces(begin, begin + region.bytes, [&](std::int64_t first, std::int64_t last, const Facts& there) {
+    if (there.writer >= 0) read_[static_cast<std::size_t>(there.writer)] = 1;
+    FactRange piece{first - begin, last - begin, there};
+    if (there.layout >= 0) piece.facts.base -= begin;  // of region, not of memory
+    visit(piece);
+  });
+}
+
+FactRanges Flow::read(const Region& region) {
+  FactRanges pieces;
+  for_each_piece(region, [&](const FactRange& piece) { pieces.push_back(piece); });
+  return pieces;
+}
+
+Facts Flow::uniform(const Region& region) {
+  Facts all;
+  for_each_piece(region, [&](const FactRange& piece) { all = piece.first == 0 ? piece.facts : merged(all, piece.facts); });
+  return all;
+}
+
+void Flow::put(AddressMap<Facts>& into, std::int64_t begin, const FactRange& piece) {
+  Facts facts = piece.facts;
+  if (facts.run > 0) facts.phase = begin % facts.run;
+  if (facts.layout >= 0) facts.base += begin;
+  into.assign(begin + piece.first, begin + piece.last, facts);
+}
+
+void Flow::write(std::size_t i, const Region& region, Facts facts) {
+  facts.writer = static_cast<std::int32_t>(i);
+  put(memory_, address(region), {0, region.bytes, facts});
+  note_write(i, region);
+}
+
+void Flow::write(std::size_t i, const Region& region, FactRanges pieces) {
+  for (FactRange& piece : pieces) {
+    piece.facts.writer = static_cast<std::int32_t>(i);
+    put(memory_, address(region), piece);
+  }
+  note_write(i, region);
+}
+
+void Flow::note_write(std::size_t i, const Region& region) {
+  const auto found = unit_buffers_.find(region.buffer);
+  if (found == unit_buffers_.end()) {
+    if (const auto packed = packed_.find(region.buffer); packed != packed_.end()) packed->second.second = static_cast<std::int32_t>(i);
+    return;
+  }
+  const auto meets = [&](const Region& other) {
+    const std::int64_t a = address(region), b = address(other);
+    return other.buffer == region.buffer && a < b + other.bytes && b < a + region.bytes;
+  };
+  for (std::size_t index : found->second) {
+    const Unit& unit = role_.units[index];
+    UnitRecord& record = units_[index];
+    if (unit.trained() && meets(unit.parameters().region)) record.master = static_cast<std::int32_t>(i);
+    if (meets(unit.updated_working())) record.slice = static_cast<std::int32_t>(i);
+    if (region.buffer == unit.whole_working()) record.working = static_cast<std::int32_t>(i);
+  }
+}
+
+void Flow::need_same(std::size_t i, const Region& region, const std::string& what) {
+  const Facts facts = uniform(region), same = Facts::all(Held::same(), facts.dtype);
+  for (Axis axis : kAxes) {
+    const bool version = facts.on(axis) == Held::version() && drifting(axis);
+    if (active(axis) && !version && !tables_.fits(same, facts, axis)) mix(i, axis, what + " " + facts.along(axis));
+  }
+}
+
+void Flow::receive(std::size_t i, const Region& region, const FactRanges& sent) {
+  FactRanges pieces = sent;
+  for (FactRange& piece : pieces) piece.facts.on(Axis::pipeline) = Held::partial(), piece.facts.stages = -1;
+  write(i, region, pieces);
+}
+
+// ---- Instructions that do not communicate ----------------------------------------------------------------------------
+
+void Flow::run_until(std::size_t end) {
+  for (; at_ < end; ++at_) {
+    const Instruction& instruction = program_.instructions[at_].instruction;
+    if (const auto* one = std::get_if<Launch>(&instruction))
+      launch(at_, *one);
+    else if (const auto* in = std::get_if<CopyIn>(&instruction))
+      copy_in(at_, *in);
+    else if (const auto* out = std::get_if<CopyOut>(&instruction))
+      copy_out(at_, *out);
+  }
+}
+
+// All but the batch is the loop's, and the same everywhere.
+void Flow::copy_in(std::size_t i, const CopyIn& copy) {
+  const Field& field = role_.fields[static_cast<std::size_t>(copy.field)];
+  if (field.kind == Field::Kind::result) report_(i, "reads what the loop is told");
+  Facts facts = Facts::all(Held::same(), field.spec.dtype());
+  for (Axis axis : kAxes) facts.on(axis) = {field.spec.on(axis), field.spec.whole.rank()};
+  if (field.kind == Field::Kind::batch) facts.on(Axis::pipeline) = Held::partial();
+  write(i, copy.region.region, facts);
+}
+
+void Flow::copy_out(std::size_t i, const CopyOut& copy) {
+  const Field& field = role_.fields[static_cast<std::size_t>(copy.field)];
+  if (field.kind == Field::Kind::scalar) report_(i, "writes what the loop gives");
+  if (field.kind == Field::Kind::result)
+    need_same(i, copy.region.region, "reports what is");
+  else
+    read(copy.region.region);
+}
+
+}  // namespace trainer

@@ -1,0 +1,130 @@
+// A part of verification (verify.h): what every byte is, on one representative rank of a role, relative to the other ranks: the same, cut,
+// a sum still to be made (facts.h). Instructions are interpreted one by one; a communication must find its operands such
+// that it does what its kind says, and what a program leaves behind must be what the plan says its parameters and states are.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/plan/address_map.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/verify/facts.h"
+
+namespace trainer {
+
+/// Of one program on the rank of a role at `point`. REQUIRES: accesses lie inside their buffers, operands fit their
+/// signatures.
+class Flow {
+ public:
+  using Report = std::function<void(std::size_t instruction, const std::string& what)>;
+  Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables, Report report);
+
+  /// Interprets everything before instruction `end` that does not communicate.
+  void run_until(std::size_t end);
+  FactRanges read(const Region& region);
+  /// What a collective finds here, and what it leaves if it finds `pieces` on all ranks.
+  FactRanges bring(std::size_t i, const Collective& collective);
+  void collective(std::size_t i, const Collective& collective, FactRanges pieces);
+  void receive(std::size_t i, const Region& region, const FactRanges& sent);
+  /// After the last instruction.
+  void finish();
+
+ private:
+  struct UnitRecord {
+    std::int32_t master = -1, slice = -1, working = -1;  // instructions that wrote these last
+    int updates = 0, momenta = 0;
+  };
+
+  bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
+  /// Whether ranks along the axis may differ about parameters.
+  bool drifting(Axis axis) const { return plan_.drifts && kBatchAxes.has(axis); }
+  /// Whether the program finds masters and states that have drifted apart.
+  bool restores() const { return plan_.drifts && renews_ && program_.kind != ProgramKind::refresh; }
+  std::int64_t address(const Region& region) const { return role_.address(region, point_); }
+  /// The axes of more than one rank that slice units.
+  Axes slice_axes() const { return plan_.mesh.active(kSliceAxes); }
+  /// FlowTables::stage_sets of these stages; empty: all.
+  std::int32_t stage_set(std::vector<std::int32_t> stages);
+  /// How the unit's flat buffers lie, or a rank's slice of them, of so many elements.
+  FactRanges lies(std::size_t unit, std::int64_t elements, DType dtype);
+  /// The same as one fact with the unit's layout.
+  Facts flat(std::size_t unit, std::int64_t elements, DType dtype);
+
+  template <typename Visit>
+  void for_each_launch(Op op, const Visit& visit) const;  // of all programs
+  void declare();
+  void declare_unit(std::size_t unit);
+  void declare(const Region& region, const FactRanges& pieces);
+
+  Facts uniform(const Region& region);
+  template <typename Visit>
+  void for_each_piece(const Region& region, const Visit& visit);
+  static void put(AddressMap<Facts>& into, std::int64_t begin, const FactRange& piece);
+  void write(std::size_t i, const Region& region, Facts facts);
+  void write(std::size_t i, const Region& region, FactRanges pieces);
+  void note_write(std::size_t i, const Region& region);
+  void need_same(std::size_t i, const Region& region, const std::string& what);
+  void mix(std::size_t i, Axis axis, const std::string& what) { report_(i, what + " along " + std::string(name_of(axis))); }
+
+  void launch(std::size_t i, const Launch& launch);
+  void graph_op(std::size_t i, const Launch& launch, const Signature& signature);
+  void copy(std::size_t i, const Launch& launch, const Signature& signature);
+  void add(std::size_t i, const Launch& launch, const Signature& signature);
+  Facts added(std::size_t i, Facts a, Facts b);
+  void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);
+  void seed(std::size_t i, const Launch& launch);
+  void update_scalars(std::size_t i, const Launch& launch);
+  void optimizer(std::size_t i, const Launch& launch, const Signature& signature);
+  /// What an op of an optimizer demands of the unit's gradient, and of the operands from `operand` on: those that it updates are to be the
+  /// unit's states, those that it reads the same on all ranks. Both return the first operand behind them.
+  void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype);
+  std::size_t take_states(std::size_t i, std::size_t unit, const Launch& launch, std::size_t operand);
+  std::size_t take_scalars(std::size_t i, const Launch& launch, std::size_t operand);
+  void muon_momentum(std::size_t i, const Launch& launch, const Signature& signature);
+  void muon_orthogonalize(std::size_t i, const Launch& launch, const Signature& signature);
+  std::optional<std::size_t> muon_unit(std::size_t i);
+  void take_update(std::size_t i, std::size_t unit, const Region& region);
+  void scale(std::size_t i, const Launch& launch, const Signature& signature);
+  void averaged(std::size_t i, const Launch& launch, const Signature& signature);
+  FactRanges mean(std::size_t i, FactRanges sums, const Signature& signature);
+  void compress(std::size_t i, const Launch& launch, const Signature& signature);
+  void decompress(std::size_t i, const Launch& launch, const Signature& signature, bool sums);
+  void copy_in(std::size_t i, const CopyIn& copy);
+  void copy_out(std::size_t i, const CopyOut& copy);
+
+  bool own_place(const Collective& collective) const;
+  Axes cut_axes(const Collective& collective, const Facts& facts) const;
+  bool in_order(const Collective& collective, const Facts& facts) const;
+  bool all_slices(const Collective& collective, const Facts& facts) const;
+
+  void finish_persistent();
+  void finish_units();
+
+  const Plan& plan_;
+  const std::size_t stage_;
+  const Role& role_;
+  const MeshPoint point_;
+  const Program& program_;
+  const Report report_;
+  FlowTables& tables_;
+  Rules rules_;
+  AddressMap<Facts> memory_, declared_;
+  std::size_t at_ = 0;
+  std::vector<char> read_;                  // of each instruction: whether anything reads what it wrote
+  std::vector<std::int32_t> unit_layouts_;  // of each unit
+  std::vector<UnitRecord> units_;
+  std::map<std::pair<BufferId, std::int64_t>, std::size_t> masters_;  // by where they begin
+  std::map<BufferId, std::vector<std::size_t>> unit_buffers_;        // units whose master or working copy lies there
+  std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed_;  // persistent packed weight: its unit, and when it was packed last
+  std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
+  int scalar_updates_ = 0;
+  std::vector<Facts> inputs_, outputs_;  // of the launch at hand
+  bool renews_ = false;  // the program must renew every copy of the masters
+};
+
+}  // namespace trainer

@@ -1,0 +1,143 @@
+// How kernels of a graph's ops turn facts into facts: by the op's own sharding rule, axis by axis.
+#include <algorithm>
+
+#include "engine/ops/op_def.h"
+#include "engine/plan/verify/flow.h"
+
+namespace trainer {
+namespace {
+
+using Note = Held::Note;
+
+// Facts::run of a tensor that lies as `facts` say; 0 where no dim between is cut.
+std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
+  int dim = 0;
+  for (const Held& held : facts.held)
+    if (held.is(Note::none) && held.placement.is_shard()) dim = std::max<int>(dim, held.placement.dim);
+  if (dim == 0 || dim >= tensor.shape.rank() - 1) return 0;
+  std::int64_t bytes = size_of(tensor.dtype);
+  for (int i = dim; i < tensor.shape.rank(); ++i) bytes *= tensor.shape[i];
+  return bytes;
+}
+
+}  // namespace
+
+void Flow::launch(std::size_t i, const Launch& launch) {
+  const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
+  const std::int32_t mine = program_.instructions[i].why.micro_batch;
+  for (const Operand& operand : launch.operands) {
+    const std::int32_t other = role_.buffer(region_of(operand).buffer).micro_batch;
+    if (mine >= 0 && other >= 0 && other != mine) report_(i, "touches micro-batch " + std::to_string(other));
+  }
+  switch (signature.op) {
+    case Op::zero:
+      return write(i, region_of(launch.operands[0]), Facts::all(Held::zero(), std::nullopt));
+    case Op::cast:
+    case Op::pack_weight:
+      return copy(i, launch, signature);
+    case Op::add:
+      return add(i, launch, signature);
+    case Op::sum_squares:
+      return sum_squares(i, launch, signature);
+    case Op::loss_seed:
+      return seed(i, launch);
+    case Op::update_scalars:
+      return update_scalars(i, launch);
+    case Op::muon_momentum:
+      return muon_momentum(i, launch, signature);
+    case Op::muon_orthogonalize:
+      return muon_orthogonalize(i, launch, signature);
+    case Op::scale:
+      return scale(i, launch, signature);
+    case Op::outer_step:
+    case Op::apply_delayed:
+      return averaged(i, launch, signature);
+    case Op::compress_bf16:
+    case Op::quantize_int8:
+    case Op::top_k_compress:
+      return compress(i, launch, signature);
+    case Op::dequantize_int8:
+      return decompress(i, launch, signature, false);
+    case Op::dequantize_sum_int8:
+    case Op::top_k_sum:
+      return decompress(i, launch, signature, true);
+    default:
+      break;
+  }
+  if (definition(signature.op).updates) return optimizer(i, launch, signature);
+  graph_op(i, launch, signature);
+}
+
+void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signature) {
+  std::vector<Facts>&inputs = inputs_, &outputs = outputs_;
+  inputs.clear();
+  outputs.clear();
+  for (const Operand& operand : launch.operands) {
+    if (access_of(operand) != Access::read) break;
+    const TensorDesc& tensor = signature.operands[inputs.size()];
+    const Facts& facts = inputs.emplace_back(uniform(region_of(operand)));
+    if (facts.dtype && facts.dtype != tensor.dtype)
+      report_(i, "reads as " + std::string(name_of(tensor.dtype)) + " what is " + std::string(name_of(*facts.dtype)));
+    if (const std::int64_t due = run_of(tensor, facts); due != 0 && facts.run != 0 && facts.run != due)
+      report_(i, "reads runs of another length than operand " + std::to_string(inputs.size() - 1) + " has");
+  }
+  const std::size_t num_inputs = inputs.size();
+  for (std::size_t operand = num_inputs; operand < launch.operands.size(); ++operand)
+    outputs.push_back(Facts::all(Held::same(), signature.operands[operand].dtype));
+  for (Axis axis : kAxes) {
+    if (!active(axis)) continue;
+    if (axis == Axis::pipeline) {  // a stage's values are its part of what all stages make
+      const Facts same = Facts::all(Held::same(), std::nullopt);
+      const bool all = std::ranges::all_of(inputs, [&](const Facts& input) { return tables_.fits(same, input, axis); });
+      for (Facts& output : outputs) output.on(axis) = all ? Held::same() : Held::partial();
+      continue;
+    }
+    const Rules::Answer& answer = rules_.apply(launch.signature, inputs, axis, outputs.size(), launch.origin.along(axis));
+    if (!answer && std::ranges::none_of(inputs, [&](const Facts& input) { return input.on(axis).is(Note::unknown); })) {
+      std::string how;
+      for (const Facts& input : inputs) how += (how.empty() ? "" : ", ") + input.along(axis);
+      mix(i, axis, "cannot work on what is (" + how + ")");
+    }
+    for (std::size_t output = 0; output < outputs.size(); ++output) outputs[output].on(axis) = answer ? (*answer)[output] : Held();
+  }
+  for (std::size_t output = 0; output < outputs.size(); ++output) {
+    const Region& region = region_of(launch.operands[num_inputs + output]);
+    if (access_of(launch.operands[num_inputs + output]) == Access::update) outputs[output] = added(i, uniform(region), outputs[output]);
+    outputs[output].run = run_of(signature.operands[num_inputs + output], outputs[output]);
+    write(i, region, outputs[output]);
+  }
+}
+
+// The same elements in another dtype or layout.
+void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature) {
+  const TensorDesc &from = signature.operands[0], &to = signature.operands[1];
+  const Region& region = region_of(launch.operands[0]);
+  FactRanges pieces = read(region);
+  if (signature.op == Op::pack_weight)
+    pieces = {{0, region_of(launch.operands[1]).bytes, uniform(region)}};
+  else
+    pieces = resized(std::move(pieces), size_of(from.dtype), size_of(to.dtype));
+  for (FactRange& piece : pieces)
+    if (piece.facts.dtype) piece.facts.dtype = to.dtype;
+  write(i, region_of(launch.operands[1]), std::move(pieces));
+}
+
+// Of flat buffers, element by element; of values of a graph by their rule.
+void Flow::add(std::size_t i, const Launch& launch, const Signature& signature) {
+  const Region &a = region_of(launch.operands[0]), &b = region_of(launch.operands[1]);
+  if (is_pass(program_.instructions[i].why.phase) || a.bytes != b.bytes) return graph_op(i, launch, signature);
+  const std::array<FactRanges, 2> both{read(a), read(b)};
+  const auto sum = [&](const Facts& one, const Facts& other) { return added(i, one, other); };
+  write(i, region_of(launch.operands[2]), overlaid(both, a.bytes, sum));
+}
+
+Facts Flow::added(std::size_t i, Facts a, Facts b) {
+  tables_.unite(a, b);
+  Facts sum = merged(a, b);
+  for (Axis axis : kAxes)
+    if (active(axis) && sum.on(axis).is(Note::unknown) && !a.on(axis).is(Note::unknown) && !b.on(axis).is(Note::unknown))
+      mix(i, axis, "adds what is " + b.along(axis) + " to what is " + a.along(axis));
+  return sum;
+}
+
+}  // namespace trainer

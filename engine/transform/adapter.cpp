@@ -1,0 +1,216 @@
+// Targets are found first, and everything that could be wrong with them; then the nodes are written anew in one pass.
+#include "engine/transform/adapter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "engine/core/check.h"
+#include "engine/core/random.h"
+#include "engine/ops/op_def.h"
+
+namespace trainer {
+namespace {
+
+std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+/// Ops that make scores of the head's result without mixing its elements.
+bool is_elementwise(Op op) {
+  static constexpr std::array kOps{Op::reshape, Op::flatten, Op::cast, Op::scale, Op::tanh,
+                                   Op::sigmoid, Op::gelu,    Op::relu, Op::silu,  Op::dropout};
+  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
+}
+
+class LoraPass {
+ public:
+  LoraPass(Graph& graph, const Lora& lora, const BuildOptions& options)
+      : graph_(graph), lora_(lora), options_(options) {}
+
+  std::vector<SelectionMistake> run() {
+    CHECK(lora_.rank >= 1 && lora_.dropout >= 0 && lora_.dropout < 1, "a rank of at least 1, a dropout in [0, 1)");
+    CHECK(graph_.seed == kNone, "adapters are added before differentiation");
+    choose_targets();
+    if (mistakes_.empty()) check_targets();
+    if (mistakes_.empty()) rewrite();
+    return std::move(mistakes_);
+  }
+
+ private:
+  void choose_targets() {
+    targets_.assign(graph_.nodes.size(), false);
+    std::vector<NodeId> linears;
+    std::vector<std::string_view> names;
+    const NodeId head = head_of(graph_);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (graph_.nodes[i].op != Op::linear) continue;
+      linears.push_back(static_cast<NodeId>(i));
+      names.push_back(graph_.nodes[i].name);
+    }
+    if (!lora_.targets.empty()) {
+      const std::vector<bool> selected = select(lora_.targets, names, "linear", "targets", mistakes_);
+      for (std::size_t i = 0; i < linears.size(); ++i) targets_[at(linears[i])] = selected[i];
+      return;
+    }
+    for (const NodeId linear : linears) targets_[at(linear)] = linear != head;
+    if (std::find(targets_.begin(), targets_.end(), true) == targets_.end())
+      mistakes_.push_back({"targets", "the graph has no linear but its head"});
+  }
+
+  void check_targets() {
+    std::map<ValueId, std::string_view> by_weight;
+    std::set<std::string_view> names;
+    for (const Value& value : graph_.values) names.insert(value.name);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!targets_[i]) continue;
+      const Node& node = graph_.nodes[i];
+      const auto [first, fresh] = by_weight.emplace(node.inputs[1], node.name);
+      if (!fresh)
+        mistakes_.push_back({"targets", fmt::format("\"{}\" and \"{}\" share {}: an adapter goes to one of them",
+                                                    first->second, node.name, graph_.value(node.inputs[1]).name)});
+      if (drops() && !is_batched(node.inputs[0]))
+        mistakes_.push_back(
+            {"dropout",
+             fmt::format("\"{}\" takes values whose first dim is not the batch, which a dropout mask is numbered by",
+                         node.name)});
+      for (const char* part : {"lora_A", "lora_B", "lora_dropout", "lora_scale", "lora_add", "lora_base"})
+        if (names.contains(node.name + "." + part))
+          mistakes_.push_back({"targets", fmt::format("\"{}.{}\" is taken by a node of the graph", node.name, part)});
+    }
+  }
+
+  bool drops() const { return lora_.dropout > 0 && options_.mode == BuildOptions::Mode::train; }
+
+  /// Whether dim 0 goes back to the batch, as masks of dropout need it.
+  bool is_batched(ValueId id) {
+    if (batched_.empty()) {
+      batched_.assign(graph_.values.size(), false);
+      for (ValueId input : graph_.inputs) batched_[at(input)] = true;
+      for (const Node& node : graph_.nodes)
+        if (std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return batched_[at(input)]; }))
+          for (ValueId output : node.outputs) batched_[at(output)] = true;
+    }
+    return batched_[at(id)] && graph_.value(id).shape()[0] == options_.batch;
+  }
+
+  void rewrite() {
+    std::vector<Node> nodes = std::exchange(graph_.nodes, {});
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (targets_[i])
+        adapt(std::move(nodes[i]));
+      else
+        graph_.nodes.push_back(std::move(nodes[i]));
+    }
+    order_parameters();
+  }
+
+  void adapt(Node base) {
+    const Node like = base;
+    const ValueId y = base.outputs[0];
+    const Spec weight = graph_.value(base.inputs[1]).spec;
+    const DType dtype = weight.dtype();
+    const std::int64_t out = weight.whole[0], in = weight.whole[1];
+    const Shape large = graph_.value(y).shape(), small = large.with_last(lora_.rank);
+    base.outputs[0] = value(like.name + ".lora_base", dtype, large);
+    const ValueId base_y = base.outputs[0];
+    graph_.nodes.push_back(std::move(base));
+    ValueId x = like.inputs[0];
+    if (drops()) x = dropout(like, x);
+    Spec a_spec(dtype, {lora_.rank, in}), b_spec(dtype, {out, lora_.rank});
+    for (const Cut& cut : weight.cuts()) (cut.as.is_shard(0) ? b_spec : a_spec).place(cut.axis, cut.as);
+    const ValueId a =
+        parameter(like.name + ".lora_A.weight", a_spec, {.uniform = 1 / std::sqrt(static_cast<double>(in))});
+    const ValueId b = parameter(like.name + ".lora_B.weight", b_spec, {});
+    const Attributes no_bias{{"bias", false}};
+    x = node(like, "lora_A", Op::linear, no_bias, {x, a}, value(like.name + ".lora_A", dtype, small));
+    x = node(like, "lora_scale", Op::scale, {{"factor", factor()}}, {x},
+             value(like.name + ".lora_scale", dtype, small));
+    x = node(like, "lora_B", Op::linear, no_bias, {x, b}, value(like.name + ".lora_B", dtype, large));
+    node(like, "lora_add", Op::add, {}, {base_y, x}, y);
+  }
+
+  double factor() const {
+    const auto rank = static_cast<double>(lora_.rank);
+    return lora_.alpha / (lora_.scaled_by_root ? std::sqrt(rank) : rank);
+  }
+
+  ValueId dropout(const Node& like, ValueId x) {
+    if (graph_.step == kNone)
+      graph_.step = graph_.add_value({.name = "step", .spec = {DType::i32, {1}}, .kind = ValueKind::scalar});
+    const std::string name = like.name + ".lora_dropout";
+    const Attributes attributes{{"p", lora_.dropout},
+                                {"key", static_cast<std::int64_t>(random_key(options_.seed, name))}};
+    const TensorDesc desc = graph_.value(x).desc();
+    return node(like, "lora_dropout", Op::dropout, attributes, {x, graph_.step}, value(name, desc.dtype, desc.shape));
+  }
+
+  ValueId value(std::string name, DType dtype, const Shape& shape) {
+    return graph_.add_value({.name = std::move(name), .spec = {dtype, shape}});
+  }
+
+  ValueId parameter(std::string name, const Spec& spec, Init init) {
+    const ValueId id = graph_.add_value({.name = std::move(name), .spec = spec, .kind = ValueKind::parameter});
+    graph_.parameters.push_back({.value = id, .init = init});
+    return id;
+  }
+
+  /// Appends `<like>.part`, in the block and chunk of `like`; returns its output.
+  ValueId node(const Node& like, const char* part, Op op, Attributes attributes, std::vector<ValueId> inputs,
+               ValueId output) {
+    Node made = node_like(like, like.name + "." + part, op);
+    made.attributes = std::move(attributes);
+    made.inputs = std::move(inputs);
+    made.outputs = {output};
+    graph_.nodes.push_back(std::move(made));
+    return output;
+  }
+
+  /// By first use, as reading a file leaves them: units of consecutive parameters are those of consecutive nodes.
+  void order_parameters() {
+    std::map<ValueId, std::pair<std::size_t, std::size_t>> first;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
+      for (std::size_t k = 0; k < graph_.nodes[i].inputs.size(); ++k)
+        first.emplace(graph_.nodes[i].inputs[k], std::pair(i, k));
+    std::stable_sort(graph_.parameters.begin(), graph_.parameters.end(),
+                     [&](const Parameter& a, const Parameter& b) { return first.at(a.value) < first.at(b.value); });
+  }
+
+  Graph& graph_;
+  const Lora& lora_;
+  const BuildOptions& options_;
+  std::vector<bool> targets_;  ///< by node
+  std::vector<bool> batched_;  ///< by value
+  std::vector<SelectionMistake> mistakes_;
+};
+
+}  // namespace
+
+NodeId head_of(const Graph& graph) {
+  std::vector<NodeId> producer(graph.values.size(), kNone);
+  std::vector<int> readers(graph.values.size(), 0);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId output : graph.nodes[i].outputs) producer[at(output)] = static_cast<NodeId>(i);
+    for (ValueId input : graph.nodes[i].inputs) ++readers[at(input)];
+  }
+  const NodeId loss = graph.loss.sum == kNone ? kNone : producer[at(graph.loss.sum)];
+  ValueId id = loss == kNone ? graph.logits : graph.nodes[at(loss)].inputs[0];
+  int most_readers = loss == kNone ? 0 : 1;
+  while (id != kNone && producer[at(id)] != kNone && readers[at(id)] <= most_readers) {
+    const Node& node = graph.nodes[at(producer[at(id)])];
+    if (node.op == Op::linear) return producer[at(id)];
+    if (!is_elementwise(node.op)) return kNone;
+    id = node.inputs[0];
+    most_readers = 1;
+  }
+  return kNone;
+}
+
+std::vector<SelectionMistake> add_lora(Graph& graph, const Lora& lora, const BuildOptions& options) {
+  return LoraPass(graph, lora, options).run();
+}
+
+}  // namespace trainer

@@ -1,0 +1,147 @@
+// Pattern by pattern, each one pass over the nodes. A node that is taken up by another is emptied first and dropped at the end.
+#include "engine/transform/fuse.h"
+
+#include <algorithm>
+
+#include "engine/transform/prune.h"
+
+namespace trainer {
+namespace {
+
+std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+bool is_norm(Op op) { return op == Op::layer_norm || op == Op::rms_norm; }
+bool is_norm_grad(Op op) { return op == Op::layer_norm_grad || op == Op::rms_norm_grad; }
+
+class Fusion {
+ public:
+  Fusion(Graph& graph, const Target& target)
+      : graph_(graph),
+        target_(target),
+        taken_(graph.nodes.size(), false),
+        producer_(graph.values.size(), kNone),
+        reads_(graph.values.size(), 0) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      for (ValueId output : graph.nodes[i].outputs) producer_[at(output)] = static_cast<NodeId>(i);
+      for (ValueId input : graph.nodes[i].inputs) ++reads_[at(input)];
+    }
+    for (const Value& value : graph.values)
+      if (value.alias_of != kNone) ++reads_[at(value.alias_of)];
+    for (ValueId output : {graph.loss.sum, graph.loss.scores, graph.logits})
+      if (output != kNone) ++reads_[at(output)];
+  }
+
+  void run() {
+    for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) add_before_norm(i, i + 1);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) add_after_norm_grad(i);
+    for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) gelu_after_linear(i, i + 1);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) gelu_grad_after_product(i);
+    drop_taken();
+  }
+
+ private:
+  /// Both terms of one shape, as a gradient's sum and a residual connection have them.
+  bool is_plain_add(const Node& node) const {
+    return node.op == Op::add && graph_.value(node.inputs[0]).shape() == graph_.value(node.inputs[1]).shape();
+  }
+
+  /// Only of direct neighbours: an addition that moves would hold its terms longer.
+  void add_before_norm(std::size_t first, std::size_t second) {
+    const Node& add = graph_.nodes[first];
+    Node& norm = graph_.nodes[second];
+    const bool fits = add.chunk == norm.chunk && is_plain_add(add) && is_norm(norm.op) && norm.inputs[0] == add.outputs[0] && norm.backward == add.backward;
+    if (!fits || graph_.value(add.outputs[0]).shape().rank() < 2) return;
+    norm.inputs[0] = add.inputs[0];
+    norm.inputs.insert(norm.inputs.begin() + 1, add.inputs[1]);
+    norm.outputs.push_back(add.outputs[0]);
+    norm.attributes.set("residual", true);
+    taken_[first] = true;
+  }
+
+  /// The sum's other term must be there before the norm's gradient, and nothing else may read what the norm's gradient was.
+  void add_after_norm_grad(std::size_t i) {
+    Node& add = graph_.nodes[i];
+    if (!add.backward || taken_[i] || !is_plain_add(add)) return;
+    for (const std::size_t term : {0, 1}) {
+      const ValueId dx = add.inputs[term], other = add.inputs[1 - term];
+      const NodeId norm_id = producer_[at(dx)], other_id = producer_[at(other)];
+      if (norm_id == kNone || other_id >= norm_id || reads_[at(dx)] != 1) continue;
+      Node& norm = graph_.nodes[at(norm_id)];
+      if (!is_norm_grad(norm.op) || norm.chunk != add.chunk || norm.outputs[0] != dx || norm.attributes.flag("residual", false)) continue;
+      norm.inputs.push_back(other);
+      norm.outputs[0] = add.outputs[0];
+      norm.attributes.set("residual", true);
+      producer_[at(add.outputs[0])] = norm_id;
+      taken_[i] = true;
+      return;
+    }
+  }
+
+  bool is_epilogue(const Node& node, Op op) const {
+    return node.op == op && node.attributes.text("approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype());
+  }
+
+  /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for those who read
+  /// it too: its gradient, or the activation once more under recomputation.
+  void gelu_after_linear(std::size_t first, std::size_t second) {
+    Node& linear = graph_.nodes[first];
+    const Node& gelu = graph_.nodes[second];
+    const bool together = linear.chunk == gelu.chunk && linear.backward == gelu.backward;
+    const bool neighbours = together && linear.op == Op::linear && gelu.inputs[0] == linear.outputs[0];
+    if (!neighbours || !is_epilogue(gelu, Op::gelu) || !linear.once.empty()) return;
+    linear.attributes.set("gelu", true);
+    const ValueId pre = linear.outputs[0];
+    linear.outputs[0] = gelu.outputs[0];
+    if (reads_[at(pre)] > 1) {
+      linear.attributes.set("pre", true);
+      linear.outputs.push_back(pre);
+    }
+    producer_[at(gelu.outputs[0])] = static_cast<NodeId>(first);
+    taken_[second] = true;
+  }
+
+  /// What the activation read must be there before the product, and nothing else may read what the product was.
+  void gelu_grad_after_product(std::size_t i) {
+    const Node& gelu = graph_.nodes[i];
+    if (gelu.op != Op::gelu_grad || !is_epilogue(gelu, Op::gelu_grad)) return;
+    const ValueId dy = gelu.inputs[0], pre = gelu.inputs[1];
+    const NodeId product_id = producer_[at(dy)];
+    if (product_id == kNone || producer_[at(pre)] >= product_id || reads_[at(dy)] != 1) return;
+    Node& product = graph_.nodes[at(product_id)];
+    if (product.op != Op::linear_grad_input || product.chunk != gelu.chunk || product.attributes.flag("gelu", false)) return;
+    product.inputs.push_back(pre);
+    product.outputs[0] = gelu.outputs[0];
+    product.attributes.set("gelu", true);
+    producer_[at(gelu.outputs[0])] = product_id;
+    taken_[i] = true;
+  }
+
+  void drop_taken() {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (taken_[i]) continue;
+      if (kept != i) graph_.nodes[kept] = std::move(graph_.nodes[i]);
+      ++kept;
+    }
+    if (kept == graph_.nodes.size()) return;
+    graph_.nodes.resize(kept);
+    std::vector<ValueId> roots;
+    for (std::size_t id = 0; id < graph_.values.size(); ++id)
+      if (graph_.values[id].kind == ValueKind::gradient) roots.push_back(static_cast<ValueId>(id));
+    for (ValueId output : {graph_.loss.sum, graph_.logits})
+      if (output != kNone) roots.push_back(output);
+    prune(graph_, roots);
+  }
+
+  Graph& graph_;
+  const Target& target_;
+  std::vector<bool> taken_;       ///< by node: part of another now
+  std::vector<NodeId> producer_;  ///< by value
+  std::vector<int> reads_;        ///< by value: how many operands and aliases it is
+};
+
+}  // namespace
+
+void fuse(Graph& graph, const Target& target) { Fusion(graph, target).run(); }
+
+}  // namespace trainer

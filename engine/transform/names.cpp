@@ -1,0 +1,77 @@
+// Names of a graph file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/transform/reading.h"
+#include "engine/job/nearest.h"
+
+namespace trainer {
+
+EntryId Names::declare(Entry entry, const yaml::Node& where, const std::string& path) {
+  const auto id = static_cast<EntryId>(entries_.size());
+  const auto [at, fresh] = ids_.emplace(entry.name, id);
+  if (!fresh) {
+    const yaml::Node* first = (*this)[at->second].where;
+    const std::string taken = first->line == where.line ? "the name is given again by each repetition; it needs {index}"
+                                                        : fmt::format("the name is taken already, in line {}", first->line);
+    mistakes_.add(where, path, taken).value = entry.name;
+  }
+  entries_.push_back(std::move(entry));
+  return id;
+}
+
+void Names::declare_alias(const std::string& name, EntryId entry, const yaml::Node& where) {
+  if (entry == kNone) return;  // an empty group that nothing enters
+  if (!ids_.emplace(name, entry).second)
+    mistakes_.add(where, name, "the name is taken already; a repeated group needs {index} in its name").value = name;
+}
+
+EntryId Names::look_up(const std::string& name, const yaml::Node& where, const std::string& path, const Scope& scope) {
+  if (name == "block.input") {
+    if (scope.block_input == kNone)
+      mistakes_.add(where, path, scope.outer == nullptr ? "block.input has a meaning only inside a block" : "nothing enters this block");
+    return scope.block_input;
+  }
+  std::vector<std::string> candidates;
+  for (const Scope* at = &scope; at != nullptr; at = at->outer) {
+    candidates.push_back(at->prefix + name);
+    if (const auto found = ids_.find(candidates.back()); found != ids_.end()) return found->second;
+  }
+  missing_.push_back({&where, path, name, std::move(candidates)});
+  return kNone;
+}
+
+bool Names::report_missing() {
+  for (const Missing& missing : missing_) {
+    const auto later =
+        std::find_if(missing.candidates.begin(), missing.candidates.end(), [&](const std::string& name) { return ids_.contains(name); });
+    if (later == missing.candidates.end()) {
+      report_unknown(missing);
+      continue;
+    }
+    const int line = (*this)[ids_.at(*later)].where->line;
+    mistakes_.add(
+        *missing.where, missing.path,
+        fmt::format("\"{}\" stands later, in line {}: a node takes what stands before it, so there is no cycle", missing.name, line));
+  }
+  return !std::exchange(missing_, {}).empty();
+}
+
+void Names::report_unknown(const Missing& missing) {
+  const std::string& innermost = missing.candidates.front();
+  const std::string_view prefix = std::string_view(innermost).substr(0, innermost.size() - missing.name.size());
+  std::vector<std::string_view> known;
+  if (!prefix.empty()) known.push_back("block.input");
+  for (const Entry& entry : entries_) {
+    const std::string_view name = entry.name;
+    if (!prefix.empty() && name.starts_with(prefix)) known.push_back(name.substr(prefix.size()));
+    known.push_back(name);
+  }
+  Diagnostic& diagnostic = mistakes_.add(*missing.where, missing.path, "no node or input is called so");
+  diagnostic.value = missing.name;
+  diagnostic.suggestion = nearest(missing.name, known);
+}
+
+}  // namespace trainer

@@ -1,0 +1,53 @@
+// One pass back over the nodes finds what is needed, one forward renumbers.
+#include "engine/transform/prune.h"
+
+#include <algorithm>
+
+namespace trainer {
+namespace {
+
+std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+std::vector<bool> needed_values(const Graph& graph, const std::vector<ValueId>& roots) {
+  std::vector<bool> needed(graph.values.size(), false);
+  for (ValueId root : roots) needed[at(root)] = true;
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+    if (std::none_of(node->outputs.begin(), node->outputs.end(), [&](ValueId id) { return needed[at(id)]; })) continue;
+    for (ValueId id : node->inputs) needed[at(id)] = true;
+    for (ValueId id : node->outputs) needed[at(id)] = true;
+  }
+  return needed;
+}
+
+}  // namespace
+
+void prune(Graph& graph, const std::vector<ValueId>& roots) {
+  const std::vector<bool> needed = needed_values(graph, roots);
+  if (std::all_of(needed.begin(), needed.end(), [](bool is) { return is; })) return;
+  std::vector<ValueId> renamed(graph.values.size(), kNone);
+  std::vector<Value> values;
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    if (!needed[i]) continue;
+    renamed[i] = static_cast<ValueId>(values.size());
+    values.push_back(std::move(graph.values[i]));
+  }
+  const auto rename = [&](ValueId& id) { id = id == kNone ? kNone : renamed[at(id)]; };
+  for (Value& value : values) {
+    rename(value.alias_of);
+    rename(value.parameter);
+  }
+  graph.values = std::move(values);
+  std::erase_if(graph.nodes, [&](const Node& node) { return renamed[at(node.outputs[0])] == kNone; });
+  for (Node& node : graph.nodes) {
+    std::for_each(node.inputs.begin(), node.inputs.end(), rename);
+    std::for_each(node.outputs.begin(), node.outputs.end(), rename);
+  }
+  std::for_each(graph.inputs.begin(), graph.inputs.end(), rename);
+  std::erase(graph.inputs, kNone);
+  for (Parameter& parameter : graph.parameters) rename(parameter.value);
+  std::erase_if(graph.parameters, [](const Parameter& parameter) { return parameter.value == kNone; });
+  for (ValueId* id : {&graph.seed, &graph.step, &graph.loss.sum, &graph.loss.targets, &graph.loss.scores, &graph.logits}) rename(*id);
+  if (graph.loss.sum == kNone) graph.loss = {};
+}
+
+}  // namespace trainer

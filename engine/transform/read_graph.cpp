@@ -1,0 +1,279 @@
+// From a graph file to a forward graph. The file is walked once, in its order; a repeated group is walked once a repetition.
+// A node that is wrong leaves its name behind without a value, so that what reads it is passed over and the next
+// mistake is found.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/transform/prune.h"
+#include "engine/transform/reading.h"
+#include "engine/core/check.h"
+#include "engine/job/aliases.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::string_view kFileKeys[] = {"name", "params", "inputs", "nodes", "outputs"};
+constexpr std::string_view kGroupKeys[] = {"repeat", "name", "block", "input", "nodes"};
+constexpr std::string_view kOutputKeys[] = {"loss", "logits"};
+constexpr std::int64_t kMostNodes = 100'000;
+using Mode = BuildOptions::Mode;
+
+class GraphReader {
+ public:
+  GraphReader(const yaml::Node& file, const std::map<std::string, double>& with, const BuildOptions& options)
+      : file_(file), with_(with), reading_(options) {}
+
+  Graph read() {
+    if (values_.need_mapping(file_, "", "a mapping with " + listed(kFileKeys))) {
+      values_.check_keys(file_, "", "unknown key", kFileKeys);
+      if (const yaml::Node* name = file_.find("name")) graph_.name = values_.text(*name, "name").value_or("");
+      read_params(reading_, file_, with_);
+      read_inputs(reading_, file_);
+      read_nodes();
+      read_outputs();
+      // What nobody found may be what nothing seems to read.
+      if (!names_.report_missing()) check_used();
+    }
+    mistakes_.raise();
+    const ValueId root = mode() == Mode::sample ? graph_.logits : graph_.loss.sum;
+    CHECK(root != kNone, "a graph without mistakes has an output");
+    prune(graph_, {root});
+    return std::move(graph_);
+  }
+
+ private:
+  Mode mode() const { return reading_.options.mode; }
+
+  // ---- Nodes -------------------------------------------------------------------------------------------------------
+
+  void read_nodes() {
+    const yaml::Node* nodes = file_.find("nodes");
+    if (nodes == nullptr) {
+      mistakes_.add(file_, "nodes", "missing");
+      return;
+    }
+    EntryId previous = kNone;
+    walk(*nodes, Scope{}, previous, "nodes");
+  }
+
+  /// `previous` is the entry that a node without `input` takes.
+  void walk(const yaml::Node& nodes, const Scope& scope, EntryId& previous, const std::string& path) {
+    if (!values_.need_sequence(nodes, path, "a list of nodes")) return;
+    for (std::size_t i = 0; i < nodes.items.size(); ++i) {
+      const yaml::Node& node = nodes.items[i];
+      const std::string at = fmt::format("{}[{}]", path, i);
+      if (!values_.need_mapping(node, at, "{name: …, op: …}")) continue;
+      if (too_many(node, at)) return;
+      if (node.find("nodes") != nullptr || node.find("repeat") != nullptr)
+        read_group(node, scope, previous, at);
+      else
+        read_node(node, scope, previous, at);
+    }
+  }
+
+  /// A few lines of nested repetitions must not fill the memory.
+  bool too_many(const yaml::Node& node, const std::string& path) {
+    const std::size_t count = names_.entries().size() + graph_.blocks.size();
+    if (count > static_cast<std::size_t>(kMostNodes))
+      mistakes_.add(node, path, fmt::format("a graph has at most {} nodes and groups", kMostNodes));
+    return count > static_cast<std::size_t>(kMostNodes);
+  }
+
+  void read_group(const yaml::Node& group, const Scope& outer, EntryId& previous, const std::string& path) {
+    values_.check_keys(group, path, "unknown key of a group of nodes", kGroupKeys);
+    const yaml::Node *repeat = group.find("repeat"), *kind_node = group.find("block");
+    if (group.find("nodes") == nullptr || group.find("name") == nullptr) {
+      mistakes_.add(group, path, group.find("nodes") == nullptr ? "a repeated group needs `nodes`" : "a group of nodes needs a `name`");
+      return;
+    }
+    const std::optional<std::int64_t> count =
+        repeat == nullptr ? std::optional<std::int64_t>(1) : values_.integer(*repeat, path + ".repeat");
+    if (!count) return;
+    if (*count < 0 || *count > kMostNodes) {
+      values_.wrong(*repeat, path + ".repeat", fmt::format("0 to {}", kMostNodes));
+      return;
+    }
+    const std::string kind = kind_node == nullptr ? "" : values_.text(*kind_node, path + ".block").value_or("");
+    const Variables outer_variables = repeat == nullptr ? Variables{} : reading_.variables;
+    for (std::int64_t i = 0; i < *count; ++i) {
+      if (repeat != nullptr) reading_.variables["index"] = static_cast<double>(i);
+      if (too_many(group, path) || !read_instance(group, kind, outer, previous, path)) break;
+    }
+    if (repeat != nullptr) reading_.variables = outer_variables;  // an outer `index`
+  }
+
+  /// One repetition of a group. The group's own name stands for its last node.
+  bool read_instance(const yaml::Node& group, const std::string& kind, const Scope& outer, EntryId& previous, const std::string& path) {
+    const yaml::Node& name_node = *group.find("name");
+    const std::optional<std::string> name = values_.name(name_node, path + ".name");
+    if (!name) return false;
+    const std::string full = outer.prefix + *name;
+    const bool is_block = group.find("repeat") != nullptr || !kind.empty();
+    Scope scope{.prefix = full + ".", .outer = &outer, .block_input = previous, .block = outer.block};
+    if (is_block) {
+      scope.block = static_cast<std::int32_t>(graph_.blocks.size());
+      graph_.blocks.push_back({full, kind, outer.block});
+    }
+    if (const yaml::Node* input = group.find("input")) {
+      const std::optional<std::string> written = values_.text(*input, path + ".input");
+      scope.block_input = written ? names_.look_up(*written, *input, path + ".input", outer) : kNone;
+    }
+    EntryId last = scope.block_input;
+    walk(*group.find("nodes"), scope, last, full);
+    names_.declare_alias(full, last, name_node);
+    previous = last;
+    return true;
+  }
+
+  void read_node(const yaml::Node& node, const Scope& scope, EntryId& previous, const std::string& path) {
+    const yaml::Node *name_node = node.find("name"), *op_node = node.find("op");
+    if (name_node == nullptr) mistakes_.add(node, path, "a node needs a `name`");
+    const std::optional<std::string> name = name_node == nullptr ? std::nullopt : values_.name(*name_node, path + ".name");
+    Entry entry{.name = scope.prefix + name.value_or("?"), .where = &node};
+    if (const OpDef* def = read_op(node, op_node, entry.name))
+      build(node, *def, scope, previous, entry);
+    else
+      read_names(node, scope, previous, entry.name + ".input");
+    const std::string name_path = entry.name + ".name";
+    previous = name ? names_.declare(std::move(entry), *name_node, name_path) : kNone;
+  }
+
+  const OpDef* read_op(const yaml::Node& node, const yaml::Node* op_node, const std::string& name) {
+    if (op_node == nullptr) {
+      mistakes_.add(node, name, "a node needs an `op`, a group of nodes needs `nodes`");
+      return nullptr;
+    }
+    const std::optional<Op> op = op_named(op_node->text);
+    if (op && definition(*op).in_graph_files) return &definition(*op);
+    std::vector<std::string_view> known;
+    for (const OpDef& def : definitions())
+      if (def.in_graph_files) known.push_back(name_of(def.op));
+    mistakes_.unknown(*op_node, name + ".op", "unknown op", op_node->brief(), known, alias_of_op(op_node->text));
+    return nullptr;
+  }
+
+  void build(const yaml::Node& node, const OpDef& def, const Scope& scope, EntryId previous, Entry& entry) {
+    const std::optional<Attributes> given = values_.attributes(def, node, entry.name);
+    const yaml::Node* init_node = node.find("init");
+    const std::optional<Init> init = init_node == nullptr ? std::nullopt : values_.init(*init_node, entry.name + ".init");
+    const std::optional<std::vector<ValueId>> data = read_operands(node, def, scope, previous, entry.name + ".input");
+    if (given && data && (init_node == nullptr || init)) maker_.make(node, def, *given, init, *data, scope, entry);
+  }
+
+  /// Values of the node's inputs; nothing after a mistake, be it here or in what it reads.
+  std::optional<std::vector<ValueId>> read_operands(const yaml::Node& node, const OpDef& def, const Scope& scope, EntryId previous,
+                                                    const std::string& path) {
+    const yaml::Node* input = node.find("input");
+    const auto operands = read_names(node, scope, previous, path);
+    return operands ? checked(*operands, input != nullptr ? *input : node, def, path) : std::nullopt;
+  }
+
+  /// What the node reads, by its `input` or as the node before it.
+  std::optional<std::vector<EntryId>> read_names(const yaml::Node& node, const Scope& scope, EntryId previous, const std::string& path) {
+    const yaml::Node* input = node.find("input");
+    std::vector<EntryId> operands;
+    if (input != nullptr) {
+      const auto names = values_.names(*input, path);
+      if (!names) return {};
+      for (const auto& [name, where] : *names) operands.push_back(names_.look_up(name, *where, path, scope));
+    } else if (previous == kNone && first_node()) {
+      mistakes_.add(node, path, "the first node has none before it: it needs an `input`");
+      return {};
+    } else {
+      operands.push_back(previous);
+    }
+    for (const EntryId id : operands)
+      if (id != kNone) names_[id].used = true;
+    return operands;
+  }
+
+  bool first_node() const {
+    return std::all_of(names_.entries().begin(), names_.entries().end(), [](const Entry& entry) { return entry.where->is_scalar(); });
+  }
+
+  std::optional<std::vector<ValueId>> checked(const std::vector<EntryId>& operands, const yaml::Node& where, const OpDef& def,
+                                              const std::string& path) {
+    std::vector<ValueId> data;
+    for (EntryId id : operands) {
+      data.push_back(id == kNone ? kNone : names_[id].value);
+    }
+    const int count = static_cast<int>(operands.size());
+    if (count < def.min_inputs || count > def.max_inputs) {
+      const std::string wanted =
+          def.min_inputs == def.max_inputs ? std::to_string(def.min_inputs) : fmt::format("{} to {}", def.min_inputs, def.max_inputs);
+      mistakes_.add(where, path,
+                    fmt::format("{} takes {} input{}, {} given", name_of(def.op), wanted, def.max_inputs == 1 ? "" : "s", count));
+      return {};
+    }
+    return std::find(data.begin(), data.end(), kNone) == data.end() ? std::optional(data) : std::nullopt;
+  }
+
+  // ---- Outputs -----------------------------------------------------------------------------------------------------
+
+  void read_outputs() {
+    const yaml::Node* outputs = file_.find("outputs");
+    if (outputs == nullptr) {
+      mistakes_.add(file_, "outputs", "missing").allowed = "{loss: a node, logits: a node}";
+      return;
+    }
+    if (!values_.need_mapping(*outputs, "outputs", "{loss: a node, logits: a node}")) return;
+    values_.check_keys(*outputs, "outputs", "unknown output", kOutputKeys);
+    if (mode() == Mode::sample && outputs->find("logits") == nullptr)
+      mistakes_.add(*outputs, "outputs.logits", "missing: sampling needs logits");
+    if (mode() != Mode::sample && outputs->find("loss") == nullptr)
+      mistakes_.add(*outputs, "outputs.loss", "missing: training needs a loss");
+    const ValueId loss = read_output(outputs->find("loss"), "outputs.loss");
+    graph_.logits = read_output(outputs->find("logits"), "outputs.logits");
+    if (loss != kNone) set_loss(loss, *outputs->find("loss"));
+  }
+
+  ValueId read_output(const yaml::Node* node, const std::string& path) {
+    const std::optional<std::string> name = node == nullptr ? std::nullopt : values_.text(*node, path);
+    const EntryId id = name ? names_.look_up(*name, *node, path, Scope{}) : kNone;
+    if (id == kNone) return kNone;
+    names_[id].used = true;
+    return names_[id].value;
+  }
+
+  void set_loss(ValueId sum, const yaml::Node& where) {
+    const auto node = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& made) { return made.outputs[0] == sum; });
+    if (node == graph_.nodes.end() || !definition(node->op).loss) {
+      mistakes_.add(where, "outputs.loss", "this node is no loss").allowed = "a node whose op is cross_entropy or mse";
+      return;
+    }
+    const LossDef& def = *definition(node->op).loss;
+    const ValueId targets = node->inputs[1];
+    if (graph_.value(targets).kind != ValueKind::input)
+      mistakes_.add(where, "outputs.loss", "the targets of the loss must be a field of the data, which is counted before the step");
+    Loss& loss = graph_.loss;
+    loss.sum = sum;
+    loss.targets = targets;
+    loss.count_op = def.count;
+    for (const std::string& name : def.count_attributes) loss.count_attributes.set(name, node->attributes.integer(name));
+    if (def.classes) loss.scores = node->inputs[0];
+    loss.correct_attributes = loss.count_attributes;
+  }
+
+  void check_used() {
+    for (const Entry& entry : names_.entries())
+      if (!entry.used) mistakes_.add(*entry.where, entry.name, "nothing reads this: neither a node nor `outputs`");
+  }
+
+  const yaml::Node& file_;
+  const std::map<std::string, double>& with_;
+  Reading reading_;
+  Mistakes& mistakes_ = reading_.mistakes;
+  FileValues& values_ = reading_.values;
+  Names& names_ = reading_.names;
+  Graph& graph_ = reading_.graph;
+  NodeMaker maker_{reading_};
+};
+
+}  // namespace
+
+Graph read_graph(const yaml::Node& file, const std::map<std::string, double>& with, const BuildOptions& options) {
+  return GraphReader(file, with, options).read();
+}
+
+}  // namespace trainer

@@ -1,0 +1,207 @@
+// attention_grad in bf16 on AMX tiles: the products and their order are those of backward_loops.cpp. Scores are
+// held by rows of queries, so that ds is an operand of dq as it lies; p and ds in words are operands of dvᵀ and dkᵀ, which
+// are summed transposed and turned once for each kv head. Run only on emulated tiles so far (gemm/tiles.h).
+#include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/amx.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+namespace {
+
+struct Scratch {
+  std::uint32_t *k, *v;               // per block of keys, words over dims: [width / 2][kBlock]
+  std::uint32_t* k_rows;              // words over keys: [padded_keys / 2][width]
+  float *dk, *dv;                     // per block of keys, transposed: [width][kBlock]
+  Matrix<Bf16> q, d_o;                // [kBlock][width]; also k or v on their way
+  Matrix<Bf16> q_t, do_t;             // [width][kBlock]
+  Matrix<float> scores, dp;           // [kBlock queries][kBlock keys]
+  Matrix<std::uint32_t> p, ds_words;  // words over queries: [kBlock / 2][kBlock keys]
+  Matrix<Bf16> ds;                    // [kBlock queries][kBlock keys]
+  Matrix<float> dq;                   // [kBlock][width]; also words of q or do, and dk or dv, on their way
+  float *lse, *delta;                 // [kBlock]; lse in units of log2
+};
+
+struct Block {
+  int queries, keys;
+  bool diagonal;
+};
+
+class Backward {
+ public:
+  Backward(const AttentionSizes& sizes, const AttentionOperands& at, float* scratch)
+      : s_(sizes),
+        at_(at),
+        width_(static_cast<int>(sizes.tile_dim())),
+        dims_(static_cast<int>(sizes.head_dim)),
+        scale_(1.0f / __builtin_sqrtf(static_cast<float>(sizes.head_dim))) {
+    Carver carver{reinterpret_cast<char*>(scratch)};
+    const std::int64_t head = sizes.padded_keys() * width_, block = kBlock * width_, square = kBlock * kBlock;
+    m_.k = carver.take<std::uint32_t>(head / 2), m_.v = carver.take<std::uint32_t>(head / 2);
+    m_.k_rows = carver.take<std::uint32_t>(head / 2);
+    m_.dk = carver.take<float>(head), m_.dv = carver.take<float>(head);
+    m_.q = {carver.take<Bf16>(block), width_}, m_.d_o = {carver.take<Bf16>(block), width_};
+    m_.q_t = {carver.take<Bf16>(block), kBlock}, m_.do_t = {carver.take<Bf16>(block), kBlock};
+    m_.scores = {carver.take<float>(square), kBlock}, m_.dp = {carver.take<float>(square), kBlock};
+    m_.p = {carver.take<std::uint32_t>(square / 2), kBlock}, m_.ds_words = {carver.take<std::uint32_t>(square / 2), kBlock};
+    m_.ds = {carver.take<Bf16>(square), kBlock};
+    m_.dq = {carver.take<float>(block), width_};
+    m_.lse = carver.take<float>(kBlock), m_.delta = carver.take<float>(kBlock);
+  }
+
+  void run(std::int64_t begin, std::int64_t end) {
+    Tiles::configure();
+    for (std::int64_t item = begin; item < end; ++item) {
+      batch_ = item / s_.kv_heads;
+      kv_head_ = item % s_.kv_heads;
+      const int key_blocks = static_cast<int>(s_.key_blocks()), seen = static_cast<int>(s_.seen_blocks(s_.query_blocks() - 1));
+      for (int block = 0; block < seen; ++block) pack_keys(block);
+      for (std::int64_t g = 0; g < s_.group(); ++g)
+        for (int block = 0; block < s_.query_blocks(); ++block) query_block(kv_head_ * s_.group() + g, block, g == 0);
+      for (int block = seen; block < key_blocks; ++block) clear_keys(block);
+      for (int block = 0; block < key_blocks; ++block) write_keys(block);
+    }
+    Tiles::release();
+  }
+
+ private:
+  const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
+  int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
+  /// Offset of a head of query `first` in q, o and their like, for rows of `stride` elements.
+  std::int64_t query_at(std::int64_t stride, std::int64_t head, std::int64_t first) const {
+    return (batch_ * s_.queries + first) * stride + head * s_.head_dim;
+  }
+  std::int64_t key_at(std::int64_t first) const { return (batch_ * s_.keys + first) * s_.kv_stride + kv_head_ * s_.head_dim; }
+
+  void pack_keys(int block) {
+    const std::int64_t first = block * kAttentionBlock, from = key_at(first), to = first * width_ / 2;
+    copy_rows(static_cast<const Bf16*>(at_.k) + from, s_.kv_stride, length(first), dims_, rotation(first), m_.q);
+    transpose_words(m_.q.data, width_ / 2, kBlock, width_ / 2, m_.k + to, kBlock);
+    pair_rows(m_.q, kBlock, m_.k_rows + to);
+    copy_rows(static_cast<const Bf16*>(at_.v) + from, s_.kv_stride, length(first), dims_, nullptr, m_.q);
+    transpose_words(m_.q.data, width_ / 2, kBlock, width_ / 2, m_.v + to, kBlock);
+  }
+
+  /// dk = dv = 0 of keys that no query sees.
+  void clear_keys(int block) {
+    const std::int64_t first = block * kAttentionBlock;
+    for (std::int64_t i = first * width_; i < (first + kBlock) * width_; i += kLanes) {
+      store(m_.dk + i, F32{});
+      store(m_.dv + i, F32{});
+    }
+  }
+
+  void write_keys(int block) {
+    const std::int64_t first = block * kAttentionBlock, to = key_at(first);
+    transpose_words(m_.dk + first * width_, kBlock, width_, kBlock, m_.dq.data, width_);
+    unpack_rows(
+        m_.dq.data, width_, length(first), dims_, rotation(first), [scale = scale_](int) { return scale; }, static_cast<Bf16*>(at_.dk) + to,
+        s_.kv_stride);
+    transpose_words(m_.dv + first * width_, kBlock, width_, kBlock, m_.dq.data, width_);
+    unpack_rows(
+        m_.dq.data, width_, length(first), dims_, nullptr, [](int) { return 1.0f; }, static_cast<Bf16*>(at_.dv) + to, s_.kv_stride);
+  }
+
+  /// A block of queries against all blocks of keys it sees. Where the queries are the first that see a block of keys, its dk
+  /// and dv begin.
+  void query_block(std::int64_t head, int index, bool first_head) {
+    const QueryRows rows = s_.rows_of(index);
+    const int last = static_cast<int>(s_.seen_blocks(index)) - 1;
+    enter_queries(head, rows);
+    for (int block = 0; block <= last; ++block) {
+      const Block pair{rows.end, length(block * kAttentionBlock), s_.causal && block == last};
+      const bool begins = first_head && (index == 0 || pair.diagonal);
+      scores(block, pair.diagonal);
+      if (pair.diagonal || pair.keys < kBlock)
+        gradients<true>(pair);
+      else
+        gradients<false>(pair);
+      accumulate(block, pair.diagonal, !begins);
+    }
+    unpack_rows(
+        m_.dq.at(rows.begin, 0), width_, rows.count(), dims_, rotation(s_.origin + rows.first), [scale = scale_](int) { return scale; },
+        static_cast<Bf16*>(at_.dq) + query_at(s_.q_stride, head, rows.first), s_.q_stride);
+  }
+
+  void enter_queries(std::int64_t head, QueryRows rows) {
+    const std::int64_t o_stride = s_.heads * s_.head_dim, o_at = query_at(o_stride, head, rows.first);
+    const Bf16 *d_o = static_cast<const Bf16*>(at_.d_o) + o_at, *o = static_cast<const Bf16*>(at_.o) + o_at;
+    const int count = rows.count();
+    copy_rows(static_cast<const Bf16*>(at_.q) + query_at(s_.q_stride, head, rows.first), s_.q_stride, count, dims_,
+              rotation(s_.origin + rows.first), m_.q, rows.begin);
+    copy_rows(d_o, o_stride, count, dims_, nullptr, m_.d_o, rows.begin);
+    turn(m_.q, m_.q_t);
+    turn(m_.d_o, m_.do_t);
+    place_rows(rows.begin, count, m_.delta, [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
+    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
+    place_rows(rows.begin, count, m_.lse, [=](float* log2) {
+      for_each_vector(
+          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(log2 + i, ld(lse + i) * kLog2E); });
+    });
+  }
+
+  /// to[d][row] = from[row][d].
+  void turn(Matrix<Bf16> from, Matrix<Bf16> to) {
+    std::uint32_t* words = reinterpret_cast<std::uint32_t*>(m_.dq.data);
+    pair_rows(from, kBlock, words);
+    transpose_words(words, width_, kBlock / 2, width_, to.data, kBlock / 2);
+  }
+
+  /// scores = q·kᵀ, dp = do·vᵀ; on the diagonal without the square above it.
+  void scores(int block, bool diagonal) {
+    const std::int64_t at = block * kAttentionBlock * width_ / 2;
+    const auto steps_of = [=, steps = width_ / 32](int row, int column) { return Depth{0, diagonal && column > row ? 0 : steps}; };
+    multiply(m_.q, Matrix<std::uint32_t>{m_.k + at, kBlock}, m_.scores, kBlock, kBlock, false, steps_of);
+    multiply(m_.d_o, Matrix<std::uint32_t>{m_.v + at, kBlock}, m_.dp, kBlock, kBlock, false, steps_of);
+  }
+
+  /// p = exp2(scores - lse), ds = p · (dp - delta), in the forms of `accumulate`.
+  template <bool masked>
+  void gradients(Block block) {
+    const F32 scale = splat(scale_ * kLog2E);
+    for (int row = 0; row < kBlock; row += 2) {
+      const int used = block.diagonal && row < 32 ? 32 : kBlock;
+      const F32 lse[2] = {splat(m_.lse[row]), splat(m_.lse[row + 1])}, delta[2] = {splat(m_.delta[row]), splat(m_.delta[row + 1])};
+      for (int key = 0; key < used; key += kLanes) {
+        F32 p[2], ds[2];
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; ++r) {
+          p[r] = exp2_for_bf16(fma(load(m_.scores.at(row + r, key)), scale, -lse[r]));
+          if constexpr (masked) {
+            const int last = block.diagonal && row + r < block.keys ? row + r : block.keys - 1;
+            p[r] = select(visible(key, last), p[r], F32{});
+          }
+          ds[r] = p[r] * (load(m_.dp.at(row + r, key)) - delta[r]);
+          store(m_.ds.at(row + r, key), ds[r]);
+        }
+        store(reinterpret_cast<float*>(m_.p.at(row / 2, key)), pair_words(p[0], p[1]));
+        store(reinterpret_cast<float*>(m_.ds_words.at(row / 2, key)), pair_words(ds[0], ds[1]));
+      }
+    }
+  }
+
+  /// dvᵀ += doᵀ·p, dkᵀ += qᵀ·ds, dq += ds·k.
+  void accumulate(int block, bool diagonal, bool add) {
+    const std::int64_t at = block * kAttentionBlock * width_;
+    const auto queries_of = [=](int, int key) { return Depth{diagonal && key > 0 ? 1 : 0, 2}; };
+    multiply(m_.do_t, m_.p, Matrix<float>{m_.dv + at, kBlock}, width_, kBlock, add, queries_of);
+    multiply(m_.q_t, m_.ds_words, Matrix<float>{m_.dk + at, kBlock}, width_, kBlock, add, queries_of);
+    multiply(m_.ds, Matrix<std::uint32_t>{m_.k_rows + at / 2, width_}, m_.dq, kBlock, width_, block > 0, [=](int query, int) {
+      return Depth{0, diagonal && query == 0 ? 1 : 2};
+    });
+  }
+
+  const AttentionSizes& s_;
+  const AttentionOperands& at_;
+  const int width_, dims_;
+  const float scale_;
+  Scratch m_{};
+  std::int64_t batch_ = 0, kv_head_ = 0;
+};
+
+}  // namespace
+
+void attention_tiles_backward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end,
+                              float* scratch) {
+  Backward(sizes, at, scratch).run(begin, end);
+}
+
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -1,0 +1,189 @@
+// attention and attention_grad: checks, RoPE's table, and the cut of the work over threads.
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/attention/algorithm.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/make_kernel.h"
+#include "kernels/cpu/runtime/parallel.h"
+
+namespace trainer::kernels::cpu {
+namespace {
+
+bool is_packed(const Signature& s) { return s.attributes.flag("packed"); }
+
+/// The sizes of a signature whose q (or qkv) is operand `q`. Raises Bug where the operands do not fit together.
+AttentionSizes sizes_of(const Signature& s, int q) {
+  const AttentionShape shape = attention_shape(s, q);
+  AttentionSizes sizes;
+  sizes.bf16 = expect_compute_dtype(s, q);
+  sizes.heads = shape.heads;
+  sizes.kv_heads = shape.kv_heads;
+  sizes.batch = shape.batch;
+  sizes.queries = shape.queries;
+  sizes.keys = shape.keys;
+  sizes.head_dim = shape.head_dim;
+  sizes.causal = s.attributes.flag("causal");
+  sizes.q_stride = s.operands[static_cast<std::size_t>(q)].shape[2];
+  sizes.kv_stride = shape.packed ? sizes.q_stride : sizes.kv_heads * sizes.head_dim;
+  return sizes;
+}
+
+/// Checks operands [first, …): q, k, v or qkv.
+void expect_qkv(const Signature& s, const AttentionSizes& sizes, int first) {
+  const DType dtype = sizes.bf16 ? DType::bf16 : DType::f32;
+  expect_shape(s, first, dtype, Shape{sizes.batch, sizes.queries, sizes.q_stride});
+  for (int i = 1; i < 3 && !is_packed(s); ++i) expect_shape(s, first + i, dtype, Shape{sizes.batch, sizes.keys, sizes.kv_stride});
+}
+
+/// Checks o and lse, or do.
+void expect_o(const Signature& s, const AttentionSizes& sizes, int operand) {
+  expect_shape(s, operand, sizes.bf16 ? DType::bf16 : DType::f32, Shape{sizes.batch, sizes.queries, sizes.heads * sizes.head_dim});
+}
+void expect_lse(const Signature& s, const AttentionSizes& sizes, int operand) {
+  expect_shape(s, operand, DType::f32, Shape{sizes.batch, sizes.heads, sizes.queries});
+}
+
+/// The table AttentionSizes::rotation speaks of; empty without RoPE.
+std::vector<float> rotation_table(const Signature& s, const AttentionSizes& sizes) {
+  const double theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0.0;
+  if (theta == 0.0) return {};
+  CHECK(theta > 0 && sizes.head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
+  const std::int64_t half = sizes.head_dim / 2;
+  std::vector<float> table(static_cast<std::size_t>(sizes.keys * sizes.head_dim));
+  for (std::int64_t j = 0; j < half; ++j) {
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(sizes.head_dim));
+    for (std::int64_t i = 0; i < sizes.keys; ++i) {
+      float* row = table.data() + i * sizes.head_dim;
+      row[j] = static_cast<float>(std::cos(static_cast<double>(i) * frequency));
+      row[half + j] = static_cast<float>(std::sin(static_cast<double>(i) * frequency));
+    }
+  }
+  return table;
+}
+
+/// `p` moved by `elements` of c.
+void* advance(const AttentionSizes& sizes, void* p, std::int64_t elements) {
+  return static_cast<char*>(p) + elements * (sizes.bf16 ? 2 : 4);
+}
+
+/// Addresses of q, k and v from operands [first, …), packed or not.
+struct Three {
+  void *q, *k, *v;
+};
+Three three_of(const AttentionSizes& sizes, bool packed, const Call& call, int first) {
+  void* q = operand<void>(call, first);
+  if (!packed) return {q, operand<void>(call, first + 1), operand<void>(call, first + 2)};
+  return {q, advance(sizes, q, sizes.heads * sizes.head_dim), advance(sizes, q, (sizes.heads + sizes.kv_heads) * sizes.head_dim)};
+}
+
+/// Where part `part` of `parts` begins in the list of query blocks, each weighed by the blocks of keys it sees.
+std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
+  const std::int64_t blocks = s.query_blocks(), heads = s.batch * s.heads;
+  const std::int64_t per_head = blocks * (s.seen_blocks(0) + s.seen_blocks(blocks - 1)) / 2;
+  const std::int64_t goal = heads * per_head / parts * part + heads * per_head % parts * part / parts;
+  const std::int64_t rest = goal % per_head;
+  std::int64_t block = 0;
+  for (std::int64_t before = 0; before < rest; ++block) before += s.seen_blocks(block);
+  return goal / per_head * blocks + block;
+}
+
+int forward_threads(const AttentionSizes& s, int threads) {
+  const std::int64_t blocks = (s.queries + kAttentionBlock - 1) / kAttentionBlock;  // at least so many, wherever the queries begin
+  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.heads * blocks));
+}
+int backward_threads(const AttentionSizes& s, int threads) {
+  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.kv_heads));
+}
+
+}  // namespace
+
+std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionWay& way) {
+  const AttentionSizes s = sizes_of(signature, 0);
+  return forward_threads(s, threads) * way.forward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t attention_grad_workspace(const Signature& signature, int threads, const AttentionWay& way) {
+  const AttentionSizes s = sizes_of(signature, 1);
+  return backward_threads(s, threads) * way.backward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+}
+
+Prepared prepare_attention(const Signature& signature, int threads, const AttentionWay& way) {
+  AttentionSizes sizes = sizes_of(signature, 0);
+  const bool packed = is_packed(signature);
+  const int o = packed ? 1 : 3, parts = forward_threads(sizes, threads);
+  expect_operands(signature, static_cast<std::size_t>(o) + 2);
+  expect_qkv(signature, sizes, 0);
+  expect_o(signature, sizes, o);
+  expect_lse(signature, sizes, o + 1);
+  return make_kernel([=, shape = attention_shape(signature, 0), scratch = way.forward_scratch(sizes),
+                      table = rotation_table(signature, sizes)](const Call& call) mutable {
+    expect_attention_origin(shape, call.origin);
+    sizes.origin = call.origin;
+    sizes.rotation = table.empty() ? nullptr : table.data();
+    const Three in = three_of(sizes, packed, call, 0);
+    AttentionOperands at;
+    at.q = in.q, at.k = in.k, at.v = in.v;
+    at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
+    parallel(parts, [&](int part, int of) {
+      way.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of),
+                  static_cast<float*>(call.workspace) + part * scratch);
+    });
+  });
+}
+
+Prepared prepare_attention_grad(const Signature& signature, int threads, const AttentionWay& way) {
+  AttentionSizes sizes = sizes_of(signature, 1);
+  const bool packed = is_packed(signature);
+  const int o = packed ? 2 : 4, parts = backward_threads(sizes, threads);
+  expect_operands(signature, packed ? 5 : 9);
+  expect_o(signature, sizes, 0);
+  expect_qkv(signature, sizes, 1);
+  expect_o(signature, sizes, o);
+  expect_lse(signature, sizes, o + 1);
+  expect_qkv(signature, sizes, o + 2);
+  return make_kernel([=, shape = attention_shape(signature, 1), scratch = way.backward_scratch(sizes),
+                      table = rotation_table(signature, sizes)](const Call& call) mutable {
+    expect_attention_origin(shape, call.origin);
+    sizes.origin = call.origin;
+    sizes.rotation = table.empty() ? nullptr : table.data();
+    const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
+    AttentionOperands at;
+    at.d_o = operand<void>(call, 0), at.q = in.q, at.k = in.k, at.v = in.v;
+    at.o = operand<void>(call, o), at.lse = operand<float>(call, o + 1);
+    at.dq = out.q, at.dk = out.k, at.dv = out.v;
+    parallel(parts, [&](int part, int of) {
+      const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
+      way.backward(sizes, at, items.begin, items.end, static_cast<float*>(call.workspace) + part * scratch);
+    });
+  });
+}
+
+// ---- the table's entries
+
+namespace {
+
+bool has_bf16(const Signature& signature) { return signature.operands.at(0).dtype == DType::bf16; }
+
+AttentionWay way_of(const Signature& signature, const Context& context) { return attention_way(context.isa, has_bf16(signature)); }
+
+}  // namespace
+
+std::int64_t attention_workspace(const Signature& signature, const Context& context) {
+  return attention_workspace(signature, context.threads, way_of(signature, context));
+}
+std::int64_t attention_grad_workspace(const Signature& signature, const Context& context) {
+  return attention_grad_workspace(signature, context.threads, way_of(signature, context));
+}
+Prepared prepare_attention(const Signature& signature, const Context& context) {
+  return prepare_attention(signature, context.threads, way_of(signature, context));
+}
+Prepared prepare_attention_grad(const Signature& signature, const Context& context) {
+  return prepare_attention_grad(signature, context.threads, way_of(signature, context));
+}
+
+}  // namespace trainer::kernels::cpu

@@ -1,0 +1,233 @@
+// attention_grad: probabilities are made again from lse, block by block (FlashAttention-2, algorithm 2), and held transposed
+// as in the forward pass. A thread owns a kv head: its dk and dv are summed over blocks of queries and over the query heads
+// of the group in a fixed order. Products per pair of blocks: k·qᵀ, v·doᵀ, pᵀ·do, dsᵀ·q, ds·k.
+#include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/rows.h"
+#include "kernels/cpu/attention/tiles.h"
+#include "kernels/cpu/runtime/vec.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+
+struct Scratch {
+  float *k, *v, *dk, *dv;  // [padded_keys][width]
+  float *q, *d_o;          // [kBlock][width]
+  float *q_t, *do_t;       // [width][kBlock]; q_t scaled by scale · log2 e
+  float* dq;               // [kBlock][width]
+  float *p, *ds;           // [key][query]
+  float *lse, *delta;      // [kBlock]; lse in units of log2
+};
+
+Scratch carve(const AttentionSizes& s, float* at) {
+  const std::int64_t head = s.padded_keys() * s.padded_dim(), block = kAttentionBlock * s.padded_dim();
+  const std::int64_t square = kAttentionBlock * kAttentionBlock;
+  const auto take = [&at](std::int64_t floats) {
+    float* taken = at;
+    at += floats;
+    return taken;
+  };
+  Scratch scratch{};
+  scratch.k = take(head), scratch.v = take(head), scratch.dk = take(head), scratch.dv = take(head);
+  scratch.q = take(block), scratch.d_o = take(block), scratch.q_t = take(block), scratch.do_t = take(block), scratch.dq = take(block);
+  scratch.p = take(square), scratch.ds = take(square);
+  scratch.lse = take(kAttentionBlock), scratch.delta = take(kAttentionBlock);
+  return scratch;
+}
+
+/// A block of queries against a block of keys: `keys` of them, of which key j may be seen by query i ≥ j where `diagonal`.
+struct Block {
+  int queries, keys;
+  bool diagonal;
+};
+
+/// p = exp2(scores - lse) of a tile, 0 where masked.
+template <bool masked, typename Tile>
+VEC_INLINE void finish_probabilities(const Scratch s, int first_key, int first_vec, const Tile& tile) {
+#pragma GCC unroll 4
+  for (int v = 0; v < tile.vecs; ++v) {
+    const int query = (first_vec + v) * kLanes;
+    const F32 lse = load(s.lse + query);
+#pragma GCC unroll 16
+    for (int r = 0; r < tile.rows; ++r) {
+      F32 p = exp2_or_zero(tile.sum[r][v] - lse);
+      if constexpr (masked) p = select(lane_indices() + query >= first_key + r, p, F32{});
+      store(s.p + (first_key + r) * kBlock + query, p);
+    }
+  }
+}
+
+/// p = exp2(k·qᵀ - lse), 0 where masked.
+void probabilities(const Scratch s, const float* k, int width, int dims, Block block) {
+  const int vecs = vecs_of(block.queries);
+  const Strided a{k, width, 1};
+  const auto all_dims = [=](int, int) { return Depth{0, dims}; };
+  for (int row = 0; row < block.keys; row += 16) {
+    if (block.diagonal)
+      product(
+          a, s.q_t, kBlock, row, row + 16, row / kLanes, vecs,
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_probabilities<true>(s, key, vec, tile); });
+    else
+      product(
+          a, s.q_t, kBlock, row, row + 16, 0, vecs,
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_probabilities<false>(s, key, vec, tile); });
+  }
+}
+
+/// ds = p · (v·doᵀ - delta).
+void score_gradients(const Scratch s, const float* v, int width, int dims, Block block) {
+  const auto all_dims = [=](int, int) { return Depth{0, dims}; };
+  for (int row = 0; row < block.keys; row += 16) {
+    product(
+        {v, width, 1}, s.do_t, kBlock, row, row + 16, block.diagonal ? row / kLanes : 0, vecs_of(block.queries),
+        all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+          for (int c = 0; c < tile.vecs; ++c) {
+            const int query = (vec + c) * kLanes;
+            const F32 delta = load(s.delta + query);
+#pragma GCC unroll 16
+            for (int r = 0; r < tile.rows; ++r) {
+              const int at = (key + r) * kBlock + query;
+              store(s.ds + at, load(s.p + at) * (tile.sum[r][c] - delta));
+            }
+          }
+        });
+  }
+}
+
+/// to += aᵀ·b, [keys][dims]: a is p or ds, b is do or q.
+void add_over_queries(const float* a, const float* b, int width, int dims, Block block, float* to) {
+  // On the diagonal a key is seen by the queries from its own place on; those after the last query by none.
+  const auto depth_of = [=](int first, int) {
+    return Depth{!block.diagonal ? 0 : first < block.queries ? first : block.queries, block.queries};
+  };
+  product(
+      {a, kBlock, 1}, b, width, 0, round_up_16(block.keys), 0, vecs_of(dims),
+      depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
+        add_tile(tile, to + row * width + vec * kLanes, width);
+      });
+}
+
+/// dq += ds·k.
+void add_over_keys(const Scratch s, const float* k, int width, int dims, Block block) {
+  const auto depth_of = [=](int, int last) { return Depth{0, block.diagonal && last < block.keys ? last : block.keys}; };
+  product(
+      {s.ds, 1, kBlock}, k, width, 0, round_up_16(block.queries), 0, vecs_of(dims),
+      depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
+        add_tile(tile, s.dq + row * width + vec * kLanes, width);
+      });
+}
+
+template <typename T>
+class Backward {
+ public:
+  Backward(const AttentionSizes& sizes, const AttentionOperands& at, float* scratch)
+      : s_(sizes),
+        at_(at),
+        scratch_(carve(sizes, scratch)),
+        width_(static_cast<int>(sizes.padded_dim())),
+        dims_(static_cast<int>(sizes.head_dim)),
+        scale_(1.0f / __builtin_sqrtf(static_cast<float>(sizes.head_dim))) {}
+
+  void run(std::int64_t begin, std::int64_t end) {
+    for (std::int64_t item = begin; item < end; ++item) {
+      batch_ = item / s_.kv_heads;
+      kv_head_ = item % s_.kv_heads;
+      pack_keys();
+      for (std::int64_t g = 0; g < s_.group(); ++g)
+        for (int block = 0; block < s_.query_blocks(); ++block) query_block(kv_head_ * s_.group() + g, block);
+      write_keys();
+    }
+  }
+
+ private:
+  const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
+
+  int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
+
+  /// Offset of a head of query `first` in q, o and their like, for rows of `stride` elements.
+  std::int64_t query_at(std::int64_t stride, std::int64_t head, std::int64_t first) const {
+    return (batch_ * s_.queries + first) * stride + head * s_.head_dim;
+  }
+  /// That of the sample's first key.
+  std::int64_t keys_at() const { return batch_ * s_.keys * s_.kv_stride + kv_head_ * s_.head_dim; }
+
+  void pack_keys() {
+    const std::int64_t from = keys_at();
+    const int keys = static_cast<int>(s_.keys);
+    pack_rows(static_cast<const T*>(at_.k) + from, s_.kv_stride, keys, dims_, width_, s_.rotation, scratch_.k);
+    pack_rows(static_cast<const T*>(at_.v) + from, s_.kv_stride, keys, dims_, width_, nullptr, scratch_.v);
+    for (std::int64_t i = 0; i < s_.padded_keys() * width_; i += kLanes) {
+      store(scratch_.dk + i, F32{});
+      store(scratch_.dv + i, F32{});
+    }
+  }
+
+  void write_keys() {
+    const std::int64_t to = keys_at();
+    const int keys = static_cast<int>(s_.keys);
+    unpack_rows(
+        scratch_.dk, width_, keys, dims_, s_.rotation, [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dk) + to, s_.kv_stride);
+    unpack_rows(
+        scratch_.dv, width_, keys, dims_, nullptr, [](int) { return 1.0f; }, static_cast<T*>(at_.dv) + to, s_.kv_stride);
+  }
+
+  void query_block(std::int64_t head, int index) {
+    const QueryRows rows = s_.rows_of(index);
+    enter_queries(head, rows);
+    const int last_key_block = static_cast<int>(s_.seen_blocks(index)) - 1;
+    for (int block = 0; block <= last_key_block; ++block) {
+      const std::int64_t key = block * kAttentionBlock, at = key * width_;
+      const bool diagonal = s_.causal && block == last_key_block;
+      const int keys = length(key);
+      const Block pair{rows.end, diagonal && rows.end < keys ? rows.end : keys, diagonal};
+      probabilities(scratch_, scratch_.k + at, width_, dims_, pair);
+      score_gradients(scratch_, scratch_.v + at, width_, dims_, pair);
+      add_over_queries(scratch_.p, scratch_.d_o, width_, dims_, pair, scratch_.dv + at);
+      add_over_queries(scratch_.ds, scratch_.q, width_, dims_, pair, scratch_.dk + at);
+      add_over_keys(scratch_, scratch_.k + at, width_, dims_, pair);
+    }
+    unpack_rows(
+        scratch_.dq + rows.begin * width_, width_, rows.count(), dims_, rotation(s_.origin + rows.first),
+        [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dq) + query_at(s_.q_stride, head, rows.first), s_.q_stride);
+  }
+
+  /// Packs q and do of a block, both ways; delta, lse; dq = 0.
+  void enter_queries(std::int64_t head, QueryRows rows) {
+    const std::int64_t o_stride = s_.heads * s_.head_dim;
+    const T *d_o = static_cast<const T*>(at_.d_o) + query_at(o_stride, head, rows.first),
+            *o = static_cast<const T*>(at_.o) + query_at(o_stride, head, rows.first);
+    const int count = rows.count();
+    pack_rows(static_cast<const T*>(at_.q) + query_at(s_.q_stride, head, rows.first), s_.q_stride, count, dims_, width_,
+              rotation(s_.origin + rows.first), scratch_.q, rows.begin);
+    pack_rows(d_o, o_stride, count, dims_, width_, nullptr, scratch_.d_o, rows.begin);
+    transpose(scratch_.q, width_, rows.end, dims_, scale_ * kLog2E, scratch_.q_t);
+    transpose(scratch_.d_o, width_, rows.end, dims_, 1.0f, scratch_.do_t);
+    place_rows(rows.begin, count, scratch_.delta, [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
+    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
+    place_rows(rows.begin, count, scratch_.lse, [=](float* log2) {
+      for_each_vector(
+          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(log2 + i, ld(lse + i) * kLog2E); });
+    });
+    for (int i = 0; i < kBlock * width_; i += kLanes) store(scratch_.dq + i, F32{});
+  }
+
+  const AttentionSizes& s_;
+  const AttentionOperands& at_;
+  const Scratch scratch_;
+  const int width_, dims_;
+  const float scale_;
+  std::int64_t batch_ = 0, kv_head_ = 0;
+};
+
+}  // namespace
+
+void attention_backward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end, float* scratch) {
+  if (sizes.bf16)
+    Backward<Bf16>(sizes, at, scratch).run(begin, end);
+  else
+    Backward<float>(sizes, at, scratch).run(begin, end);
+}
+
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE

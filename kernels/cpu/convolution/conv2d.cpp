@@ -1,0 +1,72 @@
+// conv2d and its gradients on the CPU, by oneDNN. bf16 is multiplied as such only where there are AMX tiles; elsewhere its
+// products are made in f32, which is faster (vdpbf16ps has half the FLOPs of f32 FMAs on Intel's) and works everywhere.
+#include "kernels/conv2d.h"
+
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/make_kernel.h"
+#include "kernels/cpu/convolution/onednn.h"
+
+namespace trainer::kernels::cpu {
+namespace {
+
+const TensorDesc& desc(const Signature& s, int index) { return s.operands[static_cast<std::size_t>(index)]; }
+
+onednn::Convolution convolution_of(const Signature& s, const Shape& x, const Shape& weight, const Shape& y, const Context& c) {
+  for (const TensorDesc& operand : s.operands) CHECK(operand.layout == Layout::row_major, describe(s) + ": conv2d takes row-major tensors");
+  onednn::Convolution v;
+  v.n = x[0], v.in = x[1], v.h = x[2], v.w = x[3];
+  v.out = weight[0], v.kh = weight[2], v.kw = weight[3], v.oh = y[2], v.ow = y[3];
+  v.stride = s.attributes.integer("stride", 1), v.padding = s.attributes.integer("padding", 0);
+  CHECK(v.oh == (v.h + 2 * v.padding - v.kh) / v.stride + 1 && v.ow == (v.w + 2 * v.padding - v.kw) / v.stride + 1,
+        describe(s) + ": the output's size does not follow from kernel, stride and padding");
+  v.dtype = expect_compute_dtype(s, 0) ? DType::bf16 : DType::f32;
+  v.multiplies_bf16 = c.isa >= Isa::amx;
+  return v;
+}
+
+onednn::Convolution forward_of(const Signature& s, const Context& c) {
+  using At = Conv2dOperands;
+  const bool bias = s.attributes.flag("bias", true);
+  expect_operands(s, static_cast<std::size_t>(At::y(bias)) + 1);
+  onednn::Convolution v = convolution_of(s, desc(s, At::x).shape, desc(s, At::weight).shape, desc(s, At::y(bias)).shape, c);
+  v.bias = bias;
+  return v;
+}
+
+onednn::Convolution grad_input_of(const Signature& s, const Context& c) {
+  using At = Conv2dGradInputOperands;
+  expect_operands(s, At::dx + 1);
+  return convolution_of(s, desc(s, At::dx).shape, desc(s, At::weight).shape, desc(s, At::dy).shape, c);
+}
+
+onednn::Convolution grad_weight_of(const Signature& s, const Context& c) {
+  using At = Conv2dGradWeightOperands;
+  const bool bias = s.attributes.flag("bias", true);
+  expect_operands(s, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
+  onednn::Convolution v = convolution_of(s, desc(s, At::x).shape, desc(s, At::dweight).shape, desc(s, At::dy).shape, c);
+  v.bias = bias;
+  v.accumulate = s.attributes.flag("accumulate", false);
+  v.parameter_gradients = expect_compute_dtype(s, At::dweight) ? DType::bf16 : DType::f32;
+  return v;
+}
+
+Prepared kernel_of(const onednn::Convolution& v, onednn::Pass pass, const Context& c) {
+  return make_kernel([sequence = std::shared_ptr(onednn::prepare(v, pass, c.threads))](const Call& call) { sequence->run(call.operands, call.workspace); });
+}
+
+}  // namespace
+
+Prepared prepare_conv2d(const Signature& s, const Context& c) { return kernel_of(forward_of(s, c), onednn::Pass::forward, c); }
+Prepared prepare_conv2d_grad_input(const Signature& s, const Context& c) { return kernel_of(grad_input_of(s, c), onednn::Pass::grad_input, c); }
+Prepared prepare_conv2d_grad_weight(const Signature& s, const Context& c) { return kernel_of(grad_weight_of(s, c), onednn::Pass::grad_weight, c); }
+
+std::int64_t conv2d_workspace(const Signature& s, const Context& c) {
+  switch (s.op) {
+    case Op::conv2d: return onednn::workspace_bytes(forward_of(s, c), onednn::Pass::forward, c.threads);
+    case Op::conv2d_grad_input: return onednn::workspace_bytes(grad_input_of(s, c), onednn::Pass::grad_input, c.threads);
+    case Op::conv2d_grad_weight: return onednn::workspace_bytes(grad_weight_of(s, c), onednn::Pass::grad_weight, c.threads);
+    default: fail_check("conv2d", __FILE__, __LINE__, describe(s) + " is no convolution");
+  }
+}
+
+}  // namespace trainer::kernels::cpu

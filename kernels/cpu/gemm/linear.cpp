@@ -1,0 +1,177 @@
+// linear, its gradients, and pack_weight on the CPU: each a matrix product (gemm/) over views of the operands.
+//
+//   y  = x·Wᵀ    A = x  by rows      B = W  by columns, or strips (packed)
+//   dx = dy·W    A = dy by rows      B = W  by rows, or strips (packed_transposed)
+//   dW = dyᵀ·x   A = dy by columns   B = x  by rows
+#include "kernels/linear.h"
+
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/gemm/column_sums.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/runtime/make_kernel.h"
+#include "kernels/pack_weight.h"
+
+namespace trainer::kernels::cpu {
+namespace {
+
+using gemm::Order;
+using gemm::Problem;
+
+const TensorDesc& desc(const Signature& s, int index) { return s.operands[static_cast<std::size_t>(index)]; }
+
+bool is_f32(const Signature& s, int index) { return !expect_compute_dtype(s, index); }
+
+void refuse_epilogue(const Signature& s) {
+  CHECK(!s.attributes.flag("gelu", false) && !s.attributes.flag("pre", false), describe(s) + ": products on the CPU have no activation as an epilogue");
+}
+
+void expect_same_dtype(const Signature& s, int first, int last) {
+  for (int i = first + 1; i <= last; ++i)
+    if (desc(s, i).dtype != desc(s, first).dtype) refuse_dtypes(s, "one compute dtype for all but parameter gradients");
+}
+
+/// The order in which a weight stands as B, `plain` if it is row-major.
+Order weight_order(const Signature& s, int index, Order plain, Layout packed) {
+  const Layout layout = desc(s, index).layout;
+  if (layout == Layout::row_major) return plain;
+  CHECK(layout == packed && desc(s, index).dtype == DType::bf16, describe(s) + ": this product takes " + std::string(name_of(packed)) + " bf16");
+  return Order::strips;
+}
+
+Problem linear_problem(const Signature& s) {
+  using At = LinearOperands;
+  const bool bias = s.attributes.flag("bias", true);
+  refuse_epilogue(s);
+  expect_operands(s, static_cast<std::size_t>(At::y(bias)) + 1);
+  expect_same_dtype(s, At::x, At::y(bias));
+  const Shape& x = desc(s, At::x).shape;
+  Problem p;
+  p.m = x.rows(), p.k = x[-1], p.n = desc(s, At::y(bias)).shape[-1];
+  p.inputs_are_f32 = p.c_is_f32 = is_f32(s, At::x);
+  p.lda = p.k, p.ldb = p.k, p.ldc = p.n;
+  p.b_order = weight_order(s, At::weight, Order::columns, Layout::packed);
+  return p;
+}
+
+Problem grad_input_problem(const Signature& s) {
+  using At = LinearGradInputOperands;
+  constexpr int dx = At::dx(false);
+  refuse_epilogue(s);
+  expect_operands(s, dx + 1);
+  expect_same_dtype(s, At::dy, dx);
+  const Shape& dy = desc(s, At::dy).shape;
+  Problem p;
+  p.m = dy.rows(), p.k = dy[-1], p.n = desc(s, dx).shape[-1];
+  p.inputs_are_f32 = p.c_is_f32 = is_f32(s, At::dy);
+  p.lda = p.k, p.ldb = p.n, p.ldc = p.n;
+  p.b_order = weight_order(s, At::weight, Order::rows, Layout::packed_transposed);
+  return p;
+}
+
+Problem grad_weight_problem(const Signature& s) {
+  using At = LinearGradWeightOperands;
+  const bool bias = s.attributes.flag("bias", true);
+  expect_operands(s, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
+  expect_same_dtype(s, At::x, At::dy);
+  if (bias) expect_same_dtype(s, At::dweight, At::dbias);
+  const Shape &x = desc(s, At::x).shape, &dy = desc(s, At::dy).shape;
+  Problem p;
+  p.m = dy[-1], p.k = dy.rows(), p.n = x[-1];
+  p.inputs_are_f32 = is_f32(s, At::x);
+  p.c_is_f32 = is_f32(s, At::dweight);
+  p.lda = p.m, p.ldb = p.n, p.ldc = p.n;
+  p.a_order = Order::columns, p.b_order = Order::rows;
+  p.accumulate = s.attributes.flag("accumulate", false);
+  return p;
+}
+
+std::int64_t workspace_of(const Problem& problem, const Context& c) {
+  return gemm::workspace_bytes(problem, gemm::method_for(problem, c.isa), c.isa, c.threads);
+}
+
+gemm::Packing packing_of(const Signature& s) {
+  using At = PackWeightOperands;
+  expect_operands(s, At::packed + 1);
+  const TensorDesc &weight = desc(s, At::weight), &packed = desc(s, At::packed);
+  if (weight.dtype != DType::bf16 || packed.dtype != DType::bf16) refuse_dtypes(s, "bf16");
+  CHECK(weight.layout == Layout::row_major && packed.layout != Layout::row_major, describe(s) + ": packs row-major into a packed layout");
+  const std::int64_t out = weight.shape.rows(), in = weight.shape[-1];
+  gemm::Packing packing;
+  packing.ld = in;
+  if (packed.layout == Layout::packed)
+    packing.k = in, packing.n = out, packing.order = Order::columns;
+  else
+    packing.k = out, packing.n = in, packing.order = Order::rows;
+  return packing;
+}
+
+}  // namespace
+
+Prepared prepare_linear(const Signature& s, const Context& c) {
+  const bool bias = s.attributes.flag("bias", true), partial = s.attributes.flag("partial", false);
+  return make_kernel([c, bias, partial, problem = linear_problem(s)](const Call& call) {
+    using At = LinearOperands;
+    Problem p = problem;
+    p.a = operand<void>(call, At::x);
+    p.b = operand<void>(call, At::weight);
+    p.bias = bias && !(partial && call.origin != 0) ? operand<void>(call, At::bias) : nullptr;
+    p.c = operand<void>(call, At::y(bias));
+    gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
+  });
+}
+
+Prepared prepare_linear_grad_input(const Signature& s, const Context& c) {
+  return make_kernel([c, problem = grad_input_problem(s)](const Call& call) {
+    using At = LinearGradInputOperands;
+    Problem p = problem;
+    p.a = operand<void>(call, At::dy);
+    p.b = operand<void>(call, At::weight);
+    p.c = operand<void>(call, At::dx(false));
+    gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
+  });
+}
+
+Prepared prepare_linear_grad_weight(const Signature& s, const Context& c) {
+  const bool bias = s.attributes.flag("bias", true);
+  return make_kernel([c, bias, problem = grad_weight_problem(s)](const Call& call) {
+    using At = LinearGradWeightOperands;
+    Problem p = problem;
+    p.a = operand<void>(call, At::dy);
+    p.b = operand<void>(call, At::x);
+    p.c = operand<void>(call, At::dweight);
+    gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
+    if (bias) gemm::sum_columns({p.k, p.m, p.a, p.inputs_are_f32, operand<void>(call, At::dbias), p.c_is_f32, p.accumulate}, c.isa, c.threads);
+  });
+}
+
+Prepared prepare_pack_weight(const Signature& s, const Context& c) {
+  return make_kernel([c, packing = packing_of(s)](const Call& call) {
+    gemm::Packing p = packing;
+    p.from = operand<void>(call, PackWeightOperands::weight);
+    p.to = operand<void>(call, PackWeightOperands::packed);
+    gemm::pack(p, c.isa, c.threads);
+  });
+}
+
+std::int64_t linear_workspace(const Signature& s, const Context& c) {
+  switch (s.op) {
+    case Op::linear: return workspace_of(linear_problem(s), c);
+    case Op::linear_grad_input: return workspace_of(grad_input_problem(s), c);
+    case Op::linear_grad_weight: return workspace_of(grad_weight_problem(s), c);
+    default: fail_check("linear", __FILE__, __LINE__, describe(s) + " is no linear op");
+  }
+}
+
+Layout linear_weight_layout(const Signature& s, int index) {
+  if (index != LinearOperands::weight || desc(s, index).dtype != DType::bf16) return Layout::row_major;
+  if (s.op == Op::linear) return Layout::packed;
+  return s.op == Op::linear_grad_input ? Layout::packed_transposed : Layout::row_major;
+}
+
+std::int64_t packed_weight_bytes(const TensorDesc& weight) {
+  CHECK(weight.dtype == DType::bf16, "only bf16 weights are packed");
+  const std::int64_t out = weight.shape.rows(), in = weight.shape[-1];
+  return weight.layout == Layout::packed ? gemm::packed_bytes(in, out) : gemm::packed_bytes(out, in);
+}
+
+}  // namespace trainer::kernels::cpu

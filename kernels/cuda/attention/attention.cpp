@@ -1,0 +1,185 @@
+// attention and attention_grad on GPUs: checks, where operands lie, and what runs in which order.
+#include "kernels/cuda/attention/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/attention/cudnn_attention.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/target.h"
+
+namespace trainer::kernels::cuda {
+namespace {
+
+/// What does not change from run to run.
+struct Attention {
+  DType dtype = DType::f32;
+  bool packed = false;
+  AttentionArguments sizes;  ///< no addresses
+  Rotation rotation;
+
+  std::int64_t query_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.queries; }
+  std::int64_t key_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.keys; }
+  std::int64_t q_width() const { return static_cast<std::int64_t>(sizes.heads) * sizes.head_dim; }
+  std::int64_t kv_width() const { return static_cast<std::int64_t>(sizes.kv_heads) * sizes.head_dim; }
+};
+
+Rotation rotation_of(const Signature& s, double theta, int head_dim) {
+  Rotation rotation;
+  if (theta == 0.0) return rotation;
+  CHECK(theta > 0 && head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
+  rotation.half = head_dim / 2;
+  for (int j = 0; j < rotation.half; ++j) rotation.turns[j] = std::pow(theta, -2.0 * j / head_dim) / (2 * std::numbers::pi);
+  return rotation;
+}
+
+/// Of a signature whose q, or qkv, is operand `q`.
+Attention attention_of(const Signature& s, int q) {
+  const AttentionShape shape = attention_shape(s, q);
+  Attention a;
+  a.dtype = expect_compute_dtype(s, q);
+  a.packed = shape.packed;
+  CHECK(shape.head_dim <= kLargestHeadDim, describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
+  // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
+  CHECK(shape.batch * shape.heads * (shape.keys / 32 + 1) * 2 <= std::numeric_limits<int>::max() &&
+            shape.batch * shape.keys <= std::numeric_limits<int>::max(),
+        describe(s) + ": more blocks than a launch has");
+  a.sizes.batch = static_cast<int>(shape.batch), a.sizes.queries = static_cast<int>(shape.queries);
+  a.sizes.keys = static_cast<int>(shape.keys);
+  a.sizes.heads = static_cast<int>(shape.heads), a.sizes.kv_heads = static_cast<int>(shape.kv_heads);
+  a.sizes.head_dim = static_cast<int>(shape.head_dim);
+  a.sizes.causal = s.attributes.flag("causal");
+  a.sizes.vectors = shape.head_dim * size_of(a.dtype) % 16 == 0;
+  a.sizes.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  a.rotation = rotation_of(s, shape.rope_theta, a.sizes.head_dim);
+  return a;
+}
+
+void expect_qkv(const Signature& s, const Attention& a, int first) {
+  const std::int64_t batch = a.sizes.batch;
+  expect_shape(s, first, a.dtype, Shape{batch, a.sizes.queries, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
+  for (int i = 1; i < 3 && !a.packed; ++i) expect_shape(s, first + i, a.dtype, Shape{batch, a.sizes.keys, a.kv_width()});
+}
+void expect_o(const Signature& s, const Attention& a, int operand) {
+  expect_shape(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.queries, a.q_width()});
+}
+void expect_lse(const Signature& s, const Attention& a, int operand) {
+  expect_shape(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.queries});
+}
+
+void* advance(const Attention& a, void* p, std::int64_t elements) { return static_cast<char*>(p) + elements * size_of(a.dtype); }
+
+struct Three {
+  HeadRows q, k, v;
+};
+/// q, k and v, or their gradients, from operands [first, …).
+Three three_of(const Attention& a, const Call& call, int first) {
+  void* const q = operand<void>(call, first);
+  if (!a.packed) return {{q, a.q_width()}, {operand<void>(call, first + 1), a.kv_width()}, {operand<void>(call, first + 2), a.kv_width()}};
+  const std::int64_t row = a.q_width() + 2 * a.kv_width();
+  return {{q, row}, {advance(a, q, a.q_width()), row}, {advance(a, q, a.q_width() + a.kv_width()), row}};
+}
+
+/// Bytes of the turned copies of q and k.
+std::int64_t rotated_bytes(const Attention& a) {
+  return a.rotation.half > 0 ? aligned((a.query_tokens() * a.q_width() + a.key_tokens() * a.kv_width()) * size_of(a.dtype)) : 0;
+}
+
+/// Turned copies in `workspace` take the place of q and k.
+void rotate(const Call& call, const Attention& a, AttentionArguments& at, void* workspace) {
+  if (a.rotation.half == 0) return;
+  const HeadRows q{workspace, a.q_width()}, k{advance(a, workspace, a.query_tokens() * a.q_width()), a.kv_width()};
+  rotate_heads(call, a.dtype, at, a.rotation, q, k);
+  at.q = q, at.k = k;
+}
+
+/// The sizes with the origin of this call.
+AttentionArguments arguments_of(const Call& call, const Attention& a) {
+  expect_attention_origin({.queries = a.sizes.queries, .keys = a.sizes.keys}, call.origin);
+  AttentionArguments at = a.sizes;
+  at.origin = static_cast<int>(call.origin);
+  return at;
+}
+
+AttentionArguments forward_arguments(const Call& call, const Attention& a) {
+  AttentionArguments at = arguments_of(call, a);
+  const Three in = three_of(a, call, 0);
+  const int o = a.packed ? 1 : 3;
+  at.q = in.q, at.k = in.k, at.v = in.v;
+  at.o = {operand<void>(call, o), a.q_width()};
+  at.lse = operand<float>(call, o + 1);
+  return at;
+}
+
+void run_forward(const Call& call, const Attention& a, FusedAttention* fused) {
+  AttentionArguments at = forward_arguments(call, a);
+  rotate(call, a, at, call.workspace);
+  if (fused != nullptr) fused->run(call, at, static_cast<char*>(call.workspace) + rotated_bytes(a));
+  else if (a.dtype == DType::f32) attention_forward_f32(call, at);
+  else attention_forward(call, a.dtype, at);
+}
+
+/// cuDNN's kernel, where it is wanted and the library takes the signature; where it refuses, a note says so.
+std::shared_ptr<FusedAttention> fused_for(const Signature& signature, const Attention& a, const Context& context) {
+  if (context.cudnn == nullptr || !uses_cudnn(signature)) return nullptr;
+  const std::vector<void*> addresses(signature.operands.size());  // only strides count
+  AttentionArguments at = forward_arguments({.operands = addresses}, a);
+  if (a.rotation.half > 0) at.q.stride = a.q_width(), at.k.stride = a.kv_width();
+  const std::int64_t room = CudaTarget(context.capability, context.units).workspace_bytes(signature) - rotated_bytes(a);
+  std::string refused;
+  std::shared_ptr<FusedAttention> fused = fused_attention(context.cudnn, a.dtype, at, room, refused);
+  if (fused == nullptr && context.notes != nullptr)
+    context.notes->push_back(describe(signature) + " runs on the own kernel, since cuDNN does not take it: " + refused);
+  return fused;
+}
+
+void run_backward(const Call& call, const Attention& a) {
+  AttentionArguments at = arguments_of(call, a);
+  const int o = a.packed ? 2 : 4;
+  const Three in = three_of(a, call, 1), out = three_of(a, call, o + 2);
+  at.q = in.q, at.k = in.k, at.v = in.v;
+  at.dq = out.q, at.dk = out.k, at.dv = out.v;
+  at.d_o = {operand<void>(call, 0), a.q_width()};
+  at.o = {operand<void>(call, o), a.q_width()};
+  at.lse = operand<float>(call, o + 1);
+  at.delta = static_cast<float*>(call.workspace);
+  attention_delta(call, a.dtype, at);
+  rotate(call, a, at, static_cast<char*>(call.workspace) + aligned(a.query_tokens() * a.sizes.heads * 4));
+  if (a.dtype == DType::f32) attention_backward_f32(call, at, a.rotation);
+  else attention_backward(call, a.dtype, at, a.rotation);
+}
+
+}  // namespace
+
+Prepared prepare_attention(const Signature& signature, const Context& context) {
+  const Attention a = attention_of(signature, 0);
+  const int o = a.packed ? 1 : 3;
+  expect_operands(signature, static_cast<std::size_t>(o) + 2);
+  expect_qkv(signature, a, 0);
+  expect_o(signature, a, o);
+  expect_lse(signature, a, o + 1);
+  if (a.dtype == DType::f32) allow_attention_forward_f32(a.sizes.head_dim);
+  else allow_attention_forward(a.dtype, a.sizes.head_dim);
+  return make_kernel([a, fused = fused_for(signature, a, context)](const Call& call) { run_forward(call, a, fused.get()); });
+}
+
+Prepared prepare_attention_grad(const Signature& signature, const Context&) {
+  const Attention a = attention_of(signature, 1);
+  const int o = a.packed ? 2 : 4;
+  expect_operands(signature, a.packed ? 5 : 9);
+  expect_o(signature, a, 0);
+  expect_qkv(signature, a, 1);
+  expect_o(signature, a, o);
+  expect_lse(signature, a, o + 1);
+  expect_qkv(signature, a, o + 2);
+  if (a.dtype == DType::f32) allow_attention_backward_f32(a.sizes.head_dim);
+  else allow_attention_backward(a.dtype, a.sizes.head_dim);
+  return make_kernel([a](const Call& call) { run_backward(call, a); });
+}
+
+}  // namespace trainer::kernels::cuda

@@ -1,0 +1,58 @@
+// Attention on GPUs, between preparation (attention.cpp) and kernels. No device code here.
+//
+// Forward, cuDNN's fused attention (cudnn_attention.h) where uses_cudnn says so and the library takes it, else, and always backward, own
+// kernels, FlashAttention-2 without atomics: forward.cu and backward.cu on tensor cores for bf16 and f16,
+// f32.cu by plain FMAs, passes.cu for what comes before. head_dim up to 256; any sequence.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/runtime/runtime.h"
+
+namespace trainer::kernels::cuda {
+
+inline constexpr int kLargestHeadDim = 256;
+
+/// Vectors of heads: element d of head h of token n (batch · tokens of a sample + place in it) is data[n · stride + h · head_dim + d].
+struct HeadRows {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+/// What one launch works on. q, o, do and dq have `queries` tokens a sample, of which the first stands at position `origin`; k, v, dk and dv
+/// have `keys`, from position 0 on. lse and delta are f32 [batch, heads, queries].
+struct AttentionArguments {
+  HeadRows q, k, v, o, d_o, dq, dk, dv;
+  float* lse = nullptr;
+  float* delta = nullptr;
+  int batch = 0, queries = 0, keys = 0, origin = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool causal = false;
+  bool vectors = false;  ///< rows of heads begin at 16-byte boundaries and are whole vectors
+  float scale = 0;       ///< 1 / √head_dim
+};
+
+/// RoPE: pair j turns by position · turns[j] whole turns. By value, so that kernels find it among their parameters.
+struct Rotation {
+  int half = 0;  ///< pairs of a head; 0: no rotation
+  double turns[kLargestHeadDim / 2] = {};
+};
+
+/// rope(q) and rope(k), rounded to `dtype`, to dense rows.
+void rotate_heads(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation, HeadRows to_q,
+                  HeadRows to_k);
+/// delta = do · o.
+void attention_delta(const Call& call, DType dtype, const AttentionArguments& arguments);
+
+// q and k come rotated; dq and dk leave turned back by `rotation`. `allow_*` once, when a kernel is prepared.
+void attention_forward(const Call& call, DType dtype, const AttentionArguments& arguments);
+void attention_backward(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation);
+void allow_attention_forward(DType dtype, int head_dim);
+void allow_attention_backward(DType dtype, int head_dim);
+
+// The same for f32.
+void attention_forward_f32(const Call& call, const AttentionArguments& arguments);
+void attention_backward_f32(const Call& call, const AttentionArguments& arguments, const Rotation& rotation);
+void allow_attention_forward_f32(int head_dim);
+void allow_attention_backward_f32(int head_dim);
+
+}  // namespace trainer::kernels::cuda

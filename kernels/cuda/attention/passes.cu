@@ -1,0 +1,79 @@
+// What attention needs before its products: queries and keys turned by RoPE, and delta = do · o.
+#include "kernels/cuda/attention/head.cuh"
+
+namespace trainer::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// A block has a position of a sample: its angles once, then all heads of k, and of q where a query stands there. N pairs at a time.
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads) rotate(const AttentionArguments a, const Rotation rotation, HeadRows to_q, HeadRows to_k) {
+  __shared__ CosSin angles[kLargestHeadDim / 2];
+  const std::int64_t token = blockIdx.x;
+  const int position = static_cast<int>(token % a.keys), query = position - a.origin;
+  const std::int64_t query_token = token / a.keys * a.queries + query;
+  for (int pair = static_cast<int>(threadIdx.x); pair < rotation.half; pair += kThreads) angles[pair] = angle_at(rotation, position, pair);
+  __syncthreads();
+  const int per_head = rotation.half / N, first_head = query >= 0 && query < a.queries ? 0 : a.heads;
+  for (int i = first_head * per_head + static_cast<int>(threadIdx.x); i < (a.heads + a.kv_heads) * per_head; i += kThreads) {
+    const int head = i / per_head, first = i % per_head * N;
+    const bool is_k = head >= a.heads;
+    const T* const from = head_at<const T>(is_k ? a.k : a.q, is_k ? token : query_token, is_k ? head - a.heads : head, a.head_dim) + first;
+    T* const to = head_at<T>(is_k ? to_k : to_q, is_k ? token : query_token, is_k ? head - a.heads : head, a.head_dim) + first;
+    Vec<T, N> x = load<N>(from, 0), y = load<N>(from + rotation.half, 0);
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      const CosSin angle = angles[first + e];
+      const float left = to_f32(x[e]), right = to_f32(y[e]);
+      x[e] = from_f32<T>(left * angle.cos - right * angle.sin);
+      y[e] = from_f32<T>(right * angle.cos + left * angle.sin);
+    }
+    store(to, 0, x);
+    store(to + rotation.half, 0, y);
+  }
+}
+
+// A warp has a head of a token.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) products(const AttentionArguments a) {
+  constexpr int kN = kVector<T>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;  // token · heads + head
+  if (row >= static_cast<std::int64_t>(a.batch) * a.queries * a.heads) return;
+  const std::int64_t token = row / a.heads;
+  const int head = static_cast<int>(row % a.heads);
+  const T* const d_o = head_at<const T>(a.d_o, token, head, a.head_dim);
+  const T* const o = head_at<const T>(a.o, token, head, a.head_dim);
+  float sum = 0;
+  if (a.vectors) {
+    for (int i = lane; i < a.head_dim / kN; i += kWarp) {
+      const Vec<T, kN> x = load<kN>(d_o, i), y = load<kN>(o, i);
+#pragma unroll
+      for (int e = 0; e < kN; ++e) sum = fmaf(to_f32(x[e]), to_f32(y[e]), sum);
+    }
+  } else {
+    for (int i = lane; i < a.head_dim; i += kWarp) sum = fmaf(to_f32(d_o[i]), to_f32(o[i]), sum);
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) a.delta[(token / a.queries * a.heads + head) * a.queries + token % a.queries] = sum;
+}
+
+}  // namespace
+
+void rotate_heads(const Call& call, DType dtype, const AttentionArguments& a, const Rotation& rotation, HeadRows to_q, HeadRows to_k) {
+  with_type(dtype, [&]<typename T>(T) {
+    const Grid grid{.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.keys, 1), .threads = kThreads};
+    if (a.vectors && in_vectors<T>(rotation.half)) launch(call, grid, rotate<T, kVector<T>>, a, rotation, to_q, to_k);
+    else launch(call, grid, rotate<T, 1>, a, rotation, to_q, to_k);
+  });
+}
+
+void attention_delta(const Call& call, DType dtype, const AttentionArguments& a) {
+  with_type(dtype, [&]<typename T>(T) {
+    launch(call, {.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.queries * a.heads, kThreads / kWarp), .threads = kThreads},
+           products<T>, a);
+  });
+}
+
+}  // namespace trainer::kernels::cuda

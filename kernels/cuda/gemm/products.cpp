@@ -1,0 +1,361 @@
+// Matrix products by cuBLASLt. Written from the comments in cublasLt.h and the cuBLAS documentation, section "Using the cuBLASLt API".
+#include "kernels/cuda/gemm/products.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/core/check.h"
+#include "engine/core/environment.h"
+#include "engine/core/error.h"
+#include "kernels/cuda/runtime/libraries.h"
+#include "kernels/cuda/runtime/runtime.h"
+
+namespace trainer::kernels::cuda {
+namespace {
+
+constexpr int kCandidates = 8;  // that a timed choice looks at
+constexpr std::size_t kRandomWords = std::size_t{1} << 19;  // that fill scratch memory, again and again
+constexpr std::int64_t kLeft = std::int64_t{64} << 20;      // free bytes that a timed choice leaves to the libraries
+constexpr auto kAlignment = static_cast<std::uint32_t>(kOperandAlignment);
+constexpr std::int64_t kAuxRow = 8;       // elements: "must be divisible by 8" (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
+
+void check_products(cublasStatus_t status, const char* call, const std::string& of) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw IoError(std::string("cuBLASLt: ") + call + " for " + of + ": " + cublasLtGetStatusString(status) + " (" +
+                  cublasLtGetStatusName(status) + ")");
+}
+
+using Descriptor = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using MatrixLayout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    case DType::f64:
+    case DType::i32:
+    case DType::u8:
+      break;
+  }
+  fail_check("dtype", __FILE__, __LINE__, "products are of f32, bf16 or f16, not " + std::string(name_of(dtype)));
+}
+
+std::uint32_t library_epilogue(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::gelu:
+      return CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::gelu_bias:
+      return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case Epilogue::gelu_aux:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::gelu_aux_bias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::left_sums:
+      return CUBLASLT_EPILOGUE_BGRADB;  // left is cuBLASLt's B
+  }
+  fail_check("epilogue", __FILE__, __LINE__, "an epilogue outside the enum");
+}
+
+const char* name_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return "";
+    case Epilogue::bias:
+      return ", bias";
+    case Epilogue::gelu:
+      return ", gelu";
+    case Epilogue::gelu_bias:
+      return ", bias, gelu";
+    case Epilogue::gelu_aux:
+      return ", gelu with its input";
+    case Epilogue::gelu_aux_bias:
+      return ", bias, gelu with its input";
+    case Epilogue::gelu_gradient:
+      return ", gradient of gelu";
+    case Epilogue::left_sums:
+      return ", sums of the left operand";
+  }
+  return "";
+}
+
+bool has_bias(Epilogue e) {
+  return e == Epilogue::bias || e == Epilogue::gelu_bias || e == Epilogue::gelu_aux_bias || e == Epilogue::left_sums;
+}
+bool has_aux(Epilogue e) { return e == Epilogue::gelu_aux || e == Epilogue::gelu_aux_bias || e == Epilogue::gelu_gradient; }
+bool has_gelu(Epilogue e) { return e == Epilogue::gelu || e == Epilogue::gelu_bias || has_aux(e); }
+
+/// What the documentation rules out, so that it is not even asked for.
+bool ruled_out(const ProductSpec& spec) {
+  if (spec.result != spec.operands && spec.result != DType::f32) return true;
+  if (has_gelu(spec.epilogue) && (spec.result == DType::f32 || spec.accumulate)) return true;
+  return has_aux(spec.epilogue) && spec.columns % kAuxRow != 0;
+}
+
+}  // namespace
+
+// Everything but the addresses. In cuBLASLt's terms D [m, n] = A·B has m = columns, n = rows, A = right and B = left.
+struct Product::State {
+  cublasLtHandle_t library = nullptr;
+  ProductSpec spec;
+  Descriptor descriptor;
+  MatrixLayout a, b, d;
+  cublasLtMatmulHeuristicResult_t chosen{};
+
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check_products(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute",
+                   spec.str());
+  }
+  void set_addresses(void* bias, void* aux) {
+    if (has_bias(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (has_aux(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+  }
+  void describe();
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(int count) const;
+  void multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream);
+  void choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, const Context& context);
+};
+
+namespace {
+
+MatrixLayout layout_of(DType dtype, std::int64_t rows, std::int64_t columns, const std::string& of) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check_products(
+      cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
+      "cublasLtMatrixLayoutCreate", of);
+  return MatrixLayout(layout);
+}
+
+template <typename T>
+void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value, const std::string& of) {
+  check_products(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+                 "cublasLtMatmulPreferenceSetAttribute", of);
+}
+
+}  // namespace
+
+void Product::State::describe() {
+  const std::string name = spec.str();
+  cublasLtMatmulDesc_t created = nullptr;
+  check_products(cublasLtMatmulDescCreate(&created, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", name);
+  descriptor.reset(created);
+  const auto op = [](bool transposed) { return static_cast<std::int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, op(spec.right_transposed));
+  set(CUBLASLT_MATMUL_DESC_TRANSB, op(spec.left_transposed));
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(spec.epilogue));
+  // The heuristic takes the alignment of these two from their addresses.
+  set_addresses(reinterpret_cast<void*>(std::uintptr_t{kAlignment}), reinterpret_cast<void*>(std::uintptr_t{kAlignment}));
+  if (has_bias(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(spec.result)));
+  if (has_aux(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, spec.columns);
+  const std::int64_t m = spec.columns, n = spec.rows, k = spec.inner;
+  a = spec.right_transposed ? layout_of(spec.operands, k, m, name) : layout_of(spec.operands, m, k, name);
+  b = spec.left_transposed ? layout_of(spec.operands, n, k, name) : layout_of(spec.operands, k, n, name);
+  d = layout_of(spec.result, m, n, name);
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int count) const {
+  const std::string name = spec.str();
+  cublasLtMatmulPreference_t created = nullptr;
+  check_products(cublasLtMatmulPreferenceCreate(&created), "cublasLtMatmulPreferenceCreate", name);
+  const Preference preference(created);
+  prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(spec.workspace_bytes), name);
+  // Parts of a sum meet in f32, out of place: in place, or in 16 bits, they would be rounded on the way.
+  prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), name);
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    prefer(preference, attribute, kAlignment, name);
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
+  int returned = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library, descriptor.get(), a.get(), b.get(), d.get(), d.get(),
+                                                               preference.get(), count, found.data(), &returned);
+  // An epilogue that it has not for these dtypes and sizes may be a conflict to it as well.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && spec.epilogue != Epilogue::none)) return {};
+  check_products(status, "cublasLtMatmulAlgoGetHeuristic", name);
+  found.resize(static_cast<std::size_t>(returned));
+  std::erase_if(found, [&](const auto& one) {
+    return one.state != CUBLAS_STATUS_SUCCESS || one.workspaceSize > static_cast<std::size_t>(spec.workspace_bytes);
+  });
+  return found;
+}
+
+void Product::State::multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream) {
+  set_addresses(operands.bias, operands.aux);
+  const float alpha = 1, beta = spec.accumulate ? 1.0F : 0.0F;
+  check_products(cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(), &beta, operands.result,
+                                d.get(), operands.result, d.get(), &with.algo, operands.workspace, with.workspaceSize, stream),
+                 "cublasLtMatmul", spec.str());
+}
+
+// ---- The timed choice ----
+
+namespace {
+
+struct Timed {
+  int device;
+  ProductSpec spec;
+  cublasLtMatmulHeuristicResult_t fastest;
+};
+
+/// Choices of this process; ranks that are its threads share them.
+struct TimedChoices {
+  std::mutex mutex;
+  std::vector<Timed> all;
+};
+TimedChoices& timed_choices() {
+  static TimedChoices one;
+  return one;
+}
+
+/// The fastest of some candidates; `time` gives the milliseconds of one.
+template <typename Time>
+cublasLtMatmulHeuristicResult_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates, Time time) {
+  cublasLtMatmulHeuristicResult_t fastest = candidates.front();
+  float least = std::numeric_limits<float>::infinity();
+  for (const auto& candidate : candidates) {
+    const float ms = time(candidate);
+    if (ms < least) fastest = candidate, least = ms;
+  }
+  return fastest;
+}
+
+}  // namespace
+
+bool has_room_to_choose(std::int64_t bytes, const std::string& what, const Context& context) {
+  std::size_t free = 0, all = 0;
+  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+  if (bytes + kLeft <= static_cast<std::int64_t>(free)) return true;
+  if (context.notes != nullptr)
+    context.notes->push_back(what + " is not chosen by time (TRAINER_CUDA_TUNE): that takes " + std::to_string(bytes) + " bytes beside the plan, and " + std::to_string(free) + " are free");
+  return false;
+}
+
+bool chooses_by_time() { return environment::value_of(environment::kCudaTune) == "1"; }
+
+Scratch::Scratch(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  void* at = nullptr;
+  check(cudaMalloc(&at, size), "cudaMalloc for a choice by time (TRAINER_CUDA_TUNE)");
+  memory_.reset(at);
+  // Words of 16 bits: a sign and 0x3C00 to 0x3F7F, which are 0.008 to 1 as bf16, 1 to 1.9 as f16, and two of them 0.008 to 1 as f32.
+  std::vector<std::uint16_t> words(std::min(size / 2 + 1, kRandomWords));
+  std::minstd_rand random;
+  for (std::uint16_t& word : words) word = static_cast<std::uint16_t>((random() >> 8 & 0x8000u) | (0x3C00u + random() % 0x380u));
+  auto* const begin = static_cast<std::byte*>(at);
+  std::size_t filled = std::min(size, 2 * words.size());
+  check(cudaMemcpy(begin, words.data(), filled, cudaMemcpyHostToDevice), "cudaMemcpy");
+  for (std::size_t more = 0; filled < size; filled += more) {
+    more = std::min(filled, size - filled);
+    check(cudaMemcpy(begin + filled, begin, more, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+  }
+}
+
+void Scratch::Free::operator()(void* at) const { cudaFree(at); }
+
+float time_on_device(const std::function<void(cudaStream_t)>& run) {
+  constexpr int kRuns = 4;
+  const auto event = [] {
+    cudaEvent_t created = nullptr;
+    check(cudaEventCreate(&created), "cudaEventCreate");
+    return Handle<cudaEvent_t, cudaEventDestroy>(created);
+  };
+  const auto from = event(), to = event();
+  cudaStream_t created = nullptr;
+  check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  const Handle<cudaStream_t, cudaStreamDestroy> stream(created);
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // scratch memory is filled
+  float least = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kRuns; ++i) {
+    check(cudaEventRecord(from.get(), stream.get()), "cudaEventRecord");
+    run(stream.get());
+    check(cudaEventRecord(to.get(), stream.get()), "cudaEventRecord");
+    check(cudaEventSynchronize(to.get()), "cudaEventSynchronize");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, from.get(), to.get()), "cudaEventElapsedTime");
+    if (i > 0) least = std::min(least, ms);  // the first one loads the code
+  }
+  return least;
+}
+
+void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, const Context& context) {
+  TimedChoices& choices = timed_choices();
+  const std::lock_guard lock(choices.mutex);
+  const auto known =
+      std::find_if(choices.all.begin(), choices.all.end(), [&](const Timed& one) { return one.device == context.device && one.spec == spec; });
+  if (known != choices.all.end()) {
+    chosen = known->fastest;
+    return;
+  }
+  const std::int64_t operand = size_of(spec.operands), element = size_of(spec.result), results = spec.rows * spec.columns * element;
+  const std::int64_t of_left = spec.rows * spec.inner * operand, of_right = spec.inner * spec.columns * operand, of_aux = has_aux(spec.epilogue) ? results : 0,
+                     of_bias = std::max(spec.rows, spec.columns) * element;
+  if (!has_room_to_choose(of_left + of_right + results + of_aux + of_bias + spec.workspace_bytes, spec.str(), context)) return;
+  const Scratch left(of_left), right(of_right), result(results), aux(of_aux), bias(of_bias), workspace(spec.workspace_bytes);
+  const ProductOperands operands{left.get(), right.get(), result.get(), bias.get(), aux.get(), workspace.get()};
+  chosen = fastest_of(candidates, [&](const auto& candidate) {
+    return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
+  });
+  choices.all.push_back({context.device, spec, chosen});
+}
+
+// ---- Product ----
+
+std::string ProductSpec::str() const {
+  const auto matrix = [&](std::int64_t r, std::int64_t c, bool transposed) {
+    const std::string size = "[" + std::to_string(transposed ? c : r) + ", " + std::to_string(transposed ? r : c) + "]";
+    return transposed ? size + "ᵀ" : size;
+  };
+  return "product of " + std::string(trainer::name_of(operands)) + " " + matrix(rows, inner, left_transposed) + " · " +
+         matrix(inner, columns, right_transposed) + (accumulate ? ", added to " : " to ") + std::string(trainer::name_of(result)) +
+         name_of(epilogue);
+}
+
+Product::Product(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Product::~Product() = default;
+
+std::unique_ptr<Product> Product::make(const ProductSpec& spec, const Context& context) {
+  if (ruled_out(spec)) return nullptr;
+  auto state = std::make_unique<State>();
+  state->library = context.products;
+  state->spec = spec;
+  state->describe();
+  const bool timed = chooses_by_time();
+  const auto candidates = state->candidates(timed ? kCandidates : 1);
+  if (candidates.empty()) return nullptr;
+  state->chosen = candidates.front();
+  if (timed && candidates.size() > 1) state->choose_by_time(candidates, context);
+  return std::unique_ptr<Product>(new Product(std::move(state)));
+}
+
+void Product::run(const ProductOperands& operands, cudaStream_t stream) { state_->multiply(operands, state_->chosen, stream); }
+
+std::int64_t Product::workspace_bytes() const { return static_cast<std::int64_t>(state_->chosen.workspaceSize); }
+
+cublasLtContext* open_products() {
+  cublasLtHandle_t handle = nullptr;
+  check_products(cublasLtCreate(&handle), "cublasLtCreate", "this device");
+  return handle;
+}
+
+void close_products(cublasLtContext* handle) {
+  if (handle != nullptr) cublasLtDestroy(handle);
+}
+
+}  // namespace trainer::kernels::cuda

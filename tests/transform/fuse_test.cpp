@@ -1,0 +1,190 @@
+// Fused graphs compute what the graphs they were made of do, to the bit in f64, and have fewer nodes.
+#include "engine/transform/distribute.h"
+#include "engine/transform/fuse.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "engine/core/random.h"
+#include "tests/transform/files.h"
+#include "tests/reference/interpreter.h"
+
+namespace trainer {
+namespace {
+
+using reference::Interpreter;
+using reference::Tensor;
+
+/// A device of which fusion asks one thing.
+class TestTarget final : public Target {
+ public:
+  explicit TestTarget(bool fuses_gelu) : fuses_gelu_(fuses_gelu) {}
+  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
+  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
+  std::int64_t workspace_bytes(const Signature&) const override { return 0; }
+  bool fuses_gelu(DType) const override { return fuses_gelu_; }
+
+ private:
+  bool fuses_gelu_;
+};
+const TestTarget kPlain(false), kEpilogues(true);
+
+Tensor random_tensor(const Value& value, std::uint64_t key) {
+  Tensor tensor(value.shape());
+  std::vector<float> normal(static_cast<std::size_t>(tensor.size()));
+  fill_normal(random_key(key, value.name), 0, 0, tensor.size(), normal.data());
+  for (std::int64_t i = 0; i < tensor.size(); ++i) tensor[i] = 0.5 * static_cast<double>(normal[static_cast<std::size_t>(i)]);
+  return tensor;
+}
+
+/// Loss and gradients by name, from inputs and parameters that depend on names alone.
+std::map<std::string, Tensor> results_of(const Graph& graph) {
+  Interpreter interpreter(graph);
+  for (ValueId input : graph.inputs) {
+    Tensor ids(graph.value(input).shape());
+    for (std::int64_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<double>((7 * i + input) % 11);
+    interpreter.set(input, ids);
+  }
+  for (const Parameter& parameter : graph.parameters) interpreter.set(parameter.value, random_tensor(graph.value(parameter.value), 3));
+  if (graph.seed != kNone) interpreter.set(graph.seed, Tensor(Shape{1}, 0.125));
+  if (graph.step != kNone) interpreter.set(graph.step, Tensor(Shape{1}, 5));
+  interpreter.run();
+  std::map<std::string, Tensor> results;
+  results["loss"] = interpreter.get(graph.loss.sum);
+  if (graph.seed != kNone)
+    for (const Parameter& parameter : graph.parameters)
+      results[graph.value(parameter.value).name] = reference::parameter_gradient(graph, interpreter, parameter.value);
+  return results;
+}
+
+int count_residuals(const Graph& graph, Op op) {
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                        [&](const Node& node) { return node.op == op && node.attributes.flag("residual", false); }));
+}
+
+std::vector<Graph> models() {
+  return {test::model("gpt2", {{"layers", 2}, {"heads", 2}, {"dim", 8}, {"vocab", 11}, {"context", 6}, {"dropout", 0.1}},
+                      test::text_options(2, 4)),
+          test::model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
+                      test::text_options(2, 4))};
+}
+
+void check_same(const Graph& before, const Graph& after) {
+  const std::map<std::string, Tensor> a = results_of(before), b = results_of(after);
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, tensor] : a) CHECK_MESSAGE(tensor.data == b.at(name).data, name);
+}
+
+TEST_CASE("recomputation and fusion change no bit of loss or gradients") {
+  using Mode = RecomputePolicy::Mode;
+  for (Graph forward : models()) {
+    CAPTURE(forward.name);
+    Graph plain = forward;
+    differentiate(plain, DType::f32);
+    for (Mode mode : {Mode::none, Mode::full, Mode::selective, Mode::every_n}) {
+      Graph graph = plain;
+      recompute(graph, {mode, 2});
+      check_same(plain, graph);
+      for (const TestTarget* target : {&kPlain, &kEpilogues}) {
+        Graph fused = graph;
+        fuse(fused, *target);
+        CHECK(fused.nodes.size() < graph.nodes.size());
+        check_same(plain, fused);
+      }
+    }
+    for (const TestTarget* target : {&kPlain, &kEpilogues}) {
+      Graph evaluated = forward;
+      fuse(evaluated, *target);
+      check_same(forward, evaluated);
+    }
+  }
+}
+
+int count(const Graph& graph, Op op, const char* with = nullptr) {
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                        [&](const Node& node) { return node.op == op && (with == nullptr || node.attributes.flag(with, false)); }));
+}
+
+TEST_CASE("GELU is an epilogue of the products around it where the target takes it, and what it read is kept for its gradient alone") {
+  using Mode = RecomputePolicy::Mode;
+  const Graph forward = models()[0];
+  Graph graph = forward;
+  differentiate(graph, DType::f32);
+  const Graph plain = graph;
+  fuse(graph, kEpilogues);
+  CHECK(count(graph, Op::gelu) + count(graph, Op::gelu_grad) == 0);
+  CHECK(count(graph, Op::linear, "gelu") == 2);
+  CHECK(count(graph, Op::linear, "pre") == 2);
+  CHECK(count(graph, Op::linear_grad_input, "gelu") == 2);
+
+  Graph evaluated = forward;
+  fuse(evaluated, kEpilogues);
+  CHECK(count(evaluated, Op::linear, "gelu") == 2);
+  CHECK(count(evaluated, Op::linear, "pre") == 0);
+
+  // Repeated whole: what the first pass read is dropped, what the second read is for the gradient.
+  Graph full = plain;
+  recompute(full, {Mode::full, 1});
+  fuse(full, kEpilogues);
+  CHECK(count(full, Op::gelu) + count(full, Op::gelu_grad) == 0);
+  for (const Node& node : full.nodes)
+    if (node.op == Op::linear && node.attributes.flag("gelu", false)) CHECK(node.attributes.flag("pre", false) == node.recomputed);
+
+  // Selectively: the activation is what is repeated, from what the product kept.
+  Graph selective = plain;
+  recompute(selective, {Mode::selective, 1});
+  fuse(selective, kEpilogues);
+  CHECK(count(selective, Op::linear, "pre") == 2);
+  CHECK(count(selective, Op::gelu) == 2);
+  CHECK(count(selective, Op::gelu_grad) == 0);
+}
+
+TEST_CASE("GELU stays a pass of its own where its exact form is asked for, another chunk begins with it, or its input is a sum of ranks") {
+  for (int hinder = 0; hinder < 3; ++hinder) {
+    CAPTURE(hinder);
+    Graph graph = models()[0];
+    bool below = false;
+    for (Node& node : graph.nodes) {
+      below = below || node.op == Op::gelu;
+      if (hinder == 0 && node.op == Op::gelu) node.attributes.set("approximate", std::string("none"));
+      if (hinder == 1 && below) node.chunk = 1;
+      if (hinder == 2 && node.op == Op::linear) node.once = Axes::of(Axis::tensor);
+    }
+    const int gelus = count(graph, Op::gelu);
+    fuse(graph, kEpilogues);
+    CHECK(count(graph, Op::gelu) == (hinder == 1 ? gelus - 1 : gelus));
+  }
+}
+
+TEST_CASE("every residual connection of GPT-2 and Llama is part of a norm, forward and backward") {
+  for (Graph graph : models()) {
+    CAPTURE(graph.name);
+    differentiate(graph, DType::f32);
+    fuse(graph, kPlain);
+    const bool gpt = graph.name == "gpt2";
+    // Two additions a layer, each before a norm, and their gradients; GPT-2's embedding adds a broadcast, which stays.
+    CHECK(count_residuals(graph, gpt ? Op::layer_norm : Op::rms_norm) == 4);
+    CHECK(count_residuals(graph, gpt ? Op::layer_norm_grad : Op::rms_norm_grad) == 4);
+    std::vector<bool> written(graph.values.size(), false);
+    for (const Node& node : graph.nodes)
+      for (ValueId output : node.outputs) written[static_cast<std::size_t>(output)] = true;
+    for (std::size_t id = 0; id < graph.values.size(); ++id)
+      if (graph.values[id].kind == ValueKind::activation) CHECK_MESSAGE(written[id], graph.values[id].name);
+  }
+}
+
+TEST_CASE("a fused graph is placed as the one it was made of") {
+  for (Graph graph : models()) {
+    differentiate(graph, DType::f32);
+    fuse(graph, kEpilogues);
+    graph.mesh = {{Axis::replicate, 2}};
+    for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
+    place(graph);
+    for (const Value& value : graph.values)
+      if (value.kind == ValueKind::gradient) CHECK(value.spec.on(Axis::replicate).is_partial());
+  }
+}
+
+}  // namespace
+}  // namespace trainer

@@ -1,0 +1,238 @@
+// Graph files of configs/models become graphs of the right shapes, names and sizes, in each mode.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <ctime>
+#include <limits>
+#include <set>
+
+#include "engine/core/random.h"
+#include "engine/ops/op_def.h"
+#include "tests/transform/files.h"
+
+namespace trainer {
+namespace {
+
+using test::model;
+using Mode = BuildOptions::Mode;
+
+const Value* value_named(const Graph& graph, const std::string& name) {
+  for (const Value& value : graph.values)
+    if (value.name == name) return &value;
+  return nullptr;
+}
+
+const Node& node_named(const Graph& graph, const std::string& name) {
+  const auto at = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.name == name; });
+  REQUIRE(at != graph.nodes.end());
+  return *at;
+}
+
+std::map<std::string, std::string> parameter_shapes(const Graph& graph) {
+  std::map<std::string, std::string> shapes;
+  for (const Parameter& parameter : graph.parameters) shapes[graph.value(parameter.value).name] = graph.value(parameter.value).shape().str();
+  return shapes;
+}
+
+int count_of(const Graph& graph, Op op) {
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.op == op; }));
+}
+
+Graph inline_graph(const std::string& nodes, const BuildOptions& options, const std::string& outputs = "{loss: loss}") {
+  return read_graph(yaml::parse("inputs:\n  x: {dtype: f32, shape: [batch, 6]}\n  y: {dtype: f32, shape: [batch, 6]}\nnodes:\n" + nodes +
+                                    "outputs: " + outputs + "\n",
+                                "graph.yaml"),
+                    {}, options);
+}
+
+BuildOptions xy_options(DType compute = DType::f32) { return test::options_for(4, {{"x", {6}}, {"y", {6}}}, compute); }
+
+TEST_CASE("GPT-2 of 124M has Hugging Face's names and 124,439,808 parameters") {
+  const Graph graph = model("gpt2", {}, test::text_options(4, 64));
+  CHECK(graph.num_parameters() == 124'439'808);
+  const std::map<std::string, std::string> shapes = parameter_shapes(graph);
+  CHECK(shapes.size() == 2 + 12 * 12 + 2);
+  CHECK(shapes.at("wte.weight") == "[50257, 768]");
+  CHECK(shapes.at("wpe.weight") == "[1024, 768]");
+  CHECK(shapes.at("h.11.ln_1.weight") == "[768]");
+  CHECK(shapes.at("h.11.ln_1.bias") == "[768]");
+  CHECK(shapes.at("h.11.attn.c_attn.weight") == "[2304, 768]");
+  CHECK(shapes.at("h.11.attn.c_attn.bias") == "[2304]");
+  CHECK(shapes.at("h.11.attn.c_proj.weight") == "[768, 768]");
+  CHECK(shapes.at("h.0.mlp.c_fc.weight") == "[3072, 768]");
+  CHECK(shapes.at("h.0.mlp.c_proj.weight") == "[768, 3072]");
+  CHECK(shapes.at("ln_f.bias") == "[768]");
+  CHECK(value_named(graph, "logits")->shape() == Shape{4, 64, 50257});
+  CHECK(value_named(graph, "h.3.attn.core.lse")->shape() == Shape{4, 12, 64});
+  CHECK(graph.blocks.size() == 12);
+  CHECK(graph.blocks[3].name == "h.3");
+  CHECK(graph.blocks[3].kind == "TransformerBlock");
+}
+
+TEST_CASE("a tied weight is one parameter with two readers") {
+  const Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
+  CHECK(node_named(graph, "logits").inputs[1] == node_named(graph, "wte").inputs[1]);
+  CHECK(parameter_shapes(graph).count("logits.weight") == 0);
+}
+
+TEST_CASE("parameters start as the file says: output projections smaller, biases 0, norms 1") {
+  const Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
+  for (const Parameter& parameter : graph.parameters) {
+    const std::string& name = graph.value(parameter.value).name;
+    CAPTURE(name);
+    if (name.ends_with("c_proj.weight"))
+      CHECK(parameter.init.stddev == doctest::Approx(0.01));
+    else if (name.ends_with(".bias"))
+      CHECK((parameter.init.stddev == 0 && parameter.init.constant == 0));
+    else if (name.find("ln_") != std::string::npos)
+      CHECK((parameter.init.stddev == 0 && parameter.init.constant == 1));
+    else
+      CHECK(parameter.init.stddev == 0.02);
+  }
+}
+
+TEST_CASE("Llama 3.2's 1B shape has its 1,498,482,688 parameters with a head of its own") {
+  const Graph graph = model("llama", {}, test::text_options(1, 32, DType::bf16));
+  CHECK(graph.num_parameters() == 1'498'482'688);
+  const std::map<std::string, std::string> shapes = parameter_shapes(graph);
+  CHECK(shapes.at("model.layers.15.self_attn.k_proj.weight") == "[512, 2048]");
+  CHECK(shapes.at("lm_head.weight") == "[128256, 2048]");
+  CHECK(shapes.count("lm_head.bias") == 0);
+  const Node& attention = node_named(graph, "model.layers.0.self_attn.core");
+  CHECK(attention.inputs.size() == 3);
+  CHECK(attention.attributes ==
+        Attributes{
+            {"heads", std::int64_t{32}}, {"kv_heads", std::int64_t{8}}, {"causal", true}, {"packed", false}, {"rope_theta", 500000.0}});
+  CHECK(node_named(graph, "model.layers.0.mlp.down_proj").parallel == Parallel::row);
+  CHECK(value_named(graph, "model.layers.0.input_layernorm.rstd")->shape() == Shape{32});
+}
+
+TEST_CASE("the perceptron's hidden layers are repeated layers - 1 times") {
+  const BuildOptions options = test::options_for(8, {{"features", {}}, {"targets", {}}});
+  for (int layers : {1, 2, 4}) {
+    const Graph graph = model("mlp", {{"layers", layers}, {"hidden", 32}}, options);
+    CHECK(graph.num_parameters() == 64 * 32 + 32 + (layers - 1) * (32 * 32 + 32) + 32 * 10 + 10);
+  }
+}
+
+TEST_CASE("the convolutional network's shapes are PyTorch's") {
+  const Graph graph = model("convnet", {}, test::options_for(8, {{"images", {1, 28, 28}}, {"targets", {}}}));
+  CHECK(value_named(graph, "conv1")->shape() == Shape{8, 16, 28, 28});
+  CHECK(value_named(graph, "pool2")->shape() == Shape{8, 32, 7, 7});
+  CHECK(value_named(graph, "pool2.index")->dtype() == DType::i32);
+  CHECK(value_named(graph, "flat")->shape() == Shape{8, 1568});
+  CHECK(value_named(graph, "flat")->alias_of == node_named(graph, "pool2").outputs[0]);
+  CHECK(graph.num_parameters() == 16 * 9 + 16 + 32 * 16 * 9 + 32 + 1568 * 128 + 128 + 1280 + 10);
+}
+
+TEST_CASE("fields in f32 are cast once under bf16, the target of a regression not at all") {
+  const std::string nodes =
+      "  - {name: a, op: linear, input: x, out: 6}\n  - {name: b, op: linear, input: x, out: 6}\n  - {name: c, op: add, input: [a, b]}\n"
+      "  - {name: loss, op: mse, input: [c, y]}\n";
+  const Graph graph = inline_graph(nodes, xy_options(DType::bf16));
+  CHECK(count_of(graph, Op::cast) == 1);
+  CHECK(graph.value(node_named(graph, "loss").inputs[1]).dtype() == DType::f32);
+  CHECK(value_named(graph, "a.weight")->dtype() == DType::bf16);
+  CHECK(graph.loss.count_op == Op::mse_count);
+  CHECK(graph.loss.scores == kNone);
+  CHECK(count_of(inline_graph(nodes, xy_options()), Op::cast) == 0);
+}
+
+TEST_CASE("dropout is there in training with p > 0 alone, keyed by seed and name") {
+  std::map<std::string, double> with = test::kTinyGpt;
+  with["dropout"] = 0.1;
+  BuildOptions options = test::text_options(2, 4);
+  const Graph train = model("gpt2", with, options);
+  CHECK(count_of(train, Op::dropout) == 5);
+  REQUIRE(train.step != kNone);
+  const Node& dropout = node_named(train, "h.1.mlp.dropout");
+  CHECK(dropout.inputs[1] == train.step);
+  CHECK(dropout.attributes.real("p") == 0.1);
+  CHECK(dropout.attributes.integer("key") == static_cast<std::int64_t>(random_key(options.seed, "h.1.mlp.dropout")));
+  options.mode = Mode::evaluate;
+  const Graph evaluate = model("gpt2", with, options);
+  CHECK(count_of(evaluate, Op::dropout) == 0);
+  CHECK(evaluate.step == kNone);
+  CHECK(count_of(model("gpt2", test::kTinyGpt, test::text_options(2, 4)), Op::dropout) == 0);
+}
+
+TEST_CASE("sampling ends at the logits and reads no targets") {
+  BuildOptions options = test::options_for(1, {{"tokens", {4}}});
+  options.mode = Mode::sample;
+  const Graph graph = model("gpt2", test::kTinyGpt, options);
+  CHECK(graph.loss.sum == kNone);
+  REQUIRE(graph.logits != kNone);
+  CHECK(graph.nodes.back().outputs[0] == graph.logits);
+  REQUIRE(graph.inputs.size() == 1);
+  CHECK(graph.value(graph.inputs[0]).name == "tokens");
+  CHECK(graph.num_parameters() == model("gpt2", test::kTinyGpt, test::text_options(1, 4)).num_parameters());
+}
+
+TEST_CASE("the loss names its targets, how they are counted, and the scores") {
+  const Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
+  CHECK(graph.value(graph.loss.targets).name == "targets");
+  CHECK(graph.value(graph.loss.sum).desc() == TensorDesc{DType::f64, {1}});
+  CHECK(graph.loss.count_op == Op::cross_entropy_count);
+  CHECK(graph.loss.count_attributes == Attributes{{"ignore_index", std::int64_t{-100}}});
+  CHECK(graph.loss.scores == graph.logits);
+}
+
+TEST_CASE("names are looked up in the innermost block first, and groups nest") {
+  const std::string nodes =
+      "  - {name: fc, op: linear, input: x, out: 6}\n"
+      "  - name: outer\n"
+      "    nodes:\n"
+      "      - {name: fc, op: linear, out: 6}\n"
+      "      - repeat: 2\n"
+      "        name: \"inner.{index}\"\n"
+      "        nodes:\n"
+      "          - {name: act, op: relu, input: fc}\n"
+      "          - {name: sum, op: add, input: [block.input, act]}\n"
+      "      - {name: last, op: add, input: [inner.0, inner.1]}\n"
+      "  - {name: both, op: add, input: [outer, fc]}\n"
+      "  - {name: loss, op: mse, input: [both, y]}\n";
+  const Graph graph = inline_graph(nodes, xy_options());
+  const auto input_name = [&](const std::string& node, std::size_t i) { return graph.value(node_named(graph, node).inputs[i]).name; };
+  CHECK(input_name("outer.fc", 0) == "fc");
+  CHECK(input_name("outer.inner.0.act", 0) == "outer.fc");
+  CHECK(input_name("outer.inner.0.sum", 0) == "outer.fc");
+  CHECK(input_name("outer.inner.1.sum", 0) == "outer.inner.0.sum");
+  CHECK(input_name("outer.last", 1) == "outer.inner.1.sum");
+  CHECK(input_name("both", 0) == "outer.last");
+  CHECK(input_name("both", 1) == "fc");
+  REQUIRE(graph.blocks.size() == 2);  // a group that neither repeats nor has a kind only prefixes names
+  CHECK(graph.blocks[1].name == "outer.inner.1");
+  CHECK(graph.blocks[1].kind.empty());
+  CHECK(node_named(graph, "outer.last").block == kNone);
+}
+
+TEST_CASE("init and reshape take what the file says") {
+  const std::string nodes =
+      "  - {name: a, op: linear, input: x, out: 6, init: {constant: 0.5}}\n  - {name: r, op: reshape, shape: [batch, 2, -1]}\n"
+      "  - {name: n, op: layer_norm, bias: false, init: zeros}\n  - {name: f, op: flatten}\n  - {name: loss, op: mse, input: [f, y]}\n";
+  const Graph graph = inline_graph(nodes, xy_options());
+  CHECK(value_named(graph, "r")->shape() == Shape{4, 2, 3});
+  CHECK(value_named(graph, "f")->shape() == Shape{4, 6});
+  CHECK(graph.parameters[0].init.constant == 0.5);
+  CHECK(graph.parameters[2].init.constant == 0);
+  CHECK(node_named(graph, "n").inputs.size() == 2);
+}
+
+TEST_CASE("time grows with the number of nodes, not with its square") {
+  const yaml::Node file = yaml::read_file(std::string(TRAINER_SOURCE_DIR) + "/configs/models/gpt2.yaml");
+  const auto best_of_five = [&](double layers) {
+    auto best = std::numeric_limits<std::clock_t>::max();
+    for (int i = 0; i < 5; ++i) {
+      const std::clock_t start = std::clock();  // the processor's time: the machine may have other work
+      Graph graph = read_graph(file, {{"layers", layers}}, test::text_options(4, 64));
+      differentiate(graph, DType::f32);
+      recompute(graph, {RecomputePolicy::Mode::full, 1});
+      best = std::min(best, std::clock() - start);
+    }
+    return static_cast<double>(best);
+  };
+  CHECK(best_of_five(16 * 12) < 64 * best_of_five(12));  // 16 where it is linear, 256 where it is quadratic
+}
+
+}  // namespace
+}  // namespace trainer

@@ -1,0 +1,231 @@
+// Frozen parameters: what a backward pass leaves out for them, counted by hand, and what it still gives, interpreted in
+// f64 against the pass of the same graph with nothing frozen and against central differences.
+#include "engine/transform/trainable.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "engine/ops/op_def.h"
+#include "tests/transform/files.h"
+#include "tests/transform/interpreted.h"
+
+namespace trainer {
+namespace {
+
+using reference::Interpreter;
+using reference::Tensor;
+using test::interpret;
+using test::model;
+
+/// Leaves those parameters trainable whose name `trained` takes.
+Graph freeze(Graph graph, const std::function<bool(const std::string&)>& trained) {
+  for (Parameter& parameter : graph.parameters) parameter.trainable = trained(graph.value(parameter.value).name);
+  return graph;
+}
+
+Graph differentiated(Graph graph) {
+  differentiate(graph, DType::f32);
+  return graph;
+}
+
+double flops_of(const Graph& graph) {
+  double flops = 0;
+  for (const Node& node : graph.nodes) flops += cost_of(signature_of(graph, node)).flops;
+  return flops;
+}
+
+/// Of the backward nodes, in order, as "layer_norm_grad ln_f".
+std::vector<std::string> backward_nodes(const Graph& graph) {
+  std::vector<std::string> nodes;
+  for (const Node& node : graph.nodes)
+    if (node.backward) nodes.push_back(std::string(name_of(node.op)) + " " + node.name);
+  return nodes;
+}
+
+std::set<std::string> with_gradient(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Value& value : graph.values)
+    if (value.kind == ValueKind::gradient) names.insert(graph.value(value.parameter).name);
+  return names;
+}
+
+/// The loss with element `at` of a parameter moved.
+double moved_loss(const Graph& graph, const Parameter& parameter, std::int64_t at, double by) {
+  const Value& value = graph.value(parameter.value);
+  Tensor tensor = test::random_value(value);
+  tensor[at] += by;
+  return interpret(graph, {{value.name, tensor}}).get(graph.loss.sum)[0];
+}
+
+/// The gradients of trained parameters are those of `whole`, to roundings of f64; and the slopes of the loss.
+void check_gradients(const Graph& graph, const Graph& whole) {
+  const Interpreter got = interpret(graph), want = interpret(whole);
+  for (const Parameter& parameter : graph.parameters) {
+    if (!parameter.trainable) continue;
+    const std::string& name = graph.value(parameter.value).name;
+    CAPTURE(name);
+    const Tensor truth = parameter_gradient(whole, want, test::parameter_named(whole, name));
+    const Tensor gradient = parameter_gradient(graph, got, parameter.value);
+    REQUIRE(gradient.size() == truth.size());
+    double largest = 0, off = 0;
+    for (std::int64_t i = 0; i < truth.size(); ++i) {
+      largest = std::fmax(largest, std::fabs(truth[i]));
+      off = std::fmax(off, std::fabs(gradient[i] - truth[i]));
+    }
+    CHECK(largest > 0);
+    CHECK(off <= 1e-12 * largest);
+    const std::int64_t at = truth.size() / 3;
+    const double h = 0x1p-14;  // error h² f‴ / 6 of some 1e-8
+    const double slope = (moved_loss(graph, parameter, at, h) - moved_loss(graph, parameter, at, -h)) / (2 * h);
+    CHECK(std::fabs(gradient[at] - slope) <= 1e-6 * (largest + 1e-3));
+  }
+}
+
+bool is_bias(const std::string& name) { return name.ends_with(".bias"); }
+bool is_norm(const std::string& name) {
+  return name.find("ln_") != std::string::npos || name.find("norm") != std::string::npos;
+}
+
+std::vector<Graph> models() {
+  const BuildOptions images = test::options_for(2, {{"images", {}}, {"targets", {}}}),
+                     rows = test::options_for(2, {{"features", {}}, {"targets", {}}});
+  return {model("gpt2", test::kTinyGpt, test::text_options(2, 4)),
+          model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
+                test::text_options(2, 4)),
+          model("convnet", {{"rows", 8}, {"cols", 8}}, images), model("mlp", {{"layers", 2}}, rows)};
+}
+
+TEST_CASE("of one trained matrix near the end, the backward pass is what leads to it") {
+  const auto last = [](const std::string& name) { return name == "h.1.mlp.c_proj.weight"; };
+  const Graph forward = freeze(model("gpt2", test::kTinyGpt, test::text_options(2, 4)), last),
+              graph = differentiated(forward);
+  CHECK(backward_nodes(graph) == std::vector<std::string>{"cross_entropy_grad loss", "linear_grad_input logits",
+                                                          "layer_norm_grad ln_f", "linear_grad_weight h.1.mlp.c_proj"});
+  CHECK(with_gradient(graph) == std::set<std::string>{"h.1.mlp.c_proj.weight"});
+  const double tokens = 8, dim = 8, vocab = 11;
+  CHECK(flops_of(graph) - flops_of(forward) == 2 * tokens * (vocab * dim + 4 * dim * dim));
+  for (const Node& node : graph.nodes) {
+    if (node.op == Op::layer_norm_grad) CHECK(node.outputs.size() == 1);
+    if (node.op == Op::linear_grad_weight) CHECK(node.outputs.size() == 1);
+  }
+}
+
+TEST_CASE("where weights are frozen and biases trained there are no products but those that lead down") {
+  const Graph forward = freeze(model("gpt2", test::kTinyGpt, test::text_options(2, 4)), is_bias),
+              graph = differentiated(forward);
+  const double tokens = 8, dim = 8, vocab = 11, layers = 2,
+               attention = 4 * layers * tokens * 4 * dim;  // causal: half of 8 · tokens · seq · dim
+  // Each matrix once, of dx, but for c_attn of the first block, below whose norm nothing but a bias is trained.
+  CHECK(flops_of(graph) - flops_of(forward) == 2 * tokens * (layers * 12 * dim * dim + vocab * dim) + attention);
+  for (const Node& node : graph.nodes) {
+    CHECK(node.op != Op::linear_grad_weight);
+    CHECK(node.op != Op::embedding_grad);
+  }
+}
+
+TEST_CASE(
+    "what is frozen has no gradient in the graph, and what is trained has the gradient it would have among others") {
+  const std::vector<std::pair<std::string, std::function<bool(const std::string&)>>> choices = {
+      {"biases", is_bias},
+      {"no bias", [](const std::string& name) { return !is_bias(name); }},
+      {"norms", is_norm},
+      {"no norm", [](const std::string& name) { return !is_norm(name); }},
+      {"biases of norms", [](const std::string& name) { return is_norm(name) && is_bias(name); }},
+      {"every third", [](const std::string& name) { return std::hash<std::string>()(name) % 3 == 0; }},
+      {"embeddings",
+       [](const std::string& name) { return name == "wte.weight" || name.find("embed") != std::string::npos; }},
+  };
+  for (const Graph& forward : models()) {
+    CAPTURE(forward.name);
+    const Graph whole = differentiated(forward);
+    for (const auto& [what, trained] : choices) {
+      CAPTURE(what);
+      const Graph graph = differentiated(freeze(forward, trained));
+      std::set<std::string> wanted;
+      for (const Parameter& parameter : graph.parameters)
+        if (parameter.trainable) wanted.insert(graph.value(parameter.value).name);
+      CHECK(with_gradient(graph) == wanted);
+      CHECK(flops_of(graph) <= flops_of(whole));
+      check_gradients(graph, whole);
+    }
+  }
+}
+
+TEST_CASE("where nothing is trained there is no backward pass and no seed of one") {
+  for (const Graph& forward : models()) {
+    const Graph graph = differentiated(freeze(forward, [](const std::string&) { return false; }));
+    CHECK(backward_nodes(graph).empty());
+    CHECK(graph.seed == kNone);
+    CHECK(graph.values.size() == forward.values.size());
+  }
+}
+
+TEST_CASE("blocks below the first trained parameter are neither kept nor computed again") {
+  const auto last = [](const std::string& name) { return name.starts_with("h.1."); };
+  for (const RecomputePolicy::Mode mode : {RecomputePolicy::Mode::full, RecomputePolicy::Mode::selective}) {
+    Graph graph = differentiated(freeze(model("gpt2", test::kTinyGpt, test::text_options(2, 4)), last));
+    recompute(graph, {mode, 1});
+    bool again = false;
+    for (const Node& node : graph.nodes) {
+      if (node.backward) CHECK(!node.name.starts_with("h.0."));
+      again = again || node.recomputed;
+    }
+    CHECK(again);
+  }
+}
+
+std::set<std::string> trained(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Parameter& parameter : graph.parameters)
+    if (parameter.trainable) names.insert(graph.value(parameter.value).name);
+  return names;
+}
+
+TEST_CASE("globs over whole names choose what is trained, and a star crosses dots") {
+  using Mode = Trainable::Mode;
+  Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
+  CHECK(set_trainable(graph, {Mode::globs, {"h.1*.weight", "wpe.weight"}}).empty());
+  CHECK(trained(graph) == std::set<std::string>{"wpe.weight", "h.1.ln_1.weight", "h.1.attn.c_attn.weight",
+                                                "h.1.attn.c_proj.weight", "h.1.ln_2.weight", "h.1.mlp.c_fc.weight",
+                                                "h.1.mlp.c_proj.weight"});
+  CHECK(set_trainable(graph, {Mode::globs, {"*.bias"}}).empty());
+  CHECK(trained(graph).size() == 13);  // six of each block, and ln_f's; the choice before is forgotten
+  CHECK(set_trainable(graph, {Mode::all, {}}).empty());
+  CHECK(trained(graph).size() == graph.parameters.size());
+  CHECK(set_trainable(graph, {Mode::adapter, {}}).empty());
+  CHECK(trained(graph).empty());
+}
+
+TEST_CASE("a glob that takes nothing is a mistake that lists the nearest names, one of each kind of layer") {
+  Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
+  const auto mistakes = [&](const std::vector<std::string>& globs) {
+    return set_trainable(graph, {Trainable::Mode::globs, globs});
+  };
+  const std::vector<SelectionMistake> one = mistakes({"*.bias", "*.c_fcc.weight"});
+  REQUIRE(one.size() == 1);
+  CHECK(one[0].key == "[1]");
+  CHECK(one[0].message == "no parameter of the model matches \"*.c_fcc.weight\"");
+  CHECK(one[0].suggestion.starts_with("h.0.mlp.c_fc.weight"));
+  CHECK(one[0].suggestion.find("h.1.") == std::string::npos);
+  CHECK(mistakes({"wte"}).at(0).suggestion.empty());
+  CHECK(mistakes({"wte.wieght"}).at(0).suggestion.starts_with("wte.weight"));
+  const std::vector<SelectionMistake> rows = mistakes({"wte.weight[9:]"});
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].key == "[0]");
+  CHECK(rows[0].message.find("rows of a parameter cannot be trained by themselves yet") != std::string::npos);
+  CHECK(rows[0].suggestion == "wte.weight");
+  CHECK(mistakes({}).at(0).message == "an empty list trains nothing");
+}
+
+TEST_CASE("a frozen parameter is printed as such") {
+  const Graph graph = freeze(model("gpt2", test::kTinyGpt, test::text_options(2, 4)),
+                             [](const std::string& name) { return name != "wpe.weight"; });
+  CHECK(print(graph).find("parameter wte.weight f32 [11, 8], normal 0.02\n") != std::string::npos);
+  CHECK(print(graph).find("frozen wpe.weight f32 [6, 8], normal 0.02\n") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace trainer
