@@ -11,7 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
 #include "engine/job/yaml.h"
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/machine.h"

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "engine/core/environment.h"
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 #include "engine/run/cuda_device.h"
-#include "engine/run/stream_communicator.h"
+#include "engine/comm/stream_communicator.h"
 #include "tools/command.h"
 #include "tools/machine.h"
 #include "tools/text.h"

@@ -14,10 +14,10 @@
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/run/cuda_device.h"
-#include "engine/run/rendezvous.h"
-#include "engine/run/stream_communicator.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/comm/stream_communicator.h"
 #include "engine/train/ranks.h"
-#include "tools/start_ranks.h"
+#include "engine/launch/start_ranks.h"
 
 namespace trainer::tools {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 #include "tools/command.h"
 
 namespace trainer::tools {

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "engine/core/error.h"
-#include "engine/run/launcher.h"
+#include "engine/launch/launcher.h"
 #include "engine/train/compare.h"
 #include "tools/command.h"
 #include "tools/plan_report.h"

@@ -13,7 +13,7 @@
 #include "engine/run/group_splits.h"
 #include "engine/run/pinned_fields.h"
 #include "engine/run/prepared_program.h"
-#include "engine/run/stream_communicator.h"
+#include "engine/comm/stream_communicator.h"
 
 namespace trainer {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "engine/plan/plan.h"
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 
 namespace trainer {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "engine/run/cuda_device.h"
-#include "engine/run/stream_communicator.h"
+#include "engine/comm/stream_communicator.h"
 
 namespace trainer {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/plan/plan.h"
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 #include "kernels/kernel.h"
 
 namespace trainer {

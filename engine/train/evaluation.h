@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 #include "engine/train/inputs.h"
 #include "engine/train/train.h"
 

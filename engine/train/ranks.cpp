@@ -13,7 +13,7 @@
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
 #include "engine/run/cuda_device.h"
-#include "engine/run/stream_communicator.h"
+#include "engine/comm/stream_communicator.h"
 
 namespace trainer {
 namespace {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "engine/job/job.h"
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 #include "engine/run/executor.h"
-#include "engine/run/launcher.h"
-#include "engine/run/rendezvous_messages.h"
+#include "engine/launch/launcher.h"
+#include "engine/launch/rendezvous_messages.h"
 
 namespace trainer {
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <thread>
 
-#include "engine/run/stream_communicator.h"
+#include "engine/comm/stream_communicator.h"
 #include "tests/cuda/emulated/emulated.h"
 
 namespace trainer::tests {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "engine/core/error.h"
-#include "engine/run/stream_communicator.h"
+#include "engine/comm/stream_communicator.h"
 #include "tests/cuda/emulated/emulated.h"
 #include "tests/temporary.h"
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "engine/run/rendezvous_messages.h"
+#include "engine/launch/rendezvous_messages.h"
 
 namespace {
 

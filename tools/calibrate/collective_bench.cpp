@@ -9,7 +9,7 @@
 #include "engine/core/check.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/strategy.h"
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 #include "engine/run/executor.h"
 #include "engine/train/ranks.h"
 #include "tools/calibrate/median.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/rendezvous_messages.h"
+#include "engine/launch/rendezvous_messages.h"
 
 namespace trainer {
 

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <string>
 
-#include "engine/run/communicator.h"
-#include "engine/run/heartbeat.h"
+#include "engine/comm/communicator.h"
+#include "engine/launch/heartbeat.h"
 
 namespace trainer {
 

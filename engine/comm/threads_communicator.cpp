@@ -9,8 +9,8 @@
 #include <mutex>
 
 #include "engine/core/check.h"
-#include "engine/run/communicator.h"
-#include "engine/run/sums.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/sums.h"
 
 namespace trainer {
 namespace {

@@ -1,5 +1,5 @@
 // The heartbeat's start, with strangers at rank 0's port: ranks as threads over real sockets.
-#include "engine/run/heartbeat.h"
+#include "engine/launch/heartbeat.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "engine/run/sockets.h"
+#include "engine/launch/sockets.h"
 
 using namespace trainer;
 

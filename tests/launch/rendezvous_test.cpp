@@ -1,5 +1,5 @@
 // The rendezvous: ranks as threads over real sockets, with strangers among them.
-#include "engine/run/rendezvous.h"
+#include "engine/launch/rendezvous.h"
 
 #include <doctest/doctest.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "engine/core/error.h"
-#include "engine/run/sockets.h"
+#include "engine/launch/sockets.h"
 #include "tests/temporary.h"
 
 using namespace trainer;

@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 
 namespace trainer {
 
@@ -91,10 +91,10 @@ bool has_nccl();
 /// Of the library that is there, "2.28.3"; empty in a build without NCCL.
 std::string nccl_version();
 
-/// An id for one world of ranks, made on one of them, for the others to get over the rendezvous (rendezvous.h). 128 bytes.
+/// An id for one world of ranks, made on one of them, for the others to get over the rendezvous (engine/launch/rendezvous.h). 128 bytes.
 std::string nccl_unique_id();
 
-/// This process, or this thread of it, as one rank of GPUs; collective over the world. Ranks hear each other's heartbeats (heartbeat.h).
+/// This process, or this thread of it, as one rank of GPUs; collective over the world. Ranks hear each other's heartbeats (engine/launch/heartbeat.h).
 /// Waits for the others no longer than TRAINER_RENDEZVOUS_S; then, and where NCCL fails, throws IoError with the rank and what it waited
 /// in. UsageError in a build without NCCL.
 std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace& place, OnLoss on_loss);

@@ -3,7 +3,7 @@
 // by the member that owns the slice, from everyone's slices in rank order; so its bits are those of ranks as threads, whatever MPI's own
 // reductions would do. Each element crosses each member's edge as often as in a ring, in one hop.
 //
-// Every wait polls, so that the loss of a rank (heartbeat.h) ends it. Messages are cut into pieces that a count of 32 bits holds.
+// Every wait polls, so that the loss of a rank (engine/launch/heartbeat.h) ends it. Messages are cut into pieces that a count of 32 bits holds.
 #include <mpi.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
-#include "engine/run/communicator.h"
-#include "engine/run/patience.h"
-#include "engine/run/rank_watch.h"
-#include "engine/run/sums.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/patience.h"
+#include "engine/comm/rank_watch.h"
+#include "engine/comm/sums.h"
 
 namespace trainer {
 namespace {

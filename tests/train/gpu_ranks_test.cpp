@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/core/error.h"
-#include "engine/run/stream_communicator.h"
+#include "engine/comm/stream_communicator.h"
 #include "engine/train/ranks.h"
 #include "tests/temporary.h"
 

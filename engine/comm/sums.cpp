@@ -1,5 +1,5 @@
 // A chunk that stays in the first cache is summed over all inputs, then written to every output.
-#include "engine/run/sums.h"
+#include "engine/comm/sums.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // What all communicators share.
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 
 namespace trainer {
 

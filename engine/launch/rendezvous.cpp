@@ -1,6 +1,6 @@
 // Rank 0 keeps two kinds of connections: newcomers, which have not said who they are, and members, which have, and must then be silent until
 // all are there. A member whose connection ends gives its rank free again, for the process that is started in its place.
-#include "engine/run/rendezvous.h"
+#include "engine/launch/rendezvous.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -15,8 +15,8 @@
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
-#include "engine/run/newcomers.h"
-#include "engine/run/sockets.h"
+#include "engine/launch/newcomers.h"
+#include "engine/launch/sockets.h"
 
 namespace trainer {
 namespace {

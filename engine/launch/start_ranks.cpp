@@ -1,4 +1,4 @@
-#include "tools/start_ranks.h"
+#include "engine/launch/start_ranks.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -21,9 +21,9 @@
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
 #include "engine/core/file.h"
-#include "engine/run/sockets.h"
+#include "engine/launch/sockets.h"
 
-namespace trainer::tools {
+namespace trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -242,4 +242,4 @@ std::vector<std::string> own_command() {
   return words;
 }
 
-}  // namespace trainer::tools
+}  // namespace trainer

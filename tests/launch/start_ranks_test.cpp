@@ -1,5 +1,5 @@
 // Starting and watching ranks, with shells in place of ranks.
-#include "tools/start_ranks.h"
+#include "engine/launch/start_ranks.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "engine/core/error.h"
 #include "tests/temporary.h"
 
-using namespace trainer::tools;
+using namespace trainer;
 using namespace std::chrono_literals;
 using trainer::tests::contains;
 using trainer::tests::contents_of;

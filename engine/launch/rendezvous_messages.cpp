@@ -1,4 +1,4 @@
-#include "engine/run/rendezvous_messages.h"
+#include "engine/launch/rendezvous_messages.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Messages on a connection: 'H' a beat, 'B' goodbye, 'A' with a length and a text: why the ranks end.
-#include "engine/run/heartbeat.h"
+#include "engine/launch/heartbeat.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -22,8 +22,8 @@
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
-#include "engine/run/newcomers.h"
-#include "engine/run/sockets.h"
+#include "engine/launch/newcomers.h"
+#include "engine/launch/sockets.h"
 
 namespace trainer {
 namespace {

@@ -27,12 +27,12 @@
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
-#include "engine/run/launcher.h"
-#include "engine/run/patience.h"
-#include "engine/run/rank_watch.h"
-#include "engine/run/rendezvous.h"
-#include "engine/run/stream_communicator.h"
-#include "engine/run/sums.h"
+#include "engine/launch/launcher.h"
+#include "engine/comm/patience.h"
+#include "engine/comm/rank_watch.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/comm/stream_communicator.h"
+#include "engine/comm/sums.h"
 
 namespace trainer {
 namespace {

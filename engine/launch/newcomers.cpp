@@ -1,5 +1,5 @@
 // Ranks speak at once, so a connection that has not in 5 s is closed.
-#include "engine/run/newcomers.h"
+#include "engine/launch/newcomers.h"
 
 #include <algorithm>
 #include <cerrno>

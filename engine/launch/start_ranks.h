@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace trainer::tools {
+namespace trainer {
 
 struct RanksToStart {
   std::vector<std::string> command;  ///< of each rank; the first word is the program, by path
@@ -46,4 +46,4 @@ std::map<std::string, std::string> meeting_on_this_machine(int ranks);
 /// The command line of this process, to start it again.
 std::vector<std::string> own_command();
 
-}  // namespace trainer::tools
+}  // namespace trainer

@@ -1,6 +1,6 @@
 // Collectives of every backend, against sums worked out by one thread. Started by itself the program runs them on ranks as threads;
 // started by mpirun, each process is a rank, and a case takes the first of them.
-#include "engine/run/communicator.h"
+#include "engine/comm/communicator.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/run/sums.h"
+#include "engine/comm/sums.h"
 #include "engine/train/ranks.h"
 
 using namespace trainer;

@@ -1,5 +1,5 @@
 // Launchers by their variables: a table of environments, and what is made of each.
-#include "engine/run/launcher.h"
+#include "engine/launch/launcher.h"
 
 #include <doctest/doctest.h>
 

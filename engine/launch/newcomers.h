@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/sockets.h"
+#include "engine/launch/sockets.h"
 
 namespace trainer {
 

@@ -95,7 +95,7 @@ struct OnLoss {
 bool has_mpi();
 
 /// This process as one rank of those that mpirun or srun started (alone: the only one). Once a process; MPI ends with the object. One
-/// thread at a time calls collectives. Ranks hear each other's heartbeats (heartbeat.h). Throws UsageError in a build without MPI.
+/// thread at a time calls collectives. Ranks hear each other's heartbeats (engine/launch/heartbeat.h). Throws UsageError in a build without MPI.
 std::unique_ptr<Communicator> mpi_communicator(OnLoss on_loss);
 
 }  // namespace trainer

@@ -1,4 +1,4 @@
-#include "engine/run/rank_watch.h"
+#include "engine/comm/rank_watch.h"
 
 #include <chrono>
 #include <thread>

@@ -1,5 +1,5 @@
 // TCP by the system's calls, each with its deadline.
-#include "engine/run/sockets.h"
+#include "engine/launch/sockets.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

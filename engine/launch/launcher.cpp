@@ -1,5 +1,5 @@
 // Each source is read alone, then all are compared value by value.
-#include "engine/run/launcher.h"
+#include "engine/launch/launcher.h"
 
 #include <unistd.h>
 
