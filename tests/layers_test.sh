@@ -22,6 +22,7 @@ declare -A may=(
   [engine/monitor]=""
   [engine/compile]="engine/job engine/graph engine/ops engine/transform engine/plan engine/plan/assemble engine/plan/verify engine/cost strategies"
   [engine/train]="engine/job engine/plan engine/compile engine/launch engine/comm engine/run engine/data engine/checkpoint engine/monitor"
+  [engine/report]="engine/job engine/graph engine/ops engine/plan engine/cost engine/compile engine/train engine/monitor strategies"
   [strategies]="engine/job engine/graph engine/ops engine/plan"
   [kernels]=""
 )

@@ -20,6 +20,7 @@
 #include "engine/core/file.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/work.h"
+#include "engine/report/table.h"
 #include "tools/calibrate/cases.h"
 #include "tools/calibrate/collective_bench.h"
 #include "tools/calibrate/hardware_text.h"
@@ -27,7 +28,6 @@
 #include "tools/calibrate/median.h"
 #include "tools/command.h"
 #include "tools/machine.h"
-#include "tools/text.h"
 
 namespace trainer::tools {
 namespace {
@@ -346,14 +346,14 @@ std::string rate_text(const std::string& work, const Summary& summary) {
 }
 
 void put_all(const cost::MachineModel& machine) {
-  Table works({"work", "dtype", "ranks", "points", "rate of a rank", "spread"});
+  report::Table works({"work", "dtype", "ranks", "points", "rate of a rank", "spread"});
   for (const auto& [key, summary] : summaries(machine)) {
     const auto& [work, dtype, ranks] = key;
     works.add({work, std::string(name_of(dtype)), std::to_string(ranks), std::to_string(summary.points), rate_text(work, summary), fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
   }
   put("\n{}", works.str());
   if (machine.collectives.empty()) return;
-  Table times({"collective", "ranks", "bytes", "us", "spread"});
+  report::Table times({"collective", "ranks", "bytes", "us", "spread"});
   for (const cost::MeasuredCollective& one : machine.collectives)
     times.add({one.collective, std::to_string(one.ranks), bytes_text(static_cast<double>(one.bytes)), fmt::format("{:.1f}", one.us.value), fmt::format("±{:.0f}%", 100 * one.us.spread)});
   put("\n{}", times.str());
@@ -361,7 +361,7 @@ void put_all(const cost::MachineModel& machine) {
 
 // What most of a step is: products and attention of one rank with all cores. The rest is in the file.
 void put_summary(const cost::MachineModel& machine) {
-  Table works({"work", "dtype", "rate", "spread"});
+  report::Table works({"work", "dtype", "rate", "spread"});
   std::size_t left_out = 0;
   for (const auto& [key, summary] : summaries(machine)) {
     const auto& [work, dtype, ranks] = key;

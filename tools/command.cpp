@@ -6,12 +6,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/comm/communicator.h"
 #include "engine/compile/check_job.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
 #include "engine/job/yaml.h"
-#include "engine/comm/communicator.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/machine.h"

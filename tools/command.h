@@ -3,12 +3,12 @@
 #pragma once
 
 #include <exception>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/compile/compile.h"
 #include "engine/job/job.h"
+#include "engine/report/json.h"
 #include "tools/command_line.h"
 #include "tools/output.h"
 
@@ -34,8 +34,7 @@ void add_init(CommandLine& app, Work& work);
 void add_doctor(CommandLine& app, Work& work);
 void add_calibrate(CommandLine& app, Work& work);
 
-/// JSON whose keys keep the order in which they were set. Who makes one includes nlohmann/json.hpp.
-using Json = nlohmann::ordered_json;
+using report::Json;
 
 /// A job on the command line: JOB [key=value …], and --json.
 struct JobArguments {

@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "engine/core/environment.h"
 #include "engine/comm/communicator.h"
-#include "engine/run/cuda_device.h"
 #include "engine/comm/stream_communicator.h"
+#include "engine/core/amounts.h"
+#include "engine/core/environment.h"
+#include "engine/run/cuda_device.h"
 #include "tools/command.h"
 #include "tools/machine.h"
-#include "tools/text.h"
 
 namespace trainer::tools {
 namespace {

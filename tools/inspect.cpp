@@ -6,8 +6,8 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/error.h"
 #include "engine/core/printable.h"
+#include "engine/report/table.h"
 #include "tools/command.h"
-#include "tools/text.h"
 
 namespace trainer::tools {
 namespace {
@@ -104,7 +104,7 @@ std::set<std::string> optimizer_tensors(const Contents& contents) {
 
 std::string tensors_text(const Contents& contents) {
   const std::set<std::string> optimizer = optimizer_tensors(contents);
-  Table table({"tensor", "dtype", "shape"});
+  report::Table table({"tensor", "dtype", "shape"});
   std::int64_t elements = 0, optimizer_elements = 0;
   for (const TensorInfo& tensor : contents.tensors) {
     if (optimizer.contains(tensor.name)) {
@@ -128,7 +128,7 @@ void put_text(const Contents& contents) {
         printable(world.dump(-1, ' ', true, Json::error_handler_t::replace)), printable(contents.manifest->plan_hash));
     if (const Json base = base_json(metadata); base.is_object() && base["hash"].is_string() && base["from"].is_string())
       put("an adapter of the base {}, which was {}\n", printable(base["hash"].get<std::string>()), printable(base["from"].get<std::string>()));
-    Table files({"file", "bytes", "checksum"});
+    report::Table files({"file", "bytes", "checksum"});
     for (const checkpoint::FileInfo& file : contents.manifest->files) files.add({printable(file.name), grouped(file.bytes), printable(file.checksum)});
     put("\n{}", files.str());
   }

@@ -1,4 +1,7 @@
-// Writing a page: to a hidden file beside it, then into its place. What is there and no plain file (a terminal, a pipe) is written to.
+// To a hidden file beside it, then into its place. What is there and no plain file (a terminal, a pipe) is written to.
+#include "tools/page_file.h"
+
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,7 +11,6 @@
 #include "engine/core/error.h"
 #include "engine/core/file.h"
 #include "engine/monitor/output.h"
-#include "tools/plan_page.h"
 
 namespace trainer::tools {
 

@@ -10,14 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "engine/comm/stream_communicator.h"
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
-#include "engine/run/cuda_device.h"
 #include "engine/launch/rendezvous.h"
-#include "engine/comm/stream_communicator.h"
-#include "engine/train/ranks.h"
 #include "engine/launch/start_ranks.h"
+#include "engine/run/cuda_device.h"
+#include "engine/train/ranks.h"
 
 namespace trainer::tools {
 namespace {

@@ -5,14 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
+#include "engine/report/difference.h"
+#include "engine/report/page/page.h"
+#include "engine/report/plan_report.h"
+#include "engine/report/plan_text.h"
+#include "engine/report/trace.h"
 #include "tools/command.h"
-#include "tools/plan_difference.h"
-#include "tools/plan_page.h"
-#include "tools/plan_report.h"
+#include "tools/page_file.h"
 #include "tools/plan_sweep.h"
-#include "tools/plan_text.h"
 #include "tools/planned.h"
-#include "tools/trace.h"
 
 namespace trainer::tools {
 namespace {
@@ -23,31 +24,31 @@ struct Arguments : JobArguments {
   std::vector<std::string> sweeps;
 };
 
-void tell(const Arguments& arguments, const Planned& one) {
+void tell(const Arguments& arguments, const report::Planned& one) {
   if (!arguments.trace.empty()) {
     TraceWriter trace(arguments.trace);
-    write_predicted_trace(trace, one.compiled.plan, one.predicted.times);
+    report::write_predicted_trace(trace, one.compiled.plan, one.predicted.times);
   }
   if (!arguments.html.empty()) {
-    write_page(arguments.html, plan_page(one.loaded, one.compiled, one.predicted));
+    write_page(arguments.html, report::plan_page(one.loaded, one.compiled, one.predicted));
     say("{}: the plan as a page\n", arguments.html);
   }
   if (arguments.json)
-    put_document(plan_json(one));
+    put_document(report::plan_json(one));
   else
-    put_plan(one);
+    put("{}", report::plan_text(one));
 }
 
 int compare(const Arguments& arguments) {
   JobArguments second = arguments;
   second.path = arguments.second;
   const std::array both{planned(arguments.load()), planned(second.load())};
-  std::vector<PlannedJob> jobs;
-  for (const Planned& one : both) jobs.push_back({&one.loaded, strategy_line(one.compiled), plan_json(one)});
+  std::vector<report::PlannedJob> jobs;
+  for (const report::Planned& one : both) jobs.push_back({&one.loaded, report::strategy_line(one.compiled), report::plan_json(one)});
   if (arguments.json)
-    put_document(comparison_json(jobs[0], jobs[1]));
+    put_document(report::comparison_json(jobs[0], jobs[1]));
   else
-    put_comparison(jobs[0], jobs[1]);
+    put("{}", report::comparison_text(jobs[0], jobs[1]));
   return std::max(tell_fit(both[0]), tell_fit(both[1]));
 }
 
@@ -76,7 +77,7 @@ int plan(Arguments& arguments) {
     say("{}\n", does_not_fit(loaded, compiled).str());
     return kBadJob;
   }
-  const Planned one = planned(std::move(loaded));
+  const report::Planned one = planned(std::move(loaded));
   tell(arguments, one);
   return tell_fit(one);
 }

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "engine/core/error.h"
-#include "tools/plan_report.h"
+#include "engine/report/plan_report.h"
+#include "engine/report/table.h"
 #include "tools/planned.h"
-#include "tools/text.h"
 
 namespace trainer::tools {
 namespace {
@@ -50,9 +50,9 @@ Row planned_row(JobArguments arguments, const std::vector<std::string>& override
   Row row{overrides, std::nullopt, "", {}};
   arguments.overrides.insert(arguments.overrides.end(), overrides.begin(), overrides.end());
   try {
-    const Planned one = planned(arguments.load());
+    const report::Planned one = planned(arguments.load());
     row.plan = plan_json(one);
-    row.strategy = strategy_line(one.compiled);
+    row.strategy = report::strategy_line(one.compiled);
     if (!one.compiled.fits) row.errors.push_back(does_not_fit(one.loaded, one.compiled));
   } catch (const JobError& error) {
     row.errors = error.diagnostics();
@@ -103,7 +103,7 @@ std::string reason(const Row& row) {
 }
 
 void put_text(const std::vector<Row>& rows) {
-  Table table({"with", "strategy", "step ms", "tokens/s", "MFU", "memory", "hours", "cost", ""});
+  report::Table table({"with", "strategy", "step ms", "tokens/s", "MFU", "memory", "hours", "cost", ""});
   const Best best = best_of(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];

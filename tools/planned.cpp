@@ -1,79 +1,63 @@
-// From a job to what plan says of it.
+// From a job to what plan says of it: Machine gives the figures, engine/report the rest.
 #include "tools/planned.h"
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <utility>
 
 #include "engine/compile/advise.h"
-#include "engine/plan/traffic.h"
 #include "engine/train/ranks.h"
-#include "tools/choice_text.h"
-#include "tools/lifecycle.h"
 #include "tools/machine.h"
-#include "tools/plan_report.h"
 
 namespace trainer::tools {
 
-namespace {
+using report::PredictedStep;
+using report::WithoutBf16;
 
-// What bf16 costs on a processor without instructions for it, null elsewhere.
-Json without_bf16_json(const LoadedJob& loaded, const CompiledJob& compiled) {
-  const auto costs = without_bf16(loaded, compiled);
-  if (!costs) return nullptr;
-  return {{"instruction_set", costs->isa}, {"peak_bytes_f32", costs->f32_bytes}, {"step_ms_f32", costs->f32_us * 1e-3}};
-}
-
-}  // namespace
-
-Planned planned(LoadedJob loaded) {
+report::Planned planned(LoadedJob loaded) {
   Machine machine(loaded, ranks_per_node(loaded.job));
   const Hardware hardware = machine.timing();
   CompiledJob compiled = compile(loaded, hardware, Purpose::train);
-  PredictedStep predicted = predict_here(loaded, compiled);
+  PredictedStep predicted = report::predict_step(loaded, compiled, hardware, machine.name());
   std::vector<Suggestion> advice = advise(loaded, hardware, compiled, predicted.times.step_us);
-  return {std::move(loaded), std::move(compiled), std::move(predicted), std::move(advice)};
+  std::optional<WithoutBf16> costs = without_bf16(loaded, compiled);
+  return {std::move(loaded), std::move(compiled), std::move(predicted), std::move(advice), std::move(costs)};
 }
 
-Json plan_json(const Planned& one) {
-  const auto& [loaded, compiled, predicted, advice] = one;
-  const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, ProgramKind::average);
-  Json by_stage = Json::array(), programs = Json::object();
-  for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
-  for (const Program& program : compiled.plan.roles.front().programs) programs[std::string(name_of(program.kind))] = program.instructions.size();
-  Json memory = memory_json(compiled);
-  memory["lifecycle"] = lifecycle_json(lifecycle_of(loaded, compiled));
-  return {{"hash", hash_of(compiled.plan)},
-          {"name", loaded.job.name},
-          {"strategy", strategy_json(compiled)},
-          {"why", compiled.strategy_why},
-          {"activation_checkpointing", recompute_json(compiled.recompute)},
-          {"alternatives", alternatives_json(compiled)},
-          {"would_fit", suggestions_json(compiled.would_fit)},
-          {"mesh", mesh_json(compiled.plan.mesh)},
-          {"world_size", compiled.plan.mesh.world_size()},
-          {"batch", {{"global", compiled.batch.global}, {"micro", compiled.batch.micro}, {"micro_batches", compiled.batch.micro_batches}}},
-          {"parameters", compiled.num_parameters},
-          {"trained_parameters", compiled.num_trained},
-          {"optimizers", optimizers_json(compiled)},
-          {"states", states_json(compiled)},
-          {"flops_per_step", compiled.flops_per_step},
-          {"model_flops_per_step", compiled.model_flops_per_step},
-          {"predicted", predicted_json(predicted)},
-          {"advice", suggestions_json(advice)},
-          {"without_bf16", without_bf16_json(loaded, compiled)},
-          {"instructions", programs},
-          {"memory", memory},
-          {"communication", communication_json(traffic.stages[traffic.most])},
-          {"communication_by_stage", by_stage},
-          {"communication_of_average", communication_json(average.stages[average.most])},
-          {"units", units_json(compiled.plan)},
-          {"pipeline", pipeline_json(compiled)}};
-}
-
-int tell_fit(const Planned& one) {
+int tell_fit(const report::Planned& one) {
   if (one.compiled.fits) return kDone;
   say("{}\n", does_not_fit(one.loaded, one.compiled).str());
   return kBadJob;
+}
+
+PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
+  Machine machine(loaded, ranks_per_node(loaded.job), threads);
+  const Hardware hardware = machine.timing();
+  return report::predict_step(loaded, compiled, hardware, machine.name());
+}
+
+double peak_flops_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
+  Machine machine(loaded, ranks_per_node(loaded.job), threads);
+  return report::peak_flops(loaded.job, compiled, *machine.timing().machine);
+}
+
+std::optional<WithoutBf16> without_bf16(const LoadedJob& loaded, const CompiledJob& compiled, int threads) {
+  using kernels::cpu::Isa;
+  if (loaded.job.precision.compute != DType::bf16 || loaded.job.cluster.device == Device::cuda) return std::nullopt;
+  const Isa isa = kernels::cpu::detect_isa();
+  if (isa >= Isa::avx512_bf16) return std::nullopt;
+  LoadedJob in_f32 = loaded;
+  in_f32.job.precision.compute = DType::f32;
+  in_f32.job.strategy = compiled.strategy;
+  in_f32.job.train.batch.micro = compiled.batch.micro;
+  in_f32.job.activation_checkpointing = compiled.recompute;
+  const CompiledJob plan = plan_here(in_f32, Purpose::train, threads);
+  const PredictedStep bf16 = predict_here(loaded, compiled, threads);
+  return WithoutBf16{.isa = std::string(kernels::cpu::name_of(isa)),
+                     .bf16_bytes = compiled.peak_bytes(),
+                     .f32_bytes = plan.peak_bytes(),
+                     .bf16_us = bf16.mean_us(),
+                     .f32_us = predict_here(in_f32, plan, threads).mean_us(),
+                     .spread = (bf16.times.high_us - bf16.times.low_us) / std::max(1e-9, 2 * bf16.times.step_us)};
 }
 
 }  // namespace trainer::tools

@@ -1,27 +1,28 @@
-// One job as `trainer plan` shows it: loaded, compiled, predicted, with advice. One way for a single job, a comparison and a sweep.
+// A job of the command line, planned and predicted for the machine that its cluster names.
 #pragma once
 
-#include <vector>
+#include <optional>
 
+#include "engine/report/planned.h"
 #include "tools/command.h"
-#include "tools/prediction.h"
 
 namespace trainer::tools {
 
-struct Planned {
-  LoadedJob loaded;
-  CompiledJob compiled;
-  PredictedStep predicted;
-  std::vector<Suggestion> advice;  ///< what would be faster
-};
-
-/// For the machine that the job's cluster names. Throws JobError; a plan that does not fit is no error.
-Planned planned(LoadedJob loaded);
-
-/// The document of plan --json.
-Json plan_json(const Planned& one);
+/// Throws JobError; a plan that does not fit is no error.
+report::Planned planned(LoadedJob loaded);
 
 /// Says on stderr why a plan does not fit; returns the exit code.
-int tell_fit(const Planned& one);
+int tell_fit(const report::Planned& one);
+
+/// `compiled` is of Purpose::train and of the machine that cluster.hardware names, or of this computer; then by what was measured here.
+/// `threads`: of a rank on a CPU; 0: its share of a node's cores.
+report::PredictedStep predict_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
+
+/// PredictedStep::peak_flops alone.
+double peak_flops_here(const LoadedJob& loaded, const CompiledJob& compiled, int threads);
+
+/// Nothing where the job is not of bf16, or runs on a GPU or on a processor that has bf16 instructions. Plans the job a second time.
+/// REQUIRES: what predict_here requires.
+std::optional<report::WithoutBf16> without_bf16(const LoadedJob& loaded, const CompiledJob& compiled, int threads = 0);
 
 }  // namespace trainer::tools

@@ -16,15 +16,15 @@
 
 #include "engine/core/error.h"
 #include "engine/monitor/monitors.h"
+#include "engine/report/compare_times.h"
+#include "engine/report/plan_report.h"
+#include "engine/report/table.h"
+#include "engine/report/trace.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
-#include "tools/compare_times.h"
 #include "tools/place.h"
-#include "tools/plan_report.h"
-#include "tools/prediction.h"
-#include "tools/text.h"
-#include "tools/trace.h"
+#include "tools/planned.h"
 
 namespace trainer::tools {
 namespace {
@@ -97,21 +97,21 @@ void say_header(const LoadedJob& loaded, const CompiledJob& compiled, int thread
   const bool all = compiled.num_trained == compiled.num_parameters;
   say("{}: {} parameters{}, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)),
       all ? "" : fmt::format(", {} of them trained", count_text(static_cast<double>(compiled.num_trained))),
-      grouped(job.train.steps), batch_line(compiled.batch));
-  say("strategy: {} ({}), compute in {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why", name_of(job.precision.compute));
-  say("memory: {} of {} a rank: {}\n", bytes_text(static_cast<double>(fullest(compiled).peak_bytes)),
-      bytes_text(static_cast<double>(compiled.limit_bytes)), memory_line(compiled));
-  if (const auto costs = without_bf16(loaded, compiled, threads)) say("{}\n", text_of(*costs));
+      grouped(job.train.steps), report::batch_line(compiled.batch));
+  say("strategy: {} ({}), compute in {}\n", report::strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why", name_of(job.precision.compute));
+  say("memory: {} of {} a rank: {}\n", bytes_text(static_cast<double>(report::fullest(compiled).peak_bytes)),
+      bytes_text(static_cast<double>(compiled.limit_bytes)), report::memory_line(compiled));
+  if (const auto costs = without_bf16(loaded, compiled, threads)) say("{}\n", report::text_of(*costs));
 }
 
 // Where the last step's time went, of a few ranks; the trace has all.
-void say_times(const std::vector<RankTimes>& times) {
+void say_times(const std::vector<report::RankTimes>& times) {
   constexpr std::size_t kShown = 8;
-  for (std::size_t rank = 0; rank < std::min(times.size(), kShown); ++rank) say("rank {}, last step: {}\n", rank, times_text(times[rank]));
+  for (std::size_t rank = 0; rank < std::min(times.size(), kShown); ++rank) say("rank {}, last step: {}\n", rank, report::times_text(times[rank]));
 }
 
 // How far the model of this machine is off, and where.
-void say_comparison(const cost::Prediction& predicted, const std::vector<TimeDifference>& differences, const std::vector<RankTrace>& ranks) {
+void say_comparison(const cost::Prediction& predicted, const std::vector<report::TimeDifference>& differences, const std::vector<RankTrace>& ranks) {
   constexpr std::size_t kShown = 10;
   std::int64_t begin = INT64_MAX, end = INT64_MIN;
   for (const RankTrace& rank : ranks)
@@ -120,7 +120,7 @@ void say_comparison(const cost::Prediction& predicted, const std::vector<TimeDif
       end = std::max(end, rank.start_ns + span.end_ns);
     }
   say("the step was predicted to take {:.2f} ms ({:.2f} to {:.2f}) and took {:.2f} ms; what differs most, on a rank:\n{}", predicted.step_us * 1e-3, predicted.low_us * 1e-3,
-      predicted.high_us * 1e-3, static_cast<double>(end - begin) * 1e-6, differences_text(differences, kShown));
+      predicted.high_us * 1e-3, static_cast<double>(end - begin) * 1e-6, report::differences_text(differences, kShown));
 }
 
 // mpirun sends its ranks SIGTERM when it is to end, and SIGKILL a second later: too early for long steps.
@@ -171,9 +171,9 @@ Json or_null(const std::optional<T>& value) {
 }
 
 // Of a step with log.trace, on a rank: what ran, how long, and how long it had to.
-Json works_json(const std::vector<TimeDifference>& works) {
+Json works_json(const std::vector<report::TimeDifference>& works) {
   Json list = Json::array();
-  for (const TimeDifference& one : works)
+  for (const report::TimeDifference& one : works)
     list.push_back({{"work", one.work},
                     {"count", one.count},
                     {"measured_ms", one.measured_us * 1e-3},
@@ -182,10 +182,10 @@ Json works_json(const std::vector<TimeDifference>& works) {
   return list;
 }
 
-void put_report(const CompiledJob& compiled, const RunReport& report, const std::vector<TimeDifference>& works) {
+void put_report(const CompiledJob& compiled, const RunReport& report, const std::vector<report::TimeDifference>& works) {
   const auto measured = [&](double value) { return report.finished_before ? Json(nullptr) : Json(value); };
   Json document{{"plan_hash", hash_of(compiled.plan)},
-                    {"strategy", strategy_json(compiled)},
+                    {"strategy", report::strategy_json(compiled)},
                     {"world_size", compiled.plan.mesh.world_size()},
                     {"run_id", report.run_id},
                     {"finished_before", report.finished_before},
@@ -227,13 +227,13 @@ RunReport run(const JobArguments& arguments, const Place& place, TrainOptions op
   if (first) say_header(loaded, compiled, place.threads);
   if (first) options.peak_flops = peak_flops_here(loaded, compiled, place.threads);
   std::optional<TraceWriter> trace;
-  std::vector<TimeDifference> works;
+  std::vector<report::TimeDifference> works;
   if (loaded.job.log.trace) {
     options.trace = [&](const std::vector<RankTrace>& ranks) {
-      const Meetings meetings(compiled.plan);
-      const PredictedStep predicted = predict_here(loaded, compiled, place.threads);
-      say_times(write_trace(*trace, compiled.plan, predicted.times, meetings, ranks));
-      works = compare_times(compiled.plan, predicted.machine->device, predicted.times, meetings, ranks);
+      const report::Meetings meetings(compiled.plan);
+      const report::PredictedStep predicted = predict_here(loaded, compiled, place.threads);
+      say_times(report::write_trace(*trace, compiled.plan, predicted.times, meetings, ranks));
+      works = report::compare_times(compiled.plan, predicted.machine->device, predicted.times, meetings, ranks);
       say_comparison(predicted.times, works, ranks);
     };
   }

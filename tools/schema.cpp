@@ -1,6 +1,6 @@
 // trainer schema: the JSON Schemas, made from the tables that the program reads by.
-#include "engine/transform/graph_ops.h"
 #include "engine/cost/machine_model.h"
+#include "engine/transform/graph_ops.h"
 #include "tools/command.h"
 
 namespace trainer::tools {

@@ -4,10 +4,10 @@
 
 #include "engine/core/error.h"
 #include "engine/launch/launcher.h"
+#include "engine/report/plan_report.h"
+#include "engine/report/table.h"
 #include "engine/train/compare.h"
 #include "tools/command.h"
-#include "tools/plan_report.h"
-#include "tools/text.h"
 
 namespace trainer::tools {
 namespace {
@@ -46,7 +46,7 @@ void explain_weights(const CompiledJob& compiled) {
 }
 
 void put_text(const CompiledJob& compiled, const Comparison& comparison) {
-  Table table({"quantity", "difference from one rank", "bound", "verdict", "compared is the"});
+  report::Table table({"quantity", "difference from one rank", "bound", "verdict", "compared is the"});
   for (const Quantity& quantity : comparison.quantities) {
     const Meaning meaning = meaning_of(quantity);
     table.add({meaning.name, fmt::format("{:.2e}", quantity.difference), fmt::format("{:.2e}", quantity.bound), quantity.holds() ? "holds" : "DOES NOT HOLD", meaning.what});
@@ -59,8 +59,8 @@ void put_text(const CompiledJob& compiled, const Comparison& comparison) {
 void put_json(const CompiledJob& compiled, const Comparison& comparison) {
   Json json{{"ok", comparison.holds()},
             {"steps", comparison.steps},
-            {"strategy", strategy_json(compiled)},
-            {"mesh", mesh_json(compiled.plan.mesh)},
+            {"strategy", report::strategy_json(compiled)},
+            {"mesh", report::mesh_json(compiled.plan.mesh)},
             {"world_size", compiled.plan.mesh.world_size()}};
   for (const Quantity& quantity : comparison.quantities)
     json[quantity.name] = {{"difference", quantity.difference}, {"bound", quantity.bound}, {"ok", quantity.holds()}};
@@ -75,7 +75,7 @@ int verify(const Arguments& arguments) {
   if (loaded.job.train.steps == 0) throw JobError({loaded.at("train.steps", "there is no step to compare")});
   const LoadedJob ranks = on_threads(loaded, compiler);
   const CompiledJob compiled = compiler(ranks);
-  say("{}: {} against one rank, {}\n", loaded.job.name, strategy_line(compiled), batch_line(compiled.batch));
+  say("{}: {} against one rank, {}\n", loaded.job.name, report::strategy_line(compiled), report::batch_line(compiled.batch));
   const Comparison comparison = compare(ranks, on_one_rank(loaded, compiled.batch.micro), arguments.steps, compiler);
   if (arguments.json)
     put_json(compiled, comparison);

@@ -52,7 +52,7 @@ json data_of(const std::string& page) {
   return json::parse(page.substr(at + begin.size(), end - at - begin.size()));
 }
 
-// Numbers of a row that belong to one block: plan_charts.js.
+// Numbers of a row that belong to one block: charts.js.
 std::size_t size_of_block(const json& row) { return row["summed"].get<bool>() ? 6 : 4; }
 
 std::size_t blocks_of(const json& timeline) {

@@ -1,0 +1,16 @@
+# Makes C++ strings of files: cmake -DOUT=page_text.cpp -DHTML=… -DSTYLE=… -DSCRIPT=a.js;b.js -P embed.cmake
+# A raw string may be cut by the compiler's limits nowhere: GCC and Clang have none.
+set(text "// Made by engine/report/page/embed.cmake.\n#include \"engine/report/page/page_text.h\"\n\nnamespace trainer::report::page {\n\n")
+foreach(name Html Style Script)
+  string(TOUPPER ${name} list)
+  string(APPEND text "const std::string_view k${name} = R\"EMBEDDED(")
+  foreach(file ${${list}})
+    file(READ ${file} content)
+    if(content MATCHES "\\)EMBEDDED\"")
+      message(FATAL_ERROR "${file} holds the end of a raw string")
+    endif()
+    string(APPEND text "${content}")
+  endforeach()
+  string(APPEND text ")EMBEDDED\";\n")
+endforeach()
+file(WRITE ${OUT} "${text}\n}  // namespace trainer::report::page\n")

@@ -1,0 +1,59 @@
+// The document, section by section.
+#include "engine/report/planned.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/plan/traffic.h"
+#include "engine/report/choice.h"
+#include "engine/report/lifecycle.h"
+#include "engine/report/plan_report.h"
+
+namespace trainer::report {
+
+namespace {
+
+// What bf16 costs on a processor without instructions for it, null elsewhere.
+Json without_bf16_json(const std::optional<WithoutBf16>& costs) {
+  if (!costs) return nullptr;
+  return {{"instruction_set", costs->isa}, {"peak_bytes_f32", costs->f32_bytes}, {"step_ms_f32", costs->f32_us * 1e-3}};
+}
+
+}  // namespace
+
+Json plan_json(const Planned& one) {
+  const auto& [loaded, compiled, predicted, advice, without_bf16] = one;
+  const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, ProgramKind::average);
+  Json by_stage = Json::array(), programs = Json::object();
+  for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
+  for (const Program& program : compiled.plan.roles.front().programs) programs[std::string(name_of(program.kind))] = program.instructions.size();
+  Json memory = memory_json(compiled);
+  memory["lifecycle"] = lifecycle_json(lifecycle_of(loaded, compiled));
+  return {{"hash", hash_of(compiled.plan)},
+          {"name", loaded.job.name},
+          {"strategy", strategy_json(compiled)},
+          {"why", compiled.strategy_why},
+          {"activation_checkpointing", recompute_json(compiled.recompute)},
+          {"alternatives", alternatives_json(compiled)},
+          {"would_fit", suggestions_json(compiled.would_fit)},
+          {"mesh", mesh_json(compiled.plan.mesh)},
+          {"world_size", compiled.plan.mesh.world_size()},
+          {"batch", {{"global", compiled.batch.global}, {"micro", compiled.batch.micro}, {"micro_batches", compiled.batch.micro_batches}}},
+          {"parameters", compiled.num_parameters},
+          {"trained_parameters", compiled.num_trained},
+          {"optimizers", optimizers_json(compiled)},
+          {"states", states_json(compiled)},
+          {"flops_per_step", compiled.flops_per_step},
+          {"model_flops_per_step", compiled.model_flops_per_step},
+          {"predicted", predicted_json(predicted)},
+          {"advice", suggestions_json(advice)},
+          {"without_bf16", without_bf16_json(without_bf16)},
+          {"instructions", programs},
+          {"memory", memory},
+          {"communication", communication_json(traffic.stages[traffic.most])},
+          {"communication_by_stage", by_stage},
+          {"communication_of_average", communication_json(average.stages[average.most])},
+          {"units", units_json(compiled.plan)},
+          {"pipeline", pipeline_json(compiled)}};
+}
+
+}  // namespace trainer::report
