@@ -7,7 +7,7 @@
 
 namespace trainer::kernels {
 
-double MuonMatrices::adjustment(const MuonMatrix& matrix) const {
+double MuonMatrices::adjustment(const OwnedMatrix& matrix) const {
   return muon_adjustment(matrix.whole_rows(parts), matrix.whole_cols(parts), matches_adamw);
 }
 
@@ -28,8 +28,8 @@ MuonMatrices muon_matrices_of(const Signature& s) {
         "muon's adjust is original or match_rms_adamw, not " + adjust);
   all.matches_adamw = adjust == "match_rms_adamw";
   CHECK(all.steps >= 1 && all.eps > 0, describe(s) + ": at least one step, eps above 0");
-  all.matrices = muon_matrices(attributes.text("matrices"));
-  for (const MuonMatrix& matrix : all.matrices) {
+  all.matrices = matrix_list(attributes.text("matrices"));
+  for (const OwnedMatrix& matrix : all.matrices) {
     CHECK(matrix.end() <= all.elements, describe(s) + ": a matrix beyond the unit");
     const std::int64_t rows = matrix.whole_rows(all.parts), cols = matrix.whole_cols(all.parts);
     all.most_elements = std::max(all.most_elements, rows * cols);

@@ -11,7 +11,7 @@
 // it is, and u is 0.
 //
 // muon_orthogonalize: x is a unit in its flat order, as `parts` ranks along the axis that cuts the matrices hold it, one below
-// the other. `matrices` lists the unit's matrices and the owner of each (engine/core/muon.h). Of each matrix whose owner is
+// the other. `matrices` lists the unit's matrices and the owner of each (engine/core/matrix_list.h). Of each matrix whose owner is
 // Call::origin, with G the whole matrix, put together from the parts where it is cut:
 //
 //   X = G / max(‖G‖, eps), by the Frobenius norm
@@ -34,6 +34,7 @@
 
 #include <vector>
 
+#include "engine/core/matrix_list.h"
 #include "engine/core/muon.h"
 #include "kernels/newton_schulz.h"
 #include "kernels/prepare.h"
@@ -46,13 +47,13 @@ struct MuonMatrices {
   std::int64_t steps = 0;
   double eps = 0;
   bool matches_adamw = false;  ///< adjust
-  std::vector<MuonMatrix> matrices;
+  std::vector<OwnedMatrix> matrices;
   /// Of the whole matrices, those of the largest product of sides and of the largest smaller side: what workspaces are
   /// made for.
   std::int64_t most_elements = 0, most_small = 0;
 
   /// What X is multiplied by.
-  double adjustment(const MuonMatrix& matrix) const;
+  double adjustment(const OwnedMatrix& matrix) const;
 };
 
 MuonMatrices muon_matrices_of(const Signature& signature);

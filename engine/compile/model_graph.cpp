@@ -60,46 +60,34 @@ RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
 }
 
 OptimizerSpec optimizer_spec(const OptimizerJob& job) {
-  OptimizerSpec spec;
   const auto state = [&](const char* name) { return StateSpec{name, state_format(job.states)}; };
-  spec.decay_all = job.decay == Decay::all;
-  spec.attributes.set("weight_decay", job.weight_decay);
-  switch (job.name) {
-    case OptimizerName::sgd:
-      spec.op = Op::sgd;
-      spec.attributes.set("momentum", job.momentum);
-      spec.attributes.set("nesterov", job.nesterov);
-      spec.attributes.set("has_momentum", job.momentum != 0);
-      if (job.momentum != 0) spec.states = {state("momentum_buffer")};
-      return spec;
-    case OptimizerName::muon:
-      spec.op = Op::muon;
-      spec.attributes.set("momentum", job.momentum);
-      spec.attributes.set("nesterov", job.nesterov);
-      spec.attributes.set("steps", job.ns_steps);
-      spec.attributes.set("adjust", std::string(name_of(job.adjust)));
-      spec.attributes.set("eps", 1e-7);
-      spec.states = {state("momentum_buffer")};
-      return spec;
-    case OptimizerName::lion:
-      spec.op = Op::lion;
-      spec.states = {state("exp_avg")};
-      break;
-    case OptimizerName::adam:
-    case OptimizerName::adamw:
-      spec.op = job.name == OptimizerName::adam ? Op::adam : Op::adamw;
-      spec.attributes.set("eps", job.eps);
-      spec.states = {state("exp_avg"), state("exp_avg_sq")};
-      break;
-  }
-  spec.attributes.set("beta1", job.betas[0]);
-  spec.attributes.set("beta2", job.betas[1]);
-  return spec;
+  using Item = std::pair<std::string, Attribute>;
+  const Item decay{"weight_decay", job.weight_decay}, eps{"eps", job.eps}, beta1{"beta1", job.betas[0]}, beta2{"beta2", job.betas[1]};
+  const Item momentum{"momentum", job.momentum}, nesterov{"nesterov", job.nesterov}, adjust{"adjust", std::string(name_of(job.adjust))};
+  const Attributes adam{decay, beta1, beta2, eps};
+  const auto ops = [&]() -> std::vector<UpdateOp> {
+    switch (job.name) {
+      case OptimizerName::sgd: {
+        UpdateOp sgd{Op::sgd, {decay, momentum, nesterov, {"has_momentum", job.momentum != 0}}};
+        if (job.momentum != 0) sgd.states = {state("momentum_buffer")};
+        return {sgd};
+      }
+      case OptimizerName::lion: return {{Op::lion, {decay, beta1, beta2}, {state("exp_avg")}}};
+      case OptimizerName::adam: return {{Op::adam, adam, {state("exp_avg"), state("exp_avg_sq")}}};
+      case OptimizerName::adamw: return {{Op::adamw, adam, {state("exp_avg"), state("exp_avg_sq")}}};
+      case OptimizerName::muon:
+        return {{Op::muon_momentum, {momentum, nesterov}, {state("momentum_buffer")}},
+                {Op::muon_orthogonalize, {{"steps", job.ns_steps}, adjust, {"eps", 1e-7}}},
+                {Op::muon, {decay}}};
+    }
+    return {};
+  };
+  return {ops(), job.decay == Decay::all};
 }
 
 double state_bytes(const OptimizerSpec& spec) {
   double bytes = 0;
-  for (const StateSpec& state : spec.states)
+  for (const StateSpec& state : spec.states())
     bytes += size_of(state.format.element) +
              (state.format.block == 0 ? 0 : static_cast<double>(size_of(DType::f32)) / state.format.block);
   return bytes;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/core/check.h"
+#include "engine/core/matrix_list.h"
 #include "engine/core/muon.h"
 #include "engine/ops/op_def.h"
 
@@ -93,7 +94,7 @@ Work of_muon(const Signature& s) {
   const std::int64_t parts = shape(s, 0)[0], steps = s.attributes.integer("steps");
   std::vector<std::int64_t> sizes = {1, 1, 1};
   double most = 0;
-  for (const MuonMatrix& matrix : muon_matrices(s.attributes.text("matrices"))) {
+  for (const OwnedMatrix& matrix : matrix_list(s.attributes.text("matrices"))) {
     const std::int64_t rows = matrix.whole_rows(parts), cols = matrix.whole_cols(parts);
     if (newton_schulz_flops(rows, cols, steps) <= most) continue;
     most = newton_schulz_flops(rows, cols, steps);

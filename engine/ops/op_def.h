@@ -3,6 +3,8 @@
 // list is ops.cpp. Kernels are elsewhere (kernels/) and are bound by name alone.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -90,6 +92,35 @@ struct Cost {
   double bytes_written = 0;
 };
 
+/// An op of an optimizer: what each operand of its kernel is to a unit of parameters. On the way from the gradient to the
+/// weights an op may make an update, f32 and as many elements as the master, which ops that follow it change and take.
+struct UpdateDef {
+  enum class Operand : std::uint8_t {
+    // read:
+    rate,      ///< f32 [1], of the unit's optimizer
+    scalars,   ///< f32 [4] of update_scalars
+    applied,   ///< i32 [1] of update_scalars
+    gradient,  ///< reduced; as the master lies
+    taken,     ///< an update
+    // written:
+    made,      ///< an update
+    // in place:
+    changed,   ///< an update
+    master,    ///< where the rank's slice begins is the op's origin
+    states,    ///< those of the optimizer's states that the op keeps, each followed by its scales where it has any
+    working,   ///< there where it is not the master
+  };
+  std::vector<Operand> operands{};  ///< in the kernel's order
+  std::vector<Op> follows{};        ///< ops whose update this one may take or change; empty: it does neither
+  /// False: the op works element by element, and so on any rank's slice. True: on whole matrices. Of a unit it has an update
+  /// alone, in place, [parts, elements]: all of it, as `parts` ranks along the axis that cuts its matrices hold it. It computes
+  /// the matrices of its attribute `matrices` (engine/core/matrix_list.h) whose owner is its origin, and makes everything else
+  /// 0: the sum over the owners is the update.
+  bool whole = false;
+
+  bool has(Operand operand) const { return std::find(operands.begin(), operands.end(), operand) != operands.end(); }
+};
+
 struct OpDef {
   Op op;
   bool in_graph_files = false;  ///< whether a graph file may name it
@@ -116,7 +147,7 @@ struct OpDef {
   /// Pairs (input, output) whose memory may be the same.
   std::vector<std::pair<int, int>> in_place{};
   std::optional<LossDef> loss{};  ///< set for losses
-  bool updates = false;           ///< an optimizer: operand 0 is a unit's master weights, in place, operand 1 what they are updated with
+  std::optional<UpdateDef> update{};  ///< set for ops of optimizers
   bool random = false;            ///< takes Graph::step after its inputs and the attribute `key`; vanishes outside training and with p = 0
 };
 

@@ -5,11 +5,17 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/core/matrix_list.h"
 #include "engine/core/muon.h"
 #include "engine/ops/common.h"
 
 namespace trainer::define {
 namespace {
+
+using Of = UpdateDef::Operand;
+
+/// Of an optimizer that is one op.
+UpdateDef alone() { return {{Of::master, Of::gradient, Of::states, Of::rate, Of::scalars, Of::applied, Of::working}}; }
 
 double bytes_of(const Signature& signature, std::size_t first, std::size_t last) {
   double bytes = 0;
@@ -39,7 +45,7 @@ Cost cost_muon_momentum(const Signature& signature) {
 Cost cost_muon_orthogonalize(const Signature& signature) {
   const std::int64_t parts = signature.operands[0].shape[0], steps = signature.attributes.integer("steps");
   std::map<std::int64_t, double> of_owner;
-  for (const MuonMatrix& matrix : muon_matrices(signature.attributes.text("matrices")))
+  for (const OwnedMatrix& matrix : matrix_list(signature.attributes.text("matrices")))
     of_owner[matrix.owner] += newton_schulz_flops(matrix.whole_rows(parts), matrix.whole_cols(parts), steps);
   Cost cost = moved(signature, 0);
   cost.bytes_written += bytes_of(signature, 0, 1);
@@ -49,12 +55,22 @@ Cost cost_muon_orthogonalize(const Signature& signature) {
 
 }  // namespace
 
-OpDef sgd() { return {.op = Op::sgd, .cost = cost_update, .updates = true}; }
-OpDef adam() { return {.op = Op::adam, .cost = cost_update, .updates = true}; }
-OpDef adamw() { return {.op = Op::adamw, .cost = cost_update, .updates = true}; }
-OpDef lion() { return {.op = Op::lion, .cost = cost_update, .updates = true}; }
-OpDef muon_momentum() { return {.op = Op::muon_momentum, .cost = cost_muon_momentum}; }
-OpDef muon_orthogonalize() { return {.op = Op::muon_orthogonalize, .cost = cost_muon_orthogonalize}; }
-OpDef muon() { return {.op = Op::muon, .cost = cost_update, .updates = true}; }
+OpDef sgd() { return {.op = Op::sgd, .cost = cost_update, .update = alone()}; }
+OpDef adam() { return {.op = Op::adam, .cost = cost_update, .update = alone()}; }
+OpDef adamw() { return {.op = Op::adamw, .cost = cost_update, .update = alone()}; }
+OpDef lion() { return {.op = Op::lion, .cost = cost_update, .update = alone()}; }
+
+OpDef muon_momentum() {
+  const UpdateDef update{{Of::gradient, Of::states, Of::scalars, Of::applied, Of::made}};
+  return {.op = Op::muon_momentum, .cost = cost_muon_momentum, .update = update};
+}
+OpDef muon_orthogonalize() {  // rows in another order have the same orthogonal factor, in that order
+  const UpdateDef update{{Of::changed, Of::scalars}, {Op::muon_momentum}, true};
+  return {.op = Op::muon_orthogonalize, .cost = cost_muon_orthogonalize, .update = update};
+}
+OpDef muon() {
+  const UpdateDef update{{Of::master, Of::taken, Of::rate, Of::scalars, Of::applied, Of::working}, {Op::muon_orthogonalize}};
+  return {.op = Op::muon, .cost = cost_update, .update = update};
+}
 
 }  // namespace trainer::define

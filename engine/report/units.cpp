@@ -106,9 +106,12 @@ class UnitReader {
   void read(std::size_t unit, const Launch& launch) {
     UnitFacts& facts = facts_[unit];
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
-    if (!definition(signature.op).updates) return;
-    const std::int64_t whole = facts.unit->elements * size_of(signature.operands[1].dtype);
-    facts.gradients_over = std::max(1, ratio(whole, role_.buffer(region_of(launch.operands[1]).buffer).bytes));
+    const std::optional<UpdateDef>& update = definition(signature.op).update;
+    if (!update || !update->has(UpdateDef::Operand::gradient)) return;
+    const auto at = std::ranges::find(update->operands, UpdateDef::Operand::gradient);
+    const auto gradient = static_cast<std::size_t>(at - update->operands.begin());
+    const std::int64_t whole = facts.unit->elements * size_of(signature.operands[gradient].dtype);
+    facts.gradients_over = std::max(1, ratio(whole, role_.buffer(region_of(launch.operands[gradient]).buffer).bytes));
   }
 
   void finish(std::size_t unit) {

@@ -12,7 +12,7 @@
 #include "engine/core/check.h"
 #include "engine/core/file.h"
 #include "engine/core/muon.h"
-#include "engine/plan/muon.h"
+#include "engine/plan/update_operands.h"
 #include "engine/train/train.h"
 
 namespace trainer {
@@ -191,7 +191,7 @@ Distance distance_of(const Job& job, const OptimizerJob& optimizer, const std::v
   double squares = 0, adjustment = 0;  // of the updates of Muon's matrices together; the largest
   if (optimizer.name == OptimizerName::muon)
     for (const Unit* unit : units)
-      for (const MuonMatrix& matrix : matrices_of(*unit, Mesh{})) {
+      for (const OwnedMatrix& matrix : matrices_of(*unit, Mesh{})) {
         const double one = muon_adjustment(matrix.rows, matrix.cols, optimizer.adjust == MuonAdjust::match_rms_adamw);
         squares += one * one * static_cast<double>(std::min(matrix.rows, matrix.cols));
         adjustment = std::max(adjustment, one);

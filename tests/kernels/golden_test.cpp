@@ -171,7 +171,7 @@ void check_in_place(const Case& c, DType compute, Runner& runner) {
 void check_all(DType compute, DType reduce) {
   for (Runner* runner : kernels::test::few_runners()) {
     for (const Case& c : goldens::load_cases()) {
-      if (definition(c.op).updates) continue;
+      if (definition(c.op).update) continue;
       CAPTURE(runner->name());
       CAPTURE(name_of(compute));
       CAPTURE(c.name);
@@ -194,7 +194,7 @@ TEST_CASE("kernels write gradients in bf16 where they are reduced so") { check_a
 TEST_CASE("kernels that may write over an input give the same bits when they do") {
   for (DType compute : kernels::test::compute_dtypes()) {
     for (const Case& c : goldens::load_cases()) {
-      if (definition(c.op).updates) continue;
+      if (definition(c.op).update) continue;
       CAPTURE(c.name);
       check_in_place(c, compute, kernels::test::best_runner());
     }
@@ -203,7 +203,7 @@ TEST_CASE("kernels that may write over an input give the same bits when they do"
 
 TEST_CASE("optimizers update in place as PyTorch does, whole or cut in slices") {
   for (const Case& c : goldens::load_cases()) {
-    if (!definition(c.op).updates) continue;
+    if (!definition(c.op).update) continue;
     CAPTURE(c.name);
     const std::size_t num_states = c.out.size() - 1;
     for (const bool working : {false, true}) {

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/core/error.h"
-#include "engine/core/muon.h"
+#include "engine/core/matrix_list.h"
 #include "engine/ops/op_def.h"
 #include "tests/transform/files.h"
 
@@ -128,17 +128,32 @@ TEST_CASE("Muon takes its products' FLOPs, of the owner that has the most, and m
   CHECK(momentum.bytes_read + momentum.bytes_written == (4 + 1 + 1 + 4) * n + 2 * 16 + 16 + 4);
 }
 
-TEST_CASE("the list of Muon's matrices is read as it was written, and what is none is a bug") {
-  const std::vector<MuonMatrix> matrices = {{0, 10, 20, MuonMatrix::Cut::none, 0}, {256, 3, 5, MuonMatrix::Cut::rows, 12}, {271, 7, 1, MuonMatrix::Cut::columns, 1}};
-  CHECK(muon_text(matrices) == "0:10:20:-:0,256:3:5:0:12,271:7:1:1:1");
-  CHECK(muon_matrices(muon_text(matrices)) == matrices);
-  CHECK(muon_matrices("").empty());
+TEST_CASE("each op of an optimizer takes the gradient or the update of ops before it, and leaves one update or the weights") {
+  using Of = UpdateDef::Operand;
+  for (const OpDef& def : definitions()) {
+    if (!def.update) continue;
+    CAPTURE(name_of(def.op));
+    const auto count = [&](std::initializer_list<Of> of) { return std::ranges::count_if(of, [&](Of one) { return def.update->has(one); }); };
+    CHECK(count({Of::gradient, Of::taken, Of::changed}) == 1);
+    CHECK(count({Of::made, Of::changed, Of::master}) == 1);
+    CHECK(count({Of::working, Of::rate}) == 2 * count({Of::master}));
+    CHECK(def.update->has(Of::gradient) == def.update->follows.empty());
+    for (Op op : def.update->follows) CHECK((definition(op).update->has(Of::made) || definition(op).update->has(Of::changed)));
+    if (def.update->whole) CHECK(count({Of::changed, Of::gradient, Of::states, Of::master}) == count({Of::changed}));
+  }
+}
+
+TEST_CASE("the list of owned matrices is read as it was written, and what is none is a bug") {
+  const std::vector<OwnedMatrix> matrices = {{0, 10, 20, OwnedMatrix::Cut::none, 0}, {256, 3, 5, OwnedMatrix::Cut::rows, 12}, {271, 7, 1, OwnedMatrix::Cut::columns, 1}};
+  CHECK(matrix_list_text(matrices) == "0:10:20:-:0,256:3:5:0:12,271:7:1:1:1");
+  CHECK(matrix_list(matrix_list_text(matrices)) == matrices);
+  CHECK(matrix_list("").empty());
   CHECK(matrices[1].whole_rows(4) == 12);
   CHECK(matrices[1].whole_cols(4) == 5);
   CHECK(matrices[2].whole_cols(4) == 4);
   for (const char* text : {"0:10:20", "0:10:20:-", "0:10:20:2:0", "0:10:20:-:0,,", "a:1:1:-:0", "0:1 :1:-:0", "0:10:20:-:0,199:1:1:-:0", "0:0:20:-:0", "-1:1:1:-:0", "0:10:20:--:0", "0:10:20:-:-1", "0:10:20:-:0:0",
                            "0:10:99999999999999999999:-:0"})
-    CHECK_THROWS_AS(muon_matrices(text), Bug);
+    CHECK_THROWS_AS(matrix_list(text), Bug);
 }
 
 }  // namespace

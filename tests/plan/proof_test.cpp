@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/compile/compile.h"
-#include "engine/core/muon.h"
+#include "engine/core/matrix_list.h"
 #include "engine/core/random.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/verify/verify.h"
@@ -761,7 +761,7 @@ bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std:
   }
   if (kind == 3) {
     what = "rate";
-    if (!definition(signature.op).updates) return false;
+    if (!definition(signature.op).update->has(UpdateDef::Operand::rate)) return false;
     for (Operand& operand : launch.operands)
       if (auto* read = std::get_if<Read>(&operand); read != nullptr && read->region.bytes == 4 && role.name(role.buffer(read->region.buffer).name) == "lr") {
         if (role.buffer(read->region.buffer).bytes == 4) return false;  // there is one
@@ -771,8 +771,8 @@ bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std:
     return false;
   }
   if (signature.op != Op::muon_orthogonalize) return false;
-  std::vector<MuonMatrix> matrices = muon_matrices(signature.attributes.text("matrices"));
-  MuonMatrix& one = matrices[dice.below(matrices.size())];
+  std::vector<OwnedMatrix> matrices = matrix_list(signature.attributes.text("matrices"));
+  OwnedMatrix& one = matrices[dice.below(matrices.size())];
   if (kind == 4) {
     what = "matrix left out";
     matrices.erase(matrices.begin() + (&one - matrices.data()));
@@ -784,9 +784,9 @@ bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std:
   } else {
     what = "owner or cut";
     if (dice.below(2) == 0) one.owner += plan.mesh.world_size();
-    else one.cut = one.cut == MuonMatrix::Cut::none ? MuonMatrix::Cut::rows : one.cut == MuonMatrix::Cut::rows ? MuonMatrix::Cut::columns : MuonMatrix::Cut::none;
+    else one.cut = one.cut == OwnedMatrix::Cut::none ? OwnedMatrix::Cut::rows : one.cut == OwnedMatrix::Cut::rows ? OwnedMatrix::Cut::columns : OwnedMatrix::Cut::none;
   }
-  signature.attributes.set("matrices", muon_text(matrices));
+  signature.attributes.set("matrices", matrix_list_text(matrices));
   put();
   return true;
 }
@@ -808,7 +808,7 @@ TEST_CASE("whatever changes who orthogonalizes what, and by which rate it is tak
       for (std::size_t i = 0; i < step.size(); ++i)
         if (const auto* launch = std::get_if<Launch>(&step[i].instruction)) {
           const Op op = role.signatures[static_cast<std::size_t>(launch->signature)].op;
-          if (op == Op::muon_momentum || op == Op::muon_orthogonalize || definition(op).updates) updates.push_back(i);
+          if (definition(op).update) updates.push_back(i);
         }
       std::string what;
       if (!change_update(role, plan, step, updates[dice.below(updates.size())], dice, what)) continue;

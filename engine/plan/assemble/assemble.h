@@ -16,12 +16,24 @@ struct StateSpec {
   Format format{};
 };
 
-/// An optimizer as kernels know it.
+/// One op of an optimizer's update of a unit. Its declaration (OpDef::update) says what its operands are, and whether it works
+/// on slices or on whole matrices.
+struct UpdateOp {
+  Op op = Op::adamw;
+  Attributes attributes{};          ///< without decay_elements, working and matrices, which are the unit's
+  std::vector<StateSpec> states{};  ///< that it keeps
+};
+
+/// An optimizer: the ops of its update, in order. The last one updates the weights.
 struct OptimizerSpec {
-  Op op = Op::adamw;                     ///< that updates the weights
-  Attributes attributes;                 ///< without decay_elements and working; of muon those of all three ops, without matrices
-  std::vector<StateSpec> states;         ///< operands after the gradient
-  bool decay_all = false;                ///< decay parameters of fewer than two dims too
+  std::vector<UpdateOp> ops;
+  bool decay_all = false;  ///< decay parameters of fewer than two dims too
+
+  std::vector<StateSpec> states() const {
+    std::vector<StateSpec> all;
+    for (const UpdateOp& op : ops) all.insert(all.end(), op.states.begin(), op.states.end());
+    return all;
+  }
 };
 
 struct AssembleOptions {

@@ -5,18 +5,23 @@
 #include <utility>
 
 #include "engine/core/check.h"
-#include "engine/plan/muon.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/update_operands.h"
 
 namespace trainer {
 namespace {
 
 using For = Provenance::Phase;
 
-Attributes some(const Attributes& all, std::initializer_list<const char*> names) {
-  Attributes chosen;
-  for (const auto& [name, value] : all.items())
-    if (std::find(names.begin(), names.end(), name) != names.end()) chosen.set(name, value);
-  return chosen;
+constexpr std::int64_t kWidth = size_of(DType::f32);  // of updates and rates
+
+bool is_whole(const UpdateOp& op) { return definition(op.op).update->whole; }
+
+// How often ops on slices follow ops on whole matrices, or the other way round.
+std::ptrdiff_t changes(std::span<const UpdateOp> ops) {
+  std::ptrdiff_t count = 0;
+  for (std::size_t i = 1; i < ops.size(); ++i) count += is_whole(ops[i]) != is_whole(ops[i - 1]);
+  return count;
 }
 
 }  // namespace
@@ -214,118 +219,105 @@ BufferId EmittedStep::sum_of_squares(int stage) {
   return squares;
 }
 
-const OptimizerSpec& EmittedStep::spec_of(const Unit& unit) const { return options_.optimizers[static_cast<std::size_t>(unit.optimizer)]; }
-
 // ---- Update ------------------------------------------------------------------------------------------------------
 
+// Before ops on whole matrices what each rank has of the update is gathered, and behind them it takes the same way back.
+// Where ranks share such work, units run ahead of each other, by one at each such change of their lists: while the matrices
+// of one are worked on, the update of the next one is gathered, and that of the one before scattered.
 void EmittedStep::optimizer(const Unit& unit) {
-  const auto why = emit_.because(For::update, unit);
-  const OptimizerSpec& spec = spec_of(unit);
   CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
-  if (spec.op == Op::muon) {
-    update(unit, spec, muon(unit), DType::f32, {});
-  } else {
-    update(unit, spec, gradient(unit), options_.reduce, states_of(unit));
+  const auto list_of = [&](const Unit& one) -> std::span<const UpdateOp> {
+    return options_.optimizers[static_cast<std::size_t>(one.optimizer)].ops;
+  };
+  if (updates_.empty()) {
+    for (const Unit& one : role_.units)
+      if (one.trained()) updates_.push_back({&one, list_of(one)});
+    std::ranges::stable_sort(updates_, std::greater{}, [](const UnitUpdate& one) { return changes(one.rest); });
   }
+  const auto at = std::ranges::find(updates_, &unit, &UnitUpdate::unit);
+  for (auto ahead = matrix_axes(unit, options_.mesh).empty() ? 0 : changes(list_of(unit)); ahead >= 0; --ahead)
+    for (auto one = at; one != updates_.end() && one - at <= ahead; ++one)
+      while (!one->rest.empty() && changes(one->rest) >= ahead) next_op(*one);
 }
 
-// The unit's states as a kernel takes them, each followed by its scales where it has any.
-std::vector<std::pair<TensorDesc, Operand>> EmittedStep::states_of(const Unit& unit) const {
-  const std::int64_t elements = unit.slice();
-  std::vector<std::pair<TensorDesc, Operand>> states;
-  for (const Slot& slot : unit.slots) {
-    if (slot.kind != Slot::Kind::state) continue;
-    const TensorDesc state = flat(slot.spec.dtype(), elements);
-    states.emplace_back(state, Update{{slot.region.buffer, slot.region.offset, state.bytes()}});
-    if (slot.spec.format.block == 0) continue;
-    const TensorDesc scales = flat(DType::f32, (elements + slot.spec.format.block - 1) / slot.spec.format.block);
-    states.emplace_back(scales, Update{{slot.region.buffer, slot.region.offset + aligned(state.bytes()), scales.bytes()}});
-  }
-  return states;
+void EmittedStep::next_op(UnitUpdate& one) {
+  const auto why = emit_.because(For::update, *one.unit);
+  const UpdateOp& op = one.rest.front();
+  launch(one, op);
+  one.rest = one.rest.subspan(1);
+  if (one.rest.empty() || is_whole(op) == is_whole(one.rest.front())) return;
+  is_whole(op) ? scatter(one) : gather(one);
 }
 
-// Master weights and working copy (this rank's slice of them) by what `by` says of their elements.
-void EmittedStep::update(const Unit& unit, const OptimizerSpec& spec, const Region& by, DType dtype, const std::vector<std::pair<TensorDesc, Operand>>& states) {
-  const Region master = unit.parameters().region, copy = unit.updated_working();
-  const bool working = !(copy == master);
+// Each operand as the op's declaration says.
+void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op) {
+  using Of = UpdateDef::Operand;
+  const Unit& unit = *one.unit;
+  const UpdateDef& def = *definition(op.op).update;
+  const Region master = unit.parameters().region, working = unit.updated_working();
   const std::int64_t elements = unit.slice();
-  const Attributes attributes = spec.op == Op::muon ? some(spec.attributes, {"weight_decay"}) : spec.attributes;
-  Signature signature{spec.op, attributes, {flat(DType::f32, elements), flat(dtype, elements)}};
-  signature.attributes.set("decay_elements", unit.decay_elements);
-  signature.attributes.set("working", working);
-  std::vector<Operand> operands{Update{master}, Read{by}};
-  for (const auto& [tensor, operand] : states) {
+  TensorDesc update = flat(DType::f32, elements);
+  if (def.whole) update.shape = Shape{one.update.bytes / kWidth / unit.elements, unit.elements};
+  Signature signature{op.op, op.attributes, {}};
+  std::vector<Operand> operands;
+  const auto add = [&](const TensorDesc& tensor, const Operand& operand) {
     signature.operands.push_back(tensor);
     operands.push_back(operand);
+  };
+  for (const Of of : def.operands) {
+    switch (of) {
+      case Of::master: add(flat(DType::f32, elements), Update{master}); break;
+      case Of::gradient: add(flat(options_.reduce, elements), Read{gradient(unit)}); break;
+      case Of::states:
+        for (const StateSpec& state : op.states)
+          for (const auto& [tensor, region] : state_operands(unit, state.name)) add(tensor, Update{region});
+        break;
+      case Of::made: add(update, Write{one.update = update_buffer(unit, elements)}); break;
+      case Of::changed: add(update, Update{one.update}); break;
+      case Of::taken: add(update, Read{one.update}); break;
+      case Of::rate: add(scalar(DType::f32), Read{{lr, unit.optimizer * kWidth, kWidth}}); break;
+      case Of::scalars: add(flat(DType::f32, 4), Read{emit_.whole(role_.scalars)}); break;
+      case Of::applied: add(scalar(DType::i32), Read{emit_.whole(role_.applied)}); break;
+      case Of::working:
+        if (!(working == master)) add(flat(unit.compute, elements), Update{working});
+        break;
+    }
   }
-  signature.operands.insert(signature.operands.end(), {scalar(DType::f32), flat(DType::f32, 4), scalar(DType::i32)});
-  const Region rate{lr, unit.optimizer * size_of(DType::f32), size_of(DType::f32)};
-  operands.insert(operands.end(), {Read{rate}, Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}});
-  if (working) {
-    signature.operands.push_back(flat(unit.compute, elements));
-    operands.emplace_back(Update{copy});
+  Affine origin;
+  if (def.has(Of::master)) {
+    signature.attributes.set("decay_elements", unit.decay_elements);
+    signature.attributes.set("working", !(working == master));
+    if (unit.sharded()) origin = slice_origin(elements, options_.mesh);
   }
-  emit_.launch(unit.name, signature, std::move(operands), elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+  if (def.whole) {
+    const Axes axes = matrix_axes(unit, options_.mesh);
+    share_out(unit, options_.mesh, signature, work_[axes.mask]);
+    origin = origin_over(axes, 1, options_.mesh);
+  }
+  emit_.launch(unit.name, signature, std::move(operands), origin);
 }
 
-// Muon updates whole matrices. What each rank has of their momentum is gathered; each rank orthogonalizes its share of the matrices; and a
-// reduce-scatter, of sums in which all but one term are 0, takes the same way back. While the matrices of a unit are orthogonalized the
-// momentum of the next one is gathered, and the update of the one before scattered.
-Region EmittedStep::muon(const Unit& unit) {
-  if (muon_units_.empty())
-    for (const Unit& other : role_.units)
-      if (other.trained() && spec_of(other).op == Op::muon) muon_units_.push_back({&other, {}, {}, {}});
-  const auto at = std::ranges::find(muon_units_, &unit, &MuonUnit::unit);
-  const auto last = [&](std::ptrdiff_t ahead) { return at + std::min(muon_axes(unit, options_.mesh).empty() ? 0 : ahead, muon_units_.end() - at - 1); };
-  for (auto one = muon_units_.begin() + muon_gathered_; one <= last(2); ++one, ++muon_gathered_) gather_momentum(*one);
-  for (auto one = muon_units_.begin() + muon_orthogonalized_; one <= last(1); ++one, ++muon_orthogonalized_) orthogonalize(*one);
-  return at->mine;
+Region EmittedStep::update_buffer(const Unit& unit, std::int64_t elements) {
+  return emit_.whole(emit_.buffer(unit.name + ".update", Category::optimizer, elements * kWidth));
 }
 
-void EmittedStep::gather_momentum(MuonUnit& one) {
-  const Unit& unit = *one.unit;
-  const auto why = emit_.because(For::update, unit);
-  const OptimizerSpec& spec = spec_of(unit);
-  const std::int64_t elements = unit.slice();
-  Signature momentum{Op::muon_momentum, some(spec.attributes, {"momentum", "nesterov"}), {flat(options_.reduce, elements)}};
-  std::vector<Operand> operands{Read{gradient(unit)}};
-  for (const auto& [tensor, operand] : states_of(unit)) {
-    momentum.operands.push_back(tensor);
-    operands.push_back(operand);
-  }
-  const auto buffer = [&](std::int64_t count) { return emit_.whole(emit_.buffer(unit.name + ".update", Category::optimizer, count * size_of(DType::f32))); };
-  one.mine = one.all = buffer(elements);
-  momentum.operands.insert(momentum.operands.end(), {flat(DType::f32, 4), scalar(DType::i32), flat(DType::f32, elements)});
-  operands.insert(operands.end(), {Read{emit_.whole(role_.scalars)}, Read{emit_.whole(role_.applied)}, Write{one.mine}});
-  emit_.launch(unit.name, momentum, std::move(operands));
-
-  const Axes axes = muon_axes(unit, options_.mesh);
+void EmittedStep::gather(UnitUpdate& one) {
+  const Axes axes = matrix_axes(*one.unit, options_.mesh);
   for (const Axes over : {axes & kSliceAxes, axes & Axes::of(Axis::tensor)}) {
     if (over.empty()) continue;
-    const Region whole = buffer(one.all.bytes / size_of(DType::f32) * options_.mesh.group_size(over));
-    emit_.collective(unit.name + ".update", CollectiveKind::all_gather, DType::f32, over, one.all, whole);
-    one.gathers.push_back({over, one.all});
-    one.all = whole;
+    const Region whole = update_buffer(*one.unit, one.update.bytes / kWidth * options_.mesh.group_size(over));
+    emit_.collective(one.unit->name + ".update", CollectiveKind::all_gather, DType::f32, over, one.update, whole);
+    one.gathers.emplace_back(over, one.update);
+    one.update = whole;
   }
 }
 
-void EmittedStep::orthogonalize(MuonUnit& one) {
-  const Unit& unit = *one.unit;
-  const auto why = emit_.because(For::update, unit);
-  const OptimizerSpec& spec = spec_of(unit);
-  const Axes axes = muon_axes(unit, options_.mesh);
-  const std::int64_t parts = options_.mesh.group_size(axes & Axes::of(Axis::tensor));
-  std::vector<double>& flops = muon_flops_[axes.mask];
-  flops.resize(static_cast<std::size_t>(options_.mesh.group_size(axes)));
-  std::vector<MuonMatrix> matrices = matrices_of(unit, options_.mesh);
-  share_out(matrices, parts, spec.attributes.integer("steps"), flops);
-  Signature orthogonalize{Op::muon_orthogonalize, some(spec.attributes, {"steps", "adjust", "eps"}), {{DType::f32, Shape{parts, unit.elements}, Layout::row_major}, flat(DType::f32, 4)}};
-  orthogonalize.attributes.set("matrices", muon_text(matrices));
-  emit_.launch(unit.name, orthogonalize, {Update{one.all}, Read{emit_.whole(role_.scalars)}}, origin_over(axes, 1, options_.mesh));
+// Sums in which all but one term are 0.
+void EmittedStep::scatter(UnitUpdate& one) {
   for (; !one.gathers.empty(); one.gathers.pop_back()) {
     const auto& [over, slice] = one.gathers.back();
-    emit_.collective(unit.name + ".update", CollectiveKind::reduce_scatter, DType::f32, over, one.all, slice);
-    one.all = slice;
+    emit_.collective(one.unit->name + ".update", CollectiveKind::reduce_scatter, DType::f32, over, one.update, slice);
+    one.update = slice;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,13 +51,12 @@ class EmittedStep final : public Step {
   void sum_partial(const Unit& unit);
   void put_off(std::function<void()> rest);
   void catch_up();
-  const OptimizerSpec& spec_of(const Unit& unit) const;  ///< of a unit that is trained
-  std::vector<std::pair<TensorDesc, Operand>> states_of(const Unit& unit) const;
-  void update(const Unit& unit, const OptimizerSpec& spec, const Region& by, DType dtype, const std::vector<std::pair<TensorDesc, Operand>>& states);
-  struct MuonUnit;
-  Region muon(const Unit& unit);
-  void gather_momentum(MuonUnit& one);
-  void orthogonalize(MuonUnit& one);
+  struct UnitUpdate;
+  void next_op(UnitUpdate& one);
+  void launch(UnitUpdate& one, const UpdateOp& op);
+  void gather(UnitUpdate& one);
+  void scatter(UnitUpdate& one);
+  Region update_buffer(const Unit& unit, std::int64_t elements);
   void average(const Unit& unit, const std::string& what, Axes axes, const Region& region);
 
   Emitter& emit_;
@@ -69,15 +69,15 @@ class EmittedStep final : public Step {
   };
   std::vector<Reduced> reduced_;
   std::vector<std::function<void()>> later_;  // what the next unit's reduction issues first
-  // The units that Muon updates, in order, and how far each is.
-  struct MuonUnit {
+  // The update of a unit, and how far it is.
+  struct UnitUpdate {
     const Unit* unit;
-    Region mine, all;  // momentum or update: the rank's slice, and what is gathered of it
-    std::vector<std::pair<Axes, Region>> gathers;  // over which axes, of what
+    std::span<const UpdateOp> rest;                  // ops of its optimizer that are still to be launched
+    Region update{};                                 // what an op has made: the rank's slice, or gathered
+    std::vector<std::pair<Axes, Region>> gathers{};  // over which axes, of what
   };
-  std::vector<MuonUnit> muon_units_;
-  std::ptrdiff_t muon_gathered_ = 0, muon_orthogonalized_ = 0;  // so many of them
-  std::map<std::uint8_t, std::vector<double>> muon_flops_;  // of the ranks that share Muon's work over those axes
+  std::vector<UnitUpdate> updates_;  // in the order of units, those that run ahead first
+  std::map<std::uint8_t, std::vector<double>> work_;  // of the owners of whole matrices over those axes, in FLOPs
   std::vector<std::unique_ptr<Wire>> wires_;  // of the compressed reductions, which later_ may still use
 
   friend class UnitWire;

@@ -171,7 +171,7 @@ void Emitter::make_slots(Unit& unit) {
   if (!unit.trained()) return;
   unit.slots.push_back(master);
   if (options_.train == nullptr) return;
-  for (const StateSpec& state : options_.optimizers[static_cast<std::size_t>(unit.optimizer)].states)
+  for (const StateSpec& state : options_.optimizers[static_cast<std::size_t>(unit.optimizer)].states())
     unit.slots.push_back({.kind = Slot::Kind::state,
                           .name = state.name,
                           .spec = layout.own_states ? own_spec(state.format) : flat_spec(state.format, master_axes),

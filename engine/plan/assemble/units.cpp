@@ -33,7 +33,7 @@ std::int64_t round_up(std::int64_t elements, std::int64_t step) { return (elemen
 // neither on which parameters form a unit nor on the number of ranks that have slices of it.
 std::int64_t tensor_alignment(const OptimizerSpec& optimizer) {
   std::int64_t alignment = kTensorAlignment;
-  for (const StateSpec& state : optimizer.states)
+  for (const StateSpec& state : optimizer.states())
     if (state.format.block != 0) alignment = std::lcm(alignment, std::int64_t{state.format.block});
   return alignment;
 }

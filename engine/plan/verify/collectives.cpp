@@ -11,15 +11,12 @@ namespace trainer {
 namespace {
 
 using Note = Held::Note;
-using Content = Facts::Content;
-
-// Of flat buffers that stay one fact, whole ones too.
-bool is_of_muon(const Facts& facts) { return facts.content == Content::momentum || facts.content == Content::update; }
+using Content = Facts::Content::Kind;
 
 // What a collective makes of a value along an axis of its group; nothing: it is not for such values.
 std::optional<Held> effect(const Collective& collective, const Facts& facts, Axis axis) {
   const auto& [placement, note] = facts.on(axis);
-  const bool code = facts.content == Content::code, muon = is_of_muon(facts);
+  const bool code = facts.is(Content::code), update = facts.is(Content::update);
   const bool summand = note == Note::none && placement.is_partial();
   const Placement slice = Placement::shard(std::max<int>(collective.dim, 0));
   switch (collective.kind) {
@@ -29,11 +26,11 @@ std::optional<Held> effect(const Collective& collective, const Facts& facts, Axi
       break;
     case CollectiveKind::reduce_scatter:
       if ((note == Note::zero || summand) && !code) return Held(slice);
-      if (muon && note == Note::stacked && placement.is_partial()) return Held(Placement::replicate(), Note::by_layout);
+      if (update && note == Note::stacked && placement.is_partial()) return Held(Placement::replicate(), Note::by_layout);
       break;
     case CollectiveKind::all_gather:
       if (facts.on(axis) == Held(slice)) return Held::same();
-      if ((summand && code) || (muon && note == Note::by_layout)) return Held(Placement::replicate(), Note::stacked);
+      if ((summand && code) || (update && note == Note::by_layout)) return Held(Placement::replicate(), Note::stacked);
       break;
     case CollectiveKind::all_to_all:
       if (summand && code) return Held(slice, Note::stacked);
@@ -72,8 +69,8 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
   const bool scatters = collective.kind == CollectiveKind::reduce_scatter, gathers = collective.kind == CollectiveKind::all_gather;
   if (collective.kind != CollectiveKind::all_reduce) {  // rank i's slice is of all of it
     const bool of_whole = scatters && collective.dim < 0;
-    if (of_whole && std::ranges::any_of(pieces, [](const FactRange& piece) { return piece.facts.layout >= 0 && !is_of_muon(piece.facts); }))
-      return report_(i, "scatters slices");
+    const auto is_slice = [](const FactRange& piece) { return piece.facts.layout >= 0 && !piece.facts.is(Content::update); };
+    if (of_whole && std::ranges::any_of(pieces, is_slice)) return report_(i, "scatters slices");
     pieces = {{0, out.bytes, of_whole ? tables_.packed(pieces, width) : merged(pieces)}};
     if ((gathers || scatters) && !own_place(collective)) return report_(i, "has a slice where it does not belong");
     if (gathers && !all_slices(collective, pieces.front().facts)) return report_(i, "gathers other slices than it is to");
@@ -94,7 +91,7 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
     if (collective.dim > 0) piece.facts.run = scatters ? out.bytes : 0;
   }
   const Facts& facts = pieces.front().facts;
-  if (!gathers || facts.layout < 0 || facts.content != Content::values) return write(i, out, std::move(pieces));
+  if (!gathers || facts.layout < 0 || !facts.is(Content::values)) return write(i, out, std::move(pieces));
   pieces = tables_.unpacked(facts, width);
   if (pieces.back().last != out.bytes) report_(i, "gathers another number of elements than the slices are of");
   write(i, out, std::move(pieces));

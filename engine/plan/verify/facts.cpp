@@ -9,14 +9,14 @@ namespace trainer {
 namespace {
 
 using Note = Held::Note;
-using Content = Facts::Content;
+using Content = Facts::Content::Kind;
 
 // How a kernel takes an operand; nothing where no op can work on it.
 std::optional<Placement> operand(const Facts& facts, Axis axis) {
   const Held& held = facts.on(axis);
   if (held.is(Note::zero) || held == Held::version()) return Placement::replicate();  // a version is all that the rank knows of
   const bool tensor = facts.layout < 0 || held.placement.is_replicate();
-  if (!held.is(Note::none) || facts.content != Content::values || !tensor) return std::nullopt;
+  if (!held.is(Note::none) || !facts.is(Content::values) || !tensor) return std::nullopt;
   return held.placement;
 }
 
@@ -85,7 +85,7 @@ Facts merged(const Facts& a, const Facts& b) {
   // Only what is zero wherever the other is sharded has a place in any layout.
   if (a.layout < 0) both.layout = b.layout, both.base = b.base;
   else if (b.layout >= 0 && (a.layout != b.layout || a.base != b.base)) both.held.fill({});
-  if (a.content != b.content) both.held.fill({});
+  if (a.content != b.content) both.held.fill({}), both.content = {Content::mixed};
   both.dtype = a.dtype && b.dtype && *a.dtype != *b.dtype ? std::nullopt : a.dtype ? a.dtype : b.dtype;
   if (a.run != b.run || a.phase != b.phase) both.run = both.phase = 0;
   both.writer = std::max(a.writer, b.writer);

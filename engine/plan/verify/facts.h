@@ -68,10 +68,18 @@ struct Facts {
   /// `base`; -1: of none.
   std::int32_t layout = -1;
   std::int64_t base = 0;
-  /// What the bytes are of the elements that the rest speaks of: themselves, a code of all of them, what Muon is to orthogonalize, or what
-  /// it has made of that. The last two are one fact with a layout, in slices or whole.
-  enum class Content : std::uint8_t { values, code, momentum, update };
-  Content content = Content::values;
+  /// What the bytes are of the elements that the rest speaks of: themselves, a code of all of them, or their part of an update
+  /// of a unit, by the op of its optimizer that made or changed it last. The last two are one fact with a layout, in slices
+  /// or whole.
+  struct Content {
+    enum class Kind : std::uint8_t { values, code, update, mixed };
+    Kind kind = Kind::values;
+    Op made_by{};            ///< of an update
+    std::int32_t unit = -1;  ///< of an update, in Role::units
+    friend bool operator==(const Content&, const Content&) = default;
+  };
+  Content content;
+  bool is(Content::Kind kind) const { return content.kind == kind; }
   // Where a dim between the first and the last is cut: bytes of one run, a rank's part of that dim with all dims after it, and where runs
   // begin, as an address modulo that; 0: nothing is known.
   std::int64_t run = 0, phase = 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/plan/update_operands.h"
+
 namespace trainer {
 namespace {
 
@@ -62,7 +64,6 @@ void Flow::declare() {
     unit_layouts_.push_back(tables_.index_of(layout_of(unit)));
     const Region& master = unit.parameters().region;
     unit_buffers_[master.buffer].push_back(index);
-    if (unit.trained()) masters_.try_emplace({master.buffer, master.offset}, index);
     if (const BufferId id = unit.working().region.buffer; id != master.buffer) unit_buffers_[id].push_back(index);
     declare_unit(index);
   }
@@ -170,7 +171,8 @@ void Flow::finish_units() {
     const UnitRecord& record = units_[index];
     if (steps && record.updates != (unit.trained() ? 1 : 0))
       report_(last, "ends a step that has updated " + unit.name + " " + std::to_string(record.updates) + " times");
-    if (record.momenta > 1) report_(last, "ends a step that has moved the momentum of " + unit.name + " " + std::to_string(record.momenta) + " times");
+    if (steps && unit.trained() && record.states != state_operands(unit).size())
+      report_(last, "ends a step that has updated " + std::to_string(record.states) + " states of " + unit.name);
     if (unit.trained() && plan_.drifts && renews_ && program_.kind != ProgramKind::refresh && record.master < 0)
       report_(last, "ends without bringing " + unit.name + " together");
     if (record.master < 0 && !renews_) continue;

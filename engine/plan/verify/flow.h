@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/ops/op_def.h"
 #include "engine/plan/address_map.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/verify/facts.h"
@@ -37,7 +38,8 @@ class Flow {
  private:
   struct UnitRecord {
     std::int32_t master = -1, slice = -1, working = -1;  // instructions that wrote these last
-    int updates = 0, momenta = 0;
+    int updates = 0;         // of the master
+    std::size_t states = 0;  // so many of state_operands (update_operands.h) were updated
   };
 
   bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
@@ -79,16 +81,13 @@ class Flow {
   void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);
   void seed(std::size_t i, const Launch& launch);
   void update_scalars(std::size_t i, const Launch& launch);
-  void optimizer(std::size_t i, const Launch& launch, const Signature& signature);
-  /// What an op of an optimizer demands of the unit's gradient, and of the operands from `operand` on: those that it updates are to be the
-  /// unit's states, those that it reads the same on all ranks. Both return the first operand behind them.
+  /// An op of an optimizer (OpDef::update), and what it demands of its operands: the unit's gradient, reduced, or the update that an
+  /// op before it has made, in slices or whole.
+  void update(std::size_t i, const Launch& launch, const Signature& signature);
+  void update_operand(std::size_t i, std::size_t unit, UpdateDef::Operand of, const Launch& launch, std::size_t operand);
   void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype);
-  std::size_t take_states(std::size_t i, std::size_t unit, const Launch& launch, std::size_t operand);
-  std::size_t take_scalars(std::size_t i, const Launch& launch, std::size_t operand);
-  void muon_momentum(std::size_t i, const Launch& launch, const Signature& signature);
-  void muon_orthogonalize(std::size_t i, const Launch& launch, const Signature& signature);
-  std::optional<std::size_t> muon_unit(std::size_t i);
-  void take_update(std::size_t i, std::size_t unit, const Region& region);
+  Facts take_update(std::size_t i, std::size_t unit, const Region& region, const UpdateDef& def);
+  Facts change_matrices(std::size_t i, std::size_t unit, const Launch& launch, const TensorDesc& tensor, Facts is);
   void scale(std::size_t i, const Launch& launch, const Signature& signature);
   void averaged(std::size_t i, const Launch& launch, const Signature& signature);
   FactRanges mean(std::size_t i, FactRanges sums, const Signature& signature);
@@ -118,7 +117,6 @@ class Flow {
   std::vector<char> read_;                  // of each instruction: whether anything reads what it wrote
   std::vector<std::int32_t> unit_layouts_;  // of each unit
   std::vector<UnitRecord> units_;
-  std::map<std::pair<BufferId, std::int64_t>, std::size_t> masters_;  // by where they begin
   std::map<BufferId, std::vector<std::size_t>> unit_buffers_;        // units whose master or working copy lies there
   std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed_;  // persistent packed weight: its unit, and when it was packed last
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart

@@ -43,10 +43,6 @@ void Flow::launch(std::size_t i, const Launch& launch) {
       return seed(i, launch);
     case Op::update_scalars:
       return update_scalars(i, launch);
-    case Op::muon_momentum:
-      return muon_momentum(i, launch, signature);
-    case Op::muon_orthogonalize:
-      return muon_orthogonalize(i, launch, signature);
     case Op::scale:
       return scale(i, launch, signature);
     case Op::outer_step:
@@ -64,7 +60,7 @@ void Flow::launch(std::size_t i, const Launch& launch) {
     default:
       break;
   }
-  if (definition(signature.op).updates) return optimizer(i, launch, signature);
+  if (definition(signature.op).update) return update(i, launch, signature);
   graph_op(i, launch, signature);
 }
 

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/plan/muon.h"
+#include "engine/plan/update_operands.h"
 #include "engine/plan/verify/flow.h"
 
 namespace trainer {
 namespace {
 
 using Note = Held::Note;
-using Content = Facts::Content;
+using Content = Facts::Content::Kind;
+using Of = UpdateDef::Operand;
 
 bool is_one(double value) { return std::abs(value - 1.0) < 1e-9; }
 
@@ -18,17 +19,7 @@ double real_or_one(const Signature& signature, std::string_view name) {
   return signature.attributes.has(name) ? signature.attributes.real(name) : 1.0;
 }
 
-// The states of a unit as its optimizer's kernel takes them: each followed by its scales, if it has any.
-std::vector<Region> state_operands(const Unit& unit) {
-  std::vector<Region> regions;
-  for (const Slot& slot : unit.slots) {
-    if (slot.kind != Slot::Kind::state) continue;
-    const std::int64_t bytes = unit.slice() * size_of(slot.spec.dtype()), block = slot.spec.format.block;
-    regions.push_back({slot.region.buffer, slot.region.offset, bytes});
-    if (block != 0) regions.push_back({slot.region.buffer, slot.region.offset + aligned(bytes), (unit.slice() + block - 1) / block * size_of(DType::f32)});
-  }
-  return regions;
-}
+Access access_due(Of of) { return of < Of::made ? Access::read : of == Of::made ? Access::write : Access::update; }
 
 }  // namespace
 
@@ -96,30 +87,70 @@ void Flow::update_scalars(std::size_t i, const Launch& launch) {
   ++scalar_updates_;
 }
 
-void Flow::optimizer(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region& master = region_of(launch.operands[0]);
-  const auto found = masters_.find({master.buffer, master.offset});
-  if (found == masters_.end() || !(role_.units[found->second].parameters().region == master))
-    return report_(i, "updates what is no unit's master weights");
-  const std::size_t index = found->second;
+// ---- Update ------------------------------------------------------------------------------------------------------------
+
+// The unit is the one that the instruction says it works for: what it says is checked against each operand.
+void Flow::update(std::size_t i, const Launch& launch, const Signature& signature) {
+  const UpdateDef& def = *definition(signature.op).update;
+  const auto index = static_cast<std::size_t>(program_.instructions[i].why.unit);
+  if (index >= role_.units.size() || !role_.units[index].trained()) return report_(i, "updates no unit");
   const Unit& unit = role_.units[index];
-  const bool muon = signature.op == Op::muon;
-  if (muon)
-    take_update(i, index, region_of(launch.operands[1]));
-  else
-    take_gradient(i, index, region_of(launch.operands[1]), signature.operands[1].dtype);
-  const Affine own = unit.sharded() ? slice_origin(unit.slice(), plan_.mesh) : Affine{};
-  if (!(launch.origin == own)) report_(i, "takes another slice than its own");
-  const std::size_t rate = muon ? 2 : take_states(i, index, launch, 2), last = take_scalars(i, launch, rate);
-  if (rate == last || region_of(launch.operands[rate]).offset != unit.optimizer * size_of(DType::f32))
-    report_(i, "takes the rate of another optimizer than that of " + unit.name);
-  write(i, master, lies(index, unit.slice(), DType::f32));
-  if (last < launch.operands.size()) {
-    const Region& working = region_of(launch.operands[last]);
-    if (!(working == unit.updated_working())) report_(i, "writes what is not the working copy of " + unit.name);
-    write(i, working, lies(index, unit.slice(), unit.compute));
+  const std::size_t num_operands = launch.operands.size();
+  const auto states = state_operands(unit);
+  std::size_t operand = 0, &updated = units_[index].states;
+  const auto is_next_state = [&] {
+    return operand < num_operands && updated < states.size() && access_of(launch.operands[operand]) == Access::update &&
+           states[updated] == std::pair(signature.operands[operand], region_of(launch.operands[operand]));
+  };
+  for (const Of of : def.operands) {
+    if (of == Of::states) {  // over the ops of a unit's optimizer all of them, in order
+      for (; is_next_state(); ++updated, ++operand) note_write(i, states[updated].second);
+    } else if (of != Of::working || !(unit.updated_working() == unit.parameters().region)) {
+      if (operand == num_operands) return report_(i, "lacks an operand of its op");
+      update_operand(i, index, of, launch, operand++);
+    }
   }
-  ++units_[index].updates;
+  if (operand != num_operands) report_(i, "has operands that are none of its op");
+}
+
+void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch& launch, std::size_t operand) {
+  const Unit& unit = role_.units[index];
+  const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
+  const UpdateDef& def = *definition(signature.op).update;
+  const TensorDesc& tensor = signature.operands[operand];
+  const Region& region = region_of(launch.operands[operand]);
+  if (access_of(launch.operands[operand]) != access_due(of)) report_(i, "does not access its operands as its op does");
+  const bool slice = (of == Of::gradient || of == Of::taken || of == Of::made || of == Of::changed) && !def.whole;
+  if (slice && tensor.elements() != unit.slice()) report_(i, "has another number of elements than " + unit.name);
+  Facts made = flat(index, unit.slice(), DType::f32);
+  switch (of) {
+    case Of::rate:
+      if (region.offset != unit.optimizer * size_of(DType::f32))
+        report_(i, "takes the rate of another optimizer than that of " + unit.name);
+      [[fallthrough]];
+    case Of::scalars:
+    case Of::applied: return need_same(i, region, "takes a scalar that is");
+    case Of::gradient: return take_gradient(i, index, region, tensor.dtype);
+    case Of::taken: return void(take_update(i, index, region, def));
+    case Of::states:
+    case Of::made: break;
+    case Of::changed:
+      made = take_update(i, index, region, def);
+      if (def.whole) made = change_matrices(i, index, launch, tensor, made);
+      break;
+    case Of::master:
+      if (!(region == unit.parameters().region))
+        return report_(i, "updates what is not the master weights of " + unit.name);
+      if (!(launch.origin == (unit.sharded() ? slice_origin(unit.slice(), plan_.mesh) : Affine{})))
+        report_(i, "takes another slice than its own");
+      ++units_[index].updates;
+      return write(i, region, lies(index, unit.slice(), DType::f32));
+    case Of::working:
+      if (!(region == unit.updated_working())) report_(i, "writes what is not the working copy of " + unit.name);
+      return write(i, region, lies(index, unit.slice(), unit.compute));
+  }
+  made.content = {Content::update, signature.op, static_cast<std::int32_t>(index)};
+  write(i, region, made);
 }
 
 // Gradients lie as the master does; a stage's own are its part of those of all, and ranks that train apart need not have summed theirs.
@@ -128,7 +159,8 @@ void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient
   const FactRanges due = lies(unit, role_.units[unit].slice(), dtype), given = read(gradient);
   const auto foreign = [&](const FactRange& piece) { return piece.facts.dtype && piece.facts.dtype != dtype; };
   if (std::ranges::any_of(given, foreign)) report_(i, "reads gradients of another dtype");
-  if (std::ranges::any_of(given, [](const FactRange& piece) { return piece.facts.content != Content::values; })) report_(i, "takes for gradients what is none");
+  const auto is_gradient = [](const FactRange& piece) { return piece.facts.is(Content::values); };
+  if (!std::ranges::all_of(given, is_gradient)) report_(i, "takes for gradients what is none");
   auto expected = due.begin();  // both ascend, and a unit may have thousands of either
   for (const FactRange& piece : given)
     for (std::int64_t at = piece.first; at < piece.last && expected != due.end(); at = std::min(piece.last, expected->last)) {
@@ -143,86 +175,43 @@ void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient
     }
 }
 
-std::size_t Flow::take_states(std::size_t i, std::size_t index, const Launch& launch, std::size_t operand) {
-  const std::vector<Region> states = state_operands(role_.units[index]);
-  std::size_t count = 0;
-  for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::update; ++operand, ++count) {
-    const Region& state = region_of(launch.operands[operand]);
-    if (count >= states.size() || !(states[count] == state)) report_(i, "updates states that are not those of " + role_.units[index].name);
-    note_write(i, state);
-  }
-  if (count != states.size()) report_(i, "updates another number of states than " + role_.units[index].name + " has");
-  return operand;
-}
-
-std::size_t Flow::take_scalars(std::size_t i, const Launch& launch, std::size_t operand) {
-  for (; operand < launch.operands.size() && access_of(launch.operands[operand]) == Access::read; ++operand)
-    need_same(i, region_of(launch.operands[operand]), "takes a scalar that is");
-  return operand;
-}
-
-// ---- Muon --------------------------------------------------------------------------------------------------------------
-
-// A gradient moves the momentum, which makes what is to be orthogonalized.
-void Flow::muon_momentum(std::size_t i, const Launch& launch, const Signature& signature) {
-  const std::optional<std::size_t> index = muon_unit(i);
-  if (!index) return;
-  const Unit& unit = role_.units[*index];
-  take_gradient(i, *index, region_of(launch.operands[0]), signature.operands[0].dtype);
-  const std::size_t last = take_scalars(i, launch, take_states(i, *index, launch, 1));
-  ++units_[*index].momenta;
-  if (last + 1 != launch.operands.size() || signature.operands[last].shape.elements() != unit.slice()) return report_(i, "makes no update of " + unit.name);
-  Facts facts = flat(*index, unit.slice(), DType::f32);
-  facts.content = Content::momentum;
-  write(i, region_of(launch.operands[last]), facts);
-}
-
-// Whole matrices, which all ranks have alike → the sum over the owners is the update of all of them.
-void Flow::muon_orthogonalize(std::size_t i, const Launch& launch, const Signature& signature) {
-  const std::optional<std::size_t> index = muon_unit(i);
-  if (!index) return;
-  const Unit& unit = role_.units[*index];
-  const std::int64_t parts = signature.operands[0].shape[0];
-  Facts due = flat(*index, unit.elements, DType::f32), is = uniform(region_of(launch.operands[0]));
-  due.content = Content::momentum;
-  if (parts > 1) due.on(Axis::tensor) = {Placement::replicate(), Note::stacked};
+// The update of this unit, of an op that this one follows: in slices as the master lies, or all of it on all ranks.
+Facts Flow::take_update(std::size_t i, std::size_t index, const Region& region, const UpdateDef& def) {
+  const Unit& unit = role_.units[index];
+  const Facts is = uniform(region);
+  Facts due = flat(index, def.whole ? unit.elements : unit.slice(), DType::f32);
+  const bool its = is.is(Content::update) && is.content.unit == static_cast<std::int32_t>(index);
+  if (!its || std::ranges::find(def.follows, is.content.made_by) == def.follows.end())
+    report_(i, "does not follow an op that makes an update of " + unit.name);
+  due.content = is.content;
+  if (def.whole && matrix_axes(unit, plan_.mesh).has(Axis::tensor))
+    due.on(Axis::tensor) = {Placement::replicate(), Note::stacked};
   for (Axis axis : kAxes)
-    if (active(axis) && !tables_.fits(due, is, axis)) mix(i, axis, "orthogonalizes what is " + is.along(axis));
-  if (is.content != Content::momentum) report_(i, "orthogonalizes what is no momentum");
-  need_same(i, region_of(launch.operands[1]), "takes scalars that are");
+    if (active(axis) && !tables_.fits(due, is, axis))
+      mix(i, axis, "updates " + unit.name + " with what is " + is.along(axis));
+  return is;
+}
+
+// Each whole matrix has one owner, among the ranks that differ by their origin: the sum over these is the update.
+Facts Flow::change_matrices(std::size_t i, std::size_t index, const Launch& launch, const TensorDesc& tensor, Facts is) {
+  const Unit& unit = role_.units[index];
+  const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
   Axes owners;
   for (Axis axis : kAxes)
     if (launch.origin.along(axis) != 0) owners = owners | axis;
   if (!(launch.origin == origin_over(owners, 1, plan_.mesh))) report_(i, "does not give each rank matrices of its own");
-  std::vector<MuonMatrix> matrices = muon_matrices(signature.attributes.text("matrices"));
-  for (MuonMatrix& matrix : matrices) {
+  std::vector<OwnedMatrix> matrices = matrix_list(signature.attributes.text("matrices"));
+  for (OwnedMatrix& matrix : matrices) {
     if (matrix.owner >= plan_.mesh.group_size(owners)) report_(i, "leaves a matrix to nobody");
     matrix.owner = 0;
   }
-  const bool whole = parts == (owners.has(Axis::tensor) ? plan_.mesh.size(Axis::tensor) : 1);
-  if (!whole || signature.operands[0].shape[1] != unit.elements || matrices != matrices_of(unit, plan_.mesh))
-    report_(i, "orthogonalizes other matrices than those of " + unit.name);
-  is.content = Content::update;
+  const Axes cut = matrix_axes(unit, plan_.mesh) & Axes::of(Axis::tensor);
+  const Shape whole{plan_.mesh.group_size(cut), unit.elements};
+  const bool are = std::ranges::all_of(unit.tensors, [](const UnitTensor& one) { return one.spec.whole.rank() == 2; });
+  if (tensor.shape != whole || !are || matrices != matrices_of(unit, plan_.mesh))
+    report_(i, "works on other matrices than those of " + unit.name);
   for (Axis axis : owners) is.on(axis) = {Placement::partial(), is.on(axis).note};
-  write(i, region_of(launch.operands[0]), is);
-}
-
-// The unit that an instruction says it works for. What it says is checked against what the instruction works on.
-std::optional<std::size_t> Flow::muon_unit(std::size_t i) {
-  const std::int32_t unit = program_.instructions[i].why.unit;
-  if (unit >= 0 && static_cast<std::size_t>(unit) < role_.units.size() && role_.units[static_cast<std::size_t>(unit)].trained()) return static_cast<std::size_t>(unit);
-  report_(i, "works for no unit");
-  return std::nullopt;
-}
-
-void Flow::take_update(std::size_t i, std::size_t index, const Region& region) {
-  const Unit& unit = role_.units[index];
-  Facts due = flat(index, unit.slice(), DType::f32);
-  const Facts is = uniform(region);
-  due.content = Content::update;
-  for (Axis axis : kAxes)
-    if (active(axis) && !tables_.fits(due, is, axis)) mix(i, axis, "updates " + unit.name + " with what is " + is.along(axis));
-  if (is.content != Content::update) report_(i, "updates " + unit.name + " with what Muon has not orthogonalized");
+  return is;
 }
 
 // ---- Averaging -------------------------------------------------------------------------------------------------------
@@ -273,7 +262,7 @@ void Flow::compress(std::size_t i, const Launch& launch, const Signature& signat
   pieces = codes ? FactRanges{{0, packet.bytes, tables_.packed(pieces, width)}} : resized(std::move(pieces), width, size_of(signature.operands[2].dtype));
   for (FactRange& piece : pieces) {
     piece.facts.dtype = signature.operands[2].dtype;
-    if (codes) piece.facts.content = Content::code;
+    if (codes) piece.facts.content = {Content::code};
   }
   write(i, packet, std::move(pieces));
 }
@@ -283,7 +272,7 @@ void Flow::decompress(std::size_t i, const Launch& launch, const Signature& sign
   const Region& to = region_of(launch.operands[1]);
   const std::int64_t width = size_of(signature.operands[1].dtype);
   Facts facts = uniform(region_of(launch.operands[0]));
-  if (facts.content != Content::code || facts.layout < 0) return report_(i, "decompresses what is no compressed gradient");
+  if (!facts.is(Content::code) || facts.layout < 0) return report_(i, "decompresses what is no compressed gradient");
   std::int64_t slices = 1;
   for (Axis axis : plan_.mesh.active(kTokenAxes)) {
     Held& held = facts.on(axis);
@@ -291,7 +280,7 @@ void Flow::decompress(std::size_t i, const Launch& launch, const Signature& sign
     if (!held.is(Note::none) || held.placement.is_partial()) mix(i, axis, "decompresses what is " + facts.along(axis));
     if (held.placement.is_shard()) slices *= plan_.mesh.size(axis);
   }
-  facts.content = Content::values;
+  facts.content = {};
   facts.dtype = signature.operands[1].dtype;
   FactRanges pieces = tables_.unpacked(facts, width);
   if (pieces.back().last != slices * to.bytes) report_(i, "decompresses another number of elements");

@@ -71,7 +71,7 @@ struct Whole {
   }
 };
 
-Whole whole_of(const MuonMatrix& matrix, std::int64_t parts) {
+Whole whole_of(const OwnedMatrix& matrix, std::int64_t parts) {
   return {matrix.whole_rows(parts), matrix.whole_cols(parts)};
 }
 
@@ -95,7 +95,7 @@ struct Places {
     sums = polynomial + small;
     products = sums + padded(8 * chunks_of(all.most_elements));
     end = products;
-    for (const MuonMatrix& m : all.matrices)
+    for (const OwnedMatrix& m : all.matrices)
       end = std::max(end, products + product_bytes(whole_of(m, all.parts), context));
   }
 };
@@ -108,7 +108,7 @@ class Orthogonalize final : public Kernel {
   void run(const Call& call) override {
     if (operand<Scalars>(call, 1)->factor == 0) return;
     std::int64_t end = 0;  // of what is done
-    for (const MuonMatrix& matrix : all_.matrices) {
+    for (const OwnedMatrix& matrix : all_.matrices) {
       if (matrix.owner != call.origin) continue;
       clear(call, end, matrix.offset);
       end = matrix.end();
@@ -132,14 +132,14 @@ class Orthogonalize final : public Kernel {
 
   /// fn(row of the piece, part) for the rows of the first `parts` parts.
   template <typename Fn>
-  void for_each_row(const MuonMatrix& matrix, std::int64_t parts, Fn fn) const {
+  void for_each_row(const OwnedMatrix& matrix, std::int64_t parts, Fn fn) const {
     const std::int64_t rows = parts * matrix.rows;
     parallel_ranges(rows, 1, threads_of(rows * matrix.cols), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) fn(i % matrix.rows, i / matrix.rows);
     });
   }
 
-  float* row_of(const Call& call, const MuonMatrix& matrix, std::int64_t row, std::int64_t part) const {
+  float* row_of(const Call& call, const OwnedMatrix& matrix, std::int64_t row, std::int64_t part) const {
     return operand<float>(call, 0) + part * all_.elements + matrix.offset + row * matrix.cols;
   }
 
@@ -154,22 +154,22 @@ class Orthogonalize final : public Kernel {
   }
 
   /// Where row `row` of part `part` begins in the whole matrix.
-  static std::int64_t place(const MuonMatrix& matrix, const Whole& whole, std::int64_t row, std::int64_t part) {
+  static std::int64_t place(const OwnedMatrix& matrix, const Whole& whole, std::int64_t row, std::int64_t part) {
     switch (matrix.cut) {
-      case MuonMatrix::Cut::none:
+      case OwnedMatrix::Cut::none:
         return row * whole.cols;
-      case MuonMatrix::Cut::rows:
+      case OwnedMatrix::Cut::rows:
         return (part * matrix.rows + row) * whole.cols;
-      case MuonMatrix::Cut::columns:
+      case OwnedMatrix::Cut::columns:
         return row * whole.cols + part * matrix.cols;
     }
     fail_check("cut", __FILE__, __LINE__, "a cut outside the enum");
   }
 
   /// The workspace's x = the whole matrix.
-  void put_together(const Call& call, const MuonMatrix& matrix, const Whole& whole) const {
+  void put_together(const Call& call, const OwnedMatrix& matrix, const Whole& whole) const {
     float* x = at<float>(call, places_.x);
-    for_each_row(matrix, matrix.cut == MuonMatrix::Cut::none ? 1 : all_.parts, [&](std::int64_t row, std::int64_t part) {
+    for_each_row(matrix, matrix.cut == OwnedMatrix::Cut::none ? 1 : all_.parts, [&](std::int64_t row, std::int64_t part) {
       std::memcpy(x + place(matrix, whole, row, part), row_of(call, matrix, row, part), static_cast<std::size_t>(4 * matrix.cols));
     });
   }
@@ -213,7 +213,7 @@ class Orthogonalize final : public Kernel {
   }
 
   /// What the ranks hold of r · x.
-  void write_back(const Call& call, const MuonMatrix& matrix, const Whole& whole, const float* x) const {
+  void write_back(const Call& call, const OwnedMatrix& matrix, const Whole& whole, const float* x) const {
     const auto scale = CHOOSE_BY_ISA_OR_BF16(context_.isa, scale);
     const auto factor = static_cast<float>(all_.adjustment(matrix));
     for_each_row(matrix, all_.parts, [&](std::int64_t row, std::int64_t part) {

@@ -155,7 +155,7 @@ class Orthogonalize final : public Kernel {
  public:
   Orthogonalize(const Signature& s, const Context& context)
       : all_(muon_matrices_of(s)), places_(all_, product_workspace(context.capability)) {
-    for (const MuonMatrix& matrix : all_.matrices) {
+    for (const OwnedMatrix& matrix : all_.matrices) {
       const std::int64_t rows = matrix.whole_rows(all_.parts), cols = matrix.whole_cols(all_.parts);
       CHECK(rows * all_.parts < (std::int64_t{1} << 31) && cols < (std::int64_t{1} << 31),
             describe(s) + ": sides of a matrix are below 2^31");
@@ -165,7 +165,7 @@ class Orthogonalize final : public Kernel {
 
   void run(const Call& call) override {
     std::int64_t end = 0;  // of what is done
-    for (const MuonMatrix& matrix : all_.matrices) {
+    for (const OwnedMatrix& matrix : all_.matrices) {
       if (matrix.owner != call.origin) continue;
       clear(call, end, matrix.offset);
       end = matrix.end();
@@ -186,13 +186,13 @@ class Orthogonalize final : public Kernel {
     return found == products_.end() ? nullptr : &*found;
   }
 
-  Pieces pieces_of(const MuonMatrix& matrix) const {
+  Pieces pieces_of(const OwnedMatrix& matrix) const {
     return {.rows = static_cast<int>(matrix.rows),
             .cols = static_cast<int>(matrix.cols),
             .whole_rows = static_cast<int>(matrix.whole_rows(all_.parts)),
             .whole_cols = static_cast<int>(matrix.whole_cols(all_.parts)),
-            .cut_rows = matrix.cut == MuonMatrix::Cut::rows,
-            .cut_columns = matrix.cut == MuonMatrix::Cut::columns,
+            .cut_rows = matrix.cut == OwnedMatrix::Cut::rows,
+            .cut_columns = matrix.cut == OwnedMatrix::Cut::columns,
             .count = all_.elements};
   }
 
@@ -225,7 +225,7 @@ class Orthogonalize final : public Kernel {
                 stream_of(call));
   }
 
-  void orthogonalize(const Call& call, const MuonMatrix& matrix) const {
+  void orthogonalize(const Call& call, const OwnedMatrix& matrix) const {
     const Pieces pieces = pieces_of(matrix);
     const Products& products = *products_of(pieces.whole_rows, pieces.whole_cols);
     const std::int64_t elements = products.rows * products.cols, small = products.small() * products.small();
