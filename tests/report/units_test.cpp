@@ -17,8 +17,9 @@ namespace {
 constexpr int kMicroBatches = 4;
 
 // Of two ranks with four micro-batches each.
-CompiledJob job_of(const TinyJobs& jobs, const std::string& data) {
-  return compiled(jobs.load("gpt2", "run", {"cluster.devices_per_node=2", "strategy.data=" + data, "train.batch.micro=1"}));
+CompiledJob job_of(const TinyJobs& jobs, const std::string& data, const std::string& optimizer = "adamw") {
+  return compiled(jobs.load("gpt2", "run", {"cluster.devices_per_node=2", "strategy.data=" + data, "train.batch.micro=1",
+                                            "train.optimizer={name: " + optimizer + "}"}));
 }
 
 struct Promise {
@@ -42,20 +43,22 @@ TEST_CASE("a unit is divided, gathered and reduced as its strategy promises") {
       {"{kind: ddp, compression: int8}", 1, 1, 1, 0, 1},
       {"{kind: ddp, compression: {top_k: 0.1}}", 1, 1, 1, 0, 1},
   };
-  for (const Promise& promise : promises) {
-    CAPTURE(std::string(promise.data));
-    const CompiledJob job = job_of(jobs, promise.data);
-    const std::vector<UnitFacts> units = units_of(job.plan);
-    REQUIRE_FALSE(units.empty());
-    const UnitFacts& unit = units[units.size() > 1 ? 1 : 0];
-    CHECK(unit.states_over == promise.states);
-    CHECK(unit.gradients_over == promise.gradients);
-    CHECK(unit.weights_over == promise.weights);
-    CHECK(unit.reductions == promise.reductions);
-    CHECK(unit.gathers == promise.gathers);
-    CHECK(unit.gathered_share > 0);
-    CHECK((unit.gathered_share < 1) == (promise.weights > 1));
-  }
+  for (const char* optimizer : {"adamw", "muon"})
+    for (const Promise& promise : promises) {
+      CAPTURE(std::string(optimizer));
+      CAPTURE(std::string(promise.data));
+      const CompiledJob job = job_of(jobs, promise.data, optimizer);
+      const std::vector<UnitFacts> units = units_of(job.plan);
+      REQUIRE_FALSE(units.empty());
+      const UnitFacts& unit = units[units.size() > 1 ? 1 : 0];
+      CHECK(unit.states_over == promise.states);
+      CHECK(unit.gradients_over == promise.gradients);
+      CHECK(unit.weights_over == promise.weights);
+      CHECK(unit.reductions == promise.reductions);
+      CHECK(unit.gathers == promise.gathers);
+      CHECK(unit.gathered_share > 0);
+      CHECK((unit.gathered_share < 1) == (promise.weights > 1));
+    }
 }
 
 TEST_CASE("units that begin in one block have labels of their own") {
