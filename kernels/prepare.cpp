@@ -31,7 +31,7 @@ void expect_operands(const Signature& signature, std::size_t count) {
 }
 
 void refuse_dtypes(const Signature& signature, const std::string& takes) {
-  fail_check("supported dtypes", __FILE__, __LINE__, "no kernel for " + describe(signature) + "; it takes " + takes);
+  UNREACHABLE("no kernel for " + describe(signature) + "; it takes " + takes);
 }
 
 void expect_alike(const Signature& signature, std::initializer_list<int> operands) {
@@ -61,8 +61,7 @@ std::int64_t expect_flat(const Signature& signature, int operands) {
 
 void refuse_launch(const Signature& signature) {
   const bool communicates = signature.op == Op::all_reduce || signature.op == Op::all_gather || signature.op == Op::reduce_scatter;
-  fail_check("kernel", __FILE__, __LINE__,
-             describe(signature) + (communicates ? " is communication: a plan has a collective for it, never a launch" : " only renames memory: it is never launched"));
+  UNREACHABLE(describe(signature) + (communicates ? " is communication: a plan has a collective for it, never a launch" : " only renames memory: it is never launched"));
 }
 
 bool gelu_is_tanh(const Signature& signature) {

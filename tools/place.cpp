@@ -97,11 +97,11 @@ int fewest_threads(const std::vector<std::string>& ranks) {
 }
 
 int threads_of(Communicator& process, const Job& job) {
-  Talk talk(process);
-  const std::vector<std::string> cores = talk.to_first(own_cores().str());
+  ControlChannel channel(process);
+  const std::vector<std::string> cores = channel.to_first(own_cores().str());
   const int unbound = threads_per_rank(ranks_per_node(job));
   if (environment::value_of(environment::kThreads)) return unbound;
-  const int threads = std::atoi(talk.from_first(std::to_string(process.rank() == 0 ? fewest_threads(cores) : 0)).c_str());
+  const int threads = std::atoi(channel.from_first(std::to_string(process.rank() == 0 ? fewest_threads(cores) : 0)).c_str());
   if (speaks() && 2 * threads <= unbound)
     say("the launcher binds each rank to cores for {} of the {} threads it could have here; mpirun --bind-to none gives it all of them\n", threads, unbound);
   return threads;
@@ -178,7 +178,7 @@ bool speaks() { return is_first && !lost_another; }
 
 void check_same_plan(const Place& place, const CompiledJob& compiled) {
   if (place.process == nullptr) return;
-  const std::string mine = hash_of(compiled.plan), first = Talk(*place.process).from_first(mine);
+  const std::string mine = hash_of(compiled.plan), first = ControlChannel(*place.process).from_first(mine);
   if (mine != first)
     throw UsageError(fmt::format("rank {} has another plan than rank 0 ({} and {}): job file, overrides or kind of machine differ", place.process->rank(), mine, first));
 }

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "engine/transform/transform.h"
-#include "engine/compile/lab.h"
+#include "engine/compile/profile_cache.h"
 #include "engine/compile/optimizers.h"
 #include "engine/cost/search.h"
 
@@ -43,9 +43,9 @@ class Advisor {
   };
 
   std::optional<cost::Scored> best_of(const LoadedJob& loaded) const {
-    ModelLab lab(loaded, hardware_);
+    ProfileCache profiles(loaded, hardware_);
     const cost::SearchSpace space = search_space(loaded.job, hardware_, state_bytes(loaded));
-    const cost::SearchResult found = cost::search(space, lab);
+    const cost::SearchResult found = cost::search(space, profiles);
     if (found.scored.empty() || !found.scored.front().fits) return std::nullopt;
     return cost::likeliest(loaded.job.goal, space.limit_bytes, found);
   }

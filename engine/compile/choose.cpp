@@ -10,7 +10,7 @@
 
 #include "engine/compile/explain.h"
 #include "engine/compile/hardware.h"
-#include "engine/compile/lab.h"
+#include "engine/compile/profile_cache.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/optimizers.h"
 #include "engine/core/check.h"
@@ -52,10 +52,10 @@ LoadedJob decided(const LoadedJob& loaded, const Candidate& c) {
 
 class Choice {
  public:
-  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), lab_(loaded, hardware), space_(search_space(loaded.job, hardware, state_bytes(loaded))) {}
+  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), profiles_(loaded, hardware), space_(search_space(loaded.job, hardware, state_bytes(loaded))) {}
 
   CompiledJob run() {
-    found_ = cost::search(space_, lab_);
+    found_ = cost::search(space_, profiles_);
     if (found_.scored.empty()) throw JobError({loaded_.at("strategy", "there is no way to train this on the cluster: " + (found_.impossible.empty() ? "no candidate" : found_.impossible.front()))});
     play_finalists();
     if (finalists_.empty()) throw refused_.front();
@@ -179,7 +179,7 @@ class Choice {
       Job fewer = loaded_.job;
       fewer.cluster.nodes = nodes;
       fewer.cluster.devices_per_node = space_.ranks_per_node;
-      const cost::SearchResult found = cost::search(search_space(fewer, hardware_, space_.state_bytes), lab_);
+      const cost::SearchResult found = cost::search(search_space(fewer, hardware_, space_.state_bytes), profiles_);
       if (found.scored.empty() || !found.scored.front().fits) continue;
       const Scored& best = found.scored.front();
       if (const double each = device_time(best.step_us, best.candidate.mesh.world_size()); each < least) {
@@ -214,7 +214,7 @@ class Choice {
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;
-  ModelLab lab_;
+  ProfileCache profiles_;
   const SearchSpace space_;
   cost::SearchResult found_;
   std::vector<Finalist> finalists_;

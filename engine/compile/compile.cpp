@@ -89,7 +89,7 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
       return groups;
     }
   }
-  fail_check("named", __FILE__, __LINE__, "a wrap policy without units");
+  UNREACHABLE("a wrap policy without units");
 }
 
 // What each chunk consists of, by the names that a job's `split` may use.
@@ -196,7 +196,7 @@ class Compilation {
       optimizers = optimizers_of(loaded_, train);
       options.optimizer_of = [&](const std::string& name) { return optimizers.of_parameter.at(name); };
       differentiate(train, job_.precision.reduce);
-      place(train);
+      propagate_placements(train);
       check_length(train, batch);
       recompute(train, recompute_policy(job_.activation_checkpointing));
       fuse(train, *hardware_.target);

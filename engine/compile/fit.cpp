@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "engine/compile/hardware.h"
-#include "engine/compile/lab.h"
+#include "engine/compile/profile_cache.h"
 #include "engine/compile/optimizers.h"
 #include "engine/compile/trained.h"
 #include "engine/core/amounts.h"
@@ -77,8 +77,8 @@ class Remedies {
   };
 
   bool attempt(const Change& change) {
-    ModelLab lab(change.loaded, hardware_);
-    const auto found = cost::first_fit(search_space(change.loaded.job, hardware_, state_bytes(change.loaded)), lab);
+    ProfileCache profiles(change.loaded, hardware_);
+    const auto found = cost::first_fit(search_space(change.loaded.job, hardware_, state_bytes(change.loaded)), profiles);
     if (found) result_.push_back({change.overrides, "fits: " + cost::text_of(*found), 0});
     return found.has_value();
   }

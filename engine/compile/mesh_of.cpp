@@ -43,7 +43,7 @@ class Arrangement {
       case DataKind::fsdp:
         return strategy_.data.sharding != Sharding::no_shard || sums_slices();
     }
-    fail_check("named", __FILE__, __LINE__, "a data strategy without axes");
+    UNREACHABLE("a data strategy without axes");
   }
 
   // int8: each rank sums a slice of the gradient, whatever is sharded.

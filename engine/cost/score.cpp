@@ -148,7 +148,7 @@ const CostModel& Scorer::model_of(const Mesh& mesh) {
 }
 
 bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipelined& out) {
-  const std::vector<int>& begins = lab_.cut(candidate.num_chunks());
+  const std::vector<int>& begins = profiles_.cut(candidate.num_chunks());
   if (begins.empty()) return false;
   out.schedule = schedule_of(candidate);
   if (out.schedule == nullptr) return false;

@@ -24,10 +24,10 @@ struct Pipelined {
 
 class Scorer {
  public:
-  Scorer(const SearchSpace& space, Lab& lab) : space_(space), lab_(lab) {}
+  Scorer(const SearchSpace& space, ProfileSource& profiles) : space_(space), profiles_(profiles) {}
 
   /// Null: the candidate cannot be (its tensor degree is refused).
-  const Profile* profile_of(const Candidate& candidate) { return lab_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute); }
+  const Profile* profile_of(const Candidate& candidate) { return profiles_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute); }
   /// No schedule and no data strategy can be faster: what the average rank computes.
   double at_least_us(const Candidate& candidate, const Profile& profile) const;
   /// False: the schedule refuses these numbers, or the model has too few pieces.
@@ -43,7 +43,7 @@ class Scorer {
   double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward, const std::vector<double>& backward);
 
   const SearchSpace& space_;
-  Lab& lab_;
+  ProfileSource& profiles_;
   std::map<std::tuple<int, int, int, int>, Schedule> schedules_;
   std::map<Mesh, std::unique_ptr<CostModel>> models_;
 };

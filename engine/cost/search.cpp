@@ -28,7 +28,7 @@ struct Frame {
 
 class Enumeration {
  public:
-  Enumeration(const SearchSpace& space, Lab& lab) : space_(space), job_(*space.job), free_(job_.strategy.free), lab_(lab), scorer_(space, lab) {}
+  Enumeration(const SearchSpace& space, ProfileSource& profiles) : space_(space), job_(*space.job), free_(job_.strategy.free), profiles_(profiles), scorer_(space, profiles) {}
 
   SearchResult run() {
     for (int context : contexts()) {
@@ -107,7 +107,7 @@ class Enumeration {
     }
     std::vector<int> result;
     for (int degree : divisors_up_to(rest, 4096))
-      if (!lab_.cut(degree).empty()) result.push_back(degree);
+      if (!profiles_.cut(degree).empty()) result.push_back(degree);
     return result;
   }
 
@@ -176,7 +176,7 @@ class Enumeration {
       c.recompute = mode;
       const Profile* profile = scorer_.profile_of(c);
       if (profile == nullptr) {
-        impossible("tensor", c.size(Axis::tensor), lab_.why_not(c.mesh, c.sequence_parallel));
+        impossible("tensor", c.size(Axis::tensor), profiles_.why_not(c.mesh, c.sequence_parallel));
         return false;
       }
       bool ample = job_.goal != Goal::memory;
@@ -336,7 +336,7 @@ class Enumeration {
   const SearchSpace& space_;
   const Job& job_;
   const FreeParts& free_;
-  Lab& lab_;
+  ProfileSource& profiles_;
   Scorer scorer_;
   SearchResult result_;
   std::vector<Frame> frames_;
@@ -349,9 +349,9 @@ class Enumeration {
 
 }  // namespace
 
-SearchResult search(const SearchSpace& space, Lab& lab) { return Enumeration(space, lab).run(); }
+SearchResult search(const SearchSpace& space, ProfileSource& profiles) { return Enumeration(space, profiles).run(); }
 
-std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab) { return Enumeration(space, lab).first_fit(); }
+std::optional<Candidate> first_fit(const SearchSpace& space, ProfileSource& profiles) { return Enumeration(space, profiles).first_fit(); }
 
 double measure(Goal goal, const Scored& one) { return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; }
 

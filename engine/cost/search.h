@@ -29,9 +29,9 @@ struct SearchSpace {
 };
 
 /// Makes profiles and cuts, when the search asks for them.
-class Lab {
+class ProfileSource {
  public:
-  virtual ~Lab() = default;
+  virtual ~ProfileSource() = default;
   /// Of the mesh the axes of the graph count: tensor and context. Null where the model cannot be cut so; then `why_not` says why.
   virtual const Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) = 0;
   virtual std::string why_not(const Mesh& mesh, bool sequence_parallel) = 0;
@@ -60,11 +60,11 @@ struct SearchResult {
 };
 
 /// Deterministic. Does not throw for a job that nothing fits: then no candidate `fits`, and the first is the one that lacks least.
-SearchResult search(const SearchSpace& space, Lab& lab);
+SearchResult search(const SearchSpace& space, ProfileSource& profiles);
 
 /// Some candidate that fits by its score, at the smallest micro-batch: the first in an order from the simple to the intricate. A pipeline that
 /// the job does not ask for has at least as many micro-batches as stages. Nothing if none does.
-std::optional<Candidate> first_fit(const SearchSpace& space, Lab& lab);
+std::optional<Candidate> first_fit(const SearchSpace& space, ProfileSource& profiles);
 
 /// What the goal makes small: µs of a step, or bytes. Devices are given, so cost goes by time.
 double measure(Goal goal, const Scored& one);

@@ -21,7 +21,7 @@ template <typename E>
 E value_named(std::string_view name) {
   for (const auto& [value, word] : names_of(E()))
     if (word == name) return value;
-  fail_check("known name", __FILE__, __LINE__, "\"" + std::string(name) + "\" passed the table of fields but has no value");
+  UNREACHABLE("\"" + std::string(name) + "\" passed the table of fields but has no value");
 }
 
 /// Typed access to checked values. A path that the table lacks, or a type it does not promise, is a bug.

@@ -40,7 +40,7 @@ ResolvedData fsdp(const DataStrategyJob& data, bool pipelined) {
     case Sharding::no_shard:
       return replicated(data);
   }
-  fail_check("named", __FILE__, __LINE__, "an fsdp sharding without a meaning");
+  UNREACHABLE("an fsdp sharding without a meaning");
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ ResolvedData resolve(const DataStrategyJob& data, bool pipelined) {
     case DataKind::local_sgd:
       return {};
   }
-  fail_check("named", __FILE__, __LINE__, "a data strategy without a meaning");
+  UNREACHABLE("a data strategy without a meaning");
 }
 
 }  // namespace trainer

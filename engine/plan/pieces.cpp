@@ -147,7 +147,7 @@ std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, cons
   return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, held_range(unit, mesh, at), copies));
 }
 
-Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
+StateOwner state_owner_of(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   const auto stage = std::find(unit.stages.begin(), unit.stages.end(), at[static_cast<std::size_t>(Axis::pipeline)]);
   const int index = unit.stages.empty() ? 0 : static_cast<int>(stage - unit.stages.begin());
   const int stages = std::max(1, static_cast<int>(unit.stages.size()));

@@ -42,10 +42,10 @@ std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, cons
 
 /// Of what ranks keep for themselves along the token axes (Slot::own): which of the holders of a unit a rank is. Stages
 /// that share a unit are holders apart; ranks along the tensor axis hold parts of one holder's.
-struct Holder {
+struct StateOwner {
   int index = 0, count = 1;
 };
-Holder holder_of(const Unit& unit, const Mesh& mesh, const Coordinates& at);
+StateOwner state_owner_of(const Unit& unit, const Mesh& mesh, const Coordinates& at);
 /// What the rank saves of its holder's, of which it holds pieces_of.
 std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 

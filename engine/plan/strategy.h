@@ -59,9 +59,9 @@ class Step {
 };
 
 /// What compressing a gradient asks for. Regions are of one unit, which every call is about.
-class Wire {
+class ReductionContext {
  public:
-  virtual ~Wire() = default;
+  virtual ~ReductionContext() = default;
   virtual int ranks() const = 0;
   /// This rank's slice of a whole that the ranks share.
   virtual Region own_slice(const Region& whole) const = 0;
@@ -83,7 +83,7 @@ class GradientCompression {
   virtual ~GradientCompression() = default;
   virtual std::string name() const = 0;
   /// The unit's gradient, or this rank's slice of it, becomes, about, its sum over the ranks.
-  virtual void reduce(const Unit& unit, Wire& wire) const = 0;
+  virtual void reduce(const Unit& unit, ReductionContext& context) const = 0;
 };
 
 /// What of a unit a rank holds between steps.

@@ -73,7 +73,7 @@ struct BaseHash {
 };
 
 BaseHash hash_of_base(const checkpoint::TensorStore& tensors, const std::vector<std::string>& names,
-                      Communicator& communicator, Talk& talk) {
+                      Communicator& communicator, ControlChannel& channel) {
   const auto world = static_cast<std::size_t>(communicator.world_size());
   std::string mine;
   for (auto i = static_cast<std::size_t>(communicator.rank()); i < names.size(); i += world) {
@@ -83,7 +83,7 @@ BaseHash hash_of_base(const checkpoint::TensorStore& tensors, const std::vector<
   }
   BaseHash result;
   std::vector<std::istringstream> shares;
-  for (const std::string& share : talk.to_first(mine)) shares.emplace_back(share);
+  for (const std::string& share : channel.to_first(mine)) shares.emplace_back(share);
   std::string all;
   for (std::size_t i = 0; i < names.size() && !shares.empty(); ++i) {
     std::string line;
@@ -91,26 +91,26 @@ BaseHash hash_of_base(const checkpoint::TensorStore& tensors, const std::vector<
     if (line == "-" && result.missing.empty()) result.missing = names[i];
     all += names[i] + " " + line + "\n";
   }
-  result.hash = talk.from_first(shares.empty() ? "" : checkpoint::checksum_of(all));
-  result.missing = talk.from_first(result.missing);
+  result.hash = channel.from_first(shares.empty() ? "" : checkpoint::checksum_of(all));
+  result.missing = channel.from_first(result.missing);
   return result;
 }
 
 /// What differs between the base that a checkpoint names, if it names one, and the one at `base`; empty where they are
 /// the same.
 std::string another_base(const std::optional<SavedBase>& saved, const std::string& checkpoint, const WeightSource& base,
-                         Communicator& communicator, Talk& talk) {
+                         Communicator& communicator, ControlChannel& channel) {
   if (!saved) return "";
-  const BaseHash found = hash_of_base(base.tensors, saved->tensors, communicator, talk);
+  const BaseHash found = hash_of_base(base.tensors, saved->tensors, communicator, channel);
   if (found.hash == saved->hash) return "";
   return fmt::format("{} is an adapter of the base {} ({} when it was saved), and {} is {}{}", checkpoint, saved->hash,
                      saved->from, base.path, found.hash, found.missing.empty() ? "" : ", which lacks " + found.missing);
 }
 
 /// The one at `path`, whose hash the ranks make together.
-SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Communicator& communicator, Talk& talk) {
+SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Communicator& communicator, ControlChannel& channel) {
   SavedBase base{.hash = "", .from = source.path, .tensors = model_parameters(compiled)};
-  base.hash = hash_of_base(source.tensors, base.tensors, communicator, talk).hash;
+  base.hash = hash_of_base(source.tensors, base.tensors, communicator, channel).hash;
   return base;
 }
 
@@ -133,8 +133,8 @@ void require_whole(const WeightSource& source) {
 }
 
 /// Weights that a model starts from.
-WeightSource open_base(const std::string& path, int rank, Talk& talk, const Tell& tell) {
-  WeightSource base = open_weights(path, rank, talk, tell);
+WeightSource open_base(const std::string& path, int rank, ControlChannel& channel, const Tell& tell) {
+  WeightSource base = open_weights(path, rank, channel, tell);
   require_whole(base);
   return base;
 }
@@ -146,45 +146,45 @@ bool is_of_adapter(const CompiledJob& compiled) {
 }
 
 SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank, int threads,
-                             Communicator& communicator, Talk& talk, const Tell& tell) {
+                             Communicator& communicator, ControlChannel& channel, const Tell& tell) {
   const Job& job = loaded.job;
   CHECK(job.adapter && job.model.init_from, "an adapter has a base");
-  const WeightSource base = open_base(*job.model.init_from, rank.rank, talk, tell);
+  const WeightSource base = open_base(*job.model.init_from, rank.rank, channel, tell);
   load_weights(rank, base.tensors, base.path, base.exact(), of_model(compiled));
   if (!job.adapter->from) {
     draw_weights(rank, job.seed, threads, of_adapter(compiled));
-    return base_of(compiled, base, communicator, talk);
+    return base_of(compiled, base, communicator, channel);
   }
   require_no_peft(*job.adapter->from);
-  const WeightSource start = open_weights(*job.adapter->from, rank.rank, talk, tell);
-  if (const std::string another = another_base(base_in(start), start.path, base, communicator, talk); !another.empty())
+  const WeightSource start = open_weights(*job.adapter->from, rank.rank, channel, tell);
+  if (const std::string another = another_base(base_in(start), start.path, base, communicator, channel); !another.empty())
     throw DataError(another);
   load_weights(rank, start.tensors, start.path, start.exact(), of_start(compiled, start.tensors));
-  return base_of(compiled, base, communicator, talk);
+  return base_of(compiled, base, communicator, channel);
 }
 
-void load_model(const LoadedRank& rank, const std::string& path, Talk& talk, const Tell& tell) {
-  const WeightSource source = open_base(path, rank.rank, talk, tell);
+void load_model(const LoadedRank& rank, const std::string& path, ControlChannel& channel, const Tell& tell) {
+  const WeightSource source = open_base(path, rank.rank, channel, tell);
   load_weights(rank, source.tensors, source.path, source.exact());
 }
 
 SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,
-                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, Talk& talk,
+                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, ControlChannel& channel,
                     const Tell& tell) {
   CHECK(loaded.job.model.init_from, "an adapter has a base");
-  const WeightSource base = open_base(*loaded.job.model.init_from, rank.rank, talk, tell);
-  if (const std::string another = another_base(facts.base, checkpoint, base, communicator, talk); !another.empty())
+  const WeightSource base = open_base(*loaded.job.model.init_from, rank.rank, channel, tell);
+  if (const std::string another = another_base(facts.base, checkpoint, base, communicator, channel); !another.empty())
     throw JobError({loaded.at(
         "model.init_from", another,
         "the base that it was trained beside; or another checkpoint.dir with adapter.from, which starts a new run")});
   load_weights(rank, base.tensors, base.path, base.exact(), frozen);
-  return base_of(compiled, base, communicator, talk);
+  return base_of(compiled, base, communicator, channel);
 }
 
 std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const CompiledJob& compiled,
                                                  const LoadedRank& rank, const std::string& checkpoint,
-                                                 Communicator& communicator, Talk& talk, const Tell& tell) {
-  WeightSource source = open_weights(checkpoint, rank.rank, talk, tell);
+                                                 Communicator& communicator, ControlChannel& channel, const Tell& tell) {
+  WeightSource source = open_weights(checkpoint, rank.rank, channel, tell);
   const std::optional<SavedBase> saved = base_in(source);
   if (saved && !is_of_adapter(compiled))
     throw DataError(source.path + " is a checkpoint of an adapter, whose weights stand beside those of its base (" +
@@ -196,8 +196,8 @@ std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const 
     const std::string& at = *loaded.job.model.init_from;
     if (!exists(at))
       throw DataError(at + ": the base of the adapter " + source.path + " is not there; --base names where it is");
-    const WeightSource base = open_base(at, rank.rank, talk, tell);
-    if (const std::string another = another_base(saved, source.path, base, communicator, talk); !another.empty())
+    const WeightSource base = open_base(at, rank.rank, channel, tell);
+    if (const std::string another = another_base(saved, source.path, base, communicator, channel); !another.empty())
       throw DataError(another + "; --base names where the right one is");
     load_weights(rank, base.tensors, base.path, false, frozen);
   }

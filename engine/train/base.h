@@ -19,22 +19,22 @@ inline Saved saved_of(const CompiledJob& compiled) { return is_of_adapter(compil
 /// The first weights of a run with an adapter: of the model by model.init_from, of the adapter drawn or by
 /// adapter.from. Returns the base.
 SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank, int threads,
-                             Communicator& communicator, Talk& talk, const Tell& tell);
+                             Communicator& communicator, ControlChannel& channel, const Tell& tell);
 
 /// The first weights of a run without an adapter, from model.init_from. Throws DataError for a checkpoint of an adapter.
-void load_model(const LoadedRank& rank, const std::string& path, Talk& talk, const Tell& tell);
+void load_model(const LoadedRank& rank, const std::string& path, ControlChannel& channel, const Tell& tell);
 
 /// Frozen weights of a run that goes on from `checkpoint`. Throws JobError where model.init_from is another base.
 /// Returns the base.
 SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,
-                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, Talk& talk,
+                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, ControlChannel& channel,
                     const Tell& tell);
 
 /// All weights for use as they are: of `checkpoint`, and where that is of an adapter of its base, too. Throws DataError
 /// where they do not fit, are not finite, or belong to another base. Returns the checkpoint, if it was one.
 std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const CompiledJob& compiled,
                                                  const LoadedRank& rank, const std::string& checkpoint,
-                                                 Communicator& communicator, Talk& talk, const Tell& tell);
+                                                 Communicator& communicator, ControlChannel& channel, const Tell& tell);
 
 /// Raises what load_first_weights would, for the file that `key` names: "model.init_from" or "adapter.from".
 void check_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& key);

@@ -41,9 +41,9 @@ std::int64_t element_of(const Piece& piece, std::int64_t place) {
 
 }  // namespace
 
-std::string locate_non_finite(Executor& executor, std::int32_t step_program, Talk& talk) {
-  const std::vector<std::string> found = talk.to_first(to_text(executor.find_non_finite(step_program)));
-  return talk.from_first(found.empty() ? "" : describe(found));
+std::string locate_non_finite(Executor& executor, std::int32_t step_program, ControlChannel& channel) {
+  const std::vector<std::string> found = channel.to_first(to_text(executor.find_non_finite(step_program)));
+  return channel.from_first(found.empty() ? "" : describe(found));
 }
 
 std::string non_finite_weight(const LoadedRank& loaded) {
@@ -63,11 +63,11 @@ std::string non_finite_weight(const LoadedRank& loaded) {
   return "";
 }
 
-std::string non_finite_weight(const LoadedRank& loaded, Talk& talk) {
+std::string non_finite_weight(const LoadedRank& loaded, ControlChannel& channel) {
   std::string first;
-  for (const std::string& found : talk.to_first(non_finite_weight(loaded)))
+  for (const std::string& found : channel.to_first(non_finite_weight(loaded)))
     if (first.empty()) first = found;
-  return talk.from_first(first);
+  return channel.from_first(first);
 }
 
 }  // namespace trainer

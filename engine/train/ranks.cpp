@@ -161,17 +161,17 @@ void abort_on_error(Communicator* process, const std::function<void()>& work) {
   }
 }
 
-Talk::Talk(Communicator& communicator) : communicator_(communicator) {
+ControlChannel::ControlChannel(Communicator& communicator) : communicator_(communicator) {
   std::vector<int> ranks(static_cast<std::size_t>(communicator.world_size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   everyone_ = communicator.group(ranks);
 }
 
-std::string Talk::from_first(const std::string& mine) {
+std::string ControlChannel::from_first(const std::string& mine) {
   return broadcast_text(mine, [this](void* data, std::int64_t bytes) { communicator_.broadcast(*everyone_, data, bytes); });
 }
 
-std::vector<std::string> Talk::to_first(const std::string& mine) {
+std::vector<std::string> ControlChannel::to_first(const std::string& mine) {
   const std::vector<std::int64_t> sizes = each(static_cast<std::int64_t>(mine.size()));
   if (communicator_.rank() != 0) {
     const Communicator::Part part{0, const_cast<char*>(mine.data()), sizes[static_cast<std::size_t>(communicator_.rank())]};
@@ -187,12 +187,12 @@ std::vector<std::string> Talk::to_first(const std::string& mine) {
   return texts;
 }
 
-std::int64_t Talk::largest(std::int64_t mine) {
+std::int64_t ControlChannel::largest(std::int64_t mine) {
   const std::vector<std::int64_t> values = each(mine);
   return *std::max_element(values.begin(), values.end());
 }
 
-std::vector<std::int64_t> Talk::each(std::int64_t mine) {
+std::vector<std::int64_t> ControlChannel::each(std::int64_t mine) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(communicator_.world_size()));
   communicator_.all_gather(*everyone_, &mine, values.data(), sizeof mine);
   return values;

@@ -52,9 +52,9 @@ void run_ranks(Communicator* process, int world_size, const std::function<void(C
 void abort_on_error(Communicator* process, const std::function<void()>& work);
 
 /// What ranks tell each other outside programs. Every rank makes the same calls in the same order.
-class Talk {
+class ControlChannel {
  public:
-  explicit Talk(Communicator& communicator);
+  explicit ControlChannel(Communicator& communicator);
   /// Everyone gets rank 0's text.
   std::string from_first(const std::string& mine);
   /// Rank 0 gets everyone's text, by rank; the others nothing.

@@ -7,9 +7,9 @@
 
 namespace trainer {
 
-std::vector<RankReport> report_ranks(const Executor& executor, std::int64_t bytes_sent, Talk& talk) {
-  const std::vector<std::int64_t> planned = talk.each(executor.role().total_bytes), allocated = talk.each(executor.allocated_bytes()), counted = talk.each(executor.counted_bytes()),
-                                  sent = talk.each(bytes_sent);
+std::vector<RankReport> report_ranks(const Executor& executor, std::int64_t bytes_sent, ControlChannel& channel) {
+  const std::vector<std::int64_t> planned = channel.each(executor.role().total_bytes), allocated = channel.each(executor.allocated_bytes()), counted = channel.each(executor.counted_bytes()),
+                                  sent = channel.each(bytes_sent);
   std::vector<RankReport> ranks;
   for (std::size_t rank = 0; rank < planned.size(); ++rank) ranks.push_back({planned[rank], allocated[rank], counted[rank], sent[rank]});
   return ranks;
@@ -35,14 +35,14 @@ void add_times(RunReport& report, const std::vector<double>& step_ms, std::int64
   report.step_ms_p95 = times[std::min(times.size() - 1, times.size() * 95 / 100)];
 }
 
-std::vector<RankTrace> gather_traces(Executor& executor, std::int32_t step_program, std::chrono::steady_clock::time_point step_start, bool several_machines, Talk& talk) {
+std::vector<RankTrace> gather_traces(Executor& executor, std::int32_t step_program, std::chrono::steady_clock::time_point step_start, bool several_machines, ControlChannel& channel) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point zero = several_machines ? Clock::now() : Clock::time_point{};
   const std::int64_t start = std::chrono::duration_cast<std::chrono::nanoseconds>(step_start - zero).count();
   const auto spans = executor.times(step_program);
   std::string mine(reinterpret_cast<const char*>(&start), sizeof start);
   mine.append(reinterpret_cast<const char*>(spans.data()), spans.size_bytes());
-  const std::vector<std::string> all = talk.to_first(mine);
+  const std::vector<std::string> all = channel.to_first(mine);
   std::vector<RankTrace> traces;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const std::size_t bytes = all[rank].size() - sizeof start;

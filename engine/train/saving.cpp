@@ -132,7 +132,7 @@ class FullSave {
     for_each_unit([&](std::size_t role, std::size_t index, const Unit& unit, bool saves) {
       Coordinates at{};
       at[static_cast<std::size_t>(Axis::pipeline)] = static_cast<int>(role);
-      const int first = holder_of(unit, mesh_, at).index;
+      const int first = state_owner_of(unit, mesh_, at).index;
       for (std::size_t tensor = 0; tensor < unit.tensors.size(); ++tensor)
         for (std::size_t slot = 0; slot < unit.slots.size(); ++slot) {
           const Slot& one = unit.slots[slot];
@@ -183,7 +183,7 @@ class FullSave {
     for (int rank = 0; rank < world_; ++rank) {
       const Coordinates place = mesh_.coordinates(rank);
       if (place[static_cast<std::size_t>(Axis::pipeline)] != static_cast<int>(at.role)) continue;
-      if (at.holder >= 0 && holder_of(unit_of(at), mesh_, place).index != at.holder) continue;
+      if (at.holder >= 0 && state_owner_of(unit_of(at), mesh_, place).index != at.holder) continue;
       shares[static_cast<std::size_t>(rank)] = (at.holder >= 0 ? saved_own : saved_pieces)(unit_of(at), tensor_of(at), mesh_, place);
     }
     return shares;
@@ -276,7 +276,7 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
     for (const UnitTensor& tensor : unit.tensors) {
       if (!is_saved(unit, saved)) continue;
       const std::vector<Piece> shares = saved_pieces(unit, tensor, mesh, at), own = saved_own(unit, tensor, mesh, at);
-      const int holder = holder_of(unit, mesh, at).index;
+      const int holder = state_owner_of(unit, mesh, at).index;
       for (const Slot& slot : unit.slots) {
         if (!slot.saved) continue;
         const bool parameters = &slot == &unit.parameters();

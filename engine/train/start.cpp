@@ -77,12 +77,12 @@ void compare(const LoadedJob& loaded, const SavedFacts& now, Start& start, const
 
 }  // namespace
 
-Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, Talk& talk, const Say& say) {
+Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, ControlChannel& channel, const Say& say) {
   const bool first = communicator.rank() == 0;
   const Job& job = loaded.job;
   Start start;
   if (first && job.checkpoint.dir) start.store = std::make_unique<checkpoint::Store>(*job.checkpoint.dir, say);
-  const std::string path = talk.from_first(first ? choose_checkpoint(job.checkpoint, say) : "");
+  const std::string path = channel.from_first(first ? choose_checkpoint(job.checkpoint, say) : "");
   if (!path.empty()) {
     start.checkpoint = checkpoint::open_checkpoint(path);
     start.facts = facts_of(start.checkpoint->manifest, path);
@@ -94,7 +94,7 @@ Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& c
     require_newest(loaded, start.checkpoint ? start.checkpoint->manifest.step : 0, path);
     if (start.checkpoint) compare(loaded, now, start, say);
   }
-  start.facts.run_id = talk.from_first(start.facts.run_id.empty() && first ? random_id() : start.facts.run_id);
+  start.facts.run_id = channel.from_first(start.facts.run_id.empty() && first ? random_id() : start.facts.run_id);
   return start;
 }
 

@@ -26,6 +26,6 @@ struct Start {
 
 /// `now`: this job as a checkpoint describes it, on rank 0. `say` tells people. Throws JobError where the job may not go on from the
 /// checkpoint, where a finished run had another, or where the folder has checkpoints later than the one to begin from.
-Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, Talk& talk, const std::function<void(const std::string&)>& say);
+Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, ControlChannel& channel, const std::function<void(const std::string&)>& say);
 
 }  // namespace trainer

@@ -73,22 +73,22 @@ void fill_from(const Run& run, const checkpoint::Checkpoint& start, const Loaded
 
 /// As a run begins or goes on. Returns the base of its adapter.
 std::optional<SavedBase> fill_weights(const Run& run, const Start& start, const LoadedRank& rank, int threads,
-                                      Communicator& communicator, Talk& talk) {
+                                      Communicator& communicator, ControlChannel& channel) {
   const ModelJob& model = run.job().model;
   std::optional<SavedBase> base;
   if (start.checkpoint) {
     if (is_of_adapter(run.compiled))
-      base = load_base(run.loaded, run.compiled, rank, start.facts, start.checkpoint->path, communicator, talk,
+      base = load_base(run.loaded, run.compiled, rank, start.facts, start.checkpoint->path, communicator, channel,
                        run.message());
     fill_from(run, *start.checkpoint, rank);
     return base;
   }
   set_scalars(rank.executor, static_cast<float>(run.job().precision.loss_scale.factor));
   if (run.job().adapter) {
-    base = load_first_weights(run.loaded, run.compiled, rank, threads, communicator, talk, run.message());
+    base = load_first_weights(run.loaded, run.compiled, rank, threads, communicator, channel, run.message());
     if (!is_of_adapter(run.compiled)) base.reset();
   } else if (model.init_from) {
-    load_model(rank, *model.init_from, talk, run.message());
+    load_model(rank, *model.init_from, channel, run.message());
   } else {
     draw_weights(rank, run.job().seed, threads);
   }
@@ -103,13 +103,13 @@ class RankLoop {
   enum class Outcome : std::uint8_t { updated, overflowed, not_finite };
 
  public:
-  RankLoop(Run& run, Communicator& communicator, Talk& talk, const SavedFacts& now, Start start)
+  RankLoop(Run& run, Communicator& communicator, ControlChannel& channel, const SavedFacts& now, Start start)
       : run_(run),
         job_(run.job()),
         communicator_(communicator),
         rank_(communicator.rank()),
         leads_(rank_ == 0 || run.options.process != nullptr),
-        talk_(talk),
+        channel_(channel),
         start_(std::move(start)),
         retention_(start_.store ? std::make_optional<Retention>(*start_.store, job_.checkpoint) : std::nullopt),
         facts_(now),
@@ -122,7 +122,7 @@ class RankLoop {
         average_program_(role_.program_index(ProgramKind::average)),
         settle_program_(role_.program_index(ProgramKind::settle)),
         binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
-    facts_.base = fill_weights(run, start_, loaded_rank(), threads_, communicator_, talk_);
+    facts_.base = fill_weights(run, start_, loaded_rank(), threads_, communicator_, channel_);
     loss_scale_ = loss_scale_of(*executor_);
     rates_.resize(run.compiled.optimizers.size());
     executor_->bind(role_.field_index("lr"), rates_.data());
@@ -159,13 +159,13 @@ class RankLoop {
     }
     tell_of_step();
     if (retention_) retention_->finish(step_);
-    const std::vector<RankReport> ranks = report_ranks(*executor_, bytes_sent_, talk_);
-    const std::string log_failure = talk_.from_first(rank_ == 0 ? run_.log_failure : "");
+    const std::vector<RankReport> ranks = report_ranks(*executor_, bytes_sent_, channel_);
+    const std::string log_failure = channel_.from_first(rank_ == 0 ? run_.log_failure : "");
     if (leads_) run_.report.log_failure = log_failure;
     if (leads_) report(first, ranks);
     if (run_.options.trace) {
       communicator_.barrier();
-      std::vector<RankTrace> traces = gather_traces(*executor_, step_program_, step_start_, job_.cluster.nodes > 1, talk_);
+      std::vector<RankTrace> traces = gather_traces(*executor_, step_program_, step_start_, job_.cluster.nodes > 1, channel_);
       if (rank_ == 0) run_.traces = std::move(traces);
     }
   }
@@ -188,7 +188,7 @@ class RankLoop {
     began_ = step_;
     if (start_.in_dir) saved_ = step_;
     if (retention_ && start_.in_dir) retention_->take_over(step_);
-    const std::string best = talk_.from_first(retention_ && retention_->best_loss() ? fmt::format("{}", *retention_->best_loss()) : "");
+    const std::string best = channel_.from_first(retention_ && retention_->best_loss() ? fmt::format("{}", *retention_->best_loss()) : "");
     best_loss_ = best.empty() ? INFINITY : std::stod(best);
     if (leads_) tell_of_start();
     if (job_.train.on_nan != OnNan::rollback || saved_ == step_ || !job_.checkpoint.dir) return;
@@ -211,7 +211,7 @@ class RankLoop {
     ++step_;
     if (averages() && step_ % job_.strategy.data.every == 0) average(step_);
     const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
-    stopped_ = talk_.any(asked || (leads_ && !run_.log_failure.empty()));
+    stopped_ = channel_.any(asked || (leads_ && !run_.log_failure.empty()));
     if (evaluation_ && step_ % job_.eval->every == 0)  // at an average: the job's rules see to it
       if (std::string trouble = evaluate(); !trouble.empty()) return trouble;
     return job_.checkpoint.dir && (step_ % job_.checkpoint.every == 0 || is_best()) ? save() : "";
@@ -297,7 +297,7 @@ class RankLoop {
   Outcome judge(float loss_scale) {
     const bool overflowed = !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss), bad = overflowed || metrics_.factor == 0;
     if (overflowed && scales_dynamically() && loss_scale > static_cast<float>(job_.precision.loss_scale.smallest)) return Outcome::overflowed;
-    return (averages() ? talk_.any(bad) : bad) ? Outcome::not_finite : Outcome::updated;  // ranks that trained apart have metrics of their own
+    return (averages() ? channel_.any(bad) : bad) ? Outcome::not_finite : Outcome::updated;  // ranks that trained apart have metrics of their own
   }
 
   bool scales_dynamically() const { return job_.precision.loss_scale.mode == LossScale::Mode::dynamic; }
@@ -307,9 +307,9 @@ class RankLoop {
   std::string describe(std::int64_t step, float loss_scale) {
     if (job_.train.on_nan == OnNan::skip && after_skipped_) return "";
     const float loss = metrics_.loss, norm = metrics_.grad_norm;
-    const std::string where = locate_non_finite(*executor_, step_program_, talk_);
+    const std::string where = locate_non_finite(*executor_, step_program_, channel_);
     const std::string scale = scales_dynamically() ? fmt::format(", at the smallest loss scale, {}", loss_scale) : loss_scale != 1 ? fmt::format(", at loss scale {}", loss_scale) : "";
-    return talk_.from_first(fmt::format("step {}: loss {}, gradient norm {}{}: {}; the update was not made", step, loss, norm, scale, where));
+    return channel_.from_first(fmt::format("step {}: loss {}, gradient norm {}{}: {}; the update was not made", step, loss, norm, scale, where));
   }
 
   // Goes back to the last good checkpoint, leaving out the batches since, where the job says so; else throws.
@@ -318,9 +318,9 @@ class RankLoop {
     const bool rolls_back = job_.train.on_nan == OnNan::rollback;
     Retention::Fallback fallback;
     if (retention_) fallback = retention_->fall_back();
-    const std::string good = talk_.from_first(fallback.good);
+    const std::string good = channel_.from_first(fallback.good);
     const bool goes_on = rolls_back && !good.empty() && rollbacks_ < kMostRollbacks;
-    if (!goes_on) throw NonFiniteError(talk_.from_first(trouble + advice(fallback, job_.train.on_nan, rollbacks_ >= kMostRollbacks)));
+    if (!goes_on) throw NonFiniteError(channel_.from_first(trouble + advice(fallback, job_.train.on_nan, rollbacks_ >= kMostRollbacks)));
     const checkpoint::Checkpoint back = checkpoint::open_checkpoint(good);
     fill_from(run_, back, loaded_rank());
     loss_scale_ = loss_scale_of(*executor_);
@@ -347,8 +347,8 @@ class RankLoop {
       run_.report.val_accuracy = record.val_accuracy;
       run_.tell([&](Monitor& monitor) { monitor.evaluation(record); });
     }
-    if (!talk_.any(!std::isfinite(record.val_loss))) return "";
-    const std::string weight = non_finite_weight(loaded_rank(), talk_);
+    if (!channel_.any(!std::isfinite(record.val_loss))) return "";
+    const std::string weight = non_finite_weight(loaded_rank(), channel_);
     return fmt::format("after {} steps: validation loss {}{}", step_, record.val_loss, weight.empty() ? "" : "; the weight " + weight);
   }
 
@@ -364,7 +364,7 @@ class RankLoop {
   std::string save() {
     tell_of_step();
     if (settle_program_ >= 0) executor_->run(settle_program_);
-    if (const std::string weight = non_finite_weight(loaded_rank(), talk_); !weight.empty())
+    if (const std::string weight = non_finite_weight(loaded_rank(), channel_); !weight.empty())
       return fmt::format("after {} steps: the weight {}", step_, weight);
     if (start_.store) start_.store->begin(step_);
     communicator_.barrier();
@@ -403,7 +403,7 @@ class RankLoop {
   Communicator& communicator_;
   const int rank_;
   const bool leads_;  // the first rank of its process, which reports
-  Talk& talk_;
+  ControlChannel& channel_;
   Start start_;                         // its store is rank 0's
   std::optional<Retention> retention_;  // of that
   SavedFacts facts_;                    // of this job
@@ -457,11 +457,11 @@ SavedFacts facts_of_job(const Run& run) {
 }
 
 void train_rank(Run& run, Communicator& communicator) {
-  Talk talk(communicator);
+  ControlChannel channel(communicator);
   const bool first = communicator.rank() == 0;
   const SavedFacts now = first ? facts_of_job(run) : SavedFacts{};
-  Start start = find_start(run.loaded, now, communicator, talk, run.message());
-  if (!start.finished) return RankLoop(run, communicator, talk, now, std::move(start)).train();
+  Start start = find_start(run.loaded, now, communicator, channel, run.message());
+  if (!start.finished) return RankLoop(run, communicator, channel, now, std::move(start)).train();
   if (start.store) {  // a run that was killed after its last save had no time to
     Retention retention(*start.store, run.job().checkpoint);
     retention.take_over(start.checkpoint->manifest.step);

@@ -153,7 +153,7 @@ class LoadingStates {
         rescale_(rescale),
         unit_(unit),
         tensor_(tensor),
-        holder_(holder_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
+        holder_(state_owner_of(unit, loaded.plan.mesh, loaded.plan.mesh.coordinates(loaded.rank))) {}
 
   void state(const Slot& slot, const std::vector<Piece>& pieces) const {
     const std::string name = state_name(tensor_, slot.name);
@@ -185,7 +185,7 @@ class LoadingStates {
   const float rescale_;
   const Unit& unit_;
   const UnitTensor& tensor_;
-  const Holder holder_;
+  const StateOwner holder_;
 };
 
 // One element that rank 0 saved, if it did.
@@ -230,7 +230,7 @@ std::string choose_checkpoint(const std::string& path, const Tell& tell) {
 }
 
 // Nothing, on all ranks, where a rank did not find it any more.
-std::optional<checkpoint::Checkpoint> open_everywhere(const std::string& path, Talk& talk) {
+std::optional<checkpoint::Checkpoint> open_everywhere(const std::string& path, ControlChannel& channel) {
   std::optional<checkpoint::Checkpoint> opened;
   std::string error;
   try {
@@ -238,7 +238,7 @@ std::optional<checkpoint::Checkpoint> open_everywhere(const std::string& path, T
   } catch (const DataError& missing) {
     error = missing.what();
   }
-  if (talk.any(!opened && !exists(path))) return std::nullopt;
+  if (channel.any(!opened && !exists(path))) return std::nullopt;
   if (!opened) throw DataError(error);
   return opened;
 }
@@ -321,9 +321,9 @@ void check_weights(const Plan& plan, const WeightSource& source, const Wanted& w
   expect_weights(loading, plan, source.tensors, source.exact(), wanted);
 }
 
-WeightSource open_weights(const std::string& path, int rank, Talk& talk, const Tell& tell) {
+WeightSource open_weights(const std::string& path, int rank, ControlChannel& channel, const Tell& tell) {
   const auto everywhere = [&] {
-    return open_everywhere(talk.from_first(rank == 0 ? choose_checkpoint(path, tell) : ""), talk);
+    return open_everywhere(channel.from_first(rank == 0 ? choose_checkpoint(path, tell) : ""), channel);
   };
   return open_source(path, [&] { return checkpoint::while_replaced(path, everywhere); });
 }

@@ -47,7 +47,7 @@ struct WeightSource {
 };
 /// Rank 0 chooses and verifies, all ranks open the same, and choose again where a live run has removed it meanwhile.
 /// `tell`, rank 0's, hears of what was passed over.
-WeightSource open_weights(const std::string& path, int rank, Talk& talk, const Tell& tell);
+WeightSource open_weights(const std::string& path, int rank, ControlChannel& channel, const Tell& tell);
 /// By this process alone.
 WeightSource open_weights(const std::string& path);
 
@@ -72,7 +72,7 @@ float loss_scale_of(const Executor& executor);
 inline constexpr const char *kApplied = "applied_updates", *kLossScale = "loss_scale", *kGoodSteps = "good_steps";
 /// As "h.0.attn.c_attn.weight.exp_avg".
 std::string state_name(const UnitTensor& tensor, const std::string& state);
-/// As "h.0.attn.c_attn.weight.residual.3", of Holder 3: what a holder keeps for itself is a tensor of the parameter's shape. As many
+/// As "h.0.attn.c_attn.weight.residual.3", of owner 3: what a holder keeps for itself is a tensor of the parameter's shape. As many
 /// holders as there were get each their own back. Any other number: of residuals the first gets the sum and the others 0, so that
 /// nothing which was not sent is lost; of the optimizer's states everyone gets the mean.
 std::string own_name(const UnitTensor& tensor, const std::string& what, int holder);

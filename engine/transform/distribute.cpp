@@ -215,7 +215,7 @@ void distribute(Graph& graph, Axes to_rows) {
   if (!axes_of_values(graph.mesh).empty()) Distribution(graph, to_rows).run();
 }
 
-void place(Graph& graph) {
+void propagate_placements(Graph& graph) {
   for (Axis axis : axes_of_values(graph.mesh))
     for (const Node& node : graph.nodes) {
       const auto outputs = propagate(graph, node, axis);

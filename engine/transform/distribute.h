@@ -20,6 +20,6 @@ namespace trainer {
 void distribute(Graph& graph, Axes to_rows);
 
 /// Gives every value of a differentiated graph its spec, by the same rules, and inserts nothing. Throws JobError like `distribute`.
-void place(Graph& graph);
+void propagate_placements(Graph& graph);
 
 }  // namespace trainer

@@ -4,7 +4,7 @@
 //   differentiate  appends the backward nodes
 //   recompute  applies an activation checkpointing policy
 //   fuse  (fuse.h) makes one node of neighbours that one kernel does in one pass over memory
-//   distribute, place  (distribute.h) give every value its spec on the mesh, collectives where they are needed
+//   distribute, propagate_placements  (distribute.h) give every value its spec on the mesh, collectives where they are needed
 #pragma once
 
 #include <map>

@@ -176,16 +176,16 @@ TEST_CASE("parts of an exchange between the same two ranks match in order") {
 TEST_CASE("ranks tell each other texts and numbers") {
   const int world = process() == nullptr ? 3 : process()->world_size();
   on_ranks(world, [&](Communicator& communicator) {
-    Talk talk(communicator);
+    ControlChannel channel(communicator);
     const int rank = communicator.rank();
-    CHECK(talk.from_first(rank == 0 ? "a checkpoint" : "") == "a checkpoint");
-    CHECK(talk.from_first("").empty());
-    const std::vector<std::string> all = talk.to_first(std::string(static_cast<std::size_t>(rank) * 1000, 'x'));
+    CHECK(channel.from_first(rank == 0 ? "a checkpoint" : "") == "a checkpoint");
+    CHECK(channel.from_first("").empty());
+    const std::vector<std::string> all = channel.to_first(std::string(static_cast<std::size_t>(rank) * 1000, 'x'));
     REQUIRE(all.size() == (rank == 0 ? static_cast<std::size_t>(world) : 0));
     for (std::size_t other = 0; other < all.size(); ++other) CHECK(all[other].size() == other * 1000);
-    CHECK(talk.largest(rank * 10) == (world - 1) * 10);
-    CHECK(talk.any(rank == world - 1));
-    CHECK(!talk.any(false));
+    CHECK(channel.largest(rank * 10) == (world - 1) * 10);
+    CHECK(channel.any(rank == world - 1));
+    CHECK(!channel.any(false));
     communicator.barrier();
   });
 }

@@ -9,7 +9,7 @@
 #include "engine/compile/choose.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/fit.h"
-#include "engine/compile/lab.h"
+#include "engine/compile/profile_cache.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/predict.h"
@@ -250,14 +250,14 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
       for (const MemoryReport& report : compiled.memory) bytes = std::max(bytes, report.peak_bytes);
       const double us = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
 
-      ModelLab lab(loaded, hardware);
+      ProfileCache profiles(loaded, hardware);
       const cost::SearchSpace space{.job = &loaded.job,
                                     .machine = &h100(),
                                     .world_size = 8,
                                     .ranks_per_node = 8,
                                     .threads = 0,
                                     .limit_bytes = hardware.memory_bytes / 8};
-      cost::Scorer scorer(space, lab);
+      cost::Scorer scorer(space, profiles);
       cost::Candidate candidate = row.candidate;
       candidate.micro_batches = compiled.batch.micro_batches;
       candidate.recompute = loaded.job.activation_checkpointing;

@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     recompute(graph, {size % 3 == 0 ? RecomputePolicy::Mode::full : RecomputePolicy::Mode::selective, 1});
     graph.mesh = {{Axis::replicate, 2}};
     for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
-    place(graph);
+    propagate_placements(graph);
     print(graph);
   } catch (const JobError&) {
   }

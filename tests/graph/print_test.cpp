@@ -19,7 +19,7 @@ TEST_CASE("a tiny GPT, differentiated, selectively recomputed and placed on a da
   recompute(graph, {RecomputePolicy::Mode::selective, 1});
   graph.mesh = {{Axis::replicate, 2}};
   for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
-  place(graph);
+  propagate_placements(graph);
   const std::string text = print(graph);
   if (std::getenv("TRAINER_UPDATE_GOLDENS") != nullptr) std::ofstream(path) << text;
   std::stringstream golden;

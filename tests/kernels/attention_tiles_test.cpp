@@ -29,10 +29,10 @@ class Tiles final : public Runner {
       cpu::prepare(s, context_)->run({.operands = operands, .workspace = workspace.data(), .origin = origin});
       return;
     }
-    const cpu::AttentionWay& way = cpu::emulated_attention_way(context_.isa);
+    const cpu::AttentionAlgorithm& algorithm = cpu::emulated_attention_algorithm(context_.isa);
     const bool forward = s.op == Op::attention;
-    const Buffer workspace(forward ? attention_workspace(s, context_.threads, way) : attention_grad_workspace(s, context_.threads, way));
-    (forward ? prepare_attention(s, context_.threads, way) : prepare_attention_grad(s, context_.threads, way))
+    const Buffer workspace(forward ? attention_workspace(s, context_.threads, algorithm) : attention_grad_workspace(s, context_.threads, algorithm));
+    (forward ? prepare_attention(s, context_.threads, algorithm) : prepare_attention_grad(s, context_.threads, algorithm))
         ->run({.operands = operands, .workspace = workspace.data(), .origin = origin});
   }
   int family() const override { return static_cast<int>(context_.isa); }

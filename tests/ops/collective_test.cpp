@@ -57,7 +57,7 @@ struct Build {
   void cut(ValueId id, const Placement& placement) { graph.value(id).spec.place(Axis::tensor, placement); }
   void finish() {
     differentiate(graph, DType::f32);
-    place(graph);
+    propagate_placements(graph);
   }
 };
 

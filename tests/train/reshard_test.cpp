@@ -200,12 +200,12 @@ void fill(const HeldBuffer& buffer, const std::vector<Piece>& pieces, Value&& va
 int num_holders(const Plan& plan, const std::string& unit) {
   for (const Role& role : plan.roles)
     for (const Unit& each : role.units)
-      if (each.name == unit) return holder_of(each, plan.mesh, {}).count;
+      if (each.name == unit) return state_owner_of(each, plan.mesh, {}).count;
   return 0;
 }
 
 // What a holder gets of what `before` holders saved: its own, or (where their number differs) the sum at `first`, or their mean.
-float own_value(const UnitTensor& tensor, const std::string& what, int before, Holder holder, bool mean, std::int64_t index) {
+float own_value(const UnitTensor& tensor, const std::string& what, int before, StateOwner holder, bool mean, std::int64_t index) {
   if (before == holder.count) return value_of(own_name(tensor, what, holder.index), index);
   if (!mean && holder.index != 0) return 0;
   float sum = 0;
@@ -222,7 +222,7 @@ void fill_rank(const LoadedRank& loaded, const Holding& from) {
   for (const Unit& unit : loaded.executor.role().units)
     for (const UnitTensor& tensor : unit.tensors) {
       const int before = num_holders(saved, unit.name);
-      const Holder holder = holder_of(unit, mesh, at);
+      const StateOwner holder = state_owner_of(unit, mesh, at);
       for (const Slot& slot : unit.slots) {
         if (slot.kind != Slot::Kind::state && slot.kind != Slot::Kind::strategy_state) continue;
         const std::string& state = slot.name;
@@ -230,7 +230,7 @@ void fill_rank(const LoadedRank& loaded, const Holding& from) {
         const bool own = from.own && state != "anchor";
         fill(held_buffer(loaded, unit, slot), held_pieces(unit, tensor, mesh, at), [&](std::int64_t index) {
           if (!own) return value_of(state_name(tensor, state), index);
-          return own_value(tensor, state, before, slot.own() ? holder : Holder{0, -1}, true, index);
+          return own_value(tensor, state, before, slot.own() ? holder : StateOwner{0, -1}, true, index);
         });
       }
       if (unit.find(Slot::Kind::residual) == nullptr || !from.residual) continue;

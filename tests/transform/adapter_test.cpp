@@ -399,7 +399,7 @@ TEST_CASE("over a tensor axis B follows a target's rows and A its columns, and t
     CHECK(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.op == join; }) ==
           1 + 2 * 2);  // of the embedding, and of the linears: the adapters' partial sums join their targets'
     differentiate(graph, DType::f32);
-    place(graph);
+    propagate_placements(graph);
     const auto on = [&](const std::string& name) {
       return graph.value(parameter_named(graph, name)).spec.on(Axis::tensor);
     };

@@ -306,7 +306,7 @@ TEST_CASE("along a data axis a sharded batch gives partial gradients and a parti
     recompute(graph, {Mode::full, 1});
     graph.mesh = {{Axis::replicate, 2}};
     for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
-    place(graph);
+    propagate_placements(graph);
     const auto on = [&](const Value& value) { return value.spec.on(Axis::replicate); };
     CHECK(on(graph.value(graph.loss.sum)).is_partial());
     for (const Value& value : graph.values) {
@@ -323,7 +323,7 @@ TEST_CASE("what no rule covers is refused, naming the node and where it was writ
   try {
     graph.mesh = {{Axis::tensor, 2}};
     graph.value(graph.inputs[0]).spec.place(Axis::tensor, Placement::partial());
-    place(graph);
+    propagate_placements(graph);
     FAIL("placed");
   } catch (const JobError& error) {
     const Diagnostic& diagnostic = error.diagnostics().front();

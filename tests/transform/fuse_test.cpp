@@ -180,7 +180,7 @@ TEST_CASE("a fused graph is placed as the one it was made of") {
     fuse(graph, kEpilogues);
     graph.mesh = {{Axis::replicate, 2}};
     for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::replicate, Placement::shard(0));
-    place(graph);
+    propagate_placements(graph);
     for (const Value& value : graph.values)
       if (value.kind == ValueKind::gradient) CHECK(value.spec.on(Axis::replicate).is_partial());
   }

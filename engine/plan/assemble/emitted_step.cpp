@@ -27,9 +27,9 @@ std::ptrdiff_t changes(std::span<const UpdateOp> ops) {
 }  // namespace
 
 // A unit's reduction as a compression sees it.
-class UnitWire final : public Wire {
+class UnitReduction final : public ReductionContext {
  public:
-  UnitWire(EmittedStep& step, const Unit& unit, Axes axes, bool sliced) : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
+  UnitReduction(EmittedStep& step, const Unit& unit, Axes axes, bool sliced) : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
 
   int ranks() const override { return step_.options_.mesh.group_size(axes_); }
   Region own_slice(const Region& whole) const override { return trainer::own_slice(whole, step_.options_.mesh.active(axes_), ranks()); }
@@ -130,8 +130,8 @@ void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
   catch_up();
   if (!reduced.partial_summed) sum_partial(unit);
   if (options_.compression != nullptr && options_.mesh.group_size(axes) > 1) {
-    wires_.push_back(std::make_unique<UnitWire>(*this, unit, axes, false));
-    return options_.compression->reduce(unit, *wires_.back());
+    reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, axes, false));
+    return options_.compression->reduce(unit, *reductions_.back());
   }
   emit_.all_reduce(unit.name, options_.reduce, axes, gradient(unit));
 }
@@ -148,8 +148,8 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   if (once) {
     reduced.slice = own_slice(all, kSliceAxes, shards);
     if (options_.compression != nullptr) {
-      wires_.push_back(std::make_unique<UnitWire>(*this, unit, kSliceAxes, true));
-      return options_.compression->reduce(unit, *wires_.back());
+      reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, kSliceAxes, true));
+      return options_.compression->reduce(unit, *reductions_.back());
     }
     emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kSliceAxes, all, reduced.slice);
     return;

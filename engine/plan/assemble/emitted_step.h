@@ -13,7 +13,7 @@
 
 namespace trainer {
 
-class UnitWire;
+class UnitReduction;
 
 class EmittedStep final : public Step {
  public:
@@ -78,9 +78,9 @@ class EmittedStep final : public Step {
   };
   std::vector<UnitUpdate> updates_;  // in the order of units, those that run ahead first
   std::map<std::uint8_t, std::vector<double>> work_;  // of the owners of whole matrices over those axes, in FLOPs
-  std::vector<std::unique_ptr<Wire>> wires_;  // of the compressed reductions, which later_ may still use
+  std::vector<std::unique_ptr<ReductionContext>> reductions_;  // of the compressed reductions, which later_ may still use
 
-  friend class UnitWire;
+  friend class UnitReduction;
 };
 
 }  // namespace trainer

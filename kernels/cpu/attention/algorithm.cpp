@@ -55,7 +55,7 @@ std::int64_t tiles_backward_scratch(const AttentionSizes& s) {
 
 }  // namespace
 
-AttentionWay attention_way(Isa isa, bool bf16) {
+AttentionAlgorithm attention_algorithm(Isa isa, bool bf16) {
 #if defined(__x86_64__)
   if (isa == Isa::amx && bf16)
     return {amx::attention_tiles_forward, amx::attention_tiles_backward, tiles_forward_scratch, tiles_backward_scratch};
@@ -64,7 +64,7 @@ AttentionWay attention_way(Isa isa, bool bf16) {
   return {CHOOSE_BY_ISA(isa, attention_forward), CHOOSE_BY_ISA(isa, attention_backward), forward_scratch, backward_scratch};
 }
 
-AttentionWay emulated_attention_way(Isa vectors) {
+AttentionAlgorithm emulated_attention_algorithm(Isa vectors) {
 #if defined(__x86_64__)
   if (vectors >= Isa::avx512_bf16)
     return {emulated_amx_avx512::attention_tiles_forward, emulated_amx_avx512::attention_tiles_backward, tiles_forward_scratch,

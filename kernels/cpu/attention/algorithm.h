@@ -15,23 +15,23 @@ namespace trainer::kernels::cpu {
 using AttentionLoops = void (*)(const AttentionSizes&, const AttentionOperands&, std::int64_t begin, std::int64_t end, float* scratch);
 
 /// One implementation: its loops, and the floats of scratch that a thread of each needs.
-struct AttentionWay {
+struct AttentionAlgorithm {
   AttentionLoops forward, backward;
   std::int64_t (*forward_scratch)(const AttentionSizes&);
   std::int64_t (*backward_scratch)(const AttentionSizes&);
 };
 
-/// The way for an instruction set and dtype.
-AttentionWay attention_way(Isa isa, bool bf16);
+/// The algorithm for an instruction set and dtype.
+AttentionAlgorithm attention_algorithm(Isa isa, bool bf16);
 
-/// The tiles' way with tiles emulated in memory, for tests on machines without them: between the portable vectors, or those
+/// The algorithm on tiles with tiles emulated in memory, for tests on machines without them: between the portable vectors, or those
 /// of avx512_bf16.
-AttentionWay emulated_attention_way(Isa vectors);
+AttentionAlgorithm emulated_attention_algorithm(Isa vectors);
 
-/// What prepare_attention, prepare_attention_grad and their workspaces are for a way of one's own choice.
-std::unique_ptr<Kernel> prepare_attention(const Signature& signature, int threads, const AttentionWay& way);
-std::unique_ptr<Kernel> prepare_attention_grad(const Signature& signature, int threads, const AttentionWay& way);
-std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionWay& way);
-std::int64_t attention_grad_workspace(const Signature& signature, int threads, const AttentionWay& way);
+/// What prepare_attention, prepare_attention_grad and their workspaces are for an algorithm of one's own choice.
+std::unique_ptr<Kernel> prepare_attention(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
+std::unique_ptr<Kernel> prepare_attention_grad(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
+std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
+std::int64_t attention_grad_workspace(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
 
 }  // namespace trainer::kernels::cpu

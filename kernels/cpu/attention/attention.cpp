@@ -102,17 +102,17 @@ int backward_threads(const AttentionSizes& s, int threads) {
 
 }  // namespace
 
-std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionWay& way) {
+std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
   const AttentionSizes s = sizes_of(signature, 0);
-  return forward_threads(s, threads) * way.forward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+  return forward_threads(s, threads) * algorithm.forward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
 }
 
-std::int64_t attention_grad_workspace(const Signature& signature, int threads, const AttentionWay& way) {
+std::int64_t attention_grad_workspace(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
   const AttentionSizes s = sizes_of(signature, 1);
-  return backward_threads(s, threads) * way.backward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
+  return backward_threads(s, threads) * algorithm.backward_scratch(s) * static_cast<std::int64_t>(sizeof(float));
 }
 
-Prepared prepare_attention(const Signature& signature, int threads, const AttentionWay& way) {
+Prepared prepare_attention(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
   AttentionSizes sizes = sizes_of(signature, 0);
   const bool packed = is_packed(signature);
   const int o = packed ? 1 : 3, parts = forward_threads(sizes, threads);
@@ -120,7 +120,7 @@ Prepared prepare_attention(const Signature& signature, int threads, const Attent
   expect_qkv(signature, sizes, 0);
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
-  return make_kernel([=, shape = attention_shape(signature, 0), scratch = way.forward_scratch(sizes),
+  return make_kernel([=, shape = attention_shape(signature, 0), scratch = algorithm.forward_scratch(sizes),
                       table = rotation_table(signature, sizes)](const Call& call) mutable {
     expect_attention_origin(shape, call.origin);
     sizes.origin = call.origin;
@@ -130,13 +130,13 @@ Prepared prepare_attention(const Signature& signature, int threads, const Attent
     at.q = in.q, at.k = in.k, at.v = in.v;
     at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
     parallel(parts, [&](int part, int of) {
-      way.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of),
+      algorithm.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of),
                   static_cast<float*>(call.workspace) + part * scratch);
     });
   });
 }
 
-Prepared prepare_attention_grad(const Signature& signature, int threads, const AttentionWay& way) {
+Prepared prepare_attention_grad(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
   AttentionSizes sizes = sizes_of(signature, 1);
   const bool packed = is_packed(signature);
   const int o = packed ? 2 : 4, parts = backward_threads(sizes, threads);
@@ -146,7 +146,7 @@ Prepared prepare_attention_grad(const Signature& signature, int threads, const A
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
   expect_qkv(signature, sizes, o + 2);
-  return make_kernel([=, shape = attention_shape(signature, 1), scratch = way.backward_scratch(sizes),
+  return make_kernel([=, shape = attention_shape(signature, 1), scratch = algorithm.backward_scratch(sizes),
                       table = rotation_table(signature, sizes)](const Call& call) mutable {
     expect_attention_origin(shape, call.origin);
     sizes.origin = call.origin;
@@ -158,7 +158,7 @@ Prepared prepare_attention_grad(const Signature& signature, int threads, const A
     at.dq = out.q, at.dk = out.k, at.dv = out.v;
     parallel(parts, [&](int part, int of) {
       const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
-      way.backward(sizes, at, items.begin, items.end, static_cast<float*>(call.workspace) + part * scratch);
+      algorithm.backward(sizes, at, items.begin, items.end, static_cast<float*>(call.workspace) + part * scratch);
     });
   });
 }
@@ -169,21 +169,21 @@ namespace {
 
 bool has_bf16(const Signature& signature) { return signature.operands.at(0).dtype == DType::bf16; }
 
-AttentionWay way_of(const Signature& signature, const Context& context) { return attention_way(context.isa, has_bf16(signature)); }
+AttentionAlgorithm algorithm_of(const Signature& signature, const Context& context) { return attention_algorithm(context.isa, has_bf16(signature)); }
 
 }  // namespace
 
 std::int64_t attention_workspace(const Signature& signature, const Context& context) {
-  return attention_workspace(signature, context.threads, way_of(signature, context));
+  return attention_workspace(signature, context.threads, algorithm_of(signature, context));
 }
 std::int64_t attention_grad_workspace(const Signature& signature, const Context& context) {
-  return attention_grad_workspace(signature, context.threads, way_of(signature, context));
+  return attention_grad_workspace(signature, context.threads, algorithm_of(signature, context));
 }
 Prepared prepare_attention(const Signature& signature, const Context& context) {
-  return prepare_attention(signature, context.threads, way_of(signature, context));
+  return prepare_attention(signature, context.threads, algorithm_of(signature, context));
 }
 Prepared prepare_attention_grad(const Signature& signature, const Context& context) {
-  return prepare_attention_grad(signature, context.threads, way_of(signature, context));
+  return prepare_attention_grad(signature, context.threads, algorithm_of(signature, context));
 }
 
 }  // namespace trainer::kernels::cpu

@@ -65,7 +65,7 @@ std::int64_t conv2d_workspace(const Signature& s, const Context& c) {
     case Op::conv2d: return onednn::workspace_bytes(forward_of(s, c), onednn::Pass::forward, c.threads);
     case Op::conv2d_grad_input: return onednn::workspace_bytes(grad_input_of(s, c), onednn::Pass::grad_input, c.threads);
     case Op::conv2d_grad_weight: return onednn::workspace_bytes(grad_weight_of(s, c), onednn::Pass::grad_weight, c.threads);
-    default: fail_check("conv2d", __FILE__, __LINE__, describe(s) + " is no convolution");
+    default: UNREACHABLE(describe(s) + " is no convolution");
   }
 }
 

@@ -19,7 +19,7 @@ Unary unary_for(const Signature& signature) {
     case Op::silu: return Unary::silu;
     case Op::tanh: return Unary::tanh;
     case Op::sigmoid: return Unary::sigmoid;
-    default: fail_check("activation", __FILE__, __LINE__, describe(signature) + " is no activation");
+    default: UNREACHABLE(describe(signature) + " is no activation");
   }
 }
 
@@ -30,7 +30,7 @@ Binary gradient_for(const Signature& signature) {
     case Op::silu_grad: return Binary::silu_grad;
     case Op::tanh_grad: return Binary::tanh_grad;
     case Op::sigmoid_grad: return Binary::sigmoid_grad;
-    default: fail_check("activation", __FILE__, __LINE__, describe(signature) + " is no gradient of an activation");
+    default: UNREACHABLE(describe(signature) + " is no gradient of an activation");
   }
 }
 

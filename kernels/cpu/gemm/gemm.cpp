@@ -19,7 +19,7 @@ Loop loop_of(Method method, Isa isa) {
     case Method::tiles: return amx::tiles_part;
     case Method::emulated_tiles: return emulated_amx::tiles_part;
   }
-  fail_check("method", __FILE__, __LINE__, "a method outside the enum");
+  UNREACHABLE("a method outside the enum");
 }
 
 Blocking blocking_for(const Problem& problem, Method method, Isa isa, int threads) {

@@ -158,7 +158,7 @@ std::int64_t linear_workspace(const Signature& s, const Context& c) {
     case Op::linear: return workspace_of(linear_problem(s), c);
     case Op::linear_grad_input: return workspace_of(grad_input_problem(s), c);
     case Op::linear_grad_weight: return workspace_of(grad_weight_problem(s), c);
-    default: fail_check("linear", __FILE__, __LINE__, describe(s) + " is no linear op");
+    default: UNREACHABLE(describe(s) + " is no linear op");
   }
 }
 

@@ -163,7 +163,7 @@ class Orthogonalize final : public Kernel {
       case OwnedMatrix::Cut::columns:
         return row * whole.cols + part * matrix.cols;
     }
-    fail_check("cut", __FILE__, __LINE__, "a cut outside the enum");
+    UNREACHABLE("a cut outside the enum");
   }
 
   /// The workspace's x = the whole matrix.

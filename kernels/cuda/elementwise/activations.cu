@@ -95,7 +95,7 @@ decltype(auto) with_function(const Signature& signature, Fn&& fn) {
     case Op::tanh_grad: return fn(Tanh{});
     case Op::sigmoid:
     case Op::sigmoid_grad: return fn(Sigmoid{});
-    default: fail_check("activation", __FILE__, __LINE__, describe(signature) + " is no activation");
+    default: UNREACHABLE(describe(signature) + " is no activation");
   }
 }
 

@@ -49,7 +49,7 @@ cudaDataType_t data_type(DType dtype) {
     case DType::u8:
       break;
   }
-  fail_check("dtype", __FILE__, __LINE__, "products are of f32, bf16 or f16, not " + std::string(name_of(dtype)));
+  UNREACHABLE("products are of f32, bf16 or f16, not " + std::string(name_of(dtype)));
 }
 
 std::uint32_t library_epilogue(Epilogue epilogue) {
@@ -71,7 +71,7 @@ std::uint32_t library_epilogue(Epilogue epilogue) {
     case Epilogue::left_sums:
       return CUBLASLT_EPILOGUE_BGRADB;  // left is cuBLASLt's B
   }
-  fail_check("epilogue", __FILE__, __LINE__, "an epilogue outside the enum");
+  UNREACHABLE("an epilogue outside the enum");
 }
 
 const char* name_of(Epilogue epilogue) {

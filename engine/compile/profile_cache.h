@@ -1,4 +1,4 @@
-// ModelLab: makes the profiles that a search asks for, each once, from the graph that compiling the candidate would make.
+// ProfileCache: makes the profiles that a search asks for, each once, from the graph that compiling the candidate would make.
 #pragma once
 
 #include <map>
@@ -17,9 +17,9 @@ namespace trainer {
 /// has it.
 cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double state_bytes);
 
-class ModelLab final : public cost::Lab {
+class ProfileCache final : public cost::ProfileSource {
  public:
-  ModelLab(const LoadedJob& loaded, const Hardware& hardware);
+  ProfileCache(const LoadedJob& loaded, const Hardware& hardware);
 
   const cost::Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) override;
   std::string why_not(const Mesh& mesh, bool sequence_parallel) override { return refusals_[{of_graph(mesh), sequence_parallel}]; }

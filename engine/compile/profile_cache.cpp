@@ -1,4 +1,4 @@
-#include "engine/compile/lab.h"
+#include "engine/compile/profile_cache.h"
 
 #include <algorithm>
 
@@ -27,7 +27,7 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double 
   return space;
 }
 
-ModelLab::ModelLab(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
+ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
   pieces_ = strategies::piece_begins(forward(1));
   std::size_t piece = 0;
   for (const Node& node : forward(1).nodes)
@@ -37,7 +37,7 @@ ModelLab::ModelLab(const LoadedJob& loaded, const Hardware& hardware) : loaded_(
     }
 }
 
-const Graph& ModelLab::forward(std::int64_t micro) {
+const Graph& ProfileCache::forward(std::int64_t micro) {
   const auto at = forward_.find(micro);
   if (at != forward_.end()) return at->second;
   Graph graph = read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train));
@@ -46,7 +46,7 @@ const Graph& ModelLab::forward(std::int64_t micro) {
 }
 
 // Only the axes of the graph matter to a profile: the innermost, so that their ranks are neighbours.
-const cost::CostModel& ModelLab::model(const Mesh& mesh, int lane) {
+const cost::CostModel& ProfileCache::model(const Mesh& mesh, int lane) {
   std::unique_ptr<cost::CostModel>& model = models_[{mesh, lane}];
   if (model == nullptr) {
     Mesh filled = mesh;
@@ -57,7 +57,7 @@ const cost::CostModel& ModelLab::model(const Mesh& mesh, int lane) {
 }
 
 // Null: refused.
-const Graph* ModelLab::differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro) {
+const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro) {
   const std::tuple key(mesh, sequence_parallel, micro);
   if (differentiated_for_ == key) return &differentiated_;
   if (refusals_.contains({mesh, sequence_parallel})) return nullptr;
@@ -73,20 +73,20 @@ const Graph* ModelLab::differentiated(const Mesh& mesh, bool sequence_parallel, 
     return nullptr;
   }
   differentiate(graph, loaded_.job.precision.reduce);
-  place(graph);
+  propagate_placements(graph);
   differentiated_ = std::move(graph);
   differentiated_for_ = key;
   return &differentiated_;
 }
 
-cost::Profile ModelLab::made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane) {
+cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane) {
   Graph graph = whole;
   recompute(graph, recompute_policy({mode, 1}));
   fuse(graph, *hardware_.target);
   return cost::profile_of(graph, pieces_, *models_.at({mesh, lane}), *hardware_.target);
 }
 
-const cost::Profile* ModelLab::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
+const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
   using Mode = CheckpointingMode;
   const Mesh mesh = of_graph(all);
   const auto key = [&](Mode mode, std::int64_t every) { return Key{mesh, sequence_parallel, micro, static_cast<int>(mode), every}; };
@@ -107,7 +107,7 @@ const cost::Profile* ModelLab::profile(const Mesh& all, bool sequence_parallel, 
 }
 
 // Of `every` consecutive blocks the first is as under full recomputation, the others as under none.
-const cost::Profile& ModelLab::mixed(const Key& none, const ActivationCheckpointingJob& recompute) {
+const cost::Profile& ProfileCache::mixed(const Key& none, const ActivationCheckpointingJob& recompute) {
   Key full = none, mixed = none;
   std::get<3>(full) = static_cast<int>(CheckpointingMode::full);
   std::get<3>(mixed) = static_cast<int>(recompute.mode);
@@ -120,7 +120,7 @@ const cost::Profile& ModelLab::mixed(const Key& none, const ActivationCheckpoint
   return profiles_[mixed] = std::move(profile);
 }
 
-const std::vector<int>& ModelLab::cut(int chunks) {
+const std::vector<int>& ProfileCache::cut(int chunks) {
   const auto [at, added] = cuts_.try_emplace(chunks);
   if (!added) return at->second;
   std::vector<int> begins{0};
