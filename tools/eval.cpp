@@ -5,7 +5,7 @@
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
-#include "tools/place.h"
+#include "tools/own_rank.h"
 
 namespace trainer::tools {
 namespace {
@@ -21,15 +21,15 @@ std::int64_t batches_of(const Arguments& arguments, const Job& job) {
 
 int eval(const Arguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
-  const Place place = take_place(arguments);
-  const LoadedJob& loaded = place.loaded;
+  const OwnRank own = join_ranks(arguments);
+  const LoadedJob& loaded = own.loaded;
   std::string checkpoint;
   EvaluationRecord record;
-  abort_on_error(place.process.get(), [&] {
+  abort_on_error(own.process.get(), [&] {
     checkpoint = checkpoint_of(loaded, arguments.checkpoint);
-    const CompiledJob compiled = compile_here(loaded, Purpose::evaluate, place.threads);
-    check_same_plan(place, compiled);
-    record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job), {place.process.get(), place.threads, say_line});
+    const CompiledJob compiled = compile_here(loaded, Purpose::evaluate, own.threads);
+    check_same_plan(own.process.get(), compiled.plan);
+    record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job), {own.process.get(), own.threads, say_line});
   });
   if (!speaks()) return kDone;
   if (arguments.json) {

@@ -7,7 +7,7 @@
 
 #include "engine/job/nearest.h"
 #include "tools/command.h"
-#include "tools/place.h"
+#include "tools/own_rank.h"
 #include "tools/version.h"
 
 namespace {

@@ -23,7 +23,7 @@
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
-#include "tools/place.h"
+#include "tools/own_rank.h"
 #include "tools/planned.h"
 
 namespace trainer::tools {
@@ -219,19 +219,19 @@ void put_summary(const RunReport& report) {
   if (!report.checkpoint.empty()) put("checkpoint: {}\n", report.checkpoint);
 }
 
-RunReport run(const JobArguments& arguments, const Place& place, TrainOptions options) {
-  const LoadedJob& loaded = place.loaded;
-  const CompiledJob compiled = compile_here(loaded, Purpose::train, place.threads);
-  check_same_plan(place, compiled);
+RunReport run(const JobArguments& arguments, const OwnRank& own, TrainOptions options) {
+  const LoadedJob& loaded = own.loaded;
+  const CompiledJob compiled = compile_here(loaded, Purpose::train, own.threads);
+  check_same_plan(own.process.get(), compiled.plan);
   const bool first = speaks();
-  if (first) say_header(loaded, compiled, place.threads);
-  if (first) options.peak_flops = peak_flops_here(loaded, compiled, place.threads);
+  if (first) say_header(loaded, compiled, own.threads);
+  if (first) options.peak_flops = peak_flops_here(loaded, compiled, own.threads);
   std::optional<TraceWriter> trace;
   std::vector<report::TimeDifference> works;
   if (loaded.job.log.trace) {
     options.trace = [&](const std::vector<RankTrace>& ranks) {
       const report::Meetings meetings(compiled.plan);
-      const report::PredictedStep predicted = predict_here(loaded, compiled, place.threads);
+      const report::PredictedStep predicted = predict_here(loaded, compiled, own.threads);
       say_times(report::write_trace(*trace, compiled.plan, predicted.times, meetings, ranks));
       works = report::compare_times(compiled.plan, predicted.machine->device, predicted.times, meetings, ranks);
       say_comparison(predicted.times, works, ranks);
@@ -265,11 +265,11 @@ int run(const JobArguments& arguments) {
   options.process_start = process_start();
   options.stop = &stop_requested;
   never_wait_for_readers();
-  const Place place = take_place(arguments);
-  options.process = place.process.get();
-  options.threads = place.threads;
+  const OwnRank own = join_ranks(arguments);
+  options.process = own.process.get();
+  options.threads = own.threads;
   RunReport report;
-  abort_on_error(place.process.get(), [&] { report = run(arguments, place, options); });
+  abort_on_error(own.process.get(), [&] { report = run(arguments, own, options); });
   if (!report.log_failure.empty()) return say_log_failure(report), kInputOutput;
   return report.stopped_by_signal ? kStopped : kDone;
 }

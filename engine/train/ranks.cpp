@@ -9,11 +9,11 @@
 #include <system_error>
 #include <thread>
 
+#include "engine/comm/stream_communicator.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
 #include "engine/run/cuda_device.h"
-#include "engine/comm/stream_communicator.h"
 
 namespace trainer {
 namespace {
