@@ -10,7 +10,7 @@
 
 #include "engine/core/control_group.h"
 #include "engine/core/error.h"
-#include "engine/job/supported.h"
+#include "engine/job/unsupported.h"
 #include "engine/run/cuda_device.h"
 #include "kernels/cuda/target.h"
 

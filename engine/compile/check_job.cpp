@@ -16,7 +16,7 @@
 #include "engine/job/check.h"
 #include "engine/job/expression.h"
 #include "engine/job/nearest_numbers.h"
-#include "engine/job/supported.h"
+#include "engine/job/unsupported.h"
 
 namespace trainer {
 namespace {

@@ -193,11 +193,11 @@ class Choice {
 
   // Of those that were only scored the best of each mesh and kind.
   void add_scored(std::vector<Finalist>& others, const Finalist& winner) const {
-    std::set<cost::MeshAndKind> told{mesh_and_kind(winner.scored.candidate)};
-    for (const Finalist& one : others) told.insert(mesh_and_kind(one.scored.candidate));
+    std::set<cost::MeshAndKind> reported{mesh_and_kind(winner.scored.candidate)};
+    for (const Finalist& one : others) reported.insert(mesh_and_kind(one.scored.candidate));
     for (const Scored& scored : found_.scored) {
       if (others.size() >= (winner.scored.fits ? kMostAlternatives : kMostThatDoNotFit)) return;
-      if (!told.insert(mesh_and_kind(scored.candidate)).second) continue;
+      if (!reported.insert(mesh_and_kind(scored.candidate)).second) continue;
       others.push_back({scored, false, {}});
       const auto off = off_.find(kind_of(scored.candidate));
       if (scored.fits && off != off_.end() && loaded_.job.goal != Goal::memory) others.back().scored.step_us *= off->second;

@@ -25,7 +25,7 @@
 #include "engine/core/environment.h"
 #include "engine/core/glob.h"
 #include "engine/job/nearest_numbers.h"
-#include "engine/job/supported.h"
+#include "engine/job/unsupported.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/assemble/assemble.h"
 #include "engine/plan/verify/verify.h"

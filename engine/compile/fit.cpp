@@ -12,7 +12,7 @@
 #include "engine/compile/trained.h"
 #include "engine/core/amounts.h"
 #include "engine/cost/machine_model.h"
-#include "engine/job/supported.h"
+#include "engine/job/unsupported.h"
 
 namespace trainer {
 namespace {

@@ -43,11 +43,11 @@ struct Track {
 };
 
 // What a track of communication does with its instruction.
-enum class Talk : std::uint8_t { none, waits, moves };
+enum class MessageState : std::uint8_t { none, waits, moves };
 
 // The communication that a track has at hand.
 struct Message {
-  Talk talk = Talk::none;
+  MessageState state = MessageState::none;
   double moved_us = 0, exposed_us = 0, spread_us = 0;
   LinkShare links;
 };
@@ -133,7 +133,7 @@ class Play {
     Player& player = players_[role];
     Track& one = player.tracks[track];
     const auto i = at(one.instruction);
-    if (i >= player.program->size() || one.running || player.messages[track].talk != Talk::none) return;
+    if (i >= player.program->size() || one.running || player.messages[track].state != MessageState::none) return;
     const Issued& issued = (*player.program)[i];
     for (std::size_t stream = 0; stream < kNumStreams; ++stream)
       if (issued.after[stream] > player.ended[stream]) return;
@@ -169,9 +169,9 @@ class Play {
     one.running = false;
     if (const auto* launch = std::get_if<Launch>(&issued.instruction))
       player.ledger.kernel(player.role->signatures[at(launch->signature)].op, span.end - span.begin, (*player.own)[i]);
-    if (player.messages[track].talk != Talk::none) {
+    if (player.messages[track].state != MessageState::none) {
       book(player, track, issued.instruction);
-      talk(role, track, Talk::none, now);
+      set_state(role, track, MessageState::none, now);
     }
     player.ended[static_cast<std::size_t>(issued.stream)] = one.instruction;
     seek(player, track, one.instruction + 1);
@@ -189,7 +189,7 @@ class Play {
       const Axis axis = exchange->sends.empty() ? exchange->receives.front().axis : exchange->sends.front().axis;
       player.ledger.communication(Axes::of(axis), Ledger::kSend, message.moved_us, message.exposed_us, spread);
     }
-    message = {message.talk, 0, 0, 0, {}};
+    message = {message.state, 0, 0, 0, {}};
   }
 
   // What moves bytes slows the kernels beside it: on a GPU collectives, whose kernels sum; on a CPU all, which cores copy.
@@ -199,7 +199,7 @@ class Play {
     if (track != kCompute || !is_launch(player, kCompute)) return 1;
     double factor = 1;
     for (std::size_t talking : kTalking) {
-      if (player.messages[talking].talk != Talk::moves) continue;
+      if (player.messages[talking].state != MessageState::moves) continue;
       const std::int32_t i = player.tracks[talking].instruction;
       const auto* collective = std::get_if<Collective>(&(*player.program)[at(i)].instruction);
       // Two hold the multiprocessors of both.
@@ -211,21 +211,21 @@ class Play {
 
   static double sharing(const Player& player, std::size_t track) {
     const Message& mine = player.messages[track];
-    if (mine.talk != Talk::moves) return 1;
+    if (mine.state != MessageState::moves) return 1;
     double inside = 0, between = 0;
     for (std::size_t talking : kTalking) {
-      if (player.messages[talking].talk != Talk::moves) continue;
+      if (player.messages[talking].state != MessageState::moves) continue;
       inside += player.messages[talking].links.inside;
       between += player.messages[talking].links.between;
     }
     return std::max({1.0, mine.links.inside > 0 ? inside : 0, mine.links.between > 0 ? between : 0});
   }
 
-  void talk(std::size_t role, std::size_t track, Talk talk, double now) {
+  void set_state(std::size_t role, std::size_t track, MessageState state, double now) {
     account(role, now);
     Player& player = players_[role];
-    if (player.messages[track].talk == talk) return;
-    player.messages[track].talk = talk;
+    if (player.messages[track].state == state) return;
+    player.messages[track].state = state;
     change_speed(role, kCompute, now);
     for (std::size_t other : kTalking) change_speed(role, other, now);
   }
@@ -245,14 +245,14 @@ class Play {
     const Estimate& own = (*player.own)[at(player.tracks[track].instruction)];
     player.messages[track].spread_us = own.us * own.spread;
     player.messages[track].links = own.links;
-    talk(role, track, Talk::moves, now);
+    set_state(role, track, MessageState::moves, now);
     run_for(role, track, own.us, now);
   }
 
   void arrive(std::size_t role, std::size_t track, const Collective& collective, double now) {
     if (!collective.axes.has(Axis::pipeline)) return move(role, track, now);
     CHECK(track == kCommunication, "stages meet on the communication stream");
-    talk(role, track, Talk::waits, now);
+    set_state(role, track, MessageState::waits, now);
     std::vector<std::size_t>& here = arrived_[{collective.axes.mask, collective.stages}];
     here.push_back(role);
     if (here.size() < (collective.stages.empty() ? players_.size() : collective.stages.size())) return;
@@ -264,7 +264,7 @@ class Play {
 
   const Exchange* exchange_of(std::size_t role) const {
     const Player& player = players_[role];
-    if (player.messages[kCommunication].talk == Talk::none) return nullptr;
+    if (player.messages[kCommunication].state == MessageState::none) return nullptr;
     return std::get_if<Exchange>(&(*player.program)[at(player.tracks[kCommunication].instruction)].instruction);
   }
 
@@ -273,7 +273,7 @@ class Play {
     player.matched.assign(num_parts(mine), false);
     player.unmatched = num_parts(mine);
     player.flying = 0;
-    talk(role, kCommunication, Talk::waits, now);
+    set_state(role, kCommunication, MessageState::waits, now);
     for (std::size_t part = 0; part < num_parts(mine); ++part) {
       if (player.matched[part]) continue;
       const bool sending = part < mine.sends.size();
@@ -322,7 +322,7 @@ class Play {
       ++player.flying;
       message.spread_us += time.us * time.spread;
       message.links = time.links;
-      talk(role, kCommunication, Talk::moves, now);
+      set_state(role, kCommunication, MessageState::moves, now);
       factor = std::max(factor, sharing(player, kCommunication));
     }
     const double begin = std::max({now, sender.sends_until, receiver.receives_until});
@@ -337,7 +337,7 @@ class Play {
       if (player.unmatched == 0)
         end(role, kCommunication, now);
       else
-        talk(role, kCommunication, Talk::waits, now);
+        set_state(role, kCommunication, MessageState::waits, now);
     }
   }
 
@@ -349,14 +349,14 @@ class Play {
 
   // Of several communications the one that computing waits for.
   static std::size_t awaited(const Player& player) {
-    const auto moves = [&](std::size_t track) { return player.messages[track].talk == Talk::moves; };
+    const auto moves = [&](std::size_t track) { return player.messages[track].state == MessageState::moves; };
     const auto i = at(player.tracks[kCompute].instruction);
     if (i < player.program->size()) {
       const StreamClock& after = (*player.program)[i].after;
       for (std::size_t track : {kCommunication, kTensor, kBackground})
-        if (after[track] > player.ended[track] && (track == kCommunication ? player.messages[track].talk != Talk::none : moves(track))) return track;
+        if (after[track] > player.ended[track] && (track == kCommunication ? player.messages[track].state != MessageState::none : moves(track))) return track;
     }
-    if (player.messages[kCommunication].talk != Talk::none) return kCommunication;
+    if (player.messages[kCommunication].state != MessageState::none) return kCommunication;
     return moves(kTensor) ? kTensor : moves(kBackground) ? kBackground : kCommunication;
   }
 
@@ -372,15 +372,15 @@ class Play {
     const auto part = [&](const Track& track, double& otherwise) -> double& {
       return track.instruction >= player.optimizer_from ? player.times.optimizer_us : otherwise;
     };
-    if (player.messages[kCommunication].talk == Talk::waits) spans_[role][at(player.tracks[kCommunication].instruction)].waited += passed;
+    if (player.messages[kCommunication].state == MessageState::waits) spans_[role][at(player.tracks[kCommunication].instruction)].waited += passed;
     for (std::size_t track : kTalking)
-      if (player.messages[track].talk == Talk::moves) player.messages[track].moved_us += passed;
+      if (player.messages[track].state == MessageState::moves) player.messages[track].moved_us += passed;
     if (compute.running && is_launch(player, kCompute)) {
       part(compute, player.times.compute_us) += passed;
-    } else if (message.talk == Talk::moves) {
+    } else if (message.state == MessageState::moves) {
       message.exposed_us += passed;
       part(communication, player.times.exposed_us) += passed;
-    } else if (message.talk == Talk::waits) {
+    } else if (message.state == MessageState::waits) {
       player.times.bubble_us += passed;
     } else if (compute.running || player.tracks[kCopy].running) {
       player.times.input_us += passed;

@@ -273,12 +273,12 @@ class Enumeration {
 
   void kinds_of(const Candidate& c, const Frame& frame) {
     const bool hopeless = best_us_ > 0 && frame.at_least_us > kHopeless * best_us_;
-    if (hopeless && (c.virtual_stages > 2 || told(c))) return;  // one of each kind is told of
+    if (hopeless && (c.virtual_stages > 2 || reported(c))) return;  // one of each kind is reported
     Pipelined pipelined;
     if (!scorer_.pipeline(c, *frame.profile, pipelined)) return;
     for (const Candidate& one : kinds(c, frame.data)) {
       if (!fitting_.empty() && fitting_.contains(identity(one))) continue;  // it fits with less recomputation
-      if (hopeless && told(one)) continue;
+      if (hopeless && reported(one)) continue;
       add(one, frame, pipelined);
     }
   }
@@ -295,13 +295,13 @@ class Enumeration {
     }
     if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
     if (scored.fits && c.recompute.mode == CheckpointingMode::none) fitting_.insert(identity(c));
-    told_.insert(mesh_and_kind(c));
+    reported_.insert(mesh_and_kind(c));
     result_.scored.push_back(scored);
   }
 
   using Identity = std::tuple<MeshAndKind, bool, PipelineSchedule, int, std::int64_t>;
   static Identity identity(const Candidate& c) { return {mesh_and_kind(c), c.sequence_parallel, c.schedule, c.virtual_stages, c.micro}; }
-  bool told(const Candidate& c) const { return told_.contains(mesh_and_kind(c)); }
+  bool reported(const Candidate& c) const { return reported_.contains(mesh_and_kind(c)); }
 
   std::vector<int> virtual_stages_of(const Candidate& c) const {
     if (!free_.virtual_stages) return {static_cast<int>(job_.strategy.pipeline.virtual_stages)};
@@ -342,7 +342,7 @@ class Enumeration {
   std::vector<Frame> frames_;
   std::set<std::string> seen_;
   std::set<Identity> fitting_;  // without recomputation
-  std::set<MeshAndKind> told_;
+  std::set<MeshAndKind> reported_;
   double best_us_ = 0;
   int context_ = 1;  // of the candidates at hand
 };

@@ -1,7 +1,7 @@
 // Job: section by section what a job file may say, typed and checked. One table of fields (fields.cpp) says which keys
 // there are, their types, defaults and ranges; it drives the reader, its messages, the effective job and the JSON Schema.
 // Invariant: a Job that load_job returns is complete: every default is filled in and every rule that concerns the file
-// alone holds. What this build cannot carry out yet is still in it; `unsupported` (supported.h) finds that.
+// alone holds. What this build cannot carry out yet is still in it; `unsupported` (unsupported.h) finds that.
 //
 // Paths are resolved: relative ones of the file against the file's folder, those given on the command line against the
 // working directory.

@@ -16,9 +16,9 @@ namespace {
 
 using Kind = Action::Kind;
 
-class Player {
+class ScheduleSimulation {
  public:
-  Player(const Schedule& schedule, std::span<const Durations> durations)
+  ScheduleSimulation(const Schedule& schedule, std::span<const Durations> durations)
       : schedule_(schedule), durations_(durations), num_chunks_(static_cast<int>(schedule.stage_of_chunk.size())) {
     CHECK(durations.size() == schedule.stage_of_chunk.size(), "durations of every chunk");
     int micro_batches = 0;
@@ -31,7 +31,7 @@ class Player {
     gradients_ = forwards_;
   }
 
-  Simulation play() {
+  Simulation run() {
     Simulation result;
     result.stages.resize(schedule_.stages.size());
     for (std::size_t stage = 0; stage < result.stages.size(); ++stage) result.stages[stage].actions.reserve(schedule_.stages[stage].size());
@@ -141,7 +141,7 @@ class Player {
 
 }  // namespace
 
-Simulation simulate(const Schedule& schedule, std::span<const Durations> durations) { return Player(schedule, durations).play(); }
+Simulation simulate(const Schedule& schedule, std::span<const Durations> durations) { return ScheduleSimulation(schedule, durations).run(); }
 
 Simulation simulate(const Schedule& schedule, const Durations& durations) {
   return simulate(schedule, std::vector<Durations>(schedule.stage_of_chunk.size(), durations));

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/job/job.h"
-#include "engine/job/supported.h"
+#include "engine/job/unsupported.h"
 
 namespace {
 

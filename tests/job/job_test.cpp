@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "engine/job/supported.h"
+#include "engine/job/unsupported.h"
 #include "tests/job/bad_files.h"
 
 namespace trainer {

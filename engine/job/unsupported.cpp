@@ -1,5 +1,5 @@
 // The values that this build cannot plan, and why; and those that it plans and cannot run. A line goes when the work behind it is done.
-#include "engine/job/supported.h"
+#include "engine/job/unsupported.h"
 
 namespace trainer {
 
