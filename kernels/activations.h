@@ -16,4 +16,7 @@ namespace trainer::kernels {
 /// Whether gelu and gelu_grad of this signature take the tanh form. Raises Bug for another `approximate`.
 bool gelu_is_tanh(const Signature& signature);
 
+/// The number in the function of this signature's op: its one real attribute. 0 if it has none.
+float activation_number(const Signature& signature);
+
 }  // namespace trainer::kernels

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/core/check.h"
+#include "engine/core/op_record.h"
 #include "engine/core/signature.h"
 
 namespace trainer::kernels {
@@ -15,7 +16,7 @@ struct BiasGradSizes {
 
 inline BiasGradSizes bias_grad_sizes(const Signature& signature) {
   const Shape& dy = signature.operands[0].shape;
-  const auto given = static_cast<int>(signature.attributes.integer("dim"));
+  const auto given = static_cast<int>(integer(signature, "dim"));
   const int dim = given < 0 ? given + dy.rank() : given;
   CHECK(dim >= 0 && dim < dy.rank() && signature.operands[1].elements() == dy[dim],
         "bias_grad gives an element for each of dy's dim `dim`");

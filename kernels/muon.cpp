@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
+#include "engine/core/op_record.h"
 
 namespace trainer::kernels {
 
@@ -12,7 +13,6 @@ double MuonMatrices::adjustment(const OwnedMatrix& matrix) const {
 }
 
 MuonMatrices muon_matrices_of(const Signature& s) {
-  const Attributes& attributes = s.attributes;
   MuonMatrices all;
   expect_operands(s, 2);
   const Shape& x = s.operands[0].shape;
@@ -21,14 +21,14 @@ MuonMatrices muon_matrices_of(const Signature& s) {
   all.elements = x[1];
   expect_shape(s, 0, DType::f32, {all.parts, all.elements});
   expect_operand(s, 1, DType::f32, 4);
-  all.steps = attributes.integer("steps");
-  all.eps = attributes.real("eps");
-  const std::string& adjust = attributes.text("adjust");
+  all.steps = integer(s, "steps");
+  all.eps = real(s, "eps");
+  const std::string& adjust = text(s, "adjust");
   CHECK(adjust == "original" || adjust == "match_rms_adamw",
         "muon's adjust is original or match_rms_adamw, not " + adjust);
   all.matches_adamw = adjust == "match_rms_adamw";
   CHECK(all.steps >= 1 && all.eps > 0, describe(s) + ": at least one step, eps above 0");
-  all.matrices = matrix_list(attributes.text("matrices"));
+  all.matrices = matrix_list(text(s, "matrices"));
   for (const OwnedMatrix& matrix : all.matrices) {
     CHECK(matrix.end() <= all.elements, describe(s) + ": a matrix beyond the unit");
     const std::int64_t rows = matrix.whole_rows(all.parts), cols = matrix.whole_cols(all.parts);

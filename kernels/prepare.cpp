@@ -6,6 +6,7 @@
 
 #include "engine/core/compression.h"
 #include "engine/core/error.h"
+#include "engine/core/op_record.h"
 #include "kernels/activations.h"
 #include "kernels/attention.h"
 #include "kernels/dropout.h"
@@ -65,9 +66,15 @@ void refuse_launch(const Signature& signature) {
 }
 
 bool gelu_is_tanh(const Signature& signature) {
-  const std::string& form = signature.attributes.text("approximate");
+  const std::string& form = text(signature, "approximate");
   CHECK(form == "tanh" || form == "none", "gelu's approximate is tanh or none, not " + form);
   return form == "tanh";
+}
+
+float activation_number(const Signature& signature) {
+  for (const AttributeDef& def : record(signature.op).attributes)
+    if (def.type == AttributeDef::Type::real) return static_cast<float>(real(signature, def.name));
+  return 0;
 }
 
 void check_ids(std::span<const std::int32_t> ids, std::int64_t rows) {
@@ -91,9 +98,9 @@ AttentionShape attention_shape(const Signature& s, int q) {
   const Shape& shape = s.operands[static_cast<std::size_t>(q)].shape;
   CHECK(shape.rank() == 3, describe(s) + ": q is not [batch, seq, heads * head_dim]");
   AttentionShape a;
-  a.packed = s.attributes.flag("packed");
-  a.heads = s.attributes.integer("heads");
-  a.kv_heads = s.attributes.integer("kv_heads", a.heads);
+  a.packed = flag(s, "packed");
+  a.heads = integer(s, "heads");
+  a.kv_heads = given_integer(s, "kv_heads").value_or(a.heads);
   CHECK(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
   const std::int64_t row_heads = a.packed ? a.heads + 2 * a.kv_heads : a.heads;
   a.batch = shape[0];
@@ -102,7 +109,7 @@ AttentionShape attention_shape(const Signature& s, int q) {
   CHECK(a.head_dim > 0 && shape[2] % row_heads == 0, describe(s) + ": the heads do not divide a row");
   a.keys = a.packed ? a.queries : s.operands[static_cast<std::size_t>(q) + 1].shape[1];
   CHECK(a.keys >= a.queries, describe(s) + ": queries are a part of the keys' sequence");
-  a.rope_theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0;
+  a.rope_theta = real(s, "rope_theta");
   return a;
 }
 
@@ -162,16 +169,16 @@ DropoutMask dropout_mask(const Signature& s) {
   expect_alike(s, {0, 2});
   expect_operand(s, 1, DType::i32, 1);
   const TensorDesc& x = s.operands[0];
-  const double p = s.attributes.real("p");
+  const double p = real(s, "p");
   CHECK(x.shape.rank() >= 1, describe(s) + ": dim 0 counts samples");
   CHECK(p >= 0 && p < 1, "dropout's p must be in [0, 1)");
-  const std::int64_t elements = x.elements(), row = s.attributes.integer("row", x.shape[-1]);
+  const std::int64_t elements = x.elements(), row = given_integer(s, "row").value_or(x.shape[-1]);
   DropoutMask mask;
-  mask.key = static_cast<std::uint64_t>(s.attributes.integer("key"));
+  mask.key = static_cast<std::uint64_t>(integer(s, "key"));
   mask.threshold = static_cast<std::uint32_t>(std::min(std::ceil(p * 0x1p32), 0x1p32 - 1));
   mask.scale = static_cast<float>(1.0 / (1.0 - p));
-  mask.sample = s.attributes.integer("sample", elements / std::max<std::int64_t>(x.shape[0], 1));
-  mask.stride = s.attributes.integer("stride", row);
+  mask.sample = given_integer(s, "sample").value_or(elements / std::max<std::int64_t>(x.shape[0], 1));
+  mask.stride = given_integer(s, "stride").value_or(row);
   CHECK(mask.sample < std::int64_t{1} << 34, "a sample has fewer than 2^34 elements");
   CHECK(elements == 0 || (row > 0 && elements % row == 0), describe(s) + ": a piece is a number of whole rows");
   CHECK(mask.stride >= row, describe(s) + ": a piece of a row is no longer than the row");

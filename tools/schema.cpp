@@ -1,6 +1,6 @@
 // trainer schema: the JSON Schemas, made from the tables that the program reads by.
 #include "engine/cost/machine_model.h"
-#include "engine/transform/graph_ops.h"
+#include "engine/job/schema.h"
 #include "tools/command.h"
 
 namespace trainer::tools {
@@ -19,7 +19,7 @@ void add_schema(CommandLine& app, Work& work) {
       "  # yaml-language-server: $schema=<path>/job.schema.json\n");
   command->callback([which, &work] {
     work = [which] {
-      const std::string schema = *which == "job" ? job_schema() : *which == "graph" ? graph_schema(graph_ops()) : cost::hardware_schema();
+      const std::string schema = *which == "job" ? job_schema() : *which == "graph" ? graph_schema() : cost::hardware_schema();
       put("{}{}", schema, schema.ends_with('\n') ? "" : "\n");
       return kDone;
     };

@@ -12,6 +12,7 @@
 #include "engine/compile/model_graph.h"
 #include "engine/compile/optimizers.h"
 #include "engine/compile/trained.h"
+#include "engine/core/op_record.h"
 #include "engine/job/aliases.h"
 #include "engine/job/check.h"
 #include "engine/job/expression.h"
@@ -132,7 +133,7 @@ class ModelCheck {
   /// The targets of text are the tokens one place on: attention that is not causal reads them off its input.
   std::vector<Diagnostic> sees_its_targets(const Graph& graph, const Given& given) const {
     for (const Node& node : graph.nodes) {
-      if (!job_.data.is_text() || given.any_fields || node.op != Op::attention || node.attributes.flag("causal"))
+      if (!job_.data.is_text() || given.any_fields || node.op != Op::attention || flag(node, "causal"))
         continue;
       Diagnostic warning = at_origin(node, node.name + ".causal",
                                      "attention that is not causal sees the tokens that it is to predict: the model learns to copy its input");

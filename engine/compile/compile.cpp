@@ -24,6 +24,7 @@
 #include "engine/core/compression.h"
 #include "engine/core/environment.h"
 #include "engine/core/glob.h"
+#include "engine/core/op_record.h"
 #include "engine/job/nearest_numbers.h"
 #include "engine/job/unsupported.h"
 #include "engine/ops/op_def.h"
@@ -289,7 +290,7 @@ class Compilation {
   // Rows of the weight that makes the scores.
   static std::optional<std::int64_t> classes(const Graph& graph) {
     for (const Node& node : graph.nodes) {
-      if (node.op == Op::cross_entropy_gathered) return node.attributes.integer("classes");
+      if (node.op == Op::cross_entropy_gathered) return integer(node, "classes");
       if (node.op == Op::cross_entropy) return graph.value(node.inputs[0]).shape()[-1];
     }
     if (graph.loss.sum == kNone && graph.logits != kNone) return graph.value(graph.logits).shape()[-1];

@@ -22,15 +22,12 @@ class Attributes {
   void set(std::string_view name, Attribute value);
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  /// The value of `name`. Raises Bug if it is absent or of another type; `real` takes an integer too.
+  /// The value of `name`. Raises Bug if it is absent or of another type; `real` takes an integer too. Of a signature or a node ask
+  /// op_record.h, which knows what absence means.
   bool flag(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
   double real(std::string_view name) const;
   const std::string& text(std::string_view name) const;
-
-  /// The same with a default for an absent name.
-  bool flag(std::string_view name, bool otherwise) const { return has(name) ? flag(name) : otherwise; }
-  std::int64_t integer(std::string_view name, std::int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
 
   const std::vector<std::pair<std::string, Attribute>>& items() const { return items_; }
   friend bool operator==(const Attributes&, const Attributes&) = default;

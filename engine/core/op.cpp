@@ -5,7 +5,7 @@ namespace trainer {
 
 std::string_view name_of(Op op) {
   switch (op) {
-#define TRAINER_OP(name) \
+#define TRAINER_OP(name, kernel) \
   case Op::name: return #name;
 #include "engine/core/ops.inc"
   }

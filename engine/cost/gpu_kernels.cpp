@@ -1,7 +1,10 @@
 // Kernels on a GPU by class: products, attention, and everything else, which moves bytes.
 #include <algorithm>
 #include <cmath>
+#include <string>
 
+#include "engine/core/check.h"
+#include "engine/core/op_record.h"
 #include "engine/cost/gpu_attention.h"
 #include "engine/cost/gpu_gemm.h"
 #include "engine/cost/kernel_times.h"
@@ -19,39 +22,11 @@ double figure(const DeviceModel& device, const char* name, double otherwise) {
 // What a kernel takes from its first load to its last store besides moving: one round trip to memory and the tail of its last blocks.
 constexpr double kRamp_us = 1.5;
 
-// Of the bandwidth that a copy reaches. Gradients of norms join sums over rows in a second pass; gradients of tables add into rows.
-double stream_share(Op op) {
-  switch (op) {
-    case Op::layer_norm_grad:
-    case Op::rms_norm_grad:
-      return 0.8;
-    case Op::layer_norm:
-    case Op::rms_norm:
-    case Op::cross_entropy:
-    case Op::cross_entropy_stats:
-    case Op::sum_squares:
-      return 0.92;
-    case Op::embedding:
-    case Op::embedding_grad:
-      return 0.7;
-    case Op::max_pool2d:
-    case Op::max_pool2d_grad:
-    case Op::avg_pool2d:
-    case Op::avg_pool2d_grad:
-      return 0.7;
-    case Op::top_k_compress:
-    case Op::top_k_sum:
-      return 0.25;  // a selection passes over its input some four times
-    default:
-      return 1;
-  }
-}
-
 // `extra` bytes beside those of the operands.
 Estimate stream(const DeviceModel& device, const Signature& signature, const Cost& cost, double extra = 0) {
   const double bytes = cost.bytes_read + cost.bytes_written + extra;
   if (bytes == 0) return {};
-  const double bandwidth = device.memory_bandwidth.value * figure(device, "memory", 0.88) * stream_share(signature.op) / 1e6;
+  const double bandwidth = device.memory_bandwidth.value * figure(device, "memory", 0.88) * record(signature.op).bandwidth / 1e6;
   // What fits the last-level cache beside its neighbours was written or will be read there, at some twice the bandwidth.
   const double near = bytes < 0.25 * static_cast<double>(device.cache_bytes) ? 0.5 : 1;
   const double moving = bytes * near / bandwidth;
@@ -71,7 +46,7 @@ Product product_of(const Signature& s, const Cost& cost, int first_output) {
   const TensorDesc& out = s.operands[static_cast<std::size_t>(first_output)];
   Product p;
   p.dtype = s.operands[0].dtype;
-  const bool accumulate = s.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(s);
   p.result_bytes = static_cast<double>(out.bytes()) * (accumulate ? 2 : 1);
   p.operand_bytes = std::max(0.0, cost.bytes_read + cost.bytes_written - p.result_bytes);
   return p;
@@ -92,7 +67,7 @@ Product linear_product(const Signature& s, const Cost& cost) {
   p.k = s.op == Op::linear ? inner : out;
   p.alignment = row_alignment({out, inner}, p.dtype);
   // An epilogue's second tensor moves where the result does: written beside it, or read before it.
-  if (s.attributes.flag("pre", false) || (s.op == Op::linear_grad_input && s.attributes.flag("gelu", false))) {
+  if (flag(s, s.op == Op::linear ? "pre" : "gelu")) {
     p.operand_bytes -= p.result_bytes;
     p.result_bytes *= 2;
   }
@@ -141,10 +116,10 @@ Attention attention_of(const Signature& s, const Cost& cost) {
   const bool backward = s.op == Op::attention_grad;
   const Shape& o = s.operands[backward ? 0 : s.operands.size() - 2].shape;
   Attention a;
-  a.batch = o[0], a.queries = o[1], a.heads = s.attributes.integer("heads");
-  a.keys = s.operands[(backward ? 1U : 0U) + (s.attributes.flag("packed", true) ? 0U : 1U)].shape[1];
+  a.batch = o[0], a.queries = o[1], a.heads = integer(s, "heads");
+  a.keys = s.operands[(backward ? 1U : 0U) + (flag(s, "packed") ? 0U : 1U)].shape[1];
   a.head_dim = o[2] / std::max<std::int64_t>(1, a.heads);
-  a.causal = s.attributes.flag("causal", true);
+  a.causal = flag(s, "causal");
   a.backward = backward;
   a.dtype = s.operands[0].dtype;
   a.bytes = cost.bytes_read + cost.bytes_written;
@@ -153,37 +128,38 @@ Attention attention_of(const Signature& s, const Cost& cost) {
 
 // Rotary positions turn q and k in a pass of their own: each read and written.
 double rope_bytes(const Signature& s) {
-  if (!s.attributes.has("rope_theta") || s.attributes.real("rope_theta") <= 0) return 0;
+  if (real(s, "rope_theta") <= 0) return 0;
   const bool backward = s.op == Op::attention_grad;
   const TensorDesc& o = s.operands[backward ? 0 : s.operands.size() - 2];
-  const double heads = static_cast<double>(s.attributes.integer("heads")), kv = static_cast<double>(s.attributes.integer("kv_heads"));
-  const Shape& k = s.operands[(backward ? 1U : 0U) + (s.attributes.flag("packed", true) ? 0U : 1U)].shape;
+  const double heads = static_cast<double>(integer(s, "heads")), kv = static_cast<double>(integer(s, "kv_heads"));
+  const Shape& k = s.operands[(backward ? 1U : 0U) + (flag(s, "packed") ? 0U : 1U)].shape;
   const double keys = static_cast<double>(k[1]) / static_cast<double>(std::max<std::int64_t>(1, o.shape[1]));
   return 2 * static_cast<double>(o.bytes()) * (1 + keys * kv / std::max(1.0, heads));
 }
 
 Estimate alone(const DeviceModel& device, const Signature& s) {
   const Cost cost = cost_of(s);
-  switch (s.op) {
-    case Op::linear:
-    case Op::linear_grad_input:
-    case Op::linear_grad_weight:
+  switch (record(s.op).work) {
+    case WorkClass::none:
+      break;
+    case WorkClass::product:
       return gpu_product(device, linear_product(s, cost));
-    case Op::conv2d:
-    case Op::conv2d_grad_input:
-    case Op::conv2d_grad_weight:
+    case WorkClass::convolution:
       return gpu_product(device, conv_product(s, cost));
-    case Op::attention:
-    case Op::attention_grad: {
+    case WorkClass::attention: {
       const Estimate fused = gpu_attention(device, attention_of(s, cost));
       const double rope = rope_bytes(s);
       return rope > 0 ? plus(fused, stream(device, s, Cost{}, rope)) : fused;
     }
-    case Op::muon_orthogonalize:
+    case WorkClass::orthogonalize:
       return muon(device, s, cost);
-    default:
+    case WorkClass::elements:
+    case WorkClass::rows:
+    case WorkClass::scalars:
+    case WorkClass::own:
       return stream(device, s, cost);
   }
+  UNREACHABLE(std::string(name_of(s.op)) + " is never launched, and so takes no time");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/core/op_record.h"
 #include "engine/plan/traffic.h"
 
 namespace trainer::cost {
@@ -13,20 +14,21 @@ namespace {
 
 // Kernels that err together: each family reaches some share of one limit.
 std::size_t family_of(Op op) {
-  switch (op) {
-    case Op::linear:
-    case Op::linear_grad_input:
-    case Op::linear_grad_weight:
-    case Op::conv2d:
-    case Op::conv2d_grad_input:
-    case Op::conv2d_grad_weight:
+  switch (record(op).work) {
+    case WorkClass::product:
+    case WorkClass::convolution:
       return 0;
-    case Op::attention:
-    case Op::attention_grad:
+    case WorkClass::attention:
       return 1;
-    default:
+    case WorkClass::none:
+    case WorkClass::elements:
+    case WorkClass::rows:
+    case WorkClass::scalars:
+    case WorkClass::own:
+    case WorkClass::orthogonalize:
       return 2;
   }
+  return 2;
 }
 
 }  // namespace

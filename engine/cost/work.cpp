@@ -1,4 +1,4 @@
-// A line for each op: its class and sizes. The switch has no default, so that an op without an entry does not compile.
+// Class and sizes by the op's record; what is of no general class has a case here.
 #include "engine/cost/work.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include "engine/core/check.h"
 #include "engine/core/matrix_list.h"
 #include "engine/core/muon.h"
+#include "engine/core/op_record.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer::cost {
@@ -15,7 +16,7 @@ namespace {
 const Shape& shape(const Signature& s, int index) { return s.operands[static_cast<std::size_t>(index)].shape; }
 const Shape& last_shape(const Signature& s) { return s.operands.back().shape; }
 
-double moved(const Signature& s) {
+double bytes_of(const Signature& s) {
   const Cost cost = cost_of(s);
   return cost.bytes_read + cost.bytes_written;
 }
@@ -28,31 +29,31 @@ DType float_of(const Signature& s) {
 
 Work with_flops(const Signature& s, std::string_view name, std::vector<std::int64_t> sizes) { return {name, float_of(s), std::move(sizes), cost_of(s).flops}; }
 
-Work by_rows(const Signature& s, std::string_view name, const Shape& x) { return {name, float_of(s), {x.rows(), x[-1]}, moved(s)}; }
+Work by_rows(const Signature& s, std::string_view name, const Shape& x) { return {name, float_of(s), {x.rows(), x[-1]}, bytes_of(s)}; }
 
 Work by_elements(const Signature& s, std::string_view name) {
   std::int64_t elements = 1;
   for (const TensorDesc& operand : s.operands) elements = std::max(elements, operand.elements());
-  return {name, float_of(s), {elements}, moved(s)};
+  return {name, float_of(s), {elements}, bytes_of(s)};
 }
 
 // Ops that touch a few numbers: their time is that of a call.
-Work of_scalars(const Signature& s, std::string_view name) { return {name, float_of(s), {1}, std::max(1.0, moved(s))}; }
+Work of_scalars(const Signature& s, std::string_view name) { return {name, float_of(s), {1}, std::max(1.0, bytes_of(s))}; }
 
 // [batch, seq, heads · head_dim], of the output or its gradient. Queries of a part of the sequence run at the rate of as long a sequence as
 // their keys: blocks of keys are what the loops go over.
 Work of_attention(const Signature& s, bool forward) {
-  const bool rope = s.attributes.has("rope_theta") && s.attributes.real("rope_theta") != 0;
+  const bool rope = real(s, "rope_theta") != 0;
   const Shape& o = forward ? shape(s, static_cast<int>(s.operands.size()) - 2) : shape(s, 0);
-  const std::int64_t heads = s.attributes.integer("heads");
-  const std::int64_t keys = shape(s, (forward ? 0 : 1) + (s.attributes.flag("packed", true) ? 0 : 1))[1];
+  const std::int64_t heads = integer(s, "heads");
+  const std::int64_t keys = shape(s, (forward ? 0 : 1) + (flag(s, "packed") ? 0 : 1))[1];
   const std::string_view name = forward ? (rope ? "attention_rope" : "attention") : (rope ? "attention_rope_grad" : "attention_grad");
   return with_flops(s, name, {o[0] * heads, keys, o[2] / heads});
 }
 
 // A bias is a walk over dy of its own, sums that are added to are read as well.
 Work of_grad_weight(const Signature& s) {
-  const bool bias = s.attributes.flag("bias", true), accumulate = s.attributes.flag("accumulate", false);
+  const bool bias = flag(s, "bias"), accumulate = accumulates(s);
   const std::string_view name = bias ? (accumulate ? "linear_grad_weight_bias_accumulate" : "linear_grad_weight_bias")
                                      : (accumulate ? "linear_grad_weight_accumulate" : "linear_grad_weight");
   return with_flops(s, name, {shape(s, 0).rows(), shape(s, 0)[-1], shape(s, 1)[-1]});
@@ -64,7 +65,7 @@ Work of_conv(const Signature& s, std::string_view name, const Shape& weight, con
 
 // Rows that are read, and added to where they lie; a gradient that begins anew is the whole table written before.
 Work of_embedding_grad(const Signature& s) {
-  const bool accumulate = s.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(s);
   const Shape& dy = shape(s, 1);
   const TensorDesc& table = s.operands[2];
   const auto rows = static_cast<double>(dy.elements() * (size_of(s.operands[1].dtype) + 2 * size_of(table.dtype)));
@@ -79,22 +80,22 @@ Work of_cast(const Signature& s) {
 // The elements between `first` and `last` alone.
 Work of_sum_squares(const Signature& s) {
   const std::int64_t all = shape(s, 0).elements();
-  const std::int64_t first = std::clamp<std::int64_t>(s.attributes.integer("first", 0), 0, all), last = std::clamp<std::int64_t>(s.attributes.integer("last", all), first, all);
+  const std::int64_t first = std::clamp<std::int64_t>(integer(s, "first"), 0, all), last = std::clamp<std::int64_t>(given_integer(s, "last").value_or(all), first, all);
   const std::int64_t elements = std::max<std::int64_t>(1, last - first);
   return {"sum_squares", s.operands[0].dtype, {elements}, static_cast<double>(elements * size_of(s.operands[0].dtype))};
 }
 
 Work of_optimizer(const Signature& s, std::string_view plain, std::string_view working) {
-  return {s.attributes.flag("working", false) ? working : plain, DType::f32, {shape(s, 0).elements()}, moved(s)};
+  return {flag(s, "working") ? working : plain, DType::f32, {shape(s, 0).elements()}, bytes_of(s)};
 }
 
 // Nearly all of it is products. They run as those of `linear` do, in f32 on CPUs; of the matrix with the most, the last
 // of a step.
 Work of_muon(const Signature& s) {
-  const std::int64_t parts = shape(s, 0)[0], steps = s.attributes.integer("steps");
+  const std::int64_t parts = shape(s, 0)[0], steps = integer(s, "steps");
   std::vector<std::int64_t> sizes = {1, 1, 1};
   double most = 0;
-  for (const OwnedMatrix& matrix : matrix_list(s.attributes.text("matrices"))) {
+  for (const OwnedMatrix& matrix : matrix_list(text(s, "matrices"))) {
     const std::int64_t rows = matrix.whole_rows(parts), cols = matrix.whole_cols(parts);
     if (newton_schulz_flops(rows, cols, steps) <= most) continue;
     most = newton_schulz_flops(rows, cols, steps);
@@ -103,93 +104,68 @@ Work of_muon(const Signature& s) {
   return {"linear", DType::f32, std::move(sizes), cost_of(s).flops};
 }
 
-bool residual(const Signature& s) { return s.attributes.flag("residual", false); }
+bool residual(const Signature& s) { return flag(s, "residual"); }
+
+Work of_product(const Signature& s) {
+  if (s.op == Op::linear) return with_flops(s, "linear", {shape(s, 0).rows(), shape(s, 0)[-1], last_shape(s)[-1]});
+  if (s.op == Op::linear_grad_input) return with_flops(s, "linear_grad_input", {shape(s, 0).rows(), last_shape(s)[-1], shape(s, 0)[-1]});
+  CHECK(s.op == Op::linear_grad_weight, std::string(name_of(s.op)) + " is no product that has been measured");
+  return of_grad_weight(s);
+}
+
+Work of_convolution(const Signature& s) {
+  if (s.op == Op::conv2d) return of_conv(s, "conv2d", shape(s, 1), last_shape(s));
+  if (s.op == Op::conv2d_grad_input) return of_conv(s, "conv2d_grad_input", shape(s, 1), shape(s, 0));
+  CHECK(s.op == Op::conv2d_grad_weight, std::string(name_of(s.op)) + " is no convolution that has been measured");
+  return of_conv(s, "conv2d_grad_weight", shape(s, 2), shape(s, 1));
+}
+
+// One pass over memory whose measurements have a name or sizes of their own.
+Work of_own(const Signature& s) {
+  switch (s.op) {
+    case Op::embedding: return by_rows(s, "embedding", last_shape(s));
+    case Op::embedding_grad: return of_embedding_grad(s);
+    case Op::layer_norm: return by_rows(s, residual(s) ? "layer_norm_residual" : "layer_norm", shape(s, 0));
+    case Op::rms_norm: return by_rows(s, residual(s) ? "rms_norm_residual" : "rms_norm", shape(s, 0));
+    case Op::layer_norm_grad: return by_rows(s, residual(s) ? "layer_norm_grad_residual" : "layer_norm_grad", shape(s, 0));
+    case Op::rms_norm_grad: return by_rows(s, residual(s) ? "rms_norm_grad_residual" : "rms_norm_grad", shape(s, 0));
+    case Op::gelu: return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh" : "gelu");
+    case Op::gelu_grad: return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh_grad" : "gelu_grad");
+    case Op::add: return by_elements(s, shape(s, 0) == shape(s, 1) ? "add" : "add_leading");
+    case Op::cross_entropy_gathered: return {name_of(s.op), float_of(s), {shape(s, 2).elements()}, bytes_of(s)};  // the logits are not read
+    case Op::correct_count_gathered: return {name_of(s.op), float_of(s), {shape(s, 1).elements()}, bytes_of(s)};
+    case Op::cast: return of_cast(s);
+    case Op::pack_weight:
+      return by_elements(s, last_shape(s) == shape(s, 0) && s.operands.back().layout == Layout::packed_transposed ? "pack_weight_transposed" : "pack_weight");
+    case Op::sum_squares: return of_sum_squares(s);
+    case Op::sgd:
+    case Op::muon: return of_optimizer(s, "sgd", "sgd_working");  // the same arithmetic
+    case Op::adam:
+    case Op::adamw: return of_optimizer(s, "adamw", "adamw_working");
+    case Op::lion: return of_optimizer(s, "lion", "lion_working");
+    default: UNREACHABLE(std::string(name_of(s.op)) + " has work of its own that nobody described");
+  }
+}
 
 }  // namespace
 
 bool counts_flops(std::string_view work) { return work.starts_with("linear") || work.starts_with("attention") || work.starts_with("conv2d"); }
 
 Work work_of(const Signature& s) {
-  switch (s.op) {
-    case Op::linear: return with_flops(s, "linear", {shape(s, 0).rows(), shape(s, 0)[-1], last_shape(s)[-1]});
-    case Op::linear_grad_input: return with_flops(s, "linear_grad_input", {shape(s, 0).rows(), last_shape(s)[-1], shape(s, 0)[-1]});
-    case Op::linear_grad_weight: return of_grad_weight(s);
-    case Op::attention: return of_attention(s, true);
-    case Op::attention_grad: return of_attention(s, false);
-    case Op::conv2d: return of_conv(s, "conv2d", shape(s, 1), last_shape(s));
-    case Op::conv2d_grad_input: return of_conv(s, "conv2d_grad_input", shape(s, 1), shape(s, 0));
-    case Op::conv2d_grad_weight: return of_conv(s, "conv2d_grad_weight", shape(s, 2), shape(s, 1));
-    case Op::embedding: return by_rows(s, "embedding", last_shape(s));
-    case Op::embedding_grad: return of_embedding_grad(s);
-    case Op::positions:
-    case Op::split:
-    case Op::concat: return by_elements(s, "copy");
-    case Op::positions_grad: return by_elements(s, "positions_grad");
-    case Op::layer_norm: return by_rows(s, residual(s) ? "layer_norm_residual" : "layer_norm", shape(s, 0));
-    case Op::rms_norm: return by_rows(s, residual(s) ? "rms_norm_residual" : "rms_norm", shape(s, 0));
-    case Op::layer_norm_grad: return by_rows(s, residual(s) ? "layer_norm_grad_residual" : "layer_norm_grad", shape(s, 0));
-    case Op::rms_norm_grad: return by_rows(s, residual(s) ? "rms_norm_grad_residual" : "rms_norm_grad", shape(s, 0));
-    case Op::gelu: return by_elements(s, s.attributes.text("approximate") == "tanh" ? "gelu_tanh" : "gelu");
-    case Op::gelu_grad: return by_elements(s, s.attributes.text("approximate") == "tanh" ? "gelu_tanh_grad" : "gelu_grad");
-    case Op::relu:
-    case Op::silu:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::relu_grad:
-    case Op::silu_grad:
-    case Op::tanh_grad:
-    case Op::sigmoid_grad:
-    case Op::mul:
-    case Op::scale:
-    case Op::sum_leading:
-    case Op::dropout:
-    case Op::max_pool2d:
-    case Op::max_pool2d_grad:
-    case Op::avg_pool2d:
-    case Op::avg_pool2d_grad:
-    case Op::mse:
-    case Op::mse_grad:
-    case Op::zero:
-    case Op::outer_step:
-    case Op::apply_delayed:
-    case Op::compress_bf16:
-    case Op::quantize_int8:
-    case Op::dequantize_int8:
-    case Op::dequantize_sum_int8:
-    case Op::top_k_compress:
-    case Op::top_k_sum: return by_elements(s, name_of(s.op));
-    case Op::bias_grad: return by_elements(s, "sum_leading");  // the same pass over memory
-    case Op::sum_squares: return of_sum_squares(s);
-    case Op::add: return by_elements(s, shape(s, 0) == shape(s, 1) ? "add" : "add_leading");
-    case Op::cross_entropy:
-    case Op::cross_entropy_grad:
-    case Op::cross_entropy_stats:
-    case Op::correct_count: return by_rows(s, name_of(s.op), shape(s, 0));
-    case Op::cross_entropy_gathered: return {name_of(s.op), float_of(s), {shape(s, 2).elements()}, moved(s)};  // the logits are not read
-    case Op::correct_count_gathered: return {name_of(s.op), float_of(s), {shape(s, 1).elements()}, moved(s)};
-    case Op::cross_entropy_count:
-    case Op::mse_count: return by_elements(s, name_of(s.op));
-    case Op::cast: return of_cast(s);
-    case Op::pack_weight: return by_elements(s, last_shape(s) == shape(s, 0) && s.operands.back().layout == Layout::packed_transposed ? "pack_weight_transposed" : "pack_weight");
-    case Op::loss_seed:
-    case Op::update_scalars: return of_scalars(s, name_of(s.op));
-    case Op::sgd: return of_optimizer(s, "sgd", "sgd_working");
-    case Op::adam:
-    case Op::adamw: return of_optimizer(s, "adamw", "adamw_working");
-    case Op::lion: return of_optimizer(s, "lion", "lion_working");
-    case Op::muon_momentum:
-      return by_elements(s, name_of(s.op));
-    case Op::muon: return of_optimizer(s, "sgd", "sgd_working");  // the same arithmetic
-    case Op::muon_orthogonalize:
-      return of_muon(s);
-    case Op::reshape:
-    case Op::flatten:
-    case Op::replicate:
-    case Op::all_reduce:
-    case Op::all_gather:
-    case Op::reduce_scatter: break;
+  const OpRecord& op = record(s.op);
+  const std::string_view name = op.timed_as.empty() ? name_of(s.op) : op.timed_as;
+  switch (op.work) {
+    case WorkClass::none: break;
+    case WorkClass::elements: return by_elements(s, name);
+    case WorkClass::rows: return by_rows(s, name, shape(s, 0));
+    case WorkClass::scalars: return of_scalars(s, name);
+    case WorkClass::own: return of_own(s);
+    case WorkClass::product: return of_product(s);
+    case WorkClass::convolution: return of_convolution(s);
+    case WorkClass::attention: return of_attention(s, s.op == Op::attention);
+    case WorkClass::orthogonalize: return of_muon(s);
   }
-  CHECK(false, std::string(name_of(s.op)) + " is never launched, and so takes no time");
+  UNREACHABLE(std::string(name_of(s.op)) + " is never launched, and so takes no time");
 }
 
 }  // namespace trainer::cost

@@ -2,9 +2,14 @@
 // values (rules.cpp) are beyond draft-07 and stay with the program.
 #include "engine/job/schema.h"
 
-#include <cmath>
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
 
+#include <cmath>
+#include <list>
+#include <nlohmann/json.hpp>
+#include <variant>
+
+#include "engine/core/op_record.h"
 #include "engine/job/bytes.h"
 #include "engine/job/check.h"
 #include "engine/job/expression.h"
@@ -240,8 +245,8 @@ std::string printed(const std::string& title, const std::string& description, co
 
 // ---- Graph files ------------------------------------------------------------------------------------------------------
 
-std::vector<Form> attribute_forms(const GraphAttribute& attribute) {
-  using Type = GraphAttribute::Type;
+std::vector<Form> attribute_forms(const AttributeDef& attribute) {
+  using Type = AttributeDef::Type;
   switch (attribute.type) {
     case Type::flag:
       return {form::flag(), form::expression()};
@@ -250,7 +255,7 @@ std::vector<Form> attribute_forms(const GraphAttribute& attribute) {
       return {form::integer(attribute.least, bounded ? attribute.below - 1 : kMostInteger), form::expression()};
     }
     case Type::real:
-      return {form::between(attribute.least, attribute.below, false, true), form::expression()};
+      return {form::between(attribute.least, attribute.below, attribute.above, true), form::expression()};
     case Type::choice:
       return {form::word({attribute.choices.begin(), attribute.choices.end()})};
     case Type::rope: {
@@ -258,6 +263,7 @@ std::vector<Form> attribute_forms(const GraphAttribute& attribute) {
       return {form::word({"none"}), form::section({theta})};
     }
     case Type::node:
+    case Type::text:
       return {form::text()};
     case Type::dims:
       return {form::list(form::reference("size"), 1)};
@@ -276,26 +282,44 @@ std::vector<Form> init_forms() {
           form::section({given("constant", "All the same.", {constant, form::expression()}, true)})};
 }
 
-Fields node_fields(std::span<const GraphOp> ops) {
+/// The default as YAML; empty where absence means something that no value says.
+std::string default_of(const AttributeDef& attribute) {
+  if (!attribute.otherwise) return "";
+  if (attribute.type == AttributeDef::Type::rope) return "none";
+  if (const auto* flag = std::get_if<bool>(&*attribute.otherwise)) return *flag ? "true" : "false";
+  if (const auto* integer = std::get_if<std::int64_t>(&*attribute.otherwise)) return fmt::format("{}", *integer);
+  if (const auto* real = std::get_if<double>(&*attribute.otherwise)) return fmt::format("{}", *real);
+  return std::get<std::string>(*attribute.otherwise);
+}
+
+std::vector<Op> graph_ops() {
+  std::vector<Op> ops;
+  for (int op = 0; op < kNumOps; ++op)
+    if (has(static_cast<Op>(op), Trait::graph_file)) ops.push_back(static_cast<Op>(op));
+  return ops;
+}
+
+/// `defaults` holds the texts that the fields refer to.
+Fields node_fields(std::list<std::string>& defaults) {
   std::vector<std::string_view> names;
-  for (const GraphOp& op : ops) names.push_back(op.name);
+  for (Op op : graph_ops()) names.push_back(name_of(op));
   Fields out{
       given("name", "Parameters are called <name>.weight and <name>.bias.", {form::text()}, true),
       given("op", "What the node computes.", {form::word(names)}, true),
       given("input", "A node or input, or a list of them; default: the node before.", {form::text(), form::list(form::text(), 1)}),
       given("init", "How the weight starts.", init_forms()),
   };
-  for (const GraphOp& op : ops) {
-    for (const GraphAttribute& attribute : op.attributes) {
+  for (Op op : graph_ops())
+    for (const AttributeDef& attribute : record(op).attributes) {
+      if (!attribute.in_file()) continue;
       FieldDef field{attribute.name, attribute.help, attribute_forms(attribute), FieldDef::Absent::nothing};
-      if (attribute.required) field.absent = FieldDef::Absent::required;
-      if (!attribute.required && !attribute.otherwise.empty()) {
+      if (attribute.required()) field.absent = FieldDef::Absent::required;
+      if (attribute.otherwise) {
         field.absent = FieldDef::Absent::otherwise;
-        field.otherwise = attribute.otherwise;
+        field.otherwise = defaults.emplace_back(default_of(attribute));
       }
-      out.push_back(field.when("op", {op.name}));
+      out.push_back(field.when("op", {name_of(op)}));
     }
-  }
   return out;
 }
 
@@ -352,12 +376,13 @@ std::string hardware_schema(const Fields& fields) {
 
 std::string job_schema() { return printed("trainer job", "A training job: trainer run job.yaml", section_schema(job_fields())); }
 
-std::string graph_schema(std::span<const GraphOp> ops) {
+std::string graph_schema() {
+  std::list<std::string> defaults;
   Json body = section_schema(file_fields());
   const Json is_group{{"anyOf", {{{"required", {"repeat"}}}, {{"required", {"nodes"}}}}}};
   body["definitions"] = {
       {"size", {{"anyOf", {{{"type", "integer"}}, {{"type", "string"}, {"minLength", 1}}}}}},
-      {"node", {{"if", is_group}, {"then", section_schema(group_fields())}, {"else", section_schema(node_fields(ops))}}},
+      {"node", {{"if", is_group}, {"then", section_schema(group_fields())}, {"else", section_schema(node_fields(defaults))}}},
   };
   return printed("trainer graph", "A model as a graph file, named by model.graph of a job", body);
 }

@@ -18,31 +18,24 @@ Placed shard_unary_grad(const Graph&, const Node& node, Placing in) {
 }
 
 OpDef unary(Op op, Op grad, bool grad_reads_output) {
-  OpDef def{.op = op, .in_graph_files = true};
+  OpDef def{.op = op};
   def.infer = infer_elementwise;
   def.gradient = [grad, grad_reads_output](GradientBuilder& build, const Node& node, OutputGradients dy) {
     const ValueId read = grad_reads_output ? node.outputs[0] : node.inputs[0];
     return build.node(node, grad, node.attributes, {dy[0], read}, {input_desc(build.graph(), node, 0)});
   };
   def.shard = shard_unary;
-  def.cost = moves(1);
-  def.in_place = {{0, 0}};
   return def;
 }
 
 OpDef unary_grad(Op op) {
-  return {.op = op, .min_inputs = 2, .max_inputs = 2, .shard = shard_unary_grad, .cost = moves(1), .in_place = {{0, 0}, {1, 0}}};
+  return {.op = op, .shard = shard_unary_grad};
 }
 
 }  // namespace
 
 OpDef gelu() {
   OpDef def = unary(Op::gelu, Op::gelu_grad, false);
-  def.attributes = {{.name = "approximate",
-                     .type = AttributeDef::Type::choice,
-                     .otherwise = std::string("tanh"),
-                     .choices = {"tanh", "none"},
-                     .help = "the approximation by tanh, or the error function itself"}};
   return def;
 }
 

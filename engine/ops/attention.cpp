@@ -5,8 +5,6 @@
 namespace trainer::define {
 namespace {
 
-using Type = AttributeDef::Type;
-
 std::string text(std::int64_t number) { return std::to_string(number); }
 
 /// Size of a head, from packed qkv or from three inputs.
@@ -36,7 +34,7 @@ Inference infer_attention(const Attributes& given, std::span<const TensorDesc> i
     need_rank(input, 3, "[batch, seq, dim]");
   }
   const std::int64_t heads = given.integer("heads");
-  const std::int64_t kv_heads = given.integer("kv_heads") == 0 ? heads : given.integer("kv_heads");
+  const std::int64_t kv_heads = given.has("kv_heads") ? given.integer("kv_heads") : heads;
   if (heads % kv_heads != 0) mistake(text(kv_heads) + " key/value heads do not divide " + text(heads) + " heads", "kv_heads");
   const std::int64_t head_dim = head_dim_of(in, heads, kv_heads);
   if (given.real("rope") > 0 && head_dim % 2 != 0) mistake("rotary positions need heads of even size, not " + text(head_dim), "rope");
@@ -65,8 +63,8 @@ std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node
 struct Trio {
   Placement q, k, v;
 };
-Trio trio_of(const Attributes& attributes, Placing in) {
-  if (attributes.flag("packed")) return {in[0], in[0], in[0]};
+Trio trio_of(const Node& node, Placing in) {
+  if (flag(node, "packed")) return {in[0], in[0], in[0]};
   return {in[0], in[1], in[2]};
 }
 
@@ -77,10 +75,10 @@ struct Rows {
 
 /// By samples; by heads, where each rank has the kv heads of its query heads (packed: q is heads / kv_heads times as long
 /// as k and v); or by queries, which see keys and values of the whole sequence.
-std::optional<Rows> rows_of_attention(const Attributes& attributes, const Trio& in) {
-  const bool packed = attributes.flag("packed"), alike = in.q == in.k && in.k == in.v;
+std::optional<Rows> rows_of_attention(const Node& node, const Trio& in) {
+  const bool packed = flag(node, "packed"), alike = in.q == in.k && in.k == in.v;
   if (alike && in.q.is_shard(0)) return Rows{in.q, in.q};
-  const int lead = static_cast<int>(attributes.integer("heads") / attributes.integer("kv_heads"));
+  const int lead = static_cast<int>(integer(node, "heads") / integer(node, "kv_heads"));
   const Placement heads = packed ? Placement::shard(2, 3, lead) : Placement::shard(2);
   if (alike && in.q == heads) return Rows{Placement::shard(2), Placement::shard(1)};
   const bool queries = in.q == Placement::shard(1) && in.k.is_replicate() && in.v.is_replicate();
@@ -89,7 +87,7 @@ std::optional<Rows> rows_of_attention(const Attributes& attributes, const Trio& 
 }
 
 Placed shard_attention(const Graph&, const Node& node, Placing in) {
-  const std::optional<Rows> rows = rows_of_attention(node.attributes, trio_of(node.attributes, in));
+  const std::optional<Rows> rows = rows_of_attention(node, trio_of(node, in));
   if (!rows) return {};
   return std::vector<Placement>{rows->o, rows->lse};
 }
@@ -97,8 +95,8 @@ Placed shard_attention(const Graph&, const Node& node, Placing in) {
 /// Inputs do, qkv | q, k, v, o, lse. Queries that are cut give each a share of the gradients of all keys and values.
 Placed shard_attention_grad(const Graph&, const Node& node, Placing in) {
   const std::size_t n = in.size();
-  const Trio trio = trio_of(node.attributes, in.subspan(1));
-  const std::optional<Rows> rows = rows_of_attention(node.attributes, trio);
+  const Trio trio = trio_of(node, in.subspan(1));
+  const std::optional<Rows> rows = rows_of_attention(node, trio);
   if (!rows || in[0] != rows->o || in[n - 2] != rows->o || in[n - 1] != rows->lse) return {};
   if (trio.q == trio.k) return all(node, trio.q);
   return std::vector<Placement>{trio.q, Placement::partial(), Placement::partial()};
@@ -109,12 +107,12 @@ Placed shard_attention_grad(const Graph&, const Node& node, Placing in) {
 /// that has a row for each key.
 double product_flops(const Signature& signature, const Shape& o, std::size_t k) {
   const double full = 2.0 * static_cast<double>(o.elements()) * static_cast<double>(signature.operands[k].shape[1]);
-  return signature.attributes.flag("causal") ? full / 2 : full;
+  return flag(signature, "causal") ? full / 2 : full;
 }
 
 /// Operand k, or qkv, of a signature whose q is operand `q`.
 std::size_t keys_of(const Signature& signature, std::size_t q) {
-  return signature.attributes.flag("packed") ? q : q + 1;
+  return flag(signature, "packed") ? q : q + 1;
 }
 
 /// Heads of a rank that has a part of them. `q` is the index of q, or packed qkv, among the inputs.
@@ -136,16 +134,7 @@ std::function<Affine(const Graph&, const Node&)> first_query(std::size_t q) {
 }  // namespace
 
 OpDef attention() {
-  OpDef def{.op = Op::attention, .in_graph_files = true, .min_inputs = 1, .max_inputs = 3};
-  def.attributes = {
-      {.name = "heads", .type = Type::integer, .required = true, .least = 1, .help = "heads of queries"},
-      {.name = "kv_heads",
-       .type = Type::integer,
-       .otherwise = std::int64_t{0},
-       .least = 1,
-       .help = "heads of keys and values; as many as heads if not given"},
-      {.name = "causal", .type = Type::flag, .otherwise = true, .help = "whether a position sees only itself and those before"},
-      {.name = "rope", .type = Type::rope, .otherwise = 0.0, .help = "rotary positions: none, or {theta: 10000}"}};
+  OpDef def{.op = Op::attention, .min_inputs = 1, .max_inputs = 3};
   def.infer = infer_attention;
   def.gradient = gradient_attention;
   def.shard = shard_attention;
@@ -153,22 +142,18 @@ OpDef attention() {
   def.localize = heads_of_rank(0);
   def.indivisible = [](const Node& node, Placing in) -> std::vector<std::pair<std::string, std::int64_t>> {
     if (!in[0].is_shard(2)) return {};
-    return {{"its heads", node.attributes.integer("heads")}, {"its kv_heads", node.attributes.integer("kv_heads")}};
+    return {{"its heads", integer(node, "heads")}, {"its kv_heads", integer(node, "kv_heads")}};
   };
-  def.cost = [](const Signature& s) {
-    return moved(s, 2, 2 * product_flops(s, s.operands[s.operands.size() - 2].shape, keys_of(s, 0)));
-  };
+  def.flops = [](const Signature& s) { return 2 * product_flops(s, s.operands[s.operands.size() - 2].shape, keys_of(s, 0)); };
   return def;
 }
 
 OpDef attention_grad() {
-  OpDef def{.op = Op::attention_grad, .min_inputs = 4, .max_inputs = 6};
+  OpDef def{.op = Op::attention_grad};
   def.shard = shard_attention_grad;
   def.origin = first_query(1);
   def.localize = heads_of_rank(1);
-  def.cost = [](const Signature& s) {
-    return moved(s, s.attributes.flag("packed") ? 1 : 3, 4 * product_flops(s, s.operands[0].shape, keys_of(s, 1)));
-  };
+  def.flops = [](const Signature& s) { return 4 * product_flops(s, s.operands[0].shape, keys_of(s, 1)); };
   return def;
 }
 

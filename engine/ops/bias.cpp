@@ -9,7 +9,7 @@ namespace {
 /// gradient.
 Placed shard_bias_grad(const Graph& graph, const Node& node, Placing in) {
   const int rank = input_shape(graph, node, 0).rank();
-  const auto given = static_cast<int>(node.attributes.integer("dim"));
+  const auto given = static_cast<int>(integer(node, "dim"));
   const int dim = given < 0 ? given + rank : given;
   if (in[0].is_shard(dim)) return all(node, in[0].moved_to(0));
   if (in[0].is_shard(Placement::kRows) && dim != rank - 1) return {};
@@ -24,7 +24,7 @@ void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId
 }
 
 void product_gradients(GradientBuilder& build, const Node& node, Op op, Attributes attributes, ValueId dy, int dim) {
-  const bool weight = build.needed(node.inputs[1]), bias = node.attributes.flag("bias") && build.needed(node.inputs[2]);
+  const bool weight = build.needed(node.inputs[1]), bias = flag(node, "bias") && build.needed(node.inputs[2]);
   if (bias && !weight) return bias_gradient(build, node, dy, node.inputs[2], dim);
   if (!weight) return;
   std::vector<TensorDesc> gradients;
@@ -34,6 +34,6 @@ void product_gradients(GradientBuilder& build, const Node& node, Op op, Attribut
   build.node_with_gradients(node, op, std::move(attributes), {node.inputs[0], dy}, gradients, parameters);
 }
 
-OpDef bias_grad() { return {.op = Op::bias_grad, .shard = shard_bias_grad, .cost = moves(1)}; }
+OpDef bias_grad() { return {.op = Op::bias_grad, .shard = shard_bias_grad}; }
 
 }  // namespace trainer::define

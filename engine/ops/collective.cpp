@@ -33,17 +33,17 @@ OpDef replicate() {
 }
 
 OpDef all_reduce() {
-  OpDef def{.op = Op::all_reduce, .shard = shard_elements, .cost = moves(1), .in_place = {{0, 0}}};
+  OpDef def{.op = Op::all_reduce, .shard = shard_elements};
   def.gradient = [](GradientBuilder&, const Node&, OutputGradients dy) { return std::vector<ValueId>{dy[0]}; };
   return def;
 }
 
 OpDef all_gather() {
-  return {.op = Op::all_gather, .gradient = gradient_by(Op::reduce_scatter), .shard = shard_elements, .cost = moves(1)};
+  return {.op = Op::all_gather, .gradient = gradient_by(Op::reduce_scatter), .shard = shard_elements};
 }
 
 OpDef reduce_scatter() {
-  return {.op = Op::reduce_scatter, .gradient = gradient_by(Op::all_gather), .shard = shard_elements, .cost = moves(1)};
+  return {.op = Op::reduce_scatter, .gradient = gradient_by(Op::all_gather), .shard = shard_elements};
 }
 
 }  // namespace trainer::define

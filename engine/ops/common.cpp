@@ -47,7 +47,7 @@ Placement rows_of(const Shape& shape, Placement placement) {
   return Placement::shard(0, static_cast<int>(parts));
 }
 
-bool adds_once(const Node& node) { return !node.once.empty() || node.attributes.flag("partial", false); }
+bool adds_once(const Node& node) { return !node.once.empty() || flag(node, "partial"); }
 
 Placed shard_once(const Graph&, const Node& node, std::int64_t) { return all(node, adds_once(node) ? Placement::partial() : Placement::replicate()); }
 
@@ -59,22 +59,6 @@ Affine origin_once(const Graph& graph, const Node& node) {
 
 void localize_once(const Graph&, const Node& node, Attributes& attributes) {
   if (!node.once.empty()) attributes.set("partial", true);
-}
-
-Cost moved(const Signature& signature, int num_outputs, double flops) {
-  Cost cost{.flops = flops};
-  const int first_output = static_cast<int>(signature.operands.size()) - num_outputs;
-  const bool accumulate = signature.attributes.flag("accumulate", false);
-  for (int i = 0; i < static_cast<int>(signature.operands.size()); ++i) {
-    const double bytes = static_cast<double>(signature.operands[static_cast<std::size_t>(i)].bytes());
-    if (i >= first_output) cost.bytes_written += bytes;
-    if (i < first_output || accumulate) cost.bytes_read += bytes;
-  }
-  return cost;
-}
-
-std::function<Cost(const Signature&)> moves(int num_outputs) {
-  return [num_outputs](const Signature& signature) { return moved(signature, num_outputs); };
 }
 
 }  // namespace trainer::define

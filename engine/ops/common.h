@@ -47,9 +47,4 @@ void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId
 /// which takes `attributes` and `bias`, or of the bias alone.
 void product_gradients(GradientBuilder& build, const Node& node, Op op, Attributes attributes, ValueId dy, int dim);
 
-/// Every operand is read, but the last `num_outputs`, which are written (and read, if accumulated to).
-Cost moved(const Signature& signature, int num_outputs, double flops = 0);
-/// `cost` of ops without FLOPs and with so many outputs.
-std::function<Cost(const Signature&)> moves(int num_outputs);
-
 }  // namespace trainer::define

@@ -4,8 +4,6 @@
 namespace trainer::define {
 namespace {
 
-using Type = AttributeDef::Type;
-
 Inference infer_conv2d(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute);
   need_rank(inputs[0], 4, "[n, channels, height, width]");
@@ -23,7 +21,7 @@ std::vector<ValueId> gradient_conv2d(GradientBuilder& build, const Node& node, O
   product_gradients(build, node, Op::conv2d_grad_weight, node.attributes, dy[0], 1);
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (!build.needed(node.inputs[0])) return result;
-  const Attributes attributes{{"stride", node.attributes.integer("stride")}, {"padding", node.attributes.integer("padding")}};
+  const Attributes attributes{{"stride", integer(node, "stride")}, {"padding", integer(node, "padding")}};
   result[0] = build.node(node, Op::conv2d_grad_input, attributes, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
   return result;
 }
@@ -56,31 +54,25 @@ double flops(const TensorDesc& y, const TensorDesc& weight) {
 }  // namespace
 
 OpDef conv2d() {
-  OpDef def{.op = Op::conv2d, .in_graph_files = true};
-  def.attributes = {
-      {.name = "out", .type = Type::integer, .required = true, .least = 1, .help = "channels of the output"},
-      {.name = "kernel", .type = Type::integer, .required = true, .least = 1, .help = "height and width of the filter"},
-      {.name = "stride", .type = Type::integer, .otherwise = std::int64_t{1}, .least = 1, .help = "pixels from one place to the next"},
-      {.name = "padding", .type = Type::integer, .otherwise = std::int64_t{0}, .help = "zeros around the image"},
-      {.name = "bias", .type = Type::flag, .otherwise = true, .help = "whether a bias is added"}};
+  OpDef def{.op = Op::conv2d};
   def.infer = infer_conv2d;
   def.gradient = gradient_conv2d;
   def.shard = shard_conv2d;
-  def.cost = [](const Signature& s) { return moved(s, 1, flops(s.operands.back(), s.operands[1])); };
+  def.flops = [](const Signature& s) { return flops(s.operands.back(), s.operands[1]); };
   return def;
 }
 
 OpDef conv2d_grad_input() {
-  OpDef def{.op = Op::conv2d_grad_input, .min_inputs = 2, .max_inputs = 2};
+  OpDef def{.op = Op::conv2d_grad_input};
   def.shard = shard_grad_input;
-  def.cost = [](const Signature& s) { return moved(s, 1, flops(s.operands[0], s.operands[1])); };
+  def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[1]); };
   return def;
 }
 
 OpDef conv2d_grad_weight() {
-  OpDef def{.op = Op::conv2d_grad_weight, .min_inputs = 2, .max_inputs = 2};
+  OpDef def{.op = Op::conv2d_grad_weight};
   def.shard = shard_grad_weight;
-  def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("bias") ? 2 : 1, flops(s.operands[1], s.operands[2])); };
+  def.flops = [](const Signature& s) { return flops(s.operands[1], s.operands[2]); };
   return def;
 }
 

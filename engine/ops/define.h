@@ -6,7 +6,7 @@
 
 namespace trainer::define {
 
-#define TRAINER_OP(name) OpDef name();
+#define TRAINER_OP(name, kernel) OpDef name();
 #include "engine/core/ops.inc"
 
 }  // namespace trainer::define

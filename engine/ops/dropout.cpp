@@ -77,17 +77,12 @@ void localize(const Graph& graph, const Node& node, Attributes& attributes) {
 }  // namespace
 
 OpDef dropout() {
-  OpDef def{.op = Op::dropout, .in_graph_files = true};
-  def.attributes = {
-      {.name = "p", .type = AttributeDef::Type::real, .required = true, .below = 1, .help = "the share of values that are dropped"}};
+  OpDef def{.op = Op::dropout};
   def.infer = infer_dropout;
   def.gradient = gradient_dropout;
   def.shard = shard_dropout;
   def.origin = [](const Graph& graph, const Node& node) { return lie_of(graph, node).first; };
   def.localize = localize;
-  def.cost = moves(1);
-  def.in_place = {{0, 0}};
-  def.random = true;
   return def;
 }
 

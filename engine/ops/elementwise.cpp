@@ -86,10 +86,8 @@ Placed shard_sum_leading(const Graph& graph, const Node& node, Placing in) {
 }
 
 OpDef binary(Op op) {
-  OpDef def{.op = op, .in_graph_files = true, .min_inputs = 2, .max_inputs = 2};
+  OpDef def{.op = op, .min_inputs = 2, .max_inputs = 2};
   def.infer = infer_binary;
-  def.cost = moves(1);
-  def.in_place = {{0, 0}};
   return def;
 }
 
@@ -110,20 +108,13 @@ OpDef mul() {
 }
 
 OpDef scale() {
-  OpDef def{.op = Op::scale, .in_graph_files = true};
-  def.attributes = {{.name = "factor",
-                     .type = AttributeDef::Type::real,
-                     .required = true,
-                     .least = -std::numeric_limits<double>::infinity(),
-                     .help = "what every element is multiplied by"}};
+  OpDef def{.op = Op::scale};
   def.infer = infer_elementwise;
   def.gradient = gradient_scale;
   def.shard = [](const Graph&, const Node& node, Placing in) { return all(node, in[0]); };
-  def.cost = moves(1);
-  def.in_place = {{0, 0}};
   return def;
 }
 
-OpDef sum_leading() { return {.op = Op::sum_leading, .shard = shard_sum_leading, .cost = moves(1)}; }
+OpDef sum_leading() { return {.op = Op::sum_leading, .shard = shard_sum_leading}; }
 
 }  // namespace trainer::define

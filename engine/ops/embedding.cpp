@@ -4,13 +4,6 @@
 namespace trainer::define {
 namespace {
 
-using Type = AttributeDef::Type;
-
-std::vector<AttributeDef> table_attributes() {
-  return {{.name = "rows", .type = Type::integer, .required = true, .least = 1, .help = "rows of the table"},
-          {.name = "dim", .type = Type::integer, .required = true, .least = 1, .help = "size of a row"}};
-}
-
 ParameterDef table(const Attributes& given) { return {"weight", {given.integer("rows"), given.integer("dim")}, matrix_init()}; }
 
 Inference infer_embedding(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
@@ -111,10 +104,7 @@ Cost cost_rows(const Signature& signature) {
 }  // namespace
 
 OpDef embedding() {
-  OpDef def{.op = Op::embedding, .in_graph_files = true};
-  def.attributes = table_attributes();
-  def.attributes.push_back(
-      {.name = "weight", .type = Type::node, .otherwise = std::string(), .help = "a node whose weight this one shares"});
+  OpDef def{.op = Op::embedding};
   def.infer = infer_embedding;
   def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) {
     const Graph& graph = build.graph();
@@ -130,7 +120,7 @@ OpDef embedding() {
 }
 
 OpDef embedding_grad() {
-  OpDef def{.op = Op::embedding_grad, .min_inputs = 2, .max_inputs = 2, .shard = shard_embedding_grad, .cost = moves(1)};
+  OpDef def{.op = Op::embedding_grad, .shard = shard_embedding_grad};
   def.shard_by_origin = [](const Graph&, const Node& node, std::int64_t) { return all(node, Placement::shard(0)); };  // its own rows
   def.origin = [](const Graph& graph, const Node& node) { return first_row(graph, node.outputs[0]); };
   def.localize = rows_of_rank([](const Node& node) { return node.outputs[0]; });
@@ -138,8 +128,7 @@ OpDef embedding_grad() {
 }
 
 OpDef positions() {
-  OpDef def{.op = Op::positions, .in_graph_files = true};
-  def.attributes = table_attributes();
+  OpDef def{.op = Op::positions};
   def.infer = infer_positions;
   def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) {
     const TensorDesc dweight{build.reduce_dtype(), input_shape(build.graph(), node, 0)};
@@ -155,7 +144,7 @@ OpDef positions() {
 }
 
 OpDef positions_grad() {
-  OpDef def{.op = Op::positions_grad, .shard = shard_positions_grad, .cost = moves(1)};
+  OpDef def{.op = Op::positions_grad, .shard = shard_positions_grad};
   def.origin = [](const Graph& graph, const Node& node) { return origin(graph.value(node.inputs[0]).spec, 0, graph.mesh); };
   return def;
 }

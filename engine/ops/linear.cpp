@@ -5,8 +5,6 @@
 namespace trainer::define {
 namespace {
 
-using Type = AttributeDef::Type;
-
 Inference infer_linear(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute);
   need_rank_least(inputs[0], 2);
@@ -29,7 +27,7 @@ std::vector<ValueId> gradient_linear(GradientBuilder& build, const Node& node, O
   return result;
 }
 
-bool has_gelu(const Node& node) { return node.attributes.flag("gelu", false); }
+bool has_gelu(const Node& node) { return flag(node, "gelu"); }
 
 /// By samples (or any leading dim); by columns: W's rows; by rows: W's columns, which leaves partial sums and so
 /// takes a bias on one rank alone (attribute `partial`), and no activation.
@@ -82,36 +80,28 @@ double flops(const TensorDesc& rows, const TensorDesc& weight) {
 }  // namespace
 
 OpDef linear() {
-  OpDef def{.op = Op::linear, .in_graph_files = true};
-  def.attributes = {{.name = "out", .type = Type::integer, .required = true, .least = 1, .help = "size of the last dim of the output"},
-                    {.name = "bias", .type = Type::flag, .otherwise = true, .help = "whether a bias is added"},
-                    {.name = "weight", .type = Type::node, .otherwise = std::string(), .help = "a node whose weight this one shares"},
-                    {.name = "parallel",
-                     .type = Type::choice,
-                     .otherwise = std::string("none"),
-                     .choices = {"none", "column", "row"},
-                     .help = "how tensor parallelism cuts the weight"}};
+  OpDef def{.op = Op::linear};
   def.infer = infer_linear;
   def.gradient = gradient_linear;
   def.shard = shard_linear;
   def.shard_by_origin = shard_once;
   def.origin = origin_once;
   def.localize = localize_once;
-  def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("pre", false) ? 2 : 1, flops(s.operands[0], s.operands[1])); };
+  def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[1]); };
   return def;
 }
 
 OpDef linear_grad_input() {
-  OpDef def{.op = Op::linear_grad_input, .min_inputs = 2, .max_inputs = 3};
+  OpDef def{.op = Op::linear_grad_input};
   def.shard = shard_grad_input;
-  def.cost = [](const Signature& s) { return moved(s, 1, flops(s.operands[0], s.operands[1])); };
+  def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[1]); };
   return def;
 }
 
 OpDef linear_grad_weight() {
-  OpDef def{.op = Op::linear_grad_weight, .min_inputs = 2, .max_inputs = 2};
+  OpDef def{.op = Op::linear_grad_weight};
   def.shard = shard_grad_weight;
-  def.cost = [](const Signature& s) { return moved(s, s.attributes.flag("bias") ? 2 : 1, flops(s.operands[0], s.operands[2])); };
+  def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[2]); };
   return def;
 }
 

@@ -11,7 +11,6 @@
 namespace trainer::define {
 namespace {
 
-using Type = AttributeDef::Type;
 const TensorDesc kSum{DType::f64, {1}};
 
 Inference infer_cross_entropy(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
@@ -122,45 +121,32 @@ Placed shard_correct_count(const Graph& graph, const Node& node, Placing in) {
 }  // namespace
 
 OpDef cross_entropy() {
-  OpDef def{.op = Op::cross_entropy, .in_graph_files = true, .min_inputs = 2, .max_inputs = 2};
-  def.attributes = {{.name = "ignore_index",
-                     .type = Type::integer,
-                     .otherwise = std::int64_t{-100},
-                     .least = -std::numeric_limits<double>::infinity(),
-                     .help = "targets of this value do not count"},
-                    {.name = "label_smoothing",
-                     .type = Type::real,
-                     .otherwise = 0.0,
-                     .below = 1,
-                     .help = "the share of the target that is spread over all classes"}};
+  OpDef def{.op = Op::cross_entropy, .min_inputs = 2, .max_inputs = 2};
   def.infer = infer_cross_entropy;
   def.gradient = gradient_cross_entropy;
   def.shard = shard_cross_entropy;
-  def.cost = moves(2);
   def.loss = LossDef{Op::cross_entropy_count, {"ignore_index"}, true};
   return def;
 }
 
 OpDef cross_entropy_grad() {
-  OpDef def{.op = Op::cross_entropy_grad, .min_inputs = 4, .max_inputs = 4};
+  OpDef def{.op = Op::cross_entropy_grad};
   def.shard = shard_cross_entropy_grad;
   def.origin = first_class;
-  def.cost = moves(1);
-  def.in_place = {{0, 0}};
   return def;
 }
 
 OpDef cross_entropy_stats() {
-  return {.op = Op::cross_entropy_stats, .min_inputs = 2, .max_inputs = 2, .shard = shard_stats, .origin = first_class, .cost = moves(1)};
+  return {.op = Op::cross_entropy_stats, .shard = shard_stats, .origin = first_class};
 }
 
 OpDef cross_entropy_gathered() {
-  OpDef def{.op = Op::cross_entropy_gathered, .min_inputs = 3, .max_inputs = 3};
+  OpDef def{.op = Op::cross_entropy_gathered};
   def.gradient = gradient_gathered;
   def.shard = shard_gathered;
   def.origin = first_class;
   def.cost = [](const Signature& signature) {
-    Cost cost = moved(signature, 2);
+    Cost cost = moved(signature);
     cost.bytes_read -= static_cast<double>(signature.operands[0].bytes());
     return cost;
   };
@@ -169,27 +155,26 @@ OpDef cross_entropy_gathered() {
 }
 
 OpDef correct_count_gathered() {
-  return {.op = Op::correct_count_gathered, .min_inputs = 2, .max_inputs = 2, .shard = shard_correct_gathered, .cost = moves(1)};
+  return {.op = Op::correct_count_gathered, .shard = shard_correct_gathered};
 }
 
-OpDef cross_entropy_count() { return {.op = Op::cross_entropy_count, .shard = shard_sum, .cost = moves(1)}; }
+OpDef cross_entropy_count() { return {.op = Op::cross_entropy_count, .shard = shard_sum}; }
 
 OpDef correct_count() {
-  return {.op = Op::correct_count, .min_inputs = 2, .max_inputs = 2, .shard = shard_correct_count, .cost = moves(1)};
+  return {.op = Op::correct_count, .shard = shard_correct_count};
 }
 
 OpDef mse() {
-  OpDef def{.op = Op::mse, .in_graph_files = true, .min_inputs = 2, .max_inputs = 2};
+  OpDef def{.op = Op::mse, .min_inputs = 2, .max_inputs = 2};
   def.infer = infer_mse;
   def.gradient = gradient_mse;
   def.shard = shard_sum;
-  def.cost = moves(1);
   def.loss = LossDef{Op::mse_count};
   return def;
 }
 
 OpDef mse_grad() {
-  return {.op = Op::mse_grad, .min_inputs = 3, .max_inputs = 3, .shard = shard_mse_grad, .cost = moves(1), .in_place = {{0, 0}}};
+  return {.op = Op::mse_grad, .shard = shard_mse_grad};
 }
 
 OpDef mse_count() {

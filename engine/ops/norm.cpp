@@ -6,10 +6,6 @@
 namespace trainer::define {
 namespace {
 
-using Type = AttributeDef::Type;
-
-AttributeDef eps() { return {.name = "eps", .type = Type::real, .otherwise = 1e-5, .help = "added to the variance"}; }
-
 Inference infer_norm(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute);
   need_rank_least(inputs[0], 2);
@@ -52,15 +48,10 @@ std::vector<ValueId> gradient_norm(GradientBuilder& build, const Node& node, Out
   return result;
 }
 
-/// Of a gradient: the parameters that it gives the gradients of.
-int num_parameters(const Attributes& attributes) { return !attributes.flag("weight", true) ? 0 : attributes.flag("bias", false) ? 2 : 1; }
-
-bool has_residual(const Attributes& attributes) { return attributes.flag("residual", false); }
-
 /// By any dim but the last, which is what a row is.
 Placed shard_norm(const Graph& graph, const Node& node, Placing in) {
   const Shape& shape = input_shape(graph, node, 0);
-  const bool residual = has_residual(node.attributes);
+  const bool residual = flag(node, "residual");
   if (!in[0].is_shard() || in[0].dim == shape.rank() - 1 || (residual && in[1] != in[0])) return {};
   for (std::size_t i = residual ? 2 : 1; i < in.size(); ++i)
     if (!in[i].is_replicate()) return {};
@@ -76,7 +67,7 @@ Placed shard_norm_grad(const Graph& graph, const Node& node, Placing in) {
   if (!in[2].is_replicate()) return {};
   const bool partial = in[0].is_partial() && in[1].is_replicate();
   if (!partial && !(in[0].is_shard() && in[0].dim < shape.rank() - 1 && in[0] == in[1])) return {};
-  const bool residual = has_residual(node.attributes);
+  const bool residual = flag(node, "residual");
   if (residual && in.back() != in[0]) return {};
   for (std::size_t i = 3; i < in.size() - (residual ? 1 : 0); ++i)
     if (in[i] != rows_of(shape, in[1])) return {};
@@ -85,43 +76,33 @@ Placed shard_norm_grad(const Graph& graph, const Node& node, Placing in) {
   return outputs;
 }
 
-Cost cost_norm_grad(const Signature& signature) { return moved(signature, 1 + num_parameters(signature.attributes)); }
-
 }  // namespace
 
 OpDef layer_norm() {
-  OpDef def{.op = Op::layer_norm, .in_graph_files = true};
-  def.attributes = {eps(), {.name = "bias", .type = Type::flag, .otherwise = true, .help = "whether a bias is added"}};
+  OpDef def{.op = Op::layer_norm};
   def.infer = infer_norm;
   def.gradient = gradient_norm;
   def.shard = shard_norm;
-  def.cost = [](const Signature& signature) { return moved(signature, has_residual(signature.attributes) ? 4 : 3); };
-  def.in_place = {{0, 3}, {1, 3}};
   return def;
 }
 
 OpDef layer_norm_grad() {
-  OpDef def{.op = Op::layer_norm_grad, .min_inputs = 5, .max_inputs = 6};
+  OpDef def{.op = Op::layer_norm_grad};
   def.shard = shard_norm_grad;
-  def.cost = cost_norm_grad;
-  def.in_place = {{0, 0}, {5, 0}};
   return def;
 }
 
 OpDef rms_norm() {
-  OpDef def{.op = Op::rms_norm, .in_graph_files = true};
-  def.attributes = {eps()};
+  OpDef def{.op = Op::rms_norm};
   def.infer = infer_norm;
   def.gradient = gradient_norm;
   def.shard = shard_norm;
-  def.cost = [](const Signature& signature) { return moved(signature, has_residual(signature.attributes) ? 3 : 2); };
-  def.in_place = {{0, 2}, {1, 2}};
   return def;
 }
 
 OpDef rms_norm_grad() {
   return {
-      .op = Op::rms_norm_grad, .min_inputs = 4, .max_inputs = 5, .shard = shard_norm_grad, .cost = cost_norm_grad, .in_place = {{0, 0}, {4, 0}}};
+      .op = Op::rms_norm_grad, .shard = shard_norm_grad};
 }
 
 }  // namespace trainer::define

@@ -1,35 +1,20 @@
-// OpDef: all that planning knows of an op: what a graph file may say of it, the shapes of its outputs, its
-// parameters, its gradient, how it may be cut over ranks, and what it costs. One file an op family; the
-// list is ops.cpp. Kernels are elsewhere (kernels/) and are bound by name alone.
+// OpDef: an op's rules: the shapes of its outputs, its parameters, its gradient, how it may be cut over ranks, and what it costs. One
+// file an op family; the list is ops.cpp. Its traits, operands and attributes are its record (engine/core/op_record.h); kernels are
+// elsewhere (kernels/) and are bound by engine/core/ops.inc.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/core/op_record.h"
 #include "engine/graph/graph.h"
 
 namespace trainer {
-
-/// One attribute that a graph file may give. `required`, or `otherwise` is the value taken in its absence.
-struct AttributeDef {
-  /// rope: "none" or {theta: real}, passed on as a real, 0 for none; node: the name of a node (tied weight); dims: a list
-  /// of sizes, passed on as text "4,16,-1".
-  enum class Type { flag, integer, real, choice, rope, node, dims };
-  std::string name;
-  Type type;
-  bool required = false;
-  Attribute otherwise{};
-  std::vector<std::string> choices{};                      ///< of a choice
-  double least = 0;                                        ///< smallest allowed number
-  double below = std::numeric_limits<double>::infinity();  ///< every allowed number is smaller
-  std::string help{};                                      ///< one line for the schema
-};
 
 /// A mistake in a graph, thrown by `infer` without its place: the builder adds that. `attribute` names the key to blame, if one.
 struct OpMistake {
@@ -123,9 +108,7 @@ struct UpdateDef {
 
 struct OpDef {
   Op op;
-  bool in_graph_files = false;  ///< whether a graph file may name it
-  int min_inputs = 1, max_inputs = 1;
-  std::vector<AttributeDef> attributes{};
+  int min_inputs = 1, max_inputs = 1;  ///< that a graph file gives, without parameters
   /// Shapes and parameters, or a mistake. `compute` is the compute dtype. Only ops of graph files.
   std::function<Inference(const Attributes& given, std::span<const TensorDesc> inputs, DType compute)> infer{};
   /// The gradient with respect to each of node.inputs that is needed (kNone where not), given those of its outputs, of
@@ -143,12 +126,13 @@ struct OpDef {
   std::function<Affine(const Graph& graph, const Node& node)> origin{};
   /// Makes attributes that speak of the whole (heads) those of a rank's kernel. Empty: they are the same.
   std::function<void(const Graph& graph, const Node& node, Attributes& attributes)> localize{};
+  /// FLOPs of its kernel. Empty: none.
+  std::function<double(const Signature&)> flops{};
+  /// In place of `moved` and `flops`, where a kernel does not read or write all of its operands. Empty otherwise.
   std::function<Cost(const Signature&)> cost{};
-  /// Pairs (input, output) whose memory may be the same.
-  std::vector<std::pair<int, int>> in_place{};
   std::optional<LossDef> loss{};  ///< set for losses
   std::optional<UpdateDef> update{};  ///< set for ops of optimizers
-  bool random = false;            ///< takes Graph::step after its inputs and the attribute `key`; vanishes outside training and with p = 0
+  std::vector<std::pair<int, int>> in_place{};  ///< in_place_of its record: definitions() writes it
 };
 
 /// The declaration of `op`. Every op has one.
@@ -158,9 +142,11 @@ const OpDef& definition(Op op);
 std::span<const OpDef> definitions();
 
 Cost cost_of(const Signature& signature);
+/// Every input read, every output written, what is updated or added to both: by the roles of its record.
+Cost moved(const Signature& signature);
 
 /// Whether nodes of `op` join ranks (Node::axes) and launch no kernel. `replicate` joins them in its gradient.
-constexpr bool is_collective(Op op) { return op == Op::replicate || op == Op::all_reduce || op == Op::all_gather || op == Op::reduce_scatter; }
+inline bool is_collective(Op op) { return has(op, Trait::collective); }
 
 /// The signature of one rank's kernel of `node`.
 Signature signature_of(const Graph& graph, const Node& node);

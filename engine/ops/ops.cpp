@@ -7,24 +7,29 @@
 namespace trainer {
 
 std::span<const OpDef> definitions() {
-  static const std::vector<OpDef> list{
-#define TRAINER_OP(name) define::name(),
+  static const std::vector<OpDef> list = [] {
+    std::vector<OpDef> all{
+#define TRAINER_OP(name, kernel) define::name(),
 #include "engine/core/ops.inc"
-  };
+    };
+    for (OpDef& def : all) def.in_place = in_place_of(record(def.op));
+    return all;
+  }();
   return list;
 }
 
 namespace {
 
+int dim_of(const Node& node) { return static_cast<int>(integer(node, "dim")); }
+
 // What a collective makes of its operand along the axis whose ranks it joins. `replicate` and `all_reduce`, `all_gather` and
 // `reduce_scatter` are each other's gradients.
 std::optional<std::vector<Placement>> collective_result(const Node& node, const Placement& in) {
   const auto made = [](const Placement& placement) { return std::vector<Placement>{placement}; };
-  const auto dim = static_cast<int>(node.attributes.integer("dim", 0));
   if (node.op == Op::replicate && in.is_replicate()) return made(in);
   if (node.op == Op::all_reduce && in.is_partial()) return made(Placement::replicate());
-  if (node.op == Op::all_gather && in.is_shard(dim) && in.parts == 1) return made(Placement::replicate());
-  if (node.op == Op::reduce_scatter && in.is_partial()) return made(Placement::shard(dim));
+  if (node.op == Op::all_gather && in.is_shard(dim_of(node)) && in.parts == 1) return made(Placement::replicate());
+  if (node.op == Op::reduce_scatter && in.is_partial()) return made(Placement::shard(dim_of(node)));
   return std::nullopt;
 }
 
@@ -32,7 +37,27 @@ std::optional<std::vector<Placement>> collective_result(const Node& node, const 
 
 const OpDef& definition(Op op) { return definitions()[static_cast<std::size_t>(op)]; }
 
-Cost cost_of(const Signature& signature) { return definition(signature.op).cost(signature); }
+Cost cost_of(const Signature& signature) {
+  const OpDef& def = definition(signature.op);
+  if (def.cost) return def.cost(signature);
+  Cost cost = moved(signature);
+  if (def.flops) cost.flops = def.flops(signature);
+  return cost;
+}
+
+Cost moved(const Signature& signature) {
+  using Role = OperandDef::Role;
+  const bool accumulate = accumulates(signature);
+  Cost cost;
+  for (const OperandPlace& place : operand_places(signature)) {
+    const Role role = place.def->role;
+    double bytes = 0;
+    for (int i = place.first; i < place.first + place.count; ++i) bytes += static_cast<double>(signature.operands[static_cast<std::size_t>(i)].bytes());
+    if (role != Role::output || (place.def->adds && accumulate)) cost.bytes_read += bytes;
+    if (role == Role::output || role == Role::update) cost.bytes_written += bytes;
+  }
+  return cost;
+}
 
 Signature signature_of(const Graph& graph, const Node& node) {
   Signature signature{node.op, node.attributes, {}};

@@ -4,12 +4,10 @@
 namespace trainer::define {
 namespace {
 
-using Type = AttributeDef::Type;
-
 Attributes window(const Attributes& given) {
-  const std::int64_t kernel = given.integer("kernel"), stride = given.integer("stride"), padding = given.integer("padding");
+  const std::int64_t kernel = given.integer("kernel"), stride = given.has("stride") ? given.integer("stride") : kernel, padding = given.integer("padding");
   if (2 * padding > kernel) mistake("padding may be at most half of the kernel", "padding");
-  return {{"kernel", kernel}, {"stride", stride == 0 ? kernel : stride}, {"padding", padding}};
+  return {{"kernel", kernel}, {"stride", stride}, {"padding", padding}};
 }
 
 Inference infer_pool(const Attributes& given, std::span<const TensorDesc> inputs, DType compute, bool index) {
@@ -40,14 +38,7 @@ Placed shard_pool_grad(const Graph&, const Node& node, Placing in) {
 }
 
 OpDef pool(Op op, Op grad, bool index) {
-  OpDef def{.op = op, .in_graph_files = true};
-  def.attributes = {{.name = "kernel", .type = Type::integer, .required = true, .least = 1, .help = "height and width of the window"},
-                    {.name = "stride",
-                     .type = Type::integer,
-                     .otherwise = std::int64_t{0},
-                     .least = 1,
-                     .help = "pixels from one window to the next; as the kernel if not given"},
-                    {.name = "padding", .type = Type::integer, .otherwise = std::int64_t{0}, .help = "pixels around the image"}};
+  OpDef def{.op = op};
   def.infer = [index](const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
     return infer_pool(given, inputs, compute, index);
   };
@@ -57,7 +48,6 @@ OpDef pool(Op op, Op grad, bool index) {
     return build.node(node, grad, node.attributes, inputs, {input_desc(build.graph(), node, 0)});
   };
   def.shard = shard_pool;
-  def.cost = moves(index ? 2 : 1);
   return def;
 }
 
@@ -67,8 +57,8 @@ OpDef max_pool2d() { return pool(Op::max_pool2d, Op::max_pool2d_grad, true); }
 OpDef avg_pool2d() { return pool(Op::avg_pool2d, Op::avg_pool2d_grad, false); }
 
 OpDef max_pool2d_grad() {
-  return {.op = Op::max_pool2d_grad, .min_inputs = 2, .max_inputs = 2, .shard = shard_pool_grad, .cost = moves(1)};
+  return {.op = Op::max_pool2d_grad, .shard = shard_pool_grad};
 }
-OpDef avg_pool2d_grad() { return {.op = Op::avg_pool2d_grad, .shard = shard_pool_grad, .cost = moves(1)}; }
+OpDef avg_pool2d_grad() { return {.op = Op::avg_pool2d_grad, .shard = shard_pool_grad}; }
 
 }  // namespace trainer::define

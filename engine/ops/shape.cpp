@@ -98,7 +98,7 @@ Placed shard_reshape(const Graph& graph, const Node& node, Placing in) {
 }
 
 OpDef view(Op op) {
-  OpDef def{.op = op, .in_graph_files = true};
+  OpDef def{.op = op};
   def.gradient = gradient_reshape;
   def.shard = shard_reshape;
   def.cost = [](const Signature&) { return Cost{}; };
@@ -109,7 +109,6 @@ OpDef view(Op op) {
 
 OpDef reshape() {
   OpDef def = view(Op::reshape);
-  def.attributes = {{.name = "shape", .type = AttributeDef::Type::dims, .required = true, .help = "the new dims, of which one may be -1"}};
   def.infer = infer_reshape;
   return def;
 }

@@ -81,22 +81,14 @@ std::vector<ValueId> gradient_concat(GradientBuilder& build, const Node& node, O
   return build.node(node, Op::split, {}, {dy[0]}, pieces);
 }
 
-/// Every element once in, once out.
-Cost cost_pieces(const Signature& signature) {
-  std::int64_t bytes = 0;
-  for (const TensorDesc& operand : signature.operands) bytes += operand.bytes();
-  return {.flops = 0, .bytes_read = static_cast<double>(bytes) / 2, .bytes_written = static_cast<double>(bytes) / 2};
-}
-
 }  // namespace
 
-OpDef split() { return {.op = Op::split, .gradient = gradient_split, .shard = shard_split, .cost = cost_pieces}; }
+OpDef split() { return {.op = Op::split, .gradient = gradient_split, .shard = shard_split}; }
 
 OpDef concat() {
-  OpDef def{.op = Op::concat, .min_inputs = 1, .max_inputs = std::numeric_limits<int>::max()};
+  OpDef def{.op = Op::concat};
   def.gradient = gradient_concat;
   def.shard = shard_concat;
-  def.cost = cost_pieces;
   return def;
 }
 

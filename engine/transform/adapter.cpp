@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -19,12 +18,8 @@ namespace {
 
 std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-/// Ops that make scores of the head's result without mixing its elements.
-bool is_elementwise(Op op) {
-  static constexpr std::array kOps{Op::reshape, Op::flatten, Op::cast, Op::scale, Op::tanh,
-                                   Op::sigmoid, Op::gelu,    Op::relu, Op::silu,  Op::dropout};
-  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
-}
+/// Makes scores of the head's result without mixing its elements.
+bool keeps_elements(Op op) { return has(op, Trait::elementwise) || has(op, Trait::view); }
 
 class LoraPass {
  public:
@@ -202,7 +197,7 @@ NodeId head_of(const Graph& graph) {
   while (id != kNone && producer[at(id)] != kNone && readers[at(id)] <= most_readers) {
     const Node& node = graph.nodes[at(producer[at(id)])];
     if (node.op == Op::linear) return producer[at(id)];
-    if (!is_elementwise(node.op)) return kNone;
+    if (!keeps_elements(node.op)) return kNone;
     id = node.inputs[0];
     most_readers = 1;
   }

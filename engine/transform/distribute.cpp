@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "engine/core/check.h"
+#include "engine/core/op_record.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/refuse.h"
 
@@ -161,7 +162,7 @@ class Distribution {
       if (graph_.mesh.size(axis) == 1 || !on(logits, axis).is_shard(whole.rank() - 1)) continue;
       const std::int64_t classes = whole[-1];
       Node stats = node_like(node, node.name + ".stats", Op::cross_entropy_stats);
-      stats.attributes = {{"classes", classes}, {"ignore_index", node.attributes.integer("ignore_index")}};
+      stats.attributes = {{"classes", classes}, {"ignore_index", integer(node, "ignore_index")}};
       stats.inputs = {logits, targets};
       stats.outputs = {graph_.add_value({.name = stats.name, .spec = {DType::f32, {graph_.mesh.size(axis), whole.elements() / classes, 5}}})};
       const ValueId own = stats.outputs[0];

@@ -17,7 +17,7 @@ std::string range_of(const AttributeDef& def) {
   const std::string kind = def.type == AttributeDef::Type::integer ? "an integer" : "a number";
   if (std::isfinite(def.below)) return fmt::format("{}, at least {} and below {}", kind, def.least, def.below);
   if (def.type == AttributeDef::Type::integer) return fmt::format("{}, {} to {}", kind, std::max(def.least, -kMostSize), kMostSize);
-  return std::isfinite(def.least) ? fmt::format("{}, at least {}", kind, def.least) : kind;
+  return std::isfinite(def.least) ? fmt::format("{}, {} {}", kind, def.above ? "above" : "at least", def.least) : kind;
 }
 
 }  // namespace
@@ -154,22 +154,24 @@ std::optional<std::int64_t> FileValues::dim(const yaml::Node& node, const std::s
 
 std::optional<Attributes> FileValues::attributes(const OpDef& def, const yaml::Node& node, const std::string& name) {
   std::vector<std::string_view> allowed(std::begin(kNodeKeys), std::end(kNodeKeys));
-  for (const AttributeDef& attribute : def.attributes) allowed.push_back(attribute.name);
+  for (const AttributeDef& attribute : record(def.op).attributes)
+    if (attribute.in_file()) allowed.push_back(attribute.name);
   check_keys(node, name, "unknown attribute of " + std::string(name_of(def.op)), allowed);
   Attributes given;
   bool complete = true;
-  for (const AttributeDef& attribute_def : def.attributes) {
+  for (const AttributeDef& attribute_def : record(def.op).attributes) {
+    if (!attribute_def.in_file()) continue;
     const yaml::Node* value = node.find(attribute_def.name);
-    const std::string path = name + "." + attribute_def.name;
+    const std::string path = name + "." + std::string(attribute_def.name);
     if (value != nullptr) {
       const std::optional<Attribute> read = attribute(attribute_def, *value, path);
       if (read) given.set(attribute_def.name, *read);
       complete = complete && read;
-    } else if (attribute_def.required) {
-      mistakes_.add(node, path, std::string(name_of(def.op)) + " needs `" + attribute_def.name + "`").allowed = attribute_def.help;
+    } else if (attribute_def.required()) {
+      mistakes_.add(node, path, std::string(name_of(def.op)) + " needs `" + std::string(attribute_def.name) + "`").allowed = std::string(attribute_def.help);
       complete = false;
-    } else {
-      given.set(attribute_def.name, attribute_def.otherwise);
+    } else if (attribute_def.otherwise) {
+      given.set(attribute_def.name, *attribute_def.otherwise);
     }
   }
   return complete ? std::optional(given) : std::nullopt;
@@ -185,13 +187,13 @@ std::optional<Attribute> FileValues::attribute(const AttributeDef& def, const ya
     case AttributeDef::Type::real:
       return ranged(def, node, path);
     case AttributeDef::Type::choice: {
-      const std::vector<std::string_view> choices(def.choices.begin(), def.choices.end());
-      if (node.is_scalar() && std::find(choices.begin(), choices.end(), node.text) != choices.end()) return Attribute(node.text);
-      mistakes_.unknown(node, path, "unknown value", node.is_scalar() ? node.text : node.brief(), choices);
+      if (node.is_scalar() && std::find(def.choices.begin(), def.choices.end(), node.text) != def.choices.end()) return Attribute(node.text);
+      mistakes_.unknown(node, path, "unknown value", node.is_scalar() ? node.text : node.brief(), def.choices);
       return {};
     }
     case AttributeDef::Type::rope:
       return rope(node, path);
+    case AttributeDef::Type::text:
     case AttributeDef::Type::node: {
       const std::optional<std::string> value = text(node, path);
       return value ? std::optional<Attribute>(*value) : std::nullopt;
@@ -204,12 +206,12 @@ std::optional<Attribute> FileValues::attribute(const AttributeDef& def, const ya
 
 std::optional<Attribute> FileValues::ranged(const AttributeDef& def, const yaml::Node& node, const std::string& path) {
   const bool whole_number = def.type == AttributeDef::Type::integer;
-  const std::optional<std::int64_t> integral = whole_number ? integer(node, path) : std::nullopt;
-  const std::optional<double> value =
-      whole_number ? (integral ? std::optional(static_cast<double>(*integral)) : std::nullopt) : number(node, path);
+  std::optional<double> value;
+  if (!whole_number) value = number(node, path);
+  else if (const auto integral = integer(node, path)) value = static_cast<double>(*integral);
   if (!value) return {};
-  if (*value >= def.least && *value < def.below && (!whole_number || std::abs(*value) <= kMostSize)) {
-    if (whole_number) return *integral;
+  if ((def.above ? *value > def.least : *value >= def.least) && *value < def.below && (!whole_number || std::abs(*value) <= kMostSize)) {
+    if (whole_number) return static_cast<std::int64_t>(*value);
     return *value;
   }
   Diagnostic& diagnostic = mistakes_.add(node, path, "out of range");

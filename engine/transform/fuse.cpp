@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "engine/transform/prune.h"
 
 namespace trainer {
@@ -10,8 +11,8 @@ namespace {
 
 std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-bool is_norm(Op op) { return op == Op::layer_norm || op == Op::rms_norm; }
-bool is_norm_grad(Op op) { return op == Op::layer_norm_grad || op == Op::rms_norm_grad; }
+bool is_norm(Op op) { return has(op, Trait::norm) && !has(op, Trait::backward); }
+bool is_norm_grad(Op op) { return has(op, Trait::norm) && has(op, Trait::backward); }
 
 class Fusion {
  public:
@@ -67,7 +68,7 @@ class Fusion {
       const NodeId norm_id = producer_[at(dx)], other_id = producer_[at(other)];
       if (norm_id == kNone || other_id >= norm_id || reads_[at(dx)] != 1) continue;
       Node& norm = graph_.nodes[at(norm_id)];
-      if (!is_norm_grad(norm.op) || norm.chunk != add.chunk || norm.outputs[0] != dx || norm.attributes.flag("residual", false)) continue;
+      if (!is_norm_grad(norm.op) || norm.chunk != add.chunk || norm.outputs[0] != dx || flag(norm, "residual")) continue;
       norm.inputs.push_back(other);
       norm.outputs[0] = add.outputs[0];
       norm.attributes.set("residual", true);
@@ -78,7 +79,7 @@ class Fusion {
   }
 
   bool is_epilogue(const Node& node, Op op) const {
-    return node.op == op && node.attributes.text("approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype());
+    return node.op == op && text(node, "approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype());
   }
 
   /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for those who read
@@ -108,7 +109,7 @@ class Fusion {
     const NodeId product_id = producer_[at(dy)];
     if (product_id == kNone || producer_[at(pre)] >= product_id || reads_[at(dy)] != 1) return;
     Node& product = graph_.nodes[at(product_id)];
-    if (product.op != Op::linear_grad_input || product.chunk != gelu.chunk || product.attributes.flag("gelu", false)) return;
+    if (product.op != Op::linear_grad_input || product.chunk != gelu.chunk || flag(product, "gelu")) return;
     product.inputs.push_back(pre);
     product.outputs[0] = gelu.outputs[0];
     product.attributes.set("gelu", true);

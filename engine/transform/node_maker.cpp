@@ -29,21 +29,22 @@ void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attrib
                      const std::vector<ValueId>& data, const Scope& scope, Entry& entry) {
   try {
     const DType compute = compute_of(entry.name);
+    const bool is_random = has(def.op, Trait::random);
     const Inference inference = def.infer(given, infer_inputs(def, data, compute), compute);
     for (const ParameterDef& parameter : inference.parameters) check_size(parameter.shape);
     for (const TensorDesc& output : inference.outputs) check_size(output.shape);
-    if (def.random && (reading_.options.mode != BuildOptions::Mode::train || given.real("p") == 0)) {
+    if (is_random && (reading_.options.mode != BuildOptions::Mode::train || given.real("p") == 0)) {
       entry.value = data[0];
       return;
     }
-    if (def.random) check_batch(data[0]);
+    if (is_random) check_batch(data[0]);
     Node node{.name = entry.name, .op = def.op, .attributes = inference.attributes, .block = scope.block};
     node.origin = {file_node.file(), file_node.line, file_node.column};
     if (given.has("parallel")) node.parallel = parallel_named(given.text("parallel"));
     if (inference.reads_inputs)
       for (std::size_t i = 0; i < data.size(); ++i) node.inputs.push_back(needs_cast(def, data, i, compute) ? cast(data[i], compute, scope.block) : data[i]);
     if (!add_parameters(node, inference, given, file_node, init, scope, compute, entry)) return;
-    if (def.random) add_randomness(node);
+    if (is_random) add_randomness(node);
     add_outputs(node, inference);
     entry.value = node.outputs[0];
     add(std::move(node));

@@ -145,10 +145,10 @@ class GraphReader {
       return nullptr;
     }
     const std::optional<Op> op = op_named(op_node->text);
-    if (op && definition(*op).in_graph_files) return &definition(*op);
+    if (op && has(*op, Trait::graph_file)) return &definition(*op);
     std::vector<std::string_view> known;
     for (const OpDef& def : definitions())
-      if (def.in_graph_files) known.push_back(name_of(def.op));
+      if (has(def.op, Trait::graph_file)) known.push_back(name_of(def.op));
     mistakes_.unknown(*op_node, name + ".op", "unknown op", op_node->brief(), known, alias_of_op(op_node->text));
     return nullptr;
   }
@@ -250,7 +250,7 @@ class GraphReader {
     loss.sum = sum;
     loss.targets = targets;
     loss.count_op = def.count;
-    for (const std::string& name : def.count_attributes) loss.count_attributes.set(name, node->attributes.integer(name));
+    for (const std::string& name : def.count_attributes) loss.count_attributes.set(name, integer(*node, name));
     if (def.classes) loss.scores = node->inputs[0];
     loss.correct_attributes = loss.count_attributes;
   }

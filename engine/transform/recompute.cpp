@@ -14,9 +14,6 @@ using Mode = RecomputePolicy::Mode;
 
 std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-/// Costly to repeat: what `selective` keeps. Gathers are repeated: what they give is many times what they take.
-bool is_product(Op op) { return op == Op::linear || op == Op::attention || op == Op::conv2d || op == Op::all_reduce || op == Op::reduce_scatter; }
-
 class Recomputation {
  public:
   Recomputation(Graph& graph, const RecomputePolicy& policy) : graph_(graph), policy_(policy) {}
@@ -86,7 +83,7 @@ class Recomputation {
     for (std::size_t i = 0; i < graph_.values.size(); ++i) there[i] = graph_.values[i].kind != ValueKind::activation;
     for (std::size_t i = 0; i < num_forward_; ++i) {
       const Node& node = graph_.nodes[i];
-      bool ready = in_recomputed_block(node) && !is_product(node.op) && !leaves[at(graph_.storage(node.outputs[0]))];
+      bool ready = in_recomputed_block(node) && !has(node.op, Trait::costly) && !leaves[at(graph_.storage(node.outputs[0]))];
       for (ValueId input : node.inputs) ready = ready && there[at(graph_.storage(input))];
       repeat_[i] = ready;
       for (ValueId output : node.outputs) {

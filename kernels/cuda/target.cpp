@@ -6,6 +6,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
+#include "engine/core/op_record.h"
 #include "kernels/attention.h"
 #include "kernels/bias_grad.h"
 #include "kernels/conv2d.h"
@@ -35,7 +36,7 @@ std::int64_t rows_of(const TensorDesc& tensor) { return tensor.elements() / std:
 /// stands before them in f32.
 std::int64_t grad_weight_workspace(const Signature& s, int capability, int units) {
   const TensorDesc& dy = s.operands[LinearGradWeightOperands::dy];
-  const std::int64_t bias = s.attributes.flag("bias", true) ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
+  const std::int64_t bias = flag(s, "bias") ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
   const std::int64_t apart = rounds_apart(s) ? aligned(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
   return apart + std::max(product_workspace(capability), bias);
 }
@@ -64,9 +65,9 @@ std::int64_t conv2d_grad_weight_workspace(const Signature& s) {
 }
 
 std::int64_t norm_grad_workspace(const Signature& s, int units) {
-  if (!s.attributes.flag("weight", true)) return 0;
+  if (!flag(s, "weight")) return 0;
   const TensorDesc& dy = s.operands[0];
-  const std::int64_t weights = s.op == Op::layer_norm_grad && s.attributes.flag("bias", false) ? 2 : 1;
+  const std::int64_t weights = s.op == Op::layer_norm_grad && flag(s, "bias") ? 2 : 1;
   return partial_columns(rows_of(dy), weights * dy.shape[-1], units);
 }
 
@@ -85,6 +86,7 @@ std::int64_t top_k_workspace(const Signature& s) {
 }
 
 std::int64_t workspace(const Signature& s, int capability, int units) {
+  if (!has(s.op, Trait::scratch)) return 0;
   switch (s.op) {
     case Op::linear:
     case Op::linear_grad_input: return product_workspace(capability);
@@ -108,64 +110,12 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::sum_squares: return partial_scalars(units);
     case Op::top_k_compress: return top_k_workspace(s);
     case Op::muon_orthogonalize: return MuonWorkspace(muon_matrices_of(s), product_workspace(capability)).end;
-    // One thread or block makes each output whole.
-    case Op::embedding:
-    case Op::positions:
-    case Op::positions_grad:
-    case Op::layer_norm:
-    case Op::rms_norm:
-    case Op::gelu:
-    case Op::relu:
-    case Op::silu:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::gelu_grad:
-    case Op::relu_grad:
-    case Op::silu_grad:
-    case Op::tanh_grad:
-    case Op::sigmoid_grad:
-    case Op::add:
-    case Op::mul:
-    case Op::scale:
-    case Op::dropout:
+    // On CPUs alone: here one thread or block makes each output whole.
     case Op::conv2d:
     case Op::conv2d_grad_input:
-    case Op::max_pool2d:
-    case Op::max_pool2d_grad:
-    case Op::avg_pool2d:
-    case Op::avg_pool2d_grad:
-    case Op::cross_entropy_stats:
-    case Op::cross_entropy_grad:
-    case Op::mse_grad:
-    case Op::split:
-    case Op::concat:
-    case Op::zero:
-    case Op::cast:
-    case Op::pack_weight:
-    case Op::loss_seed:
-    case Op::update_scalars:
-    case Op::sgd:
-    case Op::adam:
-    case Op::adamw:
-    case Op::lion:
-    case Op::muon_momentum:
-    case Op::muon:
-    case Op::outer_step:
-    case Op::apply_delayed:
-    case Op::compress_bf16:
-    case Op::quantize_int8:
-    case Op::dequantize_int8:
-    case Op::dequantize_sum_int8:
-    case Op::top_k_sum: return 0;
-    // Never launched.
-    case Op::reshape:
-    case Op::flatten:
-    case Op::replicate:
-    case Op::all_reduce:
-    case Op::all_gather:
-    case Op::reduce_scatter: return 0;
+    case Op::max_pool2d_grad: return 0;
+    default: UNREACHABLE("nobody says how much scratch memory " + std::string(name_of(s.op)) + " needs");
   }
-  fail_check("op", __FILE__, __LINE__, "an op outside the enum");
 }
 
 }  // namespace

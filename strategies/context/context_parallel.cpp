@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "engine/core/op_record.h"
 #include "engine/ops/refuse.h"
 
 namespace trainer::strategies {
@@ -19,7 +20,7 @@ namespace {
 // q, k and v of a packed attention as values of their own.
 Node split(Graph& graph, Node& attention) {
   const Value packed = graph.value(attention.inputs[0]);
-  const std::int64_t heads = attention.attributes.integer("heads"), kv_heads = attention.attributes.integer("kv_heads");
+  const std::int64_t heads = integer(attention, "heads"), kv_heads = integer(attention, "kv_heads");
   const std::int64_t head_dim = packed.shape()[-1] / (heads + 2 * kv_heads);
   Node node = node_like(attention, attention.name + ".split", Op::split);
   node.inputs = {attention.inputs[0]};
@@ -37,7 +38,7 @@ void context_parallel(Graph& graph) {
   if (ranks == 1) return;
   std::vector<Node> nodes;
   for (Node& node : graph.nodes) {
-    if (node.op == Op::attention && node.attributes.flag("packed")) nodes.push_back(split(graph, node));
+    if (node.op == Op::attention && flag(node, "packed")) nodes.push_back(split(graph, node));
     nodes.push_back(std::move(node));
   }
   graph.nodes = std::move(nodes);

@@ -1,18 +1,11 @@
 // The pattern of Megatron-LM, section 3: column, elementwise or attention, row.
-#include <algorithm>
-#include <array>
 #include <set>
 
+#include "engine/core/op_record.h"
 #include "strategies/tensor/tensor_parallel.h"
 
 namespace trainer::strategies {
 namespace {
-
-bool keeps_columns(Op op) {
-  static constexpr std::array kOps{Op::gelu, Op::relu,  Op::silu,    Op::tanh,     Op::sigmoid,
-                                   Op::mul,  Op::scale, Op::dropout, Op::attention};
-  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
-}
 
 class Inference {
  public:
@@ -52,7 +45,7 @@ class Inference {
       if (node == nullptr) return;
       if (is_free(*node)) {
         columns.insert(node);
-      } else if (keeps_columns(node->op) && inside.insert(node).second) {
+      } else if (has(node->op, Trait::keeps_columns) && inside.insert(node).second) {
         for (ValueId input : node->inputs)
           if (graph_.value(input).kind == ValueKind::activation) open.push_back(input);
       } else if (!inside.contains(node)) {

@@ -17,6 +17,7 @@
 #include <map>
 #include <set>
 
+#include "engine/core/op_record.h"
 #include "engine/ops/refuse.h"
 
 namespace trainer::strategies {
@@ -77,8 +78,8 @@ class Table {
     for (const Node& node : graph_.nodes) {
       if (node.op == Op::positions) positions.insert(node.outputs[0]);
       if (node.op == Op::embedding) embeddings.insert(node.outputs[0]);
-      if (node.op == Op::attention && node.attributes.flag("packed", false))
-        leads_[node.inputs[0]] = static_cast<std::int32_t>(node.attributes.integer("heads") / node.attributes.integer("kv_heads"));
+      if (node.op == Op::attention && flag(node, "packed"))
+        leads_[node.inputs[0]] = static_cast<std::int32_t>(integer(node, "heads") / integer(node, "kv_heads"));
       if (node.op == Op::cross_entropy && reads_[node.inputs[0]] == 1) heads_.insert(node.inputs[0]);
       const bool sum = node.op == Op::add && embeddings.contains(node.inputs[0]) && positions.contains(node.inputs[1]);
       if (sum && reads_[node.inputs[0]] == 1 && reads_[node.inputs[1]] == 1) once_.insert(node.inputs[1]);

@@ -1,6 +1,7 @@
 // A job's cluster held against a hardware file, GPU clusters planned without a GPU, and what GPUs' kernels are said to need.
 #include <doctest/doctest.h>
 
+#include "engine/core/op_record.h"
 #include "engine/compile/hardware.h"
 #include "engine/core/error.h"
 #include "kernels/cuda/target.h"
@@ -214,8 +215,8 @@ TEST_CASE("no step of GPT-2 on a GPU has a pass for GELU alone in 16 bits, but f
           for (const Signature& signature : role.signatures) {
             gelu = gelu || signature.op == Op::gelu;
             gelu_grad = gelu_grad || signature.op == Op::gelu_grad;
-            epilogue = epilogue || (signature.op == Op::linear && signature.attributes.flag("gelu", false));
-            epilogue_grad = epilogue_grad || (signature.op == Op::linear_grad_input && signature.attributes.flag("gelu", false));
+            epilogue = epilogue || (signature.op == Op::linear && flag(signature, "gelu"));
+            epilogue_grad = epilogue_grad || (signature.op == Op::linear_grad_input && flag(signature, "gelu"));
           }
           CHECK(gelu == (!fuses || repeats));
           CHECK(gelu_grad == !fuses);

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "engine/transform/graph_ops.h"
+#include "engine/core/op_record.h"
+#include "engine/job/fields.h"
 #include "engine/job/job.h"
 
 namespace trainer {
@@ -74,8 +75,10 @@ TEST_CASE("every word of other tools is answered with a key or a value that jobs
 }
 
 TEST_CASE("every op of other tools is answered with one that graph files have") {
-  const std::vector<GraphOp> ops = graph_ops();
-  const auto is_op = [&](std::string_view name) { return std::ranges::any_of(ops, [&](const GraphOp& op) { return op.name == name; }); };
+  const auto is_op = [](std::string_view name) {
+    const std::optional<Op> op = op_named(name);
+    return op && has(*op, Trait::graph_file);
+  };
   each_alias([&](AliasOf what, std::string_view, std::string_view word, const Alias& alias) {
     if (what != AliasOf::op) return;
     CAPTURE(word);

@@ -16,11 +16,11 @@
 #include <valijson/schema_parser.hpp>
 #include <valijson/validator.hpp>
 
-#include "engine/transform/graph_ops.h"
 #include "engine/cost/machine_fields.h"
 #include "engine/cost/machine_model.h"
 #include "engine/job/check.h"
 #include "engine/job/job.h"
+#include "engine/job/schema.h"
 #include "engine/job/rules.h"
 #include "tests/job/random_jobs.h"
 
@@ -87,12 +87,12 @@ TEST_CASE("the schemas in schemas/ are what the tables of fields give") {
   // After a change of a table: trainer schema job >schemas/job.schema.json, trainer schema graph >schemas/graph.schema.json,
   // trainer schema hardware >schemas/hardware.schema.json
   CHECK(contents(source_dir() + "/schemas/job.schema.json") == job_schema());
-  CHECK(contents(source_dir() + "/schemas/graph.schema.json") == graph_schema(graph_ops()));
+  CHECK(contents(source_dir() + "/schemas/graph.schema.json") == graph_schema());
   CHECK(contents(source_dir() + "/schemas/hardware.schema.json") == cost::hardware_schema());
 }
 
 TEST_CASE("the schemas accept every job, graph and hardware file of configs/") {
-  const Schema jobs(job_schema()), graphs(graph_schema(graph_ops())), machines(cost::hardware_schema());
+  const Schema jobs(job_schema()), graphs(graph_schema()), machines(cost::hardware_schema());
   for (const auto& [schema, folder] : {std::pair{&jobs, "/configs"}, {&graphs, "/configs/models"}, {&machines, "/configs/hardware"}}) {
     int count = 0;
     for (const auto& entry : std::filesystem::directory_iterator(source_dir() + folder)) {
@@ -106,7 +106,7 @@ TEST_CASE("the schemas accept every job, graph and hardware file of configs/") {
 }
 
 TEST_CASE("the schema of graphs refuses what graph files may not say") {
-  const Schema schema(graph_schema(graph_ops()));
+  const Schema schema(graph_schema());
   const std::string head = "inputs: {x: {dtype: f32, shape: [batch, 4]}}\noutputs: {loss: l}\nnodes:\n";
   const auto accepts = [&](const std::string& nodes) { return schema.accepts(yaml::parse(head + nodes, "graph.yaml")); };
   CHECK(accepts("  - {name: a, op: linear, input: x, out: 3}"));

@@ -107,7 +107,7 @@ inline bool close(double got, double want, double allowed) {
 
 /// Runs and compares. `attributes` may hold accumulate: then outputs start from random values that must be added to.
 inline void hold(Op op, const Attributes& attributes, const std::vector<Input>& inputs, const std::vector<Output>& outputs, const Options& options = {}) {
-  const bool accumulate = attributes.flag("accumulate", false);
+  const bool accumulate = attributes.has("accumulate") && attributes.flag("accumulate");
   std::vector<reference::Tensor> rounded;
   Signature signature{op, attributes, {}};
   for (const Input& input : inputs) {

@@ -71,13 +71,13 @@ Results run_cut(DType c, const Tensor& logits, const Tensor& targets, const Cut&
   for (std::int64_t p = 0; p < cut.parts; ++p) {
     pieces.push_back(buffer_of(c, piece_of(logits, cut, p)));
     Buffer mine(stats.bytes());
-    runner.run({Op::cross_entropy_stats, attributes, {piece, ids, stats}}, {pieces.back().data(), target.data(), mine.data()},
+    runner.run({Op::cross_entropy_stats, those_of(Op::cross_entropy_stats, attributes), {piece, ids, stats}}, {pieces.back().data(), target.data(), mine.data()},
            p * columns);
     std::memcpy(gathered.as<char>() + p * stats.bytes(), mine.data(), mine.bytes());
   }
-  runner.run({Op::cross_entropy_gathered, attributes, {piece, all_stats, ids, sum, row}},
+  runner.run({Op::cross_entropy_gathered, those_of(Op::cross_entropy_gathered, attributes), {piece, all_stats, ids, sum, row}},
          {unread.data(), gathered.data(), target.data(), loss.data(), lse.data()}, 17);
-  runner.run({Op::correct_count_gathered, attributes, {all_stats, ids, sum}}, {gathered.data(), target.data(), correct.data()}, 17);
+  runner.run({Op::correct_count_gathered, those_of(Op::correct_count_gathered, attributes), {all_stats, ids, sum}}, {gathered.data(), target.data(), correct.data()}, 17);
   Results results{*loss.as<double>(), *correct.as<double>(), Tensor(Shape{cut.rows}), Tensor(Shape{cut.rows, cut.classes}), 0};
   for (std::int64_t r = 0; r < cut.rows; ++r) results.lse[r] = read(lse, DType::f32, r);
   for (std::int64_t p = 0; p < cut.parts; ++p) {
@@ -109,7 +109,7 @@ TEST_CASE("statistics of a piece of the logits follow the reference, whatever th
         for (const auto& runner : runners()) {
           const Buffer in = buffer_of(c, logits), target = buffer_of(DType::i32, targets);
           Buffer out(cut.rows * 5 * 4);
-          runner->run({Op::cross_entropy_stats, cut.attributes(0), {{c, x.shape}, {DType::i32, {cut.rows}}, {DType::f32, {cut.rows, 5}}}},
+          runner->run({Op::cross_entropy_stats, those_of(Op::cross_entropy_stats, cut.attributes(0)), {{c, x.shape}, {DType::i32, {cut.rows}}, {DType::f32, {cut.rows, 5}}}},
                  {in.data(), target.data(), out.data()}, origin);
           for (std::int64_t r = 0; r < cut.rows; ++r) {
             double size = 0;  // of the terms of Σ x
@@ -170,9 +170,9 @@ TEST_CASE("gathered statistics add to a loss and to a count that are there") {
   const Attributes attributes = {
       {"classes", std::int64_t{4}}, {"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.2}, {"accumulate", true}};
   const Output sum{DType::f64, Shape{1}, 32 * kEpsF32, 32 * kEpsF32, -1, true, true}, lse{DType::f32, Shape{2}, 32 * kEpsF32};
-  hold(Op::cross_entropy_gathered, attributes, {{DType::f32, Tensor(Shape{2, 2}, kNaN)}, {DType::f32, stats}, {DType::i32, targets}},
+  hold(Op::cross_entropy_gathered, those_of(Op::cross_entropy_gathered, attributes), {{DType::f32, Tensor(Shape{2, 2}, kNaN)}, {DType::f32, stats}, {DType::i32, targets}},
        {sum, lse});
-  hold(Op::correct_count_gathered, attributes, {{DType::f32, stats}, {DType::i32, targets}}, {sum});
+  hold(Op::correct_count_gathered, those_of(Op::correct_count_gathered, attributes), {{DType::f32, stats}, {DType::i32, targets}}, {sum});
 }
 
 TEST_CASE("of equal logits in two pieces the first is the prediction, and a NaN in any piece leaves none") {

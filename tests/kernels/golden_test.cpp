@@ -49,12 +49,6 @@ double excess(const Tensor& got, const Tensor& want, DType dtype, double terms =
   return worst;
 }
 
-/// Ops whose outputs may be added to.
-bool accumulates(const Graph& graph, const Node& node) {
-  return graph.value(node.outputs[0]).kind == ValueKind::gradient || graph.value(node.outputs.back()).kind == ValueKind::gradient ||
-         graph.value(node.outputs[0]).dtype() == DType::f64;
-}
-
 /// Runs the kernels of a case one after another.
 class Kernels {
  public:
@@ -72,7 +66,7 @@ class Kernels {
   void run(const Node& node, bool accumulate) {
     if (one_.graph.value(node.outputs[0]).alias_of != kNone) return;
     Signature signature = signature_of(one_.graph, node);
-    if (accumulates(one_.graph, node)) signature.attributes.set("accumulate", accumulate);
+    if (record(node.op).adds()) signature.attributes.set("accumulate", accumulate);
     std::vector<void*> operands;
     for (ValueId id : node.inputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     for (ValueId id : node.outputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
@@ -82,7 +76,7 @@ class Kernels {
   /// Runs with output 0 in the memory of a copy of input `index`; returns the output.
   Tensor run_in_place(const Node& node, std::size_t index) {
     Signature signature = signature_of(one_.graph, node);
-    if (accumulates(one_.graph, node)) signature.attributes.set("accumulate", false);
+    if (record(node.op).adds()) signature.attributes.set("accumulate", false);
     const Value& value = one_.graph.value(node.inputs[index]);
     Buffer shared(value.desc().bytes());
     store(get(node.inputs[index]), value.dtype(), shared);
@@ -139,7 +133,7 @@ void check_case(const Case& c, DType compute, DType reduce, Runner& runner) {
       CAPTURE(i);
       CHECK(excess(kernels.get(node.outputs[i]), want[i], one.graph.value(node.outputs[i]).dtype(), terms) <= 1);
     }
-    if (!accumulates(one.graph, node)) continue;
+    if (!record(node.op).adds()) continue;
     kernels.run(node, true);  // the outputs that accumulate are doubled
     for (std::size_t i = 0; i < want.size(); ++i) {
       const Value& output = one.graph.value(node.outputs[i]);

@@ -39,8 +39,8 @@ TEST_CASE("cross-entropy, its gradient and its counts, with ignored targets and 
           Attributes more = attributes;
           more.set("accumulate", accumulate);
           hold(Op::cross_entropy, more, {{c, logits}, {DType::i32, targets}}, {loss, lse});
-          hold(Op::cross_entropy_count, more, {{DType::i32, targets}}, {{DType::f64, Shape{1}, 0, 0, -1, true, true}});
-          hold(Op::correct_count, more, {{c, logits}, {DType::i32, targets}}, {{DType::f64, Shape{1}, 0, 0, -1, true, true}});
+          hold(Op::cross_entropy_count, those_of(Op::cross_entropy_count, more), {{DType::i32, targets}}, {{DType::f64, Shape{1}, 0, 0, -1, true, true}});
+          hold(Op::correct_count, those_of(Op::correct_count, more), {{c, logits}, {DType::i32, targets}}, {{DType::f64, Shape{1}, 0, 0, -1, true, true}});
         }
         Tensor rounded = logits;
         const Buffer buffer = buffer_of(c, logits);

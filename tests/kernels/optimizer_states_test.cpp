@@ -123,6 +123,7 @@ struct Problem {
   std::int32_t applied = 3;
 
   Problem(Op o, StateFormat format, std::int64_t n, std::uint64_t seed) : op(o), master(4 * n), gradient(4 * n) {
+    attributes = those_of(op, attributes);
     for (int i = 0; i < (op == Op::adam || op == Op::adamw ? 2 : 1); ++i) {
       states.emplace_back(format, i == 0, n);
       states.back().fill(seed + static_cast<std::uint64_t>(i));

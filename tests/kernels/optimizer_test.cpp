@@ -140,7 +140,7 @@ TEST_CASE("optimizers follow their formulas, with and without a working copy, de
               in.push_back({copy, master.values});
               out.push_back({copy, flat, bound(copy, 4), 2 * kEpsF32 + below, static_cast<int>(in.size()) - 1, false});
             }
-            hold(op, attributes, in, out, {.origin = 50});
+            hold(op, those_of(op, attributes), in, out, {.origin = 50});
           };
           check(Op::adam, common, {m, v});
           check(Op::adamw, common, {m, v});
@@ -168,7 +168,7 @@ TEST_CASE("the update of a slice has the bits of the whole unit's update there")
           // What a rank holds of elements [first, last): master, gradient, states, working copy.
           const auto update = [&](std::int64_t first, std::int64_t last) {
             const TensorDesc flat{DType::f32, {last - first}};
-            Signature signature{op, attributes, {flat, {r, {last - first}}}};
+            Signature signature{op, those_of(op, attributes), {flat, {r, {last - first}}}};
             std::vector<Buffer> held;
             for (int k = 0; k < 2 + states; ++k) {
               const DType dtype = k == 1 ? r : DType::f32;

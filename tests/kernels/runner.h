@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/signature.h"
+#include "engine/core/op_record.h"
 
 namespace trainer::kernels::test {
 
@@ -33,6 +33,14 @@ const std::vector<std::unique_ptr<Runner>>& runners();
 std::vector<Runner*> few_runners();
 /// The one that jobs would get.
 Runner& best_runner();
+
+/// Of attributes that are written for several ops, those that the kernel of `op` takes.
+inline Attributes those_of(Op op, const Attributes& all) {
+  Attributes taken;
+  for (const auto& [name, value] : all.items())
+    if (record(op).attribute(name) != nullptr) taken.set(name, value);
+  return taken;
+}
 
 /// Whether every thread of the device costs this machine its own time, so that cases leave out what is only large.
 bool runs_are_slow();

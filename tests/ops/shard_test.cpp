@@ -122,7 +122,7 @@ std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const 
   const std::size_t q = node.op == Op::attention_grad ? 1 : 0;
   if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(1)) return rank * graph.value(node.inputs[q]).shape()[1] / kRanks;
   if (node.op == Op::positions && out[0].is_shard(0)) return rank * graph.value(node.outputs[0]).shape()[0] / kRanks;
-  if (node.op == Op::positions && node.attributes.flag("partial", false)) return rank * graph.value(node.inputs[0]).shape()[0];
+  if (node.op == Op::positions && flag(node, "partial")) return rank * graph.value(node.inputs[0]).shape()[0];
   if (node.op == Op::positions_grad && in[0].is_shard(0)) return rank * piece(0);
   if (node.op == Op::embedding && in[1].is_shard(0)) return rank * piece(1);
   if (node.op == Op::linear && in[1].is_shard(1)) return rank;

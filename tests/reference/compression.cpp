@@ -71,7 +71,7 @@ void compress_bf16(const Call& c) {
 }
 
 void quantize_int8(const Call& c) {
-  const std::int64_t slices = c.attributes.integer("slices", 1);
+  const std::int64_t slices = c.integer("slices", 1);
   const Chunk chunk(c.in[0].size() / slices);
   c.out[0].data = c.in[1].data;
   for (std::int64_t index = 0; index < slices; ++index)
@@ -79,13 +79,13 @@ void quantize_int8(const Call& c) {
 }
 
 void dequantize_int8(const Call& c) {
-  const Chunk chunk(c.out[0].size() / c.attributes.integer("slices", 1));
+  const Chunk chunk(c.out[0].size() / c.integer("slices", 1));
   for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = int8_value(c.in[0], chunk, i / chunk.elements, i % chunk.elements);
 }
 
 void dequantize_sum_int8(const Call& c) {
   const Chunk chunk(c.out[0].size());
-  for (std::int64_t index = 0; index < c.attributes.integer("slices", 1); ++index)
+  for (std::int64_t index = 0; index < c.integer("slices", 1); ++index)
     for (std::int64_t i = 0; i < chunk.elements; ++i) c.out[0][i] += int8_value(c.in[0], chunk, index, i);
 }
 

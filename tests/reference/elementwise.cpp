@@ -49,7 +49,7 @@ void layer_norm_grad(const Call& c) {
     const double along_x = row_mean(r, dim, [&](std::int64_t i) { return dy[i] * w[i % dim] * normal(i); });
     for (std::int64_t i = r * dim; i < (r + 1) * dim; ++i) {
       c.out[0][i] = rstd[r] * (dy[i] * w[i % dim] - along_one - normal(i) * along_x);
-      if (c.attributes.flag("weight", true)) c.out[1][i % dim] += dy[i] * normal(i);
+      if (c.flag("weight", true)) c.out[1][i % dim] += dy[i] * normal(i);
       if (c.has("bias")) c.out[2][i % dim] += dy[i];
     }
   }
@@ -72,7 +72,7 @@ void rms_norm_grad(const Call& c) {
     const double along_x = row_mean(r, dim, [&](std::int64_t i) { return dy[i] * w[i % dim] * x[i] * rstd[r]; });
     for (std::int64_t i = r * dim; i < (r + 1) * dim; ++i) {
       c.out[0][i] = rstd[r] * (dy[i] * w[i % dim] - x[i] * rstd[r] * along_x);
-      if (c.attributes.flag("weight", true)) c.out[1][i % dim] += dy[i] * x[i] * rstd[r];
+      if (c.flag("weight", true)) c.out[1][i % dim] += dy[i] * x[i] * rstd[r];
     }
   }
 }
@@ -131,8 +131,8 @@ void concat(const Call& c) {
 
 void dropout(const Call& c) {
   const Tensor& x = c.in[0];
-  const std::int64_t columns = c.attributes.integer("row", x.shape[-1]);
-  const std::int64_t size = c.attributes.integer("sample", x.size() / x.shape[0]), stride = c.attributes.integer("stride", columns);
+  const std::int64_t columns = c.integer("row", x.shape[-1]);
+  const std::int64_t size = c.integer("sample", x.size() / x.shape[0]), stride = c.integer("stride", columns);
   const auto key = static_cast<std::uint64_t>(c.attributes.integer("key"));
   const auto step = static_cast<std::uint64_t>(c.in[1][0]);
   const double p = c.attributes.real("p");

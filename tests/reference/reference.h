@@ -33,7 +33,10 @@ struct Call {
   std::int64_t origin = 0;  ///< as kernels::Call::origin
 
   /// Whether the operand that attribute `name` stands for is there.
-  bool has(const char* name) const { return attributes.flag(name, false); }
+  bool has(const char* name) const { return flag(name, false); }
+  /// An attribute, with what the contract says of its absence.
+  bool flag(const char* name, bool otherwise) const { return attributes.has(name) ? attributes.flag(name) : otherwise; }
+  std::int64_t integer(const char* name, std::int64_t otherwise) const { return attributes.has(name) ? attributes.integer(name) : otherwise; }
 };
 
 /// Outputs of shapes `outputs`. REQUIRES: operands as the contract says.

@@ -63,7 +63,7 @@ void cross_entropy(const Call& c) {
 
 void cross_entropy_grad(const Call& c) {
   const Tensor &x = c.in[0], &lse = c.in[2];
-  const std::int64_t columns = x.shape[-1], classes = c.attributes.integer("classes", columns);
+  const std::int64_t columns = x.shape[-1], classes = c.integer("classes", columns);
   const std::int64_t first = c.attributes.has("classes") ? c.origin : 0;
   const double smoothing = c.attributes.real("label_smoothing"), seed = c.in[3][0];
   each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
@@ -143,7 +143,7 @@ void mse_grad(const Call& c) {
 void loss_seed(const Call& c) { c.out[0][0] = c.in[1][1] / std::fmax(c.in[0][0], 1); }
 
 void sum_squares(const Call& c) {
-  const std::int64_t first = c.attributes.integer("first", 0), last = c.attributes.integer("last", INT64_MAX);
+  const std::int64_t first = c.integer("first", 0), last = c.integer("last", INT64_MAX);
   for (std::int64_t i = 0; i < c.in[0].size(); ++i)
     if (first <= c.origin + i && c.origin + i < last) c.out[0][0] += c.in[0][i] * c.in[0][i];
   if (c.attributes.has("scale")) c.out[0][0] *= c.attributes.real("scale");

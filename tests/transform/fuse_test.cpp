@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "engine/core/random.h"
 #include "tests/transform/files.h"
 #include "tests/reference/interpreter.h"
@@ -60,7 +61,7 @@ std::map<std::string, Tensor> results_of(const Graph& graph) {
 
 int count_residuals(const Graph& graph, Op op) {
   return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                                        [&](const Node& node) { return node.op == op && node.attributes.flag("residual", false); }));
+                                        [&](const Node& node) { return node.op == op && flag(node, "residual"); }));
 }
 
 std::vector<Graph> models() {
@@ -103,7 +104,7 @@ TEST_CASE("recomputation and fusion change no bit of loss or gradients") {
 
 int count(const Graph& graph, Op op, const char* with = nullptr) {
   return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                                        [&](const Node& node) { return node.op == op && (with == nullptr || node.attributes.flag(with, false)); }));
+                                        [&](const Node& node) { return node.op == op && (with == nullptr || flag(node, with)); }));
 }
 
 TEST_CASE("GELU is an epilogue of the products around it where the target takes it, and what it read is kept for its gradient alone") {
@@ -129,7 +130,7 @@ TEST_CASE("GELU is an epilogue of the products around it where the target takes 
   fuse(full, kEpilogues);
   CHECK(count(full, Op::gelu) + count(full, Op::gelu_grad) == 0);
   for (const Node& node : full.nodes)
-    if (node.op == Op::linear && node.attributes.flag("gelu", false)) CHECK(node.attributes.flag("pre", false) == node.recomputed);
+    if (node.op == Op::linear && flag(node, "gelu")) CHECK(flag(node, "pre") == node.recomputed);
 
   // Selectively: the activation is what is repeated, from what the product kept.
   Graph selective = plain;

@@ -63,7 +63,7 @@ struct Case {
   Signature signature() const {
     const Attributes none{{"bias", false}};
     if (op == Op::linear) return {op, none, {x(), weight(dtype), y()}};
-    if (op == Op::linear_grad_input) return {op, none, {y(), weight(dtype), x()}};
+    if (op == Op::linear_grad_input) return {op, {}, {y(), weight(dtype), x()}};
     return {op, none, {x(), y(), weight(DType::f32)}};
   }
   double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out); }

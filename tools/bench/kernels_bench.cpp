@@ -159,7 +159,8 @@ void add_losses(std::vector<Case>& cases, DType c, std::int64_t rows, std::int64
   Attributes half = a;
   half.set("classes", 2 * classes);
   const TensorDesc stats{DType::f32, {rows, 5}}, gathered{DType::f32, {2, rows, 5}};
-  cases.push_back({shaped("cross_entropy_stats", c, rows, classes), {Op::cross_entropy_stats, half, {x, targets, stats}}, x.bytes()});
+  const Attributes of_stats = {{"classes", 2 * classes}, {"ignore_index", std::int64_t{-100}}};
+  cases.push_back({shaped("cross_entropy_stats", c, rows, classes), {Op::cross_entropy_stats, of_stats, {x, targets, stats}}, x.bytes()});
   cases.push_back({shaped("cross_entropy_gathered", c, rows, classes), {Op::cross_entropy_gathered, half, {x, gathered, targets, loss, lse}}, gathered.bytes()});
 }
 

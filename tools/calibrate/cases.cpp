@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "engine/core/compression.h"
+#include "engine/core/op_record.h"
 #include "engine/cost/work.h"
 
 namespace trainer::tools {
@@ -157,6 +158,18 @@ Make elementwise(Op op, int inputs, Attributes attributes = {}) {
   return [=](DType c, const Sizes& s) { return Signature{op, attributes, std::vector<TensorDesc>(static_cast<std::size_t>(inputs) + 1, values(c, {s[0] / 128, 128}))}; };
 }
 
+// Ops that pass once over tensors of one shape. Times do not depend on the values of attributes that have to be given.
+bool is_plain(const OpRecord& op) {
+  const auto of_compute = [](const OperandDef& operand) { return operand.what == "c"; };
+  return op.work == WorkClass::elements && std::all_of(op.operands.begin(), op.operands.end(), of_compute);
+}
+Make plain(const OpRecord& op) {
+  Attributes attributes;
+  for (const AttributeDef& def : op.attributes)
+    if (def.required()) attributes.set(def.name, 0.5);
+  return elementwise(op.op, static_cast<int>(op.operands.size()) - 1, attributes);
+}
+
 Signature add_leading(DType c, const Sizes& s) {
   const std::int64_t inner = std::max<std::int64_t>(128, s[0] / 8);
   const TensorDesc x = values(c, {s[0] / inner, inner}), b = values(c, {inner});
@@ -180,8 +193,7 @@ Signature cross_entropy_grad(DType c, const Sizes& s) {
   return {Op::cross_entropy_grad, loss_attributes(), {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, {DType::f32, {s[0]}}, kScalar, values(c, {s[0], s[1]})}};
 }
 Signature cross_entropy_stats(DType c, const Sizes& s) {
-  Attributes attributes = loss_attributes();
-  attributes.set("classes", 2 * s[1]);
+  const Attributes attributes{{"classes", 2 * s[1]}, {"ignore_index", std::int64_t{-100}}};
   return {Op::cross_entropy_stats, attributes, {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, {DType::f32, {s[0], 5}}}};
 }
 Signature cross_entropy_gathered(DType c, const Sizes& s) {
@@ -239,7 +251,6 @@ Signature loss_seed(DType, const Sizes&) { return {Op::loss_seed, {}, {kLoss, kS
 Signature update_scalars(DType, const Sizes&) { return {Op::update_scalars, {{"clip_norm", 1.0}}, {kLoss, kLoss, kLoss, kScalars, kCounter}}; }
 
 // The strategies' own.
-Signature scale(DType, const Sizes& s) { return {Op::scale, {{"factor", 0.5}}, {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}}}; }
 Signature outer_step(DType, const Sizes& s) {
   const TensorDesc flat{DType::f32, {s[0]}};
   return {Op::outer_step, {{"factor", 0.5}, {"lr", 0.7}, {"momentum", 0.9}, {"nesterov", true}}, {flat, flat, flat, flat}};
@@ -330,8 +341,9 @@ void add_model(Cases& cases, Effort effort) {
     cases.add(elementwise(Op::gelu, 1, {{"approximate", std::string(form)}}), elements(effort));
     cases.add(elementwise(Op::gelu_grad, 2, {{"approximate", std::string(form)}}), elements(effort));
   }
-  for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) cases.add(elementwise(op, 1), elements(effort));
-  for (Op op : {Op::relu_grad, Op::silu_grad, Op::tanh_grad, Op::sigmoid_grad, Op::add, Op::mul}) cases.add(elementwise(op, 2), elements(effort));
+  for (int op = 0; op < kNumOps; ++op)
+    if (is_plain(record(static_cast<Op>(op)))) cases.add(plain(record(static_cast<Op>(op))), elements(effort));
+  for (Op op : {Op::add, Op::mul}) cases.add(elementwise(op, 2), elements(effort));
   for (const Make& make : {Make(add_leading), Make(sum_leading), Make(dropout), Make(positions_grad)}) cases.add(make, elements(effort));
   cases.add(embedding, by_rows(effort));
   cases.add(embedding_grad, by_rows(effort));
@@ -356,7 +368,7 @@ void add_step(Cases& cases, Effort effort) {
     cases.add(optimizer(Op::adamw, working), flat(effort), DType::f32);
     for (Op op : {Op::sgd, Op::lion}) cases.add(optimizer(op, working), elements(effort), DType::f32);
   }
-  for (const Make& make : {Make(muon_momentum), Make(scale), Make(outer_step), Make(apply_delayed), Make(compress_bf16), Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
+  for (const Make& make : {Make(muon_momentum), Make(outer_step), Make(apply_delayed), Make(compress_bf16), Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
     cases.add(make, elements(Effort::quick), DType::f32);
 }
 

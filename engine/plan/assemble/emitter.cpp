@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/op_record.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer {
@@ -490,7 +491,7 @@ bool Emitter::prepare_gradients(const GraphMemory& memory, const Node& node) {
 // The node's own, and for random ops the elements of the whole batch before this micro-batch's first.
 Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) const {
   Affine origin = origin_of(graph, node);
-  if (!definition(node.op).random) return origin;
+  if (!has(node.op, Trait::random)) return origin;
   const Shape& shape = graph.value(node.outputs[0]).shape();
   const std::int64_t sample = shape.elements() / shape[0];
   origin.base = micro_batch * options_.micro_batch * sample;
@@ -514,7 +515,7 @@ void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
     return all_reduce(node.name, to.dtype, node.axes, output);
   }
   const auto kind = node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
-  const auto dim = static_cast<int>(node.attributes.integer("dim"));
+  const auto dim = static_cast<int>(integer(node, "dim"));
   std::int64_t runs = 1;
   for (int before = 0; before < dim; ++before) runs *= to.shape[before];
   for (std::int64_t run = 0; run < runs; ++run)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/op_record.h"
 #include "engine/plan/update_operands.h"
 #include "engine/plan/verify/flow.h"
 
@@ -28,7 +29,7 @@ Access access_due(Of of) { return of < Of::made ? Access::read : of == Of::made 
 void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region &region = region_of(launch.operands[0]), &squares = region_of(launch.operands[1]);
   const std::int64_t width = size_of(signature.operands[0].dtype);
-  const std::int64_t first = signature.attributes.integer("first", 0), last = signature.attributes.integer("last", std::int64_t{1} << 62);
+  const std::int64_t first = integer(signature, "first"), last = given_integer(signature, "last").value_or(std::int64_t{1} << 62);
   const double scale = real_or_one(signature, "scale");
   const FactRanges pieces = read(region);
   Facts result = Facts::all(Held::same(), DType::f64);
@@ -200,7 +201,7 @@ Facts Flow::change_matrices(std::size_t i, std::size_t index, const Launch& laun
   for (Axis axis : kAxes)
     if (launch.origin.along(axis) != 0) owners = owners | axis;
   if (!(launch.origin == origin_over(owners, 1, plan_.mesh))) report_(i, "does not give each rank matrices of its own");
-  std::vector<OwnedMatrix> matrices = matrix_list(signature.attributes.text("matrices"));
+  std::vector<OwnedMatrix> matrices = matrix_list(text(signature, "matrices"));
   for (OwnedMatrix& matrix : matrices) {
     if (matrix.owner >= plan_.mesh.group_size(owners)) report_(i, "leaves a matrix to nobody");
     matrix.owner = 0;

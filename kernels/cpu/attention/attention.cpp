@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/op_record.h"
 #include "kernels/cpu/attention/algorithm.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -14,7 +15,7 @@
 namespace trainer::kernels::cpu {
 namespace {
 
-bool is_packed(const Signature& s) { return s.attributes.flag("packed"); }
+bool is_packed(const Signature& s) { return flag(s, "packed"); }
 
 /// The sizes of a signature whose q (or qkv) is operand `q`. Raises Bug where the operands do not fit together.
 AttentionSizes sizes_of(const Signature& s, int q) {
@@ -27,7 +28,7 @@ AttentionSizes sizes_of(const Signature& s, int q) {
   sizes.queries = shape.queries;
   sizes.keys = shape.keys;
   sizes.head_dim = shape.head_dim;
-  sizes.causal = s.attributes.flag("causal");
+  sizes.causal = flag(s, "causal");
   sizes.q_stride = s.operands[static_cast<std::size_t>(q)].shape[2];
   sizes.kv_stride = shape.packed ? sizes.q_stride : sizes.kv_heads * sizes.head_dim;
   return sizes;
@@ -50,7 +51,7 @@ void expect_lse(const Signature& s, const AttentionSizes& sizes, int operand) {
 
 /// The table AttentionSizes::rotation speaks of; empty without RoPE.
 std::vector<float> rotation_table(const Signature& s, const AttentionSizes& sizes) {
-  const double theta = s.attributes.has("rope_theta") ? s.attributes.real("rope_theta") : 0.0;
+  const double theta = real(s, "rope_theta");
   if (theta == 0.0) return {};
   CHECK(theta > 0 && sizes.head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
   const std::int64_t half = sizes.head_dim / 2;

@@ -2,6 +2,7 @@
 #include "kernels/compression.h"
 
 #include "engine/core/compression.h"
+#include "engine/core/op_record.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/compression/compression_loops.h"
 #include "kernels/cpu/families.h"
@@ -14,7 +15,7 @@ namespace {
 constexpr std::int64_t kGrain = 64;        // elements
 constexpr std::int64_t kBlocksGrain = 16;  // blocks: a line of scales
 
-std::int64_t slices_of(const Signature& signature) { return signature.attributes.integer("slices", 1); }
+std::int64_t slices_of(const Signature& signature) { return integer(signature, "slices"); }
 
 /// Chunks of so many elements as operand `operand` must hold them.
 Int8Chunks chunks_of(const Signature& signature, int operand, std::int64_t elements) {

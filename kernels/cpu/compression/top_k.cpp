@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/core/compression.h"
+#include "engine/core/op_record.h"
 #include "kernels/compression.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/compression/compression_loops.h"
@@ -35,7 +36,7 @@ struct TopKSizes {
   TopKSizes(const Signature& signature, const Context& context) {
     const TensorDesc& gradient = signature.operands[0];
     count = gradient.elements();
-    k = signature.attributes.integer("k");
+    k = integer(signature, "k");
     parts = threads_for(gradient.bytes() + 8 * count, context.threads);
     most = partition(count, 0, parts, kGrain).size();
     if (count >= kLeastToSample && k <= count / 8) capacity = std::min(most, 5 * k / parts + 8192);
@@ -205,7 +206,7 @@ std::int64_t top_k_workspace(const Signature& signature, const Context& context)
 
 Prepared prepare_top_k_compress(const Signature& signature, const Context& context) {
   expect_operands(signature, 3);
-  const std::int64_t count = signature.operands[0].elements(), k = signature.attributes.integer("k");
+  const std::int64_t count = signature.operands[0].elements(), k = integer(signature, "k");
   CHECK(1 <= k && k <= count && count <= std::numeric_limits<std::int32_t>::max(), describe(signature) + ": k must be from 1 to the number of elements");
   expect_operand(signature, 1, DType::f32, count);
   expect_operand(signature, 2, DType::u8, top_k_bytes(k));
@@ -214,7 +215,7 @@ Prepared prepare_top_k_compress(const Signature& signature, const Context& conte
 
 Prepared prepare_top_k_sum(const Signature& signature, const Context& context) {
   expect_operands(signature, 2);
-  const std::int64_t k = signature.attributes.integer("k"), ranks = signature.attributes.integer("ranks"), bytes = top_k_bytes(k);
+  const std::int64_t k = integer(signature, "k"), ranks = integer(signature, "ranks"), bytes = top_k_bytes(k);
   expect_operand(signature, 0, DType::u8, ranks * bytes);
   const bool bf16 = expect_compute_dtype(signature, 1);
   const TensorDesc& y = signature.operands[1];

@@ -2,6 +2,7 @@
 // products are made in f32, which is faster (vdpbf16ps has half the FLOPs of f32 FMAs on Intel's) and works everywhere.
 #include "kernels/conv2d.h"
 
+#include "engine/core/op_record.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/convolution/onednn.h"
@@ -16,7 +17,7 @@ onednn::Convolution convolution_of(const Signature& s, const Shape& x, const Sha
   onednn::Convolution v;
   v.n = x[0], v.in = x[1], v.h = x[2], v.w = x[3];
   v.out = weight[0], v.kh = weight[2], v.kw = weight[3], v.oh = y[2], v.ow = y[3];
-  v.stride = s.attributes.integer("stride", 1), v.padding = s.attributes.integer("padding", 0);
+  v.stride = integer(s, "stride"), v.padding = integer(s, "padding");
   CHECK(v.oh == (v.h + 2 * v.padding - v.kh) / v.stride + 1 && v.ow == (v.w + 2 * v.padding - v.kw) / v.stride + 1,
         describe(s) + ": the output's size does not follow from kernel, stride and padding");
   v.dtype = expect_compute_dtype(s, 0) ? DType::bf16 : DType::f32;
@@ -26,7 +27,7 @@ onednn::Convolution convolution_of(const Signature& s, const Shape& x, const Sha
 
 onednn::Convolution forward_of(const Signature& s, const Context& c) {
   using At = Conv2dOperands;
-  const bool bias = s.attributes.flag("bias", true);
+  const bool bias = flag(s, "bias");
   expect_operands(s, static_cast<std::size_t>(At::y(bias)) + 1);
   onednn::Convolution v = convolution_of(s, desc(s, At::x).shape, desc(s, At::weight).shape, desc(s, At::y(bias)).shape, c);
   v.bias = bias;
@@ -41,11 +42,11 @@ onednn::Convolution grad_input_of(const Signature& s, const Context& c) {
 
 onednn::Convolution grad_weight_of(const Signature& s, const Context& c) {
   using At = Conv2dGradWeightOperands;
-  const bool bias = s.attributes.flag("bias", true);
+  const bool bias = flag(s, "bias");
   expect_operands(s, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
   onednn::Convolution v = convolution_of(s, desc(s, At::x).shape, desc(s, At::dweight).shape, desc(s, At::dy).shape, c);
   v.bias = bias;
-  v.accumulate = s.attributes.flag("accumulate", false);
+  v.accumulate = accumulates(s);
   v.parameter_gradients = expect_compute_dtype(s, At::dweight) ? DType::bf16 : DType::f32;
   return v;
 }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "engine/core/op_record.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -25,8 +26,7 @@ struct Window {
 Window window_of(const Signature& signature, const TensorDesc& large, const TensorDesc& small) {
   const Shape &x = large.shape, &y = small.shape;
   CHECK(x.rank() == 4 && y.rank() == 4, describe(signature) + " takes [n, ch, h, w]");
-  const Attributes& a = signature.attributes;
-  const Window window{x[0] * x[1], x[2], x[3], y[2], y[3], a.integer("kernel"), a.integer("stride"), a.integer("padding", 0)};
+  const Window window{x[0] * x[1], x[2], x[3], y[2], y[3], integer(signature, "kernel"), integer(signature, "stride"), integer(signature, "padding")};
   const auto outputs = [&](std::int64_t size) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; };
   CHECK(window.padding * 2 <= window.kernel, "a pool's padding is at most half its kernel");
   CHECK(window.planes == y[0] * y[1] && outputs(window.h) == window.oh && outputs(window.w) == window.ow,

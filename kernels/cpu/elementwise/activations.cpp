@@ -12,26 +12,9 @@ namespace {
 
 constexpr std::int64_t kGrain = 64;  // elements: whole cache lines for each thread
 
-Unary unary_for(const Signature& signature) {
-  switch (signature.op) {
-    case Op::gelu: return gelu_is_tanh(signature) ? Unary::gelu_tanh : Unary::gelu_erf;
-    case Op::relu: return Unary::relu;
-    case Op::silu: return Unary::silu;
-    case Op::tanh: return Unary::tanh;
-    case Op::sigmoid: return Unary::sigmoid;
-    default: UNREACHABLE(describe(signature) + " is no activation");
-  }
-}
-
-Binary gradient_for(const Signature& signature) {
-  switch (signature.op) {
-    case Op::gelu_grad: return gelu_is_tanh(signature) ? Binary::gelu_tanh_grad : Binary::gelu_erf_grad;
-    case Op::relu_grad: return Binary::relu_grad;
-    case Op::silu_grad: return Binary::silu_grad;
-    case Op::tanh_grad: return Binary::tanh_grad;
-    case Op::sigmoid_grad: return Binary::sigmoid_grad;
-    default: UNREACHABLE(describe(signature) + " is no gradient of an activation");
-  }
+Function function_of(const Signature& signature) {
+  const bool gelu = signature.op == Op::gelu || signature.op == Op::gelu_grad;
+  return {signature.op, gelu && !gelu_is_tanh(signature), activation_number(signature)};
 }
 
 }  // namespace
@@ -40,13 +23,14 @@ Prepared prepare_activation(const Signature& signature, const Context& context) 
   expect_operands(signature, 2);
   expect_alike(signature, {0, 1});
   const bool bf16 = expect_compute_dtype(signature, 0);
-  const Unary which = unary_for(signature);
+  const Function f = function_of(signature);
   const std::int64_t count = signature.operands[0].elements();
   const int threads = threads_for(2 * signature.operands[0].bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, unary);
+  CHECK(loop(f, bf16, nullptr, nullptr, 0, 0), describe(signature) + " has no loop");
   return make_kernel([=](const Call& call) {
     parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
-      loop(which, bf16, operand<void>(call, 0), operand<void>(call, 1), begin, end);
+      loop(f, bf16, operand<void>(call, 0), operand<void>(call, 1), begin, end);
     });
   });
 }
@@ -55,13 +39,14 @@ Prepared prepare_activation_grad(const Signature& signature, const Context& cont
   expect_operands(signature, 3);
   expect_alike(signature, {0, 1, 2});
   const bool bf16 = expect_compute_dtype(signature, 0);
-  const Binary which = gradient_for(signature);
+  const Function f = function_of(signature);
   const std::int64_t count = signature.operands[0].elements();
   const int threads = threads_for(3 * signature.operands[0].bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, binary);
+  CHECK(loop(f, bf16, nullptr, nullptr, nullptr, 0, 0), describe(signature) + " has no loop");
   return make_kernel([=](const Call& call) {
     parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
-      loop(which, bf16, operand<void>(call, 0), operand<void>(call, 1), operand<void>(call, 2), begin, end);
+      loop(f, bf16, operand<void>(call, 0), operand<void>(call, 1), operand<void>(call, 2), begin, end);
     });
   });
 }

@@ -1,6 +1,7 @@
 // add, mul, scale, sum_leading and bias_grad.
 #include "kernels/arithmetic.h"
 
+#include "engine/core/op_record.h"
 #include "kernels/bias_grad.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/elementwise/elementwise_loops.h"
@@ -30,7 +31,7 @@ Prepared prepare_add_mul(const Signature& signature, const Context& context) {
   const TensorDesc &a = signature.operands[0], &b = signature.operands[1];
   expect_operand(signature, 1, a.dtype, b.elements());
   expect_last_dims(signature, a.shape, b.shape);
-  const Binary which = signature.op == Op::add ? Binary::add : Binary::mul;
+  const Function f{signature.op};
   const std::int64_t count = a.elements(), period = b.elements();
   const int threads = threads_for(2 * a.bytes() + b.bytes(), context.threads);
   const auto plain = CHOOSE_BY_ISA_OR_BF16(context.isa, binary);
@@ -39,8 +40,11 @@ Prepared prepare_add_mul(const Signature& signature, const Context& context) {
     const void *left = operand<void>(call, 0), *right = operand<void>(call, 1);
     void* y = operand<void>(call, 2);
     parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
-      if (period == count) return plain(which, bf16, left, right, y, begin, end);
-      repeated(which, bf16, left, right, y, period, begin, end);
+      if (period == count) {
+        plain(f, bf16, left, right, y, begin, end);
+        return;
+      }
+      repeated(f, bf16, left, right, y, period, begin, end);
     });
   });
 }
@@ -50,7 +54,7 @@ Prepared prepare_scale(const Signature& signature, const Context& context) {
   expect_alike(signature, {0, 1});
   const bool bf16 = expect_compute_dtype(signature, 0);
   const std::int64_t count = signature.operands[0].elements();
-  const float factor = static_cast<float>(signature.attributes.real("factor"));
+  const float factor = static_cast<float>(real(signature, "factor"));
   const int threads = threads_for(2 * signature.operands[0].bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, scale);
   return make_kernel([=](const Call& call) {
@@ -80,7 +84,7 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context) {
   expect_operands(signature, 2);
   const bool bf16_c = expect_compute_dtype(signature, 0), bf16_r = expect_compute_dtype(signature, 1);
   const auto [rows, columns, inner] = bias_grad_sizes(signature);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const int threads = threads_for(signature.operands[0].bytes(), context.threads);
   const auto by_rows = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_rows);
   const auto by_planes = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_planes);

@@ -104,14 +104,17 @@ struct Mul {
   VEC_INLINE F32 of(F32 a, F32 b) { return a * b; }
 };
 
-template <typename Fn, typename T>
-void unary_loop(const T* x, T* y, std::int64_t begin, std::int64_t end) {
-  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(x + i))); });
+// `constants` are what a function takes besides the elements.
+template <typename Fn, typename T, typename... Constants>
+void unary_loop(const T* x, T* y, std::int64_t begin, std::int64_t end, Constants... constants) {
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(x + i), constants...)); });
 }
 
-template <typename Fn, typename T>
-void binary_loop(const T* a, const T* b, T* y, std::int64_t begin, std::int64_t end) {
-  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(a + i), load(b + i))); });
+template <typename Fn, typename T, typename... Constants>
+void binary_loop(const T* a, const T* b, T* y, std::int64_t begin, std::int64_t end, Constants... constants) {
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
+    store(y + i, Fn::template of<T>(load(a + i), load(b + i), constants...));
+  });
 }
 
 template <typename Fn, typename T>
@@ -129,42 +132,45 @@ void repeated_loop(const T* a, const T* b, T* y, std::int64_t period, std::int64
   }
 }
 
+// False, and nothing done, for an op that has no function here.
+
 template <typename T>
-void unary_of(Unary which, const void* x, void* y, std::int64_t begin, std::int64_t end) {
-  const T* in = static_cast<const T*>(x);
-  T* out = static_cast<T*>(y);
-  switch (which) {
-    case Unary::gelu_tanh: return unary_loop<GeluTanh>(in, out, begin, end);
-    case Unary::gelu_erf: return unary_loop<GeluErf>(in, out, begin, end);
-    case Unary::relu: return unary_loop<Relu>(in, out, begin, end);
-    case Unary::silu: return unary_loop<Silu>(in, out, begin, end);
-    case Unary::tanh: return unary_loop<Tanh>(in, out, begin, end);
-    case Unary::sigmoid: return unary_loop<Sigmoid>(in, out, begin, end);
+bool unary_of(const Function& f, const T* x, T* y, std::int64_t begin, std::int64_t end) {
+  switch (f.op) {
+    case Op::gelu:
+      f.exact ? unary_loop<GeluErf>(x, y, begin, end) : unary_loop<GeluTanh>(x, y, begin, end);
+      return true;
+    case Op::relu: unary_loop<Relu>(x, y, begin, end); return true;
+    case Op::silu: unary_loop<Silu>(x, y, begin, end); return true;
+    case Op::tanh: unary_loop<Tanh>(x, y, begin, end); return true;
+    case Op::sigmoid: unary_loop<Sigmoid>(x, y, begin, end); return true;
+    default: return false;
   }
 }
 
 template <typename T>
-void binary_of(Binary which, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end) {
-  const T *left = static_cast<const T*>(a), *right = static_cast<const T*>(b);
-  T* out = static_cast<T*>(y);
-  switch (which) {
-    case Binary::gelu_tanh_grad: return binary_loop<GeluTanhGrad>(left, right, out, begin, end);
-    case Binary::gelu_erf_grad: return binary_loop<GeluErfGrad>(left, right, out, begin, end);
-    case Binary::relu_grad: return binary_loop<ReluGrad>(left, right, out, begin, end);
-    case Binary::silu_grad: return binary_loop<SiluGrad>(left, right, out, begin, end);
-    case Binary::tanh_grad: return binary_loop<TanhGrad>(left, right, out, begin, end);
-    case Binary::sigmoid_grad: return binary_loop<SigmoidGrad>(left, right, out, begin, end);
-    case Binary::add: return binary_loop<Add>(left, right, out, begin, end);
-    case Binary::mul: return binary_loop<Mul>(left, right, out, begin, end);
+bool binary_of(const Function& f, const T* a, const T* b, T* y, std::int64_t begin, std::int64_t end) {
+  switch (f.op) {
+    case Op::gelu_grad:
+      f.exact ? binary_loop<GeluErfGrad>(a, b, y, begin, end) : binary_loop<GeluTanhGrad>(a, b, y, begin, end);
+      return true;
+    case Op::relu_grad: binary_loop<ReluGrad>(a, b, y, begin, end); return true;
+    case Op::silu_grad: binary_loop<SiluGrad>(a, b, y, begin, end); return true;
+    case Op::tanh_grad: binary_loop<TanhGrad>(a, b, y, begin, end); return true;
+    case Op::sigmoid_grad: binary_loop<SigmoidGrad>(a, b, y, begin, end); return true;
+    case Op::add: binary_loop<Add>(a, b, y, begin, end); return true;
+    case Op::mul: binary_loop<Mul>(a, b, y, begin, end); return true;
+    default: return false;
   }
 }
 
 template <typename T>
-void repeated_of(Binary which, const void* a, const void* b, void* y, std::int64_t period, std::int64_t begin, std::int64_t end) {
-  const T *left = static_cast<const T*>(a), *right = static_cast<const T*>(b);
-  T* out = static_cast<T*>(y);
-  if (which == Binary::add) return repeated_loop<Add>(left, right, out, period, begin, end);
-  return repeated_loop<Mul>(left, right, out, period, begin, end);
+bool repeated_of(const Function& f, const T* a, const T* b, T* y, std::int64_t period, std::int64_t begin, std::int64_t end) {
+  switch (f.op) {
+    case Op::add: repeated_loop<Add>(a, b, y, period, begin, end); return true;
+    case Op::mul: repeated_loop<Mul>(a, b, y, period, begin, end); return true;
+    default: return false;
+  }
 }
 
 template <typename T>
@@ -175,16 +181,20 @@ void scale_of(const T* x, float factor, T* y, std::int64_t begin, std::int64_t e
 
 }  // namespace
 
-void unary(Unary which, bool bf16, const void* x, void* y, std::int64_t begin, std::int64_t end) {
-  return bf16 ? unary_of<Bf16>(which, x, y, begin, end) : unary_of<float>(which, x, y, begin, end);
+bool unary(const Function& f, bool bf16, const void* x, void* y, std::int64_t begin, std::int64_t end) {
+  if (bf16) return unary_of(f, static_cast<const Bf16*>(x), static_cast<Bf16*>(y), begin, end);
+  return unary_of(f, static_cast<const float*>(x), static_cast<float*>(y), begin, end);
 }
 
-void binary(Binary which, bool bf16, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end) {
-  return bf16 ? binary_of<Bf16>(which, a, b, y, begin, end) : binary_of<float>(which, a, b, y, begin, end);
+bool binary(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end) {
+  if (bf16) return binary_of(f, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), static_cast<Bf16*>(y), begin, end);
+  return binary_of(f, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(y), begin, end);
 }
 
-void binary_repeated(Binary which, bool bf16, const void* a, const void* b, void* y, std::int64_t period, std::int64_t begin, std::int64_t end) {
-  return bf16 ? repeated_of<Bf16>(which, a, b, y, period, begin, end) : repeated_of<float>(which, a, b, y, period, begin, end);
+bool binary_repeated(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t period, std::int64_t begin,
+                     std::int64_t end) {
+  if (bf16) return repeated_of(f, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), static_cast<Bf16*>(y), period, begin, end);
+  return repeated_of(f, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(y), period, begin, end);
 }
 
 void scale(bool bf16, const void* x, float factor, void* y, std::int64_t begin, std::int64_t end) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/core/error.h"
+#include "engine/core/op_record.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -26,8 +27,8 @@ struct Slice {
   bool cut = false;
   std::int64_t rows = 0, table_rows = 0, first = 0;
 
-  Slice(const Signature& signature, const TensorDesc& weight) : cut(signature.attributes.flag("cut", false)), rows(weight.shape[0]), table_rows(rows) {
-    if (cut) table_rows = signature.attributes.integer("table_rows");
+  Slice(const Signature& signature, const TensorDesc& weight) : cut(flag(signature, "cut")), rows(weight.shape[0]), table_rows(rows) {
+    if (cut) table_rows = integer(signature, "table_rows");
   }
   /// That of one call.
   Slice at(const Call& call) const {
@@ -93,7 +94,7 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
   const Slice slice(signature, dweight);
   expect_operand(signature, 1, dy.dtype, count * dim);
   const bool bf16_x = expect_compute_dtype(signature, 1), bf16_y = expect_compute_dtype(signature, 2);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const int threads = threads_for(dy.bytes() + (accumulate ? 0 : dweight.bytes()), context.threads);
   const int column_parts = static_cast<int>(std::clamp<std::int64_t>(dim / 64, 1, threads));
   const int row_parts = threads / column_parts;
@@ -122,7 +123,7 @@ Prepared prepare_positions(const Signature& signature, const Context& context) {
   expect_operand(signature, 1, weight.dtype, y.elements());
   CHECK(y.elements() <= weight.elements(), describe(signature) + ": more positions than rows");
   const std::int64_t bytes = y.bytes(), rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
-  const bool partial = signature.attributes.flag("partial", false);
+  const bool partial = flag(signature, "partial");
   const int threads = threads_for(2 * bytes, context.threads);
   return make_kernel([=](const Call& call) {
     const std::int64_t first = positions_first_row(signature, call.origin);
@@ -135,7 +136,7 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
   expect_operands(signature, 2);
   const TensorDesc &dy = signature.operands[0], &dweight = signature.operands[1];
   const bool bf16_x = expect_compute_dtype(signature, 0), bf16_y = expect_compute_dtype(signature, 1);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const std::int64_t used = dy.elements(), all = dweight.elements(), dweight_row = dweight.shape[1], width = bf16_y ? 2 : 4;
   CHECK(used <= all, describe(signature) + ": more positions than rows");
   const int threads = threads_for(dy.bytes() + dweight.bytes(), context.threads);

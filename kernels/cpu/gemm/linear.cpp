@@ -5,6 +5,7 @@
 //   dW = dyᵀ·x   A = dy by columns   B = x  by rows
 #include "kernels/linear.h"
 
+#include "engine/core/op_record.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm/column_sums.h"
 #include "kernels/cpu/gemm/gemm.h"
@@ -22,7 +23,7 @@ const TensorDesc& desc(const Signature& s, int index) { return s.operands[static
 bool is_f32(const Signature& s, int index) { return !expect_compute_dtype(s, index); }
 
 void refuse_epilogue(const Signature& s) {
-  CHECK(!s.attributes.flag("gelu", false) && !s.attributes.flag("pre", false), describe(s) + ": products on the CPU have no activation as an epilogue");
+  CHECK(!flag(s, "gelu"), describe(s) + ": products on the CPU have no activation as an epilogue");
 }
 
 void expect_same_dtype(const Signature& s, int first, int last) {
@@ -40,7 +41,7 @@ Order weight_order(const Signature& s, int index, Order plain, Layout packed) {
 
 Problem linear_problem(const Signature& s) {
   using At = LinearOperands;
-  const bool bias = s.attributes.flag("bias", true);
+  const bool bias = flag(s, "bias");
   refuse_epilogue(s);
   expect_operands(s, static_cast<std::size_t>(At::y(bias)) + 1);
   expect_same_dtype(s, At::x, At::y(bias));
@@ -70,7 +71,7 @@ Problem grad_input_problem(const Signature& s) {
 
 Problem grad_weight_problem(const Signature& s) {
   using At = LinearGradWeightOperands;
-  const bool bias = s.attributes.flag("bias", true);
+  const bool bias = flag(s, "bias");
   expect_operands(s, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
   expect_same_dtype(s, At::x, At::dy);
   if (bias) expect_same_dtype(s, At::dweight, At::dbias);
@@ -81,7 +82,7 @@ Problem grad_weight_problem(const Signature& s) {
   p.c_is_f32 = is_f32(s, At::dweight);
   p.lda = p.m, p.ldb = p.n, p.ldc = p.n;
   p.a_order = Order::columns, p.b_order = Order::rows;
-  p.accumulate = s.attributes.flag("accumulate", false);
+  p.accumulate = accumulates(s);
   return p;
 }
 
@@ -108,7 +109,7 @@ gemm::Packing packing_of(const Signature& s) {
 }  // namespace
 
 Prepared prepare_linear(const Signature& s, const Context& c) {
-  const bool bias = s.attributes.flag("bias", true), partial = s.attributes.flag("partial", false);
+  const bool bias = flag(s, "bias"), partial = flag(s, "partial");
   return make_kernel([c, bias, partial, problem = linear_problem(s)](const Call& call) {
     using At = LinearOperands;
     Problem p = problem;
@@ -132,7 +133,7 @@ Prepared prepare_linear_grad_input(const Signature& s, const Context& c) {
 }
 
 Prepared prepare_linear_grad_weight(const Signature& s, const Context& c) {
-  const bool bias = s.attributes.flag("bias", true);
+  const bool bias = flag(s, "bias");
   return make_kernel([c, bias, problem = grad_weight_problem(s)](const Call& call) {
     using At = LinearGradWeightOperands;
     Problem p = problem;

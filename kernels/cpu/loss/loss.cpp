@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/core/error.h"
+#include "engine/core/op_record.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loss/loss_loops.h"
@@ -56,9 +57,9 @@ Rows rows_of(const Signature& signature, const Context& context) {
   result.args.bf16 = expect_compute_dtype(signature, 0);
   result.args.columns = logits.shape[-1];
   result.cut = signature.attributes.has("classes");
-  result.args.classes = signature.attributes.integer("classes", result.args.columns);
-  result.args.ignore_index = signature.attributes.integer("ignore_index", -100);
-  if (signature.attributes.has("label_smoothing")) result.args.smoothing = static_cast<float>(signature.attributes.real("label_smoothing"));
+  result.args.classes = result.cut ? integer(signature, "classes") : result.args.columns;
+  result.args.ignore_index = integer(signature, "ignore_index");
+  if (record(signature.op).attribute("label_smoothing") != nullptr) result.args.smoothing = static_cast<float>(real(signature, "label_smoothing"));
   expect_operand(signature, 1, DType::i32, result.rows);
   result.threads = threads_for(logits.bytes(), context.threads);
   return result;
@@ -85,7 +86,7 @@ Prepared prepare_cross_entropy(const Signature& signature, const Context& contex
   const Rows all = rows_of(signature, context);
   expect_operand(signature, 2, DType::f64, 1);
   expect_operand(signature, 3, DType::f32, all.rows);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy);
   return make_kernel([=](const Call& call) {
     CrossEntropyArgs now = all.at(call);
@@ -121,8 +122,8 @@ CrossEntropyArgs gathered_args(const Signature& signature, int index) {
   CrossEntropyArgs args;
   args.parts = stats.shape[0];
   args.rows = stats.shape[1];
-  args.classes = signature.attributes.integer("classes");
-  args.ignore_index = signature.attributes.integer("ignore_index", -100);
+  args.classes = integer(signature, "classes");
+  args.ignore_index = integer(signature, "ignore_index");
   expect_operand(signature, index, DType::f32, stats.elements());
   expect_operand(signature, index + 1, DType::i32, args.rows);
   return args;
@@ -163,10 +164,10 @@ Prepared prepare_cross_entropy_stats(const Signature& signature, const Context& 
 Prepared prepare_cross_entropy_gathered(const Signature& signature, const Context& context) {
   expect_operands(signature, 5);
   CrossEntropyArgs args = gathered_args(signature, 1);
-  args.smoothing = static_cast<float>(signature.attributes.real("label_smoothing"));
+  args.smoothing = static_cast<float>(real(signature, "label_smoothing"));
   expect_operand(signature, 3, DType::f64, 1);
   expect_operand(signature, 4, DType::f32, args.rows);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const int threads = threads_for(signature.operands[1].bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy_gathered);
   return make_kernel([=](const Call& call) {
@@ -182,7 +183,7 @@ Prepared prepare_correct_count_gathered(const Signature& signature, const Contex
   expect_operands(signature, 3);
   const CrossEntropyArgs args = gathered_args(signature, 0);
   expect_operand(signature, 2, DType::f64, 1);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
     const CrossEntropyArgs now = gathered_at(args, call, 0);
     std::int64_t correct = 0;
@@ -196,8 +197,8 @@ Prepared prepare_cross_entropy_count(const Signature& signature, const Context&)
   const std::int64_t rows = signature.operands[0].elements();
   expect_operand(signature, 0, DType::i32, rows);
   expect_operand(signature, 1, DType::f64, 1);
-  const std::int64_t ignore_index = signature.attributes.integer("ignore_index", -100);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const std::int64_t ignore_index = integer(signature, "ignore_index");
+  const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
     const std::int32_t* targets = operand<std::int32_t>(call, 0);
     std::int64_t count = 0;
@@ -210,7 +211,7 @@ Prepared prepare_correct_count(const Signature& signature, const Context& contex
   expect_operands(signature, 3);
   const Rows all = rows_of(signature, context);
   expect_operand(signature, 2, DType::f64, 1);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, correct);
   return make_kernel([=](const Call& call) {
     CrossEntropyArgs now = all.at(call);
@@ -226,7 +227,7 @@ Prepared prepare_mse(const Signature& signature, const Context& context) {
   expect_operand(signature, 2, DType::f64, 1);
   const std::int64_t count = signature.operands[0].elements(), chunks = chunks_of(count);
   const int threads = threads_for(2 * signature.operands[0].bytes(), context.threads);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, squared_error);
   return make_kernel([=](const Call& call) {
     MseArgs now = args;
@@ -262,7 +263,7 @@ Prepared prepare_mse_count(const Signature& signature, const Context&) {
   expect_operands(signature, 2);
   expect_operand(signature, 1, DType::f64, 1);
   const double count = static_cast<double>(signature.operands[0].elements());
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) { put(operand<double>(call, 1), count, accumulate); });
 }
 

@@ -1,6 +1,7 @@
 // layer_norm, rms_norm and their gradients, cut over rows.
 #include "kernels/norm.h"
 
+#include "engine/core/op_record.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -17,14 +18,14 @@ std::int64_t partial_stride(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 int grad_threads(const Signature& signature, const Context& context) { return threads_for(3 * signature.operands[0].bytes(), context.threads); }
 
 Prepared prepare_forward(const Signature& signature, const Context& context, bool centred, bool bias) {
-  const bool residual = signature.attributes.flag("residual", false);
+  const bool residual = flag(signature, "residual");
   const int weight = residual ? 2 : 1, y = bias ? weight + 2 : weight + 1, mean = y + 1, rstd = centred ? y + 2 : y + 1, sum = rstd + 1;
   expect_operands(signature, static_cast<std::size_t>(residual ? sum + 1 : sum));
   const TensorDesc& x = signature.operands[0];
   NormArgs args;
   args.bf16 = expect_compute_dtype(signature, 0);
   args.dim = x.shape[-1];
-  args.eps = static_cast<float>(signature.attributes.real("eps"));
+  args.eps = static_cast<float>(real(signature, "eps"));
   const std::int64_t rows = x.shape.rows();
   expect_alike(signature, {0, y});
   if (residual) expect_alike(signature, {0, 1, sum});
@@ -47,8 +48,8 @@ Prepared prepare_forward(const Signature& signature, const Context& context, boo
 }
 
 Prepared prepare_gradient(const Signature& signature, const Context& context, bool centred, bool bias) {
-  const bool residual = signature.attributes.flag("residual", false);
-  const bool weight = signature.attributes.flag("weight", true);
+  const bool residual = flag(signature, "residual");
+  const bool weight = flag(signature, "weight");
   const int rstd = centred ? 4 : 3, dx = residual ? rstd + 2 : rstd + 1, dweight = dx + 1, dbias = dx + 2;
   expect_operands(signature, static_cast<std::size_t>(bias ? dbias + 1 : weight ? dbias : dweight));
   const TensorDesc& x = signature.operands[1];
@@ -61,7 +62,7 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   expect_operand(signature, 2, x.dtype, dim);
   for (int i = 3; i <= rstd; ++i) expect_operand(signature, i, DType::f32, rows);
   const bool bf16_r = weight && expect_compute_dtype(signature, dweight);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const int threads = grad_threads(signature, context);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, norm_grad);
   const auto join = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_partials);
@@ -89,19 +90,19 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
 }  // namespace
 
 Prepared prepare_layer_norm(const Signature& signature, const Context& context) {
-  return prepare_forward(signature, context, true, signature.attributes.flag("bias"));
+  return prepare_forward(signature, context, true, flag(signature, "bias"));
 }
 
 Prepared prepare_rms_norm(const Signature& signature, const Context& context) { return prepare_forward(signature, context, false, false); }
 
 Prepared prepare_layer_norm_grad(const Signature& signature, const Context& context) {
-  return prepare_gradient(signature, context, true, signature.attributes.flag("bias"));
+  return prepare_gradient(signature, context, true, flag(signature, "bias"));
 }
 
 Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context) { return prepare_gradient(signature, context, false, false); }
 
 std::int64_t norm_grad_workspace(const Signature& signature, const Context& context) {
-  if (!signature.attributes.flag("weight", true)) return 0;
+  if (!flag(signature, "weight")) return 0;
   return grad_threads(signature, context) * 2 * partial_stride(signature.operands[1].shape[-1]) * 4;
 }
 

@@ -1,6 +1,7 @@
 // What local SGD does to flat tensors, cut over elements.
 #include "kernels/averaging.h"
 
+#include "engine/core/op_record.h"
 #include "kernels/cpu/optimizer/averaging_loops.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kGrain = 64;  // elements
 
-float factor_of(const Signature& signature) { return static_cast<float>(signature.attributes.real("factor")); }
+float factor_of(const Signature& signature) { return static_cast<float>(real(signature, "factor")); }
 
 }  // namespace
 
@@ -21,9 +22,9 @@ Prepared prepare_outer_step(const Signature& signature, const Context& context) 
   const int threads = threads_for(24 * count, context.threads);
   OuterArgs fixed;
   fixed.factor = factor_of(signature);
-  fixed.lr = static_cast<float>(signature.attributes.real("lr"));
-  fixed.mu = static_cast<float>(signature.attributes.real("momentum"));
-  fixed.nesterov = signature.attributes.flag("nesterov", false);
+  fixed.lr = static_cast<float>(real(signature, "lr"));
+  fixed.mu = static_cast<float>(real(signature, "momentum"));
+  fixed.nesterov = flag(signature, "nesterov");
   const auto loop = CHOOSE_BY_ISA(context.isa, outer_step);
   return make_kernel([=](const Call& call) {
     OuterArgs args = fixed;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/core/op_record.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/elementwise/elementwise_loops.h"
 #include "kernels/cpu/families.h"
@@ -246,9 +247,9 @@ Prepared prepare_muon_momentum(const Signature& signature, const Context& contex
   expect_operand(signature, u, DType::f32, count);
   UpdateArgs args;
   args.bf16_gradient = expect_compute_dtype(signature, 0);
-  args.beta1 = static_cast<float>(signature.attributes.real("momentum"));
-  args.one_less_beta1 = static_cast<float>(1.0 - signature.attributes.real("momentum"));
-  args.nesterov = signature.attributes.flag("nesterov");
+  args.beta1 = static_cast<float>(real(signature, "momentum"));
+  args.one_less_beta1 = static_cast<float>(1.0 - real(signature, "momentum"));
+  args.nesterov = flag(signature, "nesterov");
   const int threads = threads_for(16 * count, context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, muon_momentum);
   return make_kernel([=](const Call& call) {

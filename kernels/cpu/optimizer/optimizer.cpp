@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/core/op_record.h"
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -82,8 +83,7 @@ struct Update {
 
 /// What all optimizers share: the operands from `lr` on, decay, the working copy.
 Update update_of(const Signature& signature, const Context& context, int states) {
-  const Attributes& attributes = signature.attributes;
-  const bool working = attributes.flag("working", false);
+  const bool working = flag(signature, "working");
   Update update;
   update.count = signature.operands[0].elements();
   update.args.bf16_gradient = expect_compute_dtype(signature, 1);
@@ -97,15 +97,15 @@ Update update_of(const Signature& signature, const Context& context, int states)
   expect_operand(signature, update.at.scalars, DType::f32, 4);
   expect_operand(signature, update.at.applied, DType::i32, 1);
   if (working) expect_operand(signature, update.at.working, DType::bf16, update.count);
-  update.weight_decay = attributes.has("weight_decay") ? attributes.real("weight_decay") : 0.0;
-  update.decay_elements = attributes.integer("decay_elements", 0);
+  update.weight_decay = real(signature, "weight_decay");
+  update.decay_elements = integer(signature, "decay_elements");
   update.threads = threads_for(signature.operands[0].bytes() * (3 + states), context.threads);
   return update;
 }
 
-void set_betas(Update& update, const Attributes& attributes) {
-  update.beta1 = attributes.real("beta1");
-  update.beta2 = attributes.real("beta2");
+void set_betas(Update& update, const Signature& signature) {
+  update.beta1 = real(signature, "beta1");
+  update.beta2 = real(signature, "beta2");
   update.args.beta1 = static_cast<float>(update.beta1);
   update.args.beta2 = static_cast<float>(update.beta2);
   update.args.one_less_beta1 = static_cast<float>(1.0 - update.beta1);
@@ -129,9 +129,9 @@ struct ScaleRules {
   }
 };
 
-ScaleRules scale_rules_of(const Attributes& attributes) {
-  return {attributes.integer("growth_interval"), attributes.real("growth_factor"), attributes.real("backoff_factor"),
-          attributes.real("largest_scale"), attributes.real("smallest_scale")};
+ScaleRules scale_rules_of(const Signature& signature) {
+  return {integer(signature, "growth_interval"), real(signature, "growth_factor"), real(signature, "backoff_factor"),
+          real(signature, "largest_scale"), real(signature, "smallest_scale")};
 }
 
 Prepared kernel_of(const Update& update) {
@@ -158,10 +158,9 @@ Prepared prepare_sum_squares(const Signature& signature, const Context& context)
   const TensorDesc& x = signature.operands[0];
   const bool bf16 = expect_compute_dtype(signature, 0);
   expect_operand(signature, 1, DType::f64, 1);
-  const Attributes& attributes = signature.attributes;
-  const bool accumulate = attributes.flag("accumulate", false);
-  const std::int64_t first = attributes.integer("first", 0), last = attributes.integer("last", std::numeric_limits<std::int64_t>::max());
-  const double scale = attributes.has("scale") ? attributes.real("scale") : 1.0;
+  const bool accumulate = accumulates(signature);
+  const std::int64_t first = integer(signature, "first"), last = given_integer(signature, "last").value_or(std::numeric_limits<std::int64_t>::max());
+  const double scale = real(signature, "scale");
   const std::int64_t count = x.elements(), chunks = chunks_of(count);
   const int threads = threads_for(x.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_squares);
@@ -182,14 +181,13 @@ Prepared prepare_sum_squares(const Signature& signature, const Context& context)
 }
 
 Prepared prepare_update_scalars(const Signature& signature, const Context&) {
-  const Attributes& attributes = signature.attributes;
-  const bool dynamic = attributes.flag("dynamic", false);
+  const bool dynamic = flag(signature, "dynamic");
   expect_operands(signature, dynamic ? 6 : 5);
   for (int i = 0; i < 3; ++i) expect_operand(signature, i, DType::f64, 1);
   expect_operand(signature, 3, DType::f32, 4);
   for (int i = 4; i < (dynamic ? 6 : 5); ++i) expect_operand(signature, i, DType::i32, 1);
-  const double clip = attributes.has("clip_norm") ? attributes.real("clip_norm") : 0.0;
-  const ScaleRules rules = dynamic ? scale_rules_of(attributes) : ScaleRules{};
+  const double clip = real(signature, "clip_norm");
+  const ScaleRules rules = dynamic ? scale_rules_of(signature) : ScaleRules{};
   return make_kernel([=](const Call& call) {
     const double squares = *operand<double>(call, 0), loss = *operand<double>(call, 1), count = *operand<double>(call, 2);
     Scalars* scalars = operand<Scalars>(call, 3);
@@ -205,19 +203,18 @@ Prepared prepare_update_scalars(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_sgd(const Signature& signature, const Context& context) {
-  const Attributes& attributes = signature.attributes;
-  const bool has_momentum = attributes.flag("has_momentum", false);
+  const bool has_momentum = flag(signature, "has_momentum");
   Update update = update_of(signature, context, has_momentum ? 1 : 0);
-  update.args.beta1 = has_momentum ? static_cast<float>(attributes.real("momentum")) : 0.0f;
-  update.args.nesterov = attributes.flag("nesterov", false);
+  update.args.beta1 = has_momentum ? static_cast<float>(real(signature, "momentum")) : 0.0f;
+  update.args.nesterov = flag(signature, "nesterov");
   update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sgd);
   return kernel_of(update);
 }
 
 Prepared prepare_adam(const Signature& signature, const Context& context) {
   Update update = update_of(signature, context, 2);
-  set_betas(update, signature.attributes);
-  update.args.eps = static_cast<float>(signature.attributes.real("eps"));
+  set_betas(update, signature);
+  update.args.eps = static_cast<float>(real(signature, "eps"));
   update.corrects_bias = true;
   update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, adam);
   return kernel_of(update);
@@ -225,7 +222,7 @@ Prepared prepare_adam(const Signature& signature, const Context& context) {
 
 Prepared prepare_lion(const Signature& signature, const Context& context) {
   Update update = update_of(signature, context, 1);
-  set_betas(update, signature.attributes);
+  set_betas(update, signature);
   update.loop = CHOOSE_BY_ISA_OR_BF16(context.isa, lion);
   return kernel_of(update);
 }

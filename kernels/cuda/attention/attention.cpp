@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/op_record.h"
 #include "kernels/attention.h"
 #include "kernels/cuda/attention/cudnn_attention.h"
 #include "kernels/cuda/families.h"
@@ -53,7 +54,7 @@ Attention attention_of(const Signature& s, int q) {
   a.sizes.keys = static_cast<int>(shape.keys);
   a.sizes.heads = static_cast<int>(shape.heads), a.sizes.kv_heads = static_cast<int>(shape.kv_heads);
   a.sizes.head_dim = static_cast<int>(shape.head_dim);
-  a.sizes.causal = s.attributes.flag("causal");
+  a.sizes.causal = flag(s, "causal");
   a.sizes.vectors = shape.head_dim * size_of(a.dtype) % 16 == 0;
   a.sizes.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
   a.rotation = rotation_of(s, shape.rope_theta, a.sizes.head_dim);

@@ -4,6 +4,7 @@
 #include "kernels/compression.h"
 
 #include "engine/core/compression.h"
+#include "engine/core/op_record.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
 
@@ -192,7 +193,7 @@ Prepared with_gradient(const Signature& signature, int index, Fn fn) {
 }
 
 std::int64_t slices_of(const Signature& signature) {
-  const std::int64_t slices = signature.attributes.integer("slices", 1);
+  const std::int64_t slices = integer(signature, "slices");
   CHECK(slices >= 1, describe(signature) + ": at least one slice");
   return slices;
 }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "engine/core/compression.h"
+#include "engine/core/op_record.h"
 #include "kernels/compression.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
@@ -291,7 +292,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename G>
 Prepared compress_kernel(const Signature& signature, int units) {
-  const std::int64_t count = signature.operands[0].elements(), k = signature.attributes.integer("k");
+  const std::int64_t count = signature.operands[0].elements(), k = integer(signature, "k");
   const unsigned chunks = blocks_for(count, kChunk), blocks = std::min(chunks, static_cast<unsigned>(4 * units));
   const int padding = static_cast<int>(top_k_values_offset(k) / 4 - k);
   return make_kernel([=](const Call& call) {
@@ -319,8 +320,8 @@ Prepared compress_kernel(const Signature& signature, int units) {
 
 template <typename Y>
 Prepared sum_kernel(const Signature& signature) {
-  const std::int64_t count = signature.operands[1].elements(), k = signature.attributes.integer("k"),
-                     ranks = signature.attributes.integer("ranks");
+  const std::int64_t count = signature.operands[1].elements(), k = integer(signature, "k"),
+                     ranks = integer(signature, "ranks");
   return make_kernel([=](const Call& call) {
     launch(call, {.blocks = blocks_for(count, kTile), .threads = kThreads}, sum_pairs<Y>, operand<unsigned char>(call, 0),
            static_cast<int>(k), top_k_values_offset(k), top_k_bytes(k), static_cast<int>(ranks), operand<Y>(call, 1), count);
@@ -338,7 +339,7 @@ DType expect_gradient(const Signature& signature, int index) {
 Prepared prepare_top_k_compress(const Signature& signature, const Context& context) {
   expect_operands(signature, 3);
   const DType r = expect_gradient(signature, 0);
-  const std::int64_t count = signature.operands[0].elements(), k = signature.attributes.integer("k");
+  const std::int64_t count = signature.operands[0].elements(), k = integer(signature, "k");
   CHECK(1 <= k && k <= count && count <= std::numeric_limits<std::int32_t>::max(),
         describe(signature) + ": k must be from 1 to the number of elements");
   expect_operand(signature, 1, DType::f32, count);
@@ -349,7 +350,7 @@ Prepared prepare_top_k_compress(const Signature& signature, const Context& conte
 Prepared prepare_top_k_sum(const Signature& signature, const Context&) {
   expect_operands(signature, 2);
   const DType r = expect_gradient(signature, 1);
-  const std::int64_t k = signature.attributes.integer("k"), ranks = signature.attributes.integer("ranks");
+  const std::int64_t k = integer(signature, "k"), ranks = integer(signature, "ranks");
   CHECK(1 <= k && k <= std::numeric_limits<std::int32_t>::max() && ranks >= 1, describe(signature) + ": pairs of at least one rank");
   expect_operand(signature, 0, DType::u8, ranks * top_k_bytes(k));
   return r == DType::bf16 ? sum_kernel<bf16>(signature) : sum_kernel<float>(signature);

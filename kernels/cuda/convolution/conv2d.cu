@@ -9,6 +9,7 @@
 
 #include <limits>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/convolution/conv2d.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
@@ -190,8 +191,8 @@ Sizes sizes_of(const Signature& s, const Shape& x, const Shape& weight, const Sh
           i(weight[3]),
           i(y[2]),
           i(y[3]),
-          i(s.attributes.integer("stride", 1)),
-          i(s.attributes.integer("padding", 0))};
+          i(integer(s, "stride")),
+          i(integer(s, "padding"))};
   CHECK(z.oh == (z.h + 2 * z.padding - z.kh) / z.stride + 1 && z.ow == (z.w + 2 * z.padding - z.kw) / z.stride + 1,
         describe(s) + ": the output's size does not follow from kernel, stride and padding");
   return z;
@@ -221,7 +222,7 @@ void run_grad_weight(const Call& call, const Sizes& z, bool bias, bool accumulat
 
 Prepared prepare_conv2d(const Signature& signature, const Context&) {
   using At = Conv2dOperands;
-  const bool bias = signature.attributes.flag("bias", true);
+  const bool bias = flag(signature, "bias");
   expect_operands(signature, static_cast<std::size_t>(At::y(bias)) + 1);
   const Sizes z = sizes_of(signature, desc(signature, At::x).shape, desc(signature, At::weight).shape, desc(signature, At::y(bias)).shape);
   return with_type(expect_compute_dtype(signature, At::x), [&]<typename T>(T) -> Prepared {
@@ -247,7 +248,7 @@ Prepared prepare_conv2d_grad_input(const Signature& signature, const Context&) {
 
 Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context&) {
   using At = Conv2dGradWeightOperands;
-  const bool bias = signature.attributes.flag("bias", true), accumulate = signature.attributes.flag("accumulate", false);
+  const bool bias = flag(signature, "bias"), accumulate = accumulates(signature);
   expect_operands(signature, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
   const Sizes z = sizes_of(signature, desc(signature, At::x).shape, desc(signature, At::dweight).shape, desc(signature, At::dy).shape);
   return with_type(expect_compute_dtype(signature, At::x), [&]<typename T>(T) -> Prepared {

@@ -3,6 +3,7 @@
 // part of the convnets that have them.
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
 
@@ -108,8 +109,7 @@ Window window_of(const Signature& signature, const TensorDesc& large, const Tens
   const Shape &x = large.shape, &y = small.shape;
   CHECK(x.rank() == 4 && y.rank() == 4, describe(signature) + " takes [n, ch, h, w]");
   CHECK(x[2] * x[3] < std::int64_t{1} << 31, describe(signature) + ": places in a plane are 32 bits");
-  const Attributes& a = signature.attributes;
-  const std::int64_t kernel = a.integer("kernel"), stride = a.integer("stride"), padding = a.integer("padding", 0);
+  const std::int64_t kernel = integer(signature, "kernel"), stride = integer(signature, "stride"), padding = integer(signature, "padding");
   const auto outputs = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
   CHECK(padding * 2 <= kernel, "a pool's padding is at most half its kernel");
   CHECK(x[0] * x[1] == y[0] * y[1] && outputs(x[2]) == y[2] && outputs(x[3]) == y[3],

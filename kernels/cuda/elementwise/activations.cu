@@ -49,9 +49,8 @@ struct Sigmoid {
 
 // y may be x.
 template <typename F, typename T>
-__global__ void __launch_bounds__(kThreads) forward(const T* x, T* y, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads) forward(F f, const T* x, T* y, std::int64_t count) {
   constexpr int kN = kVector<T>;
-  const F f;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kN;
   if (first + kN <= count) {
     Vec<T, kN> v = load<kN>(x, first / kN);
@@ -65,9 +64,8 @@ __global__ void __launch_bounds__(kThreads) forward(const T* x, T* y, std::int64
 
 // dx = dy f'(saved); dx may be either.
 template <typename F, typename T>
-__global__ void __launch_bounds__(kThreads) backward(const T* dy, const T* saved, T* dx, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads) backward(F f, const T* dy, const T* saved, T* dx, std::int64_t count) {
   constexpr int kN = kVector<T>;
-  const F f;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kN;
   if (first + kN <= count) {
     const Vec<T, kN> s = load<kN>(saved, first / kN);
@@ -111,8 +109,10 @@ Prepared prepare_activation(const Signature& signature, const Context&) {
   expect_alike(signature, {0, 1});
   const std::int64_t count = signature.operands[0].elements();
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
-    return with_function(signature, [&]<typename F>(F) -> Prepared {
-      return make_kernel([count](const Call& call) { launch(call, grid_for<T>(count), forward<F, T>, operand<T>(call, 0), operand<T>(call, 1), count); });
+    return with_function(signature, [&]<typename F>(F f) -> Prepared {
+      return make_kernel([count, f](const Call& call) {
+        launch(call, grid_for<T>(count), forward<F, T>, f, operand<T>(call, 0), operand<T>(call, 1), count);
+      });
     });
   });
 }
@@ -122,9 +122,9 @@ Prepared prepare_activation_grad(const Signature& signature, const Context&) {
   expect_alike(signature, {0, 1, 2});
   const std::int64_t count = signature.operands[0].elements();
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
-    return with_function(signature, [&]<typename F>(F) -> Prepared {
-      return make_kernel([count](const Call& call) {
-        launch(call, grid_for<T>(count), backward<F, T>, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count);
+    return with_function(signature, [&]<typename F>(F f) -> Prepared {
+      return make_kernel([count, f](const Call& call) {
+        launch(call, grid_for<T>(count), backward<F, T>, f, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count);
       });
     });
   });

@@ -3,6 +3,7 @@
 // plane_sums.cuh).
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "kernels/arithmetic.h"
 #include "kernels/bias_grad.h"
 #include "kernels/cuda/reduction/column_sums.cuh"
@@ -142,7 +143,7 @@ Prepared prepare_scale(const Signature& signature, const Context&) {
   expect_operands(signature, 2);
   expect_alike(signature, {0, 1});
   const std::int64_t count = signature.operands[0].elements();
-  const float factor = static_cast<float>(signature.attributes.real("factor"));
+  const float factor = static_cast<float>(real(signature, "factor"));
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const Grid grid{.blocks = blocks_for(count, kThreads * kVector<T> * kEach), .threads = kThreads};
     return make_kernel([=](const Call& call) { launch(call, grid, scale<T>, operand<T>(call, 0), factor, operand<T>(call, 1), count); });
@@ -168,7 +169,7 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context) {
   const BiasGradSizes z = bias_grad_sizes(signature);
   CHECK(z.inner == 1 || std::max({z.columns, z.inner, z.rows * z.inner}) < std::int64_t{1} << 30,
         describe(signature) + ": elements of a plane are counted in 32 bits");
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const DType reduce = expect_reduce_dtype(signature, 1);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
     return with_reduce_type(reduce, [&]<typename R>(R) -> Prepared {

@@ -2,6 +2,7 @@
 // vectors of 16 bytes a lane on their way at once; positions is a copy.
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/runtime/fault.cuh"
 #include "kernels/embedding.h"
@@ -106,8 +107,8 @@ Prepared prepare_embedding(const Signature& signature, const Context& context) {
   expect_operands(signature, 3);
   const TensorDesc &ids = signature.operands[0], &weight = signature.operands[1];
   const std::int64_t count = ids.elements(), row_bytes = weight.shape[1] * size_of(weight.dtype);
-  const bool cut = signature.attributes.flag("cut", false);
-  const Slice slice{weight.shape[0], cut ? signature.attributes.integer("table_rows") : weight.shape[0], 0};
+  const bool cut = flag(signature, "cut");
+  const Slice slice{weight.shape[0], cut ? integer(signature, "table_rows") : weight.shape[0], 0};
   expect_operand(signature, 0, DType::i32, count);
   expect_operand(signature, 2, expect_compute_dtype(signature, 1), count * weight.shape[1]);
   if (row_bytes % 16 == 0) return gather_of<Sixteen>(count, row_bytes, slice, cut, context.fault);
@@ -122,7 +123,7 @@ Prepared prepare_positions(const Signature& signature, const Context&) {
   CHECK(y.elements() <= weight.elements(), describe(signature) + ": more positions than rows");
   const std::size_t bytes = static_cast<std::size_t>(y.bytes());
   const std::int64_t rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
-  const bool partial = signature.attributes.flag("partial", false);
+  const bool partial = flag(signature, "partial");
   return make_kernel([=](const Call& call) {
     const std::int64_t first = positions_first_row(signature, call.origin);
     if (partial && call.origin >= rows)
@@ -137,7 +138,7 @@ Prepared prepare_positions(const Signature& signature, const Context&) {
 Prepared prepare_positions_grad(const Signature& signature, const Context&) {
   expect_operands(signature, 2);
   const TensorDesc &dy = signature.operands[0], &dweight = signature.operands[1];
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const std::int64_t used = dy.elements(), all = dweight.elements(), dim = dweight.shape[1];
   CHECK(used <= all, describe(signature) + ": more positions than rows");
   const DType reduce = expect_reduce_dtype(signature, 1);

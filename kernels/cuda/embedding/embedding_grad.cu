@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/embedding/embedding_grad.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/runtime/fault.cuh"
@@ -299,15 +300,15 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
         describe(signature) + ": ids and rows are counted in 32 bits");
   expect_operand(signature, 0, DType::i32, count);
   expect_operand(signature, 1, dy.dtype, count * dim);
-  const bool cut = signature.attributes.flag("cut", false);
+  const bool cut = flag(signature, "cut");
   const Sizes sizes{.count = static_cast<int>(count),
                     .dim = static_cast<int>(dim),
                     .passes = (static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows))) + 7) / 8,  // keys are 0 to rows
                     .units = context.units,
                     .rows = rows,
-                    .table_rows = cut ? signature.attributes.integer("table_rows") : rows,
+                    .table_rows = cut ? integer(signature, "table_rows") : rows,
                     .cut = cut,
-                    .accumulate = signature.attributes.flag("accumulate", false),
+                    .accumulate = accumulates(signature),
                     .fault = context.fault};
   const DType reduce = expect_reduce_dtype(signature, 2);
   return with_type(expect_compute_dtype(signature, 1), [&]<typename T>(T) {

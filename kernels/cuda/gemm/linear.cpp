@@ -15,6 +15,7 @@
 
 #include "engine/core/compression.h"
 #include "engine/core/error.h"
+#include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/gemm/linear_parts.h"
 #include "kernels/cuda/gemm/products.h"
@@ -107,7 +108,7 @@ Epilogue gelu_epilogue(bool bias, bool pre) {
 
 Forward make_forward(const Signature& s, const Context& context, bool bias, Fused fused) {
   using At = LinearOperands;
-  const bool has_bias = s.attributes.flag("bias", true), gelu = s.attributes.flag("gelu", false), pre = s.attributes.flag("pre", false);
+  const bool has_bias = flag(s, "bias"), gelu = flag(s, "gelu"), pre = flag(s, "pre");
   const TensorDesc &x = desc(s, At::x), &y = desc(s, At::y(has_bias));
   ProductSpec spec{.rows = x.shape.rows(),
                    .columns = y.shape[-1],
@@ -136,11 +137,11 @@ Forward make_forward(const Signature& s, const Context& context, bool bias, Fuse
 class Linear final : public Kernel {
  public:
   Linear(const Signature& s, const Context& context, Fused fused)
-      : bias_(s.attributes.flag("bias", true)),
-        pre_(s.attributes.flag("pre", false)),
+      : bias_(flag(s, "bias")),
+        pre_(flag(s, "pre")),
         y_(desc(s, LinearOperands::y(bias_))),
         whole_(make_forward(s, context, bias_, fused)) {
-    if (bias_ && s.attributes.flag("partial", false)) without_bias_ = make_forward(s, context, false, fused);
+    if (bias_ && flag(s, "partial")) without_bias_ = make_forward(s, context, false, fused);
   }
   bool has_epilogue() const { return !whole_.activation; }
 
@@ -169,7 +170,7 @@ class Linear final : public Kernel {
 
 class GradInput final : public Kernel {
  public:
-  GradInput(const Signature& s, const Context& context, Fused fused) : gelu_(s.attributes.flag("gelu", false)) {
+  GradInput(const Signature& s, const Context& context, Fused fused) : gelu_(flag(s, "gelu")) {
     using At = LinearGradInputOperands;
     const TensorDesc &dy = desc(s, At::dy), &dx = desc(s, At::dx(gelu_));
     ProductSpec spec{.rows = dy.shape.rows(),
@@ -213,8 +214,8 @@ class GradInput final : public Kernel {
 class GradWeight final : public Kernel {
  public:
   GradWeight(const Signature& s, const Context& context, Fused fused)
-      : bias_(s.attributes.flag("bias", true)),
-        accumulate_(s.attributes.flag("accumulate", false)),
+      : bias_(flag(s, "bias")),
+        accumulate_(accumulates(s)),
         apart_(rounds_apart(s)),
         r_(desc(s, LinearGradWeightOperands::dweight).dtype),
         elements_(desc(s, LinearGradWeightOperands::dweight).elements()),
@@ -273,17 +274,17 @@ class GradWeight final : public Kernel {
 
 Prepared prepare_linear(const Signature& s, const Context& context) {
   using At = LinearOperands;
-  const bool bias = s.attributes.flag("bias", true), pre = s.attributes.flag("pre", false), gelu = s.attributes.flag("gelu", false);
+  const bool bias = flag(s, "bias"), pre = flag(s, "pre"), gelu = flag(s, "gelu");
   expect_operands(s, static_cast<std::size_t>(At::y(bias)) + (pre ? 2 : 1));
   expect_compute_dtype(s, At::x);
   expect_one_dtype(s, At::x, static_cast<int>(s.operands.size()) - 1);
-  CHECK(!(pre && !gelu) && !(gelu && s.attributes.flag("partial", false)),
+  CHECK(!(pre && !gelu) && !(gelu && flag(s, "partial")),
         describe(s) + ": pre stands with gelu alone, and partial never does");
   return make_linear<Linear>(s, context, gelu);
 }
 
 Prepared prepare_linear_grad_input(const Signature& s, const Context& context) {
-  const bool gelu = s.attributes.flag("gelu", false);
+  const bool gelu = flag(s, "gelu");
   expect_operands(s, static_cast<std::size_t>(LinearGradInputOperands::dx(gelu)) + 1);
   expect_compute_dtype(s, 0);
   expect_one_dtype(s, 0, LinearGradInputOperands::dx(gelu));
@@ -292,7 +293,7 @@ Prepared prepare_linear_grad_input(const Signature& s, const Context& context) {
 
 Prepared prepare_linear_grad_weight(const Signature& s, const Context& context) {
   using At = LinearGradWeightOperands;
-  const bool bias = s.attributes.flag("bias", true);
+  const bool bias = flag(s, "bias");
   expect_operands(s, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
   expect_compute_dtype(s, At::x);
   expect_one_dtype(s, At::x, At::dy);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cfloat>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/runtime/fault.cuh"
 #include "kernels/cuda/loss/loss_sums.cuh"
@@ -287,9 +288,9 @@ Shared shared_of(const Signature& signature, const Context& context) {
   all.rows = logits.shape.rows();
   all.columns = logits.shape[-1];
   all.cut = signature.attributes.has("classes");
-  all.classes = signature.attributes.integer("classes", all.columns);
-  all.ignore_index = signature.attributes.integer("ignore_index", -100);
-  if (signature.attributes.has("label_smoothing")) all.smoothing = static_cast<float>(signature.attributes.real("label_smoothing"));
+  all.classes = all.cut ? integer(signature, "classes") : all.columns;
+  all.ignore_index = integer(signature, "ignore_index");
+  if (record(signature.op).attribute("label_smoothing") != nullptr) all.smoothing = static_cast<float>(real(signature, "label_smoothing"));
   all.fault = context.fault;
   CHECK(all.rows < std::int64_t{1} << 31 && all.columns <= 1 << 30, describe(signature) + ": rows and classes are counted in 32 bits");
   expect_operand(signature, 1, DType::i32, all.rows);
@@ -303,7 +304,7 @@ Prepared prepare_cross_entropy(const Signature& signature, const Context& contex
   const Shared all = shared_of(signature, context);
   expect_operand(signature, 2, DType::f64, 1);
   expect_operand(signature, 3, DType::f32, all.rows);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const auto kernel = all.smoothing != 0 ? cross_entropy<T, true> : cross_entropy<T, false>;
     return make_kernel([=](const Call& call) {
@@ -333,7 +334,7 @@ Prepared prepare_correct_count(const Signature& signature, const Context& contex
   expect_operands(signature, 3);
   const Shared all = shared_of(signature, context);
   expect_operand(signature, 2, DType::f64, 1);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
       double* const right = static_cast<double*>(call.workspace);

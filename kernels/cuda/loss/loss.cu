@@ -2,6 +2,7 @@
 // operand on their way a thread: 2 reads, and of the gradient a write. The others read a few bytes a row.
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/runtime/fault.cuh"
 #include "kernels/cuda/loss/loss_sums.cuh"
@@ -151,13 +152,12 @@ __global__ void __launch_bounds__(kThreads) squared_error_grad(const P* p, const
 Gathered gathered_of(const Signature& signature, int index, const Context& context) {
   const TensorDesc& stats = signature.operands[static_cast<std::size_t>(index)];
   CHECK(stats.shape.rank() == 3 && stats.shape[2] == kStats, describe(signature) + ": stats are [parts, rows, 5]");
-  const Attributes& a = signature.attributes;
   Gathered all{};
   all.parts = stats.shape[0];
   all.rows = stats.shape[1];
-  all.classes = static_cast<int>(a.integer("classes"));
-  all.ignore_index = static_cast<int>(a.integer("ignore_index", -100));
-  if (a.has("label_smoothing")) all.smoothing = static_cast<float>(a.real("label_smoothing"));
+  all.classes = static_cast<int>(integer(signature, "classes"));
+  all.ignore_index = static_cast<int>(integer(signature, "ignore_index"));
+  if (record(signature.op).attribute("label_smoothing") != nullptr) all.smoothing = static_cast<float>(real(signature, "label_smoothing"));
   all.fault = context.fault;
   expect_operand(signature, index, DType::f32, stats.elements());
   expect_operand(signature, index + 1, DType::i32, all.rows);
@@ -192,7 +192,7 @@ Prepared prepare_cross_entropy_gathered(const Signature& signature, const Contex
   const Gathered all = gathered_of(signature, 1, context);
   expect_operand(signature, 3, DType::f64, 1);
   expect_operand(signature, 4, DType::f32, all.rows);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const Grid grid{.blocks = blocks_for(all.rows, kThreads), .threads = kThreads};
   return make_kernel([=](const Call& call) {
     double* const losses = static_cast<double*>(call.workspace);
@@ -205,7 +205,7 @@ Prepared prepare_correct_count_gathered(const Signature& signature, const Contex
   expect_operands(signature, 3);
   const Gathered all = gathered_of(signature, 0, context);
   expect_operand(signature, 2, DType::f64, 1);
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const Grid grid{.blocks = blocks_for(all.rows, kThreads), .threads = kThreads};
   return make_kernel([=](const Call& call) {
     double* const right = static_cast<double*>(call.workspace);
@@ -219,8 +219,8 @@ Prepared prepare_cross_entropy_count(const Signature& signature, const Context&)
   const std::int64_t rows = signature.operands[0].elements();
   expect_operand(signature, 0, DType::i32, rows);
   expect_operand(signature, 1, DType::f64, 1);
-  const int ignore_index = static_cast<int>(signature.attributes.integer("ignore_index", -100));
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const int ignore_index = static_cast<int>(integer(signature, "ignore_index"));
+  const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
     launch(call, Grid{.threads = kSumLossThreads}, count_targets, operand<std::int32_t>(call, 0), operand<double>(call, 1), rows,
            ignore_index, accumulate);
@@ -231,7 +231,7 @@ Prepared prepare_mse(const Signature& signature, const Context& context) {
   expect_operands(signature, 3);
   expect_operand(signature, 2, DType::f64, 1);
   const std::int64_t count = signature.operands[0].elements();
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   const unsigned blocks = blocks_of(count, 2 * context.units);
   return with_pair(signature, [&]<typename P, typename T>(P, T) -> Prepared {
     return make_kernel([=](const Call& call) {
@@ -260,7 +260,7 @@ Prepared prepare_mse_count(const Signature& signature, const Context&) {
   expect_operands(signature, 2);
   expect_operand(signature, 1, DType::f64, 1);
   const double count = static_cast<double>(signature.operands[0].elements());
-  const bool accumulate = signature.attributes.flag("accumulate", false);
+  const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) { launch(call, Grid{}, put_count, operand<double>(call, 1), count, accumulate); });
 }
 

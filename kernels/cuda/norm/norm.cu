@@ -6,6 +6,7 @@
 // block's. Others, and those that are no whole number of vectors, are read again for each pass, element by element.
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
 
@@ -165,7 +166,7 @@ Prepared forward_of(Norm<T> fixed, const Places& at, bool residual, bool bias, b
 }
 
 Prepared prepare_forward(const Signature& signature, bool centred, bool bias) {
-  const bool residual = signature.attributes.flag("residual", false);
+  const bool residual = flag(signature, "residual");
   Places at;
   at.weight = residual ? 2 : 1;
   at.bias = at.weight + 1;
@@ -180,7 +181,7 @@ Prepared prepare_forward(const Signature& signature, bool centred, bool bias) {
   if (residual) expect_alike(signature, {0, 1, at.sum});
   for (int i = at.weight; i < at.y; ++i) expect_operand(signature, i, x.dtype, dim);
   for (int i = at.y + 1; i <= at.rstd; ++i) expect_operand(signature, i, DType::f32, rows);
-  const float eps = static_cast<float>(signature.attributes.real("eps"));
+  const float eps = static_cast<float>(real(signature, "eps"));
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
     Norm<T> fixed{};
     fixed.rows = rows;
@@ -193,7 +194,7 @@ Prepared prepare_forward(const Signature& signature, bool centred, bool bias) {
 }  // namespace
 
 Prepared prepare_layer_norm(const Signature& signature, const Context&) {
-  return prepare_forward(signature, true, signature.attributes.flag("bias"));
+  return prepare_forward(signature, true, flag(signature, "bias"));
 }
 Prepared prepare_rms_norm(const Signature& signature, const Context&) { return prepare_forward(signature, false, false); }
 

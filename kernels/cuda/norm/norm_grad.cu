@@ -7,6 +7,7 @@
 // Where the parameters are frozen (`weight: false`) nothing is summed over rows, and there is no second pass.
 #include <algorithm>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/reduction/column_sums.cuh"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/runtime/mma.cuh"
@@ -275,8 +276,8 @@ Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool ce
 }
 
 Prepared prepare_gradient(const Signature& signature, const Context& context, bool centred, bool bias) {
-  const bool residual = signature.attributes.flag("residual", false);
-  const Wanted wanted{signature.attributes.flag("weight", true), bias, signature.attributes.flag("accumulate", false)};
+  const bool residual = flag(signature, "residual");
+  const Wanted wanted{flag(signature, "weight"), bias, accumulates(signature)};
   Places at;
   at.rstd = centred ? 4 : 3;
   at.residual = at.rstd + 1;
@@ -302,7 +303,7 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
 }  // namespace
 
 Prepared prepare_layer_norm_grad(const Signature& signature, const Context& context) {
-  return prepare_gradient(signature, context, true, signature.attributes.flag("bias"));
+  return prepare_gradient(signature, context, true, flag(signature, "bias"));
 }
 Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context) {
   return prepare_gradient(signature, context, false, false);

@@ -2,6 +2,7 @@
 // element, apply_delayed 16.
 #include "kernels/averaging.h"
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
 
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Host ----
 
-float factor_of(const Signature& signature) { return static_cast<float>(signature.attributes.real("factor")); }
+float factor_of(const Signature& signature) { return static_cast<float>(real(signature, "factor")); }
 
 Grid grid_for(std::int64_t count) { return {.blocks = blocks_for(count, kThreads * kN), .threads = kThreads}; }
 
@@ -73,8 +74,8 @@ Grid grid_for(std::int64_t count) { return {.blocks = blocks_for(count, kThreads
 
 Prepared prepare_outer_step(const Signature& signature, const Context&) {
   const std::int64_t count = expect_flat(signature, 4);
-  const Outer outer{factor_of(signature), static_cast<float>(signature.attributes.real("lr")),
-                    static_cast<float>(signature.attributes.real("momentum")), signature.attributes.flag("nesterov", false)};
+  const Outer outer{factor_of(signature), static_cast<float>(real(signature, "lr")),
+                    static_cast<float>(real(signature, "momentum")), flag(signature, "nesterov")};
   return make_kernel([count, outer](const Call& call) {
     launch(call, grid_for(count), step_outwards, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2),
            operand<float>(call, 3), outer, count);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/optimizer/states.cuh"
 #include "kernels/optimizer.h"
@@ -266,7 +267,7 @@ void expect_places(const Signature& s, const Places& at, std::int64_t count) {
 }
 
 Places places_of(const Signature& s, int states) {
-  const bool working = s.attributes.flag("working", false);
+  const bool working = flag(s, "working");
   const std::int64_t count = s.operands[0].elements();
   Places at;
   at.states = expect_states(s, 2, states, count);
@@ -282,15 +283,15 @@ Places places_of(const Signature& s, int states) {
   return at;
 }
 
-Rates rates_of(const Attributes& attributes) {
+Rates rates_of(const Signature& s) {
   Rates rates;
-  rates.weight_decay = static_cast<float>(attributes.has("weight_decay") ? attributes.real("weight_decay") : 0.0);
+  rates.weight_decay = static_cast<float>(real(s, "weight_decay"));
   return rates;
 }
 
-Rates with_betas(const Attributes& attributes) {
-  Rates rates = rates_of(attributes);
-  const double beta1 = attributes.real("beta1"), beta2 = attributes.real("beta2");
+Rates with_betas(const Signature& s) {
+  Rates rates = rates_of(s);
+  const double beta1 = real(s, "beta1"), beta2 = real(s, "beta2");
   rates.beta1 = static_cast<float>(beta1), rates.rest1 = static_cast<float>(1.0 - beta1), rates.log_beta1 = std::log(beta1);
   rates.beta2 = static_cast<float>(beta2), rates.rest2 = static_cast<float>(1.0 - beta2), rates.log_beta2 = std::log(beta2);
   return rates;
@@ -304,8 +305,8 @@ StateMemory state_of(const Call& call, const StateOperands& states, std::size_t 
 
 template <typename Rule, typename S, typename G, typename W>
 Prepared update_kernel(const Signature& s, const Places& at, const Rates& rates) {
-  const std::int64_t count = s.operands[static_cast<std::size_t>(at.master)].elements(),
-                     decay_elements = s.attributes.integer("decay_elements", 0);
+  const std::int64_t count = s.operands[static_cast<std::size_t>(at.master)].elements();
+  const std::int64_t decay_elements = at.lr < 0 ? 0 : integer(s, "decay_elements");  // momentum alone decays nothing
   return make_kernel([=](const Call& call) {
     const Operands operands{.master = operand<float>(call, at.master),
                             .gradient = operand<void>(call, at.gradient),
@@ -351,10 +352,9 @@ Prepared optimizer(const Signature& s, const Rates& rates) {
 
 template <typename T>
 Prepared squares_kernel(const Signature& s, int units) {
-  const Attributes& attributes = s.attributes;
-  const bool accumulate = attributes.flag("accumulate", false);
-  const std::int64_t first = attributes.integer("first", 0), last = attributes.integer("last", std::numeric_limits<std::int64_t>::max());
-  const double scale = attributes.has("scale") ? attributes.real("scale") : 1.0;
+  const bool accumulate = accumulates(s);
+  const std::int64_t first = integer(s, "first"), last = given_integer(s, "last").value_or(std::numeric_limits<std::int64_t>::max());
+  const double scale = real(s, "scale");
   const std::int64_t count = s.operands[0].elements();
   const unsigned blocks =
       std::min(blocks_for(count, kSumThreads * kVector<T> * kLoads), static_cast<unsigned>(2 * units));  // the workspace has so many sums
@@ -367,9 +367,9 @@ Prepared squares_kernel(const Signature& s, int units) {
   });
 }
 
-ScaleRules rules_of(const Attributes& attributes) {
-  return {attributes.integer("growth_interval"), attributes.real("growth_factor"), attributes.real("backoff_factor"),
-          attributes.real("largest_scale"), attributes.real("smallest_scale")};
+ScaleRules rules_of(const Signature& s) {
+  return {integer(s, "growth_interval"), real(s, "growth_factor"), real(s, "backoff_factor"),
+          real(s, "largest_scale"), real(s, "smallest_scale")};
 }
 
 }  // namespace
@@ -391,13 +391,13 @@ Prepared prepare_sum_squares(const Signature& s, const Context& context) {
 }
 
 Prepared prepare_update_scalars(const Signature& s, const Context&) {
-  const bool dynamic = s.attributes.flag("dynamic", false);
+  const bool dynamic = flag(s, "dynamic");
   expect_operands(s, dynamic ? 6 : 5);
   for (int i = 0; i < 3; ++i) expect_operand(s, i, DType::f64, 1);
   expect_operand(s, 3, DType::f32, 4);
   for (int i = 4; i < (dynamic ? 6 : 5); ++i) expect_operand(s, i, DType::i32, 1);
-  const double clip = s.attributes.has("clip_norm") ? s.attributes.real("clip_norm") : 0.0;
-  const ScaleRules rules = dynamic ? rules_of(s.attributes) : ScaleRules{};
+  const double clip = real(s, "clip_norm");
+  const ScaleRules rules = dynamic ? rules_of(s) : ScaleRules{};
   return make_kernel([=](const Call& call) {
     launch(call, one_thread(), make_scalars, operand<double>(call, 0), operand<double>(call, 1), operand<double>(call, 2),
            operand<Scalars>(call, 3), operand<std::int32_t>(call, 4), dynamic ? operand<std::int32_t>(call, 5) : nullptr, clip, rules);
@@ -405,22 +405,22 @@ Prepared prepare_update_scalars(const Signature& s, const Context&) {
 }
 
 Prepared prepare_sgd(const Signature& s, const Context&) {
-  Rates rates = rates_of(s.attributes);
-  rates.nesterov = s.attributes.flag("nesterov", false);
-  if (!s.attributes.flag("has_momentum", false)) return optimizer<Sgd<false>>(s, rates);
-  rates.beta1 = static_cast<float>(s.attributes.real("momentum"));
+  Rates rates = rates_of(s);
+  rates.nesterov = flag(s, "nesterov");
+  if (!flag(s, "has_momentum")) return optimizer<Sgd<false>>(s, rates);
+  rates.beta1 = static_cast<float>(real(s, "momentum"));
   return optimizer<Sgd<true>>(s, rates);
 }
 
 Prepared prepare_adam(const Signature& s, const Context&) {
-  Rates rates = with_betas(s.attributes);
-  rates.eps = static_cast<float>(s.attributes.real("eps"));
+  Rates rates = with_betas(s);
+  rates.eps = static_cast<float>(real(s, "eps"));
   return optimizer<Adam>(s, rates);
 }
 
-Prepared prepare_lion(const Signature& s, const Context&) { return optimizer<Lion>(s, with_betas(s.attributes)); }
+Prepared prepare_lion(const Signature& s, const Context&) { return optimizer<Lion>(s, with_betas(s)); }
 
-Prepared prepare_muon(const Signature& s, const Context&) { return optimizer<Muon>(s, rates_of(s.attributes)); }
+Prepared prepare_muon(const Signature& s, const Context&) { return optimizer<Muon>(s, rates_of(s)); }
 
 Prepared prepare_muon_momentum(const Signature& s, const Context&) {
   const std::int64_t count = s.operands[0].elements();
@@ -428,10 +428,10 @@ Prepared prepare_muon_momentum(const Signature& s, const Context&) {
   at.scalars = at.states.end, at.applied = at.scalars + 1, at.master = at.scalars + 2;
   expect_operands(s, static_cast<std::size_t>(at.master) + 1);
   expect_places(s, at, count);
-  const double momentum = s.attributes.real("momentum");
+  const double momentum = real(s, "momentum");
   Rates rates;
   rates.beta1 = static_cast<float>(momentum), rates.rest1 = static_cast<float>(1.0 - momentum);
-  rates.nesterov = s.attributes.flag("nesterov");
+  rates.nesterov = flag(s, "nesterov");
   return update_kernel<MuonMomentum, false>(s, at, rates);
 }
 
