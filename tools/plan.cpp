@@ -25,13 +25,16 @@ struct Arguments : JobArguments {
 };
 
 void tell(const Arguments& arguments, const report::Planned& one) {
-  if (!arguments.trace.empty()) {
-    TraceWriter trace(arguments.trace);
-    report::write_predicted_trace(trace, one.compiled.plan, one.predicted.times);
-  }
-  if (!arguments.html.empty()) {
-    write_page(arguments.html, report::plan_page(one.loaded, one.compiled, one.predicted));
-    say("{}: the plan as a page\n", arguments.html);
+  if (!arguments.trace.empty() || !arguments.html.empty()) {
+    const report::Planned full = written_out(one);
+    if (!arguments.trace.empty()) {
+      TraceWriter trace(arguments.trace);
+      report::write_predicted_trace(trace, full.compiled.plan, full.predicted.times);
+    }
+    if (!arguments.html.empty()) {
+      write_page(arguments.html, report::plan_page(full.loaded, full.compiled, full.predicted));
+      say("{}: the plan as a page\n", arguments.html);
+    }
   }
   if (arguments.json)
     put_document(report::plan_json(one));

@@ -230,10 +230,11 @@ RunReport run(const JobArguments& arguments, const OwnRank& own, TrainOptions op
   std::vector<report::TimeDifference> works;
   if (loaded.job.log.trace) {
     options.trace = [&](const std::vector<RankTrace>& ranks) {
-      const report::Meetings meetings(compiled.plan);
-      const report::PredictedStep predicted = predict_here(loaded, compiled, own.threads);
-      say_times(report::write_trace(*trace, compiled.plan, predicted.times, meetings, ranks));
-      works = report::compare_times(compiled.plan, predicted.machine->device, predicted.times, meetings, ranks);
+      const CompiledJob full = written_out(compiled);
+      const report::Meetings meetings(full.plan);
+      const report::PredictedStep predicted = predict_here(loaded, full, own.threads);
+      say_times(report::write_trace(*trace, full.plan, predicted.times, meetings, ranks));
+      works = report::compare_times(full.plan, predicted.machine->device, predicted.times, meetings, ranks);
       say_comparison(predicted.times, works, ranks);
     };
   }

@@ -29,6 +29,7 @@
 #include "engine/job/unsupported.h"
 #include "engine/ops/op_def.h"
 #include "engine/plan/assemble/assemble.h"
+#include "engine/plan/loop.h"
 #include "engine/plan/verify/verify.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/strategies.h"
@@ -108,8 +109,8 @@ std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedul
   return chunks;
 }
 
-// A plan unrolls its micro-batches. Beyond this a stage's step would take hours to run, or the plan gigabytes to make.
-constexpr std::int64_t kMostOfStage = 1'000'000, kMostOfPlan = 8'000'000;
+// A rank writes out the loops of its stage when it loads the plan; a plan lists what no loop stands for. More would take gigabytes.
+constexpr std::int64_t kMostOfStage = 4'000'000, kMostListed = 8'000'000;
 
 class Compilation {
  public:
@@ -198,7 +199,7 @@ class Compilation {
       options.optimizer_of = [&](const std::string& name) { return optimizers.of_parameter.at(name); };
       differentiate(train, job_.precision.reduce);
       propagate_placements(train);
-      check_length(train, batch);
+      check_length(train, batch, batch.micro_batches, kMostOfStage * mesh_.size(Axis::pipeline));
       recompute(train, recompute_policy(job_.activation_checkpointing));
       fuse(train, *hardware_.target);
       options.train = &train;
@@ -231,8 +232,10 @@ class Compilation {
     options.compression = compression.get();
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
+    if (options.train != nullptr) check_length(train, batch, shortest_list(options.schedule, batch.micro_batches), kMostListed);
     options.target = hardware_.target;
     options.proved = false;
+    options.loops = hardware_.loops;
 
     CompiledJob result;
     result.plan = assemble(options);
@@ -267,11 +270,10 @@ class Compilation {
     return result;
   }
 
-  void check_length(const Graph& graph, const BatchShape& batch) const {
-    const std::int64_t instructions = static_cast<std::int64_t>(graph.nodes.size()) * batch.micro_batches;
-    const std::int64_t most = std::min(kMostOfStage * mesh_.size(Axis::pipeline), kMostOfPlan);
+  void check_length(const Graph& graph, const BatchShape& batch, int micro_batches, std::int64_t most) const {
+    const std::int64_t instructions = static_cast<std::int64_t>(graph.nodes.size()) * micro_batches;
     if (instructions <= most) return;
-    fail(loaded_, "train.batch", fmt::format("{} micro-batches of {} samples make a step of some {} instructions in all stages together, and a plan holds {}; a larger train.batch.micro "
+    fail(loaded_, "train.batch", fmt::format("{} micro-batches of {} samples make a step of some {} instructions in all stages together, of which a plan holds {}; a larger train.batch.micro "
                                              "or a smaller train.batch.global would help", batch.micro_batches, batch.micro, instructions, most));
   }
 
@@ -333,5 +335,16 @@ CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose p
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) { return Compilation(loaded, hardware, purpose).run(proof); }
 
 void check_batch(const LoadedJob& loaded, const Mesh& mesh) { batches(loaded, mesh.group_size(kBatchAxes), mesh.size(Axis::pipeline)); }
+
+CompiledJob written_out(CompiledJob job) {
+  if (!loops(job.plan)) return job;
+  job.hash = hash_of(job);
+  job.plan = unrolled(job.plan);
+  job.memory.clear();
+  for (const Role& role : job.plan.roles) job.memory.push_back(report_memory(role));
+  return job;
+}
+
+std::string hash_of(const CompiledJob& job) { return job.hash.empty() ? hash_of(job.plan) : job.hash; }
 
 }  // namespace trainer

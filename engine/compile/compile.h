@@ -25,6 +25,7 @@ struct Hardware {
   const cost::MachineModel* machine = nullptr;  ///< for times; null: none are predicted
   int ranks_per_node = 1;
   std::int64_t device_bytes = 0;     ///< of one rank, where each has a memory of its own (GPUs); 0: the node's is shared
+  bool loops = true;                 ///< false: plans have every micro-batch written out, to compare
 };
 
 /// The processor of this machine, shared by `ranks` ranks. TRAINER_THREADS replaces the number of cores; throws UsageError where that
@@ -70,6 +71,7 @@ struct Suggestion {
 
 struct CompiledJob {
   Plan plan;
+  std::string hash;                 ///< of the plan as it was compiled, where its loops are written out; else empty: hash_of has it
   BatchShape batch;
   std::string data_kind;            ///< "ddp"
   StrategyJob strategy;             ///< the job's with every `auto` decided: a job that says this has the same plan
@@ -97,6 +99,11 @@ struct CompiledJob {
   /// Of the fullest rank.
   std::int64_t peak_bytes() const;
 };
+
+/// The same job with every loop of its plan written out: for what shows or measures each instruction.
+CompiledJob written_out(CompiledJob job);
+/// Of the plan as it was compiled.
+std::string hash_of(const CompiledJob& job);
 
 /// What the plan is for: training has step, evaluate (where the job has validation data) and refresh; evaluation has evaluate and
 /// refresh; sampling has sample and refresh, with a batch of one.

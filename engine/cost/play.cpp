@@ -87,7 +87,7 @@ class Play {
     }
   }
 
-  Prediction run() {
+  Prediction run(std::optional<std::size_t> detailed) {
     for (std::size_t role = 0; role < players_.size(); ++role) start_all(role, 0);
     double now = 0;
     while (!events_.empty()) {
@@ -101,7 +101,7 @@ class Play {
         end(at(event.role), event.track, now);
       }
     }
-    return result(now);
+    return result(now, detailed);
   }
 
  private:
@@ -389,7 +389,7 @@ class Play {
     }
   }
 
-  Prediction result(double now) {
+  Prediction result(double now, std::optional<std::size_t> detailed) {
     Prediction prediction;
     prediction.step_us = now;
     for (std::size_t role = 0; role < players_.size(); ++role) {
@@ -400,6 +400,7 @@ class Play {
       prediction.roles.push_back(player.times);
       if (player.times.bubble_us < prediction.roles[prediction.slowest].bubble_us) prediction.slowest = role;
     }
+    prediction.slowest = detailed.value_or(prediction.slowest);
     const Ledger& ledger = players_[prediction.slowest].ledger;
     const double busy = now - prediction.roles[prediction.slowest].bubble_us;
     const double scale = busy > 0 ? now / busy : 1;  // what takes longer makes the others wait longer
@@ -422,8 +423,8 @@ class Play {
 
 }  // namespace
 
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own) {
-  return Play(plan, model, program, own).run();
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed) {
+  return Play(plan, model, program, own).run(detailed);
 }
 
 }  // namespace trainer::cost

@@ -1,6 +1,7 @@
 // What plays a program: predict.h is the way in.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "engine/cost/predict.h"
@@ -10,7 +11,8 @@ namespace trainer::cost {
 /// What every instruction of a role's program takes alone; of an exchange nothing, for its messages are timed when both ends are ready.
 using OwnTimes = std::vector<Estimate>;
 
-/// Plays `program` of every role; `own[role]`.
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own);
+/// Plays `program` of every role as it is listed, loops once; `own[role]`. Kernels and communication are those of the role `detailed`, or of
+/// the slowest.
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed = std::nullopt);
 
 }  // namespace trainer::cost

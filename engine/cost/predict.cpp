@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "engine/core/check.h"
 #include "engine/cost/play.h"
+#include "engine/plan/loop.h"
 
 namespace trainer::cost {
 namespace {
@@ -54,9 +57,14 @@ class Clockmaker {
   std::map<CollectiveKey, Estimate> collectives_;
 };
 
-}  // namespace
+std::int32_t passes_of(const Plan& plan, ProgramKind program) {
+  std::int32_t passes = 1;
+  for (const Role& role : plan.roles)
+    if (const Program* const found = role.program(program)) passes = std::max(passes, found->loop.times);
+  return passes;
+}
 
-Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program) {
+Prediction played(const Plan& plan, const CostModel& model, ProgramKind program, std::optional<std::size_t> detailed = std::nullopt) {
   Clockmaker clockmaker(model);
   std::vector<OwnTimes> own;
   for (const Role& role : plan.roles) {
@@ -64,7 +72,56 @@ Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program
     CHECK(found != nullptr, "a plan without the program " + std::string(name_of(program)));
     own.push_back(clockmaker.of(role, *found));
   }
-  return play(plan, model, program, own);
+  return play(plan, model, program, own, detailed);
+}
+
+// Passes between the two plays. The first ones still show how the pipeline filled; later ones may take turns.
+constexpr std::int32_t kPasses = 4;
+
+// What a loop takes, from a play of kPasses passes and one of twice as many: every further pass takes as long as the mean of the last.
+class Extrapolation {
+ public:
+  explicit Extrapolation(std::int32_t passes) : further_(passes - 2 * kPasses) {}
+
+  Prediction of(Prediction more, const Prediction& few) const {
+    for (double Prediction::* time : {&Prediction::step_us, &Prediction::low_us, &Prediction::high_us}) extend(more.*time, few.*time);
+    for (std::size_t role = 0; role < more.roles.size(); ++role)
+      for (double RoleTimes::* time : {&RoleTimes::compute_us, &RoleTimes::optimizer_us, &RoleTimes::exposed_us, &RoleTimes::bubble_us, &RoleTimes::input_us})
+        extend(more.roles[role].*time, few.roles[role].*time);
+    extend_each(more.communication, few.communication, [](const CommunicationTime& a, const CommunicationTime& b) { return a.axis == b.axis && a.collective == b.collective; },
+                [&](CommunicationTime& a, const CommunicationTime& b) { extend(a.count, b.count), extend(a.total_us, b.total_us), extend(a.exposed_us, b.exposed_us); });
+    extend_each(more.kernels, few.kernels, [](const KernelTime& a, const KernelTime& b) { return a.op == b.op; },
+                [&](KernelTime& a, const KernelTime& b) { extend(a.count, b.count), extend(a.us, b.us); });
+    std::stable_sort(more.communication.begin(), more.communication.end(), [](const auto& a, const auto& b) { return a.exposed_us > b.exposed_us; });
+    std::stable_sort(more.kernels.begin(), more.kernels.end(), [](const auto& a, const auto& b) { return a.us > b.us; });
+    return more;
+  }
+
+ private:
+  template <typename Number>
+  void extend(Number& more, Number few) const {
+    more += further_ * (more - few) / kPasses;
+  }
+  template <typename Time, typename Same, typename Extend>
+  static void extend_each(std::vector<Time>& more, const std::vector<Time>& few, const Same& same, const Extend& extend) {
+    for (Time& one : more)
+      for (const Time& other : few)
+        if (same(one, other)) extend(one, other);
+  }
+
+  std::int32_t further_;
+};
+
+}  // namespace
+
+Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program) {
+  const std::int32_t passes = passes_of(plan, program);
+  if (passes == 1) return played(plan, model, program);
+  Prediction more = played(unrolled(plan, 2 * kPasses), model, program);
+  more.spans.clear();
+  if (passes <= 2 * kPasses) return more;
+  const Prediction few = played(unrolled(plan, kPasses), model, program, more.slowest);
+  return Extrapolation(passes).of(std::move(more), few);
 }
 
 }  // namespace trainer::cost

@@ -13,6 +13,14 @@ namespace trainer {
 template <typename T>
 class AddressMap {
  public:
+  AddressMap() = default;
+  AddressMap(const AddressMap& other) : pieces_(other.pieces_) {}
+  AddressMap(AddressMap&&) = default;
+  AddressMap& operator=(AddressMap other) {
+    pieces_.swap(other.pieces_);
+    return *this;
+  }
+
   /// Calls visit(T&) for every piece inside [first, last), cutting pieces at its ends.
   template <typename Visit>
   void update(std::int64_t first, std::int64_t last, Visit&& visit) {

@@ -57,6 +57,7 @@ struct Launch {
   std::vector<Operand> operands;
   Write workspace{};            ///< bytes 0: none
   Affine origin{};              ///< Call::origin
+  std::int64_t origin_step = 0; ///< of a program with a loop: by how much origin.base grows from one micro-batch to the next
   friend bool operator==(const Launch&, const Launch&) = default;
 };
 

@@ -55,18 +55,51 @@ class Occupied {
   std::vector<Range> ranges_;
 };
 
+// A ring of one part: one content after the other.
+bool reused(const Buffer& buffer) { return buffer.stride > 0 && buffer.parts() == 1; }
+
+// The bytes of a buffer that something later reads before it is written.
+class Needed {
+ public:
+  bool nothing() const { return ranges_.empty(); }
+  void read(std::int64_t first, std::int64_t last) {
+    written(first, last);
+    ranges_.emplace_back(first, last);
+  }
+  void written(std::int64_t first, std::int64_t last) {
+    for (std::size_t i = 0; i < ranges_.size();) {
+      auto& [from, to] = ranges_[i];
+      if (to <= first || last <= from) {
+        ++i;
+      } else if (first <= from && to <= last) {
+        ranges_[i] = ranges_.back();
+        ranges_.pop_back();
+      } else if (from < first && last < to) {
+        ranges_.emplace_back(last, std::exchange(to, first));
+        ++i;
+      } else {
+        (from < first ? to : from) = from < first ? first : last;
+        ++i;
+      }
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;  // disjoint
+};
+
 // Where what is placed lies, over time: a segment tree over instructions. A buffer is noted in the few largest spans that its lifetime
 // covers, and in all spans that hold one of these, so a newcomer meets a few short lists instead of every buffer alive with it.
 class Placer {
  public:
   Placer(std::int64_t base, std::size_t num_instructions) : base_(base), width_(std::bit_ceil(num_instructions)), spans_(2 * width_) {}
 
-  std::int64_t place(const Lifetime& life, std::int64_t bytes) {
+  std::int64_t place(const std::vector<Lifetime>& lives, std::int64_t bytes) {
     taken_.clear();
     const auto take = [&](const Occupied& occupied) {
       if (!occupied.ranges().empty()) unite(occupied.ranges());
     };
-    for_each_span(life, [&](Span& covered) { take(covered.sometimes); }, [&](Span& cut) { take(cut.always); });
+    for (const Lifetime& life : lives) for_each_span(life, [&](Span& covered) { take(covered.sometimes); }, [&](Span& cut) { take(cut.always); });
     std::int64_t best = -1, best_gap = 0, at = base_;
     for (const auto& [first, last] : taken_) {
       const std::int64_t gap = first - at;
@@ -79,7 +112,7 @@ class Placer {
       covered.always.add(best, end);
       covered.sometimes.add(best, end);
     };
-    for_each_span(life, note, [&](Span& cut) { cut.sometimes.add(best, end); });
+    for (const Lifetime& life : lives) for_each_span(life, note, [&](Span& cut) { cut.sometimes.add(best, end); });
     end_ = std::max(end_, end);
     return best;
   }
@@ -133,10 +166,10 @@ class Placer {
 
 std::int64_t place_program(Role& role, std::int32_t index) {
   const Program& program = role.programs[static_cast<std::size_t>(index)];
-  const std::vector<Lifetime> lives = lifetimes(role, program);
+  const std::vector<std::vector<Lifetime>> lives = live_intervals(role, program);
   std::vector<BufferId> order;
   for (std::size_t id = 0; id < role.buffers.size(); ++id)
-    if (role.buffers[id].program == index && lives[id].first >= 0) order.push_back(static_cast<BufferId>(id));
+    if (role.buffers[id].program == index && !lives[id].empty()) order.push_back(static_cast<BufferId>(id));
   std::sort(order.begin(), order.end(), [&](BufferId a, BufferId b) {
     const std::int64_t x = role.buffer(a).bytes, y = role.buffer(b).bytes;
     return x != y ? x > y : a < b;
@@ -151,17 +184,44 @@ std::int64_t place_program(Role& role, std::int32_t index) {
 
 }  // namespace
 
-std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
-  std::vector<Lifetime> result(role.buffers.size());
-  for (std::size_t i = 0; i < program.instructions.size(); ++i)
-    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
-      Lifetime& life = result[static_cast<std::size_t>(region.buffer)];
-      if (life.first < 0) life.first = static_cast<std::int32_t>(i);
-      life.last = static_cast<std::int32_t>(i);
+std::vector<std::vector<Lifetime>> live_intervals(const Role& role, const Program& program) {
+  std::vector<std::vector<Lifetime>> result(role.buffers.size());
+  std::vector<Needed> needed(role.buffers.size());
+  for (auto i = static_cast<std::int32_t>(program.instructions.size()); i-- > 0;) {  // from behind: what is read later is alive
+    const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)].instruction;
+    for_each_access(instruction, [&](Access, const Region& region) {
+      const auto id = static_cast<std::size_t>(region.buffer);
+      std::vector<Lifetime>& lives = result[id];
+      const bool dead = reused(role.buffers[id]) && needed[id].nothing();
+      if (lives.empty() || (dead && lives.back().first > i)) lives.push_back({i, i});
+      lives.back().first = i;
     });
+    for_each_access(instruction, [&](Access access, const Region& region) {
+      if (access == Access::write && region.step == 0 && reused(role.buffer(region.buffer))) needed[static_cast<std::size_t>(region.buffer)].written(region.offset, region.offset + region.bytes);
+    });
+    for_each_access(instruction, [&](Access access, const Region& region) {
+      const Buffer& buffer = role.buffer(region.buffer);
+      if (access != Access::write && reused(buffer)) needed[static_cast<std::size_t>(region.buffer)].read(region.offset, region.step == 0 ? region.offset + region.bytes : buffer.bytes);
+    });
+  }
+  for (std::vector<Lifetime>& lives : result) std::reverse(lives.begin(), lives.end());
   const std::vector<std::int32_t> until = held_until(program);
-  for (Lifetime& life : result)
-    if (life.last >= 0) life.last = std::max(life.last, until[static_cast<std::size_t>(life.last)]);
+  for (std::vector<Lifetime>& lives : result)
+    for (Lifetime& life : lives) life.last = std::max(life.last, until[static_cast<std::size_t>(life.last)]);
+  if (!program.loops()) return result;
+  const Loop& loop = program.loop;
+  for (std::size_t id = 0; id < result.size(); ++id) {
+    if (result[id].empty() || reused(role.buffers[id])) continue;
+    Lifetime& life = result[id].front();
+    const bool meets = life.first < loop.last && life.last >= loop.first, inside = life.first >= loop.first && life.last < loop.last;
+    if (meets && !inside) life = {std::min(life.first, loop.first), std::max(life.last, loop.last - 1)};
+  }
+  return result;
+}
+
+std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
+  std::vector<Lifetime> result;
+  for (const std::vector<Lifetime>& lives : live_intervals(role, program)) result.push_back(lives.empty() ? Lifetime{} : Lifetime{lives.front().first, lives.back().last});
   return result;
 }
 
@@ -178,12 +238,14 @@ void plan_memory(Role& role) {
 }
 
 std::vector<std::int64_t> live_bytes(const Role& role, const Program& program) {
-  const std::vector<Lifetime> lives = lifetimes(role, program);
+  const std::vector<std::vector<Lifetime>> lives = live_intervals(role, program);
   std::vector<std::int64_t> change(program.instructions.size() + 1, 0);
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
-    if (role.buffers[id].program < 0 || lives[id].first < 0) continue;
-    change[static_cast<std::size_t>(lives[id].first)] += role.buffers[id].bytes;
-    change[static_cast<std::size_t>(lives[id].last) + 1] -= role.buffers[id].bytes;
+    if (role.buffers[id].program < 0) continue;
+    for (const Lifetime& life : lives[id]) {
+      change[static_cast<std::size_t>(life.first)] += role.buffers[id].bytes;
+      change[static_cast<std::size_t>(life.last) + 1] -= role.buffers[id].bytes;
+    }
   }
   std::int64_t persistent = 0;
   for (const Buffer& buffer : role.buffers)
@@ -206,15 +268,16 @@ MemoryReport report_memory(const Role& role) {
     at = &program;
     report.instruction = static_cast<std::int32_t>(peak - live.begin());
   }
-  std::vector<Lifetime> lives(role.buffers.size());
+  std::vector<std::vector<Lifetime>> lives(role.buffers.size());
   if (at != nullptr) {
-    lives = lifetimes(role, *at);
+    lives = live_intervals(role, *at);
     report.program = at->kind;
     report.peak_at = std::string(name_of(at->kind)) + ": " + print(role, at->instructions[static_cast<std::size_t>(report.instruction)].instruction);
   }
   std::int64_t sum = 0;
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
-    const bool alive = role.buffers[id].program < 0 || (lives[id].first >= 0 && lives[id].first <= report.instruction && report.instruction <= lives[id].last);
+    const auto at_peak = [&](const Lifetime& life) { return life.first <= report.instruction && report.instruction <= life.last; };
+    const bool alive = role.buffers[id].program < 0 || std::any_of(lives[id].begin(), lives[id].end(), at_peak);
     if (!alive) continue;
     report.by_category[static_cast<std::size_t>(role.buffers[id].category)] += role.buffers[id].bytes;
     sum += role.buffers[id].bytes;

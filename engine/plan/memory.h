@@ -32,6 +32,9 @@ struct Lifetime {
 };
 /// Of every buffer in a program, persistent ones too, by issue index.
 std::vector<Lifetime> lifetimes(const Role& role, const Program& program);
+/// The same in several where the buffer is a ring of one part: between its last reader and the next writer it holds
+/// nothing. What a loop touches and something outside it too lives through the loop.
+std::vector<std::vector<Lifetime>> live_intervals(const Role& role, const Program& program);
 
 /// Live bytes after each instruction of a program, persistent ones included: the curve over a step.
 std::vector<std::int64_t> live_bytes(const Role& role, const Program& program);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/plan/address_map.h"
+#include "engine/plan/loop.h"
 #include "engine/plan/plan.h"
 
 namespace trainer {
@@ -32,6 +33,7 @@ void derive(const Role& role, const Mesh& mesh, Program& program) {
   AddressMap<LastTouch> memory;
   std::vector<Clock> ended(program.instructions.size());  // what is known once instruction i has ended
   std::array<Clock, kNumStreams> known;
+  const std::multimap<std::int32_t, BufferId> rings = ends_of_rings(role, program);
   const auto begin = [&](const Region& region) { return role.buffer(region.buffer).offset + region.offset; };
   const auto end = [&](const Region& region) { return begin(region) + (mesh.group_size(region.over) - 1) * region.step + region.bytes; };
 
@@ -65,6 +67,15 @@ void derive(const Role& role, const Mesh& mesh, Program& program) {
       if (issued.after[s] >= 0) raise(known[mine], ended[static_cast<std::size_t>(issued.after[s])]);
     known[mine][mine] = static_cast<std::int32_t>(i);
     ended[i] = known[mine];
+    for (auto [ring, end_of_all] = rings.equal_range(static_cast<std::int32_t>(i)); ring != end_of_all; ++ring) {
+      const Buffer& buffer = role.buffer(ring->second);
+      LastTouch any;
+      memory.update(buffer.offset, buffer.offset + buffer.bytes, [&](LastTouch& touch) {
+        raise(any.writes, touch.writes);
+        raise(any.reads, touch.reads);
+      });
+      memory.assign(buffer.offset, buffer.offset + buffer.bytes, any);
+    }
   }
 }
 

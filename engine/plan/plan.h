@@ -31,6 +31,12 @@ struct Buffer {
   std::int32_t program = -1;  ///< -1: persistent
   std::int64_t bytes = 0;
   std::int64_t offset = -1;  ///< in the allocation; set by plan_memory, a multiple of kBufferAlignment
+  /// A ring, of a program with a loop: its parts begin at multiples of `stride`, and each pass over the loop moves on by `advance` parts, in a
+  /// circle. A value of micro-batch m lies in part m modulo their number. 0: no ring.
+  std::int64_t stride = 0;
+  std::int32_t advance = 0;
+
+  std::int64_t parts() const { return stride == 0 ? 1 : (bytes + stride - 1) / stride; }
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
 
@@ -108,11 +114,32 @@ enum class ProgramKind : std::uint8_t {
 std::string_view name_of(ProgramKind kind);
 constexpr bool makes_step(ProgramKind kind) { return kind == ProgramKind::step || kind == ProgramKind::step_averaging; }
 
+/// Instructions [first, last) of a program, which run `times` times in a row. Each pass does what the one before did for micro-batches that come
+/// `micro_batches` later, in the next parts of rings. What a program lists is itself a whole step, of fewer micro-batches: that with one pass.
+struct Loop {
+  std::int32_t first = 0, last = 0;
+  std::int32_t times = 1;
+  std::int32_t micro_batches = 0;
+
+  std::int32_t size() const { return last - first; }
+  friend bool operator==(const Loop&, const Loop&) = default;
+};
+
 /// Runs from its first instruction to the end of all its streams. Programs follow one another in any order; each starts
 /// when the one before has ended.
 struct Program {
   ProgramKind kind = ProgramKind::step;
   std::vector<Issued> instructions;
+  Loop loop{};
+
+  bool loops() const { return loop.times > 1; }
+  /// How often an instruction runs.
+  std::int64_t times(std::size_t instruction) const {
+    const auto i = static_cast<std::int32_t>(instruction);
+    return i >= loop.first && i < loop.last ? loop.times : 1;
+  }
+  /// Instructions that run.
+  std::int64_t length() const { return static_cast<std::int64_t>(instructions.size()) + static_cast<std::int64_t>(loop.times - 1) * loop.size(); }
   friend bool operator==(const Program&, const Program&) = default;
 };
 

@@ -224,7 +224,7 @@ class Reader {
       ProgramKind kind{};
       line >> kind;
       if (role().program(kind) != nullptr) line.fail("a role has one program of a kind");
-      return role().programs.push_back({kind, {}});
+      return read_loop(line, role().programs.emplace_back(Program{kind, {}}));
     }
     if (role().programs.empty()) line.fail("expected a program");
     read_issued(line, role().programs.back().instructions.emplace_back());
@@ -237,7 +237,16 @@ class Reader {
     buffer.name = name(line);
     line >> " " >> buffer.category >> " mb=" >> buffer.micro_batch >> " program=" >> buffer.program;
     line >> " bytes=" >> buffer.bytes >> " at=" >> buffer.offset;
+    if (line.take(" stride=")) line >> buffer.stride >> " advance=" >> buffer.advance;
+    if (buffer.stride < 0) line.fail("the parts of a ring lie one behind the other");
     role().buffers.push_back(buffer);
+  }
+
+  void read_loop(Line& line, Program& program) {
+    if (!line.take(" loop=")) return;
+    Loop& loop = program.loop;
+    line >> loop.first >> "-" >> loop.last >> " times=" >> loop.times >> " micro_batches=" >> loop.micro_batches;
+    if (loop.first < 0 || loop.last <= loop.first || loop.times < 2 || loop.micro_batches < 1) line.fail("a loop of nothing");
   }
 
   void read_field(Line& line) {
@@ -344,6 +353,7 @@ class Reader {
     while (operand(" read ", Read{}) || operand(" write ", Write{}) || operand(" update ", Update{})) continue;
     if (line.take(" workspace ")) line >> launch.workspace.region;
     if (line.take(" origin ")) line >> launch.origin;
+    if (line.take(" step ")) line >> launch.origin_step;
     return launch;
   }
 

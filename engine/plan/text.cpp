@@ -110,6 +110,7 @@ struct InstructionPrinter {
     for (const Operand& operand : launch.operands) out << ' ' << kAccessNames[operand.index()] << ' ' << region_of(operand);
     if (launch.workspace.region.bytes > 0) out << " workspace " << launch.workspace.region;
     if (launch.origin != Affine{}) out << " origin " << launch.origin;
+    if (launch.origin_step != 0) out << " step " << launch.origin_step;
   }
   void operator()(const Collective& collective) const {
     out << name_of(collective.kind) << ' ' << name_of(collective.dtype) << ' ' << collective.axes;
@@ -168,7 +169,9 @@ void print_role(const Role& role, std::size_t index, Out& out) {
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
     out << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category) << " mb=" << buffer.micro_batch << " program=" << buffer.program
-        << " bytes=" << buffer.bytes << " at=" << buffer.offset << '\n';
+        << " bytes=" << buffer.bytes << " at=" << buffer.offset;
+    if (buffer.stride != 0) out << " stride=" << buffer.stride << " advance=" << buffer.advance;
+    out << '\n';
   }
   for (std::size_t id = 0; id < role.fields.size(); ++id) {
     const Field& field = role.fields[id];
@@ -184,7 +187,10 @@ void print_role(const Role& role, std::size_t index, Out& out) {
   for (const Unit& unit : role.units) print_unit(unit, out);
   const InstructionPrinter print_instruction{role, out};
   for (const Program& program : role.programs) {
-    out << "program " << name_of(program.kind) << '\n';
+    out << "program " << name_of(program.kind);
+    if (const Loop& loop = program.loop; program.loops())
+      out << " loop=" << loop.first << '-' << loop.last << " times=" << loop.times << " micro_batches=" << loop.micro_batches;
+    out << '\n';
     for (const Issued& issued : program.instructions) {
       out << name_of(issued.stream);
       for (std::size_t s = 0; s < kNumStreams; ++s)

@@ -278,7 +278,7 @@ std::string plan_text(const Planned& one) {
   out += fmt::format("a step:     {}", flops_text(compiled.flops_per_step));
   for (const Program& program : role.programs)
     out += fmt::format("{} {} {}", program.kind == role.programs.front().kind ? "; instructions:" : ",",
-        grouped(static_cast<std::int64_t>(program.instructions.size())), name_of(program.kind));
+        grouped(program.length()), name_of(program.kind));
   out += fmt::format("\n");
   out += predicted_text(predicted);
   if (without_bf16) out += fmt::format("  {}\n", text_of(*without_bf16));

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/plan/loop.h"
 #include "engine/plan/traffic.h"
 #include "engine/report/choice.h"
 #include "engine/report/lifecycle.h"
@@ -25,7 +26,7 @@ Json plan_json(const Planned& one) {
   const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, ProgramKind::average);
   Json by_stage = Json::array(), programs = Json::object();
   for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
-  for (const Program& program : compiled.plan.roles.front().programs) programs[std::string(name_of(program.kind))] = program.instructions.size();
+  for (const Program& program : compiled.plan.roles.front().programs) programs[std::string(name_of(program.kind))] = program.length();
   Json memory = memory_json(compiled);
   memory["lifecycle"] = lifecycle_json(lifecycle_of(loaded, compiled));
   return {{"hash", hash_of(compiled.plan)},
@@ -54,6 +55,14 @@ Json plan_json(const Planned& one) {
           {"communication_of_average", communication_json(average.stages[average.most])},
           {"units", units_json(compiled.plan)},
           {"pipeline", pipeline_json(compiled)}};
+}
+
+Planned written_out(const Planned& one) {
+  if (!loops(one.compiled.plan)) return one;
+  Planned full = one;
+  full.compiled = trainer::written_out(one.compiled);
+  full.predicted.times = cost::predict(full.compiled.plan, cost::CostModel(one.predicted.cluster));
+  return full;
 }
 
 }  // namespace trainer::report

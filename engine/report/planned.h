@@ -18,6 +18,9 @@ struct Planned {
   std::optional<WithoutBf16> without_bf16;  ///< what bf16 costs on a processor without instructions for it
 };
 
+/// The same with every loop written out, for what shows each instruction: pages and timelines.
+Planned written_out(const Planned& one);
+
 /// The document of plan --json.
 Json plan_json(const Planned& one);
 

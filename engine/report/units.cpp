@@ -54,7 +54,7 @@ class UnitReader {
       const Issued& issued = step_->instructions[i];
       if (issued.why.unit < 0) continue;
       const auto unit = static_cast<std::size_t>(issued.why.unit);
-      if (const auto* collective = std::get_if<Collective>(&issued.instruction)) read(unit, *collective, issued.why.phase);
+      if (const auto* collective = std::get_if<Collective>(&issued.instruction)) read(unit, i, *collective, issued.why.phase);
       if (const auto* launch = std::get_if<Launch>(&issued.instruction)) read(unit, *launch);
     }
     for (std::size_t unit = 0; unit < facts_.size(); ++unit) finish(unit);
@@ -82,24 +82,42 @@ class UnitReader {
       });
   }
 
-  void read(std::size_t unit, const Collective& collective, Phase phase) {
+  // From a gather into a part of a ring to the last access of it before the next.
+  Lifetime lifetime_in_ring(std::size_t gather, const Region& out) const {
+    Lifetime life{static_cast<std::int32_t>(gather), static_cast<std::int32_t>(gather)};
+    const std::int64_t stride = role_.buffer(out.buffer).stride;
+    for (std::size_t i = gather + 1; i < step_->instructions.size(); ++i) {
+      bool again = false;
+      for_each_access(step_->instructions[i].instruction, [&](Access access, const Region& region) {
+        if (region.buffer != out.buffer || region.offset / stride != out.offset / stride) return;
+        again = again || (access == Access::write && region == out);
+        if (!again) life.last = static_cast<std::int32_t>(i);
+      });
+      if (again) break;
+    }
+    return life;
+  }
+
+  void read(std::size_t unit, std::size_t i, const Collective& collective, Phase phase) {
+    const std::int64_t times = step_->times(i);
     const Buffer& input = role_.buffer(collective.input.region.buffer);
     const std::string axis = axes_text(plan_.mesh, collective.axes);
     if (axis.empty()) return;
     UnitCollective& one = collectives_[unit][{std::string(name_of(collective.kind)), axis}];
     one.collective = name_of(collective.kind);
     one.axis = axis;
-    ++one.count;
-    one.bytes += std::max(collective.input.region.bytes, collective.output.region.bytes);
+    one.count += times;
+    one.bytes += times * std::max(collective.input.region.bytes, collective.output.region.bytes);
     if (phase == Phase::reduce && !(collective.axes & kTokenAxes).empty()) {
       const bool compressed = input.category == Category::communication;
-      reductions_[unit].scatters += !compressed && collective.kind == CollectiveKind::reduce_scatter;
-      reductions_[unit].all_reduces += !compressed && collective.kind == CollectiveKind::all_reduce;
+      if (!compressed && collective.kind == CollectiveKind::reduce_scatter) reductions_[unit].scatters += times;
+      if (!compressed && collective.kind == CollectiveKind::all_reduce) reductions_[unit].all_reduces += times;
       if (compressed) reductions_[unit].packets = std::max(reductions_[unit].packets, one.count);
     }
     if (phase == Phase::gather) {
-      ++facts_[unit].gathers;
-      gathered_[facts_[unit].unit].push_back(lifetimes_[static_cast<std::size_t>(collective.output.region.buffer)]);
+      facts_[unit].gathers += times;
+      const Region& out = collective.output.region;
+      gathered_[facts_[unit].unit].push_back(role_.buffer(out.buffer).stride > 0 ? lifetime_in_ring(i, out) : lifetimes_[static_cast<std::size_t>(out.buffer)]);
     }
   }
 
@@ -128,10 +146,10 @@ class UnitReader {
     std::int64_t covered = 0;
     std::int32_t end = 0;
     for (const Lifetime& one : lifetimes) {
-      covered += std::max(0, one.last + 1 - std::max(one.first, end));
+      for (std::int32_t i = std::max(one.first, end); i <= one.last; ++i) covered += step_->times(static_cast<std::size_t>(i));
       end = std::max(end, one.last + 1);
     }
-    return static_cast<double>(covered) / static_cast<double>(step_->instructions.size());
+    return static_cast<double>(covered) / static_cast<double>(step_->length());
   }
 
   const Plan& plan_;

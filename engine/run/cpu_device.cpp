@@ -17,6 +17,7 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
+#include "engine/plan/loop.h"
 #include "engine/run/executor.h"
 #include "engine/run/non_finite.h"
 #include "engine/run/prepared_program.h"
@@ -93,7 +94,7 @@ struct CpuProgram {
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const Plan& plan, int rank, Communicator& communicator, const kernels::cpu::Context& context)
-      : plan_(plan), role_(plan.role_of(rank)), point_{plan.mesh, plan.mesh.coordinates(rank)}, communicator_(communicator), memory_(role_.total_bytes) {
+      : plan_(plan), role_(unrolled(plan.role_of(rank))), point_{plan.mesh, plan.mesh.coordinates(rank)}, communicator_(communicator), memory_(role_.total_bytes) {
     for (const Signature& signature : role_.signatures) kernels_.push_back(kernels::cpu::prepare(signature, context));
     fields_.resize(role_.fields.size());
     programs_.reserve(role_.programs.size());
@@ -332,7 +333,7 @@ class CpuExecutor final : public Executor {
   }
 
   const Plan& plan_;
-  const Role& role_;
+  const Role role_;  // loops written out
   const MeshPoint point_;
   Communicator& communicator_;
   Memory memory_;

@@ -17,6 +17,7 @@
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/plan/loop.h"
 #include "engine/run/cuda_issue.h"
 #include "engine/run/non_finite.h"
 #include "kernels/cuda/table.h"
@@ -91,7 +92,7 @@ std::vector<StreamSchedule> schedules_of(const Role& role) {
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(const Plan& plan, int rank, Communicator& communicator, int ordinal)
-      : role_(plan.role_of(rank)),
+      : role_(unrolled(plan.role_of(rank))),
         point_{plan.mesh, plan.mesh.coordinates(rank)},
         rank_(rank),
         communicator_(communicator),
@@ -354,7 +355,7 @@ class CudaExecutor final : public Executor {
     return first;
   }
 
-  const Role& role_;
+  const Role role_;  // loops written out
   const MeshPoint point_;
   const int rank_;
   Communicator& communicator_;

@@ -137,13 +137,14 @@ const std::vector<GoldenJob> kJobs{
 
 const std::vector<GoldenJob>& golden_jobs() { return kJobs; }
 
-CompiledJob golden_compiled(const GoldenJob& job) {
+CompiledJob golden_compiled(const GoldenJob& job, bool loops) {
   static const FixedCpu fixed_cpu;
   static const kernels::cuda::CudaTarget sm_90(90, 132);
   const LoadedJob loaded = parse_job(kModels.at(job.model) + kData.at(job.model) + kTraining, "job.yaml", job.overrides,
                                      {.configs_dir = std::string(TRAINER_SOURCE_DIR) + "/configs", .check_files = true, .world_size = 0});
   Hardware hardware{.target = &fixed_cpu, .memory_bytes = std::int64_t{64} << 30, .threads = 1};
   if (job.target == GoldenTarget::cuda) hardware.target = &sm_90;
+  hardware.loops = loops;
   return compile(loaded, hardware, job.purpose);
 }
 

@@ -23,7 +23,8 @@ struct GoldenJob {
 
 const std::vector<GoldenJob>& golden_jobs();
 
-CompiledJob golden_compiled(const GoldenJob& job);
+/// `loops`: Hardware::loops.
+CompiledJob golden_compiled(const GoldenJob& job, bool loops = true);
 inline Plan golden_plan(const GoldenJob& job) { return golden_compiled(job).plan; }
 
 }  // namespace trainer::tests

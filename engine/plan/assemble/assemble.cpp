@@ -8,6 +8,7 @@
 #include "engine/core/parallel.h"
 #include "engine/plan/assemble/emitted_step.h"
 #include "engine/plan/assemble/emitter.h"
+#include "engine/plan/assemble/fold.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/assemble/phases.h"
 #include "engine/plan/assemble/units.h"
@@ -64,13 +65,27 @@ class Passes {
   void run(GraphMemory& memory) {
     const std::vector<std::vector<Transfer>>& transfers = cut_.transfers[static_cast<std::size_t>(stage_)];
     for (std::size_t i = 0; i < actions_.size(); ++i) {
+      mark(i);
       emit_.transfer(memory, transfers[i]);
       act(memory, actions_[i]);
     }
     emit_.transfer(memory, transfers.back());
   }
 
+  const RoundMarks& marks() const { return marks_; }
+
  private:
+  // Instructions at which rounds begin and end.
+  void mark(std::size_t action) {
+    if (cut_.rounds == nullptr) return;
+    const auto stage = static_cast<std::size_t>(stage_);
+    const std::size_t first = cut_.rounds->first[stage], size = cut_.rounds->size[stage];
+    const auto here = static_cast<std::int32_t>(role_.programs.back().instructions.size());
+    if (action + size == first) marks_.before = here;
+    if (action == first) marks_.first = here;
+    if (action == first + size) marks_.last = here;
+  }
+
   const Phase& phase(const Action& action) const { return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind); }
 
   void act(GraphMemory& memory, const Action& action) {
@@ -146,6 +161,7 @@ class Passes {
   std::size_t opened_ = 0, asked_ = 0;                 // of uses_
   std::vector<std::size_t> current_;                   // of each unit: the use that is open
   std::vector<int> completions_;                       // of each unit: how often its gradients are still to be complete
+  RoundMarks marks_;
 };
 
 // What the roles of a plan have in common, and the units of each.
@@ -154,9 +170,9 @@ struct Common {
   std::vector<std::vector<Unit>> units;
 };
 
-Common common_of(const AssembleOptions& options) {
+Common common_of(const AssembleOptions& options, const Rounds* rounds) {
   Common common;
-  if (options.train != nullptr) common.train = cut(*options.train, options.schedule, options.micro_batches);
+  if (options.train != nullptr) common.train = rounds != nullptr ? cut(*options.train, *rounds, options.micro_batches) : cut(*options.train, options.schedule, options.micro_batches);
   if (options.evaluate != nullptr) common.evaluate = cut(*options.evaluate, forward_only(options.schedule), 1);
   if (options.sample != nullptr) common.sample = cut(*options.sample, forward_only(options.schedule), 1);
   const Graph& any = options.train != nullptr ? *options.train : options.evaluate != nullptr ? *options.evaluate : *options.sample;
@@ -186,8 +202,12 @@ class Assembly {
       if (options_.data->delays()) bring_together(ProgramKind::settle, &DataStrategy::settle);
     }
     refresh();  // last: it makes what the programs above turned out to read
+    if (folded_ && common_.train && common_.train->rounds != nullptr) drop_unused_buffers(role_);
     return std::move(role_);
   }
+
+  /// Whether the programs with rounds have become loops.
+  bool folded() const { return folded_; }
 
  private:
   void step(ProgramKind kind) {
@@ -214,6 +234,8 @@ class Assembly {
     if (apart) emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
     passes.run(memory);
     finish(memory, count, step);
+    if (const Rounds* rounds = common_.train->rounds)
+      folded_ = fold(role_, role_.programs.size() - 1, passes.marks(), rounds->times, rounds->micro_batches, emit_.successions()) && folded_;
   }
 
   bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
@@ -367,7 +389,31 @@ class Assembly {
   const int stage_;
   Role role_;
   Emitter emit_;
+  bool folded_ = true;
 };
+
+// The roles of a plan, or of one with loops; nothing where some role's rounds are not alike.
+bool assemble_roles(const AssembleOptions& options, const Rounds* rounds, Plan& plan) {
+  const Common common = common_of(options, rounds);
+  plan.roles.assign(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)), {});
+  std::vector<char> whole(plan.roles.size(), 1);
+  for_each_index(plan.roles.size(), [&](std::size_t stage) {
+    Role& role = plan.roles[stage];
+    Assembly assembly(options, common, static_cast<int>(stage));
+    role = assembly.run();
+    if (rounds != nullptr && !assembly.folded()) {
+      whole[stage] = 0;
+      return;
+    }
+    plan_memory(role);
+    derive_order(role, plan.mesh);
+    if (rounds != nullptr && !waits_alike(role)) whole[stage] = 0;
+  });
+  return std::find(whole.begin(), whole.end(), 0) == whole.end();
+}
+
+// Rounds settle only some way behind the warm-up, later where gathers run ahead.
+constexpr int kMargins[] = {2, 4, 8};
 
 }  // namespace
 
@@ -375,16 +421,19 @@ Plan assemble(const AssembleOptions& options) {
   Plan plan;
   plan.mesh = options.mesh;
   plan.drifts = options.train != nullptr && options.data->averages();
-  const Common common = common_of(options);
-  plan.roles.resize(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)));
-  for_each_index(plan.roles.size(), [&](std::size_t stage) {
-    Role& role = plan.roles[stage];
-    role = Assembly(options, common, static_cast<int>(stage)).run();
-    plan_memory(role);
-    derive_order(role, plan.mesh);
-  });
+  bool done = false;
+  for (const int margin : kMargins) {
+    const std::optional<Rounds> rounds = options.train == nullptr || !options.loops || done ? std::nullopt : find_rounds(options.schedule, options.micro_batches, margin);
+    done = done || (rounds && assemble_roles(options, &*rounds, plan));
+  }
+  if (!done) assemble_roles(options, nullptr, plan);
   if (options.proved) verify(plan);
   return plan;
+}
+
+int shortest_list(const Schedule& schedule, int micro_batches) {
+  const std::optional<Rounds> rounds = find_rounds(schedule, micro_batches, kMargins[0]);
+  return rounds ? rounds->left : micro_batches;
 }
 
 }  // namespace trainer

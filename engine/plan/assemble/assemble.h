@@ -55,6 +55,7 @@ struct AssembleOptions {
   const GradientCompression* compression = nullptr;  ///< null: none
   Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
+  bool loops = true;   ///< a step of many micro-batches is a loop
   bool proved = true;  ///< false: for a plan that may never run; who takes it calls verify
 };
 
@@ -65,5 +66,8 @@ struct AssembleOptions {
 /// right answers} out. Of sample: the graph's inputs in, "logits" out in the compute dtype. `refresh` makes working
 /// copies and packed weights from the master weights; it runs after they were set from outside.
 Plan assemble(const AssembleOptions& options);
+
+/// Micro-batches that such a step has where loops stand for what repeats itself, or all of them.
+int shortest_list(const Schedule& schedule, int micro_batches);
 
 }  // namespace trainer

@@ -58,4 +58,10 @@ CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches) {
   return result;
 }
 
+CutGraph cut(const Graph& graph, const Rounds& rounds, int micro_batches) {
+  CutGraph result = cut(graph, rounds.schedule, micro_batches);
+  result.rounds = &rounds;
+  return result;
+}
+
 }  // namespace trainer

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/plan/assemble/rounds.h"
 #include "engine/plan/strategy.h"
 #include "engine/plan/assemble/transfers.h"
 
@@ -15,7 +16,8 @@ struct CutGraph {
 
   const Graph* graph = nullptr;
   Schedule schedule;
-  int micro_batches = 1;
+  const Rounds* rounds = nullptr;          ///< what makes a loop of the program; null: every micro-batch is in `schedule`
+  int micro_batches = 1;                   ///< of the step
   bool splits_backward = false;            ///< some stage puts off weight parts
   int loss_stage = -1;                     ///< where the loss is computed; -1: nowhere
   std::vector<std::vector<NodeId>> nodes;  ///< of each chunk, ascending
@@ -31,5 +33,7 @@ struct CutGraph {
 
 /// REQUIRES: `graph` outlives the result; its nodes' chunks are those of the schedule.
 CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches);
+/// The same for a step with a loop. REQUIRES: `rounds` outlives the result.
+CutGraph cut(const Graph& graph, const Rounds& rounds, int micro_batches);
 
 }  // namespace trainer

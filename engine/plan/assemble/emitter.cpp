@@ -36,8 +36,17 @@ NameId Emitter::name(const std::string& text) {
   return at->second;
 }
 
-BufferId Emitter::buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch) {
-  role_.buffers.push_back({name, micro_batch, category, static_cast<std::int32_t>(role_.programs.size()) - 1, bytes, -1});
+// Buffers of one name succeed one another: those of a micro-batch and chunk by micro-batches, others as they are made. Workspaces do not:
+// each is one launch's.
+BufferId Emitter::buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch, int chunk) {
+  const auto program = static_cast<std::int32_t>(role_.programs.size()) - 1;
+  role_.buffers.push_back({name, micro_batch, category, program, bytes, -1});
+  successions_.resize(role_.buffers.size());
+  if (category != Category::workspace || micro_batch < 0) {
+    auto& [line, made] = lines_.try_emplace({program, name, chunk}, static_cast<std::int32_t>(lines_.size()), 0).first->second;
+    successions_.back() = {line, micro_batch < 0 ? made : micro_batch};
+    ++made;
+  }
   return static_cast<BufferId>(role_.buffers.size() - 1);
 }
 
@@ -425,13 +434,14 @@ void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfe
     for (ValueId id : one.backward ? boundary.gradients : boundary.activations) {
       const std::int64_t bytes = memory.graph->local(id).bytes();
       BufferId& held = memory.held(id, one.micro_batch, here);
-      if (!one.send) held = buffer(value_name(memory, id), Category::activations, bytes, one.micro_batch);
+      if (!one.send) held = buffer(value_name(memory, id), Category::activations, bytes, one.micro_batch, here);
       const Region region{held, 0, bytes};
       const Carried carried{one.boundary, one.backward, one.micro_batch, id};
       if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
       else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
     }
-    text += fmt::format("{}{}.{}.mb{}", text.empty() ? "" : "+", one.backward ? "gradients" : "activations", one.boundary, one.micro_batch);
+    text += fmt::format("{}{}.{}", text.empty() ? "" : "+", one.backward ? "gradients" : "activations", one.boundary);
+    if (memory.cut->rounds == nullptr) text += fmt::format(".mb{}", one.micro_batch);
   }
   if (exchange.sends.empty() && exchange.receives.empty()) return;
   exchange.name = name(text);
@@ -467,7 +477,7 @@ BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int 
     });
     if (!taken) return shared;
   }
-  return buffer(value_name(memory, made), Category::activations, bytes, micro_batch);
+  return buffer(value_name(memory, made), Category::activations, bytes, micro_batch, node.chunk);
 }
 
 // Whether the node's gradients are added to what is there. Where only some are there yet, the others start from zero.
@@ -586,6 +596,8 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   }
   const std::size_t which = prepare(memory, id, counts, add);
   append_launch(prepared.name, prepared.signatures[which], prepared.workspaces[which], std::move(operands), origin(graph, node, micro_batch));
+  if (memory.cut->rounds != nullptr)
+    std::get<Launch>(role_.programs.back().instructions.back().instruction).origin_step = origin(graph, node, 1).base - origin(graph, node, 0).base;
 }
 
 }  // namespace trainer

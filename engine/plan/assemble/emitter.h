@@ -12,6 +12,7 @@
 
 #include "engine/plan/assemble/assemble.h"
 #include "engine/plan/assemble/cut_graph.h"
+#include "engine/plan/assemble/fold.h"
 
 namespace trainer {
 
@@ -62,8 +63,10 @@ class Emitter {
   // ---- Of any program ----
 
   NameId name(const std::string& text);
-  BufferId buffer(const std::string& text, Category category, std::int64_t bytes, std::int32_t micro_batch = -1) { return buffer(name(text), category, bytes, micro_batch); }
-  BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch);
+  BufferId buffer(const std::string& text, Category category, std::int64_t bytes, std::int32_t micro_batch = -1) { return buffer(name(text), category, bytes, micro_batch, -1); }
+  BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch, int chunk);
+  /// Of every buffer: whom it succeeds from round to round.
+  const std::vector<Succession>& successions() const { return successions_; }
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
   /// Of `parts` parts, one after the other.
   std::int32_t field(const std::string& name, Field::Kind kind, const Spec& part, int parts = 1);
@@ -175,6 +178,8 @@ class Emitter {
   std::unordered_multimap<std::uint64_t, std::int32_t> signatures_;  // by hash
   std::unordered_map<std::string, ParameterPlace> places_;
   std::vector<UnitState> states_;  // of each unit
+  std::vector<Succession> successions_;                                                  // of each buffer
+  std::map<std::tuple<std::int32_t, NameId, int>, std::pair<std::int32_t, std::int32_t>> lines_;  // program, name, chunk: number, buffers so far
   std::vector<Packed> packed_;     // of persistent working copies
   std::map<std::tuple<std::size_t, std::size_t, Layout>, std::size_t> packed_index_;  // unit, tensor, layout
 };

@@ -98,12 +98,16 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
 }
 
 // In one buffer a rank's slice lies at its own place; else the two keep clear of each other. A run of a value is the same run of the whole
-// value: both begin where their buffers do.
+// value: both begin where their buffers do, or the parts of rings.
 bool Flow::own_place(const Collective& collective) const {
   const Region &in = collective.input.region, &out = collective.output.region;
   const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
   const Region &slice = scatters ? out : in, &whole = scatters ? in : out;
-  if (whole.step != 0 || (collective.dim > 0 && in.offset * out.bytes != out.offset * in.bytes)) return false;
+  const auto run = [&](const Region& region) {
+    const std::int64_t stride = role_.buffer(region.buffer).stride;
+    return stride == 0 ? region.offset : region.offset % stride;
+  };
+  if (whole.step != 0 || (collective.dim > 0 && run(in) * out.bytes != run(out) * in.bytes)) return false;
   return slice.buffer != whole.buffer ||
          (plan_.mesh.active(collective.axes) == plan_.mesh.active(slice.over) && slice.offset == whole.offset && slice.step == slice.bytes);
 }

@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 
+#include "engine/plan/loop.h"
 #include "engine/plan/verify/flow.h"
 
 namespace trainer {
@@ -19,19 +21,41 @@ bool communicates(const Instruction& instruction) {
   return std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
 }
 
+bool joins_stages(const Instruction& instruction) {
+  const auto* collective = std::get_if<Collective>(&instruction);
+  return collective != nullptr ? collective->axes.has(Axis::pipeline) : std::holds_alternative<Exchange>(instruction);
+}
+
+// What joins stages of a program, every pass over its loop written out.
+Program meetings_of(const Role& role, const Program& program) {
+  Program result{program.kind, {}};
+  const Loop& loop = program.loop;
+  const auto add = [&](std::int32_t first, std::int32_t last, std::int64_t pass) {
+    for (std::int32_t i = first; i < last; ++i)
+      if (const Issued& issued = program.instructions[static_cast<std::size_t>(i)]; joins_stages(issued.instruction)) result.instructions.push_back(in_pass(role, loop, issued, pass));
+  };
+  add(0, loop.first, 0);
+  for (std::int32_t pass = 0; pass < loop.times; ++pass) add(loop.first, loop.last, pass);
+  add(loop.last, static_cast<std::int32_t>(program.instructions.size()), loop.times - 1);
+  return result;
+}
+
+// With `flows` off only that all communications meet their like is shown: of programs that have nothing else.
 class Play {
  public:
-  Play(const Plan& plan, std::size_t program, const MeshPoint& point, std::vector<std::string>& found) : plan_(plan), index_(program), found_(found) {
+  Play(const Plan& plan, const std::vector<const Program*>& programs, const MeshPoint& point, bool flows, std::vector<std::string>& found)
+      : plan_(plan), flows_(flows), found_(found) {
     for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
       Actor& actor = actors_.emplace_back();
-      actor.program = &plan.roles[stage].programs[program];
+      actor.program = programs[stage];
       for (std::size_t i = 0; i < actor.program->instructions.size(); ++i)
         if (communicates(actor.program->instructions[i].instruction)) {
           actor.queue.push_back(i);
           check_stream(stage, i);
         }
-      actor.flow = std::make_unique<Flow>(plan, stage, point, program, tables_,
-                                          [this, stage](std::size_t i, const std::string& what) { report(stage, i, what); });
+      if (flows_)
+        actor.flow = std::make_unique<Flow>(plan, stage, point, static_cast<std::size_t>(actor.program - plan.roles[stage].programs.data()), tables_,
+                                            [this, stage](std::size_t i, const std::string& what) { report(stage, i, what); });
     }
   }
 
@@ -45,6 +69,7 @@ class Play {
     for (std::size_t stage = 0; stage < actors_.size(); ++stage)
       if (const std::optional<std::size_t> head = head_of(stage)) return report(stage, *head, "waits for ever");
     for (Actor& actor : actors_) {
+      if (!flows_) continue;
       actor.flow->run_until(actor.program->instructions.size());
       actor.flow->finish();
     }
@@ -99,7 +124,7 @@ class Play {
   bool advance(std::size_t stage) {
     const std::optional<std::size_t> head = head_of(stage);
     if (!head) return false;
-    actors_[stage].flow->run_until(*head);
+    if (flows_) actors_[stage].flow->run_until(*head);
     if (const auto* collective = head_as<Collective>(stage)) return meet(stage, *head, *collective);
     return meet(stage, *head, *head_as<Exchange>(stage));
   }
@@ -157,6 +182,7 @@ class Play {
   }
 
   void carry_out(std::size_t stage, std::size_t i, const Collective& mine, const std::vector<std::size_t>& members) {
+    if (!flows_) return;
     if (mine.axes.has(Axis::pipeline) && mine.kind != CollectiveKind::all_reduce) return report(stage, i, "joins stages by what is no sum");
     std::vector<FactRanges> found;
     for (std::size_t member : members) {
@@ -231,19 +257,34 @@ class Play {
       if (actors_[peer].parts[other] || there.sends == here.sends || there.peer != stage) continue;
       if (here.region->bytes != there.region->bytes)
         return report(stage, i, "role " + std::to_string(peer) + " expects " + std::to_string(there.region->bytes) + " bytes"), false;
-      const auto owner = [&](std::size_t of, const Part& part) { return plan_.roles[of].buffer(part.region->buffer).micro_batch; };
-      const std::int32_t micro_batch = here.carried->micro_batch;
-      if (!(*here.carried == *there.carried) || owner(stage, here) != micro_batch || owner(peer, there) != micro_batch)
+      const auto owns = [&](std::size_t of, const Part& part) {
+        const Role& role = plan_.roles[of];
+        return role.buffer(part.region->buffer).micro_batch >= 0 && may_hold(role, *part.region, here.carried->micro_batch);
+      };
+      if (!(*here.carried == *there.carried) || (flows_ && (!owns(stage, here) || !owns(peer, there))))
         return report(stage, i, "role " + std::to_string(peer) + " takes it for " + print(plan_.roles[peer], *theirs)), false;
+      actors_[stage].parts[index] = actors_[peer].parts[other] = true;
+      if (!flows_) return true;
       actors_[peer].flow->run_until(head);
       const std::size_t from = here.sends ? stage : peer, to = here.sends ? peer : stage;
       const FactRanges sent = actors_[from].flow->read(here.sends ? *here.region : *there.region);
       if (!made_for(from, *here.carried, sent)) return report(from, here.sends ? i : head, "sends what it has not made for that"), false;
+      if (!as_before(*here.carried, sent)) return report(from, here.sends ? i : head, "sends other bytes than for an earlier micro-batch"), false;
       actors_[to].flow->receive(here.sends ? head : i, here.sends ? *there.region : *here.region, sent);
-      actors_[stage].parts[index] = actors_[peer].parts[other] = true;
       return true;
     }
     return true;
+  }
+
+  // Over a boundary every micro-batch sends the like of what the first did. So what a pass over a loop receives is known from the pass before.
+  bool as_before(const Carried& carried, const FactRanges& sent) {
+    const auto [known, added] = sent_.try_emplace({carried.boundary, carried.backward, carried.value}, sent);
+    if (added) return true;
+    const auto alike = [](FactRange a, FactRange b) {
+      a.facts.phase = b.facts.phase = 0;  // an address
+      return a.first == b.first && a.last == b.last && Flow::same(a.facts, b.facts);
+    };
+    return std::equal(sent.begin(), sent.end(), known->second.begin(), known->second.end(), alike);
   }
 
   void report(std::size_t stage, std::size_t i, const std::string& what) {
@@ -251,8 +292,9 @@ class Play {
   }
 
   const Plan& plan_;
-  const std::size_t index_;
+  const bool flows_;
   std::vector<std::string>& found_;
+  std::map<std::tuple<std::int32_t, bool, std::int32_t>, FactRanges> sent_;  // by boundary, direction, value
   FlowTables tables_;
   std::vector<Actor> actors_;
 };
@@ -260,7 +302,15 @@ class Play {
 }  // namespace
 
 void prove_communication(const Plan& plan, std::size_t program, const MeshPoint& point, std::vector<std::string>& found) {
-  Play(plan, program, point, found).run();
+  std::vector<const Program*> listed;
+  for (const Role& role : plan.roles) listed.push_back(&role.programs[program]);
+  Play(plan, listed, point, true, found).run();
+  if (!found.empty() || std::none_of(listed.begin(), listed.end(), [](const Program* one) { return one->loops(); })) return;
+  std::vector<Program> meetings;
+  std::vector<const Program*> all;
+  for (const Role& role : plan.roles) meetings.push_back(meetings_of(role, role.programs[program]));
+  for (const Program& one : meetings) all.push_back(&one);
+  Play(plan, all, point, false, found).run();
 }
 
 std::string place_of(const std::string& who, const Role& role, const Program& program, std::size_t i) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/plan/update_operands.h"
+#include "engine/plan/verify/loop.h"
 
 namespace trainer {
 namespace {
@@ -273,8 +274,42 @@ void Flow::receive(std::size_t i, const Region& region, const FactRanges& sent) 
 
 // ---- Instructions that do not communicate ----------------------------------------------------------------------------
 
+bool Flow::same(const Facts& a, const Facts& b) {
+  return a.held == b.held && a.dtype == b.dtype && a.stages == b.stages && a.layout == b.layout && a.content == b.content && a.run == b.run &&
+         (a.layout < 0 || a.base == b.base) && (a.run == 0 || a.phase == b.phase);
+}
+
+// A pass over the loop leaves the facts that it found, in the next parts of rings (loop.h).
+void Flow::meet_loop() {
+  if (!program_.loops()) return;
+  if (at_ == static_cast<std::size_t>(program_.loop.first) && loop_.met == Met::not_yet) loop_ = {Met::found, memory_, units_, packed_, scalar_updates_};
+  if (at_ != static_cast<std::size_t>(program_.loop.last) || loop_.met != Met::found) return;
+  const auto moved_by = [](Facts facts, std::int64_t bytes) {
+    facts.base += facts.layout >= 0 ? bytes : 0;
+    if (facts.run > 0) facts.phase = ((facts.phase + bytes) % facts.run + facts.run) % facts.run;
+    return facts;
+  };
+  const auto writes = [&](std::int32_t writer, BufferId ring) {
+    bool found = false;
+    if (writer >= 0)
+      for_each_access(program_.instructions[static_cast<std::size_t>(writer)].instruction, [&](Access access, const Region& region) { found = found || (access != Access::read && region.buffer == ring); });
+    return found;
+  };
+  const auto alike = [&](BufferId ring, const Facts& before, const Facts& now) {
+    return same(before, now) || (ring >= 0 && !writes(before.writer, ring) && !writes(now.writer, ring));  // of buffers that were there before
+  };
+  const auto program = static_cast<std::int32_t>(&program_ - role_.programs.data());
+  const AddressMap<Facts> moved = after_pass(loop_.memory, role_, program, moved_by);
+  if (!same_everywhere(moved, memory_, role_, program, alike)) report_(at_ - 1, "ends a pass that leaves bytes of another kind than it found");
+  if (loop_.units != units_ || loop_.packed != packed_ || loop_.scalar_updates != scalar_updates_) report_(at_ - 1, "ends a pass that updates units");
+  loop_ = {};
+  loop_.met = Met::left;
+}
+
 void Flow::run_until(std::size_t end) {
-  for (; at_ < end; ++at_) {
+  for (;; ++at_) {
+    meet_loop();
+    if (at_ >= end) return;
     const Instruction& instruction = program_.instructions[at_].instruction;
     if (const auto* one = std::get_if<Launch>(&instruction))
       launch(at_, *one);

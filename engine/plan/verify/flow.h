@@ -34,12 +34,15 @@ class Flow {
   void receive(std::size_t i, const Region& region, const FactRanges& sent);
   /// After the last instruction.
   void finish();
+  /// Whether facts say the same, whoever wrote the bytes.
+  static bool same(const Facts& a, const Facts& b);
 
  private:
   struct UnitRecord {
     std::int32_t master = -1, slice = -1, working = -1;  // instructions that wrote these last
     int updates = 0;         // of the master
     std::size_t states = 0;  // so many of state_operands (update_operands.h) were updated
+    friend bool operator==(const UnitRecord&, const UnitRecord&) = default;
   };
 
   bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
@@ -73,6 +76,7 @@ class Flow {
   void need_same(std::size_t i, const Region& region, const std::string& what);
   void mix(std::size_t i, Axis axis, const std::string& what) { report_(i, what + " along " + std::string(name_of(axis))); }
 
+  void meet_loop();
   void launch(std::size_t i, const Launch& launch);
   void graph_op(std::size_t i, const Launch& launch, const Signature& signature);
   void copy(std::size_t i, const Launch& launch, const Signature& signature);
@@ -122,6 +126,15 @@ class Flow {
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   std::vector<Facts> inputs_, outputs_;  // of the launch at hand
+  // What the program's loop found.
+  enum class Met : std::uint8_t { not_yet, found, left };
+  struct {
+    Met met = Met::not_yet;
+    AddressMap<Facts> memory;
+    std::vector<UnitRecord> units;
+    std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed;
+    int scalar_updates = 0;
+  } loop_;
   bool renews_ = false;  // the program must renew every copy of the masters
 };
 

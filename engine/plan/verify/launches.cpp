@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/ops/op_def.h"
+#include "engine/plan/loop.h"
 #include "engine/plan/verify/flow.h"
 
 namespace trainer {
@@ -25,10 +26,8 @@ std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
 void Flow::launch(std::size_t i, const Launch& launch) {
   const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
   const std::int32_t mine = program_.instructions[i].why.micro_batch;
-  for (const Operand& operand : launch.operands) {
-    const std::int32_t other = role_.buffer(region_of(operand).buffer).micro_batch;
-    if (mine >= 0 && other >= 0 && other != mine) report_(i, "touches micro-batch " + std::to_string(other));
-  }
+  for (const Operand& operand : launch.operands)
+    if (!may_hold(role_, region_of(operand), mine)) report_(i, "touches what is of another micro-batch than " + std::to_string(mine));
   switch (signature.op) {
     case Op::zero:
       return write(i, region_of(launch.operands[0]), Facts::all(Held::zero(), std::nullopt));

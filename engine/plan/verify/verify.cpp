@@ -6,7 +6,9 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/plan/address_map.h"
+#include "engine/plan/loop.h"
 #include "engine/plan/verify/communication.h"
+#include "engine/plan/verify/loop.h"
 
 namespace trainer {
 namespace {
@@ -38,10 +40,111 @@ class MemoryProof {
       content.owner = static_cast<BufferId>(id);
       memory_.assign(buffer.offset, buffer.offset + buffer.bytes, content);
     }
-    for (std::size_t i = 0; i < program_.instructions.size(); ++i) step(i);
+    if (program_.loops() && !sound_loop()) return;
+    rings_ = ends_of_rings(role_, program_);
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+      meet_loop(i);
+      step(i);
+      end_rings(static_cast<std::int32_t>(i));
+    }
+    meet_loop(program_.instructions.size());
   }
 
  private:
+  struct State {
+    AddressMap<Content> memory;
+    std::array<Clock, kNumStreams> clocks;
+  };
+
+  // ---- The induction over the loop (loop.h) ----
+
+  bool sound_loop() {
+    const Loop& loop = program_.loop;
+    const auto size = static_cast<std::int32_t>(program_.instructions.size());
+    const bool inside = loop.size() > 0 && loop.first >= loop.size() && loop.last <= size && loop.micro_batches > 0;
+    if (!inside) return report(0, "has a loop that does not lie behind a round of its own"), false;
+    for (std::int32_t i = loop.first; i < loop.last; ++i) {
+      active_[index_of(issued(i).stream)] = true;
+      if (!(next_round(issued(i - loop.size())) == issued(i))) return report(static_cast<std::size_t>(i), "is not what the round before the loop has in its place"), false;
+    }
+    return true;
+  }
+
+  // What the round behind this instruction's has in its place: the same a pass later, after the same waits.
+  Issued next_round(const Issued& issued) const {
+    Issued next = in_pass(role_, program_.loop, issued, 1);
+    for (std::int32_t& after : next.after.at)
+      if (after >= 0) after += program_.loop.size();
+    return next;
+  }
+
+  const Issued& issued(std::int32_t i) const { return program_.instructions[static_cast<std::size_t>(i)]; }
+  bool turning(const Region& region) const { return inside(region) && turns(role_.buffer(region.buffer), index_); }
+
+  // All streams of the loop know of it.
+  bool settled(std::int32_t touch, std::size_t stream, const std::array<Clock, kNumStreams>& clocks) const {
+    for (std::size_t s = 0; s < kNumStreams; ++s)
+      if (active_[s] && s != stream && clocks[s][stream] < touch) return false;
+    return true;
+  }
+
+  // Any of a ring's parts may now lie at any of its addresses: each counts as touched by whatever touched one last.
+  void end_rings(std::int32_t at) {
+    for (auto [ring, last] = rings_.equal_range(at); ring != last; ++ring) {
+      const Buffer& buffer = role_.buffer(ring->second);
+      Content any;
+      any.owner = ring->second;
+      memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](const Content& content) {
+        if (content.writer >= 0) any.readers[content.writer_stream] = std::max(any.readers[content.writer_stream], content.writer);
+        for (std::size_t s = 0; s < kNumStreams; ++s) any.readers[s] = std::max(any.readers[s], content.readers[s]);
+      });
+      memory_.assign(buffer.offset, buffer.offset + buffer.bytes, any);
+    }
+  }
+
+  void meet_loop(std::size_t at) {
+    if (!program_.loops()) return;
+    const Loop& loop = program_.loop;
+    if (at == static_cast<std::size_t>(loop.first)) found_at_loop_ = {memory_, clocks_};
+    if (at != static_cast<std::size_t>(loop.last)) return;
+    const auto tail = at - 1;
+    for (std::size_t s = 0; s < kNumStreams; ++s)
+      for (std::size_t t = 0; t < kNumStreams; ++t)
+        if (active_[s] && active_[t] && s != t && (clocks_[s][t] < loop.first - loop.size() || clocks_[s][t] != found_at_loop_.clocks[s][t] + loop.size()))
+          return report(tail, "ends a pass after which " + std::string(name_of(static_cast<Stream>(s))) + " knows less of " + std::string(name_of(static_cast<Stream>(t))) + " than before");
+    const auto touched = [&](std::int32_t before, std::int32_t now, std::size_t stream) {
+      return now == before || now == before + loop.size() || (settled(before, stream, found_at_loop_.clocks) && settled(now, stream, clocks_));
+    };
+    // Where a part of a ring holds nothing of it yet, or never does, only the order of accesses counts.
+    const auto same = [&](BufferId ring, const Content& before, const Content& now) {
+      const bool empty = ring >= 0 && before.owner != ring && now.owner != ring;
+      bool alike = (empty || before.owner == now.owner) && touched(before.writer, now.writer, now.writer_stream);
+      alike = alike && (before.writer_stream == now.writer_stream || (settled(before.writer, before.writer_stream, found_at_loop_.clocks) && settled(now.writer, now.writer_stream, clocks_)));
+      for (std::size_t s = 0; s < kNumStreams; ++s) alike = alike && touched(before.readers[s], now.readers[s], s);
+      return alike;
+    };
+    const AddressMap<Content> moved = after_pass(found_at_loop_.memory, role_, index_, [](const Content& content, std::int64_t) { return content; });
+    if (!same_everywhere(moved, memory_, role_, index_, same)) report(tail, "ends a pass that leaves other memory than it found");
+    found_at_loop_ = {};
+  }
+
+  // In the loop a region lies in one part of its ring, and waits go back a pass at most. Behind it streams that had no part in it know of it.
+  void step_of_loop(std::size_t i, const Issued& one, const Clock& clock) {
+    const Loop& loop = program_.loop;
+    const auto at = static_cast<std::int32_t>(i);
+    const bool in_loop = at >= loop.first && at < loop.last;
+    for (const std::int32_t after : one.after)
+      if (in_loop && after >= 0 && after < loop.first - loop.size()) report(i, "waits for what is before the round behind which the loop begins");
+    for_each_access(one.instruction, [&](Access, const Region& region) {
+      if (!turning(region)) return;
+      const std::int64_t stride = role_.buffer(region.buffer).stride;
+      if (in_loop && region.offset % stride + region.bytes > stride) report(i, "reaches from one part of a ring into the next");
+      if (at < loop.last || active_[index_of(one.stream)]) return;
+      for (std::size_t s = 0; s < kNumStreams; ++s)
+        if (active_[s] && clock[s] < loop.first) report(i, "touches what a loop has left without waiting for it");
+    });
+  }
+
   void step(std::size_t i) {
     const Issued& issued = program_.instructions[i];
     const std::size_t mine = index_of(issued.stream);
@@ -55,6 +158,7 @@ class MemoryProof {
       }
       for (std::size_t t = 0; t < kNumStreams; ++t) clock[t] = std::max(clock[t], ended_[static_cast<std::size_t>(after)][t]);
     }
+    if (program_.loops()) step_of_loop(i, issued, clock);
     if (const auto* launch = std::get_if<Launch>(&issued.instruction)) operands_fit(i, *launch);
     overlap_inside(i);
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
@@ -82,7 +186,9 @@ class MemoryProof {
       const std::int64_t address = role_.address(region, point_);
       if (const std::int64_t multiple = alignment_of(signature, tensor); address % multiple != 0)
         report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " + std::to_string(multiple));
-      if (region.bytes != (packed ? role_.buffer(region.buffer).bytes : tensor.bytes())) report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
+      const Buffer& buffer = role_.buffer(region.buffer);
+      const bool whole = buffer.parts() == 1 ? region.bytes == buffer.bytes : aligned(region.bytes) == buffer.stride;
+      if (packed ? !whole : region.bytes != tensor.bytes()) report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
     }
   }
 
@@ -184,6 +290,9 @@ class MemoryProof {
   AddressMap<Content> memory_;
   std::array<Clock, kNumStreams> clocks_;
   std::vector<Clock> ended_;
+  std::array<bool, kNumStreams> active_{};  // in the loop
+  State found_at_loop_;
+  std::multimap<std::int32_t, BufferId> rings_;  // by their last instruction
 };
 
 // The axes along which a region of the program, or of the role's units, lies elsewhere from rank to rank.
@@ -211,6 +320,19 @@ bool sliced_in_order(const Spec& spec, Axes axes) {
   return spec.partial.empty() && axes_of(spec).within(axes) && std::is_sorted(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.axis < b.axis; });
 }
 
+// A step takes every micro-batch of the batch once: as many as its input has parts.
+std::string unsound_loop(const Role& role, const Program& program) {
+  if (!program.loops()) return "";
+  std::int32_t listed = 0;
+  for (const Issued& issued : program.instructions) listed = std::max(listed, pass_micro_batch(issued) + 1);
+  const std::int64_t all = listed + static_cast<std::int64_t>(program.loop.times - 1) * program.loop.micro_batches;
+  const auto index = static_cast<std::int32_t>(&program - role.programs.data());
+  for (const Buffer& buffer : role.buffers)
+    if (buffer.program == index && buffer.category == Category::inputs && buffer.stride > 0 && (buffer.parts() != all || buffer.advance != program.loop.micro_batches))
+      return "has a loop over another number of micro-batches than " + role.name(buffer.name);
+  return "";
+}
+
 // What the flow of facts takes for granted about a role's units, fields and scalars; empty if it may.
 std::string unsound(const Role& role, const Mesh& mesh) {
   const auto persistent = [&](BufferId id) { return id >= 0 && static_cast<std::size_t>(id) < role.buffers.size() && role.buffer(id).program < 0; };
@@ -219,6 +341,10 @@ std::string unsound(const Role& role, const Mesh& mesh) {
     const std::int64_t last = region.offset + (mesh.group_size(region.over) - 1) * region.step;
     return region.step >= 0 && last + region.bytes <= role.buffer(region.buffer).bytes;
   };
+  for (const Buffer& buffer : role.buffers)
+    if (buffer.stride < 0 || buffer.advance < 0 || buffer.stride % kBufferAlignment != 0 || (buffer.stride > 0 && buffer.program < 0)) return "has a ring that goes around in no program";
+  for (const Program& program : role.programs)
+    if (const std::string why = unsound_loop(role, program); !why.empty()) return why;
   for (BufferId id : {role.scalars, role.applied, role.good_steps})
     if (id != -1 && !persistent(id)) return "names scalars that are not there";
   for (const Unit& unit : role.units) {

@@ -93,7 +93,7 @@ Json facts_json(const CompiledJob& compiled, const PredictedStep& predicted) {
   facts.push_back({"batch", batch_line(compiled.batch)});
   std::string instructions;
   for (const Program& program : compiled.plan.roles.front().programs)
-    instructions += fmt::format("{}{} {}", instructions.empty() ? "" : ", ", name_of(program.kind), grouped(static_cast<std::int64_t>(program.instructions.size())));
+    instructions += fmt::format("{}{} {}", instructions.empty() ? "" : ", ", name_of(program.kind), grouped(program.length()));
   facts.push_back({"instructions", instructions});
   return facts;
 }
@@ -314,7 +314,7 @@ std::string notice(const Diagnostic& mistake) {
 Json page_json(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
   const cost::Prediction& prediction = predicted.times;
   Json json{{"name", loaded.job.name},
-            {"hash", hash_of(compiled.plan)},
+            {"hash", hash_of(compiled)},
             {"strategy", strategy_line(compiled)},
             {"why", compiled.strategy_why},
             {"notice", compiled.fits ? Json(nullptr) : Json(notice(does_not_fit(loaded, compiled)))},
@@ -372,7 +372,7 @@ std::string filled(std::string_view text, const std::map<std::string_view, std::
 }  // namespace
 
 std::string plan_page(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
-  return filled(page::kHtml, {{"title", escaped(loaded.job.name + ": plan " + hash_of(compiled.plan))},
+  return filled(page::kHtml, {{"title", escaped(loaded.job.name + ": plan " + hash_of(compiled))},
                               {"style", std::string(page::kStyle)},
                               {"data", embedded(page_json(loaded, compiled, predicted))},
                               {"script", std::string(page::kScript)}});
