@@ -63,18 +63,19 @@ TEST_CASE("every bucket but the last is reduced beside launches of the backward 
 
 TEST_CASE("a reduction begins before the backward pass ends") {
   const TinyJobs jobs;
-  const LoadedJob loaded =
-      jobs.load("gpt2", "run",
-                {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.1", "model.with.dim=128",
-                 "model.with.layers=4", "data.train=" + jobs.write("long.bin", std::string(2 * (8 * 128 + 1), '\0')),
-                 "train.batch.global=128", "train.steps=2", "checkpoint.resume=none"});
-  const CompiledJob job = compiled(loaded);
+  const std::string tokens = jobs.write("long.bin", std::string(2 * (8 * 128 + 1), '\0'));
+  const auto loaded_into = [&](const std::string& folder) {
+    return jobs.load("gpt2", folder,
+                     {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.1", "model.with.dim=128",
+                      "model.with.layers=4", "data.train=" + tokens, "train.batch.global=128", "train.steps=2", "checkpoint.resume=none"});
+  };
+  const CompiledJob job = compiled(loaded_into("run"));
   REQUIRE(job.plan.roles[0].units.size() >= 4);
   bool overlapped = false;
   // The backward pass takes several of the scheduler's time slices, so that a communication thread has its turn even where all
   // cores compute; on a loaded machine perhaps not every time.
   for (int attempt = 0; attempt < 20 && !overlapped; ++attempt) {
-    run(loaded, {}, {.trace = [&](const std::vector<RankTrace>& traces) {
+    run(loaded_into("run" + std::to_string(attempt)), {}, {.trace = [&](const std::vector<RankTrace>& traces) {
           const std::vector<Issued>& step = step_of(job);
           std::int64_t first_reduction = INT64_MAX, last_launch = 0;
           for (std::size_t i = 0; i < step.size(); ++i) {
