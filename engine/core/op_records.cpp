@@ -70,6 +70,11 @@ AttributeDef approximate(bool in_file) {
   AttributeDef def{.name = "approximate", .type = Type::choice, .otherwise = std::string("tanh"), .choices = {"tanh", "none"}};
   return in_file ? both(def, "the approximation by tanh, or the error function itself") : def;
 }
+AttributeDef cap() {
+  AttributeDef def = real("cap");
+  def.above = true;
+  return def;
+}
 AttributeDef eps() { return both(real("eps", 1e-5), "added to the variance"); }
 
 AttributeDefs table_attributes() { return {file(from(1, integer("rows")), "rows of the table"), file(from(1, integer("dim")), "size of a row")}; }
@@ -234,11 +239,14 @@ OpRecord make(Op op) {
     case Op::silu: return activation(op);
     case Op::tanh: return activation(op);
     case Op::sigmoid: return activation(op);
+    // Gemma 2 caps its logits at 30. Source: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size", 2024, section 2.
+    case Op::softcap: return activation(op, {both(cap(), "what the values approach")});
     case Op::gelu_grad: return activation_grad(op, kGradOfInput, {approximate(false)}, WorkClass::own);
     case Op::silu_grad: return activation_grad(op, kGradOfInput);
     case Op::relu_grad: return activation_grad(op, kGradOfOutput);
     case Op::tanh_grad: return activation_grad(op, kGradOfOutput);
     case Op::sigmoid_grad: return activation_grad(op, kGradOfOutput);
+    case Op::softcap_grad: return activation_grad(op, kGradOfOutput, {cap()});
     case Op::add: return {.op = op, .traits = {graph_file}, .operands = kBinary, .work = WorkClass::own};
     case Op::mul: return {.op = op, .traits = {graph_file, keeps_columns}, .operands = kBinary};
     case Op::scale:

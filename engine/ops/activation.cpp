@@ -1,4 +1,4 @@
-// gelu, relu, silu, tanh, sigmoid: elementwise functions of one input. The gradients of gelu and silu read x, those of the
+// gelu, relu, silu, tanh, sigmoid, softcap: elementwise functions of one input. The gradients of gelu and silu read x, those of the
 // others y, so that of x and y one alone is saved.
 #include "engine/ops/common.h"
 
@@ -43,11 +43,13 @@ OpDef relu() { return unary(Op::relu, Op::relu_grad, true); }
 OpDef silu() { return unary(Op::silu, Op::silu_grad, false); }
 OpDef tanh() { return unary(Op::tanh, Op::tanh_grad, true); }
 OpDef sigmoid() { return unary(Op::sigmoid, Op::sigmoid_grad, true); }
+OpDef softcap() { return unary(Op::softcap, Op::softcap_grad, true); }
 
 OpDef gelu_grad() { return unary_grad(Op::gelu_grad); }
 OpDef relu_grad() { return unary_grad(Op::relu_grad); }
 OpDef silu_grad() { return unary_grad(Op::silu_grad); }
 OpDef tanh_grad() { return unary_grad(Op::tanh_grad); }
 OpDef sigmoid_grad() { return unary_grad(Op::sigmoid_grad); }
+OpDef softcap_grad() { return unary_grad(Op::softcap_grad); }
 
 }  // namespace trainer::define

@@ -57,6 +57,10 @@ struct Sigmoid {
   template <typename T>
   VEC_INLINE F32 of(F32 x) { return sigmoid(x); }
 };
+struct Softcap {
+  template <typename T>
+  VEC_INLINE F32 of(F32 x, F32 cap, F32 inverse) { return cap * tanh(x * inverse); }
+};
 
 struct GeluTanhGrad {
   template <typename T>
@@ -94,6 +98,13 @@ struct TanhGrad {
 struct SigmoidGrad {
   template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 y) { return dy * y * (1.0f - y); }
+};
+struct SoftcapGrad {
+  template <typename T>
+  VEC_INLINE F32 of(F32 dy, F32 y, F32 inverse) {
+    const F32 t = y * inverse;
+    return dy * (1.0f - t * t);
+  }
 };
 struct Add {
   template <typename T>
@@ -144,6 +155,7 @@ bool unary_of(const Function& f, const T* x, T* y, std::int64_t begin, std::int6
     case Op::silu: unary_loop<Silu>(x, y, begin, end); return true;
     case Op::tanh: unary_loop<Tanh>(x, y, begin, end); return true;
     case Op::sigmoid: unary_loop<Sigmoid>(x, y, begin, end); return true;
+    case Op::softcap: unary_loop<Softcap>(x, y, begin, end, splat(f.number), splat(1.0f / f.number)); return true;
     default: return false;
   }
 }
@@ -158,6 +170,7 @@ bool binary_of(const Function& f, const T* a, const T* b, T* y, std::int64_t beg
     case Op::silu_grad: binary_loop<SiluGrad>(a, b, y, begin, end); return true;
     case Op::tanh_grad: binary_loop<TanhGrad>(a, b, y, begin, end); return true;
     case Op::sigmoid_grad: binary_loop<SigmoidGrad>(a, b, y, begin, end); return true;
+    case Op::softcap_grad: binary_loop<SoftcapGrad>(a, b, y, begin, end, splat(1.0f / f.number)); return true;
     case Op::add: binary_loop<Add>(a, b, y, begin, end); return true;
     case Op::mul: binary_loop<Mul>(a, b, y, begin, end); return true;
     default: return false;

@@ -46,6 +46,14 @@ struct Sigmoid {
   __device__ float operator()(float x) const { return sigmoid_of(x); }
   __device__ float gradient(float y) const { return y * (1 - y); }
 };
+struct Softcap {
+  float cap, inverse;
+  __device__ float operator()(float x) const { return cap * tanhf(x * inverse); }
+  __device__ float gradient(float y) const {
+    const float t = y * inverse;
+    return 1 - t * t;
+  }
+};
 
 // y may be x.
 template <typename F, typename T>
@@ -93,6 +101,11 @@ decltype(auto) with_function(const Signature& signature, Fn&& fn) {
     case Op::tanh_grad: return fn(Tanh{});
     case Op::sigmoid:
     case Op::sigmoid_grad: return fn(Sigmoid{});
+    case Op::softcap:
+    case Op::softcap_grad: {
+      const float cap = activation_number(signature);
+      return fn(Softcap{cap, 1 / cap});
+    }
     default: UNREACHABLE(describe(signature) + " is no activation");
   }
 }
