@@ -314,10 +314,15 @@ def parts(cases):
         cases.add(f"concat.{name}", "concat", [normal(*shape, n) for n in sizes], lambda *xs: torch.cat(xs, -1))
 
 
+def caps(cases):
+    for name, shape, scale, cap in [("logits", (3, 7), 40.0, 30.0), ("scores", (2, 3, 5), 20.0, 50.0), ("small", (9,), 1.0, 0.75)]:
+        cases.add(f"softcap.{name}", "softcap", [normal(*shape, scale=scale)], lambda x: cap * torch.tanh(x / cap), {"cap": cap})
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(20)
     cases = Cases()
-    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales, parts):
+    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales, parts, caps):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

@@ -12,6 +12,8 @@ namespace {
 
 const Shape kShapes[] = {{1}, {7}, {3, 5, 11}, {2, 64}, {1, 1}, {129, 257}};  // the last is large enough for a team
 
+const double kCaps[] = {30, 50, 0.75};
+
 Attributes form(const char* name) { return {{"approximate", std::string(name)}}; }
 
 }  // namespace
@@ -30,6 +32,15 @@ TEST_CASE("activations and their gradients follow their formulas, in place and n
         }
         for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) hold(op, {}, {{c, x}}, {out(in_place, 8)});
         for (Op op : {Op::relu_grad, Op::silu_grad, Op::tanh_grad, Op::sigmoid_grad}) hold(op, {}, {{c, dy}, {c, x}}, {out(in_place, 16)});
+      }
+      for (const double cap : kCaps) {
+        const Attributes caps{{"cap", cap}};
+        const Tensor y = reference::run(Op::softcap, caps, {x}, {shape})[0];
+        for (int in_place : {-1, 0}) {
+          hold(Op::softcap, caps, {{c, x}}, {out(in_place, 8)});
+          hold(Op::softcap_grad, caps, {{c, dy}, {c, y}}, {out(in_place, 16)});
+        }
+        hold(Op::softcap_grad, caps, {{c, dy}, {c, y}}, {out(1, 16)});
       }
       hold(Op::silu_grad, {}, {{c, dy}, {c, x}}, {out(1, 16)});  // in place of the second operand
       hold(Op::gelu_grad, form("tanh"), {{c, dy}, {c, x}}, {out(1, 16)});
@@ -58,6 +69,7 @@ TEST_CASE("activations of large arguments neither overflow nor lose NaN") {
     if (op == Op::relu) values[7] = 1;  // fmax of the reference drops the NaN
     hold(op, {}, {{DType::f32, values}}, out);
   }
+  for (const double cap : kCaps) hold(Op::softcap, {{"cap", cap}}, {{DType::f32, x}}, out);
 }
 
 TEST_CASE("denormal gradients cost nothing and do no harm") {

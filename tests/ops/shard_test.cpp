@@ -277,6 +277,7 @@ std::vector<Case> cases() {
       make_case(Op::mse, {}, {{2, 4, 6}, {2, 4, 6}}, {{1}}),
   };
   for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) list.push_back(make_case(op, {}, {{4, 6}}, {{4, 6}}));
+  list.push_back(make_case(Op::softcap, {{"cap", 1.5}}, {{4, 6}}, {{4, 6}}));
   for (const char* approximate : {"tanh", "none"})
     list.push_back(make_case(Op::gelu, {{"approximate", std::string(approximate)}}, {{4, 6}}, {{4, 6}}));
   return list;

@@ -39,6 +39,9 @@ void dispatch(Op op, const Call& call) {
     case Op::tanh_grad: return activation_grad(call, [](double dy, double y) { return dy * (1 - y * y); });
     case Op::sigmoid: return activation(call, sigmoid);
     case Op::sigmoid_grad: return activation_grad(call, [](double dy, double y) { return dy * y * (1 - y); });
+    case Op::softcap: return activation(call, [cap = call.attributes.real("cap")](double x) { return cap * std::tanh(x / cap); });
+    case Op::softcap_grad:
+      return activation_grad(call, [cap = call.attributes.real("cap")](double dy, double y) { return dy * (1 - y / cap * (y / cap)); });
     case Op::add: return binary(call, [](double a, double b) { return a + b; });
     case Op::mul: return binary(call, [](double a, double b) { return a * b; });
     case Op::scale: return activation(call, [&](double x) { return call.attributes.real("factor") * x; });

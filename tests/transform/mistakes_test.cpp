@@ -97,6 +97,7 @@ std::vector<Case> cases() {
       {"init without parameters", with("  - {name: a, op: gelu, init: @zeros}\n"), "gelu has no parameters"},
       {"an unknown init", with("  - {name: a, op: linear, out: 8, init: @{cauchy: 1}}\n"), "{normal: stddev}, {uniform: bound}"},
       {"a negative bound", with("  - {name: a, op: linear, out: 8, init: {uniform: @-1}}\n"), "at least 0"},
+      {"a cap of nothing", with("  - {name: a, op: softcap, cap: @0}\n"), "above 0"},
       {"a scale without its factor", with("  - @{name: a, op: scale}\n"), "needs `factor`"},
       {"a negative deviation", with("  - {name: a, op: linear, out: 8, init: {normal: @-1}}\n"), "at least 0"},
       {"dropout of what has no batch",
