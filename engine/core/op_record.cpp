@@ -112,8 +112,8 @@ void expect_recorded(const Signature& signature) {
   }
   std::size_t due = 0;
   for (const OperandPlace& place : operand_places(signature)) due += static_cast<std::size_t>(place.count);
-  CHECK(signature.operands.size() == due, std::string(name_of(signature.op)) + " takes " + std::to_string(due) + " operands, not " +
-                                              std::to_string(signature.operands.size()));
+  CHECK(signature.operands.size() == due, std::string(name_of(signature.op)) + " takes " + std::to_string(due) +
+                                              " operands, not " + std::to_string(signature.operands.size()));
 }
 
 std::vector<std::pair<int, int>> in_place_of(const OpRecord& record) {
@@ -137,13 +137,20 @@ std::vector<std::pair<int, int>> in_place_of(const OpRecord& record) {
   return pairs;
 }
 
-bool flag_of(Op op, const Attributes& attributes, std::string_view name) { return value_of<bool>(op, attributes, name); }
-std::int64_t integer_of(Op op, const Attributes& attributes, std::string_view name) { return value_of<std::int64_t>(op, attributes, name); }
-const std::string& text_of(Op op, const Attributes& attributes, std::string_view name) { return value_of<std::string>(op, attributes, name); }
+bool flag_of(Op op, const Attributes& attributes, std::string_view name) {
+  return value_of<bool>(op, attributes, name);
+}
+std::int64_t integer_of(Op op, const Attributes& attributes, std::string_view name) {
+  return value_of<std::int64_t>(op, attributes, name);
+}
+const std::string& text_of(Op op, const Attributes& attributes, std::string_view name) {
+  return value_of<std::string>(op, attributes, name);
+}
 
 double real_of(Op op, const Attributes& attributes, std::string_view name) {
   const Attribute* found = find(op, attributes, name);
-  if (found != nullptr && std::holds_alternative<std::int64_t>(*found)) return static_cast<double>(std::get<std::int64_t>(*found));
+  if (found != nullptr && std::holds_alternative<std::int64_t>(*found))
+    return static_cast<double>(std::get<std::int64_t>(*found));
   return value_of<double>(op, attributes, name);
 }
 

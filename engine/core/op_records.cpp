@@ -1,5 +1,5 @@
-// Every op's record. The switch has no default, so that an op without one does not compile. The words of operands are those of
-// kernels/README.md, whose table is made from here (tests/ops/record_test.cpp).
+// Every op's record. The switch has no default, so that an op without one does not compile. The words of operands are
+// those of kernels/README.md, whose table is made from here (tests/ops/record_test.cpp).
 #include "engine/core/op_record.h"
 
 namespace trainer {
@@ -14,9 +14,15 @@ using AttributeDefs = std::vector<AttributeDef>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-OperandDef in(std::string_view name, std::string_view what, std::string_view when = {}) { return {name, what, Role::input, when}; }
-OperandDef parameter(std::string_view name, std::string_view what, std::string_view when = {}) { return {name, what, Role::parameter, when}; }
-OperandDef update(std::string_view name, std::string_view what, std::string_view when = {}) { return {name, what, Role::update, when}; }
+OperandDef in(std::string_view name, std::string_view what, std::string_view when = {}) {
+  return {name, what, Role::input, when};
+}
+OperandDef parameter(std::string_view name, std::string_view what, std::string_view when = {}) {
+  return {name, what, Role::parameter, when};
+}
+OperandDef update(std::string_view name, std::string_view what, std::string_view when = {}) {
+  return {name, what, Role::update, when};
+}
 OperandDef out(std::string_view name, std::string_view what, std::string_view over = {}, std::string_view when = {}) {
   return {name, what, Role::output, when, over};
 }
@@ -32,13 +38,23 @@ OperandDef many(OperandDef operand) {
   return operand;
 }
 
-AttributeDef flag(std::string_view name, bool otherwise) { return {.name = name, .type = Type::flag, .otherwise = otherwise}; }
+AttributeDef flag(std::string_view name, bool otherwise) {
+  return {.name = name, .type = Type::flag, .otherwise = otherwise};
+}
 AttributeDef integer(std::string_view name) { return {.name = name, .type = Type::integer}; }
-AttributeDef integer(std::string_view name, std::int64_t otherwise) { return {.name = name, .type = Type::integer, .otherwise = otherwise}; }
-AttributeDef integer(std::string_view name, std::string_view absent) { return {.name = name, .type = Type::integer, .absent = absent}; }
+AttributeDef integer(std::string_view name, std::int64_t otherwise) {
+  return {.name = name, .type = Type::integer, .otherwise = otherwise};
+}
+AttributeDef integer(std::string_view name, std::string_view absent) {
+  return {.name = name, .type = Type::integer, .absent = absent};
+}
 AttributeDef real(std::string_view name) { return {.name = name, .type = Type::real}; }
-AttributeDef real(std::string_view name, double otherwise) { return {.name = name, .type = Type::real, .otherwise = otherwise}; }
-AttributeDef real(std::string_view name, std::string_view absent) { return {.name = name, .type = Type::real, .absent = absent}; }
+AttributeDef real(std::string_view name, double otherwise) {
+  return {.name = name, .type = Type::real, .otherwise = otherwise};
+}
+AttributeDef real(std::string_view name, std::string_view absent) {
+  return {.name = name, .type = Type::real, .absent = absent};
+}
 
 /// Of graph files, and passed on to the kernel.
 AttributeDef both(AttributeDef def, std::string_view help) {
@@ -57,17 +73,23 @@ AttributeDef from(double least, AttributeDef def) {
   return def;
 }
 
-// ---- What several ops share ------------------------------------------------------------------------------------------------------------
+// ---- What several ops share ------------------------------------------------------------------------------------------
 
 const Operands kUnary{in("x", "c"), out("y", "c", "x")};
 const Operands kGradOfInput{in("dy", "c"), in("x", "c"), out("dx", "c", "dy x")};
 const Operands kGradOfOutput{in("dy", "c"), in("y", "c"), out("dx", "c", "dy y")};
-const Operands kBinary{in("a", "c [lead..., s...]"), in("b", "c [s...] (shape equal to a's, or to its last dims)"), out("y", "c", "a")};
+const Operands kBinary{in("a", "c [lead..., s...]"), in("b", "c [s...] (shape equal to a's, or to its last dims)"),
+                       out("y", "c", "a")};
 
-AttributeDef bias(bool in_file) { return in_file ? both(flag("bias", true), "whether a bias is added") : flag("bias", true); }
-AttributeDef tied() { return file({.name = "weight", .type = Type::node, .absent = "its own"}, "a node whose weight this one shares"); }
+AttributeDef bias(bool in_file) {
+  return in_file ? both(flag("bias", true), "whether a bias is added") : flag("bias", true);
+}
+AttributeDef tied() {
+  return file({.name = "weight", .type = Type::node, .absent = "its own"}, "a node whose weight this one shares");
+}
 AttributeDef approximate(bool in_file) {
-  AttributeDef def{.name = "approximate", .type = Type::choice, .otherwise = std::string("tanh"), .choices = {"tanh", "none"}};
+  AttributeDef def{
+      .name = "approximate", .type = Type::choice, .otherwise = std::string("tanh"), .choices = {"tanh", "none"}};
   return in_file ? both(def, "the approximation by tanh, or the error function itself") : def;
 }
 AttributeDef cap() {
@@ -77,13 +99,20 @@ AttributeDef cap() {
 }
 AttributeDef eps() { return both(real("eps", 1e-5), "added to the variance"); }
 
-AttributeDefs table_attributes() { return {file(from(1, integer("rows")), "rows of the table"), file(from(1, integer("dim")), "size of a row")}; }
+AttributeDefs table_attributes() {
+  return {file(from(1, integer("rows")), "rows of the table"), file(from(1, integer("dim")), "size of a row")};
+}
 AttributeDef table_rows() { return integer("table_rows", "of use with `cut` only"); }
 
 OpRecord activation(Op op, AttributeDefs attributes = {}, WorkClass work = WorkClass::elements) {
-  return {.op = op, .traits = {graph_file, elementwise, keeps_columns}, .operands = kUnary, .attributes = std::move(attributes), .work = work};
+  return {.op = op,
+          .traits = {graph_file, elementwise, keeps_columns},
+          .operands = kUnary,
+          .attributes = std::move(attributes),
+          .work = work};
 }
-OpRecord activation_grad(Op op, const Operands& operands, AttributeDefs attributes = {}, WorkClass work = WorkClass::elements) {
+OpRecord activation_grad(Op op, const Operands& operands, AttributeDefs attributes = {},
+                         WorkClass work = WorkClass::elements) {
   return {.op = op, .traits = {backward}, .operands = operands, .attributes = std::move(attributes), .work = work};
 }
 
@@ -93,7 +122,8 @@ AttributeDefs attention_attributes(bool in_file) {
     all[0] = both(from(1, all[0]), "heads of queries");
     all[1] = both(from(1, all[1]), "heads of keys and values; as many as heads if not given");
     all[2] = both(all[2], "whether a position sees only itself and those before");
-    all.push_back(file({.name = "rope", .type = Type::rope, .otherwise = 0.0}, "rotary positions: none, or {theta: 10000}"));
+    all.push_back(
+        file({.name = "rope", .type = Type::rope, .otherwise = 0.0}, "rotary positions: none, or {theta: 10000}"));
   }
   all.push_back(flag("packed", true));
   all.push_back(real("rope_theta", 0.0));
@@ -102,20 +132,27 @@ AttributeDefs attention_attributes(bool in_file) {
 
 AttributeDefs conv_attributes(bool in_file) {
   if (!in_file) return {integer("stride", 1), integer("padding", std::int64_t{0})};
-  return {file(from(1, integer("out")), "channels of the output"), file(from(1, integer("kernel")), "height and width of the filter"),
-          both(from(1, integer("stride", 1)), "pixels from one place to the next"), both(integer("padding", std::int64_t{0}), "zeros around the image"),
-          bias(true)};
+  return {file(from(1, integer("out")), "channels of the output"),
+          file(from(1, integer("kernel")), "height and width of the filter"),
+          both(from(1, integer("stride", 1)), "pixels from one place to the next"),
+          both(integer("padding", std::int64_t{0}), "zeros around the image"), bias(true)};
 }
 
 AttributeDefs pool_attributes(bool in_file) {
-  AttributeDefs all{from(1, integer("kernel")), from(1, integer("stride", "as kernel")), integer("padding", std::int64_t{0})};
+  AttributeDefs all{from(1, integer("kernel")), from(1, integer("stride", "as kernel")),
+                    integer("padding", std::int64_t{0})};
   if (!in_file) return all;
-  return {both(all[0], "height and width of the window"), both(all[1], "pixels from one window to the next; as the kernel if not given"),
+  return {both(all[0], "height and width of the window"),
+          both(all[1], "pixels from one window to the next; as the kernel if not given"),
           both(all[2], "pixels around the image")};
 }
 
 OpRecord pool(Op op, Traits traits, Operands operands) {
-  return {.op = op, .traits = traits, .operands = std::move(operands), .attributes = pool_attributes(traits.has(graph_file)), .bandwidth = 0.7};
+  return {.op = op,
+          .traits = traits,
+          .operands = std::move(operands),
+          .attributes = pool_attributes(traits.has(graph_file)),
+          .bandwidth = 0.7};
 }
 
 AttributeDef ignore_index() { return integer("ignore_index", -100); }
@@ -126,265 +163,439 @@ AttributeDef label_smoothing() {
 }
 AttributeDef classes() { return integer("classes", "the classes are not cut"); }
 
-OpRecord optimizer_of(Op op, Operands states, AttributeDefs attributes, std::string_view source = "gradient", std::string_view what = "r [n]") {
+OpRecord optimizer_of(Op op, Operands states, AttributeDefs attributes, std::string_view source = "gradient",
+                      std::string_view what = "r [n]") {
   Operands operands{update("master", "f32 [n]"), in(source, what)};
   operands.insert(operands.end(), states.begin(), states.end());
-  for (const OperandDef& scalar : {in("lr", "f32 [1]"), in("scalars", "f32 [4]"), in("applied", "i32 [1]")}) operands.push_back(scalar);
+  for (const OperandDef& scalar : {in("lr", "f32 [1]"), in("scalars", "f32 [4]"), in("applied", "i32 [1]")})
+    operands.push_back(scalar);
   operands.push_back(out("working", "bf16 \\| f16 [n]", {}, "working"));
-  for (const AttributeDef& def : {real("weight_decay", 0.0), integer("decay_elements", std::int64_t{0}), flag("working", false)}) attributes.push_back(def);
+  for (const AttributeDef& def :
+       {real("weight_decay", 0.0), integer("decay_elements", std::int64_t{0}), flag("working", false)})
+    attributes.push_back(def);
   return {.op = op, .operands = std::move(operands), .attributes = std::move(attributes), .work = WorkClass::own};
 }
 
 OpRecord collective_of(Op op, Traits traits, AttributeDefs attributes, std::string_view over = {}) {
-  return {.op = op, .traits = traits, .operands = {in("x", "c"), out("y", "c", over)}, .attributes = std::move(attributes), .work = WorkClass::none};
+  return {.op = op,
+          .traits = traits,
+          .operands = {in("x", "c"), out("y", "c", over)},
+          .attributes = std::move(attributes),
+          .work = WorkClass::none};
 }
 
-// ---- All of them -----------------------------------------------------------------------------------------------------------------------
+// ---- All of them -----------------------------------------------------------------------------------------------------
 
 OpRecord make(Op op) {
   switch (op) {
     case Op::embedding: {
       AttributeDefs attributes = table_attributes();
       for (const AttributeDef& def : {tied(), flag("cut", false), table_rows()}) attributes.push_back(def);
-      return {.op = op, .traits = {graph_file}, .operands = {in("ids", "i32 [...]"), parameter("weight", "c [rows, dim]"), out("y", "c [..., dim]")},
-              .attributes = attributes, .work = WorkClass::own, .bandwidth = 0.7};  // single rows of a table
+      return {.op = op,
+              .traits = {graph_file},
+              .operands = {in("ids", "i32 [...]"), parameter("weight", "c [rows, dim]"), out("y", "c [..., dim]")},
+              .attributes = attributes,
+              .work = WorkClass::own,
+              .bandwidth = 0.7};  // single rows of a table
     }
     case Op::embedding_grad:
-      return {.op = op, .traits = {backward, scratch}, .operands = {in("ids", "i32 [...]"), in("dy", "c [..., dim]"), sum("dweight", "r [rows, dim]")},
-              .attributes = {flag("cut", false), table_rows()}, .work = WorkClass::own, .bandwidth = 0.7};
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("ids", "i32 [...]"), in("dy", "c [..., dim]"), sum("dweight", "r [rows, dim]")},
+              .attributes = {flag("cut", false), table_rows()},
+              .work = WorkClass::own,
+              .bandwidth = 0.7};
     case Op::positions: {
       AttributeDefs attributes = table_attributes();
       attributes.push_back(flag("partial", false));
-      return {.op = op, .traits = {graph_file}, .operands = {parameter("weight", "c [rows, dim]"), out("y", "c [seq, dim]")},
-              .attributes = attributes, .timed_as = "copy", .note = "rows from origin mod rows on"};
+      return {.op = op,
+              .traits = {graph_file},
+              .operands = {parameter("weight", "c [rows, dim]"), out("y", "c [seq, dim]")},
+              .attributes = attributes,
+              .timed_as = "copy",
+              .note = "rows from origin mod rows on"};
     }
     case Op::positions_grad:
       return {.op = op, .traits = {backward}, .operands = {in("dy", "c [seq, dim]"), sum("dweight", "r [rows, dim]")}};
 
     // Products.
     case Op::linear:
-      return {.op = op, .traits = {graph_file, costly, scratch},
-              .operands = {in("x", "c [..., in]"), parameter("weight", "c [out, in] (row-major or packed)"), parameter("bias", "c [out]", "bias"),
-                           out("y", "c [..., out]"), out("pre", "c [..., out]", {}, "pre")},
+      return {.op = op,
+              .traits = {graph_file, costly, scratch},
+              .operands = {in("x", "c [..., in]"), parameter("weight", "c [out, in] (row-major or packed)"),
+                           parameter("bias", "c [out]", "bias"), out("y", "c [..., out]"),
+                           out("pre", "c [..., out]", {}, "pre")},
               .attributes = {file(from(1, integer("out")), "size of the last dim of the output"), bias(true), tied(),
-                             file({.name = "parallel", .type = Type::choice, .otherwise = std::string("none"), .choices = {"none", "column", "row"}},
+                             file({.name = "parallel",
+                                   .type = Type::choice,
+                                   .otherwise = std::string("none"),
+                                   .choices = {"none", "column", "row"}},
                                   "how tensor parallelism cuts the weight"),
                              flag("partial", false), flag("gelu", false), flag("pre", false)},
               .work = WorkClass::product};
     case Op::linear_grad_input:
-      return {.op = op, .traits = {backward, scratch},
-              .operands = {in("dy", "c [..., out]"), parameter("weight", "c [out, in] (row-major or packed_transposed)"), in("pre", "c [..., in]", "gelu"),
-                           out("dx", "c [..., in]")},
-              .attributes = {flag("gelu", false)}, .work = WorkClass::product};
+      return {
+          .op = op,
+          .traits = {backward, scratch},
+          .operands = {in("dy", "c [..., out]"), parameter("weight", "c [out, in] (row-major or packed_transposed)"),
+                       in("pre", "c [..., in]", "gelu"), out("dx", "c [..., in]")},
+          .attributes = {flag("gelu", false)},
+          .work = WorkClass::product};
     case Op::linear_grad_weight:
-      return {.op = op, .traits = {backward, scratch},
-              .operands = {in("x", "c [..., in]"), in("dy", "c [..., out]"), sum("dweight", "r [out, in]"), sum("dbias", "r [out]", "bias")},
-              .attributes = {bias(false)}, .work = WorkClass::product};
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("x", "c [..., in]"), in("dy", "c [..., out]"), sum("dweight", "r [out, in]"),
+                           sum("dbias", "r [out]", "bias")},
+              .attributes = {bias(false)},
+              .work = WorkClass::product};
     case Op::bias_grad:
-      return {.op = op, .traits = {backward, scratch}, .operands = {in("dy", "c [..., out, ...]"), sum("dbias", "r [out]")},
-              .attributes = {integer("dim")}, .timed_as = "sum_leading",
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("dy", "c [..., out, ...]"), sum("dbias", "r [out]")},
+              .attributes = {integer("dim")},
+              .timed_as = "sum_leading",
               .note = "sums over all dims but `dim`, where out stands; negative: from the last"};
     case Op::attention:
-      return {.op = op, .traits = {graph_file, costly, keeps_columns, scratch},
-              .operands = {in("qkv", "c [batch, seq, (heads + 2·kv_heads)·head_dim]", "packed"), in("q", "c [batch, seq, heads·head_dim]", "!packed"),
-                           in("k", "c [batch, keys ≥ seq, kv_heads·head_dim]", "!packed"), in("v", "c, as k", "!packed"),
-                           out("o", "c [batch, seq, heads·head_dim]"), out("lse", "f32 [batch, heads, seq]")},
-              .attributes = attention_attributes(true), .work = WorkClass::attention, .note = "rope_theta 0: no rotary positions"};
+      return {
+          .op = op,
+          .traits = {graph_file, costly, keeps_columns, scratch},
+          .operands = {in("qkv", "c [batch, seq, (heads + 2·kv_heads)·head_dim]", "packed"),
+                       in("q", "c [batch, seq, heads·head_dim]", "!packed"),
+                       in("k", "c [batch, keys ≥ seq, kv_heads·head_dim]", "!packed"), in("v", "c, as k", "!packed"),
+                       out("o", "c [batch, seq, heads·head_dim]"), out("lse", "f32 [batch, heads, seq]")},
+          .attributes = attention_attributes(true),
+          .work = WorkClass::attention,
+          .note = "rope_theta 0: no rotary positions"};
     case Op::attention_grad:
-      return {.op = op, .traits = {backward, scratch},
-              .operands = {in("do", "c"), in("qkv", "c", "packed"), in("q", "c", "!packed"), in("k", "c", "!packed"), in("v", "c", "!packed"), in("o", "c"),
-                           in("lse", "f32"), out("dqkv", "c", {}, "packed"), out("dq", "c", {}, "!packed"), out("dk", "c", {}, "!packed"),
-                           out("dv", "c", {}, "!packed")},
-              .attributes = attention_attributes(false), .work = WorkClass::attention};
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("do", "c"), in("qkv", "c", "packed"), in("q", "c", "!packed"), in("k", "c", "!packed"),
+                           in("v", "c", "!packed"), in("o", "c"), in("lse", "f32"), out("dqkv", "c", {}, "packed"),
+                           out("dq", "c", {}, "!packed"), out("dk", "c", {}, "!packed"), out("dv", "c", {}, "!packed")},
+              .attributes = attention_attributes(false),
+              .work = WorkClass::attention};
     case Op::conv2d:
-      return {.op = op, .traits = {graph_file, costly, scratch},
-              .operands = {in("x", "c [n, in, h, w]"), parameter("weight", "c [out, in, kh, kw]"), parameter("bias", "c [out]", "bias"),
-                           out("y", "c [n, out, oh, ow]")},
-              .attributes = conv_attributes(true), .work = WorkClass::convolution};
+      return {.op = op,
+              .traits = {graph_file, costly, scratch},
+              .operands = {in("x", "c [n, in, h, w]"), parameter("weight", "c [out, in, kh, kw]"),
+                           parameter("bias", "c [out]", "bias"), out("y", "c [n, out, oh, ow]")},
+              .attributes = conv_attributes(true),
+              .work = WorkClass::convolution};
     case Op::conv2d_grad_input:
-      return {.op = op, .traits = {backward, scratch}, .operands = {in("dy", "c"), parameter("weight", "c"), out("dx", "c")},
-              .attributes = conv_attributes(false), .work = WorkClass::convolution};
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("dy", "c"), parameter("weight", "c"), out("dx", "c")},
+              .attributes = conv_attributes(false),
+              .work = WorkClass::convolution};
     case Op::conv2d_grad_weight: {
       AttributeDefs attributes = conv_attributes(false);
       attributes.push_back(bias(false));
-      return {.op = op, .traits = {backward, scratch}, .operands = {in("x", "c"), in("dy", "c"), sum("dweight", "r"), sum("dbias", "r [out]", "bias")},
-              .attributes = attributes, .work = WorkClass::convolution};
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("x", "c"), in("dy", "c"), sum("dweight", "r"), sum("dbias", "r [out]", "bias")},
+              .attributes = attributes,
+              .work = WorkClass::convolution};
     }
 
     // Norms. Their gradients join sums over rows in a second pass.
     case Op::layer_norm:
-      return {.op = op, .traits = {graph_file, norm},
-              .operands = {in("x", "c [..., dim]"), in("residual", "c", "residual"), parameter("weight", "c [dim]"), parameter("bias", "c [dim]", "bias"),
-                           out("y", "c"), out("mean", "f32 [rows]"), out("rstd", "f32 [rows]"), out("sum", "c", "x residual", "residual")},
-              .attributes = {eps(), bias(true), flag("residual", false)}, .work = WorkClass::own, .bandwidth = 0.92};
+      return {.op = op,
+              .traits = {graph_file, norm},
+              .operands = {in("x", "c [..., dim]"), in("residual", "c", "residual"), parameter("weight", "c [dim]"),
+                           parameter("bias", "c [dim]", "bias"), out("y", "c"), out("mean", "f32 [rows]"),
+                           out("rstd", "f32 [rows]"), out("sum", "c", "x residual", "residual")},
+              .attributes = {eps(), bias(true), flag("residual", false)},
+              .work = WorkClass::own,
+              .bandwidth = 0.92};
     case Op::layer_norm_grad:
-      return {.op = op, .traits = {backward, norm, scratch},
-              .operands = {in("dy", "c"), in("x", "c"), parameter("weight", "c"), in("mean", "f32"), in("rstd", "f32"), in("residual", "c", "residual"),
-                           out("dx", "c", "dy residual"), sum("dweight", "r [dim]", "weight"), sum("dbias", "r [dim]", "bias")},
-              .attributes = {flag("weight", true), bias(false), flag("residual", false)}, .work = WorkClass::own, .bandwidth = 0.8};
+      return {.op = op,
+              .traits = {backward, norm, scratch},
+              .operands = {in("dy", "c"), in("x", "c"), parameter("weight", "c"), in("mean", "f32"), in("rstd", "f32"),
+                           in("residual", "c", "residual"), out("dx", "c", "dy residual"),
+                           sum("dweight", "r [dim]", "weight"), sum("dbias", "r [dim]", "bias")},
+              .attributes = {flag("weight", true), bias(false), flag("residual", false)},
+              .work = WorkClass::own,
+              .bandwidth = 0.8};
     case Op::rms_norm:
-      return {.op = op, .traits = {graph_file, norm},
-              .operands = {in("x", "c [..., dim]"), in("residual", "c", "residual"), parameter("weight", "c [dim]"), out("y", "c"), out("rstd", "f32 [rows]"),
-                           out("sum", "c", "x residual", "residual")},
-              .attributes = {eps(), flag("residual", false)}, .work = WorkClass::own, .bandwidth = 0.92};
+      return {.op = op,
+              .traits = {graph_file, norm},
+              .operands = {in("x", "c [..., dim]"), in("residual", "c", "residual"), parameter("weight", "c [dim]"),
+                           out("y", "c"), out("rstd", "f32 [rows]"), out("sum", "c", "x residual", "residual")},
+              .attributes = {eps(), flag("residual", false)},
+              .work = WorkClass::own,
+              .bandwidth = 0.92};
     case Op::rms_norm_grad:
-      return {.op = op, .traits = {backward, norm, scratch},
-              .operands = {in("dy", "c"), in("x", "c"), parameter("weight", "c"), in("rstd", "f32"), in("residual", "c", "residual"),
-                           out("dx", "c", "dy residual"), sum("dweight", "r [dim]", "weight")},
-              .attributes = {flag("weight", true), flag("residual", false)}, .work = WorkClass::own, .bandwidth = 0.8};
+      return {.op = op,
+              .traits = {backward, norm, scratch},
+              .operands = {in("dy", "c"), in("x", "c"), parameter("weight", "c"), in("rstd", "f32"),
+                           in("residual", "c", "residual"), out("dx", "c", "dy residual"),
+                           sum("dweight", "r [dim]", "weight")},
+              .attributes = {flag("weight", true), flag("residual", false)},
+              .work = WorkClass::own,
+              .bandwidth = 0.8};
 
     // Element by element. The gradients of gelu and silu read x, those of the others y.
-    case Op::gelu: return activation(op, {approximate(true)}, WorkClass::own);
-    case Op::relu: return activation(op);
-    case Op::silu: return activation(op);
-    case Op::tanh: return activation(op);
-    case Op::sigmoid: return activation(op);
-    // Gemma 2 caps its logits at 30. Source: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size", 2024, section 2.
-    case Op::softcap: return activation(op, {both(cap(), "what the values approach")});
-    case Op::gelu_grad: return activation_grad(op, kGradOfInput, {approximate(false)}, WorkClass::own);
-    case Op::silu_grad: return activation_grad(op, kGradOfInput);
-    case Op::relu_grad: return activation_grad(op, kGradOfOutput);
-    case Op::tanh_grad: return activation_grad(op, kGradOfOutput);
-    case Op::sigmoid_grad: return activation_grad(op, kGradOfOutput);
-    case Op::softcap_grad: return activation_grad(op, kGradOfOutput, {cap()});
-    case Op::add: return {.op = op, .traits = {graph_file}, .operands = kBinary, .work = WorkClass::own};
-    case Op::mul: return {.op = op, .traits = {graph_file, keeps_columns}, .operands = kBinary};
+    case Op::gelu:
+      return activation(op, {approximate(true)}, WorkClass::own);
+    case Op::relu:
+      return activation(op);
+    case Op::silu:
+      return activation(op);
+    case Op::tanh:
+      return activation(op);
+    case Op::sigmoid:
+      return activation(op);
+    // Gemma 2 caps its logits at 30. Source: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size",
+    // 2024, section 2.
+    case Op::softcap:
+      return activation(op, {both(cap(), "what the values approach")});
+    case Op::gelu_grad:
+      return activation_grad(op, kGradOfInput, {approximate(false)}, WorkClass::own);
+    case Op::silu_grad:
+      return activation_grad(op, kGradOfInput);
+    case Op::relu_grad:
+      return activation_grad(op, kGradOfOutput);
+    case Op::tanh_grad:
+      return activation_grad(op, kGradOfOutput);
+    case Op::sigmoid_grad:
+      return activation_grad(op, kGradOfOutput);
+    case Op::softcap_grad:
+      return activation_grad(op, kGradOfOutput, {cap()});
+    case Op::add:
+      return {.op = op, .traits = {graph_file}, .operands = kBinary, .work = WorkClass::own};
+    case Op::mul:
+      return {.op = op, .traits = {graph_file, keeps_columns}, .operands = kBinary};
     case Op::scale:
       return activation(op, {both(from(-kInfinity, real("factor")), "what every element is multiplied by")});
     case Op::sum_leading:
-      return {.op = op, .traits = {backward, scratch}, .operands = {in("x", "c [lead..., s...]"), out("y", "c [s...]")}};
+      return {
+          .op = op, .traits = {backward, scratch}, .operands = {in("x", "c [lead..., s...]"), out("y", "c [s...]")}};
     case Op::dropout: {
       AttributeDef p = both(real("p"), "the share of values that are dropped");
       p.below = 1;
-      return {.op = op, .traits = {graph_file, elementwise, keeps_columns, random},
+      return {.op = op,
+              .traits = {graph_file, elementwise, keeps_columns, random},
               .operands = {in("x", "c [batch, ...]"), in("step", "i32 [1]"), out("y", "c", "x")},
-              .attributes = {p, integer("key"), integer("sample", "elements of x after dim 0"), integer("row", "x's last dim"), integer("stride", "as row")},
+              .attributes = {p, integer("key"), integer("sample", "elements of x after dim 0"),
+                             integer("row", "x's last dim"), integer("stride", "as row")},
               .note = "key: the 64-bit random key, two's complement"};
     }
     case Op::reshape:
-      return {.op = op, .traits = {graph_file, view}, .operands = {in("x", "any"), out("y", "any")},
-              .attributes = {file({.name = "shape", .type = Type::dims}, "the new dims, of which one may be -1")}, .work = WorkClass::none};
+      return {.op = op,
+              .traits = {graph_file, view},
+              .operands = {in("x", "any"), out("y", "any")},
+              .attributes = {file({.name = "shape", .type = Type::dims}, "the new dims, of which one may be -1")},
+              .work = WorkClass::none};
     case Op::flatten:
-      return {.op = op, .traits = {graph_file, view}, .operands = {in("x", "any"), out("y", "any")}, .work = WorkClass::none};
+      return {.op = op,
+              .traits = {graph_file, view},
+              .operands = {in("x", "any"), out("y", "any")},
+              .work = WorkClass::none};
     case Op::split:
-      return {.op = op, .operands = {in("x", "c [..., n₀ + n₁ + …]"), many(out("y", "c [..., nᵢ]"))}, .timed_as = "copy"};
+      return {
+          .op = op, .operands = {in("x", "c [..., n₀ + n₁ + …]"), many(out("y", "c [..., nᵢ]"))}, .timed_as = "copy"};
     case Op::concat:
-      return {.op = op, .operands = {many(in("x", "c [..., nᵢ]")), out("y", "c [..., n₀ + n₁ + …]")}, .timed_as = "copy"};
+      return {
+          .op = op, .operands = {many(in("x", "c [..., nᵢ]")), out("y", "c [..., n₀ + n₁ + …]")}, .timed_as = "copy"};
 
     // Windows read single elements, rows apart.
     case Op::max_pool2d:
-      return pool(op, {graph_file}, {in("x", "c [n, ch, h, w]"), out("y", "c"), out("index", "i32 of y's shape (position in the h·w plane)")});
-    case Op::max_pool2d_grad: return pool(op, {backward, scratch}, {in("dy", "c"), in("index", "i32"), out("dx", "c [n, ch, h, w]")});
+      return pool(
+          op, {graph_file},
+          {in("x", "c [n, ch, h, w]"), out("y", "c"), out("index", "i32 of y's shape (position in the h·w plane)")});
+    case Op::max_pool2d_grad:
+      return pool(op, {backward, scratch}, {in("dy", "c"), in("index", "i32"), out("dx", "c [n, ch, h, w]")});
     case Op::avg_pool2d: {
       OpRecord record = pool(op, {graph_file}, {in("x", "c [n, ch, h, w]"), out("y", "c")});
       record.note = "padding counts as zeros, as PyTorch's default";
       return record;
     }
-    case Op::avg_pool2d_grad: return pool(op, {backward}, {in("dy", "c"), out("dx", "c [n, ch, h, w]")});
+    case Op::avg_pool2d_grad:
+      return pool(op, {backward}, {in("dy", "c"), out("dx", "c [n, ch, h, w]")});
 
     // Losses.
     case Op::cross_entropy:
-      return {.op = op, .traits = {graph_file, scratch},
-              .operands = {in("logits", "c [..., classes]"), in("targets", "i32 [...]"), sum("loss", "f64 [1]"), out("lse", "f32 [rows]")},
+      return {.op = op,
+              .traits = {graph_file, scratch},
+              .operands = {in("logits", "c [..., classes]"), in("targets", "i32 [...]"), sum("loss", "f64 [1]"),
+                           out("lse", "f32 [rows]")},
               .attributes = {both(from(-kInfinity, ignore_index()), "targets of this value do not count"),
                              both(label_smoothing(), "the share of the target that is spread over all classes")},
-              .work = WorkClass::rows, .bandwidth = 0.92, .note = "the sum over targets that are not ignored"};
+              .work = WorkClass::rows,
+              .bandwidth = 0.92,
+              .note = "the sum over targets that are not ignored"};
     case Op::cross_entropy_grad:
-      return {.op = op, .traits = {backward},
-              .operands = {in("logits", "c"), in("targets", "i32"), in("lse", "f32"), in("seed", "f32 [1]"), out("dlogits", "c", "logits")},
-              .attributes = {ignore_index(), label_smoothing(), classes()}, .work = WorkClass::rows, .note = "d(loss sum)/dlogits · seed"};
+      return {.op = op,
+              .traits = {backward},
+              .operands = {in("logits", "c"), in("targets", "i32"), in("lse", "f32"), in("seed", "f32 [1]"),
+                           out("dlogits", "c", "logits")},
+              .attributes = {ignore_index(), label_smoothing(), classes()},
+              .work = WorkClass::rows,
+              .note = "d(loss sum)/dlogits · seed"};
     case Op::cross_entropy_count:
-      return {.op = op, .traits = {scratch}, .operands = {in("targets", "i32"), sum("count", "f64 [1]")}, .attributes = {ignore_index()}};
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("targets", "i32"), sum("count", "f64 [1]")},
+              .attributes = {ignore_index()}};
     case Op::correct_count:
-      return {.op = op, .traits = {scratch}, .operands = {in("logits", "c [..., classes]"), in("targets", "i32 [...]"), sum("correct", "f64 [1]")},
-              .attributes = {ignore_index()}, .work = WorkClass::rows, .note = "largest logit, the first of equals, is the target"};
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("logits", "c [..., classes]"), in("targets", "i32 [...]"), sum("correct", "f64 [1]")},
+              .attributes = {ignore_index()},
+              .work = WorkClass::rows,
+              .note = "largest logit, the first of equals, is the target"};
     case Op::cross_entropy_stats:
-      return {.op = op, .operands = {in("logits", "c [..., columns]"), in("targets", "i32 [...]"), out("stats", "f32 [1, rows, 5]")},
-              .attributes = {classes(), ignore_index()}, .work = WorkClass::rows, .bandwidth = 0.92};
+      return {
+          .op = op,
+          .operands = {in("logits", "c [..., columns]"), in("targets", "i32 [...]"), out("stats", "f32 [1, rows, 5]")},
+          .attributes = {classes(), ignore_index()},
+          .work = WorkClass::rows,
+          .bandwidth = 0.92};
     case Op::cross_entropy_gathered:
-      return {.op = op, .traits = {scratch},
-              .operands = {in("logits", "c [..., columns] (not read)"), in("stats", "f32 [parts, rows, 5]"), in("targets", "i32 [...]"),
-                           sum("loss", "f64 [1]"), out("lse", "f32 [rows]")},
-              .attributes = {classes(), ignore_index(), label_smoothing()}, .work = WorkClass::own};
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("logits", "c [..., columns] (not read)"), in("stats", "f32 [parts, rows, 5]"),
+                           in("targets", "i32 [...]"), sum("loss", "f64 [1]"), out("lse", "f32 [rows]")},
+              .attributes = {classes(), ignore_index(), label_smoothing()},
+              .work = WorkClass::own};
     case Op::correct_count_gathered:
-      return {.op = op, .traits = {scratch}, .operands = {in("stats", "f32 [parts, rows, 5]"), in("targets", "i32 [...]"), sum("correct", "f64 [1]")},
-              .attributes = {classes(), ignore_index()}, .work = WorkClass::own};
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("stats", "f32 [parts, rows, 5]"), in("targets", "i32 [...]"), sum("correct", "f64 [1]")},
+              .attributes = {classes(), ignore_index()},
+              .work = WorkClass::own};
     case Op::mse:
-      return {.op = op, .traits = {graph_file, scratch}, .operands = {in("prediction", "c"), in("target", "c or f32"), sum("loss", "f64 [1]")},
+      return {.op = op,
+              .traits = {graph_file, scratch},
+              .operands = {in("prediction", "c"), in("target", "c or f32"), sum("loss", "f64 [1]")},
               .note = "the sum of squares"};
     case Op::mse_grad:
-      return {.op = op, .traits = {backward},
-              .operands = {in("prediction", "c"), in("target", "c or f32"), in("seed", "f32 [1]"), out("dprediction", "c", "prediction")},
+      return {.op = op,
+              .traits = {backward},
+              .operands = {in("prediction", "c"), in("target", "c or f32"), in("seed", "f32 [1]"),
+                           out("dprediction", "c", "prediction")},
               .note = "2 (prediction − target) · seed"};
     case Op::mse_count:
-      return {.op = op, .traits = {scratch}, .operands = {in("target", "c or f32"), sum("count", "f64 [1]")}, .note = "its number of elements"};
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("target", "c or f32"), sum("count", "f64 [1]")},
+              .note = "its number of elements"};
 
     // The plan makes collectives of these.
-    case Op::replicate: return collective_of(op, {collective}, {});
-    case Op::all_reduce: return collective_of(op, {collective, costly}, {}, "x");
-    case Op::all_gather: return collective_of(op, {collective}, {integer("dim")});
-    case Op::reduce_scatter: return collective_of(op, {collective, costly}, {integer("dim")});
+    case Op::replicate:
+      return collective_of(op, {collective}, {});
+    case Op::all_reduce:
+      return collective_of(op, {collective, costly}, {}, "x");
+    case Op::all_gather:
+      return collective_of(op, {collective}, {integer("dim")});
+    case Op::reduce_scatter:
+      return collective_of(op, {collective, costly}, {integer("dim")});
 
     // The step around the graph.
-    case Op::zero: return {.op = op, .operands = {out("y", "any")}};
+    case Op::zero:
+      return {.op = op, .operands = {out("y", "any")}};
     case Op::cast:
-      return {.op = op, .traits = {elementwise}, .operands = {in("x", "any float"), out("y", "any float")}, .work = WorkClass::own,
+      return {.op = op,
+              .traits = {elementwise},
+              .operands = {in("x", "any float"), out("y", "any float")},
+              .work = WorkClass::own,
               .note = "round to nearest even; x any → y the same dtype: a copy of the bytes, in place if need be"};
     case Op::pack_weight:
-      return {.op = op, .operands = {in("weight", "c [out, in] row-major"), out("packed", "the same in a packed layout")}, .work = WorkClass::own};
+      return {.op = op,
+              .operands = {in("weight", "c [out, in] row-major"), out("packed", "the same in a packed layout")},
+              .work = WorkClass::own};
     case Op::loss_seed:
-      return {.op = op, .operands = {in("count", "f64 [1]"), in("scalars", "f32 [4]"), out("seed", "f32 [1]")}, .work = WorkClass::scalars,
+      return {.op = op,
+              .operands = {in("count", "f64 [1]"), in("scalars", "f32 [4]"), out("seed", "f32 [1]")},
+              .work = WorkClass::scalars,
               .note = "scalars.loss_scale / max(count, 1)"};
     case Op::sum_squares:
-      return {.op = op, .traits = {scratch}, .operands = {in("x", "r [n]"), sum("squares", "f64 [1]")},
-              .attributes = {integer("first", std::int64_t{0}), integer("last", "the end"), real("scale", 1.0)}, .work = WorkClass::own, .bandwidth = 0.92,
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("x", "r [n]"), sum("squares", "f64 [1]")},
+              .attributes = {integer("first", std::int64_t{0}), integer("last", "the end"), real("scale", 1.0)},
+              .work = WorkClass::own,
+              .bandwidth = 0.92,
               .note = "scale · Σ x² of the elements i with first ≤ `Call::origin` + i < last"};
     case Op::update_scalars: {
       constexpr std::string_view kDynamic = "of use with `dynamic` only";
       return {.op = op,
-              .operands = {in("squares", "f64 [1]"), in("loss", "f64 [1]"), in("count", "f64 [1]"), update("scalars", "f32 [4]"), update("applied", "i32 [1]"),
+              .operands = {in("squares", "f64 [1]"), in("loss", "f64 [1]"), in("count", "f64 [1]"),
+                           update("scalars", "f32 [4]"), update("applied", "i32 [1]"),
                            update("good_steps", "i32 [1]", "dynamic")},
-              .attributes = {real("clip_norm", 0.0), flag("dynamic", false), integer("growth_interval", kDynamic), real("growth_factor", kDynamic),
-                             real("backoff_factor", kDynamic), real("largest_scale", kDynamic), real("smallest_scale", kDynamic)},
-              .work = WorkClass::scalars, .note = "clip_norm 0: none"};
+              .attributes = {real("clip_norm", 0.0), flag("dynamic", false), integer("growth_interval", kDynamic),
+                             real("growth_factor", kDynamic), real("backoff_factor", kDynamic),
+                             real("largest_scale", kDynamic), real("smallest_scale", kDynamic)},
+              .work = WorkClass::scalars,
+              .note = "clip_norm 0: none"};
     }
-    case Op::sgd: return optimizer_of(op, {state("momentum", "has_momentum")}, {real("momentum", 0.0), flag("nesterov", false), flag("has_momentum", false)});
-    case Op::adam: return optimizer_of(op, {state("m"), state("v")}, {real("beta1"), real("beta2"), real("eps")});
-    case Op::adamw: return optimizer_of(op, {state("m"), state("v")}, {real("beta1"), real("beta2"), real("eps")});
-    case Op::lion: return optimizer_of(op, {state("m")}, {real("beta1"), real("beta2")});
+    case Op::sgd:
+      return optimizer_of(op, {state("momentum", "has_momentum")},
+                          {real("momentum", 0.0), flag("nesterov", false), flag("has_momentum", false)});
+    case Op::adam:
+      return optimizer_of(op, {state("m"), state("v")}, {real("beta1"), real("beta2"), real("eps")});
+    case Op::adamw:
+      return optimizer_of(op, {state("m"), state("v")}, {real("beta1"), real("beta2"), real("eps")});
+    case Op::lion:
+      return optimizer_of(op, {state("m")}, {real("beta1"), real("beta2")});
     case Op::muon_momentum:
       return {.op = op,
-              .operands = {in("gradient", "r [n]"), state("momentum"), in("scalars", "f32 [4]"), in("applied", "i32 [1]"), out("u", "f32 [n]")},
+              .operands = {in("gradient", "r [n]"), state("momentum"), in("scalars", "f32 [4]"),
+                           in("applied", "i32 [1]"), out("u", "f32 [n]")},
               .attributes = {real("momentum"), flag("nesterov", false)}};
     case Op::muon_orthogonalize:
-      return {.op = op, .traits = {scratch}, .operands = {update("x", "f32 [parts, n]"), in("scalars", "f32 [4]")},
-              .attributes = {integer("steps"), {.name = "adjust", .type = Type::choice, .choices = {"original", "match_rms_adamw"}}, real("eps"),
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {update("x", "f32 [parts, n]"), in("scalars", "f32 [4]")},
+              .attributes = {integer("steps"),
+                             {.name = "adjust", .type = Type::choice, .choices = {"original", "match_rms_adamw"}},
+                             real("eps"),
                              {.name = "matrices", .type = Type::text}},
               .work = WorkClass::orthogonalize};
-    case Op::muon: return optimizer_of(op, {}, {}, "x", "f32 [n]");
+    case Op::muon:
+      return optimizer_of(op, {}, {}, "x", "f32 [n]");
 
     // Between steps, and before gradients travel.
     case Op::outer_step:
-      return {.op = op, .operands = {update("anchor", "f32 [n]"), update("momentum", "f32 [n]"), in("average", "f32 [n]"), out("master", "f32 [n]", "average")},
+      return {.op = op,
+              .operands = {update("anchor", "f32 [n]"), update("momentum", "f32 [n]"), in("average", "f32 [n]"),
+                           out("master", "f32 [n]", "average")},
               .attributes = {real("factor"), real("lr"), real("momentum"), flag("nesterov", false)}};
     case Op::apply_delayed:
-      return {.op = op, .operands = {update("master", "f32 [n]"), in("snapshot", "f32 [n]"), in("average", "f32 [n]")}, .attributes = {real("factor")},
+      return {.op = op,
+              .operands = {update("master", "f32 [n]"), in("snapshot", "f32 [n]"), in("average", "f32 [n]")},
+              .attributes = {real("factor")},
               .note = "master + factor · average − snapshot"};
-    case Op::compress_bf16: return {.op = op, .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"), out("packet", "bf16 [n]")}};
+    case Op::compress_bf16:
+      return {.op = op,
+              .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"), out("packet", "bf16 [n]")}};
     case Op::quantize_int8:
-      return {.op = op, .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"), out("packet", "u8 [slices · int8_bytes(n / slices)]")},
+      return {.op = op,
+              .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"),
+                           out("packet", "u8 [slices · int8_bytes(n / slices)]")},
               .attributes = {integer("slices", 1)}};
     case Op::dequantize_int8:
-      return {.op = op, .operands = {in("packet", "u8 [slices · int8_bytes(n / slices)]"), out("y", "r [n]")}, .attributes = {integer("slices", 1)}};
+      return {.op = op,
+              .operands = {in("packet", "u8 [slices · int8_bytes(n / slices)]"), out("y", "r [n]")},
+              .attributes = {integer("slices", 1)}};
     case Op::dequantize_sum_int8:
-      return {.op = op, .operands = {in("packet", "u8 [slices · int8_bytes(n)]"), out("y", "r [n]")}, .attributes = {integer("slices", 1)},
+      return {.op = op,
+              .operands = {in("packet", "u8 [slices · int8_bytes(n)]"), out("y", "r [n]")},
+              .attributes = {integer("slices", 1)},
               .note = "the sum over the slices, in order"};
     case Op::top_k_compress:  // a selection passes over its input some four times
-      return {.op = op, .traits = {scratch}, .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"), out("packet", "u8 [top_k_bytes(k)]")},
-              .attributes = {integer("k")}, .bandwidth = 0.25};
+      return {
+          .op = op,
+          .traits = {scratch},
+          .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"), out("packet", "u8 [top_k_bytes(k)]")},
+          .attributes = {integer("k")},
+          .bandwidth = 0.25};
     case Op::top_k_sum:
-      return {.op = op, .operands = {in("packets", "u8 [ranks · top_k_bytes(k)]"), out("y", "r [n]")}, .attributes = {integer("k"), integer("ranks")},
-              .bandwidth = 0.25, .note = "the pairs of all ranks added to 0, by rank"};
+      return {.op = op,
+              .operands = {in("packets", "u8 [ranks · top_k_bytes(k)]"), out("y", "r [n]")},
+              .attributes = {integer("k"), integer("ranks")},
+              .bandwidth = 0.25,
+              .note = "the pairs of all ranks added to 0, by rank"};
   }
   return {.op = op};
 }

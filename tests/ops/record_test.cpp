@@ -31,11 +31,14 @@ void each_record(Fn&& fn) {
   }
 }
 
-// ---- The table -------------------------------------------------------------------------------------------------------------------------
+// ---- The table -------------------------------------------------------------------------------------------------------
 
 std::string operand_text(const OperandDef& operand) {
   std::string text = fmt::format("{}{} {}", operand.name, operand.many ? "ᵢ…" : "", operand.what);
-  if (!operand.when.empty()) text += operand.when == operand.name ? "?" : operand.when[0] == '!' ? fmt::format(" (unless `{}`)", operand.when.substr(1)) : fmt::format(" (if `{}`)", operand.when);
+  if (!operand.when.empty())
+    text += operand.when == operand.name ? "?"
+            : operand.when[0] == '!'     ? fmt::format(" (unless `{}`)", operand.when.substr(1))
+                                         : fmt::format(" (if `{}`)", operand.when);
   if (operand.adds) text += " +";
   if (operand.role == Role::update) text += " (in place)";
   if (!operand.over.empty()) {
@@ -87,7 +90,8 @@ std::string table() {
   each_record([&](const OpRecord& record) {
     if (record.work == WorkClass::none) return;
     const std::string attributes = attributes_text(record);
-    const std::string rest = fmt::format(" | {} |{}{}\n", operands_text(record), attributes.empty() ? "" : " " + attributes, " |");
+    const std::string rest =
+        fmt::format(" | {} |{}{}\n", operands_text(record), attributes.empty() ? "" : " " + attributes, " |");
     const std::string name = fmt::format("`{}`", name_of(record.op));
     if (!rows.empty() && rows.back().second == rest)
       rows.back().first += " " + name;
@@ -117,7 +121,8 @@ TEST_CASE("the table of kernels/README.md is that of the records") {
     std::ofstream(kReadme) << readme.replace(begin, end - begin, table());
     return;
   }
-  CHECK_MESSAGE(readme.substr(begin, end - begin) == table(), "run build/tests/test_graph with TRAINER_WRITE_OP_TABLE=1");
+  CHECK_MESSAGE(readme.substr(begin, end - begin) == table(),
+                "run build/tests/test_graph with TRAINER_WRITE_OP_TABLE=1");
 }
 
 TEST_CASE("names of operands and attributes are unique, and conditions are flags of the op") {
@@ -219,9 +224,9 @@ TEST_CASE("an absent attribute is what the record says, and one that no record k
   CHECK(given_integer(Signature{Op::cross_entropy_grad, {{"classes", std::int64_t{7}}}, {}}, "classes") == 7);
   CHECK(real(Signature{Op::scale, {{"factor", std::int64_t{2}}}, {}}, "factor") == 2.0);
   CHECK_THROWS_AS(flag(linear, "biass"), Bug);
-  CHECK_THROWS_AS(real(Signature{Op::scale, {}, {}}, "factor"), Bug);            // has to be given
+  CHECK_THROWS_AS(real(Signature{Op::scale, {}, {}}, "factor"), Bug);                   // has to be given
   CHECK_THROWS_AS(integer(Signature{Op::cross_entropy_grad, {}, {}}, "classes"), Bug);  // absence is no value
-  CHECK_THROWS_AS(integer(linear, "bias"), Bug);                                // of another type
+  CHECK_THROWS_AS(integer(linear, "bias"), Bug);                                        // of another type
   CHECK_THROWS_AS(accumulates(Signature{Op::embedding_grad, {{"accumulate", 1.0}}, {}}), Bug);
   CHECK_FALSE(accumulates(linear));
 }
@@ -242,7 +247,8 @@ TEST_CASE("operands are found by name, whatever stands before them") {
   norm.attributes.set("shift", true);
   CHECK_THROWS_AS(expect_recorded(norm), Bug);
 
-  const TensorDesc flat{DType::f32, {512}}, codes{DType::u8, {512}}, scales{DType::f32, {2}}, one{DType::f32, {1}}, four{DType::f32, {4}}, count{DType::i32, {1}};
+  const TensorDesc flat{DType::f32, {512}}, codes{DType::u8, {512}}, scales{DType::f32, {2}}, one{DType::f32, {1}},
+      four{DType::f32, {4}}, count{DType::i32, {1}};
   const Attributes betas{{"beta1", 0.9}, {"beta2", 0.99}, {"eps", 1e-8}};
   const Signature adam{Op::adamw, betas, {flat, flat, codes, scales, codes, scales, one, four, count}};
   CHECK(operand_index(adam, "v") == 4);
