@@ -27,7 +27,7 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double 
   return space;
 }
 
-ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
+ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole) : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
   pieces_ = strategies::piece_begins(forward(1));
   std::size_t piece = 0;
   for (const Node& node : forward(1).nodes)
@@ -35,6 +35,21 @@ ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware) : 
       is_block_.push_back(node.block != kNone);
       ++piece;
     }
+  repetitions_ = repetitions_of(forward(1), pieces_);
+  // An adapter may be of some of them only, by their names.
+  if (loaded_.job.adapter || whole)
+    for (std::size_t i = 0; i < pieces_.size(); ++i) repetitions_.stands_for[i] = static_cast<int>(i);
+  for (std::size_t i = 0; i < pieces_.size(); ++i)
+    if (repetitions_.stands_for[i] == static_cast<int>(i)) kept_.push_back(pieces_[i]);
+}
+
+const Graph& ProfileCache::shortened(std::int64_t micro) {
+  if (!repetitions_.any()) return forward(micro);
+  const auto at = shortened_.find(micro);
+  if (at != shortened_.end()) return at->second;
+  Graph graph = forward(micro);
+  take_out(graph, pieces_, repetitions_);
+  return shortened_.emplace(micro, std::move(graph)).first->second;
 }
 
 const Graph& ProfileCache::forward(std::int64_t micro) {
@@ -56,24 +71,28 @@ const cost::CostModel& ProfileCache::model(const Mesh& mesh, int lane) {
   return *model;
 }
 
+const Graph* ProfileCache::refuse(const Mesh& mesh, bool sequence_parallel, const JobError& error) {
+  refusals_[{mesh, sequence_parallel}] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
+  return nullptr;
+}
+
 // Null: refused.
 const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro) {
   const std::tuple key(mesh, sequence_parallel, micro);
   if (differentiated_for_ == key) return &differentiated_;
   if (refusals_.contains({mesh, sequence_parallel})) return nullptr;
-  Graph graph = forward(micro);
+  Graph graph = shortened(micro);
   try {
     graph.mesh = mesh;
     strategies::tensor_parallel(graph);
     raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
     strategies::context_parallel(graph);
     distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
+    differentiate(graph, loaded_.job.precision.reduce);
+    propagate_placements(graph);
   } catch (const JobError& error) {
-    refusals_[{mesh, sequence_parallel}] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
-    return nullptr;
+    return refuse(mesh, sequence_parallel, error);
   }
-  differentiate(graph, loaded_.job.precision.reduce);
-  propagate_placements(graph);
   differentiated_ = std::move(graph);
   differentiated_for_ = key;
   return &differentiated_;
@@ -83,7 +102,13 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
   Graph graph = whole;
   recompute(graph, recompute_policy({mode, 1}));
   fuse(graph, *hardware_.target);
-  return cost::profile_of(graph, pieces_, *models_.at({mesh, lane}), *hardware_.target);
+  const cost::Profile of_kept = cost::profile_of(graph, kept_, *models_.at({mesh, lane}), *hardware_.target);
+  std::vector<std::size_t> kept_at(pieces_.size());
+  for (std::size_t i = 0, next = 0; i < pieces_.size(); ++i)
+    if (repetitions_.stands_for[i] == static_cast<int>(i)) kept_at[i] = next++;
+  cost::Profile profile{{}, of_kept.input_bytes};
+  for (const int like : repetitions_.stands_for) profile.pieces.push_back(of_kept.pieces[kept_at[static_cast<std::size_t>(like)]]);
+  return profile;
 }
 
 const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
@@ -98,7 +123,12 @@ const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parall
   if (!profiles_.contains(key(modes.front(), 1))) {
     std::vector<cost::Profile> profiles(modes.size());
     for (std::size_t lane = 0; lane < modes.size(); ++lane) model(mesh, static_cast<int>(lane));
-    for_each_index(modes.size(), [&](std::size_t lane) { profiles[lane] = made(*whole, mesh, modes[lane], static_cast<int>(lane)); });
+    try {  // what a rank's part of a value is may be refused too
+      for_each_index(modes.size(), [&](std::size_t lane) { profiles[lane] = made(*whole, mesh, modes[lane], static_cast<int>(lane)); });
+    } catch (const JobError& error) {
+      refuse(mesh, sequence_parallel, error);
+      return nullptr;
+    }
     for (std::size_t lane = 0; lane < modes.size(); ++lane) profiles_[key(modes[lane], 1)] = std::move(profiles[lane]);
   }
   if (recomputed.mode != Mode::every_n) return &profiles_.at(key(recomputed.mode, 1));

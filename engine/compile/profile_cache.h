@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/compile/compile.h"
+#include "engine/compile/repeated.h"
 #include "engine/cost/search.h"
 #include "engine/job/yaml.h"
 
@@ -19,7 +20,8 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double 
 
 class ProfileCache final : public cost::ProfileSource {
  public:
-  ProfileCache(const LoadedJob& loaded, const Hardware& hardware);
+  /// `whole`: profiles are of the whole model, for tests; else pieces that repeat themselves are looked at once (repeated.h).
+  ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole = false);
 
   const cost::Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) override;
   std::string why_not(const Mesh& mesh, bool sequence_parallel) override { return refusals_[{of_graph(mesh), sequence_parallel}]; }
@@ -30,7 +32,11 @@ class ProfileCache final : public cost::ProfileSource {
   /// The axes that a profile depends on.
   static Mesh of_graph(const Mesh& mesh) { return {{Axis::context, mesh.size(Axis::context)}, {Axis::tensor, mesh.size(Axis::tensor)}}; }
   const Graph& forward(std::int64_t micro);
+  /// The same without what is repeated (repeated.h).
+  const Graph& shortened(std::int64_t micro);
   const Graph* differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro);
+  /// Null.
+  const Graph* refuse(const Mesh& mesh, bool sequence_parallel, const JobError& error);
   const cost::CostModel& model(const Mesh& mesh, int lane);
   cost::Profile made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane);
   const cost::Profile& mixed(const Key& key, const ActivationCheckpointingJob& recompute);
@@ -38,11 +44,14 @@ class ProfileCache final : public cost::ProfileSource {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model, without an adapter
+  std::map<std::int64_t, Graph> forward_;    // by micro-batch: of the whole model, without an adapter
+  std::map<std::int64_t, Graph> shortened_;
   Graph differentiated_;                   // the one asked for last: a search asks for all its recomputations in a row
   std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
   std::vector<std::string> pieces_;        // nodes that begin them
   std::vector<char> is_block_;             // of each piece
+  Repetitions repetitions_;                // of pieces
+  std::vector<std::string> kept_;          // of `pieces_` those that no other stands for
   std::map<Key, cost::Profile> profiles_;
   std::map<std::pair<Mesh, bool>, std::string> refusals_;
   std::map<int, std::vector<int>> cuts_;

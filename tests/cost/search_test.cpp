@@ -196,6 +196,41 @@ TEST_CASE("a fixed strategy that does not fit is told what of it to change") {
   CHECK_FALSE(told("activation_checkpointing.mode=auto"));  // 16 bytes a parameter are too many for one device
 }
 
+TEST_CASE("profiles of a few blocks are those of the whole model") {
+  static const PlainTarget target;
+  const Hardware hardware{.target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  const auto with = [](const std::string& graph, const std::string& more) { return "{graph: models/" + graph + ".yaml, with: {layers: 9, heads: 8, dim: 512, vocab: 1024" + more + "}}"; };
+  for (const std::string& model : {with("gpt2", ", context: 2048, dropout: 0.1"), with("llama", ", kv_heads: 4, hidden: 1408")})
+    for (const char* trained : {"", "trainable: [\"*.8.*\", \"*.4.*\"]\n"}) {
+      CAPTURE(model);
+      CAPTURE(std::string(trained));
+      const LoadedJob loaded = job_of(model, 1, "{global: 64, micro: 1}", std::string("strategy: auto\n") + trained);
+      ProfileCache few(loaded, hardware), whole(loaded, hardware, true);
+      for (const int tensor : {1, 4})
+        for (const int context : {1, 2})
+          for (const bool sequence : {false, true})
+            for (const CheckpointingMode mode : {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n}) {
+              Mesh mesh;
+              mesh.set(Axis::tensor, tensor);
+              mesh.set(Axis::context, context);
+              const cost::Profile *one = few.profile(mesh, sequence && tensor > 1, 2, {mode, 2}), *other = whole.profile(mesh, sequence && tensor > 1, 2, {mode, 2});
+              REQUIRE((one == nullptr) == (other == nullptr));
+              if (one == nullptr) continue;
+              REQUIRE(one->pieces.size() == other->pieces.size());
+              CHECK(one->input_bytes == other->input_bytes);
+              for (std::size_t i = 0; i < one->pieces.size(); ++i) {
+                CAPTURE(i);
+                const cost::Piece &a = one->pieces[i], &b = other->pieces[i];
+                for (double cost::Piece::* us : {&cost::Piece::forward_us, &cost::Piece::input_us, &cost::Piece::weight_us, &cost::Piece::network_us, &cost::Piece::recompute_us})
+                  CHECK(a.*us == doctest::Approx(b.*us).epsilon(1e-12));
+                for (std::int64_t cost::Piece::* bytes : {&cost::Piece::saved_bytes, &cost::Piece::freed_bytes, &cost::Piece::handed_bytes, &cost::Piece::transient_bytes, &cost::Piece::boundary_bytes,
+                                                         &cost::Piece::parameters, &cost::Piece::trained, &cost::Piece::packed_bytes})
+                  CHECK(a.*bytes == b.*bytes);
+              }
+            }
+    }
+}
+
 TEST_CASE("scores of memory and time are near those of the whole plan") {
   struct Row {
     std::string strategy, mode;

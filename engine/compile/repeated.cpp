@@ -1,0 +1,127 @@
+// Two neighbouring pieces are alike if their nodes are, one by one: the same op on values of the same specs, made at the same place inside
+// the piece, or handed over at the same place by the piece before, or by both taken from one and the same value further up.
+#include "engine/compile/repeated.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/transform/prune.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::size_t kBorder = 2;  // pieces on each side of a run that stay
+
+std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+struct Place {
+  int piece = -1;  // -1: made by no node
+  std::size_t node = 0, output = 0;
+};
+
+class Pieces {
+ public:
+  Pieces(const Graph& graph, const std::vector<std::string>& begins) : graph_(graph), places_(graph.values.size()), parameters_(graph.values.size(), nullptr) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (first_.size() < begins.size() && graph.nodes[i].name == begins[first_.size()]) first_.push_back(i);
+      for (std::size_t output = 0; output < graph.nodes[i].outputs.size(); ++output)
+        places_[at(graph.nodes[i].outputs[output])] = {static_cast<int>(first_.size()) - 1, first_.empty() ? i : i - first_.back(), output};
+    }
+    first_.push_back(graph.nodes.size());
+    for (const Parameter& parameter : graph.parameters) parameters_[at(parameter.value)] = &parameter;
+  }
+
+  std::size_t count() const { return first_.size() - 1; }
+  std::size_t size(std::size_t piece) const { return first_[piece + 1] - first_[piece]; }
+  const Node& node(std::size_t piece, std::size_t index) const { return graph_.nodes[first_[piece] + index]; }
+  const Place& place(ValueId id) const { return places_[at(id)]; }
+
+  /// Whether `piece` does what the one before it does.
+  bool like_the_one_before(std::size_t piece) const {
+    if (size(piece) != size(piece - 1)) return false;
+    for (std::size_t i = 0; i < size(piece); ++i)
+      if (!alike(piece, node(piece - 1, i), node(piece, i))) return false;
+    return true;
+  }
+
+ private:
+  bool alike(std::size_t piece, const Node& before, const Node& now) const {
+    if (before.op != now.op || !(before.attributes == now.attributes) || before.inputs.size() != now.inputs.size() || before.outputs.size() != now.outputs.size() ||
+        before.parallel != now.parallel || !(before.axes == now.axes) || !(before.once == now.once) || kind_of(before) != kind_of(now))
+      return false;
+    for (std::size_t i = 0; i < now.outputs.size(); ++i)
+      if (!same_spec(before.outputs[i], now.outputs[i])) return false;
+    for (std::size_t i = 0; i < now.inputs.size(); ++i)
+      if (!alike(piece, before.inputs[i], now.inputs[i])) return false;
+    return true;
+  }
+
+  bool alike(std::size_t piece, ValueId before, ValueId now) const {
+    if (before == now) return parameters_[at(now)] == nullptr;  // a parameter of both would be counted once
+    if (!same_spec(before, now)) return false;
+    const Parameter *mine = parameters_[at(before)], *its = parameters_[at(now)];
+    if (mine != nullptr || its != nullptr) return mine != nullptr && its != nullptr && mine->trainable == its->trainable;
+    const Place &a = place(before), &b = place(now);
+    if (b.piece < 0) return false;
+    const bool inside = b.piece == static_cast<int>(piece), handed = b.piece == static_cast<int>(piece) - 1;
+    if (inside) return a.piece == b.piece - 1 && a.node == b.node && a.output == b.output;
+    // What comes into the first piece of a run comes from elsewhere.
+    return handed && (a.piece != b.piece - 1 || (a.node == b.node && a.output == b.output) || size(static_cast<std::size_t>(b.piece)) != size(static_cast<std::size_t>(a.piece)));
+  }
+
+  const std::string& kind_of(const Node& node) const {
+    static const std::string none;
+    const std::int32_t block = graph_.outermost(node.block);
+    return block == kNone ? none : graph_.blocks[at(block)].kind;
+  }
+  bool same_spec(ValueId a, ValueId b) const {
+    return graph_.value(a).spec == graph_.value(b).spec && graph_.value(a).kind == graph_.value(b).kind && (graph_.value(a).alias_of == kNone) == (graph_.value(b).alias_of == kNone);
+  }
+
+  const Graph& graph_;
+  std::vector<std::size_t> first_;  // nodes
+  std::vector<Place> places_;       // of values
+  std::vector<const Parameter*> parameters_;
+};
+
+}  // namespace
+
+bool Repetitions::any() const {
+  for (std::size_t i = 0; i < stands_for.size(); ++i)
+    if (stands_for[i] != static_cast<int>(i)) return true;
+  return false;
+}
+
+Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& begins) {
+  const Pieces pieces(graph, begins);
+  Repetitions result;
+  for (std::size_t i = 0; i < begins.size(); ++i) result.stands_for.push_back(static_cast<int>(i));
+  if (pieces.count() != begins.size()) return result;
+  for (std::size_t first = 0; first < pieces.count();) {
+    std::size_t last = first + 1;  // of the run, and one more
+    while (last < pieces.count() && pieces.like_the_one_before(last)) ++last;
+    for (std::size_t i = first + kBorder; i + kBorder < last; ++i) result.stands_for[i] = static_cast<int>(first + kBorder - 1);
+    first = last;
+  }
+  return result;
+}
+
+void take_out(Graph& graph, const std::vector<std::string>& begins, const Repetitions& repetitions) {
+  const Pieces pieces(graph, begins);
+  std::vector<ValueId> instead(graph.values.size(), kNone);
+  for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
+    const auto other = static_cast<std::size_t>(repetitions.stands_for[piece]);
+    for (std::size_t i = 0; other != piece && i < pieces.size(piece); ++i)
+      for (std::size_t output = 0; output < pieces.node(piece, i).outputs.size(); ++output)
+        instead[at(pieces.node(piece, i).outputs[output])] = pieces.node(other, i).outputs[output];
+  }
+  std::vector<ValueId> roots;
+  for (ValueId root : {graph.loss.sum, graph.loss.targets, graph.loss.scores, graph.logits, graph.step})
+    if (root != kNone) roots.push_back(root);
+  for (Node& node : graph.nodes)
+    for (ValueId& input : node.inputs)
+      if (instead[at(input)] != kNone) input = instead[at(input)];
+  prune(graph, roots);
+}
+
+}  // namespace trainer

@@ -1,0 +1,24 @@
+// Repeated pieces: most of a deep model is the same block again and again. What a piece costs is found on a model of a few of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace trainer {
+
+/// Which pieces of a graph stand for which.
+struct Repetitions {
+  std::vector<int> stands_for;  ///< of each piece: itself, or the piece that is its like
+  bool any() const;
+};
+
+/// `begins`: names of the nodes that begin the pieces of a forward graph, in order. In a run of more than four pieces that do the same with what
+/// the piece before made, all but the first two and the last two are the second again: what lies at a border may be fused with it.
+Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& begins);
+
+/// Takes out the pieces that another stands for; what they hand on, that one does.
+void take_out(Graph& graph, const std::vector<std::string>& begins, const Repetitions& repetitions);
+
+}  // namespace trainer
