@@ -1,16 +1,16 @@
 // attention, attention_grad: scaled dot-product attention of one layer, for all devices. A device never holds a
 // seq × seq matrix: probabilities are made block by block and, in the backward pass, made again from lse.
 //
-// Queries may be a part of the sequence: query i stands at position p_i = Call::origin + i, key j at position j. With scale = 1/√head_dim and
-// h the kv head of query head n, h = n / (heads / kv_heads):
+// Queries may be a part of the sequence: query i stands at position p_i = Call::origin + i, key j at position j. With
+// scale = 1/√head_dim and h the kv head of query head n, h = n / (heads / kv_heads):
 //
 //   s_ij = scale · rope(q_i)·rope(k_j), over j ≤ p_i where causal, else over all j
 //   lse_i = ln Σ_j exp(s_ij),  p_ij = exp(s_ij − lse_i),  o_i = Σ_j p_ij v_j
 //   delta_i = do_i·o_i,  ds_ij = p_ij (do_i·v_j − delta_i)
 //   dq_i = scale · ropeᵀ(Σ_j ds_ij rope(k_j)),  dk_j = scale · ropeᵀ(Σ_i ds_ij rope(q_i)),  dv_j = Σ_i p_ij do_i
 //
-// dk and dv of a kv head are sums over the query heads that share it, and over these queries alone: 0 for keys that none of them sees. The
-// parts of a sequence give, side by side, o, lse and dq of the whole, and in sum its dk and dv.
+// dk and dv of a kv head are sums over the query heads that share it, and over these queries alone: 0 for keys that
+// none of them sees. The parts of a sequence give, side by side, o, lse and dq of the whole, and in sum its dk and dv.
 //
 // Operands (c: f32 or bf16, the same for all; batch B, T queries, S ≥ T keys, head_dim D; row-major):
 //   attention       packed:  qkv c [B, T, (heads + 2·kv_heads)·D]                                    → o, lse
@@ -19,11 +19,12 @@
 //   attention_grad  packed:  do c [B, T, heads·D], qkv, o, lse                                       → dqkv
 //                   else:    do, q, k, v, o, lse                                                     → dq, dk, dv
 //                   each gradient of the shape of what it is the gradient of; overwritten
-// Attributes: heads, kv_heads (divides heads), causal, packed, rope_theta (real; 0 or absent: no rotation; else D is even).
-// REQUIRES: 0 ≤ origin ≤ S − T; packed, or with S = T, the origin is 0.
-// A row of packed qkv is all heads of q, then of k, then of v. No output may share memory with an input.
+// Attributes: heads, kv_heads (divides heads), causal, packed, rope_theta (real; 0 or absent: no rotation; else D is
+// even). REQUIRES: 0 ≤ origin ≤ S − T; packed, or with S = T, the origin is 0. A row of packed qkv is all heads of q,
+// then of k, then of v. No output may share memory with an input.
 //
-// Sources: Dao, "FlashAttention-2", 2023, algorithms 1 and 2; Su et al., "RoFormer", 2021, with halves as Llama has them.
+// Sources: Dao, "FlashAttention-2", 2023, algorithms 1 and 2; Su et al., "RoFormer", 2021, with halves as Llama has
+// them.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -36,7 +37,8 @@ struct AttentionShape {
   double rope_theta = 0;  ///< 0: no rotation
 };
 
-/// Of a signature whose q, or qkv, is operand `q`. Raises Bug where the heads do not divide its rows, or keys are fewer than queries.
+/// Of a signature whose q, or qkv, is operand `q`. Raises Bug where the heads do not divide its rows, or keys are fewer
+/// than queries.
 AttentionShape attention_shape(const Signature& signature, int q);
 
 /// Raises Bug unless the queries from `origin` on are positions of the keys' sequence.

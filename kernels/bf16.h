@@ -11,7 +11,9 @@ struct Bf16 {
 };
 
 [[gnu::always_inline]] constexpr float to_f32(float x) { return x; }
-[[gnu::always_inline]] constexpr float to_f32(Bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16); }
+[[gnu::always_inline]] constexpr float to_f32(Bf16 x) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 /// Round to nearest, ties to even; a NaN stays one (made quiet).
 [[gnu::always_inline]] constexpr Bf16 to_bf16(float x) {

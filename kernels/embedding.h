@@ -5,17 +5,17 @@
 //   positions        weight c [rows, dim] → y c [seq, dim]: rows [first, first + seq)
 //   positions_grad   dy c [seq, dim] → dweight r [rows, dim]: those rows are dy, all others 0
 //
-// `first` is origin mod rows (origin: Call::origin), so that a rank with a part of the sequence has its own positions. REQUIRES
-// first + seq ≤ rows.
+// `first` is origin mod rows (origin: Call::origin), so that a rank with a part of the sequence has its own positions.
+// REQUIRES first + seq ≤ rows.
 //
 // `accumulate` adds to dweight; without it rows that no id names become 0. The rows of one id are summed in f32 in the
 // order of their places and rounded once, so the result depends on neither threads nor timing.
 //
-// Over ranks whose outputs are summed afterwards: with `cut`, weight and dweight are rows [origin, origin + rows) of a table of
-// `table_rows` (origin: Call::origin); ids of other rows give zeros and add nothing. So do rows from `table_rows` on, the padding of
-// the last slice. With `partial`, positions gives zeros where origin is `rows` or more: of ranks
-// that add up their outputs, rank r has the origin r · rows + first.
-// Throws DataError, before anything is written, for an id outside of [0, rows), or [0, table_rows).
+// Over ranks whose outputs are summed afterwards: with `cut`, weight and dweight are rows [origin, origin + rows) of a
+// table of `table_rows` (origin: Call::origin); ids of other rows give zeros and add nothing. So do rows from
+// `table_rows` on, the padding of the last slice. With `partial`, positions gives zeros where origin is `rows` or more:
+// of ranks that add up their outputs, rank r has the origin r · rows + first. Throws DataError, before anything is
+// written, for an id outside of [0, rows), or [0, table_rows).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ namespace trainer::kernels {
 /// Throws DataError, naming the place and the value, unless every id is in [0, rows).
 void check_ids(std::span<const std::int32_t> ids, std::int64_t rows);
 
-/// The row of the table at which a call of positions or positions_grad with this origin begins. Raises Bug where its rows are not there.
+/// The row of the table at which a call of positions or positions_grad with this origin begins. Raises Bug where its
+/// rows are not there.
 std::int64_t positions_first_row(const Signature& signature, std::int64_t origin);
 
 }  // namespace trainer::kernels

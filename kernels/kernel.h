@@ -10,13 +10,15 @@
 
 namespace trainer::kernels {
 
-/// One run. Operands are in the order of the signature, each at a multiple of kOperandAlignment, or of its size where it is a single
-/// element, unless the op's header says otherwise.
+/// One run. Operands are in the order of the signature, each at a multiple of kOperandAlignment, or of its size where
+/// it is a single element, unless the op's header says otherwise.
 struct Call {
   std::span<void* const> operands;
-  void* workspace = nullptr;  ///< Target::workspace_bytes(signature) bytes, at a multiple of kBufferAlignment; contents undefined
-  std::int64_t origin = 0;    ///< what differs between ranks: where the piece begins (the op's header says of what); else unused
-  void* stream = nullptr;     ///< of a GPU: the cudaStream_t on which the kernel is put; run() returns at once
+  void* workspace =
+      nullptr;  ///< Target::workspace_bytes(signature) bytes, at a multiple of kBufferAlignment; contents undefined
+  std::int64_t origin =
+      0;  ///< what differs between ranks: where the piece begins (the op's header says of what); else unused
+  void* stream = nullptr;  ///< of a GPU: the cudaStream_t on which the kernel is put; run() returns at once
 };
 
 class Kernel {

@@ -1,27 +1,30 @@
 // linear: y = x·Wᵀ + b, and its gradients dx = dy·W, dW = dyᵀ·x, db = sum of dy over rows. Sums are f32; the order of
 // their additions depends on shapes alone.
 //
-// `c` is the compute dtype (f32, bf16 or f16), `r` the dtype of parameter gradients (f32 or bf16); [...] are leading dims, seen
-// as rows. A packed weight is what `pack_weight` made (pack_weight.h). No operand may overlap another.
+// `c` is the compute dtype (f32, bf16 or f16), `r` the dtype of parameter gradients (f32 or bf16); [...] are leading
+// dims, seen as rows. A packed weight is what `pack_weight` made (pack_weight.h). No operand may overlap another.
 //
 // linear               x c [..., in], weight c [out, in] (row-major or packed), bias c [out] if `bias`
-//                      → y c [..., out], pre c [..., out] if `pre`. With `partial`, for ranks whose outputs are summed afterwards,
-//                      the bias is added only where Call::origin is 0
+//                      → y c [..., out], pre c [..., out] if `pre`. With `partial`, for ranks whose outputs are summed
+//                      afterwards, the bias is added only where Call::origin is 0
 // linear_grad_input    dy c [..., out], weight c [out, in] (row-major or packed_transposed), pre c [..., in] if `gelu`
 //                      → dx c [..., in]
 // linear_grad_weight   x c [..., in], dy c [..., out]
 //                      → dweight r [out, in], dbias r [out] if `bias`; `accumulate` adds to both
 //
-// `gelu` (false where absent) is an epilogue: the activation after the product, in the product's own pass over its output. It is the
-// approximation with tanh that op `gelu` has under approximate: "tanh". Graph files have no such attribute; engine/transform/fuse.h sets it
-// where Target::fuses_gelu says that the device's kernels take it: today bf16 and f16 on GPUs. The CPU's kernels refuse it.
-//   linear             y = gelu(x·Wᵀ + b), and pre = x·Wᵀ + b, rounded to c, if `pre` (training needs it, evaluation does not). `pre`
+// `gelu` (false where absent) is an epilogue: the activation after the product, in the product's own pass over its
+// output. It is the approximation with tanh that op `gelu` has under approximate: "tanh". Graph files have no such
+// attribute; engine/transform/fuse.h sets it where Target::fuses_gelu says that the device's kernels take it: today
+// bf16 and f16 on GPUs. The CPU's kernels refuse it.
+//   linear             y = gelu(x·Wᵀ + b), and pre = x·Wᵀ + b, rounded to c, if `pre` (training needs it, evaluation
+//   does not). `pre`
 //                      never stands without `gelu`, nor `partial` with it.
-//   linear_grad_input  dx = (dy·W) ⊙ gelu'(pre): the gradient of what the activation read. `pre` is that of the linear before; in
+//   linear_grad_input  dx = (dy·W) ⊙ gelu'(pre): the gradient of what the activation read. `pre` is that of the linear
+//   before; in
 //                      [..., in] its rows have the length of dx's.
-// The activation may see the f32 sum or the sum rounded to c. Any shape may come: where a library's epilogue wants more (rows of `pre`
-// in multiples of 8 elements, say), the kernel makes the activation in a pass of its own after the product, within the same launch and
-// workspace.
+// The activation may see the f32 sum or the sum rounded to c. Any shape may come: where a library's epilogue wants more
+// (rows of `pre` in multiples of 8 elements, say), the kernel makes the activation in a pass of its own after the
+// product, within the same launch and workspace.
 #pragma once
 
 namespace trainer::kernels {

@@ -1,38 +1,43 @@
 // The step's own scalars and the optimizers, each one pass over memory.
 //
 //   loss_seed       count f64 [1], scalars f32 [4] → seed f32 [1] = loss_scale / max(count, 1)
-//   sum_squares     x r [n] → squares f64 [1] = scale · Σ x², `accumulate` adds; of the elements alone whose index in the unit
+//   sum_squares     x r [n] → squares f64 [1] = scale · Σ x², `accumulate` adds; of the elements alone whose index in
+//   the unit
 //                   (Call::origin + i) lies in [first, last). In f64, by chunks in order: threads do not matter.
-//   update_scalars  squares f64 [1], loss f64 [1], count f64 [1], scalars f32 [4], applied i32 [1] → scalars, applied (in place)
-//   sgd             master f32 [n], gradient r [n], momentum f32 [n]?, lr f32 [1], scalars, applied, working bf16 or f16 [n]? (f16: GPUs)
+//   update_scalars  squares f64 [1], loss f64 [1], count f64 [1], scalars f32 [4], applied i32 [1] → scalars, applied
+//   (in place) sgd             master f32 [n], gradient r [n], momentum f32 [n]?, lr f32 [1], scalars, applied, working
+//   bf16 or f16 [n]? (f16: GPUs)
 //                   → master, momentum?, working? (in place)
 //   adam, adamw     master, gradient, m f32 [n], v f32 [n], lr, scalars, applied, working? → master, m, v, working?
 //   lion            master, gradient, m, lr, scalars, applied, working? → master, m, working?
 //
-// The states (momentum, m, v) of an optimizer are all f32 [n] as above, all bf16 [n], or all int8: each u8 [n] followed by its scales
-// f32 [⌈n / 256⌉], in blocks of 256 elements that begin at the operand's first (engine/core/compression.h has the size). An update reads
-// them as f32, uses the new ones as f32, and then rounds them: state_codes.h says how. v has the unsigned code, the others the signed.
+// The states (momentum, m, v) of an optimizer are all f32 [n] as above, all bf16 [n], or all int8: each u8 [n] followed
+// by its scales f32 [⌈n / 256⌉], in blocks of 256 elements that begin at the operand's first (engine/core/compression.h
+// has the size). An update reads them as f32, uses the new ones as f32, and then rounds them: state_codes.h says how. v
+// has the unsigned code, the others the signed.
 //
-// update_scalars: grad_norm = √squares / loss_scale, loss = loss / max(count, 1), factor = min(1, clip_norm / (grad_norm + 1e-6))
-// / loss_scale (clip_norm 0: no clipping), or factor = 0 where grad_norm or loss, as f32, is not finite; applied += 1 where factor > 0.
-// With `dynamic` (false where absent) it then sets the loss_scale of the next step. Where one of the two was not finite:
+// update_scalars: grad_norm = √squares / loss_scale, loss = loss / max(count, 1), factor = min(1, clip_norm /
+// (grad_norm + 1e-6)) / loss_scale (clip_norm 0: no clipping), or factor = 0 where grad_norm or loss, as f32, is not
+// finite; applied += 1 where factor > 0. With `dynamic` (false where absent) it then sets the loss_scale of the next
+// step. Where one of the two was not finite:
 //   loss_scale = max(smallest_scale, loss_scale · backoff_factor), good_steps = 0
 // else good_steps += 1, and where that reaches growth_interval:
 //   loss_scale = min(largest_scale, loss_scale · growth_factor), good_steps = 0.
 //
-// Optimizers take g = gradient · factor, do nothing at all where factor is 0, and read t = applied (1 in the first update). First,
-// for elements whose index in the unit (Call::origin + i) is below decay_elements, w −= lr · weight_decay · w. Then
+// Optimizers take g = gradient · factor, do nothing at all where factor is 0, and read t = applied (1 in the first
+// update). First, for elements whose index in the unit (Call::origin + i) is below decay_elements, w −= lr ·
+// weight_decay · w. Then
 //   sgd    b = momentum · b + g;  w −= lr (nesterov ? g + momentum · b : b);  without momentum w −= lr g
 //   adam   m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²;  w −= lr / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + eps)
 //   lion   c = β₁ m + (1 − β₁) g;  m = β₂ m + (1 − β₂) g;  w −= lr sign(c)
 // and working = w rounded to its dtype. adam and adamw are the same arithmetic.
-// Attributes: first (0), last (the end), scale (1); clip_norm, dynamic, growth_interval (integer), growth_factor, backoff_factor,
-// largest_scale, smallest_scale (real; with dynamic alone); momentum, nesterov, has_momentum; beta1, beta2, eps (not lion);
-// weight_decay, decay_elements, working.
-// Sources: Kingma and Ba, "Adam", 2015; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; Chen et al.,
-// "Symbolic Discovery of Optimization Algorithms", 2023 (Lion); Sutskever et al., "On the importance of initialization and
-// momentum in deep learning", 2013 (in PyTorch's form); Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 (the loss
-// scale), with the rules of PyTorch's GradScaler between two bounds.
+// Attributes: first (0), last (the end), scale (1); clip_norm, dynamic, growth_interval (integer), growth_factor,
+// backoff_factor, largest_scale, smallest_scale (real; with dynamic alone); momentum, nesterov, has_momentum; beta1,
+// beta2, eps (not lion); weight_decay, decay_elements, working. Sources: Kingma and Ba, "Adam", 2015; Loshchilov and
+// Hutter, "Decoupled Weight Decay Regularization", 2019; Chen et al., "Symbolic Discovery of Optimization Algorithms",
+// 2023 (Lion); Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013 (in
+// PyTorch's form); Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 (the loss scale), with the rules
+// of PyTorch's GradScaler between two bounds.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +69,8 @@ struct StateOperands {
   int end = 0;  ///< the operand after them
 };
 
-/// Checks the `states` states of `count` elements from operand `first` on, or raises Bug: of one format, of the right sizes.
+/// Checks the `states` states of `count` elements from operand `first` on, or raises Bug: of one format, of the right
+/// sizes.
 StateOperands expect_states(const Signature& signature, int first, int states, std::int64_t count);
 
 }  // namespace trainer::kernels

@@ -43,14 +43,15 @@ void expect_alike(const Signature& signature, std::initializer_list<int> operand
 void expect_operand(const Signature& signature, int index, DType dtype, std::int64_t elements) {
   const TensorDesc& found = signature.operands[static_cast<std::size_t>(index)];
   CHECK(found.dtype == dtype && found.elements() == elements && found.layout == Layout::row_major,
-        "operand " + std::to_string(index) + " of " + describe(signature) + " must be " + std::string(name_of(dtype)) + " of " +
-            std::to_string(elements) + " elements");
+        "operand " + std::to_string(index) + " of " + describe(signature) + " must be " + std::string(name_of(dtype)) +
+            " of " + std::to_string(elements) + " elements");
 }
 
 void expect_shape(const Signature& signature, int operand, DType dtype, const Shape& shape) {
   const TensorDesc& is = signature.operands[static_cast<std::size_t>(operand)];
   CHECK(is.dtype == dtype && is.shape == shape && is.layout == Layout::row_major,
-        describe(signature) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " + shape.str());
+        describe(signature) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " +
+            shape.str());
 }
 
 std::int64_t expect_flat(const Signature& signature, int operands) {
@@ -61,8 +62,10 @@ std::int64_t expect_flat(const Signature& signature, int operands) {
 }
 
 void refuse_launch(const Signature& signature) {
-  const bool communicates = signature.op == Op::all_reduce || signature.op == Op::all_gather || signature.op == Op::reduce_scatter;
-  UNREACHABLE(describe(signature) + (communicates ? " is communication: a plan has a collective for it, never a launch" : " only renames memory: it is never launched"));
+  const bool communicates =
+      signature.op == Op::all_reduce || signature.op == Op::all_gather || signature.op == Op::reduce_scatter;
+  UNREACHABLE(describe(signature) + (communicates ? " is communication: a plan has a collective for it, never a launch"
+                                                  : " only renames memory: it is never launched"));
 }
 
 bool gelu_is_tanh(const Signature& signature) {
@@ -84,14 +87,15 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t rows) {
   if (outside == 0) return;
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (static_cast<std::uint32_t>(ids[i]) >= bound)
-      throw DataError("id " + std::to_string(ids[i]) + " at place " + std::to_string(i) + " of the batch is outside of 0 to " + std::to_string(rows - 1));
+      throw DataError("id " + std::to_string(ids[i]) + " at place " + std::to_string(i) +
+                      " of the batch is outside of 0 to " + std::to_string(rows - 1));
 }
 
 void check_targets(std::span<const std::int32_t> targets, std::int64_t classes, std::int64_t ignore_index) {
   for (std::size_t i = 0; i < targets.size(); ++i)
     if (targets[i] != ignore_index && (targets[i] < 0 || targets[i] >= classes))
-      throw DataError("target " + std::to_string(targets[i]) + " at place " + std::to_string(i) + " of the batch is outside of 0 to " +
-                      std::to_string(classes - 1));
+      throw DataError("target " + std::to_string(targets[i]) + " at place " + std::to_string(i) +
+                      " of the batch is outside of 0 to " + std::to_string(classes - 1));
 }
 
 AttentionShape attention_shape(const Signature& s, int q) {
@@ -142,7 +146,8 @@ SplitRows split_rows(const Signature& s) {
   std::int64_t offset = 0;
   for (std::size_t i = 0; i + 1 < count; ++i) {
     const TensorDesc& piece = s.operands[splits ? i + 1 : i];
-    CHECK(piece.dtype == whole.dtype && piece.shape == whole.shape.with_last(piece.shape[-1]), describe(s) + ": pieces differ from the whole in the last dim alone");
+    CHECK(piece.dtype == whole.dtype && piece.shape == whole.shape.with_last(piece.shape[-1]),
+          describe(s) + ": pieces differ from the whole in the last dim alone");
     const std::int64_t width = piece.shape[-1] * size_of(piece.dtype);
     result.offsets.push_back(offset);
     result.widths.push_back(width);
@@ -154,13 +159,17 @@ SplitRows split_rows(const Signature& s) {
 
 std::int64_t positions_first_row(const Signature& s, std::int64_t origin) {
   const bool forward = s.op == Op::positions;
-  const std::int64_t rows = s.operands[forward ? 0 : 1].shape[0], seq = s.operands[forward ? 1 : 0].shape[0], first = origin % rows;
-  CHECK(origin >= 0 && first + seq <= rows, describe(s) + ": rows [" + std::to_string(first) + ", " + std::to_string(first + seq) + ") of a table of " + std::to_string(rows));
+  const std::int64_t rows = s.operands[forward ? 0 : 1].shape[0], seq = s.operands[forward ? 1 : 0].shape[0],
+                     first = origin % rows;
+  CHECK(origin >= 0 && first + seq <= rows, describe(s) + ": rows [" + std::to_string(first) + ", " +
+                                                std::to_string(first + seq) + ") of a table of " +
+                                                std::to_string(rows));
   return first;
 }
 
 void expect_attention_origin(const AttentionShape& shape, std::int64_t origin) {
-  CHECK(origin >= 0 && origin + shape.queries <= shape.keys, "attention: queries [" + std::to_string(origin) + ", " + std::to_string(origin + shape.queries) +
+  CHECK(origin >= 0 && origin + shape.queries <= shape.keys, "attention: queries [" + std::to_string(origin) + ", " +
+                                                                 std::to_string(origin + shape.queries) +
                                                                  ") of a sequence of " + std::to_string(shape.keys));
 }
 

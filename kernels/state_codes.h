@@ -19,8 +19,8 @@
 // · |scale|: of the largest elements 0.7% signed and 0.35% unsigned. Below 2.75e-7 · |scale| signed numbers become 0.
 // Unsigned ones become the least code, 3.25e-7 · scale, unless they are 0 (here we differ from the paper): a second
 // moment that is lost while the first is not would make the next update larger by 1 / √(1 − β₂), 30 times with β₂ =
-// 0.999. A block of zeros, or one whose scale is no normal f32, becomes zeros with the scale 0; a scale is at most 2¹²⁶,
-// the largest whose inverse is a normal f32.
+// 0.999. A block of zeros, or one whose scale is no normal f32, becomes zeros with the scale 0; a scale is at most
+// 2¹²⁶, the largest whose inverse is a normal f32.
 //
 // bf16 is rounded stochastically: x between two bf16 numbers becomes the upper one with the probability by which it is
 // nearer to that, so the expected value is x. Nearest rounding would not do: with β₂ = 0.999 a second moment loses 2⁻¹⁰

@@ -21,22 +21,30 @@ constexpr PipelineEntry kPipeline[] = {
 
 std::unique_ptr<DataStrategy> data_strategy(const DataStrategyJob& job, bool pipelined) {
   switch (job.kind) {
-    case DataKind::ddp: return make_ddp();
+    case DataKind::ddp:
+      return make_ddp();
     case DataKind::zero1:
     case DataKind::zero2:
-    case DataKind::zero3: return make_zero(job, pipelined);
-    case DataKind::fsdp: return make_fsdp(job, pipelined);
-    case DataKind::local_sgd: return make_local_sgd(job);
+    case DataKind::zero3:
+      return make_zero(job, pipelined);
+    case DataKind::fsdp:
+      return make_fsdp(job, pipelined);
+    case DataKind::local_sgd:
+      return make_local_sgd(job);
   }
   return nullptr;
 }
 
 std::unique_ptr<GradientCompression> compression(const Compression& job) {
   switch (job.kind) {
-    case Compression::Kind::none: return nullptr;
-    case Compression::Kind::bf16: return make_bf16();
-    case Compression::Kind::int8: return make_int8();
-    case Compression::Kind::top_k: return make_top_k(job.fraction);
+    case Compression::Kind::none:
+      return nullptr;
+    case Compression::Kind::bf16:
+      return make_bf16();
+    case Compression::Kind::int8:
+      return make_int8();
+    case Compression::Kind::top_k:
+      return make_top_k(job.fraction);
   }
   return nullptr;
 }
@@ -57,8 +65,9 @@ std::optional<std::string> PipelineEntry::refuses(int stages, int virtual_stages
   if (stages < 1) return fmt::format("a pipeline of {} stages: at least 1", stages);
   if (micro_batches < 1) return fmt::format("{} micro-batches: at least 1", micro_batches);
   if (virtual_stages >= least_virtual_stages && virtual_stages <= most_virtual_stages) return std::nullopt;
-  const std::string allowed = least_virtual_stages == most_virtual_stages ? fmt::format("exactly {}", least_virtual_stages)
-                                                                          : fmt::format("at least {}", least_virtual_stages);
+  const std::string allowed = least_virtual_stages == most_virtual_stages
+                                  ? fmt::format("exactly {}", least_virtual_stages)
+                                  : fmt::format("at least {}", least_virtual_stages);
   return fmt::format("{} with {} virtual stages: it takes {}", name, virtual_stages, allowed);
 }
 

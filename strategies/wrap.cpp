@@ -54,7 +54,8 @@ ParameterGroups wrap_by_block(const Graph& graph, const std::string& kind) {
     const auto reader = readers.find(parameter.value);
     std::int32_t block = reader == readers.end() ? kNone : reader->second->block;
     const auto wanted = [&](const Block& one) { return kind.empty() ? one.parent == kNone : one.kind == kind; };
-    while (block != kNone && !wanted(graph.blocks[static_cast<std::size_t>(block)])) block = graph.blocks[static_cast<std::size_t>(block)].parent;
+    while (block != kNone && !wanted(graph.blocks[static_cast<std::size_t>(block)]))
+      block = graph.blocks[static_cast<std::size_t>(block)].parent;
     any = any || block != kNone;
     if (block != current) groups.emplace_back();
     current = block;
@@ -63,7 +64,8 @@ ParameterGroups wrap_by_block(const Graph& graph, const std::string& kind) {
   return any ? groups : ParameterGroups{};
 }
 
-ParameterGroups wrap_by_names(const Graph& graph, const std::vector<std::string>& patterns, std::vector<std::string>& unmatched) {
+ParameterGroups wrap_by_names(const Graph& graph, const std::vector<std::string>& patterns,
+                              std::vector<std::string>& unmatched) {
   const auto readers = first_readers(graph);
   ParameterGroups groups(patterns.size() + 1);
   for (const Parameter& parameter : graph.parameters) {

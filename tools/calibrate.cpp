@@ -1,13 +1,14 @@
-// trainer calibrate: measures this machine into a hardware file, from which plans are then predicted. Kernels are those that train, over
-// sizes that plans have, with as many ranks at once as a node would run; collectives go between ranks as threads.
+// trainer calibrate: measures this machine into a hardware file, from which plans are then predicted. Kernels are those
+// that train, over sizes that plans have, with as many ranks at once as a node would run; collectives go between ranks
+// as threads.
 #include <fmt/chrono.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -56,14 +57,16 @@ std::vector<int> ranks_of(const std::string& list) {
   for (const std::string& word : words_of(list)) {
     char* end = nullptr;
     const long number = std::strtol(word.c_str(), &end, 10);
-    if (*end != '\0' || number < 1 || number > 256) throw UsageError("--ranks " + list + ": numbers of ranks from 1 to 256, as in 1,2,4");
+    if (*end != '\0' || number < 1 || number > 256)
+      throw UsageError("--ranks " + list + ": numbers of ranks from 1 to 256, as in 1,2,4");
     ranks.insert(static_cast<int>(number));
   }
   if (ranks.empty()) throw UsageError("--ranks: needs at least one number of ranks");
   return {ranks.begin(), ranks.end()};
 }
 
-// ---- Progress ------------------------------------------------------------------------------------------------------------------------
+// ---- Progress
+// ------------------------------------------------------------------------------------------------------------------------
 
 // One line on a terminal that is written over; nothing where stderr is none.
 class Line {
@@ -85,10 +88,12 @@ class Line {
   Clock::time_point due_{};
 };
 
-// ---- Measuring -----------------------------------------------------------------------------------------------------------------------
+// ---- Measuring
+// -----------------------------------------------------------------------------------------------------------------------
 
 const std::vector<std::string>& collective_names() {
-  static const std::vector<std::string> names{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send"};
+  static const std::vector<std::string> names{"all_reduce", "reduce_scatter", "all_gather",
+                                              "broadcast",  "all_to_all",     "send"};
   return names;
 }
 
@@ -107,7 +112,9 @@ class Calibration {
         cores_(threads_per_rank(1)),
         cases_(calibration_cases(effort_, words_of(options.only))),
         far_cases_(cases_from_memory(effort_, words_of(options.only))),
-        line_(static_cast<std::size_t>(passes()) * ((cases_.size() + far_cases_.size()) * contexts().size() + collective_names().size() * message_sizes(effort_).size() * (ranks_.size() - 1))) {}
+        line_(static_cast<std::size_t>(passes()) *
+              ((cases_.size() + far_cases_.size()) * contexts().size() +
+               collective_names().size() * message_sizes(effort_).size() * (ranks_.size() - 1))) {}
 
   cost::MachineModel run() {
     prioritized_ = take_priority();
@@ -122,7 +129,8 @@ class Calibration {
   }
 
  private:
-  // Ranks and threads of each, where they have a core for every thread: what is more takes turns, which needs no measuring.
+  // Ranks and threads of each, where they have a core for every thread: what is more takes turns, which needs no
+  // measuring.
   std::vector<std::pair<int, int>> contexts() const {
     std::vector<std::pair<int, int>> out;
     for (int ranks : ranks_)
@@ -131,8 +139,8 @@ class Calibration {
     return out;
   }
 
-  // A machine that others share is slow for seconds at a time. So all is measured several times, far apart, and the best of it counts:
-  // that is the machine itself.
+  // A machine that others share is slow for seconds at a time. So all is measured several times, far apart, and the
+  // best of it counts: that is the machine itself.
   int passes() const { return effort_ == Effort::quick ? 1 : 2; }
   double budget_ms() const { return 4; }
 
@@ -144,7 +152,8 @@ class Calibration {
         const std::string name = std::string(work.name) + std::string(from_memory ? cost::kFromMemory : "");
         line_.next(fmt::format("{} × {} threads: {} {}", ranks, threads, name_of(work.dtype), name));
         const cost::Figure us = bench.measure(signature, budget_ms(), from_memory);
-        if (us.value > 0) works_[{name, work.dtype, threads, ranks, work.sizes}].push_back({work.amount / us.value * 1e6, us.spread});
+        if (us.value > 0)
+          works_[{name, work.dtype, threads, ranks, work.sizes}].push_back({work.amount / us.value * 1e6, us.spread});
       }
   }
 
@@ -162,9 +171,12 @@ class Calibration {
 
   // The best of all passes; its spread, or how far the second best lies from it, whichever is more.
   static cost::Figure best_of(std::vector<cost::Figure> figures, bool largest) {
-    std::sort(figures.begin(), figures.end(), [&](const cost::Figure& a, const cost::Figure& b) { return largest ? a.value > b.value : a.value < b.value; });
+    std::sort(figures.begin(), figures.end(), [&](const cost::Figure& a, const cost::Figure& b) {
+      return largest ? a.value > b.value : a.value < b.value;
+    });
     cost::Figure best = figures.front();
-    if (figures.size() > 1) best.spread = std::min(0.99, std::max(best.spread, std::abs(figures[1].value / best.value - 1)));
+    if (figures.size() > 1)
+      best.spread = std::min(0.99, std::max(best.spread, std::abs(figures[1].value / best.value - 1)));
     return best;
   }
 
@@ -184,18 +196,21 @@ class Calibration {
   cost::Figure best(std::string_view work, DType dtype) const {
     cost::Figure figure;
     for (const cost::MeasuredWork& one : machine_.device.measured)
-      if (one.work == work && one.dtype == dtype && one.rate.value * one.ranks > figure.value) figure = {one.rate.value * one.ranks, one.rate.spread};
+      if (one.work == work && one.dtype == dtype && one.rate.value * one.ranks > figure.value)
+        figure = {one.rate.value * one.ranks, one.rate.spread};
     return figure;
   }
 
-  // What is read over and over comes from caches as long as it is below this: of a virtual machine that shares its processor's last level
-  // with others, far less than that has. Half the way, by logarithms, from the speed of little to that of a lot.
+  // What is read over and over comes from caches as long as it is below this: of a virtual machine that shares its
+  // processor's last level with others, far less than that has. Half the way, by logarithms, from the speed of little
+  // to that of a lot.
   std::int64_t cache() const {
     KernelBench bench(1, cores_);
     std::vector<std::pair<std::int64_t, double>> speeds;  // by what two slots have
     for (std::int64_t bytes = std::int64_t{16} << 20; bytes <= std::int64_t{256} << 20; bytes += bytes / 2) {
       const TensorDesc x{DType::f32, {bytes / 4 / 2}};
-      speeds.emplace_back(bytes, static_cast<double>(bytes / 2) / bench.measure({Op::sum_squares, {}, {x, {DType::f64, {1}}}}, 12).value);
+      speeds.emplace_back(bytes, static_cast<double>(bytes / 2) /
+                                     bench.measure({Op::sum_squares, {}, {x, {DType::f64, {1}}}}, 12).value);
     }
     const double middle = std::sqrt(speeds.front().second * speeds.back().second);
     std::int64_t last = speeds.front().first;
@@ -251,9 +266,12 @@ class Calibration {
       if (line.starts_with("model name")) processor = line.substr(std::min(line.size(), line.find(':') + 2));
     std::getline(load, averages);
     const std::time_t now = std::time(nullptr);
-    return fmt::format("{}, {} cores, {}; {:%Y-%m-%d}, load averages {}{}{}", processor, cores_, name_of(kernels::cpu::detect_isa()), fmt::gmtime(now),
-                       averages.substr(0, averages.find('/') == std::string::npos ? averages.size() : averages.rfind(' ', averages.find('/'))),
-                       prioritized_ ? "" : ", without real-time priority", options_.quick ? ", quick" : "");
+    return fmt::format(
+        "{}, {} cores, {}; {:%Y-%m-%d}, load averages {}{}{}", processor, cores_, name_of(kernels::cpu::detect_isa()),
+        fmt::gmtime(now),
+        averages.substr(
+            0, averages.find('/') == std::string::npos ? averages.size() : averages.rfind(' ', averages.find('/'))),
+        prioritized_ ? "" : ", without real-time priority", options_.quick ? ", quick" : "");
   }
 
   const Options& options_;
@@ -263,13 +281,15 @@ class Calibration {
   const std::vector<Signature> cases_, far_cases_;
   Line line_;
   bool prioritized_ = false;
-  std::map<std::tuple<std::string, DType, int, int, std::vector<std::int64_t>>, std::vector<cost::Figure>> works_;  // rates, by pass
-  std::map<std::tuple<std::string, int, std::int64_t>, std::vector<cost::Figure>> collectives_;                     // us, by pass
+  std::map<std::tuple<std::string, DType, int, int, std::vector<std::int64_t>>, std::vector<cost::Figure>>
+      works_;                                                                                    // rates, by pass
+  std::map<std::tuple<std::string, int, std::int64_t>, std::vector<cost::Figure>> collectives_;  // us, by pass
   std::vector<double> slowdowns_;
   cost::MachineModel machine_;
 };
 
-// ---- The file ------------------------------------------------------------------------------------------------------------------------
+// ---- The file
+// ------------------------------------------------------------------------------------------------------------------------
 
 void write_whole(const std::string& path, const std::string& text) {
   const fs::path target(path);
@@ -286,7 +306,8 @@ void write_whole(const std::string& path, const std::string& text) {
   if (error) throw IoError("cannot write " + path + ": " + error.message());
 }
 
-// ---- What is said of it --------------------------------------------------------------------------------------------------------------
+// ---- What is said of it
+// --------------------------------------------------------------------------------------------------------------
 
 struct Summary {
   double best = 0, least = 1e300, spread = 0;
@@ -310,11 +331,16 @@ std::vector<std::string> doubts(const cost::MachineModel& machine) {
   constexpr double kWide = 0.25;
   std::vector<std::string> found;
   if (machine.overlap_slowdown > 0.999 * kMostSlowdown)
-    found.push_back(fmt::format("kernels beside communication took {:g} times as long, which is the most that is recorded; predictions of steps with several ranks will be too slow", kMostSlowdown));
+    found.push_back(
+        fmt::format("kernels beside communication took {:g} times as long, which is the most that is recorded; "
+                    "predictions of steps with several ranks will be too slow",
+                    kMostSlowdown));
   double spread = 0;
-  for (const cost::MeasuredWork& one : machine.device.measured) spread += one.rate.spread / static_cast<double>(machine.device.measured.size());
+  for (const cost::MeasuredWork& one : machine.device.measured)
+    spread += one.rate.spread / static_cast<double>(machine.device.measured.size());
   if (spread > kWide) found.push_back(fmt::format("repeated measurements differ by {:.0f}% on average", 100 * spread));
-  if (!found.empty()) found.emplace_back("other programs seem to have used the processor: measure again when it is idle");
+  if (!found.empty())
+    found.emplace_back("other programs seem to have used the processor: measure again when it is idle");
   return found;
 }
 
@@ -329,7 +355,11 @@ Json json_of(const cost::MachineModel& machine, const std::string& path, double 
                      {"least_rate", summary.least},
                      {"spread", summary.spread / summary.points}});
   for (const cost::MeasuredCollective& one : machine.collectives)
-    collectives.push_back({{"collective", one.collective}, {"ranks", one.ranks}, {"bytes", one.bytes}, {"us", one.us.value}, {"spread", one.us.spread}});
+    collectives.push_back({{"collective", one.collective},
+                           {"ranks", one.ranks},
+                           {"bytes", one.bytes},
+                           {"us", one.us.value},
+                           {"spread", one.us.spread}});
   return {{"file", path},
           {"description", machine.description},
           {"seconds", seconds},
@@ -342,20 +372,23 @@ Json json_of(const cost::MachineModel& machine, const std::string& path, double 
 }
 
 std::string rate_text(const std::string& work, const Summary& summary) {
-  return fmt::format("{:.1f} to {:.1f} {}", summary.least * 1e-9, summary.best * 1e-9, cost::counts_flops(work) ? "GFLOP/s" : "GB/s");
+  return fmt::format("{:.1f} to {:.1f} {}", summary.least * 1e-9, summary.best * 1e-9,
+                     cost::counts_flops(work) ? "GFLOP/s" : "GB/s");
 }
 
 void put_all(const cost::MachineModel& machine) {
   report::Table works({"work", "dtype", "ranks", "points", "rate of a rank", "spread"});
   for (const auto& [key, summary] : summaries(machine)) {
     const auto& [work, dtype, ranks] = key;
-    works.add({work, std::string(name_of(dtype)), std::to_string(ranks), std::to_string(summary.points), rate_text(work, summary), fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
+    works.add({work, std::string(name_of(dtype)), std::to_string(ranks), std::to_string(summary.points),
+               rate_text(work, summary), fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
   }
   put("\n{}", works.str());
   if (machine.collectives.empty()) return;
   report::Table times({"collective", "ranks", "bytes", "us", "spread"});
   for (const cost::MeasuredCollective& one : machine.collectives)
-    times.add({one.collective, std::to_string(one.ranks), bytes_text(static_cast<double>(one.bytes)), fmt::format("{:.1f}", one.us.value), fmt::format("±{:.0f}%", 100 * one.us.spread)});
+    times.add({one.collective, std::to_string(one.ranks), bytes_text(static_cast<double>(one.bytes)),
+               fmt::format("{:.1f}", one.us.value), fmt::format("±{:.0f}%", 100 * one.us.spread)});
   put("\n{}", times.str());
 }
 
@@ -366,16 +399,19 @@ void put_summary(const cost::MachineModel& machine) {
   for (const auto& [key, summary] : summaries(machine)) {
     const auto& [work, dtype, ranks] = key;
     if (ranks == 1 && (work == "linear" || work == "attention"))
-      works.add({work, std::string(name_of(dtype)), rate_text(work, summary), fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
+      works.add({work, std::string(name_of(dtype)), rate_text(work, summary),
+                 fmt::format("±{:.1f}%", 100 * summary.spread / summary.points)});
     else
       ++left_out;
   }
-  put("{}  and {} more classes of work, {} times of collectives: --verbose shows them\n", works.str(), left_out, machine.collectives.size());
+  put("{}  and {} more classes of work, {} times of collectives: --verbose shows them\n", works.str(), left_out,
+      machine.collectives.size());
 }
 
 void put_text(const cost::MachineModel& machine, const Options& options, const std::string& path, double seconds) {
   put("{}\n", machine.description);
-  put("memory: {:.1f} GB/s; from one instruction to the next: {:.2f} us; beside communication kernels take {:.2f} times as long\n",
+  put("memory: {:.1f} GB/s; from one instruction to the next: {:.2f} us; beside communication kernels take {:.2f} "
+      "times as long\n",
       machine.device.memory_bandwidth.value * 1e-9, machine.device.launch_us.value, machine.overlap_slowdown);
   if (options.verbose)
     put_all(machine);
@@ -403,10 +439,13 @@ int calibrate(const Options& options) {
 void add_calibrate(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("calibrate", "measures this machine into a hardware file, for predictions");
   auto options = std::make_shared<Options>();
-  command->add_option("--out", options->out, "the file (~/.config/trainer/hardware.yaml, which jobs on this machine take)");
+  command->add_option("--out", options->out,
+                      "the file (~/.config/trainer/hardware.yaml, which jobs on this machine take)");
   command->add_flag("--quick", options->quick, "coarser grids: half a minute in place of a few");
   command->add_option("--ranks", options->ranks, "numbers of ranks that share the machine (1,2,4)");
-  command->add_option("--only", options->only, "classes of work by how their names begin, as in linear,attention; the file then has these alone");
+  command->add_option(
+      "--only", options->only,
+      "classes of work by how their names begin, as in linear,attention; the file then has these alone");
   command->add_flag("--verbose", options->verbose, "shows every class of work and every collective that was measured");
   command->add_flag("--json", options->json, "makes stdout one JSON document");
   command->footer(

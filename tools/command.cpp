@@ -20,7 +20,8 @@ namespace trainer::tools {
 
 void JobArguments::add_to(Subcommand& command) {
   command.add_option("JOB", path, "the job file")->required()->type_name("");
-  command.add_option("OVERRIDES", overrides, "key.path=value: replaces what the file says; the value is YAML")->type_name("");
+  command.add_option("OVERRIDES", overrides, "key.path=value: replaces what the file says; the value is YAML")
+      ->type_name("");
   command.add_flag("--json", json, "makes stdout one JSON document");
 }
 
@@ -49,9 +50,9 @@ LoadedJob JobArguments::load_to_run(int world_size) const {
 
 void add_checkpoint_option(Subcommand& command, std::string& checkpoint) {
   command
-      .add_option(
-          "--checkpoint", checkpoint,
-          "a step's directory, a directory of them (its newest whole one), or a .safetensors file. Default: the job's checkpoint.dir")
+      .add_option("--checkpoint", checkpoint,
+                  "a step's directory, a directory of them (its newest whole one), or a .safetensors file. Default: "
+                  "the job's checkpoint.dir")
       ->type_name("PATH");
 }
 
@@ -64,7 +65,8 @@ void add_base_option(Subcommand& command, JobArguments& arguments) {
 
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {
   if (!given.empty()) return given;
-  if (!loaded.job.checkpoint.dir) throw UsageError("the job has no checkpoint.dir: name a checkpoint with --checkpoint");
+  if (!loaded.job.checkpoint.dir)
+    throw UsageError("the job has no checkpoint.dir: name a checkpoint with --checkpoint");
   return *loaded.job.checkpoint.dir;
 }
 
@@ -79,7 +81,9 @@ CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads) 
   return compiled;
 }
 
-int exit_after_loss() { return environment::value_of(environment::kStarted) ? kConsequence : static_cast<int>(kInputOutput); }
+int exit_after_loss() {
+  return environment::value_of(environment::kStarted) ? kConsequence : static_cast<int>(kInputOutput);
+}
 
 int report_error() {
   try {

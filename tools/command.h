@@ -15,9 +15,18 @@
 namespace trainer::tools {
 
 /// sysexits.h where it has a fitting one; 143 is what a shell reports of a process that SIGTERM ended.
-enum ExitCode : int { kDone = 0, kUsage = 64, kBadData = 65, kBug = 70, kInputOutput = 74, kBadJob = 78, kStopped = 143 };
+enum ExitCode : int {
+  kDone = 0,
+  kUsage = 64,
+  kBadData = 65,
+  kBug = 70,
+  kInputOutput = 74,
+  kBadJob = 78,
+  kStopped = 143
+};
 
-/// What a rank that this command started itself ends with when another one failed; start_ranks does not take it for the reason.
+/// What a rank that this command started itself ends with when another one failed; start_ranks does not take it for the
+/// reason.
 inline constexpr int kConsequence = 75;
 /// kConsequence in such a rank, else kInputOutput.
 int exit_after_loss();
@@ -62,7 +71,8 @@ std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
 /// --base, for the same commands: where the base of an adapter is, if not at the job's model.init_from.
 void add_base_option(Subcommand& command, JobArguments& arguments);
 
-/// Compiles for this machine, with `threads` threads a rank (0: its share). Throws JobError where the plan does not fit into its memory.
+/// Compiles for this machine, with `threads` threads a rank (0: its share). Throws JobError where the plan does not fit
+/// into its memory.
 CompiledJob compile_here(const LoadedJob& loaded, Purpose purpose, int threads = 0);
 /// The same, fitting or not: CompiledJob::fits says.
 CompiledJob plan_here(const LoadedJob& loaded, Purpose purpose, int threads = 0);

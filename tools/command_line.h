@@ -1,8 +1,8 @@
-// The command line: subcommands, their options and their help. It is CLI11 behind a few functions, because CLI11 is one large
-// header: command_line.cpp is the only file that includes it.
+// The command line: subcommands, their options and their help. It is CLI11 behind a few functions, because CLI11 is one
+// large header: command_line.cpp is the only file that includes it.
 //
-// Pointers that these functions return belong to the CommandLine and live as long as it does. Variables that options are bound to
-// have to outlive parse().
+// Pointers that these functions return belong to the CommandLine and live as long as it does. Variables that options
+// are bound to have to outlive parse().
 #pragma once
 
 #include <cstdint>

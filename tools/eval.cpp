@@ -29,7 +29,8 @@ int eval(const Arguments& arguments) {
     checkpoint = checkpoint_of(loaded, arguments.checkpoint);
     const CompiledJob compiled = compile_here(loaded, Purpose::evaluate, own.threads);
     check_same_plan(own.process.get(), compiled.plan);
-    record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job), {own.process.get(), own.threads, say_line});
+    record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job),
+                      {own.process.get(), own.threads, say_line});
   });
   if (!speaks()) return kDone;
   if (arguments.json) {
@@ -53,7 +54,9 @@ void add_eval(CommandLine& app, Work& work) {
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
   add_base_option(*command, *arguments);
-  command->add_option("--batches", arguments->batches, "global batches; 0: all the validation data. Default: the job's eval.batches")
+  command
+      ->add_option("--batches", arguments->batches,
+                   "global batches; 0: all the validation data. Default: the job's eval.batches")
       ->at_least(0)
       ->type_name("N");
   command->footer(

@@ -14,7 +14,8 @@
 namespace trainer::tools {
 namespace {
 
-constexpr const char* kStarter = R"({schema}# A job: what is trained, on what, and how. `trainer plan {file}` shows what a step will do,
+constexpr const char* kStarter =
+    R"({schema}# A job: what is trained, on what, and how. `trainer plan {file}` shows what a step will do,
 # `trainer run {file}` trains. A key left out has its default; `trainer plan {file} --effective` shows them all.
 name: {name}
 
@@ -51,7 +52,9 @@ log: {{every: 10, jsonl: runs/{name}/log.jsonl}}         # tensorboard: a folder
 constexpr const char* kDefaultData = "/usr/include/c++/**";
 
 // As a YAML string in double quotes.
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 std::string plain_name(const std::string& stem) {
   std::string name;
@@ -61,7 +64,8 @@ std::string plain_name(const std::string& stem) {
 
 /// The line by which editors complete and check the file; empty where no schema is installed.
 std::string schema_line() {
-  const std::filesystem::path schema = std::filesystem::path(configs_dir()).parent_path() / "schemas" / "job.schema.json";
+  const std::filesystem::path schema =
+      std::filesystem::path(configs_dir()).parent_path() / "schemas" / "job.schema.json";
   std::error_code error;
   if (configs_dir().empty() || !std::filesystem::is_regular_file(schema, error)) return "";
   return "# yaml-language-server: $schema=" + schema.string() + "\n";
@@ -80,8 +84,9 @@ void warn_of_data(const std::string& path, const std::string& data) {
 int init(const std::string& path, const std::string& data) {
   const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file) fail_io(path, errno == EEXIST ? "a starter job is written to a new file only" : "creating");
-  const std::string text = fmt::format(fmt::runtime(kStarter), fmt::arg("file", path), fmt::arg("schema", schema_line()),
-                                       fmt::arg("name", plain_name(std::filesystem::path(path).stem())), fmt::arg("data", quoted(data)));
+  const std::string text =
+      fmt::format(fmt::runtime(kStarter), fmt::arg("file", path), fmt::arg("schema", schema_line()),
+                  fmt::arg("name", plain_name(std::filesystem::path(path).stem())), fmt::arg("data", quoted(data)));
   write_all(file, text.data(), text.size(), path);
   warn_of_data(path, data);
   say("wrote {}. Next:\n  trainer plan {}\n  trainer run {}\n", path, path, path);

@@ -63,7 +63,9 @@ Json metadata_of(const Contents& contents) {
   return contents.manifest ? Json::parse(contents.manifest->metadata, nullptr, false) : Json::object();
 }
 
-Json member(const Json& object, const char* key) { return object.is_object() && object.contains(key) ? object[key] : Json(nullptr); }
+Json member(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) ? object[key] : Json(nullptr);
+}
 
 /// Of a checkpoint of an adapter: hash of its base, and where that was.
 Json base_json(const Json& metadata) {
@@ -78,7 +80,8 @@ void put_json(const Contents& contents) {
     for (const checkpoint::FileInfo& file : contents.manifest->files)
       files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"checksum", file.checksum}});
   for (const TensorInfo& tensor : contents.tensors)
-    tensors.push_back({{"name", tensor.name}, {"dtype", std::string(name_of(tensor.dtype))}, {"shape", tensor.shape.sizes()}});
+    tensors.push_back(
+        {{"name", tensor.name}, {"dtype", std::string(name_of(tensor.dtype))}, {"shape", tensor.shape.sizes()}});
   put_document(Json{{"path", contents.path},
                     {"ok", contents.damaged.empty()},
                     {"damaged", contents.damaged},
@@ -114,22 +117,27 @@ std::string tensors_text(const Contents& contents) {
     table.add({printable(tensor.name), std::string(name_of(tensor.dtype)), tensor.shape.str()});
     elements += tensor.shape.elements();
   }
-  std::string text =
-      table.str() + fmt::format("  {} tensors, {} elements\n", contents.tensors.size() - optimizer.size(), grouped(elements));
-  if (!optimizer.empty()) text += fmt::format("  optimizer: {} tensors, {} elements\n", optimizer.size(), grouped(optimizer_elements));
+  std::string text = table.str() + fmt::format("  {} tensors, {} elements\n",
+                                               contents.tensors.size() - optimizer.size(), grouped(elements));
+  if (!optimizer.empty())
+    text += fmt::format("  optimizer: {} tensors, {} elements\n", optimizer.size(), grouped(optimizer_elements));
   return text;
 }
 
 void put_text(const Contents& contents) {
   put("{}\n", printable(contents.path));
   if (contents.manifest) {
-    const Json metadata = metadata_of(contents), strategy = member(metadata, "strategy"), world = member(metadata, "world_size");
-    put("step {}, saved by {} on {} rank(s), plan {}\n", contents.manifest->step, strategy.is_string() ? printable(strategy.get<std::string>()) : "?",
+    const Json metadata = metadata_of(contents), strategy = member(metadata, "strategy"),
+               world = member(metadata, "world_size");
+    put("step {}, saved by {} on {} rank(s), plan {}\n", contents.manifest->step,
+        strategy.is_string() ? printable(strategy.get<std::string>()) : "?",
         printable(world.dump(-1, ' ', true, Json::error_handler_t::replace)), printable(contents.manifest->plan_hash));
     if (const Json base = base_json(metadata); base.is_object() && base["hash"].is_string() && base["from"].is_string())
-      put("an adapter of the base {}, which was {}\n", printable(base["hash"].get<std::string>()), printable(base["from"].get<std::string>()));
+      put("an adapter of the base {}, which was {}\n", printable(base["hash"].get<std::string>()),
+          printable(base["from"].get<std::string>()));
     report::Table files({"file", "bytes", "checksum"});
-    for (const checkpoint::FileInfo& file : contents.manifest->files) files.add({printable(file.name), grouped(file.bytes), printable(file.checksum)});
+    for (const checkpoint::FileInfo& file : contents.manifest->files)
+      files.add({printable(file.name), grouped(file.bytes), printable(file.checksum)});
     put("\n{}", files.str());
   }
   put("\n{}", tensors_text(contents));
@@ -156,7 +164,8 @@ void add_inspect(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("inspect", "what a checkpoint holds, and whether it is whole");
   auto arguments = std::make_shared<Arguments>();
   command
-      ->add_option("CHECKPOINT", arguments->path, "a step's directory, a directory of them (the newest is shown), or a .safetensors file")
+      ->add_option("CHECKPOINT", arguments->path,
+                   "a step's directory, a directory of them (the newest is shown), or a .safetensors file")
       ->required()
       ->type_name("");
   command->add_flag("--json", arguments->json, "makes stdout one JSON document");

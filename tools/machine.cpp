@@ -26,10 +26,13 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 cost::ShippedCpu like(Isa isa) {
   switch (isa) {
     case Isa::portable:
-    case Isa::avx2: return cost::ShippedCpu::avx2;
+    case Isa::avx2:
+      return cost::ShippedCpu::avx2;
     case Isa::avx512:
-    case Isa::avx512_bf16: return cost::ShippedCpu::avx512;
-    case Isa::amx: return cost::ShippedCpu::amx;
+    case Isa::avx512_bf16:
+      return cost::ShippedCpu::avx512;
+    case Isa::amx:
+      return cost::ShippedCpu::amx;
   }
   return cost::ShippedCpu::avx512;
 }
@@ -71,7 +74,8 @@ std::string hardware_dir() {
 Machine::Machine(int ranks, int threads)
     : context_{kernels::cpu::detect_isa(), threads > 0 ? threads : threads_per_rank(ranks)},
       target_(std::make_unique<kernels::cpu::CpuTarget>(context_)),
-      model_(cost::builtin_cpu({threads_per_rank(1), memory_bytes(), reserved_bytes(), like(context_.isa), arithmetic_of(context_.isa)})),
+      model_(cost::builtin_cpu(
+          {threads_per_rank(1), memory_bytes(), reserved_bytes(), like(context_.isa), arithmetic_of(context_.isa)})),
       ranks_(ranks) {}
 
 Machine::Machine(const LoadedJob& loaded, int ranks, int threads) : Machine(ranks, threads) {
@@ -115,14 +119,19 @@ Hardware Machine::timing() {
 
 GpusHere gpus_here() {
   const int count = num_gpus();
-  if (count == 0) return {0, "", has_cuda() ? "CUDA finds none" : "this build has no CUDA"};  // trainer doctor says more, and takes longer
+  if (count == 0)
+    return {0, "",
+            has_cuda() ? "CUDA finds none" : "this build has no CUDA"};  // trainer doctor says more, and takes longer
   std::optional<Gpu> first;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const std::optional<Gpu> gpu = describe_gpu(ordinal);
     if (!gpu) throw IoError(fmt::format("CUDA cannot describe GPU {} of {}", ordinal, count));
     if (!first) first = gpu;
     if (gpu->name != first->name)
-      throw UsageError(fmt::format("this computer has GPUs of several kinds ({} and {}): let CUDA_VISIBLE_DEVICES name those of one, or let cluster.hardware name the machine", first->name, gpu->name));
+      throw UsageError(
+          fmt::format("this computer has GPUs of several kinds ({} and {}): let CUDA_VISIBLE_DEVICES name those of "
+                      "one, or let cluster.hardware name the machine",
+                      first->name, gpu->name));
   }
   return {count, first->name, ""};
 }
@@ -135,17 +144,24 @@ void require_runnable(const LoadedJob& loaded) {
   if (!loaded.job.cluster.hardware) return;
   const cost::MachineModel machine = cost::load_machine(*loaded.job.cluster.hardware, hardware_dir());
   const auto other = [&](const std::string& what) {
-    throw JobError({loaded.at("cluster.hardware", machine.name + what + "; the job can be planned for it here and be run there, or here with cluster.hardware=auto")});
+    throw JobError(
+        {loaded.at("cluster.hardware",
+                   machine.name + what +
+                       "; the job can be planned for it here and be run there, or here with cluster.hardware=auto")});
   };
   if (cuda) {
     const Gpu& gpu = found.gpus.front();
     const auto differs = [&](const std::string& what) { other(what + " (" + gpu.name + ")"); };
-    if (machine.device.capability != gpu.capability) differs(fmt::format(" has compute capability {}, and the GPU here {}", machine.device.capability, gpu.capability));
-    if (machine.device.units != gpu.units) differs(fmt::format(" has {} multiprocessors, and the GPU here {}", machine.device.units, gpu.units));
+    if (machine.device.capability != gpu.capability)
+      differs(
+          fmt::format(" has compute capability {}, and the GPU here {}", machine.device.capability, gpu.capability));
+    if (machine.device.units != gpu.units)
+      differs(fmt::format(" has {} multiprocessors, and the GPU here {}", machine.device.units, gpu.units));
     if (machine.usable_bytes() > gpu.memory_bytes) differs(" has more memory than the GPU here");
     return;
   }
-  if (machine.device.units != threads_per_rank(1)) other(fmt::format(" has {} cores and this computer {}", machine.device.units, threads_per_rank(1)));
+  if (machine.device.units != threads_per_rank(1))
+    other(fmt::format(" has {} cores and this computer {}", machine.device.units, threads_per_rank(1)));
   if (machine.usable_bytes() > memory_bytes()) other(" has more memory than this computer");
 }
 

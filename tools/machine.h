@@ -1,4 +1,5 @@
-// The machine that a job is planned for, as planning, running and `doctor` see it: this computer, or the one that cluster.hardware names.
+// The machine that a job is planned for, as planning, running and `doctor` see it: this computer, or the one that
+// cluster.hardware names.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ std::string configs_dir();
 /// Of the hardware files that have names: in configs_dir().
 std::string hardware_dir();
 
-/// Where `calibrate` writes what it measured of this machine, and where jobs on it find that: trainer/hardware.yaml in $XDG_CONFIG_HOME, or in
+/// Where `calibrate` writes what it measured of this machine, and where jobs on it find that: trainer/hardware.yaml in
+/// $XDG_CONFIG_HOME, or in
 /// ~/.config.
 std::string default_hardware_file();
 
@@ -37,13 +39,14 @@ class Machine {
   /// What `loaded` is planned for; its cluster is settled (JobArguments::load sees to it).
   Machine(const LoadedJob& loaded, int ranks, int threads = 0);
 
-  /// For `compile`. Points into this object. Of this computer, its model is built in and never what was measured: the same job has the
-  /// same plan before and after a calibration.
+  /// For `compile`. Points into this object. Of this computer, its model is built in and never what was measured: the
+  /// same job has the same plan before and after a calibration.
   Hardware hardware() const;
-  /// For times: the same, but of this computer with what `trainer calibrate` measured, if it has. Throws JobError where that file is wrong.
+  /// For times: the same, but of this computer with what `trainer calibrate` measured, if it has. Throws JobError where
+  /// that file is wrong.
   Hardware timing();
-  /// For people: "h100-sxm (configs/hardware/h100-sxm.yaml)", "this computer, calibrated (…)", "this computer, not calibrated: …". REQUIRES: timing()
-  /// was called.
+  /// For people: "h100-sxm (configs/hardware/h100-sxm.yaml)", "this computer, calibrated (…)", "this computer, not
+  /// calibrated: …". REQUIRES: timing() was called.
   const std::string& name() const { return name_; }
 
   /// Of this computer, where nothing was measured: "2 cores by the figures of cpu-avx2".

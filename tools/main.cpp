@@ -41,10 +41,10 @@ bool names_no_subcommand(const CommandLine& line, const std::string& word) {
   return true;
 }
 
-// Threads of a team wait for each other by spinning, by default for some 10 ms. That is right while every core is ours: but as
-// soon as one thread has lost its core to another process, the others burn their own, and a step takes many times as long.
-// 2000 turns, some 0.1 ms, bridge the gaps between kernels, and after that a thread sleeps. The OpenMP runtime reads this
-// before main, so the command starts itself once more.
+// Threads of a team wait for each other by spinning, by default for some 10 ms. That is right while every core is ours:
+// but as soon as one thread has lost its core to another process, the others burn their own, and a step takes many
+// times as long. 2000 turns, some 0.1 ms, bridge the gaps between kernels, and after that a thread sleeps. The OpenMP
+// runtime reads this before main, so the command starts itself once more.
 void wait_politely(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   ::setenv("GOMP_SPINCOUNT", "2000", 1);
@@ -58,11 +58,12 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows over its limit is an error of writing, not a signal
   wait_politely(argv);
   leave_stdout_to_the_first();
-  CommandLine line("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer", version_text());
+  CommandLine line("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer",
+                   version_text());
   line.footer(kFooter);
   Work work;
-  for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_inspect, add_schema, add_init,
-                         add_doctor, add_calibrate})
+  for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_inspect, add_schema,
+                         add_init, add_doctor, add_calibrate})
     add(line, work);
   if (argc > 1 && names_no_subcommand(line, argv[1])) return kUsage;
   std::string help = "--help";

@@ -54,7 +54,8 @@ std::optional<int> run_as_ranks(const JobArguments& arguments) {
   start.orderly = {kDone, kStopped};
   start.consequence = kConsequence;
   start.say = [](const std::string& line) { say("trainer: {}\n", line); };
-  say("starting {} ranks, a process for each GPU{}\n", start.ranks, node.nodes == 1 ? "" : fmt::format(", on node {} of {} ({})", node.node, node.nodes, node.source));
+  say("starting {} ranks, a process for each GPU{}\n", start.ranks,
+      node.nodes == 1 ? "" : fmt::format(", on node {} of {} ({})", node.node, node.nodes, node.source));
   const int code = start_ranks(start).code;
   return code == kConsequence ? static_cast<int>(kInputOutput) : code;
 }
@@ -64,7 +65,8 @@ bool speaks() { return is_first && !lost_another; }
 void leave_stdout_to_the_first() {
   try {
     const std::optional<Launcher> launcher = detect_launcher(process_environment());
-    if (launcher && launcher->rank > 0 && std::freopen("/dev/null", "w", stdout) == nullptr) throw IoError("cannot open /dev/null");
+    if (launcher && launcher->rank > 0 && std::freopen("/dev/null", "w", stdout) == nullptr)
+      throw IoError("cannot open /dev/null");
   } catch (const UsageError&) {
     // Commands that need to know who started them say what is wrong; the others need not.
   }

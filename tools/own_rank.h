@@ -1,5 +1,5 @@
-// Which rank of a job this process is, if its ranks are processes: who started it, and its connection to the others. Every process says what goes
-// wrong; what is the same on all is said by the first alone.
+// Which rank of a job this process is, if its ranks are processes: who started it, and its connection to the others.
+// Every process says what goes wrong; what is the same on all is said by the first alone.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,13 @@ struct OwnRank : ConnectedRank {
   LoadedJob loaded;
 };
 
-/// Finds the launcher, loads the job for it, and connects the processes if there are several. Throws UsageError where they do not fit.
+/// Finds the launcher, loads the job for it, and connects the processes if there are several. Throws UsageError where
+/// they do not fit.
 OwnRank join_ranks(const JobArguments& arguments);
 
-/// Where the job's ranks are processes for GPUs that no launcher started: starts this command once for each GPU of the node, watches over them to
-/// their end, and returns the exit code. Nothing where this process is itself to do the work: join_ranks. Throws UsageError as that does.
+/// Where the job's ranks are processes for GPUs that no launcher started: starts this command once for each GPU of the
+/// node, watches over them to their end, and returns the exit code. Nothing where this process is itself to do the
+/// work: join_ranks. Throws UsageError as that does.
 std::optional<int> run_as_ranks(const JobArguments& arguments);
 
 /// Whether this process is the first, and no other was lost. Any thread, and signal handlers, may ask.

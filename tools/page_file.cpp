@@ -33,11 +33,16 @@ void write_page(const std::string& path, const std::string& page) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (fs::is_directory(path, error)) throw IoError(path + ": writing the page: it is a folder");
-  if (!may_replace(path)) throw UsageError(path + ": --html replaces only pages that trainer wrote, and this is another file: remove it, or name another one");
+  if (!may_replace(path))
+    throw UsageError(
+        path +
+        ": --html replaces only pages that trainer wrote, and this is another file: remove it, or name another one");
   const bool plain = !fs::exists(path, error) || fs::is_regular_file(path, error);
-  const fs::path place = fs::is_symlink(path, error) && plain && fs::exists(path, error) ? fs::canonical(path, error) : fs::path(path);
+  const fs::path place =
+      fs::is_symlink(path, error) && plain && fs::exists(path, error) ? fs::canonical(path, error) : fs::path(path);
   make_folders(place.parent_path());
-  const std::string written = plain ? (place.parent_path() / fmt::format(".{}.{}", place.filename().string(), ::getpid())).string() : path;
+  const std::string written =
+      plain ? (place.parent_path() / fmt::format(".{}.{}", place.filename().string(), ::getpid())).string() : path;
   try {
     const Descriptor file = create_file(written);
     write_all(file, page.data(), page.size(), written);

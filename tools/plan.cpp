@@ -47,7 +47,8 @@ int compare(const Arguments& arguments) {
   second.path = arguments.second;
   const std::array both{planned(arguments.load()), planned(second.load())};
   std::vector<report::PlannedJob> jobs;
-  for (const report::Planned& one : both) jobs.push_back({&one.loaded, report::strategy_line(one.compiled), report::plan_json(one)});
+  for (const report::Planned& one : both)
+    jobs.push_back({&one.loaded, report::strategy_line(one.compiled), report::plan_json(one)});
   if (arguments.json)
     put_document(report::comparison_json(jobs[0], jobs[1]));
   else
@@ -57,13 +58,17 @@ int compare(const Arguments& arguments) {
 
 // A word without "=" that names a file is the second job.
 void find_second(Arguments& arguments) {
-  const auto is_job = [](const std::string& word) { return word.find('=') == std::string::npos && std::filesystem::exists(word); };
+  const auto is_job = [](const std::string& word) {
+    return word.find('=') == std::string::npos && std::filesystem::exists(word);
+  };
   const auto found = std::find_if(arguments.overrides.begin(), arguments.overrides.end(), is_job);
   if (found == arguments.overrides.end()) return;
   arguments.second = *found;
   arguments.overrides.erase(found);
-  if (std::any_of(arguments.overrides.begin(), arguments.overrides.end(), is_job)) throw UsageError("plan compares two jobs, and more are named");
-  if (arguments.instructions || arguments.effective || !arguments.html.empty() || !arguments.trace.empty() || !arguments.sweeps.empty())
+  if (std::any_of(arguments.overrides.begin(), arguments.overrides.end(), is_job))
+    throw UsageError("plan compares two jobs, and more are named");
+  if (arguments.instructions || arguments.effective || !arguments.html.empty() || !arguments.trace.empty() ||
+      !arguments.sweeps.empty())
     throw UsageError("of two jobs plan shows the comparison, as text or with --json");
 }
 
@@ -88,20 +93,33 @@ int plan(Arguments& arguments) {
 }  // namespace
 
 void add_plan(CommandLine& app, Work& work) {
-  Subcommand* command = app.add_subcommand("plan", "shows what a step will do: strategy, memory, communication, every instruction");
+  Subcommand* command =
+      app.add_subcommand("plan", "shows what a step will do: strategy, memory, communication, every instruction");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
-  command->get_option("OVERRIDES")->description("key.path=value: replaces what the file says. A second JOB: the two are compared, line by line, with the same overrides");
-  Option* instructions =
-      command->add_flag("--instructions", arguments->instructions, "the whole plan as text: buffers, kernels, every instruction");
-  Option* effective =
-      command->add_flag("--effective", arguments->effective, "the job with every default filled in and where each value came from");
-  Option* trace = command->add_option("--trace", arguments->trace, "the predicted step of a rank of each stage, as a file for Perfetto");
+  command->get_option("OVERRIDES")
+      ->description(
+          "key.path=value: replaces what the file says. A second JOB: the two are compared, line by line, with the "
+          "same overrides");
+  Option* instructions = command->add_flag("--instructions", arguments->instructions,
+                                           "the whole plan as text: buffers, kernels, every instruction");
+  Option* effective = command->add_flag("--effective", arguments->effective,
+                                        "the job with every default filled in and where each value came from");
+  Option* trace = command->add_option("--trace", arguments->trace,
+                                      "the predicted step of a rank of each stage, as a file for Perfetto");
   trace->type_name("FILE")->excludes(instructions)->excludes(effective);
-  Option* html = command->add_option("--html", arguments->html, "the plan as a page for a browser: memory and streams over the step, and all tables");
+  Option* html = command->add_option(
+      "--html", arguments->html, "the plan as a page for a browser: memory and streams over the step, and all tables");
   html->type_name("FILE")->excludes(instructions)->excludes(effective);
-  Option* sweep = command->add_option("--sweep", arguments->sweeps, "plans the job with each value of a key, and shows them as rows of a table. Several: all combinations");
-  sweep->type_name("KEY=VALUE,…")->one_value()->excludes(instructions)->excludes(effective)->excludes(trace)->excludes(html);
+  Option* sweep = command->add_option(
+      "--sweep", arguments->sweeps,
+      "plans the job with each value of a key, and shows them as rows of a table. Several: all combinations");
+  sweep->type_name("KEY=VALUE,…")
+      ->one_value()
+      ->excludes(instructions)
+      ->excludes(effective)
+      ->excludes(trace)
+      ->excludes(html);
   Option* json = command->get_option("--json");
   instructions->excludes(json);
   effective->excludes(json)->excludes(instructions);
@@ -114,9 +132,12 @@ void add_plan(CommandLine& app, Work& work) {
       "  trainer plan job.yaml --sweep cluster.nodes=1,2,4,8 --sweep cluster.hardware=h100-sxm,a100-80gb\n"
       "  trainer plan job.yaml --effective >effective.yaml\n"
       "\n"
-      "Needs no data and allocates nothing. A job that does not fit into memory is shown all the same and exits 78; one whose\n"
-      "weights and optimizer states alone do not fit is refused before it is planned. A sweep exits 0 if one of its jobs fits.\n"
-      "In --sweep, nodes stands for cluster.nodes, devices for cluster.devices_per_node, hardware for cluster.hardware.\n");
+      "Needs no data and allocates nothing. A job that does not fit into memory is shown all the same and exits 78; "
+      "one whose\n"
+      "weights and optimizer states alone do not fit is refused before it is planned. A sweep exits 0 if one of its "
+      "jobs fits.\n"
+      "In --sweep, nodes stands for cluster.nodes, devices for cluster.devices_per_node, hardware for "
+      "cluster.hardware.\n");
   command->callback([arguments, &work] { work = [arguments] { return plan(*arguments); }; });
 }
 

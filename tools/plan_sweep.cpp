@@ -1,10 +1,11 @@
-// Each combination is planned as if its overrides stood on the command line, so that a row says what `trainer plan` with them says.
+// Each combination is planned as if its overrides stood on the command line, so that a row says what `trainer plan`
+// with them says.
 #include "tools/plan_sweep.h"
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -66,7 +67,9 @@ Json best(const std::vector<Row>& rows, const char* key, Better&& better) {
   Json found = nullptr;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Json value = rows[i].predicted(key);
-    if (value.is_number() && (found.is_null() || better(value.get<double>(), rows[found.get<std::size_t>()].predicted(key).get<double>()))) found = i;
+    if (value.is_number() &&
+        (found.is_null() || better(value.get<double>(), rows[found.get<std::size_t>()].predicted(key).get<double>())))
+      found = i;
   }
   return found;
 }
@@ -81,24 +84,30 @@ struct Best {
   }
 };
 
-Best best_of(const std::vector<Row>& rows) { return {best(rows, "tokens_per_s", std::greater<>()), best(rows, "run_cost", std::less<>())}; }
+Best best_of(const std::vector<Row>& rows) {
+  return {best(rows, "tokens_per_s", std::greater<>()), best(rows, "run_cost", std::less<>())};
+}
 
 void put_json(const std::vector<Row>& rows) {
   Json list = Json::array();
   for (const Row& row : rows) {
     Json errors = Json::array();
-    for (const Diagnostic& error : row.errors) errors.push_back({{"path", error.path}, {"message", error.message}, {"remedies", error.remedies}});
+    for (const Diagnostic& error : row.errors)
+      errors.push_back({{"path", error.path}, {"message", error.message}, {"remedies", error.remedies}});
     list.push_back({{"overrides", row.overrides}, {"plan", row.plan ? *row.plan : Json(nullptr)}, {"errors", errors}});
   }
   const Best best = best_of(rows);
   put_document(Json{{"sweep", list}, {"fastest", best.fastest}, {"cheapest", best.cheapest}});
 }
 
-std::string number_text(const Json& value, const char* format) { return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-"; }
+std::string number_text(const Json& value, const char* format) {
+  return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-";
+}
 
 // A short reason; errors in full are on stderr.
 std::string reason(const Row& row) {
-  if (!row.plan) return row.errors.front().path == "cluster" ? "states alone do not fit" : "error: " + row.errors.front().path;
+  if (!row.plan)
+    return row.errors.front().path == "cluster" ? "states alone do not fit" : "error: " + row.errors.front().path;
   return row.fits() ? "" : "does not fit";
 }
 
@@ -109,9 +118,12 @@ void put_text(const std::vector<Row>& rows) {
     const Row& row = rows[i];
     const Json mfu = row.predicted("mfu"), speed = row.predicted("tokens_per_s");
     const std::string memory = row.plan ? bytes_text((*row.plan)["memory"]["peak_bytes"].get<double>()) : "-";
-    table.add({fmt::format("{}", fmt::join(row.overrides, " ")), row.plan ? row.strategy : "-", number_text(row.predicted("step_ms"), "{:.1f}"),
-               speed.is_number() ? grouped(static_cast<std::int64_t>(speed.get<double>())) : "-", mfu.is_number() ? fmt::format("{:.1f}%", 100 * mfu.get<double>()) : "-", memory,
-               number_text(row.predicted("run_hours"), "{:.2f}"), number_text(row.predicted("run_cost"), "{:.2f}"), row.fits() ? best.text(i) : reason(row)});
+    table.add({fmt::format("{}", fmt::join(row.overrides, " ")), row.plan ? row.strategy : "-",
+               number_text(row.predicted("step_ms"), "{:.1f}"),
+               speed.is_number() ? grouped(static_cast<std::int64_t>(speed.get<double>())) : "-",
+               mfu.is_number() ? fmt::format("{:.1f}%", 100 * mfu.get<double>()) : "-", memory,
+               number_text(row.predicted("run_hours"), "{:.2f}"), number_text(row.predicted("run_cost"), "{:.2f}"),
+               row.fits() ? best.text(i) : reason(row)});
   }
   put("{}", table.str(0));
 }
@@ -120,7 +132,8 @@ void put_text(const std::vector<Row>& rows) {
 
 std::vector<std::string> overrides_of(const std::string& sweep) {
   const std::size_t equals = sweep.find('=');
-  if (equals == std::string::npos || equals == 0 || equals + 1 == sweep.size()) throw UsageError("--sweep " + sweep + ": a key and its values, as in cluster.nodes=1,2,4");
+  if (equals == std::string::npos || equals == 0 || equals + 1 == sweep.size())
+    throw UsageError("--sweep " + sweep + ": a key and its values, as in cluster.nodes=1,2,4");
   std::string key = sweep.substr(0, equals);
   for (const auto& [name, whole] : kShort)
     if (key == name) key = whole;
@@ -128,12 +141,18 @@ std::vector<std::string> overrides_of(const std::string& sweep) {
   int depth = 0;
   char quote = 0;
   for (const char c : sweep.substr(equals + 1)) {
-    if (quote != 0) quote = c == quote ? 0 : quote;
-    else if (c == '"' || c == '\'') quote = c;
-    else if (c == '{' || c == '[') ++depth;
-    else if (c == '}' || c == ']') --depth;
-    if (c == ',' && depth == 0 && quote == 0) values.emplace_back();
-    else values.back() += c;
+    if (quote != 0)
+      quote = c == quote ? 0 : quote;
+    else if (c == '"' || c == '\'')
+      quote = c;
+    else if (c == '{' || c == '[')
+      ++depth;
+    else if (c == '}' || c == ']')
+      --depth;
+    if (c == ',' && depth == 0 && quote == 0)
+      values.emplace_back();
+    else
+      values.back() += c;
   }
   std::vector<std::string> overrides;
   for (const std::string& value : values) {
@@ -145,7 +164,8 @@ std::vector<std::string> overrides_of(const std::string& sweep) {
 
 int sweep(const JobArguments& arguments, const std::vector<std::string>& sweeps) {
   std::vector<Row> rows;
-  for (const std::vector<std::string>& overrides : combinations(sweeps)) rows.push_back(planned_row(arguments, overrides));
+  for (const std::vector<std::string>& overrides : combinations(sweeps))
+    rows.push_back(planned_row(arguments, overrides));
   if (arguments.json)
     put_json(rows);
   else

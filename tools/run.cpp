@@ -1,5 +1,5 @@
-// trainer run: find out who started it, compile, show what will happen, train. In a process that a launcher started as another rank
-// than 0, it says nothing but what goes wrong.
+// trainer run: find out who started it, compile, show what will happen, train. In a process that a launcher started as
+// another rank than 0, it says nothing but what goes wrong.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -37,11 +37,17 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 constexpr std::string_view text_of(int signal) {
   switch (signal) {
-    case SIGINT: return "\nCtrl-C: finishing this step, then saving and ending; Ctrl-C again ends at once and saves nothing\n";
-    case SIGTERM: return "\nSIGTERM: finishing this step, then saving and ending\n";
-    case SIGHUP: return "\nSIGHUP (the terminal was closed): finishing this step, then saving and ending\n";
-    case SIGXCPU: return "\nthe limit of processor time (ulimit -t) is nearly used up: finishing this step, then saving and ending\n";
-    default: return "\nSIGUSR1: finishing this step, then saving and ending\n";
+    case SIGINT:
+      return "\nCtrl-C: finishing this step, then saving and ending; Ctrl-C again ends at once and saves nothing\n";
+    case SIGTERM:
+      return "\nSIGTERM: finishing this step, then saving and ending\n";
+    case SIGHUP:
+      return "\nSIGHUP (the terminal was closed): finishing this step, then saving and ending\n";
+    case SIGXCPU:
+      return "\nthe limit of processor time (ulimit -t) is nearly used up: finishing this step, then saving and "
+             "ending\n";
+    default:
+      return "\nSIGUSR1: finishing this step, then saving and ending\n";
   }
 }
 
@@ -57,25 +63,29 @@ void request_stop(int signal) {
   if (speaks()) say_now(text_of(signal));
 }
 
-// Where the limit at which the kernel kills is also the first, there would be no signal before: a tenth of it, at most a minute, is kept
-// for the step at hand and the save.
+// Where the limit at which the kernel kills is also the first, there would be no signal before: a tenth of it, at most
+// a minute, is kept for the step at hand and the save.
 void keep_time_to_save() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY || limit.rlim_cur < limit.rlim_max) return;
+  if (::getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY || limit.rlim_cur < limit.rlim_max)
+    return;
   limit.rlim_cur = limit.rlim_max - std::clamp<rlim_t>(limit.rlim_max / 10, 1, 60);
   if (limit.rlim_cur > 0) ::setrlimit(RLIMIT_CPU, &limit);
 }
 
 void catch_signals() {
-  struct sigaction action {}, before {};
+  struct sigaction action {
+  }, before{};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;
   for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGXCPU}) ::sigaction(signal, &action, nullptr);
-  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);  // nohup
+  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
+    ::sigaction(SIGHUP, &action, nullptr);  // nohup
   keep_time_to_save();
 }
 
-// When the kernel started this process, on the steady clock: field 22 of /proc/self/stat, in ticks since the machine's start.
+// When the kernel started this process, on the steady clock: field 22 of /proc/self/stat, in ticks since the machine's
+// start.
 Clock::time_point process_start() {
   std::ifstream file("/proc/self/stat");
   std::string stat{std::istreambuf_iterator<char>(file), {}};
@@ -98,7 +108,9 @@ void say_header(const LoadedJob& loaded, const CompiledJob& compiled, int thread
   say("{}: {} parameters{}, {} steps, {}\n", job.name, count_text(static_cast<double>(compiled.num_parameters)),
       all ? "" : fmt::format(", {} of them trained", count_text(static_cast<double>(compiled.num_trained))),
       grouped(job.train.steps), report::batch_line(compiled.batch));
-  say("strategy: {} ({}), compute in {}\n", report::strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why", name_of(job.precision.compute));
+  say("strategy: {} ({}), compute in {}\n", report::strategy_line(compiled),
+      compiled.alternatives.empty() ? compiled.strategy_why : "chosen; trainer plan says why",
+      name_of(job.precision.compute));
   say("memory: {} of {} a rank: {}\n", bytes_text(static_cast<double>(report::fullest(compiled).peak_bytes)),
       bytes_text(static_cast<double>(compiled.limit_bytes)), report::memory_line(compiled));
   if (const auto costs = without_bf16(loaded, compiled, threads)) say("{}\n", report::text_of(*costs));
@@ -107,11 +119,13 @@ void say_header(const LoadedJob& loaded, const CompiledJob& compiled, int thread
 // Where the last step's time went, of a few ranks; the trace has all.
 void say_times(const std::vector<report::RankTimes>& times) {
   constexpr std::size_t kShown = 8;
-  for (std::size_t rank = 0; rank < std::min(times.size(), kShown); ++rank) say("rank {}, last step: {}\n", rank, report::times_text(times[rank]));
+  for (std::size_t rank = 0; rank < std::min(times.size(), kShown); ++rank)
+    say("rank {}, last step: {}\n", rank, report::times_text(times[rank]));
 }
 
 // How far the model of this machine is off, and where.
-void say_comparison(const cost::Prediction& predicted, const std::vector<report::TimeDifference>& differences, const std::vector<RankTrace>& ranks) {
+void say_comparison(const cost::Prediction& predicted, const std::vector<report::TimeDifference>& differences,
+                    const std::vector<RankTrace>& ranks) {
   constexpr std::size_t kShown = 10;
   std::int64_t begin = INT64_MAX, end = INT64_MIN;
   for (const RankTrace& rank : ranks)
@@ -119,8 +133,10 @@ void say_comparison(const cost::Prediction& predicted, const std::vector<report:
       begin = std::min(begin, rank.start_ns + span.begin_ns);
       end = std::max(end, rank.start_ns + span.end_ns);
     }
-  say("the step was predicted to take {:.2f} ms ({:.2f} to {:.2f}) and took {:.2f} ms; what differs most, on a rank:\n{}", predicted.step_us * 1e-3, predicted.low_us * 1e-3,
-      predicted.high_us * 1e-3, static_cast<double>(end - begin) * 1e-6, report::differences_text(differences, kShown));
+  say("the step was predicted to take {:.2f} ms ({:.2f} to {:.2f}) and took {:.2f} ms; what differs most, on a "
+      "rank:\n{}",
+      predicted.step_us * 1e-3, predicted.low_us * 1e-3, predicted.high_us * 1e-3,
+      static_cast<double>(end - begin) * 1e-6, report::differences_text(differences, kShown));
 }
 
 // mpirun sends its ranks SIGTERM when it is to end, and SIGKILL a second later: too early for long steps.
@@ -128,7 +144,8 @@ class GraceNotice final : public Monitor {
  public:
   void step(const StepRecord& record) override {
     if (++steps_ != 2 || record.step_ms < 500 * grace_s()) return;  // the first one's time is no measure
-    say("a step takes {:.1f} s, and mpirun kills its ranks {:g} s after Ctrl-C or SIGTERM, before they can save: to end this run with its "
+    say("a step takes {:.1f} s, and mpirun kills its ranks {:g} s after Ctrl-C or SIGTERM, before they can save: to "
+        "end this run with its "
         "weights saved, send SIGUSR1 to mpirun (configs/cluster/README.md)\n",
         record.step_ms * 1e-3, grace_s());
   }
@@ -160,7 +177,8 @@ Monitors monitors_of(const Job& job, std::optional<TraceWriter>& trace) {
   if (job.log.jsonl) monitors.push_back(jsonl_monitor(*job.log.jsonl));
   if (job.log.tensorboard) monitors.push_back(tensorboard_monitor(*job.log.tensorboard));
   if (job.log.trace) monitors.push_back(std::make_unique<TraceFile>(*job.log.trace, trace));
-  if (const std::optional<Launcher> launcher = detect_launcher(process_environment()); launcher && launcher->source.find("Open MPI") != std::string::npos)
+  if (const std::optional<Launcher> launcher = detect_launcher(process_environment());
+      launcher && launcher->source.find("Open MPI") != std::string::npos)
     monitors.push_back(std::make_unique<GraceNotice>());
   return monitors;
 }
@@ -182,30 +200,31 @@ Json works_json(const std::vector<report::TimeDifference>& works) {
   return list;
 }
 
-void put_report(const CompiledJob& compiled, const RunReport& report, const std::vector<report::TimeDifference>& works) {
+void put_report(const CompiledJob& compiled, const RunReport& report,
+                const std::vector<report::TimeDifference>& works) {
   const auto measured = [&](double value) { return report.finished_before ? Json(nullptr) : Json(value); };
   Json document{{"plan_hash", hash_of(compiled.plan)},
-                    {"strategy", report::strategy_json(compiled)},
-                    {"world_size", compiled.plan.mesh.world_size()},
-                    {"run_id", report.run_id},
-                    {"finished_before", report.finished_before},
-                    {"first_step", report.first_step},
-                    {"steps", report.steps},
-                    {"loss", or_null(report.loss)},
-                    {"val_loss", or_null(report.val_loss)},
-                    {"val_accuracy", or_null(report.val_accuracy)},
-                    {"tokens_per_s", measured(report.tokens_per_s)},
-                    {"step_ms", {{"median", measured(report.step_ms_median)}, {"p95", measured(report.step_ms_p95)}}},
-                    {"startup_ms", measured(report.startup_ms)},
-                    {"planned_peak_bytes", report.planned_peak_bytes},
-                    {"allocated_bytes", report.finished_before ? Json(nullptr) : Json(report.allocated_bytes)},
-                    {"counted_bytes", report.counted_bytes > 0 ? Json(report.counted_bytes) : Json(nullptr)},
-                    {"bytes_sent", report.bytes_sent},
-                    {"checkpoint", report.checkpoint.empty() ? Json(nullptr) : Json(report.checkpoint)},
-                    {"skipped_steps", report.skipped_steps},
-                    {"rollbacks", report.rollbacks},
-                    {"stopped_by_signal", report.stopped_by_signal},
-                    {"log_failure", report.log_failure.empty() ? Json(nullptr) : Json(report.log_failure)}};
+                {"strategy", report::strategy_json(compiled)},
+                {"world_size", compiled.plan.mesh.world_size()},
+                {"run_id", report.run_id},
+                {"finished_before", report.finished_before},
+                {"first_step", report.first_step},
+                {"steps", report.steps},
+                {"loss", or_null(report.loss)},
+                {"val_loss", or_null(report.val_loss)},
+                {"val_accuracy", or_null(report.val_accuracy)},
+                {"tokens_per_s", measured(report.tokens_per_s)},
+                {"step_ms", {{"median", measured(report.step_ms_median)}, {"p95", measured(report.step_ms_p95)}}},
+                {"startup_ms", measured(report.startup_ms)},
+                {"planned_peak_bytes", report.planned_peak_bytes},
+                {"allocated_bytes", report.finished_before ? Json(nullptr) : Json(report.allocated_bytes)},
+                {"counted_bytes", report.counted_bytes > 0 ? Json(report.counted_bytes) : Json(nullptr)},
+                {"bytes_sent", report.bytes_sent},
+                {"checkpoint", report.checkpoint.empty() ? Json(nullptr) : Json(report.checkpoint)},
+                {"skipped_steps", report.skipped_steps},
+                {"rollbacks", report.rollbacks},
+                {"stopped_by_signal", report.stopped_by_signal},
+                {"log_failure", report.log_failure.empty() ? Json(nullptr) : Json(report.log_failure)}};
   if (!works.empty()) document["works"] = works_json(works);
   put_document(document);
 }
@@ -215,7 +234,8 @@ void put_summary(const RunReport& report) {
   if (report.loss) put("loss: {:.4f}\n", *report.loss);
   if (report.val_loss) put("validation loss: {:.4f}\n", *report.val_loss);
   if (report.val_accuracy) put("validation accuracy: {:.2f}%\n", 100 * *report.val_accuracy);
-  if (report.step_ms_median > 0) put("step: {:.1f} ms (median), {:.1f} ms (95th percentile)\n", report.step_ms_median, report.step_ms_p95);
+  if (report.step_ms_median > 0)
+    put("step: {:.1f} ms (median), {:.1f} ms (95th percentile)\n", report.step_ms_median, report.step_ms_p95);
   if (!report.checkpoint.empty()) put("checkpoint: {}\n", report.checkpoint);
 }
 
@@ -256,8 +276,8 @@ void say_log_failure(const RunReport& report) {
   if (!speaks()) return;
   const std::string weights = report.checkpoint.empty() ? "its weights are not saved, as the job has no checkpoint.dir"
                                                         : "its weights are saved in " + report.checkpoint;
-  say("trainer: input/output: {}\ntraining ended after step {} because this log cannot be written; {}\n", report.log_failure, report.steps,
-      weights);
+  say("trainer: input/output: {}\ntraining ended after step {} because this log cannot be written; {}\n",
+      report.log_failure, report.steps, weights);
 }
 
 int run(const JobArguments& arguments) {
@@ -289,12 +309,16 @@ void add_run(CommandLine& app, Work& work) {
       "  mpirun -n 4 trainer run job.yaml          each rank a process; srun does the same\n"
       "  trainer run job.yaml cluster.hardware=h100-sxm       a process for each GPU, which it starts itself\n"
       "\n"
-      "Checkpoints go to checkpoint.dir, runs/<name> beside the job by default; null saves nothing. The same command goes\n"
-      "on from the newest whole checkpoint there and says what has changed since: steps, rates, strategy, precision and the\n"
-      "like may; model, adapter, trainable, data, tokenizer, seq_len, batch.global, seed and the optimizer of a parameter\n"
+      "Checkpoints go to checkpoint.dir, runs/<name> beside the job by default; null saves nothing. The same command "
+      "goes\n"
+      "on from the newest whole checkpoint there and says what has changed since: steps, rates, strategy, precision "
+      "and the\n"
+      "like may; model, adapter, trainable, data, tokenizer, seq_len, batch.global, seed and the optimizer of a "
+      "parameter\n"
       "may not (78), unless checkpoint.accept names them. A finished run says that nothing is left to do. Another\n"
       "checkpoint.dir starts over.\n"
-      "At a loss or gradient that is not finite the run saves nothing and exits 65; train.on_nan=skip or rollback go on.\n"
+      "At a loss or gradient that is not finite the run saves nothing and exits 65; train.on_nan=skip or rollback go "
+      "on.\n"
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
       "memory is refused (78) before anything is allocated.\n");
   command->callback([arguments, &work] { work = [arguments] { return run(*arguments); }; });

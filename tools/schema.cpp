@@ -1,6 +1,6 @@
 // trainer schema: the JSON Schemas, made from the tables that the program reads by.
-#include "engine/cost/machine_model.h"
 #include "engine/job/schema.h"
+#include "engine/cost/machine_model.h"
 #include "tools/command.h"
 
 namespace trainer::tools {
@@ -8,7 +8,10 @@ namespace trainer::tools {
 void add_schema(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("schema", "the JSON Schema of jobs, graph files or hardware files");
   auto which = std::make_shared<std::string>("job");
-  command->add_option("WHICH", *which, "job, graph or hardware")->one_of({"job", "graph", "hardware"})->capture_default_str()->type_name("");
+  command->add_option("WHICH", *which, "job, graph or hardware")
+      ->one_of({"job", "graph", "hardware"})
+      ->capture_default_str()
+      ->type_name("");
   command->footer(
       "Examples:\n"
       "  trainer schema job >schemas/job.schema.json\n"
@@ -19,7 +22,9 @@ void add_schema(CommandLine& app, Work& work) {
       "  # yaml-language-server: $schema=<path>/job.schema.json\n");
   command->callback([which, &work] {
     work = [which] {
-      const std::string schema = *which == "job" ? job_schema() : *which == "graph" ? graph_schema() : cost::hardware_schema();
+      const std::string schema = *which == "job"     ? job_schema()
+                                 : *which == "graph" ? graph_schema()
+                                                     : cost::hardware_schema();
       put("{}{}", schema, schema.ends_with('\n') ? "" : "\n");
       return kDone;
     };

@@ -1,4 +1,5 @@
-// trainer validate: whether jobs are right, all mistakes at once. It plans them too, so a job that passes is one that fits.
+// trainer validate: whether jobs are right, all mistakes at once. It plans them too, so a job that passes is one that
+// fits.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -64,17 +65,11 @@ bool is_warning(const Diagnostic& one) { return one.severity == Diagnostic::Seve
 
 Json json_of(const Diagnostic& one) {
   // Of a job that does not fit, what would is the suggestion.
-  const std::string suggestion = one.suggestion.empty() && !one.remedies.empty() ? one.remedies.front() : one.suggestion;
-  return {{"file", one.file},
-          {"line", one.line},
-          {"column", one.column},
-          {"path", one.path},
-          {"message", one.message},
-          {"value", one.value},
-          {"allowed", one.allowed},
-          {"suggestion", suggestion},
-          {"remedies", one.remedies},
-          {"note", one.note}};
+  const std::string suggestion =
+      one.suggestion.empty() && !one.remedies.empty() ? one.remedies.front() : one.suggestion;
+  return {{"file", one.file},         {"line", one.line},   {"column", one.column},   {"path", one.path},
+          {"message", one.message},   {"value", one.value}, {"allowed", one.allowed}, {"suggestion", suggestion},
+          {"remedies", one.remedies}, {"note", one.note}};
 }
 
 Json json_of(const Verdict& verdict) {
@@ -87,7 +82,8 @@ Json json_of(const Verdict& verdict) {
 std::string escaped(const std::string& text, std::string_view characters) {
   std::string out;
   for (const char c : text)
-    out += characters.find(c) == std::string_view::npos ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    out += characters.find(c) == std::string_view::npos ? std::string(1, c)
+                                                        : fmt::format("%{:02X}", static_cast<unsigned char>(c));
   return out;
 }
 
@@ -101,7 +97,8 @@ std::string annotation(Diagnostic one) {
   const std::string text = one.str();
   const std::string head = kind + ": " + (one.path.empty() ? "" : one.path + ": ");
   const std::size_t at = text.find(head);
-  return fmt::format("::{} {}::{}", kind, place, escaped(at == std::string::npos ? text : text.substr(at + head.size()), "%\r\n"));
+  return fmt::format("::{} {}::{}", kind, place,
+                     escaped(at == std::string::npos ? text : text.substr(at + head.size()), "%\r\n"));
 }
 
 std::string counted(const Verdict& verdict) {
@@ -142,10 +139,14 @@ int validate(const Arguments& arguments) {
 }  // namespace
 
 void add_validate(CommandLine& app, Work& work) {
-  Subcommand* command = app.add_subcommand("validate", "checks any number of jobs: keys, values, graph, plan and memory");
+  Subcommand* command =
+      app.add_subcommand("validate", "checks any number of jobs: keys, values, graph, plan and memory");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("JOB", arguments->words, "job files, and overrides key.path=value that are applied to each")->required()->type_name("");
-  command->add_flag("--files", arguments->with_files, "opens data and initial weights too: are they there, whole, long enough, every id known");
+  command->add_option("JOB", arguments->words, "job files, and overrides key.path=value that are applied to each")
+      ->required()
+      ->type_name("");
+  command->add_flag("--files", arguments->with_files,
+                    "opens data and initial weights too: are they there, whole, long enough, every id known");
   Option* json = command->add_flag("--json", arguments->json, "makes stdout one JSON document");
   command->add_option("--format", arguments->format, "of what stdout gets: text, or annotations for GitHub Actions")
       ->one_of({"text", "github"})
@@ -158,7 +159,8 @@ void add_validate(CommandLine& app, Work& work) {
       "  trainer validate --files job.yaml\n"
       "  trainer validate --format github configs/*.yaml\n"
       "\n"
-      "Shows every mistake of every file. Exits 78 if a job is bad; with --files, 65 if its data or initial weights are, 74 if they cannot be\n"
+      "Shows every mistake of every file. Exits 78 if a job is bad; with --files, 65 if its data or initial weights "
+      "are, 74 if they cannot be\n"
       "read. Without --files it reads no data. Changes nothing.\n");
   command->callback([arguments, &work] { work = [arguments] { return validate(*arguments); }; });
 }

@@ -24,7 +24,8 @@ struct Meaning {
 Meaning meaning_of(const Quantity& quantity) {
   if (quantity.name == "losses") return {"losses", "relative difference, worst step"};
   if (quantity.name == "gradients") return {"gradient norms", "relative difference, worst step"};
-  if (quantity.name == "weights") return {"weights together", "root mean square difference / how far the optimizer moved them"};
+  if (quantity.name == "weights")
+    return {"weights together", "root mean square difference / how far the optimizer moved them"};
   return {"each weight", "largest absolute difference"};
 }
 
@@ -34,14 +35,17 @@ void explain_weights(const CompiledJob& compiled) {
   bool muon = false;
   for (const OptimizerJob& optimizer : compiled.optimizers) {
     muon = muon || optimizer.name == OptimizerName::muon;
-    if (optimizer.name != OptimizerName::sgd && optimizer.name != OptimizerName::muon) dividing.insert(name_of(optimizer.name));
+    if (optimizer.name != OptimizerName::sgd && optimizer.name != OptimizerName::muon)
+      dividing.insert(name_of(optimizer.name));
   }
   if (!dividing.empty())
-    put("That of the weights together is wide because a gradient is divided by its own size ({}): where it is almost zero,\n"
+    put("That of the weights together is wide because a gradient is divided by its own size ({}): where it is almost "
+        "zero,\n"
         "rounding decides in which direction the weight moves. Losses and gradient norms have the tight bounds.\n",
         fmt::join(dividing, ", "));
   if (muon)
-    put("Steps of muon make the smallest singular values of a momentum up to 485 times as large, and its rounding with them: in bf16\n"
+    put("Steps of muon make the smallest singular values of a momentum up to 485 times as large, and its rounding with "
+        "them: in bf16\n"
         "the bound of the weights together decides nothing.\n");
 }
 
@@ -49,11 +53,15 @@ void put_text(const CompiledJob& compiled, const Comparison& comparison) {
   report::Table table({"quantity", "difference from one rank", "bound", "verdict", "compared is the"});
   for (const Quantity& quantity : comparison.quantities) {
     const Meaning meaning = meaning_of(quantity);
-    table.add({meaning.name, fmt::format("{:.2e}", quantity.difference), fmt::format("{:.2e}", quantity.bound), quantity.holds() ? "holds" : "DOES NOT HOLD", meaning.what});
+    table.add({meaning.name, fmt::format("{:.2e}", quantity.difference), fmt::format("{:.2e}", quantity.bound),
+               quantity.holds() ? "holds" : "DOES NOT HOLD", meaning.what});
   }
-  put("{}\nA bound is the most that rounding alone can do in sums of this length over a model of this depth.\n", table.str());
+  put("{}\nA bound is the most that rounding alone can do in sums of this length over a model of this depth.\n",
+      table.str());
   explain_weights(compiled);
-  put("{} after {} steps\n", comparison.holds() ? "the same training as on one rank, within rounding," : "NOT the training of one rank", comparison.steps);
+  put("{} after {} steps\n",
+      comparison.holds() ? "the same training as on one rank, within rounding," : "NOT the training of one rank",
+      comparison.steps);
 }
 
 void put_json(const CompiledJob& compiled, const Comparison& comparison) {
@@ -68,14 +76,17 @@ void put_json(const CompiledJob& compiled, const Comparison& comparison) {
 }
 
 int verify(const Arguments& arguments) {
-  if (const std::optional<Launcher> launcher = detect_launcher(process_environment()); launcher && launcher->world_size > 1)
-    throw UsageError(launcher->source + " started several processes, but verify runs all ranks as threads of one: start it alone");
+  if (const std::optional<Launcher> launcher = detect_launcher(process_environment());
+      launcher && launcher->world_size > 1)
+    throw UsageError(launcher->source +
+                     " started several processes, but verify runs all ranks as threads of one: start it alone");
   const Compiler compiler = [](const LoadedJob& job) { return compile_here(job, Purpose::train); };
   const LoadedJob loaded = arguments.load_to_run();
   if (loaded.job.train.steps == 0) throw JobError({loaded.at("train.steps", "there is no step to compare")});
   const LoadedJob ranks = on_threads(loaded, compiler);
   const CompiledJob compiled = compiler(ranks);
-  say("{}: {} against one rank, {}\n", loaded.job.name, report::strategy_line(compiled), report::batch_line(compiled.batch));
+  say("{}: {} against one rank, {}\n", loaded.job.name, report::strategy_line(compiled),
+      report::batch_line(compiled.batch));
   const Comparison comparison = compare(ranks, on_one_rank(loaded, compiled.batch.micro), arguments.steps, compiler);
   if (arguments.json)
     put_json(compiled, comparison);
@@ -87,19 +98,28 @@ int verify(const Arguments& arguments) {
 }  // namespace
 
 void add_verify(CommandLine& app, Work& work) {
-  Subcommand* command = app.add_subcommand("verify", "proves on your own job that its strategy trains as one rank does");
+  Subcommand* command =
+      app.add_subcommand("verify", "proves on your own job that its strategy trains as one rank does");
   auto arguments = std::make_shared<Arguments>();
   arguments->add_to(*command);
-  command->add_option("--steps", arguments->steps, "steps to compare")->within(1, 1000000)->capture_default_str()->type_name("N");
+  command->add_option("--steps", arguments->steps, "steps to compare")
+      ->within(1, 1000000)
+      ->capture_default_str()
+      ->type_name("N");
   command->footer(
       "Examples:\n"
       "  trainer verify job.yaml cluster.devices_per_node=4 strategy=fsdp\n"
-      "  trainer verify job.yaml 'strategy={tensor: {degree: 2}, pipeline: {degree: 2}}' cluster.devices_per_node=8 --steps 10\n"
+      "  trainer verify job.yaml 'strategy={tensor: {degree: 2}, pipeline: {degree: 2}}' cluster.devices_per_node=8 "
+      "--steps 10\n"
       "\n"
-      "Trains the job's first steps twice, under its strategy with ranks as threads of this process and on one rank with\n"
-      "the same global batch, and compares losses, gradient norms and final weights. Bounds come from the dtype's epsilon,\n"
-      "the length of the sums and the depth of the model. The job's checkpoints and logs are left alone; final weights go\n"
-      "through the system's temporary folder (TMPDIR). Exits 0 if all bounds hold and 70 if not: that is a bug of trainer.\n");
+      "Trains the job's first steps twice, under its strategy with ranks as threads of this process and on one rank "
+      "with\n"
+      "the same global batch, and compares losses, gradient norms and final weights. Bounds come from the dtype's "
+      "epsilon,\n"
+      "the length of the sums and the depth of the model. The job's checkpoints and logs are left alone; final weights "
+      "go\n"
+      "through the system's temporary folder (TMPDIR). Exits 0 if all bounds hold and 70 if not: that is a bug of "
+      "trainer.\n");
   command->callback([arguments, &work] { work = [arguments] { return verify(*arguments); }; });
 }
 

@@ -32,8 +32,8 @@ struct Examined {
   std::vector<std::string> damage;     ///< per damaged file what is wrong, as "path: …"
 };
 
-/// Reads every byte of a checkpoint. Damage is what is missing or wrong in its files; where the system refuses to read them (no
-/// permission, a read error) nothing is known about them, and IoError is raised.
+/// Reads every byte of a checkpoint. Damage is what is missing or wrong in its files; where the system refuses to read
+/// them (no permission, a read error) nothing is known about them, and IoError is raised.
 Examined examine(const std::string& path);
 /// The same of a checkpoint that a live run may replace or remove: nothing where it did.
 std::optional<Examined> examine_unless_replaced(const std::string& path);
@@ -81,7 +81,8 @@ class FileWriter {
     Range range;
   };
 
-  /// Creates `name` (as model.safetensors, optimizer-00001-of-00004.safetensors) in the unfinished checkpoint of `step`.
+  /// Creates `name` (as model.safetensors, optimizer-00001-of-00004.safetensors) in the unfinished checkpoint of
+  /// `step`.
   FileWriter(const std::string& dir, std::int64_t step, const std::string& name, std::vector<Entry> entries);
 
   /// The order in which write() wants them: by falling element size, else as given.
@@ -105,8 +106,8 @@ std::string file_name(const std::string& stem, int owner, int num_owners);
 /// Rank 0's hold on a directory of checkpoints that a run writes to.
 class Store {
  public:
-  /// Makes the directory, refuses (IoError) one that another run holds or that cannot be written, and clears what killed runs left
-  /// behind. `warn` hears of what does not end the run, as a checkpoint that cannot be removed.
+  /// Makes the directory, refuses (IoError) one that another run holds or that cannot be written, and clears what
+  /// killed runs left behind. `warn` hears of what does not end the run, as a checkpoint that cannot be removed.
   explicit Store(std::string dir, Warn warn = {});
   ~Store();
   Store(const Store&) = delete;
@@ -118,15 +119,16 @@ class Store {
   /// Makes the checkpoint of all files finished since begin(): checks that their pieces cover every tensor once,
   /// writes the manifest, renames, replaces one of the same step. `metadata` is JSON. Returns its path.
   std::string commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata);
-  /// Removes checkpoints up to `step`, except the `keep` newest (0 keeps all) and those whose steps are in `besides`. Later
-  /// ones stay: they belong to a run that was resumed before them. It is not a part of commit(), because a run may be killed
-  /// between the two.
+  /// Removes checkpoints up to `step`, except the `keep` newest (0 keeps all) and those whose steps are in `besides`.
+  /// Later ones stay: they belong to a run that was resumed before them. It is not a part of commit(), because a run
+  /// may be killed between the two.
   void remove_older(std::int64_t step, std::int64_t keep, const std::vector<std::int64_t>& besides = {});
   /// Renames the checkpoint of `step` so that no run resumes from it by itself. Returns its new path.
   std::string set_aside(std::int64_t step);
 
  private:
-  void make_checkpoint(std::int64_t step, const std::string& plan_hash, const std::string& metadata, const std::string& home);
+  void make_checkpoint(std::int64_t step, const std::string& plan_hash, const std::string& metadata,
+                       const std::string& home);
 
   HeldDirectory held_;
   std::optional<std::int64_t> unfinished_;  // the step between begin() and commit()

@@ -16,14 +16,17 @@ std::string step_name(std::int64_t step) {
   return std::string(kPrefix) + std::string(digits.size() < kDigits ? kDigits - digits.size() : 0, '0') + digits;
 }
 
-std::string hidden_name(std::int64_t step, std::string_view suffix) { return "." + step_name(step) + std::string(suffix); }
+std::string hidden_name(std::int64_t step, std::string_view suffix) {
+  return "." + step_name(step) + std::string(suffix);
+}
 
 std::optional<std::int64_t> step_of(std::string_view name) {
   std::int64_t step = 0;
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string_view digits = name.substr(kPrefix.size());
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size() || step < 0 || step_name(step) != name) return std::nullopt;
+  if (error != std::errc() || end != digits.data() + digits.size() || step < 0 || step_name(step) != name)
+    return std::nullopt;
   return step;
 }
 

@@ -39,17 +39,20 @@ std::string lines_of(const Items& items) {
   return text + "\n  ]";
 }
 
-// The blocks of a tensor's pieces, seen row by row: at every row where one begins or ends the others must go on without hole or
-// overlap. So the work depends on the number of pieces, not on that of rows.
+// The blocks of a tensor's pieces, seen row by row: at every row where one begins or ends the others must go on without
+// hole or overlap. So the work depends on the number of pieces, not on that of rows.
 class Coverage {
  public:
-  Coverage(const StoredTensor& tensor, std::string name) : name_(std::move(name)), elements_(tensor.info.shape.elements()), length_(row_length(tensor)) {
+  Coverage(const StoredTensor& tensor, std::string name)
+      : name_(std::move(name)), elements_(tensor.info.shape.elements()), length_(row_length(tensor)) {
     for (const Piece& piece : tensor.pieces)
       for (const Block& block : blocks_of(piece.range, length_)) {
         begins_.push_back(block);
         ends_.push_back(block);
       }
-    std::sort(begins_.begin(), begins_.end(), [](const Block& a, const Block& b) { return std::pair(a.first_row, a.first) < std::pair(b.first_row, b.first); });
+    std::sort(begins_.begin(), begins_.end(), [](const Block& a, const Block& b) {
+      return std::pair(a.first_row, a.first) < std::pair(b.first_row, b.first);
+    });
     std::sort(ends_.begin(), ends_.end(), [](const Block& a, const Block& b) { return a.last_row < b.last_row; });
   }
 
@@ -72,7 +75,9 @@ class Coverage {
     std::int64_t twice = -1;
     if (after != active_.end() && after->first < block.last) twice = after->first;
     if (after != active_.begin() && std::prev(after)->second > block.first) twice = block.first;
-    if (twice >= 0) throw DataError(name_ + ": elements from " + std::to_string(block.first_row * length_ + twice) + " on are in two pieces");
+    if (twice >= 0)
+      throw DataError(name_ + ": elements from " + std::to_string(block.first_row * length_ + twice) +
+                      " on are in two pieces");
     active_.emplace_hint(after, block.first, block.last);
     width_ += block.last - block.first;
   }
@@ -98,22 +103,26 @@ class Coverage {
 
 void check_pieces(StoredTensor& tensor, std::size_t num_files, const std::string& path) {
   const std::string name = path + ": tensor " + tensor.info.name;
-  std::sort(tensor.pieces.begin(), tensor.pieces.end(),
-            [](const Piece& a, const Piece& b) { return std::pair(a.range.first, a.range.last) < std::pair(b.range.first, b.range.last); });
+  std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const Piece& a, const Piece& b) {
+    return std::pair(a.range.first, a.range.last) < std::pair(b.range.first, b.range.last);
+  });
   std::int64_t stride = 0;
   for (const auto& [range, file] : tensor.pieces) {
     if (file >= num_files) throw DataError(name + ": a piece in a file that is not listed");
     if (!is_sound(range, tensor.info.shape.elements())) throw DataError(name + " has no elements " + str(range));
-    if (range.repeat > 1 && stride != 0 && range.stride != stride) throw DataError(name + ": pieces of different strides");
+    if (range.repeat > 1 && stride != 0 && range.stride != stride)
+      throw DataError(name + ": pieces of different strides");
     if (range.repeat > 1) stride = range.stride;
   }
-  if (stride != 0 && tensor.info.shape.elements() % stride != 0) throw DataError(name + ": pieces whose stride does not divide it");
+  if (stride != 0 && tensor.info.shape.elements() % stride != 0)
+    throw DataError(name + ": pieces whose stride does not divide it");
   Coverage(tensor, name).check();
 }
 
 // Within the checkpoint's directory, and what open() gets is all of it.
 bool is_file_name(std::string_view name) {
-  return !name.empty() && name.front() != '.' && std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || (c >= 0 && c < ' '); });
+  return !name.empty() && name.front() != '.' &&
+         std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || (c >= 0 && c < ' '); });
 }
 
 }  // namespace
@@ -146,8 +155,10 @@ void check_complete(Manifest& manifest, const std::string& path) {
 }
 
 std::string print_manifest(const Manifest& manifest) {
-  CHECK(manifest.metadata.starts_with('{') && Json::accept(manifest.metadata), "the metadata of a checkpoint is no JSON object: " + manifest.metadata);
-  std::string text = "{\n  \"format\": " + Json(kFormatName).dump() + ",\n  \"version\": " + std::to_string(kFormatVersion);
+  CHECK(manifest.metadata.starts_with('{') && Json::accept(manifest.metadata),
+        "the metadata of a checkpoint is no JSON object: " + manifest.metadata);
+  std::string text =
+      "{\n  \"format\": " + Json(kFormatName).dump() + ",\n  \"version\": " + std::to_string(kFormatVersion);
   text += ",\n  \"step\": " + std::to_string(manifest.step);
   text += ",\n  \"plan_hash\": " + Json(manifest.plan_hash).dump();
   text += ",\n  \"metadata\": " + manifest.metadata;

@@ -78,8 +78,9 @@ std::int64_t row_length(const StoredTensor& tensor);
 void check_complete(Manifest& manifest, const std::string& path);
 
 std::string print_manifest(const Manifest& manifest);
-/// Raises DataError, naming `path` and the offset, unless `text` has the keys, types and checksum that print_manifest writes, step and
-/// sizes within bounds, and metadata of at most 64 levels. Whether the pieces are complete is checked by check_complete.
+/// Raises DataError, naming `path` and the offset, unless `text` has the keys, types and checksum that print_manifest
+/// writes, step and sizes within bounds, and metadata of at most 64 levels. Whether the pieces are complete is checked
+/// by check_complete.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
 }  // namespace trainer::checkpoint

@@ -17,7 +17,8 @@ bool is_sound(const Range& range, std::int64_t elements) {
   if (range.repeat == 1) return range.stride == 0;
   if (range.stride < 1 || range.stride > elements || range.count() == 0) return false;
   // Divided, not multiplied: the numbers are a file's.
-  return range.first % range.stride + range.count() <= range.stride && range.repeat - 1 <= (elements - range.last) / range.stride;
+  return range.first % range.stride + range.count() <= range.stride &&
+         range.repeat - 1 <= (elements - range.last) / range.stride;
 }
 
 std::string str(const Range& range) {
@@ -41,7 +42,8 @@ std::vector<Block> blocks_of(const Range& range, std::int64_t length) {
 }
 
 Block intersection(const Block& a, const Block& b) {
-  return {std::max(a.first_row, b.first_row), std::min(a.last_row, b.last_row), std::max(a.first, b.first), std::min(a.last, b.last)};
+  return {std::max(a.first_row, b.first_row), std::min(a.last_row, b.last_row), std::max(a.first, b.first),
+          std::min(a.last, b.last)};
 }
 
 }  // namespace trainer::checkpoint

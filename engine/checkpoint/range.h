@@ -1,6 +1,6 @@
-// Range: some elements of a flat (row-major) tensor, and the same again at a stride: what a rank holds of a tensor that is cut
-// along a dim other than the first. Seen as rows of the stride's length, every range is at most three blocks; so coverage and
-// overlap are questions about rectangles, however many rows there are.
+// Range: some elements of a flat (row-major) tensor, and the same again at a stride: what a rank holds of a tensor that
+// is cut along a dim other than the first. Seen as rows of the stride's length, every range is at most three blocks; so
+// coverage and overlap are questions about rectangles, however many rows there are.
 #pragma once
 
 #include <cstdint>

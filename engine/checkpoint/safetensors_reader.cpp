@@ -58,7 +58,8 @@ class HeaderEvents {
   bool key(std::string& name) {
     key_ = name;
     if (where_ == Where::top && !names_.insert(name).second) fail("a second entry named " + Json(name).dump());
-    if (where_ == Where::metadata && !metadata_keys_.insert(name).second) fail("a second metadata key " + Json(name).dump());
+    if (where_ == Where::metadata && !metadata_keys_.insert(name).second)
+      fail("a second metadata key " + Json(name).dump());
     if (where_ == Where::entry) field_ = start_field(name);
     return true;
   }
@@ -115,7 +116,10 @@ class HeaderEvents {
   }
 
   Field start_field(const std::string& name) {
-    const Field field = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : Field{};
+    const Field field = name == "dtype"          ? kDtype
+                        : name == "shape"        ? kShape
+                        : name == "data_offsets" ? kOffsets
+                                                 : Field{};
     if (field == Field{}) fail("unknown key " + Json(name).dump());
     if (fields_ & field) fail("a second " + name);
     fields_ |= field;
@@ -125,8 +129,8 @@ class HeaderEvents {
 
   void finish_entry() {
     if (fields_ != kAll) fail("dtype, shape or data_offsets is missing");
-    const auto* known =
-        std::find_if(std::begin(kDTypeNames), std::end(kDTypeNames), [&](const DTypeName& each) { return each.name == entry_.dtype_name; });
+    const auto* known = std::find_if(std::begin(kDTypeNames), std::end(kDTypeNames),
+                                     [&](const DTypeName& each) { return each.name == entry_.dtype_name; });
     if (known == std::end(kDTypeNames)) fail("unknown dtype " + Json(entry_.dtype_name).dump());
     if (offsets_.size() != 2) fail("data_offsets has not two numbers");
     std::int64_t bytes = known->bytes;
@@ -135,10 +139,12 @@ class HeaderEvents {
     }
     if (offsets_[0] > offsets_[1]) fail("data_offsets run backwards");
     if (offsets_[1] > data_bytes_) {
-      fail("ends at byte " + std::to_string(offsets_[1]) + " of data, of which the file has " + std::to_string(data_bytes_));
+      fail("ends at byte " + std::to_string(offsets_[1]) + " of data, of which the file has " +
+           std::to_string(data_bytes_));
     }
     if (offsets_[1] - offsets_[0] != bytes) {
-      fail("its shape and dtype take " + std::to_string(bytes) + " bytes, its data_offsets " + std::to_string(offsets_[1] - offsets_[0]));
+      fail("its shape and dtype take " + std::to_string(bytes) + " bytes, its data_offsets " +
+           std::to_string(offsets_[1] - offsets_[0]));
     }
     entry_.dtype = known->dtype;
     entry_.first = data_start_ + offsets_[0];
@@ -160,16 +166,20 @@ class HeaderEvents {
 };
 
 // Tensors lie end to end from the header's end to the file's.
-void check_cover(const std::vector<TensorEntry>& tensors, std::int64_t start, std::int64_t end, const std::string& path) {
+void check_cover(const std::vector<TensorEntry>& tensors, std::int64_t start, std::int64_t end,
+                 const std::string& path) {
   std::int64_t at = start;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.first != at) {
-      throw DataError(path + ": offset " + std::to_string(std::min(at, tensor.first)) + ": tensor " + Json(tensor.name).dump() +
+      throw DataError(path + ": offset " + std::to_string(std::min(at, tensor.first)) + ": tensor " +
+                      Json(tensor.name).dump() +
                       (tensor.first < at ? " overlaps the one before it" : " leaves a hole before it"));
     }
     at = tensor.last;
   }
-  if (at != end) throw DataError(path + ": offset " + std::to_string(at) + ": " + std::to_string(end - at) + " bytes belong to no tensor");
+  if (at != end)
+    throw DataError(path + ": offset " + std::to_string(at) + ": " + std::to_string(end - at) +
+                    " bytes belong to no tensor");
 }
 
 [[noreturn]] void fail_early(std::int64_t file_bytes, const std::string& path) {
@@ -184,7 +194,8 @@ std::int64_t header_length(const std::byte* start, std::int64_t file_bytes, cons
     throw DataError(path + ": offset 0: a header of " + std::to_string(length) + " bytes is too long");
   }
   if (kLengthBytes + static_cast<std::int64_t>(length) > file_bytes) {
-    throw DataError(path + ": offset " + std::to_string(file_bytes) + ": ends inside the header, which has " + std::to_string(length) + " bytes");
+    throw DataError(path + ": offset " + std::to_string(file_bytes) + ": ends inside the header, which has " +
+                    std::to_string(length) + " bytes");
   }
   return static_cast<std::int64_t>(length);
 }
@@ -193,10 +204,12 @@ SafetensorsHeader parse_header(std::string_view text, std::int64_t file_bytes, c
   const std::int64_t data_start = kLengthBytes + static_cast<std::int64_t>(text.size());
   HeaderEvents events(path, data_start, file_bytes);
   if (text.empty() || text.front() != '{') events.fail("the header does not begin with {");
-  Json::sax_parse(CountingIterator(text.data(), events.count()), CountingIterator(text.data() + text.size(), events.count()), &events);
+  Json::sax_parse(CountingIterator(text.data(), events.count()),
+                  CountingIterator(text.data() + text.size(), events.count()), &events);
   SafetensorsHeader header = events.take();
-  std::sort(header.tensors.begin(), header.tensors.end(),
-            [](const TensorEntry& a, const TensorEntry& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::pair(a.first, a.last) < std::pair(b.first, b.last);
+  });
   check_cover(header.tensors, data_start, file_bytes, path);
   return header;
 }
@@ -213,7 +226,8 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
   const auto file_bytes = static_cast<std::int64_t>(file.size());
   if (file_bytes < kLengthBytes) fail_early(file_bytes, path);
   const std::int64_t length = header_length(file.data(), file_bytes, path);
-  return parse_header({reinterpret_cast<const char*>(file.data()) + kLengthBytes, static_cast<std::size_t>(length)}, file_bytes, path);
+  return parse_header({reinterpret_cast<const char*>(file.data()) + kLengthBytes, static_cast<std::size_t>(length)},
+                      file_bytes, path);
 }
 
 SafetensorsHeader read_safetensors_header(const Descriptor& file, const std::string& path) {
@@ -226,7 +240,8 @@ SafetensorsHeader read_safetensors_header(const Descriptor& file, const std::str
   return parse_header(header, file_bytes, path);
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path), header_(parse_safetensors(file_.bytes(), path)) {
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : file_(path), header_(parse_safetensors(file_.bytes(), path)) {
   for (const TensorEntry& entry : header_.tensors) by_name_.emplace(entry.name, &entry);
 }
 
@@ -236,7 +251,8 @@ const TensorEntry* SafetensorsFile::find(std::string_view name) const {
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
-  return file_.bytes().subspan(static_cast<std::size_t>(entry.first), static_cast<std::size_t>(entry.last - entry.first));
+  return file_.bytes().subspan(static_cast<std::size_t>(entry.first),
+                               static_cast<std::size_t>(entry.last - entry.first));
 }
 
 }  // namespace trainer::checkpoint

@@ -62,7 +62,8 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorSpec> t
 
 void SafetensorsWriter::write(std::string_view name, const void* data, std::int64_t bytes) {
   if (bytes == 0) return;
-  CHECK(current_ < order_.size() && order_[current_].name == name, path_ + ": " + std::string(name) + " is written out of order");
+  CHECK(current_ < order_.size() && order_[current_].name == name,
+        path_ + ": " + std::string(name) + " is written out of order");
   CHECK(written_ + bytes <= order_[current_].bytes(), path_ + ": " + std::string(name) + " is longer than declared");
   put(data, bytes);
   written_ += bytes;
@@ -70,7 +71,8 @@ void SafetensorsWriter::write(std::string_view name, const void* data, std::int6
 }
 
 SafetensorsWriter::Written SafetensorsWriter::finish() {
-  CHECK(current_ == order_.size(), path_ + ": " + (current_ < order_.size() ? order_[current_].name : "") + " is not complete");
+  CHECK(current_ == order_.size(),
+        path_ + ": " + (current_ < order_.size() ? order_[current_].name : "") + " is not complete");
   sync_file(file_, path_);
   file_.close();
   return {total_, checksum_.hex()};

@@ -39,7 +39,8 @@ void make_directory(const std::string& path) {
 std::vector<std::string> names_in(const std::string& dir) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator each(dir, error), end; !error && each != end; each.increment(error)) names.push_back(each->path().filename().string());
+  for (fs::directory_iterator each(dir, error), end; !error && each != end; each.increment(error))
+    names.push_back(each->path().filename().string());
   if (error) fail(dir, "listing", error);
   return names;
 }
@@ -62,11 +63,14 @@ auto saving(Action&& action) {
   try {
     return action();
   } catch (const IoError& error) {
-    throw IoError(std::string(error.what()) + "; earlier checkpoints are whole: when the cause is removed, the same command goes on from the newest");
+    throw IoError(
+        std::string(error.what()) +
+        "; earlier checkpoints are whole: when the cause is removed, the same command goes on from the newest");
   }
 }
 
-// Does away with what is no longer needed. What cannot be removed (as files of another user) is no reason to lose a run.
+// Does away with what is no longer needed. What cannot be removed (as files of another user) is no reason to lose a
+// run.
 template <typename Action>
 void discard(const HeldDirectory& held, Action&& action) {
   try {
@@ -110,7 +114,8 @@ void clear_leftovers(const HeldDirectory& held) {
   }
 }
 
-// What a save does, in small, under the longest names that it uses: what the system refuses is known before the first step.
+// What a save does, in small, under the longest names that it uses: what the system refuses is known before the first
+// step.
 void try_writing(const std::string& dir) {
   const std::string folder = dir + "/" + hidden_name(0, kUnfinished);
   try {
@@ -153,7 +158,8 @@ Manifest gather_records(const std::string& directory) {
 
 std::vector<TensorSpec> specs_of(const std::vector<FileWriter::Entry>& entries) {
   std::vector<TensorSpec> specs;
-  for (const FileWriter::Entry& entry : entries) specs.push_back({piece_key(entry.tensor, entry.range), entry.tensor.dtype, piece_shape(entry.tensor, entry.range)});
+  for (const FileWriter::Entry& entry : entries)
+    specs.push_back({piece_key(entry.tensor, entry.range), entry.tensor.dtype, piece_shape(entry.tensor, entry.range)});
   return specs;
 }
 
@@ -179,7 +185,9 @@ FileWriter::FileWriter(const std::string& dir, std::int64_t step, const std::str
     : directory_(dir + "/" + hidden_name(step, kUnfinished)),
       name_(name),
       entries_(ordered(std::move(entries))),
-      writer_(saving([&] { return SafetensorsWriter(directory_ + "/" + name_, specs_of(entries_), {{"format", "pt"}}); })) {}
+      writer_(saving([&] {
+        return SafetensorsWriter(directory_ + "/" + name_, specs_of(entries_), {{"format", "pt"}});
+      })) {}
 
 void FileWriter::write(const Entry& entry, const void* data, std::int64_t count) {
   saving([&] { writer_.write(piece_key(entry.tensor, entry.range), data, count * size_of(entry.tensor.dtype)); });
@@ -226,7 +234,8 @@ std::string Store::commit(std::int64_t step, const std::string& plan_hash, const
   return home;
 }
 
-void Store::make_checkpoint(std::int64_t step, const std::string& plan_hash, const std::string& metadata, const std::string& home) {
+void Store::make_checkpoint(std::int64_t step, const std::string& plan_hash, const std::string& metadata,
+                            const std::string& home) {
   const std::string unfinished = dir() + "/" + hidden_name(step, kUnfinished);
   Manifest manifest = gather_records(unfinished);
   manifest.step = step;
@@ -235,10 +244,12 @@ void Store::make_checkpoint(std::int64_t step, const std::string& plan_hash, con
   check_complete(manifest, unfinished);
   const std::string text = print_manifest(manifest);
   CHECK(step <= kMaxStep && static_cast<std::int64_t>(text.size()) <= kMaxManifestBytes,
-        "a manifest of step " + std::to_string(step) + " and " + std::to_string(text.size()) + " bytes, which no reader takes");
+        "a manifest of step " + std::to_string(step) + " and " + std::to_string(text.size()) +
+            " bytes, which no reader takes");
   write_durably(unfinished + "/" + kManifestName, text);
   sync_directory(unfinished);
-  if (!held_.is_in_place()) throw IoError(dir() + ": was moved, replaced or removed while a checkpoint was written there");
+  if (!held_.is_in_place())
+    throw IoError(dir() + ": was moved, replaced or removed while a checkpoint was written there");
   replace(held_, unfinished, home, dir() + "/" + hidden_name(step, kReplaced));
   unfinished_.reset();
   sync_directory(dir());

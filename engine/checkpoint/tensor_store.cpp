@@ -10,8 +10,8 @@
 namespace trainer::checkpoint {
 namespace {
 
-constexpr std::size_t kKeptOpen = 16;                      // files of a checkpoint; any number of ranks may have written it
-constexpr std::int64_t kNear = 4;                         // rows whose bytes are at least every fourth are read together
+constexpr std::size_t kKeptOpen = 16;  // files of a checkpoint; any number of ranks may have written it
+constexpr std::int64_t kNear = 4;      // rows whose bytes are at least every fourth are read together
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
   std::string text;
@@ -26,7 +26,8 @@ std::unordered_map<std::string_view, const TensorEntry*> by_name(const Safetenso
 }
 
 // The entry of a piece, which must have the dtype and shape that the manifest says.
-const TensorEntry& entry_of(const TensorInfo& info, const Range& range, const std::unordered_map<std::string_view, const TensorEntry*>& entries,
+const TensorEntry& entry_of(const TensorInfo& info, const Range& range,
+                            const std::unordered_map<std::string_view, const TensorEntry*>& entries,
                             const std::string& path) {
   const std::string key = piece_key(info, range);
   const auto found = entries.find(key);
@@ -35,8 +36,8 @@ const TensorEntry& entry_of(const TensorInfo& info, const Range& range, const st
   const Shape stored = piece_shape(info, range);
   const std::vector<std::int64_t> shape(stored.sizes().begin(), stored.sizes().end());
   if (entry.dtype != info.dtype || entry.shape != shape) {
-    throw DataError(path + ": tensor " + key + " is " + entry.dtype_name + " " + text_of(entry.shape) + ", where the manifest says " +
-                    std::string(name_of(info.dtype)) + " " + text_of(shape));
+    throw DataError(path + ": tensor " + key + " is " + entry.dtype_name + " " + text_of(entry.shape) +
+                    ", where the manifest says " + std::string(name_of(info.dtype)) + " " + text_of(shape));
   }
   return entry;
 }
@@ -69,7 +70,8 @@ TensorStore TensorStore::from_manifest(const std::string& directory, const Manif
     const std::int64_t bytes = file_size(store.files_.back().descriptor, path);
     if (store.files_.size() > kKeptOpen) store.files_.back().descriptor.close();
     if (bytes != info.bytes) {
-      throw DataError(path + ": " + std::to_string(bytes) + " bytes, where the manifest says " + std::to_string(info.bytes));
+      throw DataError(path + ": " + std::to_string(bytes) + " bytes, where the manifest says " +
+                      std::to_string(info.bytes));
     }
   }
   for (const StoredTensor& tensor : manifest.tensors) {
@@ -110,17 +112,21 @@ void TensorStore::read(std::string_view name, const Range& range, void* out) con
     for (const Part& part : parts.parts)
       for (const Block& block : parts.length > 0 ? part.blocks : blocks_of(part.range, length)) {
         const Block both = intersection(wanted, block);
-        if (both.first_row < both.last_row && both.first < both.last) read_rows(part, range, both, length, width, bytes);
+        if (both.first_row < both.last_row && both.first < both.last)
+          read_rows(part, range, both, length, width, bytes);
       }
 }
 
-// Rows that follow one another both in the file and in `out` are one read; those that lie near each other in the file are read
-// together with what lies between.
-void TensorStore::read_rows(const Part& part, const Range& range, const Block& block, std::int64_t length, std::int64_t width, std::byte* out) const {
+// Rows that follow one another both in the file and in `out` are one read; those that lie near each other in the file
+// are read together with what lies between.
+void TensorStore::read_rows(const Part& part, const Range& range, const Block& block, std::int64_t length,
+                            std::int64_t width, std::byte* out) const {
   const std::int64_t start = block.first_row * length + block.first, rows = block.last_row - block.first_row;
   const std::int64_t row_bytes = (block.last - block.first) * width;
-  const std::int64_t file_step = rows == 1 ? row_bytes : (part.range.position(start + length) - part.range.position(start)) * width;
-  const std::int64_t out_step = rows == 1 ? row_bytes : (range.position(start + length) - range.position(start)) * width;
+  const std::int64_t file_step =
+      rows == 1 ? row_bytes : (part.range.position(start + length) - part.range.position(start)) * width;
+  const std::int64_t out_step =
+      rows == 1 ? row_bytes : (range.position(start + length) - range.position(start)) * width;
   const std::int64_t from = part.offset + part.range.position(start) * width;
   std::byte* const to = out + range.position(start) * width;
   const File& file = files_[part.file];
@@ -130,7 +136,8 @@ void TensorStore::read_rows(const Part& part, const Range& range, const Block& b
     read_at(descriptor, at, data, static_cast<std::size_t>(bytes), file.path);
   };
   if (file_step == row_bytes && out_step == row_bytes) return read_to(from, to, rows * row_bytes);
-  const std::int64_t at_once = file_step <= kNear * row_bytes ? std::max<std::int64_t>(1, kRowsTogetherBytes / file_step) : 1;
+  const std::int64_t at_once =
+      file_step <= kNear * row_bytes ? std::max<std::int64_t>(1, kRowsTogetherBytes / file_step) : 1;
   if (at_once == 1) {
     for (std::int64_t row = 0; row < rows; ++row) read_to(from + row * file_step, to + row * out_step, row_bytes);
     return;
@@ -139,7 +146,8 @@ void TensorStore::read_rows(const Part& part, const Range& range, const Block& b
   for (std::int64_t row = 0; row < rows; row += at_once) {
     const std::int64_t num = std::min(at_once, rows - row);
     read_to(from + row * file_step, together.data(), (num - 1) * file_step + row_bytes);
-    for (std::int64_t i = 0; i < num; ++i) std::memcpy(to + (row + i) * out_step, together.data() + i * file_step, static_cast<std::size_t>(row_bytes));
+    for (std::int64_t i = 0; i < num; ++i)
+      std::memcpy(to + (row + i) * out_step, together.data() + i * file_step, static_cast<std::size_t>(row_bytes));
   }
 }
 

@@ -31,10 +31,12 @@ class TensorStore {
   /// Tensors that the engine cannot hold (an unknown dtype, too many dims), as `name: dtype [shape]`.
   const std::vector<std::string>& foreign() const { return foreign_; }
 
-  /// Copies the elements of a range of the flat tensor to `out`, in its dtype. Any number of threads. Raises DataError if there
-  /// is no such tensor. REQUIRES: the range is_sound in the tensor.
+  /// Copies the elements of a range of the flat tensor to `out`, in its dtype. Any number of threads. Raises DataError
+  /// if there is no such tensor. REQUIRES: the range is_sound in the tensor.
   void read(std::string_view name, const Range& range, void* out) const;
-  void read(std::string_view name, std::int64_t first, std::int64_t count, void* out) const { read(name, {first, first + count}, out); }
+  void read(std::string_view name, std::int64_t first, std::int64_t count, void* out) const {
+    read(name, {first, first + count}, out);
+  }
 
  private:
   struct Part {
@@ -50,7 +52,8 @@ class TensorStore {
   };
 
   void add(TensorInfo info, Parts parts);
-  void read_rows(const Part& part, const Range& range, const Block& block, std::int64_t length, std::int64_t width, std::byte* out) const;
+  void read_rows(const Part& part, const Range& range, const Block& block, std::int64_t length, std::int64_t width,
+                 std::byte* out) const;
 
   std::string path_;
   // Read, not mapped: what is loaded once must not stay in memory twice, and an error is an errno.

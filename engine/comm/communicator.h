@@ -1,5 +1,6 @@
-// Communicator: a rank's way to the others. Collectives block the calling thread, which is the rank's communication thread; a
-// rank issues them in one order. Sums are in rank order, so the same bits come out on every rank and every run.
+// Communicator: a rank's way to the others. Collectives block the calling thread, which is the rank's communication
+// thread; a rank issues them in one order. Sums are in rank order, so the same bits come out on every rank and every
+// run.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,8 @@ struct AbortedError : std::runtime_error {
 };
 
 /// Rank 0's text, on every rank. `broadcast` gives everyone rank 0's bytes; every rank calls.
-std::string broadcast_text(const std::string& mine, const std::function<void(void* data, std::int64_t bytes)>& broadcast);
+std::string broadcast_text(const std::string& mine,
+                           const std::function<void(void* data, std::int64_t bytes)>& broadcast);
 
 class Communicator {
  public:
@@ -49,7 +51,8 @@ class Communicator {
   virtual void reduce_scatter(Group& group, DType dtype, const void* input, void* output, std::int64_t elements) = 0;
   /// Slice i of the output is member i's input of `bytes` bytes. The input may be this member's slice of the output.
   virtual void all_gather(Group& group, const void* input, void* output, std::int64_t bytes) = 0;
-  /// Slice i of a member's input, `bytes` bytes, becomes slice j of member i's output, where j is the member it comes from.
+  /// Slice i of a member's input, `bytes` bytes, becomes slice j of member i's output, where j is the member it comes
+  /// from.
   virtual void all_to_all(Group& group, const void* input, void* output, std::int64_t bytes) = 0;
   /// Everyone gets what the first member has.
   virtual void broadcast(Group& group, void* data, std::int64_t bytes) = 0;
@@ -60,8 +63,8 @@ class Communicator {
   /// Releases every rank that waits, now and later, by AbortedError with this reason.
   virtual void abort(const std::string& reason) = 0;
 
-  /// Says what this rank does now ("waits in all_reduce …"), for messages about ranks that were lost; empty outside a program. Called
-  /// from any thread, until another function or none takes its place.
+  /// Says what this rank does now ("waits in all_reduce …"), for messages about ranks that were lost; empty outside a
+  /// program. Called from any thread, until another function or none takes its place.
   void describe_by(std::function<std::string()> describe);
   /// What this rank does at the moment, by that function.
   std::string doing() const;
@@ -79,13 +82,15 @@ class Communicator {
   std::function<std::string()> describe_;
 };
 
-/// The communicators of `world_size` ranks that are threads of this process. They share nothing but each other's memory.
+/// The communicators of `world_size` ranks that are threads of this process. They share nothing but each other's
+/// memory.
 std::vector<std::unique_ptr<Communicator>> thread_communicators(int world_size);
 
-/// What a process does when another rank is lost: its process has ended, or has been silent for too long. Both are called on a thread
-/// of the communicator's.
+/// What a process does when another rank is lost: its process has ended, or has been silent for too long. Both are
+/// called on a thread of the communicator's.
 struct OnLoss {
-  /// At once, with a sentence that names the lost rank and what this one waits in. After it every collective throws AbortedError.
+  /// At once, with a sentence that names the lost rank and what this one waits in. After it every collective throws
+  /// AbortedError.
   std::function<void(const std::string& message)> tell;
   /// Some seconds later, if the communicator still lives, since a kernel or a library holds this rank: end the process.
   std::function<void()> end;
@@ -94,8 +99,9 @@ struct OnLoss {
 /// Whether this build has MPI.
 bool has_mpi();
 
-/// This process as one rank of those that mpirun or srun started (alone: the only one). Once a process; MPI ends with the object. One
-/// thread at a time calls collectives. Ranks hear each other's heartbeats (engine/launch/heartbeat.h). Throws UsageError in a build without MPI.
+/// This process as one rank of those that mpirun or srun started (alone: the only one). Once a process; MPI ends with
+/// the object. One thread at a time calls collectives. Ranks hear each other's heartbeats (engine/launch/heartbeat.h).
+/// Throws UsageError in a build without MPI.
 std::unique_ptr<Communicator> mpi_communicator(OnLoss on_loss);
 
 }  // namespace trainer

@@ -1,9 +1,11 @@
-// Ranks as processes that mpirun or srun started. A collective is sends and receives between each two of its members, over one
-// MPI communicator: pairs match in order, since every rank issues what it shares with another in the same order. A sum is made
-// by the member that owns the slice, from everyone's slices in rank order; so its bits are those of ranks as threads, whatever MPI's own
-// reductions would do. Each element crosses each member's edge as often as in a ring, in one hop.
+// Ranks as processes that mpirun or srun started. A collective is sends and receives between each two of its members,
+// over one MPI communicator: pairs match in order, since every rank issues what it shares with another in the same
+// order. A sum is made by the member that owns the slice, from everyone's slices in rank order; so its bits are those
+// of ranks as threads, whatever MPI's own reductions would do. Each element crosses each member's edge as often as in a
+// ring, in one hop.
 //
-// Every wait polls, so that the loss of a rank (engine/launch/heartbeat.h) ends it. Messages are cut into pieces that a count of 32 bits holds.
+// Every wait polls, so that the loss of a rank (engine/launch/heartbeat.h) ends it. Messages are cut into pieces that a
+// count of 32 bits holds.
 #include <mpi.h>
 
 #include <algorithm>
@@ -11,19 +13,19 @@
 #include <cstring>
 #include <exception>
 
-#include "engine/core/check.h"
-#include "engine/core/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/patience.h"
 #include "engine/comm/rank_watch.h"
 #include "engine/comm/sums.h"
+#include "engine/core/check.h"
+#include "engine/core/error.h"
 
 namespace trainer {
 namespace {
 
-constexpr std::int64_t kPiece = std::int64_t{1} << 28;         // bytes of one message at most
-constexpr std::int64_t kScratch = std::int64_t{8} << 20;       // bytes in which slices of others arrive to be summed
-constexpr std::int64_t kSmall = 4096;                          // bytes below which one round of messages is better than two
+constexpr std::int64_t kPiece = std::int64_t{1} << 28;    // bytes of one message at most
+constexpr std::int64_t kScratch = std::int64_t{8} << 20;  // bytes in which slices of others arrive to be summed
+constexpr std::int64_t kSmall = 4096;                     // bytes below which one round of messages is better than two
 constexpr std::int64_t kSmallBroadcast = std::int64_t{1} << 16;
 constexpr int kCollectiveTag = 1, kExchangeTag = 2;
 
@@ -44,7 +46,8 @@ class Mpi {
   Mpi() {
     int provided = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-    if (provided < MPI_THREAD_SERIALIZED) throw IoError("MPI gives no MPI_THREAD_SERIALIZED: the communication of a rank needs a thread of its own");
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw IoError("MPI gives no MPI_THREAD_SERIALIZED: the communication of a rank needs a thread of its own");
     check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
@@ -61,7 +64,8 @@ class Messages {
  public:
   void send(MPI_Comm comm, int peer, int tag, const void* data, std::int64_t bytes) {
     for_pieces(bytes, [&](std::int64_t at, int count) {
-      check(MPI_Isend(static_cast<const std::byte*>(data) + at, count, MPI_BYTE, peer, tag, comm, next(-1)), "MPI_Isend");
+      check(MPI_Isend(static_cast<const std::byte*>(data) + at, count, MPI_BYTE, peer, tag, comm, next(-1)),
+            "MPI_Isend");
     });
   }
   void receive(MPI_Comm comm, int peer, int tag, void* data, std::int64_t bytes) {
@@ -78,7 +82,8 @@ class Messages {
     int done = 0;
     const int error = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
     if (error == MPI_ERR_IN_STATUS)
-      for (const MPI_Status& status : statuses_) check(status.MPI_ERROR == MPI_ERR_PENDING ? MPI_SUCCESS : status.MPI_ERROR, "a message");
+      for (const MPI_Status& status : statuses_)
+        check(status.MPI_ERROR == MPI_ERR_PENDING ? MPI_SUCCESS : status.MPI_ERROR, "a message");
     check(error, "MPI_Testall");
     if (done == 0) return false;
     for (std::size_t i = 0; i < requests_.size(); ++i) {
@@ -111,9 +116,11 @@ class Messages {
 
 class MpiCommunicator final : public Communicator {
  public:
-  explicit MpiCommunicator(OnLoss on_loss) : exceptions_(std::uncaught_exceptions()), watch_(std::move(on_loss), [this] { return doing(); }) {
-    watch_.begin(mpi_.rank, mpi_.size,
-                 [this](void* data, std::int64_t bytes) { check(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, 0, mpi_.world), "MPI_Bcast"); });
+  explicit MpiCommunicator(OnLoss on_loss)
+      : exceptions_(std::uncaught_exceptions()), watch_(std::move(on_loss), [this] { return doing(); }) {
+    watch_.begin(mpi_.rank, mpi_.size, [this](void* data, std::int64_t bytes) {
+      check(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, 0, mpi_.world), "MPI_Bcast");
+    });
   }
 
   ~MpiCommunicator() override {
@@ -161,8 +168,12 @@ class MpiCommunicator final : public Communicator {
   void all_to_all(Group& group, const void* input, void* output, std::int64_t bytes) override {
     const auto& own = static_cast<MpiGroup&>(group);
     count_sent(bytes * own.size(), own.size());
-    for_others(own, [&](std::int64_t member, int peer) { messages_[0].receive(mpi_.world, peer, kCollectiveTag, at(output, member * bytes), bytes); });
-    for_others(own, [&](std::int64_t member, int peer) { messages_[0].send(mpi_.world, peer, kCollectiveTag, at(input, member * bytes), bytes); });
+    for_others(own, [&](std::int64_t member, int peer) {
+      messages_[0].receive(mpi_.world, peer, kCollectiveTag, at(output, member * bytes), bytes);
+    });
+    for_others(own, [&](std::int64_t member, int peer) {
+      messages_[0].send(mpi_.world, peer, kCollectiveTag, at(input, member * bytes), bytes);
+    });
     std::memcpy(at(output, own.index * bytes), at(input, own.index * bytes), static_cast<std::size_t>(bytes));
     wait(messages_[0], "all_to_all");
   }
@@ -177,9 +188,12 @@ class MpiCommunicator final : public Communicator {
       return std::pair(begin, std::min(bytes, begin + slice) - begin);
     };
     if (own.index == 0)
-      for_others(own, [&](std::int64_t member, int peer) { messages_[0].send(mpi_.world, peer, kCollectiveTag, at(data, part(member).first), part(member).second); });
+      for_others(own, [&](std::int64_t member, int peer) {
+        messages_[0].send(mpi_.world, peer, kCollectiveTag, at(data, part(member).first), part(member).second);
+      });
     else
-      messages_[0].receive(mpi_.world, own.members[0], kCollectiveTag, at(data, part(own.index).first), part(own.index).second);
+      messages_[0].receive(mpi_.world, own.members[0], kCollectiveTag, at(data, part(own.index).first),
+                           part(own.index).second);
     wait(messages_[0], "broadcast");
     if (bytes <= kSmallBroadcast) return;
     gather_slices(own, data, slice, bytes);
@@ -239,13 +253,17 @@ class MpiCommunicator final : public Communicator {
     sum_in_rank_order(dtype, inputs_, 0, elements, {&data, 1}, 0);
   }
 
-  // `output` gets the sum of everyone's slice of this member's: chunk after chunk, the next one under way while one is summed.
+  // `output` gets the sum of everyone's slice of this member's: chunk after chunk, the next one under way while one is
+  // summed.
   void sum_slices(const MpiGroup& own, DType dtype, const void* input, void* output, std::int64_t elements) {
     const std::int64_t size = size_of(dtype), n = own.size();
-    const std::int64_t chunk = std::max<std::int64_t>(1, kScratch / (2 * n * size)), longest = slice_of(elements, 0, n).second;
+    const std::int64_t chunk = std::max<std::int64_t>(1, kScratch / (2 * n * size)),
+                       longest = slice_of(elements, 0, n).second;
     const std::int64_t first = slice_of(elements, own.index, n).first;
     scratch_.resize(static_cast<std::size_t>(std::max<std::int64_t>(kScratch, 2 * n * size)));
-    const auto place = [&](std::int64_t round, std::int64_t member) { return scratch_.data() + (round % 2 * n + member) * chunk * size; };
+    const auto place = [&](std::int64_t round, std::int64_t member) {
+      return scratch_.data() + (round % 2 * n + member) * chunk * size;
+    };
     const auto part = [&](std::int64_t round, std::int64_t member) {  // of a member's slice: begin and count
       const auto [begin, end] = slice_of(elements, member, n);
       const std::int64_t from = std::min(end, begin + round * chunk);
@@ -254,7 +272,9 @@ class MpiCommunicator final : public Communicator {
     const auto begin_round = [&](std::int64_t round) {
       Messages& messages = messages_[static_cast<std::size_t>(round % 2)];
       const std::int64_t mine = part(round, own.index).second;
-      for_others(own, [&](std::int64_t member, int peer) { messages.receive(mpi_.world, peer, kCollectiveTag, place(round, member), mine * size); });
+      for_others(own, [&](std::int64_t member, int peer) {
+        messages.receive(mpi_.world, peer, kCollectiveTag, place(round, member), mine * size);
+      });
       for_others(own, [&](std::int64_t member, int peer) {
         const auto [from, count] = part(round, member);
         messages.send(mpi_.world, peer, kCollectiveTag, at(input, from * size), count * size);
@@ -267,17 +287,24 @@ class MpiCommunicator final : public Communicator {
       wait(messages_[static_cast<std::size_t>((round - 1) % 2)], "a sum over ranks");
       const auto [from, count] = part(round - 1, own.index);
       inputs_.assign(own.members.size(), at(input, from * size));
-      for_others(own, [&, past = round - 1](std::int64_t member, int) { inputs_[static_cast<std::size_t>(member)] = place(past, member); });
+      for_others(own, [&, past = round - 1](std::int64_t member, int) {
+        inputs_[static_cast<std::size_t>(member)] = place(past, member);
+      });
       void* const target = at(output, (from - first) * size);
       sum_in_rank_order(dtype, inputs_, 0, count, {&target, 1}, 0);
     }
   }
 
-  // Begins that every member gets every other's slice of `bytes` bytes of `data`, which has `total` (the last slices may be shorter).
+  // Begins that every member gets every other's slice of `bytes` bytes of `data`, which has `total` (the last slices
+  // may be shorter).
   void gather_slices(const MpiGroup& own, void* data, std::int64_t bytes, std::int64_t total) {
     const auto length = [&](std::int64_t member) { return std::clamp<std::int64_t>(total - member * bytes, 0, bytes); };
-    for_others(own, [&](std::int64_t member, int peer) { messages_[0].receive(mpi_.world, peer, kCollectiveTag, at(data, member * bytes), length(member)); });
-    for_others(own, [&](std::int64_t, int peer) { messages_[0].send(mpi_.world, peer, kCollectiveTag, at(data, own.index * bytes), length(own.index)); });
+    for_others(own, [&](std::int64_t member, int peer) {
+      messages_[0].receive(mpi_.world, peer, kCollectiveTag, at(data, member * bytes), length(member));
+    });
+    for_others(own, [&](std::int64_t, int peer) {
+      messages_[0].send(mpi_.world, peer, kCollectiveTag, at(data, own.index * bytes), length(own.index));
+    });
   }
 
   void count_sent(std::int64_t bytes, std::int64_t n) { bytes_sent_ += bytes * (n - 1) / n; }
@@ -311,6 +338,8 @@ class MpiCommunicator final : public Communicator {
 
 bool has_mpi() { return true; }
 
-std::unique_ptr<Communicator> mpi_communicator(OnLoss on_loss) { return std::make_unique<MpiCommunicator>(std::move(on_loss)); }
+std::unique_ptr<Communicator> mpi_communicator(OnLoss on_loss) {
+  return std::make_unique<MpiCommunicator>(std::move(on_loss));
+}
 
 }  // namespace trainer

@@ -1,6 +1,6 @@
 // The build without MPI: what is asked of it is an error that says so.
-#include "engine/core/error.h"
 #include "engine/comm/communicator.h"
+#include "engine/core/error.h"
 
 namespace trainer {
 

@@ -1,17 +1,20 @@
-// Ranks as GPUs, by NCCL. Communicators do not block: whatever NCCL does with other ranks (init, split, connecting at a first collective)
-// goes on beside this thread, which polls, and so ends where another rank is lost or, for inits and splits, too much time is gone.
+// Ranks as GPUs, by NCCL. Communicators do not block: whatever NCCL does with other ranks (init, split, connecting at a
+// first collective) goes on beside this thread, which polls, and so ends where another rank is lost or, for inits and
+// splits, too much time is gone.
 //
-// Several communicators of a rank work at once, on streams of their own. Two conditions keep them from waiting on each other. Their kernels
-// must all be resident at once, since a kernel of NCCL holds its multiprocessors until the other ranks have come: so each takes at most an
-// eighth of them (config.maxCTAs), and the three that a plan runs beside each other leave most to computation, which ends by itself. And
-// where the device runs them one after another after all (streams share hardware queues), it does so in the order of issue, which
-// engine/plan/verify/communication.h proves to be free of deadlock. NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL keep that order always; it is
-// left to whoever starts the job, because it makes a collective wait for data that an earlier one on another stream waits for. Children
-// share nothing of their parents (config.splitShare=0): what shares resources is run one after another. (NCCL's user guide: "Using multiple
-// NCCL communicators concurrently", "Creating a communicator with options".)
+// Several communicators of a rank work at once, on streams of their own. Two conditions keep them from waiting on each
+// other. Their kernels must all be resident at once, since a kernel of NCCL holds its multiprocessors until the other
+// ranks have come: so each takes at most an eighth of them (config.maxCTAs), and the three that a plan runs beside each
+// other leave most to computation, which ends by itself. And where the device runs them one after another after all
+// (streams share hardware queues), it does so in the order of issue, which engine/plan/verify/communication.h proves to
+// be free of deadlock. NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL keep that order always; it is left to whoever starts the
+// job, because it makes a collective wait for data that an earlier one on another stream waits for. Children share
+// nothing of their parents (config.splitShare=0): what shares resources is run one after another. (NCCL's user guide:
+// "Using multiple NCCL communicators concurrently", "Creating a communicator with options".)
 //
-// Calls into NCCL are made under one mutex and return at once. So an abort, on the heartbeat's thread, finds no one inside a communicator
-// that it ends; ncclCommAbort makes the kernels in flight return, those of replayed graphs as well, and the streams run empty.
+// Calls into NCCL are made under one mutex and return at once. So an abort, on the heartbeat's thread, finds no one
+// inside a communicator that it ends; ncclCommAbort makes the kernels in flight return, those of replayed graphs as
+// well, and the streams run empty.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -25,22 +28,23 @@
 #include <utility>
 #include <vector>
 
+#include "engine/comm/patience.h"
+#include "engine/comm/rank_watch.h"
+#include "engine/comm/stream_communicator.h"
+#include "engine/comm/sums.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/launch/launcher.h"
-#include "engine/comm/patience.h"
-#include "engine/comm/rank_watch.h"
 #include "engine/launch/rendezvous.h"
-#include "engine/comm/stream_communicator.h"
-#include "engine/comm/sums.h"
 
 namespace trainer {
 namespace {
 
-constexpr std::int64_t kStaged = std::int64_t{2} << 20;  // bytes of host memory that go through the device at a time, each way
-constexpr double kGoodbye_s = 10;  // for communicators to end in, once all ranks are done
-constexpr int kShareOfUnits = 8;   // of the multiprocessors, each communicator takes one in so many
-constexpr int kMostChannels = 32;  // more bring NCCL nothing inside a node
+constexpr std::int64_t kStaged = std::int64_t{2}
+                                 << 20;  // bytes of host memory that go through the device at a time, each way
+constexpr double kGoodbye_s = 10;        // for communicators to end in, once all ranks are done
+constexpr int kShareOfUnits = 8;         // of the multiprocessors, each communicator takes one in so many
+constexpr int kMostChannels = 32;        // more bring NCCL nothing inside a node
 
 double timeout_s() { return timeout_of_rendezvous(process_environment()); }
 
@@ -172,7 +176,8 @@ class NcclCommunicator final : public StreamCommunicator {
       group->members.push_back(other);
     }
     ncclConfig_t config = configuration("a group");
-    // NCCL gives the group its communicator at the end of the split, in the background; until then the world's state tells how it goes.
+    // NCCL gives the group its communicator at the end of the split, in the background; until then the world's state
+    // tells how it goes.
     under_lock("ncclCommSplit", [&] {
       if (color >= 0) groups_[number] = group.get();  // from now on an abort ends it as well
       return ncclCommSplit(world_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &group->comm, &config);
@@ -185,12 +190,14 @@ class NcclCommunicator final : public StreamCommunicator {
 
   void all_reduce(StreamGroup& group, DType dtype, void* data, std::int64_t elements, void* stream) override {
     NcclGroup& own = of(group);
-    enqueue(own.comm, "ncclAllReduce",
-            [&](ncclComm_t comm) { return ncclAllReduce(data, data, size(elements), type_of(dtype), ncclSum, comm, cuda(stream)); });
+    enqueue(own.comm, "ncclAllReduce", [&](ncclComm_t comm) {
+      return ncclAllReduce(data, data, size(elements), type_of(dtype), ncclSum, comm, cuda(stream));
+    });
     count_sent(2 * elements * size_of(dtype), own.size());
   }
 
-  void reduce_scatter(StreamGroup& group, DType dtype, const void* input, void* output, std::int64_t elements, void* stream) override {
+  void reduce_scatter(StreamGroup& group, DType dtype, const void* input, void* output, std::int64_t elements,
+                      void* stream) override {
     NcclGroup& own = of(group);
     CHECK(elements % own.size() == 0, "the elements of a reduce_scatter divide by its members");
     enqueue(own.comm, "ncclReduceScatter", [&](ncclComm_t comm) {
@@ -230,8 +237,10 @@ class NcclCommunicator final : public StreamCommunicator {
     if (sends.empty() && receives.empty()) return;
     enqueue(world_, "an exchange", [&](ncclComm_t comm) {
       return grouped([&](auto&& issue) {
-        for (const Part& part : sends) issue(ncclSend(part.data, size(part.bytes), ncclUint8, part.peer, comm, cuda(stream)));
-        for (const Part& part : receives) issue(ncclRecv(part.data, size(part.bytes), ncclUint8, part.peer, comm, cuda(stream)));
+        for (const Part& part : sends)
+          issue(ncclSend(part.data, size(part.bytes), ncclUint8, part.peer, comm, cuda(stream)));
+        for (const Part& part : receives)
+          issue(ncclRecv(part.data, size(part.bytes), ncclUint8, part.peer, comm, cuda(stream)));
       });
     });
     for (const Part& part : sends) bytes_sent_ += part.bytes;
@@ -256,14 +265,15 @@ class NcclCommunicator final : public StreamCommunicator {
     ncclMemFree(base);
   }
 
-  // If some members of a communicator use registered memory and others do not, NCCL does what nobody defined: so after each step all tell
-  // each other how it went, and what failed on one is undone on all. Communicators are taken in the order of splits, which all ranks share;
-  // who is in none of a split votes with the others.
+  // If some members of a communicator use registered memory and others do not, NCCL does what nobody defined: so after
+  // each step all tell each other how it went, and what failed on one is undone on all. Communicators are taken in the
+  // order of splits, which all ranks share; who is in none of a split votes with the others.
   void register_memory(void* base, std::int64_t bytes) override {
     CHECK(!registrations_.contains(base), "memory is registered once");
     std::vector<Registration>& made = registrations_[base];
     const bool mapped = std::find(allocated_.begin(), allocated_.end(), base) != allocated_.end();
-    const std::vector<std::int64_t> sizes = tell_all(mapped ? bytes : -1 - rank_);  // who cannot have windows has a size of its own
+    const std::vector<std::int64_t> sizes =
+        tell_all(mapped ? bytes : -1 - rank_);  // who cannot have windows has a size of its own
     register_with(world_, false, base, bytes, made);
     for (int number = 0; number < num_splits_; ++number) {
       const auto found = groups_.find(number);
@@ -291,7 +301,8 @@ class NcclCommunicator final : public StreamCommunicator {
     for (const auto& [comm, name] : all) {
       if (comm == nullptr) continue;
       ncclResult_t state = ncclSuccess;
-      if (ncclCommGetAsyncError(comm, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) continue;
+      if (ncclCommGetAsyncError(comm, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
+        continue;
       const std::string what = std::string("NCCL, in ") + name + ": " + text_of(state, comm);
       lock.unlock();
       fail(what);
@@ -387,7 +398,8 @@ class NcclCommunicator final : public StreamCommunicator {
 
   ncclConfig_t configuration(const char* name) const {
     int units = 0;
-    check_cuda(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device_ordinal_), "cudaDeviceGetAttribute");
+    check_cuda(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device_ordinal_),
+               "cudaDeviceGetAttribute");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = std::clamp(units / kShareOfUnits, 1, kMostChannels);
@@ -405,12 +417,14 @@ class NcclCommunicator final : public StreamCommunicator {
       std::memcpy(&id, place.id.data(), sizeof id);
     }
     ncclConfig_t config = configuration("the world");
-    under_lock("ncclCommInitRankConfig", [&] { return ncclCommInitRankConfig(&world_, world_size_, id, rank_, &config); });
+    under_lock("ncclCommInitRankConfig",
+               [&] { return ncclCommInitRankConfig(&world_, world_size_, id, rank_, &config); });
     settle(world_, "the start of NCCL", timeout_s());
   }
 
-  // Lets all members come to their last collective's end and stops NCCL's threads. ncclCommDestroy would go on freeing in a thread that
-  // nobody can wait for, beside the end of the process, which frees it all as well; so it is not called.
+  // Lets all members come to their last collective's end and stops NCCL's threads. ncclCommDestroy would go on freeing
+  // in a thread that nobody can wait for, beside the end of the process, which frees it all as well; so it is not
+  // called.
   void finish(ncclComm_t& comm) {
     ncclResult_t state = ncclSuccess;
     {
@@ -418,7 +432,8 @@ class NcclCommunicator final : public StreamCommunicator {
       if (comm == nullptr) return;
       state = ncclCommFinalize(comm);
     }
-    for (const Patience patience; state == ncclInProgress && patience.seconds() < kGoodbye_s && !watch_.aborted(); patience.wait()) {
+    for (const Patience patience; state == ncclInProgress && patience.seconds() < kGoodbye_s && !watch_.aborted();
+         patience.wait()) {
       const std::lock_guard lock(mutex_);
       if (comm == nullptr || ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;
     }
@@ -452,7 +467,8 @@ class NcclCommunicator final : public StreamCommunicator {
 
   static std::string text_of(ncclResult_t result, ncclComm_t comm) {
     const char* const more = comm == nullptr ? nullptr : ncclGetLastError(comm);
-    return std::string(ncclGetErrorString(result)) + (more != nullptr && *more != '\0' ? std::string(" (") + more + ")" : "");
+    return std::string(ncclGetErrorString(result)) +
+           (more != nullptr && *more != '\0' ? std::string(" (") + more + ")" : "");
   }
 
   // The heartbeat knows whose fault it is, if it was a rank that is gone.
@@ -464,7 +480,8 @@ class NcclCommunicator final : public StreamCommunicator {
   }
 
   void checked(ncclResult_t result, const char* call, ncclComm_t comm) {
-    if (result != ncclSuccess && result != ncclInProgress) fail(std::string("NCCL: ") + call + ": " + text_of(result, comm));
+    if (result != ncclSuccess && result != ncclInProgress)
+      fail(std::string("NCCL: ") + call + ": " + text_of(result, comm));
   }
 
   template <typename Call>
@@ -485,12 +502,15 @@ class NcclCommunicator final : public StreamCommunicator {
       ncclResult_t state = ncclInProgress;  // also of one that an abort has taken away this very moment
       const ncclResult_t asked = comm == nullptr ? ncclSuccess : ncclCommGetAsyncError(comm, &state);
       if (asked == ncclSuccess && state == ncclSuccess) return;
-      const std::string why = asked != ncclSuccess ? text_of(asked, comm) : state == ncclInProgress ? "" : text_of(state, comm);
+      const std::string why = asked != ncclSuccess      ? text_of(asked, comm)
+                              : state == ncclInProgress ? ""
+                                                        : text_of(state, comm);
       lock.unlock();
       if (!why.empty()) fail(std::string("NCCL, in ") + what + ": " + why);
       if (limit_s > 0 && patience.seconds() > limit_s)
         fail("NCCL: " + std::string(what) + " is not done after " + std::to_string(static_cast<int>(limit_s)) +
-             " s: a rank has not come to it, or the network between the nodes does not carry it (NCCL_DEBUG=INFO tells more)");
+             " s: a rank has not come to it, or the network between the nodes does not carry it (NCCL_DEBUG=INFO tells "
+             "more)");
     }
   }
 
@@ -519,8 +539,9 @@ class NcclCommunicator final : public StreamCommunicator {
     return all;
   }
 
-  // Windows are for memory that ncclMemAlloc mapped, equally much on all members. Memory of cudaMalloc may be registered as a buffer: NCCL
-  // takes what is safe of it and leaves what would synchronise (NCCL_LEGACY_CUDA_REGISTER). Null: a communicator of others.
+  // Windows are for memory that ncclMemAlloc mapped, equally much on all members. Memory of cudaMalloc may be
+  // registered as a buffer: NCCL takes what is safe of it and leaves what would synchronise
+  // (NCCL_LEGACY_CUDA_REGISTER). Null: a communicator of others.
   void register_with(ncclComm_t comm, bool window, void* base, std::int64_t bytes, std::vector<Registration>& made) {
     for (const bool as_window : {true, false}) {
       Registration one{comm, nullptr, nullptr};
@@ -546,7 +567,8 @@ class NcclCommunicator final : public StreamCommunicator {
   void make_window(Registration& one, void* base, std::int64_t bytes) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     std::unique_lock lock(mutex_);
-    const ncclResult_t result = ncclCommWindowRegister(one.comm, base, size(bytes), &one.window, NCCL_WIN_COLL_SYMMETRIC);
+    const ncclResult_t result =
+        ncclCommWindowRegister(one.comm, base, size(bytes), &one.window, NCCL_WIN_COLL_SYMMETRIC);
     lock.unlock();
     // It goes on in the background even where the result is success, and writes the window at its end.
     if (result == ncclSuccess || result == ncclInProgress)
@@ -583,19 +605,23 @@ class NcclCommunicator final : public StreamCommunicator {
 
   // ---- Host memory ----
 
-  // `out_bytes` of `out` to the device, `collective` there, `in_bytes` back to `in`; at most kStaged each. Returns when they are there.
+  // `out_bytes` of `out` to the device, `collective` there, `in_bytes` back to `in`; at most kStaged each. Returns when
+  // they are there.
   template <typename Collective>
-  void staged(const char* name, const void* out, std::int64_t out_bytes, void* in, std::int64_t in_bytes, Collective&& collective) {
+  void staged(const char* name, const void* out, std::int64_t out_bytes, void* in, std::int64_t in_bytes,
+              Collective&& collective) {
     use_device();
     watch_.waits_in(name);
     Staging& on = *staging_;
     if (out_bytes > 0) {
       std::memcpy(on.host_out, out, size(out_bytes));
-      check_cuda(cudaMemcpyAsync(on.device_out, on.host_out, size(out_bytes), cudaMemcpyHostToDevice, on.stream), "cudaMemcpyAsync");
+      check_cuda(cudaMemcpyAsync(on.device_out, on.host_out, size(out_bytes), cudaMemcpyHostToDevice, on.stream),
+                 "cudaMemcpyAsync");
     }
     enqueue(world_, name, [&](ncclComm_t comm) { return collective(on, comm); });
     if (in_bytes > 0)
-      check_cuda(cudaMemcpyAsync(on.host_in, on.device_in, size(in_bytes), cudaMemcpyDeviceToHost, on.stream), "cudaMemcpyAsync");
+      check_cuda(cudaMemcpyAsync(on.host_in, on.device_in, size(in_bytes), cudaMemcpyDeviceToHost, on.stream),
+                 "cudaMemcpyAsync");
     for (const Patience patience;; patience.wait()) {
       const cudaError_t state = cudaStreamQuery(on.stream);
       if (state == cudaSuccess) break;
@@ -622,13 +648,15 @@ class NcclCommunicator final : public StreamCommunicator {
     }
   }
 
-  // Sends and receives by peer, ascending, a piece each way at a time. That order is the same for all (pairs in lexicographic order), and
-  // so no ranks wait for each other in a circle, however many parts there are. Parts between two ranks are one run of bytes each way.
+  // Sends and receives by peer, ascending, a piece each way at a time. That order is the same for all (pairs in
+  // lexicographic order), and so no ranks wait for each other in a circle, however many parts there are. Parts between
+  // two ranks are one run of bytes each way.
   void swap(std::span<const Part> sends, std::span<const Part> receives, const char* name) {
     std::map<int, std::array<std::vector<Part>, 2>> peers;
     for (const Part& part : sends) peers[part.peer][0].push_back(part);
     for (const Part& part : receives) peers[part.peer][1].push_back(part);
-    for (const auto& [peer, parts] : peers) peer == rank_ ? copy_own(parts[0], parts[1]) : swap_with(peer, parts[0], parts[1], name);
+    for (const auto& [peer, parts] : peers)
+      peer == rank_ ? copy_own(parts[0], parts[1]) : swap_with(peer, parts[0], parts[1], name);
   }
 
   static void copy_own(std::span<const Part> from, std::span<const Part> to) {
@@ -649,20 +677,23 @@ class NcclCommunicator final : public StreamCommunicator {
     for (std::int64_t done = 0; done < std::max(out_total, in_total); done += kStaged) {
       const std::int64_t out_bytes = std::clamp<std::int64_t>(out_total - done, 0, kStaged),
                          in_bytes = std::clamp<std::int64_t>(in_total - done, 0, kStaged);
-      for_run(sends, done, out_bytes,
-              [&](void* data, std::int64_t offset, std::int64_t bytes) { std::memcpy(out.data() + offset, data, size(bytes)); });
+      for_run(sends, done, out_bytes, [&](void* data, std::int64_t offset, std::int64_t bytes) {
+        std::memcpy(out.data() + offset, data, size(bytes));
+      });
       staged(name, out.data(), out_bytes, in.data(), in_bytes, [&, peer = peer](Staging& on, ncclComm_t comm) {
         return grouped([&](auto&& issue) {
           if (out_bytes > 0) issue(ncclSend(on.device_out, size(out_bytes), ncclUint8, peer, comm, on.stream));
           if (in_bytes > 0) issue(ncclRecv(on.device_in, size(in_bytes), ncclUint8, peer, comm, on.stream));
         });
       });
-      for_run(receives, done, in_bytes,
-              [&](void* data, std::int64_t offset, std::int64_t bytes) { std::memcpy(data, in.data() + offset, size(bytes)); });
+      for_run(receives, done, in_bytes, [&](void* data, std::int64_t offset, std::int64_t bytes) {
+        std::memcpy(data, in.data() + offset, size(bytes));
+      });
     }
   }
 
-  // each(data, offset from `first`, bytes) for what parts have of the bytes [first, first + bytes) of them all, one behind the other.
+  // each(data, offset from `first`, bytes) for what parts have of the bytes [first, first + bytes) of them all, one
+  // behind the other.
   template <typename Each>
   static void for_run(std::span<const Part> parts, std::int64_t first, std::int64_t bytes, Each&& each) {
     std::int64_t begin = 0;
@@ -724,7 +755,8 @@ bool has_nccl() { return true; }
 std::string nccl_version() {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) return "";
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
 }
 
 std::string nccl_unique_id() {

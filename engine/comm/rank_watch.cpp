@@ -18,7 +18,8 @@ RankWatch::~RankWatch() { end(); }
 void RankWatch::begin(int rank, int world_size, const std::function<void(void* data, std::int64_t bytes)>& broadcast) {
   if (world_size == 1) return;
   heartbeat_ = std::make_unique<Heartbeat>(
-      rank, world_size, [&](const std::string& mine) { return broadcast_text(mine, broadcast); }, [this](const std::string& reason) { lose(reason); });
+      rank, world_size, [&](const std::string& mine) { return broadcast_text(mine, broadcast); },
+      [this](const std::string& reason) { lose(reason); });
 }
 
 void RankWatch::end() {

@@ -1,6 +1,7 @@
-// RankWatch: how a rank in a process of its own ends with the others. It hears their heartbeats; when one is lost or gives up, every wait
-// of this rank throws AbortedError, whoever runs it is told once, with what this rank was doing, and a process that does not come out of
-// its work (a kernel or a library holds it) ends some seconds later. What the communicators between processes share.
+// RankWatch: how a rank in a process of its own ends with the others. It hears their heartbeats; when one is lost or
+// gives up, every wait of this rank throws AbortedError, whoever runs it is told once, with what this rank was doing,
+// and a process that does not come out of its work (a kernel or a library holds it) ends some seconds later. What the
+// communicators between processes share.
 #pragma once
 
 #include <atomic>
@@ -18,15 +19,16 @@ namespace trainer {
 
 class RankWatch {
  public:
-  /// `doing`: what the rank does in a program, or "" (Communicator::doing). `release` is called once after an abort or a loss, on a thread
-  /// of its own: it frees the rank from waits that do not look at aborted() themselves; null: there are none. Where it does not come back,
-  /// the process ends as well.
+  /// `doing`: what the rank does in a program, or "" (Communicator::doing). `release` is called once after an abort or
+  /// a loss, on a thread of its own: it frees the rank from waits that do not look at aborted() themselves; null: there
+  /// are none. Where it does not come back, the process ends as well.
   RankWatch(OnLoss on_loss, std::function<std::string()> doing, std::function<void()> release = nullptr);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
-  /// From now on ranks hear each other; collective. `broadcast` gives everyone rank 0's bytes. Throws IoError as Heartbeat does.
+  /// From now on ranks hear each other; collective. `broadcast` gives everyone rank 0's bytes. Throws IoError as
+  /// Heartbeat does.
   void begin(int rank, int world_size, const std::function<void(void* data, std::int64_t bytes)>& broadcast);
   /// Says goodbye to the others; nothing is told after it. Once, by the destructor at the latest.
   void end();
@@ -39,7 +41,8 @@ class RankWatch {
   void check() const {
     if (aborted()) throw_aborted();
   }
-  /// A library may notice a loss before the heartbeat does, but cannot say whose: waits up to 2 s for the heartbeat's word, and throws it.
+  /// A library may notice a loss before the heartbeat does, but cannot say whose: waits up to 2 s for the heartbeat's
+  /// word, and throws it.
   void prefer_word_of_heartbeat() const;
 
   /// What this rank waits in outside programs, for messages; null: nothing. The text outlives the wait.

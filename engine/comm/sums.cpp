@@ -32,7 +32,8 @@ void sum_chunk(std::span<const void* const> inputs, std::int64_t first, std::int
 }
 
 template <>
-void sum_chunk<std::uint16_t>(std::span<const void* const> inputs, std::int64_t first, std::int64_t count, std::uint16_t* sum) {
+void sum_chunk<std::uint16_t>(std::span<const void* const> inputs, std::int64_t first, std::int64_t count,
+                              std::uint16_t* sum) {
   std::array<float, kChunk> wide{};
   for (const void* input : inputs) {
     const std::uint16_t* other = static_cast<const std::uint16_t*>(input) + first;
@@ -42,25 +43,31 @@ void sum_chunk<std::uint16_t>(std::span<const void* const> inputs, std::int64_t 
 }
 
 template <typename T>
-void sum_all(std::span<const void* const> inputs, std::int64_t first, std::int64_t last, std::span<void* const> outputs, std::int64_t output_first) {
+void sum_all(std::span<const void* const> inputs, std::int64_t first, std::int64_t last, std::span<void* const> outputs,
+             std::int64_t output_first) {
   std::array<T, kChunk> sum;
   for (std::int64_t at = first; at < last; at += kChunk) {
     const std::int64_t count = std::min(kChunk, last - at);
     sum_chunk<T>(inputs, at, count, sum.data());
     for (void* output : outputs)
-      std::memcpy(static_cast<T*>(output) + output_first + (at - first), sum.data(), static_cast<std::size_t>(count) * sizeof(T));
+      std::memcpy(static_cast<T*>(output) + output_first + (at - first), sum.data(),
+                  static_cast<std::size_t>(count) * sizeof(T));
   }
 }
 
 }  // namespace
 
-void sum_in_rank_order(DType dtype, std::span<const void* const> inputs, std::int64_t first, std::int64_t last, std::span<void* const> outputs,
-                       std::int64_t output_first) {
+void sum_in_rank_order(DType dtype, std::span<const void* const> inputs, std::int64_t first, std::int64_t last,
+                       std::span<void* const> outputs, std::int64_t output_first) {
   switch (dtype) {
-    case DType::f32: return sum_all<float>(inputs, first, last, outputs, output_first);
-    case DType::f64: return sum_all<double>(inputs, first, last, outputs, output_first);
-    case DType::bf16: return sum_all<std::uint16_t>(inputs, first, last, outputs, output_first);
-    default: CHECK(false, "no sum over ranks in " + std::string(name_of(dtype)));
+    case DType::f32:
+      return sum_all<float>(inputs, first, last, outputs, output_first);
+    case DType::f64:
+      return sum_all<double>(inputs, first, last, outputs, output_first);
+    case DType::bf16:
+      return sum_all<std::uint16_t>(inputs, first, last, outputs, output_first);
+    default:
+      CHECK(false, "no sum over ranks in " + std::string(name_of(dtype)));
   }
 }
 

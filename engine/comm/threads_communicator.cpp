@@ -1,6 +1,6 @@
-// Ranks as threads: every member publishes where its data lies, and each reads the others' memory directly. An all-reduce
-// is a reduce-scatter (member i sums slice i of everyone, in rank order) whose result member i writes to everyone: 2 (n − 1) / n
-// of the data crosses each member's edge, as in a ring, with two barriers and no copy aside.
+// Ranks as threads: every member publishes where its data lies, and each reads the others' memory directly. An
+// all-reduce is a reduce-scatter (member i sums slice i of everyone, in rank order) whose result member i writes to
+// everyone: 2 (n − 1) / n of the data crosses each member's edge, as in a ring, with two barriers and no copy aside.
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -8,9 +8,9 @@
 #include <map>
 #include <mutex>
 
-#include "engine/core/check.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/sums.h"
+#include "engine/core/check.h"
 
 namespace trainer {
 namespace {
@@ -92,7 +92,8 @@ class ThreadCommunicator final : public Communicator {
   void all_reduce(Group& group, DType dtype, void* data, std::int64_t elements) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, data, data);
-    const auto [first, last] = slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
+    const auto [first, last] =
+        slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
     sum_in_rank_order(dtype, own.shared->inputs, first, last, own.shared->outputs, first);
     world_->arrive(*own.shared);
     count_sent(2 * elements * size_of(dtype), own.size);
@@ -101,7 +102,8 @@ class ThreadCommunicator final : public Communicator {
   void reduce_scatter(Group& group, DType dtype, const void* input, void* output, std::int64_t elements) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, input, output);
-    const auto [first, last] = slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
+    const auto [first, last] =
+        slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
     sum_in_rank_order(dtype, own.shared->inputs, first, last, {&output, 1}, 0);
     world_->arrive(*own.shared);
     count_sent(elements * size_of(dtype), own.size);
@@ -112,7 +114,8 @@ class ThreadCommunicator final : public Communicator {
     meet(own, input, output);
     for (std::size_t member = 0; member < own.size; ++member) {
       std::byte* target = static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes;
-      if (target != own.shared->inputs[member]) std::memcpy(target, own.shared->inputs[member], static_cast<std::size_t>(bytes));
+      if (target != own.shared->inputs[member])
+        std::memcpy(target, own.shared->inputs[member], static_cast<std::size_t>(bytes));
     }
     world_->arrive(*own.shared);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
@@ -122,8 +125,10 @@ class ThreadCommunicator final : public Communicator {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, input, output);
     for (std::size_t member = 0; member < own.size; ++member)
-      std::memcpy(static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes,
-                  static_cast<const std::byte*>(own.shared->inputs[member]) + static_cast<std::int64_t>(own.index) * bytes, static_cast<std::size_t>(bytes));
+      std::memcpy(
+          static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes,
+          static_cast<const std::byte*>(own.shared->inputs[member]) + static_cast<std::int64_t>(own.index) * bytes,
+          static_cast<std::size_t>(bytes));
     world_->arrive(*own.shared);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
@@ -156,7 +161,8 @@ class ThreadCommunicator final : public Communicator {
       *message.taken = true;
       world_->changed.notify_all();
     }
-    world_->wait(lock, [&] { return std::all_of(taken.get(), taken.get() + sends.size(), [](bool one) { return one; }); });
+    world_->wait(lock,
+                 [&] { return std::all_of(taken.get(), taken.get() + sends.size(), [](bool one) { return one; }); });
   }
 
   void barrier() override { world_->arrive(*static_cast<ThreadGroup&>(*everyone_).shared); }
@@ -164,7 +170,8 @@ class ThreadCommunicator final : public Communicator {
 
  private:
   struct ThreadGroup final : Group {
-    ThreadGroup(std::shared_ptr<World::Shared> state, std::size_t i, std::size_t n) : shared(std::move(state)), index(i), size(n) {}
+    ThreadGroup(std::shared_ptr<World::Shared> state, std::size_t i, std::size_t n)
+        : shared(std::move(state)), index(i), size(n) {}
     std::shared_ptr<World::Shared> shared;
     std::size_t index, size;
   };
@@ -190,7 +197,8 @@ class ThreadCommunicator final : public Communicator {
 std::vector<std::unique_ptr<Communicator>> thread_communicators(int world_size) {
   const auto world = std::make_shared<World>(world_size);
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < world_size; ++rank) communicators.push_back(std::make_unique<ThreadCommunicator>(world, rank));
+  for (int rank = 0; rank < world_size; ++rank)
+    communicators.push_back(std::make_unique<ThreadCommunicator>(world, rank));
   return communicators;
 }
 

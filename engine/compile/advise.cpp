@@ -8,18 +8,20 @@
 #include <optional>
 #include <utility>
 
-#include "engine/transform/transform.h"
-#include "engine/compile/profile_cache.h"
 #include "engine/compile/optimizers.h"
+#include "engine/compile/profile_cache.h"
 #include "engine/cost/search.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 namespace {
 
-constexpr double kWorthSaying = 0.03;     // of the time of a sample; less is within what scores are off
+constexpr double kWorthSaying = 0.03;      // of the time of a sample; less is within what scores are off
 constexpr std::int64_t kRowMultiple = 64;  // rows of a vocabulary: what tiles of tensor cores divide
 
-std::string time_text(double us) { return us >= 1e6 ? fmt::format("{:.2f} s", us / 1e6) : fmt::format("{:.{}f} ms", us / 1e3, us < 1e5 ? 1 : 0); }
+std::string time_text(double us) {
+  return us >= 1e6 ? fmt::format("{:.2f} s", us / 1e6) : fmt::format("{:.{}f} ms", us / 1e3, us < 1e5 ? 1 : 0);
+}
 
 class Advisor {
  public:
@@ -30,7 +32,8 @@ class Advisor {
     divisible_batch();
     open_micro();
     padded_vocabulary();
-    std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.of_sample < b.of_sample; });
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Found& a, const Found& b) { return a.of_sample < b.of_sample; });
     std::vector<Suggestion> result;
     for (Found& one : found_) result.push_back(std::move(one.suggestion));
     return result;
@@ -69,18 +72,29 @@ class Advisor {
     return *score_;
   }
 
-  void add(std::string override, double scored_us, std::int64_t batch, const std::string& what, const std::string& besides = "") {
+  void add(std::string override, double scored_us, std::int64_t batch, const std::string& what,
+           const std::string& besides = "") {
     if (score() <= 0) return;
-    const double us = step_us_ * scored_us / score(), share = us / static_cast<double>(batch) * static_cast<double>(job_.train.batch.global) / step_us_;
+    const double us = step_us_ * scored_us / score(),
+                 share = us / static_cast<double>(batch) * static_cast<double>(job_.train.batch.global) / step_us_;
     if (share > 1 - kWorthSaying) return;
-    found_.push_back({{{std::move(override)}, fmt::format("{}a step of about {}, {:.0f}% less time a sample{}", what, time_text(us), 100 * (1 - share), besides), us}, share});
+    found_.push_back({{{std::move(override)},
+                       fmt::format("{}a step of about {}, {:.0f}% less time a sample{}", what, time_text(us),
+                                   100 * (1 - share), besides),
+                       us},
+                      share});
   }
 
   // Ranks that a batch does not divide over go to axes that cost more.
   void divisible_batch() {
-    const std::int64_t world = world_size_of(job_), micro = job_.train.batch.micro.value_or(1), global = job_.train.batch.global, by = world * micro;
-    if (world == 1 || !job_.strategy.free.data || !job_.strategy.free.pipeline || global % by == 0 || compiled_.batch.data_ranks == world) return;
-    const std::int64_t below = global / by * by, above = below + by, nearest = below > 0 && global - below <= above - global ? below : above, other = nearest == below ? above : below;
+    const std::int64_t world = world_size_of(job_), micro = job_.train.batch.micro.value_or(1),
+                       global = job_.train.batch.global, by = world * micro;
+    if (world == 1 || !job_.strategy.free.data || !job_.strategy.free.pipeline || global % by == 0 ||
+        compiled_.batch.data_ranks == world)
+      return;
+    const std::int64_t below = global / by * by, above = below + by,
+                       nearest = below > 0 && global - below <= above - global ? below : above,
+                       other = nearest == below ? above : below;
     if (4 * std::abs(nearest - global) > global) return;  // that would be another training
     LoadedJob changed = loaded_;
     changed.job.train.batch.global = nearest;
@@ -96,29 +110,39 @@ class Advisor {
     changed.job.train.batch.micro.reset();
     const std::optional<cost::Scored> best = best_of(changed);
     if (!best || best->candidate.micro == *job_.train.batch.micro) return;
-    add("train.batch.micro=auto", best->step_us, job_.train.batch.global, fmt::format("{} instead of the job's micro-batch of {}: ", cost::text_of(best->candidate), *job_.train.batch.micro));
+    add("train.batch.micro=auto", best->step_us, job_.train.batch.global,
+        fmt::format("{} instead of the job's micro-batch of {}: ", cost::text_of(best->candidate),
+                    *job_.train.batch.micro));
   }
 
   void padded_vocabulary() {
-    const std::int64_t rows = compiled_.vocabulary.value_or(0), padded = (rows + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+    const std::int64_t rows = compiled_.vocabulary.value_or(0),
+                       padded = (rows + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const std::string name = parameter_with(rows);
     if (rows == padded || name.empty() || job_.model.init_from) return;  // a checkpoint's rows are as they are
     LoadedJob changed = fixed();
     changed.job.model.with[name] = static_cast<double>(padded);
     const std::optional<cost::Scored> best = best_of(changed);
-    if (best) add(fmt::format("model.with.{}={}", name, padded), best->step_us, job_.train.batch.global, fmt::format("{} rows are no multiple of {}, and rows that no token uses change nothing else: ", rows, kRowMultiple));
+    if (best)
+      add(fmt::format("model.with.{}={}", name, padded), best->step_us, job_.train.batch.global,
+          fmt::format("{} rows are no multiple of {}, and rows that no token uses change nothing else: ", rows,
+                      kRowMultiple));
   }
 
   // The parameter of the graph that is the size of the vocabulary.
   std::string parameter_with(std::int64_t rows) const {
-    const auto is_it = [&](const std::string& name, double value) { return name.find("vocab") != std::string::npos && value == static_cast<double>(rows); };
+    const auto is_it = [&](const std::string& name, double value) {
+      return name.find("vocab") != std::string::npos && value == static_cast<double>(rows);
+    };
     for (const auto& [name, value] : job_.model.with)
       if (is_it(name, value)) return name;
     const yaml::Node tree = graph_tree(loaded_);
     const yaml::Node* const params = tree.find("params");
     if (params == nullptr || !params->is_mapping()) return "";
     for (std::size_t i = 0; i < params->keys.size(); ++i)
-      if (!job_.model.with.contains(params->keys[i].text) && is_it(params->keys[i].text, params->items[i].as_number().value_or(0))) return params->keys[i].text;
+      if (!job_.model.with.contains(params->keys[i].text) &&
+          is_it(params->keys[i].text, params->items[i].as_number().value_or(0)))
+        return params->keys[i].text;
     return "";
   }
 
@@ -133,7 +157,8 @@ class Advisor {
 
 }  // namespace
 
-std::vector<Suggestion> advise(const LoadedJob& loaded, const Hardware& hardware, const CompiledJob& compiled, double step_us) {
+std::vector<Suggestion> advise(const LoadedJob& loaded, const Hardware& hardware, const CompiledJob& compiled,
+                               double step_us) {
   return compiled.fits ? Advisor(loaded, hardware, compiled, step_us).run() : std::vector<Suggestion>{};
 }
 

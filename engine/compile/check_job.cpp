@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "engine/transform/transform.h"
 #include "engine/compile/choose.h"
 #include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"
@@ -18,6 +17,7 @@
 #include "engine/job/expression.h"
 #include "engine/job/nearest_numbers.h"
 #include "engine/job/unsupported.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 namespace {
@@ -31,14 +31,17 @@ struct Given {
   bool any_fields = false;
 };
 
-bool same_place(const Diagnostic& a, const Diagnostic& b) { return a.file == b.file && a.line == b.line && a.column == b.column; }
+bool same_place(const Diagnostic& a, const Diagnostic& b) {
+  return a.file == b.file && a.line == b.line && a.column == b.column;
+}
 
 const Diagnostic* at_place_of(const Diagnostic& mistake, const std::vector<Diagnostic>& found) {
   const auto same = std::ranges::find_if(found, [&](const Diagnostic& other) { return same_place(mistake, other); });
   return same == found.end() ? nullptr : &*same;
 }
 
-/// The innermost mapping that holds the place, which of a mistake in a node is the node. `value` gets what stands at the place itself.
+/// The innermost mapping that holds the place, which of a mistake in a node is the node. `value` gets what stands at
+/// the place itself.
 const yaml::Node* mapping_at(const yaml::Node& node, int line, int column, const yaml::Node*& value) {
   const yaml::Node* found = nullptr;
   for (std::size_t i = 0; i < node.items.size(); ++i) {
@@ -64,7 +67,12 @@ void collect_names(const yaml::Node& node, std::vector<std::string>& out) {
 class ModelCheck {
  public:
   ModelCheck(const LoadedJob& loaded, bool params, bool samples)
-      : loaded_(loaded), job_(loaded.job), params_(params), samples_(samples), tree_(graph_tree(loaded)), given_{job_.model.with, job_.data.seq_len, !samples} {
+      : loaded_(loaded),
+        job_(loaded.job),
+        params_(params),
+        samples_(samples),
+        tree_(graph_tree(loaded)),
+        given_{job_.model.with, job_.data.seq_len, !samples} {
     const yaml::Node* defaults = tree_.find("params");
     for (std::size_t i = 0; defaults != nullptr && i < defaults->keys.size(); ++i)
       if (const auto value = defaults->items[i].as_number()) defaults_[defaults->keys[i].text] = *value;
@@ -118,12 +126,16 @@ class ModelCheck {
   /// What the ids of `tokenizer: bytes` need, known without any data.
   std::vector<Diagnostic> vocabulary(const Graph& graph, const Given& given) const {
     constexpr std::int64_t kBytes = 256;
-    const bool bytes = job_.data.format == DataFormat::text && job_.data.tokenizer == Tokenizer::bytes && !given.any_fields;
+    const bool bytes =
+        job_.data.format == DataFormat::text && job_.data.tokenizer == Tokenizer::bytes && !given.any_fields;
     for (const Node& node : graph.nodes) {
       if (!bytes || node.op != Op::embedding || graph.value(node.inputs[0]).name != "tokens") continue;
       const std::int64_t rows = graph.value(node.inputs[1]).shape()[0];
       if (rows >= kBytes) continue;
-      Diagnostic mistake = at_origin(node, node.name + ".rows", fmt::format("`tokenizer: bytes` has {} ids, the model's vocabulary has {} rows; it must have at least {}", kBytes, rows, kBytes));
+      Diagnostic mistake = at_origin(
+          node, node.name + ".rows",
+          fmt::format("`tokenizer: bytes` has {} ids, the model's vocabulary has {} rows; it must have at least {}",
+                      kBytes, rows, kBytes));
       mistake.allowed = fmt::format("an integer of at least {}", kBytes);
       return {mistake};
     }
@@ -133,10 +145,10 @@ class ModelCheck {
   /// The targets of text are the tokens one place on: attention that is not causal reads them off its input.
   std::vector<Diagnostic> sees_its_targets(const Graph& graph, const Given& given) const {
     for (const Node& node : graph.nodes) {
-      if (!job_.data.is_text() || given.any_fields || node.op != Op::attention || flag(node, "causal"))
-        continue;
-      Diagnostic warning = at_origin(node, node.name + ".causal",
-                                     "attention that is not causal sees the tokens that it is to predict: the model learns to copy its input");
+      if (!job_.data.is_text() || given.any_fields || node.op != Op::attention || flag(node, "causal")) continue;
+      Diagnostic warning = at_origin(
+          node, node.name + ".causal",
+          "attention that is not causal sees the tokens that it is to predict: the model learns to copy its input");
       warning.allowed = "causal: true for next-token targets";
       warning.severity = Diagnostic::Severity::warning;
       return {warning};
@@ -165,7 +177,8 @@ class ModelCheck {
     const auto has_part = [&](const std::string& name) { return std::ranges::find(part, name) != part.end(); };
     // What the command line says last is what was just changed.
     const auto overridden = [&](const std::vector<std::string>& names) {
-      return std::ranges::find_if(names, [&](const std::string& name) { return has_part(name) && is_override("model.with." + name); });
+      return std::ranges::find_if(
+          names, [&](const std::string& name) { return has_part(name) && is_override("model.with." + name); });
     };
     for (const std::vector<std::string>* names : {&own, static_cast<const std::vector<std::string>*>(&part)})
       if (const auto name = overridden(*names); name != names->end()) return at_param(mistake, *name, own, part);
@@ -173,10 +186,12 @@ class ModelCheck {
     for (const std::string& name : own)
       if (has_part(name)) return at_param(mistake, name, own, part);
     for (const std::string& name : part)
-      if (defaults_.contains(name) && gone(mistake, with_param(name, defaults_[name]))) return at_param(mistake, name, own, part);
+      if (defaults_.contains(name) && gone(mistake, with_param(name, defaults_[name])))
+        return at_param(mistake, name, own, part);
     if (!part.empty()) return at_param(mistake, part.front(), own, part);
     if (depends_on_length(mistake)) return at_length(mistake, own);
-    if (mistake.path.starts_with("inputs") && gone(mistake, {given_.with, given_.seq_len, true})) return moved(mistake, "data.format");
+    if (mistake.path.starts_with("inputs") && gone(mistake, {given_.with, given_.seq_len, true}))
+      return moved(mistake, "data.format");
     return mistake;
   }
 
@@ -212,16 +227,20 @@ class ModelCheck {
 
   bool changes(const Diagnostic& mistake, const std::string& name) {
     const double value = given_.with.contains(name) ? given_.with[name] : defaults_[name];
-    return differs(mistake, with_param(name, value + 1)) || differs(mistake, with_param(name, value >= 1 ? 2 * value : 1));
+    return differs(mistake, with_param(name, value + 1)) ||
+           differs(mistake, with_param(name, value >= 1 ? 2 * value : 1));
   }
 
   bool depends_on_length(const Diagnostic& mistake) {
-    return samples_ && loaded_.setting("data.seq_len") != nullptr && differs(mistake, {given_.with, given_.seq_len + 1, false});
+    return samples_ && loaded_.setting("data.seq_len") != nullptr &&
+           differs(mistake, {given_.with, given_.seq_len + 1, false});
   }
 
   /// A default may stand where the job has a value that is wrong, or a key that is misspelt.
   bool depends_on_defaults(const Diagnostic& mistake) {
-    return std::ranges::any_of(defaults_, [&](const auto& param) { return !given_.with.contains(param.first) && changes(mistake, param.first); });
+    return std::ranges::any_of(defaults_, [&](const auto& param) {
+      return !given_.with.contains(param.first) && changes(mistake, param.first);
+    });
   }
 
   // ---- How it is told -----------------------------------------------------------------------------------------------
@@ -254,16 +273,19 @@ class ModelCheck {
     }
     const Alias* alias = alias_of_key(mistake.path);
     const std::string prefix = "model.with.";
-    if (alias != nullptr && alias->ours.starts_with(prefix) && defaults_.contains(std::string(alias->ours.substr(prefix.size()))))
+    if (alias != nullptr && alias->ours.starts_with(prefix) &&
+        defaults_.contains(std::string(alias->ours.substr(prefix.size()))))
       out.suggestion = alias->ours.substr(prefix.size());
     out.note = fmt::format("{}:{}:{}: params", mistake.file, mistake.line, mistake.column);
     return out;
   }
 
-  Diagnostic at_param(const Diagnostic& mistake, const std::string& name, const std::vector<std::string>& own, std::vector<std::string> part) {
+  Diagnostic at_param(const Diagnostic& mistake, const std::string& name, const std::vector<std::string>& own,
+                      std::vector<std::string> part) {
     Diagnostic out = moved(mistake, "model.with." + name);
     for (const std::string& other : own)
-      if (defaults_.contains(other) && std::ranges::find(part, other) == part.end() && changes(mistake, other)) part.push_back(other);
+      if (defaults_.contains(other) && std::ranges::find(part, other) == part.end() && changes(mistake, other))
+        part.push_back(other);
     std::erase(part, name);
     part.insert(part.begin(), name);
     out.message += values_text(part, depends_on_length(mistake));
@@ -275,7 +297,8 @@ class ModelCheck {
     Diagnostic out = moved(mistake, "data.seq_len");
     std::vector<std::string> part;
     for (const std::string& other : own)
-      if (defaults_.contains(other) && std::ranges::find(part, other) == part.end() && changes(mistake, other)) part.push_back(other);
+      if (defaults_.contains(other) && std::ranges::find(part, other) == part.end() && changes(mistake, other))
+        part.push_back(other);
     out.message += values_text(part, true);
     const auto works = [&](std::int64_t length) { return gone(mistake, {given_.with, length, false}); };
     out.allowed = nearest_of(given_.seq_len, works);
@@ -287,7 +310,8 @@ class ModelCheck {
     std::vector<std::string> texts;
     for (const std::string& name : names) {
       const bool given = given_.with.contains(name);
-      texts.push_back(fmt::format("{} is {}{}", name, given ? given_.with.at(name) : defaults_.at(name), given ? "" : " by default"));
+      texts.push_back(fmt::format("{} is {}{}", name, given ? given_.with.at(name) : defaults_.at(name),
+                                  given ? "" : " by default"));
     }
     if (length) texts.push_back(fmt::format("data.seq_len is {}", given_.seq_len));
     return texts.empty() ? "" : fmt::format("; {}", fmt::join(texts, ", "));
@@ -299,7 +323,8 @@ class ModelCheck {
     if (!value || *value < 1) return {};
     const auto works = [&](std::int64_t other) {
       const std::vector<Diagnostic> found = mistakes(with_param(name, static_cast<double>(other)));
-      return at_place_of(mistake, found) == nullptr && std::ranges::all_of(found, [&](const Diagnostic& one) { return at_place_of(one, found_) != nullptr; });
+      return at_place_of(mistake, found) == nullptr &&
+             std::ranges::all_of(found, [&](const Diagnostic& one) { return at_place_of(one, found_) != nullptr; });
     };
     return nearest_of(*value, works);
   }
@@ -325,7 +350,10 @@ class ModelCheck {
     if (below && above) return fmt::format("{} or {}", *below, *above);
     // A bound, if what lies far beyond it works as well.
     if (above) return fmt::format("{}{}", works(*above + 1) && works(3 * *above) ? "at least " : "", *above);
-    if (below) return fmt::format("{}{}", *below > 1 && works(*below - 1) && works(std::max<std::int64_t>(1, *below / 3)) ? "at most " : "", *below);
+    if (below)
+      return fmt::format(
+          "{}{}", *below > 1 && works(*below - 1) && works(std::max<std::int64_t>(1, *below / 3)) ? "at most " : "",
+          *below);
     return {};
   }
 
@@ -342,8 +370,8 @@ class ModelCheck {
 };
 
 /// What is wrong with the model of a job. A mistake that a value of the job makes is told at that value, with its place
-/// in the graph as a note; one of the graph itself stays there. Warnings are among them. Where `params` or `samples` are
-/// not as the job says (ReadJob), what depends on them is left out. Throws IoError.
+/// in the graph as a note; one of the graph itself stays there. Warnings are among them. Where `params` or `samples`
+/// are not as the job says (ReadJob), what depends on them is left out. Throws IoError.
 std::vector<Diagnostic> model_mistakes(const LoadedJob& loaded, bool params, bool samples) {
   try {
     return ModelCheck(loaded, params, samples).run();
@@ -354,8 +382,8 @@ std::vector<Diagnostic> model_mistakes(const LoadedJob& loaded, bool params, boo
 
 }  // namespace
 
-LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options,
-                           const std::string& hardware_folder, const FindGpus& find_gpus) {
+LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides,
+                           const LoadOptions& options, const std::string& hardware_folder, const FindGpus& find_gpus) {
   ReadJob read = read_job(path, overrides, options);
   std::vector<Diagnostic> mistakes = std::move(read.mistakes);
   const auto take = [&](const std::vector<Diagnostic>& more) {
@@ -377,14 +405,16 @@ LoadedJob load_checked_job(const std::string& path, const std::vector<std::strin
   if (settled && read.batch && !leaves_choices(loaded.job)) goes_through([&] { check_batch(loaded, mesh_of(loaded)); });
   if (read.graph) {
     std::vector<Diagnostic> of_model = model_mistakes(loaded, read.params, read.samples);
-    const auto warnings = std::ranges::stable_partition(of_model, [](const Diagnostic& one) { return one.severity == Diagnostic::Severity::error; });
+    const auto warnings = std::ranges::stable_partition(
+        of_model, [](const Diagnostic& one) { return one.severity == Diagnostic::Severity::error; });
     loaded.warnings.assign(warnings.begin(), warnings.end());
     of_model.erase(warnings.begin(), warnings.end());
     take(of_model);
   }
   if (mistakes.empty()) return std::move(loaded);
   sort_mistakes(mistakes);
-  std::ranges::stable_partition(mistakes, [&](const Diagnostic& mistake) { return mistake.file == path || mistake.file == kCommandLine; });
+  std::ranges::stable_partition(
+      mistakes, [&](const Diagnostic& mistake) { return mistake.file == path || mistake.file == kCommandLine; });
   throw JobError(std::move(mistakes));
 }
 

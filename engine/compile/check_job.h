@@ -1,5 +1,5 @@
-// Every mistake of a job that can be found before it is planned, in one report: keys and values, cluster, ranks and batch, the graph with the
-// job's params, the vocabulary. A mistake that follows from another one is left out.
+// Every mistake of a job that can be found before it is planned, in one report: keys and values, cluster, ranks and
+// batch, the graph with the job's params, the vocabulary. A mistake that follows from another one is left out.
 #pragma once
 
 #include <string>
@@ -10,8 +10,10 @@
 
 namespace trainer {
 
-/// load_job and settle_cluster, and the model held to the job. Throws JobError with all mistakes; IoError if a file cannot be read.
-LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options,
-                           const std::string& hardware_folder, const FindGpus& find_gpus = {});
+/// load_job and settle_cluster, and the model held to the job. Throws JobError with all mistakes; IoError if a file
+/// cannot be read.
+LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides,
+                           const LoadOptions& options, const std::string& hardware_folder,
+                           const FindGpus& find_gpus = {});
 
 }  // namespace trainer

@@ -10,9 +10,9 @@
 
 #include "engine/compile/explain.h"
 #include "engine/compile/hardware.h"
-#include "engine/compile/profile_cache.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/optimizers.h"
+#include "engine/compile/profile_cache.h"
 #include "engine/core/check.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/search.h"
@@ -52,11 +52,18 @@ LoadedJob decided(const LoadedJob& loaded, const Candidate& c) {
 
 class Choice {
  public:
-  Choice(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), profiles_(loaded, hardware), space_(search_space(loaded.job, hardware, state_bytes(loaded))) {}
+  Choice(const LoadedJob& loaded, const Hardware& hardware)
+      : loaded_(loaded),
+        hardware_(hardware),
+        profiles_(loaded, hardware),
+        space_(search_space(loaded.job, hardware, state_bytes(loaded))) {}
 
   CompiledJob run() {
     found_ = cost::search(space_, profiles_);
-    if (found_.scored.empty()) throw JobError({loaded_.at("strategy", "there is no way to train this on the cluster: " + (found_.impossible.empty() ? "no candidate" : found_.impossible.front()))});
+    if (found_.scored.empty())
+      throw JobError(
+          {loaded_.at("strategy", "there is no way to train this on the cluster: " +
+                                      (found_.impossible.empty() ? "no candidate" : found_.impossible.front()))});
     play_finalists();
     if (finalists_.empty()) throw refused_.front();
     for (const Candidate& variant : variants(finalists_[best()].scored.candidate)) {
@@ -72,8 +79,9 @@ class Choice {
   }
 
  private:
-  // Plans in full what promises most, until nothing that is left promises more than what was found. A promise is the score, corrected by how
-  // far off scores of that kind turned out to be. Of those that fit nowhere the one that lacks least is planned.
+  // Plans in full what promises most, until nothing that is left promises more than what was found. A promise is the
+  // score, corrected by how far off scores of that kind turned out to be. Of those that fit nowhere the one that lacks
+  // least is planned.
   void play_finalists() {
     std::vector<char> played(found_.scored.size(), 0);
     for (std::size_t next = likeliest(); next < played.size(); next = promising(played)) {
@@ -86,7 +94,10 @@ class Choice {
   }
 
   // The one that would be taken if scores were predictions.
-  std::size_t likeliest() const { return static_cast<std::size_t>(&cost::likeliest(loaded_.job.goal, space_.limit_bytes, found_) - found_.scored.data()); }
+  std::size_t likeliest() const {
+    return static_cast<std::size_t>(&cost::likeliest(loaded_.job.goal, space_.limit_bytes, found_) -
+                                    found_.scored.data());
+  }
 
   std::size_t best() const {
     std::vector<Scored> exact;
@@ -94,7 +105,8 @@ class Choice {
     return cost::choose(loaded_.job.goal, space_.limit_bytes, exact);
   }
 
-  // How far gathers run ahead and how large buckets are: no score knows them, so they are tried on the one that would be taken.
+  // How far gathers run ahead and how large buckets are: no score knows them, so they are tried on the one that would
+  // be taken.
   std::vector<Candidate> variants(const Candidate& c) const {
     if (!loaded_.job.strategy.free.data || c.data_ranks() == 1 || budget_ <= 0 || best_us_ == 0) return {};
     std::vector<Candidate> result;
@@ -115,7 +127,8 @@ class Choice {
     double least = best_us_ > 0 ? kClose * best_us_ : std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < played.size(); ++i) {
       const Scored& one = found_.scored[i];
-      const bool hopeful = one.fits || (best_us_ == 0 && static_cast<double>(one.bytes) < kDoubtful * static_cast<double>(space_.limit_bytes));
+      const bool hopeful = one.fits || (best_us_ == 0 && static_cast<double>(one.bytes) <
+                                                             kDoubtful * static_cast<double>(space_.limit_bytes));
       if (played[i] || !hopeful) continue;
       const auto off = off_.find(kind_of(one.candidate));
       const double promise = measure(one) * (off == off_.end() ? 1 : off->second);
@@ -126,7 +139,10 @@ class Choice {
 
   double measure(const Scored& one) const { return cost::measure(loaded_.job.goal, one); }
 
-  static std::array<int, 4> kind_of(const Candidate& c) { return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.size(Axis::tensor) > 1, c.size(Axis::pipeline) > 1}; }
+  static std::array<int, 4> kind_of(const Candidate& c) {
+    return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.size(Axis::tensor) > 1,
+            c.size(Axis::pipeline) > 1};
+  }
 
   void play(const Scored& scored) {
     const LoadedJob job = decided(loaded_, scored.candidate);
@@ -144,7 +160,8 @@ class Choice {
     one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
     one.scored.bytes = compiled.peak_bytes();
     one.scored.fits = compiled.fits;
-    for (const Role& role : compiled.plan.roles) budget_ -= static_cast<std::int64_t>(role.program(ProgramKind::step)->instructions.size());
+    for (const Role& role : compiled.plan.roles)
+      budget_ -= static_cast<std::int64_t>(role.program(ProgramKind::step)->instructions.size());
     off_[kind_of(scored.candidate)] = measure(one.scored) / std::max(1e-9, measure(scored));
     if (one.scored.fits && (best_us_ == 0 || measure(one.scored) < best_us_)) best_us_ = measure(one.scored);
     finalists_.push_back(std::move(one));
@@ -165,7 +182,8 @@ class Choice {
     result.strategy_why = why(winner, others, found_.impossible, space_.limit_bytes, loaded_.job.goal);
     if (loaded_.job.goal == Goal::cost) result.strategy_why += cheaper_with_fewer_nodes(winner);
     result.alternatives.push_back(alternative(winner, ""));
-    for (const Finalist& one : others) result.alternatives.push_back(alternative(one, why_not(one, winner, space_.limit_bytes, loaded_.job.goal)));
+    for (const Finalist& one : others)
+      result.alternatives.push_back(alternative(one, why_not(one, winner, space_.limit_bytes, loaded_.job.goal)));
   }
 
   // Whether fewer nodes would make a step cheaper. Those are only scored: the job says how many it has.
@@ -184,8 +202,10 @@ class Choice {
       const Scored& best = found.scored.front();
       if (const double each = device_time(best.step_us, best.candidate.mesh.world_size()); each < least) {
         least = each;
-        cheaper = fmt::format(" On {} of the {} nodes a step would cost {:.0f}% less and take {:.1f} times as long: {}.", nodes, loaded_.job.cluster.nodes, 100 * (1 - each / here),
-                              best.step_us / winner.scored.step_us, cost::text_of(best.candidate));
+        cheaper =
+            fmt::format(" On {} of the {} nodes a step would cost {:.0f}% less and take {:.1f} times as long: {}.",
+                        nodes, loaded_.job.cluster.nodes, 100 * (1 - each / here), best.step_us / winner.scored.step_us,
+                        cost::text_of(best.candidate));
       }
     }
     return cheaper;
@@ -200,13 +220,22 @@ class Choice {
       if (!reported.insert(mesh_and_kind(scored.candidate)).second) continue;
       others.push_back({scored, false, {}});
       const auto off = off_.find(kind_of(scored.candidate));
-      if (scored.fits && off != off_.end() && loaded_.job.goal != Goal::memory) others.back().scored.step_us *= off->second;
+      if (scored.fits && off != off_.end() && loaded_.job.goal != Goal::memory)
+        others.back().scored.step_us *= off->second;
     }
   }
 
   Alternative alternative(const Finalist& one, std::string rejected) const {
     const Candidate& c = one.scored.candidate;
-    return {strategy_of(loaded_.job.strategy, c), c.mesh, c.micro, c.recompute, cost::text_of(c), one.scored.step_us, one.scored.bytes, one.exact, std::move(rejected)};
+    return {strategy_of(loaded_.job.strategy, c),
+            c.mesh,
+            c.micro,
+            c.recompute,
+            cost::text_of(c),
+            one.scored.step_us,
+            one.scored.bytes,
+            one.exact,
+            std::move(rejected)};
   }
 
   static constexpr double kClose = 1.03;     // so near to each other, scores cannot tell
@@ -222,7 +251,7 @@ class Choice {
   std::vector<JobError> refused_;             // why candidates that were to be planned cannot be
   std::map<std::array<int, 4>, double> off_;  // of each kind: what the plan came to over what was scored
   std::int64_t budget_ = kInstructionsToPlan;
-  double best_us_ = 0;                        // of those that fit; or bytes, where they are the goal
+  double best_us_ = 0;  // of those that fit; or bytes, where they are the goal
 };
 
 // On one rank there is nothing to share, and what fits without recomputation is taken.
@@ -239,7 +268,9 @@ std::optional<CompiledJob> on_one_rank(const LoadedJob& loaded, const Hardware& 
 
 }  // namespace
 
-bool leaves_choices(const Job& job) { return job.strategy.free.any() || job.activation_checkpointing.mode == CheckpointingMode::automatic; }
+bool leaves_choices(const Job& job) {
+  return job.strategy.free.any() || job.activation_checkpointing.mode == CheckpointingMode::automatic;
+}
 
 CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware) {
   if (std::optional<CompiledJob> alone = on_one_rank(loaded, hardware)) return std::move(*alone);

@@ -1,4 +1,5 @@
-// The order of decisions: world, mesh, batch, graphs, units, assembly. With `micro: auto` the largest micro-batch that fits.
+// The order of decisions: world, mesh, batch, graphs, units, assembly. With `micro: auto` the largest micro-batch that
+// fits.
 #include "engine/compile/compile.h"
 
 #include <fmt/format.h>
@@ -9,11 +10,8 @@
 #include <thread>
 #include <unordered_set>
 
-#include "engine/transform/transform.h"
-#include "engine/transform/distribute.h"
-#include "engine/transform/fuse.h"
-#include "engine/compile/decide.h"
 #include "engine/compile/choose.h"
+#include "engine/compile/decide.h"
 #include "engine/compile/fit.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/mesh_of.h"
@@ -31,16 +29,21 @@
 #include "engine/plan/assemble/assemble.h"
 #include "engine/plan/loop.h"
 #include "engine/plan/verify/verify.h"
+#include "engine/transform/distribute.h"
+#include "engine/transform/fuse.h"
+#include "engine/transform/transform.h"
+#include "strategies/context/context_parallel.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/strategies.h"
-#include "strategies/context/context_parallel.h"
 #include "strategies/tensor/tensor_parallel.h"
 #include "strategies/wrap.h"
 
 namespace trainer {
 namespace {
 
-[[noreturn]] void fail(const LoadedJob& loaded, std::string_view path, const std::string& message) { throw JobError({loaded.at(path, message)}); }
+[[noreturn]] void fail(const LoadedJob& loaded, std::string_view path, const std::string& message) {
+  throw JobError({loaded.at(path, message)});
+}
 
 // The candidates for the micro-batch, the most wanted first: large ones, but enough of them to fill a pipeline.
 std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks, int stages) {
@@ -48,8 +51,8 @@ std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks, int sta
   if (batch.global % data_ranks != 0) {
     const std::int64_t below = batch.global / data_ranks * data_ranks;
     fail(loaded, "train.batch.global",
-         fmt::format("{} samples do not divide over {} data ranks; the nearest that do are {}{}", batch.global, data_ranks, below > 0 ? fmt::format("{} and ", below) : "",
-                     below + data_ranks));
+         fmt::format("{} samples do not divide over {} data ranks; the nearest that do are {}{}", batch.global,
+                     data_ranks, below > 0 ? fmt::format("{} and ", below) : "", below + data_ranks));
   }
   const std::int64_t per_rank = batch.global / data_ranks;
   std::vector<std::int64_t> sizes = divisors(per_rank);
@@ -59,26 +62,31 @@ std::vector<BatchShape> batches(const LoadedJob& loaded, int data_ranks, int sta
       std::string nearest = above == sizes.begin() ? "" : std::to_string(*std::prev(above));
       if (above != sizes.end()) nearest += (nearest.empty() ? "" : " and ") + std::to_string(*above);
       fail(loaded, "train.batch.micro",
-           fmt::format("a rank's {} samples do not divide into micro-batches of {}; the nearest that do are {}", per_rank, *batch.micro, nearest));
+           fmt::format("a rank's {} samples do not divide into micro-batches of {}; the nearest that do are {}",
+                       per_rank, *batch.micro, nearest));
     }
     sizes = {*batch.micro};
   }
   std::vector<BatchShape> result;
-  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) result.push_back({batch.global, *size, static_cast<int>(per_rank / *size), data_ranks});
-  std::stable_partition(result.begin(), result.end(), [&](const BatchShape& shape) { return stages == 1 || shape.micro_batches >= 2 * stages; });
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size)
+    result.push_back({batch.global, *size, static_cast<int>(per_rank / *size), data_ranks});
+  std::stable_partition(result.begin(), result.end(),
+                        [&](const BatchShape& shape) { return stages == 1 || shape.micro_batches >= 2 * stages; });
   return result;
 }
 
-strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph, const std::function<std::int32_t(const std::string&)>& optimizer_of) {
+strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph,
+                                     const std::function<std::int32_t(const std::string&)>& optimizer_of) {
   const WrapJob wrap = decide_wrap(loaded.job.strategy, loaded.job.precision.reduce, graph);
   switch (wrap.policy) {
-    case WrapPolicy::none: return strategies::wrap_all(graph);
-    case WrapPolicy::automatic: return strategies::wrap_by_block(graph, "");
+    case WrapPolicy::none:
+      return strategies::wrap_all(graph);
+    case WrapPolicy::automatic:
+      return strategies::wrap_by_block(graph, "");
     case WrapPolicy::size:
       return strategies::wrap_by_size(
           graph, wrap.min_params,
-          gathers(loaded.job.strategy.data) ? strategies::Counted::all : strategies::Counted::trained,
-          optimizer_of);
+          gathers(loaded.job.strategy.data) ? strategies::Counted::all : strategies::Counted::trained, optimizer_of);
     case WrapPolicy::transformer: {
       strategies::ParameterGroups groups = strategies::wrap_by_block(graph, wrap.block);
       if (groups.empty()) fail(loaded, "strategy.wrap.block", "the graph has no block of kind " + wrap.block);
@@ -87,7 +95,8 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
     case WrapPolicy::names: {
       std::vector<std::string> unmatched;
       strategies::ParameterGroups groups = strategies::wrap_by_names(graph, wrap.names, unmatched);
-      if (!unmatched.empty()) fail(loaded, "strategy.wrap.names", "no node with parameters matches " + unmatched.front());
+      if (!unmatched.empty())
+        fail(loaded, "strategy.wrap.names", "no node with parameters matches " + unmatched.front());
       return groups;
     }
   }
@@ -109,7 +118,8 @@ std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedul
   return chunks;
 }
 
-// A rank writes out the loops of its stage when it loads the plan; a plan lists what no loop stands for. More would take gigabytes.
+// A rank writes out the loops of its stage when it loads the plan; a plan lists what no loop stands for. More would
+// take gigabytes.
 constexpr std::int64_t kMostOfStage = 4'000'000, kMostListed = 8'000'000;
 
 class Compilation {
@@ -122,9 +132,11 @@ class Compilation {
     if (!refused.empty()) throw JobError(refused);
     mesh_ = purpose_ == Purpose::train ? mesh_of(loaded_) : Mesh{};
     const bool pipelined = mesh_.size(Axis::pipeline) > 1;
-    const std::unique_ptr<DataStrategy> data = purpose_ == Purpose::train ? strategies::data_strategy(job_.strategy.data, pipelined) : strategies::make_ddp();
+    const std::unique_ptr<DataStrategy> data =
+        purpose_ == Purpose::train ? strategies::data_strategy(job_.strategy.data, pipelined) : strategies::make_ddp();
     std::vector<BatchShape> candidates =
-        purpose_ == Purpose::sample ? std::vector<BatchShape>{{1, 1, 1, 1}} : batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
+        purpose_ == Purpose::sample ? std::vector<BatchShape>{{1, 1, 1, 1}}
+                                    : batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
     CompiledJob best;
     for (const BatchShape& batch : candidates) {
       best = assemble_with(batch, *data);
@@ -167,17 +179,22 @@ class Compilation {
 
   void check_excluded(const Graph& graph) const {
     for (const std::string& pattern : job_.strategy.wrap.excluded)
-      if (std::none_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return glob_matches(pattern, node.name); }))
+      if (std::none_of(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const Node& node) { return glob_matches(pattern, node.name); }))
         fail(loaded_, "strategy.wrap.excluded", "no node matches " + pattern);
   }
 
-  int num_chunks() const { return mesh_.size(Axis::pipeline) * (mesh_.size(Axis::pipeline) > 1 ? static_cast<int>(job_.strategy.pipeline.virtual_stages) : 1); }
+  int num_chunks() const {
+    return mesh_.size(Axis::pipeline) *
+           (mesh_.size(Axis::pipeline) > 1 ? static_cast<int>(job_.strategy.pipeline.virtual_stages) : 1);
+  }
 
   Schedule schedule_of(const BatchShape& batch) const {
     const int stages = mesh_.size(Axis::pipeline), virtual_stages = num_chunks() / stages;
     const auto* entry = strategies::pipeline_schedule(stages == 1 ? "1f1b" : name_of(job_.strategy.pipeline.schedule));
     CHECK(entry != nullptr, "every schedule of a job is in the list");
-    if (const auto why = entry->refuses(stages, virtual_stages, batch.micro_batches)) fail(loaded_, "strategy.pipeline.schedule", *why);
+    if (const auto why = entry->refuses(stages, virtual_stages, batch.micro_batches))
+      fail(loaded_, "strategy.pipeline.schedule", *why);
     return entry->make(stages, virtual_stages, batch.micro_batches);
   }
 
@@ -228,11 +245,15 @@ class Compilation {
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;
-    const std::unique_ptr<GradientCompression> compression = purpose_ == Purpose::train && mesh_.group_size(kTokenAxes) > 1 ? strategies::compression(job_.strategy.data.compression) : nullptr;
+    const std::unique_ptr<GradientCompression> compression =
+        purpose_ == Purpose::train && mesh_.group_size(kTokenAxes) > 1
+            ? strategies::compression(job_.strategy.data.compression)
+            : nullptr;
     options.compression = compression.get();
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
-    if (options.train != nullptr) check_length(train, batch, shortest_list(options.schedule, batch.micro_batches), kMostListed);
+    if (options.train != nullptr)
+      check_length(train, batch, shortest_list(options.schedule, batch.micro_batches), kMostListed);
     options.target = hardware_.target;
     options.proved = false;
     options.loops = hardware_.loops;
@@ -260,7 +281,8 @@ class Compilation {
       else if (!node.backward)
         result.model_flops_per_step += 3 * flops;
     }
-    const double passes = static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.group_size(kSequenceAxes | Axis::tensor);
+    const double passes =
+        static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.group_size(kSequenceAxes | Axis::tensor);
     result.flops_per_step *= passes;
     result.model_flops_per_step *= passes;
     for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));
@@ -273,13 +295,17 @@ class Compilation {
   void check_length(const Graph& graph, const BatchShape& batch, int micro_batches, std::int64_t most) const {
     const std::int64_t instructions = static_cast<std::int64_t>(graph.nodes.size()) * micro_batches;
     if (instructions <= most) return;
-    fail(loaded_, "train.batch", fmt::format("{} micro-batches of {} samples make a step of some {} instructions in all stages together, of which a plan holds {}; a larger train.batch.micro "
-                                             "or a smaller train.batch.global would help", batch.micro_batches, batch.micro, instructions, most));
+    fail(loaded_, "train.batch",
+         fmt::format("{} micro-batches of {} samples make a step of some {} instructions in all stages together, of "
+                     "which a plan holds {}; a larger train.batch.micro "
+                     "or a smaller train.batch.global would help",
+                     batch.micro_batches, batch.micro, instructions, most));
   }
 
   static std::optional<std::int64_t> vocabulary(const Graph& graph) {
     for (const Node& node : graph.nodes)
-      if (node.op == Op::embedding && graph.value(node.inputs[0]).kind == ValueKind::input && graph.value(node.inputs[0]).name == "tokens")
+      if (node.op == Op::embedding && graph.value(node.inputs[0]).kind == ValueKind::input &&
+          graph.value(node.inputs[0]).name == "tokens")
         return graph.value(node.inputs[1]).shape()[0];
     return std::nullopt;
   }
@@ -315,7 +341,9 @@ std::int64_t CompiledJob::peak_bytes() const {
   return most;
 }
 
-int world_size_of(const Job& job) { return static_cast<int>(job.cluster.nodes * job.cluster.devices_per_node.value_or(1)); }
+int world_size_of(const Job& job) {
+  return static_cast<int>(job.cluster.nodes * job.cluster.devices_per_node.value_or(1));
+}
 
 int threads_per_rank(int ranks) {
   int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -327,14 +355,19 @@ int threads_per_rank(int ranks) {
 CompiledJob compile(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose) {
   if (purpose != Purpose::train) return compile_fixed(loaded, hardware, purpose);
   require_room_for_states(loaded, hardware);
-  CompiledJob compiled = leaves_choices(loaded.job) ? choose(loaded, hardware) : compile_fixed(loaded, hardware, purpose);
+  CompiledJob compiled =
+      leaves_choices(loaded.job) ? choose(loaded, hardware) : compile_fixed(loaded, hardware, purpose);
   if (!compiled.fits && hardware.machine != nullptr) compiled.would_fit = what_would_fit(loaded, hardware);
   return compiled;
 }
 
-CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) { return Compilation(loaded, hardware, purpose).run(proof); }
+CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) {
+  return Compilation(loaded, hardware, purpose).run(proof);
+}
 
-void check_batch(const LoadedJob& loaded, const Mesh& mesh) { batches(loaded, mesh.group_size(kBatchAxes), mesh.size(Axis::pipeline)); }
+void check_batch(const LoadedJob& loaded, const Mesh& mesh) {
+  batches(loaded, mesh.group_size(kBatchAxes), mesh.size(Axis::pipeline));
+}
 
 CompiledJob written_out(CompiledJob job) {
   if (!loops(job.plan)) return job;

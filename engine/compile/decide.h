@@ -1,25 +1,25 @@
-// What the words `auto` of a job's strategy come to, once mesh and graph are known. The compiler plans by it and `trainer plan` prints
-// it, so that a person can read, copy and change what was decided.
+// What the words `auto` of a job's strategy come to, once mesh and graph are known. The compiler plans by it and
+// `trainer plan` prints it, so that a person can read, copy and change what was decided.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "engine/core/mesh.h"
 #include "engine/graph/graph.h"
 #include "engine/job/job.h"
-#include "engine/core/mesh.h"
 
 namespace trainer {
 
 /// Whether parameters are gathered for each use.
 bool gathers(const DataStrategyJob& data);
 
-/// What becomes a unit: outermost blocks where parameters are gathered for use, else buckets of bucket_mb. `auto` is left where the
-/// outermost blocks are of several kinds or of none, which no other policy says.
+/// What becomes a unit: outermost blocks where parameters are gathered for use, else buckets of bucket_mb. `auto` is
+/// left where the outermost blocks are of several kinds or of none, which no other policy says.
 WrapJob decide_wrap(const StrategyJob& strategy, DType reduce, const Graph& graph);
 
-/// The whole strategy in its explicit form: degrees, keep, reduce, replicas, wrap policy, and the nodes that begin chunks (`begins`).
-/// What a profile filled in stands in it, and the profile no more.
+/// The whole strategy in its explicit form: degrees, keep, reduce, replicas, wrap policy, and the nodes that begin
+/// chunks (`begins`). What a profile filled in stands in it, and the profile no more.
 StrategyJob decide(const Job& job, const Mesh& mesh, const Graph& graph, const std::vector<std::string>& begins);
 
 }  // namespace trainer

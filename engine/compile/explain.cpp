@@ -13,7 +13,11 @@ namespace {
 using cost::Candidate;
 using cost::Scored;
 
-std::string time_text(double us) { return us >= 1e6 ? fmt::format("{:.2f} s", us / 1e6) : us >= 1e3 ? fmt::format("{:.1f} ms", us / 1e3) : fmt::format("{:.0f} µs", us); }
+std::string time_text(double us) {
+  return us >= 1e6   ? fmt::format("{:.2f} s", us / 1e6)
+         : us >= 1e3 ? fmt::format("{:.1f} ms", us / 1e3)
+                     : fmt::format("{:.0f} µs", us);
+}
 std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
 struct Part {
@@ -33,17 +37,24 @@ std::array<Part, 6> parts(const Scored& s) {
 std::string bound(const Finalist& winner) {
   const cost::RoleTimes& t = winner.times;
   const double all = std::max(1e-9, t.sum());
-  const std::array<Part, 5> list{{{t.compute_us, "computing"}, {t.exposed_us, "communication that nothing hides"}, {t.bubble_us, "waiting for other stages"}, {t.optimizer_us, "the update"}, {t.input_us, "input"}}};
+  const std::array<Part, 5> list{{{t.compute_us, "computing"},
+                                  {t.exposed_us, "communication that nothing hides"},
+                                  {t.bubble_us, "waiting for other stages"},
+                                  {t.optimizer_us, "the update"},
+                                  {t.input_us, "input"}}};
   std::string text;
   for (const Part& part : list)
-    if (part.us / all >= 0.01) text += fmt::format("{}{:.0f}% {}", text.empty() ? "" : ", ", 100 * part.us / all, part.what);
+    if (part.us / all >= 0.01)
+      text += fmt::format("{}{:.0f}% {}", text.empty() ? "" : ", ", 100 * part.us / all, part.what);
   return text;
 }
 
 // Why what is faster was not taken, by the rules of cost::choose.
 std::string why_not_faster(const Scored& loser, const Scored& winner, std::int64_t limit_bytes) {
-  if (loser.candidate.num_axes() > winner.candidate.num_axes()) return "within the spread of the prediction, and spread along more axes";
-  if (cost::has_headroom(winner, limit_bytes) && !cost::has_headroom(loser, limit_bytes)) return fmt::format("a tie, and it leaves only {} free", size_text(limit_bytes - loser.bytes));
+  if (loser.candidate.num_axes() > winner.candidate.num_axes())
+    return "within the spread of the prediction, and spread along more axes";
+  if (cost::has_headroom(winner, limit_bytes) && !cost::has_headroom(loser, limit_bytes))
+    return fmt::format("a tie, and it leaves only {} free", size_text(limit_bytes - loser.bytes));
   return "a tie, and less simple";
 }
 
@@ -51,26 +62,37 @@ std::string why_not_faster(const Scored& loser, const Scored& winner, std::int64
 
 std::string why_not(const Finalist& loser, const Finalist& winner, std::int64_t limit_bytes, Goal goal) {
   const Scored &l = loser.scored, &w = winner.scored;
-  if (!l.fits) return fmt::format("needs {}{} a rank, and there are {}", loser.exact ? "" : "about ", size_text(l.bytes), size_text(limit_bytes));
-  if (goal == Goal::memory && l.bytes > w.bytes) return fmt::format("needs {} a rank, {} more", size_text(l.bytes), size_text(l.bytes - w.bytes));
+  if (!l.fits)
+    return fmt::format("needs {}{} a rank, and there are {}", loser.exact ? "" : "about ", size_text(l.bytes),
+                       size_text(limit_bytes));
+  if (goal == Goal::memory && l.bytes > w.bytes)
+    return fmt::format("needs {} a rank, {} more", size_text(l.bytes), size_text(l.bytes - w.bytes));
   const double more = l.step_us / w.step_us - 1;
-  if (more < 0) return fmt::format("{:.1f}% faster, {}", -100 * more, loser.exact ? why_not_faster(l, w, limit_bytes) : "by its score; not planned: plans of its kind took longer than their scores");
+  if (more < 0)
+    return fmt::format("{:.1f}% faster, {}", -100 * more,
+                       loser.exact ? why_not_faster(l, w, limit_bytes)
+                                   : "by its score; not planned: plans of its kind took longer than their scores");
   if (more <= cost::kEqual) return fmt::format("{:.1f}% slower", 100 * more);
   const auto mine = parts(l), theirs = parts(w);
   std::size_t most = 0;
   for (std::size_t i = 1; i < mine.size(); ++i)
     if (mine[i].us - theirs[i].us > mine[most].us - theirs[most].us) most = i;
-  return fmt::format("{:.0f}% slower: {} more of {}", 100 * more, time_text(std::max(0.0, mine[most].us - theirs[most].us)), mine[most].what);
+  return fmt::format("{:.0f}% slower: {} more of {}", 100 * more,
+                     time_text(std::max(0.0, mine[most].us - theirs[most].us)), mine[most].what);
 }
 
-std::string why(const Finalist& winner, const std::vector<Finalist>& others, const std::vector<std::string>& impossible, std::int64_t limit_bytes, Goal goal) {
+std::string why(const Finalist& winner, const std::vector<Finalist>& others, const std::vector<std::string>& impossible,
+                std::int64_t limit_bytes, Goal goal) {
   const Scored& w = winner.scored;
-  std::string text = fmt::format("{}: a step of {} in {} of {} a rank", cost::text_of(w.candidate), time_text(w.step_us), size_text(w.bytes), size_text(limit_bytes));
+  std::string text = fmt::format("{}: a step of {} in {} of {} a rank", cost::text_of(w.candidate),
+                                 time_text(w.step_us), size_text(w.bytes), size_text(limit_bytes));
   if (winner.exact) text += fmt::format(" ({})", bound(winner));
   text += ".";
   if (!w.fits) return text + " No strategy fits on these devices; this one needs the least memory.";
   const auto fitting = std::find_if(others.begin(), others.end(), [](const Finalist& one) { return one.scored.fits; });
-  if (fitting != others.end()) text += fmt::format(" Next best: {}: {}.", cost::text_of(fitting->scored.candidate), why_not(*fitting, winner, limit_bytes, goal));
+  if (fitting != others.end())
+    text += fmt::format(" Next best: {}: {}.", cost::text_of(fitting->scored.candidate),
+                        why_not(*fitting, winner, limit_bytes, goal));
   if (!impossible.empty()) text += fmt::format(" Not possible: {}.", impossible.front());
   return text;
 }

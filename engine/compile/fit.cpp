@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "engine/compile/hardware.h"
-#include "engine/compile/profile_cache.h"
 #include "engine/compile/optimizers.h"
+#include "engine/compile/profile_cache.h"
 #include "engine/compile/trained.h"
 #include "engine/core/amounts.h"
 #include "engine/cost/machine_model.h"
@@ -51,9 +51,11 @@ std::int64_t ranks_of_node(const Job& job) { return std::max<std::int64_t>(1, wo
 // Tries changes of one job.
 class Remedies {
  public:
-  Remedies(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware), machine_(*hardware.machine) {
+  Remedies(const LoadedJob& loaded, const Hardware& hardware)
+      : loaded_(loaded), hardware_(hardware), machine_(*hardware.machine) {
     const std::int64_t limit = memory_limit(loaded.job, hardware, ranks_of_node(loaded.job));
-    least_devices_ = divided_up(least_states_bytes(loaded) * world_size_of(loaded.job), std::max<std::int64_t>(1, limit));
+    least_devices_ =
+        divided_up(least_states_bytes(loaded) * world_size_of(loaded.job), std::max<std::int64_t>(1, limit));
   }
 
   std::vector<Suggestion> run() {
@@ -78,20 +80,24 @@ class Remedies {
 
   bool attempt(const Change& change) {
     ProfileCache profiles(change.loaded, hardware_);
-    const auto found = cost::first_fit(search_space(change.loaded.job, hardware_, state_bytes(change.loaded)), profiles);
+    const auto found =
+        cost::first_fit(search_space(change.loaded.job, hardware_, state_bytes(change.loaded)), profiles);
     if (found) result_.push_back({change.overrides, "fits: " + cost::text_of(*found), 0});
     return found.has_value();
   }
 
   static void free_recomputation(Change& change) {
     if (change.loaded.job.activation_checkpointing.mode != CheckpointingMode::automatic)
-      change.set("activation_checkpointing.mode=auto", [](Job& job) { job.activation_checkpointing.mode = CheckpointingMode::automatic; });
+      change.set("activation_checkpointing.mode=auto",
+                 [](Job& job) { job.activation_checkpointing.mode = CheckpointingMode::automatic; });
   }
   static void free_micro(Change& change) {
-    if (change.loaded.job.train.batch.micro.value_or(1) > 1) change.set("train.batch.micro=auto", [](Job& job) { job.train.batch.micro.reset(); });
+    if (change.loaded.job.train.batch.micro.value_or(1) > 1)
+      change.set("train.batch.micro=auto", [](Job& job) { job.train.batch.micro.reset(); });
   }
   static void free_data(Change& change) {
-    if (!change.loaded.job.strategy.free.data) change.set("strategy.data=auto", [](Job& job) { job.strategy.free.data = true; });
+    if (!change.loaded.job.strategy.free.data)
+      change.set("strategy.data=auto", [](Job& job) { job.strategy.free.data = true; });
   }
 
   void single_keys() {
@@ -106,7 +112,8 @@ class Remedies {
   Change all_free() const {
     Change change{loaded_, {}};
     const FreeParts& free = loaded_.job.strategy.free;
-    if (!(free.data && free.tensor && free.sequence_parallel && free.pipeline && free.schedule && free.virtual_stages && free.context))
+    if (!(free.data && free.tensor && free.sequence_parallel && free.pipeline && free.schedule && free.virtual_stages &&
+          free.context))
       change.set("strategy=auto", [](Job& job) { job.strategy.free = {true, true, true, true, true, true, true}; });
     free_recomputation(change);
     free_micro(change);
@@ -125,10 +132,12 @@ class Remedies {
   // As many devices more of a node as it has, then nodes, twice as many each time.
   void more_devices() {
     const ClusterJob& cluster = loaded_.job.cluster;
-    const std::int64_t here = ranks_of_node(loaded_.job), most_of_node = machine_.device.kind == cost::DeviceKind::cuda ? machine_.devices_per_node : here;
+    const std::int64_t here = ranks_of_node(loaded_.job),
+                       most_of_node = machine_.device.kind == cost::DeviceKind::cuda ? machine_.devices_per_node : here;
     for (std::int64_t devices = 2 * here; devices <= most_of_node; devices *= 2)
       if (enough(cluster.nodes * devices) && attempt_devices(cluster.nodes, devices)) return;
-    const std::int64_t devices = std::max(here, most_of_node), most_nodes = 4 * std::max(divided_up(least_devices_, devices), cluster.nodes);
+    const std::int64_t devices = std::max(here, most_of_node),
+                       most_nodes = 4 * std::max(divided_up(least_devices_, devices), cluster.nodes);
     for (std::int64_t nodes = 2 * cluster.nodes; nodes <= most_nodes && machine_.between; nodes *= 2)
       if (enough(nodes * devices) && attempt_devices(nodes, devices)) return;
   }
@@ -137,9 +146,11 @@ class Remedies {
 
   bool attempt_devices(std::int64_t nodes, std::int64_t devices) {
     Change change = all_free();
-    if (nodes != loaded_.job.cluster.nodes) change.set(fmt::format("cluster.nodes={}", nodes), [=](Job& job) { job.cluster.nodes = nodes; });
+    if (nodes != loaded_.job.cluster.nodes)
+      change.set(fmt::format("cluster.nodes={}", nodes), [=](Job& job) { job.cluster.nodes = nodes; });
     change.loaded.job.cluster.devices_per_node = devices;
-    if (devices != ranks_of_node(loaded_.job)) change.overrides.push_back(fmt::format("cluster.devices_per_node={}", devices));
+    if (devices != ranks_of_node(loaded_.job))
+      change.overrides.push_back(fmt::format("cluster.devices_per_node={}", devices));
     if (attempt(change)) return true;
     const std::int64_t ranks = nodes * devices, batch = divided_up(loaded_.job.train.batch.global, ranks) * ranks;
     if (batch == loaded_.job.train.batch.global) return false;
@@ -165,11 +176,13 @@ std::string largest_parts(const CompiledJob& compiled) {
   const auto fuller = [](const MemoryReport& a, const MemoryReport& b) { return a.peak_bytes < b.peak_bytes; };
   const MemoryReport& report = *std::max_element(compiled.memory.begin(), compiled.memory.end(), fuller);
   std::vector<std::pair<std::int64_t, std::string_view>> parts;
-  for (int i = 0; i < kNumCategories; ++i) parts.emplace_back(report.by_category[static_cast<std::size_t>(i)], name_of(static_cast<Category>(i)));
+  for (int i = 0; i < kNumCategories; ++i)
+    parts.emplace_back(report.by_category[static_cast<std::size_t>(i)], name_of(static_cast<Category>(i)));
   std::sort(parts.rbegin(), parts.rend());
   std::string text;
   for (const auto& [bytes, name] : parts)
-    if (10 * bytes >= report.peak_bytes) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, size_text(bytes));
+    if (10 * bytes >= report.peak_bytes)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, size_text(bytes));
   return text;
 }
 
@@ -201,12 +214,16 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
   throw JobError({std::move(mistake)});
 }
 
-std::vector<Suggestion> what_would_fit(const LoadedJob& loaded, const Hardware& hardware) { return Remedies(loaded, hardware).run(); }
+std::vector<Suggestion> what_would_fit(const LoadedJob& loaded, const Hardware& hardware) {
+  return Remedies(loaded, hardware).run();
+}
 
 Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
   const std::int64_t fullest = compiled.peak_bytes();
-  Diagnostic mistake = loaded.at("train.batch", fmt::format("the plan needs {} a rank, and there are {}: {} too many; most of it is {}", size_text(fullest), size_text(compiled.limit_bytes),
-                                                            size_text(fullest - compiled.limit_bytes), largest_parts(compiled)));
+  Diagnostic mistake =
+      loaded.at("train.batch", fmt::format("the plan needs {} a rank, and there are {}: {} too many; most of it is {}",
+                                           size_text(fullest), size_text(compiled.limit_bytes),
+                                           size_text(fullest - compiled.limit_bytes), largest_parts(compiled)));
   mistake.remedies = texts(compiled.would_fit);
   if (mistake.remedies.empty()) mistake.remedies = {"more devices, devices with more memory, or a smaller model"};
   return mistake;

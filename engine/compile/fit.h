@@ -1,5 +1,5 @@
-// Fit: whether a job fits into the memory of its devices, what it lacks, and which changes would mend that. What cannot fit by its states
-// alone is refused before anything is planned; a plan that does not fit says what takes its memory.
+// Fit: whether a job fits into the memory of its devices, what it lacks, and which changes would mend that. What cannot
+// fit by its states alone is refused before anything is planned; a plan that does not fit says what takes its memory.
 #pragma once
 
 #include <vector>
@@ -11,12 +11,14 @@ namespace trainer {
 /// Bytes of a rank that no strategy saves: weights, gradients and optimizer states, divided over all ranks of the job.
 std::int64_t least_states_bytes(const LoadedJob& loaded);
 
-/// Throws JobError where least_states_bytes is more than a rank's memory: how much is missing, how many devices would do.
+/// Throws JobError where least_states_bytes is more than a rank's memory: how much is missing, how many devices would
+/// do.
 void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware);
 
-/// The changes of a job that make it fit, those that change least first: recomputation, micro-batch, data strategy; where none of these
-/// helps, the whole strategy; where that does not help, a smaller dtype or more devices. Each was found by the search to fit. Never a
-/// pipeline with fewer micro-batches than stages, nor far more devices than the states need. REQUIRES: hardware.machine.
+/// The changes of a job that make it fit, those that change least first: recomputation, micro-batch, data strategy;
+/// where none of these helps, the whole strategy; where that does not help, a smaller dtype or more devices. Each was
+/// found by the search to fit. Never a pipeline with fewer micro-batches than stages, nor far more devices than the
+/// states need. REQUIRES: hardware.machine.
 std::vector<Suggestion> what_would_fit(const LoadedJob& loaded, const Hardware& hardware);
 
 }  // namespace trainer

@@ -59,10 +59,10 @@ class Arrangement {
                                  "hybrid_shard shards inside a node and replicates across nodes, and there is one node",
                                  "hybrid_shard with strategy.data.replicate, or full_shard")});
     if (left_ % nodes != 0)
-      throw JobError({loaded_.at(
-          "strategy.data.replicate",
-          fmt::format("auto is the number of nodes, {}, which does not divide {}", nodes, what_is_left()),
-          nearest_divisors(left_, nodes))});
+      throw JobError(
+          {loaded_.at("strategy.data.replicate",
+                      fmt::format("auto is the number of nodes, {}, which does not divide {}", nodes, what_is_left()),
+                      nearest_divisors(left_, nodes))});
     return nodes;
   }
 
@@ -75,9 +75,11 @@ class Arrangement {
 
   std::string what_is_left() const {
     if (left_ != world_)
-      return fmt::format("{} that other axes leave of {}", left_ == 1 ? "the one rank" : fmt::format("the {} ranks", left_), world_);
+      return fmt::format("{} that other axes leave of {}",
+                         left_ == 1 ? "the one rank" : fmt::format("the {} ranks", left_), world_);
     if (world_ > 1) return fmt::format("the {} ranks", world_);
-    return loaded_.job.cluster.devices_per_node ? "the one rank" : "the one rank that cluster.devices_per_node: auto is";
+    return loaded_.job.cluster.devices_per_node ? "the one rank"
+                                                : "the one rank that cluster.devices_per_node: auto is";
   }
 
   const LoadedJob& loaded_;

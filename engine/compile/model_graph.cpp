@@ -12,9 +12,12 @@ namespace {
 std::map<std::string, Shape> field_shapes(const DataJob& data) {
   switch (data.format) {
     case DataFormat::text:
-    case DataFormat::tokens: return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
-    case DataFormat::table: return {{"features", {}}, {"targets", {}}};
-    case DataFormat::idx: return {{"images", {}}, {"targets", {}}};
+    case DataFormat::tokens:
+      return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
+    case DataFormat::table:
+      return {{"features", {}}, {"targets", {}}};
+    case DataFormat::idx:
+      return {{"images", {}}, {"targets", {}}};
   }
   return {};
 }
@@ -47,14 +50,21 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
 RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
   RecomputePolicy policy;
   switch (job.mode) {
-    case CheckpointingMode::none: break;
-    case CheckpointingMode::full: policy.mode = RecomputePolicy::Mode::full; break;
-    case CheckpointingMode::selective: policy.mode = RecomputePolicy::Mode::selective; break;
+    case CheckpointingMode::none:
+      break;
+    case CheckpointingMode::full:
+      policy.mode = RecomputePolicy::Mode::full;
+      break;
+    case CheckpointingMode::selective:
+      policy.mode = RecomputePolicy::Mode::selective;
+      break;
     case CheckpointingMode::every_n:
       policy.mode = RecomputePolicy::Mode::every_n;
       policy.every = job.every;
       break;
-    case CheckpointingMode::automatic: CHECK(false, "recomputation is decided before graphs are made"); break;
+    case CheckpointingMode::automatic:
+      CHECK(false, "recomputation is decided before graphs are made");
+      break;
   }
   return policy;
 }
@@ -62,8 +72,10 @@ RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
 OptimizerSpec optimizer_spec(const OptimizerJob& job) {
   const auto state = [&](const char* name) { return StateSpec{name, state_format(job.states)}; };
   using Item = std::pair<std::string, Attribute>;
-  const Item decay{"weight_decay", job.weight_decay}, eps{"eps", job.eps}, beta1{"beta1", job.betas[0]}, beta2{"beta2", job.betas[1]};
-  const Item momentum{"momentum", job.momentum}, nesterov{"nesterov", job.nesterov}, adjust{"adjust", std::string(name_of(job.adjust))};
+  const Item decay{"weight_decay", job.weight_decay}, eps{"eps", job.eps}, beta1{"beta1", job.betas[0]},
+      beta2{"beta2", job.betas[1]};
+  const Item momentum{"momentum", job.momentum}, nesterov{"nesterov", job.nesterov},
+      adjust{"adjust", std::string(name_of(job.adjust))};
   const Attributes adam{decay, beta1, beta2, eps};
   const auto ops = [&]() -> std::vector<UpdateOp> {
     switch (job.name) {
@@ -72,9 +84,12 @@ OptimizerSpec optimizer_spec(const OptimizerJob& job) {
         if (job.momentum != 0) sgd.states = {state("momentum_buffer")};
         return {sgd};
       }
-      case OptimizerName::lion: return {{Op::lion, {decay, beta1, beta2}, {state("exp_avg")}}};
-      case OptimizerName::adam: return {{Op::adam, adam, {state("exp_avg"), state("exp_avg_sq")}}};
-      case OptimizerName::adamw: return {{Op::adamw, adam, {state("exp_avg"), state("exp_avg_sq")}}};
+      case OptimizerName::lion:
+        return {{Op::lion, {decay, beta1, beta2}, {state("exp_avg")}}};
+      case OptimizerName::adam:
+        return {{Op::adam, adam, {state("exp_avg"), state("exp_avg_sq")}}};
+      case OptimizerName::adamw:
+        return {{Op::adamw, adam, {state("exp_avg"), state("exp_avg_sq")}}};
       case OptimizerName::muon:
         return {{Op::muon_momentum, {momentum, nesterov}, {state("momentum_buffer")}},
                 {Op::muon_orthogonalize, {{"steps", job.ns_steps}, adjust, {"eps", 1e-7}}},
@@ -95,8 +110,11 @@ double state_bytes(const OptimizerSpec& spec) {
 
 Attributes loss_scaling(const LossScale& job) {
   if (job.mode != LossScale::Mode::dynamic) return {};
-  return {{"growth_interval", job.growth_interval}, {"growth_factor", job.growth_factor}, {"backoff_factor", job.backoff_factor},
-          {"largest_scale", job.largest},           {"smallest_scale", job.smallest}};
+  return {{"growth_interval", job.growth_interval},
+          {"growth_factor", job.growth_factor},
+          {"backoff_factor", job.backoff_factor},
+          {"largest_scale", job.largest},
+          {"smallest_scale", job.smallest}};
 }
 
 std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& graph, int num_chunks) {
@@ -105,13 +123,18 @@ std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& grap
   if (pipeline.split_policy == SplitPolicy::names) {
     std::vector<std::string> wrong, begins = strategies::split_at(graph, pipeline.split, wrong);
     if (!wrong.empty())
-      throw JobError({loaded.at("strategy.pipeline.split", wrong.front() + " is no node or block of the graph, or does not stand after the one before it")});
+      throw JobError(
+          {loaded.at("strategy.pipeline.split",
+                     wrong.front() + " is no node or block of the graph, or does not stand after the one before it")});
     return begins;
   }
   int pieces = 0;
-  const auto by = pipeline.split_policy == SplitPolicy::uniform ? strategies::SplitBy::blocks : strategies::SplitBy::cost;
+  const auto by =
+      pipeline.split_policy == SplitPolicy::uniform ? strategies::SplitBy::blocks : strategies::SplitBy::cost;
   std::vector<std::string> begins = strategies::split_graph(graph, num_chunks, by, pieces);
-  if (begins.empty()) throw JobError({loaded.at("strategy.pipeline.degree", fmt::format("the model has {} pieces, too few for {} chunks", pieces, num_chunks))});
+  if (begins.empty())
+    throw JobError({loaded.at("strategy.pipeline.degree",
+                              fmt::format("the model has {} pieces, too few for {} chunks", pieces, num_chunks))});
   return begins;
 }
 

@@ -1,12 +1,13 @@
-// A job's model as graphs and its optimizer as a kernel: what compiling it and searching for its strategy both begin with.
+// A job's model as graphs and its optimizer as a kernel: what compiling it and searching for its strategy both begin
+// with.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "engine/transform/transform.h"
 #include "engine/job/job.h"
 #include "engine/plan/assemble/assemble.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 
@@ -25,8 +26,8 @@ double state_bytes(const OptimizerSpec& spec);
 /// AssembleOptions::loss_scaling.
 Attributes loss_scaling(const LossScale& job);
 
-/// The nodes with which the chunks after the first begin, as the job's `split` has it. Throws JobError where the model has too few pieces
-/// or lacks a node that the job names.
+/// The nodes with which the chunks after the first begin, as the job's `split` has it. Throws JobError where the model
+/// has too few pieces or lacks a node that the job names.
 std::vector<std::string> chunk_begins(const LoadedJob& loaded, const Graph& graph, int num_chunks);
 
 }  // namespace trainer

@@ -7,9 +7,9 @@
 #include <set>
 #include <string_view>
 
-#include "engine/transform/selection.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/trained.h"
+#include "engine/transform/selection.h"
 
 namespace trainer {
 namespace {
@@ -46,7 +46,8 @@ class Assignment {
     for (const Node& node : graph_.nodes)
       for (std::size_t i = 0; i < node.inputs.size(); ++i)
         (node.op == Op::linear && i == 1 && node.block != kNone ? inside : outside).insert(node.inputs[i]);
-    std::erase_if(inside, [&](ValueId value) { return outside.contains(value) || graph_.value(value).shape().rank() != 2; });
+    std::erase_if(inside,
+                  [&](ValueId value) { return outside.contains(value) || graph_.value(value).shape().rank() != 2; });
     return inside;
   }
 
@@ -61,7 +62,8 @@ class Assignment {
     const GroupJob& job = loaded_.job.train.groups[group];
     const std::string at = fmt::format("train.groups[{}]", group);
     std::vector<SelectionMistake> wrong;
-    const std::vector<bool> matched = select(job.match, names_, frozen_ ? "trained parameter" : "parameter", "match", wrong);
+    const std::vector<bool> matched =
+        select(job.match, names_, frozen_ ? "trained parameter" : "parameter", "match", wrong);
     for (Diagnostic& mistake : located(loaded_, at + ".", wrong)) mistakes_.push_back(std::move(mistake));
     std::vector<std::size_t> parameters = unassigned();
     std::erase_if(parameters, [&](std::size_t i) { return !matched[i]; });
@@ -110,8 +112,8 @@ class Assignment {
   std::vector<std::string_view> names_;  // of trained parameters
   bool frozen_ = false;                  // whether there are others
   std::set<std::string_view> matrices_;
-  std::vector<Entry> entries_;           // the job's optimizers
-  std::vector<std::size_t> entry_of_;    // of each name
+  std::vector<Entry> entries_;         // the job's optimizers
+  std::vector<std::size_t> entry_of_;  // of each name
   std::vector<Diagnostic> mistakes_;
 };
 

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "engine/transform/transform.h"
-#include "engine/transform/distribute.h"
-#include "engine/transform/fuse.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/trained.h"
 #include "engine/core/parallel.h"
-#include "strategies/pipeline/chunks.h"
+#include "engine/transform/distribute.h"
+#include "engine/transform/fuse.h"
+#include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
+#include "strategies/pipeline/chunks.h"
 #include "strategies/tensor/tensor_parallel.h"
 
 namespace trainer {
@@ -27,7 +27,8 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double 
   return space;
 }
 
-ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole) : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
+ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole)
+    : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
   pieces_ = strategies::piece_begins(forward(1));
   std::size_t piece = 0;
   for (const Node& node : forward(1).nodes)
@@ -66,13 +67,15 @@ const cost::CostModel& ProfileCache::model(const Mesh& mesh, int lane) {
   if (model == nullptr) {
     Mesh filled = mesh;
     filled.set(Axis::replicate, std::max(1, hardware_.ranks_per_node / mesh.world_size()));
-    model = std::make_unique<cost::CostModel>(cost::Cluster{hardware_.machine, filled, hardware_.ranks_per_node, hardware_.threads});
+    model = std::make_unique<cost::CostModel>(
+        cost::Cluster{hardware_.machine, filled, hardware_.ranks_per_node, hardware_.threads});
   }
   return *model;
 }
 
 const Graph* ProfileCache::refuse(const Mesh& mesh, bool sequence_parallel, const JobError& error) {
-  refusals_[{mesh, sequence_parallel}] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
+  refusals_[{mesh, sequence_parallel}] =
+      error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
   return nullptr;
 }
 
@@ -107,24 +110,31 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
   for (std::size_t i = 0, next = 0; i < pieces_.size(); ++i)
     if (repetitions_.stands_for[i] == static_cast<int>(i)) kept_at[i] = next++;
   cost::Profile profile{{}, of_kept.input_bytes};
-  for (const int like : repetitions_.stands_for) profile.pieces.push_back(of_kept.pieces[kept_at[static_cast<std::size_t>(like)]]);
+  for (const int like : repetitions_.stands_for)
+    profile.pieces.push_back(of_kept.pieces[kept_at[static_cast<std::size_t>(like)]]);
   return profile;
 }
 
-const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recomputed) {
+const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro,
+                                           const ActivationCheckpointingJob& recomputed) {
   using Mode = CheckpointingMode;
   const Mesh mesh = of_graph(all);
-  const auto key = [&](Mode mode, std::int64_t every) { return Key{mesh, sequence_parallel, micro, static_cast<int>(mode), every}; };
+  const auto key = [&](Mode mode, std::int64_t every) {
+    return Key{mesh, sequence_parallel, micro, static_cast<int>(mode), every};
+  };
   if (const auto at = profiles_.find(key(recomputed.mode, recomputed.every)); at != profiles_.end()) return &at->second;
   const Graph* const whole = differentiated(mesh, sequence_parallel, micro);
   if (whole == nullptr) return nullptr;
   // Who asks for one way to recompute will ask for the others.
-  const std::vector<Mode> modes = recomputed.mode == Mode::none ? std::vector{Mode::none} : std::vector{Mode::selective, Mode::full};
+  const std::vector<Mode> modes =
+      recomputed.mode == Mode::none ? std::vector{Mode::none} : std::vector{Mode::selective, Mode::full};
   if (!profiles_.contains(key(modes.front(), 1))) {
     std::vector<cost::Profile> profiles(modes.size());
     for (std::size_t lane = 0; lane < modes.size(); ++lane) model(mesh, static_cast<int>(lane));
     try {  // what a rank's part of a value is may be refused too
-      for_each_index(modes.size(), [&](std::size_t lane) { profiles[lane] = made(*whole, mesh, modes[lane], static_cast<int>(lane)); });
+      for_each_index(modes.size(), [&](std::size_t lane) {
+        profiles[lane] = made(*whole, mesh, modes[lane], static_cast<int>(lane));
+      });
     } catch (const JobError& error) {
       refuse(mesh, sequence_parallel, error);
       return nullptr;
@@ -161,7 +171,8 @@ const std::vector<int>& ProfileCache::cut(int chunks) {
       if (piece < pieces_.size()) begins.push_back(static_cast<int>(piece));
     }
   } catch (const JobError&) {
-    if (!loaded_.job.strategy.free.pipeline && !loaded_.job.strategy.free.virtual_stages) throw;  // the job asks for this cut
+    if (!loaded_.job.strategy.free.pipeline && !loaded_.job.strategy.free.virtual_stages)
+      throw;  // the job asks for this cut
     begins.clear();
   }
   if (static_cast<int>(begins.size()) != chunks) begins.clear();

@@ -1,4 +1,5 @@
-// ProfileCache: makes the profiles that a search asks for, each once, from the graph that compiling the candidate would make.
+// ProfileCache: makes the profiles that a search asks for, each once, from the graph that compiling the candidate would
+// make.
 #pragma once
 
 #include <map>
@@ -14,23 +15,29 @@
 
 namespace trainer {
 
-/// What a search needs to know of `job` on `hardware`, which has a machine. `job` outlives it. `state_bytes`: as engine/compile/optimizers.h
-/// has it.
+/// What a search needs to know of `job` on `hardware`, which has a machine. `job` outlives it. `state_bytes`: as
+/// engine/compile/optimizers.h has it.
 cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double state_bytes);
 
 class ProfileCache final : public cost::ProfileSource {
  public:
-  /// `whole`: profiles are of the whole model, for tests; else pieces that repeat themselves are looked at once (repeated.h).
+  /// `whole`: profiles are of the whole model, for tests; else pieces that repeat themselves are looked at once
+  /// (repeated.h).
   ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole = false);
 
-  const cost::Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro, const ActivationCheckpointingJob& recompute) override;
-  std::string why_not(const Mesh& mesh, bool sequence_parallel) override { return refusals_[{of_graph(mesh), sequence_parallel}]; }
+  const cost::Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro,
+                               const ActivationCheckpointingJob& recompute) override;
+  std::string why_not(const Mesh& mesh, bool sequence_parallel) override {
+    return refusals_[{of_graph(mesh), sequence_parallel}];
+  }
   const std::vector<int>& cut(int chunks) override;
 
  private:
   using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t>;
   /// The axes that a profile depends on.
-  static Mesh of_graph(const Mesh& mesh) { return {{Axis::context, mesh.size(Axis::context)}, {Axis::tensor, mesh.size(Axis::tensor)}}; }
+  static Mesh of_graph(const Mesh& mesh) {
+    return {{Axis::context, mesh.size(Axis::context)}, {Axis::tensor, mesh.size(Axis::tensor)}};
+  }
   const Graph& forward(std::int64_t micro);
   /// The same without what is repeated (repeated.h).
   const Graph& shortened(std::int64_t micro);
@@ -44,14 +51,14 @@ class ProfileCache final : public cost::ProfileSource {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  std::map<std::int64_t, Graph> forward_;    // by micro-batch: of the whole model, without an adapter
+  std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model, without an adapter
   std::map<std::int64_t, Graph> shortened_;
-  Graph differentiated_;                   // the one asked for last: a search asks for all its recomputations in a row
+  Graph differentiated_;  // the one asked for last: a search asks for all its recomputations in a row
   std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
-  std::vector<std::string> pieces_;        // nodes that begin them
-  std::vector<char> is_block_;             // of each piece
-  Repetitions repetitions_;                // of pieces
-  std::vector<std::string> kept_;          // of `pieces_` those that no other stands for
+  std::vector<std::string> pieces_;  // nodes that begin them
+  std::vector<char> is_block_;       // of each piece
+  Repetitions repetitions_;          // of pieces
+  std::vector<std::string> kept_;    // of `pieces_` those that no other stands for
   std::map<Key, cost::Profile> profiles_;
   std::map<std::pair<Mesh, bool>, std::string> refusals_;
   std::map<int, std::vector<int>> cuts_;

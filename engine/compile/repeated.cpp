@@ -1,5 +1,6 @@
-// Two neighbouring pieces are alike if their nodes are, one by one: the same op on values of the same specs, made at the same place inside
-// the piece, or handed over at the same place by the piece before, or by both taken from one and the same value further up.
+// Two neighbouring pieces are alike if their nodes are, one by one: the same op on values of the same specs, made at
+// the same place inside the piece, or handed over at the same place by the piece before, or by both taken from one and
+// the same value further up.
 #include "engine/compile/repeated.h"
 
 #include <algorithm>
@@ -21,11 +22,13 @@ struct Place {
 
 class Pieces {
  public:
-  Pieces(const Graph& graph, const std::vector<std::string>& begins) : graph_(graph), places_(graph.values.size()), parameters_(graph.values.size(), nullptr) {
+  Pieces(const Graph& graph, const std::vector<std::string>& begins)
+      : graph_(graph), places_(graph.values.size()), parameters_(graph.values.size(), nullptr) {
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       if (first_.size() < begins.size() && graph.nodes[i].name == begins[first_.size()]) first_.push_back(i);
       for (std::size_t output = 0; output < graph.nodes[i].outputs.size(); ++output)
-        places_[at(graph.nodes[i].outputs[output])] = {static_cast<int>(first_.size()) - 1, first_.empty() ? i : i - first_.back(), output};
+        places_[at(graph.nodes[i].outputs[output])] = {static_cast<int>(first_.size()) - 1,
+                                                       first_.empty() ? i : i - first_.back(), output};
     }
     first_.push_back(graph.nodes.size());
     for (const Parameter& parameter : graph.parameters) parameters_[at(parameter.value)] = &parameter;
@@ -46,8 +49,9 @@ class Pieces {
 
  private:
   bool alike(std::size_t piece, const Node& before, const Node& now) const {
-    if (before.op != now.op || !(before.attributes == now.attributes) || before.inputs.size() != now.inputs.size() || before.outputs.size() != now.outputs.size() ||
-        before.parallel != now.parallel || !(before.axes == now.axes) || !(before.once == now.once) || kind_of(before) != kind_of(now))
+    if (before.op != now.op || !(before.attributes == now.attributes) || before.inputs.size() != now.inputs.size() ||
+        before.outputs.size() != now.outputs.size() || before.parallel != now.parallel || !(before.axes == now.axes) ||
+        !(before.once == now.once) || kind_of(before) != kind_of(now))
       return false;
     for (std::size_t i = 0; i < now.outputs.size(); ++i)
       if (!same_spec(before.outputs[i], now.outputs[i])) return false;
@@ -60,13 +64,15 @@ class Pieces {
     if (before == now) return parameters_[at(now)] == nullptr;  // a parameter of both would be counted once
     if (!same_spec(before, now)) return false;
     const Parameter *mine = parameters_[at(before)], *its = parameters_[at(now)];
-    if (mine != nullptr || its != nullptr) return mine != nullptr && its != nullptr && mine->trainable == its->trainable;
+    if (mine != nullptr || its != nullptr)
+      return mine != nullptr && its != nullptr && mine->trainable == its->trainable;
     const Place &a = place(before), &b = place(now);
     if (b.piece < 0) return false;
     const bool inside = b.piece == static_cast<int>(piece), handed = b.piece == static_cast<int>(piece) - 1;
     if (inside) return a.piece == b.piece - 1 && a.node == b.node && a.output == b.output;
     // What comes into the first piece of a run comes from elsewhere.
-    return handed && (a.piece != b.piece - 1 || (a.node == b.node && a.output == b.output) || size(static_cast<std::size_t>(b.piece)) != size(static_cast<std::size_t>(a.piece)));
+    return handed && (a.piece != b.piece - 1 || (a.node == b.node && a.output == b.output) ||
+                      size(static_cast<std::size_t>(b.piece)) != size(static_cast<std::size_t>(a.piece)));
   }
 
   const std::string& kind_of(const Node& node) const {
@@ -75,7 +81,8 @@ class Pieces {
     return block == kNone ? none : graph_.blocks[at(block)].kind;
   }
   bool same_spec(ValueId a, ValueId b) const {
-    return graph_.value(a).spec == graph_.value(b).spec && graph_.value(a).kind == graph_.value(b).kind && (graph_.value(a).alias_of == kNone) == (graph_.value(b).alias_of == kNone);
+    return graph_.value(a).spec == graph_.value(b).spec && graph_.value(a).kind == graph_.value(b).kind &&
+           (graph_.value(a).alias_of == kNone) == (graph_.value(b).alias_of == kNone);
   }
 
   const Graph& graph_;
@@ -100,7 +107,8 @@ Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& b
   for (std::size_t first = 0; first < pieces.count();) {
     std::size_t last = first + 1;  // of the run, and one more
     while (last < pieces.count() && pieces.like_the_one_before(last)) ++last;
-    for (std::size_t i = first + kBorder; i + kBorder < last; ++i) result.stands_for[i] = static_cast<int>(first + kBorder - 1);
+    for (std::size_t i = first + kBorder; i + kBorder < last; ++i)
+      result.stands_for[i] = static_cast<int>(first + kBorder - 1);
     first = last;
   }
   return result;

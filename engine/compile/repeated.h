@@ -1,4 +1,5 @@
-// Repeated pieces: most of a deep model is the same block again and again. What a piece costs is found on a model of a few of them.
+// Repeated pieces: most of a deep model is the same block again and again. What a piece costs is found on a model of a
+// few of them.
 #pragma once
 
 #include <string>
@@ -14,8 +15,9 @@ struct Repetitions {
   bool any() const;
 };
 
-/// `begins`: names of the nodes that begin the pieces of a forward graph, in order. In a run of more than four pieces that do the same with what
-/// the piece before made, all but the first two and the last two are the second again: what lies at a border may be fused with it.
+/// `begins`: names of the nodes that begin the pieces of a forward graph, in order. In a run of more than four pieces
+/// that do the same with what the piece before made, all but the first two and the last two are the second again: what
+/// lies at a border may be fused with it.
 Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& begins);
 
 /// Takes out the pieces that another stands for; what they hand on, that one does.

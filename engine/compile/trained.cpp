@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/compile/model_graph.h"
 #include "engine/transform/adapter.h"
 #include "engine/transform/trainable.h"
-#include "engine/compile/model_graph.h"
 
 namespace trainer {
 namespace {
@@ -16,9 +16,12 @@ using Mode = BuildOptions::Mode;
 
 Trainable trainable_of(const TrainableJob& job) {
   switch (job.kind) {
-    case TrainableJob::Kind::all: return {};
-    case TrainableJob::Kind::adapter: return {Trainable::Mode::adapter, {}};
-    case TrainableJob::Kind::globs: break;
+    case TrainableJob::Kind::all:
+      return {};
+    case TrainableJob::Kind::adapter:
+      return {Trainable::Mode::adapter, {}};
+    case TrainableJob::Kind::globs:
+      break;
   }
   return {Trainable::Mode::globs, job.globs};
 }

@@ -1,15 +1,15 @@
 // What a job trains of its model, on graphs: `trainable` and `adapter`, and their mistakes where the job has them.
 //
-// Order: freeze a graph as it was read, let a tensor strategy cut its weights, then adapt it (engine/transform/adapter.h
-// says why).
+// Order: freeze a graph as it was read, let a tensor strategy cut its weights, then adapt it
+// (engine/transform/adapter.h says why).
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "engine/transform/transform.h"
-#include "engine/transform/selection.h"
 #include "engine/job/job.h"
+#include "engine/transform/selection.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 

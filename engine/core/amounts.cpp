@@ -27,7 +27,9 @@ std::string scaled(double value, double step, const std::array<std::string_view,
 }  // namespace
 
 std::string bytes_text(double bytes) { return scaled(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"}); }
-std::string flops_text(double flops) { return scaled(flops, 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"}); }
+std::string flops_text(double flops) {
+  return scaled(flops, 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
+}
 
 std::string count_text(double count) {
   if (count < 1e6) return grouped(std::llround(count));

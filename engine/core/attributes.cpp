@@ -23,7 +23,8 @@ Attributes::Attributes(std::initializer_list<std::pair<std::string, Attribute>> 
 }
 
 void Attributes::set(std::string_view name, Attribute value) {
-  const auto at = std::lower_bound(items_.begin(), items_.end(), name, [](const auto& item, std::string_view key) { return item.first < key; });
+  const auto at = std::lower_bound(items_.begin(), items_.end(), name,
+                                   [](const auto& item, std::string_view key) { return item.first < key; });
   if (at != items_.end() && at->first == name)
     at->second = std::move(value);
   else

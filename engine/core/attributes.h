@@ -22,8 +22,8 @@ class Attributes {
   void set(std::string_view name, Attribute value);
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  /// The value of `name`. Raises Bug if it is absent or of another type; `real` takes an integer too. Of a signature or a node ask
-  /// op_record.h, which knows what absence means.
+  /// The value of `name`. Raises Bug if it is absent or of another type; `real` takes an integer too. Of a signature or
+  /// a node ask op_record.h, which knows what absence means.
   bool flag(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
   double real(std::string_view name) const;

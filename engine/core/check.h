@@ -15,5 +15,6 @@ namespace trainer {
     if (!(condition)) ::trainer::fail_check(#condition, __FILE__, __LINE__, why); \
   } while (false)
 
-/// Raises Bug: control never comes here, as `why` says. In place of a value after a switch over an enum, and of cases that a caller excludes.
+/// Raises Bug: control never comes here, as `why` says. In place of a value after a switch over an enum, and of cases
+/// that a caller excludes.
 #define UNREACHABLE(why) ::trainer::fail_check("unreachable", __FILE__, __LINE__, why)

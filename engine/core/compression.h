@@ -1,9 +1,11 @@
-// How compressed gradients lie in memory: one place for the planner that sizes the buffers, the kernels that fill and read them
-// (kernels/compression.h) and the tests. Every part begins at a multiple of 64 bytes, so that chunks can be cut and joined by
-// collectives; padding is zeros.
+// How compressed gradients lie in memory: one place for the planner that sizes the buffers, the kernels that fill and
+// read them (kernels/compression.h) and the tests. Every part begins at a multiple of 64 bytes, so that chunks can be
+// cut and joined by collectives; padding is zeros.
 //
-//   int8   a chunk of n elements: codes i8 [n], padding, scales f32 [⌈n / 256⌉] (one for each block of 256 elements, the last
-//          block of a chunk may be short), padding. A buffer of k chunks holds k slices of n elements each, one after the other.
+//   int8   a chunk of n elements: codes i8 [n], padding, scales f32 [⌈n / 256⌉] (one for each block of 256 elements,
+//   the last
+//          block of a chunk may be short), padding. A buffer of k chunks holds k slices of n elements each, one after
+//          the other.
 //   top k  indices i32 [k], ascending, padding, values f32 [k], padding.
 #pragma once
 
@@ -19,7 +21,9 @@ constexpr std::int64_t int8_blocks(std::int64_t elements) { return (elements + k
 /// Where the scales of a chunk of so many elements begin, in bytes from its codes.
 constexpr std::int64_t int8_scales_offset(std::int64_t elements) { return padded_to_64(elements); }
 /// Bytes of a chunk of so many elements.
-constexpr std::int64_t int8_bytes(std::int64_t elements) { return int8_scales_offset(elements) + padded_to_64(4 * int8_blocks(elements)); }
+constexpr std::int64_t int8_bytes(std::int64_t elements) {
+  return int8_scales_offset(elements) + padded_to_64(4 * int8_blocks(elements));
+}
 
 /// Where the values begin, in bytes from the indices.
 constexpr std::int64_t top_k_values_offset(std::int64_t k) { return padded_to_64(4 * k); }

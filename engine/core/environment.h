@@ -16,35 +16,53 @@ struct Switch {
   bool secret = false;  ///< not to be printed
 };
 
-inline constexpr Switch kIsa{"TRAINER_ISA", "lowers the instruction set of CPU kernels: portable, avx2, avx512, avx512_bf16 or amx"};
+inline constexpr Switch kIsa{"TRAINER_ISA",
+                             "lowers the instruction set of CPU kernels: portable, avx2, avx512, avx512_bf16 or amx"};
 
-inline constexpr Switch kPoison{"TRAINER_POISON", "1 fills scratch memory with NaN before every program, so that a read of what was never written shows (the default of debug builds)"};
+inline constexpr Switch kPoison{"TRAINER_POISON",
+                                "1 fills scratch memory with NaN before every program, so that a read of what was "
+                                "never written shows (the default of debug builds)"};
 
-inline constexpr Switch kThreads{"TRAINER_THREADS", "threads of this machine that the ranks share, in place of the number of cores (1 to 4096)"};
+inline constexpr Switch kThreads{
+    "TRAINER_THREADS", "threads of this machine that the ranks share, in place of the number of cores (1 to 4096)"};
 
-inline constexpr Switch kSilent{"TRAINER_SILENT_S", "seconds after which a rank in another process that sends no heartbeat counts as lost, in place of 8 (2 to 86400)"};
+inline constexpr Switch kSilent{
+    "TRAINER_SILENT_S",
+    "seconds after which a rank in another process that sends no heartbeat counts as lost, in place of 8 (2 to 86400)"};
 
-inline constexpr Switch kToken{"TRAINER_TOKEN", "a secret that processes of a job must share to meet each other, at most 64 bytes", true};
+inline constexpr Switch kToken{
+    "TRAINER_TOKEN", "a secret that processes of a job must share to meet each other, at most 64 bytes", true};
 
-inline constexpr Switch kPort{"TRAINER_PORT", "port at MASTER_ADDR where the processes of a job meet, in place of MASTER_PORT (or the one above it under torchrun)"};
+inline constexpr Switch kPort{"TRAINER_PORT",
+                              "port at MASTER_ADDR where the processes of a job meet, in place of MASTER_PORT (or the "
+                              "one above it under torchrun)"};
 
-inline constexpr Switch kRendezvous{"TRAINER_RENDEZVOUS_S", "seconds in which all processes of a job must have met, in place of 300"};
+inline constexpr Switch kRendezvous{"TRAINER_RENDEZVOUS_S",
+                                    "seconds in which all processes of a job must have met, in place of 300"};
 
-inline constexpr Switch kShareGpu{"TRAINER_SHARE_GPU", "1 lets several ranks share a GPU, for tests: each needs an NCCL_HOSTID of its own"};
+inline constexpr Switch kShareGpu{"TRAINER_SHARE_GPU",
+                                  "1 lets several ranks share a GPU, for tests: each needs an NCCL_HOSTID of its own"};
 
-inline constexpr Switch kCudaGraph{"TRAINER_CUDA_GRAPH", "0 issues every program to the GPU instruction by instruction, in place of capturing it as a graph and replaying that"};
+inline constexpr Switch kCudaGraph{"TRAINER_CUDA_GRAPH",
+                                   "0 issues every program to the GPU instruction by instruction, in place of "
+                                   "capturing it as a graph and replaying that"};
 
-inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE", "1 times several algorithms for each matrix product on a GPU when a run starts, and what the library joins to it against passes of its own, and takes the fastest"};
+inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE",
+                                  "1 times several algorithms for each matrix product on a GPU when a run starts, and "
+                                  "what the library joins to it against passes of its own, and takes the fastest"};
 
-inline constexpr Switch kStarted{"TRAINER_STARTED", "set by trainer run for the ranks that it starts itself, one for each GPU"};
+inline constexpr Switch kStarted{"TRAINER_STARTED",
+                                 "set by trainer run for the ranks that it starts itself, one for each GPU"};
 
 inline constexpr Switch kCudnn{"TRAINER_CUDNN", "0 keeps attention on the own kernels for GPUs, in place of cuDNN's"};
 
-inline constexpr std::array kSwitches{kCudaGraph, kCudnn, kCudaTune, kIsa, kPoison, kThreads, kSilent, kToken, kPort, kRendezvous, kShareGpu, kStarted};
+inline constexpr std::array kSwitches{kCudaGraph, kCudnn, kCudaTune, kIsa,        kPoison,   kThreads,
+                                      kSilent,    kToken, kPort,     kRendezvous, kShareGpu, kStarted};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);
-/// A switch, or another variable, as a number. Throws UsageError, which names it, where `text` is not a number from `least` to `most`.
+/// A switch, or another variable, as a number. Throws UsageError, which names it, where `text` is not a number from
+/// `least` to `most`.
 std::int64_t whole_number(const char* variable, const std::string& text, std::int64_t least, std::int64_t most);
 double number(const char* variable, const std::string& text, double least, double most);
 

@@ -15,21 +15,22 @@ struct Diagnostic {
   std::string file;
   int line = 0;
   int column = 0;
-  std::string path;        ///< key path, as "train.optimizer.lr"
-  std::string message;     ///< what is wrong, as "unknown key"
-  std::string value;       ///< the offending value as written, if there is one
-  std::string allowed;     ///< what would be right, as "one of adam, adamw, lion, sgd"
-  std::string suggestion;  ///< nearest allowed name, if one is near
-  std::string source;      ///< the line itself, for people
+  std::string path;                        ///< key path, as "train.optimizer.lr"
+  std::string message;                     ///< what is wrong, as "unknown key"
+  std::string value;                       ///< the offending value as written, if there is one
+  std::string allowed;                     ///< what would be right, as "one of adam, adamw, lion, sgd"
+  std::string suggestion;                  ///< nearest allowed name, if one is near
+  std::string source;                      ///< the line itself, for people
   std::vector<std::string> remedies = {};  ///< changes of the job, each of which would mend it; the smallest first
-  std::string note{};      ///< a second place that explains the mistake, as "models/gpt2.yaml:20:49: h.0.attn.core.heads"
+  std::string note{};  ///< a second place that explains the mistake, as "models/gpt2.yaml:20:49: h.0.attn.core.heads"
   enum class Severity { error, warning } severity = Severity::error;  ///< a warning stops nothing
 
   /// `file:line:column: error: path: message; …` and, where known, the source line, the note and the remedies below it.
   std::string str() const;
 };
 
-/// Exit code 78. Holds every mistake that was found, in file order; of more than 50 the first 50 and one that counts the rest.
+/// Exit code 78. Holds every mistake that was found, in file order; of more than 50 the first 50 and one that counts
+/// the rest.
 class JobError : public std::runtime_error {
  public:
   explicit JobError(std::vector<Diagnostic> diagnostics);

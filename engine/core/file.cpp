@@ -89,10 +89,12 @@ Descriptor open_for_reading(const std::string& path) {
 
 std::int64_t file_size(const Descriptor& file, const std::string& path) { return status_of(file, path).st_size; }
 
-std::size_t read_some_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path) {
+std::size_t read_some_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes,
+                         const std::string& path) {
   std::size_t read = 0;
   while (read < bytes) {
-    const ssize_t got = ::pread(file.get(), static_cast<char*>(out) + read, std::min(bytes - read, kMostPerCall), offset + static_cast<std::int64_t>(read));
+    const ssize_t got = ::pread(file.get(), static_cast<char*>(out) + read, std::min(bytes - read, kMostPerCall),
+                                offset + static_cast<std::int64_t>(read));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_io(path, "reading");
     if (got == 0) break;
@@ -103,14 +105,17 @@ std::size_t read_some_at(const Descriptor& file, std::int64_t offset, void* out,
 
 void read_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path) {
   const std::size_t read = read_some_at(file, offset, out, bytes, path);
-  if (read < bytes) throw DataError(path + ": ends at offset " + std::to_string(offset + static_cast<std::int64_t>(read)) + ", where more was expected");
+  if (read < bytes)
+    throw DataError(path + ": ends at offset " + std::to_string(offset + static_cast<std::int64_t>(read)) +
+                    ", where more was expected");
 }
 
 std::string read_text(const std::string& path, std::int64_t limit) {
   const Descriptor file = open_for_reading(path);
   const std::int64_t size = file_size(file, path);
   if (size > limit) {
-    throw DataError(path + ": " + std::to_string(size) + " bytes, where at most " + std::to_string(limit) + " are allowed");
+    throw DataError(path + ": " + std::to_string(size) + " bytes, where at most " + std::to_string(limit) +
+                    " are allowed");
   }
   std::string text(static_cast<std::size_t>(size), '\0');
   read_at(file, 0, text.data(), text.size(), path);

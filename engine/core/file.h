@@ -29,7 +29,8 @@ class Descriptor {
 };
 
 /// The bytes of a whole file, mapped read-only for as long as the object lives. Any number of threads may read.
-/// A file that another process shortens meanwhile ends the process with SIGBUS: for files that are open for a moment. (Data is read: data_file.h.)
+/// A file that another process shortens meanwhile ends the process with SIGBUS: for files that are open for a moment.
+/// (Data is read: data_file.h.)
 class MappedFile {
  public:
   MappedFile() = default;
@@ -55,8 +56,10 @@ bool is_directory(const std::string& path);
 Descriptor open_for_reading(const std::string& path);
 /// Size in bytes of an open file.
 std::int64_t file_size(const Descriptor& file, const std::string& path);
-/// Fills `out` with the bytes from `offset` on; returns how many: fewer than `bytes` only where the file ends. Any number of threads.
-std::size_t read_some_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path);
+/// Fills `out` with the bytes from `offset` on; returns how many: fewer than `bytes` only where the file ends. Any
+/// number of threads.
+std::size_t read_some_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes,
+                         const std::string& path);
 /// Fills `out` with the bytes from `offset` on. Raises DataError, with the offset, if the file ends before. Any number
 /// of threads may read from one file.
 void read_at(const Descriptor& file, std::int64_t offset, void* out, std::size_t bytes, const std::string& path);

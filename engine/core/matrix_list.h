@@ -1,10 +1,11 @@
-// The matrices of a unit that an op of an optimizer reads whole (UpdateDef::whole), as its attribute `matrices` lists them:
-// one place for the planner that writes the list, the kernels that read it (kernels/muon.h), and the cost of their work.
+// The matrices of a unit that an op of an optimizer reads whole (UpdateDef::whole), as its attribute `matrices` lists
+// them: one place for the planner that writes the list, the kernels that read it (kernels/muon.h), and the cost of
+// their work.
 //
 //   matrices  text: "offset:rows:cols:cut:owner,…", in the unit's flat order. offset is where the matrix begins, in
-//             elements; rows and cols are those of the piece that one of the `parts` ranks holds. cut is `-` (every rank
-//             holds the whole matrix), `0` (the whole is the ranks' pieces one below the other) or `1` (side by side).
-//             owner is the rank that computes it, among those that share the work.
+//             elements; rows and cols are those of the piece that one of the `parts` ranks holds. cut is `-` (every
+//             rank holds the whole matrix), `0` (the whole is the ranks' pieces one below the other) or `1` (side by
+//             side). owner is the rank that computes it, among those that share the work.
 #pragma once
 
 #include <cstdint>

@@ -7,11 +7,16 @@ namespace trainer {
 
 std::string_view name_of(Axis axis) {
   switch (axis) {
-    case Axis::pipeline: return "pipeline";
-    case Axis::replicate: return "replicate";
-    case Axis::shard: return "shard";
-    case Axis::context: return "context";
-    case Axis::tensor: return "tensor";
+    case Axis::pipeline:
+      return "pipeline";
+    case Axis::replicate:
+      return "replicate";
+    case Axis::shard:
+      return "shard";
+    case Axis::context:
+      return "context";
+    case Axis::tensor:
+      return "tensor";
   }
   return "?";
 }
@@ -30,7 +35,8 @@ int Mesh::group_size(Axes axes) const {
 
 int Mesh::group_size(Axes axes, const std::vector<std::int32_t>& stages) const {
   const int all = group_size(axes);
-  return !axes.has(Axis::pipeline) || stages.empty() ? all : all / size(Axis::pipeline) * static_cast<int>(stages.size());
+  return !axes.has(Axis::pipeline) || stages.empty() ? all
+                                                     : all / size(Axis::pipeline) * static_cast<int>(stages.size());
 }
 
 Axes Mesh::active(Axes axes) const {
@@ -75,8 +81,10 @@ std::vector<int> Mesh::group(int rank, Axes axes, const std::vector<std::int32_t
     std::vector<int> longer;
     for (int member : members)
       for (int at = 0; at < size(axis); ++at) {
-        const bool stage_takes_part = axis != Axis::pipeline || stages.empty() || std::find(stages.begin(), stages.end(), at) != stages.end();
-        if (axes.has(axis) ? stage_takes_part : at == mine[static_cast<std::size_t>(axis)]) longer.push_back(member * size(axis) + at);
+        const bool stage_takes_part =
+            axis != Axis::pipeline || stages.empty() || std::find(stages.begin(), stages.end(), at) != stages.end();
+        if (axes.has(axis) ? stage_takes_part : at == mine[static_cast<std::size_t>(axis)])
+          longer.push_back(member * size(axis) + at);
       }
     members = std::move(longer);
   }

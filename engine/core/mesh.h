@@ -15,7 +15,8 @@ namespace trainer {
 /// The axes of a mesh, outermost first in the numbering of ranks.
 enum class Axis : std::uint8_t { pipeline, replicate, shard, context, tensor };
 inline constexpr int kNumAxes = 5;
-inline constexpr std::array<Axis, kNumAxes> kAxes{Axis::pipeline, Axis::replicate, Axis::shard, Axis::context, Axis::tensor};
+inline constexpr std::array<Axis, kNumAxes> kAxes{Axis::pipeline, Axis::replicate, Axis::shard, Axis::context,
+                                                  Axis::tensor};
 
 std::string_view name_of(Axis axis);
 
@@ -87,7 +88,8 @@ class Mesh {
   int index(int rank, Axes axes) const { return index(coordinates(rank), axes); }
   /// Coordinates of member `index` of the group over `axes`; 0 along every other axis.
   Coordinates member(int index, Axes axes) const;
-  /// The members of `rank`'s group over `axes`, ascending; of the pipeline's stages only `stages`, unless that is empty.
+  /// The members of `rank`'s group over `axes`, ascending; of the pipeline's stages only `stages`, unless that is
+  /// empty.
   std::vector<int> group(int rank, Axes axes, const std::vector<std::int32_t>& stages = {}) const;
 
   friend auto operator<=>(const Mesh&, const Mesh&) = default;

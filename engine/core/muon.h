@@ -5,8 +5,8 @@
 
 namespace trainer {
 
-/// What the orthogonalized update of a whole matrix is multiplied by: sqrt(max(1, rows / cols)), or, so that its elements are as large as
-/// those of AdamW's updates, 0.2 sqrt(max(rows, cols)).
+/// What the orthogonalized update of a whole matrix is multiplied by: sqrt(max(1, rows / cols)), or, so that its
+/// elements are as large as those of AdamW's updates, 0.2 sqrt(max(rows, cols)).
 double muon_adjustment(std::int64_t rows, std::int64_t cols, bool matches_adamw);
 
 /// FLOPs of the products of `steps` Newton–Schulz steps of a whole matrix: with s the smaller and l the larger side, a

@@ -6,7 +6,8 @@ namespace trainer {
 std::string_view name_of(Op op) {
   switch (op) {
 #define TRAINER_OP(name, kernel) \
-  case Op::name: return #name;
+  case Op::name:                 \
+    return #name;
 #include "engine/core/ops.inc"
   }
   return "?";

@@ -1,5 +1,6 @@
-// Op: every operation of graphs and plans. Ops of a model's graph, the ops their gradients need, and the ops of a step (optimizer, norm,
-// packing). Apart from op.h so that loops files (kernels/README.md) may name ops: they include nothing with code in it.
+// Op: every operation of graphs and plans. Ops of a model's graph, the ops their gradients need, and the ops of a step
+// (optimizer, norm, packing). Apart from op.h so that loops files (kernels/README.md) may name ops: they include
+// nothing with code in it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// OpRecord: what is said of an op once and read everywhere: its traits, its operands by name, its attributes with their types and their one
-// default, the class of its work. Kernels, planning, prediction and documents read it. What needs a graph (shapes, gradient, placement,
-// FLOPs) is the op's OpDef (engine/ops/op_def.h). Every op has one: the list is the switch of op_records.cpp.
+// OpRecord: what is said of an op once and read everywhere: its traits, its operands by name, its attributes with their
+// types and their one default, the class of its work. Kernels, planning, prediction and documents read it. What needs a
+// graph (shapes, gradient, placement, FLOPs) is the op's OpDef (engine/ops/op_def.h). Every op has one: the list is the
+// switch of op_records.cpp.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,12 @@
 namespace trainer {
 
 enum class Trait : std::uint8_t {
-  graph_file,     ///< a graph file may name it
-  backward,       ///< the gradient of another op, or a part of one
-  elementwise,    ///< an element of the output depends on the same element of the first input, and on no other element of it
-  keeps_columns,  ///< columns that are cut over ranks stay so: it may stand between the two products of a tensor-parallel pair
+  graph_file,   ///< a graph file may name it
+  backward,     ///< the gradient of another op, or a part of one
+  elementwise,  ///< an element of the output depends on the same element of the first input, and on no other element of
+                ///< it
+  keeps_columns,  ///< columns that are cut over ranks stay so: it may stand between the two products of a
+                  ///< tensor-parallel pair
   costly,         ///< selective recomputation keeps its result and does not repeat it
   norm,
   view,        ///< its output is its input's memory, and nothing is launched
@@ -58,10 +61,11 @@ enum class WorkClass : std::uint8_t {
 
 /// One attribute. It has to be given, unless `otherwise` or `absent` says what its absence means.
 struct AttributeDef {
-  /// Of graph files only: rope is "none" or {theta: real}, passed on as a real, 0 for none; node is the name of a node (tied weight);
-  /// dims is a list of sizes, passed on as text "4,16,-1".
+  /// Of graph files only: rope is "none" or {theta: real}, passed on as a real, 0 for none; node is the name of a node
+  /// (tied weight); dims is a list of sizes, passed on as text "4,16,-1".
   enum class Type : std::uint8_t { flag, integer, real, choice, text, rope, node, dims };
-  /// Who gives it: a graph file, which OpDef::infer makes others of; the planner to a kernel; or a graph file, and the kernel gets the same.
+  /// Who gives it: a graph file, which OpDef::infer makes others of; the planner to a kernel; or a graph file, and the
+  /// kernel gets the same.
   enum class Use : std::uint8_t { file, kernel, both };
   std::string_view name;
   Type type;
@@ -83,13 +87,13 @@ struct AttributeDef {
 struct OperandDef {
   enum class Role : std::uint8_t { input, parameter, update, output };
   std::string_view name;
-  std::string_view what;           ///< dtype and shape, in the words of kernels/README.md
+  std::string_view what;  ///< dtype and shape, in the words of kernels/README.md
   Role role;
-  std::string_view when{};         ///< it is there if this flag is set; "!flag": if it is not
-  std::string_view over{};         ///< names of inputs whose memory this output may be, with blanks between
-  bool adds = false;               ///< the attribute `accumulate` adds to this output
-  bool state = false;              ///< of an optimizer: as u8 it is followed by an operand with its scales
-  bool many = false;               ///< any number of operands from 1 on
+  std::string_view when{};  ///< it is there if this flag is set; "!flag": if it is not
+  std::string_view over{};  ///< names of inputs whose memory this output may be, with blanks between
+  bool adds = false;        ///< the attribute `accumulate` adds to this output
+  bool state = false;       ///< of an optimizer: as u8 it is followed by an operand with its scales
+  bool many = false;        ///< any number of operands from 1 on
 };
 
 struct OpRecord {
@@ -122,14 +126,15 @@ std::vector<OperandPlace> operand_places(const Signature& signature);
 /// Where operand `name` stands in a signature; -1: it is not there. Raises Bug if the op has no such operand.
 int operand_index(const Signature& signature, std::string_view name);
 
-/// Raises Bug unless the operands are as many as the record says, and the attributes those that it names, of their types.
+/// Raises Bug unless the operands are as many as the record says, and the attributes those that it names, of their
+/// types.
 void expect_recorded(const Signature& signature);
 
 /// Pairs (input, output) whose memory may be the same.
 std::vector<std::pair<int, int>> in_place_of(const OpRecord& record);
 
-/// Attribute `name` as given, else the record's default. Raises Bug where the op has no such attribute, where it has to be given, and where
-/// its absence is no value (given_integer).
+/// Attribute `name` as given, else the record's default. Raises Bug where the op has no such attribute, where it has to
+/// be given, and where its absence is no value (given_integer).
 bool flag_of(Op op, const Attributes& attributes, std::string_view name);
 std::int64_t integer_of(Op op, const Attributes& attributes, std::string_view name);
 double real_of(Op op, const Attributes& attributes, std::string_view name);

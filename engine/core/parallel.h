@@ -1,5 +1,5 @@
-// Independent work on the processors that are there. What comes out must not depend on how many that is: each index has its own
-// result, and no index sees another's.
+// Independent work on the processors that are there. What comes out must not depend on how many that is: each index has
+// its own result, and no index sees another's.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,11 @@
 
 namespace trainer {
 
-/// Calls work(i) for each i in [0, count), each once, in any order and on `most_threads` threads, or fewer. Of what is thrown the error of the
-/// lowest index is raised, after all have ended.
+/// Calls work(i) for each i in [0, count), each once, in any order and on `most_threads` threads, or fewer. Of what is
+/// thrown the error of the lowest index is raised, after all have ended.
 template <typename Work>
-void for_each_index(std::size_t count, Work&& work, std::size_t most_threads = std::max(1U, std::thread::hardware_concurrency())) {
+void for_each_index(std::size_t count, Work&& work,
+                    std::size_t most_threads = std::max(1U, std::thread::hardware_concurrency())) {
   const std::size_t num_threads = std::min(count, most_threads);
   std::vector<std::exception_ptr> errors(count);
   std::atomic<std::size_t> next{0};

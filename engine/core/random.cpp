@@ -27,7 +27,8 @@ void draw(std::uint64_t key, std::uint64_t stream, std::uint64_t first_block, Wo
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     for (int i = 0; i < kBatch; ++i) {
-      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * out.word[0][i], p1 = std::uint64_t{0xCD9E8D57u} * out.word[2][i];
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * out.word[0][i],
+                          p1 = std::uint64_t{0xCD9E8D57u} * out.word[2][i];
       const std::uint32_t n0 = static_cast<std::uint32_t>(p1 >> 32) ^ out.word[1][i] ^ k0;
       const std::uint32_t n2 = static_cast<std::uint32_t>(p0 >> 32) ^ out.word[3][i] ^ k1;
       out.word[1][i] = static_cast<std::uint32_t>(p1);
@@ -64,8 +65,12 @@ inline void sine_cosine(float x, float& sine, float& cosine) {
 }
 
 // 24 bits of a word as a float in (0, 1], and in [0, 1).
-inline float open_unit(std::uint32_t word) { return static_cast<float>(static_cast<std::int32_t>(word >> 8) + 1) * 0x1p-24F; }
-inline float half_open_unit(std::uint32_t word) { return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 0x1p-24F; }
+inline float open_unit(std::uint32_t word) {
+  return static_cast<float>(static_cast<std::int32_t>(word >> 8) + 1) * 0x1p-24F;
+}
+inline float half_open_unit(std::uint32_t word) {
+  return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 0x1p-24F;
+}
 
 // Box and Muller, 1958, over the word pairs (0, 1) and (2, 3) of each block.
 void normals(const Words& words, float* out) {
@@ -84,12 +89,14 @@ void normals(const Words& words, float* out) {
 
 void uniforms(const Words& words, float* out) {
   for (int i = 0; i < kBatch; ++i)
-    for (int w = 0; w < 4; ++w) out[4 * i + w] = static_cast<float>(2 * static_cast<std::int32_t>(words.word[w][i] >> 8) + 1) * 0x1p-24F - 1.0F;
+    for (int w = 0; w < 4; ++w)
+      out[4 * i + w] = static_cast<float>(2 * static_cast<std::int32_t>(words.word[w][i] >> 8) + 1) * 0x1p-24F - 1.0F;
 }
 
 // Elements [first, first + count) of the stream that `distribute` makes of words.
 template <typename Distribute>
-void fill(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out, Distribute distribute) {
+void fill(std::uint64_t key, std::uint64_t stream, std::int64_t first, std::int64_t count, float* out,
+          Distribute distribute) {
   Words words;
   float values[4 * kBatch];
   constexpr std::int64_t kElements = 4 * kBatch;

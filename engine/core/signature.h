@@ -20,9 +20,12 @@ enum class Layout : std::uint8_t { row_major, packed, packed_transposed };
 
 constexpr std::string_view name_of(Layout layout) {
   switch (layout) {
-    case Layout::row_major: return "row_major";
-    case Layout::packed: return "packed";
-    case Layout::packed_transposed: return "packed_transposed";
+    case Layout::row_major:
+      return "row_major";
+    case Layout::packed:
+      return "packed";
+    case Layout::packed_transposed:
+      return "packed_transposed";
   }
   return "?";
 }
@@ -49,7 +52,9 @@ struct Signature {
 /// Every buffer, and every workspace, begins at a multiple of so many bytes: cuBLASLt requires it of its workspace.
 inline constexpr std::int64_t kBufferAlignment = 256;
 /// Rounded up to it.
-constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+constexpr std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
 /// Operands of kernels may be slices of a buffer: they begin at multiples of so many bytes.
 inline constexpr std::int64_t kOperandAlignment = 64;
 

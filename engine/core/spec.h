@@ -1,5 +1,6 @@
-// Spec: what a tensor is and how it lies over a mesh. It is the type of graph values and of the slots of a unit of parameters; what a
-// rank allocates, sends, saves, loads, draws and prints of a tensor is a function of it. A local shape or an origin is never stored beside it.
+// Spec: what a tensor is and how it lies over a mesh. It is the type of graph values and of the slots of a unit of
+// parameters; what a rank allocates, sends, saves, loads, draws and prints of a tensor is a function of it. A local
+// shape or an origin is never stored beside it.
 #pragma once
 
 #include <array>
@@ -13,7 +14,8 @@
 
 namespace trainer {
 
-/// How elements are stored. A format with a block has one f32 scale for `block` consecutive elements, behind all elements.
+/// How elements are stored. A format with a block has one f32 scale for `block` consecutive elements, behind all
+/// elements.
 struct Format {
   DType element = DType::f32;
   std::int32_t block = 0;
@@ -24,9 +26,9 @@ struct Format {
   friend bool operator==(const Format&, const Format&) = default;
 };
 
-/// What a Spec says of one axis. Replicate: every rank has the whole. Shard: a rank has a slice of `dim`, which is a concatenation of
-/// `parts` pieces each cut separately (packed q, k, v has three), the first of them `lead` times as long as the others (grouped heads).
-/// Partial: the whole is the sum over the ranks.
+/// What a Spec says of one axis. Replicate: every rank has the whole. Shard: a rank has a slice of `dim`, which is a
+/// concatenation of `parts` pieces each cut separately (packed q, k, v has three), the first of them `lead` times as
+/// long as the others (grouped heads). Partial: the whole is the sum over the ranks.
 struct Placement {
   enum class Kind : std::uint8_t { replicate, shard, partial };
   /// As `dim`: all dims but the last, flattened to rows. A rank's part is one run of memory, of shape [rows / n, last].
@@ -38,7 +40,9 @@ struct Placement {
   std::int32_t lead = 1;
 
   static Placement replicate() { return {}; }
-  static Placement shard(int dim, int parts = 1, int lead = 1) { return {Kind::shard, static_cast<std::int8_t>(dim), parts, lead}; }
+  static Placement shard(int dim, int parts = 1, int lead = 1) {
+    return {Kind::shard, static_cast<std::int8_t>(dim), parts, lead};
+  }
   static Placement partial() { return {Kind::partial}; }
   bool is_replicate() const { return kind == Kind::replicate; }
   bool is_shard() const { return kind == Kind::shard; }

@@ -13,7 +13,8 @@ inline constexpr char32_t kNotUtf8 = 0xFFFFFFFF;
 /// next_code_point of a first byte that is not ASCII.
 char32_t next_long_code_point(std::string_view text, std::size_t& at);
 
-/// The code point at `at`, which moves behind it; kNotUtf8, without moving, if there is none. REQUIRES: at < text.size().
+/// The code point at `at`, which moves behind it; kNotUtf8, without moving, if there is none. REQUIRES: at <
+/// text.size().
 inline char32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   return lead < 0x80 ? (++at, lead) : next_long_code_point(text, at);

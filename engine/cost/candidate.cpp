@@ -13,40 +13,56 @@ std::string data_text(const Candidate& c) {
   if (c.prefetch > 0) text += fmt::format(", {} units gathered ahead", c.prefetch);
   if (c.bucket_mb > 0) text += fmt::format(", buckets of {:g} MiB", c.bucket_mb);
   if (c.once) text += ", gathered and reduced once a step";
-  if (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1) text += fmt::format(" ({} shards × {} replicas)", c.size(Axis::shard), c.size(Axis::replicate));
+  if (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1)
+    text += fmt::format(" ({} shards × {} replicas)", c.size(Axis::shard), c.size(Axis::replicate));
   return text;
 }
 
 int of_data(const Candidate& c) {
   if (c.data_ranks() == 1) return 0;
   switch (c.kind) {
-    case DataKind::ddp: return 1;
-    case DataKind::zero1: return 2;
-    case DataKind::zero2: return 3;
-    default: return c.sharding == Sharding::shard_grad_op ? 4 : c.sharding == Sharding::full_shard ? 5 : 6;
+    case DataKind::ddp:
+      return 1;
+    case DataKind::zero1:
+      return 2;
+    case DataKind::zero2:
+      return 3;
+    default:
+      return c.sharding == Sharding::shard_grad_op ? 4 : c.sharding == Sharding::full_shard ? 5 : 6;
   }
 }
 
 int of_schedule(const Candidate& c) {
   if (c.size(Axis::pipeline) == 1) return 0;
   switch (c.schedule) {
-    case PipelineSchedule::one_f_one_b: return 1;
-    case PipelineSchedule::gpipe: return 2;
-    case PipelineSchedule::interleaved: return 3;
-    case PipelineSchedule::looped_bfs: return 4;
-    case PipelineSchedule::zb_h1: return 5;
-    case PipelineSchedule::zb_h2: return 6;
-    case PipelineSchedule::zb_v: return 7;
+    case PipelineSchedule::one_f_one_b:
+      return 1;
+    case PipelineSchedule::gpipe:
+      return 2;
+    case PipelineSchedule::interleaved:
+      return 3;
+    case PipelineSchedule::looped_bfs:
+      return 4;
+    case PipelineSchedule::zb_h1:
+      return 5;
+    case PipelineSchedule::zb_h2:
+      return 6;
+    case PipelineSchedule::zb_v:
+      return 7;
   }
   return 8;
 }
 
 int of_recomputation(const Candidate& c) {
   switch (c.recompute.mode) {
-    case CheckpointingMode::none: return 0;
-    case CheckpointingMode::selective: return 1;
-    case CheckpointingMode::full: return 2;
-    default: return 3;
+    case CheckpointingMode::none:
+      return 0;
+    case CheckpointingMode::selective:
+      return 1;
+    case CheckpointingMode::full:
+      return 2;
+    default:
+      return 3;
   }
 }
 
@@ -55,13 +71,18 @@ int of_recomputation(const Candidate& c) {
 std::string text_of(const Candidate& c) {
   std::string text = data_text(c);
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (c.size(Axis::tensor) > 1) add(fmt::format("tensor {}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : ""));
+  if (c.size(Axis::tensor) > 1)
+    add(fmt::format("tensor {}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : ""));
   if (c.size(Axis::context) > 1) add(fmt::format("context {}", c.size(Axis::context)));
-  if (c.size(Axis::pipeline) > 1) add(fmt::format("pipeline {} ({}{})", c.size(Axis::pipeline), name_of(c.schedule), c.virtual_stages > 1 ? fmt::format(", {} virtual stages", c.virtual_stages) : ""));
+  if (c.size(Axis::pipeline) > 1)
+    add(fmt::format("pipeline {} ({}{})", c.size(Axis::pipeline), name_of(c.schedule),
+                    c.virtual_stages > 1 ? fmt::format(", {} virtual stages", c.virtual_stages) : ""));
   if (c.mesh.world_size() == 1) add("one rank");
   add(fmt::format("micro-batch {}", c.micro));
   if (c.recompute.mode != CheckpointingMode::none)
-    add(c.recompute.mode == CheckpointingMode::every_n ? fmt::format("recomputation of every {}. block", c.recompute.every) : std::string(name_of(c.recompute.mode)) + " recomputation");
+    add(c.recompute.mode == CheckpointingMode::every_n
+            ? fmt::format("recomputation of every {}. block", c.recompute.every)
+            : std::string(name_of(c.recompute.mode)) + " recomputation");
   return text;
 }
 
@@ -69,7 +90,9 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
   DataStrategyJob data = job;
   data.kind = c.kind;
   data.sharding = c.sharding;
-  data.replicate = c.kind == DataKind::fsdp && c.sharding != Sharding::no_shard ? std::optional<std::int64_t>(c.size(Axis::replicate)) : std::nullopt;
+  data.replicate = c.kind == DataKind::fsdp && c.sharding != Sharding::no_shard
+                       ? std::optional<std::int64_t>(c.size(Axis::replicate))
+                       : std::nullopt;
   if (c.once) data.keep = Keep::step, data.reduce = Reduce::step;
   if (c.prefetch > 0) data.prefetch = c.prefetch;
   if (c.bucket_mb > 0) data.bucket_mb = c.bucket_mb;
@@ -77,7 +100,10 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
 }
 
 int complexity(const Candidate& c) {
-  return c.num_axes() * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 + (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) + (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
+  return c.num_axes() * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 +
+         (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) +
+         (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.prefetch > 0) +
+         (c.bucket_mb > 0);
 }
 
 }  // namespace trainer::cost

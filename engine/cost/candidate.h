@@ -5,8 +5,8 @@
 #include <string>
 #include <tuple>
 
-#include "engine/job/job.h"
 #include "engine/core/mesh.h"
+#include "engine/job/job.h"
 
 namespace trainer::cost {
 
@@ -28,16 +28,20 @@ struct Candidate {
   int data_ranks() const { return mesh.group_size(kBatchAxes); }
   int num_chunks() const { return size(Axis::pipeline) * virtual_stages; }
   /// Of data, tensor, context and pipeline those that the ranks are spread along.
-  int num_axes() const { return (data_ranks() > 1) + (size(Axis::tensor) > 1) + (size(Axis::context) > 1) + (size(Axis::pipeline) > 1); }
+  int num_axes() const {
+    return (data_ranks() > 1) + (size(Axis::tensor) > 1) + (size(Axis::context) > 1) + (size(Axis::pipeline) > 1);
+  }
   /// Ranks among which states are sliced, and those over which gradients are summed.
   int slices() const { return mesh.group_size(kSliceAxes); }
   int token_ranks() const { return mesh.group_size(kTokenAxes); }
 };
 
-/// "fsdp full_shard × 8, tensor 2 with sequence parallel, pipeline 4 (interleaved, 2 virtual stages), micro-batch 1, full recomputation".
+/// "fsdp full_shard × 8, tensor 2 with sequence parallel, pipeline 4 (interleaved, 2 virtual stages), micro-batch 1,
+/// full recomputation".
 std::string text_of(const Candidate& candidate);
 
-/// What two candidates have in common that differ in schedule, micro-batch or recomputation alone: the mesh and how parameters live.
+/// What two candidates have in common that differ in schedule, micro-batch or recomputation alone: the mesh and how
+/// parameters live.
 using MeshAndKind = std::tuple<Mesh, DataKind, Sharding, bool>;
 inline MeshAndKind mesh_and_kind(const Candidate& c) { return {c.mesh, c.kind, c.sharding, c.once}; }
 

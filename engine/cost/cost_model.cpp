@@ -16,7 +16,9 @@
 namespace trainer::cost {
 namespace {
 
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); }
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29);
+}
 
 struct SignatureHash {
   std::size_t operator()(const Signature& signature) const {
@@ -35,7 +37,8 @@ struct GroupKey {
   auto operator<=>(const GroupKey&) const = default;
 };
 
-// All wait for the slowest: the expected largest of n normal deviations (Cramér, Mathematical Methods of Statistics, 28.6).
+// All wait for the slowest: the expected largest of n normal deviations (Cramér, Mathematical Methods of
+// Statistics, 28.6).
 double slowest_of(int devices, double variation) {
   if (devices < 2) return 1;
   const double u = std::sqrt(2 * std::log(devices));
@@ -46,10 +49,14 @@ double slowest_of(int devices, double variation) {
 
 std::string_view name_of(Bound bound) {
   switch (bound) {
-    case Bound::compute: return "compute";
-    case Bound::memory: return "memory";
-    case Bound::latency: return "latency";
-    case Bound::network: return "network";
+    case Bound::compute:
+      return "compute";
+    case Bound::memory:
+      return "memory";
+    case Bound::latency:
+      return "latency";
+    case Bound::network:
+      return "network";
   }
   return "?";
 }
@@ -66,15 +73,18 @@ struct CostModel::Impl {
   const MachineModel& machine() const { return *cluster.machine; }
   bool cuda() const { return machine().device.kind == DeviceKind::cuda; }
   double slowest = 1;  ///< time of the slowest of the mesh's devices, of that of a common one
-  // What a step walks over comes round when all else has passed: from caches while all of it fits, from memory once it is twice as much.
+  // What a step walks over comes round when all else has passed: from caches while all of it fits, from memory once it
+  // is twice as much.
   double cold() const {
     const std::int64_t cache = machine().device.cache_bytes;
-    return cache > 0 ? std::clamp(static_cast<double>(cluster.working_bytes) / static_cast<double>(cache) - 1, 0.0, 1.0) : 0;
+    return cache > 0 ? std::clamp(static_cast<double>(cluster.working_bytes) / static_cast<double>(cache) - 1, 0.0, 1.0)
+                     : 0;
   }
   int node_of(int rank) const { return rank / std::max(1, cluster.ranks_per_node); }
   int ranks_on_node() const { return std::min(std::max(1, cluster.ranks_per_node), cluster.mesh.world_size()); }
 
-  // Ranks lie on nodes in order, so the group of the first rank of a stage is spread as every other; of several stages the first one's.
+  // Ranks lie on nodes in order, so the group of the first rank of a stage is spread as every other; of several stages
+  // the first one's.
   GroupShape group(Axes axes, const std::vector<std::int32_t>& stages) const {
     const auto [at, added] = groups.try_emplace(GroupKey{axes.mask, stages});
     if (!added) return at->second;
@@ -92,19 +102,24 @@ struct CostModel::Impl {
   }
 
   static double bytes_per_us(const LinkModel& link) {
-    return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) / std::max(1.0, link.oversubscription) / 1e6;
+    return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) /
+           std::max(1.0, link.oversubscription) / 1e6;
   }
 
-  // By rings over all the group's ranks, a card of its own for each: every byte passes the links inside, and a part of them those between.
+  // By rings over all the group's ranks, a card of its own for each: every byte passes the links inside, and a part of
+  // them those between.
   LinkShare shares(CollectiveKind kind, double bytes, const GroupShape& group, double us) const {
     if (us <= 0) return {};
     const double n = group.ranks;
     double inside = bytes * (n - 1) / n, between = inside / group.per_node;
     if (kind == CollectiveKind::all_reduce) inside *= 2, between *= 2;
-    if (kind == CollectiveKind::all_to_all) inside = bytes * (group.per_node - 1) / n, between = bytes * (n - group.per_node) / n;
+    if (kind == CollectiveKind::all_to_all)
+      inside = bytes * (group.per_node - 1) / n, between = bytes * (n - group.per_node) / n;
     LinkShare shares;
-    if (group.per_node > 1) shares.inside = static_cast<float>(std::min(1.0, inside / bytes_per_us(machine().inside) / us));
-    if (group.nodes > 1 && machine().between) shares.between = static_cast<float>(std::min(1.0, between / bytes_per_us(*machine().between) / us));
+    if (group.per_node > 1)
+      shares.inside = static_cast<float>(std::min(1.0, inside / bytes_per_us(machine().inside) / us));
+    if (group.nodes > 1 && machine().between)
+      shares.between = static_cast<float>(std::min(1.0, between / bytes_per_us(*machine().between) / us));
     return shares;
   }
 
@@ -114,7 +129,8 @@ struct CostModel::Impl {
     for (Axis inner : kAxes)
       if (inner > axis) stride *= cluster.mesh.size(inner);
     const int extent = stride * cluster.mesh.size(axis);
-    return extent <= cluster.ranks_per_node && cluster.ranks_per_node % extent == 0 && std::abs(peer) < cluster.mesh.size(axis);
+    return extent <= cluster.ranks_per_node && cluster.ranks_per_node % extent == 0 &&
+           std::abs(peer) < cluster.mesh.size(axis);
   }
 };
 
@@ -126,7 +142,9 @@ CostModel::~CostModel() = default;
 Estimate CostModel::kernel(const Signature& signature) const {
   const auto [at, added] = impl_->kernels.try_emplace(signature);
   if (!added) return at->second;
-  if (!impl_->cuda()) return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads, impl_->ranks_on_node(), impl_->cold());
+  if (!impl_->cuda())
+    return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads,
+                                   impl_->ranks_on_node(), impl_->cold());
   // Muon's work is that of products in f32, which on GPUs it is not.
   const bool looked_up = !impl_->measured.empty() && signature.op != Op::muon_orthogonalize;
   const std::optional<Estimate> measured = looked_up ? impl_->measured.kernel(work_of(signature), 1, 1) : std::nullopt;
@@ -135,7 +153,8 @@ Estimate CostModel::kernel(const Signature& signature) const {
   return at->second;
 }
 
-Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages, std::int64_t bytes) const {
+Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages,
+                               std::int64_t bytes) const {
   const GroupShape group = impl_->group(axes, stages);
   if (group.ranks == 1) return {};
   if (!impl_->cuda()) return cpu_collective(impl_->machine(), impl_->measured, kind, dtype, bytes, group);
@@ -151,14 +170,16 @@ Estimate CostModel::send(Axis axis, int peer, std::int64_t bytes) const {
   if (!impl_->cuda()) return cpu_send(impl_->machine(), impl_->measured, bytes, same_node, impl_->ranks_on_node());
   Estimate estimate = gpu_send(impl_->machine(), bytes, same_node, impl_->ranks_on_node());
   const bool inside = same_node || !impl_->machine().between;
-  const double moving = static_cast<double>(bytes) / Impl::bytes_per_us(inside ? impl_->machine().inside : *impl_->machine().between);
+  const double moving =
+      static_cast<double>(bytes) / Impl::bytes_per_us(inside ? impl_->machine().inside : *impl_->machine().between);
   const auto share = static_cast<float>(std::min(1.0, moving / estimate.us));
   estimate.links = inside ? LinkShare{share, 0} : LinkShare{0, share};
   return estimate;
 }
 
 Estimate CostModel::copy(std::int64_t bytes) const {
-  // PCIe 4 x16 as data sheets give it, of which copies from pinned memory reach some four fifths; a CPU copies inside its memory.
+  // PCIe 4 x16 as data sheets give it, of which copies from pinned memory reach some four fifths; a CPU copies inside
+  // its memory.
   const double bandwidth = impl_->cuda() ? 25e9 : std::max(1e9, impl_->machine().device.memory_bandwidth.value / 2);
   return {(impl_->cuda() ? 5.0 : 1.0) + static_cast<double>(bytes) / bandwidth * 1e6, 0.3, Bound::memory};
 }
@@ -168,7 +189,9 @@ double CostModel::overlap_slowdown() const { return impl_->machine().overlap_slo
 double CostModel::overlap_slowdown(Axes axes, const std::vector<std::int32_t>& stages) const {
   const double whole = impl_->machine().overlap_slowdown;
   if (!impl_->cuda()) return whole;
-  const auto beside = [&] { return 1 + (whole - 1) * gpu_share_of_channels(impl_->machine(), impl_->group(axes, stages)); };
+  const auto beside = [&] {
+    return 1 + (whole - 1) * gpu_share_of_channels(impl_->machine(), impl_->group(axes, stages));
+  };
   if (!stages.empty()) return beside();
   double& known = impl_->beside[axes.mask];
   if (known == 0) known = beside();

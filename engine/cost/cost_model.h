@@ -1,16 +1,16 @@
-// CostModel: how long an instruction takes on a machine. Kernels by their own FLOPs and bytes (roofline, with what shapes and sizes cost,
-// or what was measured), collectives by the algorithm that would run over the links that the group's ranks share. Pure: the same
-// answers on every machine, no device needed.
+// CostModel: how long an instruction takes on a machine. Kernels by their own FLOPs and bytes (roofline, with what
+// shapes and sizes cost, or what was measured), collectives by the algorithm that would run over the links that the
+// group's ranks share. Pure: the same answers on every machine, no device needed.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "engine/core/mesh.h"
 #include "engine/core/signature.h"
 #include "engine/cost/machine_model.h"
 #include "engine/plan/instruction.h"
-#include "engine/core/mesh.h"
 
 namespace trainer::cost {
 
@@ -18,7 +18,8 @@ namespace trainer::cost {
 enum class Bound : std::uint8_t { compute, memory, latency, network };
 std::string_view name_of(Bound bound);
 
-/// What a communication takes, while it runs alone, of what a rank's links inside its node and between nodes can move: shares, 0 to 1.
+/// What a communication takes, while it runs alone, of what a rank's links inside its node and between nodes can move:
+/// shares, 0 to 1.
 struct LinkShare {
   float inside = 0, between = 0;
 };
@@ -37,7 +38,8 @@ struct Cluster {
   Mesh mesh;
   int ranks_per_node = 1;
   int threads = 0;  ///< of one rank, where the device is a CPU, which its node's ranks share
-  std::int64_t working_bytes = 0;  ///< that a node's ranks walk over in a step: what a CPU's caches hold of it; 0: all of it
+  std::int64_t working_bytes =
+      0;  ///< that a node's ranks walk over in a step: what a CPU's caches hold of it; 0: all of it
 };
 
 class CostModel {
@@ -48,19 +50,21 @@ class CostModel {
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  /// A kernel alone on the device (on a CPU: while the node's other ranks run as much); bound by computing, on the slowest of the mesh's
-  /// devices, for which all wait. Equal signatures are worked out once.
+  /// A kernel alone on the device (on a CPU: while the node's other ranks run as much); bound by computing, on the
+  /// slowest of the mesh's devices, for which all wait. Equal signatures are worked out once.
   Estimate kernel(const Signature& signature) const;
-  /// A collective over the ranks that differ along `axes` (of the pipeline's stages over `stages`; empty: all), by the slowest group there
-  /// is. `bytes` are of the larger side. One rank: 0.
-  Estimate collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages, std::int64_t bytes) const;
+  /// A collective over the ranks that differ along `axes` (of the pipeline's stages over `stages`; empty: all), by the
+  /// slowest group there is. `bytes` are of the larger side. One rank: 0.
+  Estimate collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages,
+                      std::int64_t bytes) const;
   /// A message to the rank `peer` further along `axis`, by the slowest such pair.
   Estimate send(Axis axis, int peer, std::int64_t bytes) const;
   /// Bytes between host and device.
   Estimate copy(std::int64_t bytes) const;
   /// By how much kernels take longer while communication runs.
   double overlap_slowdown() const;
-  /// The same beside a collective of this group: on a GPU one that leaves the node by few cards holds few multiprocessors.
+  /// The same beside a collective of this group: on a GPU one that leaves the node by few cards holds few
+  /// multiprocessors.
   double overlap_slowdown(Axes axes, const std::vector<std::int32_t>& stages) const;
   const Cluster& cluster() const;
 

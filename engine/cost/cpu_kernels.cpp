@@ -21,11 +21,17 @@ double peak_of(const DeviceModel& device, DType dtype) {
 
 Estimate roofline(const DeviceModel& device, const Work& work, int threads, int ranks) {
   // Ranks that have more threads than there are cores take turns.
-  const double cores = std::clamp(static_cast<double>(std::max(1, device.units)) / ranks, 0.0, static_cast<double>(std::max(1, threads))) / std::max(1, device.units);
+  const double cores = std::clamp(static_cast<double>(std::max(1, device.units)) / ranks, 0.0,
+                                  static_cast<double>(std::max(1, threads))) /
+                       std::max(1, device.units);
   if (counts_flops(work.name)) {
-    const double share = figure(device.achievable, work.name.starts_with("attention") ? (work.name.ends_with("grad") ? "attention_backward" : "attention_forward") : "matmul",
+    const double share = figure(device.achievable,
+                                work.name.starts_with("attention")
+                                    ? (work.name.ends_with("grad") ? "attention_backward" : "attention_forward")
+                                    : "matmul",
                                 figure(device.achievable, "matmul", 0.8));
-    return {work.amount / (cores * peak_of(device, work.dtype) * share) * 1e6 + device.launch_us.value, 0.25, Bound::compute};
+    return {work.amount / (cores * peak_of(device, work.dtype) * share) * 1e6 + device.launch_us.value, 0.25,
+            Bound::compute};
   }
   const double bandwidth = device.memory_bandwidth.value * figure(device.achievable, "memory", 0.85);
   return {work.amount * ranks / bandwidth * 1e6 + device.launch_us.value, 0.3, Bound::memory};
@@ -33,7 +39,8 @@ Estimate roofline(const DeviceModel& device, const Work& work, int threads, int 
 
 }  // namespace
 
-Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads, int ranks, double cold) {
+Estimate cpu_kernel(const MachineModel& machine, const MeasuredTimes& measured, const Signature& signature, int threads,
+                    int ranks, double cold) {
   const Work work = work_of(signature);
   if (const std::optional<Estimate> time = measured.kernel(work, threads, ranks, cold)) return *time;
   return roofline(machine.device, work, threads, ranks);

@@ -1,8 +1,9 @@
-// A score costs its products (4·d FLOP forward, 10·d backward, where the probabilities are made again) and one exponential, of which a
-// multiprocessor makes 16 a cycle: at a head of 64 as long as the products take on an H100 (FlashAttention-3, section 3.1: 3.9 T/s).
-// A hardware file says what share of the peak a kernel reaches at heads of 128, long and without a mask; from it follows what its products
-// take, and so all other heads, lengths and masks (tests/cost/gpu_times_test.cpp).
-// Sources: Dao, FlashAttention-2 (arXiv:2307.08691), figures 4 to 6; Shah et al., FlashAttention-3 (arXiv:2407.08608), figures 5, 6.
+// A score costs its products (4·d FLOP forward, 10·d backward, where the probabilities are made again) and one
+// exponential, of which a multiprocessor makes 16 a cycle: at a head of 64 as long as the products take on an H100
+// (FlashAttention-3, section 3.1: 3.9 T/s). A hardware file says what share of the peak a kernel reaches at heads of
+// 128, long and without a mask; from it follows what its products take, and so all other heads, lengths and masks
+// (tests/cost/gpu_times_test.cpp). Sources: Dao, FlashAttention-2 (arXiv:2307.08691), figures 4 to 6; Shah et al.,
+// FlashAttention-3 (arXiv:2407.08608), figures 5, 6.
 #include "engine/cost/gpu_attention.h"
 
 #include <algorithm>
@@ -17,8 +18,8 @@ constexpr double kRows = 128;                 // of queries in a tile
 constexpr double kStated = 128;               // head for which a hardware file states its shares
 constexpr double kStatedTiles = 2048;         // of 16,384 tokens of width 2048
 
-// Exponentials (and scaling, masking, sums) that products do not hide, in units of exponentials: FlashAttention-2 at heads of 64 and 128
-// on A100 and H100, and FlashAttention-3, come within a fifth of these.
+// Exponentials (and scaling, masking, sums) that products do not hide, in units of exponentials: FlashAttention-2 at
+// heads of 64 and 128 on A100 and H100, and FlashAttention-3, come within a fifth of these.
 constexpr double kUnhiddenForward = 1.0, kUnhiddenBackward = 1.5;
 
 double reached(const DeviceModel& device, bool backward) {
@@ -57,8 +58,8 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   const double score = score_time(device, flops, padded(a.head_dim), a.backward);
   const double queries = static_cast<double>(a.queries), all = static_cast<double>(a.keys);
   const double tiles = static_cast<double>(a.batch * a.heads) * std::ceil(queries / kRows);
-  // A causal row of tiles ends on the diagonal, whose tiles are made whole and masked, and rows of unequal length end apart. Of a part of
-  // the queries: the mean over the parts.
+  // A causal row of tiles ends on the diagonal, whose tiles are made whole and masked, and rows of unequal length end
+  // apart. Of a part of the queries: the mean over the parts.
   const double keys = a.causal ? std::min(all, all / 2 + kRows) : all;
   const double edges = device.capability >= 90 ? 1.8 : 1.4;  // µs: first tiles from memory, last rows back to it
   const double tile = std::min(queries, kRows) * keys * score * 1e6 + edges;
@@ -66,9 +67,11 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   const double waves = a.causal ? std::max(tiles / units, 1.0) : std::ceil(tiles / units);
   const double compute = a.causal && tiles <= units ? longest : waves * tile + (a.causal ? (longest - tile) / 4 : 0);
   const auto share = device.achievable.find("memory");
-  const double bandwidth = device.memory_bandwidth.value * (share == device.achievable.end() ? 0.88 : share->second.value) / 1e6;
+  const double bandwidth =
+      device.memory_bandwidth.value * (share == device.achievable.end() ? 0.88 : share->second.value) / 1e6;
   // Passes of their own, backward: the rows' sums of dO·O; dq in f32 cleared, and made bf16.
-  const double passes = a.backward ? 4.5 + 14 * static_cast<double>(a.batch * a.heads * a.queries * a.head_dim) / bandwidth : 0;
+  const double passes =
+      a.backward ? 4.5 + 14 * static_cast<double>(a.batch * a.heads * a.queries * a.head_dim) / bandwidth : 0;
   const double memory = a.bytes / bandwidth + 2;
   const auto stated = device.achievable.find(a.backward ? "attention_backward" : "attention_forward");
   const double spread = std::hypot(0.08, stated == device.achievable.end() ? 0.2 : stated->second.spread);

@@ -1,5 +1,5 @@
-// Time of fused attention (FlashAttention and its like) on a GPU: products of tiles that never leave the multiprocessor, and one
-// exponential for each score.
+// Time of fused attention (FlashAttention and its like) on a GPU: products of tiles that never leave the
+// multiprocessor, and one exponential for each score.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 namespace trainer::cost {
 
 struct Attention {
-  std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;  ///< queries: all, or a part of those that see the keys
+  std::int64_t batch = 0, heads = 0, queries = 0, keys = 0,
+               head_dim = 0;  ///< queries: all, or a part of those that see the keys
   bool causal = true;
   bool backward = false;
   DType dtype = DType::bf16;

@@ -1,8 +1,8 @@
-// Collectives between GPUs as NCCL runs them: for each algorithm (ring, tree, PAT, reduction in the NVLink switch and trees of such) and
-// protocol a latency and a bandwidth, of which it takes the fastest. Bandwidths are the hardware file's links; the latencies of steps,
-// the shares of protocols and the channels are NCCL's own tuning constants (src/graph/tuning.cc of NCCL 2.18 to 2.30, in GB/s and µs),
-// and what its pipeline adds is derived below.
-// Sources: NCCL, src/graph/tuning.cc, docs of nccl-tests (PERFORMANCE.md: bus bandwidth); Patarasuk and Yuan, Bandwidth optimal
+// Collectives between GPUs as NCCL runs them: for each algorithm (ring, tree, PAT, reduction in the NVLink switch and
+// trees of such) and protocol a latency and a bandwidth, of which it takes the fastest. Bandwidths are the hardware
+// file's links; the latencies of steps, the shares of protocols and the channels are NCCL's own tuning constants
+// (src/graph/tuning.cc of NCCL 2.18 to 2.30, in GB/s and µs), and what its pipeline adds is derived below. Sources:
+// NCCL, src/graph/tuning.cc, docs of nccl-tests (PERFORMANCE.md: bus bandwidth); Patarasuk and Yuan, Bandwidth optimal
 // all-reduce (2009); Sanders et al., Two-tree algorithms for full bandwidth broadcast, reduction and scan (2009).
 #include <algorithm>
 #include <array>
@@ -28,8 +28,8 @@ constexpr double kSwitchStep_us = 25, kSwitchTreeStep_us = 20.9;
 constexpr double kPost_us = 1;
 // Rings of several nodes pay more latency on long messages.
 constexpr double kPlateau = 1.4;
-// A channel sends a rank's chunk in slices, and no step of a chunk begins before a slice of the step before is there: half a chunk, at most
-// a quarter of a step of the channel's buffer (4 MiB in 8 steps).
+// A channel sends a rank's chunk in slices, and no step of a chunk begins before a slice of the step before is there:
+// half a chunk, at most a quarter of a step of the channel's buffer (4 MiB in 8 steps).
 constexpr double kSlice = 4.0 * 1024 * 1024 / 8 / 4;
 // Groups of at most 4 do not reduce in the switch (GB200 NVL Partition User Guide; ml-engineering's sweep on an H200).
 constexpr int kSwitchRanks = 5;
@@ -37,8 +37,8 @@ constexpr int kSwitchRanks = 5;
 constexpr double kReducing = 0.55;
 // The switch's pipeline fills over some 8 MiB (Azure AI benchmarking guide, H100 and H200, 2 to 268 MB).
 constexpr double kSwitchFill_us = 45, kSwitchFillBytes = 8e6;
-// Of the simple protocol's bandwidth: 120 of 128 bytes are data, but what a node of A100 reaches at 2 to 8 MB (Azure AI benchmarking guide)
-// is little more than half of it.
+// Of the simple protocol's bandwidth: 120 of 128 bytes are data, but what a node of A100 reaches at 2 to 8 MB (Azure AI
+// benchmarking guide) is little more than half of it.
 constexpr double kShare128 = 0.54;
 // Messages to every other rank one by one reach less than a ring, which keeps one neighbour.
 constexpr double kAllToAllShare = 0.9;
@@ -54,7 +54,8 @@ struct Links {
 };
 
 double reached(const LinkModel& link) {
-  return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) / std::max(1.0, link.oversubscription) / 1e6;
+  return link.bandwidth.value * (link.achievable.value > 0 ? link.achievable.value : 1) /
+         std::max(1.0, link.oversubscription) / 1e6;
 }
 
 // Latencies of the links that NCCL's steps were tuned on; another link's hop takes by so much more or less.
@@ -91,14 +92,16 @@ Links links_of(const MachineModel& machine, const GroupShape& group) {
   return links;
 }
 
-// Two links that follow each other in every chain: nearly the slower one, and less where both are full. 4 nodes of H100 reach 331 GB/s
-// where rings inside reach 365 and cards 376 (Voltage Park's benchmarks); 4 nodes of B200 381 where cards reach 376 to 400 and rings 682.
+// Two links that follow each other in every chain: nearly the slower one, and less where both are full. 4 nodes of H100
+// reach 331 GB/s where rings inside reach 365 and cards 376 (Voltage Park's benchmarks); 4 nodes of B200 381 where
+// cards reach 376 to 400 and rings 682.
 double together(double a, double b) {
   const double slow = std::min(a, b), ratio = slow / std::max(a, b);
   return slow * std::pow(1 + std::pow(ratio, 6), -1.0 / 6);
 }
 
-// Most that the low-latency protocol moves: eight bytes of data and flags at a time through every multiprocessor of the channels.
+// Most that the low-latency protocol moves: eight bytes of data and flags at a time through every multiprocessor of the
+// channels.
 double low_latency_limit(const Links& links, int nodes) {
   const int generation = links.capability >= 100 ? 3 : links.capability >= 90 ? 2 : links.capability >= 80 ? 1 : 0;
   if (nodes == 1) return std::array{39.0, 87.7, 141.0, 282.0}[static_cast<std::size_t>(generation)] * 1e3;
@@ -122,11 +125,14 @@ double ring(const Links& links, CollectiveKind kind, double bytes, const GroupSh
   const double passes = all_reduce ? 2 : 1;
   const double steps = kind == CollectiveKind::broadcast ? group.ranks : passes * (group.ranks - 1);
   const double hops = group.nodes > 1 ? passes * (group.nodes - 1) : 0;
-  const double limit = group.nodes == 1 ? links.inside : group.per_node == 1 ? links.between : together(links.inside, links.between);
+  const double limit = group.nodes == 1      ? links.inside
+                       : group.per_node == 1 ? links.between
+                                             : together(links.inside, links.between);
   const double bandwidth = protocol_bandwidth(links, protocol, limit, group.nodes);
   double step = step_us((links.nvlink ? kRing.nvlink : kRing.pcie)[protocol], links.inside_more);
   if (group.nodes > 1) step = std::max(step, kPost_us * (protocol == simple ? 3 : 1));
-  const double hop = step_us(group.per_node == 1 ? kTree.network[protocol] : kRing.network[protocol], links.between_more);
+  const double hop =
+      step_us(group.per_node == 1 ? kTree.network[protocol] : kRing.network[protocol], links.between_more);
   double latency = (steps - hops) * step + hops * hop;
   if (protocol == simple && group.nodes > 1 && all_reduce) latency *= kPlateau;
   const double moved = kind == CollectiveKind::broadcast ? bytes : passes * bytes * (group.ranks - 1) / group.ranks;
@@ -137,17 +143,20 @@ double ring(const Links& links, CollectiveKind kind, double bytes, const GroupSh
   return kRing.base[protocol] + latency + moved / bandwidth;
 }
 
-// One rank a node gathers and scatters by trees aggregated in parallel (NCCL's PAT, since 2.23): the logarithm of the nodes in latency,
-// a part that is still linear, and three quarters of a ring's bandwidth.
+// One rank a node gathers and scatters by trees aggregated in parallel (NCCL's PAT, since 2.23): the logarithm of the
+// nodes in latency, a part that is still linear, and three quarters of a ring's bandwidth.
 double parallel_trees(const Links& links, double bytes, const GroupShape& group) {
   const double depth = std::log2(group.nodes) * step_us(kPatStep_us, links.between_more) / 3.5;
-  return kPatBase_us + depth + kPatLinear_us * group.ranks + bytes * (group.ranks - 1) / group.ranks / (links.between * 0.75);
+  return kPatBase_us + depth + kPatLinear_us * group.ranks +
+         bytes * (group.ranks - 1) / group.ranks / (links.between * 0.75);
 }
 
 // Two trees over the nodes, each carrying half; chains inside a node.
 double tree(const Links& links, double bytes, const GroupShape& group, Protocol protocol) {
-  const double chain = (group.per_node - 1) * step_us((links.nvlink ? kTree.nvlink : kTree.pcie)[protocol], links.inside_more);
-  const double depth = group.nodes > 1 ? std::ceil(std::log2(group.nodes)) * step_us(kTree.network[protocol], links.between_more) : 0;
+  const double chain =
+      (group.per_node - 1) * step_us((links.nvlink ? kTree.nvlink : kTree.pcie)[protocol], links.inside_more);
+  const double depth =
+      group.nodes > 1 ? std::ceil(std::log2(group.nodes)) * step_us(kTree.network[protocol], links.between_more) : 0;
   // A node sends every byte up and down once; of two nodes one way each.
   double bandwidth = links.inside;
   if (group.nodes > 1) bandwidth = together(links.inside, links.between * (group.nodes == 2 ? 2 : 1));
@@ -173,7 +182,8 @@ double all_to_all(const Links& links, double bytes, const GroupShape& group) {
   const double n = group.ranks, inside = (group.per_node - 1) / n, outside = (n - group.per_node) / n;
   double time = bytes * inside / (links.inside * kAllToAllShare);
   if (group.nodes > 1) time = std::max(time, bytes * outside / (links.between / group.per_node * kAllToAllShare));
-  return kRing.base[simple] + (group.nodes > 1 ? step_us(kRing.network[simple], links.between_more) : 0) + 1.0 * (n - 1) + time;
+  return kRing.base[simple] + (group.nodes > 1 ? step_us(kRing.network[simple], links.between_more) : 0) +
+         1.0 * (n - 1) + time;
 }
 
 double fastest(const Links& links, CollectiveKind kind, double bytes, const GroupShape& group) {
@@ -187,19 +197,28 @@ double fastest(const Links& links, CollectiveKind kind, double bytes, const Grou
   const bool gathers = kind == CollectiveKind::all_gather || kind == CollectiveKind::reduce_scatter;
   if (gathers && group.nodes > 1 && group.per_node == 1) best = std::min(best, parallel_trees(links, bytes, group));
   const bool wide = group.per_node >= kSwitchRanks;
-  if (kind == CollectiveKind::all_reduce && links.reducing > 0 && wide) best = std::min(best, in_switch(links, bytes, group));
+  if (kind == CollectiveKind::all_reduce && links.reducing > 0 && wide)
+    best = std::min(best, in_switch(links, bytes, group));
   return best;
 }
 
 }  // namespace
 
-Estimate gpu_collective(const MachineModel& machine, CollectiveKind kind, DType, std::int64_t bytes, const GroupShape& group) {
+Estimate gpu_collective(const MachineModel& machine, CollectiveKind kind, DType, std::int64_t bytes,
+                        const GroupShape& group) {
   if (group.ranks <= 1 || bytes <= 0) return {};
   const Links links = links_of(machine, group);
   const double us = fastest(links, kind, static_cast<double>(bytes), group);
-  const double moving = static_cast<double>(bytes) / (links.between > 0 ? std::min(links.inside, links.between) : links.inside);
-  const double link = group.nodes > 1 && machine.between ? machine.between->achievable.spread : machine.inside.achievable.spread;
-  return {us, std::hypot(moving > us / 2 ? 0.08 : moving > us / 4 ? 0.15 : 0.3, link), moving > us / 3 ? Bound::network : Bound::latency};
+  const double moving =
+      static_cast<double>(bytes) / (links.between > 0 ? std::min(links.inside, links.between) : links.inside);
+  const double link =
+      group.nodes > 1 && machine.between ? machine.between->achievable.spread : machine.inside.achievable.spread;
+  return {us,
+          std::hypot(moving > us / 2   ? 0.08
+                     : moving > us / 4 ? 0.15
+                                       : 0.3,
+                     link),
+          moving > us / 3 ? Bound::network : Bound::latency};
 }
 
 double gpu_share_of_channels(const MachineModel& machine, const GroupShape& group) {
@@ -210,8 +229,8 @@ Estimate gpu_send(const MachineModel& machine, std::int64_t bytes, bool same_nod
   const bool inside = same_node || !machine.between;
   const LinkModel& link = inside ? machine.inside : *machine.between;
   const Steps& steps = kRing;
-  const double step =
-      step_us(inside ? (link.kind == "nvlink" ? steps.nvlink : steps.pcie)[simple] : steps.network[simple], more_latency(link));
+  const double step = step_us(
+      inside ? (link.kind == "nvlink" ? steps.nvlink : steps.pcie)[simple] : steps.network[simple], more_latency(link));
   // Without a switch a device's links are divided among its neighbours; rings use them all, one pair its own.
   const double own = inside && link.kind == "nvlink" && !link.is_switch ? std::max(1, machine.devices_per_node - 1) : 1;
   const double moving = static_cast<double>(bytes) * own / reached(link);

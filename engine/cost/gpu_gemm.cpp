@@ -1,8 +1,8 @@
-// Tiles, waves and splits of K. The hardware file's `achievable.matmul` is what the best shapes reach under sustained load; all that other
-// shapes lose is here: idle multiprocessors in the last wave, tiles that stick out over the edge, smaller tiles that re-read more, the
-// start and the end of a tile, results that leave through memory. Sources: NVIDIA, Matrix Multiplication Background User's Guide (tile and
-// wave quantisation, alignment); CUTLASS, Efficient GEMM in CUDA (threadblock tiles, epilogue, split-K); the tile shapes that names of
-// cuBLAS's kernels list.
+// Tiles, waves and splits of K. The hardware file's `achievable.matmul` is what the best shapes reach under sustained
+// load; all that other shapes lose is here: idle multiprocessors in the last wave, tiles that stick out over the edge,
+// smaller tiles that re-read more, the start and the end of a tile, results that leave through memory. Sources: NVIDIA,
+// Matrix Multiplication Background User's Guide (tile and wave quantisation, alignment); CUTLASS, Efficient GEMM in
+// CUDA (threadblock tiles, epilogue, split-K); the tile shapes that names of cuBLAS's kernels list.
 #include "engine/cost/gpu_gemm.h"
 
 #include <algorithm>
@@ -17,24 +17,26 @@ struct Tile {
 };
 
 // What cuBLAS ships for sm_80; from sm_90 on it has widths between these too, and persistent kernels.
-constexpr std::array<Tile, 8> kTiles{{{256, 128}, {128, 256}, {128, 128}, {256, 64}, {64, 256}, {128, 64}, {64, 128}, {64, 64}}};
+constexpr std::array<Tile, 8> kTiles{
+    {{256, 128}, {128, 256}, {128, 128}, {256, 64}, {64, 256}, {128, 64}, {64, 128}, {64, 64}}};
 constexpr std::array<Tile, 3> kTilesHopper{{{128, 192}, {192, 128}, {192, 192}}};
 constexpr std::array<std::int64_t, 5> kSplits{1, 2, 3, 4, 8};
 
-// The best shape of a search still has a last wave, a start and an end; its inner loop is by so much faster than what it reaches.
-// MAMF's best on an H100, 2048 x 2048 x 13312, fills 128 of 132 multiprocessors: 0.97, and 0.02 for start and end. But no product runs
-// faster than the best: what large ones save in waves they lose to the limit of power.
+// The best shape of a search still has a last wave, a start and an end; its inner loop is by so much faster than what
+// it reaches. MAMF's best on an H100, 2048 x 2048 x 13312, fills 128 of 132 multiprocessors: 0.97, and 0.02 for start
+// and end. But no product runs faster than the best: what large ones save in waves they lose to the limit of power.
 constexpr double kBestShape = 0.95;
-// Relative cost of an operand's edge: a tile [m, n] reads (m + n) for m·n products, and shared memory feeds both. Largest tile: 1.
+// Relative cost of an operand's edge: a tile [m, n] reads (m + n) for m·n products, and shared memory feeds both.
+// Largest tile: 1.
 constexpr double kEdge = 12;
 constexpr double kLargestEdge = 1.0 / 128 + 1.0 / 256;
 // Filling the stages of a tile's pipeline from memory, some two round trips of 0.6 to 0.8 µs.
 constexpr double kFill_us = 1.4;
-// Of a tile's start and end, what a persistent kernel does not hide: K of 256 to 1024 at 8 waves in XLA's table for sm_90 (4 products of
-// 2048 x 4096) takes some 1.7 µs a wave more than its loop.
+// Of a tile's start and end, what a persistent kernel does not hide: K of 256 to 1024 at 8 waves in XLA's table for
+// sm_90 (4 products of 2048 x 4096) takes some 1.7 µs a wave more than its loop.
 constexpr double kSwitch = 0.37;
-// A library picks its kernel by rules, not by trying: over a thousand shapes on an A100 cuBLASLt's heuristic is 5% slower than the best of
-// its own kernels (CUDA-L2: 16.8% against 11.4% behind the same kernels).
+// A library picks its kernel by rules, not by trying: over a thousand shapes on an A100 cuBLASLt's heuristic is 5%
+// slower than the best of its own kernels (CUDA-L2: 16.8% against 11.4% behind the same kernels).
 constexpr double kChoice = 1.04;
 // Results and memory-bound operands move at this share of what a stream of bytes reaches.
 constexpr double kStreams = 0.9;
@@ -56,9 +58,9 @@ double peak_of(const DeviceModel& device, DType dtype) {
   return at != device.peak.end() ? at->second.value : device.peak.begin()->second.value;
 }
 
-// Unaligned rows forbid 16-byte copies into shared memory and the tensor memory accelerator: older, narrower kernels run.
-// PyTorch issue 181718: 107 to 116 of 156 TFLOP/s at odd sizes on sm_89; ml-engineering's SwiGLU search on an H100: 273 of 395 at d_ff =
-// 10922.
+// Unaligned rows forbid 16-byte copies into shared memory and the tensor memory accelerator: older, narrower kernels
+// run. PyTorch issue 181718: 107 to 116 of 156 TFLOP/s at odd sizes on sm_89; ml-engineering's SwiGLU search on an
+// H100: 273 of 395 at d_ff = 10922.
 double alignment_share(std::int64_t alignment, int capability) {
   if (alignment >= 16) return 1;
   const double vector = alignment >= 8 ? 0.9 : alignment >= 4 ? 0.78 : 0.71;
@@ -83,7 +85,8 @@ double time_of(const Machine& machine, const Product& p, Tile tile, std::int64_t
   const double result = p.result_bytes / static_cast<double>(p.m * p.n);
   const double in_wave = static_cast<double>(std::min<std::int64_t>(tiles, machine.units));
   const double end = in_wave * area * result / machine.bandwidth;
-  // Two tiles of a half or less fit a multiprocessor, and so hide each other's start and end by half; a persistent kernel hides most.
+  // Two tiles of a half or less fit a multiprocessor, and so hide each other's start and end by half; a persistent
+  // kernel hides most.
   const double share_exposed = machine.persistent ? kSwitch : area <= 128 * 128 ? 0.5 : 1;
   const double exposed = share_exposed * (kFill_us + end) * static_cast<double>(waves - 1);
   double time = static_cast<double>(waves) * loop + exposed + kFill_us + end;
@@ -102,7 +105,9 @@ double fastest(const Machine& machine, const Product& p) {
   double best = 1e300;
   const auto attempt = [&](Tile tile) {
     for (std::int64_t split : kSplits) {
-      if (split > 1 && (p.k / split < 512 || ceil_div(p.m, tile.m) * ceil_div(p.n, tile.n) * (split - 1) > machine.units)) break;
+      if (split > 1 &&
+          (p.k / split < 512 || ceil_div(p.m, tile.m) * ceil_div(p.n, tile.n) * (split - 1) > machine.units))
+        break;
       best = std::min(best, time_of(machine, p, tile, split));
     }
   };
@@ -120,12 +125,14 @@ Estimate gpu_product(const DeviceModel& device, const Product& product) {
   const double bandwidth = device.memory_bandwidth.value * figure(device, "memory", 0.88) * kStreams / 1e6;
   const int units = std::max(1, device.units);
   const Machine machine{rate / units / 1e6, bandwidth, units, device.capability >= 90};
-  const double flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
+  const double flops =
+      2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
   const double compute = std::max(kChoice * fastest(machine, product), flops / (rate * kBestShape / 1e6));
   const double memory = kFill_us + (product.operand_bytes + product.result_bytes) / bandwidth;
   // One wave or less hangs on the choice of the tile; many waves on the clock alone.
   const double tiles = static_cast<double>(ceil_div(product.m, 128) * ceil_div(product.n, 128)) / units;
-  const double spread = std::hypot(0.05 + 0.12 / (1 + tiles), spread_of(device, compute >= memory ? "matmul" : "memory"));
+  const double spread =
+      std::hypot(0.05 + 0.12 / (1 + tiles), spread_of(device, compute >= memory ? "matmul" : "memory"));
   return {both(compute, memory), spread, compute >= memory ? Bound::compute : Bound::memory};
 }
 

@@ -1,5 +1,6 @@
-// Time of a matrix product on a GPU's tensor cores, as libraries of kernels run it: the output is cut into tiles, tiles go to the
-// multiprocessors in waves, each tile runs over K, and the library takes the tile shape and the split of K that are fastest.
+// Time of a matrix product on a GPU's tensor cores, as libraries of kernels run it: the output is cut into tiles, tiles
+// go to the multiprocessors in waves, each tile runs over K, and the library takes the tile shape and the split of K
+// that are fastest.
 #pragma once
 
 #include <cstdint>

@@ -19,19 +19,23 @@ double figure(const DeviceModel& device, const char* name, double otherwise) {
   return at == device.achievable.end() ? otherwise : at->second.value;
 }
 
-// What a kernel takes from its first load to its last store besides moving: one round trip to memory and the tail of its last blocks.
+// What a kernel takes from its first load to its last store besides moving: one round trip to memory and the tail of
+// its last blocks.
 constexpr double kRamp_us = 1.5;
 
 // `extra` bytes beside those of the operands.
 Estimate stream(const DeviceModel& device, const Signature& signature, const Cost& cost, double extra = 0) {
   const double bytes = cost.bytes_read + cost.bytes_written + extra;
   if (bytes == 0) return {};
-  const double bandwidth = device.memory_bandwidth.value * figure(device, "memory", 0.88) * record(signature.op).bandwidth / 1e6;
-  // What fits the last-level cache beside its neighbours was written or will be read there, at some twice the bandwidth.
+  const double bandwidth =
+      device.memory_bandwidth.value * figure(device, "memory", 0.88) * record(signature.op).bandwidth / 1e6;
+  // What fits the last-level cache beside its neighbours was written or will be read there, at some twice the
+  // bandwidth.
   const double near = bytes < 0.25 * static_cast<double>(device.cache_bytes) ? 0.5 : 1;
   const double moving = bytes * near / bandwidth;
   const auto share = device.achievable.find("memory");
-  const double spread = std::hypot(moving > kRamp_us ? 0.1 : 0.35, share == device.achievable.end() ? 0.1 : share->second.spread);
+  const double spread =
+      std::hypot(moving > kRamp_us ? 0.1 : 0.35, share == device.achievable.end() ? 0.1 : share->second.spread);
   return {kRamp_us + moving, spread, moving > kRamp_us ? Bound::memory : Bound::latency};
 }
 

@@ -53,7 +53,8 @@ void Ledger::communication(Axes axes, int kind, double us, double exposed, doubl
 double Ledger::half_width(bool longer) const {
   double squares = 0;
   for (double one : spread_) squares += one * one;
-  for (const auto& [key, sum] : communications_) squares += longer ? sum.longer * sum.longer : sum.shorter * sum.shorter;
+  for (const auto& [key, sum] : communications_)
+    squares += longer ? sum.longer * sum.longer : sum.shorter * sum.shorter;
   return std::sqrt(squares);
 }
 
@@ -84,8 +85,9 @@ std::vector<CommunicationTime> Ledger::communications(const Mesh& mesh) const {
     list.push_back(std::move(one));
   }
   const auto by_exposure = [](const CommunicationTime& one) { return std::tuple(-one.exposed_us, -one.total_us); };
-  std::stable_sort(list.begin(), list.end(),
-                   [&](const CommunicationTime& a, const CommunicationTime& b) { return by_exposure(a) < by_exposure(b); });
+  std::stable_sort(list.begin(), list.end(), [&](const CommunicationTime& a, const CommunicationTime& b) {
+    return by_exposure(a) < by_exposure(b);
+  });
   return list;
 }
 

@@ -1,4 +1,5 @@
-// Ledger: what the instructions of one role's play come to, by op and by kind of communication, and how far the whole may err.
+// Ledger: what the instructions of one role's play come to, by op and by kind of communication, and how far the whole
+// may err.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Ranges are wide enough for any machine of the next years and narrow enough to catch a wrong unit: GB/s for bytes/s, TFLOP/s for FLOP/s,
-// seconds for microseconds.
+// Ranges are wide enough for any machine of the next years and narrow enough to catch a wrong unit: GB/s for bytes/s,
+// TFLOP/s for FLOP/s, seconds for microseconds.
 #include "engine/cost/machine_fields.h"
 
 #include <algorithm>
@@ -11,17 +11,22 @@ using namespace form;
 using Fields = std::vector<FieldDef>;
 using Forms = std::vector<Form>;
 
-FieldDef required(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), FieldDef::Absent::required}; }
+FieldDef required(std::string_view name, std::string_view doc, Forms forms) {
+  return {name, doc, std::move(forms), FieldDef::Absent::required};
+}
 FieldDef optional(std::string_view name, std::string_view doc, Forms forms, std::string_view otherwise) {
   return {name, doc, std::move(forms), FieldDef::Absent::otherwise, otherwise};
 }
-FieldDef extra(std::string_view name, std::string_view doc, Forms forms) { return {name, doc, std::move(forms), FieldDef::Absent::nothing}; }
+FieldDef extra(std::string_view name, std::string_view doc, Forms forms) {
+  return {name, doc, std::move(forms), FieldDef::Absent::nothing};
+}
 
 /// A figure whose value has this form.
 Forms figure(const Form& value) {
   return {value, section({
                      required("value", "The figure.", {value}),
-                     optional("spread", "Half the width of its interval, as a share of the value.", {form::between(0, 1, false, true)}, "0"),
+                     optional("spread", "Half the width of its interval, as a share of the value.",
+                              {form::between(0, 1, false, true)}, "0"),
                      extra("source", "Where it is from: a name in sources.", {text()}),
                  })};
 }
@@ -63,7 +68,8 @@ Form measured_work() {
 
 Form measured_collective() {
   return section({
-      required("collective", "The collective, or send.", {word({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send"})}),
+      required("collective", "The collective, or send.",
+               {word({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send"})}),
       required("backend", "What communicated.", {word({"threads", "mpi", "nccl"})}),
       required("ranks", "Of the group.", {integer(2, 1e6)}),
       required("bytes", "Of the larger side.", {form::bytes()}),
@@ -74,9 +80,12 @@ Form measured_collective() {
 Fields device() {
   return {
       required("kind", "What computes.", {word({"cpu", "cuda"})}),
-      extra("names", "What CUDA calls GPUs of this kind: a machine that has one finds this file by it.", {list(text(), 1)}).when("kind", {"cuda"}),
+      extra("names", "What CUDA calls GPUs of this kind: a machine that has one finds this file by it.",
+            {list(text(), 1)})
+          .when("kind", {"cuda"}),
       required("memory", "Bytes of a GPU's memory; of a CPU, the node's.", bytes_figure()),
-      required("reserve", "Bytes of it that plans leave alone: the driver's context, communicators, the system.", bytes_figure()),
+      required("reserve", "Bytes of it that plans leave alone: the driver's context, communicators, the system.",
+               bytes_figure()),
       required("memory_bandwidth", "bytes/s.", figure(number(1e8, 1e14))),
       required("cache", "Bytes of the last level.", bytes_figure()),
       required("units", "Streaming multiprocessors, or cores.", figure(integer(1, 1e5))),
@@ -85,7 +94,8 @@ Fields device() {
       required("launch_us", "Microseconds from the end of a kernel to the start of the next.", figure(number(0, 1e4))),
       required("peak", "FLOP/s by dtype; a dtype that is not here cannot be used.", {section(peaks())}),
       required("achievable", "What well-made kernels reach at their best size.", {section(achievable())}),
-      extra("variation", "Standard deviation of the speed of devices of this kind under full load, as a share of it.", figure(form::between(0, 0.2, false, true))),
+      extra("variation", "Standard deviation of the speed of devices of this kind under full load, as a share of it.",
+            figure(form::between(0, 0.2, false, true))),
       extra("measured", "Times of kernels, as trainer calibrate writes them.", {list(measured_work(), 0)}),
   };
 }
@@ -98,16 +108,19 @@ Fields link(std::vector<std::string_view> kinds, bool between_nodes) {
       required("achievable", "Share of the bandwidth that large collectives reach.", share()),
       optional("switch", "Whether every device reaches every other at full bandwidth.", {flag()}, "true"),
       optional("reduces", "Whether the switch sums.", {flag()}, "false"),
-      extra("reducing", "Share of the bandwidth at which the bytes of a large all-reduce are summed by the switch.", share()),
+      extra("reducing", "Share of the bandwidth at which the bytes of a large all-reduce are summed by the switch.",
+            share()),
   };
   if (between_nodes)
-    out.push_back(optional("oversubscription", "How many times fewer uplinks there are than downlinks.", figure(number(1, 1000)), "1"));
+    out.push_back(optional("oversubscription", "How many times fewer uplinks there are than downlinks.",
+                           figure(number(1, 1000)), "1"));
   return out;
 }
 
 Fields links() {
   return {
-      extra("inside", "Between the devices of a node; null: there is one.", {null(), section(link({"nvlink", "pcie", "memory"}, false))}),
+      extra("inside", "Between the devices of a node; null: there is one.",
+            {null(), section(link({"nvlink", "pcie", "memory"}, false))}),
       extra("between", "Between nodes; null: there is one.", {null(), section(link({"infiniband", "ethernet"}, true))}),
   };
 }
@@ -115,13 +128,15 @@ Fields links() {
 Fields machine() {
   return {
       extra("description", "For people.", {text()}),
-      extra("base", "A name in configs/hardware/ or a path: a machine from which this one differs in what stands here.", {text()}),
+      extra("base", "A name in configs/hardware/ or a path: a machine from which this one differs in what stands here.",
+            {text()}),
       extra("sources", "Where figures are from, by short names.", {map(text())}),
       required("device", "What a rank computes on.", {section(device())}),
       required("devices_per_node", "GPUs of a node; of a CPU, 1.", figure(integer(1, 4096))),
       {"links", "What joins devices.", {section(links())}, FieldDef::Absent::fill},
       extra("collectives", "Times of collectives, as trainer calibrate writes them.", {list(measured_collective(), 0)}),
-      optional("overlap_slowdown", "How many times longer kernels take while communication runs.", figure(number(1, 10)), "1"),
+      optional("overlap_slowdown", "How many times longer kernels take while communication runs.",
+               figure(number(1, 10)), "1"),
       extra("price_per_device_hour", "In any currency.", figure(positive())),
       extra("host_memory", "Bytes of a node's main memory.", bytes_figure()),
       optional("measured_here", "Whether trainer calibrate wrote the file.", {flag()}, "false"),
@@ -136,7 +151,8 @@ const std::vector<FieldDef>& machine_fields() {
 }
 
 bool is_figure(const std::vector<Form>& forms) {
-  return std::ranges::any_of(forms, [](const Form& form) { return !form.fields.empty() && form.fields.front().name == "value"; });
+  return std::ranges::any_of(
+      forms, [](const Form& form) { return !form.fields.empty() && form.fields.front().name == "value"; });
 }
 
 }  // namespace trainer::cost

@@ -1,5 +1,5 @@
-// The table of fields of hardware files. Every figure is a number, or a mapping with its spread and the short name of its source; a file
-// that names a `base` says only what differs from it.
+// The table of fields of hardware files. Every figure is a number, or a mapping with its spread and the short name of
+// its source; a file that names a `base` says only what differs from it.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// A hardware file: laid over its base, held against the table of fields, then against the rules that compare two of its values.
+// A hardware file: laid over its base, held against the table of fields, then against the rules that compare two of its
+// values.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,10 +24,14 @@ constexpr int kMostBases = 8;
 
 [[noreturn]] void refuse(Diagnostic mistake) { throw JobError({std::move(mistake)}); }
 
-// ---- Bases ----------------------------------------------------------------------------------------------------------------------------
+// ---- Bases
+// ----------------------------------------------------------------------------------------------------------------------------
 
-/// A figure or a link that says what it is takes the place of the base's: half of one and half of another would be neither.
-bool replaces(const yaml::Node& over) { return !over.is_mapping() || over.find("value") != nullptr || over.find("kind") != nullptr; }
+/// A figure or a link that says what it is takes the place of the base's: half of one and half of another would be
+/// neither.
+bool replaces(const yaml::Node& over) {
+  return !over.is_mapping() || over.find("value") != nullptr || over.find("kind") != nullptr;
+}
 
 void lay_over(yaml::Node& base, const yaml::Node& over) {
   for (std::size_t i = 0; i < over.keys.size(); ++i) {
@@ -41,7 +46,9 @@ void lay_over(yaml::Node& base, const yaml::Node& over) {
     base.keys[index] = over.keys[i];
     // `device` has a kind of its own, and is no link.
     const bool whole = key != "device" && replaces(over.items[i]);
-    whole || !base.items[index].is_mapping() || !over.items[i].is_mapping() ? void(base.items[index] = over.items[i]) : lay_over(base.items[index], over.items[i]);
+    whole || !base.items[index].is_mapping() || !over.items[i].is_mapping()
+        ? void(base.items[index] = over.items[i])
+        : lay_over(base.items[index], over.items[i]);
   }
 }
 
@@ -58,7 +65,8 @@ std::string base_path(const yaml::Node& base, const std::string& file, const std
 yaml::Node with_base(yaml::Node tree, const std::string& path, const std::string& folder, int bases) {
   const yaml::Node* base = tree.is_mapping() ? tree.find("base") : nullptr;
   if (base == nullptr || !base->as_string()) return tree;
-  if (bases == kMostBases) refuse(base->at("base", fmt::format("more than {} bases, one of another: a file is a base of itself", kMostBases)));
+  if (bases == kMostBases)
+    refuse(base->at("base", fmt::format("more than {} bases, one of another: a file is a base of itself", kMostBases)));
   const std::string below = base_path(*base, path, folder);
   yaml::Node whole = with_base(yaml::read_file(below), below, folder, bases + 1);
   if (!whole.is_mapping()) return tree;
@@ -69,14 +77,17 @@ yaml::Node with_base(yaml::Node tree, const std::string& path, const std::string
   return whole;
 }
 
-// ---- Values ---------------------------------------------------------------------------------------------------------------------------
+// ---- Values
+// ---------------------------------------------------------------------------------------------------------------------------
 
 class Reader {
  public:
   Reader(const Checked& checked, const yaml::Node& tree) : checked_(checked), tree_(tree) {}
 
   /// Of a figure, the path at which its number stands.
-  std::string at(const std::string& path) const { return checked_.find(path + ".value") != nullptr ? path + ".value" : path; }
+  std::string at(const std::string& path) const {
+    return checked_.find(path + ".value") != nullptr ? path + ".value" : path;
+  }
   bool has(const std::string& path) const { return checked_.sections.contains(path) || checked_.find(path) != nullptr; }
 
   double number(const std::string& path) const { return checked_.node(at(path)).as_number().value_or(0); }
@@ -113,14 +124,19 @@ class Reader {
   const yaml::Node& tree_;
 };
 
-// ---- Rules ----------------------------------------------------------------------------------------------------------------------------
+// ---- Rules
+// ----------------------------------------------------------------------------------------------------------------------------
 
 void check_memory(const Reader& r, std::vector<Diagnostic>& mistakes) {
-  const std::int64_t memory = r.bytes("device.memory"), reserve = r.bytes("device.reserve"), cache = r.bytes("device.cache");
+  const std::int64_t memory = r.bytes("device.memory"), reserve = r.bytes("device.reserve"),
+                     cache = r.bytes("device.cache");
   constexpr double kMost = 0x1p50;  // 1 PiB
-  if (static_cast<double>(memory) > kMost) mistakes.push_back(r.mistake("device.memory", "no device has so much memory", "at most 1024TiB"));
-  if (memory > 0 && reserve >= memory) mistakes.push_back(r.mistake("device.reserve", "leaves nothing of device.memory", "less than device.memory"));
-  if (memory > 0 && cache >= memory) mistakes.push_back(r.mistake("device.cache", "as large as device.memory", "less than device.memory"));
+  if (static_cast<double>(memory) > kMost)
+    mistakes.push_back(r.mistake("device.memory", "no device has so much memory", "at most 1024TiB"));
+  if (memory > 0 && reserve >= memory)
+    mistakes.push_back(r.mistake("device.reserve", "leaves nothing of device.memory", "less than device.memory"));
+  if (memory > 0 && cache >= memory)
+    mistakes.push_back(r.mistake("device.cache", "as large as device.memory", "less than device.memory"));
 }
 
 void check_links(const Reader& r, std::vector<Diagnostic>& mistakes) {
@@ -128,10 +144,13 @@ void check_links(const Reader& r, std::vector<Diagnostic>& mistakes) {
   const std::string kind = r.text("device.kind");
   if (inside || (kind != "cuda" && kind != "cpu") || r.checked().doubtful.contains("links")) return;
   if (kind == "cpu") {
-    mistakes.push_back(r.mistake("links.inside", "missing: ranks on a CPU communicate through its memory", "a mapping with kind: memory"));
+    mistakes.push_back(r.mistake("links.inside", "missing: ranks on a CPU communicate through its memory",
+                                 "a mapping with kind: memory"));
   } else if (r.number("devices_per_node") > 1) {
-    mistakes.push_back(r.mistake("links.inside", fmt::format("missing: a node has {} devices and nothing joins them", r.number("devices_per_node")),
-                                 "a mapping with kind, bandwidth, latency_us, achievable"));
+    mistakes.push_back(
+        r.mistake("links.inside",
+                  fmt::format("missing: a node has {} devices and nothing joins them", r.number("devices_per_node")),
+                  "a mapping with kind, bandwidth, latency_us, achievable"));
   }
 }
 
@@ -148,12 +167,14 @@ void check_sources(const Reader& r, std::vector<Diagnostic>& mistakes) {
     Diagnostic mistake = value.node.at(path, "no such name in sources");
     mistake.value = value.node.brief();
     mistake.suggestion = nearest(value.node.text, known);
-    if (mistake.suggestion.empty()) mistake.allowed = known.empty() ? "a name that sources has" : fmt::format("one of {}", fmt::join(known, ", "));
+    if (mistake.suggestion.empty())
+      mistake.allowed = known.empty() ? "a name that sources has" : fmt::format("one of {}", fmt::join(known, ", "));
     mistakes.push_back(std::move(mistake));
   }
 }
 
-// ---- The model ------------------------------------------------------------------------------------------------------------------------
+// ---- The model
+// ------------------------------------------------------------------------------------------------------------------------
 
 DeviceModel device_of(const Reader& r) {
   DeviceModel device;
@@ -178,13 +199,15 @@ DeviceModel device_of(const Reader& r) {
     for (const FieldDef& inner : field.forms.front().fields) {
       if (inner.name != "achievable") continue;
       for (const FieldDef& work : inner.forms.front().fields)
-        if (r.has(shares + std::string(work.name))) device.achievable[std::string(work.name)] = r.figure(shares + std::string(work.name));
+        if (r.has(shares + std::string(work.name)))
+          device.achievable[std::string(work.name)] = r.figure(shares + std::string(work.name));
     }
   }
   for (std::size_t i = 0; i < r.entries("device.measured"); ++i) {
     const std::string at = fmt::format("device.measured[{}].", i);
-    device.measured.push_back({r.text(at + "work"), *dtype_named(r.text(at + "dtype")), static_cast<int>(r.number(at + "threads")),
-                               static_cast<int>(r.number(at + "ranks")), r.integers(at + "sizes"), r.figure(at + "rate")});
+    device.measured.push_back({r.text(at + "work"), *dtype_named(r.text(at + "dtype")),
+                               static_cast<int>(r.number(at + "threads")), static_cast<int>(r.number(at + "ranks")),
+                               r.integers(at + "sizes"), r.figure(at + "rate")});
   }
   return device;
 }
@@ -212,7 +235,9 @@ MachineModel machine_of(const Reader& r, const std::string& path) {
   if (r.checked().sections.contains("links.between")) machine.between = link_of(r, "links.between");
   for (std::size_t i = 0; i < r.entries("collectives"); ++i) {
     const std::string at = fmt::format("collectives[{}].", i);
-    machine.collectives.push_back({r.text(at + "collective"), r.text(at + "backend"), static_cast<int>(r.number(at + "ranks")), r.bytes(at + "bytes"), r.figure(at + "us")});
+    machine.collectives.push_back({r.text(at + "collective"), r.text(at + "backend"),
+                                   static_cast<int>(r.number(at + "ranks")), r.bytes(at + "bytes"),
+                                   r.figure(at + "us")});
   }
   machine.overlap_slowdown = r.number("overlap_slowdown");
   machine.price_per_device_hour = r.number("price_per_device_hour");
@@ -235,7 +260,9 @@ MachineModel checked_machine(const yaml::Node& tree, const std::string& path) {
 
 }  // namespace
 
-MachineModel load_machine(const std::string& path, const std::string& folder) { return checked_machine(with_base(yaml::read_file(path), path, folder, 0), path); }
+MachineModel load_machine(const std::string& path, const std::string& folder) {
+  return checked_machine(with_base(yaml::read_file(path), path, folder, 0), path);
+}
 
 MachineModel parse_machine(std::string text, const std::string& path, const std::string& folder) {
   return checked_machine(with_base(yaml::parse(std::move(text), path), path, folder, 0), path);
@@ -243,9 +270,12 @@ MachineModel parse_machine(std::string text, const std::string& path, const std:
 
 std::string_view name_of(ShippedCpu cpu) {
   switch (cpu) {
-    case ShippedCpu::avx2: return "cpu-avx2";
-    case ShippedCpu::avx512: return "cpu-avx512";
-    case ShippedCpu::amx: return "cpu-amx";
+    case ShippedCpu::avx2:
+      return "cpu-avx2";
+    case ShippedCpu::avx512:
+      return "cpu-avx512";
+    case ShippedCpu::amx:
+      return "cpu-amx";
   }
   return "?";
 }
@@ -258,7 +288,8 @@ MachineModel builtin_cpu(const CpuFacts& facts) {
   DeviceModel& device = machine.device;
   const double cores = static_cast<double>(facts.cores) / device.units;
   machine.description = fmt::format("{} cores by the figures of {}", facts.cores, name_of(facts.like));
-  if (facts.arithmetic != 1) machine.description += fmt::format(", with {:.0f}% of its arithmetic", 100 * facts.arithmetic);
+  if (facts.arithmetic != 1)
+    machine.description += fmt::format(", with {:.0f}% of its arithmetic", 100 * facts.arithmetic);
   for (auto& [dtype, peak] : device.peak) peak = {peak.value * cores * facts.arithmetic, std::max(peak.spread, 0.3)};
   // A core alone comes to some 15 GB/s, a socket of eight channels to some 200.
   device.memory_bandwidth = {std::min(device.memory_bandwidth.value * cores, 200e9), 0.5};
@@ -301,7 +332,8 @@ MachinePath find_machine(const std::string& name, const std::string& beside, con
   const std::vector<std::string> names = machine_names(folder);
   const Alias* alias = alias_of_value("cluster.hardware", name);
   return {"", names.empty() ? "no hardware files are installed" : fmt::format("there are {}", fmt::join(names, ", ")),
-          alias != nullptr ? std::string(alias->ours) : nearest(name, std::vector<std::string_view>(names.begin(), names.end()))};
+          alias != nullptr ? std::string(alias->ours)
+                           : nearest(name, std::vector<std::string_view>(names.begin(), names.end()))};
 }
 
 std::string hardware_schema() { return trainer::hardware_schema(machine_fields()); }

@@ -1,6 +1,6 @@
-// MachineModel: a machine as a hardware file (configs/hardware/*.yaml, or a person's own) describes it: what one device can hold and do,
-// what links join devices inside a node and nodes with each other, and what was measured. Every time and every memory limit that is
-// predicted comes from these figures and from the plan, and from nothing else.
+// MachineModel: a machine as a hardware file (configs/hardware/*.yaml, or a person's own) describes it: what one device
+// can hold and do, what links join devices inside a node and nodes with each other, and what was measured. Every time
+// and every memory limit that is predicted comes from these figures and from the plan, and from nothing else.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct Figure {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
-/// One measured time of one kernel on one rank, of `threads` threads on a CPU (0: a GPU). `sizes` are what op_times.h says of the
-/// class of work; rate is FLOP/s for products and attention, bytes/s for all else.
+/// One measured time of one kernel on one rank, of `threads` threads on a CPU (0: a GPU). `sizes` are what op_times.h
+/// says of the class of work; rate is FLOP/s for products and attention, bytes/s for all else.
 struct MeasuredWork {
   std::string work;  ///< class of work: "matmul", "attention_forward", "adamw" …
   DType dtype = DType::f32;
@@ -53,11 +53,12 @@ struct DeviceModel {
   double clock_hz = 0;             ///< boost clock of a GPU; 0: unknown
   int capability = 0;              ///< of a GPU: 80, 89, 90, 100
   Figure launch_us;                ///< from the end of a kernel to the start of the next on one stream
-  Figure variation;                ///< standard deviation of such devices' speed under full load, as a share; 0: unknown
-  std::map<DType, Figure> peak;    ///< FLOP/s of dense products by the dtype of their operands; what is missing cannot be used
-  /// Shares of the limits that well-made kernels reach at their best size under sustained load, by class of work: "matmul" of the
-  /// peak; "attention_forward", "attention_backward" of the peak with heads of 128, long and without a mask, the gradient counted as 2.5
-  /// times the FLOPs; "memory" of the memory bandwidth.
+  Figure variation;  ///< standard deviation of such devices' speed under full load, as a share; 0: unknown
+  std::map<DType, Figure>
+      peak;  ///< FLOP/s of dense products by the dtype of their operands; what is missing cannot be used
+  /// Shares of the limits that well-made kernels reach at their best size under sustained load, by class of work:
+  /// "matmul" of the peak; "attention_forward", "attention_backward" of the peak with heads of 128, long and without a
+  /// mask, the gradient counted as 2.5 times the FLOPs; "memory" of the memory bandwidth.
   std::map<std::string, Figure> achievable;
   std::vector<MeasuredWork> measured;
 };
@@ -66,11 +67,11 @@ struct DeviceModel {
 struct LinkModel {
   std::string kind;  ///< "nvlink", "pcie", "memory" (ranks as threads), "infiniband", "ethernet"
   Figure bandwidth;
-  Figure latency_us;            ///< of one hop
-  Figure achievable;            ///< share of the bandwidth that large collectives reach
-  bool is_switch = true;        ///< every device reaches every other at full bandwidth
-  bool reduces = false;         ///< the switch sums (NVLink SHARP, in-network reduction)
-  Figure reducing;              ///< if it does: share of the bandwidth at which the bytes of a large all-reduce pass; 0: unknown
+  Figure latency_us;      ///< of one hop
+  Figure achievable;      ///< share of the bandwidth that large collectives reach
+  bool is_switch = true;  ///< every device reaches every other at full bandwidth
+  bool reduces = false;   ///< the switch sums (NVLink SHARP, in-network reduction)
+  Figure reducing;  ///< if it does: share of the bandwidth at which the bytes of a large all-reduce pass; 0: unknown
   double oversubscription = 1;  ///< between nodes: uplinks are this many times fewer than downlinks
 };
 
@@ -82,7 +83,7 @@ struct MachineModel {
   LinkModel inside;                  ///< between devices of a node
   std::optional<LinkModel> between;  ///< between nodes; none: a single node
   std::vector<MeasuredCollective> collectives;
-  double overlap_slowdown = 1;       ///< by how much kernels take longer while a collective inside a node runs beside them
+  double overlap_slowdown = 1;  ///< by how much kernels take longer while a collective inside a node runs beside them
   double price_per_device_hour = 0;  ///< in any currency; 0: unknown
   std::int64_t host_memory_bytes = 0;
   bool measured_here = false;  ///< written by `trainer calibrate`
@@ -90,8 +91,9 @@ struct MachineModel {
   std::int64_t usable_bytes() const { return device.memory_bytes - device.reserve_bytes; }
 };
 
-/// Reads a hardware file. Throws JobError with every mistake of it, located: a missing link, a bandwidth of zero, a dtype that is none,
-/// figures that cannot be. IoError if it cannot be read. `folder` is where a `base` that is a name is looked for.
+/// Reads a hardware file. Throws JobError with every mistake of it, located: a missing link, a bandwidth of zero, a
+/// dtype that is none, figures that cannot be. IoError if it cannot be read. `folder` is where a `base` that is a name
+/// is looked for.
 MachineModel load_machine(const std::string& path, const std::string& folder = "");
 
 /// The same from a text; `path` names it and gives the folder of relative paths.

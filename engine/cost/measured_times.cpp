@@ -6,34 +6,48 @@
 namespace trainer::cost {
 namespace {
 
-double distance(int a, int b) { return std::abs(std::log(static_cast<double>(std::max(1, a))) - std::log(static_cast<double>(std::max(1, b)))); }
+double distance(int a, int b) {
+  return std::abs(std::log(static_cast<double>(std::max(1, a))) - std::log(static_cast<double>(std::max(1, b))));
+}
 
 double share_of(std::int64_t low, std::int64_t high, std::int64_t at) {
-  return std::log(static_cast<double>(at) / static_cast<double>(low)) / std::log(static_cast<double>(high) / static_cast<double>(low));
+  return std::log(static_cast<double>(at) / static_cast<double>(low)) /
+         std::log(static_cast<double>(high) / static_cast<double>(low));
 }
 
 }  // namespace
 
 MeasuredTimes::MeasuredTimes(const MachineModel& machine) : units_(std::max(1, machine.device.units)) {
   for (const MeasuredWork& row : machine.device.measured) {
-    if (row.rate.value <= 0 || std::any_of(row.sizes.begin(), row.sizes.end(), [](std::int64_t size) { return size < 1; })) continue;
+    if (row.rate.value <= 0 ||
+        std::any_of(row.sizes.begin(), row.sizes.end(), [](std::int64_t size) { return size < 1; }))
+      continue;
     std::vector<Context>& contexts = kernels_[{row.work, row.dtype}];
-    auto context = std::find_if(contexts.begin(), contexts.end(), [&](const Context& one) { return one.threads == row.threads && one.ranks == row.ranks; });
+    auto context = std::find_if(contexts.begin(), contexts.end(), [&](const Context& one) {
+      return one.threads == row.threads && one.ranks == row.ranks;
+    });
     if (context == contexts.end()) context = contexts.insert(contexts.end(), Context{row.threads, row.ranks, {}});
     context->points.push_back({row.sizes, std::log(row.rate.value), row.rate.spread});
   }
   for (auto& [key, contexts] : kernels_)
-    for (Context& context : contexts) std::sort(context.points.begin(), context.points.end(), [](const Point& a, const Point& b) { return a.sizes < b.sizes; });
+    for (Context& context : contexts)
+      std::sort(context.points.begin(), context.points.end(),
+                [](const Point& a, const Point& b) { return a.sizes < b.sizes; });
   for (const MeasuredCollective& row : machine.collectives) collectives_[row.collective][row.ranks][row.bytes] = row.us;
 }
 
-double MeasuredTimes::turns(int threads, int ranks) const { return std::max(1.0, static_cast<double>(threads) * ranks / units_); }
+double MeasuredTimes::turns(int threads, int ranks) const {
+  return std::max(1.0, static_cast<double>(threads) * ranks / units_);
+}
 
-// Points [first, last) agree in the dims before `dim`: between the two values of this dim next to the one asked for, each looked up in
-// the dims that follow. Grids may lack corners: each value has its own.
-MeasuredTimes::Between MeasuredTimes::at(const Point* first, const Point* last, const std::vector<std::int64_t>& sizes, std::size_t dim) {
+// Points [first, last) agree in the dims before `dim`: between the two values of this dim next to the one asked for,
+// each looked up in the dims that follow. Grids may lack corners: each value has its own.
+MeasuredTimes::Between MeasuredTimes::at(const Point* first, const Point* last, const std::vector<std::int64_t>& sizes,
+                                         std::size_t dim) {
   if (dim >= sizes.size() || dim >= first->sizes.size()) return {first->log_rate, first->spread};
-  const auto after = [&](const Point* point) { return std::find_if(point, last, [&](const Point& one) { return one.sizes[dim] != point->sizes[dim]; }); };
+  const auto after = [&](const Point* point) {
+    return std::find_if(point, last, [&](const Point& one) { return one.sizes[dim] != point->sizes[dim]; });
+  };
   const Point *low = first, *high = first;
   while (high != last && high->sizes[dim] < sizes[dim]) {
     low = high;
@@ -51,7 +65,8 @@ MeasuredTimes::Between MeasuredTimes::at(const Point* first, const Point* last, 
 std::optional<Estimate> MeasuredTimes::kernel(const Work& work, int threads, int ranks, double cold) const {
   std::optional<Estimate> time = look_up(work.name, work, threads, ranks);
   if (!time || cold <= 0) return time;
-  const std::optional<Estimate> from_memory = look_up(std::string(work.name) + std::string(kFromMemory), work, threads, ranks);
+  const std::optional<Estimate> from_memory =
+      look_up(std::string(work.name) + std::string(kFromMemory), work, threads, ranks);
   if (!from_memory || from_memory->us <= time->us) return time;
   time->us += cold * (from_memory->us - time->us);
   time->spread = std::max(time->spread, from_memory->spread);
@@ -61,19 +76,26 @@ std::optional<Estimate> MeasuredTimes::kernel(const Work& work, int threads, int
 std::optional<Estimate> MeasuredTimes::look_up(std::string_view name, const Work& work, int threads, int ranks) const {
   const auto found = kernels_.find(Key{name, work.dtype});
   if (found == kernels_.end()) return std::nullopt;
-  const Context& context = *std::min_element(found->second.begin(), found->second.end(), [&](const Context& a, const Context& b) {
-    return std::pair(distance(a.threads, threads), distance(a.ranks, ranks)) < std::pair(distance(b.threads, threads), distance(b.ranks, ranks));
-  });
+  const Context& context =
+      *std::min_element(found->second.begin(), found->second.end(), [&](const Context& a, const Context& b) {
+        return std::pair(distance(a.threads, threads), distance(a.ranks, ranks)) <
+               std::pair(distance(b.threads, threads), distance(b.ranks, ranks));
+      });
   const Between between = at(context.points.data(), context.points.data() + context.points.size(), work.sizes, 0);
-  const double others = turns(threads, ranks) / turns(context.threads, context.ranks) * std::max(1, context.threads) / std::max(1, threads);
-  return Estimate{work.amount / std::exp(between.log_rate) * 1e6 * others, between.spread, counts_flops(work.name) ? Bound::compute : Bound::memory};
+  const double others = turns(threads, ranks) / turns(context.threads, context.ranks) * std::max(1, context.threads) /
+                        std::max(1, threads);
+  return Estimate{work.amount / std::exp(between.log_rate) * 1e6 * others, between.spread,
+                  counts_flops(work.name) ? Bound::compute : Bound::memory};
 }
 
-std::optional<Estimate> MeasuredTimes::collective(std::string_view name, std::int64_t bytes, int ranks, int sharing) const {
+std::optional<Estimate> MeasuredTimes::collective(std::string_view name, std::int64_t bytes, int ranks,
+                                                  int sharing) const {
   const auto found = collectives_.find(name);
   if (found == collectives_.end()) return std::nullopt;
   const auto& by_ranks = found->second;
-  const auto nearest = std::min_element(by_ranks.begin(), by_ranks.end(), [&](const auto& a, const auto& b) { return distance(a.first, ranks) < distance(b.first, ranks); });
+  const auto nearest = std::min_element(by_ranks.begin(), by_ranks.end(), [&](const auto& a, const auto& b) {
+    return distance(a.first, ranks) < distance(b.first, ranks);
+  });
   const std::map<std::int64_t, Figure>& times = nearest->second;
   const auto high = times.lower_bound(std::max<std::int64_t>(1, bytes));
   Estimate out{0, 0, Bound::memory};

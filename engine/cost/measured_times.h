@@ -1,6 +1,6 @@
-// MeasuredTimes: a machine's measured rows, in order, for looking up between them. Between two measured sizes a rate is taken on the
-// straight line of logarithms, since rates change by factors over sizes that do; at a measured size it is what was measured, beyond the
-// outermost it stays.
+// MeasuredTimes: a machine's measured rows, in order, for looking up between them. Between two measured sizes a rate is
+// taken on the straight line of logarithms, since rates change by factors over sizes that do; at a measured size it is
+// what was measured, beyond the outermost it stays.
 #pragma once
 
 #include <map>
@@ -21,12 +21,13 @@ class MeasuredTimes {
   /// Copies what it needs.
   explicit MeasuredTimes(const MachineModel& machine);
 
-  /// The time of `work` on `threads` threads while `ranks` ranks of the node do the same, or nothing where its class and dtype were not
-  /// measured. Rows of the nearest number of threads, then of ranks; ranks that have more threads than there are cores take turns.
-  /// `cold`: the share of its operands that no cache holds, from 0 to 1.
+  /// The time of `work` on `threads` threads while `ranks` ranks of the node do the same, or nothing where its class
+  /// and dtype were not measured. Rows of the nearest number of threads, then of ranks; ranks that have more threads
+  /// than there are cores take turns. `cold`: the share of its operands that no cache holds, from 0 to 1.
   std::optional<Estimate> kernel(const Work& work, int threads, int ranks, double cold = 0) const;
 
-  /// The time of a collective ("all_reduce" …, "send") of `bytes` among `ranks` ranks of a node, while `sharing` such groups do the same.
+  /// The time of a collective ("all_reduce" …, "send") of `bytes` among `ranks` ranks of a node, while `sharing` such
+  /// groups do the same.
   std::optional<Estimate> collective(std::string_view name, std::int64_t bytes, int ranks, int sharing) const;
 
   bool empty() const { return kernels_.empty() && collectives_.empty(); }

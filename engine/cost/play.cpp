@@ -1,5 +1,5 @@
-// A discrete-event simulation: all roles on one clock. A role has a track for each of its streams; each track is at most at one
-// instruction, so there are never more events than a few a role, and the whole is linear in instructions.
+// A discrete-event simulation: all roles on one clock. A role has a track for each of its streams; each track is at
+// most at one instruction, so there are never more events than a few a role, and the whole is linear in instructions.
 #include "engine/cost/play.h"
 
 #include <algorithm>
@@ -16,9 +16,11 @@
 namespace trainer::cost {
 namespace {
 
-constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3, kTensor = 4;  // tracks, in the order of Stream
+constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3,
+                      kTensor = 4;  // tracks, in the order of Stream
 static_assert(static_cast<int>(Stream::compute) == 0 && static_cast<int>(Stream::communication) == 1 &&
-              static_cast<int>(Stream::copy) == 2 && static_cast<int>(Stream::background) == 3 && static_cast<int>(Stream::tensor) == 4);
+              static_cast<int>(Stream::copy) == 2 && static_cast<int>(Stream::background) == 3 &&
+              static_cast<int>(Stream::tensor) == 4);
 constexpr std::array kTalking{kCommunication, kBackground, kTensor};
 constexpr std::size_t kFlight = kNumStreams;  // in an event: a message between two roles has arrived
 
@@ -30,7 +32,9 @@ struct Event {
   std::uint32_t track;  // kFlight: a message from `role` to `other`
   std::uint32_t stamp;  // of the track when it was foretold; an older one is void
   std::int32_t other;
-  bool operator>(const Event& e) const { return std::tie(time, role, track, other) > std::tie(e.time, e.role, e.track, e.other); }
+  bool operator>(const Event& e) const {
+    return std::tie(time, role, track, other) > std::tie(e.time, e.role, e.track, e.other);
+  }
 };
 
 struct Track {
@@ -58,7 +62,7 @@ struct Player {
   const OwnTimes* own = nullptr;
   std::int32_t optimizer_from = 0;  // first instruction of the update
   std::array<Track, kNumStreams> tracks{};
-  StreamClock ended;  // by stream: the last instruction
+  StreamClock ended;                            // by stream: the last instruction
   std::array<Message, kNumStreams> messages{};  // by track
   // Of the exchange at hand.
   std::vector<bool> matched;  // parts of an exchange: sends, then receives
@@ -71,7 +75,8 @@ struct Player {
 
 class Play {
  public:
-  Play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own) : plan_(plan), model_(model) {
+  Play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own)
+      : plan_(plan), model_(model) {
     cpu_ = model.cluster().machine->device.kind == DeviceKind::cpu;
     for (const Role& role : plan.roles) {
       const Program* const found = role.program(program);
@@ -108,7 +113,9 @@ class Play {
   // ---- Tracks ----
 
   // A CPU's copies are made by the thread that runs its kernels.
-  std::size_t track_of(Stream stream) const { return cpu_ && stream == Stream::copy ? kCompute : static_cast<std::size_t>(stream); }
+  std::size_t track_of(Stream stream) const {
+    return cpu_ && stream == Stream::copy ? kCompute : static_cast<std::size_t>(stream);
+  }
 
   // With the norm, or where there is none with the scalars, the update begins.
   static std::int32_t first_of_update(const Program& program) {
@@ -138,7 +145,8 @@ class Play {
     for (std::size_t stream = 0; stream < kNumStreams; ++stream)
       if (issued.after[stream] > player.ended[stream]) return;
     spans_[role][i].begin = now;
-    if (const auto* collective = std::get_if<Collective>(&issued.instruction)) return arrive(role, track, *collective, now);
+    if (const auto* collective = std::get_if<Collective>(&issued.instruction))
+      return arrive(role, track, *collective, now);
     if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) return arrive(role, *exchange, now);
     run_for(role, track, (*player.own)[i].us, now);
   }
@@ -155,7 +163,8 @@ class Play {
 
   void foretell(std::size_t role, std::size_t track) {
     Track& one = players_[role].tracks[track];
-    events_.push({one.since + one.left * one.factor, static_cast<std::int32_t>(role), static_cast<std::uint32_t>(track), ++one.stamp, 0});
+    events_.push({one.since + one.left * one.factor, static_cast<std::int32_t>(role), static_cast<std::uint32_t>(track),
+                  ++one.stamp, 0});
   }
 
   void end(std::size_t role, std::size_t track, double now) {
@@ -184,7 +193,8 @@ class Play {
     Message& message = player.messages[track];
     const double spread = message.moved_us > 0 ? message.spread_us / message.moved_us : 0;
     if (const auto* collective = std::get_if<Collective>(&instruction))
-      player.ledger.communication(collective->axes, static_cast<int>(collective->kind), message.moved_us, message.exposed_us, spread);
+      player.ledger.communication(collective->axes, static_cast<int>(collective->kind), message.moved_us,
+                                  message.exposed_us, spread);
     if (const auto* exchange = std::get_if<Exchange>(&instruction)) {
       const Axis axis = exchange->sends.empty() ? exchange->receives.front().axis : exchange->sends.front().axis;
       player.ledger.communication(Axes::of(axis), Ledger::kSend, message.moved_us, message.exposed_us, spread);
@@ -192,8 +202,8 @@ class Play {
     message = {message.state, 0, 0, 0, {}};
   }
 
-  // What moves bytes slows the kernels beside it: on a GPU collectives, whose kernels sum; on a CPU all, which cores copy.
-  // Two of a rank's communications that ask for more than a link has take longer, each by as much.
+  // What moves bytes slows the kernels beside it: on a GPU collectives, whose kernels sum; on a CPU all, which cores
+  // copy. Two of a rank's communications that ask for more than a link has take longer, each by as much.
   double factor_of(const Player& player, std::size_t track) const {
     if (std::find(kTalking.begin(), kTalking.end(), track) != kTalking.end()) return sharing(player, track);
     if (track != kCompute || !is_launch(player, kCompute)) return 1;
@@ -203,7 +213,8 @@ class Play {
       const std::int32_t i = player.tracks[talking].instruction;
       const auto* collective = std::get_if<Collective>(&(*player.program)[at(i)].instruction);
       // Two hold the multiprocessors of both.
-      if (collective != nullptr) factor += std::max(1.0, model_.overlap_slowdown(collective->axes, collective->stages)) - 1;
+      if (collective != nullptr)
+        factor += std::max(1.0, model_.overlap_slowdown(collective->axes, collective->stages)) - 1;
       if (collective == nullptr && cpu_) factor += std::max(1.0, model_.overlap_slowdown()) - 1;
     }
     return factor;
@@ -280,7 +291,8 @@ class Play {
       const Axis axis = sending ? mine.sends[part].axis : mine.receives[part - mine.sends.size()].axis;
       const std::int32_t peer = sending ? mine.sends[part].peer : mine.receives[part - mine.sends.size()].peer;
       // Along other axes the peer plays this very role, and so is here too.
-      const std::size_t other = axis == Axis::pipeline ? role + static_cast<std::size_t>(static_cast<std::int64_t>(peer)) : role;
+      const std::size_t other =
+          axis == Axis::pipeline ? role + static_cast<std::size_t>(static_cast<std::int64_t>(peer)) : role;
       CHECK(other < players_.size(), "an exchange with a stage that is none");
       const Exchange* const theirs = exchange_of(other);
       if (theirs == nullptr) continue;
@@ -327,7 +339,8 @@ class Play {
     }
     const double begin = std::max({now, sender.sends_until, receiver.receives_until});
     sender.sends_until = receiver.receives_until = begin + factor * time.us;
-    events_.push({begin + factor * time.us, static_cast<std::int32_t>(from), kFlight, 0, static_cast<std::int32_t>(to)});
+    events_.push(
+        {begin + factor * time.us, static_cast<std::int32_t>(from), kFlight, 0, static_cast<std::int32_t>(to)});
   }
 
   void land(std::size_t from, std::size_t to, double now) {
@@ -354,7 +367,9 @@ class Play {
     if (i < player.program->size()) {
       const StreamClock& after = (*player.program)[i].after;
       for (std::size_t track : {kCommunication, kTensor, kBackground})
-        if (after[track] > player.ended[track] && (track == kCommunication ? player.messages[track].state != MessageState::none : moves(track))) return track;
+        if (after[track] > player.ended[track] &&
+            (track == kCommunication ? player.messages[track].state != MessageState::none : moves(track)))
+          return track;
     }
     if (player.messages[kCommunication].state != MessageState::none) return kCommunication;
     return moves(kTensor) ? kTensor : moves(kBackground) ? kBackground : kCommunication;
@@ -372,7 +387,8 @@ class Play {
     const auto part = [&](const Track& track, double& otherwise) -> double& {
       return track.instruction >= player.optimizer_from ? player.times.optimizer_us : otherwise;
     };
-    if (player.messages[kCommunication].state == MessageState::waits) spans_[role][at(player.tracks[kCommunication].instruction)].waited += passed;
+    if (player.messages[kCommunication].state == MessageState::waits)
+      spans_[role][at(player.tracks[kCommunication].instruction)].waited += passed;
     for (std::size_t track : kTalking)
       if (player.messages[track].state == MessageState::moves) player.messages[track].moved_us += passed;
     if (compute.running && is_launch(player, kCompute)) {
@@ -418,12 +434,14 @@ class Play {
   std::vector<Player> players_;
   std::vector<std::vector<Span>> spans_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::map<std::pair<std::uint8_t, std::vector<std::int32_t>>, std::vector<std::size_t>> arrived_;  // in a collective over stages
+  std::map<std::pair<std::uint8_t, std::vector<std::int32_t>>, std::vector<std::size_t>>
+      arrived_;  // in a collective over stages
 };
 
 }  // namespace
 
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed) {
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own,
+                std::optional<std::size_t> detailed) {
   return Play(plan, model, program, own).run(detailed);
 }
 

@@ -8,11 +8,13 @@
 
 namespace trainer::cost {
 
-/// What every instruction of a role's program takes alone; of an exchange nothing, for its messages are timed when both ends are ready.
+/// What every instruction of a role's program takes alone; of an exchange nothing, for its messages are timed when both
+/// ends are ready.
 using OwnTimes = std::vector<Estimate>;
 
-/// Plays `program` of every role as it is listed, loops once; `own[role]`. Kernels and communication are those of the role `detailed`, or of
-/// the slowest.
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed = std::nullopt);
+/// Plays `program` of every role as it is listed, loops once; `own[role]`. Kernels and communication are those of the
+/// role `detailed`, or of the slowest.
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own,
+                std::optional<std::size_t> detailed = std::nullopt);
 
 }  // namespace trainer::cost

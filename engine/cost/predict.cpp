@@ -64,7 +64,8 @@ std::int32_t passes_of(const Plan& plan, ProgramKind program) {
   return passes;
 }
 
-Prediction played(const Plan& plan, const CostModel& model, ProgramKind program, std::optional<std::size_t> detailed = std::nullopt) {
+Prediction played(const Plan& plan, const CostModel& model, ProgramKind program,
+                  std::optional<std::size_t> detailed = std::nullopt) {
   Clockmaker clockmaker(model);
   std::vector<OwnTimes> own;
   for (const Role& role : plan.roles) {
@@ -78,22 +79,34 @@ Prediction played(const Plan& plan, const CostModel& model, ProgramKind program,
 // Passes between the two plays. The first ones still show how the pipeline filled; later ones may take turns.
 constexpr std::int32_t kPasses = 4;
 
-// What a loop takes, from a play of kPasses passes and one of twice as many: every further pass takes as long as the mean of the last.
+// What a loop takes, from a play of kPasses passes and one of twice as many: every further pass takes as long as the
+// mean of the last.
 class Extrapolation {
  public:
   explicit Extrapolation(std::int32_t passes) : further_(passes - 2 * kPasses) {}
 
   Prediction of(Prediction more, const Prediction& few) const {
-    for (double Prediction::* time : {&Prediction::step_us, &Prediction::low_us, &Prediction::high_us}) extend(more.*time, few.*time);
+    for (double Prediction::*time : {&Prediction::step_us, &Prediction::low_us, &Prediction::high_us})
+      extend(more.*time, few.*time);
     for (std::size_t role = 0; role < more.roles.size(); ++role)
-      for (double RoleTimes::* time : {&RoleTimes::compute_us, &RoleTimes::optimizer_us, &RoleTimes::exposed_us, &RoleTimes::bubble_us, &RoleTimes::input_us})
+      for (double RoleTimes::*time : {&RoleTimes::compute_us, &RoleTimes::optimizer_us, &RoleTimes::exposed_us,
+                                      &RoleTimes::bubble_us, &RoleTimes::input_us})
         extend(more.roles[role].*time, few.roles[role].*time);
-    extend_each(more.communication, few.communication, [](const CommunicationTime& a, const CommunicationTime& b) { return a.axis == b.axis && a.collective == b.collective; },
-                [&](CommunicationTime& a, const CommunicationTime& b) { extend(a.count, b.count), extend(a.total_us, b.total_us), extend(a.exposed_us, b.exposed_us); });
-    extend_each(more.kernels, few.kernels, [](const KernelTime& a, const KernelTime& b) { return a.op == b.op; },
-                [&](KernelTime& a, const KernelTime& b) { extend(a.count, b.count), extend(a.us, b.us); });
-    std::stable_sort(more.communication.begin(), more.communication.end(), [](const auto& a, const auto& b) { return a.exposed_us > b.exposed_us; });
-    std::stable_sort(more.kernels.begin(), more.kernels.end(), [](const auto& a, const auto& b) { return a.us > b.us; });
+    extend_each(
+        more.communication, few.communication,
+        [](const CommunicationTime& a, const CommunicationTime& b) {
+          return a.axis == b.axis && a.collective == b.collective;
+        },
+        [&](CommunicationTime& a, const CommunicationTime& b) {
+          extend(a.count, b.count), extend(a.total_us, b.total_us), extend(a.exposed_us, b.exposed_us);
+        });
+    extend_each(
+        more.kernels, few.kernels, [](const KernelTime& a, const KernelTime& b) { return a.op == b.op; },
+        [&](KernelTime& a, const KernelTime& b) { extend(a.count, b.count), extend(a.us, b.us); });
+    std::stable_sort(more.communication.begin(), more.communication.end(),
+                     [](const auto& a, const auto& b) { return a.exposed_us > b.exposed_us; });
+    std::stable_sort(more.kernels.begin(), more.kernels.end(),
+                     [](const auto& a, const auto& b) { return a.us > b.us; });
     return more;
   }
 
@@ -103,7 +116,8 @@ class Extrapolation {
     more += further_ * (more - few) / kPasses;
   }
   template <typename Time, typename Same, typename Extend>
-  static void extend_each(std::vector<Time>& more, const std::vector<Time>& few, const Same& same, const Extend& extend) {
+  static void extend_each(std::vector<Time>& more, const std::vector<Time>& few, const Same& same,
+                          const Extend& extend) {
     for (Time& one : more)
       for (const Time& other : few)
         if (same(one, other)) extend(one, other);

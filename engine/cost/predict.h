@@ -1,6 +1,6 @@
-// Prediction: a plan's step played on a machine. Streams run in issue order, an instruction starts when its stream is free, what it waits
-// for (Issued::after) is done, and, if it communicates, all that it meets on other stages are ready. One rank of each role is played:
-// the others of a role do the same at the same time.
+// Prediction: a plan's step played on a machine. Streams run in issue order, an instruction starts when its stream is
+// free, what it waits for (Issued::after) is done, and, if it communicates, all that it meets on other stages are
+// ready. One rank of each role is played: the others of a role do the same at the same time.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace trainer::cost {
 
-/// When an instruction runs, µs from the program's start. What communicates begins when it is issued, as it is measured, and may wait.
+/// When an instruction runs, µs from the program's start. What communicates begins when it is issued, as it is
+/// measured, and may wait.
 struct Span {
   double begin = 0;
   double end = 0;
@@ -55,18 +56,21 @@ struct Prediction {
   std::vector<RoleTimes> roles;
   std::vector<CommunicationTime> communication;  ///< of the slowest role, the most exposed first
   std::vector<KernelTime> kernels;               ///< of the slowest role, the longest first
-  std::vector<std::vector<Span>> spans;          ///< [role][instruction of the program]; of a program with a loop none: play the unrolled plan
+  std::vector<std::vector<Span>>
+      spans;  ///< [role][instruction of the program]; of a program with a loop none: play the unrolled plan
 };
 
-/// Plays `program` of every role; of a loop some passes, every further one taking as long as the mean of the last of these. Throws Bug where there is no such program or its communications do not match (a verified plan's do).
+/// Plays `program` of every role; of a loop some passes, every further one taking as long as the mean of the last of
+/// these. Throws Bug where there is no such program or its communications do not match (a verified plan's do).
 ///
-/// While bytes are on their way kernels take CostModel::overlap_slowdown times as long, for the time that both run; messages between two
-/// GPUs hold up no kernels. Of several messages of a rank in one direction each waits for the one before. On a CPU copies take their turns
-/// with kernels, as its executor has them do.
+/// While bytes are on their way kernels take CostModel::overlap_slowdown times as long, for the time that both run;
+/// messages between two GPUs hold up no kernels. Of several messages of a rank in one direction each waits for the one
+/// before. On a CPU copies take their turns with kernels, as its executor has them do.
 ///
-/// The interval is of the slowest role. Estimates of a class (products, attention, all other kernels, each kind of communication over
-/// the same axes) err together, so their half widths are summed; classes do not, so those sums are added in quadrature. Of communication
-/// that is hidden nothing counts, of exposed at most what is exposed makes a step shorter.
+/// The interval is of the slowest role. Estimates of a class (products, attention, all other kernels, each kind of
+/// communication over the same axes) err together, so their half widths are summed; classes do not, so those sums are
+/// added in quadrature. Of communication that is hidden nothing counts, of exposed at most what is exposed makes a step
+/// shorter.
 Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program = ProgramKind::step);
 
 }  // namespace trainer::cost

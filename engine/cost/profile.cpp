@@ -30,15 +30,18 @@ class Profiling {
  private:
   Piece& piece(std::size_t node) { return profile_.pieces[static_cast<std::size_t>(piece_of_[node])]; }
 
-  // A backward node belongs to the piece of the forward node whose name it has. A piece whose nodes became part of others by fusion is empty.
+  // A backward node belongs to the piece of the forward node whose name it has. A piece whose nodes became part of
+  // others by fusion is empty.
   void assign_pieces() {
     std::unordered_map<std::string, std::int32_t> by_name, begins;
-    for (std::size_t piece = 0; piece < begins_.size(); ++piece) begins.try_emplace(begins_[piece], static_cast<std::int32_t>(piece));
+    for (std::size_t piece = 0; piece < begins_.size(); ++piece)
+      begins.try_emplace(begins_[piece], static_cast<std::int32_t>(piece));
     std::int32_t current = 0;
     piece_of_.resize(graph_.nodes.size());
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (const auto begun = begins.find(node.name); !node.backward && begun != begins.end()) current = std::max(current, begun->second);
+      if (const auto begun = begins.find(node.name); !node.backward && begun != begins.end())
+        current = std::max(current, begun->second);
       const auto [at, added] = by_name.try_emplace(node.name, current);
       piece_of_[i] = node.backward ? at->second : current;
       if (!node.backward) at->second = current;
@@ -48,7 +51,8 @@ class Profiling {
   void parameters() {
     std::vector<std::int32_t> reader(graph_.values.size(), kNever);
     for (std::size_t i = graph_.nodes.size(); i-- > 0;)
-      for (ValueId input : graph_.nodes[i].inputs) reader[static_cast<std::size_t>(graph_.storage(input))] = piece_of_[i];
+      for (ValueId input : graph_.nodes[i].inputs)
+        reader[static_cast<std::size_t>(graph_.storage(input))] = piece_of_[i];
     for (const Parameter& parameter : graph_.parameters) {
       const std::int32_t at = std::max(0, reader[static_cast<std::size_t>(parameter.value)]);
       const std::int64_t elements = graph_.local_shape(parameter.value).elements();
@@ -63,7 +67,9 @@ class Profiling {
   Estimate estimate(const Node& node) {
     if (!is_collective(node.op)) return model_.kernel(signature_of(graph_, node));
     const TensorDesc in = graph_.local(node.inputs[0]), out = graph_.local(node.outputs[0]);
-    const CollectiveKind kind = node.op == Op::all_reduce ? CollectiveKind::all_reduce : node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
+    const CollectiveKind kind = node.op == Op::all_reduce   ? CollectiveKind::all_reduce
+                                : node.op == Op::all_gather ? CollectiveKind::all_gather
+                                                            : CollectiveKind::reduce_scatter;
     return model_.collective(kind, out.dtype, node.axes, {}, std::max(in.bytes(), out.bytes()));
   }
 
@@ -79,7 +85,8 @@ class Profiling {
   }
 
   bool is_weight(const Node& node) const {
-    return node.backward && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return graph_.value(id).kind == ValueKind::gradient; });
+    return node.backward && std::all_of(node.outputs.begin(), node.outputs.end(),
+                                        [&](ValueId id) { return graph_.value(id).kind == ValueKind::gradient; });
   }
 
   void pack(const Node& node, Piece& piece) {
@@ -106,7 +113,8 @@ class Profiling {
         if (weight) for_weights[static_cast<std::size_t>(graph_.storage(input))] = 1;
       }
       for (ValueId output : graph_.nodes[i].outputs)
-        if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone && output != graph_.loss.sum)
+        if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone &&
+            output != graph_.loss.sum)
           made[static_cast<std::size_t>(output)] = static_cast<std::int32_t>(i);
     }
     std::vector<std::int64_t> own(graph_.values.size(), 0);  // bytes that a value adds to what is alive
@@ -114,7 +122,9 @@ class Profiling {
     std::int64_t alive = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const Node& node = graph_.nodes[i];
-      const std::int64_t workspace = aliases(node) || is_collective(node.op) || node.op == Op::replicate ? 0 : target_.workspace_bytes(signature_of(graph_, node));
+      const std::int64_t workspace = aliases(node) || is_collective(node.op) || node.op == Op::replicate
+                                         ? 0
+                                         : target_.workspace_bytes(signature_of(graph_, node));
       for (std::size_t o = 0; o < node.outputs.size(); ++o) {
         const ValueId output = node.outputs[o];
         if (made[static_cast<std::size_t>(output)] != static_cast<std::int32_t>(i)) continue;
@@ -128,7 +138,8 @@ class Profiling {
         }
         if (node.backward && for_weights[static_cast<std::size_t>(output)]) piece(i).handed_bytes += bytes;
         const ValueId source = taken_over(node, static_cast<int>(o), static_cast<std::int32_t>(i), last);
-        own[static_cast<std::size_t>(output)] = source == kNone ? bytes : std::exchange(own[static_cast<std::size_t>(source)], 0);
+        own[static_cast<std::size_t>(output)] =
+            source == kNone ? bytes : std::exchange(own[static_cast<std::size_t>(source)], 0);
         if (source == kNone) alive += bytes;
         dies[static_cast<std::size_t>(end)].push_back(output);
       }
@@ -145,7 +156,8 @@ class Profiling {
       const ValueId source = graph_.storage(node.inputs[static_cast<std::size_t>(in)]);
       const Value& from = graph_.value(source);
       const bool free = from.kind == ValueKind::activation && last[static_cast<std::size_t>(source)] == at;
-      if (free && graph_.local(source).bytes() == graph_.local(node.outputs[static_cast<std::size_t>(output)]).bytes()) return source;
+      if (free && graph_.local(source).bytes() == graph_.local(node.outputs[static_cast<std::size_t>(output)]).bytes())
+        return source;
     }
     return kNone;
   }
@@ -161,11 +173,13 @@ class Profiling {
         if (from[static_cast<std::size_t>(storage)] != kNever) to[static_cast<std::size_t>(storage)] = piece_of_[i];
       }
       for (ValueId output : node.outputs)
-        if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone) from[static_cast<std::size_t>(output)] = piece_of_[i];
+        if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone)
+          from[static_cast<std::size_t>(output)] = piece_of_[i];
     }
     for (std::size_t value = 0; value < from.size(); ++value)
       for (std::int32_t piece = from[value]; piece != kNever && piece < to[value]; ++piece)
-        profile_.pieces[static_cast<std::size_t>(piece)].boundary_bytes += graph_.local(static_cast<ValueId>(value)).bytes();
+        profile_.pieces[static_cast<std::size_t>(piece)].boundary_bytes +=
+            graph_.local(static_cast<ValueId>(value)).bytes();
   }
 
   const Graph& graph_;
@@ -178,7 +192,8 @@ class Profiling {
 
 }  // namespace
 
-Profile profile_of(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model, const Target& target) {
+Profile profile_of(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model,
+                   const Target& target) {
   return Profiling(graph, begins, model, target).run();
 }
 

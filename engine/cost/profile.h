@@ -1,6 +1,6 @@
-// Profile: what one micro-batch of a model costs on a rank, piece by piece. A piece is a run of nodes that a pipeline does not cut: an
-// outermost block, or what lies between two. Read off the very graph that a plan is made of, by the very times of instructions; a search
-// adds pieces up where planning every candidate would take too long.
+// Profile: what one micro-batch of a model costs on a rank, piece by piece. A piece is a run of nodes that a pipeline
+// does not cut: an outermost block, or what lies between two. Read off the very graph that a plan is made of, by the
+// very times of instructions; a search adds pieces up where planning every candidate would take too long.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ namespace trainer::cost {
 /// Of one micro-batch, or of the parameters; bytes and elements are this rank's.
 struct Piece {
   double forward_us = 0;
-  double input_us = 0;   ///< backward, without the gradients of parameters; recomputation is in it
-  double weight_us = 0;  ///< the rest of the backward pass
-  double network_us = 0;  ///< how much of all three is communication along the tensor axis
-  double recompute_us = 0;  ///< how much is done a second time
-  std::int64_t saved_bytes = 0;      ///< kept from the forward pass to the backward pass
-  std::int64_t freed_bytes = 0;      ///< of those, what the gradients of parameters do not need: a split backward frees it early
+  double input_us = 0;           ///< backward, without the gradients of parameters; recomputation is in it
+  double weight_us = 0;          ///< the rest of the backward pass
+  double network_us = 0;         ///< how much of all three is communication along the tensor axis
+  double recompute_us = 0;       ///< how much is done a second time
+  std::int64_t saved_bytes = 0;  ///< kept from the forward pass to the backward pass
+  std::int64_t freed_bytes =
+      0;  ///< of those, what the gradients of parameters do not need: a split backward frees it early
   std::int64_t handed_bytes = 0;     ///< what a split backward keeps from its input part to its weight part
   std::int64_t transient_bytes = 0;  ///< the most that is alive beside that while the piece runs
   std::int64_t boundary_bytes = 0;   ///< passed on to the next piece
@@ -37,8 +38,9 @@ struct Profile {
   std::int64_t input_bytes = 0;  ///< of the batch's fields
 };
 
-/// `graph`: differentiated, recomputed and fused, of one rank, its nodes in one chunk. `begins`: the forward nodes that begin the pieces,
-/// the first included.
-Profile profile_of(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model, const Target& target);
+/// `graph`: differentiated, recomputed and fused, of one rank, its nodes in one chunk. `begins`: the forward nodes that
+/// begin the pieces, the first included.
+Profile profile_of(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model,
+                   const Target& target);
 
 }  // namespace trainer::cost

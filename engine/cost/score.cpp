@@ -45,12 +45,14 @@ std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& 
     most = std::max(most, alive + chunk.transient_bytes);
     if (action.kind == Action::Kind::backward) alive -= chunk.saved_bytes;
     if (action.kind == Action::Kind::backward_input) alive += chunk.handed_bytes - chunk.freed_bytes;
-    if (action.kind == Action::Kind::backward_weight) alive -= chunk.saved_bytes + chunk.handed_bytes - chunk.freed_bytes;
+    if (action.kind == Action::Kind::backward_weight)
+      alive -= chunk.saved_bytes + chunk.handed_bytes - chunk.freed_bytes;
   }
   return most;
 }
 
-std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage, const std::vector<Piece>& units) {
+std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage,
+                            const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
   return data.shard_gradients && data.reduce == Reduce::micro_batch
              ? (stage.trained / candidate.slices() + std::min(stage.trained, 2 * largest(units, &Piece::trained))) *
@@ -62,20 +64,36 @@ std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const Re
 class DataTime {
  public:
   DataTime(const Candidate& candidate, const ResolvedData& data, const CostModel& model, const Job& job)
-      : candidate_(candidate), data_(data), model_(model), compute_(size_of(job.precision.compute)), reduce_(size_of(job.precision.reduce)), reduce_dtype_(job.precision.reduce),
-        compute_dtype_(job.precision.compute), bucket_(job.strategy.data.bucket_mb * 1048576) {}
+      : candidate_(candidate),
+        data_(data),
+        model_(model),
+        compute_(size_of(job.precision.compute)),
+        reduce_(size_of(job.precision.reduce)),
+        reduce_dtype_(job.precision.reduce),
+        compute_dtype_(job.precision.compute),
+        bucket_(job.strategy.data.bucket_mb * 1048576) {}
 
-  double gather(double elements) const { return time(CollectiveKind::all_gather, compute_dtype_, kSliceAxes, elements * compute_); }
-  double scatter(double elements) const { return time(CollectiveKind::reduce_scatter, reduce_dtype_, kSliceAxes, elements * reduce_); }
-  double reduce(double elements, Axes axes) const { return time(CollectiveKind::all_reduce, reduce_dtype_, axes, elements * reduce_); }
+  double gather(double elements) const {
+    return time(CollectiveKind::all_gather, compute_dtype_, kSliceAxes, elements * compute_);
+  }
+  double scatter(double elements) const {
+    return time(CollectiveKind::reduce_scatter, reduce_dtype_, kSliceAxes, elements * reduce_);
+  }
+  double reduce(double elements, Axes axes) const {
+    return time(CollectiveKind::all_reduce, reduce_dtype_, axes, elements * reduce_);
+  }
 
   // Of `count` like collectives that begin as the pass goes on, what the pass cannot hide; the last begins at its end.
-  static double exposed(double each, double count, double hides) { return count <= 0 ? 0 : each * count - std::min(each * (count - 1), hides * (count - 1) / count); }
+  static double exposed(double each, double count, double hides) {
+    return count <= 0 ? 0 : each * count - std::min(each * (count - 1), hides * (count - 1) / count);
+  }
 
   double buckets(double elements, double width) const { return std::max(1.0, std::ceil(elements * width / bucket_)); }
 
   // Added to each forward and backward pass of a micro-batch.
-  double per_forward(const std::vector<Piece>& units) const { return data_.shard_parameters && data_.keep != Keep::step ? passes(units, true) : 0; }
+  double per_forward(const std::vector<Piece>& units) const {
+    return data_.shard_parameters && data_.keep != Keep::step ? passes(units, true) : 0;
+  }
   double per_backward(const std::vector<Piece>& units) const {
     if (!data_.shard_states || data_.reduce == Reduce::step) return 0;
     return passes(units, false);
@@ -93,13 +111,17 @@ class DataTime {
     }
     const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
     if (data_.reduce == Reduce::step) us += exposed(scatter(elements / count), count, sum.backward_us());
-    if (candidate_.size(Axis::replicate) > 1 && candidate_.slices() > 1) us += exposed(reduce(elements / count / candidate_.slices(), Axes::of(Axis::replicate)), count, sum.backward_us() / 2);
+    if (candidate_.size(Axis::replicate) > 1 && candidate_.slices() > 1)
+      us += exposed(reduce(elements / count / candidate_.slices(), Axes::of(Axis::replicate)), count,
+                    sum.backward_us() / 2);
     if (!data_.shard_parameters) us += exposed(gather(elements / count), count, optimizer_us);
     return us;
   }
 
  private:
-  double time(CollectiveKind kind, DType dtype, Axes axes, double bytes) const { return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, static_cast<std::int64_t>(bytes)).us; }
+  double time(CollectiveKind kind, DType dtype, Axes axes, double bytes) const {
+    return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, static_cast<std::int64_t>(bytes)).us;
+  }
 
   // Each unit's collectives run while the unit before it is computed.
   double passes(const std::vector<Piece>& units, bool forward) const {
@@ -133,17 +155,20 @@ double Scorer::at_least_us(const Candidate& candidate, const Profile& profile) c
 }
 
 const Schedule* Scorer::schedule_of(const Candidate& c) {
-  const auto [at, added] = schedules_.try_emplace({static_cast<int>(c.schedule), c.size(Axis::pipeline), c.virtual_stages, c.micro_batches});
+  const auto [at, added] =
+      schedules_.try_emplace({static_cast<int>(c.schedule), c.size(Axis::pipeline), c.virtual_stages, c.micro_batches});
   if (added) {
     const auto* entry = strategies::pipeline_schedule(c.size(Axis::pipeline) == 1 ? "1f1b" : name_of(c.schedule));
-    if (entry != nullptr && !entry->refuses(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches)) at->second = entry->make(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches);
+    if (entry != nullptr && !entry->refuses(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches))
+      at->second = entry->make(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches);
   }
   return at->second.stages.empty() ? nullptr : &at->second;
 }
 
 const CostModel& Scorer::model_of(const Mesh& mesh) {
   std::unique_ptr<CostModel>& model = models_[mesh];
-  if (model == nullptr) model = std::make_unique<CostModel>(Cluster{space_.machine, mesh, space_.ranks_per_node, space_.threads});
+  if (model == nullptr)
+    model = std::make_unique<CostModel>(Cluster{space_.machine, mesh, space_.ranks_per_node, space_.threads});
   return *model;
 }
 
@@ -159,7 +184,8 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
     const auto last = chunk + 1 < begins.size() ? static_cast<std::size_t>(begins[chunk + 1]) : profile.pieces.size();
     out.chunks.push_back(sum_of(profile.pieces, first, last));
     for (std::size_t i = first; i < last; ++i)
-      if (profile.pieces[i].parameters > 0) out.units[static_cast<std::size_t>(out.schedule->stage_of_chunk[chunk])].push_back(profile.pieces[i]);
+      if (profile.pieces[i].parameters > 0)
+        out.units[static_cast<std::size_t>(out.schedule->stage_of_chunk[chunk])].push_back(profile.pieces[i]);
   }
   for (std::size_t s = 0; s < stages; ++s) {
     out.stages.push_back(sum_of(out.units[s], 0, out.units[s].size()));
@@ -168,7 +194,8 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
   return true;
 }
 
-double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward, const std::vector<double>& backward) {
+double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward,
+                        const std::vector<double>& backward) {
   const auto [at, added] = pipelined.makespans.try_emplace({forward, backward}, 0);
   if (!added) return at->second;
   const CostModel& model = model_of(candidate.mesh);
@@ -179,13 +206,16 @@ double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const 
     const double send = candidate.size(Axis::pipeline) > 1 ? model.send(Axis::pipeline, 1, sum.boundary_bytes).us : 0;
     durations.push_back({sum.forward_us + forward[s], sum.input_us + backward[s], sum.weight_us, send});
   }
-  if (candidate.size(Axis::pipeline) == 1) return at->second = candidate.micro_batches * (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
+  if (candidate.size(Axis::pipeline) == 1)
+    return at->second = candidate.micro_batches *
+                        (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
   return at->second = simulate(*pipelined.schedule, durations).makespan;
 }
 
 Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined) {
   const CostModel& model = model_of(candidate.mesh);
-  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
+  const ResolvedData data =
+      resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
   const DataTime time(candidate, data, model, *space_.job);
   const std::size_t stages = pipelined.stages.size();
   const double each = static_cast<double>(candidate.micro_batches) / candidate.size(Axis::pipeline);
@@ -198,20 +228,22 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     forward[s] = time.per_forward(pipelined.units[s]) / candidate.virtual_stages;
     backward[s] = time.per_backward(pipelined.units[s]) / candidate.virtual_stages;
     const double share = data.shard_states ? candidate.slices() : 1;
-    const double bandwidth = space_.machine->device.memory_bandwidth.value / (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
-    const double update =
-        static_cast<double>(sum.trained) / share * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6;
+    const double bandwidth = space_.machine->device.memory_bandwidth.value /
+                             (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
+    const double update = static_cast<double>(sum.trained) / share * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6;
     const double at_end = time.per_step(pipelined.units[s], sum, update);
     if (update + at_end > tail) tail = update + at_end, scored.update_us = update, scored.data_us = at_end;
   }
-  for (std::size_t s = 0; s < stages; ++s) scored.data_us += (forward[s] + backward[s]) * candidate.virtual_stages * each;
+  for (std::size_t s = 0; s < stages; ++s)
+    scored.data_us += (forward[s] + backward[s]) * candidate.virtual_stages * each;
   for (const Piece& piece : profile.pieces) {
     scored.tensor_us += piece.network_us * each;
     scored.recompute_us += piece.recompute_us * each;
     scored.compute_us += (piece.forward_us + piece.backward_us() - piece.network_us - piece.recompute_us) * each;
   }
   scored.step_us = makespan(candidate, pipelined, forward, backward) + tail;
-  scored.bubble_us = std::max(0.0, scored.step_us - scored.tensor_us - scored.recompute_us - scored.compute_us - scored.data_us - scored.update_us);
+  scored.bubble_us = std::max(0.0, scored.step_us - scored.tensor_us - scored.recompute_us - scored.compute_us -
+                                       scored.data_us - scored.update_us);
   scored.candidate = candidate;
   scored.bytes = bytes_of(candidate, profile, pipelined);
   scored.fits = scored.bytes <= space_.limit_bytes;
@@ -223,25 +255,32 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
   for (std::size_t s = 0; s < pipelined.stages.size(); ++s) {
     const Piece& stage = pipelined.stages[s];
     const std::int64_t kept = static_bytes(candidate, stage, pipelined.units[s]);
-    const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
+    const ResolvedData data =
+        resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
     const std::int64_t gradients = gradient_bytes(*space_.job, candidate, data, stage, pipelined.units[s]);
     // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
-    const bool replace = candidate.micro_batches == 1 && candidate.size(Axis::pipeline) == 1 && (!data.shard_gradients || data.reduce == Reduce::step);
-    most = std::max(most, kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes) : pipelined.peaks[s] + gradients));
+    const bool replace = candidate.micro_batches == 1 && candidate.size(Axis::pipeline) == 1 &&
+                         (!data.shard_gradients || data.reduce == Reduce::step);
+    most = std::max(most, kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes)
+                                          : pipelined.peaks[s] + gradients));
   }
   return most + profile.input_bytes * candidate.micro_batches;
 }
 
 // Masters, states, working copies and what is gathered of them.
-std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const {
-  const ResolvedData data = resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
+std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage,
+                                  const std::vector<Piece>& units) const {
+  const ResolvedData data =
+      resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters,
                      frozen = parameters - stage.trained;
   const std::int64_t owned = data.shard_states ? stage.trained / candidate.slices() : stage.trained;
   std::int64_t bytes = static_cast<std::int64_t>(static_cast<double>(owned) * (4 + space_.state_bytes)) +
                        (data.shard_parameters ? frozen / candidate.slices() : frozen) * compute;
-  if (compute != 4) bytes += (data.shard_parameters ? owned : stage.trained) * compute;
-  else if (data.shard_states && !data.shard_parameters) bytes += (stage.trained - owned) * compute;
+  if (compute != 4)
+    bytes += (data.shard_parameters ? owned : stage.trained) * compute;
+  else if (data.shard_states && !data.shard_parameters)
+    bytes += (stage.trained - owned) * compute;
   const bool brief = data.shard_parameters && data.keep == Keep::use && !units.empty();
   if (data.shard_parameters)
     bytes += (brief ? std::min(parameters, 3 * largest(units, &Piece::parameters)) : parameters) * compute;

@@ -1,5 +1,6 @@
-// Score: step time and memory of candidates, from profiles. See search.h for what that is good for. What candidates have in common is
-// worked out once: a Frame is a mesh without its data axes, a micro-batch and a recomputation; a Pipelined is a frame's schedule.
+// Score: step time and memory of candidates, from profiles. See search.h for what that is good for. What candidates
+// have in common is worked out once: a Frame is a mesh without its data axes, a micro-batch and a recomputation; a
+// Pipelined is a frame's schedule.
 #pragma once
 
 #include <map>
@@ -15,11 +16,12 @@ namespace trainer::cost {
 /// A frame under one schedule.
 struct Pipelined {
   const Schedule* schedule = nullptr;
-  std::vector<Piece> chunks;                 ///< sums
-  std::vector<std::vector<Piece>> units;     ///< of each stage: its pieces with parameters
-  std::vector<Piece> stages;                 ///< sums of those
-  std::vector<std::int64_t> peaks;           ///< bytes of activations at each stage's fullest moment
-  std::map<std::pair<std::vector<double>, std::vector<double>>, double> makespans;  ///< by what data axes add to each stage's passes
+  std::vector<Piece> chunks;              ///< sums
+  std::vector<std::vector<Piece>> units;  ///< of each stage: its pieces with parameters
+  std::vector<Piece> stages;              ///< sums of those
+  std::vector<std::int64_t> peaks;        ///< bytes of activations at each stage's fullest moment
+  std::map<std::pair<std::vector<double>, std::vector<double>>, double>
+      makespans;  ///< by what data axes add to each stage's passes
 };
 
 class Scorer {
@@ -27,7 +29,9 @@ class Scorer {
   Scorer(const SearchSpace& space, ProfileSource& profiles) : space_(space), profiles_(profiles) {}
 
   /// Null: the candidate cannot be (its tensor degree is refused).
-  const Profile* profile_of(const Candidate& candidate) { return profiles_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute); }
+  const Profile* profile_of(const Candidate& candidate) {
+    return profiles_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute);
+  }
   /// No schedule and no data strategy can be faster: what the average rank computes.
   double at_least_us(const Candidate& candidate, const Profile& profile) const;
   /// False: the schedule refuses these numbers, or the model has too few pieces.
@@ -40,7 +44,8 @@ class Scorer {
   const Schedule* schedule_of(const Candidate& candidate);
   const CostModel& model_of(const Mesh& mesh);
   std::int64_t static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const;
-  double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward, const std::vector<double>& backward);
+  double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward,
+                  const std::vector<double>& backward);
 
   const SearchSpace& space_;
   ProfileSource& profiles_;

@@ -28,14 +28,16 @@ struct Frame {
 
 class Enumeration {
  public:
-  Enumeration(const SearchSpace& space, ProfileSource& profiles) : space_(space), job_(*space.job), free_(job_.strategy.free), profiles_(profiles), scorer_(space, profiles) {}
+  Enumeration(const SearchSpace& space, ProfileSource& profiles)
+      : space_(space), job_(*space.job), free_(job_.strategy.free), profiles_(profiles), scorer_(space, profiles) {}
 
   SearchResult run() {
     for (int context : contexts()) {
       context_ = context;
       for (int tensor : tensors()) frames(tensor);
     }
-    std::stable_sort(frames_.begin(), frames_.end(), [](const Frame& a, const Frame& b) { return a.at_least_us < b.at_least_us; });
+    std::stable_sort(frames_.begin(), frames_.end(),
+                     [](const Frame& a, const Frame& b) { return a.at_least_us < b.at_least_us; });
     for (const Frame& frame : frames_) schedules(frame);
     order();
     return std::move(result_);
@@ -46,16 +48,18 @@ class Enumeration {
     for (int context : contexts()) {
       context_ = context;
       for (int tensor : tensors())
-      for (int pipeline : pipelines(tensor))
-        for (bool sequence_parallel : sequences(tensor)) {
-          Candidate& c = meshes.emplace_back();
-          c.mesh.set(Axis::context, context);
-          c.mesh.set(Axis::tensor, tensor);
-          c.sequence_parallel = sequence_parallel;
-          c.mesh.set(Axis::pipeline, pipeline);
-        }
+        for (int pipeline : pipelines(tensor))
+          for (bool sequence_parallel : sequences(tensor)) {
+            Candidate& c = meshes.emplace_back();
+            c.mesh.set(Axis::context, context);
+            c.mesh.set(Axis::tensor, tensor);
+            c.sequence_parallel = sequence_parallel;
+            c.mesh.set(Axis::pipeline, pipeline);
+          }
     }
-    std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) { return a.size(Axis::pipeline) < b.size(Axis::pipeline); });
+    std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) {
+      return a.size(Axis::pipeline) < b.size(Axis::pipeline);
+    });
     for (Candidate& c : meshes)
       for (const ActivationCheckpointingJob& mode : recomputations()) {
         c.recompute = mode;
@@ -79,7 +83,9 @@ class Enumeration {
     if (!free_.context) return {fixed};
     std::vector<int> result{1};
     for (int degree = 2; job_.data.is_text() && degree <= space_.ranks_per_node; degree *= 2)
-      if (space_.ranks_per_node % degree == 0 && job_.data.seq_len % degree == 0 && job_.data.seq_len / degree >= kShortestPart) result.push_back(degree);
+      if (space_.ranks_per_node % degree == 0 && job_.data.seq_len % degree == 0 &&
+          job_.data.seq_len / degree >= kShortestPart)
+        result.push_back(degree);
     return result;
   }
 
@@ -102,7 +108,9 @@ class Enumeration {
     if (!free_.pipeline) {
       const auto degree = static_cast<int>(job_.strategy.pipeline.degree.value_or(rest));
       if (rest % degree == 0) return {degree};
-      impossible("pipeline", degree, "does not divide the " + std::to_string(rest) + " ranks that tensor " + std::to_string(tensor) + " leaves of " + std::to_string(world()));
+      impossible("pipeline", degree,
+                 "does not divide the " + std::to_string(rest) + " ranks that tensor " + std::to_string(tensor) +
+                     " leaves of " + std::to_string(world()));
       return {};
     }
     std::vector<int> result;
@@ -113,7 +121,8 @@ class Enumeration {
 
   std::vector<bool> sequences(int tensor) const {
     if (tensor == 1) return {false};
-    return free_.sequence_parallel ? std::vector<bool>{false, true} : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
+    return free_.sequence_parallel ? std::vector<bool>{false, true}
+                                   : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
   }
 
   // With the smallest micro-batch, under the plainest schedule that the job allows: the first data strategy that fits.
@@ -122,7 +131,8 @@ class Enumeration {
     c.micro = job_.train.batch.micro.value_or(1);
     if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return std::nullopt;
     c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
-    if (free_.pipeline && c.micro_batches < c.size(Axis::pipeline)) return std::nullopt;  // most of the step would be a bubble
+    if (free_.pipeline && c.micro_batches < c.size(Axis::pipeline))
+      return std::nullopt;  // most of the step would be a bubble
     if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
     if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
     const Profile* profile = scorer_.profile_of(c);
@@ -163,8 +173,10 @@ class Enumeration {
     const std::int64_t global = job_.train.batch.global;
     if (global % data != 0) {
       const std::int64_t below = global / data * data;
-      impossible("data", data, "a batch of " + std::to_string(global) + " samples does not divide over " + std::to_string(data) + " data ranks; " +
-                                   (below > 0 ? std::to_string(below) + " and " : "") + std::to_string(below + data) + " do");
+      impossible("data", data,
+                 "a batch of " + std::to_string(global) + " samples does not divide over " + std::to_string(data) +
+                     " data ranks; " + (below > 0 ? std::to_string(below) + " and " : "") +
+                     std::to_string(below + data) + " do");
     }
     return global % data == 0;
   }
@@ -185,7 +197,10 @@ class Enumeration {
         const int data = world() / c.size(Axis::tensor) / pipeline;
         if (!divides(data)) continue;
         if (job_.train.batch.global / data % c.micro != 0) {
-          if (job_.train.batch.micro) impossible("data", data, "the job's micro-batch of " + std::to_string(c.micro) + " does not divide a rank's " + std::to_string(job_.train.batch.global / data) + " samples");
+          if (job_.train.batch.micro)
+            impossible("data", data,
+                       "the job's micro-batch of " + std::to_string(c.micro) + " does not divide a rank's " +
+                           std::to_string(job_.train.batch.global / data) + " samples");
           continue;
         }
         c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
@@ -208,8 +223,7 @@ class Enumeration {
       saved += piece.saved_bytes;
       transient = std::max(transient, piece.transient_bytes);
     }
-    const double held =
-        static_cast<double>(trained) * (16 + space_.state_bytes) + 8 * static_cast<double>(frozen);
+    const double held = static_cast<double>(trained) * (16 + space_.state_bytes) + 8 * static_cast<double>(frozen);
     return static_cast<std::int64_t>(held) / pipeline + saved + transient;
   }
 
@@ -222,7 +236,11 @@ class Enumeration {
 
   std::vector<ActivationCheckpointingJob> recomputations() const {
     if (job_.activation_checkpointing.mode != CheckpointingMode::automatic) return {job_.activation_checkpointing};
-    return {{CheckpointingMode::none, 1}, {CheckpointingMode::selective, 1}, {CheckpointingMode::every_n, 4}, {CheckpointingMode::every_n, 2}, {CheckpointingMode::full, 1}};
+    return {{CheckpointingMode::none, 1},
+            {CheckpointingMode::selective, 1},
+            {CheckpointingMode::every_n, 4},
+            {CheckpointingMode::every_n, 2},
+            {CheckpointingMode::full, 1}};
   }
 
   static Candidate with(Candidate c, DataKind kind, Sharding sharding, int replicate, int shard) {
@@ -236,22 +254,28 @@ class Enumeration {
   std::vector<Candidate> kinds(const Candidate& c, int data) const {
     if (!free_.data) return {fixed_kind(c, data)};
     if (data == 1) return {with(c, DataKind::ddp, Sharding::full_shard, 1, 1)};
-    std::vector<Candidate> result{with(c, DataKind::ddp, Sharding::full_shard, data, 1), with(c, DataKind::zero1, Sharding::full_shard, 1, data),
-                                  with(c, DataKind::zero2, Sharding::full_shard, 1, data), with(c, DataKind::fsdp, Sharding::shard_grad_op, 1, data),
+    std::vector<Candidate> result{with(c, DataKind::ddp, Sharding::full_shard, data, 1),
+                                  with(c, DataKind::zero1, Sharding::full_shard, 1, data),
+                                  with(c, DataKind::zero2, Sharding::full_shard, 1, data),
+                                  with(c, DataKind::fsdp, Sharding::shard_grad_op, 1, data),
                                   with(c, DataKind::fsdp, Sharding::full_shard, 1, data)};
     result.push_back(result[3]);  // as ZeRO-1, but the gather hides behind the forward pass
     result.back().once = true;
     // Shards inside a node, replicas across: then over twice as many nodes, and so on.
-    for (int shard = std::max(1, space_.ranks_per_node / c.size(Axis::tensor) / context_); shard < data && shard > 1; shard *= 2)
-      if (data % shard == 0 && data > space_.ranks_per_node / c.size(Axis::tensor) / context_) result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
+    for (int shard = std::max(1, space_.ranks_per_node / c.size(Axis::tensor) / context_); shard < data && shard > 1;
+         shard *= 2)
+      if (data % shard == 0 && data > space_.ranks_per_node / c.size(Axis::tensor) / context_)
+        result.push_back(with(c, DataKind::fsdp, Sharding::hybrid_shard, data / shard, shard));
     return result;
   }
 
   Candidate fixed_kind(const Candidate& c, int data) const {
     const DataStrategyJob& job = job_.strategy.data;
-    const bool replicates = job.kind == DataKind::ddp || job.kind == DataKind::local_sgd || (job.kind == DataKind::fsdp && job.sharding == Sharding::no_shard);
+    const bool replicates = job.kind == DataKind::ddp || job.kind == DataKind::local_sgd ||
+                            (job.kind == DataKind::fsdp && job.sharding == Sharding::no_shard);
     if (replicates) return with(c, job.kind, job.sharding, data, 1);
-    std::int64_t replicas = job.replicate.value_or(job.kind == DataKind::fsdp && job.sharding == Sharding::hybrid_shard ? job_.cluster.nodes : 1);
+    std::int64_t replicas = job.replicate.value_or(
+        job.kind == DataKind::fsdp && job.sharding == Sharding::hybrid_shard ? job_.cluster.nodes : 1);
     if (replicas < 1 || data % replicas != 0) replicas = 1;
     return with(c, job.kind, job.sharding, static_cast<int>(replicas), data / static_cast<int>(replicas));
   }
@@ -261,7 +285,9 @@ class Enumeration {
     if (c.size(Axis::pipeline) == 1) return kinds_of(c, frame);
     using S = PipelineSchedule;
     const PipelineStrategyJob& job = job_.strategy.pipeline;
-    const std::vector<S> list = free_.schedule ? std::vector<S>{S::one_f_one_b, S::interleaved, S::zb_h1, S::zb_v, S::zb_h2, S::gpipe, S::looped_bfs} : std::vector<S>{job.schedule};
+    const std::vector<S> list = free_.schedule ? std::vector<S>{S::one_f_one_b, S::interleaved, S::zb_h1,     S::zb_v,
+                                                                S::zb_h2,       S::gpipe,       S::looped_bfs}
+                                               : std::vector<S>{job.schedule};
     for (S schedule : list) {
       c.schedule = schedule;
       for (int virtual_stages : virtual_stages_of(c)) {
@@ -300,7 +326,9 @@ class Enumeration {
   }
 
   using Identity = std::tuple<MeshAndKind, bool, PipelineSchedule, int, std::int64_t>;
-  static Identity identity(const Candidate& c) { return {mesh_and_kind(c), c.sequence_parallel, c.schedule, c.virtual_stages, c.micro}; }
+  static Identity identity(const Candidate& c) {
+    return {mesh_and_kind(c), c.sequence_parallel, c.schedule, c.virtual_stages, c.micro};
+  }
   bool reported(const Candidate& c) const { return reported_.contains(mesh_and_kind(c)); }
 
   std::vector<int> virtual_stages_of(const Candidate& c) const {
@@ -308,7 +336,9 @@ class Enumeration {
     const auto* entry = strategies::pipeline_schedule(name_of(c.schedule));
     std::vector<int> result;
     for (int v : {1, 2, 3, 4, 6, 8})
-      if (v >= entry->least_virtual_stages && v <= entry->most_virtual_stages && (v > 1 || entry->most_virtual_stages == 1)) result.push_back(v);
+      if (v >= entry->least_virtual_stages && v <= entry->most_virtual_stages &&
+          (v > 1 || entry->most_virtual_stages == 1))
+        result.push_back(v);
     return result;
   }
 
@@ -330,8 +360,8 @@ class Enumeration {
 
   static constexpr int kMostMicroBatches = 4096;
   static constexpr std::int64_t kShortestPart = 4096;  // positions of a part of a sequence that is looked at
-  static constexpr double kHopeless = 1.1;  // a lower bound so much above what was found is not looked into
-  static constexpr double kDoubtful = 1.1;  // so much above the limit, what is scored may fit all the same
+  static constexpr double kHopeless = 1.1;             // a lower bound so much above what was found is not looked into
+  static constexpr double kDoubtful = 1.1;             // so much above the limit, what is scored may fit all the same
 
   const SearchSpace& space_;
   const Job& job_;
@@ -351,15 +381,21 @@ class Enumeration {
 
 SearchResult search(const SearchSpace& space, ProfileSource& profiles) { return Enumeration(space, profiles).run(); }
 
-std::optional<Candidate> first_fit(const SearchSpace& space, ProfileSource& profiles) { return Enumeration(space, profiles).first_fit(); }
+std::optional<Candidate> first_fit(const SearchSpace& space, ProfileSource& profiles) {
+  return Enumeration(space, profiles).first_fit();
+}
 
-double measure(Goal goal, const Scored& one) { return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us; }
+double measure(Goal goal, const Scored& one) {
+  return goal == Goal::memory ? static_cast<double>(one.bytes) : one.step_us;
+}
 
 double tie_of(double spread) { return std::clamp(spread / 2, kEqual, kMostTie); }
 
 double axis_tie_of(double spread) { return std::clamp(spread, kEqual, kMostTie); }
 
-bool has_headroom(const Scored& one, std::int64_t limit_bytes) { return static_cast<double>(one.bytes) <= (1 - kHeadroom) * static_cast<double>(limit_bytes); }
+bool has_headroom(const Scored& one, std::int64_t limit_bytes) {
+  return static_cast<double>(one.bytes) <= (1 - kHeadroom) * static_cast<double>(limit_bytes);
+}
 
 namespace {
 
@@ -375,9 +411,12 @@ class Rules {
 
   template <typename Value>
   std::size_t least(Value&& value) const {
-    return *std::min_element(left_.begin(), left_.end(), [&](std::size_t a, std::size_t b) { return value(scored_[a]) < value(scored_[b]); });
+    return *std::min_element(left_.begin(), left_.end(),
+                             [&](std::size_t a, std::size_t b) { return value(scored_[a]) < value(scored_[b]); });
   }
-  const Scored& fastest() const { return scored_[least([&](const Scored& one) { return measure(goal_, one); })]; }
+  const Scored& fastest() const {
+    return scored_[least([&](const Scored& one) { return measure(goal_, one); })];
+  }
 
   template <typename Wanted>
   void keep(Wanted&& wanted) {
@@ -401,7 +440,11 @@ class Rules {
 
 std::size_t choose(Goal goal, std::int64_t limit_bytes, const std::vector<Scored>& scored) {
   Rules rules(goal, scored);
-  if (!rules.any()) return static_cast<std::size_t>(std::min_element(scored.begin(), scored.end(), [](const Scored& a, const Scored& b) { return a.bytes < b.bytes; }) - scored.begin());
+  if (!rules.any())
+    return static_cast<std::size_t>(
+        std::min_element(scored.begin(), scored.end(),
+                         [](const Scored& a, const Scored& b) { return a.bytes < b.bytes; }) -
+        scored.begin());
   if (goal == Goal::memory) {
     rules.keep_near(kEqual);
     return rules.least([](const Scored& one) { return one.step_us; });

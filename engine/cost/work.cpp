@@ -23,13 +23,18 @@ double bytes_of(const Signature& s) {
 
 DType float_of(const Signature& s) {
   for (const TensorDesc& operand : s.operands)
-    if (operand.dtype == DType::f32 || operand.dtype == DType::bf16 || operand.dtype == DType::f16) return operand.dtype;
+    if (operand.dtype == DType::f32 || operand.dtype == DType::bf16 || operand.dtype == DType::f16)
+      return operand.dtype;
   return DType::f32;
 }
 
-Work with_flops(const Signature& s, std::string_view name, std::vector<std::int64_t> sizes) { return {name, float_of(s), std::move(sizes), cost_of(s).flops}; }
+Work with_flops(const Signature& s, std::string_view name, std::vector<std::int64_t> sizes) {
+  return {name, float_of(s), std::move(sizes), cost_of(s).flops};
+}
 
-Work by_rows(const Signature& s, std::string_view name, const Shape& x) { return {name, float_of(s), {x.rows(), x[-1]}, bytes_of(s)}; }
+Work by_rows(const Signature& s, std::string_view name, const Shape& x) {
+  return {name, float_of(s), {x.rows(), x[-1]}, bytes_of(s)};
+}
 
 Work by_elements(const Signature& s, std::string_view name) {
   std::int64_t elements = 1;
@@ -38,16 +43,19 @@ Work by_elements(const Signature& s, std::string_view name) {
 }
 
 // Ops that touch a few numbers: their time is that of a call.
-Work of_scalars(const Signature& s, std::string_view name) { return {name, float_of(s), {1}, std::max(1.0, bytes_of(s))}; }
+Work of_scalars(const Signature& s, std::string_view name) {
+  return {name, float_of(s), {1}, std::max(1.0, bytes_of(s))};
+}
 
-// [batch, seq, heads · head_dim], of the output or its gradient. Queries of a part of the sequence run at the rate of as long a sequence as
-// their keys: blocks of keys are what the loops go over.
+// [batch, seq, heads · head_dim], of the output or its gradient. Queries of a part of the sequence run at the rate of
+// as long a sequence as their keys: blocks of keys are what the loops go over.
 Work of_attention(const Signature& s, bool forward) {
   const bool rope = real(s, "rope_theta") != 0;
   const Shape& o = forward ? shape(s, static_cast<int>(s.operands.size()) - 2) : shape(s, 0);
   const std::int64_t heads = integer(s, "heads");
   const std::int64_t keys = shape(s, (forward ? 0 : 1) + (flag(s, "packed") ? 0 : 1))[1];
-  const std::string_view name = forward ? (rope ? "attention_rope" : "attention") : (rope ? "attention_rope_grad" : "attention_grad");
+  const std::string_view name =
+      forward ? (rope ? "attention_rope" : "attention") : (rope ? "attention_rope_grad" : "attention_grad");
   return with_flops(s, name, {o[0] * heads, keys, o[2] / heads});
 }
 
@@ -69,18 +77,25 @@ Work of_embedding_grad(const Signature& s) {
   const Shape& dy = shape(s, 1);
   const TensorDesc& table = s.operands[2];
   const auto rows = static_cast<double>(dy.elements() * (size_of(s.operands[1].dtype) + 2 * size_of(table.dtype)));
-  return {"embedding_grad", s.operands[1].dtype, {dy.rows(), dy[-1]}, rows + (accumulate ? 0.0 : static_cast<double>(table.bytes()))};
+  return {"embedding_grad",
+          s.operands[1].dtype,
+          {dy.rows(), dy[-1]},
+          rows + (accumulate ? 0.0 : static_cast<double>(table.bytes()))};
 }
 
 Work of_cast(const Signature& s) {
   const DType from = s.operands[0].dtype, to = s.operands[1].dtype;
-  return by_elements(s, from == to ? "copy" : to == DType::f32 ? "cast_f32" : to == DType::f16 ? "cast_f16" : "cast_bf16");
+  return by_elements(s, from == to         ? "copy"
+                        : to == DType::f32 ? "cast_f32"
+                        : to == DType::f16 ? "cast_f16"
+                                           : "cast_bf16");
 }
 
 // The elements between `first` and `last` alone.
 Work of_sum_squares(const Signature& s) {
   const std::int64_t all = shape(s, 0).elements();
-  const std::int64_t first = std::clamp<std::int64_t>(integer(s, "first"), 0, all), last = std::clamp<std::int64_t>(given_integer(s, "last").value_or(all), first, all);
+  const std::int64_t first = std::clamp<std::int64_t>(integer(s, "first"), 0, all),
+                     last = std::clamp<std::int64_t>(given_integer(s, "last").value_or(all), first, all);
   const std::int64_t elements = std::max<std::int64_t>(1, last - first);
   return {"sum_squares", s.operands[0].dtype, {elements}, static_cast<double>(elements * size_of(s.operands[0].dtype))};
 }
@@ -108,7 +123,8 @@ bool residual(const Signature& s) { return flag(s, "residual"); }
 
 Work of_product(const Signature& s) {
   if (s.op == Op::linear) return with_flops(s, "linear", {shape(s, 0).rows(), shape(s, 0)[-1], last_shape(s)[-1]});
-  if (s.op == Op::linear_grad_input) return with_flops(s, "linear_grad_input", {shape(s, 0).rows(), last_shape(s)[-1], shape(s, 0)[-1]});
+  if (s.op == Op::linear_grad_input)
+    return with_flops(s, "linear_grad_input", {shape(s, 0).rows(), last_shape(s)[-1], shape(s, 0)[-1]});
   CHECK(s.op == Op::linear_grad_weight, std::string(name_of(s.op)) + " is no product that has been measured");
   return of_grad_weight(s);
 }
@@ -123,47 +139,77 @@ Work of_convolution(const Signature& s) {
 // One pass over memory whose measurements have a name or sizes of their own.
 Work of_own(const Signature& s) {
   switch (s.op) {
-    case Op::embedding: return by_rows(s, "embedding", last_shape(s));
-    case Op::embedding_grad: return of_embedding_grad(s);
-    case Op::layer_norm: return by_rows(s, residual(s) ? "layer_norm_residual" : "layer_norm", shape(s, 0));
-    case Op::rms_norm: return by_rows(s, residual(s) ? "rms_norm_residual" : "rms_norm", shape(s, 0));
-    case Op::layer_norm_grad: return by_rows(s, residual(s) ? "layer_norm_grad_residual" : "layer_norm_grad", shape(s, 0));
-    case Op::rms_norm_grad: return by_rows(s, residual(s) ? "rms_norm_grad_residual" : "rms_norm_grad", shape(s, 0));
-    case Op::gelu: return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh" : "gelu");
-    case Op::gelu_grad: return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh_grad" : "gelu_grad");
-    case Op::add: return by_elements(s, shape(s, 0) == shape(s, 1) ? "add" : "add_leading");
-    case Op::cross_entropy_gathered: return {name_of(s.op), float_of(s), {shape(s, 2).elements()}, bytes_of(s)};  // the logits are not read
-    case Op::correct_count_gathered: return {name_of(s.op), float_of(s), {shape(s, 1).elements()}, bytes_of(s)};
-    case Op::cast: return of_cast(s);
+    case Op::embedding:
+      return by_rows(s, "embedding", last_shape(s));
+    case Op::embedding_grad:
+      return of_embedding_grad(s);
+    case Op::layer_norm:
+      return by_rows(s, residual(s) ? "layer_norm_residual" : "layer_norm", shape(s, 0));
+    case Op::rms_norm:
+      return by_rows(s, residual(s) ? "rms_norm_residual" : "rms_norm", shape(s, 0));
+    case Op::layer_norm_grad:
+      return by_rows(s, residual(s) ? "layer_norm_grad_residual" : "layer_norm_grad", shape(s, 0));
+    case Op::rms_norm_grad:
+      return by_rows(s, residual(s) ? "rms_norm_grad_residual" : "rms_norm_grad", shape(s, 0));
+    case Op::gelu:
+      return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh" : "gelu");
+    case Op::gelu_grad:
+      return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh_grad" : "gelu_grad");
+    case Op::add:
+      return by_elements(s, shape(s, 0) == shape(s, 1) ? "add" : "add_leading");
+    case Op::cross_entropy_gathered:
+      return {name_of(s.op), float_of(s), {shape(s, 2).elements()}, bytes_of(s)};  // the logits are not read
+    case Op::correct_count_gathered:
+      return {name_of(s.op), float_of(s), {shape(s, 1).elements()}, bytes_of(s)};
+    case Op::cast:
+      return of_cast(s);
     case Op::pack_weight:
-      return by_elements(s, last_shape(s) == shape(s, 0) && s.operands.back().layout == Layout::packed_transposed ? "pack_weight_transposed" : "pack_weight");
-    case Op::sum_squares: return of_sum_squares(s);
+      return by_elements(s, last_shape(s) == shape(s, 0) && s.operands.back().layout == Layout::packed_transposed
+                                ? "pack_weight_transposed"
+                                : "pack_weight");
+    case Op::sum_squares:
+      return of_sum_squares(s);
     case Op::sgd:
-    case Op::muon: return of_optimizer(s, "sgd", "sgd_working");  // the same arithmetic
+    case Op::muon:
+      return of_optimizer(s, "sgd", "sgd_working");  // the same arithmetic
     case Op::adam:
-    case Op::adamw: return of_optimizer(s, "adamw", "adamw_working");
-    case Op::lion: return of_optimizer(s, "lion", "lion_working");
-    default: UNREACHABLE(std::string(name_of(s.op)) + " has work of its own that nobody described");
+    case Op::adamw:
+      return of_optimizer(s, "adamw", "adamw_working");
+    case Op::lion:
+      return of_optimizer(s, "lion", "lion_working");
+    default:
+      UNREACHABLE(std::string(name_of(s.op)) + " has work of its own that nobody described");
   }
 }
 
 }  // namespace
 
-bool counts_flops(std::string_view work) { return work.starts_with("linear") || work.starts_with("attention") || work.starts_with("conv2d"); }
+bool counts_flops(std::string_view work) {
+  return work.starts_with("linear") || work.starts_with("attention") || work.starts_with("conv2d");
+}
 
 Work work_of(const Signature& s) {
   const OpRecord& op = record(s.op);
   const std::string_view name = op.timed_as.empty() ? name_of(s.op) : op.timed_as;
   switch (op.work) {
-    case WorkClass::none: break;
-    case WorkClass::elements: return by_elements(s, name);
-    case WorkClass::rows: return by_rows(s, name, shape(s, 0));
-    case WorkClass::scalars: return of_scalars(s, name);
-    case WorkClass::own: return of_own(s);
-    case WorkClass::product: return of_product(s);
-    case WorkClass::convolution: return of_convolution(s);
-    case WorkClass::attention: return of_attention(s, s.op == Op::attention);
-    case WorkClass::orthogonalize: return of_muon(s);
+    case WorkClass::none:
+      break;
+    case WorkClass::elements:
+      return by_elements(s, name);
+    case WorkClass::rows:
+      return by_rows(s, name, shape(s, 0));
+    case WorkClass::scalars:
+      return of_scalars(s, name);
+    case WorkClass::own:
+      return of_own(s);
+    case WorkClass::product:
+      return of_product(s);
+    case WorkClass::convolution:
+      return of_convolution(s);
+    case WorkClass::attention:
+      return of_attention(s, s.op == Op::attention);
+    case WorkClass::orthogonalize:
+      return of_muon(s);
   }
   UNREACHABLE(std::string(name_of(s.op)) + " is never launched, and so takes no time");
 }

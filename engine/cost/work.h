@@ -1,5 +1,6 @@
-// Work: what the time of a kernel depends on, read off its signature: a class of work, its dtype, a few sizes, and an amount. Whoever
-// measures kernels and whoever predicts them name them by this one function, so a measured rate is looked up as it was written down.
+// Work: what the time of a kernel depends on, read off its signature: a class of work, its dtype, a few sizes, and an
+// amount. Whoever measures kernels and whoever predicts them name them by this one function, so a measured rate is
+// looked up as it was written down.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +13,22 @@ namespace trainer::cost {
 
 /// time = amount / rate(name, dtype, sizes).
 struct Work {
-  std::string_view name;            ///< the op's name, with what else its speed depends on: "layer_norm_residual", "cast_bf16"
-  DType dtype = DType::f32;         ///< of the first operand of floats
+  std::string_view name;     ///< the op's name, with what else its speed depends on: "layer_norm_residual", "cast_bf16"
+  DType dtype = DType::f32;  ///< of the first operand of floats
   std::vector<std::int64_t> sizes;  ///< by class, as below; never 0
-  double amount = 0;                ///< FLOPs of products, attention and convolutions; bytes read and written of all else
+  double amount = 0;  ///< FLOPs of products, attention and convolutions; bytes read and written of all else
 };
 
 /// Sizes by class of work:
-///   linear, linear_grad_input, linear_grad_weight     rows, in, out; muon_orthogonalize is of class linear, by its last product of a step
-///   attention, attention_grad                         batch · heads, keys, head_dim
-///   conv2d and its gradients                          n · oh · ow, in · kh · kw, out
-///   norms, cross_entropy …, embedding                 rows, dim (classes)
-///   embedding_grad                                    rows, dim
-///   cross_entropy_gathered, correct_count_gathered    rows
-///   all else                                          elements of the largest operand
+///   linear, linear_grad_input, linear_grad_weight     rows, in, out; muon_orthogonalize is of class linear, by its
+///   last product of a step attention, attention_grad                         batch · heads, keys, head_dim conv2d and
+///   its gradients                          n · oh · ow, in · kh · kw, out norms, cross_entropy …, embedding rows, dim
+///   (classes) embedding_grad                                    rows, dim cross_entropy_gathered,
+///   correct_count_gathered    rows all else                                          elements of the largest operand
 Work work_of(const Signature& signature);
 
-/// Appended to a class: its operands were in memory, and in no cache, but for the one that the kernel before has just written.
+/// Appended to a class: its operands were in memory, and in no cache, but for the one that the kernel before has just
+/// written.
 inline constexpr std::string_view kFromMemory = "@memory";
 
 /// Whether amounts of this class are FLOPs.

@@ -13,6 +13,7 @@ namespace trainer::data {
 
 /// `images` f32 [1, rows, cols], the bytes / 255, and `targets` i32 []. The labels are held in memory. A label of
 /// `num_classes` or more is a DataError; 0 allows all.
-std::shared_ptr<const Dataset> idx_images(const std::string& images, const std::string& labels, std::int64_t num_classes);
+std::shared_ptr<const Dataset> idx_images(const std::string& images, const std::string& labels,
+                                          std::int64_t num_classes);
 
 }  // namespace trainer::data

@@ -23,7 +23,8 @@ void Loader::Free::operator()(std::byte* memory) const { ::operator delete(memor
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, SampleOrder order, Share share, std::int64_t first_step)
     : dataset_(std::move(dataset)), order_(order), share_(share), first_step_(first_step) {
-  CHECK(share.first >= 0 && share.count > 0 && share.first + share.count <= order.global_batch(), "a share lies in the global batch");
+  CHECK(share.first >= 0 && share.count > 0 && share.first + share.count <= order.global_batch(),
+        "a share lies in the global batch");
   for (Slot& slot : slots_) {
     for (const SampleField& field : dataset_->fields()) {
       const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(1, field.bytes() * share.count));
@@ -88,7 +89,8 @@ void Loader::prepare(Slot& slot, std::int64_t step) const {
   const std::vector<SampleField>& fields = dataset_->fields();
   std::vector<std::byte*> out(fields.size());
   for (std::int64_t i = 0; i < share_.count; ++i) {
-    for (std::size_t field = 0; field < fields.size(); ++field) out[field] = slot.memory[field].get() + i * fields[field].bytes();
+    for (std::size_t field = 0; field < fields.size(); ++field)
+      out[field] = slot.memory[field].get() + i * fields[field].bytes();
     dataset_->read(order_.sample(step, share_.first + i), out);
   }
 }

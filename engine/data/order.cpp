@@ -21,7 +21,10 @@ constexpr std::uint64_t mixed(std::uint64_t x) {
 }  // namespace
 
 SampleOrder::SampleOrder(std::int64_t num_samples, std::int64_t global_batch, bool shuffle, std::uint64_t seed)
-    : num_samples_(num_samples), global_batch_(global_batch), shuffle_(shuffle), key_(random_key(seed, "data.shuffle")) {
+    : num_samples_(num_samples),
+      global_batch_(global_batch),
+      shuffle_(shuffle),
+      key_(random_key(seed, "data.shuffle")) {
   CHECK(num_samples > 0 && global_batch > 0, "an order has samples");
 }
 

@@ -17,7 +17,8 @@ std::string text_of(const Attribute& attribute) {
 
 std::string text_of(const Attributes& attributes) {
   std::string text;
-  for (const auto& [name, value] : attributes.items()) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", name, text_of(value));
+  for (const auto& [name, value] : attributes.items())
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", name, text_of(value));
   return text.empty() ? "" : " {" + text + "}";
 }
 
@@ -55,13 +56,15 @@ Node node_like(const Node& like, std::string name, Op op) {
 }
 
 ValueId Graph::add_value(Value value) {
-  CHECK(value.alias_of == kNone || this->value(value.alias_of).alias_of == kNone, "an alias of an alias: " + value.name);
+  CHECK(value.alias_of == kNone || this->value(value.alias_of).alias_of == kNone,
+        "an alias of an alias: " + value.name);
   values.push_back(std::move(value));
   return static_cast<ValueId>(values.size()) - 1;
 }
 
 std::int32_t Graph::outermost(std::int32_t block) const {
-  while (block != kNone && blocks[static_cast<std::size_t>(block)].parent != kNone) block = blocks[static_cast<std::size_t>(block)].parent;
+  while (block != kNone && blocks[static_cast<std::size_t>(block)].parent != kNone)
+    block = blocks[static_cast<std::size_t>(block)].parent;
   return block;
 }
 
@@ -77,7 +80,8 @@ std::string print(const Graph& graph) {
   for (ValueId id : {graph.step, graph.seed})
     if (id != kNone) text += "scalar " + text_of(graph, graph.value(id)) + "\n";
   for (const Parameter& parameter : graph.parameters)
-    text += fmt::format("{} {}, {}\n", parameter.trainable ? "parameter" : "frozen", text_of(graph, graph.value(parameter.value)), text_of(parameter.init));
+    text += fmt::format("{} {}, {}\n", parameter.trainable ? "parameter" : "frozen",
+                        text_of(graph, graph.value(parameter.value)), text_of(parameter.init));
   std::int32_t block = kNone;
   for (const Node& node : graph.nodes) {
     if (node.block != block && node.block != kNone) {
@@ -89,7 +93,8 @@ std::string print(const Graph& graph) {
     block = node.block;
     text += text_of(graph, node);
   }
-  if (graph.loss.sum != kNone) text += fmt::format("loss {} by {}\n", graph.value(graph.loss.sum).name, name_of(graph.loss.count_op));
+  if (graph.loss.sum != kNone)
+    text += fmt::format("loss {} by {}\n", graph.value(graph.loss.sum).name, name_of(graph.loss.count_op));
   if (graph.logits != kNone) text += fmt::format("logits {}\n", graph.value(graph.logits).name);
   return text;
 }

@@ -62,22 +62,23 @@ struct Node {
   Parallel parallel = Parallel::none;
   std::int32_t chunk = 0;  ///< of the pipeline
   Axes axes{};             ///< of a collective: over whose ranks
-  Axes once{};             ///< of what all ranks along these axes have alike, only the first adds its share: the output is Partial
+  Axes once{};  ///< of what all ranks along these axes have alike, only the first adds its share: the output is Partial
   Origin origin{};
 };
 
 /// A node of `op` that stands where `like` does: in its block and chunk, with its place in the file.
 Node node_like(const Node& like, std::string name, Op op);
 
-/// One instance of a block: a group of nodes that repeats or has a kind. Wrap policies and recomputation speak of blocks.
+/// One instance of a block: a group of nodes that repeats or has a kind. Wrap policies and recomputation speak of
+/// blocks.
 struct Block {
   std::string name;             ///< "h.3"
   std::string kind;             ///< "TransformerBlock"; empty where the file gives no `block`
   std::int32_t parent = kNone;  ///< the block around it
 };
 
-/// How a parameter starts: at N(constant, stddev²), at U(−uniform, uniform) around the constant, or at the constant itself. At most
-/// one of stddev and uniform is above 0.
+/// How a parameter starts: at N(constant, stddev²), at U(−uniform, uniform) around the constant, or at the constant
+/// itself. At most one of stddev and uniform is above 0.
 struct Init {
   double stddev = 0;
   double constant = 0;
@@ -109,7 +110,8 @@ struct Graph {
   std::vector<Block> blocks;
   std::vector<ValueId> inputs;  ///< fields of the batch, by the file's order; names are the data's field names
   std::vector<Parameter> parameters;
-  ValueId seed = kNone;    ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone without a backward pass
+  ValueId seed =
+      kNone;  ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone without a backward pass
   ValueId step = kNone;    ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
   Loss loss;               ///< sum is kNone in a graph built for its outputs alone (sampling)
   ValueId logits = kNone;  ///< the output named `logits`, where the file has one

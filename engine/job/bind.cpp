@@ -32,7 +32,9 @@ class Values {
   bool has(std::string_view path) const { return checked_.find(path) != nullptr; }
   bool is_section(std::string_view path) const { return checked_.sections.contains(path); }
   /// Whether there is such a value or section, without a mistake in it.
-  bool right(std::string_view path) const { return (has(path) || is_section(path)) && !checked_.doubtful.contains(path); }
+  bool right(std::string_view path) const {
+    return (has(path) || is_section(path)) && !checked_.doubtful.contains(path);
+  }
 
   const CheckedValue& get(std::string_view path) const {
     const CheckedValue* value = checked_.find(path);
@@ -85,10 +87,12 @@ class Values {
   std::string resolve(yaml::Node& node) const {
     fs::path path(node.text);
     if (node.source->name == kCommandLine) node.text = fs::absolute(path).lexically_normal().string();
-    return path.is_absolute() || node.source->name == kCommandLine ? node.text : (folder_ / path).lexically_normal().string();
+    return path.is_absolute() || node.source->name == kCommandLine ? node.text
+                                                                   : (folder_ / path).lexically_normal().string();
   }
 
-  /// A path beside the job, as the value `node` would give it: the command line's are relative to the working directory.
+  /// A path beside the job, as the value `node` would give it: the command line's are relative to the working
+  /// directory.
   std::string beside_job(const std::string& path, const yaml::Node& node) const {
     return node.source != nullptr && node.source->name == kCommandLine ? (folder_ / path).string() : path;
   }
@@ -130,7 +134,8 @@ std::vector<std::string> installed_models(const std::string& configs_dir) {
   return names;
 }
 
-/// A graph file stands beside the job or among the installed configs, where a model's name alone finds it (gpt2: models/gpt2.yaml).
+/// A graph file stands beside the job or among the installed configs, where a model's name alone finds it (gpt2:
+/// models/gpt2.yaml).
 std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
   const std::string written = v.node("model.graph").text;
   const std::string here = *v.file("model.graph");
@@ -150,10 +155,12 @@ std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagno
   }
   Diagnostic mistake = node.at("model.graph", "no such file; looked for " + tried);
   mistake.value = node.brief();
-  const std::vector<std::string> models = options.configs_dir.empty() ? std::vector<std::string>() : installed_models(options.configs_dir);
+  const std::vector<std::string> models =
+      options.configs_dir.empty() ? std::vector<std::string>() : installed_models(options.configs_dir);
   mistake.suggestion = nearest(file.stem().string(), std::vector<std::string_view>(models.begin(), models.end()));
   if (!mistake.suggestion.empty()) mistake.suggestion = "models/" + mistake.suggestion + ".yaml";
-  if (!models.empty()) mistake.allowed = fmt::format("a path, or a model that came with trainer: {}", fmt::join(models, ", "));
+  if (!models.empty())
+    mistake.allowed = fmt::format("a path, or a model that came with trainer: {}", fmt::join(models, ", "));
   mistakes.push_back(std::move(mistake));
   return here;
 }
@@ -214,7 +221,8 @@ DataJob bind_data(Values& v) {
     data.val = bind_files(v, "data.val");
   }
   if (v.has("data.tokenizer")) data.tokenizer = v.word<Tokenizer>("data.tokenizer");
-  if (v.has("data.token_type") && !v.is("data.token_type", "auto")) data.token_type = v.word<TokenType>("data.token_type");
+  if (v.has("data.token_type") && !v.is("data.token_type", "auto"))
+    data.token_type = v.word<TokenType>("data.token_type");
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
   if (v.has("data.target")) {
     if (v.node("data.target").as_number()) {
@@ -376,7 +384,8 @@ ContextStrategyJob bind_context(const Values& v) {
 PipelineStrategyJob bind_pipeline(const Values& v, FreeParts& free) {
   const std::string at = "strategy.pipeline.";
   PipelineStrategyJob pipeline;
-  if (v.has("strategy.pipeline") && !v.is_section("strategy.pipeline")) free.pipeline = free.schedule = free.virtual_stages = true;
+  if (v.has("strategy.pipeline") && !v.is_section("strategy.pipeline"))
+    free.pipeline = free.schedule = free.virtual_stages = true;
   if (!v.is_section("strategy.pipeline")) return pipeline;
   free.pipeline = v.is(at + "degree", "auto");
   if (!free.pipeline) pipeline.degree = v.integer(at + "degree");
@@ -457,7 +466,8 @@ std::string folder_name(std::string name) {
 CheckpointJob bind_checkpoint(Values& v, const std::string& name) {
   CheckpointJob checkpoint;
   CheckedValue& dir = v.checked().values.find("checkpoint.dir")->second;
-  if (dir.node.as_string() && dir.node.text == "auto") dir.node.text = v.beside_job("runs/" + folder_name(name), dir.node);
+  if (dir.node.as_string() && dir.node.text == "auto")
+    dir.node.text = v.beside_job("runs/" + folder_name(name), dir.node);
   checkpoint.dir = v.file("checkpoint.dir");
   if (!checkpoint.dir) return checkpoint;
   checkpoint.every = v.integer("checkpoint.every");

@@ -1,5 +1,5 @@
-// Amounts of memory as files write them: an integer of bytes, or a number with a binary unit ("80GiB", "1.5 TiB"). GB, which data sheets
-// round to as they like, is none of them.
+// Amounts of memory as files write them: an integer of bytes, or a number with a binary unit ("80GiB", "1.5 TiB"). GB,
+// which data sheets round to as they like, is none of them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 namespace trainer {
 
 /// Of the text form, for the schema: above 0, below a million units, at most three decimals.
-inline constexpr const char* kBytesPattern = "^([1-9][0-9]{0,5}(\\.[0-9]{1,3})?|0\\.[0-9]{0,2}[1-9]) ?(KiB|MiB|GiB|TiB)$";
+inline constexpr const char* kBytesPattern =
+    "^([1-9][0-9]{0,5}(\\.[0-9]{1,3})?|0\\.[0-9]{0,2}[1-9]) ?(KiB|MiB|GiB|TiB)$";
 
 /// The bytes that a scalar says, rounded down to whole ones, or nothing where it says none. At least 1.
 std::optional<std::int64_t> bytes_of(const yaml::Node& node);

@@ -22,7 +22,8 @@ bool within(const Form& form, double value) {
 bool is_identifier(std::string_view text) {
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
   const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || digit(c); });
+  return !text.empty() && letter(text[0]) &&
+         std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || digit(c); });
 }
 
 bool is_number_form(const Form& form) {
@@ -30,12 +31,15 @@ bool is_number_form(const Form& form) {
 }
 
 /// Beyond a billion digits are hard to count.
-std::string printed(double value) { return whole(value) && std::abs(value) <= 1e9 ? fmt::format("{}", *whole(value)) : fmt::format("{:g}", value); }
+std::string printed(double value) {
+  return whole(value) && std::abs(value) <= 1e9 ? fmt::format("{}", *whole(value)) : fmt::format("{:g}", value);
+}
 
 /// Bounds that no job comes near are told where `value` is beyond them.
 std::string range_text(const Form& form, std::optional<double> value = {}) {
   if (form.kind == Form::Kind::integer && form.least == form.most) return printed(form.least);
-  const bool low = std::isfinite(form.least), high = std::isfinite(form.most) && (form.most < kMostInteger || (value && *value > form.most));
+  const bool low = std::isfinite(form.least),
+             high = std::isfinite(form.most) && (form.most < kMostInteger || (value && *value > form.most));
   const std::string what = form.kind == Form::Kind::integer ? "an integer" : "a number";
   if (low && high) {
     return fmt::format("{} {} {} {} {}", what, form.above_least ? "above" : "from", printed(form.least),
@@ -56,7 +60,8 @@ std::string one_text(const Form& form) {
     case Form::Kind::null:
       return "null";
     case Form::Kind::word:
-      return form.words.size() == 1 ? std::string(form.words[0]) : fmt::format("one of {}", fmt::join(form.words, ", "));
+      return form.words.size() == 1 ? std::string(form.words[0])
+                                    : fmt::format("one of {}", fmt::join(form.words, ", "));
     case Form::Kind::integer:
     case Form::Kind::number:
       return range_text(form);
@@ -88,7 +93,8 @@ std::string one_text(const Form& form) {
 }
 
 /// Adds the paths of all keys called `name`.
-void find_keys(const std::vector<FieldDef>& fields, std::string_view name, const std::string& prefix, std::set<std::string>& out) {
+void find_keys(const std::vector<FieldDef>& fields, std::string_view name, const std::string& prefix,
+               std::set<std::string>& out) {
   for (const FieldDef& field : fields) {
     if (field.name == name) out.insert(prefix + std::string(name));
     for (const Form& form : field.forms)
@@ -108,7 +114,8 @@ class Checker {
   Checker(Checked& out, Words words) : out_(out), words_(words) {}
 
   /// `where` is blamed for what is missing: the section's key, or the section itself.
-  void section(const std::vector<FieldDef>& fields, const yaml::Node& node, const yaml::Node& where, const std::string& prefix) {
+  void section(const std::vector<FieldDef>& fields, const yaml::Node& node, const yaml::Node& where,
+               const std::string& prefix) {
     const std::set<std::string> meant = unknown_keys(fields, node, prefix);
     for (std::size_t i = 0; i < fields.size(); ++i) {
       const std::string_view name = fields[i].name;
@@ -134,7 +141,8 @@ class Checker {
   };
 
   /// The keys that were meant by those which are not known.
-  std::set<std::string> unknown_keys(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix) {
+  std::set<std::string> unknown_keys(const std::vector<FieldDef>& fields, const yaml::Node& node,
+                                     const std::string& prefix) {
     std::vector<std::string_view> known;
     for (const FieldDef& field : fields) {
       if (std::ranges::find(known, field.name) == known.end()) known.push_back(field.name);
@@ -151,10 +159,12 @@ class Checker {
   }
 
   /// What was meant by a key that is not known.
-  void explain_key(Diagnostic& mistake, const std::string& key, const std::string& prefix, const std::vector<std::string_view>& known) const {
+  void explain_key(Diagnostic& mistake, const std::string& key, const std::string& prefix,
+                   const std::vector<std::string_view>& known) const {
     const std::size_t colon = key.find(':');
     if (colon != std::string::npos && std::ranges::find(known, key.substr(0, colon)) != known.end()) {
-      mistake.message = fmt::format("a space is missing after the colon of \"{}: {}\"", key.substr(0, colon), key.substr(colon + 1));
+      mistake.message =
+          fmt::format("a space is missing after the colon of \"{}: {}\"", key.substr(0, colon), key.substr(colon + 1));
       return;
     }
     const Alias* alias = words_ == Words::of_jobs ? alias_of_key(prefix + key) : nullptr;
@@ -174,7 +184,8 @@ class Checker {
   }
 
   /// `elsewhere`: an unknown key of the section means this one.
-  void field(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const yaml::Node& where, const std::string& prefix, bool elsewhere) {
+  void field(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const yaml::Node& where,
+             const std::string& prefix, bool elsewhere) {
     const std::string path = prefix + std::string(variants.front()->name);
     const FieldDef* active = nullptr;
     bool doubtful = false;
@@ -202,7 +213,8 @@ class Checker {
       absent(*active, where, path);
   }
 
-  /// A value that would be wrong under every condition is told as that: what it has no effect on is the smaller mistake.
+  /// A value that would be wrong under every condition is told as that: what it has no effect on is the smaller
+  /// mistake.
   bool is_wrong_anyway(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const std::string& path) {
     std::vector<Form> forms;
     for (const FieldDef* variant : variants) forms.insert(forms.end(), variant->forms.begin(), variant->forms.end());
@@ -219,18 +231,20 @@ class Checker {
   static std::vector<Form> distinct(const std::vector<Form>& forms) {
     std::vector<Form> out;
     for (const Form& form : forms)
-      if (std::ranges::none_of(out, [&](const Form& other) { return one_text(other) == one_text(form); })) out.push_back(form);
+      if (std::ranges::none_of(out, [&](const Form& other) { return one_text(other) == one_text(form); }))
+        out.push_back(form);
     return out;
   }
 
-  void no_effect(const std::vector<const FieldDef*>& variants, const std::vector<std::size_t>& failed, const yaml::Node& key,
-                 const std::string& path, const Verdict& against) {
+  void no_effect(const std::vector<const FieldDef*>& variants, const std::vector<std::size_t>& failed,
+                 const yaml::Node& key, const std::string& path, const Verdict& against) {
     // An override may switch off what keys of the file belong to; that is its point, not a mistake of the file.
     if (against.from == Setting::From::command_line && !is_override(key)) return;
     out_.mistakes.push_back(key.at(path, "has no effect where " + against.reason, only_where(variants, failed)));
   }
 
-  /// "only where kind is ddp, zero1": of each variant the condition that failed; variants that failed by one path together.
+  /// "only where kind is ddp, zero1": of each variant the condition that failed; variants that failed by one path
+  /// together.
   static std::string only_where(const std::vector<const FieldDef*>& variants, const std::vector<std::size_t>& failed) {
     std::vector<std::string_view> paths;
     std::map<std::string_view, std::vector<std::string>> wanted;  // by path
@@ -245,7 +259,8 @@ class Checker {
         if (std::ranges::find(texts, text) == texts.end()) texts.push_back(std::move(text));
     }
     std::vector<std::string> out;
-    for (const std::string_view path : paths) out.push_back(fmt::format("{} is {}", path, fmt::join(wanted[path], ", ")));
+    for (const std::string_view path : paths)
+      out.push_back(fmt::format("{} is {}", path, fmt::join(wanted[path], ", ")));
     return fmt::format("only where {}", fmt::join(out, " or "));
   }
 
@@ -270,12 +285,16 @@ class Checker {
       const std::string path = prefix + std::string(condition.path);
       const CheckedValue* found = out_.find(path);
       if (found != nullptr && !matches(condition, found->node)) {
-        return {.truth = Truth::no, .num_met = num_met, .from = found->from, .reason = path + " is " + found->node.flow()};
+        return {
+            .truth = Truth::no, .num_met = num_met, .from = found->from, .reason = path + " is " + found->node.flow()};
       }
       if (found == nullptr && !out_.sections.contains(path)) {
         // A value that does not apply decides against; one that is wrong or missing decides nothing.
         const bool unknown = out_.doubtful.contains(path) || !has_parent(path);
-        return {.truth = unknown ? Truth::unknown : Truth::no, .num_met = num_met, .from = {}, .reason = path + " is not there"};
+        return {.truth = unknown ? Truth::unknown : Truth::no,
+                .num_met = num_met,
+                .from = {},
+                .reason = path + " is not there"};
       }
       ++num_met;
     }
@@ -284,7 +303,8 @@ class Checker {
 
   static bool matches(const Condition& condition, const yaml::Node& node) {
     if (condition.above) return node.as_number().value_or(*condition.above) > *condition.above;
-    return condition.words.empty() ? !node.is_null() : std::ranges::find(condition.words, node.text) != condition.words.end();
+    return condition.words.empty() ? !node.is_null()
+                                   : std::ranges::find(condition.words, node.text) != condition.words.end();
   }
 
   bool has_parent(const std::string& path) const {
@@ -326,7 +346,8 @@ class Checker {
     for (const Form& form : forms) {
       if (form.kind == Form::Kind::map || form.kind == Form::Kind::tree) return &form;
       if (form.kind != Form::Kind::section) continue;
-      const auto known = std::ranges::count_if(form.fields, [&](const FieldDef& field) { return node.find(field.name) != nullptr; });
+      const auto known =
+          std::ranges::count_if(form.fields, [&](const FieldDef& field) { return node.find(field.name) != nullptr; });
       if (known > most) best = &form;
       most = std::max(most, known);
     }
@@ -334,7 +355,8 @@ class Checker {
   }
 
   void scalar(const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) {
-    if (std::ranges::any_of(forms, [&](const Form& form) { return accepts(form, node); })) return note(path, node, from(node));
+    if (std::ranges::any_of(forms, [&](const Form& form) { return accepts(form, node); }))
+      return note(path, node, from(node));
     wrong(forms, node, path);
   }
 
@@ -347,7 +369,8 @@ class Checker {
     bool right = true;
     for (std::size_t i = 0; i < node.items.size(); ++i) {
       const yaml::Node& item = node.items[i];
-      if (item.is_scalar() && std::ranges::any_of(form.items, [&](const Form& one) { return accepts(one, item); })) continue;
+      if (item.is_scalar() && std::ranges::any_of(form.items, [&](const Form& one) { return accepts(one, item); }))
+        continue;
       const std::string inner = fmt::format("{}[{}]", path, i);
       const std::size_t before = out_.mistakes.size();
       item.is_mapping() ? value(form.items, item, item, inner) : wrong(form.items, item, inner);
@@ -370,14 +393,16 @@ class Checker {
   void wrong(const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) {
     const auto has = [&](auto test) { return std::ranges::any_of(forms, test); };
     const bool words = has([](const Form& form) { return form.kind == Form::Kind::word; });
-    const bool integer = has([](const Form& form) { return form.kind == Form::Kind::integer || form.kind == Form::Kind::bytes; });
+    const bool integer =
+        has([](const Form& form) { return form.kind == Form::Kind::integer || form.kind == Form::Kind::bytes; });
     const bool numbers = has(is_number_form);
     const std::optional<double> number = node.as_number();
     std::string message = "wrong type";
     if (node.is_null())
       message = "a value is missing";
     else if (number && numbers)
-      message = integer && std::isfinite(*number) && *number != std::floor(*number) ? "not a whole number" : "out of range";
+      message =
+          integer && std::isfinite(*number) && *number != std::floor(*number) ? "not a whole number" : "out of range";
     else if (words && node.as_string())
       message = "unknown name";
     else if (node.is_scalar() && node.quoted && node.text.empty())
@@ -395,13 +420,15 @@ class Checker {
     return allowed_text(forms);
   }
 
-  void explain_value(Diagnostic& mistake, const std::vector<Form>& forms, const yaml::Node& node, const std::string& path) const {
+  void explain_value(Diagnostic& mistake, const std::vector<Form>& forms, const yaml::Node& node,
+                     const std::string& path) const {
     const Alias* alias = words_ == Words::of_jobs ? alias_of_value(path, node.text) : nullptr;
     const bool section = std::ranges::any_of(forms, [](const Form& form) { return form.kind == Form::Kind::section; });
     if (alias != nullptr)
       answer(mistake, *alias);
     else if (section && !node.quoted && node.text.find_first_of(":= ") != std::string::npos)
-      mistake.message += is_tight(node.text) ? "; a space is missing after the colon" : "; the lines of a section are `key: value`";
+      mistake.message +=
+          is_tight(node.text) ? "; a space is missing after the colon" : "; the lines of a section are `key: value`";
     else
       mistake.suggestion = suggestion(forms, node);
   }
@@ -427,8 +454,12 @@ class Checker {
     if (out_.values.emplace(path, CheckedValue{node, from}).second) out_.order.push_back(path);
   }
 
-  static bool is_override(const yaml::Node& node) { return node.source != nullptr && node.source->name == kCommandLine; }
-  static Setting::From from(const yaml::Node& node) { return is_override(node) ? Setting::From::command_line : Setting::From::file; }
+  static bool is_override(const yaml::Node& node) {
+    return node.source != nullptr && node.source->name == kCommandLine;
+  }
+  static Setting::From from(const yaml::Node& node) {
+    return is_override(node) ? Setting::From::command_line : Setting::From::file;
+  }
 
   Checked& out_;
   const Words words_;

@@ -1,5 +1,6 @@
-// Holds a tree against the table of fields: every mistake is collected, every value that is right (or a default) is noted
-// with its key path. What is left for others: rules that compare two values (rules.cpp), and typed access (bind.cpp).
+// Holds a tree against the table of fields: every mistake is collected, every value that is right (or a default) is
+// noted with its key path. What is left for others: rules that compare two values (rules.cpp), and typed access
+// (bind.cpp).
 #pragma once
 
 #include <map>
@@ -19,7 +20,8 @@ struct CheckedValue {
 };
 
 struct Checked {
-  std::map<std::string, CheckedValue, std::less<>> values;  ///< by key path; of a mapping its values, of a list the whole, and of mappings in it their values (`a[0].b`)
+  std::map<std::string, CheckedValue, std::less<>> values;  ///< by key path; of a mapping its values, of a list the
+                                                            ///< whole, and of mappings in it their values (`a[0].b`)
   std::vector<std::string> order;                           ///< of the keys of `values`, as the table has them
   std::set<std::string, std::less<>> sections;              ///< key paths that hold a mapping with keys of its own
   std::set<std::string, std::less<>> doubtful;              ///< key paths whose value is a mistake
@@ -33,9 +35,9 @@ struct Checked {
 /// Whose words are known (aliases.h) besides the keys of the table: those of jobs, or no others.
 enum class Words : std::uint8_t { of_the_table, of_jobs };
 
-/// Writes the short forms of `root` out, so that all that reads the tree afterwards sees sections: a scalar in place of a
-/// section, where only one key of it can be meant (`precision: bf16` is `precision: {compute: bf16}`). The key that comes
-/// to stand has the place of the scalar.
+/// Writes the short forms of `root` out, so that all that reads the tree afterwards sees sections: a scalar in place of
+/// a section, where only one key of it can be meant (`precision: bf16` is `precision: {compute: bf16}`). The key that
+/// comes to stand has the place of the scalar.
 void expand_short_forms(yaml::Node& root, const std::vector<FieldDef>& fields);
 
 /// What a scalar in place of `section` may be. REQUIRES: it has a shorthand.

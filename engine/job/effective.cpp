@@ -59,7 +59,8 @@ std::string effective_job(const LoadedJob& loaded) {
   std::size_t width = 0;
   for (const auto& [text, origin] : lines) width = std::max(width, std::min(text.size(), kWidest));
   std::string out;
-  for (const auto& [text, origin] : lines) out += origin.empty() ? text + "\n" : fmt::format("{:<{}}  # {}\n", text, width, origin);
+  for (const auto& [text, origin] : lines)
+    out += origin.empty() ? text + "\n" : fmt::format("{:<{}}  # {}\n", text, width, origin);
   return out;
 }
 

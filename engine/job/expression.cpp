@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <vector>
 
@@ -171,7 +171,8 @@ class Parser {
   }
 
   double call(const std::string& word, std::size_t begin) {
-    const auto* found = std::find_if(kFunctions.begin(), kFunctions.end(), [&](const Function& f) { return f.name == word; });
+    const auto* found =
+        std::find_if(kFunctions.begin(), kFunctions.end(), [&](const Function& f) { return f.name == word; });
     if (found == kFunctions.end()) {
       std::vector<std::string_view> known;
       for (const Function& function : kFunctions) known.push_back(function.name);
@@ -249,7 +250,8 @@ std::string substitute(std::string_view text, const Variables& variables) {
     }
     const std::size_t begin = at + (dollar ? 2 : 1);
     const std::size_t end = text.find('}', begin);
-    if (end == std::string_view::npos) throw ExpressionError(dollar ? "\"${\" without \"}\"" : "\"{\" without \"}\"", at);
+    if (end == std::string_view::npos)
+      throw ExpressionError(dollar ? "\"${\" without \"}\"" : "\"{\" without \"}\"", at);
     out += printed(Parser(text, begin, end, variables).whole());
     at = end + 1;
   }
@@ -267,7 +269,8 @@ std::vector<std::string> names_in(std::string_view text) {
     std::size_t end = i;
     while (end < text.size() && of_name(text[end])) ++end;
     const bool exponent = i > 0 && (std::isdigit(static_cast<unsigned char>(text[i - 1])) != 0 || text[i - 1] == '.');
-    const bool function = text.find_first_not_of(' ', end) < text.size() && text[text.find_first_not_of(' ', end)] == '(';
+    const bool function =
+        text.find_first_not_of(' ', end) < text.size() && text[text.find_first_not_of(' ', end)] == '(';
     if (!exponent && !function) names.emplace_back(text.substr(i, end - i));
     i = end - 1;
   }

@@ -19,8 +19,8 @@
 
 namespace trainer {
 
-/// A mistake in an expression. `offset` is the 0-based position of the first wrong character in the text that was given;
-/// `suggestion` the nearest known name, if one is near.
+/// A mistake in an expression. `offset` is the 0-based position of the first wrong character in the text that was
+/// given; `suggestion` the nearest known name, if one is near.
 struct ExpressionError : std::runtime_error {
   ExpressionError(const std::string& message, std::size_t offset, std::string suggestion = {})
       : std::runtime_error(message), offset(offset), suggestion(std::move(suggestion)) {}

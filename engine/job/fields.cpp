@@ -15,7 +15,8 @@ Form number(double least, double most) { return {.kind = Form::Kind::number, .le
 Form bytes() { return {.kind = Form::Kind::bytes, .least = 1, .most = kMostInteger}; }
 Form positive() { return between(0, kMostF32, true, false); }
 Form between(double least, double most, bool above_least, bool below_most) {
-  return {.kind = Form::Kind::number, .least = least, .most = most, .above_least = above_least, .below_most = below_most};
+  return {
+      .kind = Form::Kind::number, .least = least, .most = most, .above_least = above_least, .below_most = below_most};
 }
 Form flag() { return {.kind = Form::Kind::flag}; }
 Form text() { return {.kind = Form::Kind::text}; }
@@ -88,10 +89,13 @@ FieldDef extra(std::string_view name, std::string_view doc, Forms forms) {
 
 Fields model() {
   return {
-      required("graph", "The model: a graph file (relative to this file, then to the installed configs), or a graph written here.",
-               {text(), tree()}),
+      required(
+          "graph",
+          "The model: a graph file (relative to this file, then to the installed configs), or a graph written here.",
+          {text(), tree()}),
       optional("with", "Values that replace params of the graph.", {map(number(-kInfinity, kInfinity))}, "{}"),
-      optional("init_from", "Initial weights: a checkpoint directory or a .safetensors file.", {null(), text()}, "null"),
+      optional("init_from", "Initial weights: a checkpoint directory or a .safetensors file.", {null(), text()},
+               "null"),
   };
 }
 
@@ -105,7 +109,8 @@ Fields adapter() {
       optional("targets", "Linears that get one: all but the head, or globs over names of nodes.",
                {word({"all-linear"}), list(text(), 1)}, "all-linear"),
       optional("scaled_by_root", "Scaled by alpha / sqrt(rank) instead (rsLoRA).", {flag()}, "false"),
-      optional("magnitude", "Trains the magnitude of each row apart (DoRA); true is an error: it is not built.", {flag()}, "false"),
+      optional("magnitude", "Trains the magnitude of each row apart (DoRA); true is an error: it is not built.",
+               {flag()}, "false"),
       optional("from",
                "Initial values: a checkpoint of an adapter or a .safetensors file; null: A is drawn, B is zero.",
                {null(), text()}, "null"),
@@ -120,34 +125,42 @@ Form idx_files() {
 }
 
 Form fraction() {
-  return section({required("fraction", "The contiguous last part of the training samples that is held out.", {between(0, 1, true, true)})},
+  return section({required("fraction", "The contiguous last part of the training samples that is held out.",
+                           {between(0, 1, true, true)})},
                  "fraction");
 }
 
 Fields data() {
   const std::vector<std::string_view> files{"text", "tokens", "table"};
-  const std::string_view train = "Training samples: a path, a glob or a list of them; of idx, a file of images and one of labels.";
+  const std::string_view train =
+      "Training samples: a path, a glob or a list of them; of idx, a file of images and one of labels.";
   const std::string_view val = "Held-out samples: a fraction of the training samples, or files.";
-  const std::string_view format = "text: files as they are. tokens: token ids as a flat file, an .npy array or an llm.c file. table: CSV. idx: MNIST's files.";
-  const std::string_view target = "The column to predict: its name in the header, or its number; negative numbers count from the last.";
+  const std::string_view format =
+      "text: files as they are. tokens: token ids as a flat file, an .npy array or an llm.c file. table: CSV. idx: "
+      "MNIST's files.";
+  const std::string_view target =
+      "The column to predict: its name in the header, or its number; negative numbers count from the last.";
   return {
       required("format", format, {word(words<DataFormat>())}),
       required("train", train, {text(), paths()}).when("format", files),
       required("train", train, {idx_files()}).when("format", {"idx"}),
       optional("val", val, {null(), fraction(), text(), paths()}, "null").when("format", files),
       optional("val", val, {null(), fraction(), idx_files()}, "null").when("format", {"idx"}),
-      optional("tokenizer", "bytes: ids 0 to 255. chars: the sorted distinct characters of all the text.", {word(words<Tokenizer>())},
-               "bytes")
+      optional("tokenizer", "bytes: ids 0 to 255. chars: the sorted distinct characters of all the text.",
+               {word(words<Tokenizer>())}, "bytes")
           .when("format", {"text"}),
-      optional("token_type", "Type of the ids; auto: what the header of an .npy or llm.c file says, u16 where there is none.",
+      optional("token_type",
+               "Type of the ids; auto: what the header of an .npy or llm.c file says, u16 where there is none.",
                {word(with_auto(words<TokenType>()))}, "auto")
           .when("format", {"tokens"}),
       optional("seq_len", "Tokens of one sample.", {integer(1, kMostSeq)}, "256").when("format", {"text", "tokens"}),
       optional("target", target, {integer(-1e6, 1e6), text()}, "-1").when("format", {"table"}),
-      optional("normalize", "standard: features get mean 0 and deviation 1, of the training part.", {word(words<Normalize>())}, "none")
+      optional("normalize", "standard: features get mean 0 and deviation 1, of the training part.",
+               {word(words<Normalize>())}, "none")
           .when("format", {"table"}),
-      optional("shuffle", "true: each epoch is a permutation keyed by (seed, epoch). false: consecutive samples, in order.", {flag()},
-               "true"),
+      optional("shuffle",
+               "true: each epoch is a permutation keyed by (seed, epoch). false: consecutive samples, in order.",
+               {flag()}, "true"),
   };
 }
 
@@ -156,8 +169,12 @@ Fields optimizer(std::vector<std::string_view> names) {
   const Form rate = between(0, kMostF32, true, false);
   const std::string_view lr = "Peak learning rate.", moments = "Decay rates of the moments.";
   const std::string_view weight_decay = "Decoupled: a step takes lr * weight_decay of a weight.";
-  const std::string_view states = "How its states are kept, in 4, 2 or 1.02 bytes each: bf16 is rounded stochastically, int8 has a scale for each block of 256.";
-  const std::string_view adjust = "Factor of an update: original, the root of max(1, rows / columns); or match_rms_adamw, with which the lr of AdamW fits.";
+  const std::string_view states =
+      "How its states are kept, in 4, 2 or 1.02 bytes each: bf16 is rounded stochastically, int8 has a scale for each "
+      "block of 256.";
+  const std::string_view adjust =
+      "Factor of an update: original, the root of max(1, rows / columns); or match_rms_adamw, with which the lr of "
+      "AdamW fits.";
   const std::string_view others = "The optimizer of what muon does not update: all but the matrices of blocks.";
   const bool muon = std::ranges::find(names, "muon") != names.end();
   Fields fields{
@@ -167,13 +184,17 @@ Fields optimizer(std::vector<std::string_view> names) {
       optional("lr", lr, {rate}, "1.0e-2").when("name", {"sgd"}),
       optional("betas", moments, {betas}, "[0.9, 0.999]").when("name", {"adam", "adamw"}),
       optional("betas", moments, {betas}, "[0.9, 0.99]").when("name", {"lion"}),
-      optional("eps", "Added to the root of the second moment.", {positive()}, "1.0e-8").when("name", {"adam", "adamw"}),
-      optional("momentum", "Decay rate of sgd's velocity (0: none), of muon's average of gradients.", {between(0, 1, false, true)}, "0.0").when("name", {"sgd"}),
+      optional("eps", "Added to the root of the second moment.", {positive()}, "1.0e-8")
+          .when("name", {"adam", "adamw"}),
+      optional("momentum", "Decay rate of sgd's velocity (0: none), of muon's average of gradients.",
+               {between(0, 1, false, true)}, "0.0")
+          .when("name", {"sgd"}),
       optional("nesterov", "Nesterov's momentum.", {flag()}, "false").when("name", {"sgd"}),
-      optional("weight_decay", weight_decay, {number(0)}, "0.1").when("name", muon ? Words{"adamw", "muon"} : Words{"adamw"}),
+      optional("weight_decay", weight_decay, {number(0)}, "0.1")
+          .when("name", muon ? Words{"adamw", "muon"} : Words{"adamw"}),
       optional("weight_decay", weight_decay, {number(0)}, "0.0").when("name", {"adam", "lion", "sgd"}),
-      optional("decay", "matrices: weight decay applies to parameters of two or more dims. all: to every one.", {word(words<Decay>())},
-               "matrices")
+      optional("decay", "matrices: weight decay applies to parameters of two or more dims. all: to every one.",
+               {word(words<Decay>())}, "matrices")
           .when("name", {"adam", "adamw", "lion", "sgd"}),
       optional("states", states, {word(words<States>())}, "f32")
           .when("name", muon ? Words{"adam", "adamw", "lion", "muon"} : Words{"adam", "adamw", "lion"}),
@@ -182,7 +203,9 @@ Fields optimizer(std::vector<std::string_view> names) {
   if (!muon) return fields;
   const Fields more{
       optional("lr", lr, {rate}, "2.0e-2").when("name", {"muon"}),
-      optional("momentum", "Decay rate of sgd's velocity (0: none), of muon's average of gradients.", {between(0, 1, true, true)}, "0.95").when("name", {"muon"}),
+      optional("momentum", "Decay rate of sgd's velocity (0: none), of muon's average of gradients.",
+               {between(0, 1, true, true)}, "0.95")
+          .when("name", {"muon"}),
       optional("nesterov", "Nesterov's momentum.", {flag()}, "true").when("name", {"muon"}),
       optional("ns_steps", "Steps of the Newton-Schulz iteration.", {integer(1, 100)}, "5").when("name", {"muon"}),
       optional("adjust", adjust, {word(words<MuonAdjust>())}, "original").when("name", {"muon"}),
@@ -195,16 +218,18 @@ Fields optimizer(std::vector<std::string_view> names) {
 Fields optimizer() { return optimizer(words<OptimizerName>()); }
 
 Fields group() {
-  const std::string_view doc = "Their optimizer. What it leaves out is as in train.optimizer, where that has the same name.";
+  const std::string_view doc =
+      "Their optimizer. What it leaves out is as in train.optimizer, where that has the same name.";
   Fields fields = optimizer();
   fields.front().absent = FieldDef::Absent::required;  // its name
-  return {required("match", "Globs over names of parameters.", {list(text(), 1)}), required("optimizer", doc, {section(std::move(fields), "name")})};
+  return {required("match", "Globs over names of parameters.", {list(text(), 1)}),
+          required("optimizer", doc, {section(std::move(fields), "name")})};
 }
 
 Fields lr_schedule() {
   return {
-      optional("name", "The learning rate after warm-up; wsd: constant, then linear over decay_steps.", {word(words<ScheduleName>())},
-               "cosine"),
+      optional("name", "The learning rate after warm-up; wsd: constant, then linear over decay_steps.",
+               {word(words<ScheduleName>())}, "cosine"),
       optional("warmup_steps", "Steps of linear rise to lr.", {integer(0)}, "0"),
       optional("min_lr", "Where the learning rate ends.", {number(0)}, "0.0").when("name", {"linear", "cosine", "wsd"}),
       required("decay_steps", "Length of the fall at the end.", {integer(1)}).when("name", {"wsd"}),
@@ -214,7 +239,8 @@ Fields lr_schedule() {
 Fields batch() {
   return {
       optional("global", "Samples of a step, over all ranks.", {integer(1, kMostSamples)}, "64"),
-      optional("micro", "Samples of a micro-batch of one data rank; auto: as fits.", {word({"auto"}), integer(1, kMostSamples)}, "auto"),
+      optional("micro", "Samples of a micro-batch of one data rank; auto: as fits.",
+               {word({"auto"}), integer(1, kMostSamples)}, "auto"),
   };
 }
 
@@ -223,11 +249,15 @@ Fields train() {
       required("steps", "Optimizer steps; 0 writes the initial weights.", {integer(0)}),
       part("batch", "Sizes of batches, in samples.", batch(), "global"),
       part("optimizer", "The optimizer and its numbers.", optimizer(), "name"),
-      optional("groups", "Parameters with an optimizer of their own: a parameter takes the first group that matches it, else train.optimizer.", {list(section(group()), 0)}, "[]"),
+      optional("groups",
+               "Parameters with an optimizer of their own: a parameter takes the first group that matches it, else "
+               "train.optimizer.",
+               {list(section(group()), 0)}, "[]"),
       part("lr_schedule", "The learning rate over the steps.", lr_schedule(), "name"),
       optional("clip_norm", "Largest global norm of the gradients; null: no clipping.", {null(), positive()}, "1.0"),
       optional("on_nan",
-               "At a loss or gradient that is not finite: stop and save nothing; skip the update; or rollback to the last good checkpoint, "
+               "At a loss or gradient that is not finite: stop and save nothing; skip the update; or rollback to the "
+               "last good checkpoint, "
                "leaving out the batches since, at most three times.",
                {word(words<OnNan>())}, "stop"),
   };
@@ -247,8 +277,10 @@ Form scale() { return number(1e-6, 0x1p126); }
 Form dynamic_scale() {
   return section({
       optional("init_scale", "The scale of the first step.", {scale()}, "65536.0"),
-      optional("growth_factor", "By which it grows after growth_interval steps in a row without overflow.", {between(1, 1e6, true, false)}, "2.0"),
-      optional("backoff_factor", "By which it shrinks after a step that overflowed.", {between(0, 1, true, true)}, "0.5"),
+      optional("growth_factor", "By which it grows after growth_interval steps in a row without overflow.",
+               {between(1, 1e6, true, false)}, "2.0"),
+      optional("backoff_factor", "By which it shrinks after a step that overflowed.", {between(0, 1, true, true)},
+               "0.5"),
       optional("growth_interval", "Steps without overflow from one growth to the next.", {integer(1, 1e9)}, "2000"),
       optional("largest_scale", "It grows no further.", {scale()}, "16777216.0"),
       optional("smallest_scale", "It shrinks no further: a step that overflows even so is an error.", {scale()}, "1.0"),
@@ -258,7 +290,9 @@ Form dynamic_scale() {
 Fields precision() {
   const Form dtype = word({"f32", "bf16", "f16"});
   const auto loss_scale = [](std::string_view otherwise) {
-    return optional("loss_scale", "A factor of the loss during the backward pass; dynamic: one that follows the gradients. Dynamic by default where compute is f16.",
+    return optional("loss_scale",
+                    "A factor of the loss during the backward pass; dynamic: one that follows the gradients. Dynamic "
+                    "by default where compute is f16.",
                     {word({"none", "dynamic"}), scale(), dynamic_scale()}, otherwise);
   };
   return {
@@ -271,10 +305,12 @@ Fields precision() {
 }
 
 Fields activation_checkpointing() {
-  const std::string_view mode = "What is recomputed in the backward pass: nothing, blocks, all but matrix products, or every n-th block.";
+  const std::string_view mode =
+      "What is recomputed in the backward pass: nothing, blocks, all but matrix products, or every n-th block.";
   return {
       optional("mode", mode, {word(words<CheckpointingMode>())}, "none"),
-      required("every", "Of so many consecutive blocks the first is recomputed.", {integer(1, 1e6)}).when("mode", {"every_n"}),
+      required("every", "Of so many consecutive blocks the first is recomputed.", {integer(1, 1e6)})
+          .when("mode", {"every_n"}),
   };
 }
 
@@ -289,47 +325,59 @@ Form outer_optimizer() {
 
 Fields data_strategy() {
   const std::vector<std::string_view> sharded{"full_shard", "shard_grad_op", "hybrid_shard"};
-  const Form top_k = section({required("top_k", "The fraction of each gradient that is sent.", {between(0, 1, true, true)})});
-  const FieldDef replicate = optional("replicate", "Copies of the sharded model; auto: 1, or under hybrid_shard the number of nodes.",
-                                      {word({"auto"}), integer(1, kMostRanks)}, "auto");
+  const Form top_k =
+      section({required("top_k", "The fraction of each gradient that is sent.", {between(0, 1, true, true)})});
+  const FieldDef replicate =
+      optional("replicate", "Copies of the sharded model; auto: 1, or under hybrid_shard the number of nodes.",
+               {word({"auto"}), integer(1, kMostRanks)}, "auto");
   const FieldDef keep = optional("keep", "How long gathered parameters stay.", {word(words<Keep>())}, "auto");
   const FieldDef prefetch = optional("prefetch", "Units gathered ahead of their use.", {integer(0, 1000)}, "1");
   return {
-      optional("kind", "What is sharded: ddp nothing, zero1 optimizer states, zero2 gradients too, zero3 and fsdp parameters too; auto: the fastest that fits.",
+      optional("kind",
+               "What is sharded: ddp nothing, zero1 optimizer states, zero2 gradients too, zero3 and fsdp parameters "
+               "too; auto: the fastest that fits.",
                {word(with_auto(words<DataKind>()))}, "ddp"),
       optional("sharding", "FSDP's strategy.", {word(words<Sharding>())}, "full_shard").when("kind", {"fsdp"}),
       replicate.when("kind", {"fsdp"}).when("sharding", sharded),
       keep.when("kind", {"zero3"}),
       keep.when("kind", {"fsdp"}).when("sharding", sharded),
-      optional("reduce", "When gradients are reduced.", {word(words<Reduce>())}, "auto").when("kind", {"ddp", "zero3", "fsdp"}),
+      optional("reduce", "When gradients are reduced.", {word(words<Reduce>())}, "auto")
+          .when("kind", {"ddp", "zero3", "fsdp"}),
       prefetch.when("kind", {"zero3"}),
       prefetch.when("kind", {"fsdp"}).when("sharding", sharded),
       optional("bucket_mb", "Units smaller than so many MiB share a collective.", {between(0, 1e6, true, false)}, "25"),
-      optional("compression", "Of reduced gradients; int8 and top_k feed their error back.", {word({"none", "bf16", "int8"}), top_k},
-               "none")
+      optional("compression", "Of reduced gradients; int8 and top_k feed their error back.",
+               {word({"none", "bf16", "int8"}), top_k}, "none")
           .when("kind", {"ddp", "zero1", "zero2", "zero3", "fsdp"}),
-      optional("every", "Steps from one average of the ranks to the next.", {integer(1, 1e6)}, "10").when("kind", {"local_sgd"}),
+      optional("every", "Steps from one average of the ranks to the next.", {integer(1, 1e6)}, "10")
+          .when("kind", {"local_sgd"}),
       optional("outer",
-               "An optimizer of the averages, whose gradient is how far a round came (DiLoCo); none: the average is taken as it is.",
+               "An optimizer of the averages, whose gradient is how far a round came (DiLoCo); none: the average is "
+               "taken as it is.",
                {word({"none"}), outer_optimizer()}, "none")
           .when("kind", {"local_sgd"}),
-      optional("delayed", "The average is applied one round late, while training goes on.", {flag()}, "false").when("kind", {"local_sgd"}),
+      optional("delayed", "The average is applied one round late, while training goes on.", {flag()}, "false")
+          .when("kind", {"local_sgd"}),
   };
 }
 
 Fields tensor_strategy() {
-  const FieldDef sequence = optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "false");
+  const FieldDef sequence =
+      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "false");
   return {
       required("degree", "Ranks of a layer.", {integer(1, kMostRanks), word({"auto"})}),
       sequence.when_above("degree", 1),
-      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "auto").when("degree", {"auto"}),
+      optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "auto")
+          .when("degree", {"auto"}),
   };
 }
 
 Fields context_strategy() {
   return {
-      required("degree", "Ranks over which each sequence is cut into contiguous parts. data.seq_len divides by it.", {integer(1, kMostRanks)}),
-      optional("kind", "gather: the keys and values of all positions are gathered before attention.", {word(words<ContextKind>())}, "gather"),
+      required("degree", "Ranks over which each sequence is cut into contiguous parts. data.seq_len divides by it.",
+               {integer(1, kMostRanks)}),
+      optional("kind", "gather: the keys and values of all positions are gathered before attention.",
+               {word(words<ContextKind>())}, "gather"),
   };
 }
 
@@ -351,7 +399,8 @@ Fields pipeline_strategy() {
       virtual_stages({word({"auto"}), integer(1, 1000)}, "auto").when_above("degree", 1).when("schedule", {"auto"}),
       virtual_stages({word({"auto"}), integer(1, 1000)}, "auto").when("degree", {"auto"}),
       optional("split",
-               "auto: chunks of equal cost. uniform: of equally many blocks. Or the nodes or blocks that begin the chunks after the first.",
+               "auto: chunks of equal cost. uniform: of equally many blocks. Or the nodes or blocks that begin the "
+               "chunks after the first.",
                {word({"auto", "uniform"}), list(text(), 1)}, "auto")
           .when_above("degree", 1),
   };
@@ -359,10 +408,12 @@ Fields pipeline_strategy() {
 
 Fields wrap() {
   return {
-      optional("policy", "What becomes a unit: buckets, a kind of block, parts of some size, named parts, or the whole model.",
+      optional("policy",
+               "What becomes a unit: buckets, a kind of block, parts of some size, named parts, or the whole model.",
                {word(words<WrapPolicy>())}, "auto"),
       optional("block", "Kind of block that is a unit.", {text()}, "TransformerBlock").when("policy", {"transformer"}),
-      optional("min_params", "Least number of parameters of a unit.", {integer(1)}, "100_000_000").when("policy", {"size"}),
+      optional("min_params", "Least number of parameters of a unit.", {integer(1)}, "100_000_000")
+          .when("policy", {"size"}),
       required("names", "Nodes or blocks that are a unit each.", {list(text(), 1)}).when("policy", {"names"}),
       optional("excluded", "Globs over nodes that keep f32 under mixed precision.", {list(text(), 0)}, "[]"),
   };
@@ -383,8 +434,8 @@ Fields strategy() {
 }
 
 Fields cluster() {
-  const FieldDef backend =
-      optional("backend", "What communicates: threads of one process, mpi between CPUs, nccl between GPUs.", {}, "auto");
+  const FieldDef backend = optional(
+      "backend", "What communicates: threads of one process, mpi between CPUs, nccl between GPUs.", {}, "auto");
   const auto with_words = [](FieldDef field, std::vector<std::string_view> words) {
     field.forms = {word(std::move(words))};
     return field;
@@ -399,20 +450,26 @@ Fields cluster() {
       optional("nodes", "Machines.", {integer(1, kMostRanks)}, "1").when("backend", {"auto", "mpi", "nccl"}),
       optional("devices_per_node", devices, {word({"auto"}), integer(1, kMostDevices)}, "auto"),
       optional("hardware", "A name in configs/hardware/ or a path; auto: this machine.", {text()}, "auto"),
-      optional("memory_limit", "Bytes of a rank that a plan may use, where that is less than the device has.", {null(), form::bytes()}, "null"),
+      optional("memory_limit", "Bytes of a rank that a plan may use, where that is less than the device has.",
+               {null(), form::bytes()}, "null"),
       optional("price_per_device_hour", "In any currency; null: the hardware file's.", {null(), positive()}, "null"),
   };
 }
 
 Fields checkpoint() {
   return {
-      optional("dir", "Where checkpoints are written; auto: runs/<name> beside the job; null: nowhere.", {null(), text()}, "auto"),
-      optional("every", "Steps from one checkpoint to the next; the last step is always saved.", {integer(1)}, "500").when("dir"),
-      optional("keep", "How many are kept, the newest; null: all.", {null(), integer(1)}, "2").when("dir"),
-      optional("keep_best", "And the one with the lowest validation loss; each new lowest is saved.", {flag()}, "false").when("dir"),
-      optional("format", "full: one file. sharded: one for each rank that owns data.", {word(words<CheckpointFormat>())}, "full")
+      optional("dir", "Where checkpoints are written; auto: runs/<name> beside the job; null: nowhere.",
+               {null(), text()}, "auto"),
+      optional("every", "Steps from one checkpoint to the next; the last step is always saved.", {integer(1)}, "500")
           .when("dir"),
-      optional("resume", "auto: from the newest whole checkpoint in dir. none: from the start. Or a step's directory.", {text()}, "auto")
+      optional("keep", "How many are kept, the newest; null: all.", {null(), integer(1)}, "2").when("dir"),
+      optional("keep_best", "And the one with the lowest validation loss; each new lowest is saved.", {flag()}, "false")
+          .when("dir"),
+      optional("format", "full: one file. sharded: one for each rank that owns data.",
+               {word(words<CheckpointFormat>())}, "full")
+          .when("dir"),
+      optional("resume", "auto: from the newest whole checkpoint in dir. none: from the start. Or a step's directory.",
+               {text()}, "auto")
           .when("dir"),
       optional("accept", "What may differ from the checkpoint's job that otherwise may not.",
                {list(word({"model", "data", "tokenizer", "seq_len", "batch", "seed", "optimizer"}), 0)}, "[]")
@@ -430,7 +487,8 @@ Fields log() {
 }
 
 Fields job() {
-  const std::vector<std::string_view> names{"auto", "ddp", "zero1", "zero2", "zero3", "fsdp", "local_sgd", "tensor", "pipeline"};
+  const std::vector<std::string_view> names{"auto", "ddp",       "zero1",  "zero2",   "zero3",
+                                            "fsdp", "local_sgd", "tensor", "pipeline"};
   return {
       extra("name", "What the run is called; default: the file's name.", {text()}),
       optional("seed", "Of initial weights, dropout and the order of samples.", {integer(0)}, "1337"),
@@ -446,9 +504,11 @@ Fields job() {
       part("eval", "Evaluation on the held-out samples.", eval(), "every").when("data.val"),
       part("precision", "Dtypes.", precision(), "compute"),
       part("activation_checkpointing", "What is recomputed instead of kept.", activation_checkpointing(), "mode"),
-      optional("strategy", "How the work is spread over ranks: auto, a name, or the explicit form.", {word(names), section(strategy())},
-               "auto"),
-      optional("goal", "What strategy: auto makes least: the time of a step, the memory of a rank, or the cost of a sample.", {word(words<Goal>())}, "time"),
+      optional("strategy", "How the work is spread over ranks: auto, a name, or the explicit form.",
+               {word(names), section(strategy())}, "auto"),
+      optional("goal",
+               "What strategy: auto makes least: the time of a step, the memory of a rank, or the cost of a sample.",
+               {word(words<Goal>())}, "time"),
       part("cluster", "Where it runs.", cluster()),
       part("checkpoint", "What is saved.", checkpoint(), "dir"),
       part("log", "What is told.", log()),

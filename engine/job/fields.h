@@ -1,8 +1,10 @@
-// The table of fields: every key a job may have, what it may be, its default and when it applies. The reader (check.cpp),
-// its messages, the effective job and the JSON Schema (schema.cpp) all go by it, and nothing else knows a key's range.
+// The table of fields: every key a job may have, what it may be, its default and when it applies. The reader
+// (check.cpp), its messages, the effective job and the JSON Schema (schema.cpp) all go by it, and nothing else knows a
+// key's range.
 //
-// A field takes one of its forms. A field whose conditions do not hold has no effect, so giving it is a mistake; the same name
-// may stand in a section several times under conditions that exclude each other (`lr` has a default per optimizer).
+// A field takes one of its forms. A field whose conditions do not hold has no effect, so giving it is a mistake; the
+// same name may stand in a section several times under conditions that exclude each other (`lr` has a default per
+// optimizer).
 #pragma once
 
 #include <cstddef>
@@ -21,8 +23,8 @@ inline constexpr double kMostInteger = 9007199254740992.0;
 /// The largest number that kernels can be given.
 inline constexpr double kMostF32 = std::numeric_limits<float>::max();
 
-/// Holds where the value at `path`, from the same section down, is one of `words`, or a number above `above`; with neither, where it
-/// is not null.
+/// Holds where the value at `path`, from the same section down, is one of `words`, or a number above `above`; with
+/// neither, where it is not null.
 struct Condition {
   std::string_view path;
   std::vector<std::string_view> words{};
@@ -71,7 +73,8 @@ struct Form {
   std::size_t min_items = 0, max_items = std::numeric_limits<std::size_t>::max();
   std::vector<FieldDef> fields{};
   std::string_view name{};
-  /// section: the key that a scalar in place of the mapping stands for, where only one thing can be meant (`precision: bf16`).
+  /// section: the key that a scalar in place of the mapping stands for, where only one thing can be meant (`precision:
+  /// bf16`).
   std::string_view shorthand{};
 };
 

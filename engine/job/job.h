@@ -1,7 +1,7 @@
 // Job: section by section what a job file may say, typed and checked. One table of fields (fields.cpp) says which keys
-// there are, their types, defaults and ranges; it drives the reader, its messages, the effective job and the JSON Schema.
-// Invariant: a Job that load_job returns is complete: every default is filled in and every rule that concerns the file
-// alone holds. What this build cannot carry out yet is still in it; `unsupported` (unsupported.h) finds that.
+// there are, their types, defaults and ranges; it drives the reader, its messages, the effective job and the JSON
+// Schema. Invariant: a Job that load_job returns is complete: every default is filled in and every rule that concerns
+// the file alone holds. What this build cannot carry out yet is still in it; `unsupported` (unsupported.h) finds that.
 //
 // Paths are resolved: relative ones of the file against the file's folder, those given on the command line against the
 // working directory.
@@ -33,7 +33,7 @@ struct ModelJob {
 /// Which of the model's own parameters are trained.
 struct TrainableJob {
   enum class Kind : std::uint8_t { all, adapter, globs } kind = Kind::all;  ///< adapter: none but the adapter's
-  std::vector<std::string> globs{};                                       ///< over names of parameters
+  std::vector<std::string> globs{};                                         ///< over names of parameters
 };
 
 enum class AdapterKind : std::uint8_t { lora };
@@ -66,11 +66,12 @@ struct DataJob {
   DataFiles train;
   /// Held-out samples: none, the last fraction of `train` (0 < f < 1), or files.
   std::variant<std::monostate, double, DataFiles> val;
-  Tokenizer tokenizer = Tokenizer::bytes;                             ///< text
-  std::optional<TokenType> token_type;                                ///< tokens; none: what the file's header says, else u16
-  std::int64_t seq_len = 256;                                         ///< text, tokens
-  std::variant<std::int64_t, std::string> target = std::int64_t{-1};  ///< table: column number (negative from the end) or name
-  Normalize normalize = Normalize::none;                              ///< table
+  Tokenizer tokenizer = Tokenizer::bytes;  ///< text
+  std::optional<TokenType> token_type;     ///< tokens; none: what the file's header says, else u16
+  std::int64_t seq_len = 256;              ///< text, tokens
+  std::variant<std::int64_t, std::string> target =
+      std::int64_t{-1};                   ///< table: column number (negative from the end) or name
+  Normalize normalize = Normalize::none;  ///< table
   bool shuffle = true;
 
   /// Whether samples are windows of seq_len tokens.
@@ -87,8 +88,8 @@ enum class OptimizerName : std::uint8_t { adamw, adam, sgd, lion, muon };
 enum class Decay : std::uint8_t { matrices, all };
 /// How an optimizer's states are kept: int8 in blocks of 256 with a scale each (kernels/state_codes.h).
 enum class States : std::uint8_t { f32, bf16, int8 };
-/// What an orthogonalized update of Muon is multiplied by: sqrt(max(1, rows / cols)), or 0.2 sqrt(max(rows, cols)), with which it is about
-/// as large as one of AdamW.
+/// What an orthogonalized update of Muon is multiplied by: sqrt(max(1, rows / cols)), or 0.2 sqrt(max(rows, cols)),
+/// with which it is about as large as one of AdamW.
 enum class MuonAdjust : std::uint8_t { original, match_rms_adamw };
 
 struct OptimizerJob {
@@ -101,9 +102,9 @@ struct OptimizerJob {
   double weight_decay = 0;                  ///< decoupled: lr · weight_decay · w
   Decay decay = Decay::matrices;            ///< matrices: parameters of two or more dims
   States states = States::f32;
-  std::int64_t ns_steps = 5;                ///< muon: of the Newton-Schulz iteration
-  MuonAdjust adjust = MuonAdjust::original; ///< muon
-  std::vector<OptimizerJob> others{};       ///< muon: the one of what is not a matrix of a block
+  std::int64_t ns_steps = 5;                 ///< muon: of the Newton-Schulz iteration
+  MuonAdjust adjust = MuonAdjust::original;  ///< muon
+  std::vector<OptimizerJob> others{};        ///< muon: the one of what is not a matrix of a block
 };
 
 /// An optimizer for the parameters that one of the globs matches.
@@ -121,8 +122,8 @@ struct LrScheduleJob {
   std::int64_t decay_steps = 0;  ///< wsd: the last so many steps fall linearly to min_lr
 };
 
-/// What happens at a loss or gradient that is not finite: the run stops and saves nothing; the update is left out; or the run goes back
-/// to the last good checkpoint and leaves out the batches since.
+/// What happens at a loss or gradient that is not finite: the run stops and saves nothing; the update is left out; or
+/// the run goes back to the last good checkpoint and leaves out the batches since.
 enum class OnNan : std::uint8_t { stop, skip, rollback };
 
 struct TrainJob {
@@ -174,7 +175,8 @@ struct Compression {
   double fraction = 1;  ///< top_k: the part of the gradient that is sent
 };
 
-/// DiLoCo's outer optimizer: SGD on the averages, whose gradient is the way from the average back to where the round began.
+/// DiLoCo's outer optimizer: SGD on the averages, whose gradient is the way from the average back to where the round
+/// began.
 struct OuterJob {
   double lr = 0.7;
   double momentum = 0.9;
@@ -216,12 +218,14 @@ struct PipelineStrategyJob {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   std::int64_t virtual_stages = 1;  ///< chunks of a stage
   SplitPolicy split_policy = SplitPolicy::automatic;
-  std::vector<std::string> split;  ///< names: the nodes or blocks that begin the chunks after the first, one less than chunks
+  std::vector<std::string>
+      split;  ///< names: the nodes or blocks that begin the chunks after the first, one less than chunks
 };
 
 enum class WrapPolicy : std::uint8_t { automatic, transformer, size, names, none };
 
-/// What becomes a unit. automatic: buckets of bucket_mb for ddp, zero1, zero2 and local_sgd; named blocks for the others.
+/// What becomes a unit. automatic: buckets of bucket_mb for ddp, zero1, zero2 and local_sgd; named blocks for the
+/// others.
 struct WrapJob {
   WrapPolicy policy = WrapPolicy::automatic;
   std::string block = "TransformerBlock";  ///< transformer: kind of block that is a unit
@@ -234,13 +238,13 @@ enum class Profile : std::uint8_t { none, high_bandwidth, low_bandwidth };
 
 /// Parts of a strategy that the search decides; what a person fixed beside them stands.
 struct FreeParts {
-  bool data = false;               ///< kind and its degrees
-  bool tensor = false;             ///< degree
+  bool data = false;    ///< kind and its degrees
+  bool tensor = false;  ///< degree
   bool sequence_parallel = false;
-  bool pipeline = false;           ///< degree
+  bool pipeline = false;  ///< degree
   bool schedule = false;
   bool virtual_stages = false;
-  bool context = false;            ///< degree
+  bool context = false;  ///< degree
   friend bool operator==(const FreeParts&, const FreeParts&) = default;
   bool any() const { return data || tensor || sequence_parallel || pipeline || schedule || virtual_stages || context; }
 };
@@ -280,8 +284,9 @@ struct CheckpointJob {
   bool keep_best = false;                ///< and the one with the lowest validation loss
   CheckpointFormat format = CheckpointFormat::full;
   enum class Resume : std::uint8_t { automatic, none, path } resume = Resume::automatic;
-  std::string resume_from;           ///< Resume::path: a step directory
-  std::vector<std::string> accept{};  ///< what may differ from the checkpoint's job that otherwise may not (engine/train/going_on.h)
+  std::string resume_from;  ///< Resume::path: a step directory
+  std::vector<std::string>
+      accept{};  ///< what may differ from the checkpoint's job that otherwise may not (engine/train/going_on.h)
 };
 
 struct LogJob {
@@ -339,7 +344,7 @@ ValueNames<Goal> names_of(Goal);
 
 /// The name of a value.
 template <typename E>
-  requires requires(E value) { names_of(value); }
+requires requires(E value) { names_of(value); }
 std::string_view name_of(E value) {
   for (const auto& [other, name] : names_of(value))
     if (other == value) return name;
@@ -361,25 +366,27 @@ struct Setting {
 struct LoadedJob {
   std::string file;  ///< the path as given
   Job job;
-  yaml::Node tree;                ///< the file with the overrides applied
-  std::vector<Setting> settings;  ///< every value that has an effect, in the order of the table
+  yaml::Node tree;                     ///< the file with the overrides applied
+  std::vector<Setting> settings;       ///< every value that has an effect, in the order of the table
   std::vector<Diagnostic> warnings{};  ///< what is allowed and seldom meant (engine/compile/check_job.h)
 
   /// The setting at exactly `path`, or null.
   const Setting* setting(std::string_view path) const;
-  /// A mistake about the value at `path`, located where that value stands: at it, at the nearest section around it that the
-  /// file has, or at the file's start.
+  /// A mistake about the value at `path`, located where that value stands: at it, at the nearest section around it that
+  /// the file has, or at the file's start.
   Diagnostic at(std::string_view path, std::string message, std::string allowed = "") const;
 };
 
 struct LoadOptions {
   std::string configs_dir;  ///< where graph files are looked for after the job's own folder; empty: nowhere
   bool check_files = true;  ///< whether a model.graph that does not exist is a mistake
-  int world_size = 0;       ///< ranks that a launcher started: `cluster.devices_per_node: auto` becomes its share of a node; 0: no launcher
+  int world_size = 0;  ///< ranks that a launcher started: `cluster.devices_per_node: auto` becomes its share of a node;
+                       ///< 0: no launcher
 };
 
-/// A job as far as it can be read: what `load_job` goes through, with the mistakes beside it. Sections with a mistake have their defaults in
-/// `loaded.job`; the rest is complete. Whether later stages can be asked about a part is said by the flags.
+/// A job as far as it can be read: what `load_job` goes through, with the mistakes beside it. Sections with a mistake
+/// have their defaults in `loaded.job`; the rest is complete. Whether later stages can be asked about a part is said by
+/// the flags.
 struct ReadJob {
   LoadedJob loaded;
   std::vector<Diagnostic> mistakes;
@@ -390,12 +397,16 @@ struct ReadJob {
   bool batch = false;    ///< and train.batch and the strategy
 };
 
-/// Throws IoError if the file cannot be read, UsageError for an override without `=`, JobError where there is no tree at all.
-ReadJob read_job(const std::string& path, const std::vector<std::string>& overrides = {}, const LoadOptions& options = {});
+/// Throws IoError if the file cannot be read, UsageError for an override without `=`, JobError where there is no tree
+/// at all.
+ReadJob read_job(const std::string& path, const std::vector<std::string>& overrides = {},
+                 const LoadOptions& options = {});
 
-/// Reads a job file and applies overrides ("train.optimizer.lr=1e-3"; the value is YAML in flow style). Throws JobError with
-/// every mistake, in the order of lines; IoError if the file cannot be read; UsageError for an override without `=`.
-LoadedJob load_job(const std::string& path, const std::vector<std::string>& overrides = {}, const LoadOptions& options = {});
+/// Reads a job file and applies overrides ("train.optimizer.lr=1e-3"; the value is YAML in flow style). Throws JobError
+/// with every mistake, in the order of lines; IoError if the file cannot be read; UsageError for an override without
+/// `=`.
+LoadedJob load_job(const std::string& path, const std::vector<std::string>& overrides = {},
+                   const LoadOptions& options = {});
 
 /// The same from a text; `path` names it and gives the folder of relative paths.
 LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides = {},
@@ -404,7 +415,8 @@ LoadedJob parse_job(std::string text, const std::string& path, const std::vector
 /// The tree of the job's graph: of its file, or the inline one. Throws IoError, JobError.
 yaml::Node graph_tree(const LoadedJob& loaded);
 
-/// The whole job as YAML with a comment at each value that says where it came from. A job itself: reads back to the same.
+/// The whole job as YAML with a comment at each value that says where it came from. A job itself: reads back to the
+/// same.
 std::string effective_job(const LoadedJob& loaded);
 
 /// The JSON Schema (draft-07) of jobs, pretty-printed: schemas/job.schema.json.

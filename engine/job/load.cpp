@@ -17,7 +17,8 @@ void place_in_override(yaml::Node& node, const std::shared_ptr<const yaml::Sourc
   for (yaml::Node& item : node.items) place_in_override(item, source, offset);
 }
 
-yaml::Node parse_override(const std::string& path, const std::string& value, const std::shared_ptr<const yaml::Source>& source) {
+yaml::Node parse_override(const std::string& path, const std::string& value,
+                          const std::shared_ptr<const yaml::Source>& source) {
   const int offset = static_cast<int>(path.size()) + 1;
   try {
     yaml::Node node = yaml::parse(value, std::string(kCommandLine));
@@ -73,7 +74,8 @@ void put(yaml::Node& root, std::string_view path, yaml::Node value) {
 void apply(yaml::Node& root, const std::string& override_text) {
   const std::size_t equals = override_text.find('=');
   const std::string path = override_text.substr(0, equals);
-  const bool empty_name = path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != std::string::npos;
+  const bool empty_name =
+      path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != std::string::npos;
   const bool deep = std::ranges::count(path, '.') >= yaml::kMaxDepth;
   if (equals == std::string::npos || empty_name || deep) {
     throw UsageError("\"" + override_text + "\" is no override; write key.path=value, as train.steps=100");
@@ -87,8 +89,8 @@ const yaml::Node* value_at(const yaml::Node& root, std::string_view section, std
   return at != nullptr && at->is_mapping() ? at->find(key) : nullptr;
 }
 
-/// A launcher's ranks are shared equally by the nodes, unless the job says how many a node has. What does not divide stays, to be refused
-/// where ranks are started.
+/// A launcher's ranks are shared equally by the nodes, unless the job says how many a node has. What does not divide
+/// stays, to be refused where ranks are started.
 void take_launched(yaml::Node& root, int world_size) {
   const yaml::Node* devices = value_at(root, "cluster", "devices_per_node");
   if (devices != nullptr && devices->text != "auto") return;
@@ -150,7 +152,9 @@ void tell_what_is_known(ReadJob& read, const Checked& checked) {
   const auto wrong = [&](std::string_view path) {
     return std::ranges::any_of(read.mistakes, [&](const Diagnostic& mistake) { return is_at(mistake, path); });
   };
-  const auto has = [&](std::string_view path) { return checked.find(path) != nullptr || checked.sections.contains(path); };
+  const auto has = [&](std::string_view path) {
+    return checked.find(path) != nullptr || checked.sections.contains(path);
+  };
   read.graph = checked.find("model.graph") != nullptr && !wrong("model.graph");
   read.params = read.graph && !wrong("model");
   // A default may stand in for a key that is misspelt.
@@ -159,12 +163,14 @@ void tell_what_is_known(ReadJob& read, const Checked& checked) {
     return value != nullptr && value->from == Setting::From::otherwise;
   };
   read.samples = has("data.format") && !wrong("data.format") &&
-                 (!wrong("data") || !(wrong("data.seq_len") || by_default("data.seq_len") || wrong("data.tokenizer") || by_default("data.tokenizer")));
+                 (!wrong("data") || !(wrong("data.seq_len") || by_default("data.seq_len") || wrong("data.tokenizer") ||
+                                      by_default("data.tokenizer")));
   read.cluster = has("cluster") && !wrong("cluster") && !wrong("precision") && !wrong("goal");
   read.batch = read.cluster && !wrong("strategy") && !wrong("train.batch") && has("train.batch");
 }
 
-ReadJob read_tree(yaml::Node tree, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
+ReadJob read_tree(yaml::Node tree, const std::string& path, const std::vector<std::string>& overrides,
+                  const LoadOptions& options) {
   ReadJob read;
   expand_short_forms(tree, job_fields());
   for (const std::string& override_text : overrides) {
@@ -209,7 +215,8 @@ LoadedJob load_job(const std::string& path, const std::vector<std::string>& over
   return without_mistakes(read_job(path, overrides, options));
 }
 
-LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
+LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides,
+                    const LoadOptions& options) {
   return without_mistakes(read_tree(yaml::parse(std::move(text), path), path, overrides, options));
 }
 

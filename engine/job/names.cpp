@@ -39,7 +39,9 @@ ValueNames<DataKind> names_of(DataKind) {
 }
 ValueNames<Sharding> names_of(Sharding) {
   using enum Sharding;
-  return {{full_shard, "full_shard"}, {shard_grad_op, "shard_grad_op"}, {no_shard, "no_shard"},
+  return {{full_shard, "full_shard"},
+          {shard_grad_op, "shard_grad_op"},
+          {no_shard, "no_shard"},
           {hybrid_shard, "hybrid_shard"}};
 }
 ValueNames<Keep> names_of(Keep) {
@@ -57,8 +59,13 @@ ValueNames<Compression::Kind> names_of(Compression::Kind) {
 ValueNames<ContextKind> names_of(ContextKind) { return {{ContextKind::gather, "gather"}}; }
 ValueNames<PipelineSchedule> names_of(PipelineSchedule) {
   using enum PipelineSchedule;
-  return {{gpipe, "gpipe"}, {one_f_one_b, "1f1b"}, {interleaved, "interleaved"}, {looped_bfs, "looped_bfs"},
-          {zb_h1, "zb_h1"}, {zb_h2, "zb_h2"}, {zb_v, "zb_v"}};
+  return {{gpipe, "gpipe"},
+          {one_f_one_b, "1f1b"},
+          {interleaved, "interleaved"},
+          {looped_bfs, "looped_bfs"},
+          {zb_h1, "zb_h1"},
+          {zb_h2, "zb_h2"},
+          {zb_v, "zb_v"}};
 }
 ValueNames<SplitPolicy> names_of(SplitPolicy) {
   using enum SplitPolicy;
@@ -66,8 +73,7 @@ ValueNames<SplitPolicy> names_of(SplitPolicy) {
 }
 ValueNames<WrapPolicy> names_of(WrapPolicy) {
   using enum WrapPolicy;
-  return {{automatic, "auto"}, {transformer, "transformer"}, {size, "size"}, {names, "names"},
-          {none, "none"}};
+  return {{automatic, "auto"}, {transformer, "transformer"}, {size, "size"}, {names, "names"}, {none, "none"}};
 }
 ValueNames<Profile> names_of(Profile) {
   using enum Profile;

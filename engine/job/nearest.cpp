@@ -34,7 +34,9 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
   std::string_view best;
   std::size_t least = kLongest;
   if (word.size() > kLongest) return {};
-  const auto apart = [&](std::string_view other) { return std::max(word.size(), other.size()) - std::min(word.size(), other.size()); };
+  const auto apart = [&](std::string_view other) {
+    return std::max(word.size(), other.size()) - std::min(word.size(), other.size());
+  };
   for (const std::string_view candidate : candidates) {
     const std::size_t far = distance(word, candidate);
     const bool nearer = far < least || (far == least && apart(candidate) < apart(best));

@@ -1,4 +1,5 @@
-// Sources of the defaults: Rajbhandari et al., "ZeRO", SC 2020, section 5; Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.
+// Sources of the defaults: Rajbhandari et al., "ZeRO", SC 2020, section 5; Zhao et al., "PyTorch FSDP", VLDB 2023,
+// section 3.2.
 //
 //   kind                        states  gradients  parameters  keep            keep, pipelined   reduce
 //   ddp, fsdp no_shard, local   whole   whole      whole       –               –                 step
@@ -7,8 +8,8 @@
 //   fsdp shard_grad_op          1/N     1/N        1/N         pass            step              micro_batch
 //   zero3, fsdp full, hybrid    1/N     1/N        1/N         use             step              micro_batch
 //
-// In a pipeline passes of many micro-batches interleave: a copy released between them would be gathered again for each. The memory of
-// sharded gradients is kept as the papers promise it; `reduce: step` trades it for one reduction.
+// In a pipeline passes of many micro-batches interleave: a copy released between them would be gathered again for each.
+// The memory of sharded gradients is kept as the papers promise it; `reduce: step` trades it for one reduction.
 #include "engine/job/resolve.h"
 
 #include "engine/core/check.h"
@@ -17,7 +18,11 @@ namespace trainer {
 namespace {
 
 ResolvedData sharded(const DataStrategyJob& data, Keep keep, bool pipelined) {
-  ResolvedData out{.shard_states = true, .shard_gradients = true, .shard_parameters = true, .keep = keep, .reduce = Reduce::micro_batch};
+  ResolvedData out{.shard_states = true,
+                   .shard_gradients = true,
+                   .shard_parameters = true,
+                   .keep = keep,
+                   .reduce = Reduce::micro_batch};
   if (pipelined) out.keep = Keep::step;
   if (data.keep != Keep::automatic) out.keep = data.keep;
   if (data.reduce != Reduce::automatic) out.reduce = data.reduce;
@@ -50,9 +55,17 @@ ResolvedData resolve(const DataStrategyJob& data, bool pipelined) {
     case DataKind::ddp:
       return replicated(data);
     case DataKind::zero1:
-      return {.shard_states = true, .shard_gradients = false, .shard_parameters = false, .keep = Keep::step, .reduce = Reduce::step};
+      return {.shard_states = true,
+              .shard_gradients = false,
+              .shard_parameters = false,
+              .keep = Keep::step,
+              .reduce = Reduce::step};
     case DataKind::zero2:
-      return {.shard_states = true, .shard_gradients = true, .shard_parameters = false, .keep = Keep::step, .reduce = Reduce::micro_batch};
+      return {.shard_states = true,
+              .shard_gradients = true,
+              .shard_parameters = false,
+              .keep = Keep::step,
+              .reduce = Reduce::micro_batch};
     case DataKind::zero3:
       return sharded(data, Keep::use, pipelined);
     case DataKind::fsdp:

@@ -1,5 +1,5 @@
-// What a data strategy comes to once every `auto` is decided: what is sharded, how long gathered parameters stay, when gradients are
-// reduced. The compiler plans by it and `trainer plan` prints it; nothing else decides what `auto` is.
+// What a data strategy comes to once every `auto` is decided: what is sharded, how long gathered parameters stay, when
+// gradients are reduced. The compiler plans by it and `trainer plan` prints it; nothing else decides what `auto` is.
 #pragma once
 
 #include "engine/job/job.h"
@@ -17,7 +17,8 @@ struct ResolvedData {
   friend bool operator==(const ResolvedData&, const ResolvedData&) = default;
 };
 
-/// `pipelined`: there is more than one stage, and so many micro-batches pass between two uses of a unit's gathered copy.
+/// `pipelined`: there is more than one stage, and so many micro-batches pass between two uses of a unit's gathered
+/// copy.
 ResolvedData resolve(const DataStrategyJob& data, bool pipelined);
 
 }  // namespace trainer

@@ -37,7 +37,8 @@ const yaml::Node* item_at(const yaml::Node& list, std::string_view index) {
   return whole && list.is_sequence() && number < list.items.size() ? &list.items[number] : nullptr;
 }
 
-/// Whether gradients are reduced as they are whole: what is cut into slices has no whole gradient whose error could be fed back.
+/// Whether gradients are reduced as they are whole: what is cut into slices has no whole gradient whose error could be
+/// fed back.
 bool compresses(const Checked& checked) {
   const std::string& kind = checked.node("strategy.data.kind").text;
   return kind == "ddp" || kind == "zero1" ||
@@ -72,7 +73,8 @@ class Rules {
                   decay = integer("train.lr_schedule.decay_steps");
     const bool cut_short = steps == 0 || from("train.steps") == Setting::From::command_line;
     if (steps && warmup && !cut_short && *warmup > *steps) {
-      add("train.lr_schedule.warmup_steps", fmt::format("more than train.steps, which is {}", *steps), fmt::format("at most {}", *steps));
+      add("train.lr_schedule.warmup_steps", fmt::format("more than train.steps, which is {}", *steps),
+          fmt::format("at most {}", *steps));
     } else if (steps && warmup && decay && !cut_short && *warmup + *decay > *steps) {
       add("train.lr_schedule.decay_steps",
           fmt::format("warmup_steps and decay_steps are {} together, train.steps is {}", *warmup + *decay, *steps),
@@ -80,7 +82,8 @@ class Rules {
     }
     const auto lr = number("train.optimizer.lr"), least = number("train.lr_schedule.min_lr");
     if (lr && least && *least > *lr) {
-      add("train.lr_schedule.min_lr", fmt::format("above train.optimizer.lr, which is {}", *lr), fmt::format("at most {}", *lr));
+      add("train.lr_schedule.min_lr", fmt::format("above train.optimizer.lr, which is {}", *lr),
+          fmt::format("at most {}", *lr));
     }
   }
 
@@ -89,14 +92,16 @@ class Rules {
     for (const auto& [path, value] : checked_.values) {
       if (!path.starts_with("train.") || !path.ends_with(kKey) || value.node.as_bool() != true) continue;
       const std::string momentum = path.substr(0, path.size() - kKey.size()) + ".momentum";
-      if (number(momentum) == 0.0) add(path, "has no effect without momentum", fmt::format("only where {} is above 0", momentum));
+      if (number(momentum) == 0.0)
+        add(path, "has no effect without momentum", fmt::format("only where {} is above 0", momentum));
     }
   }
 
   void micro_batch() {
     const Integer global = integer("train.batch.global"), micro = integer("train.batch.micro");
     if (global && micro && *global % *micro != 0) {
-      add("train.batch.micro", fmt::format("does not divide train.batch.global, which is {}", *global), nearest_divisors(*global, *micro));
+      add("train.batch.micro", fmt::format("does not divide train.batch.global, which is {}", *global),
+          nearest_divisors(*global, *micro));
     }
   }
 
@@ -112,12 +117,13 @@ class Rules {
     const Integer ranks = world();
     if (!ranks || searched("strategy.pipeline") || searched("strategy.tensor")) return;
     std::int64_t left = *ranks;
-    for (const char* axis : {"strategy.pipeline.degree", "strategy.tensor.degree", "strategy.context.degree", "strategy.data.replicate"}) {
+    for (const char* axis :
+         {"strategy.pipeline.degree", "strategy.tensor.degree", "strategy.context.degree", "strategy.data.replicate"}) {
       const Integer degree = integer(axis);
       if (!degree) continue;
       if (left % *degree != 0) {
-        const std::string of =
-            left == *ranks ? fmt::format("the {} ranks", left) : fmt::format("the {} ranks that other axes leave of {}", left, *ranks);
+        const std::string of = left == *ranks ? fmt::format("the {} ranks", left)
+                                              : fmt::format("the {} ranks that other axes leave of {}", left, *ranks);
         return add(axis, "does not divide " + of, nearest_divisors(left, *degree));
       }
       if (std::string_view(axis) != "strategy.data.replicate") left /= *degree;
@@ -126,11 +132,10 @@ class Rules {
   }
 
   /// Whether an axis's degree is for the search to find.
-  bool searched(const std::string& axis) const {
-    return text(axis) == "auto" || text(axis + ".degree") == "auto";
-  }
+  bool searched(const std::string& axis) const { return text(axis) == "auto" || text(axis + ".degree") == "auto"; }
 
-  /// Data ranks are what pipeline and tensor leave. Under auto, and where one axis takes every rank, they are not settled or 1.
+  /// Data ranks are what pipeline and tensor leave. Under auto, and where one axis takes every rank, they are not
+  /// settled or 1.
   Integer data_size(std::int64_t left) const {
     const CheckedValue* name = checked_.find("strategy");
     if (name == nullptr) return checked_.sections.contains("strategy.data") ? Integer(left) : std::nullopt;
@@ -162,7 +167,8 @@ class Rules {
     }
     std::set<std::string_view> seen;
     for (const yaml::Node& name : split->node.items)
-      if (!seen.insert(name.text).second) return add("strategy.pipeline.split", name.text + " begins two chunks", "different names");
+      if (!seen.insert(name.text).second)
+        return add("strategy.pipeline.split", name.text + " begins two chunks", "different names");
   }
 
   void compression() {
@@ -188,15 +194,19 @@ class Rules {
   void loss_scale() {
     const std::string at = "precision.loss_scale";
     if (!checked_.sections.contains(at) && text(at) != "dynamic") return;
-    if (averages_every()) add(at, "under local_sgd each rank judges its own gradients, and would choose a scale alone", "none or a number");
+    if (averages_every())
+      add(at, "under local_sgd each rank judges its own gradients, and would choose a scale alone", "none or a number");
     if (compressed())
       add(at, "compression keeps what it has not sent, in the scale of its step: the scale cannot change",
           "none or a number; or strategy.data.compression: none");
-    const auto first = number(at + ".init_scale"), least = number(at + ".smallest_scale"), most = number(at + ".largest_scale");
+    const auto first = number(at + ".init_scale"), least = number(at + ".smallest_scale"),
+               most = number(at + ".largest_scale");
     if (first && least && *least > *first)
-      add(at + ".smallest_scale", fmt::format("above init_scale, which is {}", *first), fmt::format("at most {}", *first));
+      add(at + ".smallest_scale", fmt::format("above init_scale, which is {}", *first),
+          fmt::format("at most {}", *first));
     if (first && most && *most < *first)
-      add(at + ".largest_scale", fmt::format("below init_scale, which is {}", *first), fmt::format("at least {}", *first));
+      add(at + ".largest_scale", fmt::format("below init_scale, which is {}", *first),
+          fmt::format("at least {}", *first));
   }
 
   /// A skipped update must leave no trace, and a rollback needs something to go back to.
@@ -204,7 +214,8 @@ class Rules {
     const std::string& word = text("train.on_nan");
     const CheckedValue* dir = checked_.find("checkpoint.dir");
     if (word == "rollback" && dir != nullptr && dir->node.is_null())
-      add("train.on_nan", "a rollback needs checkpoints, and checkpoint.dir is null", "stop or skip; or a checkpoint.dir");
+      add("train.on_nan", "a rollback needs checkpoints, and checkpoint.dir is null",
+          "stop or skip; or a checkpoint.dir");
     const bool top_k = checked_.sections.contains("strategy.data.compression");
     if (word == "skip" && (top_k || text("strategy.data.compression") == "int8"))
       add("train.on_nan", "int8 and top_k compression keep the error of each step, so a bad step cannot be skipped",
@@ -213,21 +224,24 @@ class Rules {
 
   void keep_best() {
     if (flag("checkpoint.keep_best") && checked_.node("eval.every").is_null())
-      add("checkpoint.keep_best", "has no effect without evaluation", "only where data.val is given and eval.every is not null");
+      add("checkpoint.keep_best", "has no effect without evaluation",
+          "only where data.val is given and eval.every is not null");
   }
 
   void whole_gradients() {
     const std::string& kind = text("strategy.data.kind");
     const bool whole = kind.empty() || kind == "ddp" || text("strategy.data.sharding") == "no_shard";
     if (whole && text("strategy.data.reduce") == "micro_batch")
-      add("strategy.data.reduce", "gradients that every rank holds whole are added up and reduced once, at the step's end", "auto or step");
+      add("strategy.data.reduce",
+          "gradients that every rank holds whole are added up and reduced once, at the step's end", "auto or step");
   }
 
   void local_sgd() {
     const Integer every = averages_every();
     if (!every) return;
     if (checked_.sections.contains("strategy.data.outer") && flag("strategy.data.delayed")) {
-      add("strategy.data.delayed", "an average that comes a round late cannot go through an outer optimizer", "false, or outer: none");
+      add("strategy.data.delayed", "an average that comes a round late cannot go through an outer optimizer",
+          "false, or outer: none");
     }
     const bool averaged = !checked_.sections.contains("strategy.data.outer");
     for (const auto& [path, value] : checked_.values)
@@ -254,8 +268,9 @@ class Rules {
           nearest_divisors(*value, every));
     } else {
       add(path,
-          fmt::format("ranks have one model only at their averages, and {} is no multiple of strategy.data.every, which is {}", *value,
-                      every),
+          fmt::format(
+              "ranks have one model only at their averages, and {} is no multiple of strategy.data.every, which is {}",
+              *value, every),
           nearest_multiples(every, *value));
     }
   }
@@ -264,8 +279,10 @@ class Rules {
     const CheckedValue* names = checked_.find("strategy.wrap.excluded");
     const CheckedValue* compute = checked_.find("precision.compute");
     if (names == nullptr || compute == nullptr || names->node.items.empty() || compute->node.text != "f32") return;
-    if (compute->from == Setting::From::command_line && names->from != Setting::From::command_line) return;  // switched off for this run
-    add("strategy.wrap.excluded", "has no effect where precision.compute is f32", "only where precision.compute is bf16, f16");
+    if (compute->from == Setting::From::command_line && names->from != Setting::From::command_line)
+      return;  // switched off for this run
+    add("strategy.wrap.excluded", "has no effect where precision.compute is f32",
+        "only where precision.compute is bf16, f16");
   }
 
   /// Values that agree with the profile are what the effective job of such a one shows.
@@ -319,7 +336,9 @@ class Rules {
 
 }  // namespace
 
-std::vector<Diagnostic> check_rules(const Checked& checked, const yaml::Node& tree) { return Rules(checked, tree).all(); }
+std::vector<Diagnostic> check_rules(const Checked& checked, const yaml::Node& tree) {
+  return Rules(checked, tree).all();
+}
 
 void fill_in_profile(Checked& checked) {
   for (const ProfileValue& value : profile_values(checked.node("strategy.profile").text)) {

@@ -9,8 +9,9 @@
 
 namespace trainer {
 
-/// The mistakes among values that are each right. A rule whose values are missing or wrong is passed over. Lengths of parts of
-/// the schedule may exceed `train.steps` where that comes from the command line: a run cut short is no mistake of the file.
+/// The mistakes among values that are each right. A rule whose values are missing or wrong is passed over. Lengths of
+/// parts of the schedule may exceed `train.steps` where that comes from the command line: a run cut short is no mistake
+/// of the file.
 std::vector<Diagnostic> check_rules(const Checked& checked, const yaml::Node& tree);
 
 /// Puts what a profile of the network fills in in place of the defaults, where it has an effect. Twice is as once.

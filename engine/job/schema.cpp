@@ -1,5 +1,5 @@
-// What the schema says is what check.cpp does: forms become types and ranges, conditions become if/then. Rules that compare two
-// values (rules.cpp) are beyond draft-07 and stay with the program.
+// What the schema says is what check.cpp does: forms become types and ranges, conditions become if/then. Rules that
+// compare two values (rules.cpp) are beyond draft-07 and stay with the program.
 #include "engine/job/schema.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,9 @@ Json form_schema(const Form& form) {
     case Form::Kind::number:
       return number_schema(form);
     case Form::Kind::bytes:
-      return {{"anyOf", {{{"type", "integer"}, {"minimum", 1}, {"maximum", number_json(kMostInteger)}}, {{"type", "string"}, {"pattern", kBytesPattern}}}}};
+      return {{"anyOf",
+               {{{"type", "integer"}, {"minimum", 1}, {"maximum", number_json(kMostInteger)}},
+                {{"type", "string"}, {"pattern", kBytesPattern}}}}};
     case Form::Kind::flag:
       return {{"type", "boolean"}};
     case Form::Kind::text:
@@ -77,7 +79,8 @@ Json scalar_types(const std::vector<Form>& forms) {
   Json types = Json::array();
   for (const Form& form : forms) {
     const Json schema = form_schema(form);
-    if (schema.contains("type") && schema["type"] != "object" && schema["type"] != "array") types.push_back(schema["type"]);
+    if (schema.contains("type") && schema["type"] != "object" && schema["type"] != "array")
+      types.push_back(schema["type"]);
   }
   return types;
 }
@@ -97,7 +100,8 @@ std::vector<Form> whole_short_forms(const Form& section) {
 /// By type, so that a mistake in the section is told as that, and not as "none of these".
 Json section_or_short_form(const Form& form) {
   const std::vector<Form> shorts = whole_short_forms(form);
-  return {{"if", {{"type", scalar_types(shorts)}}}, {"then", forms_schema(shorts)}, {"else", section_schema(form.fields)}};
+  return {
+      {"if", {{"type", scalar_types(shorts)}}}, {"then", forms_schema(shorts)}, {"else", section_schema(form.fields)}};
 }
 
 Json forms_schema(const std::vector<Form>& forms) {
@@ -155,9 +159,11 @@ Json condition_schema(const Fields& fields, std::string_view path, const Conditi
 }
 
 Json conditions_schema(const Fields& fields, const FieldDef& field) {
-  if (field.conditions.size() == 1) return condition_schema(fields, field.conditions.front().path, field.conditions.front());
+  if (field.conditions.size() == 1)
+    return condition_schema(fields, field.conditions.front().path, field.conditions.front());
   Json out{{"allOf", Json::array()}};
-  for (const Condition& condition : field.conditions) out["allOf"].push_back(condition_schema(fields, condition.path, condition));
+  for (const Condition& condition : field.conditions)
+    out["allOf"].push_back(condition_schema(fields, condition.path, condition));
   return out;
 }
 
@@ -176,7 +182,8 @@ Json property_schema(const std::vector<const FieldDef*>& variants) {
   Json out = variants.size() == 1 ? forms_schema(first.forms) : Json::object();
   if (out.contains("$ref")) return out;
   out["description"] = first.doc;
-  if (variants.size() == 1 && first.absent == FieldDef::Absent::otherwise) out["default"] = default_json(first.otherwise);
+  if (variants.size() == 1 && first.absent == FieldDef::Absent::otherwise)
+    out["default"] = default_json(first.otherwise);
   return out;
 }
 
@@ -189,26 +196,33 @@ Json variant_schema(const FieldDef& variant, const FieldDef& first) {
   return out;
 }
 
-/// Whether the variants' conditions, one each on the same key, are all the values that it may have: a wrong one is told there alone.
+/// Whether the variants' conditions, one each on the same key, are all the values that it may have: a wrong one is told
+/// there alone.
 bool applies_always(const Fields& fields, const std::vector<const FieldDef*>& variants) {
   const std::vector<Condition>& first = variants.front()->conditions;
   std::vector<std::string_view> words;
   for (const FieldDef* variant : variants) {
-    if (variant->conditions.size() != 1 || variant->conditions.front().path != first.front().path || variant->conditions.front().above) return false;
+    if (variant->conditions.size() != 1 || variant->conditions.front().path != first.front().path ||
+        variant->conditions.front().above)
+      return false;
     words.insert(words.end(), variant->conditions.front().words.begin(), variant->conditions.front().words.end());
   }
   const auto decides = std::ranges::find(fields, first.front().path, &FieldDef::name);
-  if (decides == fields.end() || decides->forms.size() != 1 || decides->forms.front().kind != Form::Kind::word) return false;
-  return std::ranges::all_of(decides->forms.front().words, [&](std::string_view word) { return std::ranges::find(words, word) != words.end(); });
+  if (decides == fields.end() || decides->forms.size() != 1 || decides->forms.front().kind != Form::Kind::word)
+    return false;
+  return std::ranges::all_of(decides->forms.front().words,
+                             [&](std::string_view word) { return std::ranges::find(words, word) != words.end(); });
 }
 
-/// Under its conditions a field has its forms and may be required; where no variant's conditions hold, it must not be there.
+/// Under its conditions a field has its forms and may be required; where no variant's conditions hold, it must not be
+/// there.
 void add_conditions(Json& all, const Fields& fields, const std::vector<const FieldDef*>& variants) {
   Json any = Json::array();
   for (const FieldDef* variant : variants) {
     const Json condition = conditions_schema(fields, *variant);
     Json then = Json::object();
-    if (variants.size() > 1) then["properties"] = {{std::string(variant->name), variant_schema(*variant, *variants.front())}};
+    if (variants.size() > 1)
+      then["properties"] = {{std::string(variant->name), variant_schema(*variant, *variants.front())}};
     if (variant->absent == FieldDef::Absent::required) then["required"] = {variant->name};
     if (!then.empty()) all.push_back({{"if", condition}, {"then", then}});
     any.push_back(condition);
@@ -243,7 +257,8 @@ std::string printed(const std::string& title, const std::string& description, co
   return out.dump(2) + "\n";
 }
 
-// ---- Graph files ------------------------------------------------------------------------------------------------------
+// ---- Graph files
+// ------------------------------------------------------------------------------------------------------
 
 std::vector<Form> attribute_forms(const AttributeDef& attribute) {
   using Type = AttributeDef::Type;
@@ -259,7 +274,8 @@ std::vector<Form> attribute_forms(const AttributeDef& attribute) {
     case Type::choice:
       return {form::word({attribute.choices.begin(), attribute.choices.end()})};
     case Type::rope: {
-      FieldDef theta{"theta", "Base of the angles.", {form::positive(), form::expression()}, FieldDef::Absent::required};
+      FieldDef theta{
+          "theta", "Base of the angles.", {form::positive(), form::expression()}, FieldDef::Absent::required};
       return {form::word({"none"}), form::section({theta})};
     }
     case Type::node:
@@ -277,7 +293,8 @@ FieldDef given(std::string_view name, std::string_view doc, std::vector<Form> fo
 
 std::vector<Form> init_forms() {
   const Form deviation = form::number(0), constant = form::number(-kInfinity, kInfinity);
-  return {form::word({"zeros", "ones"}), form::section({given("normal", "Drawn from N(0, x).", {deviation, form::expression()}, true)}),
+  return {form::word({"zeros", "ones"}),
+          form::section({given("normal", "Drawn from N(0, x).", {deviation, form::expression()}, true)}),
           form::section({given("uniform", "Drawn from U(−x, x).", {deviation, form::expression()}, true)}),
           form::section({given("constant", "All the same.", {constant, form::expression()}, true)})};
 }
@@ -306,7 +323,8 @@ Fields node_fields(std::list<std::string>& defaults) {
   Fields out{
       given("name", "Parameters are called <name>.weight and <name>.bias.", {form::text()}, true),
       given("op", "What the node computes.", {form::word(names)}, true),
-      given("input", "A node or input, or a list of them; default: the node before.", {form::text(), form::list(form::text(), 1)}),
+      given("input", "A node or input, or a list of them; default: the node before.",
+            {form::text(), form::list(form::text(), 1)}),
       given("init", "How the weight starts.", init_forms()),
   };
   for (Op op : graph_ops())
@@ -335,10 +353,12 @@ Fields group_fields() {
 
 Fields file_fields() {
   const Form shape = form::list(form::reference("size"), 1, 6);
-  const Form input = form::section({given("dtype", "Element type.", {form::word({"f32", "i32"})}, true),
-                                    given("shape", "Sizes of the dims; the first is batch, and seq is a sample's length.", {shape}, true)});
-  const Form outputs = form::section({given("loss", "The node that is minimised.", {form::text()}),
-                                      given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
+  const Form input = form::section(
+      {given("dtype", "Element type.", {form::word({"f32", "i32"})}, true),
+       given("shape", "Sizes of the dims; the first is batch, and seq is a sample's length.", {shape}, true)});
+  const Form outputs =
+      form::section({given("loss", "The node that is minimised.", {form::text()}),
+                     given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
   const Form inputs = form::map(input);
   Form params = form::map(form::number(-kInfinity, kInfinity));
   params.items.push_back(form::expression());
@@ -346,8 +366,8 @@ Fields file_fields() {
       given("name", "What the model is called.", {form::text()}),
       given("params", "Numbers that expressions use and a job's model.with replaces.", {params}),
       given("inputs", "Fields of the data.", {inputs}, true),
-      given("nodes", "The model, in an order in which each node reads what stands before it.", {form::list(form::reference("node"), 0)},
-            true),
+      given("nodes", "The model, in an order in which each node reads what stands before it.",
+            {form::list(form::reference("node"), 0)}, true),
       given("outputs", "What the model is for.", {outputs}, true),
   };
 }
@@ -357,7 +377,8 @@ bool is_figure(const Form& form) { return !form.fields.empty() && form.fields.fr
 }  // namespace
 
 std::string hardware_schema(const Fields& fields) {
-  // A file with a base says only what differs, so nothing is required of it; what follows from what stays with the program.
+  // A file with a base says only what differs, so nothing is required of it; what follows from what stays with the
+  // program.
   const auto loose = [](const auto& self, Fields all) -> Fields {
     Fields out;
     for (FieldDef& field : all) {
@@ -370,11 +391,15 @@ std::string hardware_schema(const Fields& fields) {
     }
     return out;
   };
-  const Json body{{"if", {{"required", {"base"}}}}, {"then", section_schema(loose(loose, fields))}, {"else", section_schema(fields)}};
+  const Json body{{"if", {{"required", {"base"}}}},
+                  {"then", section_schema(loose(loose, fields))},
+                  {"else", section_schema(fields)}};
   return printed("trainer hardware", "A machine, named by cluster.hardware of a job", body);
 }
 
-std::string job_schema() { return printed("trainer job", "A training job: trainer run job.yaml", section_schema(job_fields())); }
+std::string job_schema() {
+  return printed("trainer job", "A training job: trainer run job.yaml", section_schema(job_fields()));
+}
 
 std::string graph_schema() {
   std::list<std::string> defaults;
@@ -382,7 +407,8 @@ std::string graph_schema() {
   const Json is_group{{"anyOf", {{{"required", {"repeat"}}}, {{"required", {"nodes"}}}}}};
   body["definitions"] = {
       {"size", {{"anyOf", {{{"type", "integer"}}, {{"type", "string"}, {"minLength", 1}}}}}},
-      {"node", {{"if", is_group}, {"then", section_schema(group_fields())}, {"else", section_schema(node_fields(defaults))}}},
+      {"node",
+       {{"if", is_group}, {"then", section_schema(group_fields())}, {"else", section_schema(node_fields(defaults))}}},
   };
   return printed("trainer graph", "A model as a graph file, named by model.graph of a job", body);
 }

@@ -1,4 +1,5 @@
-// The values that this build cannot plan, and why; and those that it plans and cannot run. A line goes when the work behind it is done.
+// The values that this build cannot plan, and why; and those that it plans and cannot run. A line goes when the work
+// behind it is done.
 #include "engine/job/unsupported.h"
 
 namespace trainer {
@@ -13,8 +14,8 @@ std::vector<Diagnostic> unsupported(const LoadedJob& loaded) {
                                  "a sum of scaled gradients leaves f16 at 65504, however small each of them is",
                                  "f32, bf16"));
   if (loaded.job.adapter && loaded.job.adapter->magnitude)
-    mistakes.push_back(loaded.at("adapter.magnitude",
-                                 "DoRA, which trains the magnitude of each row apart, is not built", "false"));
+    mistakes.push_back(
+        loaded.at("adapter.magnitude", "DoRA, which trains the magnitude of each row apart, is not built", "false"));
   return mistakes;
 }
 
@@ -22,12 +23,15 @@ std::vector<Diagnostic> not_runnable(const LoadedJob& loaded, const std::string&
   if (no_gpu.empty()) return {};
   const ClusterJob& cluster = loaded.job.cluster;
   const auto at = [&](std::string_view path, const std::string& what) {
-    Diagnostic mistake = loaded.at(path, what + ": " + no_gpu + "; here the job can be planned and validated, and run with cluster.device=cpu cluster.hardware=auto");
+    Diagnostic mistake = loaded.at(
+        path, what + ": " + no_gpu +
+                  "; here the job can be planned and validated, and run with cluster.device=cpu cluster.hardware=auto");
     mistake.value.clear();
     return mistake;
   };
   if (cluster.device == Device::cuda)
-    return {cluster.hardware ? at("cluster.hardware", "the job is for GPUs (" + *cluster.hardware + ")") : at("cluster.device", "the job is for GPUs")};
+    return {cluster.hardware ? at("cluster.hardware", "the job is for GPUs (" + *cluster.hardware + ")")
+                             : at("cluster.device", "the job is for GPUs")};
   if (cluster.backend == Backend::nccl) return {at("cluster.backend", "nccl is between GPUs")};
   return {};
 }

@@ -210,7 +210,8 @@ std::optional<double> Node::as_number() const {
   double value = 0;
   const char* end = number->digits.data() + number->digits.size();
   // Beyond the range of a double strtod gives 0 or infinity, where from_chars gives nothing.
-  if (std::from_chars(number->digits.data(), end, value).ec != std::errc()) value = std::strtod(number->digits.c_str(), nullptr);
+  if (std::from_chars(number->digits.data(), end, value).ec != std::errc())
+    value = std::strtod(number->digits.c_str(), nullptr);
   return value;
 }
 

@@ -1,5 +1,5 @@
-// One pass over the lines, as a person reads them: blocks by their indents, braces and quotes inside a line. It need not be a parser, since
-// it is asked only about texts that are wrong; it must be right about the first thing that is.
+// One pass over the lines, as a person reads them: blocks by their indents, braces and quotes inside a line. It need
+// not be a parser, since it is asked only about texts that are wrong; it must be right about the first thing that is.
 #include "engine/job/yaml_mistakes.h"
 
 #include <algorithm>
@@ -55,7 +55,8 @@ std::size_t colon_of(std::string_view content) {
 std::size_t tight_colon(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size() && is_word(text[at])) ++at;
-  const bool tight = at > 0 && at + 1 < text.size() && text[at] == ':' && !is_blank(text[at + 1]) && text[at + 1] != '/';
+  const bool tight =
+      at > 0 && at + 1 < text.size() && text[at] == ':' && !is_blank(text[at + 1]) && text[at + 1] != '/';
   return tight ? at : std::string_view::npos;
 }
 
@@ -95,7 +96,8 @@ class Reader {
 
   std::optional<Cause> never_closed() const {
     const char bracket = text_[open_.back()];
-    return Cause{open_.back(), std::string("this ") + bracket + " is never closed: " + (bracket == '{' ? '}' : ']') + " is missing"};
+    return Cause{open_.back(),
+                 std::string("this ") + bracket + " is never closed: " + (bracket == '{' ? '}' : ']') + " is missing"};
   }
 
   /// A line that looks like the next key of the section ends a brace that was left open.
@@ -109,28 +111,35 @@ class Reader {
   std::optional<Cause> indent(const Line& line) {
     const bool deeper = !levels_.empty() && line.indent > levels_.back();
     if (deeper && has_value_ && !line.is_item()) {
-      if (lost_indent(line)) return Cause{last_.begin + last_.indent, "this line has lost its indent: the next one belongs to the same section"};
+      if (lost_indent(line))
+        return Cause{last_.begin + last_.indent,
+                     "this line has lost its indent: the next one belongs to the same section"};
       return Cause{line.begin + line.indent, "an indent deeper than that of the line above, which has a value already"};
     }
     former_ = levels_;
     while (!levels_.empty() && line.indent < levels_.back()) levels_.pop_back();
     if (levels_.empty() || line.indent > levels_.back()) {
       const bool strange = !former_.empty() && line.indent < former_.back();
-      if (strange) return Cause{line.begin + line.indent, "an indent that no line above has: keys of one section begin in one column"};
+      if (strange)
+        return Cause{line.begin + line.indent,
+                     "an indent that no line above has: keys of one section begin in one column"};
       levels_.push_back(line.indent);
     }
     // The keys of a section in a list stand behind its dash.
     std::size_t behind = line.indent;
-    while (line.text.substr(behind).starts_with("- ")) behind = std::min(line.text.find_first_not_of(' ', behind + 1), line.text.size());
+    while (line.text.substr(behind).starts_with("- "))
+      behind = std::min(line.text.find_first_not_of(' ', behind + 1), line.text.size());
     if (behind > line.indent) levels_.push_back(behind);
     return {};
   }
 
-  /// The line before stands too far left: what follows it goes on where its own predecessor stood, or it is the first of a section. Where
-  /// that first line is indented too, the indent that more lines of the file have is taken for the right one.
+  /// The line before stands too far left: what follows it goes on where its own predecessor stood, or it is the first
+  /// of a section. Where that first line is indented too, the indent that more lines of the file have is taken for the
+  /// right one.
   bool lost_indent(const Line& line) const {
     const bool went_on = std::ranges::find(former_, line.indent) != former_.end();
-    const bool first = section_above_ && (before_.indent == last_.indent || num_lines_at(last_.indent) < num_lines_at(line.indent));
+    const bool first =
+        section_above_ && (before_.indent == last_.indent || num_lines_at(last_.indent) < num_lines_at(line.indent));
     return last_.indent < line.indent && (went_on || first);
   }
 
@@ -150,7 +159,9 @@ class Reader {
     section_above_ = last_section_;
     last_section_ = false;
     has_value_ = true;
-    if (content.empty() || content == "-" || content.starts_with("---") || content.starts_with("...") || content.front() == '%') return {};
+    if (content.empty() || content == "-" || content.starts_with("---") || content.starts_with("...") ||
+        content.front() == '%')
+      return {};
     if (colon == std::string_view::npos) return line.is_item() ? std::nullopt : no_colon(line, content, at);
     std::string_view value = content.substr(colon + 1);
     while (!value.empty() && is_blank(value.front())) value.remove_prefix(1);
@@ -165,9 +176,11 @@ class Reader {
       return {};
     }
     const bool plain = std::string_view("{[\"'").find(value.front()) == std::string_view::npos;
-    if (const std::size_t second = plain ? colon_of(value) : std::string_view::npos; second != std::string_view::npos && line.row == failed_)
-      return Cause{static_cast<std::size_t>(value.data() - text_.data()) + second,
-                   "a second `: ` in one line: a value with a colon needs quotes, and a section's keys their own lines"};
+    if (const std::size_t second = plain ? colon_of(value) : std::string_view::npos;
+        second != std::string_view::npos && line.row == failed_)
+      return Cause{
+          static_cast<std::size_t>(value.data() - text_.data()) + second,
+          "a second `: ` in one line: a value with a colon needs quotes, and a section's keys their own lines"};
     return {};
   }
 
@@ -176,7 +189,8 @@ class Reader {
     if (std::string_view("{[\"'").find(content.front()) != std::string_view::npos) return {};
     const bool near = line.row == failed_ || line.row + 1 == failed_ || next_row(line) == failed_;
     if (!near) return {};
-    if (const std::size_t tight = tight_colon(content); tight != std::string_view::npos) return Cause{at + tight, "a space is missing after the colon"};
+    if (const std::size_t tight = tight_colon(content); tight != std::string_view::npos)
+      return Cause{at + tight, "a space is missing after the colon"};
     if (last_.is_item()) return Cause{at, "an item of a list begins with `- `"};
     if (content.starts_with("//")) return Cause{at, "comments begin with #"};
     return Cause{at, "a colon is missing: a line of a section is `key: value`"};
@@ -194,11 +208,13 @@ class Reader {
     for (std::size_t i = line.indent; i < line.text.size(); ++i) {
       const char c = line.text[i];
       const std::size_t at = line.begin + i;
-      const bool starts = i == line.indent || std::string_view(" \t[{,").find(line.text[i - 1]) != std::string_view::npos;
+      const bool starts =
+          i == line.indent || std::string_view(" \t[{,").find(line.text[i - 1]) != std::string_view::npos;
       if (c == '#' && (i == 0 || is_blank(line.text[i - 1]))) return {};
       if ((c == '"' || c == '\'') && starts) {
         const std::size_t end = closing_quote(line.text, i);
-        if (end == std::string_view::npos) return Cause{at, std::string("this quote is not closed in its line: ") + c + " is missing"};
+        if (end == std::string_view::npos)
+          return Cause{at, std::string("this quote is not closed in its line: ") + c + " is missing"};
         i = end;
       } else if ((c == '{' || c == '[') && (starts || !open_.empty())) {
         if (i > 0 && line.text[i - 1] == ':') return Cause{at, "a space is missing after the colon"};
@@ -211,7 +227,8 @@ class Reader {
         if (open_.empty()) closed_at = i;
       } else if (c == ',' && !entries_.empty()) {
         entries_.back() = false;
-      } else if (c == ':' && !open_.empty() && text_[open_.back()] == '{' && (i + 1 == line.text.size() || is_blank(line.text[i + 1]))) {
+      } else if (c == ':' && !open_.empty() && text_[open_.back()] == '{' &&
+                 (i + 1 == line.text.size() || is_blank(line.text[i + 1]))) {
         if (entries_.back()) return no_comma(line, i);
         entries_.back() = true;
       } else if (!open_.empty() && c == '/' && line.text.substr(i).starts_with("//") && starts && i == line.indent) {
@@ -224,7 +241,8 @@ class Reader {
   std::optional<Cause> close(char c, std::size_t at) {
     const char opened = text_[open_.back()];
     if ((opened == '{') != (c == '}'))
-      return Cause{at, std::string("a ") + c + " where " + (opened == '{' ? '}' : ']') + " is needed: it closes a " + opened};
+      return Cause{
+          at, std::string("a ") + c + " where " + (opened == '{' ? '}' : ']') + " is needed: it closes a " + opened};
     open_.pop_back();
     entries_.pop_back();
     return {};
@@ -234,7 +252,8 @@ class Reader {
   static std::optional<Cause> no_comma(const Line& line, std::size_t colon) {
     std::size_t word = colon;
     while (word > 0 && is_word(line.text[word - 1])) --word;
-    return Cause{line.begin + word, "a comma is missing before \"" + std::string(line.text.substr(word, colon - word)) + "\""};
+    return Cause{line.begin + word,
+                 "a comma is missing before \"" + std::string(line.text.substr(word, colon - word)) + "\""};
   }
 
   static std::size_t closing_quote(std::string_view text, std::size_t open) {
@@ -266,9 +285,11 @@ class Reader {
 }  // namespace
 
 std::optional<Cause> misread(std::string_view text) {
-  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return Cause{0, "the file is UTF-16; save it as UTF-8"};
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
+    return Cause{0, "the file is UTF-16; save it as UTF-8"};
   for (const Line& line : lines_of(text))
-    if (line.content().starts_with(kNoBreakSpace)) return Cause{line.begin + line.indent, "a no-break space; YAML indents with spaces"};
+    if (line.content().starts_with(kNoBreakSpace))
+      return Cause{line.begin + line.indent, "a no-break space; YAML indents with spaces"};
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Why a text is no YAML, in the words of who wrote it. The parser says where it could not go on; what is wrong often stands before that: a
-// quote or a brace that was never closed, a line that lost its indent, a tab.
+// Why a text is no YAML, in the words of who wrote it. The parser says where it could not go on; what is wrong often
+// stands before that: a quote or a brace that was never closed, a line that lost its indent, a tab.
 #pragma once
 
 #include <cstddef>

@@ -53,8 +53,10 @@ class Places {
   }
 
   [[noreturn]] void fail_at(std::size_t offset, std::string message) const {
-    const auto row = std::upper_bound(source_->starts.begin(), source_->starts.end(), offset) - source_->starts.begin() - 1;
-    fail(static_cast<int>(row), static_cast<int>(offset - source_->starts[static_cast<std::size_t>(row)]), std::move(message));
+    const auto row =
+        std::upper_bound(source_->starts.begin(), source_->starts.end(), offset) - source_->starts.begin() - 1;
+    fail(static_cast<int>(row), static_cast<int>(offset - source_->starts[static_cast<std::size_t>(row)]),
+         std::move(message));
   }
 
   /// The text from a mark on.
@@ -95,7 +97,8 @@ void check_characters(const Places& places) {
     const bool control = (value < 0x20 && value != '\t' && value != '\n' && value != '\r') ||
                          (value >= 0x7F && value < 0xA0 && value != 0x85) || value == 0xFFFE || value == 0xFFFF;
     if (control) places.fail_at(at, "a control character, which YAML does not allow");
-    if (value == '\r' && (at + 1 == text.size() || text[at + 1] != '\n')) places.fail_at(at, "a carriage return without a line feed");
+    if (value == '\r' && (at + 1 == text.size() || text[at + 1] != '\n'))
+      places.fail_at(at, "a carriage return without a line feed");
     at += length;
   }
 }
@@ -144,7 +147,8 @@ class Recorder : public YAML::EventHandler {
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    if (++num_aliases_ > kMaxAliases) places_.fail(mark.line, mark.column, "more than " + std::to_string(kMaxAliases) + " aliases");
+    if (++num_aliases_ > kMaxAliases)
+      places_.fail(mark.line, mark.column, "more than " + std::to_string(kMaxAliases) + " aliases");
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) places_.fail(mark.line, mark.column, "an alias without an anchor");
     for (const std::size_t open : open_) {
@@ -153,20 +157,25 @@ class Recorder : public YAML::EventHandler {
     add(Event::Type::alias, mark, 0).target = found->second;
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     const bool is_string = tag == "!" || tag == "tag:yaml.org,2002:str";
     if (is_string && !closes(places_.from(mark)))
-      places_.fail(mark.line, mark.column, std::string("not YAML: this quote is not closed in its line: ") + places_.from(mark).front() + " is missing");
+      places_.fail(
+          mark.line, mark.column,
+          std::string("not YAML: this quote is not closed in its line: ") + places_.from(mark).front() + " is missing");
     if (!is_string) check_tag(mark, tag);
     Event& event = add(Event::Type::scalar, mark, anchor);
     event.quoted = is_string;
     event.text = value;
   }
 
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(Event::Type::sequence, mark, tag, anchor);
   }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(Event::Type::mapping, mark, tag, anchor);
   }
   void OnSequenceEnd() override { close(); }
@@ -218,9 +227,11 @@ class Builder {
   /// The node whose events begin at `at`; leaves `at` behind its last.
   Node build(std::size_t& at, int depth) {
     const Event& event = events_[at++];
-    if (++num_nodes_ > kMaxNodes) fail(event, "more than " + std::to_string(kMaxNodes) + " values once aliases are expanded");
+    if (++num_nodes_ > kMaxNodes)
+      fail(event, "more than " + std::to_string(kMaxNodes) + " values once aliases are expanded");
     const bool collection = event.type == Event::Type::sequence || event.type == Event::Type::mapping;
-    if (collection && depth > kMaxDepth) fail(event, "nested more than " + std::to_string(kMaxDepth) + " deep once aliases are expanded");
+    if (collection && depth > kMaxDepth)
+      fail(event, "nested more than " + std::to_string(kMaxDepth) + " deep once aliases are expanded");
     if (event.type == Event::Type::alias) {
       std::size_t target = event.target;
       return build(target, depth);
@@ -251,8 +262,8 @@ class Builder {
       if (key.is_null()) fail(first, "a key is missing");
       if (!key.quoted && key.text == "<<") fail(first, "merge keys (<<) are not taken; write the keys out");
       if (!seen.insert(key.text).second) {
-        throw JobError(
-            {key.at("", "duplicate key \"" + key.text + "\"; the first is in line " + std::to_string(node.find_key(key.text)->line))});
+        throw JobError({key.at("", "duplicate key \"" + key.text + "\"; the first is in line " +
+                                       std::to_string(node.find_key(key.text)->line))});
       }
       const bool implied = events_[at].implied;
       Node value = build(at, depth + 1);
@@ -267,7 +278,9 @@ class Builder {
     ++at;
   }
 
-  [[noreturn]] void fail(const Event& event, const std::string& message) const { places_.fail(event.line, event.column, message); }
+  [[noreturn]] void fail(const Event& event, const std::string& message) const {
+    places_.fail(event.line, event.column, message);
+  }
 
   const Places& places_;
   const std::vector<Event>& events_;
@@ -284,7 +297,8 @@ std::vector<Event> read_events(const Places& places) {
     const YAML::Mark start{};
     if (parser.HandleNextDocument(more)) {
       const Event* second = more.events.empty() ? nullptr : &more.events.front();
-      places.fail(second ? second->line : start.line, second ? second->column : start.column, "more after the end of the first document; a file holds one");
+      places.fail(second ? second->line : start.line, second ? second->column : start.column,
+                  "more after the end of the first document; a file holds one");
     }
   } catch (const YAML::Exception& error) {
     const std::string& text = places.source()->text;
@@ -304,7 +318,8 @@ Node parse(std::string text, std::string name) {
     Diagnostic mistake;
     mistake.file = source->name;
     mistake.line = mistake.column = 1;
-    mistake.message = "the file is larger than 1 MiB (" + std::to_string(source->text.size()) + " bytes or more), and a job is a text of some lines";
+    mistake.message = "the file is larger than 1 MiB (" + std::to_string(source->text.size()) +
+                      " bytes or more), and a job is a text of some lines";
     throw JobError({std::move(mistake)});
   }
   const Places places(source);
@@ -324,7 +339,8 @@ Node read_file(const std::string& path) {
   // One byte more than allowed is enough to tell; a device or pipe may have no end.
   std::string text(kMaxBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.gcount() == 0 && !file.eof())) throw IoError(path + ": cannot be read: " + std::strerror(errno));
+  if (file.bad() || (file.gcount() == 0 && !file.eof()))
+    throw IoError(path + ": cannot be read: " + std::strerror(errno));
   text.resize(static_cast<std::size_t>(file.gcount()));
   return parse(std::move(text), path);
 }

@@ -33,10 +33,13 @@ constexpr std::size_t kLongestReason = 8000;
 
 std::int64_t silent_ms() {
   const std::optional<std::string> given = environment::value_of(environment::kSilent);
-  return static_cast<std::int64_t>((given ? environment::number(environment::kSilent.name, *given, 2, 86400) : 8) * 1000);
+  return static_cast<std::int64_t>((given ? environment::number(environment::kSilent.name, *given, 2, 86400) : 8) *
+                                   1000);
 }
 
-[[noreturn]] void fail(const std::string& what) { throw IoError("heartbeat between ranks: " + what + ": " + system_text(errno)); }
+[[noreturn]] void fail(const std::string& what) {
+  throw IoError("heartbeat between ranks: " + what + ": " + system_text(errno));
+}
 
 // Addresses of this machine, those that others can reach first.
 // Link-local ones of IPv6 mean nothing without an interface, and so are left out.
@@ -68,13 +71,16 @@ std::string raw(std::uint32_t number) { return {reinterpret_cast<const char*>(&n
 
 constexpr std::size_t kTokenBytes = 16;
 
-// Connects to one of rank 0's addresses. The token in both directions tells our rank 0 from whoever else has that address and port.
-Descriptor try_address(const std::string& address, std::uint16_t port, const std::string& token, int rank, std::int64_t deadline) {
+// Connects to one of rank 0's addresses. The token in both directions tells our rank 0 from whoever else has that
+// address and port.
+Descriptor try_address(const std::string& address, std::uint16_t port, const std::string& token, int rank,
+                       std::int64_t deadline) {
   for (const sockets::Address& to : sockets::resolve(address, port)) {
     Descriptor socket = sockets::connect_to(to, deadline);
     const std::string hello = token + raw(static_cast<std::uint32_t>(rank));
     std::string answer(kTokenBytes, '\0');
-    if (socket && sockets::send_exactly(socket, hello.data(), hello.size(), deadline) && sockets::receive_exactly(socket, answer.data(), answer.size(), deadline) && answer == token)
+    if (socket && sockets::send_exactly(socket, hello.data(), hello.size(), deadline) &&
+        sockets::receive_exactly(socket, answer.data(), answer.size(), deadline) && answer == token)
       return socket;
   }
   return {};
@@ -82,7 +88,8 @@ Descriptor try_address(const std::string& address, std::uint16_t port, const std
 
 }  // namespace
 
-Heartbeat::Heartbeat(int rank, int world_size, const std::function<std::string(const std::string&)>& broadcast, std::function<void(const std::string&)> lost)
+Heartbeat::Heartbeat(int rank, int world_size, const std::function<std::string(const std::string&)>& broadcast,
+                     std::function<void(const std::string&)> lost)
     : rank_(rank), silent_ms_(silent_ms()), lost_(std::move(lost)), wake_(::eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) fail("no eventfd");
   rank == 0 ? listen(world_size, broadcast) : connect(broadcast);
@@ -112,14 +119,16 @@ void Heartbeat::listen(int world_size, const std::function<std::string(const std
   const std::int64_t deadline = sockets::now_ms() + kConnectMs;
   while (!all_here(world_size)) {
     if (sockets::now_ms() >= deadline)
-      throw IoError("heartbeat between ranks: no connection to rank 0 (port " + port + ") came within 30 s from rank " + missing_of(world_size));
+      throw IoError("heartbeat between ranks: no connection to rank 0 (port " + port + ") came within 30 s from rank " +
+                    missing_of(world_size));
     newcomers.turn({}, deadline, [&](Descriptor socket, const sockets::Address&, const std::string& hello) {
       if (hello.starts_with(token)) take(std::move(socket), hello, world_size);
     });
   }
 }
 
-// The token says that it is one of ours: where that rank is here already, it gave its first connection up before we answered.
+// The token says that it is one of ours: where that rank is here already, it gave its first connection up before we
+// answered.
 void Heartbeat::take(Descriptor socket, const std::string& hello, int world_size) {
   std::uint32_t rank = 0;
   std::memcpy(&rank, hello.data() + kTokenBytes, sizeof rank);
@@ -167,8 +176,8 @@ void Heartbeat::connect(const std::function<std::string(const std::string&)>& br
   } while (sockets::now_ms() < deadline);
   std::string tried;
   for (const std::string& address : addresses) tried += " " + address;
-  throw IoError("heartbeat between ranks: rank " + std::to_string(rank_) + " cannot reach rank 0 at port " + std::to_string(port) + " of" + tried +
-                " within 30 s; is there a firewall between the nodes?");
+  throw IoError("heartbeat between ranks: rank " + std::to_string(rank_) + " cannot reach rank 0 at port " +
+                std::to_string(port) + " of" + tried + " within 30 s; is there a firewall between the nodes?");
 }
 
 void Heartbeat::abort(const std::string& reason) {
@@ -181,7 +190,8 @@ void Heartbeat::abort(const std::string& reason) {
 void Heartbeat::send_all(const std::string& message) {
   const std::lock_guard lock(sending_);
   for (const Peer& peer : peers_) {
-    [[maybe_unused]] const ssize_t sent = ::send(peer.socket.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    [[maybe_unused]] const ssize_t sent =
+        ::send(peer.socket.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
 
@@ -244,7 +254,8 @@ void Heartbeat::beat() {
       if (!peer.ended && !hear(peer)) return;
       if (now - last_loop > kOwnSilenceMs) peer.heard_ms = now;
       if (!peer.ended && now - peer.heard_ms > silent_ms_)
-        return lose("rank " + std::to_string(peer.rank) + " has been silent for " + std::to_string((now - peer.heard_ms) / 1000) + " s");
+        return lose("rank " + std::to_string(peer.rank) + " has been silent for " +
+                    std::to_string((now - peer.heard_ms) / 1000) + " s");
     }
     last_loop = now;
     if ((sockets[0].revents & POLLIN) != 0) return;

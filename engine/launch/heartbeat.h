@@ -1,8 +1,8 @@
-// Heartbeat: whether the processes of the other ranks live. Every rank holds a TCP connection to rank 0 and sends a byte each second from
-// a thread of its own, so that a long computation is no silence. A connection that ends without a goodbye is a process that died; one
-// that carries nothing for 8 s (TRAINER_SILENT_S) is one that hangs: stopped, or on a machine that is gone. Rank 0 tells the others. The 8 s
-// leave 7 of the 15 in which all must have ended to a launcher on a busy machine.
-// A process that was itself stopped for a while forgives: it cannot know who beat meanwhile.
+// Heartbeat: whether the processes of the other ranks live. Every rank holds a TCP connection to rank 0 and sends a
+// byte each second from a thread of its own, so that a long computation is no silence. A connection that ends without a
+// goodbye is a process that died; one that carries nothing for 8 s (TRAINER_SILENT_S) is one that hangs: stopped, or on
+// a machine that is gone. Rank 0 tells the others. The 8 s leave 7 of the 15 in which all must have ended to a launcher
+// on a busy machine. A process that was itself stopped for a while forgives: it cannot know who beat meanwhile.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,11 @@ namespace trainer {
 
 class Heartbeat {
  public:
-  /// Connects, collectively: `broadcast` gives every rank rank 0's bytes. `lost` is called once, on the heartbeat's thread, with why the
-  /// ranks cannot go on ("rank 2 has been silent for 8 s", or what a rank gave to abort); never for this rank's own abort. Throws
-  /// IoError where ranks cannot reach rank 0 within half a minute.
-  Heartbeat(int rank, int world_size, const std::function<std::string(const std::string&)>& broadcast, std::function<void(const std::string&)> lost);
+  /// Connects, collectively: `broadcast` gives every rank rank 0's bytes. `lost` is called once, on the heartbeat's
+  /// thread, with why the ranks cannot go on ("rank 2 has been silent for 8 s", or what a rank gave to abort); never
+  /// for this rank's own abort. Throws IoError where ranks cannot reach rank 0 within half a minute.
+  Heartbeat(int rank, int world_size, const std::function<std::string(const std::string&)>& broadcast,
+            std::function<void(const std::string&)> lost);
   /// Says goodbye: the others hear that this rank has ended well (or that nobody is left to care).
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
@@ -35,9 +36,9 @@ class Heartbeat {
   struct Peer {
     int rank = 0;
     Descriptor socket;
-    std::string received;      ///< an unfinished message
-    std::int64_t heard_ms = 0; ///< when it was last heard
-    bool ended = false;        ///< it said goodbye
+    std::string received;       ///< an unfinished message
+    std::int64_t heard_ms = 0;  ///< when it was last heard
+    bool ended = false;         ///< it said goodbye
   };
 
   void listen(int world_size, const std::function<std::string(const std::string&)>& broadcast);

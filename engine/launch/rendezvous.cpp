@@ -1,5 +1,6 @@
-// Rank 0 keeps two kinds of connections: newcomers, which have not said who they are, and members, which have, and must then be silent until
-// all are there. A member whose connection ends gives its rank free again, for the process that is started in its place.
+// Rank 0 keeps two kinds of connections: newcomers, which have not said who they are, and members, which have, and must
+// then be silent until all are there. A member whose connection ends gives its rank free again, for the process that is
+// started in its place.
 #include "engine/launch/rendezvous.h"
 
 #include <poll.h>
@@ -38,14 +39,16 @@ std::string seconds(double s) {
 }
 
 std::string place_of(const Rendezvous& place) {
-  return (place.host.find(':') == std::string::npos ? place.host : "[" + place.host + "]") + ":" + std::to_string(place.port);
+  return (place.host.find(':') == std::string::npos ? place.host : "[" + place.host + "]") + ":" +
+         std::to_string(place.port);
 }
 
 RankPlace own_place(const Rendezvous& place) {
   return {fitting(place.own_host, kText), fitting(place.fingerprint, kText), place.local_rank};
 }
 
-// A name other than these may be a loopback address here alone (a line in /etc/hosts) and this host's address elsewhere.
+// A name other than these may be a loopback address here alone (a line in /etc/hosts) and this host's address
+// elsewhere.
 sockets::Reach reach_of(const std::string& host) {
   if (host == "::1") return sockets::Reach::loopback6;
   return host == "localhost" || host == "127.0.0.1" ? sockets::Reach::loopback : sockets::Reach::everyone;
@@ -58,7 +61,8 @@ std::string named(const std::vector<int>& missing) {
     std::size_t last = i;
     while (last + 1 < missing.size() && missing[last + 1] == missing[last] + 1) ++last;
     if (last - i == 1) last = i;
-    text += (text.empty() ? "" : ", ") + std::to_string(missing[i]) + (last > i ? " to " + std::to_string(missing[last]) : "");
+    text += (text.empty() ? "" : ", ") + std::to_string(missing[i]) +
+            (last > i ? " to " + std::to_string(missing[last]) : "");
     i = last + 1;
   }
   return (missing.size() == 1 ? "rank " : "ranks ") + text;
@@ -105,10 +109,11 @@ class Gathering {
     std::vector<pollfd> polled;
     for (const auto& member : members_)
       if (member) polled.push_back({member->socket.get(), POLLIN, 0});
-    newcomers_.turn(std::move(polled), deadline_, [&](Descriptor socket, const Address& from, const std::string& bytes) {
-      watch_members();  // a rank whose process was started again is free
-      if (const std::optional<Hello> hello = parse_hello(bytes)) take(std::move(socket), from, *hello);
-    });
+    newcomers_.turn(std::move(polled), deadline_,
+                    [&](Descriptor socket, const Address& from, const std::string& bytes) {
+                      watch_members();  // a rank whose process was started again is free
+                      if (const std::optional<Hello> hello = parse_hello(bytes)) take(std::move(socket), from, *hello);
+                    });
     watch_members();
   }
 
@@ -117,16 +122,17 @@ class Gathering {
       return refuse(from.str() + " (" + hello.host + "): " + why);
     std::optional<Member>& member = members_[hello.rank];
     if (member)
-      return refuse(from.str() + " (" + hello.host + "): it says rank " + std::to_string(hello.rank) + ", which " + member->from.str() +
-                    " (" + member->hello.host + ") already is");
+      return refuse(from.str() + " (" + hello.host + "): it says rank " + std::to_string(hello.rank) + ", which " +
+                    member->from.str() + " (" + member->hello.host + ") already is");
     sockets::set_no_delay(socket);
     member = Member{std::move(socket), from, hello};
     ++num_members_;
   }
 
   void refuse(const std::string& what) {
-    const auto same = std::find_if(refusals_.begin(), refusals_.end(),
-                                   [&](const auto& known) { return known.substr(known.find(' ')) == what.substr(what.find(' ')); });
+    const auto same = std::find_if(refusals_.begin(), refusals_.end(), [&](const auto& known) {
+      return known.substr(known.find(' ')) == what.substr(what.find(' '));
+    });
     if (same != refusals_.end()) return;  // a rank that tries again and again is one line
     refusals_.push_back(what);
     if (refusals_.size() > kMostRefusals) refusals_.pop_front();
@@ -144,8 +150,8 @@ class Gathering {
       char byte = 0;
       const ssize_t got = ::recv(member->socket.get(), &byte, 1, MSG_DONTWAIT);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
-      notice("rendezvous: rank " + std::to_string(member->hello.rank) + " at " + member->from.str() + " (" + member->hello.host +
-             ") has left before all were there");
+      notice("rendezvous: rank " + std::to_string(member->hello.rank) + " at " + member->from.str() + " (" +
+             member->hello.host + ") has left before all were there");
       member.reset();
       --num_members_;
     }
@@ -161,8 +167,9 @@ class Gathering {
     std::vector<int> missing;
     for (int rank = 1; rank < place_.world_size; ++rank)
       if (!members_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
-    std::string why = "rendezvous at " + place_of(place_) + ": " + named(missing) + " of " + std::to_string(place_.world_size) +
-                      (missing.size() == 1 ? " has" : " have") + " not come within " + seconds(place_.timeout_s) + "; " +
+    std::string why = "rendezvous at " + place_of(place_) + ": " + named(missing) + " of " +
+                      std::to_string(place_.world_size) + (missing.size() == 1 ? " has" : " have") +
+                      " not come within " + seconds(place_.timeout_s) + "; " +
                       (missing.size() == 1 ? "has its process" : "have their processes") +
                       " started, and does a firewall let it reach this port?";
     for (std::size_t i = 0; i < refusals_.size(); ++i) why += (i == 0 ? " Refused were " : "; ") + refusals_[i];
@@ -183,22 +190,25 @@ class Gathering {
   Gathered deliver() {
     Gathered all{payload_, {own_place(place_)}};
     for (std::size_t rank = 1; rank < members_.size(); ++rank)
-      all.places.push_back({members_[rank]->hello.host, members_[rank]->hello.fingerprint, members_[rank]->hello.local_rank});
+      all.places.push_back(
+          {members_[rank]->hello.host, members_[rank]->hello.fingerprint, members_[rank]->hello.local_rank});
     const std::string bytes = print(welcome(true, payload_)) + print(all.places);
     const std::int64_t until = now_ms() + kDeliveryMs;
     for (std::size_t rank = 1; rank < members_.size(); ++rank)
-      if (!sockets::send_exactly(members_[rank]->socket, bytes.data(), bytes.size(), until)) lose(static_cast<int>(rank));
+      if (!sockets::send_exactly(members_[rank]->socket, bytes.data(), bytes.size(), until))
+        lose(static_cast<int>(rank));
     for (std::size_t rank = 1; rank < members_.size(); ++rank) {
       char answer = 0;
-      if (!sockets::receive_exactly(members_[rank]->socket, &answer, 1, until) || answer != kTaken) lose(static_cast<int>(rank));
+      if (!sockets::receive_exactly(members_[rank]->socket, &answer, 1, until) || answer != kTaken)
+        lose(static_cast<int>(rank));
     }
     return all;
   }
 
   [[noreturn]] void lose(int rank) const {
     const Member& member = *members_[static_cast<std::size_t>(rank)];
-    throw IoError("rendezvous at " + place_of(place_) + ": rank " + std::to_string(rank) + " at " + member.from.str() + " (" +
-                  member.hello.host + ") came, but did not take what it was told");
+    throw IoError("rendezvous at " + place_of(place_) + ": rank " + std::to_string(rank) + " at " + member.from.str() +
+                  " (" + member.hello.host + ") came, but did not take what it was told");
   }
 
   const Rendezvous& place_;
@@ -215,7 +225,8 @@ class Gathering {
 
 class Joining {
  public:
-  explicit Joining(const Rendezvous& place) : place_(place), deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)) {
+  explicit Joining(const Rendezvous& place)
+      : place_(place), deadline_(now_ms() + static_cast<std::int64_t>(place.timeout_s * 1000)) {
     const Hello hello{kVersion,
                       static_cast<std::uint32_t>(place.world_size),
                       static_cast<std::uint32_t>(place.rank),
@@ -228,13 +239,15 @@ class Joining {
 
   // Pauses grow, and differ between ranks, so that a thousand of them do not come in step.
   Gathered run() {
-    for (std::int64_t pause = 20 + place_.rank % 30; now_ms() < deadline_; pause = std::min(kLongestPauseMs, pause * 3 / 2)) {
+    for (std::int64_t pause = 20 + place_.rank % 30; now_ms() < deadline_;
+         pause = std::min(kLongestPauseMs, pause * 3 / 2)) {
       for (const Address& address : addresses())
         if (std::optional<Gathered> all = try_at(address)) return *all;
       std::this_thread::sleep_for(std::chrono::milliseconds(std::clamp<std::int64_t>(deadline_ - now_ms(), 0, pause)));
     }
     throw IoError("rendezvous: rank " + std::to_string(place_.rank) + " of " + std::to_string(place_.world_size) +
-                  " did not meet rank 0 at " + place_of(place_) + " within " + seconds(place_.timeout_s) + ": " + last_);
+                  " did not meet rank 0 at " + place_of(place_) + " within " + seconds(place_.timeout_s) + ": " +
+                  last_);
   }
 
  private:
@@ -247,16 +260,18 @@ class Joining {
   std::optional<Gathered> try_at(const Address& address) {
     const Descriptor socket = sockets::connect_to(address, std::min(deadline_, now_ms() + kConnectMs));
     if (!socket) {
-      last_ = "nothing answers at " + address.str() + "; has rank 0 started there, and does a firewall let this host reach it?";
+      last_ = "nothing answers at " + address.str() +
+              "; has rank 0 started there, and does a firewall let this host reach it?";
       return std::nullopt;
     }
     std::string head(kWelcomeBytes, '\0');
     if (!sockets::send_exactly(socket, hello_.data(), hello_.size(), deadline_) ||
         !sockets::receive_exactly(socket, head.data(), head.size(), deadline_)) {
-      last_ = now_ms() >= deadline_ ? "it was reached at " + address.str() + ", but the other ranks have not all come"
-                                    : address.str() +
-                                          " closed the connection: TRAINER_TOKEN, the number of ranks or the version differ, another "
-                                          "process is this rank, or no rank 0 listens there";
+      last_ = now_ms() >= deadline_
+                  ? "it was reached at " + address.str() + ", but the other ranks have not all come"
+                  : address.str() +
+                        " closed the connection: TRAINER_TOKEN, the number of ranks or the version differ, another "
+                        "process is this rank, or no rank 0 listens there";
       return std::nullopt;
     }
     const std::optional<Welcome> welcome = parse_welcome(head);
@@ -294,12 +309,14 @@ std::string text_of(const std::map<std::string, std::string>& environment, const
 
 }  // namespace
 
-Rendezvous Rendezvous::from(const std::map<std::string, std::string>& environment, int rank, int world_size, int local_rank) {
+Rendezvous Rendezvous::from(const std::map<std::string, std::string>& environment, int rank, int world_size,
+                            int local_rank) {
   Rendezvous place;
   place.host = text_of(environment, "MASTER_ADDR");
   if (place.host.empty())
     throw UsageError(
-        "the ranks do not know where to meet: export MASTER_ADDR, the host of rank 0, and MASTER_PORT, a port that is free there, on every "
+        "the ranks do not know where to meet: export MASTER_ADDR, the host of rank 0, and MASTER_PORT, a port that is "
+        "free there, on every "
         "node (configs/cluster/ "
         "has the lines for Slurm, Open MPI, Kubernetes and ssh)");
   place.port = port_of_rendezvous(environment);
@@ -326,14 +343,17 @@ std::uint16_t port_of_rendezvous(const std::map<std::string, std::string>& envir
   if (const std::string own = text_of(environment, environment::kPort.name); !own.empty())
     return static_cast<std::uint16_t>(environment::whole_number(environment::kPort.name, own, 1, 65535));
   const std::string text = text_of(environment, "MASTER_PORT");
-  if (text.empty()) throw UsageError("MASTER_ADDR is set without MASTER_PORT: export a port that is free on the host of rank 0");
+  if (text.empty())
+    throw UsageError("MASTER_ADDR is set without MASTER_PORT: export a port that is free on the host of rank 0");
   const bool held = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
-  return static_cast<std::uint16_t>(environment::whole_number("MASTER_PORT", text, 1, held ? 65534 : 65535) + (held ? 1 : 0));
+  return static_cast<std::uint16_t>(environment::whole_number("MASTER_PORT", text, 1, held ? 65534 : 65535) +
+                                    (held ? 1 : 0));
 }
 
 double timeout_of_rendezvous(const std::map<std::string, std::string>& environment) {
   const std::string text = text_of(environment, environment::kRendezvous.name);
-  return text.empty() ? 300 : static_cast<double>(environment::whole_number(environment::kRendezvous.name, text, 1, 86400));
+  return text.empty() ? 300
+                      : static_cast<double>(environment::whole_number(environment::kRendezvous.name, text, 1, 86400));
 }
 
 std::string host_name() {

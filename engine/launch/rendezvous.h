@@ -1,10 +1,12 @@
-// Rendezvous: how the processes of a job find each other before anything connects them. Rank 0 listens, the others come, each says who it
-// is; once all are there everyone gets rank 0's payload (the id of their NCCL communicator) and the places of all.
+// Rendezvous: how the processes of a job find each other before anything connects them. Rank 0 listens, the others
+// come, each says who it is; once all are there everyone gets rank 0's payload (the id of their NCCL communicator) and
+// the places of all.
 //
-// Nothing that comes over the network is trusted: messages have sizes known beforehand (rendezvous_messages.h), a connection has 5 s to say
-// who it is, at most 256 are open that have not said it (the oldest gives way), and whoever says anything but the one right message finds
-// the connection closed, without a word. So strangers can neither be a rank, nor learn anything, nor hold up the ranks. With a token, nor
-// can those who know the message; against who can read the network there is no protection here: that is what a private network is for.
+// Nothing that comes over the network is trusted: messages have sizes known beforehand (rendezvous_messages.h), a
+// connection has 5 s to say who it is, at most 256 are open that have not said it (the oldest gives way), and whoever
+// says anything but the one right message finds the connection closed, without a word. So strangers can neither be a
+// rank, nor learn anything, nor hold up the ranks. With a token, nor can those who know the message; against who can
+// read the network there is no protection here: that is what a private network is for.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,8 @@
 namespace trainer {
 
 struct Rendezvous {
-  std::string host;  ///< of rank 0, a name or an address; "localhost", 127.0.0.1 and ::1 are listened at on the loopback interface alone
+  std::string host;  ///< of rank 0, a name or an address; "localhost", 127.0.0.1 and ::1 are listened at on the
+                     ///< loopback interface alone
   std::uint16_t port = 0;
   int rank = 0;
   int world_size = 1;
@@ -27,11 +30,13 @@ struct Rendezvous {
   std::string token;        ///< the same on all ranks; empty: none. At most 64 bytes, no zeros
   std::string fingerprint;  ///< whatever tells this rank from others, for all to compare: printable, at most 64 bytes
   double timeout_s = 300;
-  std::function<void(const std::string&)> notice;  ///< gets what a person may want to know while ranks come (some few lines), if it is set
+  std::function<void(const std::string&)>
+      notice;  ///< gets what a person may want to know while ranks come (some few lines), if it is set
 
-  /// Where the environment says (MASTER_ADDR; port_of_rendezvous(); TRAINER_TOKEN; TRAINER_RENDEZVOUS_S) for this rank. Throws UsageError
-  /// for what is missing there, with what each launcher must export.
-  static Rendezvous from(const std::map<std::string, std::string>& environment, int rank, int world_size, int local_rank);
+  /// Where the environment says (MASTER_ADDR; port_of_rendezvous(); TRAINER_TOKEN; TRAINER_RENDEZVOUS_S) for this rank.
+  /// Throws UsageError for what is missing there, with what each launcher must export.
+  static Rendezvous from(const std::map<std::string, std::string>& environment, int rank, int world_size,
+                         int local_rank);
 };
 
 struct Gathered {
@@ -39,16 +44,17 @@ struct Gathered {
   std::vector<rendezvous::RankPlace> places;  ///< of every rank
 };
 
-/// Brings `world_size` ranks together; every one calls it. `payload` (at most 1024 bytes) is rank 0's. Throws IoError, on every rank where
-/// it can: ranks that have not come within the time-out, by number, with the last connections that were refused; rank 0 that cannot be
-/// reached; a port that is taken.
+/// Brings `world_size` ranks together; every one calls it. `payload` (at most 1024 bytes) is rank 0's. Throws IoError,
+/// on every rank where it can: ranks that have not come within the time-out, by number, with the last connections that
+/// were refused; rank 0 that cannot be reached; a port that is taken.
 Gathered meet(const Rendezvous& place, const std::string& payload);
 
-/// The port of the rendezvous: TRAINER_PORT where it is set; else MASTER_PORT, or the one above it where torchrun's agent holds MASTER_PORT
-/// for a store of its own (TORCHELASTIC_USE_AGENT_STORE=True).
+/// The port of the rendezvous: TRAINER_PORT where it is set; else MASTER_PORT, or the one above it where torchrun's
+/// agent holds MASTER_PORT for a store of its own (TORCHELASTIC_USE_AGENT_STORE=True).
 std::uint16_t port_of_rendezvous(const std::map<std::string, std::string>& environment);
 
-/// How long ranks wait for each other, in seconds: TRAINER_RENDEZVOUS_S, else 300. Throws UsageError for what is no number of them.
+/// How long ranks wait for each other, in seconds: TRAINER_RENDEZVOUS_S, else 300. Throws UsageError for what is no
+/// number of them.
 double timeout_of_rendezvous(const std::map<std::string, std::string>& environment);
 
 /// Of the machine, as others may know it.

@@ -38,7 +38,8 @@ class Reader {
   std::uint32_t number() {
     std::uint32_t value = 0;
     const std::string_view bytes = take(4);
-    for (int byte = 3; byte >= 0; --byte) value = value << 8 | static_cast<unsigned char>(bytes[static_cast<std::size_t>(byte)]);
+    for (int byte = 3; byte >= 0; --byte)
+      value = value << 8 | static_cast<unsigned char>(bytes[static_cast<std::size_t>(byte)]);
     return value;
   }
 
@@ -69,15 +70,17 @@ bool is_local_rank(std::int32_t rank) { return rank >= -1; }
 
 std::string print(const Hello& hello) {
   std::string out(kHelloMagic);
-  for (std::uint32_t number : {hello.version, hello.world_size, hello.rank, static_cast<std::uint32_t>(hello.local_rank)}) put(out, number);
+  for (std::uint32_t number :
+       {hello.version, hello.world_size, hello.rank, static_cast<std::uint32_t>(hello.local_rank)})
+    put(out, number);
   for (const std::string* text : {&hello.token, &hello.host, &hello.fingerprint}) put(out, *text, kText);
   return out;
 }
 
 std::string print(const Welcome& welcome) {
   std::string out(kWelcomeMagic);
-  for (std::uint32_t number :
-       {welcome.version, welcome.world_size, welcome.together ? 1U : 0U, static_cast<std::uint32_t>(welcome.payload.size())})
+  for (std::uint32_t number : {welcome.version, welcome.world_size, welcome.together ? 1U : 0U,
+                               static_cast<std::uint32_t>(welcome.payload.size())})
     put(out, number);
   put(out, welcome.token, kText);
   put(out, welcome.payload, kPayload);
@@ -119,7 +122,8 @@ std::optional<Welcome> parse_welcome(std::string_view bytes) {
   welcome.together = together == 1;
   welcome.token = read.padded(kText);
   const std::string_view field = read.take(kPayload);
-  if (!read.whole() || together > 1 || payload > kPayload || field.find_first_not_of('\0', payload) != std::string_view::npos)
+  if (!read.whole() || together > 1 || payload > kPayload ||
+      field.find_first_not_of('\0', payload) != std::string_view::npos)
     return std::nullopt;
   welcome.payload = field.substr(0, payload);
   return welcome;
@@ -141,11 +145,13 @@ std::optional<std::vector<RankPlace>> parse_places(std::string_view bytes) {
 std::string refusal_of(const Hello& hello, std::string_view token, int world_size) {
   if (!same_token(hello.token, token)) return "its token is not that of this job";
   if (hello.version != kVersion)
-    return "it speaks version " + std::to_string(hello.version) + " of the rendezvous, this process " + std::to_string(kVersion);
+    return "it speaks version " + std::to_string(hello.version) + " of the rendezvous, this process " +
+           std::to_string(kVersion);
   if (hello.world_size != static_cast<std::uint32_t>(world_size))
     return "it says " + std::to_string(hello.world_size) + " ranks, this process " + std::to_string(world_size);
   if (hello.rank == 0) return "it says it is rank 0, as this process is";
-  if (hello.rank >= hello.world_size) return "it says rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.world_size);
+  if (hello.rank >= hello.world_size)
+    return "it says rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.world_size);
   return "";
 }
 

@@ -1,8 +1,9 @@
-// The two messages of a rendezvous (rendezvous.h), as bytes. Both have a size that the reader knows beforehand, so nothing that is read
-// says how much to read or to allocate. Numbers are little-endian, texts padded with zeros.
+// The two messages of a rendezvous (rendezvous.h), as bytes. Both have a size that the reader knows beforehand, so
+// nothing that is read says how much to read or to allocate. Numbers are little-endian, texts padded with zeros.
 //
 //   hello    magic "trnrcome", version, world size, rank, local rank (4 bytes each), token, host, fingerprint (64 each)
-//   welcome  magic "trnrwelc", version, world size, 1 if the ranks are together, bytes of the payload (4 each), token (64), payload (1024);
+//   welcome  magic "trnrwelc", version, world size, 1 if the ranks are together, bytes of the payload (4 each), token
+//   (64), payload (1024);
 //            then, if together, host, fingerprint (64 each) and local rank (4) of every rank
 // Versions that differ cannot be told apart by size, so a new version keeps these sizes or changes the magics.
 #pragma once
@@ -57,8 +58,8 @@ std::optional<Welcome> parse_welcome(std::string_view bytes);
 /// REQUIRES: bytes.size() is a multiple of kPlaceBytes.
 std::optional<std::vector<RankPlace>> parse_places(std::string_view bytes);
 
-/// Why a rendezvous of `world_size` ranks with that token does not take `hello`; empty if it does. Of a wrong token nothing else is looked
-/// at.
+/// Why a rendezvous of `world_size` ranks with that token does not take `hello`; empty if it does. Of a wrong token
+/// nothing else is looked at.
 std::string refusal_of(const Hello& hello, std::string_view token, int world_size);
 
 /// In a time that does not depend on where they differ. REQUIRES: no longer than kText.

@@ -44,9 +44,11 @@ template <typename Any>
 Descriptor listen_on(const Any& address, int family, int backlog) {
   Descriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return {};
-  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // a job that starts anew finds connections of the one before in TIME_WAIT
+  set_option(socket, SOL_SOCKET, SO_REUSEADDR,
+             1);  // a job that starts anew finds connections of the one before in TIME_WAIT
   if (family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(socket.get(), backlog) != 0)
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(socket.get(), backlog) != 0)
     return {};
   return socket;
 }
@@ -55,14 +57,17 @@ Descriptor listen_on(const Any& address, int family, int backlog) {
 
 std::string Address::str() const {
   char host[NI_MAXHOST] = "?", port[NI_MAXSERV] = "?";
-  ::getnameinfo(reinterpret_cast<const sockaddr*>(&bytes), size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&bytes), size, host, sizeof host, port, sizeof port,
+                NI_NUMERICHOST | NI_NUMERICSERV);
   std::string text = host;
-  if (text.starts_with("::ffff:") && text.find('.') != std::string::npos) text = text.substr(7);  // IPv4, seen by a socket of both
+  if (text.starts_with("::ffff:") && text.find('.') != std::string::npos)
+    text = text.substr(7);  // IPv4, seen by a socket of both
   return (text.find(':') == std::string::npos ? text : "[" + text + "]") + ":" + port;
 }
 
 std::int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 std::vector<Address> resolve(const std::string& host, std::uint16_t port) {
@@ -103,7 +108,8 @@ std::uint16_t port_of(const Descriptor& listener) {
 
 Descriptor accept_one(const Descriptor& listener, Address& from) {
   from.size = sizeof from.bytes;
-  return Descriptor(::accept4(listener.get(), reinterpret_cast<sockaddr*>(&from.bytes), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  return Descriptor(
+      ::accept4(listener.get(), reinterpret_cast<sockaddr*>(&from.bytes), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 Descriptor connect_to(const Address& address, std::int64_t deadline_ms) {
@@ -130,7 +136,8 @@ bool wait_for(const Descriptor& socket, short events, std::int64_t deadline_ms) 
 
 bool send_exactly(const Descriptor& socket, const void* data, std::size_t bytes, std::int64_t deadline_ms) {
   for (std::size_t sent = 0; sent < bytes;) {
-    const ssize_t some = ::send(socket.get(), static_cast<const char*>(data) + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t some =
+        ::send(socket.get(), static_cast<const char*>(data) + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (some > 0)
       sent += static_cast<std::size_t>(some);
     else if ((errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) || !wait_for(socket, POLLOUT, deadline_ms))
@@ -144,7 +151,8 @@ bool receive_exactly(const Descriptor& socket, void* data, std::size_t bytes, st
     const ssize_t some = ::recv(socket.get(), static_cast<char*>(data) + got, bytes - got, MSG_DONTWAIT);
     if (some > 0)
       got += static_cast<std::size_t>(some);
-    else if (some == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) || !wait_for(socket, POLLIN, deadline_ms))
+    else if (some == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) ||
+             !wait_for(socket, POLLIN, deadline_ms))
       return false;
   }
   return true;

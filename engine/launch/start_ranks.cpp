@@ -19,8 +19,8 @@
 
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
-#include "engine/core/system_error.h"
 #include "engine/core/file.h"
+#include "engine/core/system_error.h"
 #include "engine/launch/sockets.h"
 
 namespace trainer {
@@ -49,8 +49,9 @@ class SignalsHeld {
   std::optional<siginfo_t> wait_until(Clock::time_point until) const {
     const auto left = std::max(Clock::duration::zero(), until - Clock::now());
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-    const timespec time{static_cast<time_t>(seconds.count()),
-                        static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count())};
+    const timespec time{
+        static_cast<time_t>(seconds.count()),
+        static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count())};
     siginfo_t info{};
     if (::sigtimedwait(&set_, &info, &time) < 0) return std::nullopt;
     return info;
@@ -123,7 +124,8 @@ class Watching {
   }
 
   // In the child: only calls that are safe after a fork. A pipe that closes on exec brings back why there was none.
-  [[noreturn]] void become(pid_t parent, const std::vector<char*>& arguments, const std::vector<char*>& variables, int report) const {
+  [[noreturn]] void become(pid_t parent, const std::vector<char*>& arguments, const std::vector<char*>& variables,
+                           int report) const {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // it ended before this could be asked for
     ::sigprocmask(SIG_SETMASK, &held_.before(), nullptr);
@@ -157,9 +159,10 @@ class Watching {
       failed_ = end;
     }
     if (ranks_.say && !by_us && end.code != ranks_.consequence)
-      ranks_.say(WIFSIGNALED(status) ? "rank " + std::to_string(rank) + " was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
-                                           strsignal(WTERMSIG(status)) + ")"
-                                     : "rank " + std::to_string(rank) + " ended with exit code " + std::to_string(end.code));
+      ranks_.say(WIFSIGNALED(status)
+                     ? "rank " + std::to_string(rank) + " was ended by signal " + std::to_string(WTERMSIG(status)) +
+                           " (" + strsignal(WTERMSIG(status)) + ")"
+                     : "rank " + std::to_string(rank) + " ended with exit code " + std::to_string(end.code));
     if (!first_bad_) first_bad_ = Clock::now();
   }
 
@@ -223,7 +226,8 @@ std::string random_token() {
 
 RankEnd start_ranks(const RanksToStart& ranks) { return Watching(ranks).run(); }
 
-// The port is free when it is looked for; should another process take it in the moment until rank 0 listens there, rank 0 says so.
+// The port is free when it is looked for; should another process take it in the moment until rank 0 listens there, rank
+// 0 says so.
 std::map<std::string, std::string> meeting_on_this_machine(int ranks) {
   const std::uint16_t port = sockets::port_of(sockets::listen_at(0, sockets::Reach::loopback, 1));
   return {{"WORLD_SIZE", std::to_string(ranks)},      {"MASTER_ADDR", "127.0.0.1"},

@@ -33,7 +33,8 @@ std::string Curve::text() const {
   const auto [least, most] = std::minmax_element(means.begin(), means.end());
   const double range = *most - *least;
   std::string text;
-  for (const double mean : means) text += kBlocks[range > 0 ? static_cast<std::size_t>(std::lround((mean - *least) / range * 7)) : 0];
+  for (const double mean : means)
+    text += kBlocks[range > 0 ? static_cast<std::size_t>(std::lround((mean - *least) / range * 7)) : 0];
   return text;
 }
 

@@ -1,5 +1,5 @@
-// Monitor: who is told what happens in a run. One record of a step serves every listener: the terminal, a pipe, log.jsonl,
-// TensorBoard. Listeners are called on rank 0's thread between steps and keep quick.
+// Monitor: who is told what happens in a run. One record of a step serves every listener: the terminal, a pipe,
+// log.jsonl, TensorBoard. Listeners are called on rank 0's thread between steps and keep quick.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ struct StepRecord {
   std::int64_t tokens = 0;  ///< of the global batch: tokens, or samples where the data has none
   double step_ms = 0;
   double tokens_per_s = 0;
-  std::int64_t samples = 0;         ///< that the run has seen, those of this step included
-  double epoch = 0;                 ///< the same in passes over the training data
-  double time = 0;                  ///< seconds since 1970
-  std::int64_t memory_bytes = 0;    ///< of this rank: its allocation, or what a GPU says was taken
-  std::optional<double> mfu{};      ///< model FLOPs of a second over the machine's peak; nothing: unknown
+  std::int64_t samples = 0;            ///< that the run has seen, those of this step included
+  double epoch = 0;                    ///< the same in passes over the training data
+  double time = 0;                     ///< seconds since 1970
+  std::int64_t memory_bytes = 0;       ///< of this rank: its allocation, or what a GPU says was taken
+  std::optional<double> mfu{};         ///< model FLOPs of a second over the machine's peak; nothing: unknown
   std::optional<double> loss_scale{};  ///< that the step was made with; nothing: the job has none
-  bool skipped = false;                ///< it made no update: it overflowed at that scale, or was not finite (train.on_nan: skip)
-  bool lowers_scale = false;           ///< it overflowed at that scale, which the next step lowers
+  bool skipped = false;  ///< it made no update: it overflowed at that scale, or was not finite (train.on_nan: skip)
+  bool lowers_scale = false;  ///< it overflowed at that scale, which the next step lowers
 };
 
 struct EvaluationRecord {
@@ -38,14 +38,15 @@ struct EvaluationRecord {
 
 /// Training begins: the first thing that a monitor hears, messages aside.
 struct StartRecord {
-  std::string run_id;                  ///< the same for every start of a run
-  std::int64_t step = 0;               ///< updates made so far
-  std::string checkpoint;              ///< that the run goes on from; empty: it is fresh
+  std::string run_id;      ///< the same for every start of a run
+  std::int64_t step = 0;   ///< updates made so far
+  std::string checkpoint;  ///< that the run goes on from; empty: it is fresh
   std::string plan_hash;
   std::vector<std::string> changes{};  ///< since the checkpoint: "train.optimizer.lr 0.002 → 0.001"
 };
 
-/// Training goes back (train.on_nan: rollback): the next step is `step`, and what was told of that step and later ones no longer holds.
+/// Training goes back (train.on_nan: rollback): the next step is `step`, and what was told of that step and later ones
+/// no longer holds.
 struct RollbackRecord {
   std::int64_t step = 0;
   std::string checkpoint, reason;

@@ -18,8 +18,10 @@ Output::Output(std::string path, Start start) : path_(std::move(path)) {
   const int truncate = start == Start::empty ? O_TRUNC : 0;
   file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | truncate, 0666));
   struct stat status {};
-  const bool is_pipe = (!file_ && errno == ENXIO) || (file_ && ::fstat(file_.get(), &status) == 0 && S_ISFIFO(status.st_mode));
-  if (is_pipe) throw IoError(path_ + ": is a named pipe; a log is written to a file");  // its reader could hold the run up
+  const bool is_pipe =
+      (!file_ && errno == ENXIO) || (file_ && ::fstat(file_.get(), &status) == 0 && S_ISFIFO(status.st_mode));
+  if (is_pipe)
+    throw IoError(path_ + ": is a named pipe; a log is written to a file");  // its reader could hold the run up
   if (!file_) fail_io(path_, "opening");
 }
 

@@ -29,7 +29,9 @@ std::string grouped(double value) {
   return digits;
 }
 
-std::string rate(double per_second) { return per_second < 100 ? fmt::format("{:.1f}", per_second) : grouped(per_second); }
+std::string rate(double per_second) {
+  return per_second < 100 ? fmt::format("{:.1f}", per_second) : grouped(per_second);
+}
 
 std::string duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));
@@ -39,11 +41,14 @@ std::string duration(double seconds) {
   return fmt::format("{} d {:02} h", whole / 86400, whole / 3600 % 24);
 }
 
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 class Progress final : public Monitor {
  public:
-  explicit Progress(ProgressOptions options) : options_(std::move(options)), output_(options_.descriptor), curve_(kCurveColumns) {
+  explicit Progress(ProgressOptions options)
+      : options_(std::move(options)), output_(options_.descriptor), curve_(kCurveColumns) {
     if (!options_.seconds) options_.seconds = steady_seconds;
   }
   Progress(const Progress&) = delete;
@@ -62,7 +67,9 @@ class Progress final : public Monitor {
     }
     const std::int64_t made = record.step + 1;
     const bool last = made == record.num_steps;
-    if (record.lowers_scale) line(fmt::format("step {}: overflow at loss scale {:g}; the update was skipped, the scale lowered", made, record.loss_scale.value_or(1)));
+    if (record.lowers_scale)
+      line(fmt::format("step {}: overflow at loss scale {:g}; the update was skipped, the scale lowered", made,
+                       record.loss_scale.value_or(1)));
     if (options_.terminal) {
       if (last || now - drawn_at_ >= kSecondsBetweenDraws) draw(record, now);
     } else if (last || steps_ == 1 || made % options_.every == 0) {
@@ -74,10 +81,13 @@ class Progress final : public Monitor {
   void rollback(const RollbackRecord& record) override { line(record.reason); }
 
   void evaluation(const EvaluationRecord& record) override {
-    const std::string accuracy = record.val_accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *record.val_accuracy) : "";
+    const std::string accuracy =
+        record.val_accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *record.val_accuracy) : "";
     line(fmt::format("step {}: validation loss {:.4f}{}", record.step, record.val_loss, accuracy));
   }
-  void checkpoint(std::int64_t step, const std::string& path) override { line(fmt::format("step {}: saved {}", step, path)); }
+  void checkpoint(std::int64_t step, const std::string& path) override {
+    line(fmt::format("step {}: saved {}", step, path));
+  }
   void message(const std::string& text) override { line(text); }
 
  private:
@@ -89,19 +99,23 @@ class Progress final : public Monitor {
     num_losses_ = 0;
     return fmt::format("step {}/{}: loss {:.4f}{}", record.step + 1, record.num_steps, loss, of);
   }
-  std::string speed(const StepRecord& record) const { return fmt::format("{} {}/s", rate(record.tokens_per_s), options_.unit); }
+  std::string speed(const StepRecord& record) const {
+    return fmt::format("{} {}/s", rate(record.tokens_per_s), options_.unit);
+  }
 
   // The first step warms caches up and begins the measurement; there is an estimate from the second on.
   std::string left(const StepRecord& record, double now) const {
     const std::int64_t remaining = record.num_steps - record.step - 1;
     if (remaining <= 0 || steps_ < 2) return "";
-    return ", " + duration((now - started_) / static_cast<double>(steps_ - 1) * static_cast<double>(remaining)) + " left";
+    return ", " + duration((now - started_) / static_cast<double>(steps_ - 1) * static_cast<double>(remaining)) +
+           " left";
   }
 
   void draw(const StepRecord& record, double now) {
     const std::string text = fmt::format("{}, {}{}", head(record), speed(record), left(record, now));
     std::string shown = text.substr(0, static_cast<std::size_t>(std::max(1, options_.width - 1)));
-    if (options_.unicode && text.size() + 2 + kCurveColumns < static_cast<std::size_t>(options_.width)) shown += "  " + curve_.text();
+    if (options_.unicode && text.size() + 2 + kCurveColumns < static_cast<std::size_t>(options_.width))
+      shown += "  " + curve_.text();
     output_.write("\r" + shown + "\x1b[K", 0);
     drawn_ = true;
     drawn_at_ = now;
@@ -121,7 +135,7 @@ class Progress final : public Monitor {
   double started_ = 0;      // at the end of its first step
   double losses_ = 0;       // sum since one was shown
   std::int64_t num_losses_ = 0;
-  bool drawn_ = false;      // the cursor stands in a line that may be rewritten
+  bool drawn_ = false;  // the cursor stands in a line that may be rewritten
   double drawn_at_ = 0;
 };
 
@@ -140,6 +154,8 @@ ProgressOptions progress_options(int descriptor, std::int64_t every) {
   return options;
 }
 
-std::unique_ptr<Monitor> progress_monitor(const ProgressOptions& options) { return std::make_unique<Progress>(options); }
+std::unique_ptr<Monitor> progress_monitor(const ProgressOptions& options) {
+  return std::make_unique<Progress>(options);
+}
 
 }  // namespace trainer

@@ -1,7 +1,8 @@
 // Event files of TensorBoard, written by hand: they are TFRecords of small protobuf messages.
 //   record   u64 length, u32 masked crc32c of the length, the message, u32 masked crc32c of it; little-endian
-//   Event    1 wall_time double, 2 step int64, and one of 3 file_version string, 5 summary Summary, 7 session_log SessionLog
-//   Summary  repeated 1 value Value;  Value  1 tag string, 2 simple_value float;  SessionLog  1 status (1: start)
+//   Event    1 wall_time double, 2 step int64, and one of 3 file_version string, 5 summary Summary, 7 session_log
+//   SessionLog Summary  repeated 1 value Value;  Value  1 tag string, 2 simple_value float;  SessionLog  1 status (1:
+//   start)
 // Source: tensorflow's record_writer.cc, event.proto and summary.proto.
 #include <unistd.h>
 
@@ -34,7 +35,9 @@ std::string varint(std::uint64_t value) {
 
 // Wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
 std::string key(int field, int wire_type) { return varint(static_cast<std::uint64_t>(field << 3 | wire_type)); }
-std::string integer_field(int field, std::int64_t value) { return key(field, 0) + varint(static_cast<std::uint64_t>(value)); }
+std::string integer_field(int field, std::int64_t value) {
+  return key(field, 0) + varint(static_cast<std::uint64_t>(value));
+}
 std::string bytes_field(int field, const std::string& bytes) { return key(field, 2) + varint(bytes.size()) + bytes; }
 
 std::string scalar(const std::string& tag, double value) {
@@ -46,13 +49,16 @@ std::string framed(const std::string& message) {
   return length + bytes_of(masked(crc32c(length))) + message + bytes_of(masked(crc32c(message)));
 }
 
-double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 // TensorBoard takes a folder's event files in the order of their names, so the name begins with the time.
 std::string file_name() {
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
-  return "events.out.tfevents." + std::to_string(static_cast<std::int64_t>(wall_seconds())) + "." + host + "." + std::to_string(::getpid());
+  return "events.out.tfevents." + std::to_string(static_cast<std::int64_t>(wall_seconds())) + "." + host + "." +
+         std::to_string(::getpid());
 }
 
 class TensorBoard final : public Monitor {
@@ -73,8 +79,9 @@ class TensorBoard final : public Monitor {
   void step(const StepRecord& record) override {
     start_at(record.step);
     const std::string scale = record.loss_scale ? scalar("loss_scale", *record.loss_scale) : "";
-    put(record.step, bytes_field(5, scalar("loss", record.loss) + scalar("lr", record.lr) + scalar("grad_norm", record.grad_norm) +
-                                        scalar("tokens_per_s", record.tokens_per_s) + scale));
+    put(record.step,
+        bytes_field(5, scalar("loss", record.loss) + scalar("lr", record.lr) + scalar("grad_norm", record.grad_norm) +
+                           scalar("tokens_per_s", record.tokens_per_s) + scale));
     if (wall_seconds() - flushed_ > 1) flush();
   }
 
@@ -122,6 +129,8 @@ class TensorBoard final : public Monitor {
 
 }  // namespace
 
-std::unique_ptr<Monitor> tensorboard_monitor(const std::string& folder) { return std::make_unique<TensorBoard>(folder); }
+std::unique_ptr<Monitor> tensorboard_monitor(const std::string& folder) {
+  return std::make_unique<TensorBoard>(folder);
+}
 
 }  // namespace trainer

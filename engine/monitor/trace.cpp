@@ -16,10 +16,13 @@ namespace {
 
 constexpr std::size_t kBuffered = std::size_t{1} << 20;
 
-std::string quoted(std::string_view text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string quoted(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 std::string metadata(std::string_view what, int rank, int stream, std::string_view name) {
-  return fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, "tid": {}, "args": {{"name": {}}}}})", what, rank, stream, quoted(name));
+  return fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, "tid": {}, "args": {{"name": {}}}}})", what, rank, stream,
+                     quoted(name));
 }
 
 // Only an earlier trace is overwritten: every one begins with these bytes.
@@ -29,7 +32,8 @@ const std::string& checked(const std::string& path) {
   if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return path;
   std::string head(kEvent.size(), '\0');
   std::ifstream(path, std::ios::binary).read(head.data(), static_cast<std::streamsize>(head.size()));
-  if (head != kEvent && !std::string_view(head).starts_with(kEmpty)) throw DataError(path + ": this file is not a trace, so it is not overwritten; name another file");
+  if (head != kEvent && !std::string_view(head).starts_with(kEmpty))
+    throw DataError(path + ": this file is not a trace, so it is not overwritten; name another file");
   return path;
 }
 
@@ -66,20 +70,29 @@ TraceWriter::~TraceWriter() {
   }
 }
 
-void TraceWriter::name_rank(int rank, std::string_view name) { state_->append(metadata("process_name", rank, 0, name)); }
-void TraceWriter::name_stream(int rank, int stream, std::string_view name) { state_->append(metadata("thread_name", rank, stream, name)); }
+void TraceWriter::name_rank(int rank, std::string_view name) {
+  state_->append(metadata("process_name", rank, 0, name));
+}
+void TraceWriter::name_stream(int rank, int stream, std::string_view name) {
+  state_->append(metadata("thread_name", rank, stream, name));
+}
 
 void TraceWriter::label_rank(int rank, std::string_view label) {
-  state_->append(fmt::format(R"({{"ph": "M", "name": "process_labels", "pid": {}, "tid": 0, "args": {{"labels": {}}}}})", rank, quoted(label)));
+  state_->append(
+      fmt::format(R"({{"ph": "M", "name": "process_labels", "pid": {}, "tid": 0, "args": {{"labels": {}}}}})", rank,
+                  quoted(label)));
 }
 void TraceWriter::order_rank(int rank, int place) {
-  state_->append(fmt::format(R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "tid": 0, "args": {{"sort_index": {}}}}})", rank, place));
+  state_->append(
+      fmt::format(R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "tid": 0, "args": {{"sort_index": {}}}}})",
+                  rank, place));
 }
 
 void TraceWriter::add_arrow(std::int64_t id, std::string_view name, const TracePoint& from, const TracePoint& to) {
   const auto half = [&](const char* phase, const TracePoint& point) {
-    state_->append(fmt::format(R"({{"ph": {}, "id": {}, "name": {}, "cat": "arrow", "pid": {}, "tid": {}, "ts": {:.3f}}})", phase, id, quoted(name), point.rank,
-                               point.stream, point.at_us));
+    state_->append(
+        fmt::format(R"({{"ph": {}, "id": {}, "name": {}, "cat": "arrow", "pid": {}, "tid": {}, "ts": {:.3f}}})", phase,
+                    id, quoted(name), point.rank, point.stream, point.at_us));
   };
   half(R"("s")", from);
   half(R"("f", "bp": "e")", to);
@@ -91,9 +104,10 @@ void TraceWriter::add(const TraceEvent& event) {
     arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", quoted(name), nlohmann::json(value).dump());
   for (const auto& [name, value] : event.texts)
     arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", quoted(name), quoted(value));
-  state_->append(fmt::format(R"({{"ph": "X", "name": {}, "cat": {}, "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{{}}}}})",
-                             quoted(event.name), quoted(event.category), event.rank, event.stream, event.begin_us, event.duration_us,
-                             arguments));
+  state_->append(fmt::format(
+      R"({{"ph": "X", "name": {}, "cat": {}, "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{{}}}}})",
+      quoted(event.name), quoted(event.category), event.rank, event.stream, event.begin_us, event.duration_us,
+      arguments));
 }
 
 void TraceWriter::close() {

@@ -1,7 +1,7 @@
 // Trace: when every instruction ran, as a file that Perfetto and chrome://tracing open: a JSON array of events, where a
 // process is a rank and a thread one of its streams. Whose instructions they are is the caller's affair.
-// Source: "Trace Event Format", Google, 2016: complete events ("ph": "X"), flow events ("s" and "f") and metadata ("M"), times in
-// microseconds.
+// Source: "Trace Event Format", Google, 2016: complete events ("ph": "X"), flow events ("s" and "f") and metadata
+// ("M"), times in microseconds.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,12 @@ struct TracePoint {
   double at_us = 0;
 };
 
-/// Writes as it goes; the file is whole once the object is gone (and readable before: viewers accept an open array). Ranks
-/// may call from threads of their own.
+/// Writes as it goes; the file is whole once the object is gone (and readable before: viewers accept an open array).
+/// Ranks may call from threads of their own.
 class TraceWriter {
  public:
-  /// Makes the folders of `path`, empties the file. Throws IoError, and DataError where there is a file that is not a trace.
+  /// Makes the folders of `path`, empties the file. Throws IoError, and DataError where there is a file that is not a
+  /// trace.
   explicit TraceWriter(const std::string& path);
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;

@@ -1,5 +1,5 @@
-// gelu, relu, silu, tanh, sigmoid, softcap: elementwise functions of one input. The gradients of gelu and silu read x, those of the
-// others y, so that of x and y one alone is saved.
+// gelu, relu, silu, tanh, sigmoid, softcap: elementwise functions of one input. The gradients of gelu and silu read x,
+// those of the others y, so that of x and y one alone is saved.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -28,9 +28,7 @@ OpDef unary(Op op, Op grad, bool grad_reads_output) {
   return def;
 }
 
-OpDef unary_grad(Op op) {
-  return {.op = op, .shard = shard_unary_grad};
-}
+OpDef unary_grad(Op op) { return {.op = op, .shard = shard_unary_grad}; }
 
 }  // namespace
 

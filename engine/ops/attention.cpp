@@ -13,17 +13,17 @@ std::int64_t head_dim_of(std::span<const TensorDesc> in, std::int64_t heads, std
   if (in.size() == 1) {
     const std::int64_t pieces = heads + 2 * kv_heads;
     if (dim % pieces != 0)
-      mistake(
-          "packed q, k and v of " + text(heads) + " + 2 * " + text(kv_heads) + " heads do not divide the last dim of " + in[0].shape.str(),
-          "heads");
+      mistake("packed q, k and v of " + text(heads) + " + 2 * " + text(kv_heads) +
+                  " heads do not divide the last dim of " + in[0].shape.str(),
+              "heads");
     return dim / pieces;
   }
   if (dim % heads != 0) mistake(text(heads) + " heads do not divide the last dim of " + in[0].shape.str(), "heads");
   const Shape expected = in[0].shape.with_last(dim / heads * kv_heads);
   for (std::size_t i : {1, 2})
     if (in[i].shape != expected)
-      mistake(std::string(i == 1 ? "k" : "v") + " has shape " + in[i].shape.str() + " where " + expected.str() + " is needed (" +
-              text(kv_heads) + " heads of " + text(dim / heads) + ")");
+      mistake(std::string(i == 1 ? "k" : "v") + " has shape " + in[i].shape.str() + " where " + expected.str() +
+              " is needed (" + text(kv_heads) + " heads of " + text(dim / heads) + ")");
   return dim / heads;
 }
 
@@ -35,9 +35,11 @@ Inference infer_attention(const Attributes& given, std::span<const TensorDesc> i
   }
   const std::int64_t heads = given.integer("heads");
   const std::int64_t kv_heads = given.has("kv_heads") ? given.integer("kv_heads") : heads;
-  if (heads % kv_heads != 0) mistake(text(kv_heads) + " key/value heads do not divide " + text(heads) + " heads", "kv_heads");
+  if (heads % kv_heads != 0)
+    mistake(text(kv_heads) + " key/value heads do not divide " + text(heads) + " heads", "kv_heads");
   const std::int64_t head_dim = head_dim_of(in, heads, kv_heads);
-  if (given.real("rope") > 0 && head_dim % 2 != 0) mistake("rotary positions need heads of even size, not " + text(head_dim), "rope");
+  if (given.real("rope") > 0 && head_dim % 2 != 0)
+    mistake("rotary positions need heads of even size, not " + text(head_dim), "rope");
   Inference inference;
   inference.attributes = {{"heads", heads},
                           {"kv_heads", kv_heads},
@@ -73,8 +75,8 @@ struct Rows {
   Placement o, lse;
 };
 
-/// By samples; by heads, where each rank has the kv heads of its query heads (packed: q is heads / kv_heads times as long
-/// as k and v); or by queries, which see keys and values of the whole sequence.
+/// By samples; by heads, where each rank has the kv heads of its query heads (packed: q is heads / kv_heads times as
+/// long as k and v); or by queries, which see keys and values of the whole sequence.
 std::optional<Rows> rows_of_attention(const Node& node, const Trio& in) {
   const bool packed = flag(node, "packed"), alike = in.q == in.k && in.k == in.v;
   if (alike && in.q.is_shard(0)) return Rows{in.q, in.q};
@@ -111,9 +113,7 @@ double product_flops(const Signature& signature, const Shape& o, std::size_t k) 
 }
 
 /// Operand k, or qkv, of a signature whose q is operand `q`.
-std::size_t keys_of(const Signature& signature, std::size_t q) {
-  return flag(signature, "packed") ? q : q + 1;
-}
+std::size_t keys_of(const Signature& signature, std::size_t q) { return flag(signature, "packed") ? q : q + 1; }
 
 /// Heads of a rank that has a part of them. `q` is the index of q, or packed qkv, among the inputs.
 std::function<void(const Graph&, const Node&, Attributes&)> heads_of_rank(std::size_t q) {
@@ -144,7 +144,9 @@ OpDef attention() {
     if (!in[0].is_shard(2)) return {};
     return {{"its heads", integer(node, "heads")}, {"its kv_heads", integer(node, "kv_heads")}};
   };
-  def.flops = [](const Signature& s) { return 2 * product_flops(s, s.operands[s.operands.size() - 2].shape, keys_of(s, 0)); };
+  def.flops = [](const Signature& s) {
+    return 2 * product_flops(s, s.operands[s.operands.size() - 2].shape, keys_of(s, 0));
+  };
   return def;
 }
 

@@ -29,7 +29,8 @@ void product_gradients(GradientBuilder& build, const Node& node, Op op, Attribut
   if (!weight) return;
   std::vector<TensorDesc> gradients;
   const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.begin() + (bias ? 3 : 2));
-  for (ValueId parameter : parameters) gradients.push_back({build.reduce_dtype(), build.graph().value(parameter).shape()});
+  for (ValueId parameter : parameters)
+    gradients.push_back({build.reduce_dtype(), build.graph().value(parameter).shape()});
   attributes.set("bias", bias);
   build.node_with_gradients(node, op, std::move(attributes), {node.inputs[0], dy}, gradients, parameters);
 }

@@ -1,13 +1,15 @@
-// Collectives of a graph, over the ranks that differ along Node::axes. No kernel runs: the plan makes collectives of these nodes (none
-// of `replicate`), and their gradients are their conjugates, so that differentiation knows nothing of ranks:
+// Collectives of a graph, over the ranks that differ along Node::axes. No kernel runs: the plan makes collectives of
+// these nodes (none of `replicate`), and their gradients are their conjugates, so that differentiation knows nothing of
+// ranks:
 //
 //   replicate        x → the same memory                          dx = all_reduce(dy)
 //   all_reduce       x → Σ over the ranks, in place               dx = dy
 //   all_gather       my part of dim `dim` → the whole             dx = reduce_scatter(dy)
 //   reduce_scatter   x → my part of dim `dim` of the sum          dx = all_gather(dy)
 //
-// These are f and g of Shoeybi et al., "Megatron-LM", 2019, section 3, and g and its conjugate of Korthikanti et al., "Reducing Activation
-// Recomputation in Large Transformer Models", 2022, section 4.2.2. Graph files cannot name them; engine/transform/distribute.h inserts them.
+// These are f and g of Shoeybi et al., "Megatron-LM", 2019, section 3, and g and its conjugate of Korthikanti et al.,
+// "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.2. Graph files cannot name them;
+// engine/transform/distribute.h inserts them.
 #include "engine/ops/common.h"
 
 namespace trainer::define {

@@ -7,7 +7,8 @@ void mistake(std::string message, std::string attribute) { throw OpMistake{std::
 
 void need_values(const TensorDesc& tensor, DType compute, const std::string& what) {
   if (tensor.dtype == compute) return;
-  mistake(what + " must hold values (" + std::string(name_of(compute)) + "), but holds " + std::string(name_of(tensor.dtype)));
+  mistake(what + " must hold values (" + std::string(name_of(compute)) + "), but holds " +
+          std::string(name_of(tensor.dtype)));
 }
 
 void need_ids(const TensorDesc& tensor, const std::string& what) {
@@ -15,21 +16,28 @@ void need_ids(const TensorDesc& tensor, const std::string& what) {
 }
 
 void need_rank_least(const TensorDesc& tensor, int rank, const std::string& what) {
-  if (tensor.shape.rank() < rank) mistake(what + " needs at least " + std::to_string(rank) + " dims, but has shape " + tensor.shape.str());
+  if (tensor.shape.rank() < rank)
+    mistake(what + " needs at least " + std::to_string(rank) + " dims, but has shape " + tensor.shape.str());
 }
 
 void need_rank(const TensorDesc& tensor, int rank, const std::string& dims) {
-  if (tensor.shape.rank() != rank) mistake("input must have the dims " + dims + ", but has shape " + tensor.shape.str());
+  if (tensor.shape.rank() != rank)
+    mistake("input must have the dims " + dims + ", but has shape " + tensor.shape.str());
 }
 
-const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).shape(); }
+const Shape& input_shape(const Graph& graph, const Node& node, std::size_t index) {
+  return graph.value(node.inputs[index]).shape();
+}
 
-TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index) { return graph.value(node.inputs[index]).desc(); }
+TensorDesc input_desc(const Graph& graph, const Node& node, std::size_t index) {
+  return graph.value(node.inputs[index]).desc();
+}
 
 std::int64_t num_windows(std::int64_t size, const Attributes& window) {
   const std::int64_t kernel = window.integer("kernel"), padded = size + 2 * window.integer("padding");
   if (padded < kernel)
-    mistake("a kernel of " + std::to_string(kernel) + " does not fit into " + std::to_string(padded) + " padded pixels", "kernel");
+    mistake("a kernel of " + std::to_string(kernel) + " does not fit into " + std::to_string(padded) + " padded pixels",
+            "kernel");
   return (padded - kernel) / window.integer("stride") + 1;
 }
 
@@ -49,7 +57,9 @@ Placement rows_of(const Shape& shape, Placement placement) {
 
 bool adds_once(const Node& node) { return !node.once.empty() || flag(node, "partial"); }
 
-Placed shard_once(const Graph&, const Node& node, std::int64_t) { return all(node, adds_once(node) ? Placement::partial() : Placement::replicate()); }
+Placed shard_once(const Graph&, const Node& node, std::int64_t) {
+  return all(node, adds_once(node) ? Placement::partial() : Placement::replicate());
+}
 
 Affine origin_once(const Graph& graph, const Node& node) {
   Affine origin;

@@ -35,16 +35,18 @@ Placed all(const Node& node, Placement placement);
 /// Shard(dim) of a tensor of shape `shape` as seen by its rows flattened to one dim.
 Placement rows_of(const Shape& shape, Placement placement);
 
-/// Of ops whose attribute `partial` makes ranks other than the first (Call::origin 0) leave out what all have alike (Node::once).
+/// Of ops whose attribute `partial` makes ranks other than the first (Call::origin 0) leave out what all have alike
+/// (Node::once).
 bool adds_once(const Node& node);
 Placed shard_once(const Graph& graph, const Node& node, std::int64_t step);
 Affine origin_once(const Graph& graph, const Node& node);
 void localize_once(const Graph& graph, const Node& node, Attributes& attributes);
 
-/// Adds the gradient of a bias alone, for a node whose weight is frozen: dy summed over all dims but `dim` (negative: from the last).
+/// Adds the gradient of a bias alone, for a node whose weight is frozen: dy summed over all dims but `dim` (negative:
+/// from the last).
 void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId bias, int dim);
-/// Adds the gradients of the weight and bias of a product of x (inputs x, weight, bias), as far as they are trained: by `op` of x and dy,
-/// which takes `attributes` and `bias`, or of the bias alone.
+/// Adds the gradients of the weight and bias of a product of x (inputs x, weight, bias), as far as they are trained: by
+/// `op` of x and dy, which takes `attributes` and `bias`, or of the bias alone.
 void product_gradients(GradientBuilder& build, const Node& node, Op op, Attributes attributes, ValueId dy, int dim);
 
 }  // namespace trainer::define

@@ -10,7 +10,8 @@ Inference infer_conv2d(const Attributes& given, std::span<const TensorDesc> inpu
   const Shape& x = inputs[0].shape;
   const std::int64_t out = given.integer("out"), kernel = given.integer("kernel");
   Inference inference;
-  inference.attributes = {{"stride", given.integer("stride")}, {"padding", given.integer("padding")}, {"bias", given.flag("bias")}};
+  inference.attributes = {
+      {"stride", given.integer("stride")}, {"padding", given.integer("padding")}, {"bias", given.flag("bias")}};
   inference.parameters.push_back({"weight", {out, x[1], kernel, kernel}, matrix_init()});
   if (given.flag("bias")) inference.parameters.push_back({"bias", {out}, zeros_init()});
   inference.outputs.push_back({compute, {x[0], out, num_windows(x[2], given), num_windows(x[3], given)}});
@@ -22,14 +23,16 @@ std::vector<ValueId> gradient_conv2d(GradientBuilder& build, const Node& node, O
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (!build.needed(node.inputs[0])) return result;
   const Attributes attributes{{"stride", integer(node, "stride")}, {"padding", integer(node, "padding")}};
-  result[0] = build.node(node, Op::conv2d_grad_input, attributes, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
+  result[0] = build.node(node, Op::conv2d_grad_input, attributes, {dy[0], node.inputs[1]},
+                         {input_desc(build.graph(), node, 0)})[0];
   return result;
 }
 
 Placed shard_conv2d(const Graph&, const Node& node, Placing in) {
   const bool bias = in.size() > 2;
   if (in[0].is_shard(0) && in[1].is_replicate() && (!bias || in[2].is_replicate())) return all(node, in[0]);
-  if (in[0].is_replicate() && in[1].is_shard(0) && (!bias || in[2] == in[1])) return all(node, Placement::shard(1, in[1].parts));
+  if (in[0].is_replicate() && in[1].is_shard(0) && (!bias || in[2] == in[1]))
+    return all(node, Placement::shard(1, in[1].parts));
   return {};
 }
 

@@ -1,5 +1,5 @@
-// The declarations behind definition(op): one function an op, each in the file of its family. ops.cpp calls them all; nothing else
-// does.
+// The declarations behind definition(op): one function an op, each in the file of its family. ops.cpp calls them all;
+// nothing else does.
 #pragma once
 
 #include "engine/ops/op_def.h"

@@ -1,5 +1,5 @@
-// dropout: keeps a value, divided by 1 − p, where a counter-based random number of (node, step, sample, element) says so. Its
-// gradient is dropout itself, of dy; and so a recomputed one repeats its mask.
+// dropout: keeps a value, divided by 1 − p, where a counter-based random number of (node, step, sample, element) says
+// so. Its gradient is dropout itself, of dy; and so a recomputed one repeats its mask.
 #include "engine/ops/common.h"
 #include "engine/ops/refuse.h"
 
@@ -12,11 +12,13 @@ Inference infer_dropout(const Attributes& given, std::span<const TensorDesc> inp
 }
 
 std::vector<ValueId> gradient_dropout(GradientBuilder& build, const Node& node, OutputGradients dy) {
-  const ValueId dx = build.node(node, Op::dropout, node.attributes, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
+  const ValueId dx =
+      build.node(node, Op::dropout, node.attributes, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
   return {dx, kNone};
 }
 
-/// By rows, or by any dim: the elements of a rank from this dim on lie together, and the same distance from one such row to the next.
+/// By rows, or by any dim: the elements of a rank from this dim on lie together, and the same distance from one such
+/// row to the next.
 Placed shard_dropout(const Graph&, const Node& node, Placing in) {
   if (in[0].is_shard() && in[0].parts == 1 && in[1].is_replicate()) return all(node, in[0]);
   return {};
@@ -32,8 +34,8 @@ std::int64_t elements_from(const Shape& shape, int dim) {
 struct Lie {
   Affine first;  ///< place of the first, but for what the axes of the batch add: that depends on micro-batches
   int inner = 0;
-  std::int64_t row = 0, stride = 0;       ///< elements of a row, and from one row to the next
-  std::optional<Axis> irregular{};        ///< an axis whose cut leaves no such rows
+  std::int64_t row = 0, stride = 0;  ///< elements of a row, and from one row to the next
+  std::optional<Axis> irregular{};   ///< an axis whose cut leaves no such rows
 };
 
 Lie lie_of(const Graph& graph, const Node& node) {
@@ -67,7 +69,8 @@ void localize(const Graph& graph, const Node& node, Attributes& attributes) {
   const Shape& whole = input_shape(graph, node, 0);
   const Lie lie = lie_of(graph, node);
   if (lie.irregular)
-    refuse(graph, node, *lie.irregular, "dropout takes one cut of each sample, or a cut of its rows that leaves whole parts of samples");
+    refuse(graph, node, *lie.irregular,
+           "dropout takes one cut of each sample, or a cut of its rows that leaves whole parts of samples");
   if (!graph.mesh.active(kSequenceAxes | Axis::tensor).empty()) attributes.set("sample", whole.elements() / whole[0]);
   if (lie.inner == 0) return;
   if (lie.inner < whole.rank() - 1) attributes.set("row", lie.row);

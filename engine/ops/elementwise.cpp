@@ -1,5 +1,6 @@
-// add, mul: of two inputs, the second of the first's shape or of its last dims (positions [seq, dim], added to every sample).
-// The gradient of an input that was repeated so is summed over the leading dims. scale: one input times a constant.
+// add, mul: of two inputs, the second of the first's shape or of its last dims (positions [seq, dim], added to every
+// sample). The gradient of an input that was repeated so is summed over the leading dims. scale: one input times a
+// constant.
 #include <algorithm>
 #include <limits>
 
@@ -17,7 +18,8 @@ Inference infer_binary(const Attributes&, std::span<const TensorDesc> inputs, DT
   const Shape &a = inputs[0].shape, &b = inputs[1].shape;
   if (!is_suffix(a, b)) {
     const std::string swapped = is_suffix(b, a) ? "; give the larger one first" : "";
-    mistake("shapes " + a.str() + " and " + b.str() + " do not fit: the second must be the first, or its last dims" + swapped);
+    mistake("shapes " + a.str() + " and " + b.str() + " do not fit: the second must be the first, or its last dims" +
+            swapped);
   }
   return {.attributes = {}, .parameters = {}, .outputs = {{compute, a}}, .saved_names = {}};
 }

@@ -4,7 +4,9 @@
 namespace trainer::define {
 namespace {
 
-ParameterDef table(const Attributes& given) { return {"weight", {given.integer("rows"), given.integer("dim")}, matrix_init()}; }
+ParameterDef table(const Attributes& given) {
+  return {"weight", {given.integer("rows"), given.integer("dim")}, matrix_init()};
+}
 
 Inference infer_embedding(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_ids(inputs[0], "ids");
@@ -18,14 +20,19 @@ Inference infer_embedding(const Attributes& given, std::span<const TensorDesc> i
 Inference infer_positions(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_rank_least(inputs[0], 2);
   const std::int64_t seq = inputs[0].shape[1], rows = given.integer("rows");
-  if (seq > rows) mistake("the sequence has " + std::to_string(seq) + " positions, the table " + std::to_string(rows) + " rows", "rows");
-  Inference inference{
-      .attributes = {}, .parameters = {table(given)}, .outputs = {{compute, {seq, given.integer("dim")}}}, .saved_names = {}};
+  if (seq > rows)
+    mistake("the sequence has " + std::to_string(seq) + " positions, the table " + std::to_string(rows) + " rows",
+            "rows");
+  Inference inference{.attributes = {},
+                      .parameters = {table(given)},
+                      .outputs = {{compute, {seq, given.integer("dim")}}},
+                      .saved_names = {}};
   inference.reads_inputs = false;
   return inference;
 }
 
-/// Cut by samples; by columns of the table; or by its rows (attribute `cut`), where ids of other ranks' rows give zeros.
+/// Cut by samples; by columns of the table; or by its rows (attribute `cut`), where ids of other ranks' rows give
+/// zeros.
 Placed shard_embedding(const Graph& graph, const Node& node, Placing in) {
   const Placement ids = in[0], weight = in[1];
   if (ids.is_shard() && weight.is_replicate()) return all(node, ids);
@@ -51,7 +58,8 @@ Affine first_row(const Graph& graph, ValueId table) {
   return origin(value.kind == ValueKind::gradient ? graph.value(value.parameter).spec : value.spec, 0, graph.mesh);
 }
 
-std::function<void(const Graph&, const Node&, Attributes&)> rows_of_rank(const std::function<ValueId(const Node&)>& table_of) {
+std::function<void(const Graph&, const Node&, Attributes&)> rows_of_rank(
+    const std::function<ValueId(const Node&)>& table_of) {
   return [table_of](const Graph& graph, const Node& node, Attributes& attributes) {
     const ValueId table = table_of(node);
     if (first_row(graph, table) == Affine{}) return;
@@ -65,8 +73,8 @@ Placed shard_columns(const Graph&, const Node& node, Placing in) {
   return {};
 }
 
-/// The axes that cut the sequence give each rank the rows of its part: they follow from the mesh, since the op reads no data. Ranks that
-/// add up their outputs (Node::once) are a whole table apart.
+/// The axes that cut the sequence give each rank the rows of its part: they follow from the mesh, since the op reads no
+/// data. Ranks that add up their outputs (Node::once) are a whole table apart.
 Affine first_position(const Graph& graph, const Node& node) {
   const std::int64_t rows = input_shape(graph, node, 0)[0];
   Affine first;
@@ -109,7 +117,8 @@ OpDef embedding() {
   def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) {
     const Graph& graph = build.graph();
     const TensorDesc dweight{build.reduce_dtype(), input_shape(graph, node, 1)};
-    build.node_with_gradients(node, Op::embedding_grad, node.attributes, {node.inputs[0], dy[0]}, {dweight}, {node.inputs[1]});
+    build.node_with_gradients(node, Op::embedding_grad, node.attributes, {node.inputs[0], dy[0]}, {dweight},
+                              {node.inputs[1]});
     return std::vector<ValueId>{kNone, kNone};
   };
   def.shard = shard_embedding;
@@ -121,7 +130,9 @@ OpDef embedding() {
 
 OpDef embedding_grad() {
   OpDef def{.op = Op::embedding_grad, .shard = shard_embedding_grad};
-  def.shard_by_origin = [](const Graph&, const Node& node, std::int64_t) { return all(node, Placement::shard(0)); };  // its own rows
+  def.shard_by_origin = [](const Graph&, const Node& node, std::int64_t) {
+    return all(node, Placement::shard(0));
+  };  // its own rows
   def.origin = [](const Graph& graph, const Node& node) { return first_row(graph, node.outputs[0]); };
   def.localize = rows_of_rank([](const Node& node) { return node.outputs[0]; });
   return def;
@@ -145,7 +156,9 @@ OpDef positions() {
 
 OpDef positions_grad() {
   OpDef def{.op = Op::positions_grad, .shard = shard_positions_grad};
-  def.origin = [](const Graph& graph, const Node& node) { return origin(graph.value(node.inputs[0]).spec, 0, graph.mesh); };
+  def.origin = [](const Graph& graph, const Node& node) {
+    return origin(graph.value(node.inputs[0]).spec, 0, graph.mesh);
+  };
   return def;
 }
 

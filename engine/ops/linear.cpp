@@ -1,5 +1,6 @@
-// linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it. Fusion (engine/transform/fuse.h) gives it and the gradient of its
-// input `gelu` (kernels/linear.h), where the device's kernels take it; it comes after differentiation.
+// linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it. Fusion (engine/transform/fuse.h) gives it
+// and the gradient of its input `gelu` (kernels/linear.h), where the device's kernels take it; it comes after
+// differentiation.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -23,7 +24,8 @@ std::vector<ValueId> gradient_linear(GradientBuilder& build, const Node& node, O
   product_gradients(build, node, Op::linear_grad_weight, {}, dy[0], -1);
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (build.needed(node.inputs[0]))
-    result[0] = build.node(node, Op::linear_grad_input, {}, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
+    result[0] =
+        build.node(node, Op::linear_grad_input, {}, {dy[0], node.inputs[1]}, {input_desc(build.graph(), node, 0)})[0];
   return result;
 }
 
@@ -44,7 +46,8 @@ Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
   return {};
 }
 
-/// Linear in dy. What the activation read, if there is one, must lie as the result does, or whole where that is a partial sum.
+/// Linear in dy. What the activation read, if there is one, must lie as the result does, or whole where that is a
+/// partial sum.
 Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const Placement dy = in[0], weight = in[1];

@@ -1,9 +1,9 @@
-// cross_entropy, mse, and what is counted for them. A loss is a sum (f64) and a count; counts depend on targets alone, and so are
-// known before the step. Backward starts from the seed, loss_scale / count, which the gradient reads.
+// cross_entropy, mse, and what is counted for them. A loss is a sum (f64) and a count; counts depend on targets alone,
+// and so are known before the step. Backward starts from the seed, loss_scale / count, which the gradient reads.
 //
-// Where the classes are cut over ranks, cross-entropy is three nodes: `cross_entropy_stats` of a rank's logits, an all_gather of them, and
-// `cross_entropy_gathered`. The last takes the logits too, which it does not read: its gradient in them is closed-form, that of the
-// whole, and takes the statistics as constants.
+// Where the classes are cut over ranks, cross-entropy is three nodes: `cross_entropy_stats` of a rank's logits, an
+// all_gather of them, and `cross_entropy_gathered`. The last takes the logits too, which it does not read: its gradient
+// in them is closed-form, that of the whole, and takes the statistics as constants.
 #include <algorithm>
 
 #include "engine/ops/common.h"
@@ -21,7 +21,8 @@ Inference infer_cross_entropy(const Attributes& given, std::span<const TensorDes
   const Shape rows(logits.sizes().first(logits.sizes().size() - 1));
   if (inputs[1].shape != rows)
     mistake("logits " + logits.str() + " need targets of shape " + rows.str() + ", not " + inputs[1].shape.str());
-  return {.attributes = given, .parameters = {}, .outputs = {kSum, {DType::f32, {logits.rows()}}}, .saved_names = {"lse"}};
+  return {
+      .attributes = given, .parameters = {}, .outputs = {kSum, {DType::f32, {logits.rows()}}}, .saved_names = {"lse"}};
 }
 
 /// `seed` stands for the gradient of the sum.
@@ -48,7 +49,8 @@ std::vector<ValueId> gradient_gathered(GradientBuilder& build, const Node& node,
   const ValueId logits = node.inputs[0], targets = node.inputs[2], lse = node.outputs[1];
   if (!build.needed(logits)) return {kNone, kNone, kNone};
   const TensorDesc dlogits = input_desc(build.graph(), node, 0);
-  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, seed[0]}, {dlogits})[0], kNone, kNone};
+  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, seed[0]}, {dlogits})[0],
+          kNone, kNone};
 }
 
 // A rank's statistics are [1, rows, 5]; of all ranks along the axes that cut the classes, [parts, rows, 5].
@@ -57,10 +59,13 @@ Placement stats_rows_of(const Shape& shape, Placement placement) { return rows_o
 
 /// Logits cut by classes, everything else whole.
 bool cut_by_classes(const Shape& logits, Placing in) {
-  return in[0] == Placement::shard(logits.rank() - 1) && std::all_of(in.begin() + 1, in.end(), [](const Placement& other) { return other.is_replicate(); });
+  return in[0] == Placement::shard(logits.rank() - 1) &&
+         std::all_of(in.begin() + 1, in.end(), [](const Placement& other) { return other.is_replicate(); });
 }
 
-Affine first_class(const Graph& graph, const Node& node) { return origin(graph.value(node.inputs[0]).spec, input_shape(graph, node, 0).rank() - 1, graph.mesh); }
+Affine first_class(const Graph& graph, const Node& node) {
+  return origin(graph.value(node.inputs[0]).spec, input_shape(graph, node, 0).rank() - 1, graph.mesh);
+}
 
 Placed shard_stats(const Graph& graph, const Node& node, Placing in) {
   const Shape& logits = input_shape(graph, node, 0);
@@ -77,7 +82,8 @@ Placed shard_gathered(const Graph& graph, const Node& node, Placing in) {
 }
 
 Placed shard_correct_gathered(const Graph& graph, const Node& node, Placing in) {
-  if (in[1].is_shard() && in[0] == stats_rows_of(input_shape(graph, node, 1), in[1])) return all(node, Placement::partial());
+  if (in[1].is_shard() && in[0] == stats_rows_of(input_shape(graph, node, 1), in[1]))
+    return all(node, Placement::partial());
   return {};
 }
 
@@ -98,7 +104,9 @@ Inference infer_mse(const Attributes& given, std::span<const TensorDesc> inputs,
 
 std::vector<ValueId> gradient_mse(GradientBuilder& build, const Node& node, OutputGradients seed) {
   if (!build.needed(node.inputs[0])) return {kNone, kNone};
-  return {build.node(node, Op::mse_grad, {}, {node.inputs[0], node.inputs[1], seed[0]}, {input_desc(build.graph(), node, 0)})[0], kNone};
+  return {build.node(node, Op::mse_grad, {}, {node.inputs[0], node.inputs[1], seed[0]},
+                     {input_desc(build.graph(), node, 0)})[0],
+          kNone};
 }
 
 /// Sums over elements that are cut alike are partial sums.
@@ -136,9 +144,7 @@ OpDef cross_entropy_grad() {
   return def;
 }
 
-OpDef cross_entropy_stats() {
-  return {.op = Op::cross_entropy_stats, .shard = shard_stats, .origin = first_class};
-}
+OpDef cross_entropy_stats() { return {.op = Op::cross_entropy_stats, .shard = shard_stats, .origin = first_class}; }
 
 OpDef cross_entropy_gathered() {
   OpDef def{.op = Op::cross_entropy_gathered};
@@ -154,15 +160,11 @@ OpDef cross_entropy_gathered() {
   return def;
 }
 
-OpDef correct_count_gathered() {
-  return {.op = Op::correct_count_gathered, .shard = shard_correct_gathered};
-}
+OpDef correct_count_gathered() { return {.op = Op::correct_count_gathered, .shard = shard_correct_gathered}; }
 
 OpDef cross_entropy_count() { return {.op = Op::cross_entropy_count, .shard = shard_sum}; }
 
-OpDef correct_count() {
-  return {.op = Op::correct_count, .shard = shard_correct_count};
-}
+OpDef correct_count() { return {.op = Op::correct_count, .shard = shard_correct_count}; }
 
 OpDef mse() {
   OpDef def{.op = Op::mse, .min_inputs = 2, .max_inputs = 2};
@@ -173,9 +175,7 @@ OpDef mse() {
   return def;
 }
 
-OpDef mse_grad() {
-  return {.op = Op::mse_grad, .shard = shard_mse_grad};
-}
+OpDef mse_grad() { return {.op = Op::mse_grad, .shard = shard_mse_grad}; }
 
 OpDef mse_count() {
   OpDef def{.op = Op::mse_count, .shard = shard_sum};

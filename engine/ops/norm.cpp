@@ -1,6 +1,6 @@
-// layer_norm, rms_norm: over the last dim. Mean and reciprocal deviation are saved, in f32, a value a row. Fusion (engine/transform/fuse.h)
-// gives them a `residual` that is added before the norm, or to the gradient; it comes after differentiation. With a frozen weight the
-// gradient op gives dx alone (`weight: false`).
+// layer_norm, rms_norm: over the last dim. Mean and reciprocal deviation are saved, in f32, a value a row. Fusion
+// (engine/transform/fuse.h) gives them a `residual` that is added before the norm, or to the gradient; it comes after
+// differentiation. With a frozen weight the gradient op gives dx alone (`weight: false`).
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -100,9 +100,6 @@ OpDef rms_norm() {
   return def;
 }
 
-OpDef rms_norm_grad() {
-  return {
-      .op = Op::rms_norm_grad, .shard = shard_norm_grad};
-}
+OpDef rms_norm_grad() { return {.op = Op::rms_norm_grad, .shard = shard_norm_grad}; }
 
 }  // namespace trainer::define

@@ -22,8 +22,8 @@ namespace {
 
 int dim_of(const Node& node) { return static_cast<int>(integer(node, "dim")); }
 
-// What a collective makes of its operand along the axis whose ranks it joins. `replicate` and `all_reduce`, `all_gather` and
-// `reduce_scatter` are each other's gradients.
+// What a collective makes of its operand along the axis whose ranks it joins. `replicate` and `all_reduce`,
+// `all_gather` and `reduce_scatter` are each other's gradients.
 std::optional<std::vector<Placement>> collective_result(const Node& node, const Placement& in) {
   const auto made = [](const Placement& placement) { return std::vector<Placement>{placement}; };
   if (node.op == Op::replicate && in.is_replicate()) return made(in);
@@ -52,7 +52,8 @@ Cost moved(const Signature& signature) {
   for (const OperandPlace& place : operand_places(signature)) {
     const Role role = place.def->role;
     double bytes = 0;
-    for (int i = place.first; i < place.first + place.count; ++i) bytes += static_cast<double>(signature.operands[static_cast<std::size_t>(i)].bytes());
+    for (int i = place.first; i < place.first + place.count; ++i)
+      bytes += static_cast<double>(signature.operands[static_cast<std::size_t>(i)].bytes());
     if (role != Role::output || (place.def->adds && accumulate)) cost.bytes_read += bytes;
     if (role == Role::output || role == Role::update) cost.bytes_written += bytes;
   }
@@ -73,7 +74,8 @@ Affine origin_of(const Graph& graph, const Node& node) {
   return origin ? origin(graph, node) : Affine{};
 }
 
-std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs, std::int64_t step) {
+std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs,
+                                                std::int64_t step) {
   const OpDef& def = definition(node.op);
   if (!std::all_of(inputs.begin(), inputs.end(), [](const Placement& placement) { return placement.is_replicate(); }))
     return def.shard ? def.shard(graph, node, inputs) : std::nullopt;

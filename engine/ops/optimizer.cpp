@@ -44,7 +44,8 @@ OpDef muon_orthogonalize() {  // rows in another order have the same orthogonal 
   return {.op = Op::muon_orthogonalize, .flops = flops_muon_orthogonalize, .update = update};
 }
 OpDef muon() {
-  const UpdateDef update{{Of::master, Of::taken, Of::rate, Of::scalars, Of::applied, Of::working}, {Op::muon_orthogonalize}};
+  const UpdateDef update{{Of::master, Of::taken, Of::rate, Of::scalars, Of::applied, Of::working},
+                         {Op::muon_orthogonalize}};
   return {.op = Op::muon, .update = update};
 }
 

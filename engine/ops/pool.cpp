@@ -1,11 +1,13 @@
-// max_pool2d, avg_pool2d: over square windows of [n, channels, h, w]. The gradient of the maximum reads the places it was at.
+// max_pool2d, avg_pool2d: over square windows of [n, channels, h, w]. The gradient of the maximum reads the places it
+// was at.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
 namespace {
 
 Attributes window(const Attributes& given) {
-  const std::int64_t kernel = given.integer("kernel"), stride = given.has("stride") ? given.integer("stride") : kernel, padding = given.integer("padding");
+  const std::int64_t kernel = given.integer("kernel"), stride = given.has("stride") ? given.integer("stride") : kernel,
+                     padding = given.integer("padding");
   if (2 * padding > kernel) mistake("padding may be at most half of the kernel", "padding");
   return {{"kernel", kernel}, {"stride", stride}, {"padding", padding}};
 }
@@ -56,9 +58,7 @@ OpDef pool(Op op, Op grad, bool index) {
 OpDef max_pool2d() { return pool(Op::max_pool2d, Op::max_pool2d_grad, true); }
 OpDef avg_pool2d() { return pool(Op::avg_pool2d, Op::avg_pool2d_grad, false); }
 
-OpDef max_pool2d_grad() {
-  return {.op = Op::max_pool2d_grad, .shard = shard_pool_grad};
-}
+OpDef max_pool2d_grad() { return {.op = Op::max_pool2d_grad, .shard = shard_pool_grad}; }
 OpDef avg_pool2d_grad() { return {.op = Op::avg_pool2d_grad, .shard = shard_pool_grad}; }
 
 }  // namespace trainer::define

@@ -10,8 +10,9 @@ namespace trainer {
 /// Throws JobError: along `axis`, and why.
 [[noreturn]] void refuse(const Graph& graph, const Node& node, Axis axis, const std::string& why);
 
-/// Of something that has to divide over the ranks of `axis`: what it is, of how many pieces, and the number that people know it by; with the
-/// degrees that would do.
-[[noreturn]] void refuse_uneven(const Graph& graph, const Node& node, Axis axis, const std::string& what, std::int64_t pieces, std::int64_t shown);
+/// Of something that has to divide over the ranks of `axis`: what it is, of how many pieces, and the number that people
+/// know it by; with the degrees that would do.
+[[noreturn]] void refuse_uneven(const Graph& graph, const Node& node, Axis axis, const std::string& what,
+                                std::int64_t pieces, std::int64_t shown);
 
 }  // namespace trainer

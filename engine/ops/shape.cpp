@@ -30,7 +30,8 @@ Inference alias(const TensorDesc& input, const Shape& shape) {
 
 Inference infer_reshape(const Attributes& given, std::span<const TensorDesc> inputs, DType) {
   std::vector<std::int64_t> sizes = sizes_of(given.text("shape"));
-  if (sizes.size() > Shape::kMaxDims) mistake("a tensor has at most " + std::to_string(Shape::kMaxDims) + " dims", "shape");
+  if (sizes.size() > Shape::kMaxDims)
+    mistake("a tensor has at most " + std::to_string(Shape::kMaxDims) + " dims", "shape");
   std::int64_t product = 1, *open = nullptr;
   for (std::int64_t& size : sizes) {
     if (size == -1 && open != nullptr) mistake("only one dim may be -1", "shape");
@@ -38,7 +39,9 @@ Inference infer_reshape(const Attributes& given, std::span<const TensorDesc> inp
     if (size == -1) open = &size;
     if (size == -1) continue;
     if (size > inputs[0].elements() / product)
-      mistake("shape " + inputs[0].shape.str() + " does not have the elements of a shape with the dim " + std::to_string(size), "shape");
+      mistake("shape " + inputs[0].shape.str() + " does not have the elements of a shape with the dim " +
+                  std::to_string(size),
+              "shape");
     product *= size;
   }
   if (open != nullptr && inputs[0].elements() % product == 0) *open = inputs[0].elements() / product;
@@ -71,28 +74,34 @@ Group group_of(const Shape& from, const Shape& to, int dim) {
     group = {group.from_last, group.from_last, group.to_last, group.to_last};
     std::int64_t before = from[group.from_last++], after = 1;
     while (before != after || (group.from_last == from.rank() && group.to_last < to.rank())) {
-      if (group.to_last < to.rank() && (before >= after || group.from_last == from.rank())) after *= to[group.to_last++];
-      else before *= from[group.from_last++];
+      if (group.to_last < to.rank() && (before >= after || group.from_last == from.rank()))
+        after *= to[group.to_last++];
+      else
+        before *= from[group.from_last++];
     }
     if (dim < group.from_last) return group;
   }
 }
 
-/// A cut of a dim is one of the elements of its group, in so many pieces; and so one of a dim of `to`, where each dim before it has an index
-/// for each piece.
+/// A cut of a dim is one of the elements of its group, in so many pieces; and so one of a dim of `to`, where each dim
+/// before it has an index for each piece.
 Placed shard_reshape(const Graph& graph, const Node& node, Placing in) {
   const Shape &from = input_shape(graph, node, 0), &to = graph.value(node.outputs[0]).shape();
   if (in[0].is_partial()) return all(node, in[0]);
   if (in[0].dim == Placement::kRows) return from[-1] == to[-1] ? all(node, in[0]) : Placed{};
   const Group group = group_of(from, to, in[0].dim);
-  if (group.from_last - group.from_first == 1 && group.to_last - group.to_first == 1) return all(node, in[0].moved_to(group.to_first));
+  if (group.from_last - group.from_first == 1 && group.to_last - group.to_first == 1)
+    return all(node, in[0].moved_to(group.to_first));
   if (in[0].lead != 1) return {};
   std::int64_t parts = in[0].parts;
   for (int dim = group.from_first; dim < in[0].dim; ++dim) parts *= from[dim];
   for (int dim = group.to_first; dim < group.to_last; ++dim) {
-    if (parts % to[dim] == 0) parts /= to[dim];
-    else if (to[dim] % parts == 0) return all(node, Placement::shard(dim, static_cast<int>(parts)));
-    else return {};
+    if (parts % to[dim] == 0)
+      parts /= to[dim];
+    else if (to[dim] % parts == 0)
+      return all(node, Placement::shard(dim, static_cast<int>(parts)));
+    else
+      return {};
   }
   return {};
 }

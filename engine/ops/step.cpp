@@ -1,4 +1,5 @@
-// The ops of a step around the graph but for the optimizers (optimizer.cpp): no model names them, and only `cast` stands in graphs.
+// The ops of a step around the graph but for the optimizers (optimizer.cpp): no model names them, and only `cast`
+// stands in graphs.
 #include "engine/ops/common.h"
 
 namespace trainer::define {

@@ -1,5 +1,6 @@
-// AddressMap<T>: a piecewise constant function from addresses to T. Used wherever "who touched these bytes last?" is asked: several
-// times an instruction, so every call finds its first piece once and walks from there, and pieces that go are kept for those that come.
+// AddressMap<T>: a piecewise constant function from addresses to T. Used wherever "who touched these bytes last?" is
+// asked: several times an instruction, so every call finds its first piece once and walks from there, and pieces that
+// go are kept for those that come.
 #pragma once
 
 #include <cstdint>

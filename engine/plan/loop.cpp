@@ -1,4 +1,5 @@
-// The list in three parts: what is before the loop stays, the loop is repeated, and what is behind it is moved on by all passes but one.
+// The list in three parts: what is before the loop stays, the loop is repeated, and what is behind it is moved on by
+// all passes but one.
 #include "engine/plan/loop.h"
 
 #include <algorithm>
@@ -26,7 +27,8 @@ Program unrolled(const Role& role, const Program& program, std::int32_t passes) 
   result.instructions.reserve(program.instructions.size() + static_cast<std::size_t>((passes - 1) * loop.size()));
   const auto listed = [&](std::int32_t first, std::int32_t last, std::int64_t pass) {
     for (std::int32_t i = first; i < last; ++i) {
-      Issued& one = result.instructions.emplace_back(in_pass(role, loop, program.instructions[static_cast<std::size_t>(i)], pass));
+      Issued& one = result.instructions.emplace_back(
+          in_pass(role, loop, program.instructions[static_cast<std::size_t>(i)], pass));
       one.after = waits_in_pass(loop, one.after, pass);
     }
   };
@@ -84,7 +86,8 @@ Region region_after(const Role& role, const Region& region, std::int64_t passes)
 bool may_hold(const Role& role, const Region& region, std::int32_t micro_batch) {
   const Buffer& buffer = role.buffer(region.buffer);
   if (buffer.micro_batch < 0 || micro_batch < 0) return true;
-  return buffer.stride == 0 ? buffer.micro_batch == micro_batch : region.offset / buffer.stride == micro_batch % buffer.parts();
+  return buffer.stride == 0 ? buffer.micro_batch == micro_batch
+                            : region.offset / buffer.stride == micro_batch % buffer.parts();
 }
 
 std::multimap<std::int32_t, BufferId> ends_of_rings(const Role& role, const Program& program) {
@@ -111,7 +114,8 @@ Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::in
       [&](auto& instruction) {
         using T = std::decay_t<decltype(instruction)>;
         if constexpr (std::is_same_v<T, Launch>) {
-          for (Operand& operand : instruction.operands) std::visit([&](auto& access) { move_region(access.region); }, operand);
+          for (Operand& operand : instruction.operands)
+            std::visit([&](auto& access) { move_region(access.region); }, operand);
           move_region(instruction.workspace.region);
           instruction.origin.base += on * instruction.origin_step;
         } else if constexpr (std::is_same_v<T, Collective>) {
@@ -119,7 +123,8 @@ Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::in
           move_region(instruction.output.region);
         } else if constexpr (std::is_same_v<T, Exchange>) {
           for (auto& send : instruction.sends) move_region(send.region.region), move_on(send.carried.micro_batch, on);
-          for (auto& receive : instruction.receives) move_region(receive.region.region), move_on(receive.carried.micro_batch, on);
+          for (auto& receive : instruction.receives)
+            move_region(receive.region.region), move_on(receive.carried.micro_batch, on);
         } else {
           move_region(instruction.region.region);
         }
@@ -139,7 +144,8 @@ Plan unrolled(const Plan& plan, std::int32_t passes) { return unrolled_plan(plan
 
 bool loops(const Plan& plan) {
   return std::any_of(plan.roles.begin(), plan.roles.end(), [](const Role& role) {
-    return std::any_of(role.programs.begin(), role.programs.end(), [](const Program& program) { return program.loops(); });
+    return std::any_of(role.programs.begin(), role.programs.end(),
+                       [](const Program& program) { return program.loops(); });
   });
 }
 

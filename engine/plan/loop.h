@@ -1,6 +1,7 @@
-// Loops: what the passes over a loop of a program do. A program with a loop lists a step of few micro-batches; a pass more is the same
-// instructions for later micro-batches, in the next parts of rings. Whoever runs or shows every instruction asks for the unrolled form;
-// whoever plans, proves or predicts works on the list, whose length does not depend on the number of micro-batches.
+// Loops: what the passes over a loop of a program do. A program with a loop lists a step of few micro-batches; a pass
+// more is the same instructions for later micro-batches, in the next parts of rings. Whoever runs or shows every
+// instruction asks for the unrolled form; whoever plans, proves or predicts works on the list, whose length does not
+// depend on the number of micro-batches.
 #pragma once
 
 #include <map>
@@ -12,20 +13,24 @@ namespace trainer {
 /// The region that a loop's instruction touches `passes` passes later. A region of more than one part stays.
 Region region_after(const Role& role, const Region& region, std::int64_t passes);
 
-/// Whether what lies there may be of `micro_batch`: a buffer is of one or of none, and part i of a ring of n of all that are i modulo n.
+/// Whether what lies there may be of `micro_batch`: a buffer is of one or of none, and part i of a ring of n of all
+/// that are i modulo n.
 bool may_hold(const Role& role, const Region& region, std::int32_t micro_batch);
 
 /// A ring of more than one part that a loop of the program goes around.
-inline bool turns(const Buffer& buffer, std::int32_t program) { return buffer.program == program && buffer.stride > 0 && buffer.advance > 0 && buffer.parts() > 1; }
+inline bool turns(const Buffer& buffer, std::int32_t program) {
+  return buffer.program == program && buffer.stride > 0 && buffer.advance > 0 && buffer.parts() > 1;
+}
 
-/// Rings that turn, by the instruction that touches them last. Which part lies where then depends on the number of passes: whoever takes the
-/// memory over waits for all parts.
+/// Rings that turn, by the instruction that touches them last. Which part lies where then depends on the number of
+/// passes: whoever takes the memory over waits for all parts.
 std::multimap<std::int32_t, BufferId> ends_of_rings(const Role& role, const Program& program);
 
 /// The instruction as a pass over the loop runs it; pass 0 is what the program lists.
 Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::int64_t pass);
 
-/// The role with loops of `passes` passes written out, or of as many as they have. Micro-batches behind a loop are numbered on.
+/// The role with loops of `passes` passes written out, or of as many as they have. Micro-batches behind a loop are
+/// numbered on.
 Role unrolled(const Role& role);
 Role unrolled(const Role& role, std::int32_t passes);
 Plan unrolled(const Plan& plan);

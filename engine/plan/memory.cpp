@@ -1,5 +1,6 @@
 // Offsets by liveness. Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
-// section 5 ("greedy by size"): large buffers first, each at the lowest offset where nothing placed overlaps it in time.
+// section 5 ("greedy by size"): large buffers first, each at the lowest offset where nothing placed overlaps it in
+// time.
 #include "engine/plan/memory.h"
 
 #include <algorithm>
@@ -13,9 +14,9 @@
 namespace trainer {
 namespace {
 
-// What communication reads or writes last is held until the next one of its kind. Were it free at once, the next kernel could take its
-// place, and by that have to wait until the bytes have left: what was to hide behind computing would stop it.
-// Of each instruction: until which one; -1: not communication.
+// What communication reads or writes last is held until the next one of its kind. Were it free at once, the next kernel
+// could take its place, and by that have to wait until the bytes have left: what was to hide behind computing would
+// stop it. Of each instruction: until which one; -1: not communication.
 std::vector<std::int32_t> held_until(const Program& program) {
   std::vector<std::int32_t> until(program.instructions.size(), -1);
   std::map<std::tuple<std::size_t, int, int>, std::int32_t> next;
@@ -38,9 +39,11 @@ class Occupied {
   using Range = std::pair<std::int64_t, std::int64_t>;  // [first, second)
 
   void add(std::int64_t first, std::int64_t last) {
-    const auto from = std::lower_bound(ranges_.begin(), ranges_.end(), first, [](const Range& range, std::int64_t at) { return range.second < at; });
+    const auto from = std::lower_bound(ranges_.begin(), ranges_.end(), first,
+                                       [](const Range& range, std::int64_t at) { return range.second < at; });
     auto to = from;
-    for (; to != ranges_.end() && to->first <= last; ++to) first = std::min(first, to->first), last = std::max(last, to->second);
+    for (; to != ranges_.end() && to->first <= last; ++to)
+      first = std::min(first, to->first), last = std::max(last, to->second);
     if (from == to) {
       ranges_.insert(from, {first, last});
     } else {
@@ -88,18 +91,22 @@ class Needed {
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;  // disjoint
 };
 
-// Where what is placed lies, over time: a segment tree over instructions. A buffer is noted in the few largest spans that its lifetime
-// covers, and in all spans that hold one of these, so a newcomer meets a few short lists instead of every buffer alive with it.
+// Where what is placed lies, over time: a segment tree over instructions. A buffer is noted in the few largest spans
+// that its lifetime covers, and in all spans that hold one of these, so a newcomer meets a few short lists instead of
+// every buffer alive with it.
 class Placer {
  public:
-  Placer(std::int64_t base, std::size_t num_instructions) : base_(base), width_(std::bit_ceil(num_instructions)), spans_(2 * width_) {}
+  Placer(std::int64_t base, std::size_t num_instructions)
+      : base_(base), width_(std::bit_ceil(num_instructions)), spans_(2 * width_) {}
 
   std::int64_t place(const std::vector<Lifetime>& lives, std::int64_t bytes) {
     taken_.clear();
     const auto take = [&](const Occupied& occupied) {
       if (!occupied.ranges().empty()) unite(occupied.ranges());
     };
-    for (const Lifetime& life : lives) for_each_span(life, [&](Span& covered) { take(covered.sometimes); }, [&](Span& cut) { take(cut.always); });
+    for (const Lifetime& life : lives)
+      for_each_span(
+          life, [&](Span& covered) { take(covered.sometimes); }, [&](Span& cut) { take(cut.always); });
     std::int64_t best = -1, best_gap = 0, at = base_;
     for (const auto& [first, last] : taken_) {
       const std::int64_t gap = first - at;
@@ -129,7 +136,9 @@ class Placer {
     united_.clear();
     auto a = taken_.begin();
     auto b = ranges.begin();
-    const auto next = [&]() -> const Occupied::Range& { return b == ranges.end() || (a != taken_.end() && a->first < b->first) ? *a++ : *b++; };
+    const auto next = [&]() -> const Occupied::Range& {
+      return b == ranges.end() || (a != taken_.end() && a->first < b->first) ? *a++ : *b++;
+    };
     united_.push_back(next());
     while (a != taken_.end() || b != ranges.end()) {
       const Occupied::Range& range = next();
@@ -141,10 +150,12 @@ class Placer {
     taken_.swap(united_);
   }
 
-  // The fewest spans that make up a lifetime, and the larger ones that it cuts: those that hold one of these and reach beyond it.
+  // The fewest spans that make up a lifetime, and the larger ones that it cuts: those that hold one of these and reach
+  // beyond it.
   template <typename Covered, typename Cut>
   void for_each_span(const Lifetime& life, const Covered& covered, const Cut& cut) {
-    const std::size_t first = static_cast<std::size_t>(life.first) + width_, last = static_cast<std::size_t>(life.last) + width_;
+    const std::size_t first = static_cast<std::size_t>(life.first) + width_,
+                      last = static_cast<std::size_t>(life.last) + width_;
     for (std::size_t a = first, b = last + 1; a < b; a /= 2, b /= 2) {
       if (a % 2 == 1) covered(spans_[a++]);
       if (b % 2 == 1) covered(spans_[--b]);
@@ -160,7 +171,8 @@ class Placer {
   const std::int64_t base_;
   const std::size_t width_;
   std::int64_t end_ = 0;
-  std::vector<Span> spans_;  // of width_ instructions, its halves (2, 3), theirs (4 to 7), …: children of i are 2i, 2i + 1
+  std::vector<Span>
+      spans_;  // of width_ instructions, its halves (2, 3), theirs (4 to 7), …: children of i are 2i, 2i + 1
   std::vector<Occupied::Range> taken_, united_;
 };
 
@@ -187,7 +199,8 @@ std::int64_t place_program(Role& role, std::int32_t index) {
 std::vector<std::vector<Lifetime>> live_intervals(const Role& role, const Program& program) {
   std::vector<std::vector<Lifetime>> result(role.buffers.size());
   std::vector<Needed> needed(role.buffers.size());
-  for (auto i = static_cast<std::int32_t>(program.instructions.size()); i-- > 0;) {  // from behind: what is read later is alive
+  for (auto i = static_cast<std::int32_t>(program.instructions.size());
+       i-- > 0;) {  // from behind: what is read later is alive
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)].instruction;
     for_each_access(instruction, [&](Access, const Region& region) {
       const auto id = static_cast<std::size_t>(region.buffer);
@@ -197,11 +210,14 @@ std::vector<std::vector<Lifetime>> live_intervals(const Role& role, const Progra
       lives.back().first = i;
     });
     for_each_access(instruction, [&](Access access, const Region& region) {
-      if (access == Access::write && region.step == 0 && reused(role.buffer(region.buffer))) needed[static_cast<std::size_t>(region.buffer)].written(region.offset, region.offset + region.bytes);
+      if (access == Access::write && region.step == 0 && reused(role.buffer(region.buffer)))
+        needed[static_cast<std::size_t>(region.buffer)].written(region.offset, region.offset + region.bytes);
     });
     for_each_access(instruction, [&](Access access, const Region& region) {
       const Buffer& buffer = role.buffer(region.buffer);
-      if (access != Access::write && reused(buffer)) needed[static_cast<std::size_t>(region.buffer)].read(region.offset, region.step == 0 ? region.offset + region.bytes : buffer.bytes);
+      if (access != Access::write && reused(buffer))
+        needed[static_cast<std::size_t>(region.buffer)].read(
+            region.offset, region.step == 0 ? region.offset + region.bytes : buffer.bytes);
     });
   }
   for (std::vector<Lifetime>& lives : result) std::reverse(lives.begin(), lives.end());
@@ -213,7 +229,8 @@ std::vector<std::vector<Lifetime>> live_intervals(const Role& role, const Progra
   for (std::size_t id = 0; id < result.size(); ++id) {
     if (result[id].empty() || reused(role.buffers[id])) continue;
     Lifetime& life = result[id].front();
-    const bool meets = life.first < loop.last && life.last >= loop.first, inside = life.first >= loop.first && life.last < loop.last;
+    const bool meets = life.first < loop.last && life.last >= loop.first,
+               inside = life.first >= loop.first && life.last < loop.last;
     if (meets && !inside) life = {std::min(life.first, loop.first), std::max(life.last, loop.last - 1)};
   }
   return result;
@@ -221,7 +238,8 @@ std::vector<std::vector<Lifetime>> live_intervals(const Role& role, const Progra
 
 std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
   std::vector<Lifetime> result;
-  for (const std::vector<Lifetime>& lives : live_intervals(role, program)) result.push_back(lives.empty() ? Lifetime{} : Lifetime{lives.front().first, lives.back().last});
+  for (const std::vector<Lifetime>& lives : live_intervals(role, program))
+    result.push_back(lives.empty() ? Lifetime{} : Lifetime{lives.front().first, lives.back().last});
   return result;
 }
 
@@ -272,11 +290,14 @@ MemoryReport report_memory(const Role& role) {
   if (at != nullptr) {
     lives = live_intervals(role, *at);
     report.program = at->kind;
-    report.peak_at = std::string(name_of(at->kind)) + ": " + print(role, at->instructions[static_cast<std::size_t>(report.instruction)].instruction);
+    report.peak_at = std::string(name_of(at->kind)) + ": " +
+                     print(role, at->instructions[static_cast<std::size_t>(report.instruction)].instruction);
   }
   std::int64_t sum = 0;
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
-    const auto at_peak = [&](const Lifetime& life) { return life.first <= report.instruction && report.instruction <= life.last; };
+    const auto at_peak = [&](const Lifetime& life) {
+      return life.first <= report.instruction && report.instruction <= life.last;
+    };
     const bool alive = role.buffers[id].program < 0 || std::any_of(lives[id].begin(), lives[id].end(), at_peak);
     if (!alive) continue;
     report.by_category[static_cast<std::size_t>(role.buffers[id].category)] += role.buffers[id].bytes;

@@ -10,22 +10,24 @@
 
 namespace trainer {
 
-/// Sets every offset, persistent_bytes and total_bytes. Persistent buffers lie first, in order. A program's other buffers
-/// share the memory behind them: two whose lifetimes (first to last access, in issue order) overlap never overlap in memory.
+/// Sets every offset, persistent_bytes and total_bytes. Persistent buffers lie first, in order. A program's other
+/// buffers share the memory behind them: two whose lifetimes (first to last access, in issue order) overlap never
+/// overlap in memory.
 void plan_memory(Role& role);
 
 /// What a role needs, and of what it consists at the moment when most is alive.
 struct MemoryReport {
-  std::int64_t peak_bytes = 0;                              ///< the allocation
-  std::array<std::int64_t, kNumCategories> by_category{};   ///< at the peak; adds up to peak_bytes: alignment and gaps between
-                                                            ///< buffers count as workspace
-  std::optional<ProgramKind> program;                       ///< where the peak is
+  std::int64_t peak_bytes = 0;                             ///< the allocation
+  std::array<std::int64_t, kNumCategories> by_category{};  ///< at the peak; adds up to peak_bytes: alignment and gaps
+                                                           ///< between buffers count as workspace
+  std::optional<ProgramKind> program;                      ///< where the peak is
   std::int32_t instruction = -1;
-  std::string peak_at;                                      ///< that instruction, for people
+  std::string peak_at;  ///< that instruction, for people
 };
 MemoryReport report_memory(const Role& role);
 
-/// From its first access to its last; what communication touches last is held on, until the next of its kind. -1: not in the program.
+/// From its first access to its last; what communication touches last is held on, until the next of its kind. -1: not
+/// in the program.
 struct Lifetime {
   std::int32_t first = -1;
   std::int32_t last = -1;

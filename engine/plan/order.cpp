@@ -1,6 +1,7 @@
-// Order between streams, derived from what instructions read and write. Two instructions that touch the same address are
-// ordered if one of them writes; whether they name the same buffer or one that took over its memory makes no
-// difference, and a slice counts as all the slices of its group, so that one order serves every rank. Waits that an earlier wait implies are left out.
+// Order between streams, derived from what instructions read and write. Two instructions that touch the same address
+// are ordered if one of them writes; whether they name the same buffer or one that took over its memory makes no
+// difference, and a slice counts as all the slices of its group, so that one order serves every rank. Waits that an
+// earlier wait implies are left out.
 #include <algorithm>
 
 #include "engine/plan/address_map.h"
@@ -26,7 +27,8 @@ void raise(Clock& clock, const Clock& other) {
 void drop_implied(Clock& after, const std::vector<Clock>& ended) {
   for (std::size_t s = 0; s < kNumStreams; ++s)
     for (std::size_t t = 0; t < kNumStreams; ++t)
-      if (s != t && after[s] >= 0 && after[t] >= 0 && ended[static_cast<std::size_t>(after[t])][s] >= after[s]) after[s] = -1;
+      if (s != t && after[s] >= 0 && after[t] >= 0 && ended[static_cast<std::size_t>(after[t])][s] >= after[s])
+        after[s] = -1;
 }
 
 void derive(const Role& role, const Mesh& mesh, Program& program) {
@@ -35,7 +37,9 @@ void derive(const Role& role, const Mesh& mesh, Program& program) {
   std::array<Clock, kNumStreams> known;
   const std::multimap<std::int32_t, BufferId> rings = ends_of_rings(role, program);
   const auto begin = [&](const Region& region) { return role.buffer(region.buffer).offset + region.offset; };
-  const auto end = [&](const Region& region) { return begin(region) + (mesh.group_size(region.over) - 1) * region.step + region.bytes; };
+  const auto end = [&](const Region& region) {
+    return begin(region) + (mesh.group_size(region.over) - 1) * region.step + region.bytes;
+  };
 
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     Issued& issued = program.instructions[i];

@@ -25,8 +25,8 @@ Piece normal(Piece piece) {
 
 // Repetitions [first, last) of a piece, of each of them the elements [skip, skip + count).
 Piece part_of(const Piece& piece, std::int64_t first, std::int64_t last, std::int64_t skip, std::int64_t count) {
-  return normal({piece.global + first * piece.global_stride + skip, piece.local + first * piece.local_stride + skip, count, last - first,
-                 piece.global_stride, piece.local_stride});
+  return normal({piece.global + first * piece.global_stride + skip, piece.local + first * piece.local_stride + skip,
+                 count, last - first, piece.global_stride, piece.local_stride});
 }
 
 // Clips by the numbering in which the piece begins at `base` and repeats every `stride`.
@@ -34,14 +34,18 @@ std::vector<Piece> clip(const Piece& piece, std::int64_t base, std::int64_t stri
   std::vector<Piece> result;
   if (within.size() <= 0) return result;
   const std::int64_t step = piece.repeat > 1 ? stride : 1;
-  const auto reaches = [&](std::int64_t at) { return std::clamp<std::int64_t>(at <= 0 ? 0 : (at + step - 1) / step, 0, piece.repeat); };
+  const auto reaches = [&](std::int64_t at) {
+    return std::clamp<std::int64_t>(at <= 0 ? 0 : (at + step - 1) / step, 0, piece.repeat);
+  };
   std::int64_t first = reaches(within.first - base - piece.count + 1), last = reaches(within.last - base);
   const auto one = [&](std::int64_t r) {
     const std::int64_t begin = base + r * stride;
     const ElementRange inside = intersection({begin, begin + piece.count}, within);
     result.push_back(part_of(piece, r, r + 1, inside.first - begin, inside.size()));
   };
-  const auto is_whole = [&](std::int64_t r) { return base + r * stride >= within.first && base + r * stride + piece.count <= within.last; };
+  const auto is_whole = [&](std::int64_t r) {
+    return base + r * stride >= within.first && base + r * stride + piece.count <= within.last;
+  };
   if (first < last && !is_whole(first)) one(first++);
   const bool tail = first < last && !is_whole(last - 1);
   if (first < last - (tail ? 1 : 0)) result.push_back(part_of(piece, first, last - (tail ? 1 : 0), 0, piece.count));
@@ -56,8 +60,7 @@ struct Rows {
 
 std::vector<Rows> rows_of(const Placement& cut, std::int64_t whole, int index, int ranks) {
   const std::int64_t own = (whole + ranks - 1) / ranks;
-  if (cut.parts == 1)
-    return {{index * own, 0, std::clamp<std::int64_t>(whole - index * own, 0, own)}};
+  if (cut.parts == 1) return {{index * own, 0, std::clamp<std::int64_t>(whole - index * own, 0, own)}};
   const std::int64_t lengths = cut.lead + cut.parts - 1, length = whole / lengths / ranks;
   CHECK(length * lengths * ranks == whole, "each part of a packed dim is cut evenly");
   std::vector<Rows> rows;
@@ -91,11 +94,12 @@ ElementRange alike_around(const Unit& unit, const UnitTensor& tensor, const Mesh
   return range;
 }
 
-// Of the held elements of a unit those that one of the copies saves. Only what lies over the same ranks as the tensor does is shared
-// out together, else the shares would not meet.
+// Of the held elements of a unit those that one of the copies saves. Only what lies over the same ranks as the tensor
+// does is shared out together, else the shares would not meet.
 ElementRange share_of(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, ElementRange held, Copies copies) {
   held = intersection(alike_around(unit, tensor, mesh), held);
-  return {held.first + held.size() * copies.index / copies.count, held.first + held.size() * (copies.index + 1) / copies.count};
+  return {held.first + held.size() * copies.index / copies.count,
+          held.first + held.size() * (copies.index + 1) / copies.count};
 }
 
 std::vector<Piece> clipped(const std::vector<Piece>& pieces, ElementRange within) {
@@ -133,7 +137,8 @@ std::vector<Piece> pieces_of(const UnitTensor& tensor, const Mesh& mesh, const C
   std::vector<Piece> pieces;
   for (const Rows& rows : rows_of(cut.as, whole[dim], at[static_cast<std::size_t>(cut.axis)], mesh.size(cut.axis)))
     if (rows.count > 0)
-      pieces.push_back(normal({rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner, outer, whole[dim] * inner, own[dim] * inner}));
+      pieces.push_back(normal({rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner, outer,
+                               whole[dim] * inner, own[dim] * inner}));
   return pieces;
 }
 
@@ -160,8 +165,12 @@ std::vector<Piece> saved_own(const Unit& unit, const UnitTensor& tensor, const M
   return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, {0, unit.elements}, copies));
 }
 
-std::vector<Piece> clip_global(const Piece& piece, ElementRange within) { return clip(piece, piece.global, piece.global_stride, within); }
-std::vector<Piece> clip_local(const Piece& piece, ElementRange within) { return clip(piece, piece.local, piece.local_stride, within); }
+std::vector<Piece> clip_global(const Piece& piece, ElementRange within) {
+  return clip(piece, piece.global, piece.global_stride, within);
+}
+std::vector<Piece> clip_local(const Piece& piece, ElementRange within) {
+  return clip(piece, piece.local, piece.local_stride, within);
+}
 
 std::vector<Piece> chunks_of(const Piece& piece, std::int64_t limit) {
   CHECK(limit > 0, "chunks have elements");
@@ -169,7 +178,8 @@ std::vector<Piece> chunks_of(const Piece& piece, std::int64_t limit) {
   const std::int64_t repeats = std::max<std::int64_t>(1, limit / piece.count);
   for (std::int64_t r = 0; r < piece.repeat; r += repeats)
     for (std::int64_t skip = 0; skip < piece.count; skip += limit)
-      result.push_back(part_of(piece, r, std::min(piece.repeat, r + repeats), skip, std::min(limit, piece.count - skip)));
+      result.push_back(
+          part_of(piece, r, std::min(piece.repeat, r + repeats), skip, std::min(limit, piece.count - skip)));
   return result;
 }
 

@@ -1,9 +1,11 @@
-// Pieces: which elements of a parameter a rank holds, and which of them it saves. A parameter is cut twice: along an axis
-// of the graph (UnitTensor::spec), and as a part of its unit's flat order along the slice axes (Slot::spec). What remains is a handful of
-// runs, repeated at a stride where a dim other than the first is cut. Everything that moves parameters between names and
-// buffers (drawing, loading, saving, gathering) asks here, so that no two of them can disagree.
+// Pieces: which elements of a parameter a rank holds, and which of them it saves. A parameter is cut twice: along an
+// axis of the graph (UnitTensor::spec), and as a part of its unit's flat order along the slice axes (Slot::spec). What
+// remains is a handful of runs, repeated at a stride where a dim other than the first is cut. Everything that moves
+// parameters between names and buffers (drawing, loading, saving, gathering) asks here, so that no two of them can
+// disagree.
 //
-// Invariant: over all ranks of the mesh the saved pieces of a tensor hold each of its elements once; padding is in no piece.
+// Invariant: over all ranks of the mesh the saved pieces of a tensor hold each of its elements once; padding is in no
+// piece.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +38,8 @@ std::vector<Piece> pieces_of(const UnitTensor& tensor, const Mesh& mesh, const C
 /// What the rank at `at` holds of a tensor.
 std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
-/// What it saves: of the ranks that hold the same elements each saves an equal share of the unit, and of the stages that share a
-/// unit the first alone.
+/// What it saves: of the ranks that hold the same elements each saves an equal share of the unit, and of the stages
+/// that share a unit the first alone.
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at);
 
 /// Of what ranks keep for themselves along the token axes (Slot::own): which of the holders of a unit a rank is. Stages

@@ -9,79 +9,122 @@ namespace trainer {
 
 std::string_view name_of(Category category) {
   switch (category) {
-    case Category::parameters: return "parameters";
-    case Category::gradients: return "gradients";
-    case Category::optimizer: return "optimizer";
-    case Category::activations: return "activations";
-    case Category::communication: return "communication";
-    case Category::workspace: return "workspace";
-    case Category::inputs: return "inputs";
+    case Category::parameters:
+      return "parameters";
+    case Category::gradients:
+      return "gradients";
+    case Category::optimizer:
+      return "optimizer";
+    case Category::activations:
+      return "activations";
+    case Category::communication:
+      return "communication";
+    case Category::workspace:
+      return "workspace";
+    case Category::inputs:
+      return "inputs";
   }
   return "?";
 }
 
 std::string_view name_of(CollectiveKind kind) {
   switch (kind) {
-    case CollectiveKind::all_reduce: return "all_reduce";
-    case CollectiveKind::reduce_scatter: return "reduce_scatter";
-    case CollectiveKind::all_gather: return "all_gather";
-    case CollectiveKind::all_to_all: return "all_to_all";
-    case CollectiveKind::broadcast: return "broadcast";
+    case CollectiveKind::all_reduce:
+      return "all_reduce";
+    case CollectiveKind::reduce_scatter:
+      return "reduce_scatter";
+    case CollectiveKind::all_gather:
+      return "all_gather";
+    case CollectiveKind::all_to_all:
+      return "all_to_all";
+    case CollectiveKind::broadcast:
+      return "broadcast";
   }
   return "?";
 }
 
 std::string_view name_of(Stream stream) {
   switch (stream) {
-    case Stream::compute: return "compute";
-    case Stream::communication: return "communication";
-    case Stream::copy: return "copy";
-    case Stream::background: return "background";
-    case Stream::tensor: return "tensor_parallel";  // in a plan's text "tensor" begins another line
+    case Stream::compute:
+      return "compute";
+    case Stream::communication:
+      return "communication";
+    case Stream::copy:
+      return "copy";
+    case Stream::background:
+      return "background";
+    case Stream::tensor:
+      return "tensor_parallel";  // in a plan's text "tensor" begins another line
   }
   return "?";
 }
 
 std::string_view name_of(Provenance::Phase phase) {
   switch (phase) {
-    case Provenance::Phase::load: return "load";
-    case Provenance::Phase::forward: return "forward";
-    case Provenance::Phase::backward: return "backward";
-    case Provenance::Phase::backward_input: return "backward_input";
-    case Provenance::Phase::backward_weight: return "backward_weight";
-    case Provenance::Phase::gather: return "gather";
-    case Provenance::Phase::transfer: return "transfer";
-    case Provenance::Phase::reduce: return "reduce";
-    case Provenance::Phase::norm: return "norm";
-    case Provenance::Phase::update: return "update";
-    case Provenance::Phase::average: return "average";
-    case Provenance::Phase::report: return "report";
+    case Provenance::Phase::load:
+      return "load";
+    case Provenance::Phase::forward:
+      return "forward";
+    case Provenance::Phase::backward:
+      return "backward";
+    case Provenance::Phase::backward_input:
+      return "backward_input";
+    case Provenance::Phase::backward_weight:
+      return "backward_weight";
+    case Provenance::Phase::gather:
+      return "gather";
+    case Provenance::Phase::transfer:
+      return "transfer";
+    case Provenance::Phase::reduce:
+      return "reduce";
+    case Provenance::Phase::norm:
+      return "norm";
+    case Provenance::Phase::update:
+      return "update";
+    case Provenance::Phase::average:
+      return "average";
+    case Provenance::Phase::report:
+      return "report";
   }
   return "?";
 }
 
 std::string_view name_of(Slot::Kind kind) {
   switch (kind) {
-    case Slot::Kind::master: return "master";
-    case Slot::Kind::working: return "working";
-    case Slot::Kind::state: return "state";
-    case Slot::Kind::strategy_state: return "strategy_state";
-    case Slot::Kind::residual: return "residual";
-    case Slot::Kind::copy: return "copy";
-    case Slot::Kind::gradient: return "gradient";
+    case Slot::Kind::master:
+      return "master";
+    case Slot::Kind::working:
+      return "working";
+    case Slot::Kind::state:
+      return "state";
+    case Slot::Kind::strategy_state:
+      return "strategy_state";
+    case Slot::Kind::residual:
+      return "residual";
+    case Slot::Kind::copy:
+      return "copy";
+    case Slot::Kind::gradient:
+      return "gradient";
   }
   return "?";
 }
 
 std::string_view name_of(ProgramKind kind) {
   switch (kind) {
-    case ProgramKind::step: return "step";
-    case ProgramKind::step_averaging: return "step_averaging";
-    case ProgramKind::evaluate: return "evaluate";
-    case ProgramKind::sample: return "sample";
-    case ProgramKind::average: return "average";
-    case ProgramKind::settle: return "settle";
-    case ProgramKind::refresh: return "refresh";
+    case ProgramKind::step:
+      return "step";
+    case ProgramKind::step_averaging:
+      return "step_averaging";
+    case ProgramKind::evaluate:
+      return "evaluate";
+    case ProgramKind::sample:
+      return "sample";
+    case ProgramKind::average:
+      return "average";
+    case ProgramKind::settle:
+      return "settle";
+    case ProgramKind::refresh:
+      return "refresh";
   }
   return "?";
 }
@@ -146,7 +189,8 @@ std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh) {
   for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
     const UnitTensor& tensor = unit.tensors[i];
     const bool last = i + 1 == unit.tensors.size();
-    const std::int64_t end = last ? std::min(unit.elements, tensor.offset + aligned_elements(tensor.elements)) : unit.tensors[i + 1].offset;
+    const std::int64_t end =
+        last ? std::min(unit.elements, tensor.offset + aligned_elements(tensor.elements)) : unit.tensors[i + 1].offset;
     add(end, graph_axes - axes_of(tensor.spec), tensor.partial);
   }
   add(unit.elements, {}, {});
@@ -155,9 +199,12 @@ std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh) {
 
 std::string_view name_of(Field::Kind kind) {
   switch (kind) {
-    case Field::Kind::batch: return "batch";
-    case Field::Kind::scalar: return "scalar";
-    case Field::Kind::result: return "result";
+    case Field::Kind::batch:
+      return "batch";
+    case Field::Kind::scalar:
+      return "scalar";
+    case Field::Kind::result:
+      return "result";
   }
   return "?";
 }

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/core/mesh.h"
 #include "engine/core/signature.h"
 #include "engine/core/spec.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/instruction.h"
-#include "engine/core/mesh.h"
 
 namespace trainer {
 
@@ -22,8 +22,8 @@ inline constexpr int kNumCategories = 7;
 std::string_view name_of(Category category);
 std::string_view name_of(CollectiveKind kind);
 
-/// A piece of the rank's one allocation. Persistent ones live across programs; the others from their first to their last
-/// access inside the program they belong to.
+/// A piece of the rank's one allocation. Persistent ones live across programs; the others from their first to their
+/// last access inside the program they belong to.
 struct Buffer {
   NameId name = 0;
   std::int32_t micro_batch = -1;
@@ -31,8 +31,8 @@ struct Buffer {
   std::int32_t program = -1;  ///< -1: persistent
   std::int64_t bytes = 0;
   std::int64_t offset = -1;  ///< in the allocation; set by plan_memory, a multiple of kBufferAlignment
-  /// A ring, of a program with a loop: its parts begin at multiples of `stride`, and each pass over the loop moves on by `advance` parts, in a
-  /// circle. A value of micro-batch m lies in part m modulo their number. 0: no ring.
+  /// A ring, of a program with a loop: its parts begin at multiples of `stride`, and each pass over the loop moves on
+  /// by `advance` parts, in a circle. A value of micro-batch m lies in part m modulo their number. 0: no ring.
   std::int64_t stride = 0;
   std::int32_t advance = 0;
 
@@ -40,10 +40,11 @@ struct Buffer {
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
 
-/// What runs beside each other. `background` and `tensor` are streams of communication too, on devices that run several at a time
-/// (Target::communication_streams): what units of parameters ask of the data axes is issued in the background, so that what computing waits
-/// for does not queue behind gathers and buckets; what a layer asks of the tensor axis on `tensor`, so that it does not queue behind messages
-/// that wait for another stage. A group has all its collectives on one stream.
+/// What runs beside each other. `background` and `tensor` are streams of communication too, on devices that run several
+/// at a time (Target::communication_streams): what units of parameters ask of the data axes is issued in the
+/// background, so that what computing waits for does not queue behind gathers and buckets; what a layer asks of the
+/// tensor axis on `tensor`, so that it does not queue behind messages that wait for another stage. A group has all its
+/// collectives on one stream.
 enum class Stream : std::uint8_t { compute, communication, copy, background, tensor };
 inline constexpr int kNumStreams = 5;
 std::string_view name_of(Stream stream);
@@ -51,8 +52,8 @@ std::string_view name_of(Stream stream);
 /// Of each stream an instruction (its issue index), that one and all before it there; -1: none.
 struct StreamClock {
   std::array<std::int32_t, kNumStreams> at;
-  constexpr StreamClock(std::int32_t compute = -1, std::int32_t communication = -1, std::int32_t copy = -1, std::int32_t background = -1,
-                        std::int32_t tensor = -1)
+  constexpr StreamClock(std::int32_t compute = -1, std::int32_t communication = -1, std::int32_t copy = -1,
+                        std::int32_t background = -1, std::int32_t tensor = -1)
       : at{compute, communication, copy, background, tensor} {}
   constexpr std::int32_t& operator[](std::size_t stream) { return at[stream]; }
   constexpr std::int32_t operator[](std::size_t stream) const { return at[stream]; }
@@ -64,32 +65,37 @@ struct StreamClock {
 /// Why an instruction is there. Whoever wants to know what it is for reads this, and never its name or its op.
 struct Provenance {
   enum class Phase : std::uint8_t {
-    load,             ///< the batch and the loop's scalars come in, and what follows from them alone: counts of targets, the seed
-    forward,          ///< a node of the graph, in an action of that kind; `backward` is both parts of an undivided backward pass
+    load,  ///< the batch and the loop's scalars come in, and what follows from them alone: counts of targets, the seed
+    forward,  ///< a node of the graph, in an action of that kind; `backward` is both parts of an undivided backward
+              ///< pass
     backward,
     backward_input,
     backward_weight,
-    gather,           ///< a working copy is put together from its slices, or packed, for the pass that it is in
-    transfer,         ///< messages between stages; Carried says what each part is
-    reduce,           ///< a gradient is completed, summed over ranks, compressed, added to those of before
-    norm,             ///< sums of squares
-    update,           ///< scalars, optimizer, and copies of the weights that follow from it
-    average,          ///< ranks that train apart come together
-    report,           ///< what the loop is told
+    gather,    ///< a working copy is put together from its slices, or packed, for the pass that it is in
+    transfer,  ///< messages between stages; Carried says what each part is
+    reduce,    ///< a gradient is completed, summed over ranks, compressed, added to those of before
+    norm,      ///< sums of squares
+    update,    ///< scalars, optimizer, and copies of the weights that follow from it
+    average,   ///< ranks that train apart come together
+    report,    ///< what the loop is told
   };
   Phase phase = Phase::load;
-  bool recomputed = false;       ///< a forward node that is repeated in a backward pass
-  std::int16_t chunk = -1;       ///< of the pipeline, and micro-batch: of the pass that it belongs to or was asked for; -1: none
+  bool recomputed = false;  ///< a forward node that is repeated in a backward pass
+  std::int16_t chunk =
+      -1;  ///< of the pipeline, and micro-batch: of the pass that it belongs to or was asked for; -1: none
   std::int32_t micro_batch = -1;
-  std::int32_t unit = -1;        ///< in Role::units, where it is about a unit as a whole; -1: none
-  std::int32_t node = -1;        ///< NodeId, in the graph of the program; -1: none
+  std::int32_t unit = -1;  ///< in Role::units, where it is about a unit as a whole; -1: none
+  std::int32_t node = -1;  ///< NodeId, in the graph of the program; -1: none
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 std::string_view name_of(Provenance::Phase phase);
 /// Whether it is a node's part in a pass over the graph.
-constexpr bool is_pass(Provenance::Phase phase) { return phase >= Provenance::Phase::forward && phase <= Provenance::Phase::backward_weight; }
+constexpr bool is_pass(Provenance::Phase phase) {
+  return phase >= Provenance::Phase::forward && phase <= Provenance::Phase::backward_weight;
+}
 
-/// An instruction in issue order. It starts after the one before it on its stream, and after the instructions `after[s]` on the others.
+/// An instruction in issue order. It starts after the one before it on its stream, and after the instructions
+/// `after[s]` on the others.
 struct Issued {
   Stream stream = Stream::compute;
   Instruction instruction;
@@ -99,7 +105,9 @@ struct Issued {
 };
 
 /// The micro-batch of the pass that an instruction is a part of; -1: of none.
-inline std::int32_t pass_micro_batch(const Issued& issued) { return is_pass(issued.why.phase) ? issued.why.micro_batch : -1; }
+inline std::int32_t pass_micro_batch(const Issued& issued) {
+  return is_pass(issued.why.phase) ? issued.why.micro_batch : -1;
+}
 
 /// What a program does. A plan has at most one of each.
 enum class ProgramKind : std::uint8_t {
@@ -114,8 +122,9 @@ enum class ProgramKind : std::uint8_t {
 std::string_view name_of(ProgramKind kind);
 constexpr bool makes_step(ProgramKind kind) { return kind == ProgramKind::step || kind == ProgramKind::step_averaging; }
 
-/// Instructions [first, last) of a program, which run `times` times in a row. Each pass does what the one before did for micro-batches that come
-/// `micro_batches` later, in the next parts of rings. What a program lists is itself a whole step, of fewer micro-batches: that with one pass.
+/// Instructions [first, last) of a program, which run `times` times in a row. Each pass does what the one before did
+/// for micro-batches that come `micro_batches` later, in the next parts of rings. What a program lists is itself a
+/// whole step, of fewer micro-batches: that with one pass.
 struct Loop {
   std::int32_t first = 0, last = 0;
   std::int32_t times = 1;
@@ -139,7 +148,9 @@ struct Program {
     return i >= loop.first && i < loop.last ? loop.times : 1;
   }
   /// Instructions that run.
-  std::int64_t length() const { return static_cast<std::int64_t>(instructions.size()) + static_cast<std::int64_t>(loop.times - 1) * loop.size(); }
+  std::int64_t length() const {
+    return static_cast<std::int64_t>(instructions.size()) + static_cast<std::int64_t>(loop.times - 1) * loop.size();
+  }
   friend bool operator==(const Program&, const Program&) = default;
 };
 
@@ -172,11 +183,13 @@ struct ElementRange {
 /// A parameter's place in its unit.
 struct UnitTensor {
   std::string name;
-  Spec spec;                  ///< of the parameter: as checkpoints have it, and how an axis of the graph cuts it
-  std::int64_t offset = 0;    ///< of a rank's part, in elements of the unit's flat buffers
-  std::int64_t elements = 0;  ///< of a rank's part; equal on all ranks, and so padded where an axis does not divide a dim
+  Spec spec;                ///< of the parameter: as checkpoints have it, and how an axis of the graph cuts it
+  std::int64_t offset = 0;  ///< of a rank's part, in elements of the unit's flat buffers
+  std::int64_t elements =
+      0;  ///< of a rank's part; equal on all ranks, and so padded where an axis does not divide a dim
   Init init{};
-  Axes partial{};             ///< of the axes that are not the tokens' those along which its gradient is a sum that is still to be made
+  Axes partial{};  ///< of the axes that are not the tokens' those along which its gradient is a sum that is still to be
+                   ///< made
 };
 
 /// One flat buffer of a unit, or this rank's slice of one.
@@ -192,7 +205,8 @@ struct Slot {
   };
   Kind kind = Kind::working;
   std::string name;
-  Spec spec;             ///< flat: [elements]; of what each rank along the token axes has for itself: [ranks, elements], cut by them
+  Spec spec;  ///< flat: [elements]; of what each rank along the token axes has for itself: [ranks, elements], cut by
+              ///< them
   Region region;
   bool persistent = true;
   bool saved = false;
@@ -206,8 +220,9 @@ std::string_view name_of(Slot::Kind kind);
 /// Bytes of so many elements; scales of blocks lie behind them.
 std::int64_t bytes_of(const Format& format, std::int64_t elements);
 
-/// A unit of parameters: what is gathered, reduced and updated together. Tensors with weight decay come first, and neighbours lie over the mesh
-/// alike, so that what one collective or kernel takes is one run. A slice is an equal part of the flat buffers.
+/// A unit of parameters: what is gathered, reduced and updated together. Tensors with weight decay come first, and
+/// neighbours lie over the mesh alike, so that what one collective or kernel takes is one run. A slice is an equal part
+/// of the flat buffers.
 struct Unit {
   std::string name;
   std::vector<UnitTensor> tensors;
@@ -238,10 +253,12 @@ Affine origin_over(Axes axes, std::int64_t step, const Mesh& mesh);
 /// Where a rank's slice of so many elements begins in its unit, whose slices lie over the slice axes.
 Affine slice_origin(std::int64_t elements, const Mesh& mesh);
 
-/// Tensors of a unit start at multiples of this many elements, or of a larger one where states have blocks: aligned as operands even in
-/// 16 bits.
+/// Tensors of a unit start at multiples of this many elements, or of a larger one where states have blocks: aligned as
+/// operands even in 16 bits.
 inline constexpr std::int64_t kTensorAlignment = kOperandAlignment / 2;
-constexpr std::int64_t aligned_elements(std::int64_t elements) { return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment; }
+constexpr std::int64_t aligned_elements(std::int64_t elements) {
+  return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
 
 /// Neighbouring elements of a unit that the same ranks of a group have alike.
 struct UnitRun {
@@ -260,11 +277,11 @@ struct Role {
   std::vector<Field> fields;
   std::vector<Program> programs;
   std::vector<Unit> units;
-  BufferId scalars = -1;               ///< f32 [4] of update_scalars; persistent
-  BufferId applied = -1;               ///< i32 [1]; persistent
-  BufferId good_steps = -1;            ///< i32 [1] of a dynamic loss scale; persistent; -1: the scale stays as it is
-  std::int64_t persistent_bytes = 0;   ///< offsets below this are persistent
-  std::int64_t total_bytes = 0;        ///< the rank's allocation
+  BufferId scalars = -1;              ///< f32 [4] of update_scalars; persistent
+  BufferId applied = -1;              ///< i32 [1]; persistent
+  BufferId good_steps = -1;           ///< i32 [1] of a dynamic loss scale; persistent; -1: the scale stays as it is
+  std::int64_t persistent_bytes = 0;  ///< offsets below this are persistent
+  std::int64_t total_bytes = 0;       ///< the rank's allocation
 
   const Buffer& buffer(BufferId id) const { return buffers[static_cast<std::size_t>(id)]; }
   const std::string& name(NameId id) const { return names[static_cast<std::size_t>(id)]; }
@@ -295,7 +312,8 @@ std::string print(const Role& role, const Instruction& instruction);
 /// 16 hexadecimal digits over print(plan).
 std::string hash_of(const Plan& plan);
 
-/// Derives every `after` from reads and writes at their addresses, for all ranks of the mesh at once. REQUIRES: memory is planned.
+/// Derives every `after` from reads and writes at their addresses, for all ranks of the mesh at once. REQUIRES: memory
+/// is planned.
 void derive_order(Role& role, const Mesh& mesh);
 
 }  // namespace trainer

@@ -1,5 +1,5 @@
-// The text form of a plan, read as text.cpp writes it: `line >> "buffer " >> …` mirrors `out << "buffer " << …`. Anything else is a
-// DataError that names the line.
+// The text form of a plan, read as text.cpp writes it: `line >> "buffer " >> …` mirrors `out << "buffer " << …`.
+// Anything else is a DataError that names the line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,9 @@ class Line {
   void end() const {
     if (!empty()) fail("unexpected " + std::string(text_));
   }
-  [[noreturn]] void fail(const std::string& why) const { throw DataError(fmt::format("plan text, line {}: {}", number_, why)); }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw DataError(fmt::format("plan text, line {}: {}", number_, why));
+  }
 
   Line& operator>>(const char* text) {
     if (!take(text)) fail("expected " + std::string(text));
@@ -55,8 +57,7 @@ class Line {
   Line& operator>>(double& number) { return number = whole<double>(until(" ")), *this; }
   Line& operator>>(std::string& name) { return name = until(" "), *this; }
   template <typename Enum>
-    requires std::is_enum_v<Enum>
-  Line& operator>>(Enum& one) {
+  requires std::is_enum_v<Enum> Line& operator>>(Enum& one) {
     const std::string_view name = until(kEndsOfNames);
     for (int i = 0; name_of(static_cast<Enum>(i)) != "?"; ++i)
       if (name_of(static_cast<Enum>(i)) == name) return one = static_cast<Enum>(i), *this;
@@ -91,10 +92,14 @@ class Line {
   }
   Line& operator>>(Attribute& attribute) {
     const std::string_view text = until(" ");
-    if (text == "true" || text == "false") attribute = text == "true";
-    else if (text.size() >= 2 && text.front() == '\'') attribute = std::string(text.substr(1, text.size() - 2));
-    else if (text.find_first_of(".en") != std::string_view::npos) attribute = whole<double>(text);
-    else attribute = whole<std::int64_t>(text);
+    if (text == "true" || text == "false")
+      attribute = text == "true";
+    else if (text.size() >= 2 && text.front() == '\'')
+      attribute = std::string(text.substr(1, text.size() - 2));
+    else if (text.find_first_of(".en") != std::string_view::npos)
+      attribute = whole<double>(text);
+    else
+      attribute = whole<std::int64_t>(text);
     return *this;
   }
   Line& operator>>(Shape& shape) {
@@ -174,9 +179,12 @@ class Reader {
     mesh.end();
     while (!text_.empty()) {
       Line line = next();
-      if (line.take("role ")) read_role(line);
-      else if (plan_.roles.empty()) line.fail("expected a role");
-      else read_fact(line);
+      if (line.take("role "))
+        read_role(line);
+      else if (plan_.roles.empty())
+        line.fail("expected a role");
+      else
+        read_fact(line);
       line.end();
     }
     return std::move(plan_);
@@ -246,7 +254,8 @@ class Reader {
     if (!line.take(" loop=")) return;
     Loop& loop = program.loop;
     line >> loop.first >> "-" >> loop.last >> " times=" >> loop.times >> " micro_batches=" >> loop.micro_batches;
-    if (loop.first < 0 || loop.last <= loop.first || loop.times < 2 || loop.micro_batches < 1) line.fail("a loop of nothing");
+    if (loop.first < 0 || loop.last <= loop.first || loop.times < 2 || loop.micro_batches < 1)
+      line.fail("a loop of nothing");
   }
 
   void read_field(Line& line) {
@@ -341,7 +350,8 @@ class Reader {
     Op op{};
     line >> op >> " s" >> launch.signature >> " ";
     const std::vector<Signature>& signatures = role().signatures;
-    if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= signatures.size()) line.fail("no such signature");
+    if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= signatures.size())
+      line.fail("no such signature");
     if (signatures[static_cast<std::size_t>(launch.signature)].op != op) line.fail("the signature is of another op");
     launch.name = name(line);
     const auto operand = [&](std::string_view access, auto one) {

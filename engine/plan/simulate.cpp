@@ -1,5 +1,5 @@
-// Stages advance in turn, each as far as it can, until none can: who waits then waits for ever. Times do not depend on the turns,
-// for an action starts when its stage and its inputs are ready, whoever was asked first.
+// Stages advance in turn, each as far as it can, until none can: who waits then waits for ever. Times do not depend on
+// the turns, for an action starts when its stage and its inputs are ready, whoever was asked first.
 #include "engine/plan/simulate.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,8 @@ class ScheduleSimulation {
   Simulation run() {
     Simulation result;
     result.stages.resize(schedule_.stages.size());
-    for (std::size_t stage = 0; stage < result.stages.size(); ++stage) result.stages[stage].actions.reserve(schedule_.stages[stage].size());
+    for (std::size_t stage = 0; stage < result.stages.size(); ++stage)
+      result.stages[stage].actions.reserve(schedule_.stages[stage].size());
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t stage = 0; stage < result.stages.size(); ++stage)
@@ -45,8 +46,8 @@ class ScheduleSimulation {
       if (!times.actions.empty()) result.makespan = std::max(result.makespan, times.actions.back().end);
       times.peak_activations = peak_activations(times.actions);
       if (const std::size_t at = times.actions.size(); at < schedule_.stages[stage].size())
-        result.deadlock += fmt::format("stage {} waits at its action {}, {}, for {}\n", stage, at, label(schedule_.stages[stage][at], true),
-                                       missing(schedule_.stages[stage][at]));
+        result.deadlock += fmt::format("stage {} waits at its action {}, {}, for {}\n", stage, at,
+                                       label(schedule_.stages[stage][at], true), missing(schedule_.stages[stage][at]));
     }
     return result;
   }
@@ -64,7 +65,8 @@ class ScheduleSimulation {
       const Time made = made_at(input);
       if (!made) return false;
       const int from = schedule_.stage_of_chunk[static_cast<std::size_t>(input.chunk)];
-      start = std::max(start, *made + (from == stage ? 0 : durations_[static_cast<std::size_t>(input.chunk)].communication));
+      start = std::max(start,
+                       *made + (from == stage ? 0 : durations_[static_cast<std::size_t>(input.chunk)].communication));
     }
     const double end = start + duration(action);
     times.actions.push_back({action, start, end});
@@ -74,7 +76,8 @@ class ScheduleSimulation {
     return true;
   }
 
-  // Whose results an action reads; of a backward, the kind only names it: either kind makes the gradient of a chunk's input.
+  // Whose results an action reads; of a backward, the kind only names it: either kind makes the gradient of a chunk's
+  // input.
   struct Inputs {
     std::array<Action, 2> actions;
     std::size_t count = 0;
@@ -94,12 +97,15 @@ class ScheduleSimulation {
     return needed;
   }
 
-  Time made_at(const Action& action) const { return (action.kind == Kind::forward ? forwards_ : gradients_)[index(action)]; }
+  Time made_at(const Action& action) const {
+    return (action.kind == Kind::forward ? forwards_ : gradients_)[index(action)];
+  }
 
   std::string missing(const Action& action) const {
     for (const Action& input : inputs(action))
       if (!made_at(input))
-        return fmt::format("{} of stage {}", label(input, true), schedule_.stage_of_chunk[static_cast<std::size_t>(input.chunk)]);
+        return fmt::format("{} of stage {}", label(input, true),
+                           schedule_.stage_of_chunk[static_cast<std::size_t>(input.chunk)]);
     return "nothing";
   }
 
@@ -119,7 +125,8 @@ class ScheduleSimulation {
   }
 
   std::size_t index(const Action& action) const {
-    return static_cast<std::size_t>(action.micro_batch) * static_cast<std::size_t>(num_chunks_) + static_cast<std::size_t>(action.chunk);
+    return static_cast<std::size_t>(action.micro_batch) * static_cast<std::size_t>(num_chunks_) +
+           static_cast<std::size_t>(action.chunk);
   }
 
   static int peak_activations(const std::vector<TimedAction>& actions) {
@@ -141,7 +148,9 @@ class ScheduleSimulation {
 
 }  // namespace
 
-Simulation simulate(const Schedule& schedule, std::span<const Durations> durations) { return ScheduleSimulation(schedule, durations).run(); }
+Simulation simulate(const Schedule& schedule, std::span<const Durations> durations) {
+  return ScheduleSimulation(schedule, durations).run();
+}
 
 Simulation simulate(const Schedule& schedule, const Durations& durations) {
   return simulate(schedule, std::vector<Durations>(schedule.stage_of_chunk.size(), durations));

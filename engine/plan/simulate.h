@@ -1,5 +1,5 @@
-// A schedule played on a clock: each stage runs its list in order and waits for what others make. Gives the bubble, the memory
-// and the table of time slots, and finds orders that never end. Knows nothing of graphs: durations are given.
+// A schedule played on a clock: each stage runs its list in order and waits for what others make. Gives the bubble, the
+// memory and the table of time slots, and finds orders that never end. Knows nothing of graphs: durations are given.
 #pragma once
 
 #include <span>
@@ -15,7 +15,8 @@ struct Durations {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  double communication = 0;  ///< from the end of an action here to its result's arrival on another stage; stages compute meanwhile
+  double communication =
+      0;  ///< from the end of an action here to its result's arrival on another stage; stages compute meanwhile
 };
 
 struct TimedAction {
@@ -27,7 +28,8 @@ struct TimedAction {
 struct StageTimes {
   std::vector<TimedAction> actions;
   double busy = 0;  ///< sum of its actions
-  /// The most (micro-batch, chunk) pairs at a time whose forward has begun and whose backward (if split: its weight part) has not ended.
+  /// The most (micro-batch, chunk) pairs at a time whose forward has begun and whose backward (if split: its weight
+  /// part) has not ended.
   int peak_activations = 0;
 
   /// Time between its first action's start and its last one's end in which it waits.

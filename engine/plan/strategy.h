@@ -1,6 +1,6 @@
-// What strategies are to the planner. A data strategy says how a unit of parameters lives, by a few hooks called while a
-// step is assembled; a pipeline schedule says what each stage does in which order. Neither sees a device, a stream or an
-// address; `Step` is the only verb they have.
+// What strategies are to the planner. A data strategy says how a unit of parameters lives, by a few hooks called while
+// a step is assembled; a pipeline schedule says what each stage does in which order. Neither sees a device, a stream or
+// an address; `Step` is the only verb they have.
 #pragma once
 
 #include <functional>
@@ -39,11 +39,12 @@ class Step {
 
   /// Sums the unit's gradients over the ranks that differ along `axes`, in place.
   virtual void all_reduce_gradient(const Unit& unit, Axes axes) = 0;
-  /// Sums the unit's gradients over the shard axis, each rank its slice, which is added to those of before in this step; the whole
-  /// gradient begins anew. `once`: there is but this one, and the slice stays where it lies.
+  /// Sums the unit's gradients over the shard axis, each rank its slice, which is added to those of before in this
+  /// step; the whole gradient begins anew. `once`: there is but this one, and the slice stays where it lies.
   virtual void reduce_scatter_gradient(const Unit& unit, bool once) = 0;
 
-  /// Updates the master weights, states and working copy (or this rank's slice of them) from the gradients as they were reduced.
+  /// Updates the master weights, states and working copy (or this rank's slice of them) from the gradients as they were
+  /// reduced.
   virtual void optimizer(const Unit& unit) = 0;
 
   /// master = mean over `axes` of the masters; the same for the optimizer's states.
@@ -65,15 +66,17 @@ class ReductionContext {
   virtual int ranks() const = 0;
   /// This rank's slice of a whole that the ranks share.
   virtual Region own_slice(const Region& whole) const = 0;
-  virtual DType reduce() const = 0;                ///< dtype of the gradient
-  virtual bool sliced() const = 0;                 ///< whether each rank needs but its own slice of the sum
-  virtual Region gradient() = 0;                   ///< whole
-  virtual Region residual() = 0;                   ///< f32, as many elements: what this rank could not send yet
-  virtual Region packet(std::int64_t bytes) = 0;   ///< memory for what travels
-  virtual void run(Op op, const Attributes& attributes, const std::vector<std::pair<TensorDesc, Operand>>& operands) = 0;
+  virtual DType reduce() const = 0;               ///< dtype of the gradient
+  virtual bool sliced() const = 0;                ///< whether each rank needs but its own slice of the sum
+  virtual Region gradient() = 0;                  ///< whole
+  virtual Region residual() = 0;                  ///< f32, as many elements: what this rank could not send yet
+  virtual Region packet(std::int64_t bytes) = 0;  ///< memory for what travels
+  virtual void run(Op op, const Attributes& attributes,
+                   const std::vector<std::pair<TensorDesc, Operand>>& operands) = 0;
   /// Over the ranks that the reduction is about.
   virtual void collective(CollectiveKind kind, DType dtype, const Region& input, const Region& output) = 0;
-  /// What waits for a collective is issued when the next unit's gradients are ready, so that computation does not wait for it.
+  /// What waits for a collective is issued when the next unit's gradients are ready, so that computation does not wait
+  /// for it.
   virtual void later(std::function<void()> rest) = 0;
 };
 
@@ -90,8 +93,10 @@ class GradientCompression {
 struct UnitLayout {
   bool shard_states = false;      ///< master weights and states: its slice along the shard axis
   bool shard_parameters = false;  ///< working copy: its slice; whole copies are gathered for use
-  std::vector<std::string> states{};  ///< f32 states of the strategy, beside the optimizer's and saved with them; 0 at first
-  bool own_states = false;        ///< the optimizer's states are never brought together: each rank along the data axes has its own
+  std::vector<std::string>
+      states{};  ///< f32 states of the strategy, beside the optimizer's and saved with them; 0 at first
+  bool own_states =
+      false;  ///< the optimizer's states are never brought together: each rank along the data axes has its own
 };
 
 /// How parameters live. Stateless: everything is in the plan it makes.
@@ -117,7 +122,8 @@ class DataStrategy {
   virtual bool averages() const { return false; }
   /// Program `average`, at a round's end: brings the ranks together.
   virtual void average(const Unit&, Step&) const {}
-  /// Whether that is done a round late. Then program `step_averaging` takes the place of a round's first step and does this besides;
+  /// Whether that is done a round late. Then program `step_averaging` takes the place of a round's first step and does
+  /// this besides;
   virtual bool delays() const { return false; }
   virtual void background(const Unit&, Step&) const {}
   /// and program `settle` ends what is under way, before weights are saved.
@@ -126,8 +132,9 @@ class DataStrategy {
   virtual void begin(const Unit&, Step&) const {}
 };
 
-/// One thing a stage does with one micro-batch and one chunk of the model. `backward` is both parts of a backward pass; schedules that
-/// split it use `backward_input` (what the stage before waits for) and, at any time after it, `backward_weight` (gradients of parameters).
+/// One thing a stage does with one micro-batch and one chunk of the model. `backward` is both parts of a backward pass;
+/// schedules that split it use `backward_input` (what the stage before waits for) and, at any time after it,
+/// `backward_weight` (gradients of parameters).
 struct Action {
   enum class Kind : std::uint8_t { forward, backward, backward_input, backward_weight };
   Kind kind = Kind::forward;

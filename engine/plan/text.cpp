@@ -1,4 +1,5 @@
-// The text form of a plan, written: one line a fact, words separated by single spaces, names without blanks. read_text.cpp reads it.
+// The text form of a plan, written: one line a fact, words separated by single spaces, names without blanks.
+// read_text.cpp reads it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,8 +17,8 @@
 namespace trainer {
 namespace {
 
-// Appends words and numbers; a plan has millions of them, so they are written straight into memory that is there already. The text has
-// its length when the Out is gone.
+// Appends words and numbers; a plan has millions of them, so they are written straight into memory that is there
+// already. The text has its length when the Out is gone.
 class Out {
  public:
   explicit Out(std::string& text) : text_(text), size_(text.size()) {}
@@ -52,7 +53,8 @@ class Out {
   void put(const Affine& affine) {
     *this << affine.base;
     for (Axis axis : kAxes)
-      if (const std::int64_t per = affine.per[static_cast<std::size_t>(axis)]; per != 0) *this << ',' << per << '*' << name_of(axis);
+      if (const std::int64_t per = affine.per[static_cast<std::size_t>(axis)]; per != 0)
+        *this << ',' << per << '*' << name_of(axis);
   }
   void put(Axes axes) {
     std::string_view before = "";
@@ -85,7 +87,9 @@ class Out {
     *this << name_of(spec.dtype());
     if (spec.format.block != 0) *this << '/' << spec.format.block;
     *this << spec.whole;
-    for (const Cut& cut : spec.cuts()) *this << '@' << name_of(cut.axis) << ':' << static_cast<int>(cut.as.dim) << '/' << cut.as.parts << '/' << cut.as.lead;
+    for (const Cut& cut : spec.cuts())
+      *this << '@' << name_of(cut.axis) << ':' << static_cast<int>(cut.as.dim) << '/' << cut.as.parts << '/'
+            << cut.as.lead;
     for (Axis axis : spec.partial) *this << '+' << name_of(axis);
   }
 
@@ -107,7 +111,8 @@ struct InstructionPrinter {
   void operator()(const Launch& launch) const {
     const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
     out << "launch " << name_of(signature.op) << " s" << launch.signature << ' ' << role.name(launch.name);
-    for (const Operand& operand : launch.operands) out << ' ' << kAccessNames[operand.index()] << ' ' << region_of(operand);
+    for (const Operand& operand : launch.operands)
+      out << ' ' << kAccessNames[operand.index()] << ' ' << region_of(operand);
     if (launch.workspace.region.bytes > 0) out << " workspace " << launch.workspace.region;
     if (launch.origin != Affine{}) out << " origin " << launch.origin;
     if (launch.origin_step != 0) out << " step " << launch.origin_step;
@@ -116,7 +121,8 @@ struct InstructionPrinter {
     out << name_of(collective.kind) << ' ' << name_of(collective.dtype) << ' ' << collective.axes;
     if (collective.dim >= 0) out << '/' << static_cast<int>(collective.dim);
     for (std::size_t i = 0; i < collective.stages.size(); ++i) out << (i == 0 ? '@' : '+') << collective.stages[i];
-    out << ' ' << role.name(collective.name) << " in " << collective.input.region << " out " << collective.output.region;
+    out << ' ' << role.name(collective.name) << " in " << collective.input.region << " out "
+        << collective.output.region;
   }
   void operator()(const Exchange& exchange) const {
     out << "exchange " << role.name(exchange.name);
@@ -126,11 +132,16 @@ struct InstructionPrinter {
   template <typename Part>
   void part(std::string_view verb, const Part& part) const {
     const Carried& what = part.carried;
-    out << verb << name_of(part.axis) << ' ' << part.peer << ' ' << part.region.region << (what.backward ? " backward=" : " forward=") << what.boundary << " mb=" << what.micro_batch
+    out << verb << name_of(part.axis) << ' ' << part.peer << ' ' << part.region.region
+        << (what.backward ? " backward=" : " forward=") << what.boundary << " mb=" << what.micro_batch
         << " value=" << what.value;
   }
-  void operator()(const CopyIn& copy) const { out << "copy_in f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region; }
-  void operator()(const CopyOut& copy) const { out << "copy_out f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region; }
+  void operator()(const CopyIn& copy) const {
+    out << "copy_in f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region;
+  }
+  void operator()(const CopyOut& copy) const {
+    out << "copy_out f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region;
+  }
 };
 
 // Ends the line of an instruction; what it has none of is left out.
@@ -145,7 +156,8 @@ void print_why(const Provenance& why, Out& out) {
 }
 
 void print_unit(const Unit& unit, Out& out) {
-  out << "unit " << unit.name << ' ' << name_of(unit.compute) << " elements=" << unit.elements << " decay=" << unit.decay_elements << " optimizer=" << unit.optimizer << " stages=";
+  out << "unit " << unit.name << ' ' << name_of(unit.compute) << " elements=" << unit.elements
+      << " decay=" << unit.decay_elements << " optimizer=" << unit.optimizer << " stages=";
   for (std::size_t i = 0; i < unit.stages.size(); ++i) out << (i == 0 ? "" : "+") << unit.stages[i];
   out << (unit.stages.empty() ? "own" : "") << '\n';
   for (const Slot& slot : unit.slots) {
@@ -155,27 +167,31 @@ void print_unit(const Unit& unit, Out& out) {
     out << '\n';
   }
   for (const UnitTensor& tensor : unit.tensors) {
-    out << "tensor " << tensor.name << ' ' << tensor.spec << " at=" << tensor.offset << " elements=" << tensor.elements << " partial=" << tensor.partial
-        << " stddev=" << Attribute(tensor.init.stddev) << " constant=" << Attribute(tensor.init.constant);
+    out << "tensor " << tensor.name << ' ' << tensor.spec << " at=" << tensor.offset << " elements=" << tensor.elements
+        << " partial=" << tensor.partial << " stddev=" << Attribute(tensor.init.stddev)
+        << " constant=" << Attribute(tensor.init.constant);
     if (tensor.init.uniform > 0) out << " uniform=" << Attribute(tensor.init.uniform);
     out << '\n';
   }
 }
 
 void print_role(const Role& role, std::size_t index, Out& out) {
-  out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=b" << role.scalars << " applied=b" << role.applied;
+  out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=b"
+      << role.scalars << " applied=b" << role.applied;
   if (role.good_steps >= 0) out << " good_steps=b" << role.good_steps;
   out << '\n';
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
-    out << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category) << " mb=" << buffer.micro_batch << " program=" << buffer.program
-        << " bytes=" << buffer.bytes << " at=" << buffer.offset;
+    out << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category)
+        << " mb=" << buffer.micro_batch << " program=" << buffer.program << " bytes=" << buffer.bytes
+        << " at=" << buffer.offset;
     if (buffer.stride != 0) out << " stride=" << buffer.stride << " advance=" << buffer.advance;
     out << '\n';
   }
   for (std::size_t id = 0; id < role.fields.size(); ++id) {
     const Field& field = role.fields[id];
-    out << "field " << id << ' ' << field.name << ' ' << name_of(field.kind) << ' ' << field.spec << ' ' << field.bytes << '\n';
+    out << "field " << id << ' ' << field.name << ' ' << name_of(field.kind) << ' ' << field.spec << ' ' << field.bytes
+        << '\n';
   }
   for (std::size_t id = 0; id < role.signatures.size(); ++id) {
     const Signature& signature = role.signatures[id];
@@ -189,7 +205,8 @@ void print_role(const Role& role, std::size_t index, Out& out) {
   for (const Program& program : role.programs) {
     out << "program " << name_of(program.kind);
     if (const Loop& loop = program.loop; program.loops())
-      out << " loop=" << loop.first << '-' << loop.last << " times=" << loop.times << " micro_batches=" << loop.micro_batches;
+      out << " loop=" << loop.first << '-' << loop.last << " times=" << loop.times
+          << " micro_batches=" << loop.micro_batches;
     out << '\n';
     for (const Issued& issued : program.instructions) {
       out << name_of(issued.stream);
@@ -202,7 +219,8 @@ void print_role(const Role& role, std::size_t index, Out& out) {
   }
 }
 
-// The plan's text piece by piece, in order: `take` is given each once. Roles are printed a few at a time, as many as there are processors.
+// The plan's text piece by piece, in order: `take` is given each once. Roles are printed a few at a time, as many as
+// there are processors.
 template <typename Take>
 void print_pieces(const Plan& plan, const Take& take) {
   std::string head;

@@ -23,7 +23,8 @@ std::int64_t ring_bytes(const Collective& collective, std::int64_t n) {
   return 0;
 }
 
-void count(TrafficMap& traffic, const std::string& axis, std::string_view collective, std::int64_t bytes, std::int64_t times) {
+void count(TrafficMap& traffic, const std::string& axis, std::string_view collective, std::int64_t bytes,
+           std::int64_t times) {
   Traffic& one = traffic[{axis, std::string(collective)}];
   one.axis = axis;
   one.collective = collective;
@@ -41,9 +42,12 @@ std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, ProgramKind 
     const Issued& issued = run->instructions[i];
     if (const auto* collective = std::get_if<Collective>(&issued.instruction)) {
       const std::int64_t n = plan.mesh.group_size(collective->axes, collective->stages);
-      if (n > 1) count(traffic, axes_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(*collective, n), run->times(i));
+      if (n > 1)
+        count(traffic, axes_text(plan.mesh, collective->axes), name_of(collective->kind), ring_bytes(*collective, n),
+              run->times(i));
     } else if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
-      for (const Exchange::Send& send : exchange->sends) count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes, run->times(i));
+      for (const Exchange::Send& send : exchange->sends)
+        count(traffic, std::string(name_of(send.axis)), "send", send.region.region.bytes, run->times(i));
     }
   }
   std::vector<Traffic> list;

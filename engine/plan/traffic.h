@@ -1,6 +1,7 @@
-// Traffic: what a plan sends, read off its instructions. Bytes are those of bandwidth-optimal rings, which is how communicators count too
-// (Communicator::bytes_sent): a rank of n sends 2 (n − 1)/n of the b bytes that an all-reduce sums, (n − 1)/n of the larger side of a
-// reduce-scatter, all-gather or all-to-all, and b for a broadcast (the last of the ring, which passes nothing on, is not told apart).
+// Traffic: what a plan sends, read off its instructions. Bytes are those of bandwidth-optimal rings, which is how
+// communicators count too (Communicator::bytes_sent): a rank of n sends 2 (n − 1)/n of the b bytes that an all-reduce
+// sums, (n − 1)/n of the larger side of a reduce-scatter, all-gather or all-to-all, and b for a broadcast (the last of
+// the ring, which passes nothing on, is not told apart).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ struct Traffic {
   std::int64_t bytes = 0;  ///< sent
 };
 
-/// What a rank of stage `role` sends in one run of `program`, by axis and collective; empty if there is no such program. Groups of one
-/// rank send nothing and are not listed.
+/// What a rank of stage `role` sends in one run of `program`, by axis and collective; empty if there is no such
+/// program. Groups of one rank send nothing and are not listed.
 std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role = 0, ProgramKind program = ProgramKind::step);
 
 /// Bytes of all of it.

@@ -16,7 +16,8 @@ namespace {
 std::string flow(const Json& json) {
   if (json.is_object()) {
     std::string text;
-    for (const auto& [key, value] : json.items()) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", key, flow(value));
+    for (const auto& [key, value] : json.items())
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", key, flow(value));
     return "{" + text + "}";
   }
   if (json.is_array()) {
@@ -26,7 +27,9 @@ std::string flow(const Json& json) {
   }
   if (!json.is_string()) return json.dump();
   const std::string& word = json.get_ref<const std::string&>();
-  const bool plain = word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789.") == std::string::npos && word.find_first_of("abcdefghijklmnopqrstuvwxyz_") == 0;
+  const bool plain =
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789.") == std::string::npos &&
+      word.find_first_of("abcdefghijklmnopqrstuvwxyz_") == 0;
   return plain ? word : json.dump();
 }
 
@@ -73,7 +76,9 @@ Json alternatives_json(const CompiledJob& compiled) {
 Json suggestions_json(const std::vector<Suggestion>& suggestions) {
   Json list = Json::array();
   for (const Suggestion& one : suggestions)
-    list.push_back({{"overrides", one.overrides}, {"text", one.text}, {"predicted_ms", one.predicted_us > 0 ? Json(one.predicted_us / 1e3) : Json(nullptr)}});
+    list.push_back({{"overrides", one.overrides},
+                    {"text", one.text},
+                    {"predicted_ms", one.predicted_us > 0 ? Json(one.predicted_us / 1e3) : Json(nullptr)}});
   return list;
 }
 
@@ -82,7 +87,8 @@ std::string fixed_text(const CompiledJob& compiled) {
   const Json strategy = strategy_json(compiled);
   for (const auto& [key, value] : strategy.items()) text += fmt::format("  {}: {}\n", key, flow(value));
   if (compiled.alternatives.empty()) return text;
-  return text + fmt::format("activation_checkpointing: {}\ntrain: {{batch: {{micro: {}}}}}\n", flow(recompute_json(compiled.recompute)), compiled.batch.micro);
+  return text + fmt::format("activation_checkpointing: {}\ntrain: {{batch: {{micro: {}}}}}\n",
+                            flow(recompute_json(compiled.recompute)), compiled.batch.micro);
 }
 
 std::string advice_text(const std::vector<Suggestion>& advice) {
@@ -99,7 +105,11 @@ std::string choice_text(const CompiledJob& compiled) {
   out += fmt::format("\nthe choice\n{}", wrapped(compiled.strategy_why, 120, "  "));
   Table table({"  alternatives", "a step", "memory", "", "why not"});
   for (const Alternative& one : compiled.alternatives)
-    table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3), bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored", !one.rejected.empty() ? one.rejected : compiled.fits ? "taken" : "does not fit; needs the least memory"});
+    table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3),
+               bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored",
+               !one.rejected.empty() ? one.rejected
+               : compiled.fits       ? "taken"
+                                     : "does not fit; needs the least memory"});
   out += table.str();
   if (!compiled.fits) return out;
   out += fmt::format("  to fix it, put into the job:\n");

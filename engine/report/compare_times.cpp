@@ -19,7 +19,8 @@ namespace {
 std::string operand_text(const TensorDesc& tensor) {
   std::string sizes;
   for (std::int64_t size : tensor.shape.sizes()) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
-  return fmt::format("{}[{}]{}", name_of(tensor.dtype), sizes, tensor.layout == Layout::row_major ? "" : fmt::format(" {}", name_of(tensor.layout)));
+  return fmt::format("{}[{}]{}", name_of(tensor.dtype), sizes,
+                     tensor.layout == Layout::row_major ? "" : fmt::format(" {}", name_of(tensor.layout)));
 }
 
 struct WorkText {
@@ -35,16 +36,22 @@ struct WorkText {
   }
   std::string operator()(const Collective& collective) const {
     const std::int64_t bytes = std::max(collective.input.region.bytes, collective.output.region.bytes);
-    return fmt::format("{} {} {}", name_of(collective.kind), axes_text(plan.mesh, collective.axes), bytes_text(static_cast<double>(bytes)));
+    return fmt::format("{} {} {}", name_of(collective.kind), axes_text(plan.mesh, collective.axes),
+                       bytes_text(static_cast<double>(bytes)));
   }
   std::string operator()(const Exchange& exchange) const {
     std::int64_t sent = 0, received = 0;
     for (const auto& send : exchange.sends) sent += send.region.region.bytes;
     for (const auto& receive : exchange.receives) received += receive.region.region.bytes;
-    return fmt::format("exchange of {} and {}", bytes_text(static_cast<double>(sent)), bytes_text(static_cast<double>(received)));
+    return fmt::format("exchange of {} and {}", bytes_text(static_cast<double>(sent)),
+                       bytes_text(static_cast<double>(received)));
   }
-  std::string operator()(const CopyIn& copy) const { return "copy_in " + bytes_text(static_cast<double>(copy.region.region.bytes)); }
-  std::string operator()(const CopyOut& copy) const { return "copy_out " + bytes_text(static_cast<double>(copy.region.region.bytes)); }
+  std::string operator()(const CopyIn& copy) const {
+    return "copy_in " + bytes_text(static_cast<double>(copy.region.region.bytes));
+  }
+  std::string operator()(const CopyOut& copy) const {
+    return "copy_out " + bytes_text(static_cast<double>(copy.region.region.bytes));
+  }
 };
 
 // Each operand passes the memory once: what is read and written in place is read, and then written.
@@ -55,14 +62,18 @@ double launch_floor_us(const Signature& signature, const cost::DeviceModel& devi
   double seconds = device.memory_bandwidth.value > 0 ? bytes / device.memory_bandwidth.value : 0;
   auto peak = device.peak.find(work.dtype);
   // Muon's products are of f32 on CPUs, of bf16 on GPUs.
-  if (const auto narrow = device.peak.find(DType::bf16); signature.op == Op::muon_orthogonalize && narrow != device.peak.end()) peak = narrow;
-  if (cost::counts_flops(work.name) && peak != device.peak.end()) seconds = std::max(seconds, work.amount / peak->second.value);
+  if (const auto narrow = device.peak.find(DType::bf16);
+      signature.op == Op::muon_orthogonalize && narrow != device.peak.end())
+    peak = narrow;
+  if (cost::counts_flops(work.name) && peak != device.peak.end())
+    seconds = std::max(seconds, work.amount / peak->second.value);
   return seconds * 1e6;
 }
 
 }  // namespace
 
-std::vector<TimeDifference> compare_times(const Plan& plan, const cost::DeviceModel& device, const cost::Prediction& prediction, const Meetings& meetings,
+std::vector<TimeDifference> compare_times(const Plan& plan, const cost::DeviceModel& device,
+                                          const cost::Prediction& prediction, const Meetings& meetings,
                                           const std::vector<RankTrace>& measured) {
   std::map<std::string, TimeDifference> by_work;
   const double share = measured.empty() ? 0 : 1.0 / static_cast<double>(measured.size());
@@ -76,12 +87,15 @@ std::vector<TimeDifference> compare_times(const Plan& plan, const cost::DeviceMo
     for (std::size_t i = 0; i < step.size(); ++i) {
       const auto* launch = std::get_if<Launch>(&step[i].instruction);
       TimeDifference*& known = by_signature[launch == nullptr ? -1 : launch->signature];
-      if (launch == nullptr || known == nullptr) known = &by_work[std::visit(WorkText{plan, role}, step[i].instruction)];
-      const std::int64_t from = begin_together(meetings, measured, trace, i), to = trace.start_ns + trace.spans[i].end_ns;
+      if (launch == nullptr || known == nullptr)
+        known = &by_work[std::visit(WorkText{plan, role}, step[i].instruction)];
+      const std::int64_t from = begin_together(meetings, measured, trace, i),
+                         to = trace.start_ns + trace.spans[i].end_ns;
       known->count += share;
       if (launch != nullptr) {
         const auto [floor, is_new] = floors.try_emplace(launch->signature, 0.0);
-        if (is_new) floor->second = launch_floor_us(role.signatures[static_cast<std::size_t>(launch->signature)], device);
+        if (is_new)
+          floor->second = launch_floor_us(role.signatures[static_cast<std::size_t>(launch->signature)], device);
         known->floor_us += share * floor->second;
       }
       known->predicted_us += share * (spans[i].end - spans[i].begin - spans[i].waited);
@@ -93,7 +107,9 @@ std::vector<TimeDifference> compare_times(const Plan& plan, const cost::DeviceMo
     one.work = work;
     differences.push_back(std::move(one));
   }
-  std::stable_sort(differences.begin(), differences.end(), [](const TimeDifference& a, const TimeDifference& b) { return std::abs(a.difference_us()) > std::abs(b.difference_us()); });
+  std::stable_sort(differences.begin(), differences.end(), [](const TimeDifference& a, const TimeDifference& b) {
+    return std::abs(a.difference_us()) > std::abs(b.difference_us());
+  });
   return differences;
 }
 
@@ -106,8 +122,9 @@ std::string differences_text(const std::vector<TimeDifference>& differences, std
     sum.measured_us += one.measured_us;
   };
   const auto row = [&](const TimeDifference& one) {
-    table.add({one.work, fmt::format("{:.0f}", one.count), fmt::format("{:.3f}", one.predicted_us * 1e-3), fmt::format("{:.3f}", one.measured_us * 1e-3),
-               fmt::format("{:.3f}", one.difference_us() * 1e-3), fmt::format("{:.2f}", one.predicted_us > 0 ? one.measured_us / one.predicted_us : 0)});
+    table.add({one.work, fmt::format("{:.0f}", one.count), fmt::format("{:.3f}", one.predicted_us * 1e-3),
+               fmt::format("{:.3f}", one.measured_us * 1e-3), fmt::format("{:.3f}", one.difference_us() * 1e-3),
+               fmt::format("{:.2f}", one.predicted_us > 0 ? one.measured_us / one.predicted_us : 0)});
   };
   for (std::size_t i = 0; i < differences.size(); ++i) {
     add(all, differences[i]);

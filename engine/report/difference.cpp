@@ -1,5 +1,5 @@
-// Lines are made section by section; a line that only one of the two has (a category of communication, a setting) stands where the other's
-// would.
+// Lines are made section by section; a line that only one of the two has (a category of communication, a setting)
+// stands where the other's would.
 #include "engine/report/difference.h"
 
 #include <fmt/format.h>
@@ -52,7 +52,10 @@ class Comparison {
   }
 
   void settings() {
-    const auto value = [](const LoadedJob& loaded, const std::string& path) { const Setting* found = loaded.setting(path); return found == nullptr ? Json(nullptr) : Json(found->value); };
+    const auto value = [](const LoadedJob& loaded, const std::string& path) {
+      const Setting* found = loaded.setting(path);
+      return found == nullptr ? Json(nullptr) : Json(found->value);
+    };
     const auto take = [&](const LoadedJob& loaded, bool only_here) {
       for (const Setting& setting : loaded.settings) {
         Json a = value(*a_.loaded, setting.path), b = value(*b_.loaded, setting.path);
@@ -76,7 +79,8 @@ class Comparison {
   }
 
   void memory() {
-    for (const auto& [category, bytes] : a_.plan["memory"]["by_category"].items()) add_at("memory", category, "memory.by_category." + category, Unit::bytes);
+    for (const auto& [category, bytes] : a_.plan["memory"]["by_category"].items())
+      add_at("memory", category, "memory.by_category." + category, Unit::bytes);
     add_at("memory", "peak", "memory.peak_bytes", Unit::bytes);
     add_at("memory", "limit", "memory.limit_bytes", Unit::bytes);
     add_at("memory", "fits", "memory.fits");
@@ -85,24 +89,39 @@ class Comparison {
       for (const Json& one : plan["memory"].value("lifecycle", Json::array())) found[one["point"]] = one["bytes"];
       return found;
     };
-    both(points(a_.plan), points(b_.plan), [&](const std::string& name, const Json& a, const Json& b) { add("memory", "beside it: " + name, a, b, Unit::bytes); });
+    both(points(a_.plan), points(b_.plan), [&](const std::string& name, const Json& a, const Json& b) {
+      add("memory", "beside it: " + name, a, b, Unit::bytes);
+    });
   }
 
   void communication() {
     const auto bytes = [](const Json& plan) {
       std::map<std::string, Json> found;
-      for (const Json& one : plan["communication"]) found[one["collective"].get<std::string>() + " " + one["axis"].get<std::string>()] = one["bytes"];
+      for (const Json& one : plan["communication"])
+        found[one["collective"].get<std::string>() + " " + one["axis"].get<std::string>()] = one["bytes"];
       return found;
     };
-    const auto all = [](const Json& plan) { std::int64_t sum = 0; for (const Json& one : plan["communication"]) sum += one["bytes"].get<std::int64_t>(); return sum; };
-    both(bytes(a_.plan), bytes(b_.plan), [&](const std::string& name, const Json& a, const Json& b) { add("communication", name, a, b, Unit::bytes); });
+    const auto all = [](const Json& plan) {
+      std::int64_t sum = 0;
+      for (const Json& one : plan["communication"]) sum += one["bytes"].get<std::int64_t>();
+      return sum;
+    };
+    both(bytes(a_.plan), bytes(b_.plan),
+         [&](const std::string& name, const Json& a, const Json& b) { add("communication", name, a, b, Unit::bytes); });
     add("communication", "all", all(a_.plan), all(b_.plan), Unit::bytes);
   }
 
   void predicted() {
     const std::string section = "predicted";
-    for (const auto& [name, key] : std::initializer_list<std::pair<const char*, const char*>>{{"step", "step_ms"}, {"at least", "low_ms"}, {"at most", "high_ms"},
-             {"computing", "compute_ms"}, {"exposed communication", "exposed_communication_ms"}, {"bubble", "bubble_ms"}, {"optimizer", "optimizer_ms"}, {"input", "input_ms"}})
+    for (const auto& [name, key] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"step", "step_ms"},
+             {"at least", "low_ms"},
+             {"at most", "high_ms"},
+             {"computing", "compute_ms"},
+             {"exposed communication", "exposed_communication_ms"},
+             {"bubble", "bubble_ms"},
+             {"optimizer", "optimizer_ms"},
+             {"input", "input_ms"}})
       add_at(section, name, std::string("predicted.") + key, Unit::ms);
     add_at(section, "tokens a second", "predicted.tokens_per_s");
     add_at(section, "model FLOPs utilisation", "predicted.mfu", Unit::share);
@@ -110,12 +129,25 @@ class Comparison {
   }
 
   void units() {
-    const auto sum = [](const Json& plan, const char* key) { std::int64_t all = 0; for (const Json& unit : plan["units"]) all += unit[key].get<std::int64_t>(); return all; };
-    const auto largest = [](const Json& plan) { std::int64_t most = 0; for (const Json& unit : plan["units"]) most = std::max(most, unit["elements"].get<std::int64_t>()); return most; };
-    const auto divided = [](const Json& plan, const char* what) { std::int64_t most = 1; for (const Json& unit : plan["units"]) most = std::max(most, unit["divided_by"][what].get<std::int64_t>()); return most; };
+    const auto sum = [](const Json& plan, const char* key) {
+      std::int64_t all = 0;
+      for (const Json& unit : plan["units"]) all += unit[key].get<std::int64_t>();
+      return all;
+    };
+    const auto largest = [](const Json& plan) {
+      std::int64_t most = 0;
+      for (const Json& unit : plan["units"]) most = std::max(most, unit["elements"].get<std::int64_t>());
+      return most;
+    };
+    const auto divided = [](const Json& plan, const char* what) {
+      std::int64_t most = 1;
+      for (const Json& unit : plan["units"]) most = std::max(most, unit["divided_by"][what].get<std::int64_t>());
+      return most;
+    };
     add("units", "number", a_.plan["units"].size(), b_.plan["units"].size());
     add("units", "elements of the largest", largest(a_.plan), largest(b_.plan));
-    for (const char* what : {"states", "gradients", "parameters"}) add("units", std::string(what) + " divided by", divided(a_.plan, what), divided(b_.plan, what));
+    for (const char* what : {"states", "gradients", "parameters"})
+      add("units", std::string(what) + " divided by", divided(a_.plan, what), divided(b_.plan, what));
     add("units", "gathers in a step", sum(a_.plan, "gathers"), sum(b_.plan, "gathers"));
     add("units", "reductions in a step", sum(a_.plan, "reductions"), sum(b_.plan, "reductions"));
   }
@@ -124,7 +156,10 @@ class Comparison {
   static void both(const std::map<std::string, Json>& a, const std::map<std::string, Json>& b, Visit&& visit) {
     std::map<std::string, Json> names = a;
     names.insert(b.begin(), b.end());
-    const auto value = [](const std::map<std::string, Json>& map, const std::string& name) { const auto found = map.find(name); return found == map.end() ? Json(nullptr) : found->second; };
+    const auto value = [](const std::map<std::string, Json>& map, const std::string& name) {
+      const auto found = map.find(name);
+      return found == map.end() ? Json(nullptr) : found->second;
+    };
     for (const auto& [name, ignored] : names) visit(name, value(a, name), value(b, name));
   }
 
@@ -135,11 +170,16 @@ class Comparison {
 
 std::string number_text(double value, Unit unit) {
   switch (unit) {
-    case Unit::ms: return fmt::format("{:.3f}", value);
-    case Unit::share: return fmt::format("{:.1f}%", 100 * value);
-    case Unit::flops: return fmt::format("{:.4g}", value);
-    case Unit::bytes: return bytes_text(value);
-    case Unit::none: return grouped(std::llround(value));
+    case Unit::ms:
+      return fmt::format("{:.3f}", value);
+    case Unit::share:
+      return fmt::format("{:.1f}%", 100 * value);
+    case Unit::flops:
+      return fmt::format("{:.4g}", value);
+    case Unit::bytes:
+      return bytes_text(value);
+    case Unit::none:
+      return grouped(std::llround(value));
   }
   return "";
 }
@@ -153,7 +193,11 @@ std::string value_text(const Json& value, Unit unit) {
 
 // Of numbers; what one of the two lacks counts as 0.
 std::optional<double> difference(const ComparedLine& line) {
-  const auto number = [](const Json& json) { return json.is_null() ? std::optional<double>(0) : json.is_number() ? std::optional<double>(json.get<double>()) : std::nullopt; };
+  const auto number = [](const Json& json) {
+    return json.is_null()     ? std::optional<double>(0)
+           : json.is_number() ? std::optional<double>(json.get<double>())
+                              : std::nullopt;
+  };
   const std::optional<double> a = number(line.a), b = number(line.b);
   if (!a || !b) return std::nullopt;
   return *b - *a;
@@ -170,13 +214,16 @@ std::pair<std::string, std::string> difference_text(const ComparedLine& line) {
 
 std::string name_of(const ComparedLine& line) {
   switch (line.unit) {
-    case Unit::ms: return line.name + ", ms";
-    default: return line.name;
+    case Unit::ms:
+      return line.name + ", ms";
+    default:
+      return line.name;
   }
 }
 
 // Lines of words have a table of their own, so that those of numbers line up.
-void add_section(std::string& out, const std::vector<ComparedLine>& lines, const std::string& section, const std::string& title) {
+void add_section(std::string& out, const std::vector<ComparedLine>& lines, const std::string& section,
+                 const std::string& title) {
   Table numbers({title, "A", "B", "B − A", ""}), words({title, "A", "B"});
   bool any_number = false, any_word = false;
   for (const ComparedLine& line : lines) {
@@ -213,7 +260,8 @@ Json comparison_json(const PlannedJob& a, const PlannedJob& b) {
 std::string comparison_text(const PlannedJob& a, const PlannedJob& b) {
   std::string out;
   for (const auto& [letter, job] : {std::pair{'A', &a}, std::pair{'B', &b}})
-    out += fmt::format("{}: {}: {}: plan {}: {}\n", letter, job->loaded->file, job->plan["name"].get<std::string>(), job->plan["hash"].get<std::string>(), job->strategy);
+    out += fmt::format("{}: {}: {}: plan {}: {}\n", letter, job->loaded->file, job->plan["name"].get<std::string>(),
+                       job->plan["hash"].get<std::string>(), job->strategy);
   const std::vector<ComparedLine> lines = compare(a, b);
   if (a.plan["hash"] == b.plan["hash"]) out += fmt::format("the plans are the same\n");
   add_section(out, lines, "settings", "settings that differ");

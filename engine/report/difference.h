@@ -1,4 +1,5 @@
-// Two plans side by side: what `trainer plan A B` shows. It reads what `plan --json` says of each, and has no description of its own.
+// Two plans side by side: what `trainer plan A B` shows. It reads what `plan --json` says of each, and has no
+// description of its own.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -31,7 +32,8 @@ struct ComparedLine {
 /// Settings alone that differ; of all else every line.
 std::vector<ComparedLine> compare(const PlannedJob& a, const PlannedJob& b);
 
-/// {a, b, differences}: the two documents, and of the lines that differ section, name, a, b and, of numbers, difference.
+/// {a, b, differences}: the two documents, and of the lines that differ section, name, a, b and, of numbers,
+/// difference.
 Json comparison_json(const PlannedJob& a, const PlannedJob& b);
 std::string comparison_text(const PlannedJob& a, const PlannedJob& b);
 

@@ -35,21 +35,27 @@ std::vector<LifecyclePoint> lifecycle_of(const LoadedJob& loaded, const Compiled
   const Staging staging = staging_of(plan, threads);
   const std::int64_t held = persistent(plan);
   std::vector<LifecyclePoint> points;
-  points.push_back({"start", staging.draw, std::max(held, live_peak(plan, ProgramKind::refresh)), fmt::format("weights as {} thread{} draw{} them", threads, threads == 1 ? "" : "s", threads == 1 ? "s" : "")});
+  points.push_back(
+      {"start", staging.draw, std::max(held, live_peak(plan, ProgramKind::refresh)),
+       fmt::format("weights as {} thread{} draw{} them", threads, threads == 1 ? "" : "s", threads == 1 ? "s" : "")});
   points.push_back({"step", 0, live_peak(plan, ProgramKind::step), "nothing"});
   for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging, ProgramKind::evaluate})
-    if (const std::int64_t live = live_peak(plan, program); live > 0) points.push_back({std::string(name_of(program)), 0, live, "nothing: it runs in the step's memory"});
+    if (const std::int64_t live = live_peak(plan, program); live > 0)
+      points.push_back({std::string(name_of(program)), 0, live, "nothing: it runs in the step's memory"});
   if (!checkpoint.dir) return points;
   const bool full = checkpoint.format == CheckpointFormat::full;
   points.push_back({"save", full ? staging.save_full : staging.save_sharded, held,
-                    full ? "rank 0, which writes one file: a part of a tensor, and what other ranks sent of it" : "a part of a tensor, on its way to the rank's file"});
-  points.push_back({"resume", staging.load, std::max(held, live_peak(plan, ProgramKind::refresh)), "a part of a file as it is verified, then of a tensor as it is read"});
+                    full ? "rank 0, which writes one file: a part of a tensor, and what other ranks sent of it"
+                         : "a part of a tensor, on its way to the rank's file"});
+  points.push_back({"resume", staging.load, std::max(held, live_peak(plan, ProgramKind::refresh)),
+                    "a part of a file as it is verified, then of a tensor as it is read"});
   return points;
 }
 
 Json lifecycle_json(const std::vector<LifecyclePoint>& points) {
   Json list = Json::array();
-  for (const LifecyclePoint& one : points) list.push_back({{"point", one.point}, {"bytes", one.bytes}, {"inside_bytes", one.inside}, {"what", one.what}});
+  for (const LifecyclePoint& one : points)
+    list.push_back({{"point", one.point}, {"bytes", one.bytes}, {"inside_bytes", one.inside}, {"what", one.what}});
   return list;
 }
 

@@ -1,4 +1,5 @@
-// Memory of a rank at the points of a run's life: what of the plan's allocation each uses, and what it takes of host memory beside that.
+// Memory of a rank at the points of a run's life: what of the plan's allocation each uses, and what it takes of host
+// memory beside that.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@
 namespace trainer::report {
 
 struct LifecyclePoint {
-  std::string point;         ///< start, step, average, evaluate, save, resume
-  std::int64_t bytes = 0;    ///< of host memory beside the allocation, at most (engine/train/staging.h)
-  std::int64_t inside = 0;   ///< of the allocation: what is alive when most is, of the fullest rank
-  std::string what;          ///< for people: what the bytes beside it are
+  std::string point;        ///< start, step, average, evaluate, save, resume
+  std::int64_t bytes = 0;   ///< of host memory beside the allocation, at most (engine/train/staging.h)
+  std::int64_t inside = 0;  ///< of the allocation: what is alive when most is, of the fullest rank
+  std::string what;         ///< for people: what the bytes beside it are
 };
 
 /// In the order of a run. Points that the job has not (no validation data, no checkpoint.dir) are left out.

@@ -38,7 +38,8 @@ std::vector<Bytes> changes(const Role& role, const Program& program) {
 MemoryCurve memory_curve(const Role& role, const Program& program, std::size_t most_points) {
   CHECK(most_points > 0, "a curve has points");
   const std::vector<Bytes> change = changes(role, program);
-  const std::size_t count = program.instructions.size(), each = std::max<std::size_t>(1, (count + most_points - 1) / most_points);
+  const std::size_t count = program.instructions.size(),
+                    each = std::max<std::size_t>(1, (count + most_points - 1) / most_points);
   MemoryCurve curve;
   Bytes live{};
   for (std::size_t begin = 0; begin < count; begin += each) {
@@ -49,7 +50,8 @@ MemoryCurve memory_curve(const Role& role, const Program& program, std::size_t m
       if (sum(live) > curve.peak_bytes) curve.peak_bytes = sum(live), curve.peak = static_cast<std::int32_t>(i);
     }
     curve.at.push_back(static_cast<std::int32_t>(begin));
-    for (std::size_t category = 0; category < live.size(); ++category) curve.live[category].push_back(fullest[category]);
+    for (std::size_t category = 0; category < live.size(); ++category)
+      curve.live[category].push_back(fullest[category]);
   }
   return curve;
 }

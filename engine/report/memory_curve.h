@@ -10,8 +10,9 @@
 
 namespace trainer::report {
 
-/// Live bytes of a role over one program, persistent ones included; gaps between buffers are none. Point p holds from instruction `at[p]`
-/// to the one before `at[p + 1]`. Where there are more instructions than points a point is the fullest of them.
+/// Live bytes of a role over one program, persistent ones included; gaps between buffers are none. Point p holds from
+/// instruction `at[p]` to the one before `at[p + 1]`. Where there are more instructions than points a point is the
+/// fullest of them.
 struct MemoryCurve {
   std::vector<std::int32_t> at;
   std::array<std::vector<std::int64_t>, kNumCategories> live;

@@ -27,8 +27,12 @@ struct Title {
     return fmt::format("{} {}", name_of(collective.kind), role.name(collective.name));
   }
   std::string operator()(const Exchange& exchange) const { return "exchange " + role.name(exchange.name); }
-  std::string operator()(const CopyIn& copy) const { return "copy_in " + role.fields[static_cast<std::size_t>(copy.field)].name; }
-  std::string operator()(const CopyOut& copy) const { return "copy_out " + role.fields[static_cast<std::size_t>(copy.field)].name; }
+  std::string operator()(const CopyIn& copy) const {
+    return "copy_in " + role.fields[static_cast<std::size_t>(copy.field)].name;
+  }
+  std::string operator()(const CopyOut& copy) const {
+    return "copy_out " + role.fields[static_cast<std::size_t>(copy.field)].name;
+  }
 };
 
 Json categories_json(const MemoryReport& report) {
@@ -59,7 +63,8 @@ StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program) {
 
 std::size_t fullest_stage(const CompiledJob& compiled) {
   const auto fuller = [](const MemoryReport& a, const MemoryReport& b) { return a.peak_bytes < b.peak_bytes; };
-  return static_cast<std::size_t>(std::max_element(compiled.memory.begin(), compiled.memory.end(), fuller) - compiled.memory.begin());
+  return static_cast<std::size_t>(std::max_element(compiled.memory.begin(), compiled.memory.end(), fuller) -
+                                  compiled.memory.begin());
 }
 
 const MemoryReport& fullest(const CompiledJob& compiled) { return compiled.memory[fullest_stage(compiled)]; }
@@ -69,10 +74,18 @@ Json memory_json(const CompiledJob& compiled) {
   Json stages = Json::array();
   for (std::size_t stage = 0; stage < compiled.memory.size(); ++stage) {
     const MemoryReport& one = compiled.memory[stage];
-    stages.push_back({{"stage", stage}, {"peak_bytes", one.peak_bytes}, {"by_category", categories_json(one)}, {"peak_at", one.peak_at}});
+    stages.push_back({{"stage", stage},
+                      {"peak_bytes", one.peak_bytes},
+                      {"by_category", categories_json(one)},
+                      {"peak_at", one.peak_at}});
   }
-  return {{"limit_bytes", compiled.limit_bytes}, {"peak_bytes", report.peak_bytes}, {"fits", compiled.fits}, {"by_category", categories_json(report)},
-          {"peak_at", report.peak_at}, {"fullest_stage", fullest_stage(compiled)}, {"stages", stages}};
+  return {{"limit_bytes", compiled.limit_bytes},
+          {"peak_bytes", report.peak_bytes},
+          {"fits", compiled.fits},
+          {"by_category", categories_json(report)},
+          {"peak_at", report.peak_at},
+          {"fullest_stage", fullest_stage(compiled)},
+          {"stages", stages}};
 }
 
 Json communication_json(const std::vector<Traffic>& traffic) {
@@ -88,19 +101,22 @@ Json units_json(const Plan& plan) {
     Json parameters = Json::array(), collectives = Json::array();
     for (const UnitTensor& tensor : facts.unit->tensors) parameters.push_back(tensor.name);
     for (const UnitCollective& one : facts.collectives)
-      collectives.push_back({{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"bytes", one.bytes}});
-    list.push_back({{"name", facts.unit->name},
-                    {"label", facts.label},
-                    {"stage", facts.stage},
-                    {"parameters", parameters},
-                    {"elements", facts.unit->elements},
-                    {"compute", name_of(facts.unit->compute)},
-                    {"divided_by", {{"states", facts.states_over}, {"gradients", facts.gradients_over}, {"parameters", facts.weights_over}}},
-                    {"gathers", facts.gathers},
-                    {"gathered_share", facts.gathered_share},
-                    {"reductions", facts.reductions},
-                    {"shared_by_stages", facts.unit->stages},
-                    {"collectives", collectives}});
+      collectives.push_back(
+          {{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"bytes", one.bytes}});
+    list.push_back(
+        {{"name", facts.unit->name},
+         {"label", facts.label},
+         {"stage", facts.stage},
+         {"parameters", parameters},
+         {"elements", facts.unit->elements},
+         {"compute", name_of(facts.unit->compute)},
+         {"divided_by",
+          {{"states", facts.states_over}, {"gradients", facts.gradients_over}, {"parameters", facts.weights_over}}},
+         {"gathers", facts.gathers},
+         {"gathered_share", facts.gathered_share},
+         {"reductions", facts.reductions},
+         {"shared_by_stages", facts.unit->stages},
+         {"collectives", collectives}});
   }
   return list;
 }
@@ -120,15 +136,19 @@ Json pipeline_json(const CompiledJob& compiled) {
 
 std::string title_of(const Role& role, const Instruction& instruction) { return std::visit(Title{role}, instruction); }
 
-std::string title_of(const Role& role, const Issued& issued) { return std::visit(Title{role, pass_micro_batch(issued)}, issued.instruction); }
+std::string title_of(const Role& role, const Issued& issued) {
+  return std::visit(Title{role, pass_micro_batch(issued)}, issued.instruction);
+}
 
 std::vector<BufferId> alive_at(const Role& role, const Program& program, std::int32_t instruction) {
   const std::vector<Lifetime> lives = lifetimes(role, program);
   std::vector<BufferId> alive;
   for (std::size_t id = 0; id < role.buffers.size(); ++id)
-    if (role.buffers[id].program >= 0 && lives[id].first >= 0 && lives[id].first <= instruction && instruction <= lives[id].last)
+    if (role.buffers[id].program >= 0 && lives[id].first >= 0 && lives[id].first <= instruction &&
+        instruction <= lives[id].last)
       alive.push_back(static_cast<BufferId>(id));
-  std::stable_sort(alive.begin(), alive.end(), [&](BufferId a, BufferId b) { return role.buffer(a).bytes > role.buffer(b).bytes; });
+  std::stable_sort(alive.begin(), alive.end(),
+                   [&](BufferId a, BufferId b) { return role.buffer(a).bytes > role.buffer(b).bytes; });
   return alive;
 }
 
@@ -140,7 +160,8 @@ std::string memory_line(const CompiledJob& compiled) {
   std::sort(parts.rbegin(), parts.rend());
   std::string text;
   for (const auto& [bytes, name] : parts)
-    if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, bytes_text(static_cast<double>(bytes)));
+    if (bytes > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, bytes_text(static_cast<double>(bytes)));
   return text;
 }
 
@@ -151,8 +172,10 @@ std::vector<std::int64_t> updated_parameters(const CompiledJob& compiled) {
   std::vector<std::int64_t> counts(compiled.optimizers.size(), 0);
   for (std::size_t stage = 0; stage < compiled.plan.roles.size(); ++stage)
     for (const Unit& unit : compiled.plan.roles[stage].units) {
-      if (!unit.trained() || (!unit.stages.empty() && unit.stages.front() != static_cast<std::int32_t>(stage))) continue;
-      for (const UnitTensor& tensor : unit.tensors) counts[static_cast<std::size_t>(unit.optimizer)] += tensor.spec.whole.elements();
+      if (!unit.trained() || (!unit.stages.empty() && unit.stages.front() != static_cast<std::int32_t>(stage)))
+        continue;
+      for (const UnitTensor& tensor : unit.tensors)
+        counts[static_cast<std::size_t>(unit.optimizer)] += tensor.spec.whole.elements();
     }
   return counts;
 }
@@ -163,7 +186,8 @@ std::string optimizers_line(const CompiledJob& compiled) {
   const std::vector<std::int64_t> counts = updated_parameters(compiled);
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < counts.size(); ++i)
-    parts.push_back(fmt::format("{} (lr {:g}) of {}{}", name_of(compiled.optimizers[i].name), compiled.optimizers[i].lr, grouped(counts[i]), i == 0 ? " parameters" : ""));
+    parts.push_back(fmt::format("{} (lr {:g}) of {}{}", name_of(compiled.optimizers[i].name), compiled.optimizers[i].lr,
+                                grouped(counts[i]), i == 0 ? " parameters" : ""));
   return fmt::to_string(fmt::join(parts, ", "));
 }
 
@@ -171,7 +195,8 @@ Json optimizers_json(const CompiledJob& compiled) {
   const std::vector<std::int64_t> counts = updated_parameters(compiled);
   Json list = Json::array();
   for (std::size_t i = 0; i < counts.size(); ++i)
-    list.push_back({{"name", name_of(compiled.optimizers[i].name)}, {"lr", compiled.optimizers[i].lr}, {"parameters", counts[i]}});
+    list.push_back(
+        {{"name", name_of(compiled.optimizers[i].name)}, {"lr", compiled.optimizers[i].lr}, {"parameters", counts[i]}});
   return list;
 }
 
@@ -216,9 +241,11 @@ std::string strategy_line(const CompiledJob& compiled) {
   if (strategy.data.kind == DataKind::fsdp) data += " " + std::string(name_of(strategy.data.sharding));
   if (mesh.world_size() == 1) return data;
   std::vector<std::string> parts;
-  if (mesh.group_size(kBatchAxes) > 1) parts.push_back(fmt::format("{} over {} ranks", data, mesh.group_size(kBatchAxes)));
+  if (mesh.group_size(kBatchAxes) > 1)
+    parts.push_back(fmt::format("{} over {} ranks", data, mesh.group_size(kBatchAxes)));
   if (mesh.size(Axis::tensor) > 1)
-    parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor), strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
+    parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor),
+                                strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
   if (mesh.size(Axis::context) > 1) parts.push_back(fmt::format("context {}", mesh.size(Axis::context)));
   if (mesh.size(Axis::pipeline) > 1)
     parts.push_back(fmt::format("pipeline {} ({})", mesh.size(Axis::pipeline), name_of(strategy.pipeline.schedule)));
@@ -227,7 +254,8 @@ std::string strategy_line(const CompiledJob& compiled) {
 
 std::string batch_line(const BatchShape& batch) {
   return fmt::format("{} samples a step: {} rank{} × {} micro-batch{} × {}", batch.global, batch.data_ranks,
-                     batch.data_ranks == 1 ? "" : "s", batch.micro_batches, batch.micro_batches == 1 ? "" : "es", batch.micro);
+                     batch.data_ranks == 1 ? "" : "s", batch.micro_batches, batch.micro_batches == 1 ? "" : "es",
+                     batch.micro);
 }
 
 }  // namespace trainer::report

@@ -11,7 +11,8 @@
 
 namespace trainer::report {
 
-/// The strategy in the explicit form of a job file, nothing left to `auto`: `strategy:` takes it back and gives the same plan.
+/// The strategy in the explicit form of a job file, nothing left to `auto`: `strategy:` takes it back and gives the
+/// same plan.
 Json strategy_json(const CompiledJob& compiled);
 /// Axis name to size, all axes.
 Json mesh_json(const Mesh& mesh);
@@ -30,7 +31,8 @@ const MemoryReport& fullest(const CompiledJob& compiled);
 Json memory_json(const CompiledJob& compiled);
 Json communication_json(const std::vector<Traffic>& traffic);
 Json units_json(const Plan& plan);
-/// Schedule, chunks and bubble (in slots: a forward, an input part and a weight part take one each); null where there is one stage.
+/// Schedule, chunks and bubble (in slots: a forward, an input part and a weight part take one each); null where there
+/// is one stage.
 Json pipeline_json(const CompiledJob& compiled);
 
 /// An instruction in a few words: "linear h.0.attn.c_attn mb0", "all_reduce unit.0".
@@ -59,7 +61,8 @@ std::string states_line(const std::vector<StateCost>& states);
 
 /// "parameters 12.3 MiB, gradients …": what is there at the peak, the largest first.
 std::string memory_line(const CompiledJob& compiled);
-/// "ddp over 4 ranks", "fsdp full_shard over 2 ranks × tensor 2 × pipeline 4 (1f1b)"; of one rank, which shares nothing, its name alone.
+/// "ddp over 4 ranks", "fsdp full_shard over 2 ranks × tensor 2 × pipeline 4 (1f1b)"; of one rank, which shares
+/// nothing, its name alone.
 std::string strategy_line(const CompiledJob& compiled);
 /// "16 samples a step: 4 ranks × 2 micro-batches × 2 samples".
 std::string batch_line(const BatchShape& batch);

@@ -37,7 +37,8 @@ void add_alive(std::string& out, const Role& role, const MemoryReport& report) {
   for (std::size_t i = 0; i < std::min<std::size_t>(alive.size(), 5); ++i) {
     const Buffer& buffer = role.buffer(alive[i]);
     const std::string micro_batch = buffer.micro_batch >= 0 ? fmt::format(" mb{}", buffer.micro_batch) : "";
-    table.add({"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), size_text(buffer.bytes)});
+    table.add(
+        {"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), size_text(buffer.bytes)});
   }
   out += table.str();
 }
@@ -46,7 +47,8 @@ std::string peak_line(const Role& role, const MemoryReport& report) {
   const Program* program = report.program ? role.program(*report.program) : nullptr;
   if (program == nullptr) return "";
   const Issued& issued = program->instructions[static_cast<std::size_t>(report.instruction)];
-  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, name_of(program->kind), title_of(role, issued));
+  return fmt::format("  the peak is at instruction {} of {}: {}\n", report.instruction, name_of(program->kind),
+                     title_of(role, issued));
 }
 
 // More stages than these are rows of their own.
@@ -99,7 +101,8 @@ std::string stages_memory_table(const std::vector<MemoryReport>& reports) {
   StageTable table("at the peak", reports.size());
   std::vector<std::int64_t> numbers(reports.size());
   for (int i = 0; i < kNumCategories; ++i) {
-    for (std::size_t stage = 0; stage < reports.size(); ++stage) numbers[stage] = reports[stage].by_category[static_cast<std::size_t>(i)];
+    for (std::size_t stage = 0; stage < reports.size(); ++stage)
+      numbers[stage] = reports[stage].by_category[static_cast<std::size_t>(i)];
     table.add(std::string(name_of(static_cast<Category>(i))), numbers);
   }
   for (std::size_t stage = 0; stage < reports.size(); ++stage) numbers[stage] = reports[stage].peak_bytes;
@@ -111,17 +114,19 @@ void add_memory(std::string& out, const CompiledJob& compiled) {
   const MemoryReport& report = fullest(compiled);
   const bool several = compiled.memory.size() > 1;
   const std::size_t stage = fullest_stage(compiled);
-  out += fmt::format("\nmemory of a rank{}: {} of {}{}\n", several ? fmt::format(" of stage {}, the fullest", stage) : "",
-      size_text(report.peak_bytes), size_text(compiled.limit_bytes),
-      compiled.fits ? "" : ": DOES NOT FIT");
-  out += fmt::format("{}{}", several ? stages_memory_table(compiled.memory) : one_memory_table(report), peak_line(compiled.plan.roles[stage], report));
+  out +=
+      fmt::format("\nmemory of a rank{}: {} of {}{}\n", several ? fmt::format(" of stage {}, the fullest", stage) : "",
+                  size_text(report.peak_bytes), size_text(compiled.limit_bytes), compiled.fits ? "" : ": DOES NOT FIT");
+  out += fmt::format("{}{}", several ? stages_memory_table(compiled.memory) : one_memory_table(report),
+                     peak_line(compiled.plan.roles[stage], report));
   add_alive(out, compiled.plan.roles[stage], report);
 }
 
 void add_lifecycle(std::string& out, const LoadedJob& loaded, const CompiledJob& compiled) {
   out += fmt::format("\nmemory over a run, of the fullest rank\n");
   Table table({"at", "in its allocation", "beside it", "what that is"});
-  for (const LifecyclePoint& one : lifecycle_of(loaded, compiled)) table.add({one.point, size_text(one.inside), size_text(one.bytes), one.what});
+  for (const LifecyclePoint& one : lifecycle_of(loaded, compiled))
+    table.add({one.point, size_text(one.inside), size_text(one.bytes), one.what});
   out += table.str();
 }
 
@@ -158,7 +163,8 @@ void add_traffic(std::string& out, const StageTraffic& traffic) {
 void add_communication(std::string& out, const CompiledJob& compiled) {
   const StageTraffic step = traffic_by_stage(compiled.plan);
   const bool none = step.stages[step.most].empty();
-  out += fmt::format("\n{}\n", none ? "communication of a step: none" : "communication of a rank and step, as rings send it");
+  out += fmt::format("\n{}\n",
+                     none ? "communication of a step: none" : "communication of a rank and step, as rings send it");
   if (!none) add_traffic(out, step);
   // Of strategies that average: what they send beside, or in the place of a step.
   for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging}) {
@@ -173,7 +179,8 @@ std::string part_of(int over) { return over == 1 ? "whole" : fmt::format("1/{}",
 
 std::string weights_text(const UnitFacts& facts) {
   if (facts.weights_over == 1) return "whole";
-  return fmt::format("1/{}, gathered {}×, there {:.0f}%", facts.weights_over, facts.gathers, 100 * facts.gathered_share);
+  return fmt::format("1/{}, gathered {}×, there {:.0f}%", facts.weights_over, facts.gathers,
+                     100 * facts.gathered_share);
 }
 
 std::string gradients_text(const UnitFacts& facts, const BatchShape& batch) {
@@ -194,15 +201,21 @@ void add_units(std::string& out, const CompiledJob& compiled) {
   constexpr std::size_t kShown = 16;
   const std::vector<UnitFacts> units = units_of(compiled.plan);
   const bool several = compiled.plan.roles.size() > 1;
-  out += fmt::format("\nunits of parameters: {}; what a rank holds of each, and what moves it in a step\n", units.size());
+  out +=
+      fmt::format("\nunits of parameters: {}; what a rank holds of each, and what moves it in a step\n", units.size());
   std::vector<std::string> head{"unit", "of", "tensors", "elements", "states", "weights", "gradients", "collectives"};
   if (several) head.insert(head.begin() + 1, "stage");
   Table table(std::move(head));
   for (std::size_t i = 0; i < std::min(units.size(), kShown); ++i) {
     const UnitFacts& facts = units[i];
-    std::vector<std::string> row{facts.unit->name,           facts.label, grouped(static_cast<std::int64_t>(facts.unit->tensors.size())),
-                                 grouped(facts.unit->elements), part_of(facts.states_over), weights_text(facts),
-                                 gradients_text(facts, compiled.batch), collectives_text(facts)};
+    std::vector<std::string> row{facts.unit->name,
+                                 facts.label,
+                                 grouped(static_cast<std::int64_t>(facts.unit->tensors.size())),
+                                 grouped(facts.unit->elements),
+                                 part_of(facts.states_over),
+                                 weights_text(facts),
+                                 gradients_text(facts, compiled.batch),
+                                 collectives_text(facts)};
     if (several) row.insert(row.begin() + 1, std::to_string(facts.stage));
     table.add(std::move(row));
   }
@@ -215,16 +228,19 @@ void add_units(std::string& out, const CompiledJob& compiled) {
 std::string parts_text(const std::vector<std::string>& parts) {
   constexpr std::size_t kShown = 8;
   if (parts.size() <= kShown) return fmt::format("{}", fmt::join(parts, " "));
-  return fmt::format("{} … {} ({} parts)", fmt::join(parts.begin(), parts.begin() + 4, " "), fmt::join(parts.end() - 3, parts.end(), " "), parts.size());
+  return fmt::format("{} … {} ({} parts)", fmt::join(parts.begin(), parts.begin() + 4, " "),
+                     fmt::join(parts.end() - 3, parts.end(), " "), parts.size());
 }
 
 void add_pipeline(std::string& out, const CompiledJob& compiled) {
   if (compiled.plan.roles.size() == 1) return;
   out += fmt::format("\nchunks of the model\n");
   for (std::size_t chunk = 0; chunk < compiled.chunks.size(); ++chunk)
-    out += fmt::format("  {} on stage {}: {}\n", chunk, compiled.chunks[chunk].stage, parts_text(compiled.chunks[chunk].parts));
+    out += fmt::format("  {} on stage {}: {}\n", chunk, compiled.chunks[chunk].stage,
+                       parts_text(compiled.chunks[chunk].parts));
   constexpr int kWidth = 140;
-  out += fmt::format("\nschedule of the step, where forward, input part and weight part take a slot each\n{}", strategies::print_table(compiled.schedule, kWidth));
+  out += fmt::format("\nschedule of the step, where forward, input part and weight part take a slot each\n{}",
+                     strategies::print_table(compiled.schedule, kWidth));
 }
 
 // What a profile filled in, where the job has one.
@@ -232,17 +248,25 @@ void add_profile(std::string& out, const LoadedJob& loaded) {
   if (loaded.job.strategy.profile == Profile::none) return;
   std::string text;
   for (const Setting& setting : loaded.settings)
-    if (setting.from == Setting::From::profile) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", setting.path.substr(setting.path.rfind('.') + 1), setting.value);
-  out += fmt::format("profile:    {}: {}\n", name_of(loaded.job.strategy.profile), text.empty() ? "fills in nothing" : text);
+    if (setting.from == Setting::From::profile)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", setting.path.substr(setting.path.rfind('.') + 1),
+                          setting.value);
+  out += fmt::format("profile:    {}: {}\n", name_of(loaded.job.strategy.profile),
+                     text.empty() ? "fills in nothing" : text);
 }
 
 std::string wrap_line(const WrapJob& wrap) {
   switch (wrap.policy) {
-    case WrapPolicy::automatic: return "each outermost block, and what lies between";
-    case WrapPolicy::none: return "the whole model";
-    case WrapPolicy::transformer: return "each " + wrap.block + ", and what lies between";
-    case WrapPolicy::size: return fmt::format("at least {} parameters", grouped(wrap.min_params));
-    case WrapPolicy::names: return fmt::format("{}", fmt::join(wrap.names, ", "));
+    case WrapPolicy::automatic:
+      return "each outermost block, and what lies between";
+    case WrapPolicy::none:
+      return "the whole model";
+    case WrapPolicy::transformer:
+      return "each " + wrap.block + ", and what lies between";
+    case WrapPolicy::size:
+      return fmt::format("at least {} parameters", grouped(wrap.min_params));
+    case WrapPolicy::names:
+      return fmt::format("{}", fmt::join(wrap.names, ", "));
   }
   return "";
 }
@@ -253,7 +277,8 @@ void add_decisions(std::string& out, const LoadedJob& loaded, const CompiledJob&
   std::string text = "wrap: " + wrap_line(strategy.wrap);
   const Json data = strategy_json(compiled)["data"];
   for (const char* key : {"keep", "reduce", "prefetch", "compression"})
-    if (data.contains(key)) text += fmt::format("; {}: {}", key, data[key].is_string() ? data[key].get<std::string>() : data[key].dump());
+    if (data.contains(key))
+      text += fmt::format("; {}: {}", key, data[key].is_string() ? data[key].get<std::string>() : data[key].dump());
   out += fmt::format("decided:    {}\n", text);
 }
 
@@ -264,21 +289,25 @@ std::string plan_text(const Planned& one) {
   const auto& [loaded, compiled, predicted, advice, without_bf16] = one;
   const Role& role = compiled.plan.roles.front();
   out += fmt::format("{}: plan {}\n", loaded.job.name, hash_of(compiled.plan));
-  out += fmt::format("strategy:   {}: {}\n", strategy_line(compiled), compiled.alternatives.empty() ? compiled.strategy_why : compiled.fits ? "chosen, see below" : "no strategy fits; this one needs the least memory");
+  out += fmt::format("strategy:   {}: {}\n", strategy_line(compiled),
+                     compiled.alternatives.empty() ? compiled.strategy_why
+                     : compiled.fits               ? "chosen, see below"
+                                                   : "no strategy fits; this one needs the least memory");
   add_decisions(out, loaded, compiled);
   out += fmt::format("mesh:       {}\n", mesh_line(compiled.plan.mesh));
   out += fmt::format("batch:      {}\n", batch_line(compiled.batch));
   out += fmt::format("parameters: {}{}\n", grouped(compiled.num_parameters),
-      compiled.num_trained == compiled.num_parameters
-          ? ""
-          : fmt::format(", of which {} are trained", grouped(compiled.num_trained)));
-  if (compiled.optimizers.size() > 1 || !loaded.job.train.groups.empty()) out += fmt::format("optimizers: {}\n", optimizers_line(compiled));
+                     compiled.num_trained == compiled.num_parameters
+                         ? ""
+                         : fmt::format(", of which {} are trained", grouped(compiled.num_trained)));
+  if (compiled.optimizers.size() > 1 || !loaded.job.train.groups.empty())
+    out += fmt::format("optimizers: {}\n", optimizers_line(compiled));
   if (const std::vector<StateCost> states = states_of(compiled); !states.empty())
     out += fmt::format("states:     {}\n", states_line(states));
   out += fmt::format("a step:     {}", flops_text(compiled.flops_per_step));
   for (const Program& program : role.programs)
     out += fmt::format("{} {} {}", program.kind == role.programs.front().kind ? "; instructions:" : ",",
-        grouped(program.length()), name_of(program.kind));
+                       grouped(program.length()), name_of(program.kind));
   out += fmt::format("\n");
   out += predicted_text(predicted);
   if (without_bf16) out += fmt::format("  {}\n", text_of(*without_bf16));

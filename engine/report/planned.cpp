@@ -23,10 +23,12 @@ Json without_bf16_json(const std::optional<WithoutBf16>& costs) {
 
 Json plan_json(const Planned& one) {
   const auto& [loaded, compiled, predicted, advice, without_bf16] = one;
-  const StageTraffic traffic = traffic_by_stage(compiled.plan), average = traffic_by_stage(compiled.plan, ProgramKind::average);
+  const StageTraffic traffic = traffic_by_stage(compiled.plan),
+                     average = traffic_by_stage(compiled.plan, ProgramKind::average);
   Json by_stage = Json::array(), programs = Json::object();
   for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
-  for (const Program& program : compiled.plan.roles.front().programs) programs[std::string(name_of(program.kind))] = program.length();
+  for (const Program& program : compiled.plan.roles.front().programs)
+    programs[std::string(name_of(program.kind))] = program.length();
   Json memory = memory_json(compiled);
   memory["lifecycle"] = lifecycle_json(lifecycle_of(loaded, compiled));
   return {{"hash", hash_of(compiled.plan)},
@@ -38,7 +40,10 @@ Json plan_json(const Planned& one) {
           {"would_fit", suggestions_json(compiled.would_fit)},
           {"mesh", mesh_json(compiled.plan.mesh)},
           {"world_size", compiled.plan.mesh.world_size()},
-          {"batch", {{"global", compiled.batch.global}, {"micro", compiled.batch.micro}, {"micro_batches", compiled.batch.micro_batches}}},
+          {"batch",
+           {{"global", compiled.batch.global},
+            {"micro", compiled.batch.micro},
+            {"micro_batches", compiled.batch.micro_batches}}},
           {"parameters", compiled.num_parameters},
           {"trained_parameters", compiled.num_trained},
           {"optimizers", optimizers_json(compiled)},

@@ -1,4 +1,5 @@
-// One job as `trainer plan` shows it: loaded, compiled, predicted, with advice. One document for a single job, a comparison and a sweep.
+// One job as `trainer plan` shows it: loaded, compiled, predicted, with advice. One document for a single job, a
+// comparison and a sweep.
 #pragma once
 
 #include <optional>

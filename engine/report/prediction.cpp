@@ -37,15 +37,18 @@ Json parts_json(const RoleTimes& times) {
 }
 
 const std::vector<std::pair<const char*, double RoleTimes::*>> kParts{
-    {"computing", &RoleTimes::compute_us}, {"communication that nothing hides", &RoleTimes::exposed_us}, {"bubble", &RoleTimes::bubble_us},
-    {"optimizer", &RoleTimes::optimizer_us}, {"input", &RoleTimes::input_us}};
+    {"computing", &RoleTimes::compute_us},
+    {"communication that nothing hides", &RoleTimes::exposed_us},
+    {"bubble", &RoleTimes::bubble_us},
+    {"optimizer", &RoleTimes::optimizer_us},
+    {"input", &RoleTimes::input_us}};
 
 void add_communication(std::string& out, const PredictedStep& step) {
   if (step.times.communication.empty()) return;
   Table table({"communication", "axis", "count", "ms", "exposed ms", "of the step"});
   for (const cost::CommunicationTime& one : step.times.communication)
-    table.add({one.collective, one.axis, grouped(one.count), fmt::format("{:.3f}", ms(one.total_us)), fmt::format("{:.3f}", ms(one.exposed_us)),
-               share_text(one.exposed_us, step.times.step_us)});
+    table.add({one.collective, one.axis, grouped(one.count), fmt::format("{:.3f}", ms(one.total_us)),
+               fmt::format("{:.3f}", ms(one.exposed_us)), share_text(one.exposed_us, step.times.step_us)});
   out += table.str();
 }
 
@@ -54,8 +57,8 @@ void add_kernels(std::string& out, const PredictedStep& step) {
   Table table({"kernels", "count", "ms", "of the step", "bound by"});
   for (std::size_t i = 0; i < std::min(kShown, step.times.kernels.size()); ++i) {
     const cost::KernelTime& one = step.times.kernels[i];
-    table.add({std::string(name_of(one.op)), grouped(one.count), fmt::format("{:.3f}", ms(one.us)), share_text(one.us, step.times.step_us),
-               std::string(name_of(one.bound))});
+    table.add({std::string(name_of(one.op)), grouped(one.count), fmt::format("{:.3f}", ms(one.us)),
+               share_text(one.us, step.times.step_us), std::string(name_of(one.bound))});
   }
   out += table.str();
 }
@@ -67,7 +70,8 @@ void add_stages(std::string& out, const PredictedStep& step) {
   for (std::size_t stage = 0; stage < std::min(kShown, step.times.roles.size()); ++stage) {
     const RoleTimes& times = step.times.roles[stage];
     const auto share = [&](double us) { return share_text(us, step.times.step_us); };
-    table.add({std::to_string(stage), share(times.compute_us), share(times.exposed_us), share(times.bubble_us), share(times.optimizer_us), share(times.input_us)});
+    table.add({std::to_string(stage), share(times.compute_us), share(times.exposed_us), share(times.bubble_us),
+               share(times.optimizer_us), share(times.input_us)});
   }
   if (step.times.roles.size() > kShown) table.add({fmt::format("… and {} more", step.times.roles.size() - kShown)});
   out += table.str();
@@ -75,13 +79,17 @@ void add_stages(std::string& out, const PredictedStep& step) {
 
 // Beside a step: either a program of its own, or what one that averages while it trains takes longer.
 double averaging_us(const Plan& plan, const cost::CostModel& model, double step_us) {
-  if (plan.roles.front().program(ProgramKind::step_averaging) != nullptr) return std::max(0.0, cost::predict(plan, model, ProgramKind::step_averaging).step_us - step_us);
-  return plan.roles.front().program(ProgramKind::average) == nullptr ? 0 : cost::predict(plan, model, ProgramKind::average).step_us;
+  if (plan.roles.front().program(ProgramKind::step_averaging) != nullptr)
+    return std::max(0.0, cost::predict(plan, model, ProgramKind::step_averaging).step_us - step_us);
+  return plan.roles.front().program(ProgramKind::average) == nullptr
+             ? 0
+             : cost::predict(plan, model, ProgramKind::average).step_us;
 }
 
 // Ranks on a CPU share it.
 int devices_of(const Job& job, const CompiledJob& compiled, const cost::MachineModel& machine) {
-  return machine.device.kind == cost::DeviceKind::cpu ? static_cast<int>(job.cluster.nodes) : compiled.plan.mesh.world_size();
+  return machine.device.kind == cost::DeviceKind::cpu ? static_cast<int>(job.cluster.nodes)
+                                                      : compiled.plan.mesh.world_size();
 }
 
 }  // namespace
@@ -114,14 +122,19 @@ PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled,
 
 std::string text_of(const WithoutBf16& costs) {
   const auto memory = [](std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
-  return fmt::format("bf16: this processor ({}) has no bf16 instructions, so products widen to f32 and run at the speed of f32; memory of a rank {}, in f32 {}; a step {}, in f32 {} (predicted, ±{:.0f}%)",
-                     costs.isa, memory(costs.bf16_bytes), memory(costs.f32_bytes), ms_text(costs.bf16_us), ms_text(costs.f32_us), 100 * costs.spread);
+  return fmt::format(
+      "bf16: this processor ({}) has no bf16 instructions, so products widen to f32 and run at the speed of f32; "
+      "memory of a rank {}, in f32 {}; a step {}, in f32 {} (predicted, ±{:.0f}%)",
+      costs.isa, memory(costs.bf16_bytes), memory(costs.f32_bytes), ms_text(costs.bf16_us), ms_text(costs.f32_us),
+      100 * costs.spread);
 }
 
 std::string cluster_text(const PredictedStep& step) {
-  const int ranks = step.cluster.mesh.world_size(), nodes = (ranks + step.cluster.ranks_per_node - 1) / step.cluster.ranks_per_node;
+  const int ranks = step.cluster.mesh.world_size(),
+            nodes = (ranks + step.cluster.ranks_per_node - 1) / step.cluster.ranks_per_node;
   const std::string many = nodes > 1 ? fmt::format(" on {} nodes", nodes) : "";
-  if (step.machine->device.kind == cost::DeviceKind::cuda) return fmt::format("{} × {}{}", ranks, step.machine->name, many);
+  if (step.machine->device.kind == cost::DeviceKind::cuda)
+    return fmt::format("{} × {}{}", ranks, step.machine->name, many);
   return ranks == 1 ? step.machine->name : fmt::format("{} ranks of {}{}", ranks, step.machine->name, many);
 }
 
@@ -146,9 +159,14 @@ Json predicted_json(const PredictedStep& step) {
   Json stages = Json::array(), communication = Json::array(), kernels = Json::array();
   for (const RoleTimes& times : step.times.roles) stages.push_back(parts_json(times));
   for (const cost::CommunicationTime& one : step.times.communication)
-    communication.push_back({{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"ms", ms(one.total_us)}, {"exposed_ms", ms(one.exposed_us)}});
+    communication.push_back({{"axis", one.axis},
+                             {"collective", one.collective},
+                             {"count", one.count},
+                             {"ms", ms(one.total_us)},
+                             {"exposed_ms", ms(one.exposed_us)}});
   for (const cost::KernelTime& one : step.times.kernels)
-    kernels.push_back({{"op", name_of(one.op)}, {"count", one.count}, {"ms", ms(one.us)}, {"bound", name_of(one.bound)}});
+    kernels.push_back(
+        {{"op", name_of(one.op)}, {"count", one.count}, {"ms", ms(one.us)}, {"bound", name_of(one.bound)}});
   json["stages"] = std::move(stages);
   json["communication"] = std::move(communication);
   json["kernels"] = std::move(kernels);
@@ -166,24 +184,35 @@ std::string hours_text(double hours) {
 }  // namespace
 
 std::string run_line(const PredictedStep& step) {
-  const std::string cost = step.price > 0 ? fmt::format(", {:.2f} at {:g} a device and hour", step.run_cost(), step.price) : "";
-  return fmt::format("{} steps in {}{}; evaluation and checkpoints come on top", grouped(step.steps), hours_text(step.run_hours()), cost);
+  const std::string cost =
+      step.price > 0 ? fmt::format(", {:.2f} at {:g} a device and hour", step.run_cost(), step.price) : "";
+  return fmt::format("{} steps in {}{}; evaluation and checkpoints come on top", grouped(step.steps),
+                     hours_text(step.run_hours()), cost);
 }
 
 std::string predicted_text(const PredictedStep& step) {
   std::string out;
-  out += fmt::format("\na step on {}: {} ({} to {}), {} {} a second", cluster_text(step), ms_text(step.times.step_us), ms_text(step.times.low_us), ms_text(step.times.high_us),
-      count_text(step.per_second()), step.samples ? "samples" : "tokens");
+  out += fmt::format("\na step on {}: {} ({} to {}), {} {} a second", cluster_text(step), ms_text(step.times.step_us),
+                     ms_text(step.times.low_us), ms_text(step.times.high_us), count_text(step.per_second()),
+                     step.samples ? "samples" : "tokens");
   if (step.peak_flops > 0) out += fmt::format(", {:.1f}% of the peak by the model's FLOPs", 100 * step.mfu());
   out += fmt::format("\n");
   out += fmt::format("  the run: {}\n", run_line(step));
   out += fmt::format("  figures of {}\n", step.hardware);
-  if (step.machine->device.kind == cost::DeviceKind::cuda) out += fmt::format("  predicted, not measured: no GPU has run trainer yet, and the figures are those of tuned kernels and libraries\n");
+  if (step.machine->device.kind == cost::DeviceKind::cuda)
+    out += fmt::format(
+        "  predicted, not measured: no GPU has run trainer yet, and the figures are those of tuned kernels and "
+        "libraries\n");
   std::string text;
   for (const auto& [name, part] : kParts)
-    if (const double us = step.busiest().*part; us > 5e-4 * step.times.step_us) text += fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", name, ms_text(us), share_text(us, step.times.step_us));
-  out += fmt::format("  {}{}\n", step.times.roles.size() > 1 ? fmt::format("stage {}, the busiest: ", step.times.slowest) : "", text);
-  if (step.average_us > 0) out += fmt::format("  and {} more in one step of {}, in which ranks are brought together\n", ms_text(step.average_us), step.every);
+    if (const double us = step.busiest().*part; us > 5e-4 * step.times.step_us)
+      text +=
+          fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", name, ms_text(us), share_text(us, step.times.step_us));
+  out += fmt::format(
+      "  {}{}\n", step.times.roles.size() > 1 ? fmt::format("stage {}, the busiest: ", step.times.slowest) : "", text);
+  if (step.average_us > 0)
+    out += fmt::format("  and {} more in one step of {}, in which ranks are brought together\n",
+                       ms_text(step.average_us), step.every);
   add_stages(out, step);
   add_communication(out, step);
   add_kernels(out, step);

@@ -19,7 +19,7 @@ struct PredictedStep {
   cost::Prediction times;
   double average_us = 0;  ///< what bringing ranks together adds to one step in `every`, where they train apart
   std::int64_t every = 1;
-  double tokens = 0;      ///< of a step, all ranks; samples where the data has no tokens
+  double tokens = 0;  ///< of a step, all ranks; samples where the data has no tokens
   bool samples = false;
   double model_flops = 0;  ///< of a step, all ranks
   std::int64_t steps = 0;  ///< of the whole run
@@ -37,12 +37,13 @@ struct PredictedStep {
   double step_cost() const { return mean_us() / 3.6e9 * price * devices; }
   double run_cost() const { return static_cast<double>(steps) * step_cost(); }
   double per_second() const { return times.step_us > 0 ? tokens / mean_us() * 1e6 : 0; }
-  /// Model FLOPs utilisation: the share of the peak that the model's FLOPs are, three times those of the forward pass (Chowdhery et al.,
-  /// "PaLM", 2022, appendix B). 0 where there is no peak.
+  /// Model FLOPs utilisation: the share of the peak that the model's FLOPs are, three times those of the forward pass
+  /// (Chowdhery et al., "PaLM", 2022, appendix B). 0 where there is no peak.
   double mfu() const { return peak_flops > 0 && times.step_us > 0 ? model_flops / (peak_flops * mean_us() * 1e-6) : 0; }
 };
 
-/// Of `compiled`, which is of Purpose::train, on `hardware`; `name` is where its figures are from. The result keeps the machine's model alive.
+/// Of `compiled`, which is of Purpose::train, on `hardware`; `name` is where its figures are from. The result keeps the
+/// machine's model alive.
 PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled, Hardware hardware, std::string name);
 
 /// PredictedStep::peak_flops alone.
@@ -50,7 +51,7 @@ double peak_flops(const Job& job, const CompiledJob& compiled, const cost::Machi
 
 /// A bf16 job on a processor without bf16 instructions, beside the same plan in f32.
 struct WithoutBf16 {
-  std::string isa;  ///< the processor's: "avx2"
+  std::string isa;                             ///< the processor's: "avx2"
   std::int64_t bf16_bytes = 0, f32_bytes = 0;  ///< memory of the fullest rank
   double bf16_us = 0, f32_us = 0;              ///< a step, predicted
   double spread = 0;                           ///< of the prediction in bf16, either way: 0.2
@@ -58,8 +59,9 @@ struct WithoutBf16 {
 /// A line for people.
 std::string text_of(const WithoutBf16& costs);
 
-/// `predicted` of plan --json: step_ms, its parts, low_ms and high_ms, tokens_per_s, mfu (null: unknown), hardware; average_ms and
-/// average_every where ranks train apart; by stage its parts; communication and kernels of the busiest role.
+/// `predicted` of plan --json: step_ms, its parts, low_ms and high_ms, tokens_per_s, mfu (null: unknown), hardware;
+/// average_ms and average_every where ranks train apart; by stage its parts; communication and kernels of the busiest
+/// role.
 Json predicted_json(const PredictedStep& step);
 
 /// The same as text: a headline, where the time goes, communication, the longest kernels, and for pipelines each stage.

@@ -15,7 +15,9 @@ const std::vector<Issued>& step_of(const Plan& plan, int rank) {
   return step->instructions;
 }
 
-bool meets_others(const Instruction& instruction) { return std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction); }
+bool meets_others(const Instruction& instruction) {
+  return std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
+}
 
 int peer_of(const Mesh& mesh, int rank, Axis axis, int distance) {
   Coordinates at = mesh.coordinates(rank);
@@ -64,12 +66,16 @@ Meetings::Meetings(const Plan& plan) {
         if (all.size() <= k) all.resize(k + 1);
         all[k].push_back(here);
       } else if (const auto* exchange = std::get_if<Exchange>(&step[i].instruction)) {
-        for (const Exchange::Send& send : exchange->sends) sends[{rank, peer_of(plan.mesh, rank, send.axis, send.peer)}].push_back(here);
-        for (const Exchange::Receive& receive : exchange->receives) receives[{peer_of(plan.mesh, rank, receive.axis, receive.peer), rank}].push_back(here);
+        for (const Exchange::Send& send : exchange->sends)
+          sends[{rank, peer_of(plan.mesh, rank, send.axis, send.peer)}].push_back(here);
+        for (const Exchange::Receive& receive : exchange->receives)
+          receives[{peer_of(plan.mesh, rank, receive.axis, receive.peer), rank}].push_back(here);
       }
     }
   }
-  const auto meet = [&](const Spot& a, const Spot& b) { met_[static_cast<std::size_t>(a.rank)][static_cast<std::size_t>(a.instruction)].push_back(b); };
+  const auto meet = [&](const Spot& a, const Spot& b) {
+    met_[static_cast<std::size_t>(a.rank)][static_cast<std::size_t>(a.instruction)].push_back(b);
+  };
   for (const auto& [members, all] : collectives)
     for (const std::vector<Spot>& spots : all)
       for (const Spot& a : spots)
@@ -86,7 +92,8 @@ Meetings::Meetings(const Plan& plan) {
   }
 }
 
-std::int64_t begin_together(const Meetings& meetings, const std::vector<RankTrace>& traces, const RankTrace& rank, std::size_t instruction) {
+std::int64_t begin_together(const Meetings& meetings, const std::vector<RankTrace>& traces, const RankTrace& rank,
+                            std::size_t instruction) {
   std::int64_t from = rank.start_ns + rank.spans[instruction].begin_ns;
   for (const Spot& spot : meetings.of(rank.rank, instruction)) {
     const RankTrace& other = traces[static_cast<std::size_t>(spot.rank)];

@@ -15,12 +15,15 @@ struct Spot {
   std::int32_t instruction = 0;
 };
 
-/// For each rank and instruction of the step those on other ranks that it meets: the other members of its collective, the peers of its
-/// exchange. Matched by order: the k-th collective of a group, the k-th message from one rank to another.
+/// For each rank and instruction of the step those on other ranks that it meets: the other members of its collective,
+/// the peers of its exchange. Matched by order: the k-th collective of a group, the k-th message from one rank to
+/// another.
 class Meetings {
  public:
   explicit Meetings(const Plan& plan);
-  const std::vector<Spot>& of(int rank, std::size_t instruction) const { return met_[static_cast<std::size_t>(rank)][instruction]; }
+  const std::vector<Spot>& of(int rank, std::size_t instruction) const {
+    return met_[static_cast<std::size_t>(rank)][instruction];
+  }
   struct Message {
     Spot from, to;
   };
@@ -31,8 +34,10 @@ class Meetings {
   std::vector<Message> messages_;
 };
 
-/// When, on the clock of all ranks, `rank` has begun an instruction and so have all that it meets: from then on bytes can move.
-std::int64_t begin_together(const Meetings& meetings, const std::vector<RankTrace>& traces, const RankTrace& rank, std::size_t instruction);
+/// When, on the clock of all ranks, `rank` has begun an instruction and so have all that it meets: from then on bytes
+/// can move.
+std::int64_t begin_together(const Meetings& meetings, const std::vector<RankTrace>& traces, const RankTrace& rank,
+                            std::size_t instruction);
 
 /// Where a rank's step went, in ns; they add up to `step`.
 struct RankTimes {

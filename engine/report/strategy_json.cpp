@@ -43,7 +43,8 @@ Json data_json(const DataStrategyJob& data, const Mesh& mesh) {
 
 Json pipeline_json(const PipelineStrategyJob& pipeline, int degree) {
   Json json{{"degree", degree}, {"schedule", text(pipeline.schedule)}, {"virtual_stages", pipeline.virtual_stages}};
-  json["split"] = pipeline.split_policy == SplitPolicy::names ? Json(pipeline.split) : Json(text(pipeline.split_policy));
+  json["split"] =
+      pipeline.split_policy == SplitPolicy::names ? Json(pipeline.split) : Json(text(pipeline.split_policy));
   return json;
 }
 
@@ -62,7 +63,8 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   Json json{{"data", data_json(strategy.data, mesh)}};
   const int tensor = mesh.size(Axis::tensor), pipeline = mesh.size(Axis::pipeline);
   if (tensor > 1) json["tensor"] = {{"degree", tensor}, {"sequence_parallel", strategy.tensor.sequence_parallel}};
-  if (mesh.size(Axis::context) > 1) json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};
+  if (mesh.size(Axis::context) > 1)
+    json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};
   if (pipeline > 1) json["pipeline"] = pipeline_json(strategy.pipeline, pipeline);
   json["wrap"] = wrap_json(strategy.wrap);
   return json;

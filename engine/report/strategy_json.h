@@ -1,5 +1,5 @@
-// A strategy in the explicit form of a job file, with every `auto` of it decided: what `trainer plan --json` prints, and `strategy:` takes
-// back to the same plan on as many ranks.
+// A strategy in the explicit form of a job file, with every `auto` of it decided: what `trainer plan --json` prints,
+// and `strategy:` takes back to the same plan on as many ranks.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

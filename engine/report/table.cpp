@@ -9,10 +9,12 @@ namespace {
 
 // Characters, of UTF-8.
 std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
-// Digits and what stands among them, with a unit of size behind them or not: "1,234", "12.5%", "1/4", "-3e-7", "1.5 GiB".
+// Digits and what stands among them, with a unit of size behind them or not: "1,234", "12.5%", "1/4", "-3e-7", "1.5
+// GiB".
 bool is_number(std::string_view text) {
   for (const std::string_view unit : {" B", " KiB", " MiB", " GiB", " TiB", " PiB"})
     if (text.ends_with(unit)) text.remove_suffix(unit.size());

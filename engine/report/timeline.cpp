@@ -1,5 +1,5 @@
-// A stage is drawn at a level of detail: 0, its instructions; 1, what is of one kind within an action is a block; 2, all communication
-// within an action is. What an instruction is for, and in which action, its provenance says.
+// A stage is drawn at a level of detail: 0, its instructions; 1, what is of one kind within an action is a block; 2,
+// all communication within an action is. What an instruction is for, and in which action, its provenance says.
 #include "engine/report/timeline.h"
 
 #include <algorithm>
@@ -29,18 +29,23 @@ Task task_along(const Mesh& mesh, Axes axes) {
 Task task_of(const Provenance& why) {
   using Phase = Provenance::Phase;
   switch (why.phase) {
-    case Phase::forward: return Task::forward;
+    case Phase::forward:
+      return Task::forward;
     case Phase::backward:
-    case Phase::backward_input: return why.recomputed ? Task::recompute : Task::backward;
-    case Phase::backward_weight: return Task::weight;
+    case Phase::backward_input:
+      return why.recomputed ? Task::recompute : Task::backward;
+    case Phase::backward_weight:
+      return Task::weight;
     case Phase::norm:
     case Phase::update:
     case Phase::average:
-    case Phase::report: return Task::update;
+    case Phase::report:
+      return Task::update;
     case Phase::load:
     case Phase::gather:
     case Phase::transfer:
-    case Phase::reduce: return Task::unit;
+    case Phase::reduce:
+      return Task::unit;
   }
   return Task::unit;
 }
@@ -81,16 +86,26 @@ std::string label_of(const Plan& plan, const Role& role, const Instruction& inst
 
 std::string_view words_for(Task task) {
   switch (task) {
-    case Task::forward: return "forward";
-    case Task::recompute: return "recomputed forward";
-    case Task::backward: return "backward";
-    case Task::weight: return "weight part of backward";
-    case Task::unit: return "packing and sums";
-    case Task::update: return "optimizer";
-    case Task::tensor: return "collectives over tensor";
-    case Task::data: return "collectives over data axes";
-    case Task::pipeline: return "messages between stages";
-    case Task::copy: return "copies";
+    case Task::forward:
+      return "forward";
+    case Task::recompute:
+      return "recomputed forward";
+    case Task::backward:
+      return "backward";
+    case Task::weight:
+      return "weight part of backward";
+    case Task::unit:
+      return "packing and sums";
+    case Task::update:
+      return "optimizer";
+    case Task::tensor:
+      return "collectives over tensor";
+    case Task::data:
+      return "collectives over data axes";
+    case Task::pipeline:
+      return "messages between stages";
+    case Task::copy:
+      return "copies";
   }
   return "";
 }
@@ -98,8 +113,11 @@ std::string_view words_for(Task task) {
 constexpr int kFinest = 0, kCoarsest = 2;
 constexpr std::array kDrawn{Stream::compute, Stream::tensor, Stream::communication, Stream::background, Stream::copy};
 static_assert(kDrawn.size() == kNumStreams);
-// Of a stage whose instructions are summed: the compute stream is drawn as actions, and copies are too small to be seen.
-bool is_drawn(Stream stream, int level) { return stream != Stream::compute && (level < kCoarsest || stream != Stream::copy); }
+// Of a stage whose instructions are summed: the compute stream is drawn as actions, and copies are too small to be
+// seen.
+bool is_drawn(Stream stream, int level) {
+  return stream != Stream::compute && (level < kCoarsest || stream != Stream::copy);
+}
 
 constexpr double kLongestGap = 0.01;  // of the step, within a block: longer waits are to be seen
 
@@ -107,7 +125,13 @@ constexpr double kLongestGap = 0.01;  // of the step, within a block: longer wai
 class StageDrawing {
  public:
   StageDrawing(const Plan& plan, std::size_t stage, const cost::Prediction& prediction)
-      : plan_(plan), stage_(stage), role_(plan.roles[stage]), program_(*role_.program(ProgramKind::step)), spans_(prediction.spans[stage]), step_us_(prediction.step_us), task_(tasks_of(plan, stage)) {
+      : plan_(plan),
+        stage_(stage),
+        role_(plan.roles[stage]),
+        program_(*role_.program(ProgramKind::step)),
+        spans_(prediction.spans[stage]),
+        step_us_(prediction.step_us),
+        task_(tasks_of(plan, stage)) {
     find_actions();
     for (int level = kFinest; level <= kCoarsest; ++level) sizes_[static_cast<std::size_t>(level)] = count(level);
   }
@@ -127,8 +151,8 @@ class StageDrawing {
   }
 
  private:
-  // Instructions of a pass are in its action, and so is what stands between two of them. Other launches are in one of their own; what else
-  // stands between actions is in the one before.
+  // Instructions of a pass are in its action, and so is what stands between two of them. Other launches are in one of
+  // their own; what else stands between actions is in the one before.
   void find_actions() {
     struct Key {
       Task task = Task::copy;
@@ -142,7 +166,9 @@ class StageDrawing {
       const Provenance& why = instructions[i].why;
       if (is_pass(why.phase)) {
         keys[i] = {pass_of(task_[i]), why.micro_batch, why.chunk};
-        if (before < i && keys[before] == keys[i]) std::fill(keys.begin() + static_cast<std::ptrdiff_t>(before), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]);
+        if (before < i && keys[before] == keys[i])
+          std::fill(keys.begin() + static_cast<std::ptrdiff_t>(before), keys.begin() + static_cast<std::ptrdiff_t>(i),
+                    keys[i]);
         before = i;
       } else if (std::holds_alternative<Launch>(instructions[i].instruction)) {
         keys[i] = {pass_of(task_[i]), -1, -1};
@@ -166,21 +192,24 @@ class StageDrawing {
 
   Block block(std::size_t i, std::int32_t label) const {
     // What waits for another stage is no work: the block begins when bytes move.
-    const std::int64_t begin = nanoseconds(spans_[i].begin + spans_[i].waited), end = std::max(begin, nanoseconds(spans_[i].end));
+    const std::int64_t begin = nanoseconds(spans_[i].begin + spans_[i].waited),
+                       end = std::max(begin, nanoseconds(spans_[i].end));
     return {begin, end, label, micro_batch(i), 1, end - begin};
   }
 
   std::vector<Block> single(Stream stream, Labels& labels) const {
     std::vector<Block> list;
     for (std::size_t i = 0; i < spans_.size(); ++i)
-      if (program_.instructions[i].stream == stream) list.push_back(block(i, labels.of(label_of(plan_, role_, program_.instructions[i].instruction), task_[i])));
+      if (program_.instructions[i].stream == stream)
+        list.push_back(block(i, labels.of(label_of(plan_, role_, program_.instructions[i].instruction), task_[i])));
     return list;
   }
 
   // Whether instruction i, of the same stream as the one `before`, is drawn in its block.
   bool together(std::size_t before, std::size_t i, int level) const {
     if (action_[before] != action_[i]) return false;
-    if (program_.instructions[i].stream == Stream::compute) return spans_[i].begin - spans_[before].end < kLongestGap * step_us_;
+    if (program_.instructions[i].stream == Stream::compute)
+      return spans_[i].begin - spans_[before].end < kLongestGap * step_us_;
     return level >= 2 || task_[before] == task_[i];
   }
 
@@ -190,7 +219,8 @@ class StageDrawing {
     std::size_t before = 0;
     const auto name = [&] {
       if (list.empty()) return;
-      const auto most = std::max_element(busy.begin(), busy.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+      const auto most =
+          std::max_element(busy.begin(), busy.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
       list.back().label = labels.of(std::string(words_for(most->first)), most->first);
       busy.clear();
     };
@@ -225,7 +255,8 @@ class StageDrawing {
     }
     std::size_t blocks = sums[static_cast<std::size_t>(Stream::compute)];
     for (Stream stream : kDrawn)
-      if (level == kFinest || is_drawn(stream, level)) blocks += (level == kFinest ? all : sums)[static_cast<std::size_t>(stream)];
+      if (level == kFinest || is_drawn(stream, level))
+        blocks += (level == kFinest ? all : sums)[static_cast<std::size_t>(stream)];
     return blocks;
   }
 
@@ -286,7 +317,8 @@ std::vector<int> levels_of(const std::vector<StageDrawing>& stages, std::size_t 
 }  // namespace
 
 std::string_view name_of(Task task) {
-  static constexpr std::array<std::string_view, 10> kNames{"forward", "recompute", "backward", "weight", "unit", "update", "tensor", "data", "pipeline", "copy"};
+  static constexpr std::array<std::string_view, 10> kNames{"forward", "recompute", "backward", "weight",   "unit",
+                                                           "update",  "tensor",    "data",     "pipeline", "copy"};
   return kNames[static_cast<std::size_t>(task)];
 }
 
@@ -308,8 +340,7 @@ std::vector<Task> tasks_of(const Plan& plan, std::size_t stage) {
 
 Json timeline_json(const Plan& plan, const cost::Prediction& prediction, std::size_t most_blocks) {
   std::vector<StageDrawing> stages;
-  for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
-    stages.emplace_back(plan, stage, prediction);
+  for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) stages.emplace_back(plan, stage, prediction);
   const std::vector<int> levels = levels_of(stages, prediction.slowest, most_blocks);
   Labels labels;
   Json drawn = Json::array();

@@ -12,9 +12,10 @@
 
 namespace trainer::report {
 
-/// Adds every rank's step, measured and below it predicted, on one clock, with an arrow for each message measured, and ends the trace. A
-/// launch has its FLOPs and bytes, a collective its bytes. Returns where each rank's time went.
-std::vector<RankTimes> write_trace(TraceWriter& trace, const Plan& plan, const cost::Prediction& prediction, const Meetings& meetings, const std::vector<RankTrace>& ranks);
+/// Adds every rank's step, measured and below it predicted, on one clock, with an arrow for each message measured, and
+/// ends the trace. A launch has its FLOPs and bytes, a collective its bytes. Returns where each rank's time went.
+std::vector<RankTimes> write_trace(TraceWriter& trace, const Plan& plan, const cost::Prediction& prediction,
+                                   const Meetings& meetings, const std::vector<RankTrace>& ranks);
 
 /// The same of a prediction alone: a rank of each role.
 void write_predicted_trace(TraceWriter& trace, const Plan& plan, const cost::Prediction& prediction);

@@ -18,7 +18,9 @@ std::string common_prefix(const Unit& unit) {
   return prefix;
 }
 
-std::string range_text(const Unit& unit) { return unit.tensors.front().name + " … " + unit.tensors.back().name.substr(common_prefix(unit).size()); }
+std::string range_text(const Unit& unit) {
+  return unit.tensors.front().name + " … " + unit.tensors.back().name.substr(common_prefix(unit).size());
+}
 
 // A unit that is shared by stages is one unit, and has one label in all of them.
 void label(std::vector<UnitFacts>& all) {
@@ -35,13 +37,15 @@ using Phase = Provenance::Phase;
 
 class UnitReader {
  public:
-  UnitReader(const Plan& plan, int stage) : plan_(plan), role_(plan.roles[static_cast<std::size_t>(stage)]), step_(role_.program(ProgramKind::step)) {
+  UnitReader(const Plan& plan, int stage)
+      : plan_(plan), role_(plan.roles[static_cast<std::size_t>(stage)]), step_(role_.program(ProgramKind::step)) {
     for (std::size_t i = 0; i < role_.units.size(); ++i) {
       UnitFacts& facts = facts_.emplace_back();
       facts.stage = stage;
       facts.unit = &role_.units[i];
       facts.states_over = ratio(facts.unit->elements, facts.unit->slice());
-      facts.weights_over = ratio(facts.unit->elements * size_of(facts.unit->compute), facts.unit->working().region.bytes);
+      facts.weights_over =
+          ratio(facts.unit->elements * size_of(facts.unit->compute), facts.unit->working().region.bytes);
     }
     collectives_.resize(facts_.size());
     reductions_.resize(facts_.size());
@@ -54,7 +58,8 @@ class UnitReader {
       const Issued& issued = step_->instructions[i];
       if (issued.why.unit < 0) continue;
       const auto unit = static_cast<std::size_t>(issued.why.unit);
-      if (const auto* collective = std::get_if<Collective>(&issued.instruction)) read(unit, i, *collective, issued.why.phase);
+      if (const auto* collective = std::get_if<Collective>(&issued.instruction))
+        read(unit, i, *collective, issued.why.phase);
       if (const auto* launch = std::get_if<Launch>(&issued.instruction)) read(unit, *launch);
     }
     for (std::size_t unit = 0; unit < facts_.size(); ++unit) finish(unit);
@@ -117,7 +122,9 @@ class UnitReader {
     if (phase == Phase::gather) {
       facts_[unit].gathers += times;
       const Region& out = collective.output.region;
-      gathered_[facts_[unit].unit].push_back(role_.buffer(out.buffer).stride > 0 ? lifetime_in_ring(i, out) : lifetimes_[static_cast<std::size_t>(out.buffer)]);
+      gathered_[facts_[unit].unit].push_back(role_.buffer(out.buffer).stride > 0
+                                                 ? lifetime_in_ring(i, out)
+                                                 : lifetimes_[static_cast<std::size_t>(out.buffer)]);
     }
   }
 
@@ -142,11 +149,13 @@ class UnitReader {
 
   // Of the step's instructions those inside any of the lifetimes.
   double share(std::vector<Lifetime> lifetimes) const {
-    std::sort(lifetimes.begin(), lifetimes.end(), [](const Lifetime& a, const Lifetime& b) { return a.first < b.first; });
+    std::sort(lifetimes.begin(), lifetimes.end(),
+              [](const Lifetime& a, const Lifetime& b) { return a.first < b.first; });
     std::int64_t covered = 0;
     std::int32_t end = 0;
     for (const Lifetime& one : lifetimes) {
-      for (std::int32_t i = std::max(one.first, end); i <= one.last; ++i) covered += step_->times(static_cast<std::size_t>(i));
+      for (std::int32_t i = std::max(one.first, end); i <= one.last; ++i)
+        covered += step_->times(static_cast<std::size_t>(i));
       end = std::max(end, one.last + 1);
     }
     return static_cast<double>(covered) / static_cast<double>(step_->length());

@@ -20,12 +20,14 @@ struct UnitCollective {
 struct UnitFacts {
   int stage = 0;
   const Unit* unit = nullptr;  ///< of the plan
-  std::string label;           ///< tensors_text, or, where several units would have that in common, "h.0.attn.weight … mlp.bias"
+  std::string label;  ///< tensors_text, or, where several units would have that in common, "h.0.attn.weight … mlp.bias"
   // Ranks over which each is divided; 1: whole on every rank. Gradients: as they lie when the optimizer reads them.
   int states_over = 1, gradients_over = 1, weights_over = 1;
-  std::int64_t gathers = 0;     ///< of the working copy in a step
-  double gathered_share = 0;    ///< of the step's instructions that run while a gathered copy is there; 1 where it is never let go
-  std::int64_t reductions = 0;  ///< of its gradients over data axes in a step, compressed or not: reduce-scatters where there are such
+  std::int64_t gathers = 0;  ///< of the working copy in a step
+  double gathered_share =
+      0;  ///< of the step's instructions that run while a gathered copy is there; 1 where it is never let go
+  std::int64_t reductions =
+      0;  ///< of its gradients over data axes in a step, compressed or not: reduce-scatters where there are such
   std::vector<UnitCollective> collectives;
 };
 

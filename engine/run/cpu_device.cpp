@@ -1,6 +1,6 @@
-// The CPU as a device. The compute and copy streams are the thread that calls run(), whose kernels fork a team of threads;
-// the communication stream is a thread of its own, so that collectives go on during computation. Each works through
-// its own list in issue order and waits for the other by Progress.
+// The CPU as a device. The compute and copy streams are the thread that calls run(), whose kernels fork a team of
+// threads; the communication stream is a thread of its own, so that collectives go on during computation. Each works
+// through its own list in issue order and waits for the other by Progress.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -59,7 +59,8 @@ class Memory {
  public:
   explicit Memory(std::int64_t bytes) : bytes_(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1))) {
     data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) throw IoError("cannot allocate the plan's " + std::to_string(bytes) + " bytes: " + system_text(errno));
+    if (data_ == MAP_FAILED)
+      throw IoError("cannot allocate the plan's " + std::to_string(bytes) + " bytes: " + system_text(errno));
     madvise(data_, bytes_, MADV_HUGEPAGE);
   }
   ~Memory() { munmap(data_, bytes_); }
@@ -74,8 +75,8 @@ class Memory {
   std::size_t bytes_;
 };
 
-// An instruction in the list of its thread. `index` is its place in issue order, `after` the instruction of the other thread that it waits
-// for.
+// An instruction in the list of its thread. `index` is its place in issue order, `after` the instruction of the other
+// thread that it waits for.
 struct Queued {
   std::int32_t index = 0;
   std::int32_t after = -1;
@@ -94,12 +95,17 @@ struct CpuProgram {
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const Plan& plan, int rank, Communicator& communicator, const kernels::cpu::Context& context)
-      : plan_(plan), role_(unrolled(plan.role_of(rank))), point_{plan.mesh, plan.mesh.coordinates(rank)}, communicator_(communicator), memory_(role_.total_bytes) {
+      : plan_(plan),
+        role_(unrolled(plan.role_of(rank))),
+        point_{plan.mesh, plan.mesh.coordinates(rank)},
+        communicator_(communicator),
+        memory_(role_.total_bytes) {
     for (const Signature& signature : role_.signatures) kernels_.push_back(kernels::cpu::prepare(signature, context));
     fields_.resize(role_.fields.size());
     programs_.reserve(role_.programs.size());
     for (const Program& program : role_.programs) prepare(programs_.emplace_back(), program);
-    if (std::any_of(programs_.begin(), programs_.end(), [](const CpuProgram& program) { return !program.there.empty(); }))
+    if (std::any_of(programs_.begin(), programs_.end(),
+                    [](const CpuProgram& program) { return !program.there.empty(); }))
       communication_ = std::thread([this] { communicate(); });
     communicator_.describe_by([this] { return doing(); });
   }
@@ -115,7 +121,9 @@ class CpuExecutor final : public Executor {
     communication_.join();
   }
 
-  void bind(std::int32_t field, void* data) override { fields_.at(static_cast<std::size_t>(field)) = static_cast<std::byte*>(data); }
+  void bind(std::int32_t field, void* data) override {
+    fields_.at(static_cast<std::size_t>(field)) = static_cast<std::byte*>(data);
+  }
 
   // Runs it: there is no other processor to leave it to.
   void start(std::int32_t index) override {
@@ -145,7 +153,8 @@ class CpuExecutor final : public Executor {
       for (const Queued& one : program.here) {
         if (one.after >= 0) wait_there(one.after);
         execute(program, one);
-        if (!found) found = inspect(program.prepared.program->instructions[static_cast<std::size_t>(one.index)], one.index);
+        if (!found)
+          found = inspect(program.prepared.program->instructions[static_cast<std::size_t>(one.index)], one.index);
         here_.advance(one.index);
       }
       here_.stop();
@@ -156,10 +165,16 @@ class CpuExecutor final : public Executor {
     return found;
   }
 
-  void write(const Region& region, const void* data) override { std::memcpy(address(region), data, static_cast<std::size_t>(region.bytes)); }
-  void read(const Region& region, void* data) const override { std::memcpy(data, address(region), static_cast<std::size_t>(region.bytes)); }
+  void write(const Region& region, const void* data) override {
+    std::memcpy(address(region), data, static_cast<std::size_t>(region.bytes));
+  }
+  void read(const Region& region, void* data) const override {
+    std::memcpy(data, address(region), static_cast<std::size_t>(region.bytes));
+  }
   void record_times(bool on) override { recording_ = on; }
-  std::span<const Span> times(std::int32_t index) const override { return programs_.at(static_cast<std::size_t>(index)).times; }
+  std::span<const Span> times(std::int32_t index) const override {
+    return programs_.at(static_cast<std::size_t>(index)).times;
+  }
   std::int64_t allocated_bytes() const override { return memory_.bytes(); }
   const Role& role() const override { return role_; }
 
@@ -173,11 +188,13 @@ class CpuExecutor final : public Executor {
     result.times.resize(program.instructions.size());
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Issued& issued = program.instructions[i];
-      CHECK(issued.stream != Stream::background && issued.stream != Stream::tensor, "a plan for a CPU has one stream of communication");
+      CHECK(issued.stream != Stream::background && issued.stream != Stream::tensor,
+            "a plan for a CPU has one stream of communication");
       const bool there = issued.stream == Stream::communication;
       Queued one{static_cast<std::int32_t>(i), -1, &result.prepared.instructions[i], nullptr, there};
       for (std::size_t s = 0; s < kNumStreams; ++s)
-        if ((static_cast<Stream>(s) == Stream::communication) != there) one.after = std::max(one.after, issued.after[s]);
+        if ((static_cast<Stream>(s) == Stream::communication) != there)
+          one.after = std::max(one.after, issued.after[s]);
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) one.group = group(*collective);
       (there ? result.there : result.here).push_back(one);
     }
@@ -194,7 +211,8 @@ class CpuExecutor final : public Executor {
   // Scratch memory starts as NaN, so that a read of what was never written shows.
   void poison() {
     if (!poison_) return;
-    std::memset(memory_.at(role_.persistent_bytes), 0xFF, static_cast<std::size_t>(role_.total_bytes - role_.persistent_bytes));
+    std::memset(memory_.at(role_.persistent_bytes), 0xFF,
+                static_cast<std::size_t>(role_.total_bytes - role_.persistent_bytes));
   }
 
   void begin(CpuProgram& program) {
@@ -273,7 +291,9 @@ class CpuExecutor final : public Executor {
   template <typename Run>
   void timed(CpuProgram& program, const Queued& one, Run&& execute_one) {
     if (!recording_) return execute_one();
-    const auto since = [&] { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started_).count(); };
+    const auto since = [&] {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started_).count();
+    };
     Span& span = program.times[static_cast<std::size_t>(one.index)];
     span.begin_ns = since();
     execute_one();
@@ -296,40 +316,54 @@ class CpuExecutor final : public Executor {
     return (there != nullptr ? "waits in " : "runs ") + place_of(role_, *program, one->index);
   }
 
-  void execute(CpuProgram& program, const Queued& one, const Launch&) { one.prepared->kernel->run(program.prepared.call(*one.prepared)); }
+  void execute(CpuProgram& program, const Queued& one, const Launch&) {
+    one.prepared->kernel->run(program.prepared.call(*one.prepared));
+  }
 
   void execute(CpuProgram&, const Queued& one, const Collective& collective) {
     std::byte* const input = one.prepared->input;
     std::byte* const output = one.prepared->output;
     const std::int64_t elements = collective.input.region.bytes / size_of(collective.dtype);
     switch (collective.kind) {
-      case CollectiveKind::all_reduce: return communicator_.all_reduce(*one.group, collective.dtype, output, elements);
-      case CollectiveKind::reduce_scatter: return communicator_.reduce_scatter(*one.group, collective.dtype, input, output, elements);
-      case CollectiveKind::all_gather: return communicator_.all_gather(*one.group, input, output, collective.input.region.bytes);
-      case CollectiveKind::all_to_all: return communicator_.all_to_all(*one.group, input, output, one.prepared->slice_bytes);
-      case CollectiveKind::broadcast: return communicator_.broadcast(*one.group, output, collective.output.region.bytes);
+      case CollectiveKind::all_reduce:
+        return communicator_.all_reduce(*one.group, collective.dtype, output, elements);
+      case CollectiveKind::reduce_scatter:
+        return communicator_.reduce_scatter(*one.group, collective.dtype, input, output, elements);
+      case CollectiveKind::all_gather:
+        return communicator_.all_gather(*one.group, input, output, collective.input.region.bytes);
+      case CollectiveKind::all_to_all:
+        return communicator_.all_to_all(*one.group, input, output, one.prepared->slice_bytes);
+      case CollectiveKind::broadcast:
+        return communicator_.broadcast(*one.group, output, collective.output.region.bytes);
     }
   }
 
-  void execute(CpuProgram& program, const Queued& one, const Exchange&) { communicator_.exchange(program.prepared.sends(*one.prepared), program.prepared.receives(*one.prepared)); }
+  void execute(CpuProgram& program, const Queued& one, const Exchange&) {
+    communicator_.exchange(program.prepared.sends(*one.prepared), program.prepared.receives(*one.prepared));
+  }
 
   void execute(CpuProgram&, const Queued& one, const CopyIn& copy) {
-    std::memcpy(one.prepared->output, host(copy.field) + copy.field_offset, static_cast<std::size_t>(copy.region.region.bytes));
+    std::memcpy(one.prepared->output, host(copy.field) + copy.field_offset,
+                static_cast<std::size_t>(copy.region.region.bytes));
   }
   void execute(CpuProgram&, const Queued& one, const CopyOut& copy) {
-    std::memcpy(host(copy.field) + copy.field_offset, one.prepared->input, static_cast<std::size_t>(copy.region.region.bytes));
+    std::memcpy(host(copy.field) + copy.field_offset, one.prepared->input,
+                static_cast<std::size_t>(copy.region.region.bytes));
   }
 
   std::byte* host(std::int32_t field) const {
     std::byte* data = fields_[static_cast<std::size_t>(field)];
-    CHECK(data != nullptr, "field " + role_.fields[static_cast<std::size_t>(field)].name + " is bound before a program uses it");
+    CHECK(data != nullptr,
+          "field " + role_.fields[static_cast<std::size_t>(field)].name + " is bound before a program uses it");
     return data;
   }
 
   // ---- Looking at results ----
 
   std::optional<NonFinite> inspect(const Issued& issued, std::int32_t index) const {
-    return inspect_results(role_, issued, index, [&](DType dtype, const Region& region) { return first_non_finite(dtype, address(region), region.bytes / size_of(dtype)); });
+    return inspect_results(role_, issued, index, [&](DType dtype, const Region& region) {
+      return first_non_finite(dtype, address(region), region.bytes / size_of(dtype));
+    });
   }
 
   const Plan& plan_;
@@ -361,7 +395,8 @@ class CpuDevice final : public DeviceBackend {
  public:
   explicit CpuDevice(int threads) : context_{kernels::cpu::detect_isa(), threads} {}
   std::string description() const override {
-    return "cpu, " + std::string(kernels::cpu::name_of(context_.isa)) + ", " + std::to_string(context_.threads) + (context_.threads == 1 ? " thread" : " threads") + " a rank";
+    return "cpu, " + std::string(kernels::cpu::name_of(context_.isa)) + ", " + std::to_string(context_.threads) +
+           (context_.threads == 1 ? " thread" : " threads") + " a rank";
   }
   std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) override {
     return std::make_unique<CpuExecutor>(plan, rank, communicator, context_);

@@ -1,7 +1,9 @@
-// The GPU as a device: one allocation, pinned fields, streams and events as the plan's order asks for them. A program is issued the first
-// time, which lets libraries set themselves up; the second time it is captured, and from then on its graph is launched.
+// The GPU as a device: one allocation, pinned fields, streams and events as the plan's order asks for them. A program
+// is issued the first time, which lets libraries set themselves up; the second time it is captured, and from then on
+// its graph is launched.
 //
-// Whoever waits for the device polls it together with the communicator: a kernel that waits for a lost rank would never end.
+// Whoever waits for the device polls it together with the communicator: a kernel that waits for a lost rank would never
+// end.
 #include "engine/run/cuda_device.h"
 
 #include <cuda_runtime_api.h>
@@ -48,8 +50,9 @@ class DeviceMemory {
       : bytes_(std::max<std::int64_t>(bytes, 1)), communicator_(communicator) {
     const std::int64_t free = free_bytes();
     if (free < bytes_)
-      throw IoError("rank " + std::to_string(rank) + ": " + device + " has " + gib(free) + " (" + std::to_string(free) + " bytes) of memory free and the plan takes " + gib(bytes_) + " (" +
-                    std::to_string(bytes_) + " bytes); something else is using this GPU, or cluster.hardware describes a larger one");
+      throw IoError("rank " + std::to_string(rank) + ": " + device + " has " + gib(free) + " (" + std::to_string(free) +
+                    " bytes) of memory free and the plan takes " + gib(bytes_) + " (" + std::to_string(bytes_) +
+                    " bytes); something else is using this GPU, or cluster.hardware describes a larger one");
     if (communicator_ != nullptr) {
       base_ = static_cast<std::byte*>(communicator_->allocate(bytes_));
       communicator_->register_memory(base_, bytes_);
@@ -108,9 +111,11 @@ class CudaExecutor final : public Executor {
         fields_(role_),
         issue_(role_, rank, streams_, fields_, of_gpus_) {
     // States begin at zero.
-    check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()), "cudaMemsetAsync");
+    check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()),
+          "cudaMemsetAsync");
     check(cudaStreamSynchronize(host_stream_.get()), "cudaStreamSynchronize");
-    for (const Signature& signature : role_.signatures) kernels_.push_back(kernels::cuda::prepare(signature, device_.context()));
+    for (const Signature& signature : role_.signatures)
+      kernels_.push_back(kernels::cuda::prepare(signature, device_.context()));
     for (const std::string& note : device_.take_notes()) std::fprintf(stderr, "rank %d: %s\n", rank, note.c_str());
     programs_.resize(role_.programs.size());
     for (std::size_t i = 0; i < programs_.size(); ++i) prepare(programs_[i], plan, role_.programs[i], schedules_[i]);
@@ -165,7 +170,9 @@ class CudaExecutor final : public Executor {
         streams_.mark_end(program.stream_of(i));
         wait_for_end(program);
         const Issued& issued = program.prepared.program->instructions[static_cast<std::size_t>(i)];
-        if (!found) found = inspect_results(role_, issued, i, [&](DType dtype, const Region& region) { return first_in(dtype, region); });
+        if (!found)
+          found = inspect_results(role_, issued, i,
+                                  [&](DType dtype, const Region& region) { return first_in(dtype, region); });
       }
       device_.throw_fault();
       fields_.give(program.fields.written);
@@ -194,7 +201,9 @@ class CudaExecutor final : public Executor {
   }
 
   void record_times(bool on) override { recording_ = on; }
-  std::span<const Span> times(std::int32_t index) const override { return programs_.at(static_cast<std::size_t>(index)).times; }
+  std::span<const Span> times(std::int32_t index) const override {
+    return programs_.at(static_cast<std::size_t>(index)).times;
+  }
   std::int64_t allocated_bytes() const override { return memory_.bytes(); }
   std::int64_t counted_bytes() const override {
     make_current();
@@ -247,7 +256,9 @@ class CudaExecutor final : public Executor {
   // Scratch memory starts as NaN, so that a read of what was never written shows.
   void poison(const CudaProgram& program) {
     if (!poison_ || program.size() == 0) return;
-    check(cudaMemsetAsync(memory_.at(role_.persistent_bytes), 0xFF, static_cast<std::size_t>(role_.total_bytes - role_.persistent_bytes), streams_[program.schedule.origin]),
+    check(cudaMemsetAsync(memory_.at(role_.persistent_bytes), 0xFF,
+                          static_cast<std::size_t>(role_.total_bytes - role_.persistent_bytes),
+                          streams_[program.schedule.origin]),
           "cudaMemsetAsync");
   }
 
@@ -288,7 +299,8 @@ class CudaExecutor final : public Executor {
     if (issuing >= 0) return "issues " + place_of(role_, *program.prepared.program, issuing);
     if (captured_.load(std::memory_order_relaxed)) return "runs " + program.name() + " on the GPU, as one graph";
     if (passed <= 0) return "runs " + program.name() + " on the GPU";
-    return "runs " + program.name() + " on the GPU, past " + place_of(role_, *program.prepared.program, program.schedule.recorded[static_cast<std::size_t>(passed) - 1]);
+    return "runs " + program.name() + " on the GPU, past " +
+           place_of(role_, *program.prepared.program, program.schedule.recorded[static_cast<std::size_t>(passed) - 1]);
   }
 
   std::string doing() const {
@@ -319,7 +331,8 @@ class CudaExecutor final : public Executor {
       program.begins.push_back(make_event(true));
       program.ends.push_back(make_event(true));
     }
-    if (program.size() > 0) check(cudaEventRecord(started_.get(), streams_[program.schedule.origin]), "cudaEventRecord");
+    if (program.size() > 0)
+      check(cudaEventRecord(started_.get(), streams_[program.schedule.origin]), "cudaEventRecord");
   }
 
   void read_times(CudaProgram& program) {
@@ -328,7 +341,8 @@ class CudaExecutor final : public Executor {
       check(cudaEventElapsedTime(&ms, started_.get(), event.get()), "cudaEventElapsedTime");
       return static_cast<std::int64_t>(static_cast<double>(ms) * 1e6);
     };
-    for (std::size_t i = 0; i < program.begins.size(); ++i) program.times[i] = {since_start(program.begins[i]), since_start(program.ends[i])};
+    for (std::size_t i = 0; i < program.begins.size(); ++i)
+      program.times[i] = {since_start(program.begins[i]), since_start(program.ends[i])};
   }
 
   // ---- The host and the memory ----
@@ -336,7 +350,8 @@ class CudaExecutor final : public Executor {
   template <typename Visit>
   void each_part(const Region& region, Visit&& visit) const {
     std::byte* const device = memory_.at(role_.address(region, point_));
-    for (std::int64_t offset = 0; offset < region.bytes; offset += kStagedBytes) visit(device + offset, offset, std::min(kStagedBytes, region.bytes - offset));
+    for (std::int64_t offset = 0; offset < region.bytes; offset += kStagedBytes)
+      visit(device + offset, offset, std::min(kStagedBytes, region.bytes - offset));
   }
 
   void copy(void* to, const void* from, std::int64_t bytes, cudaMemcpyKind kind) const {
@@ -382,7 +397,8 @@ class CudaExecutor final : public Executor {
   // What doing() tells of.
   std::atomic<const CudaProgram*> running_{nullptr};
   std::atomic<bool> captured_{false};
-  static constexpr std::int32_t kNotRecorded = -1;  // the events are of an earlier run, of a capture perhaps, when they may not be asked
+  static constexpr std::int32_t kNotRecorded =
+      -1;  // the events are of an earlier run, of a capture perhaps, when they may not be asked
   std::atomic<std::int32_t> passed_{0};
 };
 
@@ -406,6 +422,8 @@ class CudaDevice final : public DeviceBackend {
 
 }  // namespace
 
-std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options) { return std::make_unique<CudaDevice>(options.ordinal); }
+std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options) {
+  return std::make_unique<CudaDevice>(options.ordinal);
+}
 
 }  // namespace trainer

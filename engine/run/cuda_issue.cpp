@@ -12,12 +12,15 @@ using kernels::cuda::check;
 
 // What a rank's only member would be told by the others.
 void copy_to_itself(const PreparedInstruction& one, std::int64_t bytes, cudaStream_t stream) {
-  if (one.input != one.output) check(cudaMemcpyAsync(one.output, one.input, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+  if (one.input != one.output)
+    check(cudaMemcpyAsync(one.output, one.input, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
+          "cudaMemcpyAsync");
 }
 
 }  // namespace
 
-CudaGroups::CudaGroups(const Plan& plan, StreamCommunicator* communicator) : mesh_(plan.mesh), splits_(group_splits(plan)) {
+CudaGroups::CudaGroups(const Plan& plan, StreamCommunicator* communicator)
+    : mesh_(plan.mesh), splits_(group_splits(plan)) {
   CHECK(communicator != nullptr || splits_.empty(), "ranks of GPUs have a communicator of GPUs");
   for (const GroupSplit& split : splits_) {
     const SplitPart part = part_of(mesh_, split, communicator->rank());
@@ -39,9 +42,11 @@ void CudaIssue::issue(const CudaProgram& program, bool timed) {
   for (std::int32_t i = 0; i < program.size(); ++i) {
     const Stream stream = program.stream_of(i);
     for (const StreamSchedule::Wait& wait : cursor.waits(i)) streams_.wait(stream, wait.event);
-    if (timed) check(cudaEventRecord(program.begins[static_cast<std::size_t>(i)].get(), streams_[stream]), "cudaEventRecord");
+    if (timed)
+      check(cudaEventRecord(program.begins[static_cast<std::size_t>(i)].get(), streams_[stream]), "cudaEventRecord");
     put(program, i);
-    if (timed) check(cudaEventRecord(program.ends[static_cast<std::size_t>(i)].get(), streams_[stream]), "cudaEventRecord");
+    if (timed)
+      check(cudaEventRecord(program.ends[static_cast<std::size_t>(i)].get(), streams_[stream]), "cudaEventRecord");
     if (const std::int32_t event = cursor.record(i); event >= 0) streams_.record(stream, event);
   }
   streams_.join(program.schedule);
@@ -73,9 +78,11 @@ ExecutableGraph CudaIssue::capture(const CudaProgram& program) {
 void CudaIssue::put(const CudaProgram& program, std::int32_t index) {
   now_.store(index, std::memory_order_relaxed);
   try {
-    std::visit([&](const auto& instruction) { put(program, index, instruction); }, *program.prepared.instructions[static_cast<std::size_t>(index)].instruction);
+    std::visit([&](const auto& instruction) { put(program, index, instruction); },
+               *program.prepared.instructions[static_cast<std::size_t>(index)].instruction);
   } catch (const IoError& error) {
-    throw IoError("rank " + std::to_string(rank_) + ": " + error.what() + ", in " + place_of(role_, *program.prepared.program, index));
+    throw IoError("rank " + std::to_string(rank_) + ": " + error.what() + ", in " +
+                  place_of(role_, *program.prepared.program, index));
   }
   now_.store(-1, std::memory_order_relaxed);
 }
@@ -94,29 +101,38 @@ void CudaIssue::put(const CudaProgram& program, std::int32_t index, const Collec
   const std::int64_t bytes = collective.input.region.bytes, elements = bytes / size_of(collective.dtype);
   if (group == nullptr) return copy_to_itself(one, bytes, stream);
   switch (collective.kind) {
-    case CollectiveKind::all_reduce: return communicator_->all_reduce(*group, collective.dtype, one.output, elements, stream);
-    case CollectiveKind::reduce_scatter: return communicator_->reduce_scatter(*group, collective.dtype, one.input, one.output, elements, stream);
-    case CollectiveKind::all_gather: return communicator_->all_gather(*group, one.input, one.output, bytes, stream);
-    case CollectiveKind::all_to_all: return communicator_->all_to_all(*group, one.input, one.output, one.slice_bytes, stream);
-    case CollectiveKind::broadcast: return communicator_->broadcast(*group, one.output, collective.output.region.bytes, stream);
+    case CollectiveKind::all_reduce:
+      return communicator_->all_reduce(*group, collective.dtype, one.output, elements, stream);
+    case CollectiveKind::reduce_scatter:
+      return communicator_->reduce_scatter(*group, collective.dtype, one.input, one.output, elements, stream);
+    case CollectiveKind::all_gather:
+      return communicator_->all_gather(*group, one.input, one.output, bytes, stream);
+    case CollectiveKind::all_to_all:
+      return communicator_->all_to_all(*group, one.input, one.output, one.slice_bytes, stream);
+    case CollectiveKind::broadcast:
+      return communicator_->broadcast(*group, one.output, collective.output.region.bytes, stream);
   }
 }
 
 void CudaIssue::put(const CudaProgram& program, std::int32_t index, const Exchange&) {
   const PreparedInstruction& one = program.prepared.instructions[static_cast<std::size_t>(index)];
   CHECK(communicator_ != nullptr, "ranks of GPUs have a communicator of GPUs");
-  communicator_->exchange(program.prepared.sends(one), program.prepared.receives(one), streams_[program.stream_of(index)]);
+  communicator_->exchange(program.prepared.sends(one), program.prepared.receives(one),
+                          streams_[program.stream_of(index)]);
 }
 
 void CudaIssue::put(const CudaProgram& program, std::int32_t index, const CopyIn& copy) {
-  check(cudaMemcpyAsync(program.prepared.instructions[static_cast<std::size_t>(index)].output, fields_.at(copy.field) + copy.field_offset,
-                        static_cast<std::size_t>(copy.region.region.bytes), cudaMemcpyHostToDevice, streams_[program.stream_of(index)]),
+  check(cudaMemcpyAsync(program.prepared.instructions[static_cast<std::size_t>(index)].output,
+                        fields_.at(copy.field) + copy.field_offset, static_cast<std::size_t>(copy.region.region.bytes),
+                        cudaMemcpyHostToDevice, streams_[program.stream_of(index)]),
         "cudaMemcpyAsync");
 }
 
 void CudaIssue::put(const CudaProgram& program, std::int32_t index, const CopyOut& copy) {
-  check(cudaMemcpyAsync(fields_.at(copy.field) + copy.field_offset, program.prepared.instructions[static_cast<std::size_t>(index)].input,
-                        static_cast<std::size_t>(copy.region.region.bytes), cudaMemcpyDeviceToHost, streams_[program.stream_of(index)]),
+  check(cudaMemcpyAsync(fields_.at(copy.field) + copy.field_offset,
+                        program.prepared.instructions[static_cast<std::size_t>(index)].input,
+                        static_cast<std::size_t>(copy.region.region.bytes), cudaMemcpyDeviceToHost,
+                        streams_[program.stream_of(index)]),
         "cudaMemcpyAsync");
 }
 

@@ -1,5 +1,5 @@
-// CudaIssue: puts a program's instructions on a GPU's streams, and the waits between them. Nothing here waits for the device, so what is
-// issued may as well be captured.
+// CudaIssue: puts a program's instructions on a GPU's streams, and the waits between them. Nothing here waits for the
+// device, so what is issued may as well be captured.
 #pragma once
 
 #include <atomic>
@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "engine/comm/stream_communicator.h"
 #include "engine/run/cuda_streams.h"
 #include "engine/run/executor.h"
 #include "engine/run/group_splits.h"
 #include "engine/run/pinned_fields.h"
 #include "engine/run/prepared_program.h"
-#include "engine/comm/stream_communicator.h"
 
 namespace trainer {
 
@@ -36,25 +36,28 @@ struct CudaProgram {
   StreamSchedule schedule;
   std::vector<StreamCommunicator::StreamGroup*> groups;  ///< of each instruction; null: none, or this rank alone
   PinnedFields::Parts fields;
-  ExecutableGraph graph;         ///< null: not captured yet
+  ExecutableGraph graph;  ///< null: not captured yet
   std::int64_t runs = 0;
-  std::int64_t bytes_sent = 0;   ///< by one run of the graph
+  std::int64_t bytes_sent = 0;            ///< by one run of the graph
   std::vector<EventHandle> begins, ends;  ///< of each instruction; made when times are recorded
   std::vector<Span> times;
 
   std::string name() const { return std::string(name_of(prepared.program->kind)); }
   std::int32_t size() const { return static_cast<std::int32_t>(prepared.instructions.size()); }
-  Stream stream_of(std::int32_t index) const { return prepared.program->instructions[static_cast<std::size_t>(index)].stream; }
+  Stream stream_of(std::int32_t index) const {
+    return prepared.program->instructions[static_cast<std::size_t>(index)].stream;
+  }
 };
 
 class CudaIssue {
  public:
   /// All of it outlives this object. `communicator`: null where the plan has one rank.
-  CudaIssue(const Role& role, int rank, const CudaStreams& streams, const PinnedFields& fields, StreamCommunicator* communicator)
+  CudaIssue(const Role& role, int rank, const CudaStreams& streams, const PinnedFields& fields,
+            StreamCommunicator* communicator)
       : role_(role), rank_(rank), streams_(streams), fields_(fields), communicator_(communicator) {}
 
-  /// All of a program, from the fork to the join; with `timed`, its events of times around each instruction. Throws IoError that names the
-  /// instruction.
+  /// All of a program, from the fork to the join; with `timed`, its events of times around each instruction. Throws
+  /// IoError that names the instruction.
   void issue(const CudaProgram& program, bool timed);
   /// One instruction, without what it waits for.
   void issue_alone(const CudaProgram& program, std::int32_t index);

@@ -10,10 +10,16 @@
 namespace trainer {
 namespace {
 
-std::string version_text(std::size_t major, std::size_t minor) { return std::to_string(major) + "." + std::to_string(minor); }
+std::string version_text(std::size_t major, std::size_t minor) {
+  return std::to_string(major) + "." + std::to_string(minor);
+}
 
 // 13020 is 13.2.
-std::string cuda_version(int version) { return version == 0 ? "" : version_text(static_cast<std::size_t>(version) / 1000, static_cast<std::size_t>(version) % 1000 / 10); }
+std::string cuda_version(int version) {
+  return version == 0
+             ? ""
+             : version_text(static_cast<std::size_t>(version) / 1000, static_cast<std::size_t>(version) % 1000 / 10);
+}
 
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
@@ -41,7 +47,8 @@ std::optional<Gpu> describe_gpu(int ordinal) {
     cudaGetLastError();
     return std::nullopt;
   }
-  return Gpu{properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount, static_cast<std::int64_t>(properties.totalGlobalMem), uuid_text(properties.uuid)};
+  return Gpu{properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount,
+             static_cast<std::int64_t>(properties.totalGlobalMem), uuid_text(properties.uuid)};
 }
 
 CudaFound find_cuda() {
@@ -54,7 +61,9 @@ CudaFound find_cuda() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
     cudaGetLastError();
-    found.no_gpu = found.driver.empty() ? "no driver of NVIDIA's is installed" : status == cudaSuccess ? "the driver sees no GPU" : cudaGetErrorString(status);
+    found.no_gpu = found.driver.empty()    ? "no driver of NVIDIA's is installed"
+                   : status == cudaSuccess ? "the driver sees no GPU"
+                                           : cudaGetErrorString(status);
     return found;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal)

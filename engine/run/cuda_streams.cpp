@@ -10,8 +10,10 @@ using kernels::cuda::check;
 // A query that is early is no error of the next call.
 bool passed_event(cudaEvent_t event) {
   const cudaError_t status = cudaEventQuery(event);
-  if (status != cudaErrorNotReady) check(status, "cudaEventQuery");
-  else cudaGetLastError();
+  if (status != cudaErrorNotReady)
+    check(status, "cudaEventQuery");
+  else
+    cudaGetLastError();
   return status == cudaSuccess;
 }
 
@@ -21,17 +23,20 @@ StreamHandle make_stream(bool urgent) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least), "cudaStreamCreateWithPriority");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least),
+        "cudaStreamCreateWithPriority");
   return StreamHandle(stream);
 }
 
 EventHandle make_event(bool timing) {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming),
+        "cudaEventCreateWithFlags");
   return EventHandle(event);
 }
 
-CudaStreams::CudaStreams(std::span<const StreamSchedule> schedules) : fork_(make_event(false)), end_(make_event(false)) {
+CudaStreams::CudaStreams(std::span<const StreamSchedule> schedules)
+    : fork_(make_event(false)), end_(make_event(false)) {
   std::int32_t events = 0;
   for (const StreamSchedule& schedule : schedules) {
     events = std::max(events, schedule.num_events());
@@ -60,9 +65,13 @@ void CudaStreams::record(Stream stream, std::int32_t event) const {
   check(cudaEventRecord(events_[static_cast<std::size_t>(event)].get(), (*this)[stream]), "cudaEventRecord");
 }
 
-bool CudaStreams::passed(std::int32_t event) const { return passed_event(events_[static_cast<std::size_t>(event)].get()); }
+bool CudaStreams::passed(std::int32_t event) const {
+  return passed_event(events_[static_cast<std::size_t>(event)].get());
+}
 
-void CudaStreams::mark_end(Stream stream) const { check(cudaEventRecord(end_.get(), (*this)[stream]), "cudaEventRecord"); }
+void CudaStreams::mark_end(Stream stream) const {
+  check(cudaEventRecord(end_.get(), (*this)[stream]), "cudaEventRecord");
+}
 
 bool CudaStreams::ended() const { return passed_event(end_.get()); }
 

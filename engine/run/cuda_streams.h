@@ -1,5 +1,5 @@
-// CudaStreams: the streams of a GPU that a role's programs use, and the events between them. Says what a StreamSchedule says in CUDA's calls,
-// the same whether work is issued or captured.
+// CudaStreams: the streams of a GPU that a role's programs use, and the events between them. Says what a StreamSchedule
+// says in CUDA's calls, the same whether work is issued or captured.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,8 @@ EventHandle make_event(bool timing);
 
 class CudaStreams {
  public:
-  /// Makes what any of the schedules uses, on the current device. Communication goes before computation: others wait for it.
+  /// Makes what any of the schedules uses, on the current device. Communication goes before computation: others wait
+  /// for it.
   explicit CudaStreams(std::span<const StreamSchedule> schedules);
 
   cudaStream_t operator[](Stream stream) const { return streams_[static_cast<std::size_t>(stream)].get(); }
@@ -39,7 +40,8 @@ class CudaStreams {
   /// Whether event `event`, as issued last, has passed.
   bool passed(std::int32_t event) const;
 
-  /// Marks what was put on a stream so far; whether the device has come to the mark. Throws IoError where the device failed.
+  /// Marks what was put on a stream so far; whether the device has come to the mark. Throws IoError where the device
+  /// failed.
   void mark_end(Stream stream) const;
   bool ended() const;
 

@@ -1,6 +1,6 @@
-// Executor: a role of a plan on a device: one allocation, every kernel prepared, every address worked out. Running a program
-// allocates nothing, looks nothing up and formats nothing.
-// DeviceBackend: what can load a plan. A backend is one DeviceBackend and one Executor (cpu_device.cpp, cuda_device.cpp).
+// Executor: a role of a plan on a device: one allocation, every kernel prepared, every address worked out. Running a
+// program allocates nothing, looks nothing up and formats nothing. DeviceBackend: what can load a plan. A backend is
+// one DeviceBackend and one Executor (cpu_device.cpp, cuda_device.cpp).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <span>
 #include <string>
 
-#include "engine/plan/plan.h"
 #include "engine/comm/communicator.h"
+#include "engine/plan/plan.h"
 
 namespace trainer {
 
@@ -35,11 +35,12 @@ class Executor {
 
   /// Where CopyIn reads and CopyOut writes field `field` of Role::fields, from now on. Host memory of the caller's.
   virtual void bind(std::int32_t field, void* data) = 0;
-  /// Starts program `program` of Role::programs, reading bound fields; on a device of its own it goes on beside the host. Every rank runs the
-  /// same programs in the same order. REQUIRES: the program before was finished. Throws as finish() does.
+  /// Starts program `program` of Role::programs, reading bound fields; on a device of its own it goes on beside the
+  /// host. Every rank runs the same programs in the same order. REQUIRES: the program before was finished. Throws as
+  /// finish() does.
   virtual void start(std::int32_t program) = 0;
-  /// Returns at the end of the program that was started, bound fields written. Throws what a kernel threw, or AbortedError where another
-  /// rank failed.
+  /// Returns at the end of the program that was started, bound fields written. Throws what a kernel threw, or
+  /// AbortedError where another rank failed.
   virtual void finish() = 0;
   void run(std::int32_t program) {
     start(program);
@@ -47,10 +48,12 @@ class Executor {
   }
   /// Whether a program goes on while the host does something between start and finish.
   virtual bool runs_beside_host() const = 0;
-  /// Runs a program looking at every result; the state afterwards is that of a run. Nothing if all is finite on this rank.
+  /// Runs a program looking at every result; the state afterwards is that of a run. Nothing if all is finite on this
+  /// rank.
   virtual std::optional<NonFinite> find_non_finite(std::int32_t program) = 0;
 
-  /// Bytes between host and the device's memory, outside a program: loading and saving. Several threads may call them at once.
+  /// Bytes between host and the device's memory, outside a program: loading and saving. Several threads may call them
+  /// at once.
   virtual void write(const Region& region, const void* data) = 0;
   virtual void read(const Region& region, void* data) const = 0;
 
@@ -60,7 +63,8 @@ class Executor {
 
   /// Of its one allocation.
   virtual std::int64_t allocated_bytes() const = 0;
-  /// What the device itself says was taken since the plan was loaded, libraries and code with it; 0 where it counts nothing of its own.
+  /// What the device itself says was taken since the plan was loaded, libraries and code with it; 0 where it counts
+  /// nothing of its own.
   virtual std::int64_t counted_bytes() const { return 0; }
   virtual const Role& role() const = 0;
 };
@@ -69,7 +73,8 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
   virtual std::string description() const = 0;
-  /// Loads rank `rank`'s role; its memory begins as zeros. `plan` and `communicator` outlive the executor. Called on the thread that will run it.
+  /// Loads rank `rank`'s role; its memory begins as zeros. `plan` and `communicator` outlive the executor. Called on
+  /// the thread that will run it.
   virtual std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) = 0;
 };
 

@@ -26,7 +26,8 @@ fs::path library_path() {
 // Without a driver there is no GPU, whatever else is installed. /dev/dxg: Windows' subsystem for Linux.
 bool has_driver() {
   std::error_code error;
-  return fs::exists("/dev/nvidiactl", error) || fs::exists("/dev/dxg", error) || fs::exists("/proc/driver/nvidia/version", error);
+  return fs::exists("/dev/nvidiactl", error) || fs::exists("/dev/dxg", error) ||
+         fs::exists("/proc/driver/nvidia/version", error);
 }
 
 struct Opened {
@@ -36,14 +37,16 @@ struct Opened {
 
 Opened open_library() {
   const fs::path path = library_path();
-  if (path.empty()) return {nullptr, "this build has no CUDA (there is no " + std::string(kName) + " beside the command)"};
+  if (path.empty())
+    return {nullptr, "this build has no CUDA (there is no " + std::string(kName) + " beside the command)"};
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return {nullptr, "cannot open " + path.string() + ": " + ::dlerror()};
   void* const entry = ::dlsym(handle, kGpuLibraryEntry);
   if (entry == nullptr) return {nullptr, path.string() + " is no library of trainer's"};
   const GpuLibrary* const library = reinterpret_cast<decltype(&trainer_gpu_library)>(entry)();
   if (std::string(library->build) != kGpuLibraryBuild)
-    return {nullptr, path.string() + " is of another build (" + library->build + ") than this command (" + kGpuLibraryBuild + ")"};
+    return {nullptr, path.string() + " is of another build (" + library->build + ") than this command (" +
+                         kGpuLibraryBuild + ")"};
   return {library, ""};
 }
 
@@ -80,6 +83,8 @@ std::string nccl_version() { return opened().library != nullptr ? library().nccl
 
 std::string nccl_unique_id() { return library().nccl_unique_id(); }
 
-std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace& place, OnLoss on_loss) { return library().nccl_communicator(place, std::move(on_loss)); }
+std::unique_ptr<StreamCommunicator> nccl_communicator(const NcclPlace& place, OnLoss on_loss) {
+  return library().nccl_communicator(place, std::move(on_loss));
+}
 
 }  // namespace trainer

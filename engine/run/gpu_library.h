@@ -1,16 +1,18 @@
-// Everything of GPUs that the engine asks for, as one table of functions in a shared library of its own, libtrainer_cuda.so beside the
-// command. It is opened when a job or a command needs a GPU, and never else: loading cuBLASLt, cuDNN and NCCL takes 200 MB and many times
-// as long as planning. So the same command plans where there is no CUDA.
+// Everything of GPUs that the engine asks for, as one table of functions in a shared library of its own,
+// libtrainer_cuda.so beside the command. It is opened when a job or a command needs a GPU, and never else: loading
+// cuBLASLt, cuDNN and NCCL takes 200 MB and many times as long as planning. So the same command plans where there is no
+// CUDA.
 //
-// In the command, cuda_device.h and stream_communicator.h ask the table (gpu_library.cpp). Tests link what is behind it directly.
+// In the command, cuda_device.h and stream_communicator.h ask the table (gpu_library.cpp). Tests link what is behind it
+// directly.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "engine/run/cuda_device.h"
 #include "engine/comm/stream_communicator.h"
+#include "engine/run/cuda_device.h"
 
 namespace trainer {
 

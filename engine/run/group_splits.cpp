@@ -27,9 +27,11 @@ std::vector<GroupSplit> group_splits(const Plan& plan) {
     for (const Program& program : role.programs)
       for (const Issued& issued : program.instructions)
         if (const auto* collective = std::get_if<Collective>(&issued.instruction))
-          if (std::optional<GroupSplit> split = split_of(plan.mesh, *collective, issued.stream); split && std::find(splits.begin(), splits.end(), *split) == splits.end())
+          if (std::optional<GroupSplit> split = split_of(plan.mesh, *collective, issued.stream);
+              split && std::find(splits.begin(), splits.end(), *split) == splits.end())
             splits.push_back(std::move(*split));
-  std::sort(splits.begin(), splits.end(), [](const GroupSplit& a, const GroupSplit& b) { return order_of(a) < order_of(b); });
+  std::sort(splits.begin(), splits.end(),
+            [](const GroupSplit& a, const GroupSplit& b) { return order_of(a) < order_of(b); });
   return splits;
 }
 

@@ -1,6 +1,6 @@
-// Group splits: the groups of a plan as a library makes them that splits a world in turn (ncclCommSplit). Every rank has to split alike,
-// also for groups that only other roles use, or the ranks wait for one another for ever; so all go by this one list, which depends on the
-// plan alone.
+// Group splits: the groups of a plan as a library makes them that splits a world in turn (ncclCommSplit). Every rank
+// has to split alike, also for groups that only other roles use, or the ranks wait for one another for ever; so all go
+// by this one list, which depends on the plan alone.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace trainer {
 
-/// Groups over `axes` (those longer than 1) whose collectives are issued on `stream`. Groups of the same ranks on two streams are two: a
-/// group has its work on one stream (engine/plan/verify/communication.h).
+/// Groups over `axes` (those longer than 1) whose collectives are issued on `stream`. Groups of the same ranks on two
+/// streams are two: a group has its work on one stream (engine/plan/verify/communication.h).
 struct GroupSplit {
   Axes axes;
   std::vector<std::int32_t> stages;  ///< where `axes` has pipeline: the stages that take part, ascending; empty: all
@@ -26,7 +26,8 @@ struct SplitPart {
   int key = 0;
 };
 
-/// Every group that any program of any role uses, each once, in an order that is the same on all ranks. Groups of one rank are left out.
+/// Every group that any program of any role uses, each once, in an order that is the same on all ranks. Groups of one
+/// rank are left out.
 std::vector<GroupSplit> group_splits(const Plan& plan);
 
 /// The part of `rank` in a split. Those of its color, by key, are Mesh::group's members.

@@ -12,17 +12,23 @@ std::int64_t first_non_finite(DType dtype, const std::byte* data, std::int64_t e
     return -1;
   };
   switch (dtype) {
-    case DType::f64: return search(std::uint64_t{}, std::uint64_t{0x7FF0000000000000u});
-    case DType::f32: return search(std::uint32_t{}, std::uint32_t{0x7F800000u});
-    case DType::bf16: return search(std::uint16_t{}, std::uint16_t{0x7F80u});
-    case DType::f16: return search(std::uint16_t{}, std::uint16_t{0x7C00u});
+    case DType::f64:
+      return search(std::uint64_t{}, std::uint64_t{0x7FF0000000000000u});
+    case DType::f32:
+      return search(std::uint32_t{}, std::uint32_t{0x7F800000u});
+    case DType::bf16:
+      return search(std::uint16_t{}, std::uint16_t{0x7F80u});
+    case DType::f16:
+      return search(std::uint16_t{}, std::uint16_t{0x7C00u});
     case DType::i32:
-    case DType::u8: return -1;
+    case DType::u8:
+      return -1;
   }
   return -1;
 }
 
-std::optional<NonFinite> inspect_results(const Role& role, const Issued& issued, std::int32_t index, const FirstIn& first_in) {
+std::optional<NonFinite> inspect_results(const Role& role, const Issued& issued, std::int32_t index,
+                                         const FirstIn& first_in) {
   if (!std::holds_alternative<Launch>(issued.instruction)) return std::nullopt;
   const Launch& launch = std::get<Launch>(issued.instruction);
   const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
@@ -32,7 +38,9 @@ std::optional<NonFinite> inspect_results(const Role& role, const Issued& issued,
     Region region = region_of(launch.operands[i]);
     region.bytes = tensor.elements() * size_of(tensor.dtype);
     const std::int64_t element = first_in(tensor.dtype, region);
-    if (element >= 0) return NonFinite{role.name(launch.name), role.name(role.buffer(region.buffer).name), element, pass_micro_batch(issued), index};
+    if (element >= 0)
+      return NonFinite{role.name(launch.name), role.name(role.buffer(region.buffer).name), element,
+                       pass_micro_batch(issued), index};
   }
   return std::nullopt;
 }

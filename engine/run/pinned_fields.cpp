@@ -26,19 +26,24 @@ void make_unique(std::vector<PinnedFields::Part>& parts) {
 
 PinnedMemory::PinnedMemory(std::int64_t bytes) : bytes_(bytes) {
   void* at = nullptr;
-  kernels::cuda::check(cudaHostAlloc(&at, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), cudaHostAllocDefault), "cudaHostAlloc");
+  kernels::cuda::check(
+      cudaHostAlloc(&at, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), cudaHostAllocDefault),
+      "cudaHostAlloc");
   data_.reset(static_cast<std::byte*>(at));
 }
 
 void PinnedMemory::Free::operator()(std::byte* at) const { cudaFreeHost(at); }
 
-PinnedFields::PinnedFields(const Role& role) : role_(role), offsets_(offsets_of(role)), memory_(offsets_.back()), bound_(role.fields.size()) {}
+PinnedFields::PinnedFields(const Role& role)
+    : role_(role), offsets_(offsets_of(role)), memory_(offsets_.back()), bound_(role.fields.size()) {}
 
 PinnedFields::Parts PinnedFields::parts_of(const Program& program) {
   Parts parts;
   for (const Issued& issued : program.instructions) {
-    if (const auto* in = std::get_if<CopyIn>(&issued.instruction)) parts.read.push_back({in->field, in->field_offset, in->region.region.bytes});
-    if (const auto* out = std::get_if<CopyOut>(&issued.instruction)) parts.written.push_back({out->field, out->field_offset, out->region.region.bytes});
+    if (const auto* in = std::get_if<CopyIn>(&issued.instruction))
+      parts.read.push_back({in->field, in->field_offset, in->region.region.bytes});
+    if (const auto* out = std::get_if<CopyOut>(&issued.instruction))
+      parts.written.push_back({out->field, out->field_offset, out->region.region.bytes});
   }
   make_unique(parts.read);
   make_unique(parts.written);
@@ -46,16 +51,19 @@ PinnedFields::Parts PinnedFields::parts_of(const Program& program) {
 }
 
 void PinnedFields::take(const std::vector<Part>& parts) const {
-  for (const Part& part : parts) std::memcpy(at(part.field) + part.offset, bound(part), static_cast<std::size_t>(part.bytes));
+  for (const Part& part : parts)
+    std::memcpy(at(part.field) + part.offset, bound(part), static_cast<std::size_t>(part.bytes));
 }
 
 void PinnedFields::give(const std::vector<Part>& parts) const {
-  for (const Part& part : parts) std::memcpy(bound(part), at(part.field) + part.offset, static_cast<std::size_t>(part.bytes));
+  for (const Part& part : parts)
+    std::memcpy(bound(part), at(part.field) + part.offset, static_cast<std::size_t>(part.bytes));
 }
 
 std::byte* PinnedFields::bound(const Part& part) const {
   std::byte* const data = bound_[static_cast<std::size_t>(part.field)];
-  CHECK(data != nullptr, "field " + role_.fields[static_cast<std::size_t>(part.field)].name + " is bound before a program uses it");
+  CHECK(data != nullptr,
+        "field " + role_.fields[static_cast<std::size_t>(part.field)].name + " is bound before a program uses it");
   return data + part.offset;
 }
 

@@ -1,5 +1,6 @@
-// PinnedFields: a role's fields in host memory that a GPU copies from and to without waiting. A captured program knows its addresses; what is
-// bound may change from run to run, and is copied here when a program starts, and from here when it has ended.
+// PinnedFields: a role's fields in host memory that a GPU copies from and to without waiting. A captured program knows
+// its addresses; what is bound may change from run to run, and is copied here when a program starts, and from here when
+// it has ended.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,9 @@ class PinnedFields {
  public:
   explicit PinnedFields(const Role& role);
 
-  void bind(std::int32_t field, void* data) { bound_.at(static_cast<std::size_t>(field)) = static_cast<std::byte*>(data); }
+  void bind(std::int32_t field, void* data) {
+    bound_.at(static_cast<std::size_t>(field)) = static_cast<std::byte*>(data);
+  }
   /// Where the device finds field `field`.
   std::byte* at(std::int32_t field) const { return memory_.data() + offsets_[static_cast<std::size_t>(field)]; }
 

@@ -9,7 +9,12 @@ namespace {
 class Preparing {
  public:
   Preparing(const Plan& plan, int rank, std::byte* memory, std::span<const std::unique_ptr<kernels::Kernel>> kernels)
-      : plan_(plan), role_(plan.role_of(rank)), rank_(rank), point_{plan.mesh, plan.mesh.coordinates(rank)}, memory_(memory), kernels_(kernels) {}
+      : plan_(plan),
+        role_(plan.role_of(rank)),
+        rank_(rank),
+        point_{plan.mesh, plan.mesh.coordinates(rank)},
+        memory_(memory),
+        kernels_(kernels) {}
 
   PreparedProgram run(const Program& program) {
     result_.program = &program;
@@ -51,8 +56,11 @@ class Preparing {
 
   void prepare(PreparedInstruction& one, const Exchange& exchange) {
     one.first = static_cast<std::uint32_t>(result_.parts.size());
-    for (const auto& send : exchange.sends) result_.parts.push_back({peer(send.axis, send.peer), address(send.region.region), send.region.region.bytes});
-    for (const auto& receive : exchange.receives) result_.parts.push_back({peer(receive.axis, receive.peer), address(receive.region.region), receive.region.region.bytes});
+    for (const auto& send : exchange.sends)
+      result_.parts.push_back({peer(send.axis, send.peer), address(send.region.region), send.region.region.bytes});
+    for (const auto& receive : exchange.receives)
+      result_.parts.push_back(
+          {peer(receive.axis, receive.peer), address(receive.region.region), receive.region.region.bytes});
     one.count = static_cast<std::uint32_t>(result_.parts.size()) - one.first;
   }
 
@@ -79,13 +87,16 @@ std::span<const Communicator::Part> PreparedProgram::receives(const PreparedInst
   return std::span(parts).subspan(one.first + sent, one.count - sent);
 }
 
-PreparedProgram prepare_program(const Plan& plan, int rank, const Program& program, std::byte* memory, std::span<const std::unique_ptr<kernels::Kernel>> kernels) {
-  CHECK(reinterpret_cast<std::uintptr_t>(memory) % kBufferAlignment == 0, "a plan's memory is aligned as its buffers are");
+PreparedProgram prepare_program(const Plan& plan, int rank, const Program& program, std::byte* memory,
+                                std::span<const std::unique_ptr<kernels::Kernel>> kernels) {
+  CHECK(reinterpret_cast<std::uintptr_t>(memory) % kBufferAlignment == 0,
+        "a plan's memory is aligned as its buffers are");
   return Preparing(plan, rank, memory, kernels).run(program);
 }
 
 std::string place_of(const Role& role, const Program& program, std::int32_t instruction) {
-  return print(role, program.instructions[static_cast<std::size_t>(instruction)].instruction) + " (instruction #" + std::to_string(instruction) + " of " + std::string(name_of(program.kind)) + ")";
+  return print(role, program.instructions[static_cast<std::size_t>(instruction)].instruction) + " (instruction #" +
+         std::to_string(instruction) + " of " + std::string(name_of(program.kind)) + ")";
 }
 
 bool poison_scratch() {

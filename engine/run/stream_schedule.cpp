@@ -1,6 +1,6 @@
-// Vector clocks: of each stream, up to which instruction every stream is known to have ended when its next one starts. A wait for what is
-// known already is left out; of the waits of one instruction, one that another implies is too. Waits only point back, so what is left
-// is the one smallest set.
+// Vector clocks: of each stream, up to which instruction every stream is known to have ended when its next one starts.
+// A wait for what is known already is left out; of the waits of one instruction, one that another implies is too. Waits
+// only point back, so what is left is the one smallest set.
 #include "engine/run/stream_schedule.h"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ void raise(StreamClock& clock, const StreamClock& other) {
 
 class Scheduling {
  public:
-  explicit Scheduling(const Program& program) : program_(program), ended_(program.instructions.size()), waited_for_(program.instructions.size()) {}
+  explicit Scheduling(const Program& program)
+      : program_(program), ended_(program.instructions.size()), waited_for_(program.instructions.size()) {}
 
   StreamSchedule run() {
     for (const Issued& issued : program_.instructions) schedule_.used[static_cast<std::size_t>(issued.stream)] = true;
@@ -47,17 +48,21 @@ class Scheduling {
   }
 
   // The instructions to wait for, such that what is known comes up to `after` on every stream but `mine`.
-  std::vector<std::int32_t> needed(const StreamClock& known, const StreamClock& after, std::size_t mine, std::size_t before) const {
+  std::vector<std::int32_t> needed(const StreamClock& known, const StreamClock& after, std::size_t mine,
+                                   std::size_t before) const {
     std::vector<std::int32_t> waits;
     for (std::size_t s = 0; s < kNumStreams; ++s) {
       if (s == mine || after[s] <= known[s]) continue;
-      CHECK(static_cast<std::size_t>(after[s]) < before && static_cast<std::size_t>(program_.instructions[static_cast<std::size_t>(after[s])].stream) == s,
+      CHECK(static_cast<std::size_t>(after[s]) < before &&
+                static_cast<std::size_t>(program_.instructions[static_cast<std::size_t>(after[s])].stream) == s,
             "a wait is for an instruction before it, on the stream that it names");
       waits.push_back(after[s]);
     }
     const auto implied = [&](std::int32_t one) {
       const auto stream = static_cast<std::size_t>(program_.instructions[static_cast<std::size_t>(one)].stream);
-      return std::any_of(waits.begin(), waits.end(), [&](std::int32_t other) { return other != one && ended_[static_cast<std::size_t>(other)][stream] >= one; });
+      return std::any_of(waits.begin(), waits.end(), [&](std::int32_t other) {
+        return other != one && ended_[static_cast<std::size_t>(other)][stream] >= one;
+      });
     };
     std::vector<std::int32_t> kept;
     std::copy_if(waits.begin(), waits.end(), std::back_inserter(kept), [&](std::int32_t one) { return !implied(one); });
@@ -93,7 +98,9 @@ class Scheduling {
 
 }  // namespace
 
-bool StreamSchedule::forks() const { return std::any_of(forked.begin(), forked.end(), [](bool one) { return one; }); }
+bool StreamSchedule::forks() const {
+  return std::any_of(forked.begin(), forked.end(), [](bool one) { return one; });
+}
 
 StreamSchedule schedule_streams(const Program& program) { return Scheduling(program).run(); }
 

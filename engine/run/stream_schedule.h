@@ -1,7 +1,7 @@
-// StreamSchedule: what a device with streams and events does to keep a program's order. The plan says after which instructions of other
-// streams each one starts; here that becomes events to record and events to wait for, each only where no other wait already implies
-// it, and the fork and join that make all streams one piece of work: a capture begins and ends on one of them.
-// Pure: no device is asked, so the schedule of any plan can be looked at anywhere.
+// StreamSchedule: what a device with streams and events does to keep a program's order. The plan says after which
+// instructions of other streams each one starts; here that becomes events to record and events to wait for, each only
+// where no other wait already implies it, and the fork and join that make all streams one piece of work: a capture
+// begins and ends on one of them. Pure: no device is asked, so the schedule of any plan can be looked at anywhere.
 #pragma once
 
 #include <array>
@@ -13,7 +13,8 @@
 
 namespace trainer {
 
-/// Events are numbered from 0 in the order in which they are recorded, each once a run, after the instruction `StreamSchedule::recorded[event]`.
+/// Events are numbered from 0 in the order in which they are recorded, each once a run, after the instruction
+/// `StreamSchedule::recorded[event]`.
 struct StreamSchedule {
   struct Wait {
     std::int32_t instruction = 0;  ///< before which its stream waits

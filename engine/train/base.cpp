@@ -108,7 +108,8 @@ std::string another_base(const std::optional<SavedBase>& saved, const std::strin
 }
 
 /// The one at `path`, whose hash the ranks make together.
-SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Communicator& communicator, ControlChannel& channel) {
+SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Communicator& communicator,
+                  ControlChannel& channel) {
   SavedBase base{.hash = "", .from = source.path, .tensors = model_parameters(compiled)};
   base.hash = hash_of_base(source.tensors, base.tensors, communicator, channel).hash;
   return base;
@@ -157,7 +158,8 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
   }
   require_no_peft(*job.adapter->from);
   const WeightSource start = open_weights(*job.adapter->from, rank.rank, channel, tell);
-  if (const std::string another = another_base(base_in(start), start.path, base, communicator, channel); !another.empty())
+  if (const std::string another = another_base(base_in(start), start.path, base, communicator, channel);
+      !another.empty())
     throw DataError(another);
   load_weights(rank, start.tensors, start.path, start.exact(), of_start(compiled, start.tensors));
   return base_of(compiled, base, communicator, channel);
@@ -169,8 +171,8 @@ void load_model(const LoadedRank& rank, const std::string& path, ControlChannel&
 }
 
 SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,
-                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, ControlChannel& channel,
-                    const Tell& tell) {
+                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator,
+                    ControlChannel& channel, const Tell& tell) {
   CHECK(loaded.job.model.init_from, "an adapter has a base");
   const WeightSource base = open_base(*loaded.job.model.init_from, rank.rank, channel, tell);
   if (const std::string another = another_base(facts.base, checkpoint, base, communicator, channel); !another.empty())
@@ -183,7 +185,8 @@ SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const 
 
 std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const CompiledJob& compiled,
                                                  const LoadedRank& rank, const std::string& checkpoint,
-                                                 Communicator& communicator, ControlChannel& channel, const Tell& tell) {
+                                                 Communicator& communicator, ControlChannel& channel,
+                                                 const Tell& tell) {
   WeightSource source = open_weights(checkpoint, rank.rank, channel, tell);
   const std::optional<SavedBase> saved = base_in(source);
   if (saved && !is_of_adapter(compiled))

@@ -21,14 +21,15 @@ inline Saved saved_of(const CompiledJob& compiled) { return is_of_adapter(compil
 SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank, int threads,
                              Communicator& communicator, ControlChannel& channel, const Tell& tell);
 
-/// The first weights of a run without an adapter, from model.init_from. Throws DataError for a checkpoint of an adapter.
+/// The first weights of a run without an adapter, from model.init_from. Throws DataError for a checkpoint of an
+/// adapter.
 void load_model(const LoadedRank& rank, const std::string& path, ControlChannel& channel, const Tell& tell);
 
 /// Frozen weights of a run that goes on from `checkpoint`. Throws JobError where model.init_from is another base.
 /// Returns the base.
 SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,
-                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator, ControlChannel& channel,
-                    const Tell& tell);
+                    const SavedFacts& facts, const std::string& checkpoint, Communicator& communicator,
+                    ControlChannel& channel, const Tell& tell);
 
 /// All weights for use as they are: of `checkpoint`, and where that is of an adapter of its base, too. Throws DataError
 /// where they do not fit, are not finite, or belong to another base. Returns the checkpoint, if it was one.

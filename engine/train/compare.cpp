@@ -23,9 +23,12 @@ constexpr double kLambda = 8;
 
 double roundoff16(DType dtype) {
   switch (dtype) {
-    case DType::bf16: return 0x1p-9;
-    case DType::f16: return 0x1p-12;
-    default: return 0;
+    case DType::bf16:
+      return 0x1p-9;
+    case DType::f16:
+      return 0x1p-12;
+    default:
+      return 0;
   }
 }
 
@@ -128,7 +131,9 @@ class Bounds {
   double gradient(std::size_t step) const { return 2 * std::sqrt(depth_) * (sum(step) + u16_ + states(step)); }
 
  private:
-  double sum(std::size_t step) const { return kLambda * std::sqrt(terms_) * kRoundoffF32 * static_cast<double>(step + 1); }
+  double sum(std::size_t step) const {
+    return kLambda * std::sqrt(terms_) * kRoundoffF32 * static_cast<double>(step + 1);
+  }
 
   // The first update takes what it has just computed.
   double states(std::size_t step) const { return step == 0 ? 0 : states_; }
@@ -151,7 +156,8 @@ double relative(double a, double b) { return a == b ? 0 : std::fabs(a - b) / std
 
 // ---- Weights -------------------------------------------------------------------------------------------------------
 
-std::vector<float> read(const checkpoint::TensorStore& tensors, const std::string& name, std::int64_t first, std::int64_t count) {
+std::vector<float> read(const checkpoint::TensorStore& tensors, const std::string& name, std::int64_t first,
+                        std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   tensors.read(name, first, count, values.data());
   return values;
@@ -187,7 +193,8 @@ struct Distance {
 // Newton-Schulz steps leave singular values below this (Jordan et al., 2024), and multiply small ones by this each.
 constexpr double kMostSingular = 1.2, kMuonGain = 3.4445;
 
-Distance distance_of(const Job& job, const OptimizerJob& optimizer, const std::vector<const Unit*>& units, const std::vector<double>& norms) {
+Distance distance_of(const Job& job, const OptimizerJob& optimizer, const std::vector<const Unit*>& units,
+                     const std::vector<double>& norms) {
   double squares = 0, adjustment = 0;  // of the updates of Muon's matrices together; the largest
   if (optimizer.name == OptimizerName::muon)
     for (const Unit* unit : units)
@@ -227,14 +234,16 @@ Distance distance_of(const Job& job, const OptimizerJob& optimizer, const std::v
 template <typename Visit>
 void by_parts(const checkpoint::TensorInfo& tensor, Visit&& visit) {
   constexpr std::int64_t kPart = std::int64_t{1} << 20;
-  for (std::int64_t first = 0; first < tensor.shape.elements(); first += kPart) visit(first, std::min(kPart, tensor.shape.elements() - first));
+  for (std::int64_t first = 0; first < tensor.shape.elements(); first += kPart)
+    visit(first, std::min(kPart, tensor.shape.elements() - first));
 }
 
 // Whether a frozen weight is what it was, on one rank and on all.
 bool unmoved(const checkpoint::TensorInfo& tensor, const Ended& ranks, const Ended& one) {
   bool same = true;
   by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
-    same = same && read(ranks.checkpoint.tensors, tensor.name, first, count) == read(one.checkpoint.tensors, tensor.name, first, count);
+    same = same && read(ranks.checkpoint.tensors, tensor.name, first, count) ==
+                       read(one.checkpoint.tensors, tensor.name, first, count);
   });
   return same;
 }
@@ -242,7 +251,8 @@ bool unmoved(const checkpoint::TensorInfo& tensor, const Ended& ranks, const End
 // The weights that one optimizer updates.
 class Weights {
  public:
-  Weights(const Job& job, const OptimizerJob& optimizer, std::vector<const Unit*> units, const Ended& ranks, const Ended& one, double gradient_bound)
+  Weights(const Job& job, const OptimizerJob& optimizer, std::vector<const Unit*> units, const Ended& ranks,
+          const Ended& one, double gradient_bound)
       : optimizer_(optimizer),
         units_(std::move(units)),
         ranks_(ranks),
@@ -260,7 +270,8 @@ class Weights {
     const double rounding = 2 * steps_ * kRoundoffF32 * std::sqrt(weight_squares_ / count);
     // The way of SGD and Muon is that of all elements together.
     const double way = adaptive() ? way_.total : way_.total / std::sqrt(count);
-    const double undecided = adaptive() ? 2 * std::sqrt(undecided_ / count) : 2 * std::min(1.0, gain() * gradient_bound_);
+    const double undecided =
+        adaptive() ? 2 * std::sqrt(undecided_ / count) : 2 * std::min(1.0, gain() * gradient_bound_);
     const double least = std::numeric_limits<double>::min();
     return {{"weights", rms / std::max(way, least), undecided + rounding / std::max(way, least)},
             {"weights_largest", largest_, 2 * way_.largest + 2 * steps_ * kRoundoffF32 * largest_weight_}};
@@ -271,12 +282,15 @@ class Weights {
   bool adaptive() const { return optimizer_.name != OptimizerName::sgd && optimizer_.name != OptimizerName::muon; }
 
   // How much farther than the gradients updates can be apart.
-  double gain() const { return optimizer_.name == OptimizerName::muon ? std::pow(kMuonGain, static_cast<double>(optimizer_.ns_steps)) : 1; }
+  double gain() const {
+    return optimizer_.name == OptimizerName::muon ? std::pow(kMuonGain, static_cast<double>(optimizer_.ns_steps)) : 1;
+  }
 
   // The size of the gradients that the optimizer divides by, element by element, on one rank.
   std::vector<float> sizes(const checkpoint::TensorInfo& tensor, std::int64_t first, std::int64_t count) const {
     const bool lion = optimizer_.name == OptimizerName::lion;
-    std::vector<float> values = read(one_.checkpoint.tensors, tensor.name + (lion ? ".exp_avg" : ".exp_avg_sq"), first, count);
+    std::vector<float> values =
+        read(one_.checkpoint.tensors, tensor.name + (lion ? ".exp_avg" : ".exp_avg_sq"), first, count);
     const double correction = 1 - std::pow(optimizer_.betas[1], steps_);
     for (float& value : values) value = lion ? std::fabs(value) : static_cast<float>(std::sqrt(value / correction));
     return values;
@@ -359,8 +373,10 @@ bool Comparison::holds() const {
 
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
   const DataStrategyJob& data = loaded.job.strategy.data;
-  if (data.kind == DataKind::local_sgd) refuse(loaded, loaded.setting("strategy") != nullptr ? "strategy" : "strategy.data.kind", "local_sgd");
-  if (data.compression.kind != Compression::Kind::none) refuse(loaded, "strategy.data.compression", "compression of gradients");
+  if (data.kind == DataKind::local_sgd)
+    refuse(loaded, loaded.setting("strategy") != nullptr ? "strategy" : "strategy.data.kind", "local_sgd");
+  if (data.compression.kind != Compression::Kind::none)
+    refuse(loaded, "strategy.data.compression", "compression of gradients");
   LoadedJob threads = quiet(loaded);
   if (threads.job.cluster.nodes == 1) return threads;
   // What was decided for several nodes is kept where they are one.
@@ -383,7 +399,8 @@ LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro) {
 
 Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t steps, const Compiler& compile) {
   const TemporaryDirectory folder;
-  const Ended a = run(ranks, folder.path() + "/ranks", steps, compile), b = run(one, folder.path() + "/one", steps, compile);
+  const Ended a = run(ranks, folder.path() + "/ranks", steps, compile),
+              b = run(one, folder.path() + "/one", steps, compile);
   CHECK(a.losses.size() == b.losses.size(), "both take the same steps");
   Comparison comparison{static_cast<std::int64_t>(b.losses.size()), {}};
   if (b.losses.empty()) return comparison;
@@ -396,7 +413,9 @@ Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t st
   Quantity weights{"weights"}, largest{"weights_largest"};
   for (std::size_t i = 0; i < b.compiled.optimizers.size(); ++i) {
     const OptimizerJob& optimizer = b.compiled.optimizers[i];
-    const std::vector<Quantity> found = Weights(one.job, optimizer, units_of(b, static_cast<std::int32_t>(i)), a, b, bounds.gradient(b.losses.size() - 1)).compare();
+    const std::vector<Quantity> found = Weights(one.job, optimizer, units_of(b, static_cast<std::int32_t>(i)), a, b,
+                                                bounds.gradient(b.losses.size() - 1))
+                                            .compare();
     worsen(weights, found[0].difference, found[0].bound);
     worsen(largest, found[1].difference, found[1].bound);
   }

@@ -1,24 +1,29 @@
-// Comparison: is a job under its strategy the same training as on one rank? Both run from the same start on the same samples; what
-// strategies change is the order of sums (and, in 16 bits, which neighbour a value is rounded to), so the two may differ by rounding
-// and by nothing else. Bounds are stated by numbers of the job alone, never fitted to what was found:
+// Comparison: is a job under its strategy the same training as on one rank? Both run from the same start on the same
+// samples; what strategies change is the order of sums (and, in 16 bits, which neighbour a value is rounded to), so the
+// two may differ by rounding and by nothing else. Bounds are stated by numbers of the job alone, never fitted to what
+// was found:
 //
 //   u       unit roundoff of f32, 2^-24;  u'  of the compute dtype where it has 16 bits, else 0
 //   n       terms of the longest sum: positions of the global batch, or the longest dim of a parameter
 //   d       parameters of two or more dims: products that follow one another at most
-//   e(t) =  8 √n u (t + 1)              of a sum in either order; 8 is Higham and Mary's λ, with which a sum exceeds it once in
+//   e(t) =  8 √n u (t + 1)              of a sum in either order; 8 is Higham and Mary's λ, with which a sum exceeds it
+//   once in
 //                                       10^13; steps add up
-//   q       the most by which an optimizer state changes when it is rounded, from the second step on: 2^-8 in bf16, 0.45/64 in int8
+//   q       the most by which an optimizer state changes when it is rounded, from the second step on: 2^-8 in bf16,
+//   0.45/64 in int8
 //           (of the largest in its block, and ranks that have parts of a tensor have other blocks), else 0
 //   losses, relative                    2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) q)
 //   gradient norms, relative            2 √d (e(t) + u' + q)
-//   weights, root mean square of the    2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose updates divide by
-//   difference over the way Σlr that    the gradient's size: an element whose gradient r is not large against its error, E s, may go
-//   they went                           either way. E is the bound of the norms at the last step, s the rms of r over the tensor (or the
-//                                       model, if that is more); r and w are those of one rank. For sgd, E and Σlr·norm.
+//   weights, root mean square of the    2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose
+//   updates divide by difference over the way Σlr that    the gradient's size: an element whose gradient r is not large
+//   against its error, E s, may go they went                           either way. E is the bound of the norms at the
+//   last step, s the rms of r over the tensor (or the
+//                                       model, if that is more); r and w are those of one rank. For sgd, E and
+//                                       Σlr·norm.
 //   weights, largest                    twice the way that an element can go
 //
-// Source: Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41 (2019), theorem 2.4;
-// √d by the same argument, for errors of products that follow one another.
+// Source: Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41 (2019),
+// theorem 2.4; √d by the same argument, for errors of products that follow one another.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +40,8 @@ using Compiler = std::function<CompiledJob(const LoadedJob&)>;
 
 struct Quantity {
   std::string name;  ///< losses, gradients, weights, weights_largest
-  double difference = 0;  ///< of all steps and elements the one that comes nearest to its bound (or lies furthest above it)
+  double difference =
+      0;  ///< of all steps and elements the one that comes nearest to its bound (or lies furthest above it)
   double bound = 0;
   bool holds() const { return difference <= bound; }  // not where either is NaN
 };
@@ -46,16 +52,16 @@ struct Comparison {
   bool holds() const;
 };
 
-/// The job on ranks that are threads of this process, whatever launcher or nodes it asks for; nothing is logged, and no checkpoint but
-/// those of `compare` written or resumed from. Throws JobError where what it asks for is by design not the training of one rank: local
-/// SGD and compressed gradients.
+/// The job on ranks that are threads of this process, whatever launcher or nodes it asks for; nothing is logged, and no
+/// checkpoint but those of `compare` written or resumed from. Throws JobError where what it asks for is by design not
+/// the training of one rank: local SGD and compressed gradients.
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile);
 
 /// The same job on one rank: the global batch in micro-batches of `micro` samples.
 LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro);
 
-/// Trains both for min(steps, train.steps) steps and compares. Final weights go through a folder of their own under the system's
-/// temporary one, gone at the end. REQUIRES: both come from on_threads or on_one_rank; equal optimizers.
+/// Trains both for min(steps, train.steps) steps and compares. Final weights go through a folder of their own under the
+/// system's temporary one, gone at the end. REQUIRES: both come from on_threads or on_one_rank; equal optimizers.
 Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t steps, const Compiler& compile);
 
 }  // namespace trainer

@@ -12,15 +12,20 @@ namespace trainer {
 namespace {
 
 // Ids of another tokenizer are other texts: the loss would be a number without a meaning.
-void require_same_tokenizer(const data::Data& data, const checkpoint::Manifest& manifest, const std::string& checkpoint) {
+void require_same_tokenizer(const data::Data& data, const checkpoint::Manifest& manifest,
+                            const std::string& checkpoint) {
   const std::string saved = facts_of(manifest, checkpoint).tokenizer;
   if (saved.empty() || !data.tokenizer || saved == canonical_json(data.tokenizer->json())) return;
-  throw DataError(checkpoint + ": was trained with another tokenizer than data.train gives: another alphabet, or another data.tokenizer. Name the text that it was trained on as data.train, and the text to evaluate as data.val");
+  throw DataError(
+      checkpoint +
+      ": was trained with another tokenizer than data.train gives: another alphabet, or another data.tokenizer. Name "
+      "the text that it was trained on as data.train, and the text to evaluate as data.val");
 }
 
 }  // namespace
 
-EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches, const EvaluateOn& on) {
+EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint,
+                          std::int64_t batches, const EvaluateOn& on) {
   const data::Data data = open_inputs(loaded, compiled);
   if (!data.val) throw DataError("the job has no validation data (data.val)");
   const int threads = on.threads > 0 ? on.threads : threads_per_rank(ranks_per_node(loaded.job));
@@ -38,7 +43,9 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
     const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
     if (communicator.rank() == 0 || on.process != nullptr) record = mine;
   });
-  if (!std::isfinite(record.val_loss)) throw DataError(checkpoint + ": the validation loss is " + std::to_string(record.val_loss) + ", although the weights are finite: the model overflows on this data");
+  if (!std::isfinite(record.val_loss))
+    throw DataError(checkpoint + ": the validation loss is " + std::to_string(record.val_loss) +
+                    ", although the weights are finite: the model overflows on this data");
   return record;
 }
 

@@ -13,14 +13,17 @@ std::int64_t global_batch(const BatchShape& batch) { return batch.micro * batch.
 
 }  // namespace
 
-bool evaluates(const CompiledJob& compiled) { return compiled.plan.roles.front().program(ProgramKind::evaluate) != nullptr; }
+bool evaluates(const CompiledJob& compiled) {
+  return compiled.plan.roles.front().program(ProgramKind::evaluate) != nullptr;
+}
 
 std::int64_t num_evaluation_batches(const CompiledJob& compiled, std::int64_t samples) {
   const std::int64_t size = global_batch(compiled.batch);
   return compiled.ignore_index ? (samples + size - 1) / size : samples / size;
 }
 
-Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int rank, std::int64_t batches)
+Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset,
+                       int rank, std::int64_t batches)
     : executor_(executor),
       dataset_(std::move(dataset)),
       batch_(compiled.batch),
@@ -30,7 +33,8 @@ Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::sha
   if (compiled.ignore_index) {
     ignore_index_ = *compiled.ignore_index;
     const auto& fields = dataset_->fields();
-    const auto targets = std::find_if(fields.begin(), fields.end(), [](const data::SampleField& field) { return field.name == "targets"; });
+    const auto targets = std::find_if(fields.begin(), fields.end(),
+                                      [](const data::SampleField& field) { return field.name == "targets"; });
     CHECK(targets != fields.end(), "a cross-entropy has targets");
     targets_index_ = static_cast<std::size_t>(targets - fields.begin());
     targets_field_ = executor_.role().field_index("targets");
@@ -39,7 +43,8 @@ Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::sha
   num_batches_ = num_evaluation_batches(compiled, dataset_->num_samples());
   CHECK(num_batches_ > 0, "open_inputs sees to enough samples");
   // The job counts batches of the global size of a step.
-  if (batches > 0) num_batches_ = std::min(num_batches_, std::max<std::int64_t>(1, batches * batch_.global / global_batch(batch_)));
+  if (batches > 0)
+    num_batches_ = std::min(num_batches_, std::max<std::int64_t>(1, batches * batch_.global / global_batch(batch_)));
 }
 
 EvaluationRecord Evaluation::run(std::int64_t step) {

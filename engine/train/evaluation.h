@@ -18,9 +18,11 @@ std::int64_t num_evaluation_batches(const CompiledJob& compiled, std::int64_t sa
 /// One rank's part. Every rank evaluates the same batches at the same time.
 class Evaluation {
  public:
-  /// `batches`: global batches at most; 0: all of the data. Samples come in order, each at most once: where the last batch is
-  /// not full, the places beyond the data are ignored targets (or, where targets cannot be ignored, that batch is left out).
-  Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int rank, std::int64_t batches);
+  /// `batches`: global batches at most; 0: all of the data. Samples come in order, each at most once: where the last
+  /// batch is not full, the places beyond the data are ignored targets (or, where targets cannot be ignored, that batch
+  /// is left out).
+  Evaluation(Executor& executor, const CompiledJob& compiled, std::shared_ptr<const data::Dataset> dataset, int rank,
+             std::int64_t batches);
   EvaluationRecord run(std::int64_t step);
 
  private:
@@ -38,7 +40,7 @@ class Evaluation {
   std::size_t targets_index_ = 0;    // of the dataset
   bool accuracy_ = false;
   std::vector<std::int32_t> masked_;
-  double results_[3] = {0, 0, 0};    // loss sum, count, right answers
+  double results_[3] = {0, 0, 0};  // loss sum, count, right answers
 };
 
 }  // namespace trainer

@@ -17,8 +17,10 @@ struct Row {
   ChangeRule rule;
 };
 
-// The longest prefix counts. Files and graphs are compared by their contents (kDataFiles, kGraph), not by where they are.
-constexpr std::string_view kGraph = "model.graph.contents", kDataFiles = "data.train.contents", kAlphabet = "data.tokenizer.alphabet";
+// The longest prefix counts. Files and graphs are compared by their contents (kDataFiles, kGraph), not by where they
+// are.
+constexpr std::string_view kGraph = "model.graph.contents", kDataFiles = "data.train.contents",
+                           kAlphabet = "data.tokenizer.alphabet";
 constexpr Row kTable[] = {
     {"name", {Change::output}},
     {"seed", {Change::never, "seed"}},
@@ -48,11 +50,14 @@ constexpr Row kTable[] = {
 };
 
 bool is_under(std::string_view path, std::string_view prefix) {
-  return path.starts_with(prefix) && (path.size() == prefix.size() || path[prefix.size()] == '.' || path[prefix.size()] == '[');
+  return path.starts_with(prefix) &&
+         (path.size() == prefix.size() || path[prefix.size()] == '.' || path[prefix.size()] == '[');
 }
 
 // How this start is made, not what the run is.
-bool is_of_start(std::string_view path) { return path == "checkpoint.dir" || path == "checkpoint.resume" || path == "checkpoint.accept"; }
+bool is_of_start(std::string_view path) {
+  return path == "checkpoint.dir" || path == "checkpoint.resume" || path == "checkpoint.accept";
+}
 
 bool same_value(const std::string& a, const std::string& b) {
   if (a == b) return true;
@@ -169,7 +174,9 @@ std::string as_new_run(const LoadedJob& loaded, const SavedFacts& before, const 
                      checkpoint);
 }
 
-std::string describe_tokenizer(const std::string& json) { return json.empty() ? "(none)" : "alphabet " + checkpoint::checksum_of(json).substr(0, 12); }
+std::string describe_tokenizer(const std::string& json) {
+  return json.empty() ? "(none)" : "alphabet " + checkpoint::checksum_of(json).substr(0, 12);
+}
 
 Diagnostic mistake(const LoadedJob& loaded, const Difference& difference, const std::string& message) {
   Diagnostic mistake = loaded.at(difference.path, message);
@@ -183,7 +190,8 @@ Diagnostic mistake(const LoadedJob& loaded, const Difference& difference, const 
 ChangeRule change_rule(std::string_view path) {
   const Row* longest = nullptr;
   for (const Row& row : kTable)
-    if (is_under(path, row.prefix) && (longest == nullptr || row.prefix.size() > longest->prefix.size())) longest = &row;
+    if (is_under(path, row.prefix) && (longest == nullptr || row.prefix.size() > longest->prefix.size()))
+      longest = &row;
   return longest == nullptr ? ChangeRule{} : longest->rule;
 }
 
@@ -279,9 +287,8 @@ void require_same_run(const LoadedJob& loaded, const SavedFacts& before, const s
     if (one.rule.change != Change::never || std::ranges::find(accepted, one.rule.accept) != accepted.end()) continue;
     mistakes.push_back(mistake(
         loaded, one, fmt::format("{}: the run in {} cannot go on with another value", one.values(), checkpoint)));
-    mistakes.back().allowed =
-        fmt::format("{}; or checkpoint.accept: [{}] to go on all the same; or {}", as_before(one), one.rule.accept,
-                    as_new_run(loaded, before, differences, checkpoint));
+    mistakes.back().allowed = fmt::format("{}; or checkpoint.accept: [{}] to go on all the same; or {}", as_before(one),
+                                          one.rule.accept, as_new_run(loaded, before, differences, checkpoint));
   }
   if (!mistakes.empty()) throw JobError(std::move(mistakes));
 }

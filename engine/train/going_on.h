@@ -1,5 +1,6 @@
-// Going on: what may differ between the job that wrote a checkpoint and the one that goes on from it. One table (going_on.cpp) says which
-// keys may change; whatever decides what is trained, and on what, may not, unless checkpoint.accept names it.
+// Going on: what may differ between the job that wrote a checkpoint and the one that goes on from it. One table
+// (going_on.cpp) says which keys may change; whatever decides what is trained, and on what, may not, unless
+// checkpoint.accept names it.
 #pragma once
 
 #include <string>
@@ -27,8 +28,8 @@ struct Difference {
   std::string path;           ///< of the job
   std::string before, after;  ///< "(not set)" where one lacks it
   ChangeRule rule;
-  std::string note{};         ///< in place of the two values: how data files differ
-  std::string parameters{};   ///< whose optimizer it is, where the values are names of optimizers
+  std::string note{};        ///< in place of the two values: how data files differ
+  std::string parameters{};  ///< whose optimizer it is, where the values are names of optimizers
 
   std::string values() const {
     if (!note.empty()) return note;
@@ -40,9 +41,9 @@ struct Difference {
 /// This job as a checkpoint would describe it: settings, graph, data files.
 SavedJob describe_job(const LoadedJob& loaded);
 
-/// Every difference, in the order of the job's keys. Values that mean the same (4 and 4.0) do not differ; neither do data
-/// files and graphs at another place with the same contents, nor a key that `before` lacks and that has its default now.
-/// The names of optimizers are compared for each parameter, however the job's groups are written.
+/// Every difference, in the order of the job's keys. Values that mean the same (4 and 4.0) do not differ; neither do
+/// data files and graphs at another place with the same contents, nor a key that `before` lacks and that has its
+/// default now. The names of optimizers are compared for each parameter, however the job's groups are written.
 std::vector<Difference> differences(const SavedFacts& before, const SavedFacts& after);
 
 /// Throws JobError with every difference that may not be and is not accepted; `before` is read from `checkpoint`.
@@ -50,6 +51,7 @@ void require_same_run(const LoadedJob& loaded, const SavedFacts& before, const s
                       const std::string& checkpoint);
 
 /// Throws JobError where a run that has finished would have ended differently under this job.
-void require_same_end(const LoadedJob& loaded, const std::vector<Difference>& differences, const std::string& checkpoint);
+void require_same_end(const LoadedJob& loaded, const std::vector<Difference>& differences,
+                      const std::string& checkpoint);
 
 }  // namespace trainer

@@ -91,7 +91,9 @@ class HeldBuffer {
 /// What a rank holds of a unit's slot.
 HeldBuffer held_buffer(const LoadedRank& loaded, const Unit& unit, const Slot& slot);
 
-inline HeldBuffer parameters_of(const LoadedRank& loaded, const Unit& unit) { return held_buffer(loaded, unit, unit.parameters()); }
+inline HeldBuffer parameters_of(const LoadedRank& loaded, const Unit& unit) {
+  return held_buffer(loaded, unit, unit.parameters());
+}
 
 /// A piece as files know it.
 inline checkpoint::Range range_of(const Piece& piece) {

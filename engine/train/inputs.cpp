@@ -13,7 +13,8 @@ namespace {
 // Of a field that the stages of the plan which read it read alike; i32 where none does.
 DType dtype_of_field(const Plan& plan, std::string_view name) {
   for (const Role& role : plan.roles)
-    if (const std::int32_t index = role.field_index(name); index >= 0) return role.fields[static_cast<std::size_t>(index)].spec.dtype();
+    if (const std::int32_t index = role.field_index(name); index >= 0)
+      return role.fields[static_cast<std::size_t>(index)].spec.dtype();
   return DType::i32;
 }
 
@@ -72,7 +73,8 @@ data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
   }
 }
 
-BatchBinder::BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program, std::int64_t samples)
+BatchBinder::BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program,
+                         std::int64_t samples)
     : executor_(executor), samples_(samples) {
   const Role& role = executor.role();
   std::vector<std::int64_t> wanted(role.fields.size(), 0);
@@ -114,7 +116,8 @@ void BatchBinder::bind(std::size_t field, const std::byte* values) {
   Part& part = fields_[field];
   if (part.index < 0) return;
   for (std::int64_t sample = 0; !part.values.empty() && sample < samples_; ++sample)
-    std::memcpy(part.values.data() + sample * part.bytes, values + sample * part.stride + part.first, static_cast<std::size_t>(part.bytes));
+    std::memcpy(part.values.data() + sample * part.bytes, values + sample * part.stride + part.first,
+                static_cast<std::size_t>(part.bytes));
   executor_.bind(part.index, part.values.empty() ? const_cast<std::byte*>(values) : part.values.data());
 }
 

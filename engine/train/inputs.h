@@ -32,7 +32,8 @@ class BatchBinder {
  public:
   /// Checks that the dataset has every field of the batch that `program` copies in, in the right size for `samples`
   /// samples.
-  BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program, std::int64_t samples);
+  BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program,
+              std::int64_t samples);
   BatchBinder(const BatchBinder&) = delete;
   BatchBinder& operator=(const BatchBinder&) = delete;
   void bind(const data::Loader::Batch& batch);

@@ -9,12 +9,16 @@ namespace trainer {
 double learning_rate(const TrainJob& job, const OptimizerJob& optimizer, std::int64_t step) {
   const LrScheduleJob& schedule = job.lr_schedule;
   const double lr = optimizer.lr, least = schedule.min_lr * (optimizer.lr / job.optimizer.lr);
-  const auto t = static_cast<double>(step), w = static_cast<double>(schedule.warmup_steps), n = static_cast<double>(job.steps);
+  const auto t = static_cast<double>(step), w = static_cast<double>(schedule.warmup_steps),
+             n = static_cast<double>(job.steps);
   if (step < schedule.warmup_steps) return lr * (t + 1) / w;
   switch (schedule.name) {
-    case ScheduleName::constant: return lr;
-    case ScheduleName::linear: return lr + (least - lr) * (t - w) / (n - w);
-    case ScheduleName::cosine: return least + (lr - least) * (1 + std::cos(std::numbers::pi * (t - w) / (n - w))) / 2;
+    case ScheduleName::constant:
+      return lr;
+    case ScheduleName::linear:
+      return lr + (least - lr) * (t - w) / (n - w);
+    case ScheduleName::cosine:
+      return least + (lr - least) * (1 + std::cos(std::numbers::pi * (t - w) / (n - w))) / 2;
     case ScheduleName::wsd: {
       const auto decay = static_cast<double>(schedule.decay_steps);
       const double into = t - (n - decay);

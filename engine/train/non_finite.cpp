@@ -16,7 +16,12 @@ namespace {
 
 std::string to_text(const std::optional<NonFinite>& found) {
   if (!found) return "";
-  return nlohmann::json{{"node", found->node}, {"value", found->value}, {"element", found->element}, {"micro_batch", found->micro_batch}, {"instruction", found->instruction}}.dump();
+  return nlohmann::json{{"node", found->node},
+                        {"value", found->value},
+                        {"element", found->element},
+                        {"micro_batch", found->micro_batch},
+                        {"instruction", found->instruction}}
+      .dump();
 }
 
 // Of all ranks the one that found it earliest has the cause: a reduction carries it to the others later.
@@ -28,8 +33,10 @@ std::string describe(const std::vector<std::string>& by_rank) {
     const nlohmann::json found = nlohmann::json::parse(by_rank[rank]);
     if (found["instruction"] >= earliest) continue;
     earliest = found["instruction"];
-    where = fmt::format("the first tensor that is not finite is {} (element {}), written by {} in micro-batch {} of rank {}", found["value"].get<std::string>(),
-                        found["element"].get<std::int64_t>(), found["node"].get<std::string>(), found["micro_batch"].get<int>(), rank);
+    where = fmt::format(
+        "the first tensor that is not finite is {} (element {}), written by {} in micro-batch {} of rank {}",
+        found["value"].get<std::string>(), found["element"].get<std::int64_t>(), found["node"].get<std::string>(),
+        found["micro_batch"].get<int>(), rank);
   }
   return where;
 }
@@ -56,8 +63,10 @@ std::string non_finite_weight(const LoadedRank& loaded) {
         for (const Piece& chunk : chunks_of(piece, kStagedElements)) {
           values.resize(static_cast<std::size_t>(chunk.elements()));
           buffer.read(chunk, values.data());
-          const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-          if (bad != values.end()) return fmt::format("{} (element {}) is {}", tensor.name, element_of(chunk, bad - values.begin()), *bad);
+          const auto bad =
+              std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+          if (bad != values.end())
+            return fmt::format("{} (element {}) is {}", tensor.name, element_of(chunk, bad - values.begin()), *bad);
         }
     }
   return "";

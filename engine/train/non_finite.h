@@ -12,8 +12,8 @@ namespace trainer {
 /// The step again, node by node: where it began. Called by every rank; all get the same sentence.
 std::string locate_non_finite(Executor& executor, std::int32_t step_program, ControlChannel& channel);
 
-/// The first master weight of those that this rank saves that is not finite, as "h.0.attn.c_attn.weight (element 12) is nan"; empty if all are
-/// finite.
+/// The first master weight of those that this rank saves that is not finite, as "h.0.attn.c_attn.weight (element 12) is
+/// nan"; empty if all are finite.
 std::string non_finite_weight(const LoadedRank& loaded);
 /// The same of all ranks. Called by every rank.
 std::string non_finite_weight(const LoadedRank& loaded, ControlChannel& channel);

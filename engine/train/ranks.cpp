@@ -21,35 +21,46 @@ namespace {
 std::string ranks_text(int number) { return std::to_string(number) + (number == 1 ? " rank" : " ranks"); }
 
 std::string world_of(const Job& job) {
-  return "cluster.nodes " + std::to_string(job.cluster.nodes) + " × cluster.devices_per_node " + std::to_string(ranks_per_node(job));
+  return "cluster.nodes " + std::to_string(job.cluster.nodes) + " × cluster.devices_per_node " +
+         std::to_string(ranks_per_node(job));
 }
 
 void check_world(const Job& job, const Launcher& launcher) {
   const int world = static_cast<int>(job.cluster.nodes) * ranks_per_node(job);
   if (world == launcher.world_size) return;
-  throw UsageError(launcher.source + " started " + ranks_text(launcher.world_size) + ", but the job has " + ranks_text(world) + ": " + world_of(job) +
-                   (launcher.world_size == 1 ? "; start as many, or let cluster.backend=threads run them in one process" : "; start as many, or change the job"));
+  throw UsageError(launcher.source + " started " + ranks_text(launcher.world_size) + ", but the job has " +
+                   ranks_text(world) + ": " + world_of(job) +
+                   (launcher.world_size == 1 ? "; start as many, or let cluster.backend=threads run them in one process"
+                                             : "; start as many, or change the job"));
 }
 
 Backend under_launcher(const LoadedJob& loaded, const Launcher& launcher) {
   const Job& job = loaded.job;
-  const std::string started = launcher.source + " started this process as rank " + std::to_string(launcher.rank) + " of " + std::to_string(launcher.world_size);
-  if (job.cluster.backend == Backend::threads) throw UsageError(started + ", but cluster.backend=threads runs all ranks in one process; start one, or use mpi");
-  if (!launcher.starts_mpi) throw UsageError(started + ", but on CPUs ranks in processes speak MPI, which mpirun or srun starts");
-  if (!has_mpi()) throw UsageError(started + ", but this build has no MPI: install libopenmpi-dev and openmpi-bin, and build again");
+  const std::string started = launcher.source + " started this process as rank " + std::to_string(launcher.rank) +
+                              " of " + std::to_string(launcher.world_size);
+  if (job.cluster.backend == Backend::threads)
+    throw UsageError(started + ", but cluster.backend=threads runs all ranks in one process; start one, or use mpi");
+  if (!launcher.starts_mpi)
+    throw UsageError(started + ", but on CPUs ranks in processes speak MPI, which mpirun or srun starts");
+  if (!has_mpi())
+    throw UsageError(started + ", but this build has no MPI: install libopenmpi-dev and openmpi-bin, and build again");
   check_world(job, launcher);
   return Backend::mpi;
 }
 
-// Each rank has a process of its own, so that a launcher is not needed on one node, and any that says rank and size will do.
+// Each rank has a process of its own, so that a launcher is not needed on one node, and any that says rank and size
+// will do.
 Backend on_gpus(const LoadedJob& loaded, const std::optional<Launcher>& launcher) {
   const Job& job = loaded.job;
   if (job.cluster.backend == Backend::mpi)
-    throw JobError({loaded.at("cluster.backend",
-                              "ranks on GPUs speak NCCL, however they are started (mpirun as well)", "auto or nccl")});
+    throw JobError({loaded.at("cluster.backend", "ranks on GPUs speak NCCL, however they are started (mpirun as well)",
+                              "auto or nccl")});
   if (launcher) check_world(job, *launcher);
   if (static_cast<int>(job.cluster.nodes) * ranks_per_node(job) == 1) return Backend::threads;
-  if (!has_nccl()) throw JobError({loaded.at("cluster.devices_per_node", "several GPUs need NCCL, which this build has not; install it (libnccl-dev) and build again")});
+  if (!has_nccl())
+    throw JobError(
+        {loaded.at("cluster.devices_per_node",
+                   "several GPUs need NCCL, which this build has not; install it (libnccl-dev) and build again")});
   return Backend::nccl;
 }
 
@@ -68,12 +79,15 @@ Backend backend_of(const LoadedJob& loaded, const std::optional<Launcher>& launc
   const Job& job = loaded.job;
   if (job.cluster.device == Device::cuda) return on_gpus(loaded, launcher);
   if (job.cluster.backend == Backend::mpi && !has_mpi())
-    throw JobError({loaded.at("cluster.backend", "this build has no MPI; install libopenmpi-dev and openmpi-bin, and build again")});
+    throw JobError({loaded.at("cluster.backend",
+                              "this build has no MPI; install libopenmpi-dev and openmpi-bin, and build again")});
   if (launcher && launcher->world_size > 1) return under_launcher(loaded, *launcher);
   if (launcher && job.cluster.backend != Backend::threads) check_world(job, *launcher);
   const int world = static_cast<int>(job.cluster.nodes) * ranks_per_node(job);
   if (world > 1 && (job.cluster.backend == Backend::mpi || job.cluster.nodes > 1))
-    throw UsageError("the job has " + ranks_text(world) + " (" + world_of(job) + "), each a process that a launcher starts: mpirun -n " + std::to_string(world) + " trainer run …, or srun");
+    throw UsageError("the job has " + ranks_text(world) + " (" + world_of(job) +
+                     "), each a process that a launcher starts: mpirun -n " + std::to_string(world) +
+                     " trainer run …, or srun");
   return job.cluster.backend == Backend::mpi ? Backend::mpi : Backend::threads;
 }
 
@@ -82,11 +96,15 @@ int gpu_of_rank(const Launcher& launcher, int gpus, bool share) {
   if (gpus == 0) throw UsageError(rank + " sees no GPU; is there one, and what does CUDA_VISIBLE_DEVICES say?");
   if (gpus == 1) return 0;
   if (!launcher.local_rank)
-    throw UsageError(rank + " sees " + std::to_string(gpus) + " GPUs, but " + launcher.source + " does not say which rank of its node it is: export LOCAL_RANK, or let each process see one GPU alone (CUDA_VISIBLE_DEVICES)");
+    throw UsageError(rank + " sees " + std::to_string(gpus) + " GPUs, but " + launcher.source +
+                     " does not say which rank of its node it is: export LOCAL_RANK, or let each process see one GPU "
+                     "alone (CUDA_VISIBLE_DEVICES)");
   if (*launcher.local_rank < gpus) return *launcher.local_rank;
   if (share) return *launcher.local_rank % gpus;
-  throw UsageError(rank + " has local rank " + std::to_string(*launcher.local_rank) + ", but its node has " + std::to_string(gpus) +
-                   " GPUs that it may use: start fewer ranks on each node (cluster.devices_per_node), or see to CUDA_VISIBLE_DEVICES");
+  throw UsageError(rank + " has local rank " + std::to_string(*launcher.local_rank) + ", but its node has " +
+                   std::to_string(gpus) +
+                   " GPUs that it may use: start fewer ranks on each node (cluster.devices_per_node), or see to "
+                   "CUDA_VISIBLE_DEVICES");
 }
 
 std::string misplaced(const std::vector<rendezvous::RankPlace>& places, int ranks_per_node, bool share) {
@@ -95,14 +113,18 @@ std::string misplaced(const std::vector<rendezvous::RankPlace>& places, int rank
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     const auto [at, is_new] = gpus.emplace(std::pair(places[rank].host, places[rank].fingerprint), rank);
     if (!is_new)
-      throw UsageError("ranks " + std::to_string(at->second) + " and " + std::to_string(rank) + " are both on " + places[rank].fingerprint + " of " + places[rank].host +
-                       ": each rank needs a GPU of its own; do their processes have their local ranks (LOCAL_RANK), and does CUDA_VISIBLE_DEVICES show all GPUs to all, or each its own?");
+      throw UsageError("ranks " + std::to_string(at->second) + " and " + std::to_string(rank) + " are both on " +
+                       places[rank].fingerprint + " of " + places[rank].host +
+                       ": each rank needs a GPU of its own; do their processes have their local ranks (LOCAL_RANK), "
+                       "and does CUDA_VISIBLE_DEVICES show all GPUs to all, or each its own?");
   }
   const auto node = static_cast<std::size_t>(std::max(1, ranks_per_node));
   for (std::size_t rank = 0; rank < places.size(); ++rank)
     if (const std::size_t first = rank / node * node; places[rank].host != places[first].host)
-      return "the plan has ranks " + std::to_string(first) + " and " + std::to_string(rank) + " on one node, but they are on " + places[first].host + " and " + places[rank].host +
-             ": the job will be slower than planned; number ranks node by node (srun --distribution=block, mpirun --map-by slot)";
+      return "the plan has ranks " + std::to_string(first) + " and " + std::to_string(rank) +
+             " on one node, but they are on " + places[first].host + " and " + places[rank].host +
+             ": the job will be slower than planned; number ranks node by node (srun --distribution=block, mpirun "
+             "--map-by slot)";
   return "";
 }
 
@@ -168,13 +190,15 @@ ControlChannel::ControlChannel(Communicator& communicator) : communicator_(commu
 }
 
 std::string ControlChannel::from_first(const std::string& mine) {
-  return broadcast_text(mine, [this](void* data, std::int64_t bytes) { communicator_.broadcast(*everyone_, data, bytes); });
+  return broadcast_text(mine,
+                        [this](void* data, std::int64_t bytes) { communicator_.broadcast(*everyone_, data, bytes); });
 }
 
 std::vector<std::string> ControlChannel::to_first(const std::string& mine) {
   const std::vector<std::int64_t> sizes = each(static_cast<std::int64_t>(mine.size()));
   if (communicator_.rank() != 0) {
-    const Communicator::Part part{0, const_cast<char*>(mine.data()), sizes[static_cast<std::size_t>(communicator_.rank())]};
+    const Communicator::Part part{0, const_cast<char*>(mine.data()),
+                                  sizes[static_cast<std::size_t>(communicator_.rank())]};
     communicator_.exchange({&part, 1}, {});
     return {};
   }

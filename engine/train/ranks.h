@@ -1,5 +1,6 @@
-// The ranks of a job: threads of this process, or processes of which this is one. Which of the two, on which devices, how they start and end
-// together, and what they tell each other outside programs. Above this file nothing knows which it is.
+// The ranks of a job: threads of this process, or processes of which this is one. Which of the two, on which devices,
+// how they start and end together, and what they tell each other outside programs. Above this file nothing knows which
+// it is.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "engine/job/job.h"
 #include "engine/comm/communicator.h"
-#include "engine/run/executor.h"
+#include "engine/job/job.h"
 #include "engine/launch/launcher.h"
 #include "engine/launch/rendezvous_messages.h"
+#include "engine/run/executor.h"
 
 namespace trainer {
 
-/// Which backend carries a job's ranks. On CPUs: mpi where a launcher started several processes, or where the job says so; else threads. On GPUs:
-/// nccl, and a process for each rank, whoever starts it; threads for a single rank. Throws UsageError where launcher and job do not fit (world
-/// sizes, or a backend that cannot be), JobError where this build lacks what the job asks for.
+/// Which backend carries a job's ranks. On CPUs: mpi where a launcher started several processes, or where the job says
+/// so; else threads. On GPUs: nccl, and a process for each rank, whoever starts it; threads for a single rank. Throws
+/// UsageError where launcher and job do not fit (world sizes, or a backend that cannot be), JobError where this build
+/// lacks what the job asks for.
 Backend backend_of(const LoadedJob& loaded, const std::optional<Launcher>& launcher);
 
 /// The device of a rank of a job whose cluster is settled: a share of `threads` threads of this machine's processor, or
@@ -29,20 +31,21 @@ std::unique_ptr<DeviceBackend> device_for(const Job& job, const Communicator& co
 /// Ranks that share one machine: cluster.devices_per_node.
 int ranks_per_node(const Job& job);
 
-/// The GPU of a rank, as CUDA numbers the `gpus` that its process sees: by its local rank, or the only one, where whoever started it gave each
-/// process its own. `share`: GPUs are dealt to more ranks than there are. Throws UsageError where there is none for it.
+/// The GPU of a rank, as CUDA numbers the `gpus` that its process sees: by its local rank, or the only one, where
+/// whoever started it gave each process its own. `share`: GPUs are dealt to more ranks than there are. Throws
+/// UsageError where there is none for it.
 int gpu_of_rank(const Launcher& launcher, int gpus, bool share);
 
-/// What is wrong with where the ranks of a job on GPUs are, of `places` whose fingerprints are their GPUs' names; empty if nothing is. Two ranks
-/// on one GPU throw UsageError, unless they `share`.
+/// What is wrong with where the ranks of a job on GPUs are, of `places` whose fingerprints are their GPUs' names; empty
+/// if nothing is. Two ranks on one GPU throw UsageError, unless they `share`.
 std::string misplaced(const std::vector<rendezvous::RankPlace>& places, int ranks_per_node, bool share);
 
-/// Throws IoError, which names the limit, where the system does not allow this process the threads of its ranks, `threads` each. Their
-/// libraries would end the process without a word. On CPUs; `process` as below.
+/// Throws IoError, which names the limit, where the system does not allow this process the threads of its ranks,
+/// `threads` each. Their libraries would end the process without a word. On CPUs; `process` as below.
 void require_threads_of(const Job& job, const Communicator* process, int threads);
 
-/// Calls run(communicator) for every rank of the world, each on a thread of its own (a single rank on the caller's). Returns when all
-/// have ended; then throws what the first rank that failed of itself threw.
+/// Calls run(communicator) for every rank of the world, each on a thread of its own (a single rank on the caller's).
+/// Returns when all have ended; then throws what the first rank that failed of itself threw.
 void run_ranks(int world_size, const std::function<void(Communicator&)>& run);
 
 /// The same with `process`, this process's rank of `world_size`: calls run(*process). Null: ranks are threads.

@@ -64,14 +64,18 @@ void Retention::prune(std::int64_t step) {
 
 std::string advice(const Retention::Fallback& fallback, OnNan on_nan, bool spent) {
   std::string text = "; nothing was saved";
-  for (const std::string& path : fallback.set_aside) text += "\nA checkpoint whose next step was not finite was renamed to " + path + ".";
+  for (const std::string& path : fallback.set_aside)
+    text += "\nA checkpoint whose next step was not finite was renamed to " + path + ".";
   if (!fallback.good.empty())
-    text += fmt::format("\nThe last good checkpoint is {} (after {} steps); the same command goes on from it.", fallback.good, fallback.step);
+    text += fmt::format("\nThe last good checkpoint is {} (after {} steps); the same command goes on from it.",
+                        fallback.good, fallback.step);
   else
     text += "\nThere is no good checkpoint to go on from; another checkpoint.dir starts over.";
   if (on_nan == OnNan::rollback && spent) text += "\nThe run has already gone back 3 times (train.on_nan: rollback).";
   text += "\nLower train.optimizer.lr, lengthen train.lr_schedule.warmup_steps or lower train.clip_norm";
-  return text + (on_nan == OnNan::stop ? "; train.on_nan=skip skips such updates, train.on_nan=rollback goes back by itself." : ".");
+  return text + (on_nan == OnNan::stop
+                     ? "; train.on_nan=skip skips such updates, train.on_nan=rollback goes back by itself."
+                     : ".");
 }
 
 }  // namespace trainer

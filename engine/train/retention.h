@@ -1,9 +1,10 @@
 // Retention: which checkpoints of a run's folder stay, and which of them are good.
 //
-// A checkpoint is good once a step that began from its weights was finite: a bad update leaves weights that are finite, and only the
-// next step shows it. Invariant: the newest good checkpoint is never removed, whatever `keep` is, so one that a bad update ruined
-// cannot take its place. What is good is not written down: after a kill it follows from the checkpoints that are there, since a later
-// one exists only where a step in between was finite (or says that it was `after_skipped`).
+// A checkpoint is good once a step that began from its weights was finite: a bad update leaves weights that are finite,
+// and only the next step shows it. Invariant: the newest good checkpoint is never removed, whatever `keep` is, so one
+// that a bad update ruined cannot take its place. What is good is not written down: after a kill it follows from the
+// checkpoints that are there, since a later one exists only where a step in between was finite (or says that it was
+// `after_skipped`).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ class Retention {
  public:
   Retention(checkpoint::Store& store, const CheckpointJob& job) : store_(store), job_(job) {}
 
-  /// Takes over what an earlier process of the run left in the folder, up to the checkpoint of `step`, from which it goes on.
+  /// Takes over what an earlier process of the run left in the folder, up to the checkpoint of `step`, from which it
+  /// goes on.
   void take_over(std::int64_t step);
   /// A checkpoint was committed.
   void saved(std::int64_t step, const SavedFacts& facts);
@@ -34,11 +36,12 @@ class Retention {
 
   /// Steps of checkpoints that were set aside, and the checkpoint to go back to.
   struct Fallback {
-    std::string good;                     ///< path; empty: there is none
-    std::int64_t step = 0;                ///< of `good`
+    std::string good;                      ///< path; empty: there is none
+    std::int64_t step = 0;                 ///< of `good`
     std::vector<std::string> set_aside{};  ///< new paths
   };
-  /// The step after the newest weights was not finite: checkpoints that are not known to be good are set aside, if a good one remains.
+  /// The step after the newest weights was not finite: checkpoints that are not known to be good are set aside, if a
+  /// good one remains.
   Fallback fall_back();
 
  private:
@@ -52,9 +55,9 @@ class Retention {
 
   checkpoint::Store& store_;
   const CheckpointJob& job_;
-  std::optional<std::int64_t> good_;     // the newest
-  std::vector<std::int64_t> unproven_;   // later ones, ascending
-  std::optional<Best> best_;             // of keep_best: the lowest validation loss
+  std::optional<std::int64_t> good_;    // the newest
+  std::vector<std::int64_t> unproven_;  // later ones, ascending
+  std::optional<Best> best_;            // of keep_best: the lowest validation loss
 };
 
 /// What a user does after a stop by a value that is not finite. `spent`: the run has gone back as often as it may.

@@ -8,10 +8,12 @@
 namespace trainer {
 
 std::vector<RankReport> report_ranks(const Executor& executor, std::int64_t bytes_sent, ControlChannel& channel) {
-  const std::vector<std::int64_t> planned = channel.each(executor.role().total_bytes), allocated = channel.each(executor.allocated_bytes()), counted = channel.each(executor.counted_bytes()),
-                                  sent = channel.each(bytes_sent);
+  const std::vector<std::int64_t> planned = channel.each(executor.role().total_bytes),
+                                  allocated = channel.each(executor.allocated_bytes()),
+                                  counted = channel.each(executor.counted_bytes()), sent = channel.each(bytes_sent);
   std::vector<RankReport> ranks;
-  for (std::size_t rank = 0; rank < planned.size(); ++rank) ranks.push_back({planned[rank], allocated[rank], counted[rank], sent[rank]});
+  for (std::size_t rank = 0; rank < planned.size(); ++rank)
+    ranks.push_back({planned[rank], allocated[rank], counted[rank], sent[rank]});
   return ranks;
 }
 
@@ -35,7 +37,9 @@ void add_times(RunReport& report, const std::vector<double>& step_ms, std::int64
   report.step_ms_p95 = times[std::min(times.size() - 1, times.size() * 95 / 100)];
 }
 
-std::vector<RankTrace> gather_traces(Executor& executor, std::int32_t step_program, std::chrono::steady_clock::time_point step_start, bool several_machines, ControlChannel& channel) {
+std::vector<RankTrace> gather_traces(Executor& executor, std::int32_t step_program,
+                                     std::chrono::steady_clock::time_point step_start, bool several_machines,
+                                     ControlChannel& channel) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point zero = several_machines ? Clock::now() : Clock::time_point{};
   const std::int64_t start = std::chrono::duration_cast<std::chrono::nanoseconds>(step_start - zero).count();
@@ -46,7 +50,8 @@ std::vector<RankTrace> gather_traces(Executor& executor, std::int32_t step_progr
   std::vector<RankTrace> traces;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const std::size_t bytes = all[rank].size() - sizeof start;
-    RankTrace& trace = traces.emplace_back(RankTrace{static_cast<int>(rank), 0, std::vector<Span>(bytes / sizeof(Span))});
+    RankTrace& trace =
+        traces.emplace_back(RankTrace{static_cast<int>(rank), 0, std::vector<Span>(bytes / sizeof(Span))});
     std::memcpy(&trace.start_ns, all[rank].data(), sizeof start);
     std::memcpy(trace.spans.data(), all[rank].data() + sizeof start, bytes);
   }

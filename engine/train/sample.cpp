@@ -105,7 +105,8 @@ Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::
 
     const std::int32_t tokens_field = role.field_index("tokens"), logits_field = role.field_index("logits");
     if (tokens_field < 0 || !compiled.classes) throw DataError("sampling needs a model that reads tokens");
-    const Field &tokens = role.fields[static_cast<std::size_t>(tokens_field)], &scores_field = role.fields[static_cast<std::size_t>(logits_field)];
+    const Field &tokens = role.fields[static_cast<std::size_t>(tokens_field)],
+                &scores_field = role.fields[static_cast<std::size_t>(logits_field)];
     CHECK(tokens.spec.dtype() == DType::i32, "tokens are i32");
     std::vector<std::int32_t> window(static_cast<std::size_t>(tokens.spec.whole.elements()));
     std::vector<std::byte> logits(static_cast<std::size_t>(scores_field.bytes));

@@ -23,7 +23,8 @@ Json to_json(const SavedJob& job) {
 
 SavedJob job_from(const Json& json) {
   SavedJob job;
-  for (const auto& [path, value] : json.at("settings").items()) job.settings.emplace_back(path, value.get<std::string>());
+  for (const auto& [path, value] : json.at("settings").items())
+    job.settings.emplace_back(path, value.get<std::string>());
   take(json, "graph", job.graph);
   take(json, "data", job.data);
   return job;
@@ -87,7 +88,8 @@ SavedFacts facts_of(const checkpoint::Manifest& manifest, const std::string& pat
   } catch (const Json::exception& error) {
     throw DataError(path + ": the manifest's metadata is malformed: " + error.what());
   }
-  if (facts.batches_left_out < 0 || facts.batches_left_out > INT64_MAX / 2) throw DataError(path + ": the manifest's metadata has a batches_left_out that cannot be");
+  if (facts.batches_left_out < 0 || facts.batches_left_out > INT64_MAX / 2)
+    throw DataError(path + ": the manifest's metadata has a batches_left_out that cannot be");
   return facts;
 }
 

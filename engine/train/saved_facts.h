@@ -1,5 +1,5 @@
-// What a checkpoint says of its run, apart from tensors: the JSON in its manifest's `metadata`. Every fact may be missing: a checkpoint of
-// 0.1.0 has only the first four.
+// What a checkpoint says of its run, apart from tensors: the JSON in its manifest's `metadata`. Every fact may be
+// missing: a checkpoint of 0.1.0 has only the first four.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@ struct SavedBase {
 struct SavedFacts {
   std::string name, strategy;
   std::int64_t world_size = 0;
-  std::string tokenizer;               ///< canonical JSON; empty: the data has none
-  std::string run_id{};                ///< the same in all checkpoints of a run
+  std::string tokenizer;  ///< canonical JSON; empty: the data has none
+  std::string run_id{};   ///< the same in all checkpoints of a run
   std::optional<SavedJob> job{};
   std::map<std::string, std::string> optimizers{};  ///< by trained parameter, the name of the one that updates it
-  std::optional<SavedBase> base{};     ///< of a checkpoint of an adapter
-  std::optional<double> val_loss{};    ///< of these very weights
-  bool after_skipped = false;          ///< the step before it made no update
-  std::int64_t batches_left_out = 0;   ///< by rollbacks: step s takes batch s + batches_left_out
+  std::optional<SavedBase> base{};                  ///< of a checkpoint of an adapter
+  std::optional<double> val_loss{};                 ///< of these very weights
+  bool after_skipped = false;                       ///< the step before it made no update
+  std::int64_t batches_left_out = 0;                ///< by rollbacks: step s takes batch s + batches_left_out
   std::int64_t rollbacks = 0;
 };
 

@@ -1,5 +1,5 @@
-// Saving. Both formats write the same shares (saved_pieces): sharded into files of the ranks that hold them, full into one file of
-// rank 0, to which they are sent.
+// Saving. Both formats write the same shares (saved_pieces): sharded into files of the ranks that hold them, full into
+// one file of rank 0, to which they are sent.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -80,7 +80,8 @@ class ShareFile {
  private:
   std::int64_t largest_chunk() const {
     std::int64_t largest = 0;
-    for (const auto& [key, share] : shares_) largest = std::max(largest, std::min(kStagedElements, share.piece.elements()));
+    for (const auto& [key, share] : shares_)
+      largest = std::max(largest, std::min(kStagedElements, share.piece.elements()));
     return largest;
   }
 
@@ -91,8 +92,8 @@ class ShareFile {
 
 // ---- Full ----
 
-// A tensor of the checkpoint as all ranks know it. What stages share is that of the first of them, which saves it; what holders keep for
-// themselves is that of the ranks that are one holder.
+// A tensor of the checkpoint as all ranks know it. What stages share is that of the first of them, which saves it; what
+// holders keep for themselves is that of the ranks that are one holder.
 struct WholeTensor {
   std::size_t role, unit, tensor, slot;
   int holder = -1;  // -1: all hold it alike
@@ -122,7 +123,8 @@ class FullSave {
     std::vector<WholeTensor> result;
     for_each_unit([&](std::size_t role, std::size_t index, const Unit& unit, bool saves) {
       const auto slot = static_cast<std::size_t>(&unit.parameters() - unit.slots.data());
-      for (std::size_t tensor = 0; saves && tensor < unit.tensors.size(); ++tensor) result.push_back({role, index, tensor, slot});
+      for (std::size_t tensor = 0; saves && tensor < unit.tensors.size(); ++tensor)
+        result.push_back({role, index, tensor, slot});
     });
     return result;
   }
@@ -137,7 +139,8 @@ class FullSave {
         for (std::size_t slot = 0; slot < unit.slots.size(); ++slot) {
           const Slot& one = unit.slots[slot];
           if (!one.saved || &one == &unit.parameters()) continue;
-          for (int holder = first; one.own() && holder < first + mesh_.group_size(kTokenAxes); ++holder) result.push_back({role, index, tensor, slot, holder});
+          for (int holder = first; one.own() && holder < first + mesh_.group_size(kTokenAxes); ++holder)
+            result.push_back({role, index, tensor, slot, holder});
           if (!one.own() && saves) result.push_back({role, index, tensor, slot});
         }
     });
@@ -160,18 +163,22 @@ class FullSave {
     return at.holder < 0 ? state_name(tensor, slot_of(at).name) : own_name(tensor, slot_of(at).name, at.holder);
   }
 
-  void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all, bool with_scalars) {
+  void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all,
+             bool with_scalars) {
     std::optional<checkpoint::FileWriter> writer;
     std::vector<checkpoint::FileWriter::Entry> entries;
-    const std::vector<StepScalar> scalars = with_scalars && loaded_.rank == 0 ? step_scalars(loaded_.executor) : std::vector<StepScalar>{};
+    const std::vector<StepScalar> scalars =
+        with_scalars && loaded_.rank == 0 ? step_scalars(loaded_.executor) : std::vector<StepScalar>{};
     if (loaded_.rank == 0) {
       for (const WholeTensor& at : all)
-        entries.push_back({{name_of(at), DType::f32, tensor_of(at).spec.whole}, {0, tensor_of(at).spec.whole.elements()}});
+        entries.push_back(
+            {{name_of(at), DType::f32, tensor_of(at).spec.whole}, {0, tensor_of(at).spec.whole.elements()}});
       for (const StepScalar& scalar : scalars) entries.push_back({scalar.info, {0, 1}});
       writer.emplace(dir, step, checkpoint::file_name(stem, 0, 1), entries);
     }
     // All entries have elements of 4 bytes, so the file's order is that of the list, on which all ranks agree.
-    for (std::size_t i = 0; i < all.size(); ++i) gather(all[i], writer ? &*writer : nullptr, writer ? &entries[i] : nullptr);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      gather(all[i], writer ? &*writer : nullptr, writer ? &entries[i] : nullptr);
     if (!writer) return;
     for (std::size_t i = 0; i < scalars.size(); ++i) writer->write(entries[all.size() + i], scalars[i].value.data(), 1);
     writer->finish();
@@ -184,7 +191,8 @@ class FullSave {
       const Coordinates place = mesh_.coordinates(rank);
       if (place[static_cast<std::size_t>(Axis::pipeline)] != static_cast<int>(at.role)) continue;
       if (at.holder >= 0 && state_owner_of(unit_of(at), mesh_, place).index != at.holder) continue;
-      shares[static_cast<std::size_t>(rank)] = (at.holder >= 0 ? saved_own : saved_pieces)(unit_of(at), tensor_of(at), mesh_, place);
+      shares[static_cast<std::size_t>(rank)] =
+          (at.holder >= 0 ? saved_own : saved_pieces)(unit_of(at), tensor_of(at), mesh_, place);
     }
     return shares;
   }
@@ -250,9 +258,12 @@ class FullSave {
     return static_cast<std::size_t>(elements);
   }
 
-  static std::int64_t bytes_of(const std::vector<float>& values) { return static_cast<std::int64_t>(values.size() * sizeof(float)); }
+  static std::int64_t bytes_of(const std::vector<float>& values) {
+    return static_cast<std::int64_t>(values.size() * sizeof(float));
+  }
 
-  static void place(const std::vector<Piece>& pieces, const std::vector<float>& values, ElementRange window, std::vector<float>& whole) {
+  static void place(const std::vector<Piece>& pieces, const std::vector<float>& values, ElementRange window,
+                    std::vector<float>& whole) {
     const float* next = values.data();
     for (const Piece& piece : pieces)
       for (std::int64_t r = 0; r < piece.repeat; ++r, next += piece.count)
@@ -280,8 +291,11 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
       for (const Slot& slot : unit.slots) {
         if (!slot.saved) continue;
         const bool parameters = &slot == &unit.parameters();
-        const std::string name = parameters ? tensor.name : slot.own() ? own_name(tensor, slot.name, holder) : state_name(tensor, slot.name);
-        for (const Piece& piece : slot.own() ? own : shares) (parameters ? model : optimizer).add(name, tensor, held_buffer(loaded, unit, slot), piece);
+        const std::string name = parameters   ? tensor.name
+                                 : slot.own() ? own_name(tensor, slot.name, holder)
+                                              : state_name(tensor, slot.name);
+        for (const Piece& piece : slot.own() ? own : shares)
+          (parameters ? model : optimizer).add(name, tensor, held_buffer(loaded, unit, slot), piece);
       }
     }
   if (loaded.rank == 0)

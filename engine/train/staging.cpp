@@ -15,7 +15,8 @@ Staging staging_of(const Plan& plan, int threads) {
   for (const Role& role : plan.roles)
     for (const Unit& unit : role.units)
       for (const UnitTensor& tensor : unit.tensors) {
-        const std::int64_t most = unit.find(Slot::Kind::residual) != nullptr ? unit.elements : unit.slice(), elements = tensor.spec.whole.elements();
+        const std::int64_t most = unit.find(Slot::Kind::residual) != nullptr ? unit.elements : unit.slice(),
+                           elements = tensor.spec.whole.elements();
         own = std::max(own, std::min({kStagedElements, tensor.elements, most}));
         whole = std::max(whole, std::min(kStagedElements, elements));
         for (const Slot& slot : unit.slots) block = std::max<std::int64_t>(block, slot.spec.format.block);

@@ -25,7 +25,8 @@ std::string choose_checkpoint(const CheckpointJob& job, const Say& say) {
   const checkpoint::NewestWhole newest = checkpoint::newest_whole(*job.dir);
   tell_passed_over(newest, say);
   if (!newest.checkpoint && !newest.damaged.empty())
-    throw DataError("no checkpoint in " + *job.dir + " is whole: " + newest.damaged.front() + " (another checkpoint.dir starts over)");
+    throw DataError("no checkpoint in " + *job.dir + " is whole: " + newest.damaged.front() +
+                    " (another checkpoint.dir starts over)");
   return newest.checkpoint ? newest.checkpoint->path : "";
 }
 
@@ -41,9 +42,13 @@ void require_newest(const LoadedJob& loaded, std::int64_t step, const std::strin
   if (!job.dir || job.resume == CheckpointJob::Resume::automatic) return;
   for (const checkpoint::CheckpointPath& each : checkpoint::list_checkpoints(*job.dir)) {
     if (each.step <= step) continue;
-    Diagnostic mistake = loaded.at("checkpoint.resume", fmt::format("{} has a later checkpoint, {}, from which resume: auto would go on instead of from what this run saves", *job.dir,
-                                                                    std::filesystem::path(each.path).filename().string()));
-    mistake.allowed = start.empty() ? "auto; or another checkpoint.dir" : "auto; another checkpoint.dir; or remove the later checkpoints";
+    Diagnostic mistake = loaded.at(
+        "checkpoint.resume",
+        fmt::format(
+            "{} has a later checkpoint, {}, from which resume: auto would go on instead of from what this run saves",
+            *job.dir, std::filesystem::path(each.path).filename().string()));
+    mistake.allowed = start.empty() ? "auto; or another checkpoint.dir"
+                                    : "auto; another checkpoint.dir; or remove the later checkpoints";
     throw JobError({std::move(mistake)});
   }
 }
@@ -68,7 +73,9 @@ void compare(const LoadedJob& loaded, const SavedFacts& now, Start& start, const
     return say(fmt::format("{} ({})", steps_text(from.manifest.step, loaded.job.train.steps), from.path));
   }
   say(fmt::format("resuming from {} after {} steps", from.path, from.manifest.step));
-  if (!start.facts.job) say("this checkpoint does not hold its job (trainer 0.1.0 wrote it): whether job and data are the same was not checked");
+  if (!start.facts.job)
+    say("this checkpoint does not hold its job (trainer 0.1.0 wrote it): whether job and data are the same was not "
+        "checked");
   for (const Difference& one : found) {
     start.changes.push_back(one.str());
     say("changed: " + one.str());
@@ -77,7 +84,8 @@ void compare(const LoadedJob& loaded, const SavedFacts& now, Start& start, const
 
 }  // namespace
 
-Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, ControlChannel& channel, const Say& say) {
+Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, ControlChannel& channel,
+                 const Say& say) {
   const bool first = communicator.rank() == 0;
   const Job& job = loaded.job;
   Start start;

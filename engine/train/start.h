@@ -1,5 +1,5 @@
-// Where a run begins: rank 0 takes the folder of checkpoints, chooses the one to go on from and holds its job against this one's; all ranks
-// open the same. Nothing but the folder has been touched when that is done.
+// Where a run begins: rank 0 takes the folder of checkpoints, chooses the one to go on from and holds its job against
+// this one's; all ranks open the same. Nothing but the folder has been touched when that is done.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,10 @@ struct Start {
   bool finished = false;                             ///< it has all the steps of the job: nothing is left to do
 };
 
-/// `now`: this job as a checkpoint describes it, on rank 0. `say` tells people. Throws JobError where the job may not go on from the
-/// checkpoint, where a finished run had another, or where the folder has checkpoints later than the one to begin from.
-Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, ControlChannel& channel, const std::function<void(const std::string&)>& say);
+/// `now`: this job as a checkpoint describes it, on rank 0. `say` tells people. Throws JobError where the job may not
+/// go on from the checkpoint, where a finished run had another, or where the folder has checkpoints later than the one
+/// to begin from.
+Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& communicator, ControlChannel& channel,
+                 const std::function<void(const std::string&)>& say);
 
 }  // namespace trainer

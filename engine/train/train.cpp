@@ -121,7 +121,8 @@ class RankLoop {
         averaging_program_(role_.program_index(ProgramKind::step_averaging)),
         average_program_(role_.program_index(ProgramKind::average)),
         settle_program_(role_.program_index(ProgramKind::settle)),
-        binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train, step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
+        binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train,
+                step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
     facts_.base = fill_weights(run, start_, loaded_rank(), threads_, communicator_, channel_);
     loss_scale_ = loss_scale_of(*executor_);
     rates_.resize(run.compiled.optimizers.size());
@@ -146,8 +147,9 @@ class RankLoop {
   void steps() {
     take_over();
     const BatchShape& batch = run_.compiled.batch;
-    data::Loader loader(run_.data.train, data::SampleOrder(run_.data.train->num_samples(), batch.global, job_.data.shuffle, job_.seed),
-                        data::share_of(run_.compiled.plan.mesh.index(rank_, kBatchAxes), batch.data_ranks, batch.global), next_batch_);
+    data::Loader loader(
+        run_.data.train, data::SampleOrder(run_.data.train->num_samples(), batch.global, job_.data.shuffle, job_.seed),
+        data::share_of(run_.compiled.plan.mesh.index(rank_, kBatchAxes), batch.data_ranks, batch.global), next_batch_);
     if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
     const std::int64_t first = step_;
     for (bool ended = false; !ended;) {
@@ -165,7 +167,8 @@ class RankLoop {
     if (leads_) report(first, ranks);
     if (run_.options.trace) {
       communicator_.barrier();
-      std::vector<RankTrace> traces = gather_traces(*executor_, step_program_, step_start_, job_.cluster.nodes > 1, channel_);
+      std::vector<RankTrace> traces =
+          gather_traces(*executor_, step_program_, step_start_, job_.cluster.nodes > 1, channel_);
       if (rank_ == 0) run_.traces = std::move(traces);
     }
   }
@@ -188,7 +191,8 @@ class RankLoop {
     began_ = step_;
     if (start_.in_dir) saved_ = step_;
     if (retention_ && start_.in_dir) retention_->take_over(step_);
-    const std::string best = channel_.from_first(retention_ && retention_->best_loss() ? fmt::format("{}", *retention_->best_loss()) : "");
+    const std::string best =
+        channel_.from_first(retention_ && retention_->best_loss() ? fmt::format("{}", *retention_->best_loss()) : "");
     best_loss_ = best.empty() ? INFINITY : std::stod(best);
     if (leads_) tell_of_start();
     if (job_.train.on_nan != OnNan::rollback || saved_ == step_ || !job_.checkpoint.dir) return;
@@ -234,10 +238,12 @@ class RankLoop {
     binder_.bind(loader.next());
     ++next_batch_;
     lr_ = learning_rate(job_.train, job_.train.optimizer, step);
-    for (std::size_t i = 0; i < rates_.size(); ++i) rates_[i] = static_cast<float>(learning_rate(job_.train, run_.compiled.optimizers[i], step));
+    for (std::size_t i = 0; i < rates_.size(); ++i)
+      rates_[i] = static_cast<float>(learning_rate(job_.train, run_.compiled.optimizers[i], step));
     step_number_ = static_cast<std::int32_t>(step);
     const std::int64_t sent = communicator_.bytes_sent();
-    const std::int32_t program = averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
+    const std::int32_t program =
+        averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
     if (program == step_program_) step_start_ = Clock::now();
     executor_->start(program);
     tell_of_step();
@@ -274,7 +280,8 @@ class RankLoop {
     record.epoch = static_cast<double>(record.samples) / static_cast<double>(run_.data.train->num_samples());
     record.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     record.memory_bytes = std::max(executor_->allocated_bytes(), executor_->counted_bytes());
-    if (run_.options.peak_flops > 0) record.mfu = run_.compiled.model_flops_per_step / (ms * 1e-3 * run_.options.peak_flops);
+    if (run_.options.peak_flops > 0)
+      record.mfu = run_.compiled.model_flops_per_step / (ms * 1e-3 * run_.options.peak_flops);
     if (job_.precision.loss_scale.mode != LossScale::Mode::none) record.loss_scale = loss_scale;
     record.skipped = outcome != Outcome::updated;
     record.lowers_scale = outcome == Outcome::overflowed;
@@ -293,23 +300,31 @@ class RankLoop {
     return run_.compiled.batch.global * (job_.data.is_text() ? job_.data.seq_len : 1);
   }
 
-  // Of the last step. An overflow is at a loss scale that has since become smaller. Whatever was not finite made no update.
+  // Of the last step. An overflow is at a loss scale that has since become smaller. Whatever was not finite made no
+  // update.
   Outcome judge(float loss_scale) {
-    const bool overflowed = !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss), bad = overflowed || metrics_.factor == 0;
-    if (overflowed && scales_dynamically() && loss_scale > static_cast<float>(job_.precision.loss_scale.smallest)) return Outcome::overflowed;
-    return (averages() ? channel_.any(bad) : bad) ? Outcome::not_finite : Outcome::updated;  // ranks that trained apart have metrics of their own
+    const bool overflowed = !std::isfinite(metrics_.grad_norm) || !std::isfinite(metrics_.loss),
+               bad = overflowed || metrics_.factor == 0;
+    if (overflowed && scales_dynamically() && loss_scale > static_cast<float>(job_.precision.loss_scale.smallest))
+      return Outcome::overflowed;
+    return (averages() ? channel_.any(bad) : bad)
+               ? Outcome::not_finite
+               : Outcome::updated;  // ranks that trained apart have metrics of their own
   }
 
   bool scales_dynamically() const { return job_.precision.loss_scale.mode == LossScale::Mode::dynamic; }
 
-  // The update was not made, so the same step again, looked at node by node, shows where it began. A dynamic scale is at its smallest, and
-  // stays there. Of skipped steps in a row only the first is looked at: nothing.
+  // The update was not made, so the same step again, looked at node by node, shows where it began. A dynamic scale is
+  // at its smallest, and stays there. Of skipped steps in a row only the first is looked at: nothing.
   std::string describe(std::int64_t step, float loss_scale) {
     if (job_.train.on_nan == OnNan::skip && after_skipped_) return "";
     const float loss = metrics_.loss, norm = metrics_.grad_norm;
     const std::string where = locate_non_finite(*executor_, step_program_, channel_);
-    const std::string scale = scales_dynamically() ? fmt::format(", at the smallest loss scale, {}", loss_scale) : loss_scale != 1 ? fmt::format(", at loss scale {}", loss_scale) : "";
-    return channel_.from_first(fmt::format("step {}: loss {}, gradient norm {}{}: {}; the update was not made", step, loss, norm, scale, where));
+    const std::string scale = scales_dynamically() ? fmt::format(", at the smallest loss scale, {}", loss_scale)
+                              : loss_scale != 1    ? fmt::format(", at loss scale {}", loss_scale)
+                                                   : "";
+    return channel_.from_first(fmt::format("step {}: loss {}, gradient norm {}{}: {}; the update was not made", step,
+                                           loss, norm, scale, where));
   }
 
   // Goes back to the last good checkpoint, leaving out the batches since, where the job says so; else throws.
@@ -320,7 +335,9 @@ class RankLoop {
     if (retention_) fallback = retention_->fall_back();
     const std::string good = channel_.from_first(fallback.good);
     const bool goes_on = rolls_back && !good.empty() && rollbacks_ < kMostRollbacks;
-    if (!goes_on) throw NonFiniteError(channel_.from_first(trouble + advice(fallback, job_.train.on_nan, rollbacks_ >= kMostRollbacks)));
+    if (!goes_on)
+      throw NonFiniteError(
+          channel_.from_first(trouble + advice(fallback, job_.train.on_nan, rollbacks_ >= kMostRollbacks)));
     const checkpoint::Checkpoint back = checkpoint::open_checkpoint(good);
     fill_from(run_, back, loaded_rank());
     loss_scale_ = loss_scale_of(*executor_);
@@ -333,7 +350,8 @@ class RankLoop {
     RollbackRecord record;
     record.step = step_;
     record.checkpoint = good;
-    record.reason = fmt::format("{}; went back from step {} to {} and left out the batches since (rollback {} of {})", trouble, from, good, rollbacks_, kMostRollbacks);
+    record.reason = fmt::format("{}; went back from step {} to {} and left out the batches since (rollback {} of {})",
+                                trouble, from, good, rollbacks_, kMostRollbacks);
     run_.tell([&](Monitor& monitor) { monitor.rollback(record); });
   }
 
@@ -349,7 +367,8 @@ class RankLoop {
     }
     if (!channel_.any(!std::isfinite(record.val_loss))) return "";
     const std::string weight = non_finite_weight(loaded_rank(), channel_);
-    return fmt::format("after {} steps: validation loss {}{}", step_, record.val_loss, weight.empty() ? "" : "; the weight " + weight);
+    return fmt::format("after {} steps: validation loss {}{}", step_, record.val_loss,
+                       weight.empty() ? "" : "; the weight " + weight);
   }
 
   // ---- Rounds of local SGD ----
@@ -423,10 +442,10 @@ class RankLoop {
   std::int64_t next_batch_ = 0;  // that the loader gives next; ahead of step_ by what rollbacks left out
   std::int64_t began_ = 0;       // step of the weights that were drawn or loaded
   std::int64_t rollbacks_ = 0;
-  bool after_skipped_ = false;   // the last step made no update
+  bool after_skipped_ = false;                                // the last step made no update
   std::int64_t saved_ = -1, evaluated_ = -1, averaged_ = -1;  // steps of the last of each
-  double val_loss_ = 0;          // of the last evaluation
-  double best_loss_ = INFINITY;  // lowest of those whose weights were saved
+  double val_loss_ = 0;                                       // of the last evaluation
+  double best_loss_ = INFINITY;                               // lowest of those whose weights were saved
 
   // Fields of the plan.
   double lr_ = 0;             // of train.optimizer
@@ -449,7 +468,10 @@ std::map<std::string, std::string> optimizers_of_parameters(const CompiledJob& c
 }
 
 SavedFacts facts_of_job(const Run& run) {
-  SavedFacts facts{.name = run.job().name, .strategy = run.compiled.data_kind, .world_size = run.compiled.plan.mesh.world_size(), .tokenizer = ""};
+  SavedFacts facts{.name = run.job().name,
+                   .strategy = run.compiled.data_kind,
+                   .world_size = run.compiled.plan.mesh.world_size(),
+                   .tokenizer = ""};
   if (run.data.tokenizer) facts.tokenizer = canonical_json(run.data.tokenizer->json());
   facts.job = describe_job(run.loaded);
   facts.optimizers = optimizers_of_parameters(run.compiled);
@@ -476,13 +498,17 @@ void train_rank(Run& run, Communicator& communicator) {
 
 }  // namespace
 
-RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors, const TrainOptions& options) {
+RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors,
+                const TrainOptions& options) {
   Run run{loaded, compiled, monitors, options};
   abort_on_error(options.process, [&] {
     run.data = open_inputs(loaded, compiled);
-    for (const MemoryReport& report : compiled.memory) run.report.planned_peak_bytes = std::max(run.report.planned_peak_bytes, report.peak_bytes);
-    require_threads_of(loaded.job, options.process, options.threads > 0 ? options.threads : threads_per_rank(ranks_per_node(loaded.job)));
-    run_ranks(options.process, compiled.plan.mesh.world_size(), [&](Communicator& communicator) { train_rank(run, communicator); });
+    for (const MemoryReport& report : compiled.memory)
+      run.report.planned_peak_bytes = std::max(run.report.planned_peak_bytes, report.peak_bytes);
+    require_threads_of(loaded.job, options.process,
+                       options.threads > 0 ? options.threads : threads_per_rank(ranks_per_node(loaded.job)));
+    run_ranks(options.process, compiled.plan.mesh.world_size(),
+              [&](Communicator& communicator) { train_rank(run, communicator); });
     if (options.trace && !run.traces.empty()) options.trace(run.traces);
   });
   return run.report;

@@ -21,24 +21,26 @@ namespace trainer {
 struct RankReport {
   std::int64_t planned_bytes = 0;    ///< its role's allocation, by the plan
   std::int64_t allocated_bytes = 0;  ///< its one allocation
-  std::int64_t counted_bytes = 0;    ///< what a GPU itself says was taken since the plan was loaded, libraries with it; 0 on a CPU
-  std::int64_t bytes_sent = 0;       ///< in the steps of this run, as its communicator counted
+  std::int64_t counted_bytes =
+      0;  ///< what a GPU itself says was taken since the plan was loaded, libraries with it; 0 on a CPU
+  std::int64_t bytes_sent = 0;  ///< in the steps of this run, as its communicator counted
 };
 
 /// How a run ended, for `run --json` and the exit code. Whole on rank 0; of other processes only what all know.
 struct RunReport {
-  std::int64_t first_step = 0;  ///< updates made before this run (0: fresh)
-  std::int64_t steps = 0;       ///< updates made in all
-  std::optional<double> loss;   ///< of the last step
+  std::int64_t first_step = 0;                   ///< updates made before this run (0: fresh)
+  std::int64_t steps = 0;                        ///< updates made in all
+  std::optional<double> loss;                    ///< of the last step
   std::optional<double> val_loss, val_accuracy;  ///< of the last evaluation
-  double tokens_per_s = 0;      ///< over the steps of this run but the first
+  double tokens_per_s = 0;                       ///< over the steps of this run but the first
   double step_ms_median = 0, step_ms_p95 = 0;
-  double startup_ms = 0;        ///< from `process_start` to the start of the first step
+  double startup_ms = 0;  ///< from `process_start` to the start of the first step
   std::int64_t planned_peak_bytes = 0, allocated_bytes = 0, counted_bytes = 0;  ///< of the fullest rank
-  std::int64_t bytes_sent = 0;  ///< by rank 0 in the steps of this run
-  std::vector<RankReport> ranks{};  ///< every rank's
-  std::string checkpoint;       ///< path of the last one saved; empty: none
-  std::string log_failure;      ///< why a monitor could not write its log, which ended the run after the step at hand; empty: none
+  std::int64_t bytes_sent = 0;                                                  ///< by rank 0 in the steps of this run
+  std::vector<RankReport> ranks{};                                              ///< every rank's
+  std::string checkpoint;  ///< path of the last one saved; empty: none
+  std::string
+      log_failure;  ///< why a monitor could not write its log, which ended the run after the step at hand; empty: none
   bool stopped_by_signal = false;
   bool finished_before = false;    ///< nothing was left to do: all the steps were made by an earlier run
   std::string run_id;              ///< the same for every start of a run
@@ -55,34 +57,41 @@ struct RankTrace {
 
 struct TrainOptions {
   std::chrono::steady_clock::time_point process_start = std::chrono::steady_clock::now();
-  const std::atomic<bool>* stop = nullptr;                     ///< true asks to finish the step, save and end; a signal handler may set it
-  Communicator* process = nullptr;                             ///< this process's rank, where each is a process; null: ranks are threads of this one
-  int threads = 0;                                             ///< of a rank; 0: its share of this machine
-  double peak_flops = 0;                                       ///< a second, of all ranks, for the log's MFU; 0: unknown
-  std::function<void(const std::vector<RankTrace>&)> trace{};  ///< gets the last step's times, of every rank; recorded only if set
+  const std::atomic<bool>* stop = nullptr;  ///< true asks to finish the step, save and end; a signal handler may set it
+  Communicator* process =
+      nullptr;            ///< this process's rank, where each is a process; null: ranks are threads of this one
+  int threads = 0;        ///< of a rank; 0: its share of this machine
+  double peak_flops = 0;  ///< a second, of all ranks, for the log's MFU; 0: unknown
+  std::function<void(const std::vector<RankTrace>&)>
+      trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };
 
-/// A loss, a gradient or a weight was not finite, and train.on_nan does not go on from there. Exit code 65; the text has step, loss, the first
-/// tensor and the last good checkpoint. Nothing was saved. Under a dynamic loss scale a step that overflows is skipped, its batch and its
-/// place in the learning rate's schedule used up, and only one at the smallest scale counts as not finite.
+/// A loss, a gradient or a weight was not finite, and train.on_nan does not go on from there. Exit code 65; the text
+/// has step, loss, the first tensor and the last good checkpoint. Nothing was saved. Under a dynamic loss scale a step
+/// that overflows is skipped, its batch and its place in the learning rate's schedule used up, and only one at the
+/// smallest scale counts as not finite.
 struct NonFiniteError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Runs a compiled job (Purpose::train) to its end, resuming by checkpoint.resume. Monitors and trace are rank 0's: only its process
-/// calls them; an IoError of theirs ends the run as a signal does, with its weights saved. Throws what a rank threw, in every process something: AbortedError where another's rank failed.
-RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors, const TrainOptions& options);
+/// Runs a compiled job (Purpose::train) to its end, resuming by checkpoint.resume. Monitors and trace are rank 0's:
+/// only its process calls them; an IoError of theirs ends the run as a signal does, with its weights saved. Throws what
+/// a rank threw, in every process something: AbortedError where another's rank failed.
+RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Monitors& monitors,
+                const TrainOptions& options);
 
 /// Where an evaluation runs: as in TrainOptions.
 struct EvaluateOn {
   Communicator* process = nullptr;
   int threads = 0;
-  std::function<void(const std::string&)> tell = [](const std::string&) {};  ///< rank 0's: hears of damaged checkpoints that were passed over
+  std::function<void(const std::string&)> tell = [](const std::string&) {
+  };  ///< rank 0's: hears of damaged checkpoints that were passed over
 };
 
-/// Loss (and accuracy) on the job's validation data of the weights in `checkpoint` (a step directory, a directory of them, or a
-/// .safetensors file). `compiled` is of Purpose::evaluate. `batches`: 0 takes all of the data.
-EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, std::int64_t batches, const EvaluateOn& on = {});
+/// Loss (and accuracy) on the job's validation data of the weights in `checkpoint` (a step directory, a directory of
+/// them, or a .safetensors file). `compiled` is of Purpose::evaluate. `batches`: 0 takes all of the data.
+EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint,
+                          std::int64_t batches, const EvaluateOn& on = {});
 
 struct SampleOptions {
   std::string prompt;
@@ -99,14 +108,17 @@ struct Sampled {
   bool text = true;               ///< false: the data is ids, so prompt and output are numbers
 };
 
-/// Generates tokens from the weights in `checkpoint`, with the tokenizer saved there (the job's own where there is none; of `format: tokens`
-/// ids as numbers). `compiled` is of Purpose::sample. `emit` gets text as it comes, the prompt first. Raises DataError for a prompt that
-/// has no ids and for weights that do not fit, UsageError where a prompt is needed. `tell`: as EvaluateOn::tell.
-Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
-               const std::function<void(const std::string&)>& emit, const std::function<void(const std::string&)>& tell = [](const std::string&) {});
+/// Generates tokens from the weights in `checkpoint`, with the tokenizer saved there (the job's own where there is
+/// none; of `format: tokens` ids as numbers). `compiled` is of Purpose::sample. `emit` gets text as it comes, the
+/// prompt first. Raises DataError for a prompt that has no ids and for weights that do not fit, UsageError where a
+/// prompt is needed. `tell`: as EvaluateOn::tell.
+Sampled sample(
+    const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
+    const std::function<void(const std::string&)>& emit,
+    const std::function<void(const std::string&)>& tell = [](const std::string&) {});
 
-/// The learning rate of `optimizer`, one of the job, at step `step` (from 0). The schedule is that of train.optimizer; rates of other
-/// optimizers keep their ratio to its.
+/// The learning rate of `optimizer`, one of the job, at step `step` (from 0). The schedule is that of train.optimizer;
+/// rates of other optimizers keep their ratio to its.
 double learning_rate(const TrainJob& job, const OptimizerJob& optimizer, std::int64_t step);
 
 }  // namespace trainer

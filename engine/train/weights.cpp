@@ -25,7 +25,8 @@ template <typename Visit>
 void for_each_held(const LoadedRank& loaded, Visit&& visit) {
   const Mesh& mesh = loaded.plan.mesh;
   for (const Unit& unit : loaded.executor.role().units)
-    for (const UnitTensor& tensor : unit.tensors) visit(unit, tensor, held_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank)));
+    for (const UnitTensor& tensor : unit.tensors)
+      visit(unit, tensor, held_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank)));
 }
 
 // Every tensor is expected, then all are checked, then they are read.
@@ -43,7 +44,9 @@ class Loading {
       problems_ += "\n  " + name + " holds " + std::string(name_of(info->dtype)) + ", not floats";
   }
 
-  void unexpected(const checkpoint::TensorInfo& info) { problems_ += "\n  " + info.name + " " + info.shape.str() + " is not in the model"; }
+  void unexpected(const checkpoint::TensorInfo& info) {
+    problems_ += "\n  " + info.name + " " + info.shape.str() + " is not in the model";
+  }
 
   // A state that another optimizer does not have lacks for many parameters: the first is named.
   void lacks_state(const std::string& parameter, const std::string& state) {
@@ -56,10 +59,13 @@ class Loading {
     if (!problems_.empty()) throw DataError(source_ + " does not fit the model:" + problems_);
   }
 
-  void read(const std::string& name, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const { read_sum({name}, 1.0F, buffer, pieces); }
+  void read(const std::string& name, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const {
+    read_sum({name}, 1.0F, buffer, pieces);
+  }
 
   // factor times the sum of tensors of one shape, in their order.
-  void read_sum(const std::vector<std::string>& names, float factor, const HeldBuffer& buffer, const std::vector<Piece>& pieces) const {
+  void read_sum(const std::vector<std::string>& names, float factor, const HeldBuffer& buffer,
+                const std::vector<Piece>& pieces) const {
     if (buffer.block() != 0) return read_blocks(names, factor, buffer, pieces);
     std::vector<float> values, more;
     values.reserve(static_cast<std::size_t>(largest_chunk(pieces)));
@@ -120,9 +126,11 @@ class Loading {
 };
 
 // What holders kept for themselves of a tensor, by holder.
-std::vector<std::string> own_names(const checkpoint::TensorStore& tensors, const UnitTensor& tensor, const std::string& what) {
+std::vector<std::string> own_names(const checkpoint::TensorStore& tensors, const UnitTensor& tensor,
+                                   const std::string& what) {
   std::vector<std::string> names;
-  for (int holder = 0; tensors.find(own_name(tensor, what, holder)) != nullptr; ++holder) names.push_back(own_name(tensor, what, holder));
+  for (int holder = 0; tensors.find(own_name(tensor, what, holder)) != nullptr; ++holder)
+    names.push_back(own_name(tensor, what, holder));
   return names;
 }
 
@@ -145,8 +153,8 @@ void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, con
 class LoadingStates {
  public:
   /// `rescale`: the loss scale of now over that of the checkpoint.
-  LoadingStates(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, float rescale, const Unit& unit,
-                const UnitTensor& tensor)
+  LoadingStates(const LoadedRank& loaded, const Loading& loading, const checkpoint::TensorStore& tensors, float rescale,
+                const Unit& unit, const UnitTensor& tensor)
       : loaded_(loaded),
         loading_(loading),
         tensors_(tensors),
@@ -224,7 +232,9 @@ std::string choose_checkpoint(const std::string& path, const Tell& tell) {
     return path;
   }
   const checkpoint::NewestWhole newest = checkpoint::newest_whole(path);
-  if (!newest.checkpoint) throw DataError(newest.damaged.empty() ? path + ": no checkpoint here" : "checkpoint is damaged: " + newest.damaged.front());
+  if (!newest.checkpoint)
+    throw DataError(newest.damaged.empty() ? path + ": no checkpoint here"
+                                           : "checkpoint is damaged: " + newest.damaged.front());
   tell_passed_over(newest, tell);
   return newest.checkpoint->path;
 }
@@ -256,7 +266,8 @@ WeightSource open_source(const std::string& path, Open&& open) {
 
 HeldBuffer held_buffer(const LoadedRank& loaded, const Unit& unit, const Slot& slot) {
   const Mesh& mesh = loaded.plan.mesh;
-  const ElementRange held = slot.own() ? ElementRange{0, unit.elements} : held_range(unit, mesh, mesh.coordinates(loaded.rank));
+  const ElementRange held =
+      slot.own() ? ElementRange{0, unit.elements} : held_range(unit, mesh, mesh.coordinates(loaded.rank));
   return {loaded.executor, slot.region, held, slot.spec.format,
           unit.find(Slot::Kind::state) == &slot};  // the second moment has no sign
 }
@@ -295,7 +306,8 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, con
     const double spread = init.uniform > 0 ? init.uniform : init.stddev;
     if (spread != 0) {
       for (std::int64_t r = 0; r < piece.repeat; ++r)
-        fill(random_key(seed, tensor->name), 0, piece.global + r * piece.global_stride, piece.count, values.data() + r * piece.count);
+        fill(random_key(seed, tensor->name), 0, piece.global + r * piece.global_stride, piece.count,
+             values.data() + r * piece.count);
       for (float& value : values) value = static_cast<float>(init.constant) + static_cast<float>(spread) * value;
     }
     parameters_of(loaded, *unit).write(piece, values.data());
@@ -335,15 +347,18 @@ WeightSource open_weights(const std::string& path) {
 
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {
   Loading loading(tensors, source);
-  const auto applied = saved_scalar<std::int32_t>(tensors, kApplied, DType::i32), good_steps = saved_scalar<std::int32_t>(tensors, kGoodSteps, DType::i32);
+  const auto applied = saved_scalar<std::int32_t>(tensors, kApplied, DType::i32),
+             good_steps = saved_scalar<std::int32_t>(tensors, kGoodSteps, DType::i32);
   if (!applied) throw DataError(source + " has no " + kApplied);
   const std::optional<float> scale = saved_scalar<float>(tensors, kLossScale, DType::f32);
-  if (scale && !(*scale > 0 && std::isfinite(*scale))) throw DataError(source + ": " + kLossScale + " is no positive number");
+  if (scale && !(*scale > 0 && std::isfinite(*scale)))
+    throw DataError(source + ": " + kLossScale + " is no positive number");
   for (const Role& role : loaded.plan.roles)
     for (const Unit& unit : role.units) expect_states(loading, tensors, unit);
   loading.check();
   for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    const LoadingStates states(loaded, loading, tensors, loss_scale_of(loaded.executor) / scale.value_or(1.0F), unit, tensor);
+    const LoadingStates states(loaded, loading, tensors, loss_scale_of(loaded.executor) / scale.value_or(1.0F), unit,
+                               tensor);
     for (const Slot& slot : unit.slots) {
       if (slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state) states.state(slot, pieces);
       if (slot.kind == Slot::Kind::residual) states.residual(slot);
@@ -368,6 +383,8 @@ float loss_scale_of(const Executor& executor) {
 }
 
 std::string state_name(const UnitTensor& tensor, const std::string& state) { return tensor.name + "." + state; }
-std::string own_name(const UnitTensor& tensor, const std::string& what, int holder) { return state_name(tensor, what) + "." + std::to_string(holder); }
+std::string own_name(const UnitTensor& tensor, const std::string& what, int holder) {
+  return state_name(tensor, what) + "." + std::to_string(holder);
+}
 
 }  // namespace trainer

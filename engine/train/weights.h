@@ -1,5 +1,6 @@
-// Weights: the parameters and optimizer states that a rank holds, by their global names: as they start, are loaded and saved. Which
-// elements those are says engine/plan/pieces.h; whoever saved them, by whatever strategy, they are found by name and element.
+// Weights: the parameters and optimizer states that a rank holds, by their global names: as they start, are loaded and
+// saved. Which elements those are says engine/plan/pieces.h; whoever saved them, by whatever strategy, they are found
+// by name and element.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell);
 /// An opened path: a step directory, a directory of them (its newest whole one), or a .safetensors file, whose names
 /// must be just the model's.
 struct WeightSource {
-  std::string path;                              ///< of the file, or of the checkpoint that was chosen
+  std::string path;  ///< of the file, or of the checkpoint that was chosen
   checkpoint::TensorStore tensors;
   std::optional<checkpoint::Manifest> manifest;  ///< of a checkpoint
 
@@ -54,10 +55,10 @@ WeightSource open_weights(const std::string& path);
 /// Raises what load_weights would: names and shapes are compared, no tensor is loaded.
 void check_weights(const Plan& plan, const WeightSource& source, const Wanted& wanted = {});
 
-/// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good steps, which start
-/// anew if they were not saved. Raises DataError like load_weights; states of the strategy may lack, and those of another strategy are
-/// not read. What compression had not sent yet comes in the loss scale that the scalars hold, whatever it was saved in.
-/// REQUIRES: set_scalars.
+/// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good
+/// steps, which start anew if they were not saved. Raises DataError like load_weights; states of the strategy may lack,
+/// and those of another strategy are not read. What compression had not sent yet comes in the loss scale that the
+/// scalars hold, whatever it was saved in. REQUIRES: set_scalars.
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source);
 
 /// Sets {factor, loss_scale, grad_norm, loss} for the first step.
@@ -65,16 +66,17 @@ void set_scalars(Executor& executor, float loss_scale);
 /// The loss scale of the next step.
 float loss_scale_of(const Executor& executor);
 
-// ---- Saving: model and optimizer files of the checkpoint of `step` in `dir`. The caller frames it with Store::begin and commit.
+// ---- Saving: model and optimizer files of the checkpoint of `step` in `dir`. The caller frames it with Store::begin
+// and commit.
 
-/// What rank 0 saves of the step's own state: the count of applied updates; the loss scale, unless it is 1 for ever; and of a dynamic
-/// one the good steps since it changed.
+/// What rank 0 saves of the step's own state: the count of applied updates; the loss scale, unless it is 1 for ever;
+/// and of a dynamic one the good steps since it changed.
 inline constexpr const char *kApplied = "applied_updates", *kLossScale = "loss_scale", *kGoodSteps = "good_steps";
 /// As "h.0.attn.c_attn.weight.exp_avg".
 std::string state_name(const UnitTensor& tensor, const std::string& state);
-/// As "h.0.attn.c_attn.weight.residual.3", of owner 3: what a holder keeps for itself is a tensor of the parameter's shape. As many
-/// holders as there were get each their own back. Any other number: of residuals the first gets the sum and the others 0, so that
-/// nothing which was not sent is lost; of the optimizer's states everyone gets the mean.
+/// As "h.0.attn.c_attn.weight.residual.3", of owner 3: what a holder keeps for itself is a tensor of the parameter's
+/// shape. As many holders as there were get each their own back. Any other number: of residuals the first gets the sum
+/// and the others 0, so that nothing which was not sent is lost; of the optimizer's states everyone gets the mean.
 std::string own_name(const UnitTensor& tensor, const std::string& what, int holder);
 
 /// What is saved of the parameters: all, or what is trained and the states of that.
@@ -83,8 +85,8 @@ enum class Saved : std::uint8_t { all, trained };
 /// Each rank writes its own share (saved_pieces), in files of its own; nothing is sent.
 void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step, Saved saved = Saved::all);
 
-/// Rank 0 writes one file of each kind. The others send it what they would have written, a chunk of a tensor at a time, so that no
-/// rank holds more than its own part and a few MB. Called by every rank.
+/// Rank 0 writes one file of each kind. The others send it what they would have written, a chunk of a tensor at a time,
+/// so that no rank holds more than its own part and a few MB. Called by every rank.
 void save_full(const LoadedRank& loaded, Communicator& communicator, const std::string& dir, std::int64_t step,
                Saved saved = Saved::all);
 

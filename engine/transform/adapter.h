@@ -1,14 +1,15 @@
 // LoRA: a linear y = W·x + b becomes y = W·x + b + B·(s·(A·dropout(x))), with A [rank, in] and B [out, rank] trained, W
-// and b as `trainable` left them, and s = alpha / rank, or alpha / √rank. The scale stands before B, where it is smallest.
-// Sources: Hu et al., "LoRA", 2021; Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA", 2023.
+// and b as `trainable` left them, and s = alpha / rank, or alpha / √rank. The scale stands before B, where it is
+// smallest. Sources: Hu et al., "LoRA", 2021; Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with
+// LoRA", 2023.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "engine/transform/transform.h"
 #include "engine/transform/selection.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 
@@ -24,19 +25,20 @@ struct Lora {
 /// alone, and nothing else reads; kNone if there is none.
 NodeId head_of(const Graph& graph);
 
-/// Adds the adapter to a forward graph as read_graph made it for `options`: dropout in Mode::train alone. A target's nodes
-/// `<node>.lora_dropout`, `.lora_A`, `.lora_scale`, `.lora_B` and `.lora_add` follow it, in its block and chunk; the last
-/// writes the value that the target wrote, so that all who read it, and the outputs of the graph, read the sum. Its
-/// parameters `<node>.lora_A.weight` (uniform in ±1/√in) and `<node>.lora_B.weight` (zeros) are trainable, in the dtype of
-/// the target's weight.
+/// Adds the adapter to a forward graph as read_graph made it for `options`: dropout in Mode::train alone. A target's
+/// nodes
+/// `<node>.lora_dropout`, `.lora_A`, `.lora_scale`, `.lora_B` and `.lora_add` follow it, in its block and chunk; the
+/// last writes the value that the target wrote, so that all who read it, and the outputs of the graph, read the sum.
+/// Its parameters `<node>.lora_A.weight` (uniform in ±1/√in) and `<node>.lora_B.weight` (zeros) are trainable, in the
+/// dtype of the target's weight.
 ///
-/// A mesh axis that cuts the rows of W cuts those of B, one that cuts its columns cuts those of A; the other is whole. So
-/// a tensor strategy comes before, and `distribute` after it: of a column-parallel target the result of A enters the
+/// A mesh axis that cuts the rows of W cuts those of B, one that cuts its columns cuts those of A; the other is whole.
+/// So a tensor strategy comes before, and `distribute` after it: of a column-parallel target the result of A enters the
 /// ranks' parts, of a row-parallel one it is a partial sum that B and the addition carry on to the sum over the ranks
 /// which the target needs anyway.
 ///
-/// Returns what is wrong, with keys `targets`, `targets[i]` and `dropout`; the graph is then unchanged. REQUIRES: rank at
-/// least 1, dropout in [0, 1).
+/// Returns what is wrong, with keys `targets`, `targets[i]` and `dropout`; the graph is then unchanged. REQUIRES: rank
+/// at least 1, dropout in [0, 1).
 std::vector<SelectionMistake> add_lora(Graph& graph, const Lora& lora, const BuildOptions& options);
 
 }  // namespace trainer

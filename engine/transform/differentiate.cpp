@@ -1,14 +1,14 @@
-// Reverse-mode differentiation: backwards over the forward nodes, each op's own rule adds the nodes of its gradient, so that
-// gradients of the last layers come first. A value used several times gets its gradients added as they come, which
-// frees each at once; a parameter gets one gradient value for each use, and the plan adds them up in place. A frozen parameter gets none,
-// and nothing flows back below the first node that a trained one reaches.
+// Reverse-mode differentiation: backwards over the forward nodes, each op's own rule adds the nodes of its gradient, so
+// that gradients of the last layers come first. A value used several times gets its gradients added as they come, which
+// frees each at once; a parameter gets one gradient value for each use, and the plan adds them up in place. A frozen
+// parameter gets none, and nothing flows back below the first node that a trained one reaches.
 #include <algorithm>
 #include <string>
 #include <unordered_map>
 
-#include "engine/transform/transform.h"
 #include "engine/core/check.h"
 #include "engine/ops/op_def.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 namespace {
@@ -40,8 +40,9 @@ class Differentiation final : public GradientBuilder {
     return node_with_gradients(forward, op, std::move(attributes), std::move(inputs), std::move(outputs), {});
   }
 
-  std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs,
-                                           std::vector<TensorDesc> outputs, std::vector<ValueId> parameters) override {
+  std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes,
+                                           std::vector<ValueId> inputs, std::vector<TensorDesc> outputs,
+                                           std::vector<ValueId> parameters) override {
     Node node = backward_node(forward, op);
     node.attributes = std::move(attributes);
     node.inputs = std::move(inputs);
@@ -62,7 +63,8 @@ class Differentiation final : public GradientBuilder {
   ValueId alias(const Node& forward, ValueId value, const Shape& shape) override {
     Node node = backward_node(forward, Op::reshape);
     node.inputs = {value};
-    node.outputs = {graph_.add_value({.name = {}, .spec = {graph_.value(value).dtype(), shape}, .alias_of = graph_.storage(value)})};
+    node.outputs = {graph_.add_value(
+        {.name = {}, .spec = {graph_.value(value).dtype(), shape}, .alias_of = graph_.storage(value)})};
     added_.push_back(std::move(node));
     return added_.back().outputs[0];
   }
@@ -89,7 +91,9 @@ class Differentiation final : public GradientBuilder {
   void backward(const Node& forward) {
     std::vector<ValueId> dy;
     for (ValueId output : forward.outputs) dy.push_back(gradients_[at(output)]);
-    if (std::all_of(dy.begin(), dy.end(), [](ValueId gradient) { return gradient == kNone; }) || !needed(forward.outputs[0])) return;
+    if (std::all_of(dy.begin(), dy.end(), [](ValueId gradient) { return gradient == kNone; }) ||
+        !needed(forward.outputs[0]))
+      return;
     const OpDef& def = definition(forward.op);
     CHECK(def.gradient, "no gradient of " + std::string(name_of(forward.op)));
     const Node copy = forward;
@@ -99,7 +103,8 @@ class Differentiation final : public GradientBuilder {
       if (gradients[i] != kNone) contribute(copy, copy.inputs[i], gradients[i]);
     for (const Node& node : added_)
       for (ValueId output : node.outputs)
-        if (Value& value = graph_.value(output); value.name.empty()) value.name = unique(copy.name + "." + std::string(name_of(node.op)));
+        if (Value& value = graph_.value(output); value.name.empty())
+          value.name = unique(copy.name + "." + std::string(name_of(node.op)));
     for (Node& node : added_) graph_.nodes.push_back(std::move(node));
     added_.clear();
   }
@@ -107,7 +112,8 @@ class Differentiation final : public GradientBuilder {
   /// One more gradient of `value`, by its consumer `node`.
   void contribute(const Node& consumer, ValueId value, ValueId gradient) {
     if (!needed(value) || graph_.value(value).kind == ValueKind::parameter) return;
-    if (Value& fresh = graph_.value(gradient); fresh.name.empty()) fresh.name = unique(graph_.value(value).name + ".grad");
+    if (Value& fresh = graph_.value(gradient); fresh.name.empty())
+      fresh.name = unique(graph_.value(value).name + ".grad");
     ValueId& sum = gradients_[at(value)];
     if (sum == kNone) {
       sum = gradient;

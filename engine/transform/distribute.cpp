@@ -28,7 +28,8 @@ std::string describe(const Placement& placement, int rank) {
   for (ValueId input : node.inputs) {
     const Value& value = graph.value(input);
     const Placement placement = value.spec.on(axis);
-    if (value.kind != ValueKind::scalar) how += (how.empty() ? "" : ", ") + value.name + " " + describe(placement, value.shape().rank());
+    if (value.kind != ValueKind::scalar)
+      how += (how.empty() ? "" : ", ") + value.name + " " + describe(placement, value.shape().rank());
   }
   refuse(graph, node, axis, fmt::format("{} cannot work on operands that lie so: {}", name_of(node.op), how));
 }
@@ -94,8 +95,8 @@ class Distribution {
     return with_gathered(node, axis, 0);
   }
 
-  // Gathers the cut activations from operand `first` on, if the reader then still computes a part of its own: else the gradient of the
-  // gather would sum what is the same on all ranks.
+  // Gathers the cut activations from operand `first` on, if the reader then still computes a part of its own: else the
+  // gradient of the gather would sum what is the same on all ranks.
   Result with_gathered(Node& node, Axis axis, std::size_t first) {
     std::vector<std::size_t> gathered;
     for (std::size_t i = first; i < node.inputs.size(); ++i) {
@@ -106,17 +107,23 @@ class Distribution {
     std::vector<Placement> inputs = inputs_on(node, axis);
     for (std::size_t i : gathered) inputs[i] = {};
     const Result result = propagate(graph_, node, inputs, origin_of(graph_, node).along(axis));
-    if (!result || std::all_of(result->begin(), result->end(), [](const Placement& placement) { return placement.is_replicate(); })) return std::nullopt;
-    for (std::size_t i : gathered) node.inputs[i] = redistributed(node, node.inputs[i], Op::all_gather, axis, {}, on(node.inputs[i], axis).dim);
+    if (!result || std::all_of(result->begin(), result->end(),
+                               [](const Placement& placement) { return placement.is_replicate(); }))
+      return std::nullopt;
+    for (std::size_t i : gathered)
+      node.inputs[i] = redistributed(node, node.inputs[i], Op::all_gather, axis, {}, on(node.inputs[i], axis).dim);
     return result;
   }
 
   // Whole operands of a node that computes a part: their gradients are partial.
   void enter(Node& node, Axis axis, const std::vector<Placement>& outputs) {
     if (kTokenAxes.has(axis) || is_collective(node.op)) return;
-    if (std::all_of(outputs.begin(), outputs.end(), [](const Placement& placement) { return placement.is_replicate(); })) return;
+    if (std::all_of(outputs.begin(), outputs.end(),
+                    [](const Placement& placement) { return placement.is_replicate(); }))
+      return;
     for (ValueId& input : node.inputs)
-      if (is_activation(input) && on(input, axis).is_replicate() && !summing_.contains({input, axis})) input = redistributed(node, input, Op::replicate, axis, {}, 0);
+      if (is_activation(input) && on(input, axis).is_replicate() && !summing_.contains({input, axis}))
+        input = redistributed(node, input, Op::replicate, axis, {}, 0);
   }
 
   ValueId sum(ValueId value, Axis axis) {
@@ -126,9 +133,13 @@ class Distribution {
       const Shape local = graph_.local_shape(value);
       const std::int64_t count = local.elements() / local[-1];
       if (count % graph_.mesh.size(axis) != 0)
-        refuse(graph_, writer, axis, fmt::format("sequence parallelism cuts its {} rows (samples of a micro-batch times positions) into {}, which does not divide", count, graph_.mesh.size(axis)));
+        refuse(graph_, writer, axis,
+               fmt::format("sequence parallelism cuts its {} rows (samples of a micro-batch times positions) into {}, "
+                           "which does not divide",
+                           count, graph_.mesh.size(axis)));
     }
-    const ValueId result = rows ? redistributed(writer, value, Op::reduce_scatter, axis, Placement::shard(Placement::kRows), Placement::kRows)
+    const ValueId result = rows ? redistributed(writer, value, Op::reduce_scatter, axis,
+                                                Placement::shard(Placement::kRows), Placement::kRows)
                                 : redistributed(writer, value, Op::all_reduce, axis, {}, 0);
     summed_[value] = result;
     return result;
@@ -164,7 +175,8 @@ class Distribution {
       Node stats = node_like(node, node.name + ".stats", Op::cross_entropy_stats);
       stats.attributes = {{"classes", classes}, {"ignore_index", integer(node, "ignore_index")}};
       stats.inputs = {logits, targets};
-      stats.outputs = {graph_.add_value({.name = stats.name, .spec = {DType::f32, {graph_.mesh.size(axis), whole.elements() / classes, 5}}})};
+      stats.outputs = {graph_.add_value(
+          {.name = stats.name, .spec = {DType::f32, {graph_.mesh.size(axis), whole.elements() / classes, 5}}})};
       const ValueId own = stats.outputs[0];
       add(stats);
       const ValueId all = redistributed(node, own, Op::all_gather, axis, {}, 0);
@@ -206,8 +218,8 @@ class Distribution {
   const Axes to_rows_;
   std::map<ValueId, ValueId> summed_;  ///< partial sums to what they are summed to
   std::map<std::tuple<ValueId, Op, Axis>, ValueId> redistributed_;
-  std::map<ValueId, std::size_t> writers_;          ///< index in graph_.nodes of the node that makes a value
-  std::set<std::pair<ValueId, Axis>> summing_;      ///< whose gradients may be partial: they are summed
+  std::map<ValueId, std::size_t> writers_;      ///< index in graph_.nodes of the node that makes a value
+  std::set<std::pair<ValueId, Axis>> summing_;  ///< whose gradients may be partial: they are summed
 };
 
 }  // namespace

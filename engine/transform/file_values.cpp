@@ -16,7 +16,8 @@ constexpr double kMostSize = 2147483647;  // so that products of two sizes are e
 std::string range_of(const AttributeDef& def) {
   const std::string kind = def.type == AttributeDef::Type::integer ? "an integer" : "a number";
   if (std::isfinite(def.below)) return fmt::format("{}, at least {} and below {}", kind, def.least, def.below);
-  if (def.type == AttributeDef::Type::integer) return fmt::format("{}, {} to {}", kind, std::max(def.least, -kMostSize), kMostSize);
+  if (def.type == AttributeDef::Type::integer)
+    return fmt::format("{}, {} to {}", kind, std::max(def.least, -kMostSize), kMostSize);
   return std::isfinite(def.least) ? fmt::format("{}, {} {}", kind, def.above ? "above" : "at least", def.least) : kind;
 }
 
@@ -114,7 +115,8 @@ std::optional<std::string> FileValues::name(const yaml::Node& node, const std::s
   return {};
 }
 
-std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> FileValues::names(const yaml::Node& node, const std::string& path) {
+std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> FileValues::names(const yaml::Node& node,
+                                                                                        const std::string& path) {
   std::vector<std::pair<std::string, const yaml::Node*>> list;
   const auto read = [&](const yaml::Node& item) {
     const std::optional<std::string> name = substituted(item, path);
@@ -168,7 +170,8 @@ std::optional<Attributes> FileValues::attributes(const OpDef& def, const yaml::N
       if (read) given.set(attribute_def.name, *read);
       complete = complete && read;
     } else if (attribute_def.required()) {
-      mistakes_.add(node, path, std::string(name_of(def.op)) + " needs `" + std::string(attribute_def.name) + "`").allowed = std::string(attribute_def.help);
+      mistakes_.add(node, path, std::string(name_of(def.op)) + " needs `" + std::string(attribute_def.name) + "`")
+          .allowed = std::string(attribute_def.help);
       complete = false;
     } else if (attribute_def.otherwise) {
       given.set(attribute_def.name, *attribute_def.otherwise);
@@ -177,7 +180,8 @@ std::optional<Attributes> FileValues::attributes(const OpDef& def, const yaml::N
   return complete ? std::optional(given) : std::nullopt;
 }
 
-std::optional<Attribute> FileValues::attribute(const AttributeDef& def, const yaml::Node& node, const std::string& path) {
+std::optional<Attribute> FileValues::attribute(const AttributeDef& def, const yaml::Node& node,
+                                               const std::string& path) {
   switch (def.type) {
     case AttributeDef::Type::flag: {
       const std::optional<bool> value = flag(node, path);
@@ -187,7 +191,8 @@ std::optional<Attribute> FileValues::attribute(const AttributeDef& def, const ya
     case AttributeDef::Type::real:
       return ranged(def, node, path);
     case AttributeDef::Type::choice: {
-      if (node.is_scalar() && std::find(def.choices.begin(), def.choices.end(), node.text) != def.choices.end()) return Attribute(node.text);
+      if (node.is_scalar() && std::find(def.choices.begin(), def.choices.end(), node.text) != def.choices.end())
+        return Attribute(node.text);
       mistakes_.unknown(node, path, "unknown value", node.is_scalar() ? node.text : node.brief(), def.choices);
       return {};
     }
@@ -207,10 +212,13 @@ std::optional<Attribute> FileValues::attribute(const AttributeDef& def, const ya
 std::optional<Attribute> FileValues::ranged(const AttributeDef& def, const yaml::Node& node, const std::string& path) {
   const bool whole_number = def.type == AttributeDef::Type::integer;
   std::optional<double> value;
-  if (!whole_number) value = number(node, path);
-  else if (const auto integral = integer(node, path)) value = static_cast<double>(*integral);
+  if (!whole_number)
+    value = number(node, path);
+  else if (const auto integral = integer(node, path))
+    value = static_cast<double>(*integral);
   if (!value) return {};
-  if ((def.above ? *value > def.least : *value >= def.least) && *value < def.below && (!whole_number || std::abs(*value) <= kMostSize)) {
+  if ((def.above ? *value > def.least : *value >= def.least) && *value < def.below &&
+      (!whole_number || std::abs(*value) <= kMostSize)) {
     if (whole_number) return static_cast<std::int64_t>(*value);
     return *value;
   }

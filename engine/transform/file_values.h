@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/transform/mistakes.h"
 #include "engine/job/expression.h"
 #include "engine/ops/op_def.h"
+#include "engine/transform/mistakes.h"
 
 namespace trainer {
 
@@ -27,7 +27,8 @@ class FileValues {
   /// A name in which `{index}` and the like are replaced.
   std::optional<std::string> name(const yaml::Node& node, const std::string& path);
   /// A name or a list of names.
-  std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> names(const yaml::Node& node, const std::string& path);
+  std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> names(const yaml::Node& node,
+                                                                              const std::string& path);
   /// `{normal: x}`, `{constant: x}`, zeros or ones.
   std::optional<Init> init(const yaml::Node& node, const std::string& path);
   /// The attributes that `def` knows, defaults filled in; nothing if one is wrong or missing. `name` is the node's.
@@ -36,7 +37,8 @@ class FileValues {
   std::optional<std::int64_t> dim(const yaml::Node& node, const std::string& path);
 
   /// Reports the keys of `node` that are none of `allowed`.
-  void check_keys(const yaml::Node& node, const std::string& path, const std::string& message, std::span<const std::string_view> allowed);
+  void check_keys(const yaml::Node& node, const std::string& path, const std::string& message,
+                  std::span<const std::string_view> allowed);
   /// Reports `node` unless it is a mapping (a sequence).
   bool need_mapping(const yaml::Node& node, const std::string& path, const std::string& allowed);
   bool need_sequence(const yaml::Node& node, const std::string& path, const std::string& allowed);

@@ -1,4 +1,5 @@
-// Pattern by pattern, each one pass over the nodes. A node that is taken up by another is emptied first and dropped at the end.
+// Pattern by pattern, each one pass over the nodes. A node that is taken up by another is emptied first and dropped at
+// the end.
 #include "engine/transform/fuse.h"
 
 #include <algorithm>
@@ -50,7 +51,8 @@ class Fusion {
   void add_before_norm(std::size_t first, std::size_t second) {
     const Node& add = graph_.nodes[first];
     Node& norm = graph_.nodes[second];
-    const bool fits = add.chunk == norm.chunk && is_plain_add(add) && is_norm(norm.op) && norm.inputs[0] == add.outputs[0] && norm.backward == add.backward;
+    const bool fits = add.chunk == norm.chunk && is_plain_add(add) && is_norm(norm.op) &&
+                      norm.inputs[0] == add.outputs[0] && norm.backward == add.backward;
     if (!fits || graph_.value(add.outputs[0]).shape().rank() < 2) return;
     norm.inputs[0] = add.inputs[0];
     norm.inputs.insert(norm.inputs.begin() + 1, add.inputs[1]);
@@ -59,7 +61,8 @@ class Fusion {
     taken_[first] = true;
   }
 
-  /// The sum's other term must be there before the norm's gradient, and nothing else may read what the norm's gradient was.
+  /// The sum's other term must be there before the norm's gradient, and nothing else may read what the norm's gradient
+  /// was.
   void add_after_norm_grad(std::size_t i) {
     Node& add = graph_.nodes[i];
     if (!add.backward || taken_[i] || !is_plain_add(add)) return;
@@ -68,7 +71,8 @@ class Fusion {
       const NodeId norm_id = producer_[at(dx)], other_id = producer_[at(other)];
       if (norm_id == kNone || other_id >= norm_id || reads_[at(dx)] != 1) continue;
       Node& norm = graph_.nodes[at(norm_id)];
-      if (!is_norm_grad(norm.op) || norm.chunk != add.chunk || norm.outputs[0] != dx || flag(norm, "residual")) continue;
+      if (!is_norm_grad(norm.op) || norm.chunk != add.chunk || norm.outputs[0] != dx || flag(norm, "residual"))
+        continue;
       norm.inputs.push_back(other);
       norm.outputs[0] = add.outputs[0];
       norm.attributes.set("residual", true);
@@ -79,11 +83,12 @@ class Fusion {
   }
 
   bool is_epilogue(const Node& node, Op op) const {
-    return node.op == op && text(node, "approximate") == "tanh" && target_.fuses_gelu(graph_.value(node.outputs[0]).dtype());
+    return node.op == op && text(node, "approximate") == "tanh" &&
+           target_.fuses_gelu(graph_.value(node.outputs[0]).dtype());
   }
 
-  /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for those who read
-  /// it too: its gradient, or the activation once more under recomputation.
+  /// Only of direct neighbours, so that no value lives longer. What the activation read stays, as a second output, for
+  /// those who read it too: its gradient, or the activation once more under recomputation.
   void gelu_after_linear(std::size_t first, std::size_t second) {
     Node& linear = graph_.nodes[first];
     const Node& gelu = graph_.nodes[second];

@@ -1,5 +1,5 @@
-// fuse: neighbours that one kernel can do in one pass over memory become one node. The last pass over a graph before placement:
-// after differentiation and recomputation, which know only the ops of graph files and their gradients.
+// fuse: neighbours that one kernel can do in one pass over memory become one node. The last pass over a graph before
+// placement: after differentiation and recomputation, which know only the ops of graph files and their gradients.
 #pragma once
 
 #include "engine/core/signature.h"

@@ -1,8 +1,8 @@
 // Params and inputs of a graph file: the numbers of its expressions, and the fields of the data it reads.
 #include <algorithm>
 
-#include "engine/transform/reading.h"
 #include "engine/job/nearest.h"
+#include "engine/transform/reading.h"
 
 namespace trainer {
 namespace {
@@ -34,8 +34,8 @@ void bind_sequence(Reading& reading, const std::string& name, const yaml::Node& 
 }
 
 /// `given` is the shape of a sample as the data has it, or null where it is not known before the data is read.
-std::optional<Shape> read_shape(Reading& reading, const yaml::Node& key, const yaml::Node& input, const std::string& path,
-                                const Shape* given) {
+std::optional<Shape> read_shape(Reading& reading, const yaml::Node& key, const yaml::Node& input,
+                                const std::string& path, const Shape* given) {
   const yaml::Node* written = input.find("shape");
   if (written == nullptr) {
     reading.mistakes.add(key, path, "missing").allowed = kShapeForm;
@@ -43,7 +43,8 @@ std::optional<Shape> read_shape(Reading& reading, const yaml::Node& key, const y
   }
   if (!reading.values.need_sequence(*written, path, kShapeForm)) return {};
   if (written->items.empty() || written->items[0].text != "batch" || written->items.size() > Shape::kMaxDims) {
-    reading.mistakes.add(*written, path, "the first dim must be batch, and there are at most 6").value = written->brief();
+    reading.mistakes.add(*written, path, "the first dim must be batch, and there are at most 6").value =
+        written->brief();
     return {};
   }
   std::vector<std::int64_t> sizes;
@@ -61,15 +62,16 @@ std::optional<Shape> read_shape(Reading& reading, const yaml::Node& key, const y
   }
   const Shape sample{std::span<const std::int64_t>(sizes).subspan(1)};
   if (given != nullptr && *given != sample) {
-    reading.mistakes.add(*written, path, "the graph takes samples of shape " + sample.str() + ", the data gives " + given->str()).value =
-        written->brief();
+    reading.mistakes
+        .add(*written, path, "the graph takes samples of shape " + sample.str() + ", the data gives " + given->str())
+        .value = written->brief();
     return {};
   }
   return Shape{std::span<const std::int64_t>(sizes)};
 }
 
-void read_fields(Reading& reading, const yaml::Node& key, const yaml::Node& input, const std::string& path, const Shape* sample,
-                 Entry& entry) {
+void read_fields(Reading& reading, const yaml::Node& key, const yaml::Node& input, const std::string& path,
+                 const Shape* sample, Entry& entry) {
   reading.values.check_keys(input, path, "unknown key", kInputKeys);
   const yaml::Node* dtype = input.find("dtype");
   const bool known = dtype != nullptr && is_one_of(kDTypes, dtype->text);
@@ -79,7 +81,8 @@ void read_fields(Reading& reading, const yaml::Node& key, const yaml::Node& inpu
   const Shape* given = sample == nullptr || sample->rank() == 0 ? nullptr : sample;
   const std::optional<Shape> shape = read_shape(reading, key, input, path + ".shape", given);
   if (!shape || !known) return;
-  entry.value = reading.graph.add_value({.name = key.text, .spec = {*dtype_named(dtype->text), *shape}, .kind = ValueKind::input});
+  entry.value = reading.graph.add_value(
+      {.name = key.text, .spec = {*dtype_named(dtype->text), *shape}, .kind = ValueKind::input});
   reading.graph.inputs.push_back(entry.value);
 }
 
@@ -105,16 +108,18 @@ void read_params(Reading& reading, const yaml::Node& file, const std::map<std::s
   if (params != nullptr && !reading.values.need_mapping(*params, "params", "a mapping of names to numbers")) return;
   for (std::size_t i = 0; params != nullptr && i < params->keys.size(); ++i) {
     const std::string& name = params->keys[i].text;
-    if (is_one_of(kSymbols, name)) reading.mistakes.add(params->keys[i], "params." + name, "this name has a meaning of its own in graphs");
+    if (is_one_of(kSymbols, name))
+      reading.mistakes.add(params->keys[i], "params." + name, "this name has a meaning of its own in graphs");
     const auto replaced = with.find(name);
-    const std::optional<double> value =
-        replaced != with.end() ? std::optional(replaced->second) : reading.values.number(params->items[i], "params." + name);
+    const std::optional<double> value = replaced != with.end()
+                                            ? std::optional(replaced->second)
+                                            : reading.values.number(params->items[i], "params." + name);
     reading.variables[name] = value.value_or(1);
   }
   for (const auto& [name, value] : with)
     if (params == nullptr || params->find(name) == nullptr)
-      reading.mistakes.unknown(params != nullptr ? *params : file, "model.with." + name, "the graph has no such param", name,
-                               params != nullptr ? keys_of(*params) : std::vector<std::string_view>{});
+      reading.mistakes.unknown(params != nullptr ? *params : file, "model.with." + name, "the graph has no such param",
+                               name, params != nullptr ? keys_of(*params) : std::vector<std::string_view>{});
 }
 
 void read_inputs(Reading& reading, const yaml::Node& file) {
@@ -131,8 +136,9 @@ void read_inputs(Reading& reading, const yaml::Node& file) {
   if (reading.options.mode == BuildOptions::Mode::sample || reading.options.any_fields) return;
   for (const auto& [name, shape] : reading.options.field_shapes)
     if (inputs->find(name) == nullptr)
-      reading.mistakes.add(*inputs, "inputs", "the data gives the field \"" + name + "\", which the graph does not read").suggestion =
-          nearest(name, keys_of(*inputs));
+      reading.mistakes
+          .add(*inputs, "inputs", "the data gives the field \"" + name + "\", which the graph does not read")
+          .suggestion = nearest(name, keys_of(*inputs));
 }
 
 }  // namespace trainer

@@ -10,7 +10,8 @@ namespace trainer {
 Diagnostic& Mistakes::add(const yaml::Node& where, std::string path, std::string message) {
   Diagnostic diagnostic = where.at(std::move(path), std::move(message));
   const bool given = diagnostic.path.starts_with("model.with.");  // all of them are told where the graph has its params
-  if (!places_.insert({diagnostic.line, diagnostic.column, given ? diagnostic.path : ""}).second) return spare_ = std::move(diagnostic);
+  if (!places_.insert({diagnostic.line, diagnostic.column, given ? diagnostic.path : ""}).second)
+    return spare_ = std::move(diagnostic);
   diagnostics_.push_back(std::move(diagnostic));
   return diagnostics_.back();
 }
@@ -28,8 +29,9 @@ void Mistakes::unknown(const yaml::Node& where, std::string path, std::string me
 
 void Mistakes::raise() {
   if (!any()) return;
-  std::stable_sort(diagnostics_.begin(), diagnostics_.end(),
-                   [](const Diagnostic& a, const Diagnostic& b) { return std::pair(a.line, a.column) < std::pair(b.line, b.column); });
+  std::stable_sort(diagnostics_.begin(), diagnostics_.end(), [](const Diagnostic& a, const Diagnostic& b) {
+    return std::pair(a.line, a.column) < std::pair(b.line, b.column);
+  });
   throw JobError(std::move(diagnostics_));
 }
 

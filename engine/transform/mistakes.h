@@ -18,10 +18,11 @@ namespace trainer {
 
 class Mistakes {
  public:
-  /// A mistake at `where`; `path` is the node's name and the key. Returns it for value, allowed and suggestion to be filled in.
-  /// Of several at one place the first is kept; the others are written to nowhere.
+  /// A mistake at `where`; `path` is the node's name and the key. Returns it for value, allowed and suggestion to be
+  /// filled in. Of several at one place the first is kept; the others are written to nowhere.
   Diagnostic& add(const yaml::Node& where, std::string path, std::string message);
-  /// The same for a name that is none of `allowed`: lists them and suggests the one that `alias` means, or else the nearest.
+  /// The same for a name that is none of `allowed`: lists them and suggests the one that `alias` means, or else the
+  /// nearest.
   void unknown(const yaml::Node& where, std::string path, std::string message, std::string_view name,
                std::span<const std::string_view> allowed, const Alias* alias = nullptr);
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/transform/reading.h"
 #include "engine/job/nearest.h"
+#include "engine/transform/reading.h"
 
 namespace trainer {
 
@@ -14,8 +14,9 @@ EntryId Names::declare(Entry entry, const yaml::Node& where, const std::string& 
   const auto [at, fresh] = ids_.emplace(entry.name, id);
   if (!fresh) {
     const yaml::Node* first = (*this)[at->second].where;
-    const std::string taken = first->line == where.line ? "the name is given again by each repetition; it needs {index}"
-                                                        : fmt::format("the name is taken already, in line {}", first->line);
+    const std::string taken = first->line == where.line
+                                  ? "the name is given again by each repetition; it needs {index}"
+                                  : fmt::format("the name is taken already, in line {}", first->line);
     mistakes_.add(where, path, taken).value = entry.name;
   }
   entries_.push_back(std::move(entry));
@@ -31,7 +32,9 @@ void Names::declare_alias(const std::string& name, EntryId entry, const yaml::No
 EntryId Names::look_up(const std::string& name, const yaml::Node& where, const std::string& path, const Scope& scope) {
   if (name == "block.input") {
     if (scope.block_input == kNone)
-      mistakes_.add(where, path, scope.outer == nullptr ? "block.input has a meaning only inside a block" : "nothing enters this block");
+      mistakes_.add(
+          where, path,
+          scope.outer == nullptr ? "block.input has a meaning only inside a block" : "nothing enters this block");
     return scope.block_input;
   }
   std::vector<std::string> candidates;
@@ -45,8 +48,8 @@ EntryId Names::look_up(const std::string& name, const yaml::Node& where, const s
 
 bool Names::report_missing() {
   for (const Missing& missing : missing_) {
-    const auto later =
-        std::find_if(missing.candidates.begin(), missing.candidates.end(), [&](const std::string& name) { return ids_.contains(name); });
+    const auto later = std::find_if(missing.candidates.begin(), missing.candidates.end(),
+                                    [&](const std::string& name) { return ids_.contains(name); });
     if (later == missing.candidates.end()) {
       report_unknown(missing);
       continue;
@@ -54,7 +57,8 @@ bool Names::report_missing() {
     const int line = (*this)[ids_.at(*later)].where->line;
     mistakes_.add(
         *missing.where, missing.path,
-        fmt::format("\"{}\" stands later, in line {}: a node takes what stands before it, so there is no cycle", missing.name, line));
+        fmt::format("\"{}\" stands later, in line {}: a node takes what stands before it, so there is no cycle",
+                    missing.name, line));
   }
   return !std::exchange(missing_, {}).empty();
 }

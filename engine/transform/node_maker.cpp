@@ -1,7 +1,7 @@
 // From what the file says of a node to a node of the graph: shapes by the op's rule, parameters, casts, random keys.
-#include "engine/transform/reading.h"
 #include "engine/core/glob.h"
 #include "engine/core/random.h"
+#include "engine/transform/reading.h"
 
 namespace trainer {
 namespace {
@@ -25,8 +25,9 @@ void report(Mistakes& mistakes, const OpMistake& mistake, const yaml::Node& node
 
 }  // namespace
 
-void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attributes& given, const std::optional<Init>& init,
-                     const std::vector<ValueId>& data, const Scope& scope, Entry& entry) {
+void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attributes& given,
+                     const std::optional<Init>& init, const std::vector<ValueId>& data, const Scope& scope,
+                     Entry& entry) {
   try {
     const DType compute = compute_of(entry.name);
     const bool is_random = has(def.op, Trait::random);
@@ -42,7 +43,8 @@ void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attrib
     node.origin = {file_node.file(), file_node.line, file_node.column};
     if (given.has("parallel")) node.parallel = parallel_named(given.text("parallel"));
     if (inference.reads_inputs)
-      for (std::size_t i = 0; i < data.size(); ++i) node.inputs.push_back(needs_cast(def, data, i, compute) ? cast(data[i], compute, scope.block) : data[i]);
+      for (std::size_t i = 0; i < data.size(); ++i)
+        node.inputs.push_back(needs_cast(def, data, i, compute) ? cast(data[i], compute, scope.block) : data[i]);
     if (!add_parameters(node, inference, given, file_node, init, scope, compute, entry)) return;
     if (is_random) add_randomness(node);
     add_outputs(node, inference);
@@ -65,7 +67,8 @@ bool NodeMaker::needs_cast(const OpDef& def, const std::vector<ValueId>& data, s
   return is_floating(value.dtype()) && value.dtype() != compute && !(def.loss && index > 0);
 }
 
-std::vector<TensorDesc> NodeMaker::infer_inputs(const OpDef& def, const std::vector<ValueId>& data, DType compute) const {
+std::vector<TensorDesc> NodeMaker::infer_inputs(const OpDef& def, const std::vector<ValueId>& data,
+                                                DType compute) const {
   std::vector<TensorDesc> inputs;
   for (std::size_t i = 0; i < data.size(); ++i) {
     inputs.push_back(reading_.graph.value(data[i]).desc());
@@ -91,8 +94,9 @@ ValueId NodeMaker::cast(ValueId from, DType dtype, std::int32_t block) {
   return at->second;
 }
 
-bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Attributes& given, const yaml::Node& file_node,
-                               const std::optional<Init>& init, const Scope& scope, DType compute, Entry& entry) {
+bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Attributes& given,
+                               const yaml::Node& file_node, const std::optional<Init>& init, const Scope& scope,
+                               DType compute, Entry& entry) {
   const std::string shared = given.has("weight") ? given.text("weight") : "";
   if (init && (inference.parameters.empty() || !shared.empty())) {
     const std::string why = shared.empty() ? std::string(name_of(node.op)) + " has no parameters"
@@ -119,8 +123,8 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
 }
 
 /// The parameter of the node called `name`, if it has one of that shape.
-ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def, const yaml::Node& file_node, const Scope& scope,
-                               const std::string& path, DType compute) {
+ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def, const yaml::Node& file_node,
+                               const Scope& scope, const std::string& path, DType compute) {
   const yaml::Node& where = *file_node.find("weight");
   const EntryId owner = reading_.names.look_up(name, where, path, scope);
   if (owner == kNone || reading_.names[owner].value == kNone) return kNone;
@@ -131,19 +135,23 @@ ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def,
   }
   const Shape& shape = reading_.graph.value(weight).shape();
   if (reading_.graph.value(weight).dtype() != compute) {
-    reading_.mistakes.add(where, path, "one of this node and \"" + name + "\" is excluded from mixed precision; a shared weight has one dtype");
+    reading_.mistakes.add(
+        where, path,
+        "one of this node and \"" + name + "\" is excluded from mixed precision; a shared weight has one dtype");
     return kNone;
   }
   if (shape == def.shape) return weight;
-  reading_.mistakes.add(where, path,
-                        "the weight of \"" + name + "\" has shape " + shape.str() + "; here " + def.shape.str() + " is needed");
+  reading_.mistakes.add(
+      where, path,
+      "the weight of \"" + name + "\" has shape " + shape.str() + "; here " + def.shape.str() + " is needed");
   return kNone;
 }
 
 void NodeMaker::add_outputs(Node& node, const Inference& inference) {
   for (std::size_t i = 0; i < inference.outputs.size(); ++i) {
     const TensorDesc& output = inference.outputs[i];
-    Value value{.name = i == 0 ? node.name : node.name + "." + inference.saved_names[i - 1], .spec = {output.dtype, output.shape}};
+    Value value{.name = i == 0 ? node.name : node.name + "." + inference.saved_names[i - 1],
+                .spec = {output.dtype, output.shape}};
     if (inference.alias) value.alias_of = reading_.graph.storage(node.inputs[0]);
     node.outputs.push_back(reading_.graph.add_value(std::move(value)));
   }
@@ -151,7 +159,8 @@ void NodeMaker::add_outputs(Node& node, const Inference& inference) {
 
 void NodeMaker::add_randomness(Node& node) {
   Graph& graph = reading_.graph;
-  if (graph.step == kNone) graph.step = graph.add_value({.name = "step", .spec = {DType::i32, {1}}, .kind = ValueKind::scalar});
+  if (graph.step == kNone)
+    graph.step = graph.add_value({.name = "step", .spec = {DType::i32, {1}}, .kind = ValueKind::scalar});
   node.inputs.push_back(graph.step);
   node.attributes.set("key", static_cast<std::int64_t>(random_key(reading_.options.seed, node.name)));
 }
@@ -168,7 +177,8 @@ void NodeMaker::add(Node node) {
   batched_.resize(reading_.graph.values.size(), false);
   bool batched = false;
   for (ValueId input : node.inputs)
-    batched = batched || reading_.graph.value(input).kind == ValueKind::input || batched_[static_cast<std::size_t>(input)];
+    batched =
+        batched || reading_.graph.value(input).kind == ValueKind::input || batched_[static_cast<std::size_t>(input)];
   for (ValueId output : node.outputs) batched_[static_cast<std::size_t>(output)] = batched;
   reading_.graph.nodes.push_back(std::move(node));
 }

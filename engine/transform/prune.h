@@ -7,7 +7,8 @@
 
 namespace trainer {
 
-/// Keeps the nodes that `roots` need, and renumbers the values. An output of the graph (loss, logits) that is not needed becomes kNone.
+/// Keeps the nodes that `roots` need, and renumbers the values. An output of the graph (loss, logits) that is not
+/// needed becomes kNone.
 void prune(Graph& graph, const std::vector<ValueId>& roots);
 
 }  // namespace trainer

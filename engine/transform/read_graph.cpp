@@ -1,14 +1,14 @@
-// From a graph file to a forward graph. The file is walked once, in its order; a repeated group is walked once a repetition.
-// A node that is wrong leaves its name behind without a value, so that what reads it is passed over and the next
-// mistake is found.
+// From a graph file to a forward graph. The file is walked once, in its order; a repeated group is walked once a
+// repetition. A node that is wrong leaves its name behind without a value, so that what reads it is passed over and the
+// next mistake is found.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "engine/transform/prune.h"
-#include "engine/transform/reading.h"
 #include "engine/core/check.h"
 #include "engine/job/aliases.h"
+#include "engine/transform/prune.h"
+#include "engine/transform/reading.h"
 
 namespace trainer {
 namespace {
@@ -84,7 +84,9 @@ class GraphReader {
     values_.check_keys(group, path, "unknown key of a group of nodes", kGroupKeys);
     const yaml::Node *repeat = group.find("repeat"), *kind_node = group.find("block");
     if (group.find("nodes") == nullptr || group.find("name") == nullptr) {
-      mistakes_.add(group, path, group.find("nodes") == nullptr ? "a repeated group needs `nodes`" : "a group of nodes needs a `name`");
+      mistakes_.add(
+          group, path,
+          group.find("nodes") == nullptr ? "a repeated group needs `nodes`" : "a group of nodes needs a `name`");
       return;
     }
     const std::optional<std::int64_t> count =
@@ -104,7 +106,8 @@ class GraphReader {
   }
 
   /// One repetition of a group. The group's own name stands for its last node.
-  bool read_instance(const yaml::Node& group, const std::string& kind, const Scope& outer, EntryId& previous, const std::string& path) {
+  bool read_instance(const yaml::Node& group, const std::string& kind, const Scope& outer, EntryId& previous,
+                     const std::string& path) {
     const yaml::Node& name_node = *group.find("name");
     const std::optional<std::string> name = values_.name(name_node, path + ".name");
     if (!name) return false;
@@ -129,7 +132,8 @@ class GraphReader {
   void read_node(const yaml::Node& node, const Scope& scope, EntryId& previous, const std::string& path) {
     const yaml::Node *name_node = node.find("name"), *op_node = node.find("op");
     if (name_node == nullptr) mistakes_.add(node, path, "a node needs a `name`");
-    const std::optional<std::string> name = name_node == nullptr ? std::nullopt : values_.name(*name_node, path + ".name");
+    const std::optional<std::string> name =
+        name_node == nullptr ? std::nullopt : values_.name(*name_node, path + ".name");
     Entry entry{.name = scope.prefix + name.value_or("?"), .where = &node};
     if (const OpDef* def = read_op(node, op_node, entry.name))
       build(node, *def, scope, previous, entry);
@@ -156,21 +160,23 @@ class GraphReader {
   void build(const yaml::Node& node, const OpDef& def, const Scope& scope, EntryId previous, Entry& entry) {
     const std::optional<Attributes> given = values_.attributes(def, node, entry.name);
     const yaml::Node* init_node = node.find("init");
-    const std::optional<Init> init = init_node == nullptr ? std::nullopt : values_.init(*init_node, entry.name + ".init");
+    const std::optional<Init> init =
+        init_node == nullptr ? std::nullopt : values_.init(*init_node, entry.name + ".init");
     const std::optional<std::vector<ValueId>> data = read_operands(node, def, scope, previous, entry.name + ".input");
     if (given && data && (init_node == nullptr || init)) maker_.make(node, def, *given, init, *data, scope, entry);
   }
 
   /// Values of the node's inputs; nothing after a mistake, be it here or in what it reads.
-  std::optional<std::vector<ValueId>> read_operands(const yaml::Node& node, const OpDef& def, const Scope& scope, EntryId previous,
-                                                    const std::string& path) {
+  std::optional<std::vector<ValueId>> read_operands(const yaml::Node& node, const OpDef& def, const Scope& scope,
+                                                    EntryId previous, const std::string& path) {
     const yaml::Node* input = node.find("input");
     const auto operands = read_names(node, scope, previous, path);
     return operands ? checked(*operands, input != nullptr ? *input : node, def, path) : std::nullopt;
   }
 
   /// What the node reads, by its `input` or as the node before it.
-  std::optional<std::vector<EntryId>> read_names(const yaml::Node& node, const Scope& scope, EntryId previous, const std::string& path) {
+  std::optional<std::vector<EntryId>> read_names(const yaml::Node& node, const Scope& scope, EntryId previous,
+                                                 const std::string& path) {
     const yaml::Node* input = node.find("input");
     std::vector<EntryId> operands;
     if (input != nullptr) {
@@ -189,21 +195,24 @@ class GraphReader {
   }
 
   bool first_node() const {
-    return std::all_of(names_.entries().begin(), names_.entries().end(), [](const Entry& entry) { return entry.where->is_scalar(); });
+    return std::all_of(names_.entries().begin(), names_.entries().end(),
+                       [](const Entry& entry) { return entry.where->is_scalar(); });
   }
 
-  std::optional<std::vector<ValueId>> checked(const std::vector<EntryId>& operands, const yaml::Node& where, const OpDef& def,
-                                              const std::string& path) {
+  std::optional<std::vector<ValueId>> checked(const std::vector<EntryId>& operands, const yaml::Node& where,
+                                              const OpDef& def, const std::string& path) {
     std::vector<ValueId> data;
     for (EntryId id : operands) {
       data.push_back(id == kNone ? kNone : names_[id].value);
     }
     const int count = static_cast<int>(operands.size());
     if (count < def.min_inputs || count > def.max_inputs) {
-      const std::string wanted =
-          def.min_inputs == def.max_inputs ? std::to_string(def.min_inputs) : fmt::format("{} to {}", def.min_inputs, def.max_inputs);
-      mistakes_.add(where, path,
-                    fmt::format("{} takes {} input{}, {} given", name_of(def.op), wanted, def.max_inputs == 1 ? "" : "s", count));
+      const std::string wanted = def.min_inputs == def.max_inputs
+                                     ? std::to_string(def.min_inputs)
+                                     : fmt::format("{} to {}", def.min_inputs, def.max_inputs);
+      mistakes_.add(
+          where, path,
+          fmt::format("{} takes {} input{}, {} given", name_of(def.op), wanted, def.max_inputs == 1 ? "" : "s", count));
       return {};
     }
     return std::find(data.begin(), data.end(), kNone) == data.end() ? std::optional(data) : std::nullopt;
@@ -237,7 +246,8 @@ class GraphReader {
   }
 
   void set_loss(ValueId sum, const yaml::Node& where) {
-    const auto node = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& made) { return made.outputs[0] == sum; });
+    const auto node = std::find_if(graph_.nodes.begin(), graph_.nodes.end(),
+                                   [&](const Node& made) { return made.outputs[0] == sum; });
     if (node == graph_.nodes.end() || !definition(node->op).loss) {
       mistakes_.add(where, "outputs.loss", "this node is no loss").allowed = "a node whose op is cross_entropy or mse";
       return;
@@ -245,7 +255,8 @@ class GraphReader {
     const LossDef& def = *definition(node->op).loss;
     const ValueId targets = node->inputs[1];
     if (graph_.value(targets).kind != ValueKind::input)
-      mistakes_.add(where, "outputs.loss", "the targets of the loss must be a field of the data, which is counted before the step");
+      mistakes_.add(where, "outputs.loss",
+                    "the targets of the loss must be a field of the data, which is counted before the step");
     Loss& loss = graph_.loss;
     loss.sum = sum;
     loss.targets = targets;

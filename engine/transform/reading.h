@@ -1,4 +1,5 @@
-// What the parts of reading a graph file share: the names so far, the values of expressions, the graph that grows, the mistakes.
+// What the parts of reading a graph file share: the names so far, the values of expressions, the graph that grows, the
+// mistakes.
 #pragma once
 
 #include <map>
@@ -6,13 +7,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/transform/transform.h"
 #include "engine/transform/file_values.h"
 #include "engine/transform/mistakes.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 
-/// A name of the file: an input or a node. `value` is kNone after a mistake; `weight` is the parameter that another node may share.
+/// A name of the file: an input or a node. `value` is kNone after a mistake; `weight` is the parameter that another
+/// node may share.
 struct Entry {
   std::string name;
   const yaml::Node* where = nullptr;
@@ -30,8 +32,8 @@ struct Scope {
   std::int32_t block = kNone;
 };
 
-/// Names are looked up in the innermost group first. One that is not there is reported when all names are known, since it may
-/// stand later in the file.
+/// Names are looked up in the innermost group first. One that is not there is reported when all names are known, since
+/// it may stand later in the file.
 class Names {
  public:
   explicit Names(Mistakes& mistakes) : mistakes_(mistakes) {}
@@ -84,7 +86,8 @@ void read_inputs(Reading& reading, const yaml::Node& file);
 class NodeMaker {
  public:
   explicit NodeMaker(Reading& reading) : reading_(reading) {}
-  /// Adds the node that `file_node` describes, with the op `def` and the inputs `data`, and sets the value and weight of `entry`.
+  /// Adds the node that `file_node` describes, with the op `def` and the inputs `data`, and sets the value and weight
+  /// of `entry`.
   void make(const yaml::Node& file_node, const OpDef& def, const Attributes& given, const std::optional<Init>& init,
             const std::vector<ValueId>& data, const Scope& scope, Entry& entry);
 

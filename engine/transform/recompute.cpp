@@ -1,11 +1,11 @@
-// Activation checkpointing as a rewrite of the differentiated graph: forward nodes that may be repeated get copies inside the
-// backward pass, made where they are first read, and the backward nodes read those. What is not read otherwise is then
-// dead after the forward pass, and its memory free.
+// Activation checkpointing as a rewrite of the differentiated graph: forward nodes that may be repeated get copies
+// inside the backward pass, made where they are first read, and the backward nodes read those. What is not read
+// otherwise is then dead after the forward pass, and its memory free.
 #include <unordered_map>
 
-#include "engine/transform/transform.h"
 #include "engine/core/check.h"
 #include "engine/ops/op_def.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 namespace {
@@ -55,13 +55,15 @@ class Recomputation {
     return policy_.mode != Mode::every_n || block_of(node) % policy_.every == 0;
   }
 
-  /// Whether another block, or the graph around blocks, reads the node's value: it is an input of what follows, and so is kept.
+  /// Whether another block, or the graph around blocks, reads the node's value: it is an input of what follows, and so
+  /// is kept.
   std::vector<bool> leaves_block() const {
     std::vector<bool> leaves(graph_.values.size(), false);
     for (std::size_t i = 0; i < num_forward_; ++i)
       for (ValueId input : graph_.nodes[i].inputs) {
         const NodeId from = producer_[at(input)];
-        if (from != kNone && block_of(graph_.nodes[at(from)]) != block_of(graph_.nodes[i])) leaves[at(graph_.storage(input))] = true;
+        if (from != kNone && block_of(graph_.nodes[at(from)]) != block_of(graph_.nodes[i]))
+          leaves[at(graph_.storage(input))] = true;
       }
     return leaves;
   }
@@ -74,8 +76,8 @@ class Recomputation {
       repeat_[i] = in_recomputed_block(graph_.nodes[i]) && !leaves[at(graph_.storage(graph_.nodes[i].outputs[0]))];
   }
 
-  /// selective: a cheap node is repeated if all it reads is there: kept for another reason, or repeated itself. One that would
-  /// need something kept for it alone is kept instead, which costs the same memory and no time.
+  /// selective: a cheap node is repeated if all it reads is there: kept for another reason, or repeated itself. One
+  /// that would need something kept for it alone is kept instead, which costs the same memory and no time.
   void choose_cheap() {
     const std::vector<bool> leaves = leaves_block();
     repeat_.assign(num_forward_, false);
@@ -83,7 +85,8 @@ class Recomputation {
     for (std::size_t i = 0; i < graph_.values.size(); ++i) there[i] = graph_.values[i].kind != ValueKind::activation;
     for (std::size_t i = 0; i < num_forward_; ++i) {
       const Node& node = graph_.nodes[i];
-      bool ready = in_recomputed_block(node) && !has(node.op, Trait::costly) && !leaves[at(graph_.storage(node.outputs[0]))];
+      bool ready =
+          in_recomputed_block(node) && !has(node.op, Trait::costly) && !leaves[at(graph_.storage(node.outputs[0]))];
       for (ValueId input : node.inputs) ready = ready && there[at(graph_.storage(input))];
       repeat_[i] = ready;
       for (ValueId output : node.outputs) {
@@ -94,13 +97,15 @@ class Recomputation {
   }
 
   void rewrite() {
-    std::vector<Node> backward(std::make_move_iterator(graph_.nodes.begin() + static_cast<std::ptrdiff_t>(num_forward_)),
-                               std::make_move_iterator(graph_.nodes.end()));
+    std::vector<Node> backward(
+        std::make_move_iterator(graph_.nodes.begin() + static_cast<std::ptrdiff_t>(num_forward_)),
+        std::make_move_iterator(graph_.nodes.end()));
     graph_.nodes.resize(num_forward_);
     for (Node& node : backward) {
       for (ValueId& input : node.inputs) input = again(input);
       for (ValueId output : node.outputs)
-        if (Value& value = graph_.value(output); value.alias_of != kNone) value.alias_of = graph_.storage(node.inputs[0]);
+        if (Value& value = graph_.value(output); value.alias_of != kNone)
+          value.alias_of = graph_.storage(node.inputs[0]);
       graph_.nodes.push_back(std::move(node));
     }
   }

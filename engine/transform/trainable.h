@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/transform/selection.h"
 #include "engine/graph/graph.h"
+#include "engine/transform/selection.h"
 
 namespace trainer {
 

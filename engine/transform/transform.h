@@ -4,7 +4,8 @@
 //   differentiate  appends the backward nodes
 //   recompute  applies an activation checkpointing policy
 //   fuse  (fuse.h) makes one node of neighbours that one kernel does in one pass over memory
-//   distribute, propagate_placements  (distribute.h) give every value its spec on the mesh, collectives where they are needed
+//   distribute, propagate_placements  (distribute.h) give every value its spec on the mesh, collectives where they are
+//   needed
 #pragma once
 
 #include <map>
@@ -18,23 +19,24 @@ namespace trainer {
 /// What a graph is built for.
 struct BuildOptions {
   std::int64_t batch = 1;  ///< samples of one micro-batch of one rank
-  /// Shape of one sample of each field of the data ("tokens": [seq]). One without dims is a scalar, or not known before the data
-  /// is read: then the graph's shape is taken.
+  /// Shape of one sample of each field of the data ("tokens": [seq]). One without dims is a scalar, or not known before
+  /// the data is read: then the graph's shape is taken.
   std::map<std::string, Shape> field_shapes;
   DType compute = DType::f32;
-  std::vector<std::string> excluded{};  ///< globs over node paths (engine/core/glob.h): nodes that compute in f32 all the same
-  std::uint64_t seed = 0;                                          ///< of dropout keys
+  std::vector<std::string>
+      excluded{};           ///< globs over node paths (engine/core/glob.h): nodes that compute in f32 all the same
+  std::uint64_t seed = 0;   ///< of dropout keys
   bool any_fields = false;  ///< the fields of the data are not known: they are what the graph takes
   enum class Mode { train, evaluate, sample } mode = Mode::train;  ///< dropout only in train; no loss in sample
 };
 
-/// Reads a graph: the nodes that the loss needs, or in Mode::sample those that `logits` needs. `with` replaces its params. Throws
-/// JobError with every mistake found, each at its place in the file.
+/// Reads a graph: the nodes that the loss needs, or in Mode::sample those that `logits` needs. `with` replaces its
+/// params. Throws JobError with every mistake found, each at its place in the file.
 Graph read_graph(const yaml::Node& file, const std::map<std::string, double>& with, const BuildOptions& options);
 
-/// Appends the gradient of the loss with respect to every trainable parameter that reaches it. Activations used several times get
-/// their gradients added; a parameter used several times gets one `gradient` value for each use. Where nothing is trained the graph
-/// stays forward, without a seed.
+/// Appends the gradient of the loss with respect to every trainable parameter that reaches it. Activations used several
+/// times get their gradients added; a parameter used several times gets one `gradient` value for each use. Where
+/// nothing is trained the graph stays forward, without a seed.
 void differentiate(Graph& graph, DType reduce);
 
 /// What is kept between forward and backward. See strategies of activation checkpointing in the job.
@@ -44,8 +46,8 @@ struct RecomputePolicy {
 };
 
 /// Rewrites a differentiated graph so that backward nodes read recomputed copies, placed just before their first use.
-/// full: of each block only its inputs are kept. selective: matrix products and attention are kept, the rest is repeated
-/// (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022).
+/// full: of each block only its inputs are kept. selective: matrix products and attention are kept, the rest is
+/// repeated (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022).
 void recompute(Graph& graph, const RecomputePolicy& policy);
 
 }  // namespace trainer

@@ -16,7 +16,8 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
   expect_recorded(s);
   switch (s.op) {
 #define TRAINER_OP(name, kernel) \
-  case Op::name: return prepare_##kernel(s, c);
+  case Op::name:                 \
+    return prepare_##kernel(s, c);
 #include "engine/core/ops.inc"
   }
   refuse_launch(s);
@@ -33,30 +34,43 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
   switch (s.op) {
     case Op::linear:
     case Op::linear_grad_input:
-    case Op::linear_grad_weight: return linear_workspace(s, context_);
-    case Op::attention: return attention_workspace(s, context_);
-    case Op::attention_grad: return attention_grad_workspace(s, context_);
+    case Op::linear_grad_weight:
+      return linear_workspace(s, context_);
+    case Op::attention:
+      return attention_workspace(s, context_);
+    case Op::attention_grad:
+      return attention_grad_workspace(s, context_);
     case Op::conv2d:
     case Op::conv2d_grad_input:
-    case Op::conv2d_grad_weight: return conv2d_workspace(s, context_);
-    case Op::embedding_grad: return embedding_grad_workspace(s);
+    case Op::conv2d_grad_weight:
+      return conv2d_workspace(s, context_);
+    case Op::embedding_grad:
+      return embedding_grad_workspace(s);
     case Op::layer_norm_grad:
-    case Op::rms_norm_grad: return norm_grad_workspace(s, context_);
-    case Op::max_pool2d_grad: return max_pool2d_grad_workspace(s, context_);
+    case Op::rms_norm_grad:
+      return norm_grad_workspace(s, context_);
+    case Op::max_pool2d_grad:
+      return max_pool2d_grad_workspace(s, context_);
     case Op::cross_entropy:
     case Op::cross_entropy_gathered:
     case Op::correct_count:
-    case Op::mse: return loss_workspace(s);
-    case Op::sum_squares: return sum_squares_workspace(s);
-    case Op::muon_orthogonalize: return muon_orthogonalize_workspace(s, context_);
-    case Op::top_k_compress: return top_k_workspace(s, context_);
+    case Op::mse:
+      return loss_workspace(s);
+    case Op::sum_squares:
+      return sum_squares_workspace(s);
+    case Op::muon_orthogonalize:
+      return muon_orthogonalize_workspace(s, context_);
+    case Op::top_k_compress:
+      return top_k_workspace(s, context_);
     // On GPUs alone.
     case Op::sum_leading:
     case Op::bias_grad:
     case Op::cross_entropy_count:
     case Op::correct_count_gathered:
-    case Op::mse_count: return 0;
-    default: UNREACHABLE("nobody says how much scratch memory " + describe(s) + " needs");
+    case Op::mse_count:
+      return 0;
+    default:
+      UNREACHABLE("nobody says how much scratch memory " + describe(s) + " needs");
   }
 }
 

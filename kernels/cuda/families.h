@@ -1,4 +1,5 @@
-// The preparation functions of a GPU's kernels, by family; kernels/<family>.h says what each op takes. Only table.cpp calls them.
+// The preparation functions of a GPU's kernels, by family; kernels/<family>.h says what each op takes. Only table.cpp
+// calls them.
 #pragma once
 
 #include <memory>

@@ -10,7 +10,9 @@ namespace trainer::kernels::cuda {
 namespace {
 
 Prepared prepare_none(const Signature& s, const Context&) { refuse_launch(s); }
-Prepared prepare_pack_weight(const Signature& s, const Context&) { UNREACHABLE("a GPU packs no weights: " + describe(s)); }
+Prepared prepare_pack_weight(const Signature& s, const Context&) {
+  UNREACHABLE("a GPU packs no weights: " + describe(s));
+}
 
 }  // namespace
 
@@ -18,7 +20,8 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
   expect_recorded(s);
   switch (s.op) {
 #define TRAINER_OP(name, kernel) \
-  case Op::name: return prepare_##kernel(s, c);
+  case Op::name:                 \
+    return prepare_##kernel(s, c);
 #include "engine/core/ops.inc"
   }
   refuse_launch(s);

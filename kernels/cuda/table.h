@@ -1,4 +1,5 @@
-// A GPU's kernels: one entry for every op, and what they share. No CUDA in this header. What planning must know of them is in target.h.
+// A GPU's kernels: one entry for every op, and what they share. No CUDA in this header. What planning must know of them
+// is in target.h.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +14,27 @@ struct cudnnContext;
 
 namespace trainer::kernels::cuda {
 
-/// What a kernel was given and cannot take: an id outside of its table, a target outside of the classes. A kernel that meets one writes it
-/// here (of several in a program, one of them) and gives NaN for what it would have read, so that no update is made of it. In host
-/// memory that the device writes; whoever runs programs looks at it after each.
+/// What a kernel was given and cannot take: an id outside of its table, a target outside of the classes. A kernel that
+/// meets one writes it here (of several in a program, one of them) and gives NaN for what it would have read, so that
+/// no update is made of it. In host memory that the device writes; whoever runs programs looks at it after each.
 struct Fault {
   enum Kind : std::int32_t { none, id, target };
   std::int32_t kind = none;
-  std::int32_t value = 0;   ///< what was given
-  std::int64_t place = 0;   ///< its index among the operand's elements
-  std::int64_t bound = 0;   ///< allowed is [0, bound)
+  std::int32_t value = 0;  ///< what was given
+  std::int64_t place = 0;  ///< its index among the operand's elements
+  std::int64_t bound = 0;  ///< allowed is [0, bound)
 };
 
 /// A device as kernels are prepared for it. Prepared kernels point into it.
 struct Context {
-  int device = 0;                      ///< its ordinal
-  int capability = 0;                  ///< 90 for 9.0
-  int units = 0;                       ///< streaming multiprocessors
+  int device = 0;      ///< its ordinal
+  int capability = 0;  ///< 90 for 9.0
+  int units = 0;       ///< streaming multiprocessors
   Fault* fault = nullptr;
   cublasLtContext* products = nullptr;
-  cudnnContext* cudnn = nullptr;       ///< null: this build has no cuDNN, or TRAINER_CUDNN is 0
-  std::vector<std::string>* notes = nullptr;  ///< where preparation says what a user should know: that a library refused a signature
+  cudnnContext* cudnn = nullptr;  ///< null: this build has no cuDNN, or TRAINER_CUDNN is 0
+  std::vector<std::string>* notes =
+      nullptr;  ///< where preparation says what a user should know: that a library refused a signature
 };
 
 /// The device of that ordinal, made current on the calling thread, with its library handles. Throws IoError.
@@ -57,8 +59,8 @@ class Device {
   std::vector<std::string> notes_;
 };
 
-/// A kernel for `signature`, or Bug where no kernel takes these dtypes. `context` outlives it. Preparing may allocate a little, launch,
-/// and wait; never while a stream of this thread is captured.
+/// A kernel for `signature`, or Bug where no kernel takes these dtypes. `context` outlives it. Preparing may allocate a
+/// little, launch, and wait; never while a stream of this thread is captured.
 std::unique_ptr<Kernel> prepare(const Signature& signature, const Context& context);
 
 }  // namespace trainer::kernels::cuda

@@ -1,5 +1,5 @@
-// Workspaces of a GPU's kernels. Every formula is that of the algorithm named beside it. They do not add up: a launch has its workspace
-// alone and gives it back, so the largest counts, once, and only where it meets the peak.
+// Workspaces of a GPU's kernels. Every formula is that of the algorithm named beside it. They do not add up: a launch
+// has its workspace alone and gives it back, so the largest counts, once, and only where it meets the peak.
 #include "kernels/cuda/target.h"
 
 #include <algorithm>
@@ -24,30 +24,40 @@ constexpr std::int64_t kF32 = 4, kF64 = 8;
 /// Room for what cuDNN's fused attention asks for: plans of cuDNN 9.19 need 0 or 256 bytes, whatever the sizes.
 constexpr std::int64_t kFusedAttention = kMiB;
 
-/// Sums over rows that leave a kernel by columns: two blocks a multiprocessor each sum their rows, and a second pass joins them in order.
-std::int64_t partial_columns(std::int64_t rows, std::int64_t columns, int units) { return std::min<std::int64_t>(2 * units, rows) * columns * kF32; }
+/// Sums over rows that leave a kernel by columns: two blocks a multiprocessor each sum their rows, and a second pass
+/// joins them in order.
+std::int64_t partial_columns(std::int64_t rows, std::int64_t columns, int units) {
+  return std::min<std::int64_t>(2 * units, rows) * columns * kF32;
+}
 
 /// One number of a whole operand: an f64 for each block of the first pass.
 std::int64_t partial_scalars(int units) { return 2 * units * kF64; }
 
-std::int64_t rows_of(const TensorDesc& tensor) { return tensor.elements() / std::max<std::int64_t>(1, tensor.shape[-1]); }
+std::int64_t rows_of(const TensorDesc& tensor) {
+  return tensor.elements() / std::max<std::int64_t>(1, tensor.shape[-1]);
+}
 
-/// The bias's gradient is a pass of its own over dy after the product, and so may use the same bytes. A gradient that is rounded apart
-/// stands before them in f32.
+/// The bias's gradient is a pass of its own over dy after the product, and so may use the same bytes. A gradient that
+/// is rounded apart stands before them in f32.
 std::int64_t grad_weight_workspace(const Signature& s, int capability, int units) {
   const TensorDesc& dy = s.operands[LinearGradWeightOperands::dy];
   const std::int64_t bias = flag(s, "bias") ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
-  const std::int64_t apart = rounds_apart(s) ? aligned(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
+  const std::int64_t apart =
+      rounds_apart(s) ? aligned(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
   return apart + std::max(product_workspace(capability), bias);
 }
 
 /// FlashAttention reads q and k as they lie; rotated ones are copies.
 std::int64_t rotated(const Signature& s, int q) {
   const AttentionShape a = attention_shape(s, q);
-  return a.rope_theta == 0 ? 0 : a.batch * (a.queries * a.heads + a.keys * a.kv_heads) * a.head_dim * size_of(s.operands[static_cast<std::size_t>(q)].dtype);
+  return a.rope_theta == 0 ? 0
+                           : a.batch * (a.queries * a.heads + a.keys * a.kv_heads) * a.head_dim *
+                                 size_of(s.operands[static_cast<std::size_t>(q)].dtype);
 }
 
-std::int64_t attention_workspace(const Signature& s) { return aligned(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0); }
+std::int64_t attention_workspace(const Signature& s) {
+  return aligned(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0);
+}
 
 /// delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
 std::int64_t attention_grad_workspace(const Signature& s) {
@@ -56,12 +66,16 @@ std::int64_t attention_grad_workspace(const Signature& s) {
 }
 
 /// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.
-std::int64_t embedding_grad_workspace(const Signature& s) { return 4 * EmbeddingGradWorkspace(s.operands[0].elements(), s.operands[2].shape[0]).words; }
+std::int64_t embedding_grad_workspace(const Signature& s) {
+  return 4 * EmbeddingGradWorkspace(s.operands[0].elements(), s.operands[2].shape[0]).words;
+}
 
 /// Sums of the parts into which the places of an image are cut; the other passes need nothing.
 std::int64_t conv2d_grad_weight_workspace(const Signature& s) {
-  const Shape &dy = s.operands[Conv2dGradWeightOperands::dy].shape, &weight = s.operands[Conv2dGradWeightOperands::dweight].shape;
-  return conv2d_weight_parts(weight[0], weight[1] * weight[2] * weight[3], dy[0] * dy[2] * dy[3]) * weight.elements() * kF32;
+  const Shape &dy = s.operands[Conv2dGradWeightOperands::dy].shape,
+              &weight = s.operands[Conv2dGradWeightOperands::dweight].shape;
+  return conv2d_weight_parts(weight[0], weight[1] * weight[2] * weight[3], dy[0] * dy[2] * dy[3]) * weight.elements() *
+         kF32;
 }
 
 std::int64_t norm_grad_workspace(const Signature& s, int units) {
@@ -79,7 +93,8 @@ std::int64_t bias_grad_workspace(const Signature& s, int units) {
 
 const TensorDesc& targets_of(const Signature& s) { return s.operands[s.op == Op::cross_entropy_gathered ? 2 : 1]; }
 
-/// Radix select: histograms of three digits, and for each chunk of 1024 elements two counts, with their sum after the last.
+/// Radix select: histograms of three digits, and for each chunk of 1024 elements two counts, with their sum after the
+/// last.
 std::int64_t top_k_workspace(const Signature& s) {
   const std::int64_t chunks = (s.operands[0].elements() + 1023) / 1024;
   return 64 + 3 * 2048 * 4 + 2 * 4 * (chunks + 1);
@@ -89,38 +104,55 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
   if (!has(s.op, Trait::scratch)) return 0;
   switch (s.op) {
     case Op::linear:
-    case Op::linear_grad_input: return product_workspace(capability);
-    case Op::linear_grad_weight: return grad_weight_workspace(s, capability, units);
-    case Op::attention: return attention_workspace(s);
-    case Op::attention_grad: return attention_grad_workspace(s);
+    case Op::linear_grad_input:
+      return product_workspace(capability);
+    case Op::linear_grad_weight:
+      return grad_weight_workspace(s, capability, units);
+    case Op::attention:
+      return attention_workspace(s);
+    case Op::attention_grad:
+      return attention_grad_workspace(s);
     case Op::layer_norm_grad:
-    case Op::rms_norm_grad: return norm_grad_workspace(s, units);
-    case Op::sum_leading: return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()), s.operands[1].elements(), units);
-    case Op::bias_grad: return bias_grad_workspace(s, units);
-    case Op::embedding_grad: return embedding_grad_workspace(s);
-    case Op::conv2d_grad_weight: return conv2d_grad_weight_workspace(s);
+    case Op::rms_norm_grad:
+      return norm_grad_workspace(s, units);
+    case Op::sum_leading:
+      return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()),
+                             s.operands[1].elements(), units);
+    case Op::bias_grad:
+      return bias_grad_workspace(s, units);
+    case Op::embedding_grad:
+      return embedding_grad_workspace(s);
+    case Op::conv2d_grad_weight:
+      return conv2d_grad_weight_workspace(s);
     // A row's loss is an f64 that a second pass sums in order.
     case Op::cross_entropy:
     case Op::cross_entropy_gathered:
     case Op::correct_count:
-    case Op::correct_count_gathered: return targets_of(s).elements() * kF64;
+    case Op::correct_count_gathered:
+      return targets_of(s).elements() * kF64;
     case Op::cross_entropy_count:
     case Op::mse:
     case Op::mse_count:
-    case Op::sum_squares: return partial_scalars(units);
-    case Op::top_k_compress: return top_k_workspace(s);
-    case Op::muon_orthogonalize: return MuonWorkspace(muon_matrices_of(s), product_workspace(capability)).end;
+    case Op::sum_squares:
+      return partial_scalars(units);
+    case Op::top_k_compress:
+      return top_k_workspace(s);
+    case Op::muon_orthogonalize:
+      return MuonWorkspace(muon_matrices_of(s), product_workspace(capability)).end;
     // On CPUs alone: here one thread or block makes each output whole.
     case Op::conv2d:
     case Op::conv2d_grad_input:
-    case Op::max_pool2d_grad: return 0;
-    default: UNREACHABLE("nobody says how much scratch memory " + std::string(name_of(s.op)) + " needs");
+    case Op::max_pool2d_grad:
+      return 0;
+    default:
+      UNREACHABLE("nobody says how much scratch memory " + std::string(name_of(s.op)) + " needs");
   }
 }
 
 }  // namespace
 
-/// What cuBLAS recommends for its workspace: 32 MiB from Hopper on, 4 MiB before (cuBLAS library documentation, cublasSetWorkspace).
+/// What cuBLAS recommends for its workspace: 32 MiB from Hopper on, 4 MiB before (cuBLAS library documentation,
+/// cublasSetWorkspace).
 std::int64_t product_workspace(int capability) { return capability >= 90 ? 32 * kMiB : 4 * kMiB; }
 
 bool rounds_apart(const Signature& s) {
@@ -141,6 +173,8 @@ std::int64_t CudaTarget::bytes(const TensorDesc& tensor) const {
   return tensor.bytes();
 }
 
-std::int64_t CudaTarget::workspace_bytes(const Signature& signature) const { return padded_to_64(workspace(signature, capability_, units_)); }
+std::int64_t CudaTarget::workspace_bytes(const Signature& signature) const {
+  return padded_to_64(workspace(signature, capability_, units_));
+}
 
 }  // namespace trainer::kernels::cuda

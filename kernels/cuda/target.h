@@ -1,4 +1,5 @@
-// What planning must know of the GPU's kernels: layouts and sizes. No CUDA is needed to ask; the kernels keep within what stands here.
+// What planning must know of the GPU's kernels: layouts and sizes. No CUDA is needed to ask; the kernels keep within
+// what stands here.
 #pragma once
 
 #include "engine/core/signature.h"
@@ -8,12 +9,13 @@ namespace trainer::kernels::cuda {
 /// Bytes that a matrix product may use of its launch's workspace.
 std::int64_t product_workspace(int capability);
 
-/// Whether linear_grad_weight makes the weight's gradient in f32, in its workspace first, because no product of these dtypes gives `r`:
-/// the product's result is c or f32.
+/// Whether linear_grad_weight makes the weight's gradient in f32, in its workspace first, because no product of these
+/// dtypes gives `r`: the product's result is c or f32.
 bool rounds_apart(const Signature& linear_grad_weight);
 
-/// Whether attention of this signature is cuDNN's fused kernel wherever a build has cuDNN and the library takes it: bf16 or f16, heads of whole
-/// vectors up to 128 elements, queries of the whole sequence, forward. A function of the signature alone, so that plans are the same with and without cuDNN.
+/// Whether attention of this signature is cuDNN's fused kernel wherever a build has cuDNN and the library takes it:
+/// bf16 or f16, heads of whole vectors up to 128 elements, queries of the whole sequence, forward. A function of the
+/// signature alone, so that plans are the same with and without cuDNN.
 bool uses_cudnn(const Signature& signature);
 
 /// Of devices with this compute capability (90 for 9.0) and so many streaming multiprocessors.

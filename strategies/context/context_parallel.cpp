@@ -1,7 +1,7 @@
-// Source: the Llama 3 team, "The Llama 3 Herd of Models", 2024, section 3.3.2: keys and values are gathered before attention, whose queries
-// are the rank's own. Per layer and rank, with n ranks and the bytes K of all keys and values of its samples, the forward pass gathers
-// (n − 1)/n · K and the backward pass reduces and scatters as many.
-// Departs from the paper: parts are contiguous, so under a causal mask the last rank has the most work.
+// Source: the Llama 3 team, "The Llama 3 Herd of Models", 2024, section 3.3.2: keys and values are gathered before
+// attention, whose queries are the rank's own. Per layer and rank, with n ranks and the bytes K of all keys and values
+// of its samples, the forward pass gathers (n − 1)/n · K and the backward pass reduces and scatters as many. Departs
+// from the paper: parts are contiguous, so under a causal mask the last rank has the most work.
 //
 //   value                        placement
 //   inputs [batch, seq, …]       Shard(1)
@@ -25,7 +25,8 @@ Node split(Graph& graph, Node& attention) {
   Node node = node_like(attention, attention.name + ".split", Op::split);
   node.inputs = {attention.inputs[0]};
   for (const auto& [suffix, count] : {std::pair(".q", heads), {".k", kv_heads}, {".v", kv_heads}})
-    node.outputs.push_back(graph.add_value({.name = attention.name + suffix, .spec = {packed.dtype(), packed.shape().with_last(count * head_dim)}}));
+    node.outputs.push_back(graph.add_value(
+        {.name = attention.name + suffix, .spec = {packed.dtype(), packed.shape().with_last(count * head_dim)}}));
   attention.inputs = node.outputs;
   attention.attributes.set("packed", false);
   return node;
@@ -44,9 +45,11 @@ void context_parallel(Graph& graph) {
   graph.nodes = std::move(nodes);
   for (ValueId input : graph.inputs) {
     Value& value = graph.value(input);
-    if (value.shape().rank() < 2) refuse(graph, graph.nodes.front(), Axis::context, value.name + " has no sequence to cut");
+    if (value.shape().rank() < 2)
+      refuse(graph, graph.nodes.front(), Axis::context, value.name + " has no sequence to cut");
     const std::int64_t seq = value.shape()[1];
-    if (seq % ranks != 0) refuse_uneven(graph, graph.nodes.front(), Axis::context, "the sequence of " + value.name, seq, seq);
+    if (seq % ranks != 0)
+      refuse_uneven(graph, graph.nodes.front(), Axis::context, "the sequence of " + value.name, seq, seq);
     value.spec.place(Axis::context, Placement::shard(1));
   }
 }

@@ -1,6 +1,6 @@
-// Fully sharded data parallelism. Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023,
-// section 3 (units, sharding strategies, prefetch). With N ranks along the shard axis, M micro-batches, and P and G the bytes of
-// working copy and gradients, a rank holds and sends per step:
+// Fully sharded data parallelism. Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data
+// Parallel", VLDB 2023, section 3 (units, sharding strategies, prefetch). With N ranks along the shard axis, M
+// micro-batches, and P and G the bytes of working copy and gradients, a rank holds and sends per step:
 //
 //   full_shard      everything 1/N                                       (N − 1)/N · M (2 P + G)
 //   shard_grad_op   the same, but parameters whole from forward to backward   (N − 1)/N · M (P + G)

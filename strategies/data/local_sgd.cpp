@@ -1,12 +1,12 @@
 // Local SGD: every rank trains alone for a round of steps, then all average their parameters and optimizer states.
-// Sources: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; McMahan et al., "Communication-Efficient Learning of Deep
-// Networks from Decentralized Data", AISTATS 2017. With an outer optimizer: Douillard et al., "DiLoCo: Distributed Low-Communication
-// Training of Language Models", 2023, algorithm 1 (states stay a rank's own). Delayed, the average of a round is made while the next one
-// runs, and applied at its end: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, section 2.2, without an outer
-// optimizer and for all parameters at once.
-// Memory per rank: everything whole; f32 copies besides: one and a momentum with an outer optimizer, two if delayed. Sent per rank and round:
-// 2 (n − 1)/n · (parameters and states), or of the parameters alone with an outer optimizer or delayed.
-// Departs from the papers: the norm for clipping is a rank's own.
+// Sources: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; McMahan et al.,
+// "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017. With an outer optimizer:
+// Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, algorithm 1 (states stay
+// a rank's own). Delayed, the average of a round is made while the next one runs, and applied at its end: Douillard et
+// al., "Streaming DiLoCo with overlapping communication", 2025, section 2.2, without an outer optimizer and for all
+// parameters at once. Memory per rank: everything whole; f32 copies besides: one and a momentum with an outer
+// optimizer, two if delayed. Sent per rank and round: 2 (n − 1)/n · (parameters and states), or of the parameters alone
+// with an outer optimizer or delayed. Departs from the papers: the norm for clipping is a rank's own.
 #include "strategies/strategies.h"
 
 namespace trainer::strategies {

@@ -1,6 +1,7 @@
-// Sharded data parallelism: every rank of the shard axis owns one slice of each unit's master weights and states, and updates it alone.
-// Sources are named in zero.cpp and fsdp.cpp. With a replicate axis beside it the slices' gradients are summed across the replicas,
-// once a step. Departs from the papers: a slice of a unit crosses the boundaries of tensors, so that all slices are equal.
+// Sharded data parallelism: every rank of the shard axis owns one slice of each unit's master weights and states, and
+// updates it alone. Sources are named in zero.cpp and fsdp.cpp. With a replicate axis beside it the slices' gradients
+// are summed across the replicas, once a step. Departs from the papers: a slice of a unit crosses the boundaries of
+// tensors, so that all slices are equal.
 #include "strategies/data/sharded.h"
 
 namespace trainer::strategies {
@@ -8,7 +9,8 @@ namespace {
 
 class Sharded final : public DataStrategy {
  public:
-  Sharded(std::string name, const ResolvedData& settings, int prefetch) : name_(std::move(name)), settings_(settings), prefetch_(prefetch) {}
+  Sharded(std::string name, const ResolvedData& settings, int prefetch)
+      : name_(std::move(name)), settings_(settings), prefetch_(prefetch) {}
 
   std::string name() const override { return name_; }
   UnitLayout layout() const override { return {.shard_states = true, .shard_parameters = settings_.shard_parameters}; }
@@ -36,9 +38,12 @@ class Sharded final : public DataStrategy {
  private:
   bool ends(const Use& use) const {
     switch (settings_.keep) {
-      case Keep::pass: return use.ends_pass;
-      case Keep::step: return use.ends_step;
-      default: return use.ends_use;
+      case Keep::pass:
+        return use.ends_pass;
+      case Keep::step:
+        return use.ends_step;
+      default:
+        return use.ends_use;
     }
   }
 

@@ -1,4 +1,5 @@
-// What ZeRO and FSDP share: a data strategy made of what is sharded, how long a gathered copy is kept and when gradients are reduced.
+// What ZeRO and FSDP share: a data strategy made of what is sharded, how long a gathered copy is kept and when
+// gradients are reduced.
 #pragma once
 
 #include <memory>

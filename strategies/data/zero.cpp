@@ -1,5 +1,6 @@
-// ZeRO, stages 1 to 3. Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, section 5.
-// With N ranks, M micro-batches, and P and G the bytes of working copy and gradients, a rank holds and sends per step:
+// ZeRO, stages 1 to 3. Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+// Models", SC 2020, section 5. With N ranks, M micro-batches, and P and G the bytes of working copy and gradients, a
+// rank holds and sends per step:
 //
 //   zero1   parameters and gradients whole, states 1/N                      (N − 1)/N · (G + P)
 //   zero2   parameters whole, gradients 1/N after each micro-batch, states 1/N   (N − 1)/N · (M G + P)

@@ -1,6 +1,7 @@
 // One forward, one backward (Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021, section 3.2,
-// "PipeDream-Flush"; "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021, section 2.2.1): a stage
-// runs ahead only until its first micro-batch comes back, then does one backward for each forward.
+// "PipeDream-Flush"; "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021,
+// section 2.2.1): a stage runs ahead only until its first micro-batch comes back, then does one backward for each
+// forward.
 //
 // With p stages, m micro-batches and times F and B of a stage's forward and backward:
 //   bubble: (p − 1)(F + B) a step, the share (p − 1)/(m + p − 1), as GPipe's;

@@ -31,8 +31,11 @@ std::vector<Piece> pieces_of(const Graph& graph) {
     const Node& node = graph.nodes[i];
     const std::int32_t block = graph.outermost(node.block);
     const OpDef& def = definition(node.op);
-    // Without blocks every node is a piece, but a loss stays with what it judges, and dropout, which evaluation lacks, with what it drops.
-    const bool begins = blocks ? block != current : !def.loss && !has(node.op, Trait::random) && graph.value(node.outputs[0]).alias_of == kNone;
+    // Without blocks every node is a piece, but a loss stays with what it judges, and dropout, which evaluation lacks,
+    // with what it drops.
+    const bool begins =
+        blocks ? block != current
+               : !def.loss && !has(node.op, Trait::random) && graph.value(node.outputs[0]).alias_of == kNone;
     if (begins || pieces.empty()) pieces.push_back({i, block != kNone});
     current = block;
     pieces.back().cost += weight(graph, node);
@@ -50,7 +53,8 @@ std::vector<std::string> piece_begins(const Graph& graph) {
 
 std::vector<std::string> split_graph(const Graph& graph, int num_chunks, SplitBy by, int& num_pieces) {
   std::vector<Piece> pieces = pieces_of(graph);
-  if (by == SplitBy::blocks && !graph.blocks.empty()) {  // what lies around blocks goes with the one before it, or with the first
+  if (by == SplitBy::blocks &&
+      !graph.blocks.empty()) {  // what lies around blocks goes with the one before it, or with the first
     std::vector<Piece> blocks;
     for (const Piece& piece : pieces)
       if (piece.block) blocks.push_back(piece);
@@ -60,18 +64,22 @@ std::vector<std::string> split_graph(const Graph& graph, int num_chunks, SplitBy
   if (num_pieces < num_chunks) return {};
   std::vector<double> costs;
   for (const Piece& piece : pieces) costs.push_back(piece.cost);
-  const std::vector<int> begins = by == SplitBy::cost ? split_by_cost(costs, num_chunks) : split_uniform(num_pieces, num_chunks);
+  const std::vector<int> begins =
+      by == SplitBy::cost ? split_by_cost(costs, num_chunks) : split_uniform(num_pieces, num_chunks);
   std::vector<std::string> names;
-  for (std::size_t chunk = 1; chunk < begins.size(); ++chunk) names.push_back(graph.nodes[pieces[static_cast<std::size_t>(begins[chunk])].first].name);
+  for (std::size_t chunk = 1; chunk < begins.size(); ++chunk)
+    names.push_back(graph.nodes[pieces[static_cast<std::size_t>(begins[chunk])].first].name);
   return names;
 }
 
-std::vector<std::string> split_at(const Graph& graph, const std::vector<std::string>& names, std::vector<std::string>& wrong) {
+std::vector<std::string> split_at(const Graph& graph, const std::vector<std::string>& names,
+                                  std::vector<std::string>& wrong) {
   std::vector<std::string> begins;
   std::size_t last = 0;
   for (const std::string& name : names) {
     const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-      for (std::int32_t block = node.block; block != kNone; block = graph.blocks[static_cast<std::size_t>(block)].parent)
+      for (std::int32_t block = node.block; block != kNone;
+           block = graph.blocks[static_cast<std::size_t>(block)].parent)
         if (graph.blocks[static_cast<std::size_t>(block)].name == name) return true;
       return node.name == name;
     });

@@ -1,4 +1,5 @@
-// Time goes by in slots, and every stage does one action in each: its next in order if that is ready, else the oldest weight part.
+// Time goes by in slots, and every stage does one action in each: its next in order if that is ready, else the oldest
+// weight part.
 #include "strategies/pipeline/fill_weights.h"
 
 #include <algorithm>
@@ -70,7 +71,8 @@ class Filler {
 
   bool ready(const Action& action, const Stage& stage) {
     const auto [kind, micro_batch, chunk] = action;
-    if (kind == Kind::forward) return stage.live < most_live_ && (chunk == 0 || made(Kind::forward, micro_batch, chunk - 1));
+    if (kind == Kind::forward)
+      return stage.live < most_live_ && (chunk == 0 || made(Kind::forward, micro_batch, chunk - 1));
     const bool last = chunk + 1 == static_cast<int>(num_chunks_);
     return made(Kind::forward, micro_batch, chunk) && (last || made(Kind::backward_input, micro_batch, chunk + 1));
   }

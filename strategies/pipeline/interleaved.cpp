@@ -1,14 +1,16 @@
-// Interleaved 1F1B (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021,
-// section 2.2.2): each stage holds v chunks, p chunks apart, and so fills the pipeline in steps of 1/v of its work. Micro-batches go
-// in groups: a group passes a stage's first chunk, then its second, and so on; backward the chunks are taken in reverse.
+// Interleaved 1F1B (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+// Megatron-LM", 2021, section 2.2.2): each stage holds v chunks, p chunks apart, and so fills the pipeline in steps of
+// 1/v of its work. Micro-batches go in groups: a group passes a stage's first chunk, then its second, and so on;
+// backward the chunks are taken in reverse.
 //
 // With p stages, v chunks a stage, m micro-batches and times F and B of all of a stage's chunks:
 //   bubble: (p − 1)(F + B)/v a step, (p − 1)/(v m) of the ideal time, where m ≥ p;
 //   live activations: at most 2(p − 1 − s) + (v − 1)g + 1 chunks on stage s with groups of g micro-batches.
-// The paper takes groups of p, and requires p to divide m; then this is its schedule. Any other m is cut into ⌊m/p⌋ groups of almost
-// equal size, never smaller than p, so that a group's first micro-batch has always come round before the next chunk takes it: the
-// bubble stays what it was, and groups larger than p cost their activations. (Groups smaller than p after larger ones would deadlock.)
-// With m < p there is one group, and a stage waits p − m forwards and backwards more at every turn.
+// The paper takes groups of p, and requires p to divide m; then this is its schedule. Any other m is cut into ⌊m/p⌋
+// groups of almost equal size, never smaller than p, so that a group's first micro-batch has always come round before
+// the next chunk takes it: the bubble stays what it was, and groups larger than p cost their activations. (Groups
+// smaller than p after larger ones would deadlock.) With m < p there is one group, and a stage waits p − m forwards and
+// backwards more at every turn.
 #include <algorithm>
 
 #include "strategies/pipeline/actions.h"
@@ -48,7 +50,9 @@ Schedule interleaved(int stages, int virtual_stages, int micro_batches) {
   for (int stage = 0; stage < stages; ++stage) {
     Actions actions;
     const auto forward = [&](const Turn& turn) { actions.forward(turn.micro_batch, turn.loop * stages + stage); };
-    const auto backward = [&](const Turn& turn) { actions.backward(turn.micro_batch, (virtual_stages - 1 - turn.loop) * stages + stage); };
+    const auto backward = [&](const Turn& turn) {
+      actions.backward(turn.micro_batch, (virtual_stages - 1 - turn.loop) * stages + stage);
+    };
 
     const int ahead = 2 * (stages - 1 - stage) + (virtual_stages - 1) * largest_group;
     const std::size_t warm_up = std::min(order.size(), static_cast<std::size_t>(ahead));

@@ -32,7 +32,8 @@ Table lay_out(const Simulation& simulation, Detail detail) {
   table.num_slots = static_cast<std::size_t>(simulation.makespan);
   if (detail != Detail::kind)
     for (const StageTimes& stage : simulation.stages)
-      for (const TimedAction& timed : stage.actions) table.cell = std::max(table.cell, text_of(timed.action, detail).size() + 1);
+      for (const TimedAction& timed : stage.actions)
+        table.cell = std::max(table.cell, text_of(timed.action, detail).size() + 1);
   for (const StageTimes& stage : simulation.stages) {
     std::string row;
     for (std::size_t slot = 0; slot < table.num_slots; ++slot) row += fmt::format("{:<{}}", ".", table.cell);
@@ -82,9 +83,9 @@ std::string legend(const Schedule& schedule, Detail detail) {
   const std::string_view what = detail == Detail::kind    ? ""
                                 : detail == Detail::chunk ? " of micro-batch 3 in chunk 1"
                                                           : " of micro-batch 3";
-  return fmt::format(
-      "F{0} forward{1}, {2}", of, what,
-      split ? fmt::format("I{0} and W{0} input and weight part of the backward", of) : fmt::format("B{} backward (2 slots)", of));
+  return fmt::format("F{0} forward{1}, {2}", of, what,
+                     split ? fmt::format("I{0} and W{0} input and weight part of the backward", of)
+                           : fmt::format("B{} backward (2 slots)", of));
 }
 
 }  // namespace
@@ -107,10 +108,13 @@ std::string print_table(const Schedule& schedule, int width) {
     std::string row = table.rows[stage].substr(0, head * table.cell);
     if (tail > 0) row.append(kGap).append(table.rows[stage].substr((table.num_slots - tail) * table.cell));
     row.erase(row.find_last_not_of(' ') + 1);
-    fmt::format_to(out, "{:>5}{:>5.0f}%{:>6} | {}\n", stage, 100 * (1 - times.busy / simulation.makespan), times.peak_activations, row);
+    fmt::format_to(out, "{:>5}{:>5.0f}%{:>6} | {}\n", stage, 100 * (1 - times.busy / simulation.makespan),
+                   times.peak_activations, row);
   }
-  if (tail > 0) fmt::format_to(out, "~ slots {} to {} of {} are not shown\n", head, table.num_slots - tail - 1, table.num_slots);
-  fmt::format_to(out, "{} slots, bubble {:.1f}%; {}\n", table.num_slots, 100 * simulation.bubble(), legend(schedule, detail));
+  if (tail > 0)
+    fmt::format_to(out, "~ slots {} to {} of {} are not shown\n", head, table.num_slots - tail - 1, table.num_slots);
+  fmt::format_to(out, "{} slots, bubble {:.1f}%; {}\n", table.num_slots, 100 * simulation.bubble(),
+                 legend(schedule, detail));
   return text;
 }
 

@@ -1,4 +1,5 @@
-// Both goals are dynamic programs over prefixes: the best split of pieces 0 to i into k chunks, from the best into k − 1.
+// Both goals are dynamic programs over prefixes: the best split of pieces 0 to i into k chunks, from the best into k
+// − 1.
 #include "strategies/pipeline/split.h"
 
 #include <algorithm>
@@ -20,8 +21,8 @@ std::vector<double> prefix_sums(const std::vector<double>& costs) {
   return sums;
 }
 
-// The smallest largest chunk. Of the two sides of a last cut the left one's best grows with the cut's place and the right one's sum
-// falls: the best cut is where they cross.
+// The smallest largest chunk. Of the two sides of a last cut the left one's best grows with the cut's place and the
+// right one's sum falls: the best cut is where they cross.
 double smallest_maximum(const std::vector<double>& sums, std::size_t num_chunks) {
   const std::size_t n = sums.size() - 1;
   std::vector<double> best = sums;  // one chunk

@@ -5,9 +5,10 @@
 
 namespace trainer::strategies {
 
-/// The first piece of each of `num_chunks` consecutive, non-empty chunks (so begins[0] = 0) such that the largest chunk's sum of costs is
-/// as small as can be; among those, the sum of squares (the imbalance of the rest); among those, later chunks as long as can be. REQUIRES:
-/// costs not negative, 1 ≤ num_chunks ≤ costs.size(). Time: O(pieces² · chunks) at worst.
+/// The first piece of each of `num_chunks` consecutive, non-empty chunks (so begins[0] = 0) such that the largest
+/// chunk's sum of costs is as small as can be; among those, the sum of squares (the imbalance of the rest); among
+/// those, later chunks as long as can be. REQUIRES: costs not negative, 1 ≤ num_chunks ≤ costs.size(). Time: O(pieces²
+/// · chunks) at worst.
 std::vector<int> split_by_cost(const std::vector<double>& costs, int num_chunks);
 
 /// The same with equal numbers of pieces, ±1. REQUIRES: 1 ≤ num_chunks ≤ num_pieces.

@@ -1,6 +1,7 @@
-// The common shape of ZB-H1 and ZB-H2 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023, section 2): 1F1B in which only the input
-// part of a backward is on the way to the stage before, while weight parts wait. Stages near the end so save time at the start,
-// just when the stages before them wait for gradients, and do that work at the end, when they would wait themselves.
+// The common shape of ZB-H1 and ZB-H2 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023, section 2): 1F1B in which
+// only the input part of a backward is on the way to the stage before, while weight parts wait. Stages near the end so
+// save time at the start, just when the stages before them wait for gradients, and do that work at the end, when they
+// would wait themselves.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 
 namespace trainer::strategies {
 
-/// depth 1: H1, as far ahead as 1F1B; depth 2: H2, twice as far, so that no stage ever waits for its first gradient. Every stage may
-/// hold what stage 0 must: the further along a stage is, the longer it keeps its weight parts.
+/// depth 1: H1, as far ahead as 1F1B; depth 2: H2, twice as far, so that no stage ever waits for its first gradient.
+/// Every stage may hold what stage 0 must: the further along a stage is, the longer it keeps its weight parts.
 inline Schedule zero_bubble_h(int stages, int micro_batches, int depth) {
   Schedule order{in_loops(stages, 1), {}};
   for (int stage = 0; stage < stages; ++stage) {

@@ -9,10 +9,13 @@ namespace {
 
 class Inference {
  public:
-  explicit Inference(Graph& graph) : graph_(graph), producer_(graph.values.size(), kNone), readers_(graph.values.size()) {
+  explicit Inference(Graph& graph)
+      : graph_(graph), producer_(graph.values.size(), kNone), readers_(graph.values.size()) {
     for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
-      for (ValueId output : graph.nodes[id].outputs) producer_[static_cast<std::size_t>(output)] = static_cast<NodeId>(id);
-      for (ValueId input : graph.nodes[id].inputs) readers_[static_cast<std::size_t>(input)].push_back(static_cast<NodeId>(id));
+      for (ValueId output : graph.nodes[id].outputs)
+        producer_[static_cast<std::size_t>(output)] = static_cast<NodeId>(id);
+      for (ValueId input : graph.nodes[id].inputs)
+        readers_[static_cast<std::size_t>(input)].push_back(static_cast<NodeId>(id));
     }
   }
 
@@ -32,10 +35,12 @@ class Inference {
 
   void mark_head(const Node& loss) {
     Node* head = producer(loss.inputs[0]);
-    if (head != nullptr && is_free(*head) && readers_[static_cast<std::size_t>(loss.inputs[0])].size() == 1) head->parallel = Parallel::column;
+    if (head != nullptr && is_free(*head) && readers_[static_cast<std::size_t>(loss.inputs[0])].size() == 1)
+      head->parallel = Parallel::column;
   }
 
-  // Whether all that leads to `row` are free linears, by ops that keep columns apart and whose results nobody else reads.
+  // Whether all that leads to `row` are free linears, by ops that keep columns apart and whose results nobody else
+  // reads.
   void mark_pair(Node& row) {
     std::set<Node*> columns, inside{&row};
     std::vector<ValueId> open{row.inputs[0]};

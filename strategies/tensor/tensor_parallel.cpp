@@ -1,17 +1,17 @@
-// Sources: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3 (columns,
-// rows, heads, vocabulary); Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.2
-// (sequence parallelism: sums are scattered to rows, which `distribute` does).
+// Sources: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
+// 2019, section 3 (columns, rows, heads, vocabulary); Korthikanti et al., "Reducing Activation Recomputation in Large
+// Transformer Models", 2022, section 4.2.2 (sequence parallelism: sums are scattered to rows, which `distribute` does).
 //
 //   op         parameter           placement         and so its result is
 //   embedding  weight              Shard(0)          a partial sum: ids of other ranks' rows give zeros
-//   column     weight, bias        Shard(0)          cut by columns; packed q, k, v in three parts, grouped heads in whole groups
-//   row        weight              Shard(1)          a partial sum
+//   column     weight, bias        Shard(0)          cut by columns; packed q, k, v in three parts, grouped heads in
+//   whole groups row        weight              Shard(1)          a partial sum
 //              bias                Replicate         added by the first rank only
 //   others     all                 Replicate         as its input
 //
-// Per layer and pass each rank sends two all-reduces of the activations, or as many bytes in an all-gather and a reduce-scatter.
-// Departs from the papers: rows are cut over samples and positions together; a bias and a table of positions that belong to a partial
-// sum are added by the first rank only, so that they are part of the reduction.
+// Per layer and pass each rank sends two all-reduces of the activations, or as many bytes in an all-gather and a
+// reduce-scatter. Departs from the papers: rows are cut over samples and positions together; a bias and a table of
+// positions that belong to a partial sum are added by the first rank only, so that they are part of the reduction.
 #include "strategies/tensor/tensor_parallel.h"
 
 #include <map>
@@ -71,8 +71,8 @@ class Table {
     if (pieces % n_ != 0) refuse_uneven(graph_, node, Axis::tensor, what, pieces, shown);
   }
 
-  // Linears whose result is packed q, k and v, by the length of q in units of k; those that make a loss's logits, whose rows may be padded;
-  // tables of positions that are only added to an embedding.
+  // Linears whose result is packed q, k and v, by the length of q in units of k; those that make a loss's logits, whose
+  // rows may be padded; tables of positions that are only added to an embedding.
   void look() {
     std::set<ValueId> positions, embeddings;
     for (const Node& node : graph_.nodes) {

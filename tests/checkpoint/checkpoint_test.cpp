@@ -38,7 +38,8 @@ std::vector<std::byte> values_of(const TensorInfo& tensor, Range range, std::int
   std::vector<std::byte> bytes(static_cast<std::size_t>(range.size() * size_of(tensor.dtype)));
   std::byte* to = bytes.data();
   for (std::int64_t r = 0; r < range.repeat; ++r)
-    for (std::int64_t i = range.first + r * range.stride; i < range.last + r * range.stride; ++i, to += size_of(tensor.dtype)) {
+    for (std::int64_t i = range.first + r * range.stride; i < range.last + r * range.stride;
+         ++i, to += size_of(tensor.dtype)) {
       const float value = static_cast<float>(step + i);
       const auto bits = static_cast<std::uint16_t>(step + i);
       tensor.dtype == DType::f32 ? std::memcpy(to, &value, 4) : std::memcpy(to, &bits, 2);
@@ -46,7 +47,8 @@ std::vector<std::byte> values_of(const TensorInfo& tensor, Range range, std::int
   return bytes;
 }
 
-void write_file(const std::string& dir, std::int64_t step, const std::string& name, const std::vector<FileWriter::Entry>& entries) {
+void write_file(const std::string& dir, std::int64_t step, const std::string& name,
+                const std::vector<FileWriter::Entry>& entries) {
   FileWriter writer(dir, step, name, entries);
   for (const FileWriter::Entry& entry : writer.order()) {
     const std::int64_t half = entry.range.size() / 2;
@@ -127,11 +129,15 @@ TEST_CASE("files of many ranks, written at once in uneven pieces, are one checkp
   TemporaryFolder folder;
   Store store(folder.path());
   store.begin(3);
-  const std::vector<std::vector<FileWriter::Entry>> shards{
-      {{kMatrix, {30, 35}}, {kMatrix, {0, 1}}}, {{kMatrix, {1, 30}}, {kBias, {1, 3}}}, {{kBias, {0, 1}}}, {{kMoment, {0, 35}}}};
+  const std::vector<std::vector<FileWriter::Entry>> shards{{{kMatrix, {30, 35}}, {kMatrix, {0, 1}}},
+                                                           {{kMatrix, {1, 30}}, {kBias, {1, 3}}},
+                                                           {{kBias, {0, 1}}},
+                                                           {{kMoment, {0, 35}}}};
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 4; ++rank) {
-    ranks.emplace_back([&, rank] { write_file(folder.path(), 3, file_name("model", rank, 4), shards[static_cast<std::size_t>(rank)]); });
+    ranks.emplace_back([&, rank] {
+      write_file(folder.path(), 3, file_name("model", rank, 4), shards[static_cast<std::size_t>(rank)]);
+    });
   }
   for (std::thread& rank : ranks) rank.join();
   const std::string path = store.commit(3, "", "{}");
@@ -162,7 +168,8 @@ TEST_CASE("a checkpoint of more files than a process may hold open is read all t
   TemporaryFolder folder;
   Store store(folder.path());
   store.begin(6);
-  for (int rank = 0; rank < 35; ++rank) write_file(folder.path(), 6, file_name("model", rank, 35), {{kMatrix, {rank, rank + 1}}});
+  for (int rank = 0; rank < 35; ++rank)
+    write_file(folder.path(), 6, file_name("model", rank, 35), {{kMatrix, {rank, rank + 1}}});
   const std::string path = store.commit(6, "", "{}");
   const std::size_t before = names_in("/proc/self/fd").size();
   const Checkpoint checkpoint = open_checkpoint(path);
@@ -252,7 +259,8 @@ TEST_CASE("what a killed run left behind is cleared, and nothing else") {
   fs::copy(folder.path("step-00000001"), folder.path(".step-00000004.old"), fs::copy_options::recursive);
   CHECK(steps_in(folder.path()) == std::vector<std::int64_t>{1});
   Store store(folder.path());
-  CHECK(names_in(folder.path()) == std::vector<std::string>{".step-2.tmp", "notes.txt", "step-00000001", "step-00000004"});
+  CHECK(names_in(folder.path()) ==
+        std::vector<std::string>{".step-2.tmp", "notes.txt", "step-00000001", "step-00000004"});
 }
 
 TEST_CASE("a second run on one directory is refused, until the first ends") {
@@ -358,7 +366,9 @@ TEST_CASE("a write that the system refuses is an error that names the file, and 
   const TensorInfo large{"large", DType::f32, Shape{1000}};
   store.begin(2);
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const std::string error = message_of<IoError>([&] { write_file(folder.path(), 2, "model.safetensors", {{large, whole(large)}}); });
+  const std::string error = message_of<IoError>([&] {
+    write_file(folder.path(), 2, "model.safetensors", {{large, whole(large)}});
+  });
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   CHECK(contains(error, "model.safetensors: writing: "));
   CHECK(newest_whole(folder.path()).checkpoint->manifest.step == 1);
@@ -379,13 +389,19 @@ TEST_CASE("a checkpoint whose files disagree with its manifest does not open") {
   CHECK(error_with([](Manifest&) {}) == "");
   CHECK(contains(error_with([](Manifest& bad) { bad.files[0].bytes += 1; }), "bytes, where the manifest says"));
   CHECK(contains(error_with([](Manifest& bad) { bad.files[0].name = "../model.safetensors"; }), "bad file name"));
-  CHECK(contains(error_with([](Manifest& bad) { bad.files[0].name = "gone.safetensors"; }), "gone.safetensors: no such file"));
+  CHECK(contains(error_with([](Manifest& bad) { bad.files[0].name = "gone.safetensors"; }),
+                 "gone.safetensors: no such file"));
   CHECK(contains(error_with([](Manifest& bad) { bad.files[1] = bad.files[0]; }), "listed twice"));
   CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].info.name = "other"; }), "has no tensor other"));
-  CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].info.dtype = DType::f16; }), ", where the manifest says f16"));
-  CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].info.shape = Shape{7, 5}; }), "where the manifest says"));
+  CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].info.dtype = DType::f16; }),
+                 ", where the manifest says f16"));
+  CHECK(contains(error_with([](Manifest& bad) {
+                   bad.tensors[0].info.shape = Shape{7, 5};
+                 }),
+                 "where the manifest says"));
   CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].pieces[0].file = 9; }), "not listed"));
-  CHECK(contains(error_with([](Manifest& bad) { bad.tensors[0].pieces.clear(); }), "elements from 0 on are in no piece"));
+  CHECK(
+      contains(error_with([](Manifest& bad) { bad.tensors[0].pieces.clear(); }), "elements from 0 on are in no piece"));
   CHECK(contains(error_with([](Manifest& bad) { bad.tensors.push_back(bad.tensors[0]); }), "listed twice"));
 }
 

@@ -30,16 +30,20 @@ std::string error_of(const std::string& file) {
   return message_of<DataError>([&] { parse_safetensors(bytes_of(file), "f"); });
 }
 
-std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
+std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
+                   const std::string& offsets) {
   return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":[)" + shape + R"(],"data_offsets":[)" + offsets + "]}";
 }
 
 TEST_CASE("a written file is, byte for byte, the format") {
   TemporaryFolder folder;
   const std::string path = folder.path("a.safetensors");
-  SafetensorsWriter writer(
-      path, {{"b", DType::bf16, Shape{3}}, {"a", DType::f32, Shape{1, 2}}, {"none", DType::f32, Shape{0}}, {"s", DType::f32, Shape{}}},
-      {{"format", "pt"}});
+  SafetensorsWriter writer(path,
+                           {{"b", DType::bf16, Shape{3}},
+                            {"a", DType::f32, Shape{1, 2}},
+                            {"none", DType::f32, Shape{0}},
+                            {"s", DType::f32, Shape{}}},
+                           {{"format", "pt"}});
   CHECK(writer.order().front().name == "a");
   const float a[] = {1.0f, -2.0f}, s = 0.5f;
   writer.write("a", a, 4);
@@ -49,11 +53,13 @@ TEST_CASE("a written file is, byte for byte, the format") {
   writer.write("b", "\x80\x3f\x00\x40\x40\x40", 6);
   const SafetensorsWriter::Written written = writer.finish();
 
-  std::string header = R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
-                       R"("none":{"dtype":"F32","shape":[0],"data_offsets":[8,8]},"s":{"dtype":"F32","shape":[],"data_offsets":[8,12]},)"
-                       R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[12,18]}})";
+  std::string header =
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+      R"("none":{"dtype":"F32","shape":[0],"data_offsets":[8,8]},"s":{"dtype":"F32","shape":[],"data_offsets":[8,12]},)"
+      R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[12,18]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  const std::string expected = file_of(header, std::string("\x00\x00\x80\x3f\x00\x00\x00\xc0\x00\x00\x00\x3f\x80\x3f\x00\x40\x40\x40", 18));
+  const std::string expected =
+      file_of(header, std::string("\x00\x00\x80\x3f\x00\x00\x00\xc0\x00\x00\x00\x3f\x80\x3f\x00\x40\x40\x40", 18));
   CHECK(contents_of(path) == expected);
   CHECK(written.bytes == static_cast<std::int64_t>(expected.size()));
   CHECK(written.checksum == checksum_of(expected));
@@ -97,7 +103,9 @@ TEST_CASE("a truncated file names its offset, wherever it is cut") {
 }
 
 TEST_CASE("hostile headers are errors that name the place") {
-  const auto bad = [](const std::string& entries, const std::string& data = "") { return error_of(file_of("{" + entries + "}", data)); };
+  const auto bad = [](const std::string& entries, const std::string& data = "") {
+    return error_of(file_of("{" + entries + "}", data));
+  };
   CHECK(contains(error_of(std::string("\xff\xff\xff\xff\xff\xff\xff\xff", 8) + "{}"), "is too long"));
   CHECK(contains(error_of(file_of("")), "does not begin with {"));
   CHECK(contains(error_of(file_of("[]")), "does not begin with {"));
@@ -113,7 +121,8 @@ TEST_CASE("hostile headers are errors that name the place") {
   CHECK(contains(bad("\"a\":true"), "a boolean where none belongs"));
   CHECK(contains(bad("\"a\":\"F32\""), "a string where none belongs"));
   CHECK(contains(bad("\"a\":{}"), "is missing"));
-  CHECK(contains(bad(R"("a":{"dtype":"F32","dtype":"F32","shape":[],"data_offsets":[0,4]})", "1234"), "tensor \"a\": a second dtype"));
+  CHECK(contains(bad(R"("a":{"dtype":"F32","dtype":"F32","shape":[],"data_offsets":[0,4]})", "1234"),
+                 "tensor \"a\": a second dtype"));
   CHECK(contains(bad(R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4],"x":1})", "1234"), "unknown key \"x\""));
   CHECK(contains(bad(tensor("a", "F31", "", "0,4"), "1234"), "unknown dtype \"F31\""));
   CHECK(contains(bad(tensor("a", "F32", "", "0"), "1234"), "has not two numbers"));
@@ -127,9 +136,12 @@ TEST_CASE("hostile headers are errors that name the place") {
   CHECK(contains(bad(tensor("a", "F32", "2", "0,4"), "1234"), "its shape and dtype take 8 bytes, its data_offsets 4"));
   CHECK(contains(bad(tensor("a", "F32", "4294967296,4294967296", "0,4"), "1234"), "more elements than fit any file"));
   CHECK(contains(bad(tensor("a", "U8", "4611686018427387904,4", "0,0")), "more elements than fit any file"));
-  CHECK(contains(bad(tensor("a", "U8", "2", "0,2") + "," + tensor("a", "U8", "2", "2,4"), "1234"), "a second entry named \"a\""));
-  CHECK(contains(bad(tensor("a", "U8", "2", "0,2") + "," + tensor("b", "U8", "3", "1,4"), "1234"), "overlaps the one before it"));
-  CHECK(contains(bad(tensor("a", "U8", "1", "0,1") + "," + tensor("b", "U8", "2", "2,4"), "1234"), "leaves a hole before it"));
+  CHECK(contains(bad(tensor("a", "U8", "2", "0,2") + "," + tensor("a", "U8", "2", "2,4"), "1234"),
+                 "a second entry named \"a\""));
+  CHECK(contains(bad(tensor("a", "U8", "2", "0,2") + "," + tensor("b", "U8", "3", "1,4"), "1234"),
+                 "overlaps the one before it"));
+  CHECK(contains(bad(tensor("a", "U8", "1", "0,1") + "," + tensor("b", "U8", "2", "2,4"), "1234"),
+                 "leaves a hole before it"));
   CHECK(contains(bad(tensor("a", "U8", "3", "1,4"), "1234"), "leaves a hole before it"));
   CHECK(contains(bad(R"("__metadata__":{"a":1})"), "a number where none belongs"));
   CHECK(contains(bad(R"("__metadata__":{"a":{}})"), "an object where none belongs"));
@@ -140,8 +152,10 @@ TEST_CASE("hostile headers are errors that name the place") {
 TEST_CASE("files without tensors, with empty tensors and with names of any kind are read") {
   CHECK(error_of(file_of("{}")) == "");
   CHECK(error_of(file_of("{}   ")) == "");
-  CHECK(error_of(file_of("{" + tensor("a", "F32", "0,3", "0,0") + "," + tensor("b", "U8", "1", "0,1") + "}", "x")) == "");
-  const auto header = parse_safetensors(bytes_of(file_of("{" + tensor("\\u00e9\\n\\\"", "U8", "1", "0,1") + "}", "x")), "f");
+  CHECK(error_of(file_of("{" + tensor("a", "F32", "0,3", "0,0") + "," + tensor("b", "U8", "1", "0,1") + "}", "x")) ==
+        "");
+  const auto header =
+      parse_safetensors(bytes_of(file_of("{" + tensor("\\u00e9\\n\\\"", "U8", "1", "0,1") + "}", "x")), "f");
   CHECK(header.tensors[0].name == "\u00e9\n\"");
 }
 
@@ -163,12 +177,15 @@ TEST_CASE("every changed byte of a header is refused or changes only what it say
 
 TEST_CASE("the writer holds its caller to the order, lengths and names") {
   TemporaryFolder folder;
-  const auto fresh = [&] { return SafetensorsWriter(folder.path("w"), {{"a", DType::f32, Shape{2}}, {"b", DType::u8, Shape{1}}}, {}); };
+  const auto fresh = [&] {
+    return SafetensorsWriter(folder.path("w"), {{"a", DType::f32, Shape{2}}, {"b", DType::u8, Shape{1}}}, {});
+  };
   const float values[3] = {};
   CHECK_THROWS_AS(fresh().write("b", values, 1), Bug);
   CHECK_THROWS_AS(fresh().write("a", values, 12), Bug);
   CHECK_THROWS_AS(fresh().finish(), Bug);
-  CHECK_THROWS_AS(SafetensorsWriter(folder.path("w"), {{"a", DType::f32, Shape{}}, {"a", DType::f32, Shape{}}}, {}), Bug);
+  CHECK_THROWS_AS(SafetensorsWriter(folder.path("w"), {{"a", DType::f32, Shape{}}, {"a", DType::f32, Shape{}}}, {}),
+                  Bug);
   CHECK_THROWS_AS(SafetensorsWriter(folder.path("no/folder"), {}, {}), IoError);
 }
 

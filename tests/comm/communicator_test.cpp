@@ -1,5 +1,5 @@
-// Collectives of every backend, against sums worked out by one thread. Started by itself the program runs them on ranks as threads;
-// started by mpirun, each process is a rank, and a case takes the first of them.
+// Collectives of every backend, against sums worked out by one thread. Started by itself the program runs them on ranks
+// as threads; started by mpirun, each process is a rank, and a case takes the first of them.
 #include "engine/comm/communicator.h"
 
 #include <doctest/doctest.h>
@@ -19,8 +19,10 @@ namespace {
 // This process's rank under mpirun, else null. MPI begins once a process and ends with it.
 Communicator* process() {
   static const std::unique_ptr<Communicator> mine =
-      detect_launcher(process_environment()) ? mpi_communicator({.tell = [](const std::string& message) { std::fputs((message + "\n").c_str(), stderr); }, .end = [] { std::_Exit(1); }})
-                                             : nullptr;
+      detect_launcher(process_environment())
+          ? mpi_communicator({.tell = [](const std::string& message) { std::fputs((message + "\n").c_str(), stderr); },
+                              .end = [] { std::_Exit(1); }})
+          : nullptr;
   return mine.get();
 }
 
@@ -39,7 +41,10 @@ void on_ranks(int world, const std::function<void(Communicator&)>& run) {
 float value(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * 1000 + i % 977); }
 
 // Of very different sizes, so that another order of the sum shows.
-float rough_value(int rank, std::int64_t i) { return std::ldexp(1.0F + static_cast<float>((i * 37 + rank * 101) % 1009) / 1009, static_cast<int>((i + rank * 7) % 24)); }
+float rough_value(int rank, std::int64_t i) {
+  return std::ldexp(1.0F + static_cast<float>((i * 37 + rank * 101) % 1009) / 1009,
+                    static_cast<int>((i + rank * 7) % 24));
+}
 
 std::uint16_t bf16(float x) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16); }
 
@@ -57,7 +62,8 @@ bool is_sum_in_rank_order(const std::vector<float>& data, int world, std::int64_
 
 TEST_CASE("all_reduce sums in rank order, whether slices divide or not, and counts what a ring would send") {
   for (int world : {1, 2, 3, 4, 7})
-    for (std::int64_t n : {std::int64_t{1}, std::int64_t{5}, std::int64_t{1024}, std::int64_t{4099}, std::int64_t{100003}, std::int64_t{5000001} / world}) {
+    for (std::int64_t n : {std::int64_t{1}, std::int64_t{5}, std::int64_t{1024}, std::int64_t{4099},
+                           std::int64_t{100003}, std::int64_t{5000001} / world}) {
       CAPTURE(world);
       CAPTURE(n);
       on_ranks(world, [&](Communicator& communicator) {

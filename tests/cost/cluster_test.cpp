@@ -1,9 +1,10 @@
-// A job's cluster held against a hardware file, GPU clusters planned without a GPU, and what GPUs' kernels are said to need.
+// A job's cluster held against a hardware file, GPU clusters planned without a GPU, and what GPUs' kernels are said to
+// need.
 #include <doctest/doctest.h>
 
-#include "engine/core/op_record.h"
 #include "engine/compile/hardware.h"
 #include "engine/core/error.h"
+#include "engine/core/op_record.h"
 #include "kernels/cuda/target.h"
 #include "tests/temporary.h"
 
@@ -12,8 +13,11 @@ namespace {
 
 const std::string kConfigs = std::string(TRAINER_SOURCE_DIR) + "/configs", kFolder = kConfigs + "/hardware";
 
-LoadedJob job(const std::string& more, const std::string& with = "{layers: 2, heads: 4, dim: 64, vocab: 256, context: 64}") {
-  return parse_job("model: {graph: models/gpt2.yaml, with: " + with + "}\ndata: {format: text, train: a.txt, seq_len: 64}\ntrain: {steps: 1, batch: {global: 32}}\n" + more,
+LoadedJob job(const std::string& more,
+              const std::string& with = "{layers: 2, heads: 4, dim: 64, vocab: 256, context: 64}") {
+  return parse_job("model: {graph: models/gpt2.yaml, with: " + with +
+                       "}\ndata: {format: text, train: a.txt, seq_len: 64}\ntrain: {steps: 1, batch: {global: 32}}\n" +
+                       more,
                    "job.yaml", {}, {kConfigs, true, 0});
 }
 
@@ -23,7 +27,8 @@ std::string refused(const std::string& more) {
     settle_cluster(loaded, kFolder);
   } catch (const JobError& error) {
     std::string out;
-    for (const Diagnostic& mistake : error.diagnostics()) out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
+    for (const Diagnostic& mistake : error.diagnostics())
+      out += mistake.path + "@" + std::to_string(mistake.line) + ":" + std::to_string(mistake.column) + " ";
     return out;
   }
   return "";
@@ -53,8 +58,11 @@ TEST_CASE("without a hardware file the job is for a CPU with one rank") {
 GpusHere two_h200() { return {2, "NVIDIA H200", ""}; }
 GpusHere no_gpu() { return {0, "", "the driver sees no GPU"}; }
 
-TEST_CASE("on a computer with GPUs a job without a hardware file takes them, by the file that has their name, as many as there are") {
-  for (const char* cluster : {"", "cluster: {device: cuda}\n", "cluster: {backend: nccl}\n", "cluster: {device: auto, backend: auto, hardware: auto, devices_per_node: auto}\n"}) {
+TEST_CASE(
+    "on a computer with GPUs a job without a hardware file takes them, by the file that has their name, as many as "
+    "there are") {
+  for (const char* cluster : {"", "cluster: {device: cuda}\n", "cluster: {backend: nccl}\n",
+                              "cluster: {device: auto, backend: auto, hardware: auto, devices_per_node: auto}\n"}) {
     CAPTURE(cluster);
     LoadedJob loaded = job(cluster);
     const auto machine = settle_cluster(loaded, kFolder, two_h200);
@@ -73,7 +81,9 @@ TEST_CASE("on a computer with GPUs a job without a hardware file takes them, by 
 }
 
 TEST_CASE("GPUs that the job does not want are not even asked for") {
-  for (const char* cluster : {"cluster: {device: cpu}\n", "cluster: {backend: threads, devices_per_node: 2}\n", "cluster: {backend: mpi}\n", "cluster: {hardware: a100-80gb}\n", "cluster: {hardware: cpu-avx512}\n"}) {
+  for (const char* cluster :
+       {"cluster: {device: cpu}\n", "cluster: {backend: threads, devices_per_node: 2}\n", "cluster: {backend: mpi}\n",
+        "cluster: {hardware: a100-80gb}\n", "cluster: {hardware: cpu-avx512}\n"}) {
     CAPTURE(cluster);
     LoadedJob here = job(cluster), there = job(cluster);
     bool asked = false;
@@ -98,7 +108,8 @@ std::string message_of(const std::string& more, const FindGpus& find_gpus) {
   return "";
 }
 
-TEST_CASE("a GPU without a hardware file is named, and how to write one is said; where there is no GPU it is said why") {
+TEST_CASE(
+    "a GPU without a hardware file is named, and how to write one is said; where there is no GPU it is said why") {
   const std::string unknown = message_of("", [] { return GpusHere{1, "NVIDIA Foo 9000", ""}; });
   CHECK(unknown.find("cluster.hardware: this computer has 1 \"NVIDIA Foo 9000\"") != std::string::npos);
   CHECK(unknown.find("device: {names: [\"NVIDIA Foo 9000\"]}") != std::string::npos);
@@ -113,7 +124,8 @@ TEST_CASE("every hardware file of a GPU is found by its names, and no two have o
   for (const std::string& name : cost::machine_names(kFolder)) {
     const cost::MachineModel machine = cost::load_machine(kFolder + "/" + name + ".yaml", kFolder);
     CHECK((machine.device.kind == cost::DeviceKind::cuda) == !machine.device.names.empty());
-    for (const std::string& gpu : machine.device.names) CHECK(cost::machine_of_gpu(gpu, kFolder) == kFolder + "/" + name + ".yaml");
+    for (const std::string& gpu : machine.device.names)
+      CHECK(cost::machine_of_gpu(gpu, kFolder) == kFolder + "/" + name + ".yaml");
     gpus += machine.device.names.empty() ? 0 : 1;
   }
   CHECK(gpus == 8);
@@ -126,7 +138,8 @@ TEST_CASE("what job and hardware file contradict each other in is refused where 
   CHECK(refused("cluster: {hardware: ./none.yaml}") == "cluster.hardware@4:21 ");
   CHECK(refused("cluster: {device: cuda}") == "cluster.device@4:19 ");
   CHECK(refused("cluster: {backend: nccl}") == "cluster.backend@4:20 ");
-  CHECK(refused("cluster: {hardware: h100-sxm, device: cpu, devices_per_node: 16}") == "cluster.device@4:39 cluster.devices_per_node@4:62 ");
+  CHECK(refused("cluster: {hardware: h100-sxm, device: cpu, devices_per_node: 16}") ==
+        "cluster.device@4:39 cluster.devices_per_node@4:62 ");
   CHECK(refused("cluster: {hardware: h100-sxm, backend: threads}") == "cluster.backend@4:40 ");
   CHECK(refused("cluster: {hardware: cpu-avx512, device: cuda}") == "cluster.device@4:41 ");
   CHECK(refused("cluster: {hardware: cpu-avx512, backend: nccl}") == "cluster.backend@4:42 ");
@@ -138,8 +151,10 @@ TEST_CASE("what job and hardware file contradict each other in is refused where 
 TEST_CASE("a person's own file may lack a link or a dtype, and a job that needs it is refused") {
   const tests::TemporaryFolder folder;
   const std::string file = folder.write("mine.yaml",
-                                        "device: {kind: cuda, memory: 16GiB, reserve: 1GiB, memory_bandwidth: 3e11, cache: 4MiB, units: 40, capability: 75, launch_us: 3,\n"
-                                        "  peak: {f32: 8e12, f16: 65e12}, achievable: {matmul: 0.8, memory: 0.9}}\ndevices_per_node: 1\nprice_per_device_hour: 0.5\n");
+                                        "device: {kind: cuda, memory: 16GiB, reserve: 1GiB, memory_bandwidth: 3e11, "
+                                        "cache: 4MiB, units: 40, capability: 75, launch_us: 3,\n"
+                                        "  peak: {f32: 8e12, f16: 65e12}, achievable: {matmul: 0.8, memory: "
+                                        "0.9}}\ndevices_per_node: 1\nprice_per_device_hour: 0.5\n");
   CHECK(refused("cluster: {hardware: " + file + "}") == "");
   CHECK(refused("goal: cost\ncluster: {hardware: " + file + "}") == "");
   CHECK(refused("cluster: {nodes: 2, hardware: " + file + "}") == "cluster.nodes@4:18 ");
@@ -147,7 +162,12 @@ TEST_CASE("a person's own file may lack a link or a dtype, and a job that needs 
 }
 
 Hardware hardware_of(const cost::MachineModel& machine, const Target& target, int ranks) {
-  return {.target = &target, .memory_bytes = machine.usable_bytes(), .threads = 1, .machine = &machine, .ranks_per_node = ranks, .device_bytes = machine.usable_bytes()};
+  return {.target = &target,
+          .memory_bytes = machine.usable_bytes(),
+          .threads = 1,
+          .machine = &machine,
+          .ranks_per_node = ranks,
+          .device_bytes = machine.usable_bytes()};
 }
 
 TEST_CASE("a GPU cluster is planned here, each rank with the memory of its own device") {
@@ -169,13 +189,16 @@ TEST_CASE("a GPU cluster is planned here, each rank with the memory of its own d
   CHECK_FALSE(small.fits);
 }
 
-TEST_CASE("f16 is planned for GPUs, its loss scale dynamic unless the job says otherwise, and refused on a processor where the job asks for it") {
+TEST_CASE(
+    "f16 is planned for GPUs, its loss scale dynamic unless the job says otherwise, and refused on a processor where "
+    "the job asks for it") {
   CHECK(refused("precision: {compute: f16}") == "precision.compute@4:22 ");
   CHECK(refused("precision: {compute: f16}\ncluster: {hardware: cpu-avx512}") == "precision.compute@4:22 ");
   CHECK(refused("precision: {compute: f16}\ncluster: {hardware: h100-sxm}") == "");
   for (const bool fixed : {false, true}) {
-    LoadedJob loaded = job("strategy: {data: {kind: fsdp}, tensor: {degree: 2}}\nprecision: {compute: f16" + std::string(fixed ? ", loss_scale: 1024" : "") +
-                           "}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
+    LoadedJob loaded =
+        job("strategy: {data: {kind: fsdp}, tensor: {degree: 2}}\nprecision: {compute: f16" +
+            std::string(fixed ? ", loss_scale: 1024" : "") + "}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
     CHECK((effective_job(loaded).find("loss_scale: dynamic") != std::string::npos) == !fixed);
     const cost::MachineModel machine = *settle_cluster(loaded, kFolder);
     const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
@@ -197,14 +220,18 @@ TEST_CASE("f16 is planned for GPUs, its loss scale dynamic unless the job says o
   }
 }
 
-TEST_CASE("no step of GPT-2 on a GPU has a pass for GELU alone in 16 bits, but for what selective recomputation repeats") {
+TEST_CASE(
+    "no step of GPT-2 on a GPU has a pass for GELU alone in 16 bits, but for what selective recomputation repeats") {
   for (const char* compute : {"bf16", "f16", "f32"})
     for (const char* mode : {"none", "full", "selective"})
-      for (const char* strategy : {"{data: {kind: ddp}}", "{data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}}", "{pipeline: {degree: 2, schedule: zb_h1}}"}) {
+      for (const char* strategy :
+           {"{data: {kind: ddp}}", "{data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}}",
+            "{pipeline: {degree: 2, schedule: zb_h1}}"}) {
         CAPTURE(compute);
         CAPTURE(mode);
         CAPTURE(strategy);
-        LoadedJob loaded = job("strategy: " + std::string(strategy) + "\nprecision: {compute: " + compute + "}\nactivation_checkpointing: {mode: " + mode +
+        LoadedJob loaded = job("strategy: " + std::string(strategy) + "\nprecision: {compute: " + compute +
+                               "}\nactivation_checkpointing: {mode: " + mode +
                                "}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
         const cost::MachineModel machine = *settle_cluster(loaded, kFolder);
         const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
@@ -230,7 +257,8 @@ TEST_CASE("a job that names its hardware has the same plan on a computer with GP
   for (const char* strategy : {"ddp", "fsdp", "auto"}) {
     std::string plans[2];
     for (const bool here : {false, true}) {
-      LoadedJob loaded = job("strategy: " + std::string(strategy) + "\nprecision: {compute: bf16}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
+      LoadedJob loaded = job("strategy: " + std::string(strategy) +
+                             "\nprecision: {compute: bf16}\ncluster: {hardware: h100-sxm, devices_per_node: 4}\n");
       const cost::MachineModel machine = *settle_cluster(loaded, kFolder, here ? two_h200 : no_gpu);
       const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
       plans[here] = print(compile(loaded, hardware_of(machine, target, 4), Purpose::train).plan);
@@ -240,10 +268,14 @@ TEST_CASE("a job that names its hardware has the same plan on a computer with GP
 }
 
 std::int64_t activations_of(const std::string& mode) {
-  LoadedJob loaded = parse_job("model: {graph: models/gpt2.yaml, with: {layers: 6, heads: 8, dim: 512, vocab: 512, context: 256, dropout: 0.1}}\n"
-                               "data: {format: text, train: a.txt, seq_len: 256}\ntrain: {steps: 1, batch: {global: 4, micro: 4}}\nstrategy: ddp\n"
-                               "precision: {compute: bf16}\nactivation_checkpointing: {mode: " + mode + "}\ncluster: {hardware: h100-sxm, devices_per_node: 1}\n",
-                               "job.yaml", {}, {kConfigs, true, 0});
+  LoadedJob loaded = parse_job(
+      "model: {graph: models/gpt2.yaml, with: {layers: 6, heads: 8, dim: 512, vocab: 512, context: 256, dropout: "
+      "0.1}}\n"
+      "data: {format: text, train: a.txt, seq_len: 256}\ntrain: {steps: 1, batch: {global: 4, micro: 4}}\nstrategy: "
+      "ddp\n"
+      "precision: {compute: bf16}\nactivation_checkpointing: {mode: " +
+          mode + "}\ncluster: {hardware: h100-sxm, devices_per_node: 1}\n",
+      "job.yaml", {}, {kConfigs, true, 0});
   const cost::MachineModel machine = *settle_cluster(loaded, kFolder);
   const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
   const CompiledJob compiled = compile(loaded, hardware_of(machine, target, 1), Purpose::train);
@@ -251,11 +283,12 @@ std::int64_t activations_of(const std::string& mode) {
 }
 
 TEST_CASE("activations of a transformer are what Korthikanti's formulas say of them") {
-  // Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.1: 34 s·b·h bytes a layer where
-  // attention keeps no s × s matrix. Two of them are masks of dropout, which here are drawn again. With everything recomputed, 2 s·b·h.
+  // Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.1: 34 s·b·h
+  // bytes a layer where attention keeps no s × s matrix. Two of them are masks of dropout, which here are drawn again.
+  // With everything recomputed, 2 s·b·h.
   constexpr double kLayers = 6, kSbh = 256.0 * 4 * 512;
-  // Beside the layers: the embedded tokens, input and output of the last norm, the logits; one layer's own when it is computed again;
-  // statistics of norms and attention, some 5 numbers of 4 bytes for every 512 of 2.
+  // Beside the layers: the embedded tokens, input and output of the last norm, the logits; one layer's own when it is
+  // computed again; statistics of norms and attention, some 5 numbers of 4 bytes for every 512 of 2.
   const double beside = 3 * 2 * kSbh + 2 * 256.0 * 4 * 512, none = 32 * kSbh * kLayers, full = 2 * kSbh * kLayers;
   CHECK(static_cast<double>(activations_of("none")) >= none);
   CHECK(static_cast<double>(activations_of("none")) <= none * 1.03 + beside);
@@ -265,9 +298,11 @@ TEST_CASE("activations of a transformer are what Korthikanti's formulas say of t
   CHECK(activations_of("full") < activations_of("selective"));
 }
 
-// ---- What a GPU's kernels need ----------------------------------------------------------------------------------------------------------
+// ---- What a GPU's kernels need
+// ----------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a product's workspace is what cuBLAS recommends for the architecture, and no workspace is kept beside another's") {
+TEST_CASE(
+    "a product's workspace is what cuBLAS recommends for the architecture, and no workspace is kept beside another's") {
   const TensorDesc x{DType::bf16, {8, 1024}}, weight{DType::bf16, {4096, 1024}}, y{DType::bf16, {8, 4096}};
   Signature linear{Op::linear, {}, {x, weight, y}};
   linear.attributes.set("bias", false);
@@ -276,13 +311,17 @@ TEST_CASE("a product's workspace is what cuBLAS recommends for the architecture,
   CHECK(kernels::cuda::CudaTarget(90, 132).preferred_layout(linear, 1) == Layout::row_major);
 }
 
-TEST_CASE("attention keeps turned queries and keys, a number a row for the gradient, and room for cuDNN where it may run") {
+TEST_CASE(
+    "attention keeps turned queries and keys, a number a row for the gradient, and room for cuDNN where it may run") {
   const std::int64_t batch = 2, seq = 200, heads = 8;
   const auto bytes = [&](Op op, DType dtype, std::int64_t kv_heads, std::int64_t head_dim, double theta) {
-    const TensorDesc q{dtype, {batch, seq, heads * head_dim}}, k{dtype, {batch, seq, kv_heads * head_dim}}, lse{DType::f32, {batch, heads, seq}};
+    const TensorDesc q{dtype, {batch, seq, heads * head_dim}}, k{dtype, {batch, seq, kv_heads * head_dim}},
+        lse{DType::f32, {batch, heads, seq}};
     Signature s{op, {{"heads", heads}, {"kv_heads", kv_heads}, {"packed", false}, {"rope_theta", theta}}, {}};
-    if (op == Op::attention) s.operands = {q, k, k, q, lse};
-    else s.operands = {q, q, k, k, q, lse, q, k, k};
+    if (op == Op::attention)
+      s.operands = {q, k, k, q, lse};
+    else
+      s.operands = {q, q, k, k, q, lse, q, k, k};
     return kernels::cuda::CudaTarget(90, 132).workspace_bytes(s);
   };
   const std::int64_t delta = batch * heads * seq * 4, room = 1 << 20;

@@ -1,5 +1,5 @@
-// Times on a CPU: what a table of measured rates says between and at its points, which class of work each kernel of a plan is, and that
-// a hardware file keeps what was measured.
+// Times on a CPU: what a table of measured rates says between and at its points, which class of work each kernel of a
+// plan is, and that a hardware file keeps what was measured.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -50,12 +50,16 @@ MachineModel measured() {
   for (std::int64_t rows : {64, 1024})
     for (std::int64_t in : {128, 512})
       for (std::int64_t width : {128, 2048})
-        if (rows * in * width < std::int64_t{1024} * 512 * 2048) out.device.measured.push_back({"linear", DType::f32, 2, 1, {rows, in, width}, {rate *= 1.1, 0.03}});
-  for (std::int64_t bytes : {1024, 1 << 20}) out.collectives.push_back({"all_reduce", "threads", 2, bytes, {bytes == 1024 ? 50.0 : 400.0, 0.05}});
+        if (rows * in * width < std::int64_t{1024} * 512 * 2048)
+          out.device.measured.push_back({"linear", DType::f32, 2, 1, {rows, in, width}, {rate *= 1.1, 0.03}});
+  for (std::int64_t bytes : {1024, 1 << 20})
+    out.collectives.push_back({"all_reduce", "threads", 2, bytes, {bytes == 1024 ? 50.0 : 400.0, 0.05}});
   return out;
 }
 
-Work linear(std::int64_t rows, std::int64_t in, std::int64_t out) { return {"linear", DType::f32, {rows, in, out}, 2.0 * static_cast<double>(rows * in * out)}; }
+Work linear(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  return {"linear", DType::f32, {rows, in, out}, 2.0 * static_cast<double>(rows * in * out)};
+}
 
 double rate(const MeasuredTimes& times, const Work& work, int threads = 2, int ranks = 1) {
   const auto time = times.kernel(work, threads, ranks);
@@ -68,7 +72,9 @@ double rate(const MeasuredTimes& times, const Work& work, int threads = 2, int r
 TEST_CASE("a measured size has the rate that was measured there") {
   const MachineModel model = measured();
   const MeasuredTimes times(model);
-  for (const MeasuredWork& row : model.device.measured) CHECK(rate(times, linear(row.sizes[0], row.sizes[1], row.sizes[2])) == doctest::Approx(row.rate.value).epsilon(1e-12));
+  for (const MeasuredWork& row : model.device.measured)
+    CHECK(rate(times, linear(row.sizes[0], row.sizes[1], row.sizes[2])) ==
+          doctest::Approx(row.rate.value).epsilon(1e-12));
   CHECK(times.collective("all_reduce", 1024, 2, 1)->us == doctest::Approx(50));
   CHECK(times.collective("all_reduce", 1 << 20, 2, 1)->us == doctest::Approx(400));
 }
@@ -81,7 +87,8 @@ TEST_CASE("between two measured sizes rates are monotone, and halfway by logarit
     CHECK(now >= before);
     before = now;
   }
-  CHECK(rate(times, linear(256, 128, 128)) == doctest::Approx(std::sqrt(rate(times, linear(64, 128, 128)) * rate(times, linear(1024, 128, 128)))));
+  CHECK(rate(times, linear(256, 128, 128)) ==
+        doctest::Approx(std::sqrt(rate(times, linear(64, 128, 128)) * rate(times, linear(1024, 128, 128)))));
   double time = 0;
   for (std::int64_t bytes : {256, 1024, 5000, 100000, 1 << 20, 1 << 24}) {
     CHECK(times.collective("all_reduce", bytes, 2, 1)->us >= time);
@@ -109,9 +116,13 @@ TEST_CASE("ranks that have more threads than there are cores take turns") {
   CHECK_FALSE(times.kernel({"add", DType::bf16, {1024}, 1}, 2, 1));
 }
 
-TEST_CASE("operands that no cache holds take the time that was measured from memory, and part of it where caches hold a part") {
+TEST_CASE(
+    "operands that no cache holds take the time that was measured from memory, and part of it where caches hold a "
+    "part") {
   MachineModel model = machine();
-  model.device.measured = {{"add", DType::f32, 2, 1, {1024}, {40e9, 0}}, {"add@memory", DType::f32, 2, 1, {1024}, {10e9, 0}}, {"mul@memory", DType::f32, 2, 1, {1024}, {10e9, 0}}};
+  model.device.measured = {{"add", DType::f32, 2, 1, {1024}, {40e9, 0}},
+                           {"add@memory", DType::f32, 2, 1, {1024}, {10e9, 0}},
+                           {"mul@memory", DType::f32, 2, 1, {1024}, {10e9, 0}}};
   const MeasuredTimes times(model);
   const Work add{"add", DType::f32, {1024}, 4e4};
   CHECK(times.kernel(add, 2, 1, 0)->us == doctest::Approx(1));
@@ -131,7 +142,8 @@ TEST_CASE("every kernel of the plans of configs/ is of a class that calibrate me
     if (entry.path().extension() != ".yaml") continue;
     const LoadedJob loaded = load_job(entry.path().string(), {}, {.configs_dir = configs});
     const kernels::cpu::CpuTarget target({.isa = kernels::cpu::Isa::avx512_bf16, .threads = 2});
-    const CompiledJob compiled = compile(loaded, {.target = &target, .memory_bytes = std::int64_t{16} << 30, .threads = 2}, Purpose::train);
+    const CompiledJob compiled =
+        compile(loaded, {.target = &target, .memory_bytes = std::int64_t{16} << 30, .threads = 2}, Purpose::train);
     for (const Role& role : compiled.plan.roles)
       for (const Signature& signature : role.signatures) {
         const Work work = work_of(signature);
@@ -148,7 +160,8 @@ TEST_CASE("what calibrate measures is of the sizes that its classes of work coun
   for (Effort effort : {Effort::quick, Effort::full}) {
     std::map<std::tuple<std::string, DType, std::vector<std::int64_t>>, int> seen;
     for (bool from_memory : {false, true})
-      for (const Signature& signature : from_memory ? tools::cases_from_memory(effort, {}) : calibration_cases(effort, {})) {
+      for (const Signature& signature :
+           from_memory ? tools::cases_from_memory(effort, {}) : calibration_cases(effort, {})) {
         const Work work = work_of(signature);
         CAPTURE(std::string(work.name));
         CHECK(work.amount > 0);

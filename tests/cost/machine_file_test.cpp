@@ -6,9 +6,9 @@
 #include <map>
 #include <random>
 
+#include "engine/core/error.h"
 #include "engine/cost/machine_fields.h"
 #include "engine/cost/machine_model.h"
-#include "engine/core/error.h"
 #include "engine/job/yaml.h"
 #include "tests/job/bad_files.h"
 #include "tests/temporary.h"
@@ -29,7 +29,8 @@ std::vector<Diagnostic> mistakes_of(const std::string& path) {
 
 TEST_CASE("every mistake of a hardware file is told at its line and column, with its key path and the nearest name") {
   const tests::TemporaryFolder folder;
-  const std::vector<tests::BadFile> machines = tests::read_bad_files(std::string(TRAINER_SOURCE_DIR) + "/tests/cost/bad_machines.txt");
+  const std::vector<tests::BadFile> machines =
+      tests::read_bad_files(std::string(TRAINER_SOURCE_DIR) + "/tests/cost/bad_machines.txt");
   CHECK(machines.size() >= 35);
   for (const tests::BadFile& one : machines) {
     const std::string path = folder.write("mine.yaml", one.text);
@@ -39,16 +40,19 @@ TEST_CASE("every mistake of a hardware file is told at its line and column, with
 
 TEST_CASE("an out-of-range figure names its value and what is allowed") {
   const tests::TemporaryFolder folder;
-  const std::vector<Diagnostic> found = mistakes_of(folder.write("mine.yaml", "base: h100-sxm\ndevice: {memory_bandwidth: 3350}\n"));
+  const std::vector<Diagnostic> found =
+      mistakes_of(folder.write("mine.yaml", "base: h100-sxm\ndevice: {memory_bandwidth: 3350}\n"));
   REQUIRE(found.size() == 1);
   CHECK(found[0].value == "3350");
   CHECK(found[0].allowed.starts_with("a number from 100000000 to 1e+14"));
 }
 
-// ---- Shipped files --------------------------------------------------------------------------------------------------------------------
+// ---- Shipped files
+// --------------------------------------------------------------------------------------------------------------------
 
 /// Key paths of figures that say no source.
-void unsourced(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix, std::vector<std::string>& out) {
+void unsourced(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix,
+               std::vector<std::string>& out) {
   for (const FieldDef& field : fields) {
     const yaml::Node* value = node.find(field.name);
     if (value == nullptr || value->is_null()) continue;
@@ -82,9 +86,11 @@ TEST_CASE("every shipped hardware file loads, and each of its figures has a sour
 }
 
 TEST_CASE("the peak of a GPU's bf16 products is what its tensor cores do in a clock") {
-  // FLOP a clock and streaming multiprocessor, by the architectures' white papers; that of the GeForce card is halved where sums are f32.
-  const std::map<std::string, double> per_clock{{"a100-40gb", 2048}, {"a100-80gb", 2048}, {"h100-sxm", 4096}, {"h100-pcie", 4096}, {"h200", 4096},
-                                                {"b200", 8192},      {"l40s", 1024},      {"rtx4090", 512}};
+  // FLOP a clock and streaming multiprocessor, by the architectures' white papers; that of the GeForce card is halved
+  // where sums are f32.
+  const std::map<std::string, double> per_clock{{"a100-40gb", 2048}, {"a100-80gb", 2048}, {"h100-sxm", 4096},
+                                                {"h100-pcie", 4096}, {"h200", 4096},      {"b200", 8192},
+                                                {"l40s", 1024},      {"rtx4090", 512}};
   for (const auto& [name, flops] : per_clock) {
     CAPTURE(name);
     const DeviceModel device = load_machine(kFolder + "/" + name + ".yaml", kFolder).device;
@@ -94,8 +100,26 @@ TEST_CASE("the peak of a GPU's bf16 products is what its tensor cores do in a cl
 
 TEST_CASE("a damaged hardware file is mistakes or another machine, and never more") {
   std::mt19937 random(7);
-  const auto below = [&](std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random); };
-  const std::string pieces[] = {"0", "-1", "1e999", ".nan", "null", "{", "}", "[", "]", ": ", "\n  ", "value", "base: h100-sxm\n", "80GiB", "0x7fffffffffffffff", "\"", "\xff"};
+  const auto below = [&](std::size_t bound) {
+    return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random);
+  };
+  const std::string pieces[] = {"0",
+                                "-1",
+                                "1e999",
+                                ".nan",
+                                "null",
+                                "{",
+                                "}",
+                                "[",
+                                "]",
+                                ": ",
+                                "\n  ",
+                                "value",
+                                "base: h100-sxm\n",
+                                "80GiB",
+                                "0x7fffffffffffffff",
+                                "\"",
+                                "\xff"};
   int num_wrong = 0;
   for (int i = 0; i < 1500; ++i) {
     const std::string name = std::vector<std::string>{"h100-sxm", "cpu-avx512", "cpu-amx"}[below(3)];
@@ -120,28 +144,36 @@ TEST_CASE("a damaged hardware file is mistakes or another machine, and never mor
 }
 
 TEST_CASE("a computer that nobody measured has the figures of the shipped CPU that is like it") {
-  for (const auto& [like, name] : {std::pair(ShippedCpu::avx2, "cpu-avx2"), std::pair(ShippedCpu::avx512, "cpu-avx512"), std::pair(ShippedCpu::amx, "cpu-amx")}) {
+  for (const auto& [like, name] : {std::pair(ShippedCpu::avx2, "cpu-avx2"), std::pair(ShippedCpu::avx512, "cpu-avx512"),
+                                   std::pair(ShippedCpu::amx, "cpu-amx")}) {
     CAPTURE(name);
     const MachineModel shipped = load_machine(kFolder + "/" + name + ".yaml", kFolder);
-    const MachineModel here = builtin_cpu({.cores = 3 * shipped.device.units, .memory_bytes = 1 << 30, .reserve_bytes = 1 << 20, .like = like});
-    for (const DType dtype : {DType::f32, DType::bf16}) CHECK(here.device.peak.at(dtype).value == doctest::Approx(3 * shipped.device.peak.at(dtype).value));
+    const MachineModel here = builtin_cpu(
+        {.cores = 3 * shipped.device.units, .memory_bytes = 1 << 30, .reserve_bytes = 1 << 20, .like = like});
+    for (const DType dtype : {DType::f32, DType::bf16})
+      CHECK(here.device.peak.at(dtype).value == doctest::Approx(3 * shipped.device.peak.at(dtype).value));
     CHECK(here.device.achievable.at("matmul").value == shipped.device.achievable.at("matmul").value);
     CHECK(here.description == std::to_string(here.device.units) + " cores by the figures of " + name);
   }
-  const auto peak = [](const char* name, DType dtype) { return load_machine(kFolder + "/" + name + ".yaml", kFolder).device.peak.at(dtype).value; };
+  const auto peak = [](const char* name, DType dtype) {
+    return load_machine(kFolder + "/" + name + ".yaml", kFolder).device.peak.at(dtype).value;
+  };
   CHECK(peak("cpu-avx2", DType::f32) < 0.6 * peak("cpu-avx512", DType::f32));
   CHECK(peak("cpu-avx2", DType::bf16) == peak("cpu-avx2", DType::f32));
-  CHECK(builtin_cpu({.cores = 2, .memory_bytes = 1 << 30, .like = ShippedCpu::avx2, .arithmetic = 0.25}).description == "2 cores by the figures of cpu-avx2, with 25% of its arithmetic");
+  CHECK(builtin_cpu({.cores = 2, .memory_bytes = 1 << 30, .like = ShippedCpu::avx2, .arithmetic = 0.25}).description ==
+        "2 cores by the figures of cpu-avx2, with 25% of its arithmetic");
 }
 
-// ---- Bases ----------------------------------------------------------------------------------------------------------------------------
+// ---- Bases
+// ----------------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a file with a base says only what differs, and half a link or figure is never mixed with another") {
   const tests::TemporaryFolder folder;
   const std::string path = folder.write("ours.yaml",
-                                   "base: h100-sxm\ndevice: {memory: 64GiB}\ndevices_per_node: 4\n"
-                                   "links:\n  inside: {latency_us: 3}\n  between: {kind: ethernet, bandwidth: 12.5e9, latency_us: 20, achievable: 0.8}\n"
-                                   "price_per_device_hour: 2.5\n");
+                                        "base: h100-sxm\ndevice: {memory: 64GiB}\ndevices_per_node: 4\n"
+                                        "links:\n  inside: {latency_us: 3}\n  between: {kind: ethernet, bandwidth: "
+                                        "12.5e9, latency_us: 20, achievable: 0.8}\n"
+                                        "price_per_device_hour: 2.5\n");
   const MachineModel base = load_machine(kFolder + "/h100-sxm.yaml", kFolder), ours = load_machine(path, kFolder);
   CHECK(ours.name == "ours");
   CHECK(ours.device.memory_bytes == std::int64_t{64} << 30);
@@ -160,7 +192,8 @@ TEST_CASE("a file with a base says only what differs, and half a link or figure 
 TEST_CASE("a base may be a path and have a base; a null takes away what it had") {
   const tests::TemporaryFolder folder;
   folder.write("mid.yaml", "base: h100-sxm\ndevices_per_node: 2\n");
-  const MachineModel machine = load_machine(folder.write("top.yaml", "base: ./mid.yaml\nlinks: {between: null}\n"), kFolder);
+  const MachineModel machine =
+      load_machine(folder.write("top.yaml", "base: ./mid.yaml\nlinks: {between: null}\n"), kFolder);
   CHECK(machine.devices_per_node == 2);
   CHECK_FALSE(machine.between);
 }
@@ -181,7 +214,9 @@ TEST_CASE("a file that is its own base is an error and no endless loop") {
   CHECK(found[0].message.find("a base of itself") != std::string::npos);
 }
 
-TEST_CASE("a file that is not there is an input error") { CHECK_THROWS_AS(load_machine("/nowhere/machine.yaml"), IoError); }
+TEST_CASE("a file that is not there is an input error") {
+  CHECK_THROWS_AS(load_machine("/nowhere/machine.yaml"), IoError);
+}
 
 }  // namespace
 }  // namespace trainer::cost

@@ -54,7 +54,8 @@ class RoleMaker {
     for (int k = 0; k < num_kernels(kernels_, action.kind); ++k) {
       Issued issued{Stream::compute, Launch{}, {-1, -1, -1}};
       const auto received = received_.find({backward, action.micro_batch, action.chunk});
-      if (k == 0 && action.kind != Kind::backward_weight && received != received_.end()) issued.after[kCommunication] = received->second;
+      if (k == 0 && action.kind != Kind::backward_weight && received != received_.end())
+        issued.after[kCommunication] = received->second;
       step().push_back(issued);
     }
     made_[{backward, action.micro_batch, action.chunk}] = last();
@@ -103,8 +104,10 @@ MachineModel round_machine() {
   machine.device.capability = 90;
   machine.device.launch_us = {1, 0};
   machine.device.peak = {{DType::f32, {1e13, 0}}, {DType::bf16, {1e14, 0}}};
-  machine.device.achievable = {
-      {"matmul", {0.8, 0.1}}, {"attention_forward", {0.6, 0.1}}, {"attention_backward", {0.5, 0.1}}, {"memory", {0.9, 0.1}}};
+  machine.device.achievable = {{"matmul", {0.8, 0.1}},
+                               {"attention_forward", {0.6, 0.1}},
+                               {"attention_backward", {0.5, 0.1}},
+                               {"memory", {0.9, 0.1}}};
   machine.devices_per_node = 8;
   machine.inside = {"nvlink", {1e11, 0}, {1, 0}, {0.8, 0}, true, false, 1};
   machine.between = LinkModel{"infiniband", {1e10, 0}, {5, 0}, {0.8, 0}, true, false, 1};

@@ -1,4 +1,5 @@
-// Plans for playing, made by hand: every action of a schedule is so many kernels of one duration, and what chunks pass on is a few bytes.
+// Plans for playing, made by hand: every action of a schedule is so many kernels of one duration, and what chunks pass
+// on is a few bytes.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct ActionKernels {
   std::int64_t elements = std::int64_t{1} << 34;
 };
 
-/// The step of a pipeline: each role's actions in order, before each what order_transfers has it transfer, `bytes` a message. Has no
-/// buffers, and waits between streams as derive_order would make them.
+/// The step of a pipeline: each role's actions in order, before each what order_transfers has it transfer, `bytes` a
+/// message. Has no buffers, and waits between streams as derive_order would make them.
 Plan pipeline_plan(const Schedule& schedule, const ActionKernels& kernels, std::int64_t bytes = 4);
 
 }  // namespace trainer::cost

@@ -1,4 +1,5 @@
-// Plans played on a machine, against what a person works out: own times of instructions are the cost model's, all else is by hand.
+// Plans played on a machine, against what a person works out: own times of instructions are the cost model's, all else
+// is by hand.
 #include "engine/cost/predict.h"
 
 #include <doctest/doctest.h>
@@ -63,7 +64,9 @@ Issued copy_in(std::int64_t bytes) {
 
 const Signature kShort = kernel_of(1 << 24), kLong = kernel_of(1 << 28);
 const Signature kNorm{
-    Op::sum_squares, {}, {TensorDesc{DType::f32, Shape{1 << 26}, Layout::row_major}, TensorDesc{DType::f64, Shape{1}, Layout::row_major}}};
+    Op::sum_squares,
+    {},
+    {TensorDesc{DType::f32, Shape{1 << 26}, Layout::row_major}, TensorDesc{DType::f64, Shape{1}, Layout::row_major}}};
 
 void check_sums(const Prediction& prediction) {
   for (const RoleTimes& role : prediction.roles) CHECK(role.sum() == about(prediction.step_us));
@@ -74,7 +77,8 @@ void check_sums(const Prediction& prediction) {
 bool same(const Prediction& a, const Prediction& b) {
   for (std::size_t role = 0; role < a.spans.size(); ++role)
     for (std::size_t i = 0; i < a.spans[role].size(); ++i)
-      if (a.spans[role][i].begin != b.spans[role][i].begin || a.spans[role][i].end != b.spans[role][i].end) return false;
+      if (a.spans[role][i].begin != b.spans[role][i].begin || a.spans[role][i].end != b.spans[role][i].end)
+        return false;
   return a.step_us == b.step_us && a.low_us == b.low_us && a.high_us == b.high_us;
 }
 
@@ -95,7 +99,8 @@ TEST_CASE("kernels of a stream run one after another, and an all-reduce beside t
   const Plan plan = one_role(2, {kShort, kLong}, {launch(0), all_reduce(1 << 20, 0), launch(1), launch(0, 1)});
   const CostModel model(cluster_of(machine, plan));
   const double small = model.kernel(kShort).us, large = model.kernel(kLong).us;
-  const double reduce = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 20).us;
+  const double reduce =
+      model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 20).us;
   REQUIRE(reduce > 0);
   REQUIRE(reduce < large);
   const Prediction prediction = predict(plan, model);
@@ -124,7 +129,8 @@ TEST_CASE("what no kernel hides of an all-reduce is exposed") {
   const Plan plan = one_role(2, {kShort}, {launch(0), all_reduce(1 << 30, 0), launch(0), launch(0, 1)});
   const CostModel model(cluster_of(machine, plan));
   const double small = model.kernel(kShort).us;
-  const double reduce = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 30).us;
+  const double reduce =
+      model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 30).us;
   REQUIRE(reduce > small);
   const Prediction prediction = predict(plan, model);
   CHECK(prediction.step_us == about(2 * small + reduce));
@@ -139,7 +145,8 @@ TEST_CASE("a kernel is slower for just as long as a collective runs beside it") 
   const Plan plan = one_role(2, {kShort, kLong}, {launch(0), all_reduce(1 << 20, 0), launch(1)});
   const CostModel model(cluster_of(machine, plan));
   const double small = model.kernel(kShort).us, large = model.kernel(kLong).us;
-  const double reduce = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 20).us;
+  const double reduce =
+      model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 20).us;
   // In `reduce` the kernel does reduce / 1.25 of its work.
   CHECK(predict(plan, model).step_us == about(small + large + reduce - reduce / 1.25));
 }
@@ -184,7 +191,9 @@ Issued tensor_sum(std::int32_t after_compute) {
   return {Stream::communication, one, {after_compute}};
 }
 
-Issued launch_after(std::int32_t communication, std::int32_t background) { return {Stream::compute, Launch{}, {-1, communication, -1, background}}; }
+Issued launch_after(std::int32_t communication, std::int32_t background) {
+  return {Stream::compute, Launch{}, {-1, communication, -1, background}};
+}
 
 }  // namespace
 
@@ -196,8 +205,10 @@ TEST_CASE("two communications on one kind of link share it, and on two kinds run
     Cluster cluster = cluster_of(machine, plan);
     cluster.ranks_per_node = ranks_per_node;
     const CostModel model(cluster);
-    const Estimate gathered = model.collective(CollectiveKind::all_gather, DType::f32, Axes::of(Axis::shard), {}, kGathered);
-    const Estimate summed = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::tensor), {}, kSummed);
+    const Estimate gathered =
+        model.collective(CollectiveKind::all_gather, DType::f32, Axes::of(Axis::shard), {}, kGathered);
+    const Estimate summed =
+        model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::tensor), {}, kSummed);
     REQUIRE(summed.us < gathered.us);
     const double factor = ranks_per_node == 8 ? double{gathered.links.inside} + double{summed.links.inside} : 1.0;
     CHECK((factor > 1.5) == (ranks_per_node == 8));
@@ -216,7 +227,8 @@ TEST_CASE("what computing waits for is what is exposed") {
   const auto played = [&](Stream stream) {
     const std::int32_t gathered = 0;
     const bool background = stream == Stream::background;
-    const Plan plan = two_streams({gather(stream), launch(0), tensor_sum(1), launch_after(2, -1), launch_after(background ? -1 : gathered, background ? gathered : -1)});
+    const Plan plan = two_streams({gather(stream), launch(0), tensor_sum(1), launch_after(2, -1),
+                                   launch_after(background ? -1 : gathered, background ? gathered : -1)});
     Cluster cluster = cluster_of(machine, plan);
     cluster.ranks_per_node = 2;
     const CostModel model(cluster);
@@ -278,10 +290,12 @@ TEST_CASE("from the norm on it is the optimizer's time") {
   MachineModel machine = round_machine();
   Issued norm = launch(1, 1);
   norm.why.phase = Provenance::Phase::norm;
-  const Plan plan = one_role(2, {kShort, kNorm}, {launch(0), all_reduce(1 << 28, 0), norm, launch(0), all_reduce(1 << 28, 3)});
+  const Plan plan =
+      one_role(2, {kShort, kNorm}, {launch(0), all_reduce(1 << 28, 0), norm, launch(0), all_reduce(1 << 28, 3)});
   const CostModel model(cluster_of(machine, plan));
   const Prediction prediction = predict(plan, model);
-  const double reduce = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 28).us;
+  const double reduce =
+      model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 28).us;
   CHECK(prediction.roles[0].compute_us == about(model.kernel(kShort).us));
   CHECK(prediction.roles[0].exposed_us == about(reduce));
   CHECK(prediction.roles[0].optimizer_us == about(model.kernel(kNorm).us + model.kernel(kShort).us + reduce));
@@ -292,8 +306,8 @@ TEST_CASE("the interval adds up half widths inside a class, and in quadrature ov
   MachineModel machine = round_machine();
   const Plan plan = one_role(2, {kShort}, {launch(0), launch(0), all_reduce(1 << 28, 1)});
   const CostModel model(cluster_of(machine, plan));
-  const Estimate kernel = model.kernel(kShort),
-                 reduce = model.collective(CollectiveKind::all_reduce, DType::f32, Axes::of(Axis::replicate), {}, 1 << 28);
+  const Estimate kernel = model.kernel(kShort), reduce = model.collective(CollectiveKind::all_reduce, DType::f32,
+                                                                          Axes::of(Axis::replicate), {}, 1 << 28);
   const double half = std::hypot(2 * kernel.us * kernel.spread, reduce.us * reduce.spread);
   const Prediction prediction = predict(plan, model);
   CHECK(prediction.step_us - prediction.low_us == about(half));
@@ -364,9 +378,11 @@ TEST_CASE("bubbles of played pipelines are their papers' where messages take nex
       CAPTURE(stages);
       CAPTURE(micro_batches);
       CHECK(share_of_bubble(strategies::gpipe(stages, 1, micro_batches), machine, {}) == close((p - 1) / m));
-      CHECK(share_of_bubble(strategies::one_forward_one_backward(stages, 1, micro_batches), machine, {}) == close((p - 1) / m));
+      CHECK(share_of_bubble(strategies::one_forward_one_backward(stages, 1, micro_batches), machine, {}) ==
+            close((p - 1) / m));
       CHECK(share_of_bubble(strategies::interleaved(stages, 2, micro_batches), machine, {}) == close((p - 1) / m / 2));
-      // Of three equal parts, ZB-H1 leaves (p − 1)(F + I − W); of ZB-H2 only that stages begin and end one after another.
+      // Of three equal parts, ZB-H1 leaves (p − 1)(F + I − W); of ZB-H2 only that stages begin and end one after
+      // another.
       CHECK(share_of_bubble(strategies::zb_h1(stages, 1, micro_batches), machine, {}) == close((p - 1) / m / 3));
       if (micro_batches >= 2 * stages - 1)
         CHECK(share_of_bubble(strategies::zb_h2(stages, 1, micro_batches), machine, {}) == close((p - 1) / m / 3));

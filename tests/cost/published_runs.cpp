@@ -24,7 +24,8 @@ std::string job_of(const yaml::Node& entry) {
   std::string job = "name: " + need(entry, "id").text + "\n";
   job += "model: " + need(entry, "model").flow() + "\n";
   job += "data: {format: tokens, train: [tokens.bin], seq_len: " + need(batch, "seq_len").text + "}\n";
-  job += "train: {steps: 1000, batch: {global: " + need(batch, "global").text + ", micro: " + need(batch, "micro").text + "}";
+  job += "train: {steps: 1000, batch: {global: " + need(batch, "global").text +
+         ", micro: " + need(batch, "micro").text + "}";
   if (const yaml::Node* train = entry.find("train")) job += ", clip_norm: " + need(*train, "clip_norm").text;
   job += "}\n";
   for (const char* section : {"precision", "activation_checkpointing", "strategy", "cluster"})
@@ -44,7 +45,8 @@ PublishedRun read_run(const yaml::Node& entry) {
   run.is_long = entry.find("long") != nullptr;
   run.nodes = static_cast<int>(number_of(cluster, "nodes"));
   run.devices_per_node = static_cast<int>(number_of(cluster, "devices_per_node"));
-  if (const yaml::Node* network = entry.find("network")) run.network_bytes = number_of(*network, "gbit_per_device") * 1e9 / 8;
+  if (const yaml::Node* network = entry.find("network"))
+    run.network_bytes = number_of(*network, "gbit_per_device") * 1e9 / 8;
   if (entry.find("step_ms") != nullptr) run.step_ms = number_of(entry, "step_ms");
   if (entry.find("memory_gib") != nullptr) run.memory_gib = number_of(entry, "memory_gib");
   run.study = text_of(entry, "study");

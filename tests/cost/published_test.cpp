@@ -1,9 +1,9 @@
-// Predicted against published: every run of published_runs.yaml is planned on the machine that it ran on and its step is played. Nothing of
-// the model is fitted to these runs. The bounds below are a little above what they come to today, so that a change which makes the model
-// worse is seen; the tables, as engine/cost/README.md has them, go to stdout.
+// Predicted against published: every run of published_runs.yaml is planned on the machine that it ran on and its step
+// is played. Nothing of the model is fitted to these runs. The bounds below are a little above what they come to today,
+// so that a change which makes the model worse is seen; the tables, as engine/cost/README.md has them, go to stdout.
 //
-// TRAINER_PUBLISHED=all takes the long pipelines too, TRAINER_PUBLISHED=<part of an id> those runs alone, both without bounds;
-// TRAINER_PUBLISHED_KERNELS=1 shows where the time of each goes.
+// TRAINER_PUBLISHED=all takes the long pipelines too, TRAINER_PUBLISHED=<part of an id> those runs alone, both without
+// bounds; TRAINER_PUBLISHED_KERNELS=1 shows where the time of each goes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -40,11 +40,12 @@ void print_parts(const cost::Prediction& prediction) {
   const double least = 0.005 * prediction.step_us;
   for (const cost::KernelTime& kernel : prediction.kernels)
     if (kernel.us > least)
-      std::printf("    %-20s %7lld times %10.3f ms, %s\n", std::string(name_of(kernel.op)).c_str(), static_cast<long long>(kernel.count),
-                  kernel.us / 1e3, std::string(name_of(kernel.bound)).c_str());
+      std::printf("    %-20s %7lld times %10.3f ms, %s\n", std::string(name_of(kernel.op)).c_str(),
+                  static_cast<long long>(kernel.count), kernel.us / 1e3, std::string(name_of(kernel.bound)).c_str());
   for (const cost::CommunicationTime& part : prediction.communication)
-    std::printf("    %-15s %-14s %7lld times %10.3f ms, exposed %10.3f ms\n", part.axis.c_str(), part.collective.c_str(),
-                static_cast<long long>(part.count), part.total_us / 1e3, part.exposed_us / 1e3);
+    std::printf("    %-15s %-14s %7lld times %10.3f ms, exposed %10.3f ms\n", part.axis.c_str(),
+                part.collective.c_str(), static_cast<long long>(part.count), part.total_us / 1e3,
+                part.exposed_us / 1e3);
 }
 
 Result plan_run(const PublishedRun& run) {
@@ -78,12 +79,13 @@ std::string text_of(const char* format, double value) {
 void print(const Result& result) {
   const PublishedRun& run = result.run;
   const auto share = [&](double us) { return us / 10 / result.step_ms; };
-  const std::string memory =
-      (run.memory_gib ? text_of("%.0f", *run.memory_gib) : "") + " | " + text_of("%.0f", result.peak_gib) + (result.fits ? "" : " !");
-  std::printf("| %s | %s x %d | %s | %.0f | %s | %.0f %.0f %.0f %.0f | %s |\n", run.id.c_str(), run.hardware.c_str(), run.devices(),
-              run.step_ms > 0 ? text_of("%.0f", run.step_ms).c_str() : "out of memory", result.step_ms,
+  const std::string memory = (run.memory_gib ? text_of("%.0f", *run.memory_gib) : "") + " | " +
+                             text_of("%.0f", result.peak_gib) + (result.fits ? "" : " !");
+  std::printf("| %s | %s x %d | %s | %.0f | %s | %.0f %.0f %.0f %.0f | %s |\n", run.id.c_str(), run.hardware.c_str(),
+              run.devices(), run.step_ms > 0 ? text_of("%.0f", run.step_ms).c_str() : "out of memory", result.step_ms,
               run.step_ms > 0 ? text_of("%+.1f%%", result.error() * 100).c_str() : "", share(result.times.compute_us),
-              share(result.times.exposed_us), share(result.times.bubble_us), share(result.times.optimizer_us), memory.c_str());
+              share(result.times.exposed_us), share(result.times.bubble_us), share(result.times.optimizer_us),
+              memory.c_str());
   std::fflush(stdout);
 }
 
@@ -97,7 +99,9 @@ std::vector<double> sizes_of(std::vector<double> values) {
   return values;
 }
 
-double worst(const std::vector<double>& values) { return values.empty() ? 0 : *std::max_element(values.begin(), values.end()); }
+double worst(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
 
 void summarise(const std::string& name, const std::vector<double>& errors) {
   std::printf("| %s | %zu | %.1f%% | %+.1f%% | %.1f%% |\n", name.c_str(), errors.size(), median(sizes_of(errors)) * 100,
@@ -111,7 +115,8 @@ double regret_of(const std::string& study, const std::vector<Result>& results) {
   const Result& chosen = *std::min_element(results.begin(), results.end(), faster);
   const Result& best = *std::min_element(results.begin(), results.end(), truly_faster);
   const double regret = chosen.run.step_ms / best.run.step_ms - 1;
-  std::printf("| %s | %zu | %s | %s | %.1f%% |\n", study.c_str(), results.size(), chosen.run.id.c_str(), best.run.id.c_str(), regret * 100);
+  std::printf("| %s | %zu | %s | %s | %.1f%% |\n", study.c_str(), results.size(), chosen.run.id.c_str(),
+              best.run.id.c_str(), regret * 100);
   return regret;
 }
 
@@ -125,14 +130,16 @@ Comparison compare(const std::string& wanted) {
   Comparison all;
   std::map<std::string, std::vector<Result>> studies;
   std::printf(
-      "| run | devices | published ms | predicted ms | error | computing, exposed, bubble, update %% | GiB published | GiB planned "
+      "| run | devices | published ms | predicted ms | error | computing, exposed, bubble, update %% | GiB published | "
+      "GiB planned "
       "|\n|---|---|--:|--:|--:|---|--:|--:|\n");
   for (const PublishedRun& run : read_published_runs(source_dir() + "/tests/cost/published_runs.yaml")) {
     if (wanted.empty() ? run.is_long : wanted != "all" && run.id.find(wanted) == std::string::npos) continue;
     try {
       all.results.push_back(plan_run(run));
     } catch (const JobError& error) {
-      std::printf("| %s | | %.0f | | | %s | | |\n", run.id.c_str(), run.step_ms, error.diagnostics().front().message.c_str());
+      std::printf("| %s | | %.0f | | | %s | | |\n", run.id.c_str(), run.step_ms,
+                  error.diagnostics().front().message.c_str());
       continue;
     }
     const Result& result = all.results.back();
@@ -162,7 +169,8 @@ TEST_CASE("published runs name each run once, with a time or a want of memory") 
   for (const PublishedRun& run : read_published_runs(source_dir() + "/tests/cost/published_runs.yaml")) {
     CAPTURE(run.id);
     CHECK(ids.insert(run.id).second);
-    CHECK((run.step_ms > 0) == (run.job.find("out_of_memory") == std::string::npos && run.id.find("-oom") == std::string::npos));
+    CHECK((run.step_ms > 0) ==
+          (run.job.find("out_of_memory") == std::string::npos && run.id.find("-oom") == std::string::npos));
   }
   CHECK(ids.size() >= 24);
 }

@@ -1,4 +1,5 @@
-// What `auto` chooses, on machines that are not here: the same with the same inputs, within what a job fixes, and never what does not fit.
+// What `auto` chooses, on machines that are not here: the same with the same inputs, within what a job fixes, and never
+// what does not fit.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,12 +10,12 @@
 #include "engine/compile/choose.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/fit.h"
+#include "engine/compile/hardware.h"
 #include "engine/compile/profile_cache.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/score.h"
-#include "engine/compile/hardware.h"
 #include "tests/temporary.h"
 
 namespace trainer {
@@ -39,9 +40,12 @@ const cost::MachineModel& h100() {
 
 const std::string kBf16 = "precision: {compute: bf16}\n";
 
-LoadedJob job_of(const std::string& model, int nodes, const std::string& batch, const std::string& rest, const std::string& precision = kBf16) {
-  const std::string text = "model: " + model + "\ndata: {format: tokens, train: [ids.bin], seq_len: 2048}\ntrain: {steps: 10, batch: " + batch +
-                           "}\n" + precision + "cluster: {backend: mpi, nodes: " + std::to_string(nodes) + ", devices_per_node: 8}\n" + rest;
+LoadedJob job_of(const std::string& model, int nodes, const std::string& batch, const std::string& rest,
+                 const std::string& precision = kBf16) {
+  const std::string text =
+      "model: " + model +
+      "\ndata: {format: tokens, train: [ids.bin], seq_len: 2048}\ntrain: {steps: 10, batch: " + batch + "}\n" +
+      precision + "cluster: {backend: mpi, nodes: " + std::to_string(nodes) + ", devices_per_node: 8}\n" + rest;
   LoadOptions options;
   options.configs_dir = kConfigs;
   return parse_job(text, "job.yaml", {}, options);
@@ -50,11 +54,14 @@ LoadedJob job_of(const std::string& model, int nodes, const std::string& batch, 
 CompiledJob planned(const LoadedJob& loaded, double memory_gib = 76) {
   static const PlainTarget target;
   const auto bytes = static_cast<std::int64_t>(memory_gib * (std::int64_t{1} << 30)) * 8;
-  return compile(loaded, Hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 8}, Purpose::train);
+  return compile(loaded, Hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 8},
+                 Purpose::train);
 }
 
-const std::string kSmall = "{graph: models/gpt2.yaml, with: {layers: 4, heads: 8, dim: 512, vocab: 8192, context: 2048}}";
-const std::string kLlama8B = "{graph: models/llama.yaml, with: {layers: 32, heads: 32, kv_heads: 8, dim: 4096, hidden: 14336, vocab: 128256}}";
+const std::string kSmall =
+    "{graph: models/gpt2.yaml, with: {layers: 4, heads: 8, dim: 512, vocab: 8192, context: 2048}}";
+const std::string kLlama8B =
+    "{graph: models/llama.yaml, with: {layers: 32, heads: 32, kv_heads: 8, dim: 4096, hidden: 14336, vocab: 128256}}";
 
 }  // namespace
 
@@ -66,7 +73,8 @@ TEST_CASE("a model that fits many times over is replicated or sharded, and neith
   CHECK(compiled.recompute.mode == CheckpointingMode::none);
   CHECK(compiled.alternatives.size() > 4);
   CHECK(compiled.alternatives.front().rejected.empty());
-  CHECK(std::none_of(compiled.alternatives.begin() + 1, compiled.alternatives.end(), [](const Alternative& one) { return one.rejected.empty(); }));
+  CHECK(std::none_of(compiled.alternatives.begin() + 1, compiled.alternatives.end(),
+                     [](const Alternative& one) { return one.rejected.empty(); }));
 }
 
 TEST_CASE("the same inputs choose the same, to the words") {
@@ -77,11 +85,13 @@ TEST_CASE("the same inputs choose the same, to the words") {
 }
 
 TEST_CASE("what a job fixes stands, and the rest is found around it") {
-  const CompiledJob cut = planned(job_of(kSmall, 1, "{global: 64, micro: 2}", "strategy: {pipeline: {degree: 2, schedule: auto}, data: auto}\n"));
+  const CompiledJob cut = planned(
+      job_of(kSmall, 1, "{global: 64, micro: 2}", "strategy: {pipeline: {degree: 2, schedule: auto}, data: auto}\n"));
   CHECK(cut.plan.mesh.size(Axis::pipeline) == 2);
   CHECK(cut.plan.mesh.size(Axis::tensor) == 1);
   CHECK(cut.batch.micro == 2);
-  const CompiledJob tensor = planned(job_of(kSmall, 1, "{global: 64}", "strategy: {tensor: {degree: 4, sequence_parallel: auto}, data: {kind: zero1}}\n"));
+  const CompiledJob tensor = planned(job_of(
+      kSmall, 1, "{global: 64}", "strategy: {tensor: {degree: 4, sequence_parallel: auto}, data: {kind: zero1}}\n"));
   CHECK(tensor.plan.mesh.size(Axis::tensor) == 4);
   CHECK(tensor.data_kind == "zero1");
   const CompiledJob kept = planned(job_of(kSmall, 1, "{global: 64}", "activation_checkpointing: {mode: full}\n"));
@@ -115,26 +125,33 @@ TEST_CASE("recomputation alone may be left open") {
   CHECK(tight.recompute.mode != CheckpointingMode::none);
 }
 
-TEST_CASE("a job whose states alone are too large is refused before anything is planned, with how many ranks it needs") {
+TEST_CASE(
+    "a job whose states alone are too large is refused before anything is planned, with how many ranks it needs") {
   const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 64}", "");
   const std::string text = message_of<JobError>([&] { planned(loaded, 4); });
   // 8.03 billion parameters of 18 bytes: masters, two states and gradients in f32, a copy in bf16.
   CHECK(text.find("8.03 billion parameters need 16.8 GiB a rank") != std::string::npos);
   CHECK(text.find("a rank has 4.0 GiB; at least 34 such ranks are needed") != std::string::npos);
-  CHECK(text.find("help: cluster.nodes=8: fits: ") != std::string::npos);  // 5 hold the states; the search takes powers of two
+  CHECK(text.find("help: cluster.nodes=8: fits: ") !=
+        std::string::npos);  // 5 hold the states; the search takes powers of two
 }
 
 TEST_CASE("the states of a job are a bound that no plan is below") {
   static const PlainTarget target;
-  const Hardware hardware{.target = &target, .memory_bytes = std::int64_t{8 * 600} << 30, .machine = &h100(), .ranks_per_node = 8};
-  for (const char* strategy : {"ddp", "{data: {kind: zero1}}", "{data: {kind: zero2}}", "fsdp", "tensor", "{pipeline: {degree: 2}}", "{data: {kind: fsdp, sharding: shard_grad_op}}"})
+  const Hardware hardware{
+      .target = &target, .memory_bytes = std::int64_t{8 * 600} << 30, .machine = &h100(), .ranks_per_node = 8};
+  for (const char* strategy : {"ddp", "{data: {kind: zero1}}", "{data: {kind: zero2}}", "fsdp", "tensor",
+                               "{pipeline: {degree: 2}}", "{data: {kind: fsdp, sharding: shard_grad_op}}"})
     for (const char* rest : {"", "precision: {compute: bf16, reduce: bf16}\n", "precision: {compute: f32}\n"}) {
       CAPTURE(strategy);
       CAPTURE(rest);
-      const LoadedJob loaded = job_of(kSmall, 1, "{global: 64, micro: 1}", "strategy: " + std::string(strategy) + "\n", *rest == 0 ? kBf16 : rest);
+      const LoadedJob loaded = job_of(kSmall, 1, "{global: 64, micro: 1}", "strategy: " + std::string(strategy) + "\n",
+                                      *rest == 0 ? kBf16 : rest);
       const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
       CHECK(least_states_bytes(loaded) <= compiled.peak_bytes());
-      if (std::string(strategy) == "fsdp") CHECK(10 * least_states_bytes(loaded) > compiled.memory.front().by_category[static_cast<std::size_t>(Category::optimizer)]);
+      if (std::string(strategy) == "fsdp")
+        CHECK(10 * least_states_bytes(loaded) >
+              compiled.memory.front().by_category[static_cast<std::size_t>(Category::optimizer)]);
     }
 }
 
@@ -174,12 +191,15 @@ TEST_CASE("where nothing fits, what lacks least is planned, and the nearest chan
   CHECK(mistake.remedies.front().starts_with("cluster.nodes=2: fits: "));
 }
 
-TEST_CASE("more devices are proposed by the node, before more nodes, and never a pipeline with fewer micro-batches than stages") {
+TEST_CASE(
+    "more devices are proposed by the node, before more nodes, and never a pipeline with fewer micro-batches than "
+    "stages") {
   LoadedJob loaded = job_of(kLlama8B, 1, "{global: 1}", "");
   loaded.job.cluster.devices_per_node = 1;
   static const PlainTarget target;
   const auto bytes = static_cast<std::int64_t>(22.6 * (std::int64_t{1} << 30));
-  const Hardware hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes};
+  const Hardware hardware{
+      .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes};
   const std::string told = message_of<JobError>([&] { compile(loaded, hardware, Purpose::train); });
   CHECK(told.find("at least 6 such ranks are needed") != std::string::npos);
   CHECK(told.find("help: cluster.devices_per_node=8: fits: tensor 8") != std::string::npos);
@@ -190,7 +210,8 @@ TEST_CASE("a fixed strategy that does not fit is told what of it to change") {
   const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64, micro: 8}", "strategy: ddp\n"));
   CHECK_FALSE(compiled.fits);
   const auto told = [&](const std::string& what) {
-    return std::any_of(compiled.would_fit.begin(), compiled.would_fit.end(), [&](const Suggestion& one) { return one.overrides.front() == what; });
+    return std::any_of(compiled.would_fit.begin(), compiled.would_fit.end(),
+                       [&](const Suggestion& one) { return one.overrides.front() == what; });
   };
   CHECK(told("strategy=auto"));
   CHECK_FALSE(told("activation_checkpointing.mode=auto"));  // 16 bytes a parameter are too many for one device
@@ -198,9 +219,13 @@ TEST_CASE("a fixed strategy that does not fit is told what of it to change") {
 
 TEST_CASE("profiles of a few blocks are those of the whole model") {
   static const PlainTarget target;
-  const Hardware hardware{.target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
-  const auto with = [](const std::string& graph, const std::string& more) { return "{graph: models/" + graph + ".yaml, with: {layers: 9, heads: 8, dim: 512, vocab: 1024" + more + "}}"; };
-  for (const std::string& model : {with("gpt2", ", context: 2048, dropout: 0.1"), with("llama", ", kv_heads: 4, hidden: 1408")})
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  const auto with = [](const std::string& graph, const std::string& more) {
+    return "{graph: models/" + graph + ".yaml, with: {layers: 9, heads: 8, dim: 512, vocab: 1024" + more + "}}";
+  };
+  for (const std::string& model :
+       {with("gpt2", ", context: 2048, dropout: 0.1"), with("llama", ", kv_heads: 4, hidden: 1408")})
     for (const char* trained : {"", "trainable: [\"*.8.*\", \"*.4.*\"]\n"}) {
       CAPTURE(model);
       CAPTURE(std::string(trained));
@@ -209,11 +234,13 @@ TEST_CASE("profiles of a few blocks are those of the whole model") {
       for (const int tensor : {1, 4})
         for (const int context : {1, 2})
           for (const bool sequence : {false, true})
-            for (const CheckpointingMode mode : {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n}) {
+            for (const CheckpointingMode mode : {CheckpointingMode::none, CheckpointingMode::selective,
+                                                 CheckpointingMode::full, CheckpointingMode::every_n}) {
               Mesh mesh;
               mesh.set(Axis::tensor, tensor);
               mesh.set(Axis::context, context);
-              const cost::Profile *one = few.profile(mesh, sequence && tensor > 1, 2, {mode, 2}), *other = whole.profile(mesh, sequence && tensor > 1, 2, {mode, 2});
+              const cost::Profile *one = few.profile(mesh, sequence && tensor > 1, 2, {mode, 2}),
+                                  *other = whole.profile(mesh, sequence && tensor > 1, 2, {mode, 2});
               REQUIRE((one == nullptr) == (other == nullptr));
               if (one == nullptr) continue;
               REQUIRE(one->pieces.size() == other->pieces.size());
@@ -221,10 +248,14 @@ TEST_CASE("profiles of a few blocks are those of the whole model") {
               for (std::size_t i = 0; i < one->pieces.size(); ++i) {
                 CAPTURE(i);
                 const cost::Piece &a = one->pieces[i], &b = other->pieces[i];
-                for (double cost::Piece::* us : {&cost::Piece::forward_us, &cost::Piece::input_us, &cost::Piece::weight_us, &cost::Piece::network_us, &cost::Piece::recompute_us})
+                for (double cost::Piece::*us :
+                     {&cost::Piece::forward_us, &cost::Piece::input_us, &cost::Piece::weight_us,
+                      &cost::Piece::network_us, &cost::Piece::recompute_us})
                   CHECK(a.*us == doctest::Approx(b.*us).epsilon(1e-12));
-                for (std::int64_t cost::Piece::* bytes : {&cost::Piece::saved_bytes, &cost::Piece::freed_bytes, &cost::Piece::handed_bytes, &cost::Piece::transient_bytes, &cost::Piece::boundary_bytes,
-                                                         &cost::Piece::parameters, &cost::Piece::trained, &cost::Piece::packed_bytes})
+                for (std::int64_t cost::Piece::*bytes :
+                     {&cost::Piece::saved_bytes, &cost::Piece::freed_bytes, &cost::Piece::handed_bytes,
+                      &cost::Piece::transient_bytes, &cost::Piece::boundary_bytes, &cost::Piece::parameters,
+                      &cost::Piece::trained, &cost::Piece::packed_bytes})
                   CHECK(a.*bytes == b.*bytes);
               }
             }
@@ -254,7 +285,9 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
   cost::Candidate cut = data(DataKind::ddp, Sharding::full_shard, 4, 1);
   cut.mesh.set(Axis::tensor, 2);
   cut.sequence_parallel = true;
-  const auto pipeline = [](const std::string& rest) { return "{data: {kind: ddp}, pipeline: {degree: 4, " + rest + "}}"; };
+  const auto pipeline = [](const std::string& rest) {
+    return "{data: {kind: ddp}, pipeline: {degree: 4, " + rest + "}}";
+  };
   const std::vector<Row> rows{
       {"{data: {kind: ddp}}", "none", data(DataKind::ddp, Sharding::full_shard, 8, 1)},
       {"{data: {kind: ddp}}", "full", data(DataKind::ddp, Sharding::full_shard, 8, 1)},
@@ -269,7 +302,8 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
       {pipeline("schedule: zb_v"), "none", staged(PipelineSchedule::zb_v, 2)},
   };
   static const PlainTarget target;
-  const Hardware hardware{.target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
   const std::string model =
       "{graph: models/gpt2.yaml, with: {layers: 16, heads: 16, dim: 2048, vocab: 8192, context: 2048}, init_from: "
       "base.safetensors}";
@@ -311,9 +345,11 @@ TEST_CASE("what would be faster is said: a batch that divides, the micro-batch l
   static const PlainTarget target;
   const auto bytes = std::int64_t{76} << 30;
   const auto advice = [&](const LoadedJob& loaded, int ranks) {
-    const Hardware hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = ranks, .device_bytes = bytes};
+    const Hardware hardware{
+        .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = ranks, .device_bytes = bytes};
     const CompiledJob compiled = compile(loaded, hardware, Purpose::train);
-    return advise(loaded, hardware, compiled, cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us);
+    return advise(loaded, hardware, compiled,
+                  cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us);
   };
   const auto of = [](const std::string& model, const std::string& batch, int ranks) {
     LoadedJob loaded = job_of(model, 1, batch, "");
@@ -329,8 +365,10 @@ TEST_CASE("what would be faster is said: a batch that divides, the micro-batch l
   CHECK(divisible.front().text.find("over 3") != std::string::npos);
   CHECK(divisible.front().text.find("102 divides over 3 ranks too") != std::string::npos);
   const auto sample_us = [&](const LoadedJob& loaded) {
-    const Hardware hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 3, .device_bytes = bytes};
-    return compile(loaded, hardware, Purpose::train).alternatives.front().predicted_us / static_cast<double>(loaded.job.train.batch.global);
+    const Hardware hardware{
+        .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 3, .device_bytes = bytes};
+    return compile(loaded, hardware, Purpose::train).alternatives.front().predicted_us /
+           static_cast<double>(loaded.job.train.batch.global);
   };
   const double promised = divisible.front().predicted_us / 99, kept = sample_us(of(kSmall, "{global: 99}", 3));
   CHECK(promised == doctest::Approx(kept).epsilon(0.15));
@@ -342,20 +380,24 @@ TEST_CASE("what would be faster is said: a batch that divides, the micro-batch l
   CHECK(open.front().text.find("instead of the job's micro-batch of 1") != std::string::npos);
   CHECK(advice(of(kSmall, "{global: 64, micro: 8}", 8), 8).empty());  // it is the best
 
-  const std::string odd = "{graph: models/gpt2.yaml, with: {layers: 4, heads: 8, dim: 512, vocab: 8191, context: 2048}}";
+  const std::string odd =
+      "{graph: models/gpt2.yaml, with: {layers: 4, heads: 8, dim: 512, vocab: 8191, context: 2048}}";
   const auto padded = advice(of(odd, "{global: 64}", 8), 8);
   REQUIRE(padded.size() == 1);
   CHECK(padded.front().overrides == std::vector<std::string>{"model.with.vocab=8192"});
 }
 
 TEST_CASE("degrees that the model refuses are named with the reason") {
-  const CompiledJob compiled = planned(job_of("{graph: models/gpt2.yaml, with: {layers: 2, heads: 12, dim: 768, vocab: 8192, context: 2048}}", 1, "{global: 64}", ""));
+  const CompiledJob compiled =
+      planned(job_of("{graph: models/gpt2.yaml, with: {layers: 2, heads: 12, dim: 768, vocab: 8192, context: 2048}}", 1,
+                     "{global: 64}", ""));
   CHECK(compiled.strategy_why.find("heads (12) cannot be split evenly over 8 ranks") != std::string::npos);
 }
 
 namespace {
 
-cost::Scored scored(double us, double gib, const std::function<void(cost::Candidate&)>& change = {}, double spread = 0.06) {
+cost::Scored scored(double us, double gib, const std::function<void(cost::Candidate&)>& change = {},
+                    double spread = 0.06) {
   cost::Scored one;
   one.candidate.mesh.set(Axis::shard, 8);
   one.candidate.kind = DataKind::zero1;
@@ -367,21 +409,23 @@ cost::Scored scored(double us, double gib, const std::function<void(cost::Candid
   return one;
 }
 
-std::size_t taken(const std::vector<cost::Scored>& list, Goal goal = Goal::time) { return cost::choose(goal, std::int64_t{80} << 30, list); }
+std::size_t taken(const std::vector<cost::Scored>& list, Goal goal = Goal::time) {
+  return cost::choose(goal, std::int64_t{80} << 30, list);
+}
 
 }  // namespace
 
 TEST_CASE("of ties what leaves memory free is taken, then what is simpler, then what is faster") {
   const auto fsdp = [](cost::Candidate& c) { c.kind = DataKind::fsdp; };
-  CHECK(taken({scored(1000, 60), scored(990, 60, fsdp)}) == 0);     // simpler
-  CHECK(taken({scored(1000, 75), scored(990, 60, fsdp)}) == 1);     // a tie with a tenth of memory free
-  CHECK(taken({scored(1000, 60), scored(960, 75, fsdp)}) == 1);     // 4% are more than half of a spread of 6%
+  CHECK(taken({scored(1000, 60), scored(990, 60, fsdp)}) == 0);        // simpler
+  CHECK(taken({scored(1000, 75), scored(990, 60, fsdp)}) == 1);        // a tie with a tenth of memory free
+  CHECK(taken({scored(1000, 60), scored(960, 75, fsdp)}) == 1);        // 4% are more than half of a spread of 6%
   CHECK(taken({scored(1000, 60), scored(960, 60, fsdp, 0.09)}) == 0);  // and less than half of one of 9%
   CHECK(taken({scored(1000, 60), scored(930, 60, fsdp, 0.4)}) == 1);   // but never more than 5% of the time is given up
-  CHECK(taken({scored(1000, 79), scored(990, 78, fsdp)}) == 0);     // where nothing leaves a tenth free, the simpler
-  CHECK(taken({scored(1000, 60), scored(990, 60)}) == 1);           // equally simple: the faster
-  CHECK(taken({scored(1000, 60), scored(900, 81, fsdp)}) == 0);     // what does not fit is no candidate
-  CHECK(taken({scored(900, 90), scored(1000, 85)}) == 1);           // nothing fits: what needs least
+  CHECK(taken({scored(1000, 79), scored(990, 78, fsdp)}) == 0);        // where nothing leaves a tenth free, the simpler
+  CHECK(taken({scored(1000, 60), scored(990, 60)}) == 1);              // equally simple: the faster
+  CHECK(taken({scored(1000, 60), scored(900, 81, fsdp)}) == 0);        // what does not fit is no candidate
+  CHECK(taken({scored(900, 90), scored(1000, 85)}) == 1);              // nothing fits: what needs least
 }
 
 TEST_CASE("another axis has to pay more than the spread of the prediction") {
@@ -393,7 +437,8 @@ TEST_CASE("another axis has to pay more than the spread of the prediction") {
   CHECK(taken({scored(1000, 60), scored(945, 60, pipeline, 0.5)}) == 1);  // no more than 5% is given up
   CHECK(taken({scored(1000, 60), scored(999, 40, pipeline)}, Goal::memory) == 1);
   const auto fsdp = [](cost::Candidate& c) { c.kind = DataKind::fsdp; };
-  CHECK(taken({scored(1049, 60), scored(1020, 60, fsdp), scored(990, 60, pipeline)}) == 1);  // both together give up no more than 5%
+  CHECK(taken({scored(1049, 60), scored(1020, 60, fsdp), scored(990, 60, pipeline)}) ==
+        1);  // both together give up no more than 5%
 }
 
 }  // namespace trainer

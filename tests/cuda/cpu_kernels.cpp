@@ -1,5 +1,5 @@
-// The CPU's kernels in place of the GPU's, as work on the streams of the emulated GPU: so what runs programs on GPUs can be held to the CPU
-// bit for bit, whatever kernels there are.
+// The CPU's kernels in place of the GPU's, as work on the streams of the emulated GPU: so what runs programs on GPUs
+// can be held to the CPU bit for bit, whatever kernels there are.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -24,17 +24,20 @@ const cpu::Context& one_thread() {
 class OnStream final : public Kernel {
  public:
   explicit OnStream(const Signature& signature)
-      : name_(name_of(signature.op)), kernel_(cpu::prepare(signature, one_thread())), workspace_(static_cast<std::size_t>(cpu::CpuTarget(one_thread()).workspace_bytes(signature)) / kUnit + 1) {}
+      : name_(name_of(signature.op)),
+        kernel_(cpu::prepare(signature, one_thread())),
+        workspace_(static_cast<std::size_t>(cpu::CpuTarget(one_thread()).workspace_bytes(signature)) / kUnit + 1) {}
 
   void run(const Call& call) override {
     const std::vector<void*> operands(call.operands.begin(), call.operands.end());
     const std::int64_t origin = call.origin;
-    check(emulated::enqueue(stream_of(call),
-                            [this, operands, origin] {
-                              kernel_->run({operands, workspace_.data(), origin});
-                              return true;
-                            },
-                            name_),
+    check(emulated::enqueue(
+              stream_of(call),
+              [this, operands, origin] {
+                kernel_->run({operands, workspace_.data(), origin});
+                return true;
+              },
+              name_),
           "enqueue");
   }
 
@@ -50,6 +53,8 @@ class OnStream final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> prepare(const Signature& signature, const Context&) { return std::make_unique<OnStream>(signature); }
+std::unique_ptr<Kernel> prepare(const Signature& signature, const Context&) {
+  return std::make_unique<OnStream>(signature);
+}
 
 }  // namespace trainer::kernels::cuda

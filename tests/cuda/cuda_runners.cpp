@@ -1,4 +1,5 @@
-// CUDA kernels on device 0: a GPU, or the emulated one, on which every case runs in four orders of threads, blocks and streams.
+// CUDA kernels on device 0: a GPU, or the emulated one, on which every case runs in four orders of threads, blocks and
+// streams.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -21,8 +22,8 @@ cuda::Device& device() {
   return one;
 }
 
-/// Device memory of exactly so many bytes, all ones at first: NaN in every float type. It begins `alignment` bytes into an allocation,
-/// which is aligned to 256 or more, so that it is aligned no better than that.
+/// Device memory of exactly so many bytes, all ones at first: NaN in every float type. It begins `alignment` bytes into
+/// an allocation, which is aligned to 256 or more, so that it is aligned no better than that.
 class DeviceBytes {
  public:
   DeviceBytes(std::int64_t bytes, std::int64_t alignment) : bytes_(static_cast<std::size_t>(bytes)) {
@@ -43,8 +44,8 @@ class DeviceBytes {
   void *allocation_ = nullptr, *data_ = nullptr;
 };
 
-/// Memory for a workspace: large, asked for again and again, and so kept while its size is the same. Both ends, where kernels have what is
-/// not a library's, are all ones again.
+/// Memory for a workspace: large, asked for again and again, and so kept while its size is the same. Both ends, where
+/// kernels have what is not a library's, are all ones again.
 void* workspace_of(std::int64_t bytes) {
   constexpr std::size_t kEnd = std::size_t{1} << 20;
   static std::int64_t kept_bytes = -1;
@@ -81,7 +82,8 @@ class CudaRunner final : public Runner {
       }
       pointers.push_back(slot->data());
     }
-    void* const workspace = workspace_of(cuda::CudaTarget(context.capability, context.units).workspace_bytes(signature));
+    void* const workspace =
+        workspace_of(cuda::CudaTarget(context.capability, context.units).workspace_bytes(signature));
     cudaStream_t stream = nullptr;
     cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     const std::unique_ptr<Kernel> kernel = cuda::prepare(signature, context);

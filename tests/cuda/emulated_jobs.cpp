@@ -26,7 +26,8 @@ class Ranks {
  private:
   void train(int rank, int world) {
     try {
-      const std::unique_ptr<StreamCommunicator> mine = nccl_communicator({rank, world, 0, id_}, {.tell = [](const std::string&) {}, .end = [] {}});
+      const std::unique_ptr<StreamCommunicator> mine =
+          nccl_communicator({rank, world, 0, id_}, {.tell = [](const std::string&) {}, .end = [] {}});
       TrainOptions options = options_;
       options.process = mine.get();
       Trained told = tests::run(job_.loaded, job_.compiled, {}, options);

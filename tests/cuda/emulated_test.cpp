@@ -48,7 +48,8 @@ class Scope {
 };
 
 template <typename... P, typename... A>
-cudaError_t launch(cudaStream_t stream, unsigned blocks, unsigned threads, std::size_t shared, void (*kernel)(P...), A... arguments) {
+cudaError_t launch(cudaStream_t stream, unsigned blocks, unsigned threads, std::size_t shared, void (*kernel)(P...),
+                   A... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;
@@ -83,8 +84,10 @@ std::set<std::vector<int>> results_of_reverse() {
 }
 
 __global__ void half_a_barrier(int* x) {
-  if (threadIdx.x < 16) __syncthreads();
-  else __syncwarp(0xFFFF0000u);
+  if (threadIdx.x < 16)
+    __syncthreads();
+  else
+    __syncwarp(0xFFFF0000u);
   if (threadIdx.x >= 16) __syncwarp(0xFFFFFFFFu);
   x[threadIdx.x] = 1;
 }
@@ -163,7 +166,8 @@ TEST_CASE("launches beyond a GPU's limits are refused") {
   CHECK(launch(stream, 0, 1, 0, twice, x) == cudaErrorInvalidConfiguration);
   CHECK(launch(stream, 1, 1025, 0, twice, x) == cudaErrorInvalidConfiguration);
   CHECK(launch(stream, 1, 1, 48 * 1024 + 1, twice, x) == cudaErrorInvalidValue);
-  CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(&twice), cudaFuncAttributeMaxDynamicSharedMemorySize, 100 * 1024) == cudaSuccess);
+  CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(&twice), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             100 * 1024) == cudaSuccess);
   CHECK(launch(stream, 1, 1, 100 * 1024, twice, x) == cudaSuccess);
   CHECK_THROWS_AS(launch(nullptr, 1, 1, 0, twice, x), Misuse);
 }

@@ -1,5 +1,5 @@
-// Whole jobs through the executor of GPUs, on the emulated one and with the CPU's kernels: what it does beside kernels is the CPU's to the bit, in
-// whatever order streams go on where no event orders them.
+// Whole jobs through the executor of GPUs, on the emulated one and with the CPU's kernels: what it does beside kernels
+// is the CPU's to the bit, in whatever order streams go on where no event orders them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,14 +33,17 @@ tests::Overrides fresh(tests::Overrides overrides = {}) {
 }
 
 Trained on_cpu(const std::string& name, const std::string& folder, tests::Overrides overrides = {}) {
-  overrides.insert(overrides.begin(), {"checkpoint.resume=none", "strategy=ddp", "train.batch.micro=2", "train.steps=20"});
+  overrides.insert(overrides.begin(),
+                   {"checkpoint.resume=none", "strategy=ddp", "train.batch.micro=2", "train.steps=20"});
   TrainOptions options;
   options.threads = 1;
   return tests::run(tests::from_the_start(jobs().load(name, folder, overrides)), {}, options);
 }
 
 bool same_run(const Trained& a, const Trained& b) {
-  return a.loss == b.loss && a.grad_norm == b.grad_norm && tests::files_of(a.report.checkpoint)["model.safetensors"] == tests::files_of(b.report.checkpoint)["model.safetensors"];
+  return a.loss == b.loss && a.grad_norm == b.grad_norm &&
+         tests::files_of(a.report.checkpoint)["model.safetensors"] ==
+             tests::files_of(b.report.checkpoint)["model.safetensors"];
 }
 
 }  // namespace
@@ -66,12 +69,14 @@ TEST_CASE("jobs on a GPU train as on the CPU to the bit, in every order that the
 }
 
 TEST_CASE("dropout, recomputation, clipping and held-out data are the CPU's to the bit") {
-  const tests::Overrides more{"model.with.dropout=0.1", "activation_checkpointing={mode: full}", "train.clip_norm=0.5", "data.val={fraction: 0.2}", "eval={every: 5, batches: 2}"};
+  const tests::Overrides more{"model.with.dropout=0.1", "activation_checkpointing={mode: full}", "train.clip_norm=0.5",
+                              "data.val={fraction: 0.2}", "eval={every: 5, batches: 2}"};
   const Trained cpu = on_cpu("gpt2", "cpu", more);
   const Trained gpu = run(tests::gpu_job(jobs(), "gpt2", "gpu", fresh(more)), 3);
   CHECK(same_run(cpu, gpu));
   REQUIRE(gpu.evaluations.size() == 4);
-  for (std::size_t i = 0; i < gpu.evaluations.size(); ++i) CHECK(gpu.evaluations[i].val_loss == cpu.evaluations[i].val_loss);
+  for (std::size_t i = 0; i < gpu.evaluations.size(); ++i)
+    CHECK(gpu.evaluations[i].val_loss == cpu.evaluations[i].val_loss);
 }
 
 TEST_CASE("a captured step is an issued one to the bit, and is launched once a step from the second on") {
@@ -95,20 +100,24 @@ TEST_CASE("scratch memory that starts as NaN changes nothing") {
 TEST_CASE("a run that stops goes on to the bit") {
   const Trained whole = run(tests::gpu_job(jobs(), "gpt2", "whole", fresh()));
   run(tests::gpu_job(jobs(), "gpt2", "parts", fresh({"train.steps=7", "train.lr_schedule={name: constant}"})));
-  const Trained straight = run(tests::gpu_job(jobs(), "gpt2", "straight", fresh({"train.lr_schedule={name: constant}"})));
+  const Trained straight =
+      run(tests::gpu_job(jobs(), "gpt2", "straight", fresh({"train.lr_schedule={name: constant}"})));
   const Trained rest = run(tests::gpu_job(jobs(), "gpt2", "parts", {"train.lr_schedule={name: constant}"}));
   CHECK(rest.loss == std::vector<double>(straight.loss.begin() + 7, straight.loss.end()));
   CHECK(whole.loss.front() == straight.loss.front());
 }
 
-TEST_CASE("a dynamic loss scale leaves steps out inside the captured graph as the CPU does, to the bit, and over a resume") {
+TEST_CASE(
+    "a dynamic loss scale leaves steps out inside the captured graph as the CPU does, to the bit, and over a resume") {
   std::string table;  // features of 2^14 under scales near the end of f32
   for (int row = 0; row < 64; ++row) {
-    for (int column = 0; column < 6; ++column) table += std::to_string(row % 8 >= 6 ? 16384.0 + 100 * column + row : 0.1 * (row % 5) + 0.05 * column) + ",";
+    for (int column = 0; column < 6; ++column)
+      table += std::to_string(row % 8 >= 6 ? 16384.0 + 100 * column + row : 0.1 * (row % 5) + 0.05 * column) + ",";
     table += std::to_string(row % 4) + "\n";
   }
   jobs().write("large.csv", table);
-  const tests::Overrides scaled{"data.train=" + jobs().path("large.csv"), "data.normalize=none", "train.lr_schedule={name: constant}",
+  const tests::Overrides scaled{"data.train=" + jobs().path("large.csv"), "data.normalize=none",
+                                "train.lr_schedule={name: constant}",
                                 "precision.loss_scale={init_scale: 8.5e37, largest_scale: 8.5e37, growth_interval: 3}"};
   const Trained cpu = on_cpu("mlp", "cpu", scaled);
   REQUIRE(cpu.skipped.size() >= 5);
@@ -117,7 +126,8 @@ TEST_CASE("a dynamic loss scale leaves steps out inside the captured graph as th
   const Trained gpu = run(tests::gpu_job(jobs(), "mlp", "gpu", fresh(scaled)), 2);
   CHECK(emulated::counts().graphs - before == 19);
   CHECK(gpu.loss == cpu.loss);  // norms of steps that are left out may be no numbers
-  CHECK(tests::files_of(gpu.report.checkpoint)["model.safetensors"] == tests::files_of(cpu.report.checkpoint)["model.safetensors"]);
+  CHECK(tests::files_of(gpu.report.checkpoint)["model.safetensors"] ==
+        tests::files_of(cpu.report.checkpoint)["model.safetensors"]);
   CHECK(gpu.skipped == cpu.skipped);
   CHECK(gpu.loss_scale == cpu.loss_scale);
   tests::Overrides first = scaled;
@@ -126,7 +136,8 @@ TEST_CASE("a dynamic loss scale leaves steps out inside the captured graph as th
   const Trained rest = run(tests::gpu_job(jobs(), "mlp", "scaled_parts", scaled));
   CHECK(rest.report.first_step == 9);
   CHECK(rest.loss_scale == std::vector<double>(gpu.loss_scale.begin() + 9, gpu.loss_scale.end()));
-  CHECK(tests::files_of(rest.report.checkpoint)["optimizer.safetensors"] == tests::files_of(gpu.report.checkpoint)["optimizer.safetensors"]);
+  CHECK(tests::files_of(rest.report.checkpoint)["optimizer.safetensors"] ==
+        tests::files_of(gpu.report.checkpoint)["optimizer.safetensors"]);
 }
 
 TEST_CASE("without the order of the plan some run goes wrong") {
@@ -225,8 +236,11 @@ TEST_CASE("steps are told of in order, each once, however the run ends") {
   tests::run(tests::from_the_start(job.loaded), job.compiled, [&](std::int64_t step) { told.push_back(step); });
   CHECK(told == std::vector<std::int64_t>{0, 1, 2, 3, 4});
   told.clear();
-  const GpuJob wild = tests::gpu_job(jobs(), "mlp", "gpu", fresh({"train.optimizer={name: sgd, lr: 1.0e+30}", "train.lr_schedule={name: constant}"}));
-  CHECK_THROWS_AS(tests::run(tests::from_the_start(wild.loaded), wild.compiled, [&](std::int64_t step) { told.push_back(step); }), NonFiniteError);
+  const GpuJob wild = tests::gpu_job(
+      jobs(), "mlp", "gpu", fresh({"train.optimizer={name: sgd, lr: 1.0e+30}", "train.lr_schedule={name: constant}"}));
+  CHECK_THROWS_AS(
+      tests::run(tests::from_the_start(wild.loaded), wild.compiled, [&](std::int64_t step) { told.push_back(step); }),
+      NonFiniteError);
   CHECK(told.size() >= 1);
   for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
 }

@@ -1,5 +1,5 @@
-// What products on GPUs do that those of the CPU do not: GELU as an epilogue, by the library or by a pass of its own, and the timed choice
-// of an algorithm.
+// What products on GPUs do that those of the CPU do not: GELU as an epilogue, by the library or by a pass of its own,
+// and the timed choice of an algorithm.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -20,9 +20,11 @@ struct Sizes {
 // The library's epilogues take rows of whole multiples of 8 elements; the others are passes.
 const Sizes kSizes[] = {{24, 40, 64}, {7, 64, 33}, {33, 37, 48}, {3, 128, 257}, {1, 8, 8}};
 
-// A pass of its own reads the sum rounded to c, which moves what comes of it by so much again; slopes of GELU stay below 1.13.
+// A pass of its own reads the sum rounded to c, which moves what comes of it by so much again; slopes of GELU stay
+// below 1.13.
 Output output(DType c, const Shape& shape, std::int64_t terms) {
-  return {c, shape, 2.2 * bound(c), 8 * kEpsF32 * std::sqrt(static_cast<double>(terms)) + 1.2 * bound(c), -1, true, false};
+  return {c,  shape, 2.2 * bound(c), 8 * kEpsF32 * std::sqrt(static_cast<double>(terms)) + 1.2 * bound(c),
+          -1, true,  false};
 }
 
 }  // namespace
@@ -44,7 +46,9 @@ TEST_CASE("the input's gradient with GELU is the product times the slope of the 
   for (DType c : compute_dtypes())
     for (const Sizes& z : kSizes)
       hold(Op::linear_grad_input, {{"gelu", true}},
-           {{c, normal_tensor({z.rows, z.out}, 1)}, {c, normal_tensor({z.out, z.in}, 2)}, {c, normal_tensor({z.rows, z.in}, 3)}},
+           {{c, normal_tensor({z.rows, z.out}, 1)},
+            {c, normal_tensor({z.out, z.in}, 2)},
+            {c, normal_tensor({z.rows, z.in}, 3)}},
            {output(c, {z.rows, z.in}, z.out)});
 }
 
@@ -52,8 +56,10 @@ TEST_CASE("algorithms and passes chosen by time compute the same") {
   REQUIRE(setenv(environment::kCudaTune.name, "1", 1) == 0);
   const DType c = DType::bf16;
   for (int layer = 0; layer < 2; ++layer) {  // the second finds the choice of an algorithm made
-    hold(Op::linear_grad_weight, {{"bias", true}, {"accumulate", true}}, {{c, normal_tensor({40, 24}, 1)}, {c, normal_tensor({40, 32}, 2)}},
-         {{DType::f32, {32, 24}, bound(DType::f32), 1e-5, -1, true, true}, {DType::f32, {32}, bound(DType::f32), 1e-5, -1, true, true}});
+    hold(Op::linear_grad_weight, {{"bias", true}, {"accumulate", true}},
+         {{c, normal_tensor({40, 24}, 1)}, {c, normal_tensor({40, 32}, 2)}},
+         {{DType::f32, {32, 24}, bound(DType::f32), 1e-5, -1, true, true},
+          {DType::f32, {32}, bound(DType::f32), 1e-5, -1, true, true}});
     hold(Op::linear, {{"bias", true}, {"gelu", true}, {"pre", true}},
          {{c, normal_tensor({24, 40}, 1)}, {c, normal_tensor({64, 40}, 2, 0.2)}, {c, normal_tensor({64}, 3)}},
          {output(c, {24, 64}, 40), output(c, {24, 64}, 40)});

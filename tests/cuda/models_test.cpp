@@ -45,7 +45,8 @@ Trained on_cpu(const std::string& name, const Overrides& more = {}) {
 double largest_relative(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size() || a.empty()) return INFINITY;
   double worst = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::isfinite(a[i]) ? std::abs(a[i] - b[i]) / std::abs(b[i]) : INFINITY);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    worst = std::max(worst, std::isfinite(a[i]) ? std::abs(a[i] - b[i]) / std::abs(b[i]) : INFINITY);
   return worst;
 }
 
@@ -55,14 +56,16 @@ void check_same_bits(const Trained& a, const Trained& b) {
     CHECK(a.loss[i] == b.loss[i]);
     CHECK(a.grad_norm[i] == b.grad_norm[i]);
   }
-  CHECK(tests::files_of(a.report.checkpoint)["model.safetensors"] == tests::files_of(b.report.checkpoint)["model.safetensors"]);
+  CHECK(tests::files_of(a.report.checkpoint)["model.safetensors"] ==
+        tests::files_of(b.report.checkpoint)["model.safetensors"]);
 }
 
 }  // namespace
 
 TEST_CASE("models in f32 follow the CPU's losses over 20 steps within 2e-4, and their gradients' norms within 1e-3") {
   for (const char* name : {"gpt2", "llama", "mlp"})
-    for (const Overrides& more : {Overrides{}, Overrides{"train.clip_norm=0.5", "activation_checkpointing={mode: full}"}}) {
+    for (const Overrides& more :
+         {Overrides{}, Overrides{"train.clip_norm=0.5", "activation_checkpointing={mode: full}"}}) {
       CAPTURE(name);
       const Trained cpu = on_cpu(name, more), gpu = on_gpu(name, more);
       CHECK(gpu.loss.size() == 20);
@@ -76,28 +79,34 @@ TEST_CASE("dropout drops on a GPU what it drops on the CPU, and held-out data ha
   const Trained cpu = on_cpu("gpt2", more), gpu = on_gpu("gpt2", more);
   CHECK(largest_relative(gpu.loss, cpu.loss) <= 2e-4);
   REQUIRE(gpu.evaluations.size() == 2);
-  for (std::size_t i = 0; i < 2; ++i) CHECK(gpu.evaluations[i].val_loss == doctest::Approx(cpu.evaluations[i].val_loss).epsilon(2e-4));
+  for (std::size_t i = 0; i < 2; ++i)
+    CHECK(gpu.evaluations[i].val_loss == doctest::Approx(cpu.evaluations[i].val_loss).epsilon(2e-4));
 }
 
 TEST_CASE("models in bf16 follow the CPU's losses within 2%, those in f16 with a dynamic scale the CPU's in f32") {
   for (const char* name : {"gpt2", "llama", "mlp"}) {
     CAPTURE(name);
-    CHECK(largest_relative(on_gpu(name, {"precision.compute=bf16"}).loss, on_cpu(name, {"precision.compute=bf16"}).loss) <= 0.02);
+    CHECK(largest_relative(on_gpu(name, {"precision.compute=bf16"}).loss,
+                           on_cpu(name, {"precision.compute=bf16"}).loss) <= 0.02);
     const Trained half = on_gpu(name, {"precision.compute=f16", "precision.loss_scale=dynamic"});
     const Trained whole = on_cpu(name);
     REQUIRE(half.loss.size() == 20);
     // A step that overflowed made no update: the rest is one behind.
-    if (half.skipped.empty()) CHECK(largest_relative(half.loss, whole.loss) <= 0.02);
-    else CHECK(half.loss.back() < half.loss.front());
+    if (half.skipped.empty())
+      CHECK(largest_relative(half.loss, whole.loss) <= 0.02);
+    else
+      CHECK(half.loss.back() < half.loss.front());
   }
 }
 
 TEST_CASE("every optimizer follows the CPU's") {
-  for (const char* optimizer : {"sgd, lr: 0.05, momentum: 0.9, nesterov: true", "adam, lr: 0.01, eps: 1.0e-3", "lion, lr: 1.0e-3"}) {
+  for (const char* optimizer :
+       {"sgd, lr: 0.05, momentum: 0.9, nesterov: true", "adam, lr: 0.01, eps: 1.0e-3", "lion, lr: 1.0e-3"}) {
     CAPTURE(optimizer);
     const Overrides more{"train.optimizer={name: " + std::string(optimizer) + "}"};
     // Lion takes the sign of a sum, which rounding may turn where it is next to nothing.
-    CHECK(largest_relative(on_gpu("gpt2", more).loss, on_cpu("gpt2", more).loss) <= (optimizer[0] == 'l' ? 2e-3 : 2e-4));
+    CHECK(largest_relative(on_gpu("gpt2", more).loss, on_cpu("gpt2", more).loss) <=
+          (optimizer[0] == 'l' ? 2e-3 : 2e-4));
   }
 }
 
@@ -105,7 +114,8 @@ TEST_CASE("a run gives the same bits again, in whatever order the device goes on
   for (const char* compute : {"precision.compute=f32", "precision.compute=bf16"}) {
     const Overrides few{compute, "model.with.dropout=0.1", "train.steps=4"};
     const Trained first = on_gpu("gpt2", few);
-    for (std::uint64_t order = 0; order < kernels::test::num_orders(); ++order) check_same_bits(first, on_gpu("gpt2", few, order));
+    for (std::uint64_t order = 0; order < kernels::test::num_orders(); ++order)
+      check_same_bits(first, on_gpu("gpt2", few, order));
   }
 }
 
@@ -125,8 +135,9 @@ TEST_CASE("scratch memory that starts as NaN changes nothing") {
 TEST_CASE("the device counts what was planned, within 2%") {
   // On a GPU of a size at which what it rounds up to does not count.
   const bool large = kernels::test::num_orders() == 1;
-  const tests::GpuJob job =
-      tests::gpu_job(jobs(), "gpt2", "gpu", large ? Overrides{"model.with.dim=1024", "model.with.heads=16", "model.with.layers=8"} : Overrides{});
+  const tests::GpuJob job = tests::gpu_job(
+      jobs(), "gpt2", "gpu",
+      large ? Overrides{"model.with.dim=1024", "model.with.heads=16", "model.with.layers=8"} : Overrides{});
   const auto communicators = thread_communicators(1);
   const auto executor = cuda_device({})->load(job.compiled.plan, 0, *communicators[0]);
   const double planned = static_cast<double>(job.compiled.plan.roles[0].total_bytes);

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <thread>
 
-#include "engine/core/error.h"
 #include "engine/comm/stream_communicator.h"
+#include "engine/core/error.h"
 #include "tests/cuda/emulated/emulated.h"
 #include "tests/temporary.h"
 
@@ -29,7 +29,8 @@ std::vector<std::string> on_ranks(int world, const std::function<void(StreamComm
     if (rank == without) continue;
     threads.emplace_back([&, rank] {
       try {
-        const std::unique_ptr<StreamCommunicator> mine = nccl_communicator({rank, world, 0, id}, {.tell = [](const std::string&) {}, .end = [] {}});
+        const std::unique_ptr<StreamCommunicator> mine =
+            nccl_communicator({rank, world, 0, id}, {.tell = [](const std::string&) {}, .end = [] {}});
         body(*mine);
       } catch (const std::exception& error) {
         failures[static_cast<std::size_t>(rank)] = error.what();
@@ -92,23 +93,30 @@ cudaStream_t new_stream() {
 }
 
 float value(int rank, std::size_t i) { return static_cast<float>((rank + 1) * 100 + static_cast<int>(i % 89)); }
-float rough(int rank, std::int64_t i) { return std::ldexp(1.0F + static_cast<float>((i * 37 + rank * 101) % 1009) / 1009, static_cast<int>((i + rank * 7) % 24)); }
+float rough(int rank, std::int64_t i) {
+  return std::ldexp(1.0F + static_cast<float>((i * 37 + rank * 101) % 1009) / 1009,
+                    static_cast<int>((i + rank * 7) % 24));
+}
 
 }  // namespace
 
-TEST_CASE("collectives on a stream give what their definitions say, over the world and over splits of it, ordered by key") {
+TEST_CASE(
+    "collectives on a stream give what their definitions say, over the world and over splits of it, ordered by key") {
   Expectations expect;
   expect_none(on_ranks(4, [&](StreamCommunicator& mine) {
     const int rank = mine.rank();
     const auto stream = new_stream();
-    const auto world = mine.split(0, rank), backwards = mine.split(0, -rank), pairs = mine.split(rank % 2, rank), some = mine.split(rank < 3 ? 5 : -1, rank);
+    const auto world = mine.split(0, rank), backwards = mine.split(0, -rank), pairs = mine.split(rank % 2, rank),
+               some = mine.split(rank < 3 ? 5 : -1, rank);
     expect(world->size() == 4 && world->index() == rank);
     expect(backwards->index() == 3 - rank);
     expect(pairs->size() == 2 && pairs->index() == rank / 2);
     expect(rank < 3 ? some != nullptr && some->size() == 3 : some == nullptr);
 
-    OnDevice<float> sum(8, [&](std::size_t i) { return value(rank, i); }), pair(8, [&](std::size_t i) { return value(rank, i); });
-    OnDevice<float> scattered(2), gathered(8), all(8, [&](std::size_t i) { return value(rank, i); }), turned(8), first(3, [&](std::size_t i) { return value(rank, i); });
+    OnDevice<float> sum(8, [&](std::size_t i) { return value(rank, i); }),
+        pair(8, [&](std::size_t i) { return value(rank, i); });
+    OnDevice<float> scattered(2), gathered(8), all(8, [&](std::size_t i) { return value(rank, i); }), turned(8),
+        first(3, [&](std::size_t i) { return value(rank, i); });
     mine.all_reduce(*world, DType::f32, sum.data, 8, stream);
     mine.all_reduce(*pairs, DType::f32, pair.data, 8, stream);
     mine.reduce_scatter(*world, DType::f32, all.data, scattered.data, 8, stream);
@@ -127,7 +135,8 @@ TEST_CASE("collectives on a stream give what their definitions say, over the wor
     for (std::size_t i = 0; i < 3; ++i) expect(first.read()[i] == value(3, i));
     const float floats = 8 * sizeof(float) * 3.0F / 4;  // of 4 ranks: what a ring sends of 8 floats
     const auto last = backwards->index() == 3 ? 0 : 3 * sizeof(float);
-    expect(mine.bytes_sent() == static_cast<std::int64_t>(2 * floats + 2 * 16 + floats + floats + floats) + static_cast<std::int64_t>(last));
+    expect(mine.bytes_sent() ==
+           static_cast<std::int64_t>(2 * floats + 2 * 16 + floats + floats + floats) + static_cast<std::int64_t>(last));
     cudaStreamDestroy(stream);
   }));
 }
@@ -138,8 +147,10 @@ TEST_CASE("an exchange is one: everyone sends to both neighbours and receives fr
     const int rank = mine.rank(), next = (rank + 1) % 4, before = (rank + 3) % 4;
     const auto stream = new_stream();
     OnDevice<float> out(6, [&](std::size_t i) { return value(rank, i); }), in(6);
-    const std::vector<Communicator::Part> sends{{next, out.data, 8}, {next, out.data + 2, 4}, {before, out.data + 3, 12}};
-    const std::vector<Communicator::Part> receives{{next, in.data + 3, 12}, {before, in.data, 8}, {before, in.data + 2, 4}};
+    const std::vector<Communicator::Part> sends{
+        {next, out.data, 8}, {next, out.data + 2, 4}, {before, out.data + 3, 12}};
+    const std::vector<Communicator::Part> receives{
+        {next, in.data + 3, 12}, {before, in.data, 8}, {before, in.data + 2, 4}};
     mine.exchange(sends, receives, stream);
     cudaStreamSynchronize(stream);
     for (std::size_t i = 0; i < 6; ++i) expect(in.read()[i] == value(i < 3 ? before : next, i));
@@ -177,7 +188,8 @@ TEST_CASE("collectives on host memory go over the device, piece by piece, and su
       for (const std::vector<int>& members : {up_to(world), std::vector<int>{rank}}) {
         const auto group = mine.group(members);
         const auto n = static_cast<std::int64_t>(members.size());
-        for (std::int64_t elements : {std::int64_t{1}, std::int64_t{5}, std::int64_t{600001}}) {  // the last is more than is staged at once
+        for (std::int64_t elements :
+             {std::int64_t{1}, std::int64_t{5}, std::int64_t{600001}}) {  // the last is more than is staged at once
           std::vector<float> data;
           for (std::int64_t i = 0; i < elements; ++i) data.push_back(rough(rank, i));
           const std::vector<float> given = data;
@@ -191,7 +203,9 @@ TEST_CASE("collectives on host memory go over the device, piece by piece, and su
           expect(right);
           std::vector<float> all(static_cast<std::size_t>(elements * n));
           mine.all_gather(*group, given.data(), all.data(), elements * 4);
-          for (std::int64_t m = 0; m < n; ++m) expect(all[static_cast<std::size_t>(m * elements + elements - 1)] == rough(members[static_cast<std::size_t>(m)], elements - 1));
+          for (std::int64_t m = 0; m < n; ++m)
+            expect(all[static_cast<std::size_t>(m * elements + elements - 1)] ==
+                   rough(members[static_cast<std::size_t>(m)], elements - 1));
           std::vector<float> first = given;
           mine.broadcast(*group, first.data(), elements * 4);
           expect(first.back() == rough(members[0], elements - 1));
@@ -204,7 +218,9 @@ TEST_CASE("collectives on host memory go over the device, piece by piece, and su
           for (std::size_t m = 1; m < members.size(); ++m) sum += rough(members[m], at);
           expect(scattered.back() == sum);
           mine.all_to_all(*group, many.data(), turned.data(), elements * 4);
-          for (std::int64_t m = 0; m < n; ++m) expect(turned[static_cast<std::size_t>(m * elements + elements - 1)] == rough(members[static_cast<std::size_t>(m)], at));
+          for (std::int64_t m = 0; m < n; ++m)
+            expect(turned[static_cast<std::size_t>(m * elements + elements - 1)] ==
+                   rough(members[static_cast<std::size_t>(m)], at));
         }
       }
       mine.barrier();
@@ -216,13 +232,17 @@ TEST_CASE("host memory is exchanged in any pattern without ranks that wait in a 
   Expectations expect;
   expect_none(on_ranks(kWorld, [&](StreamCommunicator& mine) {
     const int rank = mine.rank();
-    // Two parts from everyone to everyone, itself included, of sizes that differ; the second is more than is staged at once.
-    const auto bytes = [](int from, int to, int part) { return part == 0 ? std::int64_t{1} + from * 7 + to : (std::int64_t{3} << 20) + from * 5 + to * 11; };
+    // Two parts from everyone to everyone, itself included, of sizes that differ; the second is more than is staged at
+    // once.
+    const auto bytes = [](int from, int to, int part) {
+      return part == 0 ? std::int64_t{1} + from * 7 + to : (std::int64_t{3} << 20) + from * 5 + to * 11;
+    };
     std::vector<std::vector<std::uint8_t>> out, in;
     std::vector<Communicator::Part> sends, receives;
     for (int peer = kWorld - 1; peer >= 0; --peer)
       for (int part : {0, 1}) {
-        out.emplace_back(static_cast<std::size_t>(bytes(rank, peer, part)), static_cast<std::uint8_t>(rank * 40 + peer * 5 + part));
+        out.emplace_back(static_cast<std::size_t>(bytes(rank, peer, part)),
+                         static_cast<std::uint8_t>(rank * 40 + peer * 5 + part));
         in.emplace_back(static_cast<std::size_t>(bytes(peer, rank, part)));
         sends.push_back({peer, out.back().data(), bytes(rank, peer, part)});
         receives.push_back({peer, in.back().data(), bytes(peer, rank, part)});
@@ -232,7 +252,9 @@ TEST_CASE("host memory is exchanged in any pattern without ranks that wait in a 
     for (int peer = kWorld - 1; peer >= 0; --peer)
       for (int part : {0, 1}) {
         const auto& got = in[next++];
-        expect(std::all_of(got.begin(), got.end(), [&](std::uint8_t byte) { return byte == static_cast<std::uint8_t>(peer * 40 + rank * 5 + part); }));
+        expect(std::all_of(got.begin(), got.end(), [&](std::uint8_t byte) {
+          return byte == static_cast<std::uint8_t>(peer * 40 + rank * 5 + part);
+        }));
       }
     // To rank 0 alone, one after another, as texts are gathered.
     std::vector<std::int64_t> all(kWorld, rank);
@@ -290,8 +312,10 @@ TEST_CASE("when one rank gives up, the others come out of what they wait in, on 
 
 TEST_CASE("a start or a split that a rank does not come to ends with what was waited in") {
   ::setenv("TRAINER_RENDEZVOUS_S", "1", 1);
-  for (const std::string& failure : on_ranks(3, [](StreamCommunicator&) {}, 2))
-    if (!failure.empty()) CHECK(contains(failure, "NCCL: the start of NCCL is not done after 1 s: a rank has not come to it"));
+  for (const std::string& failure : on_ranks(
+           3, [](StreamCommunicator&) {}, 2))
+    if (!failure.empty())
+      CHECK(contains(failure, "NCCL: the start of NCCL is not done after 1 s: a rank has not come to it"));
   ::unsetenv("TRAINER_RENDEZVOUS_S");
 }
 

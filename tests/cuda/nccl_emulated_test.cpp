@@ -1,4 +1,5 @@
-// The emulated NCCL itself: collectives between threads by their definitions, splits, exchanges, captures, and mismatches that are found.
+// The emulated NCCL itself: collectives between threads by their definitions, splits, exchanges, captures, and
+// mismatches that are found.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 #include <nccl.h>
@@ -63,7 +64,8 @@ TEST_CASE("collectives of four threads give what their definitions say, in place
     ncclBroadcast(r.memory + 48, r.memory + 48, 4, ncclFloat32, 2, r.world, r.stream);
     cudaStreamSynchronize(r.stream);
     for (int i = 0; i < 8; ++i) expect(r.memory[i] == static_cast<float>(600 + 4 * i));
-    for (int i = 0; i < 4; ++i) expect(r.memory[16 + 4 * r.rank + i] == static_cast<float>(600 + 4 * (16 + 4 * r.rank + i)));
+    for (int i = 0; i < 4; ++i)
+      expect(r.memory[16 + 4 * r.rank + i] == static_cast<float>(600 + 4 * (16 + 4 * r.rank + i)));
     for (int i = 0; i < 8; ++i) expect(r.memory[32 + i] == static_cast<float>(100 * (i / 2) + 32 + i));
     for (int i = 0; i < 4; ++i) expect(r.memory[48 + i] == static_cast<float>(200 + 48 + i));
 

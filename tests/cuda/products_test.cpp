@@ -1,4 +1,5 @@
-// Matrix products by the emulated cuBLASLt: what is refused before it is asked for, what is said where a call fails, workspaces.
+// Matrix products by the emulated cuBLASLt: what is refused before it is asked for, what is said where a call fails,
+// workspaces.
 #include "kernels/cuda/gemm/products.h"
 
 #include <cuda_runtime_api.h>
@@ -64,7 +65,8 @@ TEST_CASE("products that cuBLASLt's documentation rules out are refused, and no 
   }
   CHECK_FALSE(makes(spec_of(DType::f16, DType::bf16, Epilogue::none, 8)));
   CHECK_FALSE(makes(spec_of(DType::f32, DType::bf16, Epilogue::none, 8)));
-  for (Epilogue gelu : {Epilogue::gelu, Epilogue::gelu_bias, Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::gelu_gradient}) {
+  for (Epilogue gelu :
+       {Epilogue::gelu, Epilogue::gelu_bias, Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::gelu_gradient}) {
     CHECK(makes(spec_of(DType::bf16, DType::bf16, gelu, 16)));
     CHECK_FALSE(makes(spec_of(DType::f32, DType::f32, gelu, 16)));
   }
@@ -86,10 +88,12 @@ TEST_CASE("a product keeps within the workspace that it was promised") {
 TEST_CASE("a choice by time is of random numbers, and is left where the device is full") {
   const std::int64_t bytes = (std::int64_t{3} << 20) + 6;
   const Scratch scratch(bytes);
-  const std::span<const std::uint16_t> words(static_cast<const std::uint16_t*>(scratch.get()), static_cast<std::size_t>(bytes) / 2);
+  const std::span<const std::uint16_t> words(static_cast<const std::uint16_t*>(scratch.get()),
+                                             static_cast<std::size_t>(bytes) / 2);
   std::set<std::uint16_t> different(words.begin(), words.end());
   CHECK(different.size() == 2 * 0x380);
-  CHECK(std::all_of(words.begin(), words.end(), [](std::uint16_t word) { return (word & 0x7FFFu) >= 0x3C00u && (word & 0x7FFFu) < 0x3F80u; }));
+  CHECK(std::all_of(words.begin(), words.end(),
+                    [](std::uint16_t word) { return (word & 0x7FFFu) >= 0x3C00u && (word & 0x7FFFu) < 0x3F80u; }));
 
   REQUIRE(setenv("TRAINER_CUDA_TUNE", "1", 1) == 0);
   const std::int64_t memory = emulated::settings().memory;

@@ -1,4 +1,5 @@
-// Jobs of two ranks on emulated GPUs with the GPU's own kernels, against the CPU: that kernels, collectives, plan and executor belong together.
+// Jobs of two ranks on emulated GPUs with the GPU's own kernels, against the CPU: that kernels, collectives, plan and
+// executor belong together.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -23,6 +24,7 @@ TEST_CASE("two ranks with the GPU's own kernels give the CPU's losses within 2e-
     over.push_back("strategy=" + std::string(strategy));
     const Trained gpu = run(tests::gpu_job(jobs, "gpt2", "gpu", over, 2), 2);
     REQUIRE(gpu.loss.size() == cpu.loss.size());
-    for (std::size_t step = 0; step < cpu.loss.size(); ++step) CHECK(std::fabs(gpu.loss[step] - cpu.loss[step]) <= 2e-4 * cpu.loss[step]);
+    for (std::size_t step = 0; step < cpu.loss.size(); ++step)
+      CHECK(std::fabs(gpu.loss[step] - cpu.loss[step]) <= 2e-4 * cpu.loss[step]);
   }
 }

@@ -1,5 +1,5 @@
-// Jobs of several ranks through the executor of GPUs and the NCCL communicator, on emulated GPUs and with the CPU's kernels: under every strategy the
-// training of one rank, in whatever order streams and ranks go on.
+// Jobs of several ranks through the executor of GPUs and the NCCL communicator, on emulated GPUs and with the CPU's
+// kernels: under every strategy the training of one rank, in whatever order streams and ranks go on.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -64,7 +64,8 @@ Trained on_one(const Case& one) {
   return run(job_of(alone, "one"));
 }
 
-// 2e-4 of the loss, of which a step's rounding is far away: sums over ranks in another order, 20 steps, each some 2^-24 of the values.
+// 2e-4 of the loss, of which a step's rounding is far away: sums over ranks in another order, 20 steps, each some 2^-24
+// of the values.
 constexpr double kBound = 2e-4;
 
 void check_close(const Trained& one, const Trained& many) {
@@ -107,22 +108,32 @@ TEST_CASE("captured steps with collectives are issued ones to the bit, and count
 }
 
 TEST_CASE("a job of several GPUs evaluates, saves and goes on from what it saved under another strategy") {
-  const tests::Overrides constant{"train.lr_schedule={name: constant}", "data.val={fraction: 0.2}", "eval={every: 10, batches: 2}"};
+  const tests::Overrides constant{"train.lr_schedule={name: constant}", "data.val={fraction: 0.2}",
+                                  "eval={every: 10, batches: 2}"};
   const auto with = [&](tests::Overrides more) {
     more.insert(more.end(), constant.begin(), constant.end());
     return more;
   };
-  const Trained whole = run(tests::gpu_job(jobs(), "gpt2", "whole", with({"checkpoint.resume=none", "strategy=fsdp"}), 2));
+  const Trained whole =
+      run(tests::gpu_job(jobs(), "gpt2", "whole", with({"checkpoint.resume=none", "strategy=fsdp"}), 2));
   CHECK(whole.evaluations.size() == 2);
-  run(tests::gpu_job(jobs(), "gpt2", "part", with({"checkpoint.resume=none", "strategy=fsdp", "train.steps=10", "checkpoint.format=sharded"}), 2));
-  const Trained rest = run(tests::gpu_job(jobs(), "gpt2", "part", with({"strategy={tensor: {degree: 2}, pipeline: {degree: 2}}"}), 4));
+  run(tests::gpu_job(jobs(), "gpt2", "part",
+                     with({"checkpoint.resume=none", "strategy=fsdp", "train.steps=10", "checkpoint.format=sharded"}),
+                     2));
+  const Trained rest =
+      run(tests::gpu_job(jobs(), "gpt2", "part", with({"strategy={tensor: {degree: 2}, pipeline: {degree: 2}}"}), 4));
   REQUIRE(rest.loss.size() == 10);
-  for (std::size_t step = 0; step < 10; ++step) CHECK(std::fabs(rest.loss[step] - whole.loss[step + 10]) <= kBound * whole.loss[step + 10]);
+  for (std::size_t step = 0; step < 10; ++step)
+    CHECK(std::fabs(rest.loss[step] - whole.loss[step + 10]) <= kBound * whole.loss[step + 10]);
   CHECK(std::fabs(*rest.report.val_loss - *whole.report.val_loss) <= kBound * *whole.report.val_loss);
 }
 
 TEST_CASE("a rank that diverges is named with its tensor, and all ranks end") {
-  const tests::GpuJob job = tests::gpu_job(jobs(), "gpt2", "wild", {"checkpoint.resume=none", "strategy=fsdp", "train.optimizer={name: sgd, lr: 1.0e+30}", "train.lr_schedule={name: constant}"}, 2);
+  const tests::GpuJob job =
+      tests::gpu_job(jobs(), "gpt2", "wild",
+                     {"checkpoint.resume=none", "strategy=fsdp", "train.optimizer={name: sgd, lr: 1.0e+30}",
+                      "train.lr_schedule={name: constant}"},
+                     2);
   std::string message;
   try {
     run(job, 1);

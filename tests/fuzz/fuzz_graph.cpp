@@ -1,11 +1,12 @@
-// Any bytes as a graph file: an error that says so, or a graph that can be differentiated, recomputed, placed and printed.
+// Any bytes as a graph file: an error that says so, or a graph that can be differentiated, recomputed, placed and
+// printed.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "engine/transform/transform.h"
-#include "engine/transform/distribute.h"
 #include "engine/core/error.h"
+#include "engine/transform/distribute.h"
+#include "engine/transform/transform.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainer;
@@ -16,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.field_shapes = {{"x", {4}}, {"y", {4}}};
   options.compute = size % 2 == 0 ? DType::f32 : DType::bf16;
   try {
-    Graph graph = read_graph(yaml::parse(std::string(reinterpret_cast<const char*>(data), size), "fuzz.yaml"), {}, options);
+    Graph graph =
+        read_graph(yaml::parse(std::string(reinterpret_cast<const char*>(data), size), "fuzz.yaml"), {}, options);
     differentiate(graph, DType::f32);
     recompute(graph, {size % 3 == 0 ? RecomputePolicy::Mode::full : RecomputePolicy::Mode::selective, 1});
     graph.mesh = {{Axis::replicate, 2}};

@@ -1,5 +1,5 @@
-// Any bytes as a job, lines before it that begin with `@` as overrides: either mistakes, or a job whose effective form reads back to
-// the same settings.
+// Any bytes as a job, lines before it that begin with `@` as overrides: either mistakes, or a job whose effective form
+// reads back to the same settings.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -29,7 +29,8 @@ void try_job(const std::string& text, const std::vector<std::string>& overrides)
   const LoadedJob second = read_back(effective_job(first), options);
   if (first.settings.size() != second.settings.size()) std::abort();
   for (std::size_t i = 0; i < first.settings.size(); ++i) {
-    if (first.settings[i].path != second.settings[i].path || first.settings[i].value != second.settings[i].value) std::abort();
+    if (first.settings[i].path != second.settings[i].path || first.settings[i].value != second.settings[i].value)
+      std::abort();
   }
 }
 

@@ -1,4 +1,5 @@
-// Any bytes as a manifest, with and without a checksum that fits: either a DataError, or one that prints and parses back.
+// Any bytes as a manifest, with and without a checksum that fits: either a DataError, or one that prints and parses
+// back.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

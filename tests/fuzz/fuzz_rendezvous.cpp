@@ -1,5 +1,6 @@
-// Any bytes as what a rank or rank 0 says in a rendezvous: either nothing, or a message that prints to the same bytes. Inputs begin with the
-// magics often enough only if they are given: so the rest of an input is tried behind each of them, cut or filled up to its size.
+// Any bytes as what a rank or rank 0 says in a rendezvous: either nothing, or a message that prints to the same bytes.
+// Inputs begin with the magics often enough only if they are given: so the rest of an input is tried behind each of
+// them, cut or filled up to its size.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +21,9 @@ void try_all(const std::string& text) {
   if (const auto hello = parse_hello(text)) {
     if (print(*hello) != text) std::abort();
     const std::string why = refusal_of(*hello, "token", 8);
-    if (why.empty() != (hello->token == "token" && hello->version == kVersion && hello->world_size == 8 && hello->rank > 0 && hello->rank < 8)) std::abort();
+    if (why.empty() != (hello->token == "token" && hello->version == kVersion && hello->world_size == 8 &&
+                        hello->rank > 0 && hello->rank < 8))
+      std::abort();
   }
   if (const auto welcome = parse_welcome(text); welcome && print(*welcome) != text) std::abort();
   if (text.size() % kPlaceBytes != 0) return;

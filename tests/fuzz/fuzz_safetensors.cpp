@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     unsigned sum = 0;
     for (const TensorEntry& entry : parse_safetensors(file, "fuzz").tensors) {
       if (entry.elements() < 0) std::abort();
-      for (std::int64_t at = entry.first; at < entry.last; ++at) sum += std::to_integer<unsigned>(file[static_cast<std::size_t>(at)]);
+      for (std::int64_t at = entry.first; at < entry.last; ++at)
+        sum += std::to_integer<unsigned>(file[static_cast<std::size_t>(at)]);
     }
     volatile unsigned keep = sum;
     (void)keep;

@@ -1,4 +1,5 @@
-// The text of graphs is a golden: a change of what is built shows as a change of this file. TRAINER_UPDATE_GOLDENS=1 writes it anew.
+// The text of graphs is a golden: a change of what is built shows as a change of this file. TRAINER_UPDATE_GOLDENS=1
+// writes it anew.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -13,8 +14,9 @@ namespace {
 
 TEST_CASE("a tiny GPT, differentiated, selectively recomputed and placed on a data axis, prints as its golden") {
   const std::string path = std::string(TRAINER_SOURCE_DIR) + "/tests/graph/tiny_gpt.txt";
-  Graph graph = test::model("gpt2", {{"layers", 1}, {"heads", 2}, {"dim", 8}, {"vocab", 11}, {"context", 6}, {"dropout", 0.1}},
-                            test::text_options(3, 5, DType::bf16));
+  Graph graph =
+      test::model("gpt2", {{"layers", 1}, {"heads", 2}, {"dim", 8}, {"vocab", 11}, {"context", 6}, {"dropout", 0.1}},
+                  test::text_options(3, 5, DType::bf16));
   differentiate(graph, DType::f32);
   recompute(graph, {RecomputePolicy::Mode::selective, 1});
   graph.mesh = {{Axis::replicate, 2}};

@@ -13,10 +13,13 @@
 namespace trainer {
 namespace {
 
-const std::string kModel = "model: {graph: m.yaml}\n", kData = "data: {format: text, train: a.txt}\n", kTrain = "train: {steps: 100}\n";
+const std::string kModel = "model: {graph: m.yaml}\n", kData = "data: {format: text, train: a.txt}\n",
+                  kTrain = "train: {steps: 100}\n";
 const LoadOptions kNoFiles{.configs_dir = {}, .check_files = false};
 
-LoadedJob parsed(const std::string& text, const std::vector<std::string>& overrides = {}) { return parse_job(text, "job.yaml", overrides, kNoFiles); }
+LoadedJob parsed(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return parse_job(text, "job.yaml", overrides, kNoFiles);
+}
 
 std::vector<Diagnostic> mistakes_of(const std::string& text) {
   try {
@@ -48,8 +51,12 @@ bool is_value(const std::vector<FieldDef>& fields, std::string_view path, std::s
   for (const FieldDef& field : fields) {
     if (field.name != name) continue;
     for (const Form& form : field.forms) {
-      if (name.size() == path.size() && form.kind == Form::Kind::word && std::ranges::find(form.words, word) != form.words.end()) return true;
-      if (name.size() < path.size() && form.kind == Form::Kind::section && is_value(form.fields, path.substr(name.size() + 1), word)) return true;
+      if (name.size() == path.size() && form.kind == Form::Kind::word &&
+          std::ranges::find(form.words, word) != form.words.end())
+        return true;
+      if (name.size() < path.size() && form.kind == Form::Kind::section &&
+          is_value(form.fields, path.substr(name.size() + 1), word))
+        return true;
     }
   }
   return false;
@@ -64,9 +71,11 @@ TEST_CASE("every word of other tools is answered with a key or a value that jobs
     CHECK((!alias.ours.empty() || !alias.why.empty()));
     if (what == AliasOf::op || alias.ours.empty()) return;
     if (what == AliasOf::key) CHECK(is_key(job_fields(), alias.ours));
-    if (what == AliasOf::key && !path.empty() && path != "model.with") CHECK_FALSE(is_key(job_fields(), std::string(path) + "." + std::string(word)));
+    if (what == AliasOf::key && !path.empty() && path != "model.with")
+      CHECK_FALSE(is_key(job_fields(), std::string(path) + "." + std::string(word)));
     if (what == AliasOf::value && path == "cluster.hardware")
-      CHECK((alias.ours == "auto" || std::filesystem::exists(std::string(TRAINER_SOURCE_DIR) + "/configs/hardware/" + std::string(alias.ours) + ".yaml")));
+      CHECK((alias.ours == "auto" || std::filesystem::exists(std::string(TRAINER_SOURCE_DIR) + "/configs/hardware/" +
+                                                             std::string(alias.ours) + ".yaml")));
     else if (what == AliasOf::value)
       CHECK(is_value(job_fields(), path, alias.ours));
     if (what == AliasOf::value) CHECK_FALSE(is_value(job_fields(), path, word));
@@ -143,7 +152,8 @@ TEST_CASE("short forms stand for the one key that they can mean") {
 
 TEST_CASE("overrides and the effective job see the section that a short form stands for") {
   const std::string text = kModel + kData + kTrain + "precision: bf16\n";
-  const LoadedJob loaded = parsed(text, {"precision.reduce=bf16", "train.optimizer=sgd", "train.optimizer.momentum=0.9"});
+  const LoadedJob loaded =
+      parsed(text, {"precision.reduce=bf16", "train.optimizer=sgd", "train.optimizer.momentum=0.9"});
   CHECK(loaded.job.precision.compute == DType::bf16);
   CHECK(loaded.job.precision.reduce == DType::bf16);
   CHECK(loaded.job.train.optimizer.name == OptimizerName::sgd);

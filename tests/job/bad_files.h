@@ -55,13 +55,15 @@ inline ExpectedMistake expected_mistake(const std::string& line) {
   const std::size_t bar = line.find('|');
   out.message = line.substr(bar + 2);
   std::istringstream words(line.substr(2, bar - 2));
-  for (std::string word; words >> word;) (word[0] == '~' ? out.suggestion : out.path) = word[0] == '~' ? word.substr(1) : word;
+  for (std::string word; words >> word;)
+    (word[0] == '~' ? out.suggestion : out.path) = word[0] == '~' ? word.substr(1) : word;
   return out;
 }
 
-/// `complete` may put text in place of abbreviations. Mistakes beyond the last mark have its place: a missing key that of the section that
-/// lacks it.
-inline std::vector<BadFile> read_bad_files(const std::string& path, const std::function<void(std::string&)>& complete = {}) {
+/// `complete` may put text in place of abbreviations. Mistakes beyond the last mark have its place: a missing key that
+/// of the section that lacks it.
+inline std::vector<BadFile> read_bad_files(const std::string& path,
+                                           const std::function<void(std::string&)>& complete = {}) {
   std::ifstream file(path);
   std::vector<BadFile> out;
   for (std::string line; std::getline(file, line);) {
@@ -79,7 +81,8 @@ inline std::vector<BadFile> read_bad_files(const std::string& path, const std::f
     const auto places = take_marks(one.text);
     REQUIRE_MESSAGE(!places.empty(), one.name);
     REQUIRE_MESSAGE(places.size() <= one.mistakes.size(), one.name);
-    for (std::size_t i = 0; i < one.mistakes.size(); ++i) std::tie(one.mistakes[i].line, one.mistakes[i].column) = places[std::min(i, places.size() - 1)];
+    for (std::size_t i = 0; i < one.mistakes.size(); ++i)
+      std::tie(one.mistakes[i].line, one.mistakes[i].column) = places[std::min(i, places.size() - 1)];
   }
   return out;
 }

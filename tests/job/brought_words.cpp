@@ -274,7 +274,8 @@ std::string difference(const std::vector<Answer>& answers, const BroughtCase& ex
     }
   }
   for (const Answer* answer : left) {
-    if (!may(answer)) out += "  not wanted: " + answer->file + ":" + std::to_string(answer->line) + ": " + answer->text + "\n";
+    if (!may(answer))
+      out += "  not wanted: " + answer->file + ":" + std::to_string(answer->line) + ": " + answer->text + "\n";
   }
   return out;
 }

@@ -22,7 +22,8 @@ struct Job {
   std::vector<std::string> overrides{};
 
   std::string text() const {
-    return "model:\n  graph: " + graph + "\n  with: " + with + "\ndata: " + data + "\ntrain: " + train + "\ncluster: {device: cpu}\n" + more;
+    return "model:\n  graph: " + graph + "\n  with: " + with + "\ndata: " + data + "\ntrain: " + train +
+           "\ncluster: {device: cpu}\n" + more;
   }
 };
 
@@ -33,7 +34,8 @@ std::vector<Diagnostic> told(const Job& job, const std::map<std::string, std::st
   for (const auto& [name, text] : files) write(name, text);
   write("job.yaml", job.text());
   try {
-    return load_checked_job(folder.path("job.yaml"), job.overrides, {kConfigs, true, 0}, kConfigs + "/hardware").warnings;
+    return load_checked_job(folder.path("job.yaml"), job.overrides, {kConfigs, true, 0}, kConfigs + "/hardware")
+        .warnings;
   } catch (const JobError& error) {
     return error.diagnostics();
   }
@@ -83,8 +85,8 @@ TEST_CASE("samples longer than the model's context are told in the job's words")
   check_place(given[0], "model.with.context", 3);
   CHECK(contains(given[0].message, "data.seq_len is 512"));
   CHECK(given[0].allowed == "at least 512");
-  const std::vector<Diagnostic> by_default =
-      told({.with = "{layers: 2, heads: 4, dim: 64, vocab: 256}", .data = "{format: text, train: text.txt, seq_len: 2048}"});
+  const std::vector<Diagnostic> by_default = told(
+      {.with = "{layers: 2, heads: 4, dim: 64, vocab: 256}", .data = "{format: text, train: text.txt, seq_len: 2048}"});
   REQUIRE(by_default.size() == 1);
   check_place(by_default[0], "data.seq_len", 4);
   CHECK(by_default[0].allowed == "at most 1024");
@@ -110,9 +112,10 @@ TEST_CASE("data of another format than the graph reads is told at the data") {
 }
 
 TEST_CASE("mistakes of job, batch and graph come in one report") {
-  const std::vector<Diagnostic> found = told({.with = "{layer: 2, heads: 5, dim: 64, vocab: 100}",
-                                              .train = "{steps: 10, batch: {global: 16, micro: 5}, optimizer: {name: adamW}}",
-                                              .more = "gpus: 2\n"});
+  const std::vector<Diagnostic> found =
+      told({.with = "{layer: 2, heads: 5, dim: 64, vocab: 100}",
+            .train = "{steps: 10, batch: {global: 16, micro: 5}, optimizer: {name: adamW}}",
+            .more = "gpus: 2\n"});
   const auto has = [&](const std::string& path) {
     return std::ranges::any_of(found, [&](const Diagnostic& one) { return one.path == path; });
   };
@@ -126,8 +129,8 @@ TEST_CASE("mistakes of job, batch and graph come in one report") {
 
 TEST_CASE("what follows from another mistake is left out") {
   // Which params there are is not known while one of them is wrong: a context by default is no mistake of the job.
-  const std::vector<Diagnostic> found =
-      told({.with = "{layers: 2, heads: 4, dim: 64, vocab: 256, context: many}", .data = "{format: text, train: text.txt, seq_len: 2048}"});
+  const std::vector<Diagnostic> found = told({.with = "{layers: 2, heads: 4, dim: 64, vocab: 256, context: many}",
+                                              .data = "{format: text, train: text.txt, seq_len: 2048}"});
   REQUIRE(found.size() == 1);
   CHECK(found[0].path == "model.with.context");
 }
@@ -165,7 +168,8 @@ TEST_CASE("mistakes of a graph itself stay at its lines, those of all its parts 
 }
 
 TEST_CASE("attention that sees the tokens it is to predict is warned of") {
-  const std::vector<Diagnostic> found = told({.with = "{dim: 16}", .graph = "mine.yaml"}, {{"mine.yaml", graph("silu", "false")}});
+  const std::vector<Diagnostic> found =
+      told({.with = "{dim: 16}", .graph = "mine.yaml"}, {{"mine.yaml", graph("silu", "false")}});
   REQUIRE(found.size() == 1);
   CHECK(found[0].severity == Diagnostic::Severity::warning);
   CHECK(contains(found[0].str(), "mine.yaml:7:"));

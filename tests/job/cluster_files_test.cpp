@@ -1,4 +1,5 @@
-// configs/cluster/: that the manifest says one thing in all the places where it says it, and that what the page names is there.
+// configs/cluster/: that the manifest says one thing in all the places where it says it, and that what the page names
+// is there.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -33,7 +34,8 @@ const yaml::Node& at(const yaml::Node& node, const std::string& path) {
 
 TEST_CASE("the manifest for Kubernetes gives every pod its number and a name at which rank 0 is found") {
   const yaml::Node list = yaml::read_file(kCluster + "kubernetes.yaml");
-  const yaml::Node &service = at(list, "items.0"), &job = at(list, "items.1"), &pod = at(job, "spec.template.spec"), &container = at(pod, "containers.0");
+  const yaml::Node &service = at(list, "items.0"), &job = at(list, "items.1"), &pod = at(job, "spec.template.spec"),
+                   &container = at(pod, "containers.0");
   const std::string name = at(job, "metadata.name").text, nodes = at(job, "spec.parallelism").text;
   CHECK(at(job, "spec.completionMode").text == "Indexed");
   CHECK(at(job, "spec.completions").text == nodes);
@@ -54,7 +56,8 @@ TEST_CASE("the manifest for Kubernetes gives every pod its number and a name at 
   CHECK(variables["MASTER_PORT"] == at(container, "ports.0.containerPort").text);
   const std::string command = at(container, "command").flow();
   CHECK(contains(command, "cluster.nodes=" + nodes));
-  CHECK(contains(command, "cluster.devices_per_node=" + at(container, "resources.limits").find("nvidia.com/gpu")->text));
+  CHECK(
+      contains(command, "cluster.devices_per_node=" + at(container, "resources.limits").find("nvidia.com/gpu")->text));
 }
 
 TEST_CASE("the page of launchers names every file beside it and every variable of the program that launching takes") {
@@ -64,9 +67,12 @@ TEST_CASE("the page of launchers names every file beside it and every variable o
     CHECK(contains(page, file));
     CHECK(!contents_of(kCluster + file).empty());
   }
-  for (const environment::Switch& one : {environment::kToken, environment::kPort, environment::kRendezvous, environment::kShareGpu, environment::kSilent}) {
+  for (const environment::Switch& one : {environment::kToken, environment::kPort, environment::kRendezvous,
+                                         environment::kShareGpu, environment::kSilent}) {
     CAPTURE(std::string(one.name));
     CHECK(contains(page, one.name));
   }
-  for (const char* variable : {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_DEBUG", "NCCL_COMM_ID", "NNODES", "NODE_RANK", "JOB_COMPLETION_INDEX", "CUDA_VISIBLE_DEVICES"}) CHECK(contains(page, variable));
+  for (const char* variable : {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_DEBUG", "NCCL_COMM_ID", "NNODES", "NODE_RANK",
+                               "JOB_COMPLETION_INDEX", "CUDA_VISIBLE_DEVICES"})
+    CHECK(contains(page, variable));
 }

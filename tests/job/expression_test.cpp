@@ -22,7 +22,8 @@ std::string mistake(std::string_view text) {
   try {
     value(text);
   } catch (const ExpressionError& error) {
-    return std::to_string(error.offset) + " " + error.what() + (error.suggestion.empty() ? "" : " ~" + error.suggestion);
+    return std::to_string(error.offset) + " " + error.what() +
+           (error.suggestion.empty() ? "" : " ~" + error.suggestion);
   }
   return "";
 }

@@ -11,7 +11,8 @@
 namespace trainer {
 namespace {
 
-const std::string kModel = "model: {graph: m.yaml}\n", kData = "data: {format: text, train: a.txt}\n", kTrain = "train: {steps: 100}\n";
+const std::string kModel = "model: {graph: m.yaml}\n", kData = "data: {format: text, train: a.txt}\n",
+                  kTrain = "train: {steps: 100}\n";
 const std::string kSmall = kModel + kData + kTrain;
 const LoadOptions kNoFiles{.configs_dir = {}, .check_files = false};
 
@@ -31,12 +32,13 @@ std::vector<Diagnostic> mistakes_of(const std::string& text, const std::vector<s
 }
 
 TEST_CASE("every mistake of a job is told at its line and column, with its key path and the nearest name") {
-  const std::vector<tests::BadFile> jobs = tests::read_bad_files(source_dir() + "/tests/job/bad_jobs.txt", [](std::string& text) {
-    for (const auto& [name, whole] : {std::pair{"@model\n", kModel}, {"@data\n", kData}, {"@train\n", kTrain}}) {
-      const std::size_t at = text.find(name);
-      if (at != std::string::npos) text.replace(at, std::string(name).size(), whole);
-    }
-  });
+  const std::vector<tests::BadFile> jobs =
+      tests::read_bad_files(source_dir() + "/tests/job/bad_jobs.txt", [](std::string& text) {
+        for (const auto& [name, whole] : {std::pair{"@model\n", kModel}, {"@data\n", kData}, {"@train\n", kTrain}}) {
+          const std::size_t at = text.find(name);
+          if (at != std::string::npos) text.replace(at, std::string(name).size(), whole);
+        }
+      });
   CHECK(jobs.size() >= 70);
   for (const tests::BadFile& job : jobs) tests::check_mistakes(job, "jobs/job.yaml", mistakes_of(job.text));
 }
@@ -64,7 +66,9 @@ TEST_CASE("what does not divide names the nearest that do") {
   };
   CHECK(allowed(kModel + kData + "train: {steps: 10, batch: {global: 12, micro: 5}}\n") == "1, 2, 3, 4, 6 or 12");
   CHECK(allowed(kModel + kData + "train: {steps: 10, batch: {global: 12, micro: 50}}\n") == "1, 2, 3, 4, 6 or 12");
-  CHECK(allowed(kModel + kData + "train: {steps: 1, batch: {global: 10}}\nstrategy: ddp\ncluster: {devices_per_node: 4}\n") == "8 or 12");
+  CHECK(allowed(kModel + kData +
+                "train: {steps: 1, batch: {global: 10}}\nstrategy: ddp\ncluster: {devices_per_node: 4}\n") ==
+        "8 or 12");
 }
 
 TEST_CASE("of very many mistakes the first fifty are told and the rest are counted") {
@@ -231,9 +235,12 @@ TEST_CASE("all is trained, but where there is an adapter nothing else, unless th
 }
 
 TEST_CASE("a table's target is a column's number or name, and idx has two files") {
-  CHECK(std::get<std::int64_t>(parsed(kModel + kTrain + "data: {format: table, train: a.csv, target: 3}").job.data.target) == 3);
-  CHECK(std::get<std::string>(parsed(kModel + kTrain + "data: {format: table, train: a.csv, target: label}").job.data.target) == "label");
-  const Job job = parsed(kModel + kTrain + "data: {format: idx, train: {images: i, labels: l}, val: {fraction: 0.1}}").job;
+  CHECK(std::get<std::int64_t>(
+            parsed(kModel + kTrain + "data: {format: table, train: a.csv, target: 3}").job.data.target) == 3);
+  CHECK(std::get<std::string>(
+            parsed(kModel + kTrain + "data: {format: table, train: a.csv, target: label}").job.data.target) == "label");
+  const Job job =
+      parsed(kModel + kTrain + "data: {format: idx, train: {images: i, labels: l}, val: {fraction: 0.1}}").job;
   CHECK(job.data.train.images == "jobs/i");
   CHECK(job.data.train.labels == "jobs/l");
   CHECK(std::get<double>(job.data.val) == 0.1);
@@ -277,7 +284,8 @@ TEST_CASE("a profile fills in only what the kind of strategy can do") {
     const LoadedJob loaded = parsed(kSmall + "strategy: {data: " + data + ", profile: " + profile + "}");
     std::string out;
     for (const Setting& setting : loaded.settings)
-      if (setting.from == Setting::From::profile) out += setting.path.substr(setting.path.rfind('.') + 1) + "=" + setting.value + " ";
+      if (setting.from == Setting::From::profile)
+        out += setting.path.substr(setting.path.rfind('.') + 1) + "=" + setting.value + " ";
     return out;
   };
   CHECK(filled("{kind: ddp}", "low_bandwidth") == "bucket_mb=100 compression=int8 ");
@@ -299,7 +307,8 @@ TEST_CASE("local SGD takes DiLoCo's outer optimizer, with its numbers unless oth
   CHECK_FALSE(data("").outer);
   CHECK_FALSE(data(", outer: none").outer);
   CHECK(data(", delayed: true").delayed);
-  const std::optional<OuterJob> given = data(", outer: {lr: 0.9, momentum: 0.8, nesterov: false}").outer, plain = data(", outer: {}").outer;
+  const std::optional<OuterJob> given = data(", outer: {lr: 0.9, momentum: 0.8, nesterov: false}").outer,
+                                plain = data(", outer: {}").outer;
   REQUIRE(given);
   CHECK(given->lr == 0.9);
   CHECK(given->momentum == 0.8);
@@ -393,7 +402,8 @@ TEST_CASE("every job of configs/ is right, is carried out by this build, and loa
 // ---- Overrides ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("an override replaces a value, and one that was not there") {
-  const LoadedJob loaded = parsed(kSmall, {"train.steps=7", "train.optimizer.betas=[0.8, 0.9]", "log={every: 2}", "train.clip_norm="});
+  const LoadedJob loaded =
+      parsed(kSmall, {"train.steps=7", "train.optimizer.betas=[0.8, 0.9]", "log={every: 2}", "train.clip_norm="});
   CHECK(loaded.job.train.steps == 7);
   CHECK(loaded.job.train.optimizer.betas == std::array<double, 2>{0.8, 0.9});
   CHECK(loaded.job.log.every == 2);
@@ -402,7 +412,9 @@ TEST_CASE("an override replaces a value, and one that was not there") {
   CHECK(loaded.setting("train.optimizer.lr")->from == Setting::From::otherwise);
 }
 
-TEST_CASE("of two overrides of a key the last holds") { CHECK(parsed(kSmall, {"train.steps=7", "train.steps=8"}).job.train.steps == 8); }
+TEST_CASE("of two overrides of a key the last holds") {
+  CHECK(parsed(kSmall, {"train.steps=7", "train.steps=8"}).job.train.steps == 8);
+}
 
 TEST_CASE("paths of the command line are relative to the working directory") {
   const LoadedJob loaded = parsed(kSmall, {"data.train=other/b.txt"});
@@ -445,7 +457,8 @@ TEST_CASE("what an override switches off may stay in the file") {
 }
 
 TEST_CASE("a run cut short from the command line keeps its warm-up") {
-  const std::string text = kModel + kData + "train: {steps: 1000, lr_schedule: {name: wsd, warmup_steps: 100, decay_steps: 200}}\n";
+  const std::string text =
+      kModel + kData + "train: {steps: 1000, lr_schedule: {name: wsd, warmup_steps: 100, decay_steps: 200}}\n";
   CHECK(parsed(text, {"train.steps=5"}).job.train.lr_schedule.warmup_steps == 100);
   CHECK(parsed(text, {"train.steps=0"}).job.train.steps == 0);
 }
@@ -491,13 +504,14 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
   CHECK(refusals("strategy: auto").empty());
   CHECK(refusals("strategy: ddp").empty());
   CHECK(refusals("strategy: {data: {kind: ddp}, wrap: {policy: transformer}}").empty());
-  for (const char* name : {"fsdp", "zero1", "zero2", "zero3", "tensor", "pipeline"}) CHECK(refusals("strategy: " + std::string(name)).empty());
+  for (const char* name : {"fsdp", "zero1", "zero2", "zero3", "tensor", "pipeline"})
+    CHECK(refusals("strategy: " + std::string(name)).empty());
   CHECK(refusals("strategy: local_sgd").empty());
   CHECK(refusals("strategy: {data: {compression: int8}}").empty());
   CHECK(refusals("precision: {compute: bf16}\nstrategy: {wrap: {excluded: [ln_f]}}").empty());
   CHECK(refusals("strategy: {profile: low_bandwidth}").empty());
   CHECK(refusals("cluster: {device: cuda, backend: nccl}") == "");  // can be planned
-  CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");  // whether MPI is there counts where ranks start
+  CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");       // whether MPI is there counts where ranks start
   CHECK(refusals("precision: {params: bf16, compute: f16, reduce: f16, loss_scale: dynamic}") ==
         "precision.params@4:21 precision.reduce@4:49 ");  // whether a device computes in f16 counts where it is known
 }
@@ -516,7 +530,9 @@ TEST_CASE("DoRA is refused at its key") {
   CHECK(mistake.allowed == "false");
 }
 
-TEST_CASE("where no GPU can be used, jobs for GPUs can be planned and not run: the refusal says why and stands where they were asked for") {
+TEST_CASE(
+    "where no GPU can be used, jobs for GPUs can be planned and not run: the refusal says why and stands where they "
+    "were asked for") {
   const auto refusal = [](const std::string& text, const std::string& no_gpu) {
     std::string out;
     for (const Diagnostic& mistake : not_runnable(parsed(kSmall + text), no_gpu)) {
@@ -541,7 +557,9 @@ TEST_CASE("amounts of memory take binary units, and a goal is one of three") {
   CHECK(job.cluster.price_per_device_hour == 2.5);
   CHECK(parsed(kSmall).job.goal == Goal::time);
   CHECK_FALSE(parsed(kSmall).job.cluster.memory_limit);
-  const auto limit = [](const std::string& text) { return parsed(kSmall + "cluster: {memory_limit: " + text + "}\n").job.cluster.memory_limit; };
+  const auto limit = [](const std::string& text) {
+    return parsed(kSmall + "cluster: {memory_limit: " + text + "}\n").job.cluster.memory_limit;
+  };
   CHECK(limit("1_000_000") == 1'000'000);
   CHECK(limit("512 KiB") == 512 << 10);
   CHECK(limit("2TiB") == std::int64_t{2} << 40);
@@ -565,7 +583,8 @@ TEST_CASE("a graph that is not there names where it was looked for") {
 
 TEST_CASE("a graph is found among the installed configs") {
   const std::string text = "model: {graph: models/gpt2.yaml}\n" + kData + kTrain;
-  const LoadedJob loaded = parse_job(text, "elsewhere/job.yaml", {}, {.configs_dir = source_dir() + "/configs", .check_files = true});
+  const LoadedJob loaded =
+      parse_job(text, "elsewhere/job.yaml", {}, {.configs_dir = source_dir() + "/configs", .check_files = true});
   CHECK(graph_tree(loaded).find("nodes") != nullptr);
 }
 

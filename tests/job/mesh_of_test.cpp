@@ -7,9 +7,11 @@ namespace trainer {
 namespace {
 
 LoadedJob job(const std::string& strategy, const std::string& cluster) {
-  return parse_job("model: {graph: m.yaml}\ndata: {format: text, train: a.txt}\ntrain: {steps: 1, batch: {global: 4800}}\nstrategy: " +
-                       strategy + "\ncluster: " + cluster + "\n",
-                   "job.yaml", {}, {.configs_dir = {}, .check_files = false});
+  return parse_job(
+      "model: {graph: m.yaml}\ndata: {format: text, train: a.txt}\ntrain: {steps: 1, batch: {global: "
+      "4800}}\nstrategy: " +
+          strategy + "\ncluster: " + cluster + "\n",
+      "job.yaml", {}, {.configs_dir = {}, .check_files = false});
 }
 
 struct Row {
@@ -55,7 +57,8 @@ TEST_CASE("the data axes take what pipeline and tensor leave") {
     CAPTURE(row.cluster);
     const LoadedJob loaded = job(row.strategy, row.cluster);
     const Mesh mesh = mesh_of(loaded);
-    CHECK(std::array{mesh.size(Axis::pipeline), mesh.size(Axis::replicate), mesh.size(Axis::shard), mesh.size(Axis::tensor)} == row.sizes);
+    CHECK(std::array{mesh.size(Axis::pipeline), mesh.size(Axis::replicate), mesh.size(Axis::shard),
+                     mesh.size(Axis::tensor)} == row.sizes);
     CHECK(mesh.world_size() == loaded.job.cluster.nodes * loaded.job.cluster.devices_per_node.value_or(1));
   }
 }
@@ -72,11 +75,14 @@ std::string mistake(const std::string& strategy, const std::string& cluster) {
 }
 
 TEST_CASE("a degree that does not divide is told at its place, with the degrees that do") {
-  CHECK(mistake("{tensor: {degree: 3}}", k8) == "1 strategy.tensor.degree@4:29 does not divide the 8 ranks; 1, 2, 4 or 8");
-  CHECK(mistake("{pipeline: {degree: 16}}", k8) == "1 strategy.pipeline.degree@4:31 does not divide the 8 ranks; 1, 2, 4 or 8");
+  CHECK(mistake("{tensor: {degree: 3}}", k8) ==
+        "1 strategy.tensor.degree@4:29 does not divide the 8 ranks; 1, 2, 4 or 8");
+  CHECK(mistake("{pipeline: {degree: 16}}", k8) ==
+        "1 strategy.pipeline.degree@4:31 does not divide the 8 ranks; 1, 2, 4 or 8");
   CHECK(mistake("{tensor: {degree: 4}, pipeline: {degree: 4}}", k8) ==
         "1 strategy.tensor.degree@4:29 does not divide the 2 ranks that other axes leave of 8; 1 or 2");
-  CHECK(mistake("{data: {kind: fsdp, replicate: 3}}", k8) == "1 strategy.data.replicate@4:42 does not divide the 8 ranks; 1, 2, 4 or 8");
+  CHECK(mistake("{data: {kind: fsdp, replicate: 3}}", k8) ==
+        "1 strategy.data.replicate@4:42 does not divide the 8 ranks; 1, 2, 4 or 8");
   // The file alone does not say how many devices there are.
   CHECK(mistake("{tensor: {degree: 2}}", "{}") ==
         "1 strategy.tensor.degree@4:29 does not divide the one rank that cluster.devices_per_node: auto is; 1");
@@ -87,14 +93,17 @@ TEST_CASE("a degree that does not divide is told at its place, with the degrees 
 TEST_CASE("hybrid_shard knows its replicas by the nodes or by their number") {
   const std::string hybrid = "{data: {kind: fsdp, sharding: hybrid_shard}";
   CHECK(mistake(hybrid + "}", k8) ==
-        "1 strategy.data.sharding@4:41 hybrid_shard shards inside a node and replicates across nodes, and there is one node; "
+        "1 strategy.data.sharding@4:41 hybrid_shard shards inside a node and replicates across nodes, and there is one "
+        "node; "
         "hybrid_shard with strategy.data.replicate, or full_shard");
   CHECK(mistake(hybrid + ", pipeline: {degree: 3}}", "{nodes: 3, devices_per_node: 4, backend: mpi}") ==
-        "1 strategy.data.replicate@4:12 auto is the number of nodes, 3, which does not divide the 4 ranks that other axes leave of 12; 1, 2 or 4");
+        "1 strategy.data.replicate@4:12 auto is the number of nodes, 3, which does not divide the 4 ranks that other "
+        "axes leave of 12; 1, 2 or 4");
 }
 
 TEST_CASE("more ranks than a mesh holds are refused") {
-  CHECK(mistake("auto", "{nodes: 1000000, devices_per_node: 4096, backend: mpi}").find("at most 1000000") != std::string::npos);
+  CHECK(mistake("auto", "{nodes: 1000000, devices_per_node: 4096, backend: mpi}").find("at most 1000000") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Random jobs, and other files that a table of fields describes, for properties: right by construction from the table, and then spoilt.
+// Random jobs, and other files that a table of fields describes, for properties: right by construction from the table,
+// and then spoilt.
 #pragma once
 
 #include <cstdlib>
@@ -14,7 +15,8 @@ namespace trainer::test {
 
 class RandomJobs {
  public:
-  explicit RandomJobs(std::uint32_t seed, const std::vector<FieldDef>& fields = job_fields()) : random_(seed), fields_(fields) {}
+  explicit RandomJobs(std::uint32_t seed, const std::vector<FieldDef>& fields = job_fields())
+      : random_(seed), fields_(fields) {}
 
   /// A job in which every key applies and every value is one of its forms.
   yaml::Node good() { return section(fields_, nullptr); }
@@ -58,7 +60,9 @@ class RandomJobs {
     out.kind = yaml::Kind::mapping;
     std::vector<std::string_view> done;
     for (const FieldDef& field : fields) {
-      if (std::find(done.begin(), done.end(), field.name) != done.end() || !applies(field, fields, out, root ? *root : out)) continue;
+      if (std::find(done.begin(), done.end(), field.name) != done.end() ||
+          !applies(field, fields, out, root ? *root : out))
+        continue;
       done.push_back(field.name);
       const bool wanted = field.absent == FieldDef::Absent::required || below(2) == 0;
       if (!wanted) continue;
@@ -70,7 +74,8 @@ class RandomJobs {
   }
 
   /// The value at `path`, or the default where it is not written; null where it does not apply.
-  static std::string value_at(const std::vector<FieldDef>& fields, const yaml::Node& section, std::string_view path, bool& is_section) {
+  static std::string value_at(const std::vector<FieldDef>& fields, const yaml::Node& section, std::string_view path,
+                              bool& is_section) {
     const std::string_view name = path.substr(0, path.find('.'));
     const yaml::Node* value = section.find(name);
     const FieldDef* field = nullptr;
@@ -78,13 +83,15 @@ class RandomJobs {
       if (other.name == name && (field == nullptr || applies(other, fields, section, section))) field = &other;
     }
     if (name.size() < path.size()) {
-      return value == nullptr ? "null" : value_at(field->forms.front().fields, *value, path.substr(name.size() + 1), is_section);
+      return value == nullptr ? "null"
+                              : value_at(field->forms.front().fields, *value, path.substr(name.size() + 1), is_section);
     }
     is_section = value != nullptr && !value->is_scalar();
     return value != nullptr ? value->text : std::string(field->otherwise);
   }
 
-  static bool applies(const FieldDef& field, const std::vector<FieldDef>& fields, const yaml::Node& section, const yaml::Node&) {
+  static bool applies(const FieldDef& field, const std::vector<FieldDef>& fields, const yaml::Node& section,
+                      const yaml::Node&) {
     for (const Condition& condition : field.conditions) {
       bool is_section = false;
       const std::string value = value_at(fields, section, condition.path, is_section);
@@ -156,7 +163,8 @@ class RandomJobs {
   }
 
   std::int64_t integer(const Form& form) {
-    const auto least = static_cast<std::int64_t>(std::max(form.least, -1000.0)), most = static_cast<std::int64_t>(form.most);
+    const auto least = static_cast<std::int64_t>(std::max(form.least, -1000.0)),
+               most = static_cast<std::int64_t>(form.most);
     switch (below(4)) {
       case 0:
         return least;

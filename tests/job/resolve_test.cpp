@@ -14,7 +14,8 @@ struct Row {
   Reduce reduce;
 };
 
-// Section 5 of ZeRO's paper and PyTorch's documentation of FSDP say what is cut; a pipeline keeps gathered copies for the step.
+// Section 5 of ZeRO's paper and PyTorch's documentation of FSDP say what is cut; a pipeline keeps gathered copies for
+// the step.
 const Row kTable[] = {
     {DataKind::ddp, {}, false, false, false, Keep::step, Keep::step, Reduce::step},
     {DataKind::zero1, {}, true, false, false, Keep::step, Keep::step, Reduce::step},
@@ -35,7 +36,8 @@ TEST_CASE("what a data strategy leaves to auto is what its paper does, and pipel
     data.kind = row.kind;
     data.sharding = row.sharding;
     CHECK(resolve(data, false) == ResolvedData{row.states, row.gradients, row.parameters, row.keep, row.reduce});
-    CHECK(resolve(data, true) == ResolvedData{row.states, row.gradients, row.parameters, row.keep_pipelined, row.reduce});
+    CHECK(resolve(data, true) ==
+          ResolvedData{row.states, row.gradients, row.parameters, row.keep_pipelined, row.reduce});
   }
 }
 

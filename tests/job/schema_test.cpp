@@ -1,8 +1,8 @@
 // The JSON Schema and the program give the same verdict on the same job.
 //
-// Rules that compare two values (engine/job/rules.h: what does not divide, warm-up beyond the run, …) cannot be said in draft-07: the
-// schema is held to the table of fields, and the program is held to the table and the rules. JSON has no infinities; they are handed to the
-// schema as something that no key takes.
+// Rules that compare two values (engine/job/rules.h: what does not divide, warm-up beyond the run, …) cannot be said in
+// draft-07: the schema is held to the table of fields, and the program is held to the table and the rules. JSON has no
+// infinities; they are handed to the schema as something that no key takes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 #include "engine/cost/machine_model.h"
 #include "engine/job/check.h"
 #include "engine/job/job.h"
-#include "engine/job/schema.h"
 #include "engine/job/rules.h"
+#include "engine/job/schema.h"
 #include "tests/job/random_jobs.h"
 
 namespace trainer {
@@ -84,8 +84,8 @@ class Schema {
 };
 
 TEST_CASE("the schemas in schemas/ are what the tables of fields give") {
-  // After a change of a table: trainer schema job >schemas/job.schema.json, trainer schema graph >schemas/graph.schema.json,
-  // trainer schema hardware >schemas/hardware.schema.json
+  // After a change of a table: trainer schema job >schemas/job.schema.json, trainer schema graph
+  // >schemas/graph.schema.json, trainer schema hardware >schemas/hardware.schema.json
   CHECK(contents(source_dir() + "/schemas/job.schema.json") == job_schema());
   CHECK(contents(source_dir() + "/schemas/graph.schema.json") == graph_schema());
   CHECK(contents(source_dir() + "/schemas/hardware.schema.json") == cost::hardware_schema());
@@ -93,7 +93,8 @@ TEST_CASE("the schemas in schemas/ are what the tables of fields give") {
 
 TEST_CASE("the schemas accept every job, graph and hardware file of configs/") {
   const Schema jobs(job_schema()), graphs(graph_schema()), machines(cost::hardware_schema());
-  for (const auto& [schema, folder] : {std::pair{&jobs, "/configs"}, {&graphs, "/configs/models"}, {&machines, "/configs/hardware"}}) {
+  for (const auto& [schema, folder] :
+       {std::pair{&jobs, "/configs"}, {&graphs, "/configs/models"}, {&machines, "/configs/hardware"}}) {
     int count = 0;
     for (const auto& entry : std::filesystem::directory_iterator(source_dir() + folder)) {
       if (entry.path().extension() != ".yaml") continue;
@@ -108,7 +109,9 @@ TEST_CASE("the schemas accept every job, graph and hardware file of configs/") {
 TEST_CASE("the schema of graphs refuses what graph files may not say") {
   const Schema schema(graph_schema());
   const std::string head = "inputs: {x: {dtype: f32, shape: [batch, 4]}}\noutputs: {loss: l}\nnodes:\n";
-  const auto accepts = [&](const std::string& nodes) { return schema.accepts(yaml::parse(head + nodes, "graph.yaml")); };
+  const auto accepts = [&](const std::string& nodes) {
+    return schema.accepts(yaml::parse(head + nodes, "graph.yaml"));
+  };
   CHECK(accepts("  - {name: a, op: linear, input: x, out: 3}"));
   CHECK(accepts("  - {name: a, op: linear, input: x, out: \"${2 * 3}\", init: {normal: 0.1}}"));
   CHECK(accepts("  - {name: a, op: linear, input: x, out: 3, init: {uniform: 0.1}}"));
@@ -205,9 +208,11 @@ TEST_CASE("what table and rules accept becomes a job, and all else is refused") 
     bool loaded = true;
     try {
       const LoadedJob first = parse_job(job.flow(), "job.yaml", {}, {.configs_dir = {}, .check_files = false});
-      const LoadedJob second = parse_job(effective_job(first), "job.yaml", {}, {.configs_dir = {}, .check_files = false});
+      const LoadedJob second =
+          parse_job(effective_job(first), "job.yaml", {}, {.configs_dir = {}, .check_files = false});
       REQUIRE(first.settings.size() == second.settings.size());
-      for (std::size_t k = 0; k < first.settings.size(); ++k) REQUIRE(first.settings[k].value == second.settings[k].value);
+      for (std::size_t k = 0; k < first.settings.size(); ++k)
+        REQUIRE(first.settings[k].value == second.settings[k].value);
     } catch (const JobError&) {
       loaded = false;
     }

@@ -46,10 +46,12 @@ TEST_CASE("scalars follow YAML 1.2's core schema") {
   for (const char* text : {"null", "Null", "NULL", "~", ""}) CHECK(scalar(text).is_null());
   for (const char* text : {"true", "True", "TRUE"}) CHECK(scalar(text).as_bool() == true);
   for (const char* text : {"false", "False", "FALSE"}) CHECK(scalar(text).as_bool() == false);
-  for (const char* text : {"no", "yes", "on", "off", "n",  "y",    "nULL",  "tRUE",     "1f1b", "0o",  "0x",  "0b1",  "1e",  "e4",
-                           ".",  "-",   "+",  "_1",  "1_", "1__0", "1.2.3", "12:30:45", "inf",  "nan", "- 1", "0x1G", "0o8", "--1"}) {
+  for (const char* text :
+       {"no", "yes", "on", "off", "n",  "y",    "nULL",  "tRUE",     "1f1b", "0o",  "0x",  "0b1",  "1e",  "e4",
+        ".",  "-",   "+",  "_1",  "1_", "1__0", "1.2.3", "12:30:45", "inf",  "nan", "- 1", "0x1G", "0o8", "--1"}) {
     CAPTURE(text);
-    const Node node = parse("[\"\", " + std::string(text == std::string("- 1") ? "'- 1'" : text) + "]", "file.yaml").items.at(1);
+    const Node node =
+        parse("[\"\", " + std::string(text == std::string("- 1") ? "'- 1'" : text) + "]", "file.yaml").items.at(1);
     CHECK(node.as_string().has_value());
     CHECK_FALSE(node.as_number().has_value());
   }
@@ -210,7 +212,8 @@ TEST_CASE("aliases that multiply end at 100,000 values") {
   CHECK(mistake(text).find("more than 100000 values once aliases are expanded") != std::string::npos);
   text.clear();
   for (int i = 0; i < 26; ++i)
-    text += "- &b" + std::to_string(i) + (i ? " [*b" + std::to_string(i - 1) + ", *b" + std::to_string(i - 1) + "]\n" : " x\n");
+    text += "- &b" + std::to_string(i) +
+            (i ? " [*b" + std::to_string(i - 1) + ", *b" + std::to_string(i - 1) + "]\n" : " x\n");
   CHECK(mistake(text).find("more than 100000 values once aliases are expanded") != std::string::npos);
 }
 
@@ -225,8 +228,8 @@ TEST_CASE("fifty levels pass and one more does not, in every notation and throug
   };
   CHECK(mistake(block(50)).empty());
   CHECK(mistake(block(51)).ends_with("nested more than 50 deep"));
-  CHECK(mistake("a: &x " + flow(40) + "\nb: " + std::string(20, '[') + "*x" + std::string(20, ']') + "\n").find("deep once aliases") !=
-        std::string::npos);
+  CHECK(mistake("a: &x " + flow(40) + "\nb: " + std::string(20, '[') + "*x" + std::string(20, ']') + "\n")
+            .find("deep once aliases") != std::string::npos);
 }
 
 TEST_CASE("a file of 1 MiB passes and one byte more does not") {
@@ -238,8 +241,9 @@ TEST_CASE("a file of 1 MiB passes and one byte more does not") {
 
 TEST_CASE("hostile files of 1 MiB end within seconds") {
   const std::clock_t begin = std::clock();  // of the processor: other programs may run beside the test
-  for (const char* piece : {"[",      "{", "- ", "? ", "a: ", "[a, ", "{a: ", "&a ",    "*a ", "! ", "\"",   "'",          "|\n",
-                            "- - \n", "#", "%",  "\n", "a\n", ",",    ":",    "--- \n", "é",   "{}", "[]\n", "x: {a: 1}\n"}) {
+  for (const char* piece :
+       {"[",      "{", "- ", "? ", "a: ", "[a, ", "{a: ", "&a ",    "*a ", "! ", "\"",   "'",          "|\n",
+        "- - \n", "#", "%",  "\n", "a\n", ",",    ":",    "--- \n", "é",   "{}", "[]\n", "x: {a: 1}\n"}) {
     CAPTURE(piece);
     std::string text;
     while (text.size() + std::string(piece).size() <= kMaxBytes) text += piece;
@@ -250,7 +254,8 @@ TEST_CASE("hostile files of 1 MiB end within seconds") {
 
 TEST_CASE("a tree prints on one line that reads back to the same") {
   const std::string text =
-      "{a: [1, \"1\", null, \"null\", x y, \"a: b\", \"- x\", \"#c\", \"t\\tn\\n\\\"\\\\\", \"\", -5, .5, \"~\"], \"no key: \": {}}";
+      "{a: [1, \"1\", null, \"null\", x y, \"a: b\", \"- x\", \"#c\", \"t\\tn\\n\\\"\\\\\", \"\", -5, .5, \"~\"], \"no "
+      "key: \": {}}";
   const Node node = parse(text, "file.yaml");
   CHECK(parse(node.flow(), "again").flow() == node.flow());
   CHECK(node.find("a")->items.at(8).text == "t\tn\n\"\\");

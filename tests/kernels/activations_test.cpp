@@ -23,15 +23,20 @@ TEST_CASE("activations and their gradients follow their formulas, in place and n
     for (const Shape& shape : kShapes) {
       const Tensor x = normal_tensor(shape, 1, 3), dy = normal_tensor(shape, 2);
       // Kernels compute to 2^-12 what they then round to bf16.
-      const double absolute = c == DType::bf16 ? 0x1p-11 : (c == DType::f16 ? 0x1p-24 : 0) + 8 * kEpsF32;  // f16: below 2^-14 steps are of 2^-24
-      const auto out = [&](int in_place_of, double ulps) { return Output{c, shape, bound(c, ulps), absolute, in_place_of}; };
+      const double absolute =
+          c == DType::bf16 ? 0x1p-11
+                           : (c == DType::f16 ? 0x1p-24 : 0) + 8 * kEpsF32;  // f16: below 2^-14 steps are of 2^-24
+      const auto out = [&](int in_place_of, double ulps) {
+        return Output{c, shape, bound(c, ulps), absolute, in_place_of};
+      };
       for (int in_place : {-1, 0}) {
         for (const char* name : {"tanh", "none"}) {
           hold(Op::gelu, form(name), {{c, x}}, {out(in_place, 8)});
           hold(Op::gelu_grad, form(name), {{c, dy}, {c, x}}, {out(in_place, 16)});
         }
         for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) hold(op, {}, {{c, x}}, {out(in_place, 8)});
-        for (Op op : {Op::relu_grad, Op::silu_grad, Op::tanh_grad, Op::sigmoid_grad}) hold(op, {}, {{c, dy}, {c, x}}, {out(in_place, 16)});
+        for (Op op : {Op::relu_grad, Op::silu_grad, Op::tanh_grad, Op::sigmoid_grad})
+          hold(op, {}, {{c, dy}, {c, x}}, {out(in_place, 16)});
       }
       for (const double cap : kCaps) {
         const Attributes caps{{"cap", cap}};

@@ -1,5 +1,5 @@
-// Holds a kernel to the f64 reference with every runner of the executable, at least twice in each family for the same bits, with exactly the
-// memory the contract gives it.
+// Holds a kernel to the f64 reference with every runner of the executable, at least twice in each family for the same
+// bits, with exactly the memory the contract gives it.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -23,16 +23,16 @@ struct Input {
   reference::Tensor values;  ///< rounded to dtype before use
 };
 
-/// An output and its bound: |got − truth| <= relative · |truth| + absolute · (largest |truth| of the output, at least 1e-3). In f16 there is
-/// half a step of its subnormals beside it.
+/// An output and its bound: |got − truth| <= relative · |truth| + absolute · (largest |truth| of the output, at least
+/// 1e-3). In f16 there is half a step of its subnormals beside it.
 struct Output {
   DType dtype;
   Shape shape;
   double relative = 0;
   double absolute = 0;
-  int in_place_of = -1;        ///< the input whose memory it is, or -1
-  bool listed = true;          ///< false: an updated operand, which stands among the inputs alone
-  bool accumulates = false;    ///< `accumulate` adds to it
+  int in_place_of = -1;      ///< the input whose memory it is, or -1
+  bool listed = true;        ///< false: an updated operand, which stands among the inputs alone
+  bool accumulates = false;  ///< `accumulate` adds to it
 };
 
 struct Options {
@@ -43,7 +43,11 @@ constexpr double kEpsF32 = 0x1p-24, kEpsBf16 = 0x1p-8, kEpsF16 = 0x1p-11;  // th
 
 /// The rounding of the output itself and `sum` roundings of f32 on the way.
 inline double bound(DType dtype, double sum = 0) {
-  return (dtype == DType::bf16 ? kEpsBf16 : dtype == DType::f16 ? kEpsF16 : dtype == DType::f64 ? 0x1p-53 : kEpsF32) + sum * kEpsF32;
+  return (dtype == DType::bf16  ? kEpsBf16
+          : dtype == DType::f16 ? kEpsF16
+          : dtype == DType::f64 ? 0x1p-53
+                                : kEpsF32) +
+         sum * kEpsF32;
 }
 
 /// Rounding below the normal numbers: of f16 they begin at 2^-14; the others' are too small to count.
@@ -51,12 +55,24 @@ inline double subnormals(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 0
 
 inline void write(const Buffer& buffer, DType dtype, std::int64_t i, double value) {
   switch (dtype) {
-    case DType::f64: buffer.as<double>()[i] = value; return;
-    case DType::f32: buffer.as<float>()[i] = static_cast<float>(value); return;
-    case DType::bf16: buffer.as<Bf16>()[i] = to_bf16(static_cast<float>(value)); return;
-    case DType::i32: buffer.as<std::int32_t>()[i] = static_cast<std::int32_t>(value); return;
-    case DType::u8: buffer.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(static_cast<std::int64_t>(value)); return;
-    case DType::f16: buffer.as<std::uint16_t>()[i] = f16_bits(value); return;
+    case DType::f64:
+      buffer.as<double>()[i] = value;
+      return;
+    case DType::f32:
+      buffer.as<float>()[i] = static_cast<float>(value);
+      return;
+    case DType::bf16:
+      buffer.as<Bf16>()[i] = to_bf16(static_cast<float>(value));
+      return;
+    case DType::i32:
+      buffer.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+      return;
+    case DType::u8:
+      buffer.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(static_cast<std::int64_t>(value));
+      return;
+    case DType::f16:
+      buffer.as<std::uint16_t>()[i] = f16_bits(value);
+      return;
   }
 }
 
@@ -89,7 +105,8 @@ inline reference::Tensor values(std::initializer_list<double> list) {
 inline reference::Tensor integer_tensor(const Shape& shape, std::uint64_t seed, std::int64_t low, std::int64_t high) {
   reference::Tensor tensor(shape);
   std::mt19937_64 generator(seed);
-  for (double& x : tensor.data) x = static_cast<double>(low + static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(high - low)));
+  for (double& x : tensor.data)
+    x = static_cast<double>(low + static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(high - low)));
   return tensor;
 }
 
@@ -106,7 +123,8 @@ inline bool close(double got, double want, double allowed) {
 }
 
 /// Runs and compares. `attributes` may hold accumulate: then outputs start from random values that must be added to.
-inline void hold(Op op, const Attributes& attributes, const std::vector<Input>& inputs, const std::vector<Output>& outputs, const Options& options = {}) {
+inline void hold(Op op, const Attributes& attributes, const std::vector<Input>& inputs,
+                 const std::vector<Output>& outputs, const Options& options = {}) {
   const bool accumulate = attributes.has("accumulate") && attributes.flag("accumulate");
   std::vector<reference::Tensor> rounded;
   Signature signature{op, attributes, {}};
@@ -142,7 +160,9 @@ inline void hold(Op op, const Attributes& attributes, const std::vector<Input>& 
         out.emplace_back(output.in_place_of >= 0 ? 0 : output.shape.elements() * size_of(output.dtype));
         if (accumulate && output.accumulates)
           for (std::int64_t i = 0; i < before[k].size(); ++i) write(out.back(), output.dtype, i, before[k][i]);
-        if (output.listed) pointers.push_back(output.in_place_of >= 0 ? in[static_cast<std::size_t>(output.in_place_of)].data() : out.back().data());
+        if (output.listed)
+          pointers.push_back(output.in_place_of >= 0 ? in[static_cast<std::size_t>(output.in_place_of)].data()
+                                                     : out.back().data());
       }
       runner->run(signature, pointers, options.origin);
 
@@ -154,14 +174,18 @@ inline void hold(Op op, const Attributes& attributes, const std::vector<Input>& 
         const bool adds = accumulate && output.accumulates;
         double largest = 1e-3;
         for (std::int64_t i = 0; i < truth[k].size(); ++i)
-          if (std::isfinite(truth[k][i])) largest = std::fmax(largest, std::abs(truth[k][i]) + (adds ? std::abs(before[k][i]) : 0));
+          if (std::isfinite(truth[k][i]))
+            largest = std::fmax(largest, std::abs(truth[k][i]) + (adds ? std::abs(before[k][i]) : 0));
         std::int64_t wrong = -1;
         for (std::int64_t i = 0; i < truth[k].size() && wrong < 0; ++i) {
           const double want = truth[k][i] + (adds ? before[k][i] : 0);
-          if (!close(value_at(found, output.dtype, i), want, output.relative * std::abs(want) + output.absolute * largest + subnormals(output.dtype))) wrong = i;
+          if (!close(value_at(found, output.dtype, i), want,
+                     output.relative * std::abs(want) + output.absolute * largest + subnormals(output.dtype)))
+            wrong = i;
         }
         INFO(text_of(op, inputs), " on ", runner->name(), ": output ", k, " element ", wrong, ": got ",
-             wrong < 0 ? 0 : value_at(found, output.dtype, wrong), " for ", wrong < 0 ? 0 : truth[k][wrong] + (adds ? before[k][wrong] : 0));
+             wrong < 0 ? 0 : value_at(found, output.dtype, wrong), " for ",
+             wrong < 0 ? 0 : truth[k][wrong] + (adds ? before[k][wrong] : 0));
         CHECK(wrong == -1);
         if (is_first) {
           first.emplace_back(static_cast<std::int64_t>(found.bytes()));

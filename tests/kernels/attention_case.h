@@ -1,6 +1,7 @@
-// Cases of attention and attention_grad, held to the naive sums in f64 of kernels/attention.h on any Runner. Inputs are rounded to the
-// kernel's dtype before the reference sees them, so that what is left is the kernel's arithmetic and the rounding of its outputs. Ranks of
-// arrays: q, o: [batch, seq, heads, dim]; k, v: [batch, keys, kv_heads, dim]; lse: [batch, heads, seq].
+// Cases of attention and attention_grad, held to the naive sums in f64 of kernels/attention.h on any Runner. Inputs are
+// rounded to the kernel's dtype before the reference sees them, so that what is left is the kernel's arithmetic and the
+// rounding of its outputs. Ranks of arrays: q, o: [batch, seq, heads, dim]; k, v: [batch, keys, kv_heads, dim]; lse:
+// [batch, heads, seq].
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,7 +26,8 @@ struct Case {
   bool causal = true, packed = true;
   double theta = 0;
   DType dtype = DType::f32;
-  std::int64_t keys = 0, origin = 0;  ///< keys of the whole sequence (0: seq), of which the queries begin at position `origin`
+  std::int64_t keys = 0,
+               origin = 0;  ///< keys of the whole sequence (0: seq), of which the queries begin at position `origin`
 
   std::int64_t num_keys() const { return keys == 0 ? seq : keys; }
   std::int64_t tokens() const { return batch * seq; }
@@ -35,12 +37,14 @@ struct Case {
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
   std::string str() const {
     return std::string(name_of(dtype)) + " batch " + std::to_string(batch) + " seq " + std::to_string(seq) + " heads " +
-           std::to_string(heads) + "/" + std::to_string(kv_heads) + " dim " + std::to_string(dim) + (causal ? " causal" : "") +
-           (packed ? " packed" : "") + " theta " + std::to_string(theta) + " keys " + std::to_string(num_keys()) + " origin " + std::to_string(origin);
+           std::to_string(heads) + "/" + std::to_string(kv_heads) + " dim " + std::to_string(dim) +
+           (causal ? " causal" : "") + (packed ? " packed" : "") + " theta " + std::to_string(theta) + " keys " +
+           std::to_string(num_keys()) + " origin " + std::to_string(origin);
   }
 };
 
-/// Queries of a part of a sequence: how many, of how many keys, from which position. Parts begin and end on blocks and within them.
+/// Queries of a part of a sequence: how many, of how many keys, from which position. Parts begin and end on blocks and
+/// within them.
 struct Part {
   std::int64_t seq, keys, origin;
 };
@@ -70,7 +74,8 @@ inline std::size_t key_at(const Case& c, std::int64_t b, std::int64_t t, std::in
 }
 
 /// Every head's vectors turned by their positions, the first of which is `origin`; `sign` -1 turns back.
-inline Doubles rotated(const Case& c, Doubles x, std::int64_t heads, std::int64_t rows, std::int64_t origin, double sign) {
+inline Doubles rotated(const Case& c, Doubles x, std::int64_t heads, std::int64_t rows, std::int64_t origin,
+                       double sign) {
   if (c.theta == 0) return x;
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t t = 0; t < rows; ++t)
@@ -79,15 +84,20 @@ inline Doubles rotated(const Case& c, Doubles x, std::int64_t heads, std::int64_
           const std::size_t vector = static_cast<std::size_t>(((b * rows + t) * heads + h) * c.dim);
           double& first = x[vector + static_cast<std::size_t>(j)];
           double& second = x[vector + static_cast<std::size_t>(j + c.dim / 2)];
-          const double angle = static_cast<double>(origin + t) * std::pow(c.theta, -2.0 * static_cast<double>(j) / static_cast<double>(c.dim));
+          const double angle = static_cast<double>(origin + t) *
+                               std::pow(c.theta, -2.0 * static_cast<double>(j) / static_cast<double>(c.dim));
           const double x1 = first, x2 = second, cosine = std::cos(angle), sine = sign * std::sin(angle);
           first = x1 * cosine - x2 * sine;
           second = x2 * cosine + x1 * sine;
         }
   return x;
 }
-inline Doubles rotated_q(const Case& c, Doubles q, double sign) { return rotated(c, std::move(q), c.heads, c.seq, c.origin, sign); }
-inline Doubles rotated_k(const Case& c, Doubles k, double sign) { return rotated(c, std::move(k), c.kv_heads, c.num_keys(), 0, sign); }
+inline Doubles rotated_q(const Case& c, Doubles q, double sign) {
+  return rotated(c, std::move(q), c.heads, c.seq, c.origin, sign);
+}
+inline Doubles rotated_k(const Case& c, Doubles k, double sign) {
+  return rotated(c, std::move(k), c.kv_heads, c.num_keys(), 0, sign);
+}
 
 inline double dot(const Case& c, const Doubles& x, std::size_t i, const Doubles& y, std::size_t j) {
   double sum = 0;
@@ -128,10 +138,12 @@ inline Gradients reference_grad(const Case& c, const Inputs& in, const Outputs& 
       for (std::int64_t i = 0; i < c.seq; ++i) {
         const std::int64_t kv = h / (c.heads / c.kv_heads);
         const std::size_t qi = at(c, b, i, h);
-        const double delta = dot(c, in.d_o, qi, out.o, qi), lse = out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)];
+        const double delta = dot(c, in.d_o, qi, out.o, qi),
+                     lse = out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)];
         for (std::int64_t j = 0; j < c.seen(i); ++j) {
           const std::size_t kj = key_at(c, b, j, kv);
-          const double p = std::exp(c.scale() * dot(c, q, qi, k, kj) - lse), ds = p * (dot(c, in.d_o, qi, in.v, kj) - delta);
+          const double p = std::exp(c.scale() * dot(c, q, qi, k, kj) - lse),
+                       ds = p * (dot(c, in.d_o, qi, in.v, kj) - delta);
           add(c, ds * c.scale(), k, kj, g.dq, qi);
           add(c, ds * c.scale(), q, qi, g.dk, kj);
           add(c, p, in.d_o, qi, g.dv, kj);
@@ -145,13 +157,17 @@ inline Gradients reference_grad(const Case& c, const Inputs& in, const Outputs& 
 // ---- Memory of the kernel's dtype ----
 
 inline void put(DType dtype, char* to, std::int64_t index, double value) {
-  if (dtype == DType::bf16) reinterpret_cast<Bf16*>(to)[index] = to_bf16(static_cast<float>(value));
-  else if (dtype == DType::f16) reinterpret_cast<std::uint16_t*>(to)[index] = f16_bits(value);
-  else reinterpret_cast<float*>(to)[index] = static_cast<float>(value);
+  if (dtype == DType::bf16)
+    reinterpret_cast<Bf16*>(to)[index] = to_bf16(static_cast<float>(value));
+  else if (dtype == DType::f16)
+    reinterpret_cast<std::uint16_t*>(to)[index] = f16_bits(value);
+  else
+    reinterpret_cast<float*>(to)[index] = static_cast<float>(value);
 }
 inline double get(DType dtype, const char* from, std::int64_t index) {
   if (dtype == DType::bf16) return to_f32(reinterpret_cast<const Bf16*>(from)[index]);
-  return dtype == DType::f16 ? f16_value(reinterpret_cast<const std::uint16_t*>(from)[index]) : reinterpret_cast<const float*>(from)[index];
+  return dtype == DType::f16 ? f16_value(reinterpret_cast<const std::uint16_t*>(from)[index])
+                             : reinterpret_cast<const float*>(from)[index];
 }
 inline double rounded(DType dtype, double x) {
   char memory[4];
@@ -176,7 +192,8 @@ inline Inputs inputs_of(const Case& c, unsigned seed = 1, double deviation = 1) 
 /// 64-byte aligned memory between two guards.
 class Guarded {
  public:
-  explicit Guarded(std::int64_t bytes) : bytes_(bytes), memory_(static_cast<std::size_t>(bytes + 3 * kGuard), kPattern) {
+  explicit Guarded(std::int64_t bytes)
+      : bytes_(bytes), memory_(static_cast<std::size_t>(bytes + 3 * kGuard), kPattern) {
     begin_ = memory_.data() + kGuard;
     begin_ += (64 - reinterpret_cast<std::uintptr_t>(begin_) % 64) % 64;
   }
@@ -231,7 +248,11 @@ struct Run {
 inline Signature signature_of(const Case& c, Op op) {
   const TensorDesc o{c.dtype, Shape{c.batch, c.seq, c.heads * c.dim}}, lse{DType::f32, Shape{c.batch, c.heads, c.seq}};
   Signature s{op,
-              {{"heads", c.heads}, {"kv_heads", c.kv_heads}, {"causal", c.causal}, {"packed", c.packed}, {"rope_theta", c.theta}},
+              {{"heads", c.heads},
+               {"kv_heads", c.kv_heads},
+               {"causal", c.causal},
+               {"packed", c.packed},
+               {"rope_theta", c.theta}},
               trio_descs(c)};
   if (op == Op::attention_grad) s.operands.insert(s.operands.begin(), o);
   s.operands.insert(s.operands.end(), {o, lse});
@@ -308,10 +329,11 @@ inline Gradients gradients_of(const Case& c, Run& run) {
 
 // ---- Comparison ----
 
-/// Largest distance between x and y, in units of the bound: `rounding` · |y| for the output's own rounding, and n · (largest
-/// |y|) for what comes before it. Of f32 sums n is eps · (8 + √(seq · dim)): errors of a sum grow as the root of its
-/// length, and each score's error, some eps · √dim · |score| with |score| ≤ 8, scales a probability. `terms` is what rounded factors add to
-/// n. The largest is 1 at least, the inputs' own size, since do·v - delta may cancel to nothing.
+/// Largest distance between x and y, in units of the bound: `rounding` · |y| for the output's own rounding, and n ·
+/// (largest |y|) for what comes before it. Of f32 sums n is eps · (8 + √(seq · dim)): errors of a sum grow as the root
+/// of its length, and each score's error, some eps · √dim · |score| with |score| ≤ 8, scales a probability. `terms` is
+/// what rounded factors add to n. The largest is 1 at least, the inputs' own size, since do·v - delta may cancel to
+/// nothing.
 inline double worst(const Case& c, const Doubles& x, const Doubles& y, double rounding, double terms) {
   const double n = terms + 0x1p-23 * (8 + std::sqrt(static_cast<double>(c.num_keys() * c.dim)));
   double largest = 1, ratio = 0;
@@ -323,8 +345,8 @@ inline double worst(const Case& c, const Doubles& x, const Doubles& y, double ro
   return ratio;
 }
 
-/// Where factors are rounded, each term's p or ds has the error of the dtype, and q and k after RoPE, which scales a probability by
-/// some eps · |score| / 2: n grows by 2 eps, or 4 eps with RoPE; lse of rounded q and k by eps.
+/// Where factors are rounded, each term's p or ds has the error of the dtype, and q and k after RoPE, which scales a
+/// probability by some eps · |score| / 2: n grows by 2 eps, or 4 eps with RoPE; lse of rounded q and k by eps.
 struct Bounds {
   double rounding, terms, lse_terms;
 };
@@ -341,8 +363,10 @@ inline Outputs rounded(const Case& c, Outputs out) {
 }
 
 inline void check_same(std::vector<Guarded>& first, std::vector<Guarded>& now) {
-  if (first.empty()) first = std::move(now);
-  else CHECK(first == now);
+  if (first.empty())
+    first = std::move(now);
+  else
+    CHECK(first == now);
 }
 
 /// Holds every runner to the reference, and those of a family to the same bits.

@@ -14,7 +14,8 @@ TEST_CASE("attention and its gradient equal the naive sums, whatever the sizes")
   for (DType dtype : compute_dtypes()) {
     for (std::int64_t seq : {1, 2, 17, 63, 64, 65, 127, 129})
       for (bool causal : {true, false}) check_case({1, seq, 2, 1, 16, causal, true, 0, dtype}, few_runners());
-    for (std::int64_t dim : {1, 7, 8, 32, 33, 48, 64, 80, 100, 128}) check_case({1, 70, 1, 1, dim, true, true, 0, dtype}, few_runners());
+    for (std::int64_t dim : {1, 7, 8, 32, 33, 48, 64, 80, 100, 128})
+      check_case({1, 70, 1, 1, dim, true, true, 0, dtype}, few_runners());
     check_case({1, 130, 1, 1, 256, false, true, 0, dtype}, few_runners());
     check_case({3, 96, 1, 1, 24, true, true, 0, dtype}, runners());
     check_case({1, 256, 1, 1, 64, true, true, 0, dtype}, few_runners());
@@ -27,14 +28,16 @@ TEST_CASE("grouped heads, separate operands and RoPE go together") {
     for (bool packed : {true, false})
       for (double theta : {0.0, 10000.0})
         for (const auto& [heads, kv_heads] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{4, 1}})
-          check_case({heads == 4 ? 1 : 2, 67, heads, kv_heads, packed ? 20 : 16, packed == (theta > 0), packed, theta, dtype},
-                     few_runners());
+          check_case(
+              {heads == 4 ? 1 : 2, 67, heads, kv_heads, packed ? 20 : 16, packed == (theta > 0), packed, theta, dtype},
+              few_runners());
   for (DType dtype : compute_dtypes()) check_case({1, 33, 8, 1, 32, true, true, 10000.0, dtype}, few_runners());
 }
 
 TEST_CASE("RoPE of a long head: whole tiles, and the largest head there is") {
   for (DType dtype : compute_dtypes())
-    for (std::int64_t dim : {64, 128, 256}) check_case({1, 66, 1, 1, dim, true, dim != 128, 500.0, dtype}, few_runners());
+    for (std::int64_t dim : {64, 128, 256})
+      check_case({1, 66, 1, 1, dim, true, dim != 128, 500.0, dtype}, few_runners());
 }
 
 TEST_CASE("queries of a part of the sequence: the first, in the middle, the last, on any boundary") {
@@ -44,7 +47,8 @@ TEST_CASE("queries of a part of the sequence: the first, in the middle, the last
       check_case({2, seq, 1, 1, 12, origin % 2 == 0, false, 0, dtype, keys, origin}, few_runners());
     }
   for (DType dtype : compute_dtypes()) check_case({1, 40, 1, 1, 256, true, false, 0, dtype, 150, 30}, few_runners());
-  for (DType dtype : compute_dtypes()) check_case({1, 20, 4, 2, 100, false, false, 500.0, dtype, 70, 50}, few_runners());
+  for (DType dtype : compute_dtypes())
+    check_case({1, 20, 4, 2, 100, false, false, 500.0, dtype, 70, 50}, few_runners());
 }
 
 TEST_CASE("a long odd sequence") {
@@ -62,13 +66,15 @@ TEST_CASE("causal: a later token does not touch the bits of an earlier one") {
     for (std::int64_t changed : {3, 70, 139}) {
       Inputs other = in;
       for (std::size_t d = 0; d < 32; ++d) {
-        double &k = other.k[static_cast<std::size_t>(changed) * 32 + d], &v = other.v[static_cast<std::size_t>(changed) * 32 + d];
+        double &k = other.k[static_cast<std::size_t>(changed) * 32 + d],
+               &v = other.v[static_cast<std::size_t>(changed) * 32 + d];
         k = rounded(dtype, k + 5), v = rounded(dtype, v * 1e4);
       }
       Run rerun = run_forward(c, other, runner);
       const Outputs after = outputs_of(c, rerun);
       CHECK(std::equal(before.o.begin(), before.o.begin() + changed * 32, after.o.begin()));
-      CHECK_FALSE(std::equal(before.o.begin() + changed * 32, before.o.begin() + (changed + 1) * 32, after.o.begin() + changed * 32));
+      CHECK_FALSE(std::equal(before.o.begin() + changed * 32, before.o.begin() + (changed + 1) * 32,
+                             after.o.begin() + changed * 32));
     }
   }
 }
@@ -81,7 +87,8 @@ TEST_CASE("scores in the thousands neither overflow nor vanish") {
     Run run = run_forward(c, in, *runner);
     const Outputs out = outputs_of(c, run);
     for (std::size_t i = 0; i < out.lse.size(); ++i) CHECK(std::abs(out.lse[i] - truth.lse[i]) <= 16 * 0x1p-23 * 5000);
-    for (std::size_t i = 0; i < out.o.size(); ++i) CHECK(std::abs(out.o[i] - truth.o[i]) <= 4 * 16 * 0x1p-23 * 5000);  // |v| ≤ 4 or so
+    for (std::size_t i = 0; i < out.o.size(); ++i)
+      CHECK(std::abs(out.o[i] - truth.o[i]) <= 4 * 16 * 0x1p-23 * 5000);  // |v| ≤ 4 or so
     Run backward = run_backward(c, in, rounded(c, truth), *runner);
     const Gradients g = gradients_of(c, backward);
     for (const Doubles* part : {&g.dq, &g.dk, &g.dv})
@@ -122,7 +129,8 @@ TEST_CASE("operands that do not fit are refused") {
     for (bool packed : {true, false}) {
       const Case whole{.packed = packed};
       Run run = prepared_run(signature_of(whole, Op::attention));
-      CHECK_THROWS_WITH_AS(launch(signature_of(whole, Op::attention), best_runner(), run, origin), doctest::Contains("of a sequence of 65"), Bug);
+      CHECK_THROWS_WITH_AS(launch(signature_of(whole, Op::attention), best_runner(), run, origin),
+                           doctest::Contains("of a sequence of 65"), Bug);
     }
   }
 }

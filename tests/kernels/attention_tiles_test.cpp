@@ -1,5 +1,5 @@
-// What is of the CPU's attention alone: tiles, the processor's or emulated ones, and bits that do not depend on the number of threads. And
-// the reference of all devices is held to itself.
+// What is of the CPU's attention alone: tiles, the processor's or emulated ones, and bits that do not depend on the
+// number of threads. And the reference of all devices is held to itself.
 #include <doctest/doctest.h>
 
 #include "engine/core/error.h"
@@ -31,8 +31,10 @@ class Tiles final : public Runner {
     }
     const cpu::AttentionAlgorithm& algorithm = cpu::emulated_attention_algorithm(context_.isa);
     const bool forward = s.op == Op::attention;
-    const Buffer workspace(forward ? attention_workspace(s, context_.threads, algorithm) : attention_grad_workspace(s, context_.threads, algorithm));
-    (forward ? prepare_attention(s, context_.threads, algorithm) : prepare_attention_grad(s, context_.threads, algorithm))
+    const Buffer workspace(forward ? attention_workspace(s, context_.threads, algorithm)
+                                   : attention_grad_workspace(s, context_.threads, algorithm));
+    (forward ? prepare_attention(s, context_.threads, algorithm)
+             : prepare_attention_grad(s, context_.threads, algorithm))
         ->run({.operands = operands, .workspace = workspace.data(), .origin = origin});
   }
   int family() const override { return static_cast<int>(context_.isa); }
@@ -45,7 +47,8 @@ class Tiles final : public Runner {
 std::vector<std::unique_ptr<Tiles>> tiles() {
   std::vector<std::unique_ptr<Tiles>> all;
   for (Isa isa : {Isa::portable, Isa::avx512_bf16, Isa::amx})
-    for (int threads = 1; threads <= 2 && isa <= cpu::detect_isa(); ++threads) all.push_back(std::make_unique<Tiles>(isa, threads));
+    for (int threads = 1; threads <= 2 && isa <= cpu::detect_isa(); ++threads)
+      all.push_back(std::make_unique<Tiles>(isa, threads));
   return all;
 }
 
@@ -53,7 +56,9 @@ std::vector<std::unique_ptr<Tiles>> tiles() {
 class Threads final : public Runner {
  public:
   Threads(Isa isa, int threads) : context_{isa, threads} {}
-  std::string name() const override { return std::string(cpu::name_of(context_.isa)) + ", threads " + std::to_string(context_.threads); }
+  std::string name() const override {
+    return std::string(cpu::name_of(context_.isa)) + ", threads " + std::to_string(context_.threads);
+  }
   void run(const Signature& s, std::span<void* const> operands, std::int64_t origin) override {
     const Buffer workspace(cpu::CpuTarget(context_).workspace_bytes(s));
     cpu::prepare(s, context_)->run({.operands = operands, .workspace = workspace.data(), .origin = origin});
@@ -67,8 +72,9 @@ class Threads final : public Runner {
 }  // namespace
 
 TEST_CASE("the reference's gradient is the slope of the reference") {
-  for (const Case& c : {Case{2, 5, 4, 2, 6, true, true, 100.0, DType::f32}, Case{1, 4, 3, 1, 3, false, false, 0.0, DType::f32},
-                        Case{2, 3, 4, 2, 6, true, false, 100.0, DType::f32, 8, 4}}) {
+  for (const Case& c :
+       {Case{2, 5, 4, 2, 6, true, true, 100.0, DType::f32}, Case{1, 4, 3, 1, 3, false, false, 0.0, DType::f32},
+        Case{2, 3, 4, 2, 6, true, false, 100.0, DType::f32, 8, 4}}) {
     Inputs in = inputs_of(c);
     const Gradients g = reference_grad(c, in, reference(c, in));
     const auto loss = [&] {
@@ -85,7 +91,8 @@ TEST_CASE("the reference's gradient is the slope of the reference") {
         x[i] = before - h;
         const double down = loss();
         x[i] = before;
-        CHECK(std::abs((up - down) / (2 * h) - slope[i]) < 1e-8);  // h² of the third derivative, and 2^-52 / h of rounding
+        CHECK(std::abs((up - down) / (2 * h) - slope[i]) <
+              1e-8);  // h² of the third derivative, and 2^-52 / h of rounding
       }
     };
     check(in.q, g.dq);
@@ -97,7 +104,8 @@ TEST_CASE("the reference's gradient is the slope of the reference") {
 TEST_CASE("attention on tiles equals the naive sums, whatever the sizes") {
   for (std::int64_t seq : {1, 2, 17, 64, 65, 130})
     for (bool causal : {true, false}) check_case({2, seq, 2, 1, 16, causal, true, 0, DType::bf16}, tiles());
-  for (std::int64_t dim : {1, 7, 8, 32, 33, 48, 64, 80, 100, 128}) check_case({1, 70, 2, 2, dim, true, true, 0, DType::bf16}, tiles());
+  for (std::int64_t dim : {1, 7, 8, 32, 33, 48, 64, 80, 100, 128})
+    check_case({1, 70, 2, 2, dim, true, true, 0, DType::bf16}, tiles());
   check_case({1, 200, 3, 1, 256, false, true, 0, DType::bf16}, tiles());
   check_case({1, 1000, 1, 1, 10, true, false, 500.0, DType::bf16}, tiles());
   for (bool packed : {true, false})
@@ -124,7 +132,8 @@ std::vector<std::unique_ptr<Runner>> every_cpu_path(DType dtype) {
 }
 
 /// Tokens [first, first + count) of each of `batch` samples of `rows` tokens of `width` elements.
-Doubles rows_of(const Doubles& x, std::int64_t batch, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t count) {
+Doubles rows_of(const Doubles& x, std::int64_t batch, std::int64_t rows, std::int64_t width, std::int64_t first,
+                std::int64_t count) {
   Doubles part;
   for (std::int64_t b = 0; b < batch; ++b) {
     const auto from = x.begin() + (b * rows + first) * width;
@@ -135,8 +144,10 @@ Doubles rows_of(const Doubles& x, std::int64_t batch, std::int64_t rows, std::in
 
 }  // namespace
 
-// Blocks of queries are cut by position, so that a part's rows go through the same sums as in the whole, wherever the part begins.
-TEST_CASE("parts of a sequence give, side by side, the bits of the whole, and in sum the gradients of its keys and values") {
+// Blocks of queries are cut by position, so that a part's rows go through the same sums as in the whole, wherever the
+// part begins.
+TEST_CASE(
+    "parts of a sequence give, side by side, the bits of the whole, and in sum the gradients of its keys and values") {
   for (DType dtype : {DType::f32, DType::bf16})
     for (bool causal : {true, false}) {
       const Case whole{2, 200, 4, 2, 24, causal, false, 10000.0, dtype};
@@ -148,14 +159,19 @@ TEST_CASE("parts of a sequence give, side by side, the bits of the whole, and in
         Run forward = run_forward(whole, in, *runner), backward = run_backward(whole, in, given, *runner);
         const Outputs out = outputs_of(whole, forward);
         const Gradients all = gradients_of(whole, backward);
-        for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{0, 64, 128, 200}, std::vector<std::int64_t>{0, 1, 50, 129, 200}}) {
+        for (const std::vector<std::int64_t>& cuts :
+             {std::vector<std::int64_t>{0, 64, 128, 200}, std::vector<std::int64_t>{0, 1, 50, 129, 200}}) {
           Gradients sum{{}, Doubles(all.dk.size()), Doubles(all.dv.size())};
           for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
             Case part = whole;
             part.keys = whole.seq, part.origin = cuts[i], part.seq = cuts[i + 1] - cuts[i];
             CAPTURE(part.str());
-            const auto mine = [&](const Doubles& x) { return rows_of(x, whole.batch, whole.seq, width, part.origin, part.seq); };
-            const auto mine_lse = [&](const Doubles& x) { return rows_of(x, whole.batch * whole.heads, whole.seq, 1, part.origin, part.seq); };
+            const auto mine = [&](const Doubles& x) {
+              return rows_of(x, whole.batch, whole.seq, width, part.origin, part.seq);
+            };
+            const auto mine_lse = [&](const Doubles& x) {
+              return rows_of(x, whole.batch * whole.heads, whole.seq, 1, part.origin, part.seq);
+            };
             const Inputs part_in{mine(in.q), in.k, in.v, mine(in.d_o)};
             Run part_forward = run_forward(part, part_in, *runner);
             const Outputs part_out = outputs_of(part, part_forward);
@@ -184,7 +200,8 @@ TEST_CASE("a run has the same bits with any number of threads") {
     const Case c{3, 150, 6, 3, 40, true, true, 10000.0, dtype};
     std::vector<std::unique_ptr<Threads>> all;
     for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
-      for (int threads = 1; threads <= 3 && isa <= cpu::detect_isa(); ++threads) all.push_back(std::make_unique<Threads>(isa, threads));
+      for (int threads = 1; threads <= 3 && isa <= cpu::detect_isa(); ++threads)
+        all.push_back(std::make_unique<Threads>(isa, threads));
     check_case(c, all);
   }
   check_case({3, 150, 6, 3, 40, true, true, 10000.0, DType::bf16}, tiles());
@@ -195,7 +212,8 @@ TEST_CASE("with any number of threads, a part of a sequence too") {
     const Case c{3, 100, 6, 3, 40, true, false, 10000.0, dtype, 250, 110};
     std::vector<std::unique_ptr<Threads>> all;
     for (Isa isa : {Isa::portable, Isa::avx512})
-      for (int threads = 1; threads <= 4 && isa <= cpu::detect_isa(); ++threads) all.push_back(std::make_unique<Threads>(isa, threads));
+      for (int threads = 1; threads <= 4 && isa <= cpu::detect_isa(); ++threads)
+        all.push_back(std::make_unique<Threads>(isa, threads));
     check_case(c, all);
   }
 }

@@ -22,17 +22,24 @@ TEST_CASE("the outer step is one of momentum towards the mean, plain and Nestero
       for (int in_place : {-1, 2}) {
         const Shape shape{n};
         const Attributes attributes = {{"factor", 0.25}, {"lr", 0.7}, {"momentum", 0.9}, {"nesterov", nesterov}};
-        hold(Op::outer_step, attributes, {{DType::f32, normal_tensor(shape, 81)}, {DType::f32, normal_tensor(shape, 82, 0.1)}, {DType::f32, normal_tensor(shape, 83, 4)}},
-             {{DType::f32, shape, 4 * kEpsF32, 4 * kEpsF32, 0, false}, {DType::f32, shape, 4 * kEpsF32, 4 * kEpsF32, 1, false}, {DType::f32, shape, 4 * kEpsF32, 4 * kEpsF32, in_place}});
+        hold(Op::outer_step, attributes,
+             {{DType::f32, normal_tensor(shape, 81)},
+              {DType::f32, normal_tensor(shape, 82, 0.1)},
+              {DType::f32, normal_tensor(shape, 83, 4)}},
+             {{DType::f32, shape, 4 * kEpsF32, 4 * kEpsF32, 0, false},
+              {DType::f32, shape, 4 * kEpsF32, 4 * kEpsF32, 1, false},
+              {DType::f32, shape, 4 * kEpsF32, 4 * kEpsF32, in_place}});
       }
 }
 
 TEST_CASE("an outer step of rate 1 without momentum lands on the mean") {
   const std::int64_t n = 1001;
-  const Buffer anchor = normals(DType::f32, n, 84), average = normals(DType::f32, n, 85), momentum = buffer_of(DType::f32, Tensor(Shape{n}));
+  const Buffer anchor = normals(DType::f32, n, 84), average = normals(DType::f32, n, 85),
+               momentum = buffer_of(DType::f32, Tensor(Shape{n}));
   Buffer master(4 * n);
-  best_runner().run({Op::outer_step, {{"factor", 0.5}, {"lr", 1.0}, {"momentum", 0.0}}, {flat(n), flat(n), flat(n), flat(n)}},
-                    {anchor.data(), momentum.data(), average.data(), master.data()});
+  best_runner().run(
+      {Op::outer_step, {{"factor", 0.5}, {"lr", 1.0}, {"momentum", 0.0}}, {flat(n), flat(n), flat(n), flat(n)}},
+      {anchor.data(), momentum.data(), average.data(), master.data()});
   CHECK(master.same_bits(anchor));
   for (std::int64_t i = 0; i < n; ++i)  // two roundings of values below 8
     CHECK(std::abs(master.as<float>()[i] - 0.5f * average.as<float>()[i]) <= 8 * 0x1p-23f);
@@ -41,7 +48,10 @@ TEST_CASE("an outer step of rate 1 without momentum lands on the mean") {
 TEST_CASE("a delayed average replaces what this rank had then, and keeps what it did since") {
   for (std::int64_t n : kSizes) {
     const Shape shape{n};
-    hold(Op::apply_delayed, {{"factor", 0.125}}, {{DType::f32, normal_tensor(shape, 86)}, {DType::f32, normal_tensor(shape, 87)}, {DType::f32, normal_tensor(shape, 88, 8)}},
+    hold(Op::apply_delayed, {{"factor", 0.125}},
+         {{DType::f32, normal_tensor(shape, 86)},
+          {DType::f32, normal_tensor(shape, 87)},
+          {DType::f32, normal_tensor(shape, 88, 8)}},
          {{DType::f32, shape, 2 * kEpsF32, 4 * kEpsF32, 0, false}});
   }
 }

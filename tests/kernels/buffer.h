@@ -28,10 +28,14 @@ class Buffer {
     std::memset(p, 0xFF, bytes_);
   }
   template <typename T>
-  T* as() const { return reinterpret_cast<T*>(memory_.get()); }
+  T* as() const {
+    return reinterpret_cast<T*>(memory_.get());
+  }
   void* data() const { return memory_.get(); }
   std::size_t bytes() const { return bytes_; }
-  bool same_bits(const Buffer& other) const { return bytes_ == other.bytes_ && std::memcmp(data(), other.data(), bytes_) == 0; }
+  bool same_bits(const Buffer& other) const {
+    return bytes_ == other.bytes_ && std::memcmp(data(), other.data(), bytes_) == 0;
+  }
 
  private:
   std::unique_ptr<unsigned char, Free> memory_;
@@ -41,7 +45,8 @@ class Buffer {
 inline double read(const Buffer& buffer, DType dtype, std::int64_t index) {
   if (dtype == DType::f64) return buffer.as<double>()[index];
   if (dtype == DType::f16) return f16_value(buffer.as<std::uint16_t>()[index]);
-  return dtype == DType::f32 ? static_cast<double>(buffer.as<float>()[index]) : static_cast<double>(to_f32(buffer.as<Bf16>()[index]));
+  return dtype == DType::f32 ? static_cast<double>(buffer.as<float>()[index])
+                             : static_cast<double>(to_f32(buffer.as<Bf16>()[index]));
 }
 
 /// A row-major tensor of normals.
@@ -51,9 +56,12 @@ inline Buffer normals(DType dtype, std::int64_t elements, std::uint64_t seed) {
   std::normal_distribution<float> normal;
   for (std::int64_t i = 0; i < elements; ++i) {
     const float x = normal(generator);
-    if (dtype == DType::f32) buffer.as<float>()[i] = x;
-    else if (dtype == DType::f16) buffer.as<std::uint16_t>()[i] = f16_bits(x);
-    else buffer.as<Bf16>()[i] = to_bf16(x);
+    if (dtype == DType::f32)
+      buffer.as<float>()[i] = x;
+    else if (dtype == DType::f16)
+      buffer.as<std::uint16_t>()[i] = f16_bits(x);
+    else
+      buffer.as<Bf16>()[i] = to_bf16(x);
   }
   return buffer;
 }

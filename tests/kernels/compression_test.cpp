@@ -1,4 +1,5 @@
-// Compressed gradients: against the f64 reference, and the promises of error feedback: nothing is lost, nothing is poisoned.
+// Compressed gradients: against the f64 reference, and the promises of error feedback: nothing is lost, nothing is
+// poisoned.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +25,8 @@ TensorDesc f32(std::int64_t n) { return {DType::f32, {n}}; }
 Tensor int8_tensor(std::int64_t slices, std::int64_t elements, std::uint64_t seed) {
   const std::int64_t n = slices * elements;
   Tensor gradient = normal_tensor({n}, seed), zero({n});
-  return reference::run(Op::quantize_int8, {{"slices", slices}}, {gradient, zero}, {Shape{n}, Shape{slices * int8_bytes(elements)}})[1];
+  return reference::run(Op::quantize_int8, {{"slices", slices}}, {gradient, zero},
+                        {Shape{n}, Shape{slices * int8_bytes(elements)}})[1];
 }
 
 /// Values far from each other in size, many of them equal.
@@ -53,7 +55,8 @@ TEST_CASE("bf16 with error feedback keeps the residual where infinities and NaN 
   for (double poison : {kInfinity, std::nan(""), 3.4e38}) {  // the last is an infinity once rounded
     Tensor gradient = normal_tensor({40}, 92);
     gradient[17] = poison;
-    hold(Op::compress_bf16, {}, {{DType::f32, gradient}, {DType::f32, normal_tensor({40}, 93)}}, {{DType::f32, Shape{40}, 0, 0, 1, false}, {DType::bf16, Shape{40}}});
+    hold(Op::compress_bf16, {}, {{DType::f32, gradient}, {DType::f32, normal_tensor({40}, 93)}},
+         {{DType::f32, Shape{40}, 0, 0, 1, false}, {DType::bf16, Shape{40}}});
   }
 }
 
@@ -62,10 +65,11 @@ TEST_CASE("int8 codes, scales and residuals follow their formula, in every slice
     for (std::int64_t elements : {1, 63, 256, 257, 1000, 5120})
       for (std::int64_t slices : {1, 3}) {
         const Shape shape{slices * elements};
-        // The residual is a fused multiply-add, or (portable) one with two roundings of values below the largest, of which it is
-        // at most 1/254; alone in its block it is nothing but rounding.
+        // The residual is a fused multiply-add, or (portable) one with two roundings of values below the largest, of
+        // which it is at most 1/254; alone in its block it is nothing but rounding.
         const double rounding = (elements == 1 ? 8000 : 256) * kEpsF32;
-        hold(Op::quantize_int8, {{"slices", slices}}, {{r, normal_tensor(shape, 94)}, {DType::f32, normal_tensor(shape, 95, 1e-2)}},
+        hold(Op::quantize_int8, {{"slices", slices}},
+             {{r, normal_tensor(shape, 94)}, {DType::f32, normal_tensor(shape, 95, 1e-2)}},
              {{DType::f32, shape, 0, rounding, 1, false}, {DType::u8, Shape{slices * int8_bytes(elements)}}});
       }
 }
@@ -74,12 +78,15 @@ TEST_CASE("int8 loses nothing: code times scale plus residual is the sum, within
   const std::int64_t n = 100003;
   for (DType r : kDTypes)
     for (Runner* runner : few_runners()) {
-      const Buffer gradient = normals(r, n, 96), residual = normals(DType::f32, n, 97), before = normals(DType::f32, n, 97);
+      const Buffer gradient = normals(r, n, 96), residual = normals(DType::f32, n, 97),
+                   before = normals(DType::f32, n, 97);
       Buffer packed(int8_bytes(n));
-      runner->run({Op::quantize_int8, {}, {{r, {n}}, f32(n), bytes_of(int8_bytes(n))}}, {gradient.data(), residual.data(), packed.data()});
+      runner->run({Op::quantize_int8, {}, {{r, {n}}, f32(n), bytes_of(int8_bytes(n))}},
+                  {gradient.data(), residual.data(), packed.data()});
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < n; ++i) {
-        const double a = read(gradient, r, i) + static_cast<double>(before.as<float>()[i]), scale = static_cast<double>(scales_of(packed, n)[i / 256]);
+        const double a = read(gradient, r, i) + static_cast<double>(before.as<float>()[i]),
+                     scale = static_cast<double>(scales_of(packed, n)[i / 256]);
         const double kept = static_cast<double>(residual.as<float>()[i]);
         const bool whole = std::abs(packed.as<std::int8_t>()[i] * scale + kept - a) <= 4 * kEpsF32 * 127 * scale;
         wrong += !whole || std::abs(kept) > scale * (0.5 + 1e-4);
@@ -94,14 +101,18 @@ TEST_CASE("int8 blocks that are not finite arrive as NaN and keep their residual
     for (Runner* runner : few_runners()) {
       Tensor values = normal_tensor({n}, 98);
       values[300] = poison;
-      const Buffer gradient = buffer_of(DType::f32, values), residual = normals(DType::f32, n, 99), before = normals(DType::f32, n, 99);
+      const Buffer gradient = buffer_of(DType::f32, values), residual = normals(DType::f32, n, 99),
+                   before = normals(DType::f32, n, 99);
       Buffer packed(int8_bytes(n)), y(4 * n);
-      runner->run({Op::quantize_int8, {}, {f32(n), f32(n), bytes_of(int8_bytes(n))}}, {gradient.data(), residual.data(), packed.data()});
+      runner->run({Op::quantize_int8, {}, {f32(n), f32(n), bytes_of(int8_bytes(n))}},
+                  {gradient.data(), residual.data(), packed.data()});
       runner->run({Op::dequantize_int8, {}, {bytes_of(int8_bytes(n)), f32(n)}}, {packed.data(), y.data()});
       for (std::int64_t i = 0; i < n; ++i) {
         CHECK(std::isnan(y.as<float>()[i]) == (i / 256 == 1));
-        if (i / 256 == 1) CHECK(residual.as<float>()[i] == before.as<float>()[i]);
-        else CHECK(std::isfinite(residual.as<float>()[i]));
+        if (i / 256 == 1)
+          CHECK(residual.as<float>()[i] == before.as<float>()[i]);
+        else
+          CHECK(std::isfinite(residual.as<float>()[i]));
       }
     }
 }
@@ -118,13 +129,21 @@ TEST_CASE("dequantised slices stand one after the other, and their sum is in ord
       for (std::int64_t slices : {1, 2, 5}) {
         const Input packed{DType::u8, int8_tensor(slices, elements, 100)};
         hold(Op::dequantize_int8, {{"slices", slices}}, {packed}, {{r, Shape{slices * elements}, bound(r)}});
-        hold(Op::dequantize_sum_int8, {{"slices", slices}}, {packed}, {{r, Shape{elements}, bound(r), 2 * static_cast<double>(slices) * kEpsF32}});
+        hold(Op::dequantize_sum_int8, {{"slices", slices}}, {packed},
+             {{r, Shape{elements}, bound(r), 2 * static_cast<double>(slices) * kEpsF32}});
       }
 }
 
 TEST_CASE("the k largest are sent, in ascending order, and the residual keeps the others") {
   for (DType r : kDTypes)
-    for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {33, 1}, {33, 33}, {1000, 10}, {40003, 400}, {70001, 1}, {70001, 700}, {70001, 20000}}) {
+    for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 1},
+                               {33, 1},
+                               {33, 33},
+                               {1000, 10},
+                               {40003, 400},
+                               {70001, 1},
+                               {70001, 700},
+                               {70001, 20000}}) {
       const Shape shape{n};
       hold(Op::top_k_compress, {{"k", k}}, {{r, normal_tensor(shape, 101)}, {DType::f32, normal_tensor(shape, 102)}},
            {{DType::f32, shape, 0, 0, 1, false}, {DType::u8, Shape{top_k_bytes(k)}}});
@@ -158,10 +177,13 @@ TEST_CASE("infinities and NaN count as largest, arrive, and never stay in the re
     for (Runner* runner : few_runners()) {
       const Buffer g = buffer_of(DType::f32, gradient), residual = buffer_of(DType::f32, Tensor({n}));
       Buffer packed(top_k_bytes(k)), y(4 * n);
-      runner->run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}}, {g.data(), residual.data(), packed.data()});
-      runner->run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}}, {packed.data(), y.data()});
+      runner->run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}},
+                  {g.data(), residual.data(), packed.data()});
+      runner->run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}},
+                  {packed.data(), y.data()});
       CHECK(std::all_of(residual.as<float>(), residual.as<float>() + n, [](float x) { return std::isfinite(x); }));
-      CHECK(std::count_if(y.as<float>(), y.as<float>() + n, [](float x) { return !std::isfinite(x); }) == std::min(k, poisoned));
+      CHECK(std::count_if(y.as<float>(), y.as<float>() + n, [](float x) { return !std::isfinite(x); }) ==
+            std::min(k, poisoned));
     }
   }
 }
@@ -172,10 +194,13 @@ TEST_CASE("the pairs of all ranks are added up") {
       for (std::int64_t ranks : {1, 3}) {
         Tensor all(Shape{ranks * top_k_bytes(k)});
         for (std::int64_t rank = 0; rank < ranks; ++rank) {
-          const Tensor pairs = reference::run(Op::top_k_compress, {{"k", k}}, {normal_tensor({n}, 110 + static_cast<std::uint64_t>(rank)), Tensor({n})}, {Shape{n}, Shape{top_k_bytes(k)}})[1];
+          const Tensor pairs = reference::run(Op::top_k_compress, {{"k", k}},
+                                              {normal_tensor({n}, 110 + static_cast<std::uint64_t>(rank)), Tensor({n})},
+                                              {Shape{n}, Shape{top_k_bytes(k)}})[1];
           std::copy(pairs.data.begin(), pairs.data.end(), all.data.begin() + rank * top_k_bytes(k));
         }
-        hold(Op::top_k_sum, {{"k", k}, {"ranks", ranks}}, {{DType::u8, all}}, {{r, Shape{n}, bound(r), static_cast<double>(ranks) * kEpsF32}});
+        hold(Op::top_k_sum, {{"k", k}, {"ranks", ranks}}, {{DType::u8, all}},
+             {{r, Shape{n}, bound(r), static_cast<double>(ranks) * kEpsF32}});
       }
 }
 
@@ -185,12 +210,15 @@ TEST_CASE("error feedback delivers a constant gradient in full: what was sent so
   std::vector<double> sent(static_cast<std::size_t>(n));
   Buffer packed(top_k_bytes(k)), y(4 * n);
   for (std::int64_t step = 0; step < steps; ++step) {
-    best_runner().run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}}, {gradient.data(), residual.data(), packed.data()});
-    best_runner().run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}}, {packed.data(), y.data()});
+    best_runner().run({Op::top_k_compress, {{"k", k}}, {f32(n), f32(n), bytes_of(top_k_bytes(k))}},
+                      {gradient.data(), residual.data(), packed.data()});
+    best_runner().run({Op::top_k_sum, {{"k", k}, {"ranks", std::int64_t{1}}}, {bytes_of(top_k_bytes(k)), f32(n)}},
+                      {packed.data(), y.data()});
     for (std::int64_t i = 0; i < n; ++i) sent[static_cast<std::size_t>(i)] += static_cast<double>(y.as<float>()[i]);
   }
   for (std::int64_t i = 0; i < n; ++i) {  // at most 30 roundings of sums up to 30 · |g|
     const double whole = static_cast<double>(steps) * static_cast<double>(gradient.as<float>()[i]);
-    CHECK(std::abs(sent[static_cast<std::size_t>(i)] + static_cast<double>(residual.as<float>()[i]) - whole) <= 30 * kEpsF32 * std::abs(whole));
+    CHECK(std::abs(sent[static_cast<std::size_t>(i)] + static_cast<double>(residual.as<float>()[i]) - whole) <=
+          30 * kEpsF32 * std::abs(whole));
   }
 }

@@ -1,7 +1,7 @@
 // conv2d and its gradients against sums in f64.
 //
-// Tolerance: as in linear_test.cpp, a random walk of f32 roundings over a sum of k products, times eight; and the rounding of
-// the output.
+// Tolerance: as in linear_test.cpp, a random walk of f32 roundings over a sum of k products, times eight; and the
+// rounding of the output.
 #include "kernels/conv2d.h"
 
 #include <doctest/doctest.h>
@@ -28,13 +28,15 @@ struct Case {
 const Case kCases[] = {
     {1, 1, 1, 1, 1, 1, 1, 1, 0},   {2, 3, 7, 5, 4, 3, 3, 1, 1},  {3, 16, 8, 8, 32, 3, 3, 2, 1},
     {1, 1, 28, 28, 6, 5, 5, 1, 2}, {2, 5, 9, 10, 7, 4, 2, 3, 0}, {2, 32, 6, 6, 17, 1, 1, 1, 0},
-    {1, 2, 6, 7, 3, 3, 3, 2, 0},   {5, 3, 20, 21, 7, 3, 3, 1, 1}};  // the last has places enough that its weight gradient is cut
+    {1, 2, 6, 7, 3, 3, 3, 2, 0},   {5, 3, 20, 21, 7, 3, 3, 1, 1}};  // the last has places enough that its weight
+                                                                    // gradient is cut
 
 /// Sums and, for the tolerance, the sums of squares of the same products.
 struct Sums {
   std::vector<double> sum, squares;
   std::vector<int> terms;
-  explicit Sums(std::int64_t elements) : sum(static_cast<std::size_t>(elements)), squares(sum.size()), terms(sum.size()) {}
+  explicit Sums(std::int64_t elements)
+      : sum(static_cast<std::size_t>(elements)), squares(sum.size()), terms(sum.size()) {}
   void add(std::int64_t at, double product) {
     const auto i = static_cast<std::size_t>(at);
     sum[i] += product, squares[i] += product * product, ++terms[i];
@@ -42,8 +44,8 @@ struct Sums {
   int misses(const Buffer& actual, DType dtype) const {
     int count = 0;
     for (std::size_t i = 0; i < sum.size(); ++i) {
-      const double tolerance =
-          8 * 0x1p-24 * std::sqrt((terms[i] + 1) * squares[i]) + bound(dtype) * std::abs(sum[i]) + (dtype == DType::f16 ? 0x1p-25 : 0);
+      const double tolerance = 8 * 0x1p-24 * std::sqrt((terms[i] + 1) * squares[i]) + bound(dtype) * std::abs(sum[i]) +
+                               (dtype == DType::f16 ? 0x1p-25 : 0);
       count += !(std::abs(read(actual, dtype, static_cast<std::int64_t>(i)) - sum[i]) <= tolerance);
     }
     return count;
@@ -73,9 +75,11 @@ TEST_CASE("conv2d and its gradients are the sums of products") {
   for (DType c : compute_dtypes())
     for (const Case& z : kCases) {
       const std::int64_t plane = z.oh() * z.ow();
-      const Buffer x = normals(c, z.x().elements(), 1), weight = normals(c, z.weight().elements(), 2), bias = normals(c, z.out, 3);
+      const Buffer x = normals(c, z.x().elements(), 1), weight = normals(c, z.weight().elements(), 2),
+                   bias = normals(c, z.out, 3);
       const Buffer dy = normals(c, z.y().elements(), 4);
-      Sums y(z.y().elements()), plain_y(z.y().elements()), dx(z.x().elements()), dweight(z.weight().elements()), dbias(z.out);
+      Sums y(z.y().elements()), plain_y(z.y().elements()), dx(z.x().elements()), dweight(z.weight().elements()),
+          dbias(z.out);
       for (std::int64_t i = 0; i < z.y().elements(); ++i) {
         y.add(i, read(bias, c, i / plane % z.out));
         dbias.add(i / plane % z.out, read(dy, c, i));
@@ -98,20 +102,25 @@ TEST_CASE("conv2d and its gradients are the sums of products") {
           for (const auto& [name, value] : more) all.set(name, value);
           return all;
         };
-        const Buffer out(z.y().elements() * size_of(c)), plain_out(z.y().elements() * size_of(c)), out_x(z.x().elements() * size_of(c));
+        const Buffer out(z.y().elements() * size_of(c)), plain_out(z.y().elements() * size_of(c)),
+            out_x(z.x().elements() * size_of(c));
         run({Op::conv2d, with({{"bias", true}}), {{c, z.x()}, {c, z.weight()}, {c, {z.out}}, {c, z.y()}}},
             {x.data(), weight.data(), bias.data(), out.data()});
         CHECK(y.misses(out, c) == 0);
-        run({Op::conv2d, with({{"bias", false}}), {{c, z.x()}, {c, z.weight()}, {c, z.y()}}}, {x.data(), weight.data(), plain_out.data()});
+        run({Op::conv2d, with({{"bias", false}}), {{c, z.x()}, {c, z.weight()}, {c, z.y()}}},
+            {x.data(), weight.data(), plain_out.data()});
         CHECK(plain_y.misses(plain_out, c) == 0);
-        run({Op::conv2d_grad_input, attributes, {{c, z.y()}, {c, z.weight()}, {c, z.x()}}}, {dy.data(), weight.data(), out_x.data()});
+        run({Op::conv2d_grad_input, attributes, {{c, z.y()}, {c, z.weight()}, {c, z.x()}}},
+            {dy.data(), weight.data(), out_x.data()});
         CHECK(dx.misses(out_x, c) == 0);
 
         for (DType r : {DType::f32, DType::bf16}) {
-          const Buffer out_w(z.weight().elements() * size_of(r)), out_b(z.out * size_of(r)), again_w(z.weight().elements() * size_of(r));
+          const Buffer out_w(z.weight().elements() * size_of(r)), out_b(z.out * size_of(r)),
+              again_w(z.weight().elements() * size_of(r));
           const auto grad_weight = [&](bool bias_too, bool accumulate) {
-            Signature s{
-                Op::conv2d_grad_weight, with({{"bias", bias_too}, {"accumulate", accumulate}}), {{c, z.x()}, {c, z.y()}, {r, z.weight()}}};
+            Signature s{Op::conv2d_grad_weight,
+                        with({{"bias", bias_too}, {"accumulate", accumulate}}),
+                        {{c, z.x()}, {c, z.y()}, {r, z.weight()}}};
             if (bias_too) s.operands.push_back({r, {z.out}});
             return s;
           };

@@ -11,7 +11,9 @@ namespace {
 class CpuRunner final : public Runner {
  public:
   CpuRunner(cpu::Isa isa, int threads) : context_{isa, threads} {}
-  std::string name() const override { return std::string(cpu::name_of(context_.isa)) + " with " + std::to_string(context_.threads) + " threads"; }
+  std::string name() const override {
+    return std::string(cpu::name_of(context_.isa)) + " with " + std::to_string(context_.threads) + " threads";
+  }
   void run(const Signature& signature, std::span<void* const> operands, std::int64_t origin) override {
     const Buffer workspace(cpu::CpuTarget(context_).workspace_bytes(signature));
     cpu::prepare(signature, context_)->run({.operands = operands, .workspace = workspace.data(), .origin = origin});
@@ -29,7 +31,8 @@ const std::vector<std::unique_ptr<Runner>>& runners() {
   static const std::vector<std::unique_ptr<Runner>> all = [] {
     std::vector<std::unique_ptr<Runner>> found;
     for (cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512, cpu::Isa::avx512_bf16})
-      for (int threads = 1; threads <= 3 && isa <= cpu::detect_isa(); ++threads) found.push_back(std::make_unique<CpuRunner>(isa, threads));
+      for (int threads = 1; threads <= 3 && isa <= cpu::detect_isa(); ++threads)
+        found.push_back(std::make_unique<CpuRunner>(isa, threads));
     return found;
   }();
   return all;

@@ -12,7 +12,8 @@ TEST_CASE("squares have the same sum for any number of threads") {
   std::vector<double> totals;
   for (int threads : {1, 2, 3}) {
     Buffer squares(8);
-    run({Op::sum_squares, {}, {{DType::f32, {300000}}, {DType::f64, {1}}}}, {cpu::detect_isa(), threads}, {x.data(), squares.data()});
+    run({Op::sum_squares, {}, {{DType::f32, {300000}}, {DType::f64, {1}}}}, {cpu::detect_isa(), threads},
+        {x.data(), squares.data()});
     totals.push_back(*squares.as<double>());
   }
   CHECK(totals[0] == totals[1]);

@@ -1,7 +1,7 @@
 // The product on AMX tiles, emulated, against the one by f32 multiply-adds, which linear_test.cpp holds to sums in f64.
 //
-// Tolerance: both round at f32 in different orders: eight times 2^-24 · √k · the size of a sum of k products of normals, √k;
-// in bf16 outputs one rounding, 2^-8 of the value.
+// Tolerance: both round at f32 in different orders: eight times 2^-24 · √k · the size of a sum of k products of
+// normals, √k; in bf16 outputs one rounding, 2^-8 of the value.
 #include "kernels/cpu/gemm/gemm.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ namespace {
 struct Case {
   std::int64_t m, n, k;
 };
-const Case kCases[] = {{1, 1, 1},   {1, 65, 7},   {7, 7, 1},      {65, 1, 7},    {33, 33, 33},   {32, 32, 32},
+const Case kCases[] = {{1, 1, 1},     {1, 65, 7},    {7, 7, 1},      {65, 1, 7},    {33, 33, 33},   {32, 32, 32},
                        {31, 64, 256}, {64, 31, 257}, {100, 70, 320}, {600, 40, 70}, {260, 33, 1700}};
 
 Buffer product(Problem p, Method method, int threads, std::int64_t elements, DType c, const Buffer& before) {
@@ -42,9 +42,15 @@ TEST_CASE("emulated tiles give the product of f32 multiply-adds") {
         for (bool c_is_f32 : {true, false})
           for (bool accumulate : {false, true}) {
             const DType c = c_is_f32 ? DType::f32 : DType::bf16;
-            const Buffer a = normals(DType::bf16, z.m * z.k, 1), b = normals(DType::bf16, z.k * z.n, 2), bias = normals(DType::bf16, z.n, 3);
+            const Buffer a = normals(DType::bf16, z.m * z.k, 1), b = normals(DType::bf16, z.k * z.n, 2),
+                         bias = normals(DType::bf16, z.n, 3);
             const Buffer before = normals(c, z.m * z.n, 4), strips(packed_bytes(z.k, z.n));
-            Problem p{.m = z.m, .n = z.n, .k = z.k, .a = a.data(), .lda = a_order == Order::rows ? z.k : z.m, .a_order = a_order};
+            Problem p{.m = z.m,
+                      .n = z.n,
+                      .k = z.k,
+                      .a = a.data(),
+                      .lda = a_order == Order::rows ? z.k : z.m,
+                      .a_order = a_order};
             p.b = b.data(), p.ldb = b_order == Order::rows ? z.n : z.k, p.b_order = b_order;
             if (b_order == Order::strips) {
               pack({z.k, z.n, b.data(), z.k, Order::columns, strips.data()}, Isa::portable, 1);
@@ -56,7 +62,8 @@ TEST_CASE("emulated tiles give the product of f32 multiply-adds") {
               const Buffer actual = product(p, Method::emulated_tiles, threads, z.m * z.n, c, before);
               int misses = 0;
               for (std::int64_t i = 0; i < z.m * z.n; ++i) {
-                const double e = read(expected, c, i), tolerance = 8 * 0x1p-24 * static_cast<double>(z.k + 1) + (c_is_f32 ? 0 : 0x1p-8 * std::abs(e));
+                const double e = read(expected, c, i), tolerance = 8 * 0x1p-24 * static_cast<double>(z.k + 1) +
+                                                                   (c_is_f32 ? 0 : 0x1p-8 * std::abs(e));
                 misses += !(std::abs(read(actual, c, i) - e) <= tolerance);
               }
               CAPTURE(z.m);
@@ -71,7 +78,8 @@ TEST_CASE("emulated tiles give the product of f32 multiply-adds") {
           }
 }
 
-TEST_CASE("a matrix by rows and the same by columns pack to the same bits, zeros around them, on every instruction set") {
+TEST_CASE(
+    "a matrix by rows and the same by columns pack to the same bits, zeros around them, on every instruction set") {
   for (const Case& z : kCases) {
     const Buffer by_columns = normals(DType::bf16, z.k * z.n, 1), by_rows(z.k * z.n * 2);
     for (std::int64_t p = 0; p < z.k; ++p)

@@ -1,9 +1,10 @@
 // Kernels, forward and backward, on the operands of the goldens.
 //
-// Each kernel of a case (the op, then the nodes of its declared gradient) runs on what the kernels before it left, and is
-// compared with the reference in f64 on those very operands. So the tolerance is that of one kernel: its sums in f32, 2^-24 of
-// the sum of the terms' sizes times a small factor (32 here: the longest sum has 266 terms), and one rounding of the
-// output, 2^-8 of a bf16 value, 2^-11 of an f16 one. What the f64 reference gives is itself held to PyTorch elsewhere (tests/ops).
+// Each kernel of a case (the op, then the nodes of its declared gradient) runs on what the kernels before it left, and
+// is compared with the reference in f64 on those very operands. So the tolerance is that of one kernel: its sums in
+// f32, 2^-24 of the sum of the terms' sizes times a small factor (32 here: the longest sum has 266 terms), and one
+// rounding of the output, 2^-8 of a bf16 value, 2^-11 of an f16 one. What the f64 reference gives is itself held to
+// PyTorch elsewhere (tests/ops).
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -37,13 +38,15 @@ double largest(const Tensor& t) {
   return result;
 }
 
-/// How far `got` is from `want` at worst, as a multiple of the tolerance for `dtype` at that element. `terms` is the size of the
-/// largest term that is summed, where that may be far above the sum.
+/// How far `got` is from `want` at worst, as a multiple of the tolerance for `dtype` at that element. `terms` is the
+/// size of the largest term that is summed, where that may be far above the sum.
 double excess(const Tensor& got, const Tensor& want, DType dtype, double terms = 0) {
-  const double sums = 32 * 0x1p-24 * (std::fmax(terms, largest(want)) + 1e-6), rounding = std::fmax(kernels::test::bound(dtype), 0x1p-22);
+  const double sums = 32 * 0x1p-24 * (std::fmax(terms, largest(want)) + 1e-6),
+               rounding = std::fmax(kernels::test::bound(dtype), 0x1p-22);
   double worst = 0;
   for (std::int64_t i = 0; i < want.size(); ++i) {
-    const double off = std::fabs(got[i] - want[i]) / (sums + rounding * std::fabs(want[i]) + kernels::test::subnormals(dtype));
+    const double off =
+        std::fabs(got[i] - want[i]) / (sums + rounding * std::fabs(want[i]) + kernels::test::subnormals(dtype));
     worst = std::isnan(off) ? INFINITY : std::fmax(worst, off);
   }
   return worst;
@@ -68,8 +71,10 @@ class Kernels {
     Signature signature = signature_of(one_.graph, node);
     if (record(node.op).adds()) signature.attributes.set("accumulate", accumulate);
     std::vector<void*> operands;
-    for (ValueId id : node.inputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
-    for (ValueId id : node.outputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
+    for (ValueId id : node.inputs)
+      operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
+    for (ValueId id : node.outputs)
+      operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     runner_.run(signature, operands, origin_);
   }
 
@@ -81,15 +86,19 @@ class Kernels {
     Buffer shared(value.desc().bytes());
     store(get(node.inputs[index]), value.dtype(), shared);
     std::vector<void*> operands;
-    for (ValueId id : node.inputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
-    for (ValueId id : node.outputs) operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
+    for (ValueId id : node.inputs)
+      operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
+    for (ValueId id : node.outputs)
+      operands.push_back(buffers_[static_cast<std::size_t>(one_.graph.storage(id))].data());
     operands[index] = operands[node.inputs.size()] = shared.data();
     runner_.run(signature, operands, origin_);
     return load(shared, value.dtype(), one_.graph.value(node.outputs[0]).shape());
   }
 
  private:
-  void put(ValueId id, const Tensor& tensor) { store(tensor, one_.graph.value(id).dtype(), buffers_[static_cast<std::size_t>(id)]); }
+  void put(ValueId id, const Tensor& tensor) {
+    store(tensor, one_.graph.value(id).dtype(), buffers_[static_cast<std::size_t>(id)]);
+  }
 
   const OneNode& one_;
   Runner& runner_;
@@ -109,12 +118,14 @@ Expected expected(const Graph& graph, const Node& node, const Kernels& kernels, 
   std::vector<Shape> shapes;
   for (ValueId id : node.outputs) shapes.push_back(graph.value(id).shape());
   Expected result{reference::run(node.op, node.attributes, inputs, shapes, origin), 0};
-  if (node.op == Op::layer_norm_grad || node.op == Op::rms_norm_grad) {  // rstd·(dy·w − its projections); dy·(x·rstd − mean·rstd)
+  if (node.op == Op::layer_norm_grad ||
+      node.op == Op::rms_norm_grad) {  // rstd·(dy·w − its projections); dy·(x·rstd − mean·rstd)
     result.terms = largest(inputs[0]) * std::fmax(largest(inputs[1]), largest(inputs[2])) * largest(inputs.back());
   }
   const DType dtype = graph.value(node.outputs[0]).dtype();
   if ((node.op == Op::attention || node.op == Op::attention_grad) && dtype != DType::f32) {
-    // Tensor cores take what stands between two products in 16 bits: a few roundings of numbers around 1, in place of those of the sums.
+    // Tensor cores take what stands between two products in 16 bits: a few roundings of numbers around 1, in place of
+    // those of the sums.
     double size = 1;
     for (const Tensor& output : result.outputs) size = std::fmax(size, largest(output));
     result.terms = 4 * kernels::test::bound(dtype) * size * 0x1p24 / 32;
@@ -155,7 +166,8 @@ void check_in_place(const Case& c, DType compute, Runner& runner) {
     kernels.run(node, false);
     const Tensor apart = kernels.get(node.outputs[0]);
     for (const auto& [input, output] : definition(node.op).in_place) {
-      if (input >= static_cast<int>(node.inputs.size()) || output >= static_cast<int>(node.outputs.size())) continue;  // of the fused form
+      if (input >= static_cast<int>(node.inputs.size()) || output >= static_cast<int>(node.outputs.size()))
+        continue;  // of the fused form
       REQUIRE(output == 0);
       CHECK(kernels.run_in_place(node, static_cast<std::size_t>(input)).data == apart.data);
     }
@@ -223,7 +235,8 @@ TEST_CASE("optimizers update in place as PyTorch does, whole or cut in slices") 
           for (const Buffer& buffer : buffers) operands.push_back(buffer.data());
           kernels::test::best_runner().run(signature, operands, first);
           const auto collect = [&](std::size_t operand, std::size_t output, DType dtype) {
-            for (std::int64_t e = 0; e < count; ++e) got[output][first + e] = kernels::test::read(buffers[operand], dtype, e);
+            for (std::int64_t e = 0; e < count; ++e)
+              got[output][first + e] = kernels::test::read(buffers[operand], dtype, e);
           };
           collect(0, 0, DType::f32);
           for (std::size_t s = 0; s < num_states; ++s) collect(2 + s, 1 + s, DType::f32);

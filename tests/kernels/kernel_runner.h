@@ -1,4 +1,5 @@
-// For tests of the CPU's kernels alone: runs of a prepared kernel in a context, the instruction sets this machine offers.
+// For tests of the CPU's kernels alone: runs of a prepared kernel in a context, the instruction sets this machine
+// offers.
 #pragma once
 
 #include <vector>

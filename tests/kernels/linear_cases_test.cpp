@@ -1,7 +1,8 @@
-// linear and its gradients against the f64 reference, on every device: shapes that libraries take to and shapes that they do not.
+// linear and its gradients against the f64 reference, on every device: shapes that libraries take to and shapes that
+// they do not.
 //
-// Tolerance: an f32 sum of k products of normals is off by some 2^-24 · √k of a value of size √k (a random walk of roundings over partial
-// sums); eight times that, and the rounding of the output.
+// Tolerance: an f32 sum of k products of normals is off by some 2^-24 · √k of a value of size √k (a random walk of
+// roundings over partial sums); eight times that, and the rounding of the output.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -24,14 +25,17 @@ const Sizes kSizes[] = {{1, 1, 1},     {1, 7, 65},   {7, 1, 7},   {7, 65, 33},  
 
 double sum_of(std::int64_t terms) { return 8 * kEpsF32 * std::sqrt(static_cast<double>(terms) + 1); }
 
-Output output(DType dtype, const Shape& shape, std::int64_t terms) { return {dtype, shape, bound(dtype), sum_of(terms), -1, true, true}; }
+Output output(DType dtype, const Shape& shape, std::int64_t terms) {
+  return {dtype, shape, bound(dtype), sum_of(terms), -1, true, true};
+}
 
 }  // namespace
 
 TEST_CASE("linear is x times W transposed, and the bias") {
   for (DType c : compute_dtypes())
     for (const Sizes& z : kSizes) {
-      const Input x{c, normal_tensor({z.rows, z.in}, 1)}, w{c, normal_tensor({z.out, z.in}, 2)}, bias{c, normal_tensor({z.out}, 3)};
+      const Input x{c, normal_tensor({z.rows, z.in}, 1)}, w{c, normal_tensor({z.out, z.in}, 2)},
+          bias{c, normal_tensor({z.out}, 3)};
       const std::vector<Output> y = {output(c, {z.rows, z.out}, z.in)};
       hold(Op::linear, {{"bias", true}}, {x, w, bias}, y);
       hold(Op::linear, {{"bias", false}}, {x, w}, y);
@@ -61,7 +65,8 @@ TEST_CASE("a partial linear adds its bias where its origin is 0, and nowhere els
   for (DType c : compute_dtypes())
     for (std::int64_t out : {40, 37})
       for (std::int64_t origin : {0, 1}) {
-        const Input x{c, normal_tensor({30, 70}, 1)}, w{c, normal_tensor({out, 70}, 2)}, bias{c, normal_tensor({out}, 3)};
+        const Input x{c, normal_tensor({30, 70}, 1)}, w{c, normal_tensor({out, 70}, 2)},
+            bias{c, normal_tensor({out}, 3)};
         const std::vector<Output> y = {output(c, {30, out}, 70)};
         hold(Op::linear, {{"bias", true}, {"partial", true}}, {x, w, bias}, y, {.origin = origin});
         hold(Op::linear, {{"bias", false}, {"partial", true}}, {x, w}, y, {.origin = origin});
@@ -78,7 +83,8 @@ TEST_CASE("leading dims of linear are rows, and NaN and infinity pass through it
     const Buffer given = buffer_of(c, x), weight = buffer_of(c, w);
     for (Runner* runner : few_runners()) {
       Buffer y(6 * 5 * size_of(c));
-      runner->run({Op::linear, {{"bias", false}}, {{c, {2, 3, 4}}, {c, {5, 4}}, {c, {2, 3, 5}}}}, {given.data(), weight.data(), y.data()});
+      runner->run({Op::linear, {{"bias", false}}, {{c, {2, 3, 4}}, {c, {5, 4}}, {c, {2, 3, 5}}}},
+                  {given.data(), weight.data(), y.data()});
       for (std::int64_t j = 0; j < 5; ++j) {
         CHECK(std::isnan(read(y, c, j)));
         CHECK(std::isinf(read(y, c, 5 + j)));

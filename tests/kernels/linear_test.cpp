@@ -37,10 +37,13 @@ Expected sum_of(std::int64_t k, double start, A a, B b) {
 
 struct Sizes {
   std::int64_t rows, in, out;
-  std::string str() const { return std::to_string(rows) + " rows, " + std::to_string(in) + " in, " + std::to_string(out) + " out"; }
+  std::string str() const {
+    return std::to_string(rows) + " rows, " + std::to_string(in) + " in, " + std::to_string(out) + " out";
+  }
 };
-const Sizes kSizes[] = {{1, 1, 1},   {1, 7, 65},   {7, 1, 7},    {65, 7, 1},  {7, 65, 33},      {65, 65, 65},    {31, 33, 32},
-                        {2, 256, 64}, {29, 257, 31}, {14, 300, 96}, {600, 70, 40}, {150, 1100, 37}, {1400, 33, 65}, {5, 5025, 3}, {3, 5, 5025}};
+const Sizes kSizes[] = {{1, 1, 1},     {1, 7, 65},      {7, 1, 7},      {65, 7, 1},    {7, 65, 33},
+                        {65, 65, 65},  {31, 33, 32},    {2, 256, 64},   {29, 257, 31}, {14, 300, 96},
+                        {600, 70, 40}, {150, 1100, 37}, {1400, 33, 65}, {5, 5025, 3},  {3, 5, 5025}};
 
 /// Every expected element of a product, worked out once.
 using Table = std::vector<Expected>;
@@ -95,7 +98,8 @@ TEST_CASE("linear is the sum of products and the bias") {
           s.operands.push_back({c, {z.rows, z.out}});
           for (bool pack : {false, true}) {
             Buffer y(z.rows * z.out * size_of(c));
-            const Layout layout = pack ? CpuTarget(context).preferred_layout(s, LinearOperands::weight) : Layout::row_major;
+            const Layout layout =
+                pack ? CpuTarget(context).preferred_layout(s, LinearOperands::weight) : Layout::row_major;
             if (pack && layout == Layout::row_major) continue;
             s.operands[LinearOperands::weight].layout = layout;
             const Buffer packed_w = pack ? packed(w, {c, {z.out, z.in}}, layout, context) : Buffer(0);
@@ -119,7 +123,8 @@ TEST_CASE("the gradient of linear's input is dy W") {
       for (std::int64_t i = 0; i < z.rows; ++i)
         for (std::int64_t j = 0; j < z.in; ++j)
           table.push_back(sum_of(
-              z.out, 0, [&](auto p) { return read(dy, c, i * z.out + p); }, [&](auto p) { return read(w, c, p * z.in + j); }));
+              z.out, 0, [&](auto p) { return read(dy, c, i * z.out + p); },
+              [&](auto p) { return read(w, c, p * z.in + j); }));
       CAPTURE(z.str());
       CAPTURE(std::string(name_of(c)));
       for_each_context([&](const Context& context) {
@@ -150,20 +155,24 @@ TEST_CASE("the gradients of linear's weight and bias overwrite or accumulate") {
           for (std::int64_t j = 0; j < z.out; ++j) {
             for (std::int64_t q = 0; q < z.in; ++q)
               table_w.push_back(sum_of(
-                  z.rows, accumulate ? read(before_w, r, j * z.in + q) : 0.0, [&](auto p) { return read(dy, c, p * z.out + j); },
+                  z.rows, accumulate ? read(before_w, r, j * z.in + q) : 0.0,
+                  [&](auto p) { return read(dy, c, p * z.out + j); },
                   [&](auto p) { return read(x, c, p * z.in + q); }));
             table_b.push_back(sum_of(
-                z.rows, accumulate ? read(before_b, r, j) : 0.0, [&](auto p) { return read(dy, c, p * z.out + j); }, [](auto) { return 1.0; }));
+                z.rows, accumulate ? read(before_b, r, j) : 0.0, [&](auto p) { return read(dy, c, p * z.out + j); },
+                [](auto) { return 1.0; }));
           }
           CAPTURE(z.str());
           CAPTURE(std::string(name_of(c)));
           CAPTURE(std::string(name_of(r)));
           CAPTURE(accumulate);
           for_each_context([&](const Context& context) {
-            const Signature s{Op::linear_grad_weight, {{"bias", true}, {"accumulate", accumulate}},
+            const Signature s{Op::linear_grad_weight,
+                              {{"bias", true}, {"accumulate", accumulate}},
                               {{c, {z.rows, z.in}}, {c, {z.rows, z.out}}, {r, {z.out, z.in}}, {r, {z.out}}}};
             Buffer dw(z.out * z.in * size_of(r)), db(z.out * size_of(r));
-            if (accumulate) std::memcpy(dw.data(), before_w.data(), dw.bytes()), std::memcpy(db.data(), before_b.data(), db.bytes());
+            if (accumulate)
+              std::memcpy(dw.data(), before_w.data(), dw.bytes()), std::memcpy(db.data(), before_b.data(), db.bytes());
             run(s, context, {x.data(), dy.data(), dw.data(), db.data()});
             CHECK(misses(table_w, dw, r) == 0);
             CHECK(misses(table_b, db, r) == 0);
@@ -177,10 +186,13 @@ TEST_CASE("a partial linear has its bias where its origin is 0, and nowhere else
   for (DType c : {DType::f32, DType::bf16}) {
     const Buffer x = normals(c, z.rows * z.in, 1), w = normals(c, z.out * z.in, 2), bias = normals(c, z.out, 3);
     const auto y_of = [&](const Context& context, bool has_bias, bool partial, std::int64_t origin) {
-      Signature s{Op::linear, {{"bias", has_bias}, {"partial", partial}}, {{c, {z.rows, z.in}}, {c, {z.out, z.in}}, {c, {z.rows, z.out}}}};
+      Signature s{Op::linear,
+                  {{"bias", has_bias}, {"partial", partial}},
+                  {{c, {z.rows, z.in}}, {c, {z.out, z.in}}, {c, {z.rows, z.out}}}};
       Buffer y(z.rows * z.out * size_of(c));
       std::vector<void*> operands{x.data(), w.data(), y.data()};
-      if (has_bias) s.operands.insert(s.operands.begin() + 2, {c, {z.out}}), operands.insert(operands.begin() + 2, bias.data());
+      if (has_bias)
+        s.operands.insert(s.operands.begin() + 2, {c, {z.out}}), operands.insert(operands.begin() + 2, bias.data());
       const Buffer workspace(CpuTarget(context).workspace_bytes(s));
       cpu::prepare(s, context)->run({operands, workspace.data(), origin});
       return y;
@@ -222,7 +234,9 @@ TEST_CASE("leading dims are rows, and NaN and infinity pass through") {
   for (DType c : {DType::f32, DType::bf16}) {
     Buffer x = normals(c, 6 * 4, 1);
     const Buffer w = normals(c, 5 * 4, 2);
-    const auto put = [&](std::int64_t i, float v) { c == DType::f32 ? void(x.as<float>()[i] = v) : void(x.as<Bf16>()[i] = to_bf16(v)); };
+    const auto put = [&](std::int64_t i, float v) {
+      c == DType::f32 ? void(x.as<float>()[i] = v) : void(x.as<Bf16>()[i] = to_bf16(v));
+    };
     put(0, std::nanf(""));
     put(4, INFINITY);
     for (cpu::Isa isa : isas()) {
@@ -242,7 +256,9 @@ TEST_CASE("an output too large for the caches is the same as in parts") {
   const Sizes z{2048, 3, 2112};
   for (DType c : {DType::f32, DType::bf16}) {
     const Buffer x = normals(c, z.rows * z.in, 1), w = normals(c, z.out * z.in, 2);
-    const auto linear = [&](std::int64_t rows) { return Signature{Op::linear, {{"bias", false}}, {{c, {rows, z.in}}, {c, {z.out, z.in}}, {c, {rows, z.out}}}}; };
+    const auto linear = [&](std::int64_t rows) {
+      return Signature{Op::linear, {{"bias", false}}, {{c, {rows, z.in}}, {c, {z.out, z.in}}, {c, {rows, z.out}}}};
+    };
     for (cpu::Isa isa : isas()) {
       Buffer whole(z.rows * z.out * size_of(c)), part(64 * z.out * size_of(c));
       run(linear(z.rows), {isa, 2}, {x.data(), w.data(), whole.data()});

@@ -73,7 +73,8 @@ TEST_CASE("vector functions keep NaN and meet infinities") {
     const auto check = [&](Function function, std::vector<double> expected) {
       const std::vector<float> y = apply(isa, function, x);
       INFO(name_of(isa), " function ", static_cast<int>(function));
-      for (std::size_t i = 0; i < 4; ++i) CHECK((std::isnan(expected[i]) ? std::isnan(y[i]) : y[i] == static_cast<float>(expected[i])));
+      for (std::size_t i = 0; i < 4; ++i)
+        CHECK((std::isnan(expected[i]) ? std::isnan(y[i]) : y[i] == static_cast<float>(expected[i])));
     };
     check(Function::exp, {inf, 0, nan, 1});
     check(Function::log, {inf, nan, nan, -inf});

@@ -95,7 +95,8 @@ struct Unit {
   Attributes attributes;
   Buffer x;
 
-  Unit(std::int64_t elements, const std::string& matrices, const std::string& adjust = "original", std::int64_t num_parts = 1)
+  Unit(std::int64_t elements, const std::string& matrices, const std::string& adjust = "original",
+       std::int64_t num_parts = 1)
       : n(elements),
         parts(num_parts),
         attributes{{"steps", std::int64_t{5}}, {"adjust", adjust}, {"eps", 1e-7}, {"matrices", matrices}},
@@ -103,7 +104,8 @@ struct Unit {
 
   void run(Runner& runner, std::int64_t owner = 0, double factor = 1) {
     const Buffer scalars = buffer_of(DType::f32, values({factor, 1, 0, 0}));
-    runner.run({Op::muon_orthogonalize, attributes, {{DType::f32, {parts, n}}, {DType::f32, {4}}}}, {x.data(), scalars.data()}, owner);
+    runner.run({Op::muon_orthogonalize, attributes, {{DType::f32, {parts, n}}, {DType::f32, {4}}}},
+               {x.data(), scalars.data()}, owner);
   }
   Tensor truth(std::int64_t owner = 0) const {
     Tensor all(Shape{parts, n});
@@ -170,7 +172,8 @@ TEST_CASE("a matrix of any shape is made orthogonal as the reference says") {
       for (const auto& runner : runners()) {
         Unit unit(rows * cols, one_matrix(rows, cols), adjust);
         const Tensor truth = unit.truth();
-        const double explains = adjustment(adjust, rows, cols) * 3 * explained(values_of(unit.x, 0, unit.n), rows, cols);
+        const double explains =
+            adjustment(adjust, rows, cols) * 3 * explained(values_of(unit.x, 0, unit.n), rows, cols);
         unit.run(*runner);
         INFO(rows, " x ", cols, " ", adjust, " on ", runner->name());
         const Values got = values_of(unit.x, 0, unit.n);
@@ -209,7 +212,8 @@ TEST_CASE("pieces of a matrix become those of the matrix that one rank holds who
       Unit whole(rows * cols, one_matrix(rows, cols));
       // 3 elements of padding come before each piece.
       const std::int64_t n = 3 + cut.rows * cut.cols + 5;
-      Unit pieces(n, "3:" + std::to_string(cut.rows) + ":" + std::to_string(cut.cols) + ":" + cut.how + ":0", "original", cut.parts);
+      Unit pieces(n, "3:" + std::to_string(cut.rows) + ":" + std::to_string(cut.cols) + ":" + cut.how + ":0",
+                  "original", cut.parts);
       const auto of_whole = [&](std::int64_t part, std::int64_t i) {
         const std::int64_t row = i / cut.cols + (cut.how == '0' ? part * cut.rows : 0),
                            col = i % cut.cols + (cut.how == '1' ? part * cut.cols : 0);
@@ -232,7 +236,8 @@ TEST_CASE("pieces of a matrix become those of the matrix that one rank holds who
 TEST_CASE("the sum over the owners is what one rank makes of all matrices, to the bit") {
   const std::int64_t n = 1200;
   const auto matrices = [](int first, int second, int third) {
-    return "0:10:20:-:" + std::to_string(first) + ",256:16:16:-:" + std::to_string(second) + ",700:12:40:-:" + std::to_string(third);
+    return "0:10:20:-:" + std::to_string(first) + ",256:16:16:-:" + std::to_string(second) +
+           ",700:12:40:-:" + std::to_string(third);
   };
   for (Runner* runner : few_runners()) {
     Unit whole(n, matrices(0, 0, 0));
@@ -299,13 +304,17 @@ TEST_CASE("three steps are those of torch.optim.Muon, as far as its bf16 goes") 
           {gradient.data(), momentum.data(), scalars.data(), applied.data(), u.data()});
       const double of_torch = 3 * explained(values_of(u, 0, n), rows, cols);
       best_runner().run({Op::muon_orthogonalize,
-                         {{"steps", std::int64_t{5}}, {"adjust", std::string(adjust)}, {"eps", 1e-7}, {"matrices", one_matrix(rows, cols)}},
+                         {{"steps", std::int64_t{5}},
+                          {"adjust", std::string(adjust)},
+                          {"eps", 1e-7},
+                          {"matrices", one_matrix(rows, cols)}},
                          {{DType::f32, {1, n}}, {DType::f32, {4}}}},
                         {u.data(), scalars.data()});
-      best_runner().run({Op::muon,
-                         {{"weight_decay", decay / 1000.0}, {"decay_elements", n}},
-                         {{DType::f32, {n}}, {DType::f32, {n}}, {DType::f32, {1}}, {DType::f32, {4}}, {DType::i32, {1}}}},
-                        {master.data(), u.data(), lr_now.data(), scalars.data(), applied.data()});
+      best_runner().run(
+          {Op::muon,
+           {{"weight_decay", decay / 1000.0}, {"decay_elements", n}},
+           {{DType::f32, {n}}, {DType::f32, {n}}, {DType::f32, {1}}, {DType::f32, {4}}, {DType::i32, {1}}}},
+          {master.data(), u.data(), lr_now.data(), scalars.data(), applied.data()});
       allowed += lr * adjustment(adjust, rows, cols) * of_torch * (best_runner().rounds_factors() ? 2 : 1);
     }
     for (std::int64_t i = 0; i < n; ++i)

@@ -77,28 +77,35 @@ TEST_CASE("gradients of norms follow their formulas, overwriting and accumulatin
 
 TEST_CASE("norms of a sum with a residual, and their gradients, in place and not") {
   for (DType c : compute_dtypes())
-    for (const Shape& shape : {Shape{1, 7}, Shape{3, 5, 16}, Shape{9, 129}, runs_are_slow() ? Shape{3, 1, 768} : Shape{64, 1, 768}})
+    for (const Shape& shape :
+         {Shape{1, 7}, Shape{3, 5, 16}, Shape{9, 129}, runs_are_slow() ? Shape{3, 1, 768} : Shape{64, 1, 768}})
       for (int in_place : {-1, 0, 1}) {
         const Shape dim{shape[-1]}, rows{shape.rows()};
-        const Input x{c, off_centre(shape)}, residual{c, normal_tensor(shape, 7)}, weight{c, normal_tensor(dim, 2)}, bias{c, normal_tensor(dim, 3)};
+        const Input x{c, off_centre(shape)}, residual{c, normal_tensor(shape, 7)}, weight{c, normal_tensor(dim, 2)},
+            bias{c, normal_tensor(dim, 3)};
         // The reference does not round the sum; under 16 bits that is a rounding of each normalised value more.
         const double rounded = c == DType::f32 ? 0 : 8 * bound(c);
         const Output y{c, shape, bound(c, 16), 32 * kEpsF32 + rounded};
         const Output stat{DType::f32, rows, bound(DType::f32, 32) + rounded, 8 * kEpsF32 + rounded};
         const Output sum{c, shape, bound(c), 0, in_place};
-        hold(Op::layer_norm, {{"eps", 1e-5}, {"bias", true}, {"residual", true}}, {x, residual, weight, bias}, {y, stat, stat, sum});
-        hold(Op::layer_norm, {{"eps", 1e-5}, {"bias", false}, {"residual", true}}, {x, residual, weight}, {y, stat, stat, sum});
+        hold(Op::layer_norm, {{"eps", 1e-5}, {"bias", true}, {"residual", true}}, {x, residual, weight, bias},
+             {y, stat, stat, sum});
+        hold(Op::layer_norm, {{"eps", 1e-5}, {"bias", false}, {"residual", true}}, {x, residual, weight},
+             {y, stat, stat, sum});
         hold(Op::rms_norm, {{"eps", 1e-5}, {"residual", true}}, {x, residual, weight}, {y, stat, sum});
 
-        const Input dy{c, normal_tensor(shape, 4)}, mean{DType::f32, per_row(shape, 5, 5, 0.1)}, rstd{DType::f32, per_row(shape, 6, 0.5, 0.05)};
+        const Input dy{c, normal_tensor(shape, 4)}, mean{DType::f32, per_row(shape, 5, 5, 0.1)},
+            rstd{DType::f32, per_row(shape, 6, 0.5, 0.05)};
         const double terms = 4 * std::sqrt(static_cast<double>(shape.rows()));
         const Output dp{DType::f32, dim, bound(DType::f32, terms), 16 * terms * kEpsF32};
         const auto dx = [&](int residual_operand) {
           return Output{c, shape, bound(c, 32), 64 * kEpsF32, in_place == 1 ? residual_operand : in_place};
         };
-        hold(Op::layer_norm_grad, {{"bias", true}, {"residual", true}}, {dy, x, weight, mean, rstd, residual}, {dx(5), dp, dp});
+        hold(Op::layer_norm_grad, {{"bias", true}, {"residual", true}}, {dy, x, weight, mean, rstd, residual},
+             {dx(5), dp, dp});
         hold(Op::rms_norm_grad, {{"residual", true}}, {dy, x, weight, rstd, residual}, {dx(4), dp});
-        hold(Op::layer_norm_grad, {{"weight", false}, {"bias", false}, {"residual", true}}, {dy, x, weight, mean, rstd, residual}, {dx(5)});
+        hold(Op::layer_norm_grad, {{"weight", false}, {"bias", false}, {"residual", true}},
+             {dy, x, weight, mean, rstd, residual}, {dx(5)});
         hold(Op::rms_norm_grad, {{"weight", false}, {"residual", true}}, {dy, x, weight, rstd, residual}, {dx(4)});
       }
 }
@@ -107,18 +114,22 @@ TEST_CASE("norms of long rows, and of more rows than a block of threads has at o
   for (DType c : compute_dtypes())
     for (const Shape& shape : {Shape{2, 2056}, Shape{2, 4104}, Shape{1, 8200}, Shape{1, 16392}, Shape{700, 8}}) {
       const Shape dim{shape[-1]}, rows{shape[0]};
-      const Input x{c, off_centre(shape)}, weight{c, normal_tensor(dim, 2)}, bias{c, normal_tensor(dim, 3)}, dy{c, normal_tensor(shape, 4)};
+      const Input x{c, off_centre(shape)}, weight{c, normal_tensor(dim, 2)}, bias{c, normal_tensor(dim, 3)},
+          dy{c, normal_tensor(shape, 4)};
       const Output y{c, shape, bound(c, 16), 64 * kEpsF32}, stat{DType::f32, rows, bound(DType::f32, 32), 8 * kEpsF32};
       hold(Op::layer_norm, {{"eps", 1e-5}, {"bias", true}}, {x, weight, bias}, {y, stat, stat});
       hold(Op::rms_norm, {{"eps", 1e-5}}, {x, weight}, {y, stat});
       const Input mean{DType::f32, per_row(shape, 5, 5, 0.1)}, rstd{DType::f32, per_row(shape, 6, 0.5, 0.05)};
       const double sum = 4 * std::sqrt(static_cast<double>(shape[0]));
-      const Output dx{c, shape, bound(c, 32), 64 * kEpsF32}, dp{DType::f32, dim, bound(DType::f32, sum), 16 * sum * kEpsF32};
+      const Output dx{c, shape, bound(c, 32), 64 * kEpsF32},
+          dp{DType::f32, dim, bound(DType::f32, sum), 16 * sum * kEpsF32};
       hold(Op::layer_norm_grad, {{"bias", true}}, {dy, x, weight, mean, rstd}, {dx, dp, dp});
       hold(Op::rms_norm_grad, {}, {dy, x, weight, rstd}, {dx, dp});
       const Input residual{c, normal_tensor(shape, 7)};
-      hold(Op::rms_norm_grad, {{"residual", true}}, {dy, x, weight, rstd, residual}, {{c, shape, bound(c, 32), 64 * kEpsF32, 4}, dp});
+      hold(Op::rms_norm_grad, {{"residual", true}}, {dy, x, weight, rstd, residual},
+           {{c, shape, bound(c, 32), 64 * kEpsF32, 4}, dp});
       hold(Op::layer_norm_grad, {{"weight", false}, {"bias", false}}, {dy, x, weight, mean, rstd}, {dx});
-      hold(Op::rms_norm_grad, {{"weight", false}, {"residual", true}}, {dy, x, weight, rstd, residual}, {{c, shape, bound(c, 32), 64 * kEpsF32, 4}});
+      hold(Op::rms_norm_grad, {{"weight", false}, {"residual", true}}, {dy, x, weight, rstd, residual},
+           {{c, shape, bound(c, 32), 64 * kEpsF32, 4}});
     }
 }

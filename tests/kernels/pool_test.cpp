@@ -10,10 +10,17 @@ using reference::Tensor;
 
 TEST_CASE("pools and their gradients, with overlapping windows and padding") {
   for (DType c : compute_dtypes())
-    for (const auto& [shape, kernel, stride, padding] : std::vector<std::tuple<Shape, int, int, int>>{
-             {{1, 1, 1, 1}, 1, 1, 0}, {{2, 3, 7, 5}, 2, 2, 0}, {{2, 3, 8, 9}, 3, 2, 1}, {{1, 2, 6, 6}, 3, 1, 1}, {{4, 8, 32, 32}, 2, 2, 0}, {{1, 1, 9, 9}, 2, 3, 0}}) {
-      const Attributes attributes = {{"kernel", std::int64_t{kernel}}, {"stride", std::int64_t{stride}}, {"padding", std::int64_t{padding}}};
-      const Shape y{shape[0], shape[1], (shape[2] + 2 * padding - kernel) / stride + 1, (shape[3] + 2 * padding - kernel) / stride + 1};
+    for (const auto& [shape, kernel, stride, padding] :
+         std::vector<std::tuple<Shape, int, int, int>>{{{1, 1, 1, 1}, 1, 1, 0},
+                                                       {{2, 3, 7, 5}, 2, 2, 0},
+                                                       {{2, 3, 8, 9}, 3, 2, 1},
+                                                       {{1, 2, 6, 6}, 3, 1, 1},
+                                                       {{4, 8, 32, 32}, 2, 2, 0},
+                                                       {{1, 1, 9, 9}, 2, 3, 0}}) {
+      const Attributes attributes = {
+          {"kernel", std::int64_t{kernel}}, {"stride", std::int64_t{stride}}, {"padding", std::int64_t{padding}}};
+      const Shape y{shape[0], shape[1], (shape[2] + 2 * padding - kernel) / stride + 1,
+                    (shape[3] + 2 * padding - kernel) / stride + 1};
       const Tensor x = normal_tensor(shape, 13);
       hold(Op::max_pool2d, attributes, {{c, x}}, {{c, y}, {DType::i32, y}});
       hold(Op::avg_pool2d, attributes, {{c, x}}, {{c, y, bound(c, 8), 8 * kEpsF32}});

@@ -1,6 +1,6 @@
-// Runner: a way to run kernels that tests hold to the reference: an instruction set and a number of threads of the CPU, a GPU, the
-// emulated GPU in some order. Test sources know runners alone; each test executable brings those of one device (cpu_runners.cpp,
-// tests/cuda/cuda_runners.cpp), and so the same cases hold every device to the same formulas.
+// Runner: a way to run kernels that tests hold to the reference: an instruction set and a number of threads of the CPU,
+// a GPU, the emulated GPU in some order. Test sources know runners alone; each test executable brings those of one
+// device (cpu_runners.cpp, tests/cuda/cuda_runners.cpp), and so the same cases hold every device to the same formulas.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,16 @@ class Runner {
  public:
   virtual ~Runner() = default;
   virtual std::string name() const = 0;
-  /// Prepares and runs once, with exactly the workspace that the target states. Operands are host memory of the signature's sizes; the
-  /// same pointer twice is one operand written in place.
+  /// Prepares and runs once, with exactly the workspace that the target states. Operands are host memory of the
+  /// signature's sizes; the same pointer twice is one operand written in place.
   virtual void run(const Signature& signature, std::span<void* const> operands, std::int64_t origin = 0) = 0;
-  void run(const Signature& signature, std::initializer_list<void*> operands, std::int64_t origin = 0) { run(signature, std::span(operands.begin(), operands.size()), origin); }
+  void run(const Signature& signature, std::initializer_list<void*> operands, std::int64_t origin = 0) {
+    run(signature, std::span(operands.begin(), operands.size()), origin);
+  }
   /// Runners of one family give the same bits.
   virtual int family() const = 0;
-  /// Whether products of bf16 and f16 inside a kernel round their factors (probabilities, rotated queries) to that dtype, as tensor cores ask.
+  /// Whether products of bf16 and f16 inside a kernel round their factors (probabilities, rotated queries) to that
+  /// dtype, as tensor cores ask.
   virtual bool rounds_factors() const { return false; }
 };
 

@@ -16,12 +16,16 @@ using trainer::tests::message_of;
 
 namespace {
 
-const EnvironmentMap kOpenMpi{{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
-const EnvironmentMap kSlurm{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}};
-const EnvironmentMap kTorchrun{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
+const EnvironmentMap kOpenMpi{
+    {"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
+const EnvironmentMap kSlurm{
+    {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}};
+const EnvironmentMap kTorchrun{
+    {"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
 const EnvironmentMap kPmix{{"PMIX_RANK", "5"}, {"PMIX_SIZE", "8"}};
 
-const EnvironmentMap kKubernetes{{"JOB_COMPLETION_INDEX", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "job-0.ranks"}, {"MASTER_PORT", "29500"}};
+const EnvironmentMap kKubernetes{
+    {"JOB_COMPLETION_INDEX", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "job-0.ranks"}, {"MASTER_PORT", "29500"}};
 
 EnvironmentMap operator+(EnvironmentMap a, const EnvironmentMap& b) {
   for (const auto& [name, value] : b) a[name] = value;
@@ -54,7 +58,8 @@ TEST_CASE("every launcher says rank, size and local rank in its own variables") 
       {kTorchrun + EnvironmentMap{{"TRAINER_STARTED", "1"}}, "trainer run", false, true},
       {kKubernetes, "Kubernetes", false, false},
       {kKubernetes + EnvironmentMap{{"LOCAL_RANK", "1"}}, "Kubernetes", false, true},
-      {kTorchrun + EnvironmentMap{{"JOB_COMPLETION_INDEX", "1"}}, "torchrun-style variables", false, true},  // torchrun in each pod
+      {kTorchrun + EnvironmentMap{{"JOB_COMPLETION_INDEX", "1"}}, "torchrun-style variables", false,
+       true},  // torchrun in each pod
       {without(without(kTorchrun, "MASTER_ADDR"), "MASTER_PORT"), "torchrun-style variables", false, true},
       {kOpenMpi + EnvironmentMap{{"PMIX_RANK", "5"}}, "Open MPI", true, true},
       {kSlurm + EnvironmentMap{{"PMIX_RANK", "5"}}, "Slurm", true, true},
@@ -63,8 +68,12 @@ TEST_CASE("every launcher says rank, size and local rank in its own variables") 
       {without(kSlurm, "SLURM_STEP_ID") + EnvironmentMap{{"SLURM_STEPID", "3"}}, "Slurm", true, true},
       {kOpenMpi + EnvironmentMap{{"RANK", ""}}, "Open MPI", true, true},  // set to nothing is not set
       {kOpenMpi + EnvironmentMap{{"MASTER_ADDR", "node0"}}, "Open MPI", true, true},
-      // mpirun in an allocation of Slurm's: its daemon on the second of two nodes, started by srun, hands its own place down.
-      {kOpenMpi + EnvironmentMap{{"OMPI_UNIVERSE_SIZE", "8"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, "Open MPI", true, true},
+      // mpirun in an allocation of Slurm's: its daemon on the second of two nodes, started by srun, hands its own place
+      // down.
+      {kOpenMpi +
+           EnvironmentMap{
+               {"OMPI_UNIVERSE_SIZE", "8"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}},
+       "Open MPI", true, true},
   };
   for (const Case& one : cases) {
     CAPTURE(std::string(one.source));
@@ -83,10 +92,10 @@ TEST_CASE("where no launcher started the process, nothing is found") {
       {},
       {{"PATH", "/bin"}, {"OMPI_ALLOW_RUN_AS_ROOT", "1"}},
       {{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}},  // exported for a whole batch script
-      {{"JOB_COMPLETION_INDEX", "3"}},                       // an indexed job of processes that have nothing to do with each other
-      {{"JOB_COMPLETION_INDEX", "3"}, {"NNODES", "4"}},      // once on each node: detect_node's
+      {{"JOB_COMPLETION_INDEX", "3"}},  // an indexed job of processes that have nothing to do with each other
+      {{"JOB_COMPLETION_INDEX", "3"}, {"NNODES", "4"}},  // once on each node: detect_node's
       kKubernetes + EnvironmentMap{{"NNODES", "8"}},
-      without(kSlurm, "SLURM_STEP_ID"),                      // a batch script: Slurm's variables without a step
+      without(kSlurm, "SLURM_STEP_ID"),                          // a batch script: Slurm's variables without a step
       kSlurm + EnvironmentMap{{"SLURM_STEP_ID", "4294967291"}},  // Slurm's own step for a batch script
       kSlurm + EnvironmentMap{{"SLURM_STEP_ID", "4294967290"}},  // the same for an interactive shell
   };
@@ -95,7 +104,8 @@ TEST_CASE("where no launcher started the process, nothing is found") {
 
 TEST_CASE("half-set variables are refused, with what is set and what is not") {
   CHECK(refusal(without(kOpenMpi, "OMPI_COMM_WORLD_SIZE")) ==
-        "variables of a launcher are half set: Open MPI says OMPI_COMM_WORLD_RANK=5, OMPI_COMM_WORLD_LOCAL_RANK=1, but not OMPI_COMM_WORLD_SIZE; set "
+        "variables of a launcher are half set: Open MPI says OMPI_COMM_WORLD_RANK=5, OMPI_COMM_WORLD_LOCAL_RANK=1, but "
+        "not OMPI_COMM_WORLD_SIZE; set "
         "all of them or none");
   const std::vector<std::pair<EnvironmentMap, const char*>> cases{
       {without(kOpenMpi, "OMPI_COMM_WORLD_RANK"), "but not OMPI_COMM_WORLD_RANK"},
@@ -163,5 +173,8 @@ TEST_CASE("a process that is started once on each node knows which it is") {
   CHECK(detect_node({{"NNODES", "4"}, {"NODE_RANK", "1"}, {"JOB_COMPLETION_INDEX", "3"}})->node == 1);
   CHECK(!detect_node({{"NODE_RANK", "3"}}));
   CHECK(contains(message_of<UsageError>([] { detect_node({{"NNODES", "4"}}); }), "NNODES=4 without NODE_RANK"));
-  CHECK(contains(message_of<UsageError>([] { detect_node({{"NNODES", "4"}, {"NODE_RANK", "4"}}); }), "NODE_RANK=4, NNODES=4: a node's number is below"));
+  CHECK(contains(message_of<UsageError>([] {
+                   detect_node({{"NNODES", "4"}, {"NODE_RANK", "4"}});
+                 }),
+                 "NODE_RANK=4, NNODES=4: a node's number is below"));
 }

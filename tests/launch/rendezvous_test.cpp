@@ -49,7 +49,8 @@ Rendezvous place_of(int rank, int world, std::uint16_t port, double timeout_s = 
 
 // So that ranks with little time do not spend it before rank 0 listens.
 void wait_for_listener(std::uint16_t port) {
-  while (!sockets::connect_to(sockets::resolve("127.0.0.1", port).at(0), sockets::now_ms() + 1000)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while (!sockets::connect_to(sockets::resolve("127.0.0.1", port).at(0), sockets::now_ms() + 1000))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 // A rank in a thread of its own: what it got, or why it failed.
@@ -82,7 +83,9 @@ class Rank {
   std::thread thread_;
 };
 
-Hello hello_of(int rank, int world) { return {kVersion, static_cast<std::uint32_t>(world), static_cast<std::uint32_t>(rank), 0, "a secret", "stranger", ""}; }
+Hello hello_of(int rank, int world) {
+  return {kVersion, static_cast<std::uint32_t>(world), static_cast<std::uint32_t>(rank), 0, "a secret", "stranger", ""};
+}
 
 // What strangers say. Each is malformed, or of another job, in its own way.
 std::string hostile(std::mt19937& random, int kind, int world) {
@@ -93,18 +96,44 @@ std::string hostile(std::mt19937& random, int kind, int world) {
     return bits;
   };
   switch (kind) {
-    case 0: return noise(random() % 600);
-    case 1: return text + noise(1 + random() % 400);                      // too long, a true message in front
-    case 2: return text.substr(0, random() % text.size());                // half a message
-    case 3: { Hello wrong = hello_of(1, world); wrong.token = random() % 2 ? "" : "a secrets"; return print(wrong); }
-    case 4: { Hello wrong = hello_of(1, world); wrong.version = 1 + kVersion + random() % 9; return print(wrong); }
-    case 5: { Hello wrong = hello_of(1, world); wrong.world_size = static_cast<std::uint32_t>(world) + 1 + random() % 9; return print(wrong); }
-    case 6: { Hello wrong = hello_of(1, world); wrong.rank = random() % 2 ? 0 : static_cast<std::uint32_t>(world) + random(); return print(wrong); }
-    case 7: return "";                                                    // closes at once, or says nothing
-    case 8: text[30 + random() % 60] ^= static_cast<char>(1 + random() % 255); return text.substr(0, 24) + noise(kText) + text.substr(24 + kText);
-    case 9: text[24 + kText + random() % kText] = static_cast<char>(0x80 | random()); return text;  // a host of bytes that are no text
-    case 10: return "GET / HTTP/1.1\r\nHost: " + noise(200) + "\r\n\r\n";
-    default: return print(Welcome{kVersion, static_cast<std::uint32_t>(world), true, "a secret", noise(128)});
+    case 0:
+      return noise(random() % 600);
+    case 1:
+      return text + noise(1 + random() % 400);  // too long, a true message in front
+    case 2:
+      return text.substr(0, random() % text.size());  // half a message
+    case 3: {
+      Hello wrong = hello_of(1, world);
+      wrong.token = random() % 2 ? "" : "a secrets";
+      return print(wrong);
+    }
+    case 4: {
+      Hello wrong = hello_of(1, world);
+      wrong.version = 1 + kVersion + random() % 9;
+      return print(wrong);
+    }
+    case 5: {
+      Hello wrong = hello_of(1, world);
+      wrong.world_size = static_cast<std::uint32_t>(world) + 1 + random() % 9;
+      return print(wrong);
+    }
+    case 6: {
+      Hello wrong = hello_of(1, world);
+      wrong.rank = random() % 2 ? 0 : static_cast<std::uint32_t>(world) + random();
+      return print(wrong);
+    }
+    case 7:
+      return "";  // closes at once, or says nothing
+    case 8:
+      text[30 + random() % 60] ^= static_cast<char>(1 + random() % 255);
+      return text.substr(0, 24) + noise(kText) + text.substr(24 + kText);
+    case 9:
+      text[24 + kText + random() % kText] = static_cast<char>(0x80 | random());
+      return text;  // a host of bytes that are no text
+    case 10:
+      return "GET / HTTP/1.1\r\nHost: " + noise(200) + "\r\n\r\n";
+    default:
+      return print(Welcome{kVersion, static_cast<std::uint32_t>(world), true, "a secret", noise(128)});
   }
 }
 
@@ -157,7 +186,8 @@ TEST_CASE("everyone gets rank 0's payload and everyone's place, over IPv4, IPv6 
     for (Rank* rank : {&zero, &one, &two}) {
       REQUIRE_MESSAGE(rank->came(), rank->why());
       CHECK(rank->gathered().payload == payload);
-      CHECK(rank->gathered().places == std::vector<RankPlace>{{"host0", "plan 0", 0}, {"host0", "plan 1", 1}, {"host0", "plan 0", 2}});
+      CHECK(rank->gathered().places ==
+            std::vector<RankPlace>{{"host0", "plan 0", 0}, {"host0", "plan 1", 1}, {"host0", "plan 0", 2}});
     }
   }
 }
@@ -172,11 +202,14 @@ TEST_CASE("64 ranks meet, those that come before rank 0 as well") {
     REQUIRE_MESSAGE(rank->came(), rank->why());
     CHECK(rank->gathered().payload == "payload");
     REQUIRE(rank->gathered().places.size() == kWorld);
-    for (int other = 0; other < kWorld; ++other) CHECK(rank->gathered().places[static_cast<std::size_t>(other)] == RankPlace{"host" + std::to_string(other / 8), "plan " + std::to_string(other % 2), other % 8});
+    for (int other = 0; other < kWorld; ++other)
+      CHECK(rank->gathered().places[static_cast<std::size_t>(other)] ==
+            RankPlace{"host" + std::to_string(other / 8), "plan " + std::to_string(other % 2), other % 8});
   }
 }
 
-TEST_CASE("of 10,000 malformed and hostile connections none is a rank or is told a byte, and the real ranks come through") {
+TEST_CASE(
+    "of 10,000 malformed and hostile connections none is a rank or is told a byte, and the real ranks come through") {
   constexpr int kWorld = 4, kAttackers = 4, kEach = 2500, kBatch = 125;
   const std::uint16_t port = free_port();
   std::atomic<int> notices{0};
@@ -231,7 +264,9 @@ TEST_CASE("ranks that have not come are named, on rank 0 and on those that came"
   const std::uint16_t port = free_port();
   Rank zero(place_of(0, 8, port, 2)), one(place_of(1, 8, port, 30)), four(place_of(4, 8, port, 30));
   CHECK(contains(zero.why(), "ranks 2, 3, 5 to 7 of 8 have not come within 2 s"));
-  for (Rank* rank : {&one, &four}) CHECK(contains(rank->why(), "rank 0 gave up: rendezvous at 127.0.0.1:" + std::to_string(port) + ": ranks 2, 3, 5 to 7 of 8 have not come within 2 s"));
+  for (Rank* rank : {&one, &four})
+    CHECK(contains(rank->why(), "rank 0 gave up: rendezvous at 127.0.0.1:" + std::to_string(port) +
+                                    ": ranks 2, 3, 5 to 7 of 8 have not come within 2 s"));
 
   const std::uint16_t other = free_port();
   Rank alone(place_of(0, 2, other, 1));
@@ -240,13 +275,16 @@ TEST_CASE("ranks that have not come are named, on rank 0 and on those that came"
 
 TEST_CASE("a rank that finds no rank 0 says where it looked") {
   const std::uint16_t port = free_port();
-  CHECK(contains(Rank(place_of(1, 2, port, 1)).why(), "rank 1 of 2 did not meet rank 0 at 127.0.0.1:" + std::to_string(port) + " within 1 s: nothing answers at 127.0.0.1"));
+  CHECK(contains(Rank(place_of(1, 2, port, 1)).why(),
+                 "rank 1 of 2 did not meet rank 0 at 127.0.0.1:" + std::to_string(port) +
+                     " within 1 s: nothing answers at 127.0.0.1"));
   Rendezvous unknown = place_of(1, 2, port, 1);
   unknown.host = "no-such-host.invalid";
   CHECK(contains(Rank(unknown).why(), "the name no-such-host.invalid is not known here"));
 }
 
-TEST_CASE("a rank that is there keeps its place; the error names both addresses, and the other hears that it was refused") {
+TEST_CASE(
+    "a rank that is there keeps its place; the error names both addresses, and the other hears that it was refused") {
   const std::uint16_t port = free_port();
   std::string noticed;
   std::atomic<bool> seen{false};
@@ -322,7 +360,8 @@ TEST_CASE("a rank takes nothing from a rank 0 that has not its token") {
 TEST_CASE("a port that is taken is an error that says so") {
   const Descriptor other = sockets::listen_at(0, sockets::Reach::loopback, 1);
   const std::uint16_t port = sockets::port_of(other);
-  CHECK(contains(Rank(place_of(0, 2, port, 1)).why(), "rank 0 cannot listen at port " + std::to_string(port) + ": Address already in use"));
+  CHECK(contains(Rank(place_of(0, 2, port, 1)).why(),
+                 "rank 0 cannot listen at port " + std::to_string(port) + ": Address already in use"));
 }
 
 TEST_CASE("messages are read back as they were printed, and nothing else is a message") {
@@ -357,5 +396,8 @@ TEST_CASE("where to meet is what launchers export, beside the port that torchrun
   CHECK(Rendezvous::from(more, 1, 2, 0).timeout_s == 20);
   CHECK(contains(message_of<UsageError>([] { Rendezvous::from({}, 1, 2, 0); }), "export MASTER_ADDR"));
   CHECK(contains(message_of<UsageError>([] { Rendezvous::from({{"MASTER_ADDR", "node0"}}, 1, 2, 0); }), "MASTER_PORT"));
-  CHECK(contains(message_of<UsageError>([] { Rendezvous::from({{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "70000"}}, 1, 2, 0); }), "MASTER_PORT=70000"));
+  CHECK(contains(message_of<UsageError>([] {
+                   Rendezvous::from({{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "70000"}}, 1, 2, 0);
+                 }),
+                 "MASTER_PORT=70000"));
 }

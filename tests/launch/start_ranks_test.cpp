@@ -70,11 +70,15 @@ class Starter {
 
 TEST_CASE("ranks are told who they are and where to meet, each its own") {
   const TemporaryFolder folder;
-  RanksToStart start = shells(3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TRAINER_TOKEN $NCCL_HOSTID >" + folder.path() + "/$RANK");
+  RanksToStart start =
+      shells(3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TRAINER_TOKEN $NCCL_HOSTID >" +
+                    folder.path() + "/$RANK");
   start.environment = meeting_on_this_machine(3);
-  start.more = [](int rank) { return std::map<std::string, std::string>{{"NCCL_HOSTID", "host" + std::to_string(rank)}}; };
+  start.more = [](int rank) {
+    return std::map<std::string, std::string>{{"NCCL_HOSTID", "host" + std::to_string(rank)}};
+  };
   ::setenv("WORLD_SIZE", "77", 1);  // what was there before gives way
-  start.first_rank = 3;  // the second of nodes
+  start.first_rank = 3;             // the second of nodes
   CHECK(start_ranks(start).code == 0);
   ::unsetenv("WORLD_SIZE");
   std::string token;
@@ -95,7 +99,8 @@ TEST_CASE("ranks are told who they are and where to meet, each its own") {
   CHECK(meeting_on_this_machine(3).at("TRAINER_TOKEN") != token);
 }
 
-TEST_CASE("the exit code is that of the first rank that failed by itself, though others ended before it as a consequence") {
+TEST_CASE(
+    "the exit code is that of the first rank that failed by itself, though others ended before it as a consequence") {
   std::vector<std::string> said;
   RanksToStart start = shells(3, "case $RANK in 0) exit 75;; 1) sleep 0.1; exit 65;; 2) sleep 0.2; exit 75;; esac");
   start.say = [&](const std::string& line) { said.push_back(line); };
@@ -118,7 +123,9 @@ TEST_CASE("a rank that a signal ends is named, and its code is what a shell woul
 
 TEST_CASE("others have a moment to tell why, then they are ended, those that do not listen as well") {
   const TemporaryFolder folder;
-  RanksToStart start = shells(3, "case $RANK in 0) exit 70;; 1) trap 'echo told >" + folder.path("told") + "; exit 1' TERM; sleep 10 & wait;; 2) trap '' TERM; sleep 30 & wait; sleep 30;; esac");
+  RanksToStart start =
+      shells(3, "case $RANK in 0) exit 70;; 1) trap 'echo told >" + folder.path("told") +
+                    "; exit 1' TERM; sleep 10 & wait;; 2) trap '' TERM; sleep 30 & wait; sleep 30;; esac");
   const auto begin = std::chrono::steady_clock::now();
   CHECK(start_ranks(start).code == 70);
   const auto took = std::chrono::steady_clock::now() - begin;
@@ -129,7 +136,9 @@ TEST_CASE("others have a moment to tell why, then they are ended, those that do 
 
 TEST_CASE("signals are passed on, and ranks that end well after them are left their time") {
   const TemporaryFolder folder;
-  Starter starter(shells(2, "trap 'sleep 0.'$RANK'5; echo saved >" + folder.path() + "/saved$RANK; exit 143' TERM; echo up >" + folder.path() + "/up$RANK; while :; do sleep 0.02; done"));
+  Starter starter(shells(2, "trap 'sleep 0.'$RANK'5; echo saved >" + folder.path() +
+                                "/saved$RANK; exit 143' TERM; echo up >" + folder.path() +
+                                "/up$RANK; while :; do sleep 0.02; done"));
   for (const char* name : {"up0", "up1"}) wait_for_file(folder.path(name));
   starter.signal(SIGTERM);
   CHECK(starter.wait() == 143);
@@ -140,7 +149,8 @@ TEST_CASE("signals are passed on, and ranks that end well after them are left th
 TEST_CASE("every signal that a run listens to arrives") {
   for (int signal : {SIGINT, SIGUSR1, SIGHUP}) {
     const TemporaryFolder folder;
-    Starter starter(shells(1, "trap 'exit 5' INT; trap 'exit 6' USR1; trap 'exit 7' HUP; echo up >" + folder.path("up") + "; while :; do sleep 0.02; done"));
+    Starter starter(shells(1, "trap 'exit 5' INT; trap 'exit 6' USR1; trap 'exit 7' HUP; echo up >" +
+                                  folder.path("up") + "; while :; do sleep 0.02; done"));
     wait_for_file(folder.path("up"));
     starter.signal(signal);
     CHECK(starter.wait() == (signal == SIGINT ? 5 : signal == SIGUSR1 ? 6 : 7));
@@ -168,7 +178,8 @@ TEST_CASE("no rank outlives the process that started it, even one that is killed
     const std::string pid = contents_of(folder.path(name));
     bool gone = false;
     for (int turn = 0; turn < 200 && !gone; ++turn) {
-      gone = !alive(pid) || contains(contents_of("/proc/" + std::to_string(std::stoi(pid)) + "/stat"), ") Z ");  // init may be slow to reap
+      gone = !alive(pid) || contains(contents_of("/proc/" + std::to_string(std::stoi(pid)) + "/stat"),
+                                     ") Z ");  // init may be slow to reap
       std::this_thread::sleep_for(10ms);
     }
     CHECK(gone);
@@ -187,7 +198,8 @@ TEST_CASE("no zombie is left, nor a signal blocked") {
 TEST_CASE("a command that is not there is an error, and nothing runs") {
   RanksToStart start = shells(2, "");
   start.command = {"/no/such/command"};
-  CHECK(contains(trainer::tests::message_of<trainer::IoError>([&] { start_ranks(start); }), "/no/such/command: No such file or directory"));
+  CHECK(contains(trainer::tests::message_of<trainer::IoError>([&] { start_ranks(start); }),
+                 "/no/such/command: No such file or directory"));
   CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
 }
 

@@ -22,8 +22,8 @@ TEST_CASE("the peak that a plan states is what loading it allocates, for every j
     const LoadedJob loaded = load_job(entry.path().string(), {}, {.configs_dir = configs});
     const int ranks = world_size_of(loaded.job), threads = threads_per_rank(ranks);
     const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads});
-    const CompiledJob compiled =
-        compile(loaded, {.target = &target, .memory_bytes = std::int64_t{16} << 30, .threads = threads}, Purpose::train);
+    const CompiledJob compiled = compile(
+        loaded, {.target = &target, .memory_bytes = std::int64_t{16} << 30, .threads = threads}, Purpose::train);
     CHECK(compiled.fits);
     std::int64_t planned = 0, allocated = 0;
     for (const MemoryReport& report : compiled.memory) planned = std::max(planned, report.peak_bytes);

@@ -1,5 +1,6 @@
-// The graphs of models, built from their files and differentiated, interpreted in f64: loss and gradient norm of PyTorch's first
-// step, slopes of the loss by central differences, and the same values under every policy of recomputation.
+// The graphs of models, built from their files and differentiated, interpreted in f64: loss and gradient norm of
+// PyTorch's first step, slopes of the loss by central differences, and the same values under every policy of
+// recomputation.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -7,8 +8,8 @@
 #include <map>
 #include <string>
 
-#include "engine/transform/transform.h"
 #include "engine/job/job.h"
+#include "engine/transform/transform.h"
 #include "tests/goldens/golden.h"
 #include "tests/reference/interpreter.h"
 
@@ -52,7 +53,8 @@ std::map<std::string, Tensor> windows(const std::string& path, std::int64_t batc
 
 /// `batch`: samples; 0 takes the global batch, whose loss and norm are known.
 Model load(const std::string& name, std::int64_t batch = 0) {
-  Model model{load_job(case_folder(name) + "/job.yaml", {}, {.configs_dir = goldens::folder() + "/../../configs"}), {}, {}, {}};
+  Model model{
+      load_job(case_folder(name) + "/job.yaml", {}, {.configs_dir = goldens::folder() + "/../../configs"}), {}, {}, {}};
   if (batch == 0) batch = model.loaded.job.train.batch.global;
   model.fields = windows(case_folder(name) + "/train.bin", batch, model.loaded.job.data.seq_len);
   model.initial = goldens::load_tensors(case_folder(name) + "/init.safetensors");
@@ -74,13 +76,16 @@ double counted(const Model& model) { return static_cast<double>(model.fields.at(
 Interpreter interpret(const Graph& graph, const Model& model, const std::map<std::string, Tensor>& weights) {
   Interpreter values(graph);
   for (ValueId id : graph.inputs) values.set(id, model.fields.at(graph.value(id).name));
-  for (const Parameter& parameter : graph.parameters) values.set(parameter.value, weights.at(graph.value(parameter.value).name));
+  for (const Parameter& parameter : graph.parameters)
+    values.set(parameter.value, weights.at(graph.value(parameter.value).name));
   values.set(graph.seed, Tensor({1}, 1 / counted(model)));
   values.run();
   return values;
 }
 
-double loss_of(const Graph& graph, const Model& model, const Interpreter& values) { return values.get(graph.loss.sum)[0] / counted(model); }
+double loss_of(const Graph& graph, const Model& model, const Interpreter& values) {
+  return values.get(graph.loss.sum)[0] / counted(model);
+}
 
 double gradient_norm(const Graph& graph, const Interpreter& values) {
   double squares = 0;
@@ -118,8 +123,9 @@ TEST_CASE("gradients of every parameter are slopes of the loss") {
       std::map<std::string, Tensor> more = model.initial, less = model.initial;
       more[weight][at] += h;
       less[weight][at] -= h;
-      const double slope =
-          (loss_of(graph, model, interpret(graph, model, more)) - loss_of(graph, model, interpret(graph, model, less))) / (2 * h);
+      const double slope = (loss_of(graph, model, interpret(graph, model, more)) -
+                            loss_of(graph, model, interpret(graph, model, less))) /
+                           (2 * h);
       CHECK(std::fabs(parameter_gradient(graph, values, parameter.value)[at] - slope) < 1e-7);
     }
   }

@@ -1,5 +1,5 @@
-// Jobs of configs/ on real data: they learn what is known to be learnable. Data is found through TRAINER_TEST_DATA; without it the
-// cases say that they were skipped.
+// Jobs of configs/ on real data: they learn what is known to be learnable. Data is found through TRAINER_TEST_DATA;
+// without it the cases say that they were skipped.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -18,7 +18,8 @@ namespace {
 /// Path of a file of the test data, or "" (and a message) where there is none.
 std::string data_file(const std::string& name) {
   const char* folder = std::getenv("TRAINER_TEST_DATA");
-  if (folder != nullptr && std::filesystem::exists(std::string(folder) + "/" + name)) return std::string(folder) + "/" + name;
+  if (folder != nullptr && std::filesystem::exists(std::string(folder) + "/" + name))
+    return std::string(folder) + "/" + name;
   MESSAGE("SKIPPED: no " << name << " (TRAINER_TEST_DATA names the folder)");
   return {};
 }
@@ -31,8 +32,10 @@ RunReport run(const std::string& job, std::vector<std::string> overrides) {
   const LoadedJob loaded = load_job(configs + "/" + job, overrides, {.configs_dir = configs});
   const int threads = threads_per_rank(world_size_of(loaded.job));
   const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads});
-  return train(loaded, compile(loaded, {.target = &target, .memory_bytes = std::int64_t{8} << 30, .threads = threads}, Purpose::train), {},
-               {});
+  return train(
+      loaded,
+      compile(loaded, {.target = &target, .memory_bytes = std::int64_t{8} << 30, .threads = threads}, Purpose::train),
+      {}, {});
 }
 
 }  // namespace

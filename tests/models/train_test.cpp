@@ -1,5 +1,5 @@
-// Whole models through the engine (plan, executor, kernels, loop) against 20 steps of PyTorch in f64: losses and gradient norms of
-// every step, the validation loss and the weights at the end.
+// Whole models through the engine (plan, executor, kernels, loop) against 20 steps of PyTorch in f64: losses and
+// gradient norms of every step, the validation loss and the weights at the end.
 //
 // f32: 2e-4 of each loss and norm, 1e-3 of the largest weight of a tensor. With bf16 compute 2% of each loss and norm.
 #include "engine/train/train.h"
@@ -183,7 +183,8 @@ TEST_CASE("ranks as threads train as one") {
                                     std::pair("models/mlp", 2), std::pair("models/convnet", 4)}) {
     CAPTURE(name);
     const std::map<std::string, Tensor> want = expected(name);
-    std::vector<std::string> overrides{"strategy=ddp", "cluster.devices_per_node=" + std::to_string(ranks), "train.batch.micro=1"};
+    std::vector<std::string> overrides{"strategy=ddp", "cluster.devices_per_node=" + std::to_string(ranks),
+                                       "train.batch.micro=1"};
     const Run run = train_case(name, overrides);
     check_history(run.history, want, 2e-4);
     check_weights(run, want);

@@ -212,8 +212,10 @@ TEST_CASE("a file that is no log is refused and left as it is") {
 TEST_CASE("an output that cannot be written is an IoError that names it") {
   const TemporaryFolder folder;
   folder.write("file", "");
-  CHECK(contains(message_of<IoError>([&] { jsonl_monitor(folder.path("file/log.jsonl"))->start({}); }), folder.path("file")));
-  CHECK(contains(message_of<IoError>([&] { tensorboard_monitor(folder.path("file/tb"))->start({}); }), folder.path("file")));
+  CHECK(contains(message_of<IoError>([&] { jsonl_monitor(folder.path("file/log.jsonl"))->start({}); }),
+                 folder.path("file")));
+  CHECK(contains(message_of<IoError>([&] { tensorboard_monitor(folder.path("file/tb"))->start({}); }),
+                 folder.path("file")));
   CHECK(contains(message_of<IoError>([&] { TraceWriter(folder.path("file/trace.json")); }), folder.path("file")));
 }
 
@@ -332,7 +334,8 @@ TEST_CASE("an event file holds the scalars of steps and evaluations after a star
   CHECK(events[1].session_start);
   CHECK(events[1].step == 300);
   CHECK(events[2].step == 300);
-  CHECK(events[2].scalars == std::map<std::string, float>{{"loss", 2.5F}, {"lr", 1e-3F}, {"grad_norm", 0.5F}, {"tokens_per_s", 62208.36F}});
+  CHECK(events[2].scalars ==
+        std::map<std::string, float>{{"loss", 2.5F}, {"lr", 1e-3F}, {"grad_norm", 0.5F}, {"tokens_per_s", 62208.36F}});
   CHECK(events[3].scalars == std::map<std::string, float>{{"val_loss", 2.25F}, {"val_accuracy", 0.5F}});
 }
 
@@ -347,7 +350,8 @@ TEST_CASE("a trace is a JSON array of events, whoever writes them") {
         trace.name_rank(rank, "rank");
         trace.name_stream(rank, 1, "communication");
         for (int i = 0; i < 100; ++i)
-          trace.add({rank, 1, "all_reduce \"u\"", "collective", 1.5 * i, 0.25, {{"bytes", 4096}}, {{"group", "replicate"}}});
+          trace.add(
+              {rank, 1, "all_reduce \"u\"", "collective", 1.5 * i, 0.25, {{"bytes", 4096}}, {{"group", "replicate"}}});
       });
     for (std::thread& rank : ranks) rank.join();
   }
@@ -379,8 +383,17 @@ TEST_CASE("an arrow has two ends, a rank its label and place") {
   CHECK(events[0]["pid"] == 3);
   CHECK(events[0]["args"]["labels"] == "busy \"90%\"");
   CHECK(events[1]["args"]["sort_index"] == 7);
-  CHECK(events[2] == nlohmann::json{{"ph", "s"}, {"id", 12}, {"name", "message"}, {"cat", "arrow"}, {"pid", 0}, {"tid", 1}, {"ts", 2.5}});
-  CHECK(events[3] == nlohmann::json{{"ph", "f"}, {"bp", "e"}, {"id", 12}, {"name", "message"}, {"cat", "arrow"}, {"pid", 1}, {"tid", 1}, {"ts", 4.25}});
+  CHECK(events[2] ==
+        nlohmann::json{
+            {"ph", "s"}, {"id", 12}, {"name", "message"}, {"cat", "arrow"}, {"pid", 0}, {"tid", 1}, {"ts", 2.5}});
+  CHECK(events[3] == nlohmann::json{{"ph", "f"},
+                                    {"bp", "e"},
+                                    {"id", 12},
+                                    {"name", "message"},
+                                    {"cat", "arrow"},
+                                    {"pid", 1},
+                                    {"tid", 1},
+                                    {"ts", 4.25}});
 }
 
 TEST_CASE("a trace without events is an empty array") {

@@ -1,5 +1,6 @@
-// Graphs of the ranks of a tensor axis, with collectives for nodes, against the graph of one rank: losses and gradients of every
-// parameter. So the conjugates are held to their promise, and with them the ops that take a piece of the whole.
+// Graphs of the ranks of a tensor axis, with collectives for nodes, against the graph of one rank: losses and gradients
+// of every parameter. So the conjugates are held to their promise, and with them the ops that take a piece of the
+// whole.
 //
 // All in f64; what differs is the order of sums of a few dozen terms of order 1: 1e-12.
 #include <doctest/doctest.h>
@@ -7,9 +8,9 @@
 #include <cmath>
 #include <random>
 
-#include "engine/transform/transform.h"
-#include "engine/transform/distribute.h"
 #include "engine/ops/op_def.h"
+#include "engine/transform/distribute.h"
+#include "engine/transform/transform.h"
 #include "tests/reference/ranks.h"
 
 using namespace trainer;
@@ -40,7 +41,8 @@ struct Build {
     return id;
   }
   /// A node of one output or, of losses, two.
-  ValueId node(Op op, Attributes attributes, std::vector<ValueId> inputs, const Shape& shape, DType dtype = DType::f32) {
+  ValueId node(Op op, Attributes attributes, std::vector<ValueId> inputs, const Shape& shape,
+               DType dtype = DType::f32) {
     Node made;
     made.name = std::string(name_of(op)) + std::to_string(graph.nodes.size());
     made.op = op;
@@ -92,7 +94,8 @@ double off(const Tensor& got, const Tensor& want) {
 
 constexpr std::int64_t kRows = 8, kSamples = 2, kDim = 6, kHidden = 12;  // of the MLP below
 
-/// positions → dropout → linear → gelu → dropout → linear → mse: for one rank, for ranks with all rows, or for ranks with a slice each.
+/// positions → dropout → linear → gelu → dropout → linear → mse: for one rank, for ranks with all rows, or for ranks
+/// with a slice each.
 struct Mlp : Build {
   enum class Rows { all, slices };
   ValueId table, w1, b1, w2, b2, target, step;
@@ -129,7 +132,8 @@ struct Mlp : Build {
 
 constexpr std::int64_t kVocab = 11, kTokens = 9;
 
-/// embedding → linear → head tied to the embedding → cross-entropy: for one rank, or for ranks with a slice of the vocabulary each.
+/// embedding → linear → head tied to the embedding → cross-entropy: for one rank, or for ranks with a slice of the
+/// vocabulary each.
 struct Tied : Build {
   ValueId ids, targets, table, w, b, logits;
 
@@ -152,13 +156,20 @@ struct Tied : Build {
 }  // namespace
 
 TEST_CASE("an MLP cut by columns and rows has one rank's loss and gradients, with whole rows between and with slices") {
-  const Tensor table = random_tensor({kRows, kDim}, 1), w1 = random_tensor({kHidden, kDim}, 2), b1 = random_tensor({kHidden}, 3);
-  const Tensor w2 = random_tensor({kDim, kHidden}, 4), b2 = random_tensor({kDim}, 5), target = random_tensor({kRows, kDim}, 6);
+  const Tensor table = random_tensor({kRows, kDim}, 1), w1 = random_tensor({kHidden, kDim}, 2),
+               b1 = random_tensor({kHidden}, 3);
+  const Tensor w2 = random_tensor({kDim, kHidden}, 4), b2 = random_tensor({kDim}, 5),
+               target = random_tensor({kRows, kDim}, 6);
   const Tensor seed(Shape{1}, 0.5), step(Shape{1}, 3);
   Mlp one(1, Mlp::Rows::all);
   Interpreter whole(one.graph);
-  for (const auto& [id, tensor] :
-       {std::pair{one.table, table}, {one.w1, w1}, {one.b1, b1}, {one.w2, w2}, {one.b2, b2}, {one.target, target}, {one.step, step}})
+  for (const auto& [id, tensor] : {std::pair{one.table, table},
+                                   {one.w1, w1},
+                                   {one.b1, b1},
+                                   {one.w2, w2},
+                                   {one.b2, b2},
+                                   {one.target, target},
+                                   {one.step, step}})
     whole.set(id, tensor);
   whole.set(one.graph.seed, seed);
   whole.run();
@@ -170,7 +181,8 @@ TEST_CASE("an MLP cut by columns and rows has one rank's loss and gradients, wit
       const bool slices = rows == Mlp::Rows::slices;
       Mlp many(n, rows);
       Ranks ranks(many.graph, n);
-      ranks.set(many.table, table), ranks.set(many.b2, b2), ranks.set(many.step, step), ranks.set(many.graph.seed, seed);
+      ranks.set(many.table, table), ranks.set(many.b2, b2), ranks.set(many.step, step),
+          ranks.set(many.graph.seed, seed);
       for (int r = 0; r < n; ++r) {
         Interpreter& rank = ranks.rank(r);
         rank.set(many.w1, slice(w1, 0, kHidden / n, r)), rank.set(many.b1, slice(b1, 0, kHidden / n, r)),
@@ -197,11 +209,12 @@ TEST_CASE("a vocabulary cut over ranks has one rank's loss and gradients, and it
   Tensor ids = random_tensor({kTokens}, 1), targets(Shape{kTokens});
   for (std::int64_t i = 0; i < kTokens; ++i)
     ids[i] = static_cast<double>(i * 5 % kVocab), targets[i] = static_cast<double>(i == 4 ? -100 : i * 7 % kVocab);
-  const Tensor table = random_tensor({kVocab, kDim}, 2), w = random_tensor({kDim, kDim}, 3), b = random_tensor({kDim}, 4),
-               seed(Shape{1}, 0.5);
+  const Tensor table = random_tensor({kVocab, kDim}, 2), w = random_tensor({kDim, kDim}, 3),
+               b = random_tensor({kDim}, 4), seed(Shape{1}, 0.5);
   Tied one(1);
   Interpreter whole(one.graph);
-  whole.set(one.ids, ids), whole.set(one.targets, targets), whole.set(one.table, table), whole.set(one.w, w), whole.set(one.b, b);
+  whole.set(one.ids, ids), whole.set(one.targets, targets), whole.set(one.table, table), whole.set(one.w, w),
+      whole.set(one.b, b);
   whole.set(one.graph.seed, seed);
   whole.run();
   const Tensor dtable = parameter_gradient(one.graph, whole, one.table);
@@ -239,7 +252,8 @@ TEST_CASE("a collective does what its kind says along its own axis, and nothing 
     const auto out = propagate(build.graph, build.graph.nodes.back(), axis);
     return out ? (*out)[0].str() : "refused";
   };
-  const Placement whole, batch = Placement::shard(0), middle = Placement::shard(1), rows = Placement::shard(Placement::kRows), partial = Placement::partial();
+  const Placement whole, batch = Placement::shard(0), middle = Placement::shard(1),
+                         rows = Placement::shard(Placement::kRows), partial = Placement::partial();
   for (Op op : {Op::replicate, Op::all_reduce, Op::all_gather, Op::reduce_scatter})
     for (Placement any : {batch, middle, partial}) CHECK(placed(op, 1, Axis::replicate, any) == any.str());
   CHECK(placed(Op::replicate, 0, Axis::tensor, whole) == "Replicate");
@@ -248,7 +262,13 @@ TEST_CASE("a collective does what its kind says along its own axis, and nothing 
   CHECK(placed(Op::all_gather, Placement::kRows, Axis::tensor, rows) == "Replicate");
   CHECK(placed(Op::reduce_scatter, 1, Axis::tensor, partial) == "Shard(1)");
   CHECK(placed(Op::reduce_scatter, Placement::kRows, Axis::tensor, partial) == "Shard(rows)");
-  for (const auto& [op, in] : {std::pair(Op::replicate, partial), {Op::all_reduce, whole}, {Op::all_reduce, middle}, {Op::all_gather, whole}, {Op::all_gather, batch},
-                               {Op::all_gather, partial}, {Op::reduce_scatter, whole}, {Op::reduce_scatter, middle}})
+  for (const auto& [op, in] : {std::pair(Op::replicate, partial),
+                               {Op::all_reduce, whole},
+                               {Op::all_reduce, middle},
+                               {Op::all_gather, whole},
+                               {Op::all_gather, batch},
+                               {Op::all_gather, partial},
+                               {Op::reduce_scatter, whole},
+                               {Op::reduce_scatter, middle}})
     CHECK(placed(op, 1, Axis::tensor, in) == "refused");
 }

@@ -36,7 +36,9 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
     const bool in_graph_files = has(def.op, Trait::graph_file);
     CHECK(in_graph_files == (def.op <= Op::mse));
     CHECK(static_cast<bool>(def.infer) == in_graph_files);
-    CHECK(static_cast<bool>(def.gradient) == (in_graph_files || is_collective(def.op) || def.op == Op::cross_entropy_gathered || def.op == Op::split || def.op == Op::concat || def.op == Op::cast));
+    CHECK(static_cast<bool>(def.gradient) ==
+          (in_graph_files || is_collective(def.op) || def.op == Op::cross_entropy_gathered || def.op == Op::split ||
+           def.op == Op::concat || def.op == Op::cast));
     if (def.op < Op::zero) CHECK(def.shard);
     if (stands_in_no_graph(def.op)) CHECK(!def.shard);
   }
@@ -44,12 +46,13 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
 
 TEST_CASE("losses say how they are counted") {
   for (const OpDef& def : definitions()) {
-    CHECK(def.loss.has_value() == (def.op == Op::cross_entropy || def.op == Op::cross_entropy_gathered || def.op == Op::mse));
+    CHECK(def.loss.has_value() ==
+          (def.op == Op::cross_entropy || def.op == Op::cross_entropy_gathered || def.op == Op::mse));
   }
 }
 
-// PaLM's appendix B counts 6N + 12 LHQT per token, N without embeddings that are only looked up; a causal mask halves the
-// second term. Here N is of the matrices alone, the tied head among them.
+// PaLM's appendix B counts 6N + 12 LHQT per token, N without embeddings that are only looked up; a causal mask halves
+// the second term. Here N is of the matrices alone, the tied head among them.
 TEST_CASE("a step of GPT-2 124M takes 6N + 6LCT FLOPs a token") {
   const double layers = 12, dim = 768, vocab = 50257;
   for (const double seq : {64.0, 1024.0}) {
@@ -67,11 +70,13 @@ TEST_CASE("full recomputation adds the forward FLOPs of the blocks but for the l
   Graph full = none;
   recompute(full, {RecomputePolicy::Mode::full, 1});
   const double layers = 12, dim = 768, seq = 64;
-  CHECK(flops_of(full) - flops_of(none) == doctest::Approx(seq * layers * (2 * 8 * dim * dim + 2 * dim * seq)).epsilon(1e-12));
+  CHECK(flops_of(full) - flops_of(none) ==
+        doctest::Approx(seq * layers * (2 * 8 * dim * dim + 2 * dim * seq)).epsilon(1e-12));
 }
 
 TEST_CASE("bytes are those of the operands, each read or written once") {
-  const TensorDesc x{DType::bf16, {4, 8, 16}}, weight{DType::bf16, {32, 16}}, y{DType::bf16, {4, 8, 32}}, dweight{DType::f32, {32, 16}};
+  const TensorDesc x{DType::bf16, {4, 8, 16}}, weight{DType::bf16, {32, 16}}, y{DType::bf16, {4, 8, 32}},
+      dweight{DType::f32, {32, 16}};
   const Cost linear = cost_of({Op::linear, {{"bias", false}}, {x, weight, y}});
   CHECK(linear.flops == 2.0 * 4 * 8 * 16 * 32);
   CHECK(linear.bytes_read == 4 * 8 * 16 * 2 + 32 * 16 * 2);
@@ -99,17 +104,21 @@ TEST_CASE("AdamW moves 28 bytes a parameter under f32, 30 with a bf16 working co
 }
 
 TEST_CASE("AdamW moves 20 bytes a parameter with states in bf16, and 16 with int8 and its scales") {
-  const TensorDesc flat{DType::f32, {1024}}, bf16{DType::bf16, {1024}}, codes{DType::u8, {1024}}, scales{DType::f32, {4}}, one{DType::f32, {1}}, applied{DType::i32, {1}};
+  const TensorDesc flat{DType::f32, {1024}}, bf16{DType::bf16, {1024}}, codes{DType::u8, {1024}},
+      scales{DType::f32, {4}}, one{DType::f32, {1}}, applied{DType::i32, {1}};
   const Cost half = cost_of({Op::adamw, {{"working", false}}, {flat, flat, bf16, bf16, one, scales, applied}});
   CHECK(half.bytes_read + half.bytes_written == 20 * 1024 + 4 + 16 + 4);
-  const Cost eighth = cost_of({Op::adamw, {{"working", true}}, {flat, flat, codes, scales, codes, scales, one, scales, applied, bf16}});
+  const Cost eighth =
+      cost_of({Op::adamw, {{"working", true}}, {flat, flat, codes, scales, codes, scales, one, scales, applied, bf16}});
   CHECK(eighth.bytes_read + eighth.bytes_written == (12 + 4 + 2) * 1024 + 4 * 16 + 4 + 16 + 4);
   CHECK(eighth.flops == 0);
 }
 
-TEST_CASE("Muon takes its products' FLOPs, of the owner that has the most, and moves the momentum and what it makes of it") {
+TEST_CASE(
+    "Muon takes its products' FLOPs, of the owner that has the most, and moves the momentum and what it makes of it") {
   const std::int64_t n = 1000;
-  const TensorDesc flat{DType::f32, {n}}, two{DType::f32, {2, n}}, one{DType::f32, {1}}, scalars{DType::f32, {4}}, applied{DType::i32, {1}}, codes{DType::u8, {n}}, scales{DType::f32, {4}};
+  const TensorDesc flat{DType::f32, {n}}, two{DType::f32, {2, n}}, one{DType::f32, {1}}, scalars{DType::f32, {4}},
+      applied{DType::i32, {1}}, codes{DType::u8, {n}}, scales{DType::f32, {4}};
   const auto flops = [&](const TensorDesc& x, const std::string& matrices) {
     return cost_of({Op::muon_orthogonalize, {{"steps", std::int64_t{5}}, {"matrices", matrices}}, {x, scalars}}).flops;
   };
@@ -126,31 +135,38 @@ TEST_CASE("Muon takes its products' FLOPs, of the owner that has the most, and m
   CHECK(momentum.bytes_read + momentum.bytes_written == (4 + 1 + 1 + 4) * n + 2 * 16 + 16 + 4);
 }
 
-TEST_CASE("each op of an optimizer takes the gradient or the update of ops before it, and leaves one update or the weights") {
+TEST_CASE(
+    "each op of an optimizer takes the gradient or the update of ops before it, and leaves one update or the weights") {
   using Of = UpdateDef::Operand;
   for (const OpDef& def : definitions()) {
     if (!def.update) continue;
     CAPTURE(name_of(def.op));
-    const auto count = [&](std::initializer_list<Of> of) { return std::ranges::count_if(of, [&](Of one) { return def.update->has(one); }); };
+    const auto count = [&](std::initializer_list<Of> of) {
+      return std::ranges::count_if(of, [&](Of one) { return def.update->has(one); });
+    };
     CHECK(count({Of::gradient, Of::taken, Of::changed}) == 1);
     CHECK(count({Of::made, Of::changed, Of::master}) == 1);
     CHECK(count({Of::working, Of::rate}) == 2 * count({Of::master}));
     CHECK(def.update->has(Of::gradient) == def.update->follows.empty());
-    for (Op op : def.update->follows) CHECK((definition(op).update->has(Of::made) || definition(op).update->has(Of::changed)));
+    for (Op op : def.update->follows)
+      CHECK((definition(op).update->has(Of::made) || definition(op).update->has(Of::changed)));
     if (def.update->whole) CHECK(count({Of::changed, Of::gradient, Of::states, Of::master}) == count({Of::changed}));
   }
 }
 
 TEST_CASE("the list of owned matrices is read as it was written, and what is none is a bug") {
-  const std::vector<OwnedMatrix> matrices = {{0, 10, 20, OwnedMatrix::Cut::none, 0}, {256, 3, 5, OwnedMatrix::Cut::rows, 12}, {271, 7, 1, OwnedMatrix::Cut::columns, 1}};
+  const std::vector<OwnedMatrix> matrices = {{0, 10, 20, OwnedMatrix::Cut::none, 0},
+                                             {256, 3, 5, OwnedMatrix::Cut::rows, 12},
+                                             {271, 7, 1, OwnedMatrix::Cut::columns, 1}};
   CHECK(matrix_list_text(matrices) == "0:10:20:-:0,256:3:5:0:12,271:7:1:1:1");
   CHECK(matrix_list(matrix_list_text(matrices)) == matrices);
   CHECK(matrix_list("").empty());
   CHECK(matrices[1].whole_rows(4) == 12);
   CHECK(matrices[1].whole_cols(4) == 5);
   CHECK(matrices[2].whole_cols(4) == 4);
-  for (const char* text : {"0:10:20", "0:10:20:-", "0:10:20:2:0", "0:10:20:-:0,,", "a:1:1:-:0", "0:1 :1:-:0", "0:10:20:-:0,199:1:1:-:0", "0:0:20:-:0", "-1:1:1:-:0", "0:10:20:--:0", "0:10:20:-:-1", "0:10:20:-:0:0",
-                           "0:10:99999999999999999999:-:0"})
+  for (const char* text :
+       {"0:10:20", "0:10:20:-", "0:10:20:2:0", "0:10:20:-:0,,", "a:1:1:-:0", "0:1 :1:-:0", "0:10:20:-:0,199:1:1:-:0",
+        "0:0:20:-:0", "-1:1:1:-:0", "0:10:20:--:0", "0:10:20:-:-1", "0:10:20:-:0:0", "0:10:99999999999999999999:-:0"})
     CHECK_THROWS_AS(matrix_list(text), Bug);
 }
 

@@ -100,7 +100,8 @@ TEST_CASE("declared gradients are the slopes of the outputs") {
     for (const auto& [input, want] : c.gradients) {
       CAPTURE(input);
       const Tensor got = values.get(one.gradients[static_cast<std::size_t>(input)]);
-      CHECK(worst(looked_at(got), central_differences(c, static_cast<std::size_t>(input))) <= 1e-6 * (largest(want) + 1e-3));
+      CHECK(worst(looked_at(got), central_differences(c, static_cast<std::size_t>(input))) <=
+            1e-6 * (largest(want) + 1e-3));
     }
   }
 }

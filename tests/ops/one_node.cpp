@@ -64,7 +64,8 @@ class Recorder final : public GradientBuilder {
   }
 
   ValueId alias(const Node& forward, ValueId value, const Shape& shape) override {
-    Value made = described(forward.name + ".alias" + std::to_string(graph_.values.size()), graph_.value(value).dtype(), shape);
+    Value made =
+        described(forward.name + ".alias" + std::to_string(graph_.values.size()), graph_.value(value).dtype(), shape);
     made.alias_of = graph_.storage(value);
     Node node;
     node.name = forward.name;
@@ -76,8 +77,9 @@ class Recorder final : public GradientBuilder {
     return node.outputs[0];
   }
 
-  std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes, std::vector<ValueId> inputs,
-                                           std::vector<TensorDesc> outputs, std::vector<ValueId> parameters) override {
+  std::vector<ValueId> node_with_gradients(const Node& forward, Op op, Attributes attributes,
+                                           std::vector<ValueId> inputs, std::vector<TensorDesc> outputs,
+                                           std::vector<ValueId> parameters) override {
     Node made;
     made.name = forward.name;
     made.op = op;
@@ -86,7 +88,8 @@ class Recorder final : public GradientBuilder {
     made.backward = true;
     const std::size_t num_values = outputs.size() - parameters.size();
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      Value value = described(forward.name + ".grad" + std::to_string(graph_.values.size()), outputs[i].dtype, outputs[i].shape);
+      Value value =
+          described(forward.name + ".grad" + std::to_string(graph_.values.size()), outputs[i].dtype, outputs[i].shape);
       if (i >= num_values) {
         value.kind = ValueKind::gradient;
         value.parameter = parameters[i - num_values];
@@ -116,8 +119,8 @@ void add_forward(const Case& of, DType compute, OneNode& to) {
     node.inputs.push_back(to.graph.add_value(std::move(value)));
   }
   for (std::size_t i = 0; i < of.out.size(); ++i) {
-    node.outputs.push_back(
-        to.graph.add_value(described(of.name + ".out" + std::to_string(i), output_dtype(of.op, i, compute), of.out[i].shape)));
+    node.outputs.push_back(to.graph.add_value(
+        described(of.name + ".out" + std::to_string(i), output_dtype(of.op, i, compute), of.out[i].shape)));
   }
   to.inputs = node.inputs;
   to.outputs = node.outputs;
@@ -136,7 +139,8 @@ std::vector<ValueId> gradients_of_outputs(std::size_t count, ValueId dout) {
 ValueId gradient_of(const Graph& graph, const std::vector<ValueId>& returned, std::size_t i, ValueId input) {
   if (i < returned.size() && returned[i] != kNone) return returned[i];
   for (std::size_t id = 0; id < graph.values.size(); ++id) {
-    if (graph.values[id].kind == ValueKind::gradient && graph.values[id].parameter == input) return static_cast<ValueId>(id);
+    if (graph.values[id].kind == ValueKind::gradient && graph.values[id].parameter == input)
+      return static_cast<ValueId>(id);
   }
   return kNone;
 }
@@ -154,7 +158,8 @@ OneNode one_node(const Case& of, DType compute, DType reduce) {
   const Node forward = result.graph.nodes[0];  // a copy: the list grows
   const OpDef& op = definition(of.op);
   CHECK(static_cast<bool>(op.gradient), of.name + " has no gradient");
-  const std::vector<ValueId> returned = op.gradient(recorder, forward, gradients_of_outputs(of.out.size(), result.dout));
+  const std::vector<ValueId> returned =
+      op.gradient(recorder, forward, gradients_of_outputs(of.out.size(), result.dout));
   for (std::size_t i = 0; i < result.inputs.size(); ++i) {
     result.gradients.push_back(gradient_of(result.graph, returned, i, result.inputs[i]));
   }

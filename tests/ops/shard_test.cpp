@@ -1,5 +1,6 @@
-// Sharding rules against what they claim: for every way of cutting the operands of an op over two ranks, if the rule takes it,
-// each rank's piece is computed by the reference, and the outputs put together as the rule says must be the whole.
+// Sharding rules against what they claim: for every way of cutting the operands of an op over two ranks, if the rule
+// takes it, each rank's piece is computed by the reference, and the outputs put together as the rule says must be the
+// whole.
 //
 // All in f64 and each sum cut at most once, so differences are roundings: 1e-9 is far above them.
 #include <doctest/doctest.h>
@@ -28,11 +29,13 @@ Tensor random_tensor(const Shape& shape, std::mt19937_64& generator) {
   return tensor;
 }
 
-/// Index in the whole of element `i` of `rank`'s slice, when `dim` is cut in `parts` pieces each, the first `lead` times as long.
+/// Index in the whole of element `i` of `rank`'s slice, when `dim` is cut in `parts` pieces each, the first `lead`
+/// times as long.
 std::int64_t whole_index(const Shape& whole, Placement cut, int rank, std::int64_t i) {
   std::int64_t inner = 1;
   for (int dim = cut.dim + 1; dim < whole.rank(); ++dim) inner *= whole[dim];
-  const std::int64_t size = whole[cut.dim], local = size / (cut.lead + cut.parts - 1) / kRanks;  // of a rank's share of a piece
+  const std::int64_t size = whole[cut.dim],
+                     local = size / (cut.lead + cut.parts - 1) / kRanks;  // of a rank's share of a piece
   const std::int64_t outer = i / inner / (size / kRanks);
   std::int64_t at = i / inner % (size / kRanks), piece = 0, length = local * cut.lead;
   for (; at >= length; length = local) at -= length, piece += length * kRanks;
@@ -55,7 +58,8 @@ std::vector<Tensor> cut(const Tensor& whole, Placement placement, std::mt19937_6
   std::vector<Tensor> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back(local_shape(whole.shape, placement));
-    for (std::int64_t i = 0; i < ranks.back().size(); ++i) ranks.back()[i] = whole[whole_index(whole.shape, placement, rank, i)];
+    for (std::int64_t i = 0; i < ranks.back().size(); ++i)
+      ranks.back()[i] = whole[whole_index(whole.shape, placement, rank, i)];
   }
   return ranks;
 }
@@ -63,7 +67,9 @@ std::vector<Tensor> cut(const Tensor& whole, Placement placement, std::mt19937_6
 /// The largest difference between `whole` and what the ranks hold of it.
 double off(const Tensor& whole, Placement placement, const std::vector<Tensor>& ranks) {
   double worst = 0;
-  const auto note = [&](double got, double want) { worst = std::isnan(got) ? INFINITY : std::fmax(worst, std::fabs(got - want)); };
+  const auto note = [&](double got, double want) {
+    worst = std::isnan(got) ? INFINITY : std::fmax(worst, std::fabs(got - want));
+  };
   for (int rank = 0; rank < kRanks; ++rank) {
     for (std::int64_t i = 0; i < ranks[static_cast<std::size_t>(rank)].size(); ++i) {
       const double mine = ranks[static_cast<std::size_t>(rank)][i];
@@ -98,7 +104,8 @@ std::int64_t elements_from(const Shape& shape, int dim) {
 Attributes local_attributes(const Graph& graph, const Node& node, std::span<const Placement> in) {
   Attributes attributes = node.attributes;
   const std::size_t q = node.op == Op::attention_grad ? 1 : 0;
-  if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(graph.value(node.inputs[q]).shape().rank() - 1)) {
+  if ((node.op == Op::attention || node.op == Op::attention_grad) &&
+      in[q].is_shard(graph.value(node.inputs[q]).shape().rank() - 1)) {
     for (const char* heads : {"heads", "kv_heads"}) attributes.set(heads, attributes.integer(heads) / kRanks);
   }
   if (node.op == Op::dropout) {
@@ -116,11 +123,13 @@ Attributes local_attributes(const Graph& graph, const Node& node, std::span<cons
 }
 
 /// kernels::Call::origin of the piece.
-std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const Placement> in, std::span<const Placement> out, int rank) {
+std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const Placement> in,
+                          std::span<const Placement> out, int rank) {
   const auto piece = [&](std::size_t input) { return graph.value(node.inputs[input]).shape()[0] / kRanks; };
   if (node.op == Op::dropout) return rank * elements_from(graph.value(node.inputs[0]).shape(), in[0].dim) / kRanks;
   const std::size_t q = node.op == Op::attention_grad ? 1 : 0;
-  if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(1)) return rank * graph.value(node.inputs[q]).shape()[1] / kRanks;
+  if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(1))
+    return rank * graph.value(node.inputs[q]).shape()[1] / kRanks;
   if (node.op == Op::positions && out[0].is_shard(0)) return rank * graph.value(node.outputs[0]).shape()[0] / kRanks;
   if (node.op == Op::positions && flag(node, "partial")) return rank * graph.value(node.inputs[0]).shape()[0];
   if (node.op == Op::positions_grad && in[0].is_shard(0)) return rank * piece(0);
@@ -132,17 +141,19 @@ std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const 
 }
 
 /// Computes `node` cut so; the largest difference of any output from the whole.
-double check_cut(const Graph& graph, const Node& node, const reference::Interpreter& values, std::span<const Placement> in,
-                 std::span<const Placement> out) {
+double check_cut(const Graph& graph, const Node& node, const reference::Interpreter& values,
+                 std::span<const Placement> in, std::span<const Placement> out) {
   std::mt19937_64 generator(5);
   std::vector<std::vector<Tensor>> operands(kRanks);
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const Tensor whole = values.get(node.inputs[i]);
     const std::vector<Tensor> pieces = cut(whole, in[i], generator);
-    for (int rank = 0; rank < kRanks; ++rank) operands[static_cast<std::size_t>(rank)].push_back(pieces[static_cast<std::size_t>(rank)]);
+    for (int rank = 0; rank < kRanks; ++rank)
+      operands[static_cast<std::size_t>(rank)].push_back(pieces[static_cast<std::size_t>(rank)]);
   }
   std::vector<Shape> shapes;
-  for (std::size_t o = 0; o < out.size(); ++o) shapes.push_back(local_shape(graph.value(node.outputs[o]).shape(), out[o]));
+  for (std::size_t o = 0; o < out.size(); ++o)
+    shapes.push_back(local_shape(graph.value(node.outputs[o]).shape(), out[o]));
   const Attributes attributes = local_attributes(graph, node, in);
   std::vector<std::vector<Tensor>> results;
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -178,7 +189,8 @@ int check_node(const Graph& graph, const Node& node, const reference::Interprete
     const auto out = propagate(graph, node, in);
     if (!out) continue;
     ++taken;
-    // Statistics of parts of the classes are not parts of those of the whole: collective_test has them with the loss that is made of them.
+    // Statistics of parts of the classes are not parts of those of the whole: collective_test has them with the loss
+    // that is made of them.
     if (node.op == Op::cross_entropy_stats && in[0].is_shard(2)) continue;
     const std::string text = describe(node, in, *out);
     CAPTURE(text);
@@ -188,7 +200,8 @@ int check_node(const Graph& graph, const Node& node, const reference::Interprete
 }
 
 /// A case of even sizes; operands of `bounds[i]` > 0 hold ids below it.
-Case make_case(Op op, Attributes attributes, const std::vector<Shape>& in, const std::vector<Shape>& out, std::vector<int> bounds = {}) {
+Case make_case(Op op, Attributes attributes, const std::vector<Shape>& in, const std::vector<Shape>& out,
+               std::vector<int> bounds = {}) {
   std::mt19937_64 generator(3);
   Case c;
   c.op = op;
@@ -198,7 +211,8 @@ Case make_case(Op op, Attributes attributes, const std::vector<Shape>& in, const
   for (std::size_t i = 0; i < in.size(); ++i) {
     c.in.push_back(random_tensor(in[i], generator));
     c.integer.push_back(bounds[i] > 0);
-    for (double& x : c.in.back().data) x = bounds[i] > 0 ? static_cast<double>(generator() % static_cast<std::uint64_t>(bounds[i])) : x;
+    for (double& x : c.in.back().data)
+      x = bounds[i] > 0 ? static_cast<double>(generator() % static_cast<std::uint64_t>(bounds[i])) : x;
     const bool constant = bounds[i] > 0 || (op == Op::mse && i == 1);
     if (!constant && definition(op).gradient) c.gradients[static_cast<int>(i)] = Tensor(in[i]);
   }
@@ -231,7 +245,8 @@ std::vector<Case> cases() {
       make_case(Op::linear, {{"bias", false}}, {{4, 2, 6}, {12, 6}}, {{4, 2, 12}}),
       make_case(Op::linear, {{"bias", true}, {"partial", true}}, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}}),
       make_case(Op::linear, {{"bias", true}, {"gelu", true}}, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}}),
-      make_case(Op::linear, {{"bias", true}, {"gelu", true}, {"pre", true}}, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}, {4, 2, 12}}),
+      make_case(Op::linear, {{"bias", true}, {"gelu", true}, {"pre", true}}, {{4, 2, 6}, {12, 6}, {12}},
+                {{4, 2, 12}, {4, 2, 12}}),
       make_case(Op::linear_grad_input, {{"gelu", true}}, {{4, 2, 12}, {12, 6}, {4, 2, 6}}, {{4, 2, 6}}),
       make_case(Op::layer_norm, norm, {{4, 2, 6}, {6}, {6}}, {{4, 2, 6}, {8}, {8}}),
       make_case(Op::rms_norm, {{"eps", 1e-5}}, {{4, 2, 6}, {6}}, {{4, 2, 6}, {8}}),
@@ -239,7 +254,8 @@ std::vector<Case> cases() {
       make_case(Op::attention, attention(4, 2, true), {{2, 3, 16}}, {{2, 3, 8}, {2, 4, 3}}),
       make_case(Op::attention, attention(4, 2, false), {{2, 3, 8}, {2, 3, 4}, {2, 3, 4}}, {{2, 3, 8}, {2, 4, 3}}),
       make_case(Op::attention, attention(4, 2, false), {{2, 4, 8}, {2, 4, 4}, {2, 4, 4}}, {{2, 4, 8}, {2, 4, 4}}),
-      make_case(Op::attention, attention(2, 2, false, false), {{2, 2, 4}, {2, 2, 4}, {2, 2, 4}}, {{2, 2, 4}, {2, 2, 2}}),
+      make_case(Op::attention, attention(2, 2, false, false), {{2, 2, 4}, {2, 2, 4}, {2, 2, 4}},
+                {{2, 2, 4}, {2, 2, 2}}),
       make_case(Op::split, {}, {{4, 2, 24}}, {{4, 2, 8}, {4, 2, 8}, {4, 2, 8}}),
       make_case(Op::split, {}, {{2, 24}}, {{2, 12}, {2, 6}, {2, 6}}),
       make_case(Op::split, {}, {{2, 24}}, {{2, 4}, {2, 8}, {2, 12}}),
@@ -259,7 +275,8 @@ std::vector<Case> cases() {
       make_case(Op::scale, {{"factor", -0.75}}, {{4, 2, 6}}, {{4, 2, 6}}),
       make_case(Op::bias_grad, {{"dim", std::int64_t{-1}}}, {{4, 2, 6}}, {{6}}),
       make_case(Op::bias_grad, {{"dim", std::int64_t{1}}}, {{4, 6, 2, 2}}, {{6}}),
-      make_case(Op::layer_norm_grad, {{"bias", false}, {"weight", false}}, {{4, 2, 6}, {4, 2, 6}, {6}, {8}, {8}}, {{4, 2, 6}}),
+      make_case(Op::layer_norm_grad, {{"bias", false}, {"weight", false}}, {{4, 2, 6}, {4, 2, 6}, {6}, {8}, {8}},
+                {{4, 2, 6}}),
       make_case(Op::rms_norm_grad, {{"weight", false}}, {{4, 2, 6}, {4, 2, 6}, {6}, {8}}, {{4, 2, 6}}),
       make_case(Op::dropout, p, {{4, 6}, {1}}, {{4, 6}}, {0, 9}),
       make_case(Op::dropout, p, {{4, 3, 6}, {1}}, {{4, 3, 6}}, {0, 9}),
@@ -271,7 +288,8 @@ std::vector<Case> cases() {
       make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}),
       make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}),
       make_case(Op::cross_entropy_stats, kCutLoss, {{4, 2, 6}, {4, 2}}, {{1, 8, 5}}, {0, 6}),
-      with_positive(make_case(Op::cross_entropy_gathered, kCutLoss, {{4, 2, 6}, {3, 8, 5}, {4, 2}}, {{1}, {8}}, {0, 0, 6}), 1),
+      with_positive(
+          make_case(Op::cross_entropy_gathered, kCutLoss, {{4, 2, 6}, {3, 8, 5}, {4, 2}}, {{1}, {8}}, {0, 0, 6}), 1),
       make_case(Op::correct_count_gathered, kCutLoss, {{3, 8, 5}, {4, 2}}, {{1}}, {0, 6}),
       make_case(Op::mse, {}, {{4, 6}, {4, 6}}, {{1}}),
       make_case(Op::mse, {}, {{2, 4, 6}, {2, 4, 6}}, {{1}}),
@@ -302,7 +320,9 @@ TEST_CASE("what a sharding rule takes gives the whole, for every way of cutting 
   }
 }
 
-TEST_CASE("where ranks differ by their origin alone, positions are the rows of each part of the sequence, or one rank's share of a sum") {
+TEST_CASE(
+    "where ranks differ by their origin alone, positions are the rows of each part of the sequence, or one rank's "
+    "share of a sum") {
   const auto check = [](const Attributes& attributes, std::int64_t step, Placement expected) {
     const Case c = make_case(Op::positions, attributes, {{8, 6}}, {{6, 6}});
     const OneNode one = goldens::one_node(c, DType::f32, DType::f32);
@@ -317,7 +337,8 @@ TEST_CASE("where ranks differ by their origin alone, positions are the rows of e
     CHECK(*out == std::vector<Placement>{expected});
     CHECK(check_cut(one.graph, node, values, in, *out) < 1e-9);
   };
-  for (const Attributes& attributes : {Attributes{}, Attributes{{"partial", true}}}) check(attributes, 3, Placement::shard(0));
+  for (const Attributes& attributes : {Attributes{}, Attributes{{"partial", true}}})
+    check(attributes, 3, Placement::shard(0));
   check({{"partial", true}}, 8, Placement::partial());
   check({}, 8, Placement::replicate());
   check({}, 0, Placement::replicate());
@@ -356,9 +377,12 @@ Tensor cut_for(Tensor x, const Spec& spec, const Mesh& mesh, const Coordinates& 
 
 }  // namespace
 
-TEST_CASE("a rank's dropout draws the whole's mask, however cuts of samples, of the sequence, of columns and of rows go together") {
+TEST_CASE(
+    "a rank's dropout draws the whole's mask, however cuts of samples, of the sequence, of columns and of rows go "
+    "together") {
   using Cuts = std::vector<std::pair<Axis, Placement>>;
-  const Placement samples = Placement::shard(0), seq = Placement::shard(1), columns = Placement::shard(2), rows = Placement::shard(Placement::kRows);
+  const Placement samples = Placement::shard(0), seq = Placement::shard(1), columns = Placement::shard(2),
+                  rows = Placement::shard(Placement::kRows);
   const Shape whole{4, 8, 4};
   const auto graph_of = [&](const Cuts& cuts, int of_samples) {
     const Case c = make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {whole, {1}}, {whole}, {0, 9});
@@ -372,29 +396,37 @@ TEST_CASE("a rank's dropout draws the whole's mask, however cuts of samples, of 
   Tensor ones(whole, 1), index(whole), step(Shape{1}, 3);
   for (std::int64_t i = 0; i < index.size(); ++i) index[i] = static_cast<double>(i);
   const Tensor mask = reference::run(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {ones, step}, {whole})[0];
-  for (const Cuts& cuts : {Cuts{{Axis::shard, samples}, {Axis::pipeline, seq}}, Cuts{{Axis::pipeline, seq}}, Cuts{{Axis::pipeline, seq}, {Axis::tensor, rows}},
-                           Cuts{{Axis::shard, samples}, {Axis::pipeline, seq}, {Axis::tensor, rows}}, Cuts{{Axis::tensor, columns}}, Cuts{{Axis::tensor, rows}},
-                           Cuts{{Axis::shard, samples}, {Axis::tensor, columns}}, Cuts{{Axis::shard, samples}, {Axis::tensor, rows}}})
+  for (const Cuts& cuts :
+       {Cuts{{Axis::shard, samples}, {Axis::pipeline, seq}}, Cuts{{Axis::pipeline, seq}},
+        Cuts{{Axis::pipeline, seq}, {Axis::tensor, rows}},
+        Cuts{{Axis::shard, samples}, {Axis::pipeline, seq}, {Axis::tensor, rows}}, Cuts{{Axis::tensor, columns}},
+        Cuts{{Axis::tensor, rows}}, Cuts{{Axis::shard, samples}, {Axis::tensor, columns}},
+        Cuts{{Axis::shard, samples}, {Axis::tensor, rows}}})
     for (int of_samples : {2, 4}) {
       const Graph graph = graph_of(cuts, of_samples);
       const Node& node = graph.nodes[0];
       const Spec& spec = graph.value(node.inputs[0]).spec;
       const Signature signature = signature_of(graph, node);
       Attributes attributes = signature.attributes;
-      attributes.set("sample", whole.elements() / whole[0]);  // set along axes that cut samples' insides; the pipeline is none in earnest
+      attributes.set(
+          "sample",
+          whole.elements() / whole[0]);  // set along axes that cut samples' insides; the pipeline is none in earnest
       for (int rank = 0; rank < graph.mesh.world_size(); ++rank) {
         CAPTURE(rank);
         const Coordinates at = graph.mesh.coordinates(rank);
         const Tensor mine = cut_for(index, spec, graph.mesh, at);
         std::int64_t origin = origin_of(graph, node).at(at);
-        if (spec.is_cut(Axis::shard)) origin += at[static_cast<std::size_t>(Axis::shard)] * whole.elements() / of_samples;  // as micro-batches do
-        const Tensor got = reference::run(Op::dropout, attributes, {Tensor(signature.operands[0].shape, 1), step}, {signature.operands[0].shape}, origin)[0];
+        if (spec.is_cut(Axis::shard))
+          origin += at[static_cast<std::size_t>(Axis::shard)] * whole.elements() / of_samples;  // as micro-batches do
+        const Tensor got = reference::run(Op::dropout, attributes, {Tensor(signature.operands[0].shape, 1), step},
+                                          {signature.operands[0].shape}, origin)[0];
         REQUIRE(got.size() == mine.size());
         for (std::int64_t i = 0; i < got.size(); ++i) CHECK(got[i] == mask[static_cast<std::int64_t>(mine[i])]);
       }
     }
   for (const Cuts& cuts : {Cuts{{Axis::pipeline, seq}, {Axis::tensor, columns}}})
-    CHECK_THROWS_WITH_AS(signature_of(graph_of(cuts, 2), graph_of(cuts, 2).nodes[0]), doctest::Contains("dropout takes one cut of each sample"), JobError);
+    CHECK_THROWS_WITH_AS(signature_of(graph_of(cuts, 2), graph_of(cuts, 2).nodes[0]),
+                         doctest::Contains("dropout takes one cut of each sample"), JobError);
 }
 
 namespace {
@@ -410,28 +442,36 @@ std::vector<Placement> outputs_for(const Case& c, Op op, const std::vector<Place
 }  // namespace
 
 TEST_CASE("a model's ops take a cut of the sequence, dim 1 of [batch, seq, dim]") {
-  const Placement seq = Placement::shard(1), whole = Placement::replicate(), sum = Placement::partial(), lse = Placement::shard(2);
-  const auto rows = [](int samples) { return Placement::shard(0, samples); };  // of the rows of all samples, each sample's
+  const Placement seq = Placement::shard(1), whole = Placement::replicate(), sum = Placement::partial(),
+                  lse = Placement::shard(2);
+  const auto rows = [](int samples) {
+    return Placement::shard(0, samples);
+  };  // of the rows of all samples, each sample's
   using Out = std::vector<Placement>;
-  const Case c = make_case(Op::attention, attention(2, 1, false), {{2, 4, 4}, {2, 4, 2}, {2, 4, 2}}, {{2, 4, 4}, {2, 2, 4}});
+  const Case c =
+      make_case(Op::attention, attention(2, 1, false), {{2, 4, 4}, {2, 4, 2}, {2, 4, 2}}, {{2, 4, 4}, {2, 2, 4}});
   CHECK(outputs_for(c, Op::attention, {seq, whole, whole}) == Out{seq, lse});
   CHECK(outputs_for(c, Op::attention_grad, {seq, seq, whole, whole, seq, lse}) == Out{seq, sum, sum});
   CHECK(outputs_for(c, Op::attention, {seq, seq, seq}).empty());
   const Case grouped = make_case(Op::attention, attention(4, 2, true), {{2, 3, 16}}, {{2, 3, 8}, {2, 4, 3}});
-  CHECK(outputs_for(grouped, Op::attention, {Placement::shard(2, 3, 2)}) == Out{Placement::shard(2), Placement::shard(1)});
+  CHECK(outputs_for(grouped, Op::attention, {Placement::shard(2, 3, 2)}) ==
+        Out{Placement::shard(2), Placement::shard(1)});
   CHECK(outputs_for(grouped, Op::attention, {Placement::shard(2, 3)}).empty());
   const Case linear = make_case(Op::linear, {{"bias", true}}, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}});
   CHECK(outputs_for(linear, Op::linear, {seq, whole, whole}) == Out{seq});
   CHECK(outputs_for(linear, Op::linear_grad_weight, {seq, seq}) == Out{sum, sum});
   CHECK(outputs_for(linear, Op::linear_grad_input, {seq, whole}) == Out{seq});
-  const Case norm = make_case(Op::layer_norm, {{"bias", true}, {"eps", 1e-5}}, {{4, 2, 6}, {6}, {6}}, {{4, 2, 6}, {8}, {8}});
+  const Case norm =
+      make_case(Op::layer_norm, {{"bias", true}, {"eps", 1e-5}}, {{4, 2, 6}, {6}, {6}}, {{4, 2, 6}, {8}, {8}});
   CHECK(outputs_for(norm, Op::layer_norm, {seq, whole, whole}) == Out{seq, rows(4), rows(4)});
   CHECK(outputs_for(norm, Op::layer_norm_grad, {seq, seq, whole, rows(4), rows(4)}) == Out{seq, sum, sum});
   const Case loss = make_case(Op::cross_entropy, kLoss, {{4, 2, 6}, {4, 2}}, {{1}, {8}}, {0, 6});
   CHECK(outputs_for(loss, Op::cross_entropy, {seq, seq}) == Out{sum, rows(4)});
   CHECK(outputs_for(loss, Op::cross_entropy_grad, {seq, seq, rows(4), whole}) == Out{seq});
-  CHECK(outputs_for(make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}), Op::correct_count, {seq, seq}) == Out{sum});
-  CHECK(outputs_for(make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}), Op::cross_entropy_count, {seq}) == Out{sum});
+  CHECK(outputs_for(make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}), Op::correct_count,
+                    {seq, seq}) == Out{sum});
+  CHECK(outputs_for(make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}), Op::cross_entropy_count, {seq}) ==
+        Out{sum});
   const Case mse = make_case(Op::mse, {}, {{2, 4, 6}, {2, 4, 6}}, {{1}});
   CHECK(outputs_for(mse, Op::mse, {seq, seq}) == Out{sum});
   CHECK(outputs_for(mse, Op::mse_grad, {seq, seq, whole}) == Out{seq});
@@ -443,13 +483,18 @@ TEST_CASE("a model's ops take a cut of the sequence, dim 1 of [batch, seq, dim]"
   const Case add = make_case(Op::add, {}, {{4, 2, 6}, {2, 6}}, {{4, 2, 6}});
   CHECK(outputs_for(add, Op::add, {seq, Placement::shard(0)}) == Out{seq});
   CHECK(outputs_for(add, Op::sum_leading, {seq}) == Out{Placement::shard(0)});
-  CHECK(outputs_for(make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 2, 6}, {1}}, {{4, 2, 6}}, {0, 9}), Op::dropout, {seq, whole}) == Out{seq});
+  CHECK(outputs_for(
+            make_case(Op::dropout, {{"p", 0.5}, {"key", std::int64_t{77}}}, {{4, 2, 6}, {1}}, {{4, 2, 6}}, {0, 9}),
+            Op::dropout, {seq, whole}) == Out{seq});
   CHECK(outputs_for(make_case(Op::reshape, {}, {{4, 2, 6}}, {{8, 6}}), Op::reshape, {seq}) == Out{rows(4)});
   CHECK(outputs_for(make_case(Op::reshape, {}, {{8, 6}}, {{4, 2, 6}}), Op::reshape, {rows(4)}) == Out{seq});
   const Case split = make_case(Op::split, {}, {{2, 4, 24}}, {{2, 4, 12}, {2, 4, 6}, {2, 4, 6}});
   CHECK(outputs_for(split, Op::split, {seq}) == Out{seq, seq, seq});
   CHECK(outputs_for(split, Op::concat, {seq, seq, seq}) == Out{seq});
-  CHECK(outputs_for(split, Op::split, {Placement::shard(2, 3, 2)}) == Out{Placement::shard(2), Placement::shard(2), Placement::shard(2)});
-  CHECK(outputs_for(split, Op::concat, {Placement::shard(2), Placement::shard(2), Placement::shard(2)}) == Out{Placement::shard(2, 3, 2)});
-  CHECK(outputs_for(split, Op::split, {Placement::shard(2)}).empty());  // the first rank would have all of the first piece
+  CHECK(outputs_for(split, Op::split, {Placement::shard(2, 3, 2)}) ==
+        Out{Placement::shard(2), Placement::shard(2), Placement::shard(2)});
+  CHECK(outputs_for(split, Op::concat, {Placement::shard(2), Placement::shard(2), Placement::shard(2)}) ==
+        Out{Placement::shard(2, 3, 2)});
+  CHECK(outputs_for(split, Op::split, {Placement::shard(2)})
+            .empty());  // the first rank would have all of the first piece
 }

@@ -16,9 +16,11 @@ struct Known {
   DType dtype;
 };
 const std::map<std::string, Known> kKnown{
-    {"tokens", {Field::Kind::batch, DType::i32}},      {"targets", {Field::Kind::batch, DType::i32}},      {"features", {Field::Kind::batch, DType::f32}},
-    {"images", {Field::Kind::batch, DType::f32}},      {"logits", {Field::Kind::batch, DType::f32}},       {"lr", {Field::Kind::scalar, DType::f32}},
-    {"step", {Field::Kind::scalar, DType::i32}},       {"metrics", {Field::Kind::result, DType::f32}},     {"evaluation", {Field::Kind::result, DType::f64}},
+    {"tokens", {Field::Kind::batch, DType::i32}},      {"targets", {Field::Kind::batch, DType::i32}},
+    {"features", {Field::Kind::batch, DType::f32}},    {"images", {Field::Kind::batch, DType::f32}},
+    {"logits", {Field::Kind::batch, DType::f32}},      {"lr", {Field::Kind::scalar, DType::f32}},
+    {"step", {Field::Kind::scalar, DType::i32}},       {"metrics", {Field::Kind::result, DType::f32}},
+    {"evaluation", {Field::Kind::result, DType::f64}},
 };
 
 // The first operand that reads a region of the inputs with that name.
@@ -29,7 +31,8 @@ const TensorDesc* read_as(const Role& role, const std::string& field) {
       if (launch == nullptr) continue;
       for (std::size_t i = 0; i < launch->operands.size(); ++i) {
         const Buffer& buffer = role.buffer(region_of(launch->operands[i]).buffer);
-        if (buffer.category == Category::inputs && role.name(buffer.name) == field && issued.why.node >= 0) return &role.signatures[static_cast<std::size_t>(launch->signature)].operands[i];
+        if (buffer.category == Category::inputs && role.name(buffer.name) == field && issued.why.node >= 0)
+          return &role.signatures[static_cast<std::size_t>(launch->signature)].operands[i];
       }
     }
   return nullptr;
@@ -40,7 +43,9 @@ const Signature* evaluation_runs(const Plan& plan, std::initializer_list<Op> ops
     const Program* evaluate = role.program(ProgramKind::evaluate);
     if (evaluate == nullptr) return nullptr;
     for (const Issued& issued : evaluate->instructions)
-      if (const auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && std::count(ops.begin(), ops.end(), role.signatures[static_cast<std::size_t>(launch->signature)].op) > 0)
+      if (const auto* launch = std::get_if<Launch>(&issued.instruction);
+          launch != nullptr &&
+          std::count(ops.begin(), ops.end(), role.signatures[static_cast<std::size_t>(launch->signature)].op) > 0)
         return &role.signatures[static_cast<std::size_t>(launch->signature)];
   }
   return nullptr;
@@ -63,7 +68,8 @@ TEST_CASE("a field says whose it is and what its parts are, and a step copies ea
           CHECK(operand->dtype == field.spec.dtype());
           CHECK(operand->shape == local_shape(field.spec, compiled.plan.mesh));
         }
-        if (field.kind == Field::Kind::batch) CHECK(local_shape(field.spec, compiled.plan.mesh)[0] == compiled.batch.micro);
+        if (field.kind == Field::Kind::batch)
+          CHECK(local_shape(field.spec, compiled.plan.mesh)[0] == compiled.batch.micro);
         const bool repeats = field.kind == Field::Kind::batch && role.program(ProgramKind::step) != nullptr;
         CHECK(field.bytes == field.part_bytes(compiled.plan.mesh) * (repeats ? compiled.batch.micro_batches : 1));
       }
@@ -75,10 +81,13 @@ TEST_CASE("a field says whose it is and what its parts are, and a step copies ea
             CHECK(role.fields[static_cast<std::size_t>(in->field)].kind != Field::Kind::result);
             copied[static_cast<std::size_t>(in->field)] += in->region.region.bytes;
           }
-          if (const auto* out = std::get_if<CopyOut>(&issued.instruction)) CHECK(role.fields[static_cast<std::size_t>(out->field)].kind != Field::Kind::scalar);
+          if (const auto* out = std::get_if<CopyOut>(&issued.instruction))
+            CHECK(role.fields[static_cast<std::size_t>(out->field)].kind != Field::Kind::scalar);
         }
         for (std::size_t i = 0; i < copied.size(); ++i)
-          if (copied[i] > 0) CHECK(copied[i] == (makes_step(program.kind) ? role.fields[i].bytes : role.fields[i].part_bytes(compiled.plan.mesh)));
+          if (copied[i] > 0)
+            CHECK(copied[i] ==
+                  (makes_step(program.kind) ? role.fields[i].bytes : role.fields[i].part_bytes(compiled.plan.mesh)));
       }
     }
   }
@@ -92,7 +101,8 @@ TEST_CASE("a compiled job knows what its loss leaves out and whether right answe
     CHECK(compiled.ignore_index == (job.purpose == Purpose::sample ? std::nullopt : std::optional<std::int64_t>(-100)));
     const Signature* counts = evaluation_runs(compiled.plan, {Op::cross_entropy_count});
     if (counts != nullptr) CHECK(counts->attributes.integer("ignore_index") == compiled.ignore_index);
-    CHECK(compiled.counts_correct == (evaluation_runs(compiled.plan, {Op::correct_count, Op::correct_count_gathered}) != nullptr));
+    CHECK(compiled.counts_correct ==
+          (evaluation_runs(compiled.plan, {Op::correct_count, Op::correct_count_gathered}) != nullptr));
     count += compiled.counts_correct ? 1 : 0;
   }
   CHECK(count > 0);

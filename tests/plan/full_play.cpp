@@ -9,7 +9,8 @@ namespace {
 
 std::size_t index_of(Stream stream) { return static_cast<std::size_t>(stream); }
 
-// All ranks at once. A rank's stream stands at its next instruction; a communication ends when all its members stand at it.
+// All ranks at once. A rank's stream stands at its next instruction; a communication ends when all its members stand at
+// it.
 class Rendezvous {
  public:
   Rendezvous(const Plan& plan, std::size_t program, std::vector<std::string>& found) : plan_(plan), found_(found) {
@@ -54,7 +55,9 @@ class Rendezvous {
     return state.queue[stream][state.at[stream]];
   }
 
-  const Issued& issued(int rank, std::int32_t i) const { return ranks_[static_cast<std::size_t>(rank)].program->instructions[static_cast<std::size_t>(i)]; }
+  const Issued& issued(int rank, std::int32_t i) const {
+    return ranks_[static_cast<std::size_t>(rank)].program->instructions[static_cast<std::size_t>(i)];
+  }
 
   bool ready(int rank, std::int32_t i) const {
     for (std::int32_t after : issued(rank, i).after)
@@ -71,9 +74,11 @@ class Rendezvous {
   bool advance(int rank) {
     bool moved = false;
     for (std::size_t s = 0; s < kNumStreams; ++s)
-      for (std::optional<std::int32_t> head = head_of(rank, s); head && ready(rank, *head) && found_.empty(); head = head_of(rank, s)) {
+      for (std::optional<std::int32_t> head = head_of(rank, s); head && ready(rank, *head) && found_.empty();
+           head = head_of(rank, s)) {
         const Instruction& instruction = issued(rank, *head).instruction;
-        const bool communicates = std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
+        const bool communicates =
+            std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
         if (communicates && (s == index_of(Stream::compute) || s == index_of(Stream::copy))) {
           report(rank, *head, "communicates off the communication stream");
           return moved;
@@ -99,16 +104,24 @@ class Rendezvous {
       if (!head) return report(rank, i, "rank " + std::to_string(member) + " never joins"), false;
       if (!ready(member, *head)) return false;
       const auto* theirs = std::get_if<Collective>(&issued(member, *head).instruction);
-      if (theirs == nullptr || !(theirs->axes == mine.axes) || theirs->stages != mine.stages) return false;  // busy with another group
-      if (theirs->kind != mine.kind || theirs->dtype != mine.dtype || theirs->input.region.bytes != mine.input.region.bytes ||
+      if (theirs == nullptr || !(theirs->axes == mine.axes) || theirs->stages != mine.stages)
+        return false;  // busy with another group
+      if (theirs->kind != mine.kind || theirs->dtype != mine.dtype ||
+          theirs->input.region.bytes != mine.input.region.bytes ||
           theirs->output.region.bytes != mine.output.region.bytes)
-        return report(rank, i, "rank " + std::to_string(member) + " joins with " + print(plan_.role_of(member), issued(member, *head).instruction)), false;
+        return report(rank, i,
+                      "rank " + std::to_string(member) + " joins with " +
+                          print(plan_.role_of(member), issued(member, *head).instruction)),
+               false;
     }
     const std::int64_t n = static_cast<std::int64_t>(members.size());
     const std::int64_t in = mine.input.region.bytes, out = mine.output.region.bytes;
-    const bool sizes = mine.kind == CollectiveKind::reduce_scatter ? in == n * out : mine.kind == CollectiveKind::all_gather ? out == n * in : in == out;
+    const bool sizes = mine.kind == CollectiveKind::reduce_scatter ? in == n * out
+                       : mine.kind == CollectiveKind::all_gather   ? out == n * in
+                                                                   : in == out;
     if (!sizes) return report(rank, i, "input and output do not fit " + std::to_string(n) + " ranks"), false;
-    if ((mine.kind == CollectiveKind::all_reduce || mine.kind == CollectiveKind::broadcast) && !(mine.input.region == mine.output.region))
+    if ((mine.kind == CollectiveKind::all_reduce || mine.kind == CollectiveKind::broadcast) &&
+        !(mine.input.region == mine.output.region))
       return report(rank, i, "works in place, but input and output differ"), false;
     for (int member : members) finish(member, s);
     return true;
@@ -138,7 +151,8 @@ class Rendezvous {
   void match(int rank, std::int32_t i, const Exchange& mine, std::size_t part) {
     const bool sending = part < mine.sends.size();
     const Axis axis = sending ? mine.sends[part].axis : mine.receives[part - mine.sends.size()].axis;
-    const int peer = peer_of(rank, axis, sending ? mine.sends[part].peer : mine.receives[part - mine.sends.size()].peer);
+    const int peer =
+        peer_of(rank, axis, sending ? mine.sends[part].peer : mine.receives[part - mine.sends.size()].peer);
     if (peer < 0) return report(rank, i, "has a peer outside the mesh");
     const std::optional<std::int32_t> head = head_of(peer, index_of(Stream::communication));
     if (!head || !ready(peer, *head)) return;
@@ -146,15 +160,20 @@ class Rendezvous {
     if (theirs == nullptr) return;
     std::vector<bool>& their_parts = ranks_[static_cast<std::size_t>(peer)].parts;
     their_parts.resize(theirs->sends.size() + theirs->receives.size(), false);
-    const std::size_t first = sending ? theirs->sends.size() : 0, last = sending ? their_parts.size() : theirs->sends.size();
+    const std::size_t first = sending ? theirs->sends.size() : 0,
+                      last = sending ? their_parts.size() : theirs->sends.size();
     for (std::size_t other = first; other < last; ++other) {
       if (their_parts[other]) continue;
-      const int back = sending ? peer_of(peer, theirs->receives[other - theirs->sends.size()].axis, theirs->receives[other - theirs->sends.size()].peer)
+      const int back = sending ? peer_of(peer, theirs->receives[other - theirs->sends.size()].axis,
+                                         theirs->receives[other - theirs->sends.size()].peer)
                                : peer_of(peer, theirs->sends[other].axis, theirs->sends[other].peer);
       if (back != rank) continue;
-      const std::int64_t mine_bytes = sending ? mine.sends[part].region.region.bytes : mine.receives[part - mine.sends.size()].region.region.bytes;
-      const std::int64_t their_bytes = sending ? theirs->receives[other - theirs->sends.size()].region.region.bytes : theirs->sends[other].region.region.bytes;
-      if (mine_bytes != their_bytes) return report(rank, i, "rank " + std::to_string(peer) + " expects " + std::to_string(their_bytes) + " bytes");
+      const std::int64_t mine_bytes =
+          sending ? mine.sends[part].region.region.bytes : mine.receives[part - mine.sends.size()].region.region.bytes;
+      const std::int64_t their_bytes = sending ? theirs->receives[other - theirs->sends.size()].region.region.bytes
+                                               : theirs->sends[other].region.region.bytes;
+      if (mine_bytes != their_bytes)
+        return report(rank, i, "rank " + std::to_string(peer) + " expects " + std::to_string(their_bytes) + " bytes");
       ranks_[static_cast<std::size_t>(rank)].parts[part] = true;
       their_parts[other] = true;
       return;
@@ -174,7 +193,8 @@ class Rendezvous {
 
 std::vector<std::string> play_all_ranks(const Plan& plan) {
   std::vector<std::string> found;
-  for (std::size_t program = 0; program < plan.roles[0].programs.size(); ++program) Rendezvous(plan, program, found).run();
+  for (std::size_t program = 0; program < plan.roles[0].programs.size(); ++program)
+    Rendezvous(plan, program, found).run();
   return found;
 }
 

@@ -8,8 +8,8 @@
 
 namespace trainer::tests {
 
-/// What keeps the ranks from running to the end of each program if every communication is a rendezvous; empty if nothing does.
-/// REQUIRES: accesses lie inside their buffers, waits point back.
+/// What keeps the ranks from running to the end of each program if every communication is a rendezvous; empty if
+/// nothing does. REQUIRES: accesses lie inside their buffers, waits point back.
 std::vector<std::string> play_all_ranks(const Plan& plan);
 
 }  // namespace trainer::tests

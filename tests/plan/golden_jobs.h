@@ -1,6 +1,6 @@
-// The jobs of golden plans: small ones, such that every strategy, schedule, cut, precision, recomputation, device and model is among them, and
-// the products in which they touch each other. Each fixes what could otherwise be chosen by a machine: micro-batch, strategy, layouts of
-// kernels. Nothing of the computer that runs the test shows in a plan.
+// The jobs of golden plans: small ones, such that every strategy, schedule, cut, precision, recomputation, device and
+// model is among them, and the products in which they touch each other. Each fixes what could otherwise be chosen by a
+// machine: micro-batch, strategy, layouts of kernels. Nothing of the computer that runs the test shows in a plan.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace trainer::tests {
 enum class GoldenTarget : std::uint8_t { cpu, cuda };
 
 struct GoldenJob {
-  std::string name;  ///< without blanks; of the golden
-  std::string model; ///< gpt2, llama, mlp, convnet
+  std::string name;   ///< without blanks; of the golden
+  std::string model;  ///< gpt2, llama, mlp, convnet
   GoldenTarget target = GoldenTarget::cpu;
   std::vector<std::string> overrides;
   Purpose purpose = Purpose::train;

@@ -1,8 +1,9 @@
-// Golden plans: what is planned for some fifty jobs, each as a hash of its golden_text, four as the text itself. A change of the planner that
-// should change no plan proves it here; one that should names what it changes.
+// Golden plans: what is planned for some fifty jobs, each as a hash of its golden_text, four as the text itself. A
+// change of the planner that should change no plan proves it here; one that should names what it changes.
 //
-// Goldens are never written in bulk. TRAINER_WRITE_GOLDEN=NAME writes the golden of that one plan and prints what changed;
-// TRAINER_GOLDEN_TEXTS=FOLDER writes the texts of all plans into that folder, beside the goldens, to compare those of two builds by `diff`.
+// Goldens are never written in bulk. TRAINER_WRITE_GOLDEN=NAME writes the golden of that one plan and prints what
+// changed; TRAINER_GOLDEN_TEXTS=FOLDER writes the texts of all plans into that folder, beside the goldens, to compare
+// those of two builds by `diff`.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -50,7 +51,8 @@ std::string first_difference(const std::string& golden, const std::string& now) 
     const bool more_a = static_cast<bool>(std::getline(a, line_a)), more_b = static_cast<bool>(std::getline(b, line_b));
     if (!more_a && !more_b) return "no line differs";
     if (more_a && more_b && line_a == line_b) continue;
-    return "line " + std::to_string(number) + "\n  golden: " + (more_a ? line_a : "(the end)") + "\n  now:    " + (more_b ? line_b : "(the end)");
+    return "line " + std::to_string(number) + "\n  golden: " + (more_a ? line_a : "(the end)") +
+           "\n  now:    " + (more_b ? line_b : "(the end)");
   }
 }
 
@@ -86,7 +88,9 @@ TEST_CASE("plans are those that were planned before") {
     known += golden != hashes.end() ? 1 : 0;
     if (!to_write.empty()) continue;
     CHECK_MESSAGE(golden != hashes.end(), job.name << " has no golden; its hash is " << golden_hash(text));
-    if (golden != hashes.end()) CHECK_MESSAGE(golden->second == golden_hash(text), job.name << ": golden " << golden->second << ", now " << golden_hash(text));
+    if (golden != hashes.end())
+      CHECK_MESSAGE(golden->second == golden_hash(text),
+                    job.name << ": golden " << golden->second << ", now " << golden_hash(text));
     if (!job.full_text) continue;
     const std::string full = contents_of(kFolder + job.name + ".txt");
     CHECK_MESSAGE(full == text, job.name << ", first difference: " << first_difference(full, text));
@@ -124,15 +128,23 @@ TEST_CASE("the text sees what is executed and what a checkpoint sees") {
     });
   };
   CHECK(changes([&](Role& role) {
-    any(role, [](Issued& issued) { return is_pass(issued.why.phase) && std::holds_alternative<Launch>(issued.instruction) && ++issued.why.micro_batch > 0; });
+    any(role, [](Issued& issued) {
+      return is_pass(issued.why.phase) && std::holds_alternative<Launch>(issued.instruction) &&
+             ++issued.why.micro_batch > 0;
+    });
   }));
   CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { ++launch.signature; }));
-  CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { launch.origin.per[static_cast<std::size_t>(Axis::shard)] += 1; }));
-  CHECK(of(static_cast<Launch*>(nullptr), [](Launch& launch) { std::get<Read>(launch.operands[0]).region.step += 64; }));
-  CHECK(of(static_cast<Collective*>(nullptr), [](Collective& collective) { collective.axes.mask ^= Axes::of(Axis::tensor).mask; }));
+  CHECK(of(static_cast<Launch*>(nullptr),
+           [](Launch& launch) { launch.origin.per[static_cast<std::size_t>(Axis::shard)] += 1; }));
+  CHECK(
+      of(static_cast<Launch*>(nullptr), [](Launch& launch) { std::get<Read>(launch.operands[0]).region.step += 64; }));
+  CHECK(of(static_cast<Collective*>(nullptr),
+           [](Collective& collective) { collective.axes.mask ^= Axes::of(Axis::tensor).mask; }));
   CHECK(of(static_cast<Collective*>(nullptr), [](Collective& collective) { collective.dtype = DType::bf16; }));
   CHECK(of(static_cast<Collective*>(nullptr), [](Collective& collective) { collective.output.region.bytes += 4; }));
-  CHECK(of(static_cast<Exchange*>(nullptr), [](Exchange& exchange) { exchange.sends.empty() ? ++exchange.receives[0].peer : ++exchange.sends[0].peer; }));
+  CHECK(of(static_cast<Exchange*>(nullptr), [](Exchange& exchange) {
+    exchange.sends.empty() ? ++exchange.receives[0].peer : ++exchange.sends[0].peer;
+  }));
   CHECK(of(static_cast<CopyIn*>(nullptr), [](CopyIn& copy) { copy.field_offset += 4; }));
   CHECK(changes([](Role& role) { role.programs[0].instructions[3].after[1] += 1; }));
   CHECK(changes([](Role& role) { role.programs[0].instructions[3].stream = Stream::background; }));

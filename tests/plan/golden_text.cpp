@@ -31,12 +31,13 @@ class Writer {
 
   void role() {
     const Role& role = *role_;
-    out_ << "bytes persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=" << role.scalars << " applied=" << role.applied
-         << " good_steps=" << role.good_steps << '\n';
+    out_ << "bytes persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=" << role.scalars
+         << " applied=" << role.applied << " good_steps=" << role.good_steps << '\n';
     for (std::size_t id = 0; id < role.buffers.size(); ++id) {
       const Buffer& buffer = role.buffers[id];
-      out_ << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category) << " micro_batch=" << buffer.micro_batch
-           << " program=" << buffer.program << " bytes=" << buffer.bytes << " offset=" << buffer.offset << '\n';
+      out_ << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category)
+           << " micro_batch=" << buffer.micro_batch << " program=" << buffer.program << " bytes=" << buffer.bytes
+           << " offset=" << buffer.offset << '\n';
     }
     for (const Field& field : role.fields) out_ << "field " << field.name << " bytes=" << field.bytes << '\n';
     for (std::size_t id = 0; id < role.signatures.size(); ++id) signature(id, role.signatures[id]);
@@ -53,7 +54,8 @@ class Writer {
       out_ << ' ' << name << '=';
       attribute(value);
     }
-    for (const TensorDesc& operand : signature.operands) out_ << ' ' << name_of(operand.dtype) << ' ' << operand.shape.str() << ' ' << name_of(operand.layout);
+    for (const TensorDesc& operand : signature.operands)
+      out_ << ' ' << name_of(operand.dtype) << ' ' << operand.shape.str() << ' ' << name_of(operand.layout);
     out_ << '\n';
   }
 
@@ -82,22 +84,28 @@ class Writer {
     };
     const ElementRange replicated = range_of([](const UnitTensor& tensor) { return tensor.spec.cuts().empty(); });
     const ElementRange partial = range_of([](const UnitTensor& tensor) { return !tensor.partial.empty(); });
-    const auto buffer_of = [&](Slot::Kind kind) { return unit.find(kind) != nullptr ? unit.find(kind)->region.buffer : -1; };
-    out_ << "unit " << unit.name << " compute=" << name_of(unit.compute) << " elements=" << unit.elements << " slice=" << unit.slice() << " decay=" << unit.decay_elements
-         << " replicated=" << replicated.first << ".." << replicated.last << " partial=" << partial.first << ".." << partial.last << " stages=";
+    const auto buffer_of = [&](Slot::Kind kind) {
+      return unit.find(kind) != nullptr ? unit.find(kind)->region.buffer : -1;
+    };
+    out_ << "unit " << unit.name << " compute=" << name_of(unit.compute) << " elements=" << unit.elements
+         << " slice=" << unit.slice() << " decay=" << unit.decay_elements << " replicated=" << replicated.first << ".."
+         << replicated.last << " partial=" << partial.first << ".." << partial.last << " stages=";
     for (std::int32_t stage : unit.stages) out_ << stage << ',';
     out_ << " master=";
     region(unit.parameters().region);
     out_ << " working_slice=";
     region(unit.updated_working());
-    out_ << " working=" << unit.whole_working() << " gradient=" << buffer_of(Slot::Kind::gradient) << " residual=" << buffer_of(Slot::Kind::residual) << '\n';
+    out_ << " working=" << unit.whole_working() << " gradient=" << buffer_of(Slot::Kind::gradient)
+         << " residual=" << buffer_of(Slot::Kind::residual) << '\n';
     for (const Slot& slot : unit.slots) {
       const bool of_strategy = slot.kind == Slot::Kind::strategy_state;
       if (!of_strategy && slot.kind != Slot::Kind::state) continue;
-      out_ << "state " << slot.name << " buffer=" << slot.region.buffer << (of_strategy ? " strategy" : " optimizer") << (slot.own() ? " own" : "") << '\n';
+      out_ << "state " << slot.name << " buffer=" << slot.region.buffer << (of_strategy ? " strategy" : " optimizer")
+           << (slot.own() ? " own" : "") << '\n';
     }
     for (const UnitTensor& tensor : unit.tensors) {
-      out_ << "tensor " << tensor.name << " local=" << local_shape(tensor.spec, plan_.mesh).str() << " whole=" << tensor.spec.whole.str() << " offset=" << tensor.offset << " cut=";
+      out_ << "tensor " << tensor.name << " local=" << local_shape(tensor.spec, plan_.mesh).str()
+           << " whole=" << tensor.spec.whole.str() << " offset=" << tensor.offset << " cut=";
       const Placement cut = tensor.spec.on(Axis::tensor);
       if (cut.is_shard())
         out_ << int{cut.dim} << '/' << cut.parts << '/' << cut.lead;
@@ -142,7 +150,8 @@ class Writer {
     }
     out_ << " origin " << launch.origin.base;
     for (Axis axis : kAxes)
-      if (const std::int64_t per = launch.origin.per[static_cast<std::size_t>(axis)]; per != 0 && wide(axis)) out_ << '+' << per << '*' << name_of(axis);
+      if (const std::int64_t per = launch.origin.per[static_cast<std::size_t>(axis)]; per != 0 && wide(axis))
+        out_ << '+' << per << '*' << name_of(axis);
   }
 
   void instruction(const Collective& collective) {

@@ -1,6 +1,6 @@
-// The text that golden plans are compared by: everything a plan executes and everything a checkpoint sees. It is written for this test alone,
-// so that neither the format of print(plan) nor the types of plan.h can change a golden: where a type changes, golden_text is adapted to
-// write the same text. Never change the text and the goldens together.
+// The text that golden plans are compared by: everything a plan executes and everything a checkpoint sees. It is
+// written for this test alone, so that neither the format of print(plan) nor the types of plan.h can change a golden:
+// where a type changes, golden_text is adapted to write the same text. Never change the text and the goldens together.
 #pragma once
 
 #include <string>

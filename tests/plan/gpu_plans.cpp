@@ -16,7 +16,9 @@ Plan planned(const std::string& text, const std::vector<std::string>& overrides)
   const cost::MachineModel machine = *settle_cluster(loaded, kConfigs + "/hardware");
   const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
   const int on_node = static_cast<int>(*loaded.job.cluster.devices_per_node);
-  return compile(loaded, {&target, machine.usable_bytes(), 1, &machine, on_node, machine.usable_bytes()}, Purpose::train).plan;
+  return compile(loaded, {&target, machine.usable_bytes(), 1, &machine, on_node, machine.usable_bytes()},
+                 Purpose::train)
+      .plan;
 }
 
 }  // namespace
@@ -32,7 +34,8 @@ const std::vector<GpuCase>& gpu_cases() {
       {"gpt2", {ranks(1), "strategy=ddp"}},
       {"gpt2", {ranks(1), "strategy=ddp", "activation_checkpointing={mode: full}", "model.with.dropout=0.1"}},
       {"gpt2", {ranks(2), "strategy=ddp"}},
-      {"gpt2", {ranks(4), "strategy={data: {kind: ddp, bucket_mb: 0.01}}", "activation_checkpointing={mode: selective}"}},
+      {"gpt2",
+       {ranks(4), "strategy={data: {kind: ddp, bucket_mb: 0.01}}", "activation_checkpointing={mode: selective}"}},
       {"gpt2", {ranks(4), "strategy=zero1"}},
       {"gpt2", {ranks(4), "strategy=zero2", "train.batch.micro=1"}},
       {"gpt2", {ranks(4), "strategy=zero3"}},
@@ -45,15 +48,27 @@ const std::vector<GpuCase>& gpu_cases() {
       {"gpt2", {ranks(2), "strategy=pipeline"}},
       {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: gpipe}}"}},
       {"gpt2", {ranks(4), "strategy={pipeline: {degree: 4}}", "model.with.layers=4", "train.batch.micro=1"}},
-      {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: interleaved, virtual_stages: 2}}", "model.with.layers=4"}},
-      {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: zb_v, virtual_stages: 2}}", "model.with.layers=4"}},
+      {"gpt2",
+       {ranks(2), "strategy={pipeline: {degree: 2, schedule: interleaved, virtual_stages: 2}}", "model.with.layers=4"}},
+      {"gpt2",
+       {ranks(2), "strategy={pipeline: {degree: 2, schedule: zb_v, virtual_stages: 2}}", "model.with.layers=4"}},
       {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: zb_h1}}"}},
       {"gpt2", {ranks(4), "strategy={pipeline: {degree: 2, schedule: zb_h2}, tensor: {degree: 2}}"}},
       {"gpt2", {ranks(4), "strategy={data: {kind: zero3}, pipeline: {degree: 2}}"}},
-      {"gpt2", {ranks(8), "strategy={data: {kind: zero1}, tensor: {degree: 2}, pipeline: {degree: 2}}", "model.with.vocab=33", "train.batch.micro=2"}},
-      {"gpt2", {ranks(8), "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}", "activation_checkpointing={mode: full}"}},
-      {"llama", {ranks(8), "strategy={pipeline: {degree: 2, schedule: looped_bfs, virtual_stages: 2}, tensor: {degree: 2}, data: {kind: zero2}}", "model.with.layers=4"}},
-      {"gpt2", {ranks(8), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}, tensor: {degree: 2}}", "model.with.vocab=33"}},
+      {"gpt2",
+       {ranks(8), "strategy={data: {kind: zero1}, tensor: {degree: 2}, pipeline: {degree: 2}}", "model.with.vocab=33",
+        "train.batch.micro=2"}},
+      {"gpt2",
+       {ranks(8), "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}",
+        "activation_checkpointing={mode: full}"}},
+      {"llama",
+       {ranks(8),
+        "strategy={pipeline: {degree: 2, schedule: looped_bfs, virtual_stages: 2}, tensor: {degree: 2}, data: {kind: "
+        "zero2}}",
+        "model.with.layers=4"}},
+      {"gpt2",
+       {ranks(8), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}, tensor: {degree: 2}}",
+        "model.with.vocab=33"}},
       {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, sharding: no_shard}, tensor: {degree: 2}}"}},
       {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 2}}"}},
       {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 2, delayed: true}}"}},
@@ -66,19 +81,24 @@ const std::vector<GpuCase>& gpu_cases() {
 }
 
 Plan gpu_plan(const GpuCase& one) {
-  const std::string model = one.model == "llama" ? "{graph: models/llama.yaml, with: {layers: 2, heads: 4, kv_heads: 2, dim: 16, hidden: 24, vocab: 32, rope_theta: 100}}"
-                                                 : "{graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8, dropout: 0.0}}";
-  return planned("model: " + model +
-                     "\ndata: {format: tokens, token_type: u16, train: tokens.bin, seq_len: 8, val: {fraction: 0.2}}\n"
-                     "train: {steps: 6, batch: {global: 8, micro: auto}, optimizer: {name: adamw, lr: 1.0e-2}, clip_norm: 1.0}\n"
-                     "precision: {params: f32, compute: bf16, reduce: f32, loss_scale: none}\ncluster: {hardware: h100-sxm}\n",
-                 one.overrides);
+  const std::string model =
+      one.model == "llama"
+          ? "{graph: models/llama.yaml, with: {layers: 2, heads: 4, kv_heads: 2, dim: 16, hidden: 24, vocab: 32, "
+            "rope_theta: 100}}"
+          : "{graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8, dropout: 0.0}}";
+  return planned(
+      "model: " + model +
+          "\ndata: {format: tokens, token_type: u16, train: tokens.bin, seq_len: 8, val: {fraction: 0.2}}\n"
+          "train: {steps: 6, batch: {global: 8, micro: auto}, optimizer: {name: adamw, lr: 1.0e-2}, clip_norm: 1.0}\n"
+          "precision: {params: f32, compute: bf16, reduce: f32, loss_scale: none}\ncluster: {hardware: h100-sxm}\n",
+      one.overrides);
 }
 
 Plan gpt2_124m_plan(const std::vector<std::string>& overrides) {
   return planned(
       "model: {graph: models/gpt2.yaml}\ndata: {format: tokens, token_type: u16, train: tokens.bin, seq_len: 1024}\n"
-      "train: {steps: 6, batch: {global: 64, micro: 8}, clip_norm: 1.0}\nprecision: {compute: bf16}\ncluster: {hardware: h100-sxm}\n",
+      "train: {steps: 6, batch: {global: 64, micro: 8}, clip_norm: 1.0}\nprecision: {compute: bf16}\ncluster: "
+      "{hardware: h100-sxm}\n",
       overrides);
 }
 

@@ -1,4 +1,5 @@
-// Plans of tiny jobs for GPUs, of every strategy and of several together: what the tests of running on GPUs look at without one.
+// Plans of tiny jobs for GPUs, of every strategy and of several together: what the tests of running on GPUs look at
+// without one.
 #pragma once
 
 #include <string>
@@ -15,7 +16,8 @@ struct GpuCase {
   std::string text() const;
 };
 
-/// Data strategies, tensor, pipelines and their products; each has held-out data, and so all programs that its strategy knows.
+/// Data strategies, tensor, pipelines and their products; each has held-out data, and so all programs that its strategy
+/// knows.
 const std::vector<GpuCase>& gpu_cases();
 
 /// Planned for H100s in a node, by the target of CUDA's kernels.

@@ -1,4 +1,5 @@
-// Plans with loops against the same plans with every micro-batch written out: each does the same, in the same order, in no more memory.
+// Plans with loops against the same plans with every micro-batch written out: each does the same, in the same order, in
+// no more memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,16 +37,20 @@ const Program& step_of(const Role& role) { return *role.program(ProgramKind::ste
 
 // What an instruction does, wherever its operands lie.
 bool does_the_same(const Role& a, const Issued& one, const Role& b, const Issued& other) {
-  if (one.stream != other.stream || !(one.why == other.why) || one.instruction.index() != other.instruction.index()) return false;
+  if (one.stream != other.stream || !(one.why == other.why) || one.instruction.index() != other.instruction.index())
+    return false;
   if (const auto* launch = std::get_if<Launch>(&one.instruction)) {
     const auto& like = std::get<Launch>(other.instruction);
-    return a.signatures[static_cast<std::size_t>(launch->signature)] == b.signatures[static_cast<std::size_t>(like.signature)] && launch->origin == like.origin &&
-           a.name(launch->name) == b.name(like.name);
+    return a.signatures[static_cast<std::size_t>(launch->signature)] ==
+               b.signatures[static_cast<std::size_t>(like.signature)] &&
+           launch->origin == like.origin && a.name(launch->name) == b.name(like.name);
   }
   if (const auto* exchange = std::get_if<Exchange>(&one.instruction)) {
     const auto& like = std::get<Exchange>(other.instruction);
     const auto carry_the_same = [](const auto& x, const auto& y) {
-      return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const auto& p, const auto& q) { return p.carried == q.carried && p.peer == q.peer && p.region.region.bytes == q.region.region.bytes; });
+      return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const auto& p, const auto& q) {
+        return p.carried == q.carried && p.peer == q.peer && p.region.region.bytes == q.region.region.bytes;
+      });
     };
     return carry_the_same(exchange->sends, like.sends) && carry_the_same(exchange->receives, like.receives);
   }
@@ -57,8 +62,11 @@ std::string first_difference(const Plan& a, const Plan& b) {
     const auto &mine = step_of(a.roles[stage]).instructions, &theirs = step_of(b.roles[stage]).instructions;
     for (std::size_t i = 0; i < std::min(mine.size(), theirs.size()); ++i)
       if (!does_the_same(a.roles[stage], mine[i], b.roles[stage], theirs[i]))
-        return "role " + std::to_string(stage) + " #" + std::to_string(i) + ": " + print(a.roles[stage], mine[i].instruction) + " / " + print(b.roles[stage], theirs[i].instruction);
-    if (mine.size() != theirs.size()) return "role " + std::to_string(stage) + " has " + std::to_string(mine.size()) + " instructions and not " + std::to_string(theirs.size());
+        return "role " + std::to_string(stage) + " #" + std::to_string(i) + ": " +
+               print(a.roles[stage], mine[i].instruction) + " / " + print(b.roles[stage], theirs[i].instruction);
+    if (mine.size() != theirs.size())
+      return "role " + std::to_string(stage) + " has " + std::to_string(mine.size()) + " instructions and not " +
+             std::to_string(theirs.size());
   }
   return "";
 }
@@ -70,7 +78,8 @@ std::int64_t peak_of(const Plan& plan) {
 }
 
 double step_us(const Plan& plan) {
-  static const cost::MachineModel machine = cost::load_machine(std::string(TRAINER_SOURCE_DIR) + "/configs/hardware/h100-sxm.yaml");
+  static const cost::MachineModel machine =
+      cost::load_machine(std::string(TRAINER_SOURCE_DIR) + "/configs/hardware/h100-sxm.yaml");
   cost::Cluster cluster;
   cluster.machine = &machine;
   cluster.mesh = plan.mesh;
@@ -107,13 +116,15 @@ TEST_CASE("a plan with a loop does what the plan does that has every micro-batch
     worst_time = std::max(worst_time, time);
     sum_peak += peak;
   }
-  MESSAGE(looping << " of " << training_jobs().size() << " plans loop; peaks of those without loops: " << sum_peak / looping << " on average, at most " << worst_peak
-                  << "; predicted times at most " << worst_time);
+  MESSAGE(looping << " of " << training_jobs().size()
+                  << " plans loop; peaks of those without loops: " << sum_peak / looping << " on average, at most "
+                  << worst_peak << "; predicted times at most " << worst_time);
   CHECK(looping >= 55);
 }
 
 TEST_CASE("a longer step has the same list") {
-  for (const std::string name : {"gpt2_1f1b_deep_cuda", "gpt2_zb_h1", "gpt2_zb_h2_tensor_cuda", "llama_zero3", "gpt2_3d_fsdp_sequence_cuda"}) {
+  for (const std::string name :
+       {"gpt2_1f1b_deep_cuda", "gpt2_zb_h1", "gpt2_zb_h2_tensor_cuda", "llama_zero3", "gpt2_3d_fsdp_sequence_cuda"}) {
     CAPTURE(name);
     const auto job = std::ranges::find(golden_jobs(), name, &GoldenJob::name);
     REQUIRE(job != golden_jobs().end());
@@ -128,7 +139,8 @@ TEST_CASE("a longer step has the same list") {
   }
 }
 
-// ---- The proof bites -------------------------------------------------------------------------------------------------
+// ---- The proof bites
+// -------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -140,13 +152,16 @@ struct Mutation {
 
 // The first region of an instruction of the loop, or behind it, that goes around.
 bool change_region(Role& role, Program& program, bool in_loop, const std::function<void(Region&, const Buffer&)>& how) {
-  const auto first = static_cast<std::size_t>(in_loop ? program.loop.first : program.loop.last), last = in_loop ? static_cast<std::size_t>(program.loop.last) : program.instructions.size();
+  const auto first = static_cast<std::size_t>(in_loop ? program.loop.first : program.loop.last),
+             last = in_loop ? static_cast<std::size_t>(program.loop.last) : program.instructions.size();
   for (std::size_t i = first; i < last; ++i)
     if (auto* launch = std::get_if<Launch>(&program.instructions[i].instruction))
       for (Operand& operand : launch->operands) {
         const Region& region = region_of(operand);
         const Buffer& buffer = role.buffer(region.buffer);
-        if (buffer.stride == 0 || buffer.parts() < 2 || buffer.category == Category::inputs || region.bytes > buffer.stride) continue;
+        if (buffer.stride == 0 || buffer.parts() < 2 || buffer.category == Category::inputs ||
+            region.bytes > buffer.stride)
+          continue;
         std::visit([&](auto& access) { how(access.region, buffer); }, operand);
         return true;
       }
@@ -161,7 +176,9 @@ bool change_rings(Role& role, const std::function<void(Buffer&)>& how) {
 }
 
 std::vector<Mutation> mutations() {
-  const auto next = [](Region& region, const Buffer& ring) { region.offset = (region.offset / ring.stride + 1) % ring.parts() * ring.stride + region.offset % ring.stride; };
+  const auto next = [](Region& region, const Buffer& ring) {
+    region.offset = (region.offset / ring.stride + 1) % ring.parts() * ring.stride + region.offset % ring.stride;
+  };
   const auto ring_behind = [](auto how) { return [how](Role& role, Program&) { return change_rings(role, how); }; };
   return {
       {"a pass more", [](Role&, Program& program) { return ++program.loop.times, true; }},
@@ -171,18 +188,26 @@ std::vector<Mutation> mutations() {
       {"begins later", [](Role&, Program& program) { return ++program.loop.first, true; }},
       {"ends earlier", [](Role&, Program& program) { return --program.loop.last, true; }},
       {"ends later", [](Role&, Program& program) { return ++program.loop.last, true; }},
-      {"ends twice as late", [](Role&, Program& program) { return program.loop.last += program.loop.size() / 2, true; }},
+      {"ends twice as late",
+       [](Role&, Program& program) { return program.loop.last += program.loop.size() / 2, true; }},
       {"rings move on further", ring_behind([](Buffer& ring) { ++ring.advance; })},
       {"rings stay", ring_behind([](Buffer& ring) { ring.advance = 0; })},
       {"rings are shorter", ring_behind([](Buffer& ring) { ring.bytes -= ring.stride; })},
-      {"another part in the loop", [next](Role& role, Program& program) { return change_region(role, program, true, next); }},
-      {"another part behind the loop", [next](Role& role, Program& program) { return change_region(role, program, false, next); }},
-      {"between two parts", [](Role& role, Program& program) { return change_region(role, program, true, [](Region& region, const Buffer& ring) { region.offset += ring.stride / 2 / 64 * 64; }); }},
+      {"another part in the loop",
+       [next](Role& role, Program& program) { return change_region(role, program, true, next); }},
+      {"another part behind the loop",
+       [next](Role& role, Program& program) { return change_region(role, program, false, next); }},
+      {"between two parts",
+       [](Role& role, Program& program) {
+         return change_region(role, program, true,
+                              [](Region& region, const Buffer& ring) { region.offset += ring.stride / 2 / 64 * 64; });
+       }},
       {"what the round before reads",
        [](Role&, Program& program) {
          const Loop& loop = program.loop;
          for (std::int32_t i = loop.first; i < loop.last; ++i) {
-           Issued &now = program.instructions[static_cast<std::size_t>(i)], &before = program.instructions[static_cast<std::size_t>(i - loop.size())];
+           Issued &now = program.instructions[static_cast<std::size_t>(i)],
+                  &before = program.instructions[static_cast<std::size_t>(i - loop.size())];
            if (now.instruction == before.instruction) continue;
            now.instruction = before.instruction;
            return true;
@@ -234,7 +259,8 @@ TEST_CASE("the proof refuses every loop that is not one") {
         }
         const bool holds = violations(spoiled).empty();
         // A change after which the whole plan still holds, written out, is no mistake.
-        if (holds && violations(unrolled(spoiled)).empty() && first_difference(unrolled(spoiled), unrolled(plan)).empty()) {
+        if (holds && violations(unrolled(spoiled)).empty() &&
+            first_difference(unrolled(spoiled), unrolled(plan)).empty()) {
           ++skipped;
           continue;
         }

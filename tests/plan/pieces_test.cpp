@@ -24,7 +24,9 @@ struct MeshedUnit {
 class Random {
  public:
   explicit Random(unsigned seed) : engine_(seed) {}
-  std::int64_t among(std::int64_t first, std::int64_t last) { return std::uniform_int_distribution<std::int64_t>(first, last)(engine_); }
+  std::int64_t among(std::int64_t first, std::int64_t last) {
+    return std::uniform_int_distribution<std::int64_t>(first, last)(engine_);
+  }
 
  private:
   std::mt19937 engine_;
@@ -52,7 +54,10 @@ UnitTensor random_tensor(Random& random, int index, const Mesh& mesh, bool cut) 
 }
 
 void give_master(Unit& unit, std::int64_t elements) {
-  Slot master{.kind = Slot::Kind::master, .name = "master", .spec = Spec(DType::f32, Shape{unit.elements}), .region = {0, 0, elements * 4}};
+  Slot master{.kind = Slot::Kind::master,
+              .name = "master",
+              .spec = Spec(DType::f32, Shape{unit.elements}),
+              .region = {0, 0, elements * 4}};
   if (elements < unit.elements) master.spec.place(Axis::shard, Placement::shard(0));
   unit.slots.push_back(master);
 }
@@ -61,13 +66,15 @@ void give_master(Unit& unit, std::int64_t elements) {
 MeshedUnit random_unit(unsigned seed) {
   Random random(seed);
   MeshedUnit layout;
-  for (const auto& [axis, most] : {std::pair(Axis::pipeline, 2), {Axis::replicate, 3}, {Axis::shard, 3}, {Axis::tensor, 3}})
+  for (const auto& [axis, most] :
+       {std::pair(Axis::pipeline, 2), {Axis::replicate, 3}, {Axis::shard, 3}, {Axis::tensor, 3}})
     layout.mesh.set(axis, static_cast<int>(random.among(1, most)));
   Unit& unit = layout.unit;
   const int ranks = layout.mesh.size(Axis::tensor), shards = layout.mesh.size(Axis::shard);
   const auto add = [&](std::int64_t count, bool cut) {
     for (std::int64_t i = 0; i < count; ++i) {
-      unit.tensors.push_back(random_tensor(random, static_cast<int>(unit.tensors.size()), layout.mesh, cut && ranks > 1));
+      unit.tensors.push_back(
+          random_tensor(random, static_cast<int>(unit.tensors.size()), layout.mesh, cut && ranks > 1));
       unit.tensors.back().offset = unit.elements;
       unit.elements += rounded_up(unit.tensors.back().elements, 4);
     }
@@ -122,7 +129,9 @@ Elements elements_of(const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces)
     for (std::int64_t r = 0; r < piece.repeat; ++r)
       for (std::int64_t i = 0; i < piece.count; ++i) {
-        const bool added = elements.emplace(piece.local + r * piece.local_stride + i, piece.global + r * piece.global_stride + i).second;
+        const bool added =
+            elements.emplace(piece.local + r * piece.local_stride + i, piece.global + r * piece.global_stride + i)
+                .second;
         REQUIRE(added);
       }
   return elements;
@@ -229,7 +238,8 @@ TEST_CASE("clipped pieces and chunks hold just the elements of the window, in or
       if (local >= within.first && local < within.last) by_local[local] = global;
     }
     const auto ordered = [](const std::vector<Piece>& pieces) {
-      return std::is_sorted(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.local < b.local; });
+      return std::is_sorted(pieces.begin(), pieces.end(),
+                            [](const Piece& a, const Piece& b) { return a.local < b.local; });
     };
     CHECK(elements_of(clip_global(piece, within)) == by_global);
     CHECK(elements_of(clip_local(piece, within)) == by_local);

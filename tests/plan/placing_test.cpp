@@ -1,5 +1,5 @@
-// The structures that make planning fast, against the plain way of doing the same: maps of addresses against an array, the placing of
-// buffers against a look at all that are alive.
+// The structures that make planning fast, against the plain way of doing the same: maps of addresses against an array,
+// the placing of buffers against a look at all that are alive.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,8 @@ Role role_of(const Lives& lives, const std::vector<std::int64_t>& bytes, std::in
   for (std::int32_t i = 0; i < num_instructions; ++i) {
     Launch launch;
     for (std::size_t id = 0; id < bytes.size(); ++id)
-      if (lives.first[id] == i || lives.last[id] == i) launch.operands.emplace_back(Update{{static_cast<BufferId>(id), 0, bytes[id]}});
+      if (lives.first[id] == i || lives.last[id] == i)
+        launch.operands.emplace_back(Update{{static_cast<BufferId>(id), 0, bytes[id]}});
     role.programs[0].instructions.push_back({Stream::compute, launch, {}});
   }
   return role;

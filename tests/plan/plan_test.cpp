@@ -78,19 +78,24 @@ TEST_CASE("an instruction's line says why it is there, and an exchange's what ea
   Exchange exchange;
   exchange.sends.push_back({Axis::pipeline, 1, {{0, 0, 256}}, {3, false, 2, 17}});
   exchange.receives.push_back({Axis::pipeline, -1, {{1, 0, 256}}, {2, true, 1, 18}});
-  for (int phase = 0; name_of(static_cast<Phase>(phase)) != "?"; ++phase) step_of(plan).push_back({Stream::communication, exchange, {}, {static_cast<Phase>(phase), phase % 2 == 0, 7, 8, 9, 10}});
+  for (int phase = 0; name_of(static_cast<Phase>(phase)) != "?"; ++phase)
+    step_of(plan).push_back(
+        {Stream::communication, exchange, {}, {static_cast<Phase>(phase), phase % 2 == 0, 7, 8, 9, 10}});
   const Plan again = parse_plan(print(plan));
   CHECK(again.roles[0].programs == plan.roles[0].programs);
-  CHECK(print(plan).find("send pipeline 1 b0+0:256 forward=3 mb=2 value=17 receive pipeline -1 b1+0:256 backward=2 mb=1 value=18 # forward mb=8 chunk=7 unit=9 node=10\n") != std::string::npos);
+  CHECK(print(plan).find("send pipeline 1 b0+0:256 forward=3 mb=2 value=17 receive pipeline -1 b1+0:256 backward=2 "
+                         "mb=1 value=18 # forward mb=8 chunk=7 unit=9 node=10\n") != std::string::npos);
 }
 
 TEST_CASE("text that is no plan names its line") {
   CHECK_THROWS_WITH_AS(parse_plan("plan 2\n"), "plan text, line 1: expected 1", DataError);
   CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute launch gelu s9 x # load\n"), DataError);
   CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "compute fly # load\n"), DataError);
-  for (const char* line : {"program fly\n", "program step\n", "field 1 y batch 4\n", "field 1 y fly f32[1] 4\n", "field 1 y batch f32[1]:packed 4\n"})
+  for (const char* line : {"program fly\n", "program step\n", "field 1 y batch 4\n", "field 1 y fly f32[1] 4\n",
+                           "field 1 y batch f32[1]:packed 4\n"})
     CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + line), DataError);
-  for (const char* why : {"", " #", " # ", " # fly", " # load mb=-1", " # load unit=0 mb=0", " # load chunk=40000", " # load 3"})
+  for (const char* why :
+       {"", " #", " # ", " # fly", " # load mb=-1", " # load unit=0 mb=0", " # load chunk=40000", " # load 3"})
     CHECK_THROWS_AS(parse_plan(std::string(kOverlap) + "copy copy_in f0+0 b1+0:256" + why + "\n"), DataError);
   for (std::size_t length = 0; length < kOverlap.size(); length += 7) {  // no prefix crashes
     try {
@@ -212,7 +217,8 @@ std::string replaced(std::string text, std::string_view what, std::string_view w
 }  // namespace
 
 TEST_CASE("sends meet their receives") {
-  const Plan plan = finished(two_stages(kMakeX + exchange(kSendX) + exchange(kReceiveY), kMakeY + exchange(kReceiveX) + exchange(kSendY)));
+  const Plan plan = finished(
+      two_stages(kMakeX + exchange(kSendX) + exchange(kReceiveY), kMakeY + exchange(kReceiveX) + exchange(kSendY)));
   CHECK(violations(plan).empty());
 }
 
@@ -221,22 +227,27 @@ TEST_CASE("both ends of a message carry the same, and a stage has made what it s
     return violations(finished(two_stages(make + exchange(send), exchange(receive))));
   };
   CHECK(found(kMakeX, kSendX, kReceiveX).empty());
-  for (const char* other : {" backward=0 mb=0 value=0", " forward=1 mb=0 value=0", " forward=0 mb=1 value=0", " forward=0 mb=0 value=1"}) {
+  for (const char* other :
+       {" backward=0 mb=0 value=0", " forward=1 mb=0 value=0", " forward=0 mb=1 value=0", " forward=0 mb=0 value=1"}) {
     CAPTURE(std::string(other));
     CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, other), kReceiveX), "takes it for"));
     CHECK(mentions(found(kMakeX, kSendX, replaced(kReceiveX, kPartX, other)), "takes it for"));
   }
   const std::string back = " backward=0 mb=0 value=0", later = " forward=0 mb=1 value=0";
-  CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, back), replaced(kReceiveX, kPartX, back)), "sends what it has not made for that"));
-  CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, later), replaced(kReceiveX, kPartX, later)), "takes it for"));  // the buffers are of micro-batch 0
+  CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, back), replaced(kReceiveX, kPartX, back)),
+                 "sends what it has not made for that"));
+  CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, later), replaced(kReceiveX, kPartX, later)),
+                 "takes it for"));  // the buffers are of micro-batch 0
   for (const char* why : {"# forward mb=1 chunk=0", "# forward mb=0 chunk=1", "# backward mb=0 chunk=0", "# load"}) {
     CAPTURE(std::string(why));
-    CHECK(mentions(found(replaced(kMakeX, "# forward mb=0 chunk=0", why), kSendX, kReceiveX), "sends what it has not made for that"));
+    CHECK(mentions(found(replaced(kMakeX, "# forward mb=0 chunk=0", why), kSendX, kReceiveX),
+                   "sends what it has not made for that"));
   }
 }
 
 TEST_CASE("two stages that both send first wait for ever, unless in one exchange") {
-  const std::string apart = two_stages(kMakeX + exchange(kSendX) + exchange(kReceiveY), kMakeY + exchange(kSendY) + exchange(kReceiveX));
+  const std::string apart =
+      two_stages(kMakeX + exchange(kSendX) + exchange(kReceiveY), kMakeY + exchange(kSendY) + exchange(kReceiveX));
   CHECK(mentions(violations(finished(apart)), "waits for ever"));
   const std::string together = two_stages(kMakeX + exchange(kSendX + kReceiveY), kMakeY + exchange(kSendY + kReceiveX));
   CHECK(violations(finished(together)).empty());
@@ -245,18 +256,23 @@ TEST_CASE("two stages that both send first wait for ever, unless in one exchange
 TEST_CASE("stages that cross each other wait for ever, whatever a second stream does meanwhile") {
   const std::string sum = "background all_reduce f32 replicate g in b2+0:64 out b2+0:64 # reduce\n";
   const auto replicated = [&](const std::string& first, const std::string& second) {
-    std::string text = replaced(two_stages(kMakeX + first, kMakeY + second), "mesh pipeline=2", "mesh pipeline=2 replicate=2");
-    for (std::size_t at = 0; (at = text.find("signature 0", at)) != std::string::npos; at += 80) text.insert(at, "buffer 2 c gradients mb=0 program=-1 bytes=64 at=-1\n");
+    std::string text =
+        replaced(two_stages(kMakeX + first, kMakeY + second), "mesh pipeline=2", "mesh pipeline=2 replicate=2");
+    for (std::size_t at = 0; (at = text.find("signature 0", at)) != std::string::npos; at += 80)
+      text.insert(at, "buffer 2 c gradients mb=0 program=-1 bytes=64 at=-1\n");
     return violations(finished(text));
   };
-  const std::string send_x = exchange(kSendX), receive_x = exchange(kReceiveX), send_y = exchange(kSendY), receive_y = exchange(kReceiveY);
+  const std::string send_x = exchange(kSendX), receive_x = exchange(kReceiveX), send_y = exchange(kSendY),
+                    receive_y = exchange(kReceiveY);
   CHECK(mentions(replicated(send_x + sum + receive_y, send_y + sum + receive_x), "waits for ever"));
   CHECK(!mentions(replicated(send_x + sum + receive_y, receive_x + send_y + sum), "waits for ever"));
-  CHECK(mentions(replicated("background" + send_x.substr(13) + receive_y, receive_x + send_y), "joins stages on the background stream"));
+  CHECK(mentions(replicated("background" + send_x.substr(13) + receive_y, receive_x + send_y),
+                 "joins stages on the background stream"));
 }
 
 TEST_CASE("a send of another size than its receive is found") {
-  const Plan plan = finished(two_stages(kMakeX + exchange(kSendX), exchange(replaced(kReceiveX, "b0+0:64", "b0+0:32"))));
+  const Plan plan =
+      finished(two_stages(kMakeX + exchange(kSendX), exchange(replaced(kReceiveX, "b0+0:64", "b0+0:32"))));
   CHECK(mentions(violations(plan), "expects 32 bytes"));
 }
 

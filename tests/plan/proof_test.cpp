@@ -28,20 +28,30 @@ class SomeTarget final : public Target {
   int communication_streams() const override { return streams_; }
   Layout preferred_layout(const Signature& signature, int index) const override {
     if (index != 1 || signature.operands[1].dtype != DType::bf16) return Layout::row_major;
-    return signature.op == Op::linear ? Layout::packed : signature.op == Op::linear_grad_input ? Layout::packed_transposed : Layout::row_major;
+    return signature.op == Op::linear              ? Layout::packed
+           : signature.op == Op::linear_grad_input ? Layout::packed_transposed
+                                                   : Layout::row_major;
   }
   std::int64_t bytes(const TensorDesc& tensor) const override { return (tensor.bytes() + 63) / 64 * 64; }
-  std::int64_t workspace_bytes(const Signature& signature) const override { return signature.op == Op::linear_grad_weight ? 64 : 0; }
+  std::int64_t workspace_bytes(const Signature& signature) const override {
+    return signature.op == Op::linear_grad_weight ? 64 : 0;
+  }
 
  private:
   int streams_;
 };
 
-constexpr std::string_view kGpt2 = "model: {graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8, dropout: 0.0}}\n";
-constexpr std::string_view kLlama = "model: {graph: models/llama.yaml, with: {layers: 2, heads: 4, kv_heads: 2, dim: 16, hidden: 24, vocab: 32, rope_theta: 100}}\n";
-constexpr std::string_view kMlp = "model: {graph: models/mlp.yaml, with: {features: 6, hidden: 32, layers: 3, classes: 4, dropout: 0.0}}\n";
-constexpr std::string_view kTokens = "data: {format: tokens, token_type: u16, train: tokens.bin, seq_len: 8, shuffle: true}\n";
-constexpr std::string_view kTable = "data: {format: table, train: table.csv, target: -1, normalize: standard, shuffle: true}\n";
+constexpr std::string_view kGpt2 =
+    "model: {graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8, dropout: 0.0}}\n";
+constexpr std::string_view kLlama =
+    "model: {graph: models/llama.yaml, with: {layers: 2, heads: 4, kv_heads: 2, dim: 16, hidden: 24, vocab: 32, "
+    "rope_theta: 100}}\n";
+constexpr std::string_view kMlp =
+    "model: {graph: models/mlp.yaml, with: {features: 6, hidden: 32, layers: 3, classes: 4, dropout: 0.0}}\n";
+constexpr std::string_view kTokens =
+    "data: {format: tokens, token_type: u16, train: tokens.bin, seq_len: 8, shuffle: true}\n";
+constexpr std::string_view kTable =
+    "data: {format: table, train: table.csv, target: -1, normalize: standard, shuffle: true}\n";
 constexpr std::string_view kTraining =
     "train: {steps: 6, batch: {global: 8, micro: auto}, optimizer: {name: adamw, lr: 1.0e-2}, clip_norm: 1.0}\n"
     "precision: {params: f32, compute: f32, reduce: f32, loss_scale: none}\n";
@@ -54,14 +64,17 @@ class Jobs {
     for (int i = 0; i < 40; ++i) table += "1,2,3,4,5,6," + std::to_string(i % 4) + "\n";
     folder_.write("tokens.bin", tokens);
     folder_.write("table.csv", table);
-    for (const auto& [name, model, data] : {std::tuple("gpt2", kGpt2, kTokens), std::tuple("llama", kLlama, kTokens), std::tuple("mlp", kMlp, kTable)})
+    for (const auto& [name, model, data] :
+         {std::tuple("gpt2", kGpt2, kTokens), std::tuple("llama", kLlama, kTokens), std::tuple("mlp", kMlp, kTable)})
       folder_.write(std::string(name) + ".yaml", std::string(model) + std::string(data) + std::string(kTraining));
   }
   /// For a device that communicates on so many streams.
   Plan plan(const std::string& model, const std::vector<std::string>& overrides, int streams = 1) const {
-    const LoadedJob loaded = load_job(folder_.path(model + ".yaml"), overrides, {.configs_dir = std::string(TRAINER_SOURCE_DIR) + "/configs"});
+    const LoadedJob loaded = load_job(folder_.path(model + ".yaml"), overrides,
+                                      {.configs_dir = std::string(TRAINER_SOURCE_DIR) + "/configs"});
     const SomeTarget target(streams);
-    return compile(loaded, {.target = &target, .memory_bytes = std::int64_t{64} << 30, .threads = 1}, Purpose::train).plan;
+    return compile(loaded, {.target = &target, .memory_bytes = std::int64_t{64} << 30, .threads = 1}, Purpose::train)
+        .plan;
   }
 
  private:
@@ -95,9 +108,14 @@ const std::vector<Case> kCases{
     {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: gpipe}}"}},
     {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: zb_v, virtual_stages: 2}}", "model.with.layers=4"}},
     {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: zb_h1}}"}},
-    {"gpt2", {ranks(2), "strategy={pipeline: {degree: 2, schedule: interleaved, virtual_stages: 2}}", "model.with.layers=4"}},
-    {"gpt2", {ranks(8), "strategy={data: {kind: zero1}, tensor: {degree: 2}, pipeline: {degree: 2}}", "model.with.dropout=0.1", "train.clip_norm=1.0", "model.with.vocab=33", "train.batch.micro=2"}},
-    {"gpt2", {ranks(8), "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}", "activation_checkpointing={mode: full}"}},
+    {"gpt2",
+     {ranks(2), "strategy={pipeline: {degree: 2, schedule: interleaved, virtual_stages: 2}}", "model.with.layers=4"}},
+    {"gpt2",
+     {ranks(8), "strategy={data: {kind: zero1}, tensor: {degree: 2}, pipeline: {degree: 2}}", "model.with.dropout=0.1",
+      "train.clip_norm=1.0", "model.with.vocab=33", "train.batch.micro=2"}},
+    {"gpt2",
+     {ranks(8), "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}",
+      "activation_checkpointing={mode: full}"}},
     {"mlp", {ranks(4), "strategy={data: {kind: zero3}, pipeline: {degree: 2}}"}},
     {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 2}}"}},
     {"gpt2", {ranks(2), "strategy={data: {kind: ddp, compression: bf16}}"}},
@@ -107,25 +125,44 @@ const std::vector<Case> kCases{
     {"gpt2", {ranks(2), "strategy={data: {kind: zero1, compression: int8}}"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: ddp, compression: int8}, tensor: {degree: 2}}"}},
     {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 2, delayed: true}}"}},
-    {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9}}}", "precision.compute=bf16"}},
+    {"gpt2",
+     {ranks(2), "strategy={data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9}}}",
+      "precision.compute=bf16"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: local_sgd, every: 2}, tensor: {degree: 2}}"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: local_sgd, every: 2}, pipeline: {degree: 2}}"}},
     {"gpt2", {ranks(4), "strategy={pipeline: {degree: 4}}", "model.with.layers=4", "train.batch.micro=1"}},
     {"gpt2", {ranks(4), "strategy={pipeline: {degree: 2, schedule: zb_h2}, tensor: {degree: 2}}"}},
-    {"llama", {ranks(8), "strategy={pipeline: {degree: 2, schedule: looped_bfs, virtual_stages: 2}, tensor: {degree: 2}, data: {kind: zero2}}", "precision.compute=bf16", "model.with.layers=4"}},
-    {"gpt2", {ranks(8), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}, tensor: {degree: 2}}", "precision.compute=bf16", "model.with.vocab=33"}},
-    {"gpt2", {ranks(2), "strategy={data: {kind: ddp, bucket_mb: 0.01}}", "activation_checkpointing={mode: selective}", "model.with.dropout=0.1"}},
+    {"llama",
+     {ranks(8),
+      "strategy={pipeline: {degree: 2, schedule: looped_bfs, virtual_stages: 2}, tensor: {degree: 2}, data: {kind: "
+      "zero2}}",
+      "precision.compute=bf16", "model.with.layers=4"}},
+    {"gpt2",
+     {ranks(8), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}, tensor: {degree: 2}}",
+      "precision.compute=bf16", "model.with.vocab=33"}},
+    {"gpt2",
+     {ranks(2), "strategy={data: {kind: ddp, bucket_mb: 0.01}}", "activation_checkpointing={mode: selective}",
+      "model.with.dropout=0.1"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, sharding: no_shard}, tensor: {degree: 2}}"}},
     // Frozen parameters, and adapters beside them.
     {"gpt2", {ranks(2), "strategy=ddp", "adapter={rank: 3}", kBase}},
-    {"llama", {ranks(4), "strategy=zero2", "adapter={rank: 3}", kBase, "trainable=[\"*norm*\"]", "precision.compute=bf16"}},
-    {"gpt2", {ranks(4), "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}}", "adapter={rank: 3}", kBase}},
-    {"llama", {ranks(8), "strategy={data: {kind: zero1}, tensor: {degree: 2}, pipeline: {degree: 2}}", "adapter={rank: 3}", kBase, "train.batch.micro=1"}},
-    {"gpt2", {ranks(4), "strategy={data: {kind: zero3}, context: {degree: 2}}", "trainable=[\"*mlp*\"]", "precision.compute=bf16"}},
-    {"gpt2", {ranks(4), "strategy={data: {kind: ddp}, pipeline: {degree: 2}}", "trainable=[\"h.1.*\"]", "train.batch.micro=1"}},
+    {"llama",
+     {ranks(4), "strategy=zero2", "adapter={rank: 3}", kBase, "trainable=[\"*norm*\"]", "precision.compute=bf16"}},
+    {"gpt2",
+     {ranks(4), "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}}", "adapter={rank: 3}",
+      kBase}},
+    {"llama",
+     {ranks(8), "strategy={data: {kind: zero1}, tensor: {degree: 2}, pipeline: {degree: 2}}", "adapter={rank: 3}",
+      kBase, "train.batch.micro=1"}},
+    {"gpt2",
+     {ranks(4), "strategy={data: {kind: zero3}, context: {degree: 2}}", "trainable=[\"*mlp*\"]",
+      "precision.compute=bf16"}},
+    {"gpt2",
+     {ranks(4), "strategy={data: {kind: ddp}, pipeline: {degree: 2}}", "trainable=[\"h.1.*\"]", "train.batch.micro=1"}},
     {"llama", {ranks(2), "strategy={context: {degree: 2}}"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: zero1}, context: {degree: 2}}", "precision.compute=bf16"}},
-    {"llama", {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
+    {"llama",
+     {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
 };
 
 constexpr const char* kMuon = "train.optimizer={name: muon, others: {name: adamw, lr: 1.0e-2}}";
@@ -135,10 +172,16 @@ const std::vector<Case> kMuonCases{
     {"llama", {ranks(4), "strategy=zero3", kMuon, "precision.compute=bf16"}},
     {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}}", kMuon}},
     {"llama", {ranks(2), "strategy={tensor: {degree: 2, sequence_parallel: true}}", kMuon}},
-    {"gpt2", {ranks(8), "strategy={data: {kind: zero2}, tensor: {degree: 2}, pipeline: {degree: 2}}", kMuon, "train.batch.micro=2"}},
-    {"llama", {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}", kMuon}},
-    {"gpt2", {ranks(4), "strategy={data: {kind: zero1}, tensor: {degree: 2}}",
-              "train.groups=[{match: [\"h.0.*\"], optimizer: {name: muon}}, {match: [\"*.bias\"], optimizer: {name: adamw, lr: 2.0e-3}}]"}},
+    {"gpt2",
+     {ranks(8), "strategy={data: {kind: zero2}, tensor: {degree: 2}, pipeline: {degree: 2}}", kMuon,
+      "train.batch.micro=2"}},
+    {"llama",
+     {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}",
+      kMuon}},
+    {"gpt2",
+     {ranks(4), "strategy={data: {kind: zero1}, tensor: {degree: 2}}",
+      "train.groups=[{match: [\"h.0.*\"], optimizer: {name: muon}}, {match: [\"*.bias\"], optimizer: {name: adamw, lr: "
+      "2.0e-3}}]"}},
 };
 
 // All of them.
@@ -159,8 +202,9 @@ std::string text_of(const Case& one) {
 TEST_CASE("plans of every strategy hold, and so do their texts") {
   const Jobs jobs;
   for (const Case& one : cases())
-    for (const auto& [evaluation, streams] : {std::pair("data.val=null", 1), std::pair("data.val={fraction: 0.2}", 1), std::pair("data.val={fraction: 0.2}", 2),
-                                             std::pair("data.val={fraction: 0.2}", 3)}) {
+    for (const auto& [evaluation, streams] :
+         {std::pair("data.val=null", 1), std::pair("data.val={fraction: 0.2}", 1),
+          std::pair("data.val={fraction: 0.2}", 2), std::pair("data.val={fraction: 0.2}", 3)}) {
       CAPTURE(text_of(one));
       CAPTURE(streams);
       std::vector<std::string> overrides = one.overrides;
@@ -173,7 +217,9 @@ TEST_CASE("plans of every strategy hold, and so do their texts") {
     }
 }
 
-TEST_CASE("buffers and workspaces begin at multiples of 256 bytes, operands at multiples of 64, and the proof refuses others") {
+TEST_CASE(
+    "buffers and workspaces begin at multiples of 256 bytes, operands at multiples of 64, and the proof refuses "
+    "others") {
   const Jobs jobs;
   for (const Case& one : kCases) {
     CAPTURE(text_of(one));
@@ -186,14 +232,16 @@ TEST_CASE("buffers and workspaces begin at multiples of 256 bytes, operands at m
     for (const Issued& issued : role.programs[0].instructions) {
       const auto* launch = std::get_if<Launch>(&issued.instruction);
       if (launch == nullptr || launch->workspace.region.bytes == 0) continue;
-      role.buffers[static_cast<std::size_t>(launch->workspace.region.buffer)].offset = role.total_bytes + by;  // clear of all others
+      role.buffers[static_cast<std::size_t>(launch->workspace.region.buffer)].offset =
+          role.total_bytes + by;  // clear of all others
       break;
     }
     role.total_bytes += 512;
     return violations(plan);
   };
   const auto mention = [](const std::vector<std::string>& found, std::string_view what) {
-    return std::any_of(found.begin(), found.end(), [&](const std::string& line) { return line.find(what) != std::string::npos; });
+    return std::any_of(found.begin(), found.end(),
+                       [&](const std::string& line) { return line.find(what) != std::string::npos; });
   };
   CHECK(shifted(256) == std::vector<std::string>{});
   CHECK(mention(shifted(128), "has a workspace at an address that is no multiple of 256"));
@@ -201,19 +249,22 @@ TEST_CASE("buffers and workspaces begin at multiples of 256 bytes, operands at m
 
   Plan moved = jobs.plan("gpt2", {});
   for (Issued& issued : moved.roles[0].programs[0].instructions)
-    if (auto* launch = std::get_if<Launch>(&issued.instruction); launch != nullptr && moved.roles[0].signatures[static_cast<std::size_t>(launch->signature)].op == Op::linear) {
+    if (auto* launch = std::get_if<Launch>(&issued.instruction);
+        launch != nullptr && moved.roles[0].signatures[static_cast<std::size_t>(launch->signature)].op == Op::linear) {
       std::get<Read>(launch->operands[0]).region.offset += 4;
       break;
     }
   CHECK(mention(violations(moved), "gives operand 0 an address that is no multiple of 64"));
 }
 
-// ---- Several streams of communication ------------------------------------------------------------------------------------
+// ---- Several streams of communication
+// ------------------------------------------------------------------------------------
 
 namespace {
 
 bool mentions(const std::vector<std::string>& found, std::string_view what) {
-  return std::any_of(found.begin(), found.end(), [&](const std::string& line) { return line.find(what) != std::string::npos; });
+  return std::any_of(found.begin(), found.end(),
+                     [&](const std::string& line) { return line.find(what) != std::string::npos; });
 }
 
 bool on_background(const Issued& issued) { return issued.stream == Stream::background; }
@@ -227,11 +278,15 @@ Stream expected(const Instruction& instruction, int streams) {
   return streams > 2 && of_layers ? Stream::tensor : Stream::communication;
 }
 
-const Case kTensorAndFsdp{"llama", {ranks(4), "strategy={data: {kind: fsdp, prefetch: 1}, tensor: {degree: 2}}", "model.with.layers=4", "data.val=null"}};
+const Case kTensorAndFsdp{"llama",
+                          {ranks(4), "strategy={data: {kind: fsdp, prefetch: 1}, tensor: {degree: 2}}",
+                           "model.with.layers=4", "data.val=null"}};
 
 }  // namespace
 
-TEST_CASE("what only the data axes do is in the background, then what layers ask for has its own stream, and all else is the same") {
+TEST_CASE(
+    "what only the data axes do is in the background, then what layers ask for has its own stream, and all else is the "
+    "same") {
   const Jobs jobs;
   for (std::size_t number = 0; number < 2 * kCases.size(); ++number) {
     const Case& one = kCases[number / 2];
@@ -242,11 +297,13 @@ TEST_CASE("what only the data axes do is in the background, then what layers ask
     for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
       CHECK(plan.roles[stage].buffers == single.roles[stage].buffers);  // memory does not know of it
       for (std::size_t index = 0; index < plan.roles[stage].programs.size(); ++index) {
-        const std::vector<Issued>&program = plan.roles[stage].programs[index].instructions, &other = single.roles[stage].programs[index].instructions;
+        const std::vector<Issued>&program = plan.roles[stage].programs[index].instructions,
+              &other = single.roles[stage].programs[index].instructions;
         REQUIRE(program.size() == other.size());
         for (std::size_t i = 0; i < program.size(); ++i) {
           CHECK(program[i].instruction == other[i].instruction);
-          CHECK(program[i].stream == (other[i].stream == Stream::communication ? expected(other[i].instruction, streams) : other[i].stream));
+          CHECK(program[i].stream ==
+                (other[i].stream == Stream::communication ? expected(other[i].instruction, streams) : other[i].stream));
         }
       }
     }
@@ -265,11 +322,13 @@ TEST_CASE("a sum over the tensor axis waits for no gather ahead of it") {
       if (collective == nullptr) continue;
       if (collective->kind == CollectiveKind::all_gather && collective->axes.has(Axis::shard)) {
         gather = static_cast<std::int32_t>(i);
-      } else if (collective->axes == Axes::of(Axis::tensor) && gather >= 0 && step[i].after[static_cast<std::size_t>(Stream::background)] < gather) {
+      } else if (collective->axes == Axes::of(Axis::tensor) && gather >= 0 &&
+                 step[i].after[static_cast<std::size_t>(Stream::background)] < gather) {
         // Nor does the kernel that it waits for.
         const std::int32_t maker = step[i].after[static_cast<std::size_t>(Stream::compute)];
         REQUIRE(maker >= 0);
-        passed += step[static_cast<std::size_t>(maker)].after[static_cast<std::size_t>(Stream::background)] < gather ? 1 : 0;
+        passed +=
+            step[static_cast<std::size_t>(maker)].after[static_cast<std::size_t>(Stream::background)] < gather ? 1 : 0;
       }
     }
     CHECK(passed >= 4 * 2);  // each layer's sums forward at least
@@ -278,7 +337,10 @@ TEST_CASE("a sum over the tensor axis waits for no gather ahead of it") {
 
 TEST_CASE("a layer's sums over the tensor axis wait for no message between stages that is issued before them") {
   const Jobs jobs;
-  const Plan plan = jobs.plan("llama", {ranks(4), "strategy={pipeline: {degree: 2}, tensor: {degree: 2}}", "model.with.layers=4", "train.batch.micro=2", "data.val=null"}, 3);
+  const Plan plan = jobs.plan("llama",
+                              {ranks(4), "strategy={pipeline: {degree: 2}, tensor: {degree: 2}}", "model.with.layers=4",
+                               "train.batch.micro=2", "data.val=null"},
+                              3);
   for (const Role& role : plan.roles) {
     const std::vector<Issued>& step = role.programs[0].instructions;
     std::int32_t message = -1;
@@ -308,23 +370,29 @@ TEST_CASE("what breaks the order of two streams is refused by name") {
     return *std::find_if(step.begin(), step.end(), is);
   };
   CHECK(violations(right).empty());
-  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, on_background).stream = Stream::communication; }), "is of a group that communicates on the communication stream too"));
-  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, on_background).stream = Stream::copy; }), "communicates off the communication stream"));
+  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, on_background).stream = Stream::communication; }),
+                 "is of a group that communicates on the communication stream too"));
+  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, on_background).stream = Stream::copy; }),
+                 "communicates off the communication stream"));
   const auto joins = [](const Issued& one) {
     const auto* collective = std::get_if<Collective>(&one.instruction);
     return collective != nullptr && collective->axes.has(Axis::pipeline);
   };
-  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, joins).stream = Stream::background; }), "joins stages on the background stream"));
+  CHECK(mentions(broken(right, [&](Plan& plan) { first(plan, joins).stream = Stream::background; }),
+                 "joins stages on the background stream"));
 
   // Stages that wait for each other across the two streams.
-  const Plan piped = jobs.plan("gpt2", {ranks(4), "strategy={data: {kind: fsdp}, pipeline: {degree: 2}}", "data.val=null"}, 2);
+  const Plan piped =
+      jobs.plan("gpt2", {ranks(4), "strategy={data: {kind: fsdp}, pipeline: {degree: 2}}", "data.val=null"}, 2);
   CHECK(violations(piped).empty());
   CHECK(tests::play_all_ranks(piped).empty());
   const auto exchanges = [](const Issued& one) { return std::holds_alternative<Exchange>(one.instruction); };
-  CHECK(mentions(broken(piped, [&](Plan& plan) { first(plan, exchanges).stream = Stream::background; }), "joins stages on the background stream"));
+  CHECK(mentions(broken(piped, [&](Plan& plan) { first(plan, exchanges).stream = Stream::background; }),
+                 "joins stages on the background stream"));
   const auto crossed = [&](Plan& plan) {
     std::vector<Issued>& step = plan.roles[0].programs[0].instructions;
-    const auto message = std::find_if(step.begin(), step.end(), exchanges), count = std::find_if(step.begin(), step.end(), joins);
+    const auto message = std::find_if(step.begin(), step.end(), exchanges),
+               count = std::find_if(step.begin(), step.end(), joins);
     REQUIRE(count < message);
     std::swap(message->instruction, count->instruction);
   };
@@ -334,20 +402,25 @@ TEST_CASE("what breaks the order of two streams is refused by name") {
   CHECK(!broken(piped, crossed).empty());
 }
 
-// ---- Mutants ---------------------------------------------------------------------------------------------------------
+// ---- Mutants
+// ---------------------------------------------------------------------------------------------------------
 
 namespace {
 
 class Dice {
  public:
   explicit Dice(std::uint64_t key) : key_(key) {}
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_below(key_, 0, next_++, static_cast<std::uint64_t>(bound))); }
+  std::size_t below(std::size_t bound) {
+    return static_cast<std::size_t>(random_below(key_, 0, next_++, static_cast<std::uint64_t>(bound)));
+  }
 
  private:
   std::uint64_t key_, next_ = 0;
 };
 
-bool communicates(const Instruction& instruction) { return std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction); }
+bool communicates(const Instruction& instruction) {
+  return std::holds_alternative<Collective>(instruction) || std::holds_alternative<Exchange>(instruction);
+}
 
 std::vector<std::size_t> communications(const Program& program) {
   std::vector<std::size_t> all;
@@ -373,7 +446,9 @@ std::function<bool(const Plan&, Program&, std::size_t)> change(Change how) {
 }
 
 // The ranks that take part, as the mesh has them.
-std::vector<int> members(const Plan& plan, const Collective& collective) { return plan.mesh.group(0, collective.axes, collective.stages); }
+std::vector<int> members(const Plan& plan, const Collective& collective) {
+  return plan.mesh.group(0, collective.axes, collective.stages);
+}
 
 auto with_axes(std::uint8_t flip) {
   return change<Collective>([flip](const Plan& plan, Collective& one) {
@@ -390,10 +465,15 @@ auto with_kind(CollectiveKind kind) {
     const auto smaller = one.input.region.bytes >= one.output.region.bytes ? one.output.region : one.input.region;
     one.kind = kind;
     Region slice = smaller;
-    if (smaller == larger) slice = one.axes == Axes::of(Axis::shard) ? own_slice(larger, one.axes, static_cast<int>(n)) : Region(larger.buffer, larger.offset, larger.bytes / n);
-    if (kind == CollectiveKind::reduce_scatter) one.input = {larger}, one.output = {slice};
-    else if (kind == CollectiveKind::all_gather) one.input = {slice}, one.output = {larger};
-    else one.input = {larger}, one.output = {larger};
+    if (smaller == larger)
+      slice = one.axes == Axes::of(Axis::shard) ? own_slice(larger, one.axes, static_cast<int>(n))
+                                                : Region(larger.buffer, larger.offset, larger.bytes / n);
+    if (kind == CollectiveKind::reduce_scatter)
+      one.input = {larger}, one.output = {slice};
+    else if (kind == CollectiveKind::all_gather)
+      one.input = {slice}, one.output = {larger};
+    else
+      one.input = {larger}, one.output = {larger};
     return true;
   });
 }
@@ -432,7 +512,10 @@ auto with_carried(const std::function<void(Carried&)>& how) {
 std::vector<Mutation> mutations() {
   const auto bit = [](Axis axis) { return Axes::of(axis).mask; };
   std::vector<Mutation> all{
-      {"drop", [](const Plan&, Program& program, std::size_t at) { return program.instructions.erase(program.instructions.begin() + static_cast<std::ptrdiff_t>(at)), true; }},
+      {"drop",
+       [](const Plan&, Program& program, std::size_t at) {
+         return program.instructions.erase(program.instructions.begin() + static_cast<std::ptrdiff_t>(at)), true;
+       }},
       {"duplicate",
        [](const Plan&, Program& program, std::size_t at) {
          const Issued copy = program.instructions[at];
@@ -442,7 +525,8 @@ std::vector<Mutation> mutations() {
        [](const Plan&, Program& program, std::size_t at) {
          const std::vector<std::size_t> order = communications(program);
          const auto next = std::upper_bound(order.begin(), order.end(), at);
-         if (next == order.end() || program.instructions[at].instruction == program.instructions[*next].instruction) return false;
+         if (next == order.end() || program.instructions[at].instruction == program.instructions[*next].instruction)
+           return false;
          std::swap(program.instructions[at], program.instructions[*next]);
          return true;
        }},
@@ -451,10 +535,16 @@ std::vector<Mutation> mutations() {
       {"more bytes", with_regions([](Region& region, std::int64_t width) { region.bytes += width; }, true, true)},
       {"other input", with_regions([](Region& region, std::int64_t width) { region.offset += width; }, true, false)},
       {"other output", with_regions([](Region& region, std::int64_t width) { region.offset += width; }, false, true)},
-      {"shifted", with_regions([](Region& region, std::int64_t width) { region.offset += width, region.bytes -= width; }, true, true)},
+      {"shifted",
+       with_regions([](Region& region, std::int64_t width) { region.offset += width, region.bytes -= width; }, true,
+                    true)},
       {"other slice",
        [](const Plan& plan, Program& program, std::size_t at) {
-         const auto other = with_regions([](Region& region, std::int64_t) { region.step = region.step == 0 ? 64 : 0, region.over = region.step == 0 ? Axes{} : kSliceAxes; }, true, true);
+         const auto other = with_regions(
+             [](Region& region, std::int64_t) {
+               region.step = region.step == 0 ? 64 : 0, region.over = region.step == 0 ? Axes{} : kSliceAxes;
+             },
+             true, true);
          return plan.mesh.size(Axis::shard) > 1 && other(plan, program, at);
        }},
       {"peer", change<Exchange>([](const Plan&, Exchange& one) {
@@ -470,13 +560,17 @@ std::vector<Mutation> mutations() {
       {"send for receive", change<Exchange>([](const Plan&, Exchange& one) {
          const Exchange before = one;
          one.sends.clear(), one.receives.clear();
-         for (const auto& send : before.sends) one.receives.push_back({send.axis, send.peer, {send.region.region}, send.carried});
-         for (const auto& receive : before.receives) one.sends.push_back({receive.axis, receive.peer, {receive.region.region}, receive.carried});
+         for (const auto& send : before.sends)
+           one.receives.push_back({send.axis, send.peer, {send.region.region}, send.carried});
+         for (const auto& receive : before.receives)
+           one.sends.push_back({receive.axis, receive.peer, {receive.region.region}, receive.carried});
          return true;
        })},
       {"one part less", change<Exchange>([](const Plan&, Exchange& one) {
-         if (!one.sends.empty()) one.sends.pop_back();
-         else one.receives.pop_back();
+         if (!one.sends.empty())
+           one.sends.pop_back();
+         else
+           one.receives.pop_back();
          return true;
        })},
       {"carried micro-batch", with_carried([](Carried& carried) { ++carried.micro_batch; })},
@@ -486,33 +580,43 @@ std::vector<Mutation> mutations() {
       {"stages", change<Collective>([](const Plan& plan, Collective& one) {
          if (!one.axes.has(Axis::pipeline) || plan.roles.size() < 2) return false;
          if (one.stages.empty())
-           for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) one.stages.push_back(static_cast<std::int32_t>(stage));
+           for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
+             one.stages.push_back(static_cast<std::int32_t>(stage));
          one.stages.pop_back();
          return true;
        })},
   };
   all.push_back({"stream", [](const Plan&, Program& program, std::size_t at) {
                    Stream& stream = program.instructions[at].stream;
-                   stream = stream == Stream::background ? Stream::communication : stream == Stream::tensor ? Stream::background : stream == Stream::communication ? Stream::tensor : stream;
+                   stream = stream == Stream::background      ? Stream::communication
+                            : stream == Stream::tensor        ? Stream::background
+                            : stream == Stream::communication ? Stream::tensor
+                                                              : stream;
                    return true;
                  }});
   for (Axis axis : kAxes) all.push_back({"axes", with_axes(bit(axis))});
   all.push_back({"axes", with_axes(bit(Axis::shard) | bit(Axis::tensor))});
   all.push_back({"axes", with_axes(bit(Axis::shard) | bit(Axis::replicate))});
-  for (CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather, CollectiveKind::all_to_all, CollectiveKind::broadcast})
+  for (CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather,
+                              CollectiveKind::all_to_all, CollectiveKind::broadcast})
     all.push_back({"kind", with_kind(kind)});
   for (DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32}) all.push_back({"dtype", with_dtype(dtype)});
   return all;
 }
 
-// Whether the two communications that a swap exchanged touch each other's bytes: if not, and all ranks still meet, nothing has changed.
+// Whether the two communications that a swap exchanged touch each other's bytes: if not, and all ranks still meet,
+// nothing has changed.
 bool independent(const Role& role, const Instruction& a, const Instruction& b) {
   bool apart = true;
   for_each_access(a, [&](Access first, const Region& one) {
     for_each_access(b, [&](Access second, const Region& other) {
       if (first == Access::read && second == Access::read) return;
-      const auto begin = [&](const Region& region) { return role.buffer(region.buffer).offset + (region.step == 0 ? region.offset : 0); };
-      const auto bytes = [&](const Region& region) { return region.step == 0 ? region.bytes : role.buffer(region.buffer).bytes; };  // slices of all ranks
+      const auto begin = [&](const Region& region) {
+        return role.buffer(region.buffer).offset + (region.step == 0 ? region.offset : 0);
+      };
+      const auto bytes = [&](const Region& region) {
+        return region.step == 0 ? region.bytes : role.buffer(region.buffer).bytes;
+      };  // slices of all ranks
       if (begin(one) < begin(other) + bytes(other) && begin(other) < begin(one) + bytes(one)) apart = false;
     });
   });
@@ -532,12 +636,19 @@ bool may_move(const Program& program, std::size_t at) {
 // Whether a sum of gradients takes in, or leaves out, nothing but the zeros between and behind the tensors of its unit.
 bool only_padding(const Role& role, const Instruction& before, const Instruction& after) {
   const auto *was = std::get_if<Collective>(&before), *is = std::get_if<Collective>(&after);
-  if (was == nullptr || is == nullptr || was->kind != CollectiveKind::all_reduce || is->kind != CollectiveKind::all_reduce) return false;
+  if (was == nullptr || is == nullptr || was->kind != CollectiveKind::all_reduce ||
+      is->kind != CollectiveKind::all_reduce)
+    return false;
   const Region &a = was->input.region, &b = is->input.region;
   const std::string& name = role.name(was->name);
   for (const Unit& unit : role.units) {
-    if ((name != unit.name && name != unit.name + ".partial") || role.buffer(a.buffer).bytes != unit.elements * size_of(was->dtype)) continue;
-    const auto covers = [&](const Region& region, std::int64_t element) { return region.offset <= element * size_of(was->dtype) && (element + 1) * size_of(was->dtype) <= region.offset + region.bytes; };
+    if ((name != unit.name && name != unit.name + ".partial") ||
+        role.buffer(a.buffer).bytes != unit.elements * size_of(was->dtype))
+      continue;
+    const auto covers = [&](const Region& region, std::int64_t element) {
+      return region.offset <= element * size_of(was->dtype) &&
+             (element + 1) * size_of(was->dtype) <= region.offset + region.bytes;
+    };
     for (const UnitTensor& tensor : unit.tensors)
       for (std::int64_t element = tensor.offset; element < tensor.offset + tensor.elements; ++element)
         if (covers(a, element) != covers(b, element)) return false;
@@ -583,15 +694,21 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
         const std::vector<std::size_t> their = communications(of);
         if (turn >= their.size()) continue;
         if (mutation.name == "swap" && turn + 1 < their.size())
-          apart = apart && independent(plan.roles[other], of.instructions[their[turn]].instruction, of.instructions[their[turn + 1]].instruction);
+          apart = apart && independent(plan.roles[other], of.instructions[their[turn]].instruction,
+                                       of.instructions[their[turn + 1]].instruction);
         if (!mutation.apply(plan, of, their[turn])) continue;
         changed = true;
         // A number that both ends of a message change alike is still one of its own.
         if (everywhere && (mutation.name == "carried boundary" || mutation.name == "carried value")) continue;
         const bool bytes = mutation.name.ends_with("bytes");
-        if (bytes) apart = apart && only_padding(plan.roles[other], right.roles[other].programs[index].instructions[their[turn]].instruction, of.instructions[their[turn]].instruction);
-        else if (mutation.name == "stream") apart = apart && may_move(of, their[turn]);
-        else if (mutation.name != "swap") apart = false;
+        if (bytes)
+          apart = apart && only_padding(plan.roles[other],
+                                        right.roles[other].programs[index].instructions[their[turn]].instruction,
+                                        of.instructions[their[turn]].instruction);
+        else if (mutation.name == "stream")
+          apart = apart && may_move(of, their[turn]);
+        else if (mutation.name != "swap")
+          apart = false;
         derive_order(plan.roles[other], plan.mesh);
       }
       if (changed) {
@@ -600,15 +717,20 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
         CAPTURE(text_of(one));
         CAPTURE(mutation.name);
         CAPTURE(everywhere);
-        CAPTURE(std::string(name_of(program.kind)) + " #" + std::to_string(order[turn]) + " " + print(right.roles[stage], program.instructions[order[turn]].instruction));
-        if (!found.empty()) ++tally.refused;
-        else if (apart) ++tally.equivalent;
+        CAPTURE(std::string(name_of(program.kind)) + " #" + std::to_string(order[turn]) + " " +
+                print(right.roles[stage], program.instructions[order[turn]].instruction));
+        if (!found.empty())
+          ++tally.refused;
+        else if (apart)
+          ++tally.equivalent;
         else {
           ++tally.accepted;
           CHECK_MESSAGE(false, "accepted");
         }
         // Where nothing else is wrong first, playing all ranks and playing one a role come to the same.
-        const bool lonely = !found.empty() && std::all_of(found.begin(), found.end(), [](const std::string& line) { return line.ends_with("waits for ever") || line.ends_with("never joins"); });
+        const bool lonely = !found.empty() && std::all_of(found.begin(), found.end(), [](const std::string& line) {
+          return line.ends_with("waits for ever") || line.ends_with("never joins");
+        });
         if (lonely) {
           ++stuck;
           CHECK(!tests::play_all_ranks(plan).empty());
@@ -619,7 +741,8 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
     }
   }
   for (const auto& [name, tally] : tallies) {
-    MESSAGE(name << ": " << tally.refused << " refused, " << tally.equivalent << " equivalent, " << tally.accepted << " accepted");
+    MESSAGE(name << ": " << tally.refused << " refused, " << tally.equivalent << " equivalent, " << tally.accepted
+                 << " accepted");
     CHECK(tally.refused > 0);
   }
   CHECK(stuck > 20);
@@ -657,7 +780,8 @@ std::vector<Spec*> specs_of(Plan& plan) {
   return specs;
 }
 
-/// A wrong cut, a cut too many or too few, a wrong partial axis, a wrong order of cuts, another dtype or shape. False: nothing changed.
+/// A wrong cut, a cut too many or too few, a wrong partial axis, a wrong order of cuts, another dtype or shape. False:
+/// nothing changed.
 bool change_spec(Spec& spec, const Mesh& mesh, Dice& dice, std::string& what) {
   const Spec before = spec;
   std::vector<Axis> axes;
@@ -688,7 +812,8 @@ bool change_spec(Spec& spec, const Mesh& mesh, Dice& dice, std::string& what) {
     spec.format = spec.dtype() == DType::f32 ? DType::f64 : DType::f32;
   } else {
     what = "shape";
-    spec.whole[static_cast<int>(dice.below(static_cast<std::size_t>(spec.whole.rank())))] += 1 + static_cast<std::int64_t>(dice.below(64)) * 64;
+    spec.whole[static_cast<int>(dice.below(static_cast<std::size_t>(spec.whole.rank())))] +=
+        1 + static_cast<std::int64_t>(dice.below(64)) * 64;
   }
   return !(spec == before);
 }
@@ -732,9 +857,10 @@ TEST_CASE("whatever changes what a rank is said to hold is refused") {
 
 namespace {
 
-/// Spoils one launch of a step that has several optimizers: what it reads, what it says of matrices and owners, whether it is there at all.
-/// False: nothing changed.
-bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std::size_t at, Dice& dice, std::string& what) {
+/// Spoils one launch of a step that has several optimizers: what it reads, what it says of matrices and owners, whether
+/// it is there at all. False: nothing changed.
+bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std::size_t at, Dice& dice,
+                   std::string& what) {
   auto& launch = std::get<Launch>(step[at].instruction);
   Signature signature = role.signatures[static_cast<std::size_t>(launch.signature)];
   const auto put = [&] {
@@ -764,7 +890,8 @@ bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std:
     what = "rate";
     if (!definition(signature.op).update->has(UpdateDef::Operand::rate)) return false;
     for (Operand& operand : launch.operands)
-      if (auto* read = std::get_if<Read>(&operand); read != nullptr && read->region.bytes == 4 && role.name(role.buffer(read->region.buffer).name) == "lr") {
+      if (auto* read = std::get_if<Read>(&operand);
+          read != nullptr && read->region.bytes == 4 && role.name(role.buffer(read->region.buffer).name) == "lr") {
         if (role.buffer(read->region.buffer).bytes == 4) return false;  // there is one
         read->region.offset = read->region.offset == 0 ? 4 : 0;
         return true;
@@ -780,12 +907,18 @@ bool change_update(Role& role, const Plan& plan, std::vector<Issued>& step, std:
   } else if (kind == 5) {
     what = "shape of a matrix";
     if (one.rows == one.cols || one.rows % 2 != 0) return false;
-    if (dice.below(2) == 0) std::swap(one.rows, one.cols);
-    else one.rows /= 2, one.cols *= 2;
+    if (dice.below(2) == 0)
+      std::swap(one.rows, one.cols);
+    else
+      one.rows /= 2, one.cols *= 2;
   } else {
     what = "owner or cut";
-    if (dice.below(2) == 0) one.owner += plan.mesh.world_size();
-    else one.cut = one.cut == OwnedMatrix::Cut::none ? OwnedMatrix::Cut::rows : one.cut == OwnedMatrix::Cut::rows ? OwnedMatrix::Cut::columns : OwnedMatrix::Cut::none;
+    if (dice.below(2) == 0)
+      one.owner += plan.mesh.world_size();
+    else
+      one.cut = one.cut == OwnedMatrix::Cut::none   ? OwnedMatrix::Cut::rows
+                : one.cut == OwnedMatrix::Cut::rows ? OwnedMatrix::Cut::columns
+                                                    : OwnedMatrix::Cut::none;
   }
   signature.attributes.set("matrices", matrix_list_text(matrices));
   put();

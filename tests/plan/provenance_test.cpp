@@ -1,4 +1,5 @@
-// Why each instruction is there, of all golden jobs: held against the schedule, the units' buffers and the names, none of which it is read from.
+// Why each instruction is there, of all golden jobs: held against the schedule, the units' buffers and the names, none
+// of which it is read from.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -17,10 +18,14 @@ using Phase = Provenance::Phase;
 
 Phase phase_of(Action::Kind kind) {
   switch (kind) {
-    case Action::Kind::forward: return Phase::forward;
-    case Action::Kind::backward: return Phase::backward;
-    case Action::Kind::backward_input: return Phase::backward_input;
-    case Action::Kind::backward_weight: return Phase::backward_weight;
+    case Action::Kind::forward:
+      return Phase::forward;
+    case Action::Kind::backward:
+      return Phase::backward;
+    case Action::Kind::backward_input:
+      return Phase::backward_input;
+    case Action::Kind::backward_weight:
+      return Phase::backward_weight;
   }
   return Phase::load;
 }
@@ -38,7 +43,8 @@ void for_each_job(const Visit& visit) {
 // A name of an instruction about a unit begins with the unit's name, or is that of one of its tensors.
 bool is_named_for(const Unit& unit, const std::string& name) {
   if (name == unit.name || name.starts_with(unit.name + ".")) return true;
-  return std::any_of(unit.tensors.begin(), unit.tensors.end(), [&](const UnitTensor& tensor) { return tensor.name == name; });
+  return std::any_of(unit.tensors.begin(), unit.tensors.end(),
+                     [&](const UnitTensor& tensor) { return tensor.name == name; });
 }
 
 const std::string* name_of_instruction(const Role& role, const Instruction& instruction) {
@@ -56,7 +62,8 @@ TEST_CASE("passes are the schedule's actions, in its order, and each node of one
       if (step == nullptr) continue;
       std::vector<Pass> passes, actions;
       std::map<Pass, std::set<std::int32_t>> nodes;
-      for (const Action& action : compiled.schedule.stages[stage]) actions.emplace_back(phase_of(action.kind), action.micro_batch, action.chunk);
+      for (const Action& action : compiled.schedule.stages[stage])
+        actions.emplace_back(phase_of(action.kind), action.micro_batch, action.chunk);
       for (const Issued& issued : step->instructions) {
         const Provenance& why = issued.why;
         CHECK((why.node >= 0) == is_pass(why.phase));
@@ -67,11 +74,13 @@ TEST_CASE("passes are the schedule's actions, in its order, and each node of one
       }
       // An action of which nothing is left to launch is not seen.
       std::vector<Pass> seen;
-      std::copy_if(actions.begin(), actions.end(), std::back_inserter(seen), [&](const Pass& pass) { return nodes.contains(pass); });
+      std::copy_if(actions.begin(), actions.end(), std::back_inserter(seen),
+                   [&](const Pass& pass) { return nodes.contains(pass); });
       CHECK(passes == seen);
       // Every micro-batch runs the same nodes.
       std::map<std::pair<Phase, std::int32_t>, std::set<std::int32_t>> of_chunk;
-      for (const auto& [pass, ids] : nodes) CHECK(of_chunk.try_emplace({std::get<0>(pass), std::get<2>(pass)}, ids).first->second == ids);
+      for (const auto& [pass, ids] : nodes)
+        CHECK(of_chunk.try_emplace({std::get<0>(pass), std::get<2>(pass)}, ids).first->second == ids);
     }
   });
 }
@@ -101,8 +110,9 @@ TEST_CASE("what is about a unit says which") {
       for (std::size_t unit = 0; unit < role.units.size(); ++unit) {
         const auto renews = [&](const Issued& issued) {
           const auto* launch = std::get_if<Launch>(&issued.instruction);
-          return issued.why.phase == Phase::update && issued.why.unit == static_cast<std::int32_t>(unit) && launch != nullptr &&
-                 access_of(launch->operands[0]) == Access::update && region_of(launch->operands[0]) == role.units[unit].parameters().region;
+          return issued.why.phase == Phase::update && issued.why.unit == static_cast<std::int32_t>(unit) &&
+                 launch != nullptr && access_of(launch->operands[0]) == Access::update &&
+                 region_of(launch->operands[0]) == role.units[unit].parameters().region;
         };
         CHECK(std::count_if(step->instructions.begin(), step->instructions.end(), renews) == 1);
         ++updates;
@@ -119,7 +129,8 @@ TEST_CASE("kernels of other ops are for what their phase says, and messages for 
   const std::map<Phase, std::set<Op>> ops{
       {Phase::load, {Op::cross_entropy_count, Op::mse_count, Op::zero, Op::loss_seed}},
       {Phase::norm, {Op::sum_squares, Op::zero}},
-      {Phase::report, {Op::zero, Op::cross_entropy_count, Op::mse_count, Op::correct_count, Op::correct_count_gathered}},
+      {Phase::report,
+       {Op::zero, Op::cross_entropy_count, Op::mse_count, Op::correct_count, Op::correct_count_gathered}},
   };
   int carried = 0, recomputed = 0;
   for_each_job([&](const CompiledJob& compiled) {

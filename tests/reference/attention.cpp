@@ -54,8 +54,8 @@ Vector rotated(Vector x, std::int64_t t, double theta, double direction) {
   if (theta == 0) return x;
   const std::size_t half = x.size() / 2;
   for (std::size_t j = 0; j < half; ++j) {
-    const double angle =
-        direction * static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(x.size()));
+    const double angle = direction * static_cast<double>(t) *
+                         std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(x.size()));
     const double a = x[j], b = x[j + half];
     x[j] = a * std::cos(angle) - b * std::sin(angle);
     x[j + half] = b * std::cos(angle) + a * std::sin(angle);
@@ -64,7 +64,8 @@ Vector rotated(Vector x, std::int64_t t, double theta, double direction) {
 }
 
 /// A head's vector; queries and keys come turned.
-Vector head(const Heads& s, const std::vector<Tensor>& operands, int first, int part, std::int64_t b, std::int64_t t, std::int64_t h) {
+Vector head(const Heads& s, const std::vector<Tensor>& operands, int first, int part, std::int64_t b, std::int64_t t,
+            std::int64_t h) {
   const auto begin = operands[static_cast<std::size_t>(first + s.operand(part))].data.begin() + s.at(part, b, t, h);
   return rotated(Vector(begin, begin + s.dim), s.position(part, t), part == 2 ? 0 : s.theta, 1);
 }
@@ -109,7 +110,8 @@ void attention_grad(const Call& c) {
   for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
     const std::int64_t t = i % s.queries, h = i / s.queries % s.heads, b = i / (s.queries * s.heads), g = s.group(h);
     const std::int64_t at = ((b * s.queries + t) * s.heads + h) * s.dim;
-    const Vector dy(dout.data.begin() + at, dout.data.begin() + at + s.dim), y(out.data.begin() + at, out.data.begin() + at + s.dim);
+    const Vector dy(dout.data.begin() + at, dout.data.begin() + at + s.dim),
+        y(out.data.begin() + at, out.data.begin() + at + s.dim);
     const Vector q = head(s, c.in, 1, 0, b, t, h);
     for (std::int64_t u = 0; u < s.seen(t); ++u) {
       const Vector k = head(s, c.in, 1, 1, b, u, g), v = head(s, c.in, 1, 2, b, u, g);

@@ -1,5 +1,5 @@
-// Compression of gradients, as bytes; and the averaging of local SGD. Sums and scales are rounded to f32 where the contract stores
-// f32, so that codes and choices are the kernels' own but for what lies within a rounding of a tie.
+// Compression of gradients, as bytes; and the averaging of local SGD. Sums and scales are rounded to f32 where the
+// contract stores f32, so that codes and choices are the kernels' own but for what lies within a rounding of a tie.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -23,8 +23,12 @@ std::uint32_t word_at(const Tensor& bytes, std::int64_t at) {
   for (int i = 0; i < 4; ++i) word |= static_cast<std::uint32_t>(bytes[at + i]) << (8 * i);
   return word;
 }
-void put_f32(Tensor& bytes, std::int64_t at, double x) { put(bytes, at, std::bit_cast<std::uint32_t>(static_cast<float>(x))); }
-double f32_at(const Tensor& bytes, std::int64_t at) { return static_cast<double>(std::bit_cast<float>(word_at(bytes, at))); }
+void put_f32(Tensor& bytes, std::int64_t at, double x) {
+  put(bytes, at, std::bit_cast<std::uint32_t>(static_cast<float>(x)));
+}
+double f32_at(const Tensor& bytes, std::int64_t at) {
+  return static_cast<double>(std::bit_cast<float>(word_at(bytes, at)));
+}
 
 struct Chunk {
   std::int64_t elements, scales, bytes;  ///< where the scales begin; of the whole
@@ -80,7 +84,8 @@ void quantize_int8(const Call& c) {
 
 void dequantize_int8(const Call& c) {
   const Chunk chunk(c.out[0].size() / c.integer("slices", 1));
-  for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = int8_value(c.in[0], chunk, i / chunk.elements, i % chunk.elements);
+  for (std::int64_t i = 0; i < c.out[0].size(); ++i)
+    c.out[0][i] = int8_value(c.in[0], chunk, i / chunk.elements, i % chunk.elements);
 }
 
 void dequantize_sum_int8(const Call& c) {
@@ -128,7 +133,8 @@ void outer_step(const Call& c) {
 }
 
 void apply_delayed(const Call& c) {
-  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i] = c.in[0][i] + c.attributes.real("factor") * c.in[2][i] - c.in[1][i];
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i)
+    c.out[0][i] = c.in[0][i] + c.attributes.real("factor") * c.in[2][i] - c.in[1][i];
 }
 
 }  // namespace trainer::reference

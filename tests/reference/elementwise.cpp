@@ -59,7 +59,8 @@ void rms_norm(const Call& c) {
   const Tensor& x = c.in[0];
   const std::int64_t dim = x.shape[-1];
   for (std::int64_t r = 0; r < x.size() / dim; ++r) {
-    const double rstd = 1 / std::sqrt(row_mean(r, dim, [&](std::int64_t i) { return x[i] * x[i]; }) + c.attributes.real("eps"));
+    const double rstd =
+        1 / std::sqrt(row_mean(r, dim, [&](std::int64_t i) { return x[i] * x[i]; }) + c.attributes.real("eps"));
     c.out[1][r] = rstd;
     for (std::int64_t i = r * dim; i < (r + 1) * dim; ++i) c.out[0][i] = x[i] * rstd * c.in[1][i % dim];
   }

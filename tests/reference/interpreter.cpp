@@ -7,7 +7,8 @@ namespace trainer::reference {
 
 void Interpreter::set(ValueId id, Tensor tensor) {
   const Shape shape = graph_.local_shape(id);
-  CHECK(tensor.shape.elements() == shape.elements(), graph_.value(id).name + " is " + shape.str() + ", not " + tensor.shape.str());
+  CHECK(tensor.shape.elements() == shape.elements(),
+        graph_.value(id).name + " is " + shape.str() + ", not " + tensor.shape.str());
   values_.resize(graph_.values.size());
   values_[static_cast<std::size_t>(graph_.storage(id))] = std::move(tensor);
 }

@@ -76,7 +76,8 @@ void muon_orthogonalize(const Call& c) {
       for (std::int64_t part = 0; part < parts; ++part)
         for (std::int64_t i = 0; i < rows; ++i)
           for (std::int64_t j = 0; j < cols; ++j)
-            fn(part * n + offset + i * cols + j, (cut == '0' ? part * rows : 0) + i, (cut == '1' ? part * cols : 0) + j);
+            fn(part * n + offset + i * cols + j, (cut == '0' ? part * rows : 0) + i,
+               (cut == '1' ? part * cols : 0) + j);
     };
     for_each([&](std::int64_t at, std::int64_t i, std::int64_t j) { whole(i, j) = u[at]; });
     const double tall = static_cast<double>(whole.rows) / static_cast<double>(whole.cols);

@@ -15,7 +15,8 @@ template <class Body>
 void each_tap(const Shape& x, const Shape& w, const Shape& y, const Attributes& attributes, const Body& body) {
   const std::int64_t stride = attributes.integer("stride"), padding = attributes.integer("padding");
   for (std::int64_t i = 0; i < y.elements(); ++i) {
-    const std::int64_t ox = i % y[3], oy = i / y[3] % y[2], out = i / (y[3] * y[2]) % y[1], n = i / (y[3] * y[2] * y[1]);
+    const std::int64_t ox = i % y[3], oy = i / y[3] % y[2], out = i / (y[3] * y[2]) % y[1],
+                       n = i / (y[3] * y[2] * y[1]);
     for (std::int64_t j = 0; j < w[1] * w[2] * w[3]; ++j) {
       const std::int64_t kx = j % w[3], ky = j / w[3] % w[2], in = j / (w[3] * w[2]);
       const std::int64_t ix = ox * stride - padding + kx, iy = oy * stride - padding + ky;
@@ -32,7 +33,9 @@ std::int64_t channel_of(const Shape& y, std::int64_t i) { return i / (y[2] * y[3
 namespace {
 
 // The activation as a product's epilogue: op `gelu` on what the product gave.
-void gelu_of(const Tensor& pre, Tensor& y) { y.data = run(Op::gelu, {{"approximate", std::string("tanh")}}, {pre}, {pre.shape})[0].data; }
+void gelu_of(const Tensor& pre, Tensor& y) {
+  y.data = run(Op::gelu, {{"approximate", std::string("tanh")}}, {pre}, {pre.shape})[0].data;
+}
 
 }  // namespace
 
@@ -58,7 +61,9 @@ void linear_grad_input(const Call& c) {
       for (std::int64_t i = 0; i < in; ++i) c.out[0][r * in + i] += dy[r * out + o] * w[o * in + i];
     }
   }
-  if (c.has("gelu")) c.out[0].data = run(Op::gelu_grad, {{"approximate", std::string("tanh")}}, {c.out[0], c.in[2]}, {c.out[0].shape})[0].data;
+  if (c.has("gelu"))
+    c.out[0].data =
+        run(Op::gelu_grad, {{"approximate", std::string("tanh")}}, {c.out[0], c.in[2]}, {c.out[0].shape})[0].data;
 }
 
 void linear_grad_weight(const Call& c) {
@@ -142,9 +147,11 @@ namespace {
 /// Calls body(output index, input index) for every element of every pooling window; padding has none.
 template <class Body>
 void each_window(const Shape& x, const Shape& y, const Attributes& attributes, const Body& body) {
-  const std::int64_t kernel = attributes.integer("kernel"), stride = attributes.integer("stride"), padding = attributes.integer("padding");
+  const std::int64_t kernel = attributes.integer("kernel"), stride = attributes.integer("stride"),
+                     padding = attributes.integer("padding");
   for (std::int64_t o = 0; o < y.elements(); ++o) {
-    const std::int64_t plane = o / (y[2] * y[3]), left = o % y[3] * stride - padding, top = o / y[3] % y[2] * stride - padding;
+    const std::int64_t plane = o / (y[2] * y[3]), left = o % y[3] * stride - padding,
+                       top = o / y[3] % y[2] * stride - padding;
     for (std::int64_t k = 0; k < kernel * kernel; ++k) {
       const std::int64_t iy = top + k / kernel, ix = left + k % kernel;
       if (iy >= 0 && iy < x[2] && ix >= 0 && ix < x[3]) body(o, (plane * x[2] + iy) * x[3] + ix);
@@ -174,12 +181,14 @@ void max_pool2d_grad(const Call& c) {
 
 void avg_pool2d(const Call& c) {
   const double area = static_cast<double>(c.attributes.integer("kernel") * c.attributes.integer("kernel"));
-  each_window(c.in[0].shape, c.out[0].shape, c.attributes, [&](std::int64_t o, std::int64_t i) { c.out[0][o] += c.in[0][i] / area; });
+  each_window(c.in[0].shape, c.out[0].shape, c.attributes,
+              [&](std::int64_t o, std::int64_t i) { c.out[0][o] += c.in[0][i] / area; });
 }
 
 void avg_pool2d_grad(const Call& c) {
   const double area = static_cast<double>(c.attributes.integer("kernel") * c.attributes.integer("kernel"));
-  each_window(c.out[0].shape, c.in[0].shape, c.attributes, [&](std::int64_t o, std::int64_t i) { c.out[0][i] += c.in[0][o] / area; });
+  each_window(c.out[0].shape, c.in[0].shape, c.attributes,
+              [&](std::int64_t o, std::int64_t i) { c.out[0][i] += c.in[0][o] / area; });
 }
 
 }  // namespace trainer::reference

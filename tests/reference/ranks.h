@@ -1,5 +1,5 @@
-// Ranks: one graph on the ranks of the tensor axis of its mesh at once, node by node, in f64. A node that stands for a collective is made of the
-// values of all ranks; every other runs on each rank alone, with the origin of its part.
+// Ranks: one graph on the ranks of the tensor axis of its mesh at once, node by node, in f64. A node that stands for a
+// collective is made of the values of all ranks; every other runs on each rank alone, with the origin of its part.
 #pragma once
 
 #include <vector>

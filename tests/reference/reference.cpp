@@ -15,85 +15,158 @@ double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
 
 void dispatch(Op op, const Call& call) {
   switch (op) {
-    case Op::embedding: return embedding(call);
-    case Op::embedding_grad: return embedding_grad(call);
-    case Op::positions: return positions(call);
-    case Op::positions_grad: return positions_grad(call);
-    case Op::linear: return linear(call);
-    case Op::linear_grad_input: return linear_grad_input(call);
-    case Op::linear_grad_weight: return linear_grad_weight(call);
-    case Op::bias_grad: return bias_grad(call);
-    case Op::layer_norm: return layer_norm(call);
-    case Op::layer_norm_grad: return layer_norm_grad(call);
-    case Op::rms_norm: return rms_norm(call);
-    case Op::rms_norm_grad: return rms_norm_grad(call);
-    case Op::attention: return attention(call);
-    case Op::attention_grad: return attention_grad(call);
-    case Op::gelu: return gelu(call);
-    case Op::gelu_grad: return gelu_grad(call);
-    case Op::relu: return activation(call, [](double x) { return std::fmax(x, 0); });
-    case Op::relu_grad: return activation_grad(call, [](double dy, double y) { return y > 0 ? dy : 0; });
-    case Op::silu: return activation(call, [](double x) { return x * sigmoid(x); });
-    case Op::silu_grad: return activation_grad(call, [](double dy, double x) { return dy * silu_slope(x); });
-    case Op::tanh: return activation(call, [](double x) { return std::tanh(x); });
-    case Op::tanh_grad: return activation_grad(call, [](double dy, double y) { return dy * (1 - y * y); });
-    case Op::sigmoid: return activation(call, sigmoid);
-    case Op::sigmoid_grad: return activation_grad(call, [](double dy, double y) { return dy * y * (1 - y); });
-    case Op::softcap: return activation(call, [cap = call.attributes.real("cap")](double x) { return cap * std::tanh(x / cap); });
+    case Op::embedding:
+      return embedding(call);
+    case Op::embedding_grad:
+      return embedding_grad(call);
+    case Op::positions:
+      return positions(call);
+    case Op::positions_grad:
+      return positions_grad(call);
+    case Op::linear:
+      return linear(call);
+    case Op::linear_grad_input:
+      return linear_grad_input(call);
+    case Op::linear_grad_weight:
+      return linear_grad_weight(call);
+    case Op::bias_grad:
+      return bias_grad(call);
+    case Op::layer_norm:
+      return layer_norm(call);
+    case Op::layer_norm_grad:
+      return layer_norm_grad(call);
+    case Op::rms_norm:
+      return rms_norm(call);
+    case Op::rms_norm_grad:
+      return rms_norm_grad(call);
+    case Op::attention:
+      return attention(call);
+    case Op::attention_grad:
+      return attention_grad(call);
+    case Op::gelu:
+      return gelu(call);
+    case Op::gelu_grad:
+      return gelu_grad(call);
+    case Op::relu:
+      return activation(call, [](double x) { return std::fmax(x, 0); });
+    case Op::relu_grad:
+      return activation_grad(call, [](double dy, double y) { return y > 0 ? dy : 0; });
+    case Op::silu:
+      return activation(call, [](double x) { return x * sigmoid(x); });
+    case Op::silu_grad:
+      return activation_grad(call, [](double dy, double x) { return dy * silu_slope(x); });
+    case Op::tanh:
+      return activation(call, [](double x) { return std::tanh(x); });
+    case Op::tanh_grad:
+      return activation_grad(call, [](double dy, double y) { return dy * (1 - y * y); });
+    case Op::sigmoid:
+      return activation(call, sigmoid);
+    case Op::sigmoid_grad:
+      return activation_grad(call, [](double dy, double y) { return dy * y * (1 - y); });
+    case Op::softcap:
+      return activation(call, [cap = call.attributes.real("cap")](double x) { return cap * std::tanh(x / cap); });
     case Op::softcap_grad:
-      return activation_grad(call, [cap = call.attributes.real("cap")](double dy, double y) { return dy * (1 - y / cap * (y / cap)); });
-    case Op::add: return binary(call, [](double a, double b) { return a + b; });
-    case Op::mul: return binary(call, [](double a, double b) { return a * b; });
-    case Op::scale: return activation(call, [&](double x) { return call.attributes.real("factor") * x; });
-    case Op::sum_leading: return sum_leading(call);
-    case Op::dropout: return dropout(call);
-    case Op::conv2d: return conv2d(call);
-    case Op::conv2d_grad_input: return conv2d_grad_input(call);
-    case Op::conv2d_grad_weight: return conv2d_grad_weight(call);
-    case Op::max_pool2d: return max_pool2d(call);
-    case Op::max_pool2d_grad: return max_pool2d_grad(call);
-    case Op::avg_pool2d: return avg_pool2d(call);
-    case Op::avg_pool2d_grad: return avg_pool2d_grad(call);
-    case Op::cross_entropy: return cross_entropy(call);
-    case Op::cross_entropy_grad: return cross_entropy_grad(call);
-    case Op::cross_entropy_count: return cross_entropy_count(call);
-    case Op::correct_count: return correct_count(call);
-    case Op::cross_entropy_stats: return cross_entropy_stats(call);
-    case Op::cross_entropy_gathered: return cross_entropy_gathered(call);
-    case Op::correct_count_gathered: return correct_count_gathered(call);
-    case Op::mse: return mse(call);
-    case Op::mse_grad: return mse_grad(call);
-    case Op::mse_count: call.out[0][0] = static_cast<double>(call.in[0].size()); return;
-    case Op::zero: return;
+      return activation_grad(
+          call, [cap = call.attributes.real("cap")](double dy, double y) { return dy * (1 - y / cap * (y / cap)); });
+    case Op::add:
+      return binary(call, [](double a, double b) { return a + b; });
+    case Op::mul:
+      return binary(call, [](double a, double b) { return a * b; });
+    case Op::scale:
+      return activation(call, [&](double x) { return call.attributes.real("factor") * x; });
+    case Op::sum_leading:
+      return sum_leading(call);
+    case Op::dropout:
+      return dropout(call);
+    case Op::conv2d:
+      return conv2d(call);
+    case Op::conv2d_grad_input:
+      return conv2d_grad_input(call);
+    case Op::conv2d_grad_weight:
+      return conv2d_grad_weight(call);
+    case Op::max_pool2d:
+      return max_pool2d(call);
+    case Op::max_pool2d_grad:
+      return max_pool2d_grad(call);
+    case Op::avg_pool2d:
+      return avg_pool2d(call);
+    case Op::avg_pool2d_grad:
+      return avg_pool2d_grad(call);
+    case Op::cross_entropy:
+      return cross_entropy(call);
+    case Op::cross_entropy_grad:
+      return cross_entropy_grad(call);
+    case Op::cross_entropy_count:
+      return cross_entropy_count(call);
+    case Op::correct_count:
+      return correct_count(call);
+    case Op::cross_entropy_stats:
+      return cross_entropy_stats(call);
+    case Op::cross_entropy_gathered:
+      return cross_entropy_gathered(call);
+    case Op::correct_count_gathered:
+      return correct_count_gathered(call);
+    case Op::mse:
+      return mse(call);
+    case Op::mse_grad:
+      return mse_grad(call);
+    case Op::mse_count:
+      call.out[0][0] = static_cast<double>(call.in[0].size());
+      return;
+    case Op::zero:
+      return;
     case Op::all_reduce:
     case Op::all_gather:
-    case Op::reduce_scatter: throw std::logic_error("a collective is a matter of all ranks");
+    case Op::reduce_scatter:
+      throw std::logic_error("a collective is a matter of all ranks");
     case Op::replicate:
     case Op::reshape:
     case Op::flatten:
     case Op::cast:
-    case Op::pack_weight: call.out[0].data = call.in[0].data; return;
-    case Op::split: return split(call);
-    case Op::concat: return concat(call);
-    case Op::loss_seed: return loss_seed(call);
-    case Op::sum_squares: return sum_squares(call);
-    case Op::update_scalars: return update_scalars(call);
-    case Op::sgd: return sgd(call);
+    case Op::pack_weight:
+      call.out[0].data = call.in[0].data;
+      return;
+    case Op::split:
+      return split(call);
+    case Op::concat:
+      return concat(call);
+    case Op::loss_seed:
+      return loss_seed(call);
+    case Op::sum_squares:
+      return sum_squares(call);
+    case Op::update_scalars:
+      return update_scalars(call);
+    case Op::sgd:
+      return sgd(call);
     case Op::adam:
-    case Op::adamw: return adam(call);
-    case Op::lion: return lion(call);
-    case Op::muon_momentum: return muon_momentum(call);
-    case Op::muon_orthogonalize: return muon_orthogonalize(call);
-    case Op::muon: return muon(call);
-    case Op::outer_step: return outer_step(call);
-    case Op::apply_delayed: return apply_delayed(call);
-    case Op::compress_bf16: return compress_bf16(call);
-    case Op::quantize_int8: return quantize_int8(call);
-    case Op::dequantize_int8: return dequantize_int8(call);
-    case Op::dequantize_sum_int8: return dequantize_sum_int8(call);
-    case Op::top_k_compress: return top_k_compress(call);
-    case Op::top_k_sum: return top_k_sum(call);
-    default: throw std::logic_error(std::string(name_of(op)) + " has no reference");
+    case Op::adamw:
+      return adam(call);
+    case Op::lion:
+      return lion(call);
+    case Op::muon_momentum:
+      return muon_momentum(call);
+    case Op::muon_orthogonalize:
+      return muon_orthogonalize(call);
+    case Op::muon:
+      return muon(call);
+    case Op::outer_step:
+      return outer_step(call);
+    case Op::apply_delayed:
+      return apply_delayed(call);
+    case Op::compress_bf16:
+      return compress_bf16(call);
+    case Op::quantize_int8:
+      return quantize_int8(call);
+    case Op::dequantize_int8:
+      return dequantize_int8(call);
+    case Op::dequantize_sum_int8:
+      return dequantize_sum_int8(call);
+    case Op::top_k_compress:
+      return top_k_compress(call);
+    case Op::top_k_sum:
+      return top_k_sum(call);
+    default:
+      throw std::logic_error(std::string(name_of(op)) + " has no reference");
   }
 }
 
@@ -102,7 +175,8 @@ void dispatch(Op op, const Call& call) {
 namespace {
 
 // Norms with `residual` are what they are made of: an addition before a norm, or after its gradient.
-std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<Tensor> inputs, std::vector<Shape> outputs) {
+std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<Tensor> inputs,
+                                      std::vector<Shape> outputs) {
   attributes.set("residual", false);
   const bool forward = op == Op::layer_norm || op == Op::rms_norm;
   const auto at = inputs.begin() + (forward ? 1 : op == Op::layer_norm_grad ? 5 : 4);
@@ -122,8 +196,10 @@ std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<
 
 }  // namespace
 
-std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs, const std::vector<Shape>& outputs, std::int64_t origin) {
-  if (attributes.has("residual") && attributes.flag("residual")) return run_with_residual(op, attributes, inputs, outputs);
+std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs,
+                        const std::vector<Shape>& outputs, std::int64_t origin) {
+  if (attributes.has("residual") && attributes.flag("residual"))
+    return run_with_residual(op, attributes, inputs, outputs);
   std::vector<Tensor> out;
   for (const Shape& shape : outputs) out.emplace_back(shape);
   dispatch(op, Call{attributes, inputs, out, origin});

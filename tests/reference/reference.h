@@ -19,7 +19,8 @@ struct Tensor {
   std::vector<double> data;
 
   Tensor() = default;
-  explicit Tensor(const Shape& of, double value = 0) : shape(of), data(static_cast<std::size_t>(of.elements()), value) {}
+  explicit Tensor(const Shape& of, double value = 0)
+      : shape(of), data(static_cast<std::size_t>(of.elements()), value) {}
   std::int64_t size() const { return static_cast<std::int64_t>(data.size()); }
   double& operator[](std::int64_t i) { return data[static_cast<std::size_t>(i)]; }
   double operator[](std::int64_t i) const { return data[static_cast<std::size_t>(i)]; }
@@ -36,12 +37,14 @@ struct Call {
   bool has(const char* name) const { return flag(name, false); }
   /// An attribute, with what the contract says of its absence.
   bool flag(const char* name, bool otherwise) const { return attributes.has(name) ? attributes.flag(name) : otherwise; }
-  std::int64_t integer(const char* name, std::int64_t otherwise) const { return attributes.has(name) ? attributes.integer(name) : otherwise; }
+  std::int64_t integer(const char* name, std::int64_t otherwise) const {
+    return attributes.has(name) ? attributes.integer(name) : otherwise;
+  }
 };
 
 /// Outputs of shapes `outputs`. REQUIRES: operands as the contract says.
-std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs, const std::vector<Shape>& outputs,
-                        std::int64_t origin = 0);
+std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs,
+                        const std::vector<Shape>& outputs, std::int64_t origin = 0);
 
 // The ops themselves, by family.
 void linear(const Call&);

@@ -46,5 +46,7 @@ TEST_CASE("every op of graph files and every optimizer has a golden") {
     CAPTURE(name_of(static_cast<Op>(i)));
     CHECK(covered.contains(static_cast<Op>(i)));
   }
-  for (Op op : {Op::sgd, Op::adam, Op::adamw, Op::lion, Op::correct_count, Op::cross_entropy_count, Op::split, Op::concat}) CHECK(covered.contains(op));
+  for (Op op :
+       {Op::sgd, Op::adam, Op::adamw, Op::lion, Op::correct_count, Op::cross_entropy_count, Op::split, Op::concat})
+    CHECK(covered.contains(op));
 }

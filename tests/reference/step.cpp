@@ -41,7 +41,8 @@ void start_update(const Call& c, std::size_t num_states, const Control& control)
   for (std::size_t i = 0; i <= num_states; ++i) c.out[i].data = c.in[from[i]].data;
   if (control.factor == 0) return;
   for (std::int64_t i = 0; i < c.out[0].size(); ++i) {
-    if (c.origin + i < c.attributes.integer("decay_elements")) c.out[0][i] -= control.lr * c.attributes.real("weight_decay") * c.out[0][i];
+    if (c.origin + i < c.attributes.integer("decay_elements"))
+      c.out[0][i] -= control.lr * c.attributes.real("weight_decay") * c.out[0][i];
   }
 }
 
@@ -57,7 +58,8 @@ void cross_entropy(const Call& c) {
   const double smoothing = c.attributes.real("label_smoothing");
   for (std::int64_t r = 0; r < c.out[1].size(); ++r) c.out[1][r] = log_sum_exp(x, r, classes);
   each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
-    for (std::int64_t i = 0; i < classes; ++i) c.out[0][0] += share(smoothing, i, target, classes) * (c.out[1][r] - x[r * classes + i]);
+    for (std::int64_t i = 0; i < classes; ++i)
+      c.out[0][0] += share(smoothing, i, target, classes) * (c.out[1][r] - x[r * classes + i]);
   });
 }
 
@@ -68,14 +70,16 @@ void cross_entropy_grad(const Call& c) {
   const double smoothing = c.attributes.real("label_smoothing"), seed = c.in[3][0];
   each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
     for (std::int64_t i = 0; i < columns && first + i < classes; ++i) {
-      c.out[0][r * columns + i] = seed * (std::exp(x[r * columns + i] - lse[r]) - share(smoothing, first + i, target, classes));
+      c.out[0][r * columns + i] =
+          seed * (std::exp(x[r * columns + i] - lse[r]) - share(smoothing, first + i, target, classes));
     }
   });
 }
 
 void cross_entropy_stats(const Call& c) {
   const Tensor& x = c.in[0];
-  const std::int64_t columns = x.shape[-1], present = std::clamp<std::int64_t>(c.attributes.integer("classes") - c.origin, 0, columns);
+  const std::int64_t columns = x.shape[-1],
+                     present = std::clamp<std::int64_t>(c.attributes.integer("classes") - c.origin, 0, columns);
   for (std::int64_t r = 0; r < c.out[0].size() / 5; ++r) {
     double largest = -INFINITY, best = -1, sum = 0, exponentials = 0;
     for (std::int64_t i = 0; i < present; ++i) {
@@ -101,9 +105,12 @@ void cross_entropy_gathered(const Call& c) {
     for (std::int64_t p = 0; p < parts; ++p) total += term(stats.data.data() + (p * rows + r) * 5);
     return total;
   };
-  for (std::int64_t r = 0; r < rows; ++r) c.out[1][r] = std::log(sum(r, [](const double* s) { return s[1] * std::exp(s[0]); }));
+  for (std::int64_t r = 0; r < rows; ++r)
+    c.out[1][r] = std::log(sum(r, [](const double* s) { return s[1] * std::exp(s[0]); }));
   each_counted(c, targets, [&](std::int64_t r, std::int64_t) {
-    const double at_target = sum(r, [](const double* s) { return s[2]; }), mean = sum(r, [](const double* s) { return s[3]; }) / static_cast<double>(c.attributes.integer("classes"));
+    const double at_target = sum(r, [](const double*s) { return s[2]; }),
+                 mean =
+                     sum(r, [](const double*s) { return s[3]; }) / static_cast<double>(c.attributes.integer("classes"));
     c.out[0][0] += c.out[1][r] - (1 - smoothing) * at_target - smoothing * mean;
   });
 }
@@ -113,7 +120,8 @@ void correct_count_gathered(const Call& c) {
   const std::int64_t rows = stats.shape[1];
   each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
     std::int64_t best = r;
-    for (std::int64_t row = r; row < stats.shape[0] * rows; row += rows) best = stats[row * 5] > stats[best * 5] ? row : best;
+    for (std::int64_t row = r; row < stats.shape[0] * rows; row += rows)
+      best = stats[row * 5] > stats[best * 5] ? row : best;
     c.out[0][0] += stats[best * 5 + 4] == static_cast<double>(target);
   });
 }
@@ -133,7 +141,8 @@ void correct_count(const Call& c) {
 }
 
 void mse(const Call& c) {
-  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][0] += (c.in[0][i] - c.in[1][i]) * (c.in[0][i] - c.in[1][i]);
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i)
+    c.out[0][0] += (c.in[0][i] - c.in[1][i]) * (c.in[0][i] - c.in[1][i]);
 }
 
 void mse_grad(const Call& c) {
@@ -150,7 +159,8 @@ void sum_squares(const Call& c) {
 }
 
 void update_scalars(const Call& c) {
-  const double squares = c.in[0][0], loss = c.in[1][0] / std::fmax(c.in[2][0], 1), scale = c.in[3][1], clip = c.attributes.real("clip_norm");
+  const double squares = c.in[0][0], loss = c.in[1][0] / std::fmax(c.in[2][0], 1), scale = c.in[3][1],
+               clip = c.attributes.real("clip_norm");
   const double norm = std::sqrt(squares) / scale;
   const bool finite = std::isfinite(static_cast<float>(norm)) && std::isfinite(static_cast<float>(loss));
   const double factor = finite ? (clip > 0 ? std::fmin(1, clip / (norm + 1e-6)) : 1) / scale : 0;
@@ -162,7 +172,8 @@ void update_scalars(const Call& c) {
     if (grows) next = std::fmin(c.attributes.real("largest_scale"), scale * c.attributes.real("growth_factor"));
     c.out[2][0] = grows ? 0 : good;
   }
-  c.out[0].data = {factor, next, static_cast<double>(static_cast<float>(norm)), static_cast<double>(static_cast<float>(loss))};
+  c.out[0].data = {factor, next, static_cast<double>(static_cast<float>(norm)),
+                   static_cast<double>(static_cast<float>(loss))};
   c.out[1][0] = c.in[4][0] + (factor > 0 ? 1 : 0);
 }
 
@@ -192,7 +203,8 @@ void adam(const Call& c) {
     double &m = c.out[1][i], &v = c.out[2][i];
     m = b1 * m + (1 - b1) * g;
     v = b2 * v + (1 - b2) * g * g;
-    c.out[0][i] -= control.lr * (m / (1 - std::pow(b1, control.t))) / (std::sqrt(v / (1 - std::pow(b2, control.t))) + eps);
+    c.out[0][i] -=
+        control.lr * (m / (1 - std::pow(b1, control.t))) / (std::sqrt(v / (1 - std::pow(b2, control.t))) + eps);
   }
   finish_update(c, 2);
 }

@@ -58,10 +58,9 @@ class Replay {
     CAPTURE(fault.action);
     CAPTURE(fault.error);
     storm_.copy(begin_, "ck");
-    const Outcome outcome =
-        storm_.run({},
-                   under_faults(storm_, settings_ + Words{"FAULTS_AT=" + std::to_string(number),
-                                                          "FAULTS_DO=" + fault.action, "FAULTS_ERRNO=" + fault.error}));
+    const Outcome outcome = storm_.run(
+        {}, under_faults(storm_, settings_ + Words{"FAULTS_AT=" + std::to_string(number), "FAULTS_DO=" + fault.action,
+                                                   "FAULTS_ERRNO=" + fault.error}));
     CAPTURE(outcome.err);
     check_end(outcome, operations_[number - 1], fault);
     const Words broken = storm_.broken();
@@ -120,7 +119,8 @@ void replay_all(const Replay& replay, std::size_t stride) {
   MESSAGE(replay.size(), " operations, ", runs, " faults");
 }
 
-// `begin` gets step 2, `both` steps 2 and 4, `damaged` the same with step 4 damaged, so that a run goes on from 2 and replaces it.
+// `begin` gets step 2, `both` steps 2 and 4, `damaged` the same with step 4 damaged, so that a run goes on from 2 and
+// replaces it.
 void prepare(const Storm& storm) {
   REQUIRE(storm.run({"train.steps=2"}).code == 0);
   storm.copy("ck", "begin");

@@ -55,7 +55,8 @@ TEST_CASE("a second Ctrl-C ends at once") {
   for (int i = 0; i < 4000; ++i) text += "the quick brown fox jumps over the lazy dog\n";
   in.write("long.txt", text);
   // A step of 4096 micro-batches: the second signal comes within it.
-  Process run = in.start(std::string("exec $T ") + kEndless + " data.train=long.txt 'train.batch={global: 16384, micro: 4}'");
+  Process run =
+      in.start(std::string("exec $T ") + kEndless + " data.train=long.txt 'train.batch={global: 16384, micro: 4}'");
   REQUIRE(within(60, [&] { return in.has("log.jsonl"); }));
   run.signal(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));

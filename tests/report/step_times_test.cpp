@@ -50,7 +50,8 @@ TEST_CASE("an instruction that communicates meets its partners, and every messag
   for (int rank : {0, 1}) {
     const std::vector<Issued>& step = job.plan.role_of(rank).program(ProgramKind::step)->instructions;
     for (std::size_t i = 0; i < step.size(); ++i) {
-      const bool communicates = std::holds_alternative<Collective>(step[i].instruction) || std::holds_alternative<Exchange>(step[i].instruction);
+      const bool communicates = std::holds_alternative<Collective>(step[i].instruction) ||
+                                std::holds_alternative<Exchange>(step[i].instruction);
       CHECK(meetings.of(rank, i).empty() == !communicates);
     }
   }
@@ -107,7 +108,8 @@ TEST_CASE("a rank's time is computing, communicating and waiting, and a late par
   const std::vector<RankTimes> times = measure(job.plan, Meetings(job.plan), made_up(job.plan));
   REQUIRE(times.size() == 2);
   std::int64_t launches = 0;
-  for (const Issued& issued : job.plan.roles[0].program(ProgramKind::step)->instructions) launches += std::holds_alternative<Launch>(issued.instruction);
+  for (const Issued& issued : job.plan.roles[0].program(ProgramKind::step)->instructions)
+    launches += std::holds_alternative<Launch>(issued.instruction);
   CHECK(times[0].compute == 10 * launches);
   for (const RankTimes& one : times) {
     CHECK(one.step == times[0].step);

@@ -12,7 +12,8 @@ namespace {
 
 LoadedJob job(const std::string& strategy) {
   return parse_job(
-      "model: {graph: m.yaml}\ndata: {format: text, train: a.txt}\ntrain: {steps: 1, batch: {global: 48}}\nprecision: {compute: bf16}\n"
+      "model: {graph: m.yaml}\ndata: {format: text, train: a.txt}\ntrain: {steps: 1, batch: {global: 48}}\nprecision: "
+      "{compute: bf16}\n"
       "cluster: {devices_per_node: 8}\nstrategy: " +
           strategy + "\n",
       "job.yaml", {}, {.configs_dir = {}, .check_files = false});
@@ -38,7 +39,8 @@ TEST_CASE("the explicit form of a strategy is a strategy, of the same mesh and t
       "{data: {kind: local_sgd, delayed: true}}",
       "{profile: low_bandwidth}",
       "{data: {kind: local_sgd}, profile: low_bandwidth}",
-      "{data: {kind: zero3}, pipeline: {degree: 2, schedule: zb_v, split: [a, b, c]}, tensor: {degree: 2, sequence_parallel: true}}",
+      "{data: {kind: zero3}, pipeline: {degree: 2, schedule: zb_v, split: [a, b, c]}, tensor: {degree: 2, "
+      "sequence_parallel: true}}",
       "{data: {kind: fsdp}, pipeline: {degree: 4, schedule: looped_bfs, virtual_stages: 3, split: uniform}}",
       "{pipeline: {degree: 1}, tensor: {degree: 1}, wrap: {policy: names, names: [a], excluded: [b]}}",
       "{wrap: {policy: size, min_params: 7}}",

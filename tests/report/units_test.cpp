@@ -18,8 +18,9 @@ constexpr int kMicroBatches = 4;
 
 // Of two ranks with four micro-batches each.
 CompiledJob job_of(const TinyJobs& jobs, const std::string& data, const std::string& optimizer = "adamw") {
-  return compiled(jobs.load("gpt2", "run", {"cluster.devices_per_node=2", "strategy.data=" + data, "train.batch.micro=1",
-                                            "train.optimizer={name: " + optimizer + "}"}));
+  return compiled(jobs.load("gpt2", "run",
+                            {"cluster.devices_per_node=2", "strategy.data=" + data, "train.batch.micro=1",
+                             "train.optimizer={name: " + optimizer + "}"}));
 }
 
 struct Promise {
@@ -64,12 +65,17 @@ TEST_CASE("a unit is divided, gathered and reduced as its strategy promises") {
 TEST_CASE("units that begin in one block have labels of their own") {
   const TinyJobs jobs;
   std::set<std::string> labels;
-  const CompiledJob job = compiled(jobs.load("gpt2", "run", {"cluster.devices_per_node=2", "strategy={data: {kind: ddp}, wrap: {policy: size, min_params: 100}}", "train.batch.micro=1"}));
+  const CompiledJob job = compiled(
+      jobs.load("gpt2", "run",
+                {"cluster.devices_per_node=2", "strategy={data: {kind: ddp}, wrap: {policy: size, min_params: 100}}",
+                 "train.batch.micro=1"}));
   const std::vector<UnitFacts> units = units_of(job.plan);
   REQUIRE(units.size() > 4);
   for (const UnitFacts& unit : units) labels.insert(unit.label);
   CHECK(labels.size() == units.size());
-  CHECK(std::any_of(labels.begin(), labels.end(), [](const std::string& label) { return label.starts_with("h.0.") && label.find(" … ") != std::string::npos; }));
+  CHECK(std::any_of(labels.begin(), labels.end(), [](const std::string& label) {
+    return label.starts_with("h.0.") && label.find(" … ") != std::string::npos;
+  }));
 }
 
 TEST_CASE("copies kept longer are there for more of the step") {

@@ -1,5 +1,5 @@
-// Events, waits and groups of plans for GPUs, worked out again here from the schedule alone: no order of the plan is lost, and no wait
-// could be left out.
+// Events, waits and groups of plans for GPUs, worked out again here from the schedule alone: no order of the plan is
+// lost, and no wait could be left out.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ using namespace trainer;
 
 namespace {
 
-// ---- Replaying a schedule ------------------------------------------------------------------------------------------------------------
+// ---- Replaying a schedule
+// ------------------------------------------------------------------------------------------------------------
 
 // What a device that knows events and streams alone guarantees when an instruction starts.
 struct Known {
@@ -29,8 +30,8 @@ void raise(Known& known, const Known& other) {
   for (std::size_t s = 0; s < kNumStreams; ++s) known.ended[s] = std::max(known.ended[s], other.ended[s]);
 }
 
-// Orders of the plan that the schedule does not keep: instructions, and the number of them for the end. Of the schedule's waits, forks and
-// joins, counted in this order, `without` is left out.
+// Orders of the plan that the schedule does not keep: instructions, and the number of them for the end. Of the
+// schedule's waits, forks and joins, counted in this order, `without` is left out.
 std::vector<std::size_t> broken(const Program& program, const StreamSchedule& schedule, std::int64_t without = -1) {
   std::vector<std::size_t> lost;
   std::array<Known, kNumStreams> streams;
@@ -53,7 +54,8 @@ std::vector<std::size_t> broken(const Program& program, const StreamSchedule& sc
     for (std::size_t s = 0; s < kNumStreams; ++s) kept = kept && mine.ended[s] >= issued.after[s];
     if (!kept) lost.push_back(i);
     mine.ended[static_cast<std::size_t>(issued.stream)] = static_cast<std::int32_t>(i);
-    if (events.size() < schedule.recorded.size() && schedule.recorded[events.size()] == static_cast<std::int32_t>(i)) events.push_back(mine);
+    if (events.size() < schedule.recorded.size() && schedule.recorded[events.size()] == static_cast<std::int32_t>(i))
+      events.push_back(mine);
   }
   CHECK(wait == schedule.waits.size());
   CHECK(events.size() == schedule.recorded.size());
@@ -68,7 +70,8 @@ std::vector<std::size_t> broken(const Program& program, const StreamSchedule& sc
 }
 
 std::int64_t num_waits(const StreamSchedule& schedule) {
-  return static_cast<std::int64_t>(schedule.waits.size() + schedule.joined.size()) + std::count(schedule.forked.begin(), schedule.forked.end(), true);
+  return static_cast<std::int64_t>(schedule.waits.size() + schedule.joined.size()) +
+         std::count(schedule.forked.begin(), schedule.forked.end(), true);
 }
 
 // All waits of small schedules, and some of large ones.
@@ -150,7 +153,8 @@ TEST_CASE("a program on one stream has no events, forks or joins, and an empty o
 
 TEST_CASE("a program without computation begins and ends on a stream that it uses") {
   Program program;
-  program.instructions = {{Stream::communication, Exchange{}, {}}, {Stream::copy, CopyOut{}, {-1, 0}}, {Stream::copy, CopyOut{}, {}}};
+  program.instructions = {
+      {Stream::communication, Exchange{}, {}}, {Stream::copy, CopyOut{}, {-1, 0}}, {Stream::copy, CopyOut{}, {}}};
   const StreamSchedule schedule = schedule_streams(program);
   CHECK(schedule.origin == Stream::communication);
   CHECK_FALSE(schedule.forks());  // the copies wait for the exchange
@@ -170,25 +174,30 @@ Counts counts_of(const Plan& plan) {
   for (const Role& role : plan.roles) {
     const Program& step = *role.program(ProgramKind::step);
     const StreamSchedule schedule = schedule_streams(step);
-    INFO("a step of ", step.instructions.size(), " instructions records ", schedule.num_events(), " events and waits ", num_waits(schedule), " times");
-    most = {std::max(most.instructions, static_cast<std::int64_t>(step.instructions.size())), std::max(most.events, std::int64_t{schedule.num_events()}),
-            std::max(most.waits, num_waits(schedule))};
+    INFO("a step of ", step.instructions.size(), " instructions records ", schedule.num_events(), " events and waits ",
+         num_waits(schedule), " times");
+    most = {std::max(most.instructions, static_cast<std::int64_t>(step.instructions.size())),
+            std::max(most.events, std::int64_t{schedule.num_events()}), std::max(most.waits, num_waits(schedule))};
   }
   return most;
 }
 
 }  // namespace
 
-TEST_CASE("a step of GPT-2 124M has few events: on one rank for copies alone, under FSDP x tensor x pipeline one for every other instruction at most") {
+TEST_CASE(
+    "a step of GPT-2 124M has few events: on one rank for copies alone, under FSDP x tensor x pipeline one for every "
+    "other instruction at most") {
   const Counts one = counts_of(tests::gpt2_124m_plan({"cluster.devices_per_node=1", "strategy=ddp"}));
   CHECK(one.events <= 8);
   CHECK(one.waits <= 10);
-  const Counts many = counts_of(tests::gpt2_124m_plan({"cluster.devices_per_node=8", "strategy={data: {kind: fsdp}, tensor: {degree: 2}, pipeline: {degree: 2}}"}));
+  const Counts many = counts_of(tests::gpt2_124m_plan(
+      {"cluster.devices_per_node=8", "strategy={data: {kind: fsdp}, tensor: {degree: 2}, pipeline: {degree: 2}}"}));
   CHECK(2 * many.events < many.instructions);
   CHECK(2 * many.waits < many.instructions + 20);
 }
 
-// ---- Groups --------------------------------------------------------------------------------------------------------------------------
+// ---- Groups
+// --------------------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -201,7 +210,8 @@ const std::vector<std::string> kLargeMeshes{
 std::map<int, std::vector<int>> groups_of(const Mesh& mesh, const GroupSplit& split) {
   std::map<int, std::vector<std::pair<int, int>>> said;
   for (int rank = 0; rank < mesh.world_size(); ++rank)
-    if (const SplitPart part = part_of(mesh, split, rank); part.color >= 0) said[part.color].push_back({part.key, rank});
+    if (const SplitPart part = part_of(mesh, split, rank); part.color >= 0)
+      said[part.color].push_back({part.key, rank});
   std::map<int, std::vector<int>> groups;
   for (auto& [color, members] : said) {
     std::sort(members.begin(), members.end());
@@ -210,7 +220,8 @@ std::map<int, std::vector<int>> groups_of(const Mesh& mesh, const GroupSplit& sp
   return groups;
 }
 
-// What one rank's executor issues on a communicator: for each, by its place in the list, "program kind dtype bytes" in order.
+// What one rank's executor issues on a communicator: for each, by its place in the list, "program kind dtype bytes" in
+// order.
 using IssuedOn = std::map<std::size_t, std::vector<std::string>>;
 
 IssuedOn issued_by(const Plan& plan, const std::vector<GroupSplit>& splits, int rank) {
@@ -224,8 +235,9 @@ IssuedOn issued_by(const Plan& plan, const std::vector<GroupSplit>& splits, int 
       const auto at = std::find(splits.begin(), splits.end(), *split);
       REQUIRE(at != splits.end());
       CHECK(issued.stream == split->stream);
-      issued_on[static_cast<std::size_t>(at - splits.begin())].push_back(std::string(name_of(program.kind)) + " " + std::string(name_of(collective->kind)) + " " + std::string(name_of(collective->dtype)) + " " +
-                                                                        std::to_string(collective->input.region.bytes));
+      issued_on[static_cast<std::size_t>(at - splits.begin())].push_back(
+          std::string(name_of(program.kind)) + " " + std::string(name_of(collective->kind)) + " " +
+          std::string(name_of(collective->dtype)) + " " + std::to_string(collective->input.region.bytes));
     }
   return issued_on;
 }
@@ -237,7 +249,8 @@ void check_groups(const Plan& plan) {
       CHECK(members.size() > 1);
       for (int member : members) CHECK(members == plan.mesh.group(member, split.axes, split.stages));
     }
-  // Every collective of every rank goes over the very ranks that the plan says, and its members issue alike on that communicator.
+  // Every collective of every rank goes over the very ranks that the plan says, and its members issue alike on that
+  // communicator.
   std::vector<IssuedOn> by_rank;
   for (int rank = 0; rank < plan.mesh.world_size(); ++rank) {
     by_rank.push_back(issued_by(plan, splits, rank));
@@ -252,24 +265,32 @@ void check_groups(const Plan& plan) {
   }
   for (std::size_t at = 0; at < splits.size(); ++at)
     for (const auto& [color, members] : groups_of(plan.mesh, splits[at]))
-      for (int member : members) CHECK(by_rank[static_cast<std::size_t>(member)][at] == by_rank[static_cast<std::size_t>(members.front())][at]);
+      for (int member : members)
+        CHECK(by_rank[static_cast<std::size_t>(member)][at] == by_rank[static_cast<std::size_t>(members.front())][at]);
 }
 
 }  // namespace
 
-TEST_CASE("splits give the groups of the mesh on every rank, and all members of a group issue the same on it in the same order") {
+TEST_CASE(
+    "splits give the groups of the mesh on every rank, and all members of a group issue the same on it in the same "
+    "order") {
   for (const tests::GpuCase& one : tests::gpu_cases()) {
     CAPTURE(one.text());
     check_groups(tests::gpu_plan(one));
   }
   for (const std::string& strategy : kLargeMeshes) {
     CAPTURE(strategy);
-    check_groups(tests::gpu_plan({"gpt2", {"cluster={hardware: h100-sxm, nodes: 4}", strategy, "model.with.layers=4", "train.batch.global=32"}}));
+    check_groups(tests::gpu_plan(
+        {"gpt2",
+         {"cluster={hardware: h100-sxm, nodes: 4}", strategy, "model.with.layers=4", "train.batch.global=32"}}));
   }
 }
 
 TEST_CASE("the list of splits is short, each entry once, and the same whatever role comes first") {
-  Plan plan = tests::gpu_plan({"gpt2", {"cluster.devices_per_node=8", "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}"}});
+  Plan plan = tests::gpu_plan(
+      {"gpt2",
+       {"cluster.devices_per_node=8",
+        "strategy={data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}"}});
   const std::vector<GroupSplit> splits = group_splits(plan);
   CHECK(splits.size() <= 8);
   for (std::size_t i = 0; i < splits.size(); ++i)

@@ -18,7 +18,8 @@ TEST_CASE("the table shows stages by time slots") {
         "stage  idle  live | time, in slots\n"
         "    0   33%     2 | F0.0 .    .    F0.3 I0.3 W0.3 .    I0.0 W0.0\n"
         "    1   33%     2 | .    F0.1 F0.2 .    .    I0.2 I0.1 W0.2 W0.1\n"
-        "9 slots, bubble 33.3%; F3.1 forward of micro-batch 3 in chunk 1, I3.1 and W3.1 input and weight part of the backward\n");
+        "9 slots, bubble 33.3%; F3.1 forward of micro-batch 3 in chunk 1, I3.1 and W3.1 input and weight part of the "
+        "backward\n");
 }
 
 TEST_CASE("a table too wide loses its middle, and says so") {
@@ -52,5 +53,6 @@ TEST_CASE("a width that holds nothing still gives the first and the last slot") 
 
 TEST_CASE("a schedule that never ends is told, not drawn") {
   const Schedule crossed{{0}, {{{Action::Kind::backward, 0, 0}, {Action::Kind::forward, 0, 0}}}};
-  CHECK(print_table(crossed) == "this schedule never ends:\nstage 0 waits at its action 0, B0.0, for F0.0 of stage 0\n");
+  CHECK(print_table(crossed) ==
+        "this schedule never ends:\nstage 0 waits at its action 0, B0.0, for F0.0 of stage 0\n");
 }

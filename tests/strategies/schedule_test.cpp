@@ -32,8 +32,8 @@ struct Case {
   double idle(int stage) const { return simulation.makespan - simulation.stages[static_cast<std::size_t>(stage)].busy; }
 };
 
-// A paper's promise: the time a stage idles in a step, and its most live chunks. `idle` may speak of the whole step or, where a
-// schedule lets stages end one after another, of the time between a stage's first action and its last.
+// A paper's promise: the time a stage idles in a step, and its most live chunks. `idle` may speak of the whole step or,
+// where a schedule lets stages end one after another, of the time between a stage's first action and its last.
 struct Promise {
   std::string_view name;
   bool (*bubble_holds)(const Sizes&);  // which sizes the paper speaks of
@@ -64,7 +64,8 @@ double h1_bubble(const Case& c) { return (c.sizes.stages - 1) * (c.forward() + c
 double h2_bubble(const Case& c) { return (c.sizes.stages - 1) * (c.forward() + c.input() - 2 * c.weight()); }
 double v_bubble(const Case& c) { return (c.sizes.stages - 1) * (c.input() - c.weight()); }
 
-// Live chunks of interleaved 1F1B: Megatron's warm-up and one more. Groups are of p micro-batches, or larger where p does not divide m.
+// Live chunks of interleaved 1F1B: Megatron's warm-up and one more. Groups are of p micro-batches, or larger where p
+// does not divide m.
 int interleaved_live(const Sizes& s, int stage) {
   const int groups = std::max(1, s.micro_batches / s.stages);
   const int group = (s.micro_batches + groups - 1) / groups;
@@ -76,15 +77,16 @@ constexpr auto kAllLive = [](const Sizes& s, int) { return s.micro_batches * s.v
 // One row for each schedule.
 const Promise kPromises[] = {
     {"gpipe", always, flush_bubble, longest_idle, kAllLive, true},
-    {"1f1b", always, flush_bubble, longest_idle, [](const Sizes& s, int stage) { return std::min(s.micro_batches, s.stages - stage); },
-     true},
+    {"1f1b", always, flush_bubble, longest_idle,
+     [](const Sizes& s, int stage) { return std::min(s.micro_batches, s.stages - stage); }, true},
     {"interleaved", filled, looped_bubble, longest_idle, interleaved_live, true},
     {"looped_bfs", filled, looped_bubble, longest_idle, kAllLive, true},
-    {"zb_h1", filled, h1_bubble, longest_idle, [](const Sizes& s, int) { return std::min(s.micro_batches, s.stages); }, true},
-    {"zb_h2", filled_twice, h2_bubble, longest_waiting, [](const Sizes& s, int) { return std::min(s.micro_batches, 2 * s.stages - 1); },
+    {"zb_h1", filled, h1_bubble, longest_idle, [](const Sizes& s, int) { return std::min(s.micro_batches, s.stages); },
      true},
-    {"zb_v", filled_twice, v_bubble, longest_waiting, [](const Sizes& s, int) { return std::min(2 * s.micro_batches, 2 * s.stages); },
-     false},
+    {"zb_h2", filled_twice, h2_bubble, longest_waiting,
+     [](const Sizes& s, int) { return std::min(s.micro_batches, 2 * s.stages - 1); }, true},
+    {"zb_v", filled_twice, v_bubble, longest_waiting,
+     [](const Sizes& s, int) { return std::min(2 * s.micro_batches, 2 * s.stages); }, false},
 };
 
 }  // namespace
@@ -100,8 +102,10 @@ TEST_CASE("every schedule runs each micro-batch through each chunk once, on the 
       if (std::count(schedule.stage_of_chunk.begin(), schedule.stage_of_chunk.end(), stage) != sizes.virtual_stages)
         return "chunks unevenly laid";
       for (const Action& a : schedule.stages[static_cast<std::size_t>(stage)]) {
-        if (a.chunk < 0 || a.chunk >= chunks || a.micro_batch < 0 || a.micro_batch >= sizes.micro_batches) return "an action of nothing";
-        if (schedule.stage_of_chunk[static_cast<std::size_t>(a.chunk)] != stage) return label(a, true) + " runs where its chunk is not";
+        if (a.chunk < 0 || a.chunk >= chunks || a.micro_batch < 0 || a.micro_batch >= sizes.micro_batches)
+          return "an action of nothing";
+        if (schedule.stage_of_chunk[static_cast<std::size_t>(a.chunk)] != stage)
+          return label(a, true) + " runs where its chunk is not";
         if ((a.kind == Kind::backward) == entry.splits_backward && a.kind != Kind::forward)
           return label(a, true) + " is of the other sort of schedule";
         seen.insert({a.kind, a.micro_batch, a.chunk});
@@ -115,20 +119,26 @@ TEST_CASE("every schedule runs each micro-batch through each chunk once, on the 
 
 TEST_CASE("no schedule deadlocks, and no action starts before its inputs") {
   check_all([](const PipelineEntry&, const Sizes&, const Schedule& schedule) -> std::string {
-    const Simulation simulation = simulate(schedule, {.forward = 2, .backward_input = 3, .backward_weight = 1, .communication = 0.5});
+    const Simulation simulation =
+        simulate(schedule, {.forward = 2, .backward_input = 3, .backward_weight = 1, .communication = 0.5});
     if (!simulation.deadlock.empty()) return simulation.deadlock;
     std::map<std::tuple<Kind, int, int>, double> ends;
     const auto kind_of_gradient = [](Kind kind) { return kind == Kind::backward ? Kind::backward_input : kind; };
     for (const StageTimes& stage : simulation.stages)
-      for (const TimedAction& t : stage.actions) ends[{kind_of_gradient(t.action.kind), t.action.micro_batch, t.action.chunk}] = t.end;
+      for (const TimedAction& t : stage.actions)
+        ends[{kind_of_gradient(t.action.kind), t.action.micro_batch, t.action.chunk}] = t.end;
     for (const StageTimes& stage : simulation.stages) {
       double free_at = 0;
       for (const TimedAction& t : stage.actions) {
         const auto [kind, micro_batch, chunk] = t.action;
-        const auto late = [&](Kind input, int of, double hop) { return ends.at({input, micro_batch, of}) + hop > t.start; };
+        const auto late = [&](Kind input, int of, double hop) {
+          return ends.at({input, micro_batch, of}) + hop > t.start;
+        };
         const auto hop = [&](int of) {
-          return schedule.stage_of_chunk[static_cast<std::size_t>(of)] == schedule.stage_of_chunk[static_cast<std::size_t>(chunk)] ? 0
-                                                                                                                                   : 0.5;
+          return schedule.stage_of_chunk[static_cast<std::size_t>(of)] ==
+                         schedule.stage_of_chunk[static_cast<std::size_t>(chunk)]
+                     ? 0
+                     : 0.5;
         };
         const int last = static_cast<int>(schedule.stage_of_chunk.size()) - 1;
         bool bad = t.start < free_at;
@@ -152,7 +162,8 @@ TEST_CASE("each chunk's gradients are added in the order of the micro-batches") 
     std::vector<int> next(static_cast<std::size_t>(sizes.stages * sizes.virtual_stages));
     for (const auto& actions : schedule.stages)
       for (const Action& a : actions)
-        if ((a.kind == Kind::backward || a.kind == Kind::backward_weight) && a.micro_batch != next[static_cast<std::size_t>(a.chunk)]++)
+        if ((a.kind == Kind::backward || a.kind == Kind::backward_weight) &&
+            a.micro_batch != next[static_cast<std::size_t>(a.chunk)]++)
           return label(a, true) + " out of order";
     return "";
   });
@@ -172,7 +183,8 @@ TEST_CASE("bubbles are the papers'") {
         c.simulation = simulate(c.schedule, time);
         // Whole numbers throughout, which doubles hold exactly.
         if (promise.measured(c) != promise.idle(c))
-          FAIL_CHECK(text_of(promise.name, sizes) << ": idle " << promise.measured(c) << ", promised " << promise.idle(c));
+          FAIL_CHECK(text_of(promise.name, sizes)
+                     << ": idle " << promise.measured(c) << ", promised " << promise.idle(c));
         ++held;
       }
     });
@@ -199,7 +211,8 @@ TEST_CASE("live activations are the papers'") {
         const int live = simulation.stages[static_cast<std::size_t>(stage)].peak_activations;
         const int promised = promise.live(sizes, stage);
         if (live > promised || (promise.live_is_exact && live != promised))
-          FAIL_CHECK(text_of(promise.name, sizes) << ": stage " << stage << " holds " << live << ", promised " << promised);
+          FAIL_CHECK(text_of(promise.name, sizes)
+                     << ": stage " << stage << " holds " << live << ", promised " << promised);
       }
     });
   }
@@ -245,9 +258,11 @@ TEST_CASE("a schedule is refused with what would do") {
 }
 
 TEST_CASE("the simulation names who waits for whom") {
-  const Schedule crossed{{0, 1}, {{{Kind::forward, 0, 0}, {Kind::backward, 0, 0}}, {{Kind::backward, 0, 1}, {Kind::forward, 0, 1}}}};
+  const Schedule crossed{
+      {0, 1}, {{{Kind::forward, 0, 0}, {Kind::backward, 0, 0}}, {{Kind::backward, 0, 1}, {Kind::forward, 0, 1}}}};
   CHECK(simulate(crossed).deadlock ==
-        "stage 0 waits at its action 1, B0.0, for B0.1 of stage 1\nstage 1 waits at its action 0, B0.1, for F0.1 of stage 1\n");
+        "stage 0 waits at its action 1, B0.0, for B0.1 of stage 1\nstage 1 waits at its action 0, B0.1, for F0.1 of "
+        "stage 1\n");
 }
 
 TEST_CASE("communication delays what passes between stages, and chunks may differ in time") {

@@ -26,8 +26,8 @@ void for_each_size(const PipelineEntry& entry, Visit&& visit) {
 }
 
 inline std::string text_of(std::string_view name, const Sizes& s) {
-  return std::string(name) + ": " + std::to_string(s.stages) + " stages, " + std::to_string(s.virtual_stages) + " virtual, " +
-         std::to_string(s.micro_batches) + " micro-batches";
+  return std::string(name) + ": " + std::to_string(s.stages) + " stages, " + std::to_string(s.virtual_stages) +
+         " virtual, " + std::to_string(s.micro_batches) + " micro-batches";
 }
 
 // Doctest's assertions are slow by the million: a fault is found first, and asserted once.
@@ -38,7 +38,8 @@ void check_all(Fault&& fault_of) {
     const PipelineEntry& entry = *pipeline_schedule(name);
     for_each_size(entry, [&](const Sizes& sizes) {
       ++tried;
-      const std::string fault = fault_of(entry, sizes, entry.make(sizes.stages, sizes.virtual_stages, sizes.micro_batches));
+      const std::string fault =
+          fault_of(entry, sizes, entry.make(sizes.stages, sizes.virtual_stages, sizes.micro_batches));
       if (!fault.empty()) FAIL_CHECK(text_of(name, sizes) << ": " << fault);
     });
   }

@@ -14,7 +14,9 @@ namespace {
 struct Score {
   double largest = 0;
   double squares = 0;
-  bool operator<(const Score& other) const { return largest != other.largest ? largest < other.largest : squares < other.squares; }
+  bool operator<(const Score& other) const {
+    return largest != other.largest ? largest < other.largest : squares < other.squares;
+  }
   bool operator==(const Score&) const = default;
 };
 

@@ -1,4 +1,5 @@
-// The order of every schedule's transfers, played on stages of which each does one thing at a time and every send waits for its receive.
+// The order of every schedule's transfers, played on stages of which each does one thing at a time and every send waits
+// for its receive.
 #include "engine/plan/assemble/transfers.h"
 
 #include <doctest/doctest.h>
@@ -58,7 +59,8 @@ class Rendezvous {
     const auto peer = static_cast<std::size_t>(mine->peer);
     const Transfer* other = current(peer);
     if (other == nullptr || other->send == mine->send || other->peer != static_cast<int>(stage)) return false;
-    if (std::tie(mine->micro_batch, mine->boundary, mine->backward) != std::tie(other->micro_batch, other->boundary, other->backward))
+    if (std::tie(mine->micro_batch, mine->boundary, mine->backward) !=
+        std::tie(other->micro_batch, other->boundary, other->backward))
       return false;
     const Result result{mine->backward, mine->micro_batch, mine->boundary + (mine->backward ? 1 : 0)};
     if (!made_[mine->send ? stage : peer].contains(result)) wrong_ = "something is sent before it is made";
@@ -74,7 +76,8 @@ class Rendezvous {
       const auto [kind, micro_batch, chunk] = schedule_.stages[stage][place.action];
       const bool backward = kind != Kind::forward;
       const int from = backward ? chunk + 1 : chunk - 1;
-      const bool reads = kind != Kind::backward_weight && from >= 0 && from < static_cast<int>(schedule_.stage_of_chunk.size());
+      const bool reads =
+          kind != Kind::backward_weight && from >= 0 && from < static_cast<int>(schedule_.stage_of_chunk.size());
       if (reads && !made_[stage].contains({backward, micro_batch, from})) wrong_ = "an action runs without its input";
       if (kind != Kind::backward_weight) made_[stage].insert({backward, micro_batch, chunk});
     }
@@ -114,7 +117,9 @@ Order received_when_read(const Schedule& schedule) {
 }  // namespace
 
 TEST_CASE("under every schedule all transfers meet, after what they send and before who reads it") {
-  check_all([](const PipelineEntry&, const Sizes&, const Schedule& schedule) { return play(schedule, order_transfers(schedule)); });
+  check_all([](const PipelineEntry&, const Sizes&, const Schedule& schedule) {
+    return play(schedule, order_transfers(schedule));
+  });
 }
 
 TEST_CASE("looped BFS hangs where activations are received only when they are read") {

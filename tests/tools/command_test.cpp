@@ -1,4 +1,5 @@
-// Every subcommand from outside: what it prints where, its keys, its exit codes. A tiny GPT over a tiny text serves all.
+// Every subcommand from outside: what it prints where, its keys, its exit codes. A tiny GPT over a tiny text serves
+// all.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -99,11 +100,13 @@ void flip_byte(const std::string& path, std::int64_t at) {
 
 }  // namespace
 
-// ---- The command line --------------------------------------------------------------------------------------------------
+// ---- The command line
+// --------------------------------------------------------------------------------------------------
 
 TEST_CASE("every subcommand has help with an example, on stdout") {
   const Workplace in;
-  for (const std::string name : {"run", "plan", "validate", "verify", "eval", "sample", "inspect", "schema", "init", "doctor"}) {
+  for (const std::string name :
+       {"run", "plan", "validate", "verify", "eval", "sample", "inspect", "schema", "init", "doctor"}) {
     CAPTURE(name);
     const Outcome help = in({name, "--help"});
     CHECK(help.code == 0);
@@ -159,7 +162,8 @@ TEST_CASE("a bad job exits 78, every mistake on a line of its own with its place
   CHECK_FALSE(std::filesystem::exists(in.path("runs")));
 }
 
-// ---- validate, plan, schema, init, doctor ------------------------------------------------------------------------------
+// ---- validate, plan, schema, init, doctor
+// ------------------------------------------------------------------------------
 
 TEST_CASE("validate says of each job whether it is right") {
   const Workplace in;
@@ -194,7 +198,8 @@ TEST_CASE("validate refuses a job that cannot fit, and a mistake in the graph") 
 
 TEST_CASE("a cluster of GPUs is planned and validated here, and running it is refused") {
   const Workplace in;
-  const std::vector<std::string> gpus{"cluster.hardware=h100-sxm", "cluster.nodes=2", "train.batch.global=16", "strategy=ddp"};
+  const std::vector<std::string> gpus{"cluster.hardware=h100-sxm", "cluster.nodes=2", "train.batch.global=16",
+                                      "strategy=ddp"};
   const auto with = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), gpus.begin(), gpus.end());
     return in(arguments);
@@ -208,7 +213,8 @@ TEST_CASE("a cluster of GPUs is planned and validated here, and running it is re
   CHECK(plan["predicted"]["step_ms"].get<double>() > 0);
 
   const std::string mine = in.write("mine.yaml", "base: h100-sxm\ndevice: {memory: 16GiB}\n");
-  const Outcome own = in({"plan", "job.yaml", "cluster.hardware=" + mine, "cluster.devices_per_node=4", "cluster.memory_limit=2GiB", "--json"});
+  const Outcome own = in({"plan", "job.yaml", "cluster.hardware=" + mine, "cluster.devices_per_node=4",
+                          "cluster.memory_limit=2GiB", "--json"});
   CHECK(own.code == 0);
   CHECK(parsed(own)["world_size"] == 4);
   CHECK(parsed(own)["memory"]["limit_bytes"] == std::int64_t{2} << 30);
@@ -229,7 +235,8 @@ TEST_CASE("what was measured here changes what plan predicts and never the plan"
   const Workplace in;
   ::setenv("XDG_CONFIG_HOME", in.path("config").c_str(), 1);
   const json before = parsed(in({"plan", "job.yaml", "--json"}));
-  in.write("config/trainer/hardware.yaml", "base: cpu-avx512\ndevice: {memory: 1GiB, memory_bandwidth: 3e9, peak: {f32: 1e10}}\nmeasured_here: true\n");
+  in.write("config/trainer/hardware.yaml",
+           "base: cpu-avx512\ndevice: {memory: 1GiB, memory_bandwidth: 3e9, peak: {f32: 1e10}}\nmeasured_here: true\n");
   const json after = parsed(in({"plan", "job.yaml", "--json"}));
   ::unsetenv("XDG_CONFIG_HOME");
   CHECK(contains(before["predicted"]["hardware_from"].get<std::string>(), "has not measured"));
@@ -245,9 +252,11 @@ TEST_CASE("a processor with AVX2 alone has figures of its own, and a bf16 job on
   if (parsed(in({"doctor", "--json"}))["instruction_set"] == "portable") return;
   ::setenv("TRAINER_ISA", "avx2", 1);
   const json doctor = parsed(in({"doctor", "--json"}));
-  const json f32 = parsed(in({"plan", "job.yaml", "precision.compute=f32", "--json"})), bf16 = parsed(in({"plan", "job.yaml", "precision.compute=bf16", "--json"}));
+  const json f32 = parsed(in({"plan", "job.yaml", "precision.compute=f32", "--json"})),
+             bf16 = parsed(in({"plan", "job.yaml", "precision.compute=bf16", "--json"}));
   const std::string text = in({"plan", "job.yaml", "precision.compute=bf16"}).out;
-  const Outcome run = in({"run", "job.yaml", "precision.compute=bf16", "train.steps=1", "checkpoint.dir=null", "log.jsonl=null"});
+  const Outcome run =
+      in({"run", "job.yaml", "precision.compute=bf16", "train.steps=1", "checkpoint.dir=null", "log.jsonl=null"});
   ::unsetenv("TRAINER_ISA");
   ::unsetenv("XDG_CONFIG_HOME");
   CHECK(contains(doctor["figures"].get<std::string>(), "by the figures of cpu-avx2"));
@@ -255,7 +264,8 @@ TEST_CASE("a processor with AVX2 alone has figures of its own, and a bf16 job on
   CHECK(f32["without_bf16"].is_null());
   CHECK(bf16["without_bf16"]["instruction_set"] == "avx2");
   CHECK(bf16["without_bf16"]["peak_bytes_f32"] == f32["memory"]["peak_bytes"]);
-  CHECK(bf16["without_bf16"]["step_ms_f32"].get<double>() == doctest::Approx(f32["predicted"]["step_ms"].get<double>()));
+  CHECK(bf16["without_bf16"]["step_ms_f32"].get<double>() ==
+        doctest::Approx(f32["predicted"]["step_ms"].get<double>()));
   CHECK(contains(text, "this processor (avx2) has no bf16 instructions"));
   CHECK(run.code == 0);
   CHECK(contains(run.err, "this processor (avx2) has no bf16 instructions"));
@@ -283,7 +293,8 @@ TEST_CASE("plan --json has the plan's facts, and the same each time") {
   const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"});
   CHECK(outcome.code == 0);
   const json plan = parsed(outcome);
-  CHECK(has_keys(plan, {"hash", "strategy", "mesh", "world_size", "parameters", "flops_per_step", "predicted", "memory", "communication", "alternatives"}));
+  CHECK(has_keys(plan, {"hash", "strategy", "mesh", "world_size", "parameters", "flops_per_step", "predicted", "memory",
+                        "communication", "alternatives"}));
   CHECK(plan["alternatives"].empty());  // the job chose itself
   CHECK(plan["hash"].get<std::string>().size() == 16);
   CHECK(plan["world_size"] == 2);
@@ -295,8 +306,8 @@ TEST_CASE("plan --json has the plan's facts, and the same each time") {
 
   const json memory = plan["memory"];
   CHECK(has_keys(memory, {"limit_bytes", "peak_bytes", "fits", "by_category", "peak_at"}));
-  CHECK(keys_of(memory["by_category"]) ==
-        std::set<std::string>{"parameters", "gradients", "optimizer", "activations", "communication", "workspace", "inputs"});
+  CHECK(keys_of(memory["by_category"]) == std::set<std::string>{"parameters", "gradients", "optimizer", "activations",
+                                                                "communication", "workspace", "inputs"});
   std::int64_t sum = 0;
   for (const json& bytes : memory["by_category"]) sum += bytes.get<std::int64_t>();
   CHECK(memory["peak_bytes"] == sum);
@@ -316,14 +327,20 @@ TEST_CASE("plan --json has the plan's facts, and the same each time") {
 TEST_CASE("the strategy that plan prints is one that a job takes, and gives the same plan") {
   const Workplace in;
   const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"}));
-  const json again = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + plan["strategy"].dump(), "--json"}));
+  const json again =
+      parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + plan["strategy"].dump(), "--json"}));
   CHECK(again["hash"] == plan["hash"]);
   CHECK(again["strategy"] == plan["strategy"]);
 }
 
 TEST_CASE("plan --json has every stage's memory and communication, every unit, the chunks and the bubble") {
   const Workplace in;
-  const std::vector<std::string> arguments{"plan", "job.yaml", "cluster.devices_per_node=4", "strategy={data: {kind: fsdp}, pipeline: {degree: 2}}", "train.batch.micro=1", "--json"};
+  const std::vector<std::string> arguments{"plan",
+                                           "job.yaml",
+                                           "cluster.devices_per_node=4",
+                                           "strategy={data: {kind: fsdp}, pipeline: {degree: 2}}",
+                                           "train.batch.micro=1",
+                                           "--json"};
   const json plan = parsed(in(arguments));
   const json& strategy = plan["strategy"];
   CHECK(strategy["data"]["keep"] == "step");
@@ -341,7 +358,8 @@ TEST_CASE("plan --json has every stage's memory and communication, every unit, t
 
   REQUIRE(plan["communication_by_stage"].size() == 2);
   std::set<std::string> sent;
-  for (const json& one : plan["communication"]) sent.insert(one["axis"].get<std::string>() + " " + one["collective"].get<std::string>());
+  for (const json& one : plan["communication"])
+    sent.insert(one["axis"].get<std::string>() + " " + one["collective"].get<std::string>());
   for (const char* one : {"pipeline send", "shard all_gather", "shard reduce_scatter"}) CHECK(sent.contains(one));
 
   std::set<std::string> parameters;
@@ -366,16 +384,21 @@ TEST_CASE("plan --json has every stage's memory and communication, every unit, t
   again[3] = "strategy=" + strategy.dump();
   CHECK(parsed(in(again))["hash"] == plan["hash"]);
   const std::string text = in({arguments.begin(), arguments.end() - 1}).out;
-  for (const char* part : {"stage 0", "stage 1", "the fullest", "chunks of the model", "bubble 33.3%", "F0", "gathered 1×", "reduced each micro-batch"}) CHECK(contains(text, part));
+  for (const char* part : {"stage 0", "stage 1", "the fullest", "chunks of the model", "bubble 33.3%", "F0",
+                           "gathered 1×", "reduced each micro-batch"})
+    CHECK(contains(text, part));
 }
 
 TEST_CASE("verify shows every quantity with its bound, exits 0, and touches nothing of the job's") {
   const Workplace in;
-  const std::vector<std::string> arguments{"verify", "job.yaml", "cluster.devices_per_node=2", "strategy=zero3", "--steps", "3"};
+  const std::vector<std::string> arguments{"verify",         "job.yaml", "cluster.devices_per_node=2",
+                                           "strategy=zero3", "--steps",  "3"};
   const Outcome text = in(arguments);
   CAPTURE(text.err);
   CHECK(text.code == 0);
-  for (const char* part : {"losses", "gradient norms", "weights together", "each weight", "holds", "rounding alone", "the same training as on one rank"}) CHECK(contains(text.out, part));
+  for (const char* part : {"losses", "gradient norms", "weights together", "each weight", "holds", "rounding alone",
+                           "the same training as on one rank"})
+    CHECK(contains(text.out, part));
   std::vector<std::string> with_json = arguments;
   with_json.emplace_back("--json");
   const json proof = parsed(in(with_json));
@@ -432,7 +455,8 @@ TEST_CASE("a step of too many micro-batches is refused before it is unrolled") {
 TEST_CASE("plan shows memory, communication and units to people, and every instruction when asked") {
   const Workplace in;
   const Outcome text = in({"plan", "job.yaml", "cluster.devices_per_node=2"});
-  for (const char* part : {"strategy:", "mesh:", "memory of a rank", "optimizer", "the peak is at", "all_reduce", "units of parameters"})
+  for (const char* part :
+       {"strategy:", "mesh:", "memory of a rank", "optimizer", "the peak is at", "all_reduce", "units of parameters"})
     CHECK(contains(text.out, part));
   CHECK(text.err.empty());
   const Outcome instructions = in({"plan", "job.yaml", "--instructions"});
@@ -467,13 +491,15 @@ TEST_CASE("the effective job is a job that plans the same") {
   CHECK(contains(effective.out, "command line"));
   CHECK(contains(effective.out, "default"));
   in.write("effective.yaml", effective.out);
-  CHECK(parsed(in({"plan", "effective.yaml", "--json"}))["hash"] == parsed(in({"plan", "job.yaml", "train.steps=7", "--json"}))["hash"]);
+  CHECK(parsed(in({"plan", "effective.yaml", "--json"}))["hash"] ==
+        parsed(in({"plan", "job.yaml", "train.steps=7", "--json"}))["hash"]);
 }
 
 TEST_CASE("an override may name an installed graph") {
   const Workplace in;
   const std::vector<std::string> arguments{
-      "plan", "job.yaml", "model={graph: models/llama.yaml, with: {layers: 1, heads: 2, kv_heads: 1, dim: 16, hidden: 32, vocab: 256}}"};
+      "plan", "job.yaml",
+      "model={graph: models/llama.yaml, with: {layers: 1, heads: 2, kv_heads: 1, dim: 16, hidden: 32, vocab: 256}}"};
   const Outcome outcome = in(arguments);
   CAPTURE(outcome.err);
   CHECK(outcome.code == 0);
@@ -510,8 +536,8 @@ TEST_CASE("the job of the README validates") {
 TEST_CASE("doctor names what the machine has, and every environment switch with its meaning") {
   const Workplace in;
   const json found = parsed(in({"doctor", "--json"}));
-  CHECK(has_keys(found, {"cores", "threads", "instruction_set", "memory_bytes", "onednn", "openmp", "huge_pages", "disk_free_bytes",
-                         "switches", "missing"}));
+  CHECK(has_keys(found, {"cores", "threads", "instruction_set", "memory_bytes", "onednn", "openmp", "huge_pages",
+                         "disk_free_bytes", "switches", "missing"}));
   CHECK(found["threads"] == 1);  // the tests set TRAINER_THREADS
   bool threads = false;
   for (const json& one : found["switches"]) {
@@ -523,7 +549,8 @@ TEST_CASE("doctor names what the machine has, and every environment switch with 
   for (const char* part : {"instruction set", "memory", "oneDNN 3", "TRAINER_ISA"}) CHECK(contains(text, part));
 }
 
-// ---- run, eval, sample, inspect ----------------------------------------------------------------------------------------
+// ---- run, eval, sample, inspect
+// ----------------------------------------------------------------------------------------
 
 TEST_CASE("run trains, logs, saves and reports") {
   const Workplace in;
@@ -531,8 +558,8 @@ TEST_CASE("run trains, logs, saves and reports") {
   CAPTURE(outcome.err);
   REQUIRE(outcome.code == 0);
   const json report = parsed(outcome);
-  CHECK(has_keys(report, {"plan_hash", "strategy", "world_size", "steps", "loss", "val_loss", "tokens_per_s", "step_ms", "startup_ms",
-                          "planned_peak_bytes", "allocated_bytes", "checkpoint"}));
+  CHECK(has_keys(report, {"plan_hash", "strategy", "world_size", "steps", "loss", "val_loss", "tokens_per_s", "step_ms",
+                          "startup_ms", "planned_peak_bytes", "allocated_bytes", "checkpoint"}));
   CHECK(has_keys(report["step_ms"], {"median", "p95"}));
   CHECK(report["steps"] == 6);
   CHECK(report["world_size"] == 1);
@@ -546,7 +573,8 @@ TEST_CASE("run trains, logs, saves and reports") {
   CHECK(lines[0]["event"] == "start");
   CHECK(lines[0]["run"] == report["run_id"]);
   CHECK(lines[0]["plan_hash"] == report["plan_hash"]);
-  CHECK(keys_of(lines[1]) == std::set<std::string>{"step", "loss", "lr", "grad_norm", "tokens", "step_ms", "tokens_per_s", "time", "samples", "epoch", "memory_bytes", "mfu"});
+  CHECK(keys_of(lines[1]) == std::set<std::string>{"step", "loss", "lr", "grad_norm", "tokens", "step_ms",
+                                                   "tokens_per_s", "time", "samples", "epoch", "memory_bytes", "mfu"});
   CHECK(lines[1]["tokens"] == 32);
   CHECK(lines[2]["samples"] == 8);
   CHECK(lines[2]["epoch"].get<double>() > 0);
@@ -556,8 +584,8 @@ TEST_CASE("run trains, logs, saves and reports") {
   CHECK(lines[7]["loss"] == report["loss"]);
   CHECK(lines[8]["val_loss"] == report["val_loss"]);
 
-  for (const char* part :
-       {"parameters", "strategy:", "memory:", "step 1/6: loss", "step 6/6: loss", "validation loss", "saved runs/step-00000006"})
+  for (const char* part : {"parameters", "strategy:", "memory:", "step 1/6: loss", "step 6/6: loss", "validation loss",
+                           "saved runs/step-00000006"})
     CHECK(contains(outcome.err, part));
   CHECK(std::filesystem::exists(in.path("runs/step-00000002")));
   CHECK_FALSE(std::filesystem::is_empty(in.path("logs/tb")));
@@ -571,8 +599,10 @@ TEST_CASE("what auto chose can be pasted into the job and gives the same plan") 
   CHECK_FALSE(chosen["alternatives"][0].contains("rejected"));
   for (std::size_t i = 1; i < chosen["alternatives"].size(); ++i)
     CHECK(has_keys(chosen["alternatives"][i], {"strategy", "predicted_ms", "peak_bytes", "rejected"}));
-  const json pasted = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + chosen["strategy"].dump(),
-                                 "train.batch.micro=" + chosen["batch"]["micro"].dump(), "activation_checkpointing=" + chosen["activation_checkpointing"].dump(), "--json"}));
+  const json pasted =
+      parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=" + chosen["strategy"].dump(),
+                 "train.batch.micro=" + chosen["batch"]["micro"].dump(),
+                 "activation_checkpointing=" + chosen["activation_checkpointing"].dump(), "--json"}));
   CHECK(pasted["hash"] == chosen["hash"]);
   CHECK(pasted["alternatives"].empty());
 }
@@ -582,7 +612,8 @@ TEST_CASE("a trace has every instruction of a step on every rank, with its bytes
   const Outcome outcome = in({"run", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "checkpoint.dir=null"});
   REQUIRE(outcome.code == 0);
   const json events = json::parse(contents_of(in.path("logs/trace.json")));
-  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "checkpoint.dir=null", "--json"}));
+  const json plan =
+      parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "checkpoint.dir=null", "--json"}));
   std::map<int, std::int64_t> instructions, predicted;
   std::map<int, std::string> names;
   bool reduced = false;
@@ -601,18 +632,24 @@ TEST_CASE("a trace has every instruction of a step on every rank, with its bytes
   const std::int64_t wanted = plan["instructions"]["step"].get<std::int64_t>();
   CHECK(instructions == std::map<int, std::int64_t>{{0, wanted}, {1, wanted}});
   CHECK(predicted == std::map<int, std::int64_t>{{2, wanted}, {3, wanted}});
-  CHECK(names == std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}, {2, "rank 0, predicted"}, {3, "rank 1, predicted"}});
+  CHECK(names ==
+        std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}, {2, "rank 0, predicted"}, {3, "rank 1, predicted"}});
   CHECK(reduced);
   CHECK(contains(outcome.err, "rank 1, last step: computing"));
-  for (const char* part : {"the step was predicted to take", "measured / predicted", "all_reduce replicate"}) CHECK(contains(outcome.err, part));
+  for (const char* part : {"the step was predicted to take", "measured / predicted", "all_reduce replicate"})
+    CHECK(contains(outcome.err, part));
 }
 
-TEST_CASE("plan predicts the step: its parts add up, its interval holds it, and its trace has every instruction of every stage") {
+TEST_CASE(
+    "plan predicts the step: its parts add up, its interval holds it, and its trace has every instruction of every "
+    "stage") {
   const Workplace in;
-  const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}", "train.batch.micro=2", "--json", "--trace", "predicted/step.json"});
+  const Outcome outcome = in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}",
+                              "train.batch.micro=2", "--json", "--trace", "predicted/step.json"});
   REQUIRE(outcome.code == 0);
   const json plan = parsed(outcome), predicted = plan["predicted"];
-  CHECK(has_keys(predicted, {"step_ms", "compute_ms", "exposed_communication_ms", "bubble_ms", "optimizer_ms", "input_ms", "low_ms", "high_ms", "tokens_per_s", "mfu", "hardware"}));
+  CHECK(has_keys(predicted, {"step_ms", "compute_ms", "exposed_communication_ms", "bubble_ms", "optimizer_ms",
+                             "input_ms", "low_ms", "high_ms", "tokens_per_s", "mfu", "hardware"}));
   const auto number = [&](const json& of, const char* key) { return of[key].get<double>(); };
   const double step = number(predicted, "step_ms");
   CHECK(number(predicted, "low_ms") <= step);
@@ -624,7 +661,8 @@ TEST_CASE("plan predicts the step: its parts add up, its interval holds it, and 
   REQUIRE(predicted["stages"].size() == 2);
   for (const json& stage : predicted["stages"]) {
     double sum = 0;
-    for (const char* part : {"compute_ms", "exposed_communication_ms", "bubble_ms", "optimizer_ms", "input_ms"}) sum += number(stage, part);
+    for (const char* part : {"compute_ms", "exposed_communication_ms", "bubble_ms", "optimizer_ms", "input_ms"})
+      sum += number(stage, part);
     CHECK(sum == doctest::Approx(step));
   }
   std::map<int, std::int64_t> instructions;
@@ -642,21 +680,27 @@ TEST_CASE("plan predicts the step: its parts add up, its interval holds it, and 
 
 TEST_CASE("of ranks that train apart plan predicts what bringing them together adds") {
   const Workplace in;
-  const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={data: {kind: local_sgd, every: 4}}", "eval.every=4", "checkpoint.every=4", "--json"}));
+  const json plan =
+      parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy={data: {kind: local_sgd, every: 4}}",
+                 "eval.every=4", "checkpoint.every=4", "--json"}));
   const json predicted = plan["predicted"];
   CHECK(predicted["average_every"] == 4);
   const double step = predicted["step_ms"].get<double>(), average = predicted["average_ms"].get<double>();
   CHECK(average > 0);
   CHECK(predicted["tokens_per_s"].get<double>() == doctest::Approx(32 / ((step + average / 4) * 1e-3)));
-  CHECK_FALSE(parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"}))["predicted"].contains("average_ms"));
+  CHECK_FALSE(
+      parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "--json"}))["predicted"].contains("average_ms"));
 }
 
 TEST_CASE("the trace of a pipeline has an arrow for every message") {
   const Workplace in;
-  REQUIRE(in({"run", "job.yaml", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}", "train.batch.micro=2", "checkpoint.dir=null"}).code == 0);
+  REQUIRE(in({"run", "job.yaml", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}",
+              "train.batch.micro=2", "checkpoint.dir=null"})
+              .code == 0);
   std::map<std::int64_t, std::set<std::string>> arrows;
   for (const json& event : json::parse(contents_of(in.path("logs/trace.json"))))
-    if (event["ph"] == "s" || event["ph"] == "f") arrows[event["id"].get<std::int64_t>()].insert(event["ph"].get<std::string>());
+    if (event["ph"] == "s" || event["ph"] == "f")
+      arrows[event["id"].get<std::int64_t>()].insert(event["ph"].get<std::string>());
   CHECK(arrows.size() >= 4);  // of two micro-batches, forward and back
   for (const auto& [id, ends] : arrows) CHECK(ends == std::set<std::string>{"s", "f"});
 }
@@ -680,7 +724,8 @@ TEST_CASE("a finished run says that nothing is left to do and touches nothing") 
   CHECK(contains(changed.err, "has finished with another value"));
 }
 
-TEST_CASE("weights are saved in runs/<name> beside the job unless checkpoint.dir is null, which the first line repeats") {
+TEST_CASE(
+    "weights are saved in runs/<name> beside the job unless checkpoint.dir is null, which the first line repeats") {
   const Workplace in;
   const std::string job = in.with_change("checkpoint: {dir: runs, every: 2, keep: 3}", "checkpoint: {every: 2}");
   REQUIRE(in({"run", job}).code == 0);
@@ -703,12 +748,14 @@ TEST_CASE("run without --json prints a summary for people") {
   const Workplace in;
   const Outcome outcome = in({"run", "job.yaml"});
   CHECK(outcome.code == 0);
-  for (const char* part : {"steps: 6", "loss: ", "validation loss: ", "checkpoint: runs/step-00000006"}) CHECK(contains(outcome.out, part));
+  for (const char* part : {"steps: 6", "loss: ", "validation loss: ", "checkpoint: runs/step-00000006"})
+    CHECK(contains(outcome.out, part));
 }
 
 TEST_CASE("a run that was stopped by a signal saves, exits 143, and goes on to the bits of an undisturbed one") {
   const Workplace in;
-  const std::vector<std::string> arguments{"run", "job.yaml", "train.steps=3000", "eval.every=10000", "checkpoint.every=10000", "--json"};
+  const std::vector<std::string> arguments{
+      "run", "job.yaml", "train.steps=3000", "eval.every=10000", "checkpoint.every=10000", "--json"};
   const Workplace undisturbed;
   const Outcome whole = undisturbed(arguments);
   REQUIRE(whole.code == 0);
@@ -745,7 +792,8 @@ TEST_CASE("zero steps write the initial weights, which eval can measure") {
   CHECK(parsed(outcome)["loss"].is_null());
   const json record = parsed(in({"eval", "job.yaml", "--checkpoint", "runs/step-00000000", "--json"}));
   CHECK(record["step"] == 0);
-  CHECK(record["val_loss"].get<double>() == doctest::Approx(std::log(256.0)).epsilon(0.02));  // nearly uniform over 256 ids
+  CHECK(record["val_loss"].get<double>() ==
+        doctest::Approx(std::log(256.0)).epsilon(0.02));  // nearly uniform over 256 ids
 }
 
 TEST_CASE("eval gives the validation loss that the run gave, of the newest checkpoint by default") {
@@ -762,13 +810,15 @@ TEST_CASE("eval gives the validation loss that the run gave, of the newest check
 TEST_CASE("sample goes on from its prompt, the same for the same seed") {
   const Workplace in;
   REQUIRE(in({"run", "job.yaml", "train.steps=100"}).code == 0);
-  const std::vector<std::string> arguments{"sample", "job.yaml", "--prompt", "the quick", "--tokens", "20", "--temperature", "0"};
+  const std::vector<std::string> arguments{"sample",   "job.yaml", "--prompt",      "the quick",
+                                           "--tokens", "20",       "--temperature", "0"};
   const Outcome text = in(arguments);
   CHECK(text.code == 0);
   CHECK(text.out.starts_with("the quick"));
   CHECK(text.out.size() == std::string("the quick").size() + 20 + 1);
   CHECK(in(arguments).out == text.out);
-  const Outcome document = in({"sample", "job.yaml", "--prompt", "the quick", "--tokens", "20", "--temperature", "0", "--json"});
+  const Outcome document =
+      in({"sample", "job.yaml", "--prompt", "the quick", "--tokens", "20", "--temperature", "0", "--json"});
   CHECK(parsed(document)["text"].get<std::string>() + "\n" == text.out);
 }
 
@@ -801,7 +851,8 @@ TEST_CASE("a job of token ids is sampled by ids") {
   const Outcome text = in({"sample", job, "--prompt", "12 44 5", "--tokens", "4", "--temperature", "0"});
   CHECK(text.code == 0);
   CHECK(text.out.starts_with("12 44 5 "));
-  const json document = parsed(in({"sample", job, "--prompt", "12 44 5", "--tokens", "4", "--temperature", "0", "--json"}));
+  const json document =
+      parsed(in({"sample", job, "--prompt", "12 44 5", "--tokens", "4", "--temperature", "0", "--json"}));
   CHECK(document["ids"].size() == 7);
   CHECK_FALSE(document.contains("text"));
   std::string joined;
@@ -818,9 +869,9 @@ TEST_CASE("a job of token ids is sampled by ids") {
 
 TEST_CASE("inspect lists a checkpoint's files and tensors") {
   const Workplace in;
-  REQUIRE(
-      in({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.format=sharded", "strategy={data: {kind: ddp, bucket_mb: 0.001}}"})
-          .code == 0);
+  REQUIRE(in({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.format=sharded",
+              "strategy={data: {kind: ddp, bucket_mb: 0.001}}"})
+              .code == 0);
   const Outcome outcome = in({"inspect", "runs", "--json"});
   CHECK(outcome.code == 0);
   const json contents = parsed(outcome);
@@ -841,7 +892,8 @@ TEST_CASE("inspect lists a checkpoint's files and tensors") {
 
 TEST_CASE("inspect shows a name from a file without what a terminal would obey") {
   const Workplace in;
-  const std::string header = R"({"w\u001b[2J\nevery checksum is right":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  const std::string header =
+      R"({"w\u001b[2J\nevery checksum is right":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
   const std::string length{static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0};
   std::ofstream(in.path("w.safetensors"), std::ios::binary) << length << header << 'x';
   const Outcome outcome = in({"inspect", "w.safetensors"});
@@ -865,7 +917,8 @@ TEST_CASE("a damaged checkpoint is named: by inspect, by eval, and by a run that
   CHECK(contains(evaluated.err, passed_over));
   CHECK(evaluated.err.find(passed_over) == evaluated.err.rfind(passed_over));
   CHECK(contains(in({"sample", "job.yaml", "--tokens", "2"}).err, passed_over));
-  const std::string begun = in({"run", "job.yaml", "model.init_from=runs", "checkpoint.dir=other", "train.steps=1"}).err;
+  const std::string begun =
+      in({"run", "job.yaml", "model.init_from=runs", "checkpoint.dir=other", "train.steps=1"}).err;
   CHECK(contains(begun, "passed over a damaged checkpoint: "));
   CHECK(contains(begun, "runs/step-00000006/model.safetensors: checksum"));
   const Outcome resumed = in({"run", "job.yaml"});
@@ -887,7 +940,8 @@ TEST_CASE("an adapter is evaluated beside its base, wherever that is, and beside
   CHECK(trained.code == 0);
   CHECK(contains(trained.err, " of them trained"));
   // Of two blocks, rank · (in + out) of four linears.
-  CHECK(parsed(in({"plan", job, "--json"}))["trained_parameters"] == 2 * 2 * ((16 + 48) + (16 + 16) + (16 + 64) + (64 + 16)));
+  CHECK(parsed(in({"plan", job, "--json"}))["trained_parameters"] ==
+        2 * 2 * ((16 + 48) + (16 + 16) + (16 + 64) + (64 + 16)));
   CHECK(contains(in({"plan", job}).out, "trained"));
   const json inspected = parsed(in({"inspect", "runs", "--json"}));
   CHECK(inspected["base"]["hash"].get<std::string>().size() == 32);
@@ -954,10 +1008,15 @@ TEST_CASE("bad data ends a run before its first step, at the line of the job tha
     return outcome.err;
   };
   const std::string text = "format: text\n  train: text.txt";
-  CHECK(contains(run(text, "format: tokens\n  train: ids.bin"), "changed.yaml:7:10: error: data.train: ids.bin: offset 3000: token id 32512 is outside of the vocabulary of 256"));
-  CHECK(contains(run(text, "format: tokens\n  train: ids.bin.gz"), "changed.yaml:7:10: error: data.train: ids.bin.gz: is a gzip file; unpack it with gunzip"));
-  CHECK(contains(run("global: 4", "global: 4000"), "data.train: the training part has 263 samples, fewer than one batch of 4000"));
-  CHECK(contains(run("fraction: 0.2", "fraction: 0.001"), "changed.yaml:8:8: error: data.val: text.txt: the validation part has no sample"));
+  CHECK(contains(run(text, "format: tokens\n  train: ids.bin"),
+                 "changed.yaml:7:10: error: data.train: ids.bin: offset 3000: token id 32512 is outside of the "
+                 "vocabulary of 256"));
+  CHECK(contains(run(text, "format: tokens\n  train: ids.bin.gz"),
+                 "changed.yaml:7:10: error: data.train: ids.bin.gz: is a gzip file; unpack it with gunzip"));
+  CHECK(contains(run("global: 4", "global: 4000"),
+                 "data.train: the training part has 263 samples, fewer than one batch of 4000"));
+  CHECK(contains(run("fraction: 0.2", "fraction: 0.001"),
+                 "changed.yaml:8:8: error: data.val: text.txt: the validation part has no sample"));
 }
 
 // How a run ends whose text is changed when it has trained some steps.
@@ -966,8 +1025,10 @@ Outcome run_with_change(const std::function<void(const std::string& path)>& chan
   std::string text;
   while (text.size() < (std::size_t{4} << 20)) text += "the quick brown fox jumps over the lazy dog\n";
   const std::string path = in.write("text.txt", text);
-  Process process(in.path(), {"run", "job.yaml", "data.tokenizer=chars", "eval.every=1000000000", "train.steps=1000000", "checkpoint.every=1000000000"});
-  for (int tries = 0; tries < 600 && !contains(process.err_so_far(), "loss"); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  Process process(in.path(), {"run", "job.yaml", "data.tokenizer=chars", "eval.every=1000000000", "train.steps=1000000",
+                              "checkpoint.every=1000000000"});
+  for (int tries = 0; tries < 600 && !contains(process.err_so_far(), "loss"); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   change(path);
   return process.wait();
 }
@@ -975,7 +1036,8 @@ Outcome run_with_change(const std::function<void(const std::string& path)>& chan
 TEST_CASE("a data file that becomes shorter, or another text, under a run ends it with the file's name") {
   const Outcome shorter = run_with_change([](const std::string& path) { std::filesystem::resize_file(path, 5000); });
   CHECK(shorter.code == 74);
-  CHECK(contains(shorter.err, "text.txt: the file became shorter while it was in use: it had 4194344 bytes and now has 5000"));
+  CHECK(contains(shorter.err,
+                 "text.txt: the file became shorter while it was in use: it had 4194344 bytes and now has 5000"));
   const Outcome other = run_with_change([](const std::string& path) {
     std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << std::string(std::size_t{4} << 20, '#');
   });
@@ -994,14 +1056,18 @@ TEST_CASE("validate --files says of data and initial weights what run would, all
     std::vector<std::string> lines;
     const json document = parsed(outcome);
     for (const json& error : document["jobs"][0]["errors"])
-      lines.push_back(error["line"].dump() + " " + error["path"].get<std::string>() + ": " + error["message"].get<std::string>());
+      lines.push_back(error["line"].dump() + " " + error["path"].get<std::string>() + ": " +
+                      error["message"].get<std::string>());
     return lines;
   };
   using Lines = std::vector<std::string>;
   CHECK(errors("text.txt\n  val: {fraction: 0.2}", "[a.txt, text.txt, b.txt]\n  val: '*.none'") ==
-        Lines{"7 data.train: a.txt: no such file", "7 data.train: b.txt: no such file", "8 data.val: *.none: no file matches"});
-  CHECK(contains(errors("global: 4", "global: 4000").at(0), "7 data.train: the training part has 263 samples, fewer than one batch of 4000"));
-  CHECK(contains(errors("context: 8}", "context: 8}\n  init_from: nowhere").at(0), "5 model.init_from: nowhere: there is no such file"));
+        Lines{"7 data.train: a.txt: no such file", "7 data.train: b.txt: no such file",
+              "8 data.val: *.none: no file matches"});
+  CHECK(contains(errors("global: 4", "global: 4000").at(0),
+                 "7 data.train: the training part has 263 samples, fewer than one batch of 4000"));
+  CHECK(contains(errors("context: 8}", "context: 8}\n  init_from: nowhere").at(0),
+                 "5 model.init_from: nowhere: there is no such file"));
 
   in.write("small.yaml", contents_of(in.path("job.yaml")).replace(std::string(kJob).find("dim: 16"), 7, "dim: 8 "));
   REQUIRE(in({"run", "small.yaml", "checkpoint.dir=small"}).code == 0);
@@ -1012,7 +1078,8 @@ TEST_CASE("validate --files says of data and initial weights what run would, all
     CHECK(contains(lines[0], "wte.weight is [256, 8], the model has [256, 16]"));
   }
   in.write("empty.txt", "");
-  CHECK(errors("text.txt\n  val: {fraction: 0.2}", "empty.txt\n  val: small.yaml") == Lines{"7 data.train: empty.txt: the training part has no sample of seq_len + 1 = 9 tokens"});
+  CHECK(errors("text.txt\n  val: {fraction: 0.2}", "empty.txt\n  val: small.yaml") ==
+        Lines{"7 data.train: empty.txt: the training part has no sample of seq_len + 1 = 9 tokens"});
 }
 
 TEST_CASE("an output that cannot be written exits 74 and is named") {

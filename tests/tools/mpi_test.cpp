@@ -1,5 +1,6 @@
-// The command under mpirun: processes train to the bits of threads; a rank that dies or hangs ends all others soon, which say who it was and
-// what they wait in, and leaves whole checkpoints, from which a run ends as if nothing had been; ranks agree on signals and on errors.
+// The command under mpirun: processes train to the bits of threads; a rank that dies or hangs ends all others soon,
+// which say who it was and what they wait in, and leaves whole checkpoints, from which a run ends as if nothing had
+// been; ranks agree on signals and on errors.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -57,14 +58,17 @@ class Workplace : public TemporaryFolder {
   Outcome trainer(std::vector<std::string> arguments) const { return trainer::tests::trainer(path(), arguments); }
   Outcome mpirun(int ranks, const std::vector<std::string>& overrides) const { return start(ranks, overrides).wait(); }
   Process start(int ranks, const std::vector<std::string>& overrides) const {
-    std::vector<std::string> words{"-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", TRAINER_COMMAND, "run", "job.yaml"};
+    std::vector<std::string> words{
+        "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", TRAINER_COMMAND, "run", "job.yaml"};
     words.insert(words.end(), overrides.begin(), overrides.end());
     return Process(path(), words, TRAINER_MPIRUN);
   }
   std::map<std::string, std::string> files(const std::string& folder) const {
     std::map<std::string, std::string> found;
-    for (const auto& entry : fs::directory_iterator(path(folder))) found[entry.path().filename()] = contents_of(entry.path());
-    const nlohmann::json manifest = nlohmann::json::parse(found.at("manifest.json"));  // its metadata name the run and its job
+    for (const auto& entry : fs::directory_iterator(path(folder)))
+      found[entry.path().filename()] = contents_of(entry.path());
+    const nlohmann::json manifest =
+        nlohmann::json::parse(found.at("manifest.json"));  // its metadata name the run and its job
     found["manifest.json"] = manifest.at("files").dump() + manifest.at("tensors").dump();
     return found;
   }
@@ -92,7 +96,8 @@ std::map<int, pid_t> ranks_of(pid_t mpirun) {
     const std::string stat = contents_of(entry.path() / "stat");
     const std::size_t end = stat.rfind(')');
     if (end == std::string::npos || std::atoi(stat.c_str() + std::min(stat.size(), end + 4)) != mpirun) continue;
-    const std::string environment = contents_of(entry.path() / "environ"), key = std::string(1, '\0') + "OMPI_COMM_WORLD_RANK=";
+    const std::string environment = contents_of(entry.path() / "environ"),
+                      key = std::string(1, '\0') + "OMPI_COMM_WORLD_RANK=";
     const std::size_t at = environment.find(key);
     if (at != std::string::npos) ranks[std::atoi(environment.c_str() + at + key.size())] = std::stoi(name);
   }
@@ -107,16 +112,20 @@ bool runs(pid_t pid) {
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-const std::vector<std::string> kLong{"train.steps=600", "checkpoint.every=20", "eval.every=1000000", "train.batch={global: 4}"};
+const std::vector<std::string> kLong{"train.steps=600", "checkpoint.every=20", "eval.every=1000000",
+                                     "train.batch={global: 4}"};
 
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
-// Ends a random one of 4 ranks at a random moment after the first checkpoint, and checks what the others do. True if it met a run that still went.
+// Ends a random one of 4 ranks at a random moment after the first checkpoint, and checks what the others do. True if it
+// met a run that still went.
 bool lose_a_rank(const Workplace& in, int number, std::uint64_t attempt) {
-  const auto draw = [&](std::uint64_t what, std::uint64_t below) { return static_cast<int>(trainer::random_below(11, what, attempt, below)); };
+  const auto draw = [&](std::uint64_t what, std::uint64_t below) {
+    return static_cast<int>(trainer::random_below(11, what, attempt, below));
+  };
   Process run = in.start(4, kLong + std::vector<std::string>{"checkpoint.dir=lost"});
   const Clock::time_point started = Clock::now();
   const auto saved = [&] {
@@ -139,10 +148,13 @@ bool lose_a_rank(const Workplace& in, int number, std::uint64_t attempt) {
   if (outcome.code == 0) return false;
   CAPTURE(outcome.err);
   CHECK(seconds_since(begin) < 15);
-  CHECK(contains(outcome.err, number == SIGKILL ? "the process of rank " + std::to_string(lost) + " has ended; this rank"
-                                                : "rank " + std::to_string(lost) + " has been silent for"));
+  CHECK(contains(outcome.err, number == SIGKILL
+                                  ? "the process of rank " + std::to_string(lost) + " has ended; this rank"
+                                  : "rank " + std::to_string(lost) + " has been silent for"));
   CHECK((contains(outcome.err, "(instruction #") || contains(outcome.err, "outside a program")));
-  const auto left = [&] { return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return runs(rank.second); }); };
+  const auto left = [&] {
+    return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return runs(rank.second); });
+  };
   while (left() && seconds_since(begin) < 15) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   CHECK(!left());
   for (const auto& entry : fs::directory_iterator(in.path("lost")))
@@ -193,9 +205,12 @@ TEST_CASE("2 and 4 processes train to the bits of as many threads") {
     CAPTURE(number);
     const std::string name = std::to_string(number++);
     const auto with = [&](const std::string& backend) {
-      return overrides + std::vector<std::string>{"checkpoint.dir=" + backend + name, "log.jsonl=" + backend + name + ".jsonl"};
+      return overrides +
+             std::vector<std::string>{"checkpoint.dir=" + backend + name, "log.jsonl=" + backend + name + ".jsonl"};
     };
-    const Outcome threads = in.trainer(std::vector<std::string>{"run", "job.yaml", "cluster.devices_per_node=" + std::to_string(ranks)} + with("threads"));
+    const Outcome threads =
+        in.trainer(std::vector<std::string>{"run", "job.yaml", "cluster.devices_per_node=" + std::to_string(ranks)} +
+                   with("threads"));
     CAPTURE(threads.err);
     REQUIRE(threads.code == 0);
     const Outcome processes = in.mpirun(ranks, with("mpi") + std::vector<std::string>{"--json"});
@@ -213,7 +228,9 @@ TEST_CASE("2 and 4 processes train to the bits of as many threads") {
 TEST_CASE("a trace has every rank's times") {
   const Workplace in;
   REQUIRE(in.mpirun(2, {"log.trace=trace.json"}).code == 0);
-  REQUIRE(in.trainer({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=threads", "log.trace=threads.json"}).code == 0);
+  REQUIRE(
+      in.trainer({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=threads", "log.trace=threads.json"})
+          .code == 0);
   const auto spans = [&](const char* file) {
     const nlohmann::json trace = nlohmann::json::parse(contents_of(in.path(file)));
     return (trace.is_array() ? trace : trace["traceEvents"]).size();
@@ -221,7 +238,8 @@ TEST_CASE("a trace has every rank's times") {
   CHECK(spans("trace.json") == spans("threads.json"));
 }
 
-TEST_CASE("a rank that is killed or stopped ends all others within 15 s, and the run resumed ends as if nothing had been") {
+TEST_CASE(
+    "a rank that is killed or stopped ends all others within 15 s, and the run resumed ends as if nothing had been") {
   ::setenv("TRAINER_SILENT_S", "3", 1);
   lose_ranks(2, 1);
   ::unsetenv("TRAINER_SILENT_S");
@@ -246,7 +264,9 @@ TEST_CASE("a signal to one rank is heard by all: they save and exit 143") {
   CHECK(seconds_since(started) < 60);
 }
 
-TEST_CASE("a run in long steps under mpirun saves on SIGUSR1, on SIGTERM if mpirun leaves it the time, and on every signal to open_mpi.sh") {
+TEST_CASE(
+    "a run in long steps under mpirun saves on SIGUSR1, on SIGTERM if mpirun leaves it the time, and on every signal "
+    "to open_mpi.sh") {
   const Workplace in;
   in.write("long.txt", [] {
     std::string text;
@@ -254,8 +274,13 @@ TEST_CASE("a run in long steps under mpirun saves on SIGUSR1, on SIGTERM if mpir
     return text;
   }());
   // Steps of some seconds.
-  const std::vector<std::string> slow{"model.with={layers: 4, heads: 4, dim: 128, vocab: 256, context: 256}", "data.train=long.txt", "data.seq_len=256",
-                                      "train.batch={global: 64, micro: 8}", "train.steps=1000000", "checkpoint.every=1000000", "eval.every=1000000"};
+  const std::vector<std::string> slow{"model.with={layers: 4, heads: 4, dim: 128, vocab: 256, context: 256}",
+                                      "data.train=long.txt",
+                                      "data.seq_len=256",
+                                      "train.batch={global: 64, micro: 8}",
+                                      "train.steps=1000000",
+                                      "checkpoint.every=1000000",
+                                      "eval.every=1000000"};
   const std::string script = std::string(TRAINER_SOURCE_DIR) + "/configs/cluster/open_mpi.sh";
   ::setenv("MPIRUN", TRAINER_MPIRUN " --oversubscribe", 1);
   ::setenv("TRAINER", TRAINER_COMMAND, 1);
@@ -263,14 +288,26 @@ TEST_CASE("a run in long steps under mpirun saves on SIGUSR1, on SIGTERM if mpir
     bool by_script;
     int signal, code;
   };
-  for (const auto& [by_script, signal, code] : {Case{false, SIGUSR1, 143}, {false, SIGTERM, 1}, {true, SIGINT, 143}, {true, SIGTERM, 143}}) {
+  for (const auto& [by_script, signal, code] :
+       {Case{false, SIGUSR1, 143}, {false, SIGTERM, 1}, {true, SIGINT, 143}, {true, SIGTERM, 143}}) {
     CAPTURE(by_script);
     CAPTURE(signal);
     const std::string name = std::to_string(by_script) + std::to_string(signal);
     const std::vector<std::string> where{"checkpoint.dir=s" + name, "log.jsonl=l" + name};
-    const std::vector<std::string> command{"--mca", "odls_base_sigkill_timeout", "10", "-n", "2", "--oversubscribe", "--bind-to", "none", TRAINER_COMMAND, "run", "job.yaml"};
-    Process run = by_script ? Process(in.path(), std::vector<std::string>{"localhost:2", "job.yaml"} + slow + where, script)
-                            : Process(in.path(), command + slow + where, TRAINER_MPIRUN);
+    const std::vector<std::string> command{"--mca",
+                                           "odls_base_sigkill_timeout",
+                                           "10",
+                                           "-n",
+                                           "2",
+                                           "--oversubscribe",
+                                           "--bind-to",
+                                           "none",
+                                           TRAINER_COMMAND,
+                                           "run",
+                                           "job.yaml"};
+    Process run = by_script
+                      ? Process(in.path(), std::vector<std::string>{"localhost:2", "job.yaml"} + slow + where, script)
+                      : Process(in.path(), command + slow + where, TRAINER_MPIRUN);
     const Clock::time_point started = Clock::now();
     while (contents_of(in.path("l" + name)).empty()) {
       REQUIRE(seconds_since(started) < 120);
@@ -306,12 +343,20 @@ TEST_CASE("launcher, job and backend that do not fit are refused before anything
     const char* part;
   };
   const std::vector<Case> cases{
-      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, {"cluster.backend=threads"}, "cluster.backend=threads"},
-      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, {"cluster.devices_per_node=4"}, "started 2 ranks, but the job has 4 ranks"},
-      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, {"cluster.devices_per_node=2"}, "started 1 rank, but the job has 2 ranks"},
+      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+       {"cluster.backend=threads"},
+       "cluster.backend=threads"},
+      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+       {"cluster.devices_per_node=4"},
+       "started 2 ranks, but the job has 4 ranks"},
+      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
+       {"cluster.devices_per_node=2"},
+       "started 1 rank, but the job has 2 ranks"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {}, "mpirun or srun"},
       {{{"RANK", "0"}}, {}, "not WORLD_SIZE"},
-      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, {}, "OMPI_COMM_WORLD_RANK=1"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+       {},
+       "OMPI_COMM_WORLD_RANK=1"},
       {{}, {"cluster={backend: mpi, devices_per_node: 2}"}, "mpirun -n 2"},
       {{}, {"cluster={nodes: 2}"}, "mpirun -n 2"},
   };

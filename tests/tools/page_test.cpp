@@ -1,5 +1,5 @@
-// The page of a plan as a file: whole or not at all, the same every time, of bounded size, alone, and with a person's words as text. What a
-// browser makes of it is page_test.sh's affair.
+// The page of a plan as a file: whole or not at all, the same every time, of bounded size, alone, and with a person's
+// words as text. What a browser makes of it is page_test.sh's affair.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -79,7 +79,8 @@ TEST_CASE("a page is one file that asks for no other, and the same bytes every t
 
 TEST_CASE("a page holds the plan's own numbers") {
   const Workplace in;
-  const json data = data_of(in.page(kPipeline)), plan = json::parse(in.plan({"strategy.pipeline.degree=2", "cluster.devices_per_node=2", "--json"}).out);
+  const json data = data_of(in.page(kPipeline)),
+             plan = json::parse(in.plan({"strategy.pipeline.degree=2", "cluster.devices_per_node=2", "--json"}).out);
   CHECK(data["hash"] == plan["hash"]);
   CHECK(data["memory"]["limit"] == plan["memory"]["limit_bytes"]);
   for (std::size_t stage = 0; stage < 2; ++stage) {
@@ -88,7 +89,8 @@ TEST_CASE("a page holds the plan's own numbers") {
     CHECK(memory["by_category"] == plan["memory"]["stages"][stage]["by_category"]);
     CHECK(memory["curve"]["peak_bytes"].get<std::int64_t>() <= memory["peak"].get<std::int64_t>());
   }
-  CHECK(data["job"].size() == count(in.plan({"strategy.pipeline.degree=2", "cluster.devices_per_node=2", "--effective"}).out, "\n"));
+  CHECK(data["job"].size() ==
+        count(in.plan({"strategy.pipeline.degree=2", "cluster.devices_per_node=2", "--effective"}).out, "\n"));
 }
 
 TEST_CASE("what a person wrote is text, never markup") {
@@ -118,7 +120,8 @@ TEST_CASE("a timeline's blocks are in order, cover every instruction, and are bo
   }
   CHECK(instructions == plan["instructions"]["step"].get<std::size_t>());
   // 4 stages of 512 micro-batches: far more instructions than blocks.
-  const std::string page = in.page({"strategy.pipeline={degree: 4, schedule: interleaved, virtual_stages: 1}", "cluster.devices_per_node=4", "train.batch.global=512"});
+  const std::string page = in.page({"strategy.pipeline={degree: 4, schedule: interleaved, virtual_stages: 1}",
+                                    "cluster.devices_per_node=4", "train.batch.global=512"});
   CHECK(blocks_of(data_of(page)["timeline"]) <= 20'000);
   CHECK(page.size() < 2'000'000);
 }

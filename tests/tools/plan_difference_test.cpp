@@ -61,10 +61,12 @@ TEST_CASE("two jobs are compared by what plan says of each") {
   const json both = in.parsed({"a.yaml", "b.yaml"}), a = in.parsed({"a.yaml"}), b = in.parsed({"b.yaml"});
   CHECK(both["a"] == a);
   CHECK(both["b"] == b);
-  const auto settings = lines_of(both["differences"], "settings"), memory = lines_of(both["differences"], "memory"), sent = lines_of(both["differences"], "communication");
+  const auto settings = lines_of(both["differences"], "settings"), memory = lines_of(both["differences"], "memory"),
+             sent = lines_of(both["differences"], "communication");
   CHECK(settings.contains("checkpoint.format"));
   CHECK_FALSE(settings.contains("train.steps"));
-  CHECK(memory.at("peak")["difference"] == b["memory"]["peak_bytes"].get<double>() - a["memory"]["peak_bytes"].get<double>());
+  CHECK(memory.at("peak")["difference"] ==
+        b["memory"]["peak_bytes"].get<double>() - a["memory"]["peak_bytes"].get<double>());
   CHECK(memory.at("optimizer")["difference"].get<double>() < 0);  // a half
   CHECK(sent.at("all_gather shard")["a"].is_null());
   CHECK(lines_of(both["differences"], "plan").at("strategy")["b"] == "fsdp full_shard over 2 ranks");
@@ -76,7 +78,8 @@ TEST_CASE("what is compared is told to people, a line each, and a job against it
   const Workplace in;
   const Outcome outcome = in.plan({"a.yaml", "b.yaml"});
   CHECK(outcome.code == 0);
-  for (const char* part : {"A: a.yaml: tiny", "B: b.yaml: tiny", "settings that differ", "checkpoint.format", "  peak  ", "  all_reduce replicate  ", " KiB", "step, ms", "gathers in a step"})
+  for (const char* part : {"A: a.yaml: tiny", "B: b.yaml: tiny", "settings that differ", "checkpoint.format",
+                           "  peak  ", "  all_reduce replicate  ", " KiB", "step, ms", "gathers in a step"})
     CHECK_MESSAGE(contains(outcome.out, part), part);
   CHECK(contains(in.plan({"a.yaml", "a.yaml"}).out, "the plans are the same"));
   CHECK(in.parsed({"a.yaml", "a.yaml"})["differences"].empty());
@@ -94,7 +97,8 @@ TEST_CASE("overrides are of both jobs; three jobs, or a page of two, are refused
 
 TEST_CASE("both jobs are of the machine that their cluster names, with as many devices as it has") {
   const Workplace in;
-  const std::string job = std::string(kJob).substr(0, std::string(kJob).find("cluster:")) + "precision: {compute: bf16}\n";
+  const std::string job =
+      std::string(kJob).substr(0, std::string(kJob).find("cluster:")) + "precision: {compute: bf16}\n";
   in.write("here.yaml", job);
   in.write("there.yaml", job + "cluster: {hardware: h100-sxm}\n");
   const auto same = [&](std::vector<std::string> arguments) {
@@ -115,17 +119,22 @@ TEST_CASE("both jobs are of the machine that their cluster names, with as many d
 
 TEST_CASE("a sweep plans every combination as its overrides would") {
   const Workplace in;
-  const Outcome outcome = in.plan({"a.yaml", "--sweep", "train.batch.global=8,16", "--sweep", "devices=1,2", "cluster.price_per_device_hour=2", "--json"});
+  const Outcome outcome = in.plan({"a.yaml", "--sweep", "train.batch.global=8,16", "--sweep", "devices=1,2",
+                                   "cluster.price_per_device_hour=2", "--json"});
   CHECK(outcome.code == 0);
   const json document = json::parse(outcome.out), &rows = document["sweep"];
   REQUIRE(rows.size() == 4);
   CHECK(rows[1]["overrides"] == json{"train.batch.global=8", "cluster.devices_per_node=2"});
-  CHECK(rows[2]["plan"] == in.parsed({"a.yaml", "cluster.price_per_device_hour=2", "train.batch.global=16", "cluster.devices_per_node=1"}));
-  const auto of = [&](const char* best, const char* key) { return rows[document[best].get<std::size_t>()]["plan"]["predicted"][key].get<double>(); };
+  CHECK(rows[2]["plan"] == in.parsed({"a.yaml", "cluster.price_per_device_hour=2", "train.batch.global=16",
+                                      "cluster.devices_per_node=1"}));
+  const auto of = [&](const char* best, const char* key) {
+    return rows[document[best].get<std::size_t>()]["plan"]["predicted"][key].get<double>();
+  };
   for (const json& row : rows) {
     const json& predicted = row["plan"]["predicted"];
     CHECK(predicted["run_hours"].get<double>() == doctest::Approx(6 * predicted["step_ms"].get<double>() / 3.6e6));
-    CHECK(predicted["run_cost"].get<double>() == doctest::Approx(2 * predicted["run_hours"].get<double>()));  // ranks share the one CPU
+    CHECK(predicted["run_cost"].get<double>() ==
+          doctest::Approx(2 * predicted["run_hours"].get<double>()));  // ranks share the one CPU
     CHECK(predicted["tokens_per_s"].get<double>() <= of("fastest", "tokens_per_s"));
     CHECK(predicted["run_cost"].get<double>() >= of("cheapest", "run_cost"));
   }
@@ -135,21 +144,25 @@ TEST_CASE("a sweep shows what cannot be, and fails where nothing fits") {
   const Workplace in;
   const Outcome some = in.plan({"a.yaml", "--sweep", "train.batch.global=7,8", "--sweep", "model.with.dim=16,1048576"});
   CHECK(some.code == 0);
-  for (const char* part : {"train.batch.global=8 model.with.dim=16", "error: train.batch.global", "states alone do not fit", "fastest"}) CHECK_MESSAGE(contains(some.out, part), part);
+  for (const char* part :
+       {"train.batch.global=8 model.with.dim=16", "error: train.batch.global", "states alone do not fit", "fastest"})
+    CHECK_MESSAGE(contains(some.out, part), part);
   CHECK(count(some.out, "\n") == 5);
   const Outcome none = in.plan({"a.yaml", "--sweep", "cluster.memory_limit=1KiB,2KiB", "--json"});
   CHECK(none.code == 78);
   CHECK(json::parse(none.out)["sweep"].size() == 2);
   CHECK(json::parse(none.out)["sweep"][0]["plan"].is_null());
   CHECK(contains(none.err, "the model is too large for 2 ranks"));
-  for (const std::string bad : {"nodes", "nodes=", "=1", "nodes=1,,2"}) CHECK(in.plan({"a.yaml", "--sweep", bad}).code == 64);
+  for (const std::string bad : {"nodes", "nodes=", "=1", "nodes=1,,2"})
+    CHECK(in.plan({"a.yaml", "--sweep", bad}).code == 64);
   CHECK(in.plan({"a.yaml", "b.yaml", "--sweep", "nodes=1"}).code == 64);
   CHECK(in.plan({"a.yaml", "--sweep", "nodes=1", "--html", "page.html"}).code == 64);
 }
 
 TEST_CASE("the points of a run's life are told, each with what it takes beside the allocation") {
   const Workplace in;
-  const json a = in.parsed({"a.yaml", "checkpoint.dir=null"}), b = in.parsed({"b.yaml"}), full = in.parsed({"b.yaml", "checkpoint.format=full"});
+  const json a = in.parsed({"a.yaml", "checkpoint.dir=null"}), b = in.parsed({"b.yaml"}),
+             full = in.parsed({"b.yaml", "checkpoint.format=full"});
   const auto points = [](const json& plan) {
     std::map<std::string, json> found;
     for (const json& one : plan["memory"]["lifecycle"]) found[one["point"]] = one;

@@ -15,9 +15,12 @@ namespace trainer::tests {
 namespace {
 
 // Only what may follow fork: no allocation.
-[[noreturn]] void become(const char* program, const char* folder, const char* out, const char* err, char* const* arguments) {
-  const int out_file = ::open(out, O_WRONLY | O_CREAT | O_TRUNC, 0666), err_file = ::open(err, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  if (out_file < 0 || err_file < 0 || ::dup2(out_file, 1) < 0 || ::dup2(err_file, 2) < 0 || ::chdir(folder) != 0) ::_exit(126);
+[[noreturn]] void become(const char* program, const char* folder, const char* out, const char* err,
+                         char* const* arguments) {
+  const int out_file = ::open(out, O_WRONLY | O_CREAT | O_TRUNC, 0666),
+            err_file = ::open(err, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  if (out_file < 0 || err_file < 0 || ::dup2(out_file, 1) < 0 || ::dup2(err_file, 2) < 0 || ::chdir(folder) != 0)
+    ::_exit(126);
   ::execv(program, arguments);
   ::_exit(127);
 }
@@ -60,6 +63,8 @@ Outcome Process::wait() {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), contents_of(out_), contents_of(err_)};
 }
 
-Outcome trainer(const std::string& folder, const std::vector<std::string>& arguments) { return Process(folder, arguments).wait(); }
+Outcome trainer(const std::string& folder, const std::vector<std::string>& arguments) {
+  return Process(folder, arguments).wait();
+}
 
 }  // namespace trainer::tests

@@ -1,9 +1,10 @@
-// What a plan holds and sends is what the textbook says of its strategy: bytes of parameters, gradients and states by the table of the
-// papers (ZeRO, section 5; FSDP, section 3), bytes sent per step by the formulas of rings, of Megatron-LM's layers and of pipelines, for
-// every job of the table of mixed jobs. (That ranks take and send what their plans say is equivalence_test.cpp's.)
+// What a plan holds and sends is what the textbook says of its strategy: bytes of parameters, gradients and states by
+// the table of the papers (ZeRO, section 5; FSDP, section 3), bytes sent per step by the formulas of rings, of
+// Megatron-LM's layers and of pipelines, for every job of the table of mixed jobs. (That ranks take and send what their
+// plans say is equivalence_test.cpp's.)
 //
-// Padding: a tensor begins at a multiple of 32 elements, a unit's slice is a multiple of 64: of a unit of k tensors over n ranks at most
-// 32 k + 64 n elements are padding.
+// Padding: a tensor begins at a multiple of 32 elements, a unit's slice is a multiple of 64: of a unit of k tensors
+// over n ranks at most 32 k + 64 n elements are padding.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ namespace {
 std::int64_t persistent_bytes(const Role& role, Category category) {
   std::int64_t bytes = 0;
   for (std::size_t id = 0; id < role.buffers.size(); ++id)
-    if (role.buffers[id].program < 0 && role.buffers[id].category == category && static_cast<BufferId>(id) != role.scalars && static_cast<BufferId>(id) != role.applied)
+    if (role.buffers[id].program < 0 && role.buffers[id].category == category &&
+        static_cast<BufferId>(id) != role.scalars && static_cast<BufferId>(id) != role.applied)
       bytes += role.buffers[id].bytes;
   return bytes;
 }
@@ -56,8 +58,10 @@ bool takes(Which which, const Unit& unit) { return which == Which::all || unit.t
 std::int64_t muon_elements(const CompiledJob& job, const Role& role, bool cut) {
   std::int64_t sum = 0;
   for (const Unit& unit : role.units) {
-    if (!unit.trained() || job.optimizers[static_cast<std::size_t>(unit.optimizer)].name != OptimizerName::muon) continue;
-    const bool is_cut = std::ranges::any_of(unit.tensors, [](const UnitTensor& tensor) { return tensor.spec.is_cut(Axis::tensor); });
+    if (!unit.trained() || job.optimizers[static_cast<std::size_t>(unit.optimizer)].name != OptimizerName::muon)
+      continue;
+    const bool is_cut =
+        std::ranges::any_of(unit.tensors, [](const UnitTensor& tensor) { return tensor.spec.is_cut(Axis::tensor); });
     sum += !cut || is_cut ? unit.elements : 0;
   }
   return sum;
@@ -114,16 +118,20 @@ void check_data_axes(const Sizes& n, const CompiledJob& job) {
     // Where parameters are whole on every rank, only what an update has changed is gathered.
     const std::int64_t gradients = 4 * elements(role, Which::trained),
                        parameters = working_bytes(role, n.data.shard_parameters ? Which::all : Which::trained);
-    const bool alone = n.pipeline == 1 && n.shard == 1;  // count and loss, f64, are summed over the data axes and the pipeline
-    CHECK(sent(job.plan, stage, "replicate", "all_reduce") == ring(gradients / n.shard, n.replicate) + (alone ? 2 * ring(8, n.replicate) : 0));
+    const bool alone =
+        n.pipeline == 1 && n.shard == 1;  // count and loss, f64, are summed over the data axes and the pipeline
+    CHECK(sent(job.plan, stage, "replicate", "all_reduce") ==
+          ring(gradients / n.shard, n.replicate) + (alone ? 2 * ring(8, n.replicate) : 0));
     // Momenta are gathered in f32, and updates scattered.
     const std::int64_t muon = n.data.shard_states ? half_ring(4 * muon_elements(job, role, false), n.shard) : 0;
     CHECK(sent(job.plan, stage, "shard", "reduce_scatter") == n.reductions() * half_ring(gradients, n.shard) + muon);
-    const std::int64_t gathered = sent(job.plan, stage, "shard", "all_gather") - muon, once = half_ring(parameters, n.shard);
+    const std::int64_t gathered = sent(job.plan, stage, "shard", "all_gather") - muon,
+                       once = half_ring(parameters, n.shard);
     if (!n.data.shard_parameters || n.data.keep == Keep::step) {
       CHECK(gathered == (n.data.shard_states ? once : 0));
     } else {
-      // What a pass does not read (an embedding's rows, backward), or what is still there from the pass before, is not gathered.
+      // What a pass does not read (an embedding's rows, backward), or what is still there from the pass before, is not
+      // gathered.
       CHECK(gathered <= (n.data.keep == Keep::pass ? 1 : 2) * n.micro_batches * once);
       CHECK(gathered >= once);
     }
@@ -174,14 +182,17 @@ void check_tensor_axis(const std::string& line, const Sizes& n, const CompiledJo
 // Between layers one value crosses, each micro-batch once in both passes; zb_v turns around on the last stage.
 void check_pipeline_axis(const std::string& line, const LoadedJob& loaded, const Sizes& n, const CompiledJob& job) {
   const std::int64_t chunks = n.pipeline * loaded.job.strategy.pipeline.virtual_stages;
-  const std::int64_t crossings = chunks - 1 - (has_word(line, "zb_v") ? 1 : 0), cut = has_word(line, "sp") ? n.tensor : 1;
+  const std::int64_t crossings = chunks - 1 - (has_word(line, "zb_v") ? 1 : 0),
+                     cut = has_word(line, "sp") ? n.tensor : 1;
   CHECK(sum_over_stages(job, "pipeline", "send") == 2 * crossings * n.micro_batches * layer_bytes(line, n, job) / cut);
 }
 
 // Of a multilayer perceptron every other layer's result is cut by columns.
 bool crosses_cut(const std::string& line, const Sizes& n) { return has_word(line, "mlp") && n.tensor > 1; }
 
-bool recomputes(const std::string& line) { return has_word(line, "full") || has_word(line, "selective") || has_word(line, "every_2"); }
+bool recomputes(const std::string& line) {
+  return has_word(line, "full") || has_word(line, "selective") || has_word(line, "every_2");
+}
 
 }  // namespace
 
@@ -201,23 +212,28 @@ TEST_CASE("every job sends what the textbook says") {
     check_data_axes(n, job);
     if (has_word(line, "lora")) continue;  // an adapter has sums of its own over the tensor axis
     if (n.tensor > 1 && !has_word(line, "mlp") && !recomputes(line) && ++tensor > 0) check_tensor_axis(line, n, job);
-    if (n.pipeline > 1 && loaded.job.strategy.pipeline.split_policy != SplitPolicy::automatic && !crosses_cut(line, n) && ++pipeline > 0)
+    if (n.pipeline > 1 && loaded.job.strategy.pipeline.split_policy != SplitPolicy::automatic &&
+        !crosses_cut(line, n) && ++pipeline > 0)
       check_pipeline_axis(line, loaded, n, job);
   }
   CHECK(tensor >= 10);
   CHECK(pipeline >= 20);
 }
 
-// Of every layer and micro-batch the keys and values of all positions, forward; as many bytes of their gradients are reduced and scattered.
+// Of every layer and micro-batch the keys and values of all positions, forward; as many bytes of their gradients are
+// reduced and scattered.
 TEST_CASE("context parallelism gathers keys and values and scatters their gradients, no more") {
   const MixedJobs jobs;
-  for (const auto& [line, ranks, kv] : {std::tuple("llama r4 ddp c4 m2 clip", 4, 16), {"packed r2 ddp c2 m4 drop ignore", 2, 16}, {"gpt r2 ddp c2 m2 clip", 2, 16}}) {
+  for (const auto& [line, ranks, kv] : {std::tuple("llama r4 ddp c4 m2 clip", 4, 16),
+                                        {"packed r2 ddp c2 m4 drop ignore", 2, 16},
+                                        {"gpt r2 ddp c2 m2 clip", 2, 16}}) {
     CAPTURE(line);
     const CompiledJob job = compiled(jobs.load(line, "run"));
     const std::int64_t layers = 8, bytes = job.batch.micro * 8 * kv * 4, passes = job.batch.micro_batches * layers * 2;
     CHECK(sent(job.plan, 0, "context", "all_gather") == passes * half_ring(bytes, ranks));
     CHECK(sent(job.plan, 0, "context", "reduce_scatter") == passes * half_ring(bytes, ranks));
-    CHECK(sent(job.plan, 0, "context", "all_reduce") == ring(4 * elements(job.plan.roles[0]), ranks) + 2 * ring(8, ranks));
+    CHECK(sent(job.plan, 0, "context", "all_reduce") ==
+          ring(4 * elements(job.plan.roles[0]), ranks) + 2 * ring(8, ranks));
   }
 }
 
@@ -228,7 +244,8 @@ TEST_CASE("without prefetch a unit of FULL_SHARD is gathered for every pass that
   const CompiledJob job = compiled(loaded);
   const Role& role = job.plan.roles[0];
   // The embedding, the first unit, is read forward alone.
-  CHECK(sent(job.plan, 0, "shard", "all_gather") == half_ring(2 * 2 * (2 * elements(role) - role.units[0].elements), 4));
+  CHECK(sent(job.plan, 0, "shard", "all_gather") ==
+        half_ring(2 * 2 * (2 * elements(role) - role.units[0].elements), 4));
 }
 
 TEST_CASE("parameters, gradients and states divide as the papers say, within padding") {
@@ -238,9 +255,14 @@ TEST_CASE("parameters, gradients and states divide as the papers say, within pad
     bool parameters, gradients, states;  // over the shard axis
     std::int64_t replicas = 1;
   };
-  const std::vector<Kind> kinds{{"ddp", false, false, false},       {"no_shard", false, false, false},      {"zero1", false, false, true},
-                                {"zero2", false, true, true},       {"zero3", true, true, true},            {"full_shard", true, true, true},
-                                {"shard_grad_op", true, true, true}, {"hybrid2", true, true, true, 2},
+  const std::vector<Kind> kinds{{"ddp", false, false, false},
+                                {"no_shard", false, false, false},
+                                {"zero1", false, false, true},
+                                {"zero2", false, true, true},
+                                {"zero3", true, true, true},
+                                {"full_shard", true, true, true},
+                                {"shard_grad_op", true, true, true},
+                                {"hybrid2", true, true, true, 2},
                                 {"full_shard reduce:step", true, false, true}};
   for (const Kind& kind : kinds)
     for (std::int64_t ranks : {2, 4, 8})
@@ -276,8 +298,11 @@ TEST_CASE("parameters, gradients and states divide as the papers say, within pad
           // Of gathered copies it has the unit in use and the one ahead (zero3, full_shard), or the model
           // (shard_grad_op).
           const std::int64_t copies = most_alive(role, Category::parameters);
-          if (!kind.parameters) CHECK(copies == 0);
-          else if (std::string(kind.words) == "shard_grad_op") CHECK(copies <= elements(role) * width);
-          else CHECK(copies <= 3 * largest_unit(role) * width);
+          if (!kind.parameters)
+            CHECK(copies == 0);
+          else if (std::string(kind.words) == "shard_grad_op")
+            CHECK(copies <= elements(role) * width);
+          else
+            CHECK(copies <= 3 * largest_unit(role) * width);
         }
 }

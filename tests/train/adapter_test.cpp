@@ -121,7 +121,8 @@ TEST_CASE("an adapter that is stopped and resumed ends with the bits of one that
 
 TEST_CASE("an adapter goes on over other ranks, cut and sharded in other ways, as it would have before") {
   const Adapters adapters;
-  const Overrides more{"train.steps=8", "checkpoint.every=4", "checkpoint.format=sharded", "cluster.devices_per_node=2"};
+  const Overrides more{"train.steps=8", "checkpoint.every=4", "checkpoint.format=sharded",
+                       "cluster.devices_per_node=2"};
   const Trained whole = run(adapters.load("whole", both(more, {"strategy=fsdp"})));
   for (const char* strategy : {"ddp", "{data: {kind: zero1}}", "{tensor: {degree: 2, sequence_parallel: true}}",
                                "{pipeline: {degree: 2}}", "{data: {kind: fsdp}, tensor: {degree: 2}}"})
@@ -200,8 +201,10 @@ TEST_CASE("a checkpoint of an adapter is no model to start from") {
   const std::string expected = checkpoint + " is a checkpoint of an adapter; its base was " + adapters.base();
   const LoadedJob plain = adapters.jobs.load("gpt2", "plain", {"model.init_from=" + checkpoint});
   CHECK(contains(message_of<DataError>([&] { run(plain); }), expected));
-  CHECK(contains(message_of<DataError>([&] { run(adapters.load("two", {"model.init_from=" + checkpoint})); }), expected));
-  CHECK(contains(message_of<DataError>([&] { run(adapters.load("run", {"model.init_from=" + checkpoint})); }), expected));
+  CHECK(
+      contains(message_of<DataError>([&] { run(adapters.load("two", {"model.init_from=" + checkpoint})); }), expected));
+  CHECK(
+      contains(message_of<DataError>([&] { run(adapters.load("run", {"model.init_from=" + checkpoint})); }), expected));
   const FileProblems problems = check_files(plain, compiled(plain));
   REQUIRE(problems.diagnostics.size() == 1);
   CHECK(problems.diagnostics.front().path == "model.init_from");

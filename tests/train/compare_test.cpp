@@ -115,7 +115,8 @@ TEST_CASE("a strategy that forgets its reductions does not hold") {
 
 TEST_CASE("verify leaves the job's checkpoints and logs alone, and stops after the job's own steps") {
   const TinyJobs jobs;
-  const LoadedJob loaded = jobs.load("mlp", "mine", on(2, "ddp", {"log.jsonl=" + jobs.path("log.jsonl"), "train.steps=2", "checkpoint.every=1"}));
+  const LoadedJob loaded = jobs.load(
+      "mlp", "mine", on(2, "ddp", {"log.jsonl=" + jobs.path("log.jsonl"), "train.steps=2", "checkpoint.every=1"}));
   CHECK(compared(loaded, 5).steps == 2);
   CHECK_FALSE(std::filesystem::exists(jobs.path("mine")));
   CHECK_FALSE(std::filesystem::exists(jobs.path("log.jsonl")));
@@ -123,7 +124,8 @@ TEST_CASE("verify leaves the job's checkpoints and logs alone, and stops after t
 
 TEST_CASE("what several nodes decide stays when verify runs them on one") {
   const TinyJobs jobs;
-  const LoadedJob loaded = jobs.load("mlp", "run", {"cluster={nodes: 2, devices_per_node: 2}", "strategy.data={kind: fsdp, sharding: hybrid_shard}"});
+  const LoadedJob loaded = jobs.load(
+      "mlp", "run", {"cluster={nodes: 2, devices_per_node: 2}", "strategy.data={kind: fsdp, sharding: hybrid_shard}"});
   const LoadedJob ranks = on_threads(loaded, kCompile);
   CHECK(compiled(ranks).plan.mesh == compiled(loaded).plan.mesh);
   CHECK(compiled(ranks).plan.mesh.size(Axis::replicate) == 2);
@@ -132,7 +134,8 @@ TEST_CASE("what several nodes decide stays when verify runs them on one") {
 TEST_CASE("what is not meant to be one rank's training is refused by name") {
   const TinyJobs jobs;
   for (const char* data : {"{kind: local_sgd, every: 2}", "{kind: ddp, compression: int8}"}) {
-    const LoadedJob loaded = jobs.load("mlp", "run", {"cluster.devices_per_node=2", "checkpoint.every=2", std::string("strategy.data=") + data});
+    const LoadedJob loaded = jobs.load(
+        "mlp", "run", {"cluster.devices_per_node=2", "checkpoint.every=2", std::string("strategy.data=") + data});
     CHECK_THROWS_AS(on_threads(loaded, kCompile), JobError);
   }
 }

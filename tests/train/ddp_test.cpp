@@ -1,15 +1,15 @@
-// Data parallel training is one rank's training: losses, gradient norms and weights of 2 and 4 ranks against one rank at the
-// same global batch; and the reductions go on during the backward pass.
+// Data parallel training is one rank's training: losses, gradient norms and weights of 2 and 4 ranks against one rank
+// at the same global batch; and the reductions go on during the backward pass.
 //
-// Bounds. Every sample is computed alone, so ranks change the order of sums over the n = 64 terms (8 samples of 8 tokens) of a
-// gradient and nothing else; sums are in f32 whatever the compute dtype. With u the unit roundoff of f32:
+// Bounds. Every sample is computed alone, so ranks change the order of sums over the n = 64 terms (8 samples of 8
+// tokens) of a gradient and nothing else; sums are in f32 whatever the compute dtype. With u the unit roundoff of f32:
 //   gradients, relative to their norm              γ = 2 n u = 7.6e-6 (both orders err)
 //   losses and norms of step t                     (t + 1) γ
 //   weights after T steps of AdamW, by its eps e   T · lr · 2 γ norm / e: 2% of the way they have gone at most
-// In bf16, u' its unit roundoff, the first loss is as close. But a gradient that passes a sum over samples on (that of positions)
-// is rounded once for each micro-batch, and a master weight that differs in its last bits may round to the neighbouring bf16 value:
-// u' here and there. A norm, and an update relative to its size, collect several such: 8 u' and 16 u' = 3% bound them; a loss
-// is a mean over 64 tokens: 2 u'.
+// In bf16, u' its unit roundoff, the first loss is as close. But a gradient that passes a sum over samples on (that of
+// positions) is rounded once for each micro-batch, and a master weight that differs in its last bits may round to the
+// neighbouring bf16 value: u' here and there. A norm, and an update relative to its size, collect several such: 8 u'
+// and 16 u' = 3% bound them; a loss is a mean over 64 tokens: 2 u'.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -24,8 +24,8 @@ namespace {
 constexpr double kSteps = 6, kLr = 1e-2, kEps = 1e-3, kTerms = 64;
 
 Overrides ranks(int number, int accumulation) {
-  return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004",
-          "train.batch.micro=" + std::to_string(8 / number / accumulation)};
+  return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp",
+          "strategy.data.bucket_mb=0.004", "train.batch.micro=" + std::to_string(8 / number / accumulation)};
 }
 
 double relative(double got, double want) { return std::fabs(got - want) / std::fabs(want); }
@@ -74,7 +74,9 @@ train:
   clip_norm: null
 )");
   int folder = 0;
-  const auto trained = [&](const Overrides& overrides) { return run(jobs.load("scaled", "run" + std::to_string(folder++), overrides)); };
+  const auto trained = [&](const Overrides& overrides) {
+    return run(jobs.load("scaled", "run" + std::to_string(folder++), overrides));
+  };
   const Trained want = trained({});
   CHECK(want.loss.back() < want.loss.front());
   for (const Overrides& two : {ranks(2, 2), Overrides{"cluster.devices_per_node=2", "strategy={tensor: {degree: 2}}"},
@@ -118,7 +120,8 @@ TEST_CASE("ranks train as one") {
 }
 
 TEST_CASE("targets ignored on one rank alone weigh nothing") {
-  // Of each 8 samples the first 4 have class 2, which is ignored, but for one: of 2 ranks the first counts 1 target, the second 4.
+  // Of each 8 samples the first 4 have class 2, which is ignored, but for one: of 2 ranks the first counts 1 target,
+  // the second 4.
   const TinyJobs jobs;
   std::string table;
   for (int row = 0; row < 40; ++row) {

@@ -1,5 +1,5 @@
-// What a value that is not finite does to a run and to its checkpoints, under each train.on_nan. The data poison one batch, or the learning
-// rate ruins the weights: a bad update leaves them finite, and only the next step shows it.
+// What a value that is not finite does to a run and to its checkpoints, under each train.on_nan. The data poison one
+// batch, or the learning rate ruins the weights: a bad update leaves them finite, and only the next step shows it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,17 +16,23 @@ namespace {
 
 constexpr int kBatch = 8;
 
-const Overrides kWild{"train.optimizer.lr=1.0e20", "train.lr_schedule.name=constant", "train.lr_schedule.warmup_steps=0", "train.optimizer.weight_decay=0"};
+const Overrides kWild{"train.optimizer.lr=1.0e20", "train.lr_schedule.name=constant",
+                      "train.lr_schedule.warmup_steps=0", "train.optimizer.weight_decay=0"};
 
 // A table of `batches` batches without those of `left_out`; those of `poisoned` overflow in the first layer.
-Overrides table_of(const TinyJobs& jobs, const std::string& name, int batches, const std::vector<int>& poisoned, const std::vector<int>& left_out = {}) {
-  const auto has = [](const std::vector<int>& list, int batch) { return std::find(list.begin(), list.end(), batch) != list.end(); };
+Overrides table_of(const TinyJobs& jobs, const std::string& name, int batches, const std::vector<int>& poisoned,
+                   const std::vector<int>& left_out = {}) {
+  const auto has = [](const std::vector<int>& list, int batch) {
+    return std::find(list.begin(), list.end(), batch) != list.end();
+  };
   std::string text;
   for (int row = 0; row < batches * kBatch; ++row) {
     const int batch = row / kBatch;
     if (has(left_out, batch)) continue;
     for (int column = 0; column < 6; ++column)
-      text += has(poisoned, batch) && row % kBatch == 6 ? "3.0e38," : std::to_string(0.1 * (row * 7 % 11) + 0.05 * column + 0.01 * batch) + ",";
+      text += has(poisoned, batch) && row % kBatch == 6
+                  ? "3.0e38,"
+                  : std::to_string(0.1 * (row * 7 % 11) + 0.05 * column + 0.01 * batch) + ",";
     text += std::to_string(row * 5 % 4) + "\n";
   }
   jobs.write(name, text);
@@ -55,10 +61,12 @@ TEST_CASE("a run that diverges saves nothing, keeps the last good checkpoint, an
   for (int ranks : {1, 2}) {
     CAPTURE(ranks);
     const TinyJobs jobs;
-    const Overrides often{"checkpoint.every=1", "checkpoint.keep=1", "strategy=ddp", "cluster.devices_per_node=" + std::to_string(ranks)};
+    const Overrides often{"checkpoint.every=1", "checkpoint.keep=1", "strategy=ddp",
+                          "cluster.devices_per_node=" + std::to_string(ranks)};
     run(jobs.load("mlp", "run", both(often, {"train.steps=4"})));
     const auto good = files_of(jobs.path("run/step-00000004"));
-    const std::string message = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", both(often, both(kWild, {"train.steps=9"})))); });
+    const std::string message =
+        message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", both(often, both(kWild, {"train.steps=9"})))); });
     CHECK(contains(message, "step 5: loss "));
     CHECK(contains(message, "The last good checkpoint is " + jobs.path("run/step-00000004")));
     CHECK(contains(message, "step-00000005.diverged"));
@@ -72,7 +80,8 @@ TEST_CASE("a run that diverges saves nothing, keeps the last good checkpoint, an
 
 TEST_CASE("the only checkpoint stays where no good one is known") {
   const TinyJobs jobs;
-  const std::string message = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", both(kWild, {"checkpoint.every=1"}))); });
+  const std::string message =
+      message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", both(kWild, {"checkpoint.every=1"}))); });
   CHECK(contains(message, "There is no good checkpoint"));
   CHECK(names_in(jobs.path("run")) == Names{"step-00000001"});
 }
@@ -96,18 +105,23 @@ TEST_CASE("what is good is known again after a kill") {
   const Overrides often{"checkpoint.every=1", "checkpoint.keep=null"};
   run(jobs.load("mlp", "run", both(often, {"train.steps=4"})));
   // As if killed after the save of step 4, before a step from it: its first step diverges, and it is set aside.
-  const Overrides poisoned = both(both(often, table_of(jobs, "poison.csv", 9, {0, 1, 2, 3, 4})), {"checkpoint.keep=1", "checkpoint.accept=[data]", "train.steps=9"});
+  const Overrides poisoned = both(both(often, table_of(jobs, "poison.csv", 9, {0, 1, 2, 3, 4})),
+                                  {"checkpoint.keep=1", "checkpoint.accept=[data]", "train.steps=9"});
   const std::string message = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", poisoned)); });
   CHECK(contains(message, "The last good checkpoint is " + jobs.path("run/step-00000003")));
-  CHECK(names_in(jobs.path("run")) == Names{"step-00000001", "step-00000002", "step-00000003", "step-00000004.diverged"});
+  CHECK(names_in(jobs.path("run")) ==
+        Names{"step-00000001", "step-00000002", "step-00000003", "step-00000004.diverged"});
 }
 
 TEST_CASE("weights that are not finite are not saved, although no step showed them") {
   for (const char* format : {"full", "sharded"}) {
     CAPTURE(std::string(format));
     const TinyJobs jobs;
-    const LoadedJob loaded = jobs.load("mlp", "run", {"train.steps=1", "train.optimizer={name: sgd, lr: 3.0e38, weight_decay: 100}", "train.lr_schedule={name: constant, warmup_steps: 0}",
-                                                      std::string("checkpoint.format=") + format, "cluster.devices_per_node=2", "strategy=fsdp"});
+    const LoadedJob loaded =
+        jobs.load("mlp", "run",
+                  {"train.steps=1", "train.optimizer={name: sgd, lr: 3.0e38, weight_decay: 100}",
+                   "train.lr_schedule={name: constant, warmup_steps: 0}", std::string("checkpoint.format=") + format,
+                   "cluster.devices_per_node=2", "strategy=fsdp"});
     const std::string message = message_of<NonFiniteError>([&] { run(loaded); });
     CHECK(contains(message, "after 1 steps: the weight "));
     CHECK(contains(message, "nothing was saved"));
@@ -119,7 +133,10 @@ TEST_CASE("skip leaves out the update of a poisoned batch and nothing else") {
   for (int ranks : {1, 2}) {
     CAPTURE(ranks);
     const TinyJobs jobs;
-    const Trained trained = run(jobs.load("mlp", "run", both(table_of(jobs, "poison.csv", 6, {2, 3}), {"train.on_nan=skip", "strategy=ddp", "cluster.devices_per_node=" + std::to_string(ranks)})));
+    const Trained trained = run(
+        jobs.load("mlp", "run",
+                  both(table_of(jobs, "poison.csv", 6, {2, 3}),
+                       {"train.on_nan=skip", "strategy=ddp", "cluster.devices_per_node=" + std::to_string(ranks)})));
     CHECK(trained.skipped == std::vector<std::int64_t>{2, 3});
     CHECK(trained.report.skipped_steps == 2);
     CHECK(trained.loss.size() == 6);
@@ -131,7 +148,8 @@ TEST_CASE("skip leaves out the update of a poisoned batch and nothing else") {
   }
 }
 
-TEST_CASE("rollback goes on from the last good checkpoint as if the batches since had not been there, under any strategy") {
+TEST_CASE(
+    "rollback goes on from the last good checkpoint as if the batches since had not been there, under any strategy") {
   const std::vector<std::pair<const char*, std::string>> strategies{
       {"1", "ddp"},
       {"2", "{data: {kind: zero1, compression: int8}}"},
@@ -143,21 +161,25 @@ TEST_CASE("rollback goes on from the last good checkpoint as if the batches sinc
   for (const auto& [ranks, strategy] : strategies) {
     CAPTURE(strategy);
     const TinyJobs jobs;
-    const Overrides common{"strategy=" + strategy, "cluster.devices_per_node=" + std::string(ranks), "checkpoint.every=2", "checkpoint.keep=1", "train.steps=8"};
+    const Overrides common{"strategy=" + strategy, "cluster.devices_per_node=" + std::string(ranks),
+                           "checkpoint.every=2", "checkpoint.keep=1", "train.steps=8"};
     // The step from checkpoint 4 is the poisoned one: it is not good, and the run goes back to 2.
-    const Trained rolled = run(jobs.load("mlp", "rolled", both(both(common, table_of(jobs, "poison.csv", 12, {4})), {"train.on_nan=rollback"})));
+    const Trained rolled = run(jobs.load(
+        "mlp", "rolled", both(both(common, table_of(jobs, "poison.csv", 12, {4})), {"train.on_nan=rollback"})));
     const Trained clean = run(jobs.load("mlp", "clean", both(common, table_of(jobs, "clean.csv", 12, {}, {2, 3, 4}))));
     CHECK(rolled.report.rollbacks == 1);
     CHECK(rolled.report.steps == 8);
     CHECK(tensors_of(rolled.report.checkpoint) == tensors_of(clean.report.checkpoint));
-    CHECK(std::vector<double>(rolled.loss.end() - 6, rolled.loss.end()) == std::vector<double>(clean.loss.begin() + 2, clean.loss.end()));
+    CHECK(std::vector<double>(rolled.loss.end() - 6, rolled.loss.end()) ==
+          std::vector<double>(clean.loss.begin() + 2, clean.loss.end()));
     CHECK(names_in(jobs.path("rolled")) == Names{"step-00000004.diverged", "step-00000006", "step-00000008"});
   }
 }
 
 TEST_CASE("a run that is resumed after a rollback takes the batches that one without a stop takes") {
   const TinyJobs jobs;
-  const Overrides job = both(table_of(jobs, "poison.csv", 12, {4}), {"train.on_nan=rollback", "checkpoint.every=2", "checkpoint.keep=null", "train.steps=8"});
+  const Overrides job = both(table_of(jobs, "poison.csv", 12, {4}),
+                             {"train.on_nan=rollback", "checkpoint.every=2", "checkpoint.keep=null", "train.steps=8"});
   const Trained whole = run(jobs.load("mlp", "whole", job));
   std::filesystem::create_directories(jobs.path("part"));
   std::filesystem::copy(jobs.path("whole/step-00000006"), jobs.path("part/step-00000006"));
@@ -168,10 +190,12 @@ TEST_CASE("a run that is resumed after a rollback takes the batches that one wit
 
 TEST_CASE("a rollback before the first checkpoint goes back to the start, and after three the run stops") {
   const TinyJobs jobs;
-  const Trained once = run(jobs.load("mlp", "once", both(table_of(jobs, "one.csv", 12, {1}), {"train.on_nan=rollback", "train.steps=5"})));
+  const Trained once = run(
+      jobs.load("mlp", "once", both(table_of(jobs, "one.csv", 12, {1}), {"train.on_nan=rollback", "train.steps=5"})));
   CHECK(once.report.rollbacks == 1);
   CHECK(once.report.steps == 5);
-  const Overrides hopeless = both(table_of(jobs, "many.csv", 12, {1, 3, 5, 7, 9, 11}), {"train.on_nan=rollback", "train.steps=5"});
+  const Overrides hopeless =
+      both(table_of(jobs, "many.csv", 12, {1, 3, 5, 7, 9, 11}), {"train.on_nan=rollback", "train.steps=5"});
   const std::string message = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "never", hopeless)); });
   CHECK(contains(message, "already gone back 3 times"));
   CHECK(names_in(jobs.path("never")) == Names{"step-00000000"});
@@ -186,7 +210,8 @@ TEST_CASE("a checkpoint of weights that are not finite is neither evaluated nor 
   std::copy_n(reinterpret_cast<const char*>(&nan), sizeof nan, file.end() - 8);
   jobs.write("nan.safetensors", file);
   const LoadedJob loaded = jobs.load("mlp", "run", {"data.val={fraction: 0.5}"});
-  const std::string message = message_of<DataError>([&] { evaluate(loaded, compiled(loaded, Purpose::evaluate), jobs.path("nan.safetensors"), 0); });
+  const std::string message = message_of<DataError>(
+      [&] { evaluate(loaded, compiled(loaded, Purpose::evaluate), jobs.path("nan.safetensors"), 0); });
   CHECK(contains(message, "nan.safetensors: the weight "));
   CHECK(contains(message, "is nan"));
 }

@@ -1,10 +1,11 @@
-// A run goes on under any other strategy and number of ranks: it loads the very bits that were saved, and its losses are those of the
-// run that was not interrupted.
+// A run goes on under any other strategy and number of ranks: it loads the very bits that were saved, and its losses
+// are those of the run that was not interrupted.
 //
-// Bounds. Strategies change the order of sums and nothing else. With u the unit roundoff of f32, a sum of n <= 64 terms errs by at
-// most γ = 2 n u relative to its terms (both orders err). From the tokens to a gradient and on to the next step's loss a value passes
-// at most D = 48 nodes of this model that sum (2 layers of 2 norms, 4 products, attention's 3; the head and the loss; and as many back),
-// each of which adds γ and passes on what it got: D γ = 3.7e-4 of the loss a step.
+// Bounds. Strategies change the order of sums and nothing else. With u the unit roundoff of f32, a sum of n <= 64 terms
+// errs by at most γ = 2 n u relative to its terms (both orders err). From the tokens to a gradient and on to the next
+// step's loss a value passes at most D = 48 nodes of this model that sum (2 layers of 2 norms, 4 products, attention's
+// 3; the head and the loss; and as many back), each of which adds γ and passes on what it got: D γ = 3.7e-4 of the loss
+// a step.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -32,7 +33,9 @@ const std::vector<Strategy> kStrategies{
     {"fsdp", {"cluster.devices_per_node=4", "strategy.data={kind: fsdp, sharding: full_shard}"}},
     {"tensor", {"cluster.devices_per_node=2", "strategy.tensor.degree=2"}},
     {"pipeline", {"cluster.devices_per_node=2", "strategy.pipeline={degree: 2, schedule: 1f1b}"}},
-    {"3d", {"cluster.devices_per_node=8", "strategy.data.kind=fsdp", "strategy.tensor.degree=2", "strategy.pipeline.degree=2"}},
+    {"3d",
+     {"cluster.devices_per_node=8", "strategy.data.kind=fsdp", "strategy.tensor.degree=2",
+      "strategy.pipeline.degree=2"}},
 };
 
 Overrides all(const std::vector<Overrides>& parts) {
@@ -41,7 +44,8 @@ Overrides all(const std::vector<Overrides>& parts) {
   return joined;
 }
 
-// An odd vocabulary, so that rows are padded; a tied head, which stages share; and a scheduled step that must not begin anew.
+// An odd vocabulary, so that rows are padded; a tied head, which stages share; and a scheduled step that must not begin
+// anew.
 Overrides common(int step, const char* format) {
   return {"train.steps=" + std::to_string(kSteps),
           "train.batch.micro=1",
@@ -72,17 +76,18 @@ TEST_CASE("any strategy resumes what any other saved: the same bits, and the sam
   const TinyJobs jobs;
   std::vector<Trained> wholes;
   for (std::size_t i = 0; i < kStrategies.size(); ++i)
-    wholes.push_back(
-        run(jobs.load("gpt2", kStrategies[i].name, all({common(kSaved, i % 2 == 0 ? "sharded" : "full"), kStrategies[i].overrides}))));
+    wholes.push_back(run(jobs.load("gpt2", kStrategies[i].name,
+                                   all({common(kSaved, i % 2 == 0 ? "sharded" : "full"), kStrategies[i].overrides}))));
   for (std::size_t from = 0; from < kStrategies.size(); ++from)
     for (std::size_t to = 0; to < kStrategies.size(); ++to) {
       const std::string pair = std::string(kStrategies[from].name) + " to " + kStrategies[to].name,
                         path = step_path(jobs, kStrategies[from].name, kSaved);
       CAPTURE(pair);
-      const Overrides resume =
-          all({common(kSteps, to % 2 == 0 ? "full" : "sharded"), kStrategies[to].overrides, {"checkpoint.resume=" + path}});
+      const Overrides resume = all(
+          {common(kSteps, to % 2 == 0 ? "full" : "sharded"), kStrategies[to].overrides, {"checkpoint.resume=" + path}});
       // No step: what is loaded is saved again.
-      const Trained loaded = run(jobs.load("gpt2", pair + " again", all({resume, {"train.steps=" + std::to_string(kSaved)}})));
+      const Trained loaded =
+          run(jobs.load("gpt2", pair + " again", all({resume, {"train.steps=" + std::to_string(kSaved)}})));
       CHECK(loaded.loss.empty());
       CHECK(tensors_of(loaded.report.checkpoint) == tensors_of(path));
       const Trained resumed = run(jobs.load("gpt2", pair, resume));
@@ -111,13 +116,14 @@ TEST_CASE("what ranks keep for themselves is saved: resumed, they end with the b
       CAPTURE(name);
       const Overrides overrides = all({common(kSaved, format), strategy.overrides, {"cluster.devices_per_node=2"}});
       const Trained whole = run(jobs.load("gpt2", name, overrides));
-      const Trained resumed =
-          run(jobs.load("gpt2", name + " resumed", all({overrides, {"checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
+      const Trained resumed = run(jobs.load("gpt2", name + " resumed",
+                                            all({overrides, {"checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
       CHECK(resumed.loss == std::vector<double>(whole.loss.begin() + kSaved, whole.loss.end()));
       CHECK(files_of(resumed.report.checkpoint) == files_of(whole.report.checkpoint));
       // On one rank, where there is nothing to reduce, and nothing of it is lost.
       const Trained alone = run(jobs.load(
-          "gpt2", name + " alone", all({common(kSaved, format), {"strategy=ddp", "checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
+          "gpt2", name + " alone",
+          all({common(kSaved, format), {"strategy=ddp", "checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
       CHECK(alone.loss.size() == kSteps - kSaved);
     }
 }
@@ -125,10 +131,10 @@ TEST_CASE("what ranks keep for themselves is saved: resumed, they end with the b
 TEST_CASE("the same job started again on more or fewer devices goes on by itself, with the same samples and schedule") {
   const TinyJobs jobs;
   const auto job = [&](const char* folder, int devices, int steps) {
-    return jobs.load(
-        "gpt2", folder,
-        all({common(2, "sharded"),
-             {"strategy.data.kind=fsdp", "cluster.devices_per_node=" + std::to_string(devices), "train.steps=" + std::to_string(steps)}}));
+    return jobs.load("gpt2", folder,
+                     all({common(2, "sharded"),
+                          {"strategy.data.kind=fsdp", "cluster.devices_per_node=" + std::to_string(devices),
+                           "train.steps=" + std::to_string(steps)}}));
   };
   const Trained whole = run(job("whole", 2, 8));
   // The schedule spans the steps of the whole run, which a signal cuts into runs on other devices.
@@ -136,12 +142,14 @@ TEST_CASE("the same job started again on more or fewer devices goes on by itself
   for (const int devices : {4, 1, 2, 8}) {
     CAPTURE(devices);
     std::atomic<bool> stop = false;
-    const Trained part = run(job("parts", devices, 8), [&](std::int64_t step) { stop = step == first + 1; }, {.stop = &stop});
+    const Trained part =
+        run(job("parts", devices, 8), [&](std::int64_t step) { stop = step == first + 1; }, {.stop = &stop});
     CHECK(part.report.first_step == first);
     REQUIRE(part.loss.size() == 2);
     for (std::size_t i = 0; i < 2; ++i) {
       const std::size_t step = static_cast<std::size_t>(first) + i;
-      CHECK(std::fabs(part.loss[i] - whole.loss[step]) < static_cast<double>(step + 1) * kDepth * kGamma * whole.loss[step]);
+      CHECK(std::fabs(part.loss[i] - whole.loss[step]) <
+            static_cast<double>(step + 1) * kDepth * kGamma * whole.loss[step]);
     }
     first += 2;
   }

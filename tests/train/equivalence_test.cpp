@@ -1,20 +1,22 @@
-// Every strategy is one rank's training: losses, gradient norms, evaluations and weights of 10 steps, of a table of jobs in which every
-// two features meet (data strategies, tensor, sequence and pipeline parallelism, all schedules, wrap policies, accumulation, clipping,
-// recomputation, dropout, unequal numbers of ignored targets, bf16), against the same training on one rank; and on every rank of every job
-// the memory that its plan fixed and the bytes that its plan counts.
+// Every strategy is one rank's training: losses, gradient norms, evaluations and weights of 10 steps, of a table of
+// jobs in which every two features meet (data strategies, tensor, sequence and pipeline parallelism, all schedules,
+// wrap policies, accumulation, clipping, recomputation, dropout, unequal numbers of ignored targets, bf16), against the
+// same training on one rank; and on every rank of every job the memory that its plan fixed and the bytes that its plan
+// counts.
 //
-// Bounds in f32. A strategy changes the order of sums, the longest of which has n = 128 terms (16 samples of 8 tokens), and nothing else.
-// Rounding errors of a sum are a random walk (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019): with u the
-// unit roundoff they stay below 4 √n u, and both orders err:
+// Bounds in f32. A strategy changes the order of sums, the longest of which has n = 128 terms (16 samples of 8 tokens),
+// and nothing else. Rounding errors of a sum are a random walk (Higham and Mary, "A New Approach to Probabilistic
+// Rounding Error Analysis", 2019): with u the unit roundoff they stay below 4 √n u, and both orders err:
 //   gradients, relative to their norm              γ = 8 √n u = 5.4e-6
 //   losses and norms of step t                     (t + 1) γ
 //   weights after T steps of AdamW, by its eps e   T · lr · 2 γ norm / e
 //
-// Bounds in bf16, u' its unit roundoff, where the tensor axis has one rank: sums over samples are in f32, and what is rounded otherwise is
-// a gradient that passes a sum over samples on, once for each micro-batch, and a master weight that lies between two bf16 values: 2 u' for
-// losses, 8 u' for norms, and 16 u' of the way they go for weights (ddp_test.cpp). Where the tensor axis has several, every rank rounds its
-// partial sum of the products that are summed over them, which one rank does not: 2 in each of 8 layers and both passes, r = 32 in a row. As
-// a random walk again: √r u' for losses, and 4 √r u' for norms and of the way. The context axis is alike: every rank rounds its part of the
+// Bounds in bf16, u' its unit roundoff, where the tensor axis has one rank: sums over samples are in f32, and what is
+// rounded otherwise is a gradient that passes a sum over samples on, once for each micro-batch, and a master weight
+// that lies between two bf16 values: 2 u' for losses, 8 u' for norms, and 16 u' of the way they go for weights
+// (ddp_test.cpp). Where the tensor axis has several, every rank rounds its partial sum of the products that are summed
+// over them, which one rank does not: 2 in each of 8 layers and both passes, r = 32 in a row. As a random walk again:
+// √r u' for losses, and 4 √r u' for norms and of the way. The context axis is alike: every rank rounds its part of the
 // gradients of keys and values, 2 in each of 8 layers, and of what they pass on.
 #include <doctest/doctest.h>
 
@@ -31,8 +33,8 @@ using namespace trainer::tests;
 namespace {
 
 constexpr double kTerms = 128, kEps = 0.1, kWay = kMixedSteps * 1e-2;  // the way a weight goes: steps · lr
-constexpr double kRoundings = 32;                                      // of partial sums, by every rank of a tensor or context axis
-constexpr double kScored = 16;                                         // right answers are counted of so many, or of 8 times as many
+constexpr double kRoundings = 32;  // of partial sums, by every rank of a tensor or context axis
+constexpr double kScored = 16;     // right answers are counted of so many, or of 8 times as many
 
 /// By how much two trainings may differ, step by step.
 struct Bounds {
@@ -59,7 +61,8 @@ Bounds bounds_of_f32(const Trained& want) {
 Bounds bounds_of_bf16(const Trained& want, bool rounds_parts) {
   const std::size_t steps = want.loss.size();
   const double u = kRoundoffBf16, walk = std::sqrt(kRoundings);
-  const double loss = rounds_parts ? walk * u : 2 * u, norm = rounds_parts ? 4 * walk * u : 8 * u, weights = rounds_parts ? 4 * walk * u : 16 * u;
+  const double loss = rounds_parts ? walk * u : 2 * u, norm = rounds_parts ? 4 * walk * u : 8 * u,
+               weights = rounds_parts ? 4 * walk * u : 16 * u;
   return {std::vector<double>(steps, loss), std::vector<double>(steps, norm), loss, 2 / kScored, kWay * weights};
 }
 
@@ -111,7 +114,8 @@ class References {
 
 // Over the tensor axis products, over the context axis gradients of keys and values.
 bool rounds_parts(const std::string& line) {
-  return std::ranges::any_of(std::initializer_list{"t2", "t4", "c2", "c4"}, [&](const char* word) { return has_word(line, word); });
+  return std::ranges::any_of(std::initializer_list{"t2", "t4", "c2", "c4"},
+                             [&](const char* word) { return has_word(line, word); });
 }
 
 }  // namespace
@@ -141,29 +145,63 @@ TEST_CASE("a mixed job trains to the same bits twice") {
   const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
   const MixedJobs jobs;
   int folder = 0;
-  for (const std::string line : {"gpt r4 zero3 t2 sp m2 clip selective drop ignore", "packed r4 ddp p4 zb_h1 m4 clip drop ignore", "llama r8 hybrid2 p2 1f1b m2 clip full bf16",
-                                 "gpt r8 zero1 t2 p2 interleaved v2 m4 clip every_2 drop ignore bf16"}) {
+  for (const std::string line :
+       {"gpt r4 zero3 t2 sp m2 clip selective drop ignore", "packed r4 ddp p4 zb_h1 m4 clip drop ignore",
+        "llama r8 hybrid2 p2 1f1b m2 clip full bf16",
+        "gpt r8 zero1 t2 p2 interleaved v2 m4 clip every_2 drop ignore bf16"}) {
     CAPTURE(line);
     const Trained first = run(jobs.load(line, "run" + std::to_string(folder++)));
     const Trained second = run(jobs.load(line, "run" + std::to_string(folder++)));
     CHECK(first.loss == second.loss);
     CHECK(first.grad_norm == second.grad_norm);
-    CHECK(files_of(first.report.checkpoint).at("model.safetensors") == files_of(second.report.checkpoint).at("model.safetensors"));
-    CHECK(files_of(first.report.checkpoint).at("optimizer.safetensors") == files_of(second.report.checkpoint).at("optimizer.safetensors"));
+    CHECK(files_of(first.report.checkpoint).at("model.safetensors") ==
+          files_of(second.report.checkpoint).at("model.safetensors"));
+    CHECK(files_of(first.report.checkpoint).at("optimizer.safetensors") ==
+          files_of(second.report.checkpoint).at("optimizer.safetensors"));
   }
 }
 
 TEST_CASE("every two features of strategies meet in the table of jobs") {
   CHECK(mixed_jobs().size() >= 120);
   // Words that shut each other out are left aside: two of one kind, and what only sharded strategies or pipelines have.
-  const std::vector<std::string> everywhere{"gpt", "llama", "packed", "mlp", "clip", "full", "selective", "every_2", "bf16", "sharded"};
-  const std::vector<std::string> strategies{"ddp", "zero1", "zero2", "zero3", "full_shard", "shard_grad_op", "no_shard", "hybrid2", "sp", "t2", "t4", "p2", "p4",
-                                            "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "keep:use", "keep:pass", "keep:step",
-                                            "reduce:step", "reduce:micro_batch", "prefetch:0", "prefetch:3", "wrap:transformer", "wrap:size", "wrap:names", "wrap:none"};
+  const std::vector<std::string> everywhere{"gpt",  "llama",     "packed",  "mlp",  "clip",
+                                            "full", "selective", "every_2", "bf16", "sharded"};
+  const std::vector<std::string> strategies{"ddp",
+                                            "zero1",
+                                            "zero2",
+                                            "zero3",
+                                            "full_shard",
+                                            "shard_grad_op",
+                                            "no_shard",
+                                            "hybrid2",
+                                            "sp",
+                                            "t2",
+                                            "t4",
+                                            "p2",
+                                            "p4",
+                                            "gpipe",
+                                            "1f1b",
+                                            "interleaved",
+                                            "looped_bfs",
+                                            "zb_h1",
+                                            "zb_h2",
+                                            "zb_v",
+                                            "keep:use",
+                                            "keep:pass",
+                                            "keep:step",
+                                            "reduce:step",
+                                            "reduce:micro_batch",
+                                            "prefetch:0",
+                                            "prefetch:3",
+                                            "wrap:transformer",
+                                            "wrap:size",
+                                            "wrap:names",
+                                            "wrap:none"};
   for (const std::string& one : everywhere)
     for (const std::string& other : strategies) {
       CAPTURE(one);
       CAPTURE(other);
-      CHECK(std::any_of(mixed_jobs().begin(), mixed_jobs().end(), [&](const std::string& line) { return has_word(line, one) && has_word(line, other); }));
+      CHECK(std::any_of(mixed_jobs().begin(), mixed_jobs().end(),
+                        [&](const std::string& line) { return has_word(line, one) && has_word(line, other); }));
     }
 }

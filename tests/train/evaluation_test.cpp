@@ -77,8 +77,8 @@ TEST_CASE("evaluation gives the loss and accuracy of a hand's sum, whatever the 
   CHECK(std::fabs(trained.evaluations[0].val_loss - loss) < tolerance);
   CHECK(std::fabs(trained.evaluations[0].val_accuracy.value() - right) < 1e-12);
 
-  for (const char* batch : {"train.batch={global: 1, micro: 1}", "train.batch={global: 4, micro: 2}", "train.batch={global: 11, micro: 11}",
-                            "train.batch={global: 64, micro: 64}"}) {
+  for (const char* batch : {"train.batch={global: 1, micro: 1}", "train.batch={global: 4, micro: 2}",
+                            "train.batch={global: 11, micro: 11}", "train.batch={global: 64, micro: 64}"}) {
     CAPTURE(std::string(batch));
     const LoadedJob loaded = jobs.load("mlp", "other", {data[0], data[1], batch});
     const EvaluationRecord record = evaluate(loaded, compiled(loaded, Purpose::evaluate), trained.report.checkpoint, 0);
@@ -86,9 +86,10 @@ TEST_CASE("evaluation gives the loss and accuracy of a hand's sum, whatever the 
     CHECK(std::fabs(record.val_accuracy.value() - right) < 1e-12);
   }
   for (const char* ranks : {"2", "4"}) {  // one rank has nothing of the last batch
-    const Trained shared = run(jobs.load("mlp", std::string("ranks") + ranks,
-                                         {data[0], data[1], data[2], data[3], std::string("cluster.devices_per_node=") + ranks,
-                                          "strategy=ddp", "train.steps=0", "model.init_from=" + trained.report.checkpoint}));
+    const Trained shared =
+        run(jobs.load("mlp", std::string("ranks") + ranks,
+                      {data[0], data[1], data[2], data[3], std::string("cluster.devices_per_node=") + ranks,
+                       "strategy=ddp", "train.steps=0", "model.init_from=" + trained.report.checkpoint}));
     REQUIRE(shared.evaluations.size() == 1);
     CHECK(std::fabs(shared.evaluations[0].val_loss - loss) < tolerance);
     CHECK(std::fabs(shared.evaluations[0].val_accuracy.value() - right) < 1e-12);
@@ -98,21 +99,28 @@ TEST_CASE("evaluation gives the loss and accuracy of a hand's sum, whatever the 
 TEST_CASE("a regression reads its targets as numbers, also where the first stage of a pipeline has none") {
   const TinyJobs jobs;
   std::string rows;
-  for (int row = 0; row < 40; ++row) rows += std::to_string(row % 5) + ".5," + std::to_string(row % 7) + ".25," + std::to_string(row % 3) + ".75\n";
+  for (int row = 0; row < 40; ++row)
+    rows += std::to_string(row % 5) + ".5," + std::to_string(row % 7) + ".25," + std::to_string(row % 3) + ".75\n";
   jobs.write("numbers.csv", rows);
   jobs.write("regression.yaml",
-             "name: regression\ninputs:\n  features: {dtype: f32, shape: [batch, 2]}\n  targets: {dtype: f32, shape: [batch, 1]}\nnodes:\n"
-             "  - {name: stem, op: linear, input: features, out: 8, init: {normal: 0.4}}\n  - repeat: 4\n    name: \"layers.{index}\"\n    block: HiddenLayer\n    nodes:\n"
+             "name: regression\ninputs:\n  features: {dtype: f32, shape: [batch, 2]}\n  targets: {dtype: f32, shape: "
+             "[batch, 1]}\nnodes:\n"
+             "  - {name: stem, op: linear, input: features, out: 8, init: {normal: 0.4}}\n  - repeat: 4\n    name: "
+             "\"layers.{index}\"\n    block: HiddenLayer\n    nodes:\n"
              "      - {name: fc, op: linear, out: 8, init: {normal: 0.4}}\n      - {name: act, op: tanh}\n"
-             "  - {name: head, op: linear, out: 1, init: {normal: 0.3}}\n  - {name: loss, op: mse, input: [head, targets]}\noutputs: {loss: loss}\n");
-  const Overrides job{"model={graph: " + jobs.path("regression.yaml") + "}", "data.train=" + jobs.path("numbers.csv"), "train.batch.micro=4"};
+             "  - {name: head, op: linear, out: 1, init: {normal: 0.3}}\n  - {name: loss, op: mse, input: [head, "
+             "targets]}\noutputs: {loss: loss}\n");
+  const Overrides job{"model={graph: " + jobs.path("regression.yaml") + "}", "data.train=" + jobs.path("numbers.csv"),
+                      "train.batch.micro=4"};
   const auto losses = [&](const Overrides& more) {
     Overrides all = job;
     all.insert(all.end(), more.begin(), more.end());
     return run(from_the_start(jobs.load("mlp", "run", all))).loss;
   };
   const std::vector<double> alone = losses({"checkpoint.resume=none"});
-  const std::vector<double> piped = losses({"checkpoint.resume=none", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}"});
+  const std::vector<double> piped =
+      losses({"checkpoint.resume=none", "cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}"});
   REQUIRE(alone.size() == piped.size());
-  for (std::size_t step = 0; step < alone.size(); ++step) CHECK(piped[step] == doctest::Approx(alone[step]).epsilon(1e-5));
+  for (std::size_t step = 0; step < alone.size(); ++step)
+    CHECK(piped[step] == doctest::Approx(alone[step]).epsilon(1e-5));
 }

@@ -1,4 +1,5 @@
-// What is not finite stops a run before the update and is named; weights from elsewhere fit or are refused, name by name.
+// What is not finite stops a run before the update and is named; weights from elsewhere fit or are refused, name by
+// name.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -15,12 +16,14 @@ using namespace trainer::tests;
 namespace {
 
 Overrides ranks(int number) {
-  return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004"};
+  return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp",
+          "strategy.data.bucket_mb=0.004"};
 }
 
-const std::map<std::string, Shape> kMlp{
-    {"stem.weight", {32, 6}},         {"stem.bias", {32}},        {"layers.0.fc.weight", {32, 32}}, {"layers.0.fc.bias", {32}},
-    {"layers.1.fc.weight", {32, 32}}, {"layers.1.fc.bias", {32}}, {"head.weight", {4, 32}},         {"head.bias", {4}}};
+const std::map<std::string, Shape> kMlp{{"stem.weight", {32, 6}},         {"stem.bias", {32}},
+                                        {"layers.0.fc.weight", {32, 32}}, {"layers.0.fc.bias", {32}},
+                                        {"layers.1.fc.weight", {32, 32}}, {"layers.1.fc.bias", {32}},
+                                        {"head.weight", {4, 32}},         {"head.bias", {4}}};
 
 // Eighths from -2 to 2: the same in every dtype.
 float value_at(std::int64_t i) { return static_cast<float>(i * 7 % 33 - 16) / 8; }
@@ -39,7 +42,8 @@ std::string bytes_of(DType dtype, float value) {
   }
 }
 
-void write_weights(const std::string& path, const std::map<std::string, Shape>& shapes, DType dtype, const std::string& broken = "") {
+void write_weights(const std::string& path, const std::map<std::string, Shape>& shapes, DType dtype,
+                   const std::string& broken = "") {
   std::vector<checkpoint::TensorSpec> specs;
   for (const auto& [name, shape] : shapes) specs.push_back({name, dtype, shape});
   checkpoint::SafetensorsWriter writer(path, specs, {});
@@ -56,12 +60,13 @@ void write_weights(const std::string& path, const std::map<std::string, Shape>& 
 
 TEST_CASE("a learning rate that is far too large ends in an error that names step and node, before the update") {
   // The first update makes weights of 1e20; the second layer multiplies two such.
-  const Overrides wild{"train.optimizer.lr=1.0e20", "train.lr_schedule.name=constant", "train.lr_schedule.warmup_steps=0",
-                       "train.optimizer.weight_decay=0"};
+  const Overrides wild{"train.optimizer.lr=1.0e20", "train.lr_schedule.name=constant",
+                       "train.lr_schedule.warmup_steps=0", "train.optimizer.weight_decay=0"};
   for (int number : {1, 2}) {
     CAPTURE(number);
     const TinyJobs jobs;
-    const std::string message = message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", both(wild, ranks(number)))); });
+    const std::string message =
+        message_of<NonFiniteError>([&] { run(jobs.load("mlp", "run", both(wild, ranks(number)))); });
     CHECK(contains(message, "step 1: loss "));
     CHECK(contains(message, "the first tensor that is not finite is layers.0.fc"));
     CHECK(contains(message, "written by layers.0.fc in micro-batch 0"));
@@ -77,8 +82,9 @@ TEST_CASE("a weight that is no number is found where it is first used") {
   for (int number : {1, 2}) {
     CAPTURE(number);
     const std::string folder = "run" + std::to_string(number);
-    const std::string message = message_of<NonFiniteError>(
-        [&] { run(jobs.load("mlp", folder, both(ranks(number), {"model.init_from=" + jobs.path("nan.safetensors")}))); });
+    const std::string message = message_of<NonFiniteError>([&] {
+      run(jobs.load("mlp", folder, both(ranks(number), {"model.init_from=" + jobs.path("nan.safetensors")})));
+    });
     CHECK(contains(message, "step 0: loss "));
     CHECK(contains(message, "written by layers.1.fc in micro-batch 0 of rank 0"));
     CHECK(names_in(jobs.path(folder)).empty());
@@ -108,12 +114,13 @@ TEST_CASE("weights that do not fit are listed, every one") {
   shapes["tail.bias"] = {1};
   write_weights(jobs.path("other.safetensors"), shapes, DType::f32);
   for (int number : {1, 2}) {
-    const std::string message = message_of<DataError>(
-        [&] { run(jobs.load("mlp", "run", both(ranks(number), {"model.init_from=" + jobs.path("other.safetensors")}))); });
+    const std::string message = message_of<DataError>([&] {
+      run(jobs.load("mlp", "run", both(ranks(number), {"model.init_from=" + jobs.path("other.safetensors")})));
+    });
     CHECK(contains(message, "other.safetensors does not fit the model"));
-    for (const char* line :
-         {"stem.bias [32] is missing", "head.weight [4, 32] is missing", "layers.0.fc.weight is [32, 31], the model has [32, 32]",
-          "tail.weight [3] is not in the model", "tail.bias [1] is not in the model"}) {
+    for (const char* line : {"stem.bias [32] is missing", "head.weight [4, 32] is missing",
+                             "layers.0.fc.weight is [32, 31], the model has [32, 32]",
+                             "tail.weight [3] is not in the model", "tail.bias [1] is not in the model"}) {
       CAPTURE(std::string(line));
       CHECK(contains(message, line));
     }
@@ -127,7 +134,8 @@ TEST_CASE("weights of every float dtype are taken, converted") {
     const std::string name(name_of(dtype));
     CAPTURE(name);
     write_weights(jobs.path(name + ".safetensors"), kMlp, dtype);
-    const Trained trained = run(jobs.load("mlp", "run-" + name, {"train.steps=0", "model.init_from=" + jobs.path(name + ".safetensors")}));
+    const Trained trained =
+        run(jobs.load("mlp", "run-" + name, {"train.steps=0", "model.init_from=" + jobs.path(name + ".safetensors")}));
     const Tensors saved = weights_of(trained.report.checkpoint);
     REQUIRE(saved.size() == kMlp.size());
     for (const auto& [tensor, values] : saved)

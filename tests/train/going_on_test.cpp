@@ -1,4 +1,5 @@
-// Going on from a checkpoint: what may have changed is told, what may not is refused with both values, a finished run is left as it is.
+// Going on from a checkpoint: what may have changed is told, what may not is refused with both values, a finished run
+// is left as it is.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,9 +28,12 @@ TEST_CASE("what may not change between a stop and going on is refused with both 
   struct Case {
     std::string change, path, before, after, accept;
   };
-  for (const Case& one : {Case{"seed=8", "seed", "7", "8", "seed"}, Case{"model.with.heads=1", "model.with.heads", "2", "1", "model"},
-                          Case{"train.batch.global=4", "train.batch.global", "8", "4", "batch"}, Case{"data.seq_len=4", "data.seq_len", "8", "4", "seq_len"},
-                          Case{"train.optimizer.name=adam", "train.optimizer.name", "adamw", "adam", "optimizer"}, Case{"data.shuffle=false", "data.shuffle", "true", "false", "data"}}) {
+  for (const Case& one :
+       {Case{"seed=8", "seed", "7", "8", "seed"}, Case{"model.with.heads=1", "model.with.heads", "2", "1", "model"},
+        Case{"train.batch.global=4", "train.batch.global", "8", "4", "batch"},
+        Case{"data.seq_len=4", "data.seq_len", "8", "4", "seq_len"},
+        Case{"train.optimizer.name=adam", "train.optimizer.name", "adamw", "adam", "optimizer"},
+        Case{"data.shuffle=false", "data.shuffle", "true", "false", "data"}}) {
     CAPTURE(one.change);
     const std::string message = refusal(jobs, "gpt2", both(kEight, {one.change}));
     CHECK(contains(message, one.path + ": " + one.before + " → " + one.after));
@@ -121,10 +125,13 @@ TEST_CASE("a key that was not there is advised to be left out") {
 TEST_CASE("what may change is told, a line each") {
   const TinyJobs jobs;
   run(jobs.load("mlp", "run", kFour));
-  const Trained resumed = run(jobs.load("mlp", "run", both(kEight, {"train.optimizer.lr=0.005", "cluster.devices_per_node=2", "strategy=fsdp", "log.every=5"})));
+  const Trained resumed = run(jobs.load(
+      "mlp", "run",
+      both(kEight, {"train.optimizer.lr=0.005", "cluster.devices_per_node=2", "strategy=fsdp", "log.every=5"})));
   REQUIRE(resumed.start.has_value());
   const std::vector<std::string>& changes = resumed.start->changes;
-  for (const char* change : {"train.steps 4 → 8", "train.optimizer.lr 1.0e-2 → 0.005", "strategy auto → fsdp", "log.every 10 → 5"}) {
+  for (const char* change :
+       {"train.steps 4 → 8", "train.optimizer.lr 1.0e-2 → 0.005", "strategy auto → fsdp", "log.every 10 → 5"}) {
     CAPTURE(std::string(change));
     CHECK(std::count(changes.begin(), changes.end(), change) == 1);
   }
@@ -144,7 +151,8 @@ TEST_CASE("the same job goes on without a word of change, wherever its data lie"
 
 TEST_CASE("data and graphs that changed under the same name are refused") {
   const TinyJobs jobs;
-  const std::string table = contents_of(jobs.path("table.csv")), graph = contents_of(configs_dir() + "/models/mlp.yaml");
+  const std::string table = contents_of(jobs.path("table.csv")),
+                    graph = contents_of(configs_dir() + "/models/mlp.yaml");
   jobs.write("mine.yaml", graph);
   const Overrides mine{"model.graph=" + jobs.path("mine.yaml")};
   run(jobs.load("mlp", "run", both(kFour, mine)));
@@ -172,12 +180,15 @@ TEST_CASE("another alphabet is refused, by a run and by an evaluation") {
   std::replace(text.begin(), text.end(), 'q', 'Q');
   jobs.write("b.txt", text);
   const auto on = [&](const char* file) {
-    return Overrides{"data={format: text, tokenizer: chars, train: " + jobs.path(file) + ", val: {fraction: 0.2}, seq_len: 8}", "train.steps=4", "checkpoint.accept=[data]"};
+    return Overrides{
+        "data={format: text, tokenizer: chars, train: " + jobs.path(file) + ", val: {fraction: 0.2}, seq_len: 8}",
+        "train.steps=4", "checkpoint.accept=[data]"};
   };
   const Trained trained = run(jobs.load("gpt2", "run", on("a.txt")));
   CHECK(contains(refusal(jobs, "gpt2", both(on("b.txt"), kEight)), "checkpoint.accept: [tokenizer]"));
   const LoadedJob loaded = jobs.load("gpt2", "run", on("b.txt"));
-  const std::string message = message_of<DataError>([&] { evaluate(loaded, compiled(loaded, Purpose::evaluate), trained.report.checkpoint, 0); });
+  const std::string message = message_of<DataError>(
+      [&] { evaluate(loaded, compiled(loaded, Purpose::evaluate), trained.report.checkpoint, 0); });
   CHECK(contains(message, "another tokenizer"));
 }
 
@@ -192,7 +203,8 @@ TEST_CASE("a finished run is left as it is, and refused where the job has change
   CHECK_FALSE(again.start.has_value());
   REQUIRE(!again.messages.empty());
   CHECK(contains(again.messages.back(), "nothing left to do: 6 of 6 steps"));
-  CHECK(contains(refusal(jobs, "mlp", {"train.optimizer.lr=0.5"}), "train.optimizer.lr: 1.0e-2 → 0.5: the run in " + jobs.path("run/step-00000006") + " has finished"));
+  CHECK(contains(refusal(jobs, "mlp", {"train.optimizer.lr=0.5"}),
+                 "train.optimizer.lr: 1.0e-2 → 0.5: the run in " + jobs.path("run/step-00000006") + " has finished"));
   const std::string fewer = refusal(jobs, "mlp", {"train.steps=3"});
   CHECK(contains(fewer, "train.steps: 6 → 3"));
   CHECK(files_of(jobs.path("run/step-00000006")) == files);
@@ -222,16 +234,24 @@ TEST_CASE("a checkpoint in a folder whose name begins like checkpoint.dir is not
 TEST_CASE("the checkpoint with the lowest validation loss is kept, saved when it was measured") {
   const TinyJobs jobs;
   // The rate is so large at the end that the loss rises again.
-  const Overrides job{"data.val={fraction: 0.3}", "train.steps=12", "eval.every=1", "eval.batches=100", "checkpoint.keep=1", "checkpoint.keep_best=true",
-                      "train.optimizer={name: sgd, lr: 0.5}", "train.lr_schedule={name: constant, warmup_steps: 0}"};
+  const Overrides job{"data.val={fraction: 0.3}",
+                      "train.steps=12",
+                      "eval.every=1",
+                      "eval.batches=100",
+                      "checkpoint.keep=1",
+                      "checkpoint.keep_best=true",
+                      "train.optimizer={name: sgd, lr: 0.5}",
+                      "train.lr_schedule={name: constant, warmup_steps: 0}"};
   const Trained trained = run(jobs.load("mlp", "run", job));
-  const auto best = std::min_element(trained.evaluations.begin(), trained.evaluations.end(), [](const auto& a, const auto& b) { return a.val_loss < b.val_loss; });
+  const auto best = std::min_element(trained.evaluations.begin(), trained.evaluations.end(),
+                                     [](const auto& a, const auto& b) { return a.val_loss < b.val_loss; });
   const std::string name = step_name(best->step);
   CHECK(std::filesystem::exists(jobs.path("run/" + name)));
   CHECK(std::filesystem::exists(jobs.path("run/step-00000012")));
   CHECK(names_in(jobs.path("run")).size() <= 3);  // the newest, the newest that is known to be good, the best
   const LoadedJob loaded = jobs.load("mlp", "run", job);
-  CHECK(evaluate(loaded, compiled(loaded, Purpose::evaluate), jobs.path("run/" + name), 0).val_loss == doctest::Approx(best->val_loss).epsilon(1e-6));
+  CHECK(evaluate(loaded, compiled(loaded, Purpose::evaluate), jobs.path("run/" + name), 0).val_loss ==
+        doctest::Approx(best->val_loss).epsilon(1e-6));
 }
 
 TEST_CASE("eval.every: null turns evaluation off") {

@@ -1,5 +1,5 @@
-// Runs in a process of their own: killed at any moment and resumed, and measured in memory. The process is this executable again,
-// as its test case "worker" alone: a fork without exec would inherit half of a team of threads.
+// Runs in a process of their own: killed at any moment and resumed, and measured in memory. The process is this
+// executable again, as its test case "worker" alone: a fork without exec would inherit half of a team of threads.
 #include <doctest/doctest.h>
 #include <spawn.h>
 #include <sys/resource.h>
@@ -63,8 +63,9 @@ TEST_CASE("a run killed at random moments ends with the bits of one that was not
   const TinyJobs jobs;
   const std::string job = jobs.path("mlp.yaml");
   const auto overrides = [&](const std::string& folder) {
-    return Overrides{"checkpoint.dir=" + jobs.path(folder), "checkpoint.every=1",     "checkpoint.keep=2",        "train.steps=12",
-                     "cluster.devices_per_node=2",          "strategy.data.kind=ddp", "checkpoint.format=sharded"};
+    return Overrides{
+        "checkpoint.dir=" + jobs.path(folder), "checkpoint.every=1",     "checkpoint.keep=2",        "train.steps=12",
+        "cluster.devices_per_node=2",          "strategy.data.kind=ddp", "checkpoint.format=sharded"};
   };
   const Clock::time_point begin = Clock::now();
   CHECK(wait_for(spawn_worker(job, overrides("whole"))) == 0);

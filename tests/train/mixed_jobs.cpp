@@ -32,11 +32,13 @@ const std::vector<std::string> kJobs{
     "packed r8 zero2 p4 looped_bfs v1 split:names m8 wrap:size clip full drop sharded",
     "llama r8 full_shard t2 p4 zb_v split:uniform m4 keep:pass reduce:step prefetch:3 wrap:none selective",
     "gpt r4 ddp t2 sp p2 looped_bfs v1 split:names m4 wrap:names clip every_2 ignore bf16",
-    "packed r8 zero3 t2 sp p4 1f1b split:names m4 keep:use reduce:micro_batch prefetch:0 clip selective ignore bf16 sharded",
+    "packed r8 zero3 t2 sp p4 1f1b split:names m4 keep:use reduce:micro_batch prefetch:0 clip selective ignore bf16 "
+    "sharded",
     "gpt r4 shard_grad_op p4 zb_h2 split:uniform m8 keep:step reduce:step prefetch:3 wrap:names selective sharded",
     "mlp r8 ddp t4 p2 gpipe split:names m8 wrap:none clip drop",
     "gpt r8 hybrid2 p2 zb_h2 split:names m4 keep:use reduce:micro_batch bf16 sharded",
-    "gpt r8 zero3 t4 sp p2 zb_h1 split:names m2 reduce:step prefetch:3 wrap:transformer every_2 drop ignore bf16 sharded",
+    "gpt r8 zero3 t4 sp p2 zb_h1 split:names m2 reduce:step prefetch:3 wrap:transformer every_2 drop ignore bf16 "
+    "sharded",
     "mlp r2 zero3 p2 looped_bfs v2 split:uniform m8 keep:use wrap:transformer clip full drop bf16",
     "packed r8 zero1 t2 sp p2 zb_v split:uniform m4 wrap:names clip ignore sharded",
     "mlp r4 no_shard t4 sp m1 wrap:size bf16 sharded",
@@ -97,7 +99,8 @@ const std::vector<std::string> kJobs{
     "mlp r8 shard_grad_op p2 gpipe m1 keep:use reduce:step wrap:transformer drop sharded",
     "llama r8 no_shard p4 zb_h2 split:uniform m1 selective sharded",
     "gpt r8 no_shard t2 sp p2 zb_v split:names m4 wrap:transformer clip every_2 ignore sharded",
-    "llama r8 hybrid2 p2 looped_bfs v1 split:names m2 keep:step reduce:step prefetch:0 wrap:size clip every_2 bf16 sharded",
+    "llama r8 hybrid2 p2 looped_bfs v1 split:names m2 keep:step reduce:step prefetch:0 wrap:size clip every_2 bf16 "
+    "sharded",
     "gpt r4 zero3 p4 zb_v m4 prefetch:3 wrap:names ignore sharded",
     "mlp r8 zero2 t2 p2 zb_v m4 wrap:none clip selective bf16",
     "mlp r8 zero2 t4 m1 wrap:names sharded",
@@ -107,7 +110,8 @@ const std::vector<std::string> kJobs{
     "llama r4 zero2 p2 interleaved v2 split:uniform m8 wrap:names clip every_2 sharded",
     "llama r8 no_shard t2 sp p2 interleaved v2 split:uniform m4 clip full sharded",
     "llama r8 no_shard m1 wrap:none clip full bf16 sharded",
-    "packed r8 shard_grad_op t2 p2 zb_h2 split:names m4 keep:use reduce:micro_batch prefetch:0 wrap:names full drop ignore sharded",
+    "packed r8 shard_grad_op t2 p2 zb_h2 split:names m4 keep:use reduce:micro_batch prefetch:0 wrap:names full drop "
+    "ignore sharded",
     "llama r4 ddp p2 zb_v m4 wrap:transformer full bf16",
     "packed r2 zero2 p2 interleaved v2 split:uniform m2 wrap:none ignore",
     "packed r2 no_shard m2 wrap:transformer every_2 drop ignore",
@@ -138,7 +142,8 @@ const std::vector<std::string> kJobs{
     "mlp r4 ddp t2 sp p2 zb_h1 split:uniform m2 wrap:names drop sharded",
     "mlp r4 ddp t2 p2 looped_bfs v2 m4 clip drop bf16 sharded",
     "gpt r8 ddp m2 wrap:none every_2 drop sharded",
-    "packed r8 full_shard t2 p2 looped_bfs v1 split:uniform m8 keep:pass reduce:micro_batch wrap:names drop bf16 sharded",
+    "packed r8 full_shard t2 p2 looped_bfs v1 split:uniform m8 keep:pass reduce:micro_batch wrap:names drop bf16 "
+    "sharded",
     "mlp r4 ddp t2 sp m1 wrap:size full drop sharded",
     "mlp r4 ddp m4 wrap:transformer clip every_2 drop sharded",
     "llama r8 full_shard t2 p4 zb_h2 split:names m4 keep:step prefetch:3 wrap:none",
@@ -153,7 +158,8 @@ const std::vector<std::string> kJobs{
     "gpt r4 no_shard p2 1f1b split:uniform m8 wrap:none ignore",
 };
 
-// Matrices of blocks under Muon, in ways that one rank, several slices and pieces of matrices meet; and five optimizers at once.
+// Matrices of blocks under Muon, in ways that one rank, several slices and pieces of matrices meet; and five optimizers
+// at once.
 const std::vector<std::string> kMuonJobs{
     "gpt r2 ddp m2 muon clip",
     "packed r2 zero1 m2 muon clip every_2",
@@ -337,7 +343,8 @@ checkpoint: {every: 1000000, keep: null, format: full, resume: none}
 )";
 
 constexpr std::string_view kMuon =
-    "{name: muon, lr: 1.0e-2, momentum: 0.9, weight_decay: 0.1, others: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.95], eps: 1.0e-1, weight_decay: 0.1}}";
+    "{name: muon, lr: 1.0e-2, momentum: 0.9, weight_decay: 0.1, others: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.95], "
+    "eps: 1.0e-1, weight_decay: 0.1}}";
 
 // Samples of 8 ids; id 5 fills none, a quarter, a half or three quarters of a sample.
 std::string tokens(std::int64_t samples) {
@@ -345,13 +352,17 @@ std::string tokens(std::int64_t samples) {
   for (std::int64_t i = 0; i < samples * 8 + 1; ++i) {
     const auto at = static_cast<std::uint64_t>(i);
     const bool five = random_below(3, 0, at, 4) < random_below(3, 1, at / 8, 4);
-    bytes.push_back(static_cast<char>(five ? 5 : random_below(3, 2, at, 3) == 0 ? random_below(3, 3, at, 33) : (i * 2) % 33));
+    bytes.push_back(static_cast<char>(five                             ? 5
+                                      : random_below(3, 2, at, 3) == 0 ? random_below(3, 3, at, 33)
+                                                                       : (i * 2) % 33));
     bytes.push_back('\0');
   }
   return bytes;
 }
 
-bool is_number(const std::string& word, char letter) { return word.size() == 2 && word[0] == letter && word[1] >= '1' && word[1] <= '9'; }
+bool is_number(const std::string& word, char letter) {
+  return word.size() == 2 && word[0] == letter && word[1] >= '1' && word[1] <= '9';
+}
 
 constexpr std::string_view kKinds[] = {"ddp", "zero1", "zero2", "zero3"};
 constexpr std::string_view kShardings[] = {"full_shard", "shard_grad_op", "no_shard"};
@@ -371,7 +382,8 @@ class Line {
     const int data = ranks_ / tensor_ / pipeline_ / context_;
     set("cluster.devices_per_node", std::to_string(ranks_));
     set("train.batch.micro", std::to_string(16 / data / micro_batches_));
-    if (excluded_) set("strategy.wrap.excluded", model_ == "gpt" ? "[\"**ln_*\"]" : model_ == "mlp" ? "[head]" : "[\"**norm*\"]");
+    if (excluded_)
+      set("strategy.wrap.excluded", model_ == "gpt" ? "[\"**ln_*\"]" : model_ == "mlp" ? "[head]" : "[\"**norm*\"]");
     if (split_names_) set("strategy.pipeline.split", split(pipeline_ * virtual_));
   }
 
@@ -454,9 +466,13 @@ class Line {
   // SGD for norms, Muon for matrices of blocks, AdamW of three rates for biases of blocks, embeddings and the head.
   void groups() {
     const std::string norms = model_ == "gpt" ? "*ln_*" : "*norm*", embedding = model_ == "gpt" ? "w*" : "*embed*";
-    set("train.groups", "[{match: [\"" + norms + "\"], optimizer: {name: sgd, lr: 5.0e-3, momentum: 0.9}},"
-                        " {match: [\"" + embedding + "\"], optimizer: {name: adamw, lr: 2.0e-3}},"
-                        " {match: [\"" + block(0).substr(0, block(0).size() - 1) + "*\"], optimizer: " + std::string(kMuon) + "}]");
+    set("train.groups", "[{match: [\"" + norms +
+                            "\"], optimizer: {name: sgd, lr: 5.0e-3, momentum: 0.9}},"
+                            " {match: [\"" +
+                            embedding +
+                            "\"], optimizer: {name: adamw, lr: 2.0e-3}},"
+                            " {match: [\"" +
+                            block(0).substr(0, block(0).size() - 1) + "*\"], optimizer: " + std::string(kMuon) + "}]");
   }
 
   void fsdp(const std::string& sharding) {
@@ -470,7 +486,10 @@ class Line {
   }
 
   std::string block(int index) const {
-    const std::string prefix = model_ == "gpt" ? "h." : model_ == "llama" ? "model.layers." : model_ == "packed" ? "layer." : "layers.";
+    const std::string prefix = model_ == "gpt"      ? "h."
+                               : model_ == "llama"  ? "model.layers."
+                               : model_ == "packed" ? "layer."
+                                                    : "layers.";
     return prefix + std::to_string(index);
   }
 
@@ -512,7 +531,9 @@ MixedJobs::MixedJobs() {
   jobs_.write("mlp_graph.yaml", kMlp);
   job("gpt", "{graph: gpt_graph.yaml}", kTokens);
   job("packed", "{graph: packed_graph.yaml}", kTokens);
-  job("llama", "{graph: models/llama.yaml, with: {layers: 8, heads: 8, kv_heads: 4, dim: 32, hidden: 24, vocab: 33, rope_theta: 100}}",
+  job("llama",
+      "{graph: models/llama.yaml, with: {layers: 8, heads: 8, kv_heads: 4, dim: 32, hidden: 24, vocab: 33, rope_theta: "
+      "100}}",
       kTokens);
   job("mlp", "{graph: mlp_graph.yaml}", kTable);
 }
@@ -561,7 +582,8 @@ bool has_word(const std::string& line, const std::string& word) {
 
 std::string alone(const std::string& line) {
   std::string result = words_of(line).front();
-  for (const char* kept : {"clip", "drop", "ignore", "lora", "lora_drop", "norms", "part", "muon", "groups", "bf16", "excluded"})
+  for (const char* kept :
+       {"clip", "drop", "ignore", "lora", "lora_drop", "norms", "part", "muon", "groups", "bf16", "excluded"})
     if (has_word(line, kept)) result += std::string(" ") + kept;
   return result;
 }

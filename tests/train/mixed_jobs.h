@@ -1,20 +1,21 @@
-// Mixed jobs: a line of words is a job, such as "gpt r8 zero1 t2 sp p2 zb_h1 m4 clip full drop". Tests of what strategies have in common
-// go over tables of such lines; a line that fails says all there is to know.
+// Mixed jobs: a line of words is a job, such as "gpt r8 zero1 t2 sp p2 zb_h1 m4 clip full drop". Tests of what
+// strategies have in common go over tables of such lines; a line that fails says all there is to know.
 //
-//   gpt llama packed mlp       the model: GPT-2 with tied head; Llama with grouped heads; grouped heads in one packed linear, label
-//   smoothing
+//   gpt llama packed mlp       the model: GPT-2 with tied head; Llama with grouped heads; grouped heads in one packed
+//   linear, label smoothing
 //                              and no marks of parallelism; rows of a table. Vocabularies are odd
-//   r2 r4 r8                   ranks; t2 t4 of them along tensor (sp: sequence parallel), p2 p4 along pipeline, the rest along data
-//   ddp zero1 … full_shard …   data strategy; hybrid2 hybrid4 are hybrid_shard with so many replicas
+//   r2 r4 r8                   ranks; t2 t4 of them along tensor (sp: sequence parallel), p2 p4 along pipeline, the
+//   rest along data ddp zero1 … full_shard …   data strategy; hybrid2 hybrid4 are hybrid_shard with so many replicas
 //   gpipe 1f1b …               schedule; v2: virtual stages; split:uniform, split:names
 //   m2 m4 m8                   micro-batches of a data rank
 //   keep:… reduce:… prefetch:… wrap:transformer|size|names|none
 //   clip drop ignore           clipping that bites, dropout, targets that are ignored, in unequal numbers on the ranks
 //   full selective every_2     recomputation
 //   lora lora_drop             an adapter of rank 3 whose B begins away from zero, beside a base; of dropout 0.1
-//   norms part                 trained are norms (of mlp the head) only; the last quarter of the blocks and what follows them
-//   muon groups                Muon for matrices of blocks and AdamW; SGD, AdamW of two rates, Muon and what it leaves to others
-//   bf16 excluded sharded      compute dtype, norms (or the head) in f32 under it, format of checkpoints
+//   norms part                 trained are norms (of mlp the head) only; the last quarter of the blocks and what
+//   follows them muon groups                Muon for matrices of blocks and AdamW; SGD, AdamW of two rates, Muon and
+//   what it leaves to others bf16 excluded sharded      compute dtype, norms (or the head) in f32 under it, format of
+//   checkpoints
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Reductions go on during the backward pass: by the order the plan leaves open, and by the clock. What is sent is what the plan says.
+// Reductions go on during the backward pass: by the order the plan leaves open, and by the clock. What is sent is what
+// the plan says.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +14,9 @@ namespace {
 
 constexpr std::size_t kCommunication = static_cast<std::size_t>(Stream::communication);
 
-const std::vector<Issued>& step_of(const CompiledJob& job) { return job.plan.roles[0].program(ProgramKind::step)->instructions; }
+const std::vector<Issued>& step_of(const CompiledJob& job) {
+  return job.plan.roles[0].program(ProgramKind::step)->instructions;
+}
 
 bool reduces_gradients(const Role& role, const Issued& issued) {
   const auto* collective = std::get_if<Collective>(&issued.instruction);
@@ -47,9 +50,10 @@ TEST_CASE("every bucket but the last is reduced beside launches of the backward 
   const TinyJobs jobs;
   for (const char* accumulation : {"4", "1"}) {
     CAPTURE(std::string(accumulation));
-    const CompiledJob job = compiled(jobs.load("gpt2", "run",
-                                               {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004",
-                                                std::string("train.batch.micro=") + accumulation}));
+    const CompiledJob job =
+        compiled(jobs.load("gpt2", "run",
+                           {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004",
+                            std::string("train.batch.micro=") + accumulation}));
     const std::vector<int> beside = launches_beside(job);
     REQUIRE(beside.size() >= 4);
     for (std::size_t i = 0; i + 1 < beside.size(); ++i) {
@@ -66,20 +70,22 @@ TEST_CASE("a reduction begins before the backward pass ends") {
   const std::string tokens = jobs.write("long.bin", std::string(2 * (8 * 128 + 1), '\0'));
   const auto loaded_into = [&](const std::string& folder) {
     return jobs.load("gpt2", folder,
-                     {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.1", "model.with.dim=128",
-                      "model.with.layers=4", "data.train=" + tokens, "train.batch.global=128", "train.steps=2", "checkpoint.resume=none"});
+                     {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.1",
+                      "model.with.dim=128", "model.with.layers=4", "data.train=" + tokens, "train.batch.global=128",
+                      "train.steps=2", "checkpoint.resume=none"});
   };
   const CompiledJob job = compiled(loaded_into("run"));
   REQUIRE(job.plan.roles[0].units.size() >= 4);
   bool overlapped = false;
-  // The backward pass takes several of the scheduler's time slices, so that a communication thread has its turn even where all
-  // cores compute; on a loaded machine perhaps not every time.
+  // The backward pass takes several of the scheduler's time slices, so that a communication thread has its turn even
+  // where all cores compute; on a loaded machine perhaps not every time.
   for (int attempt = 0; attempt < 20 && !overlapped; ++attempt) {
     run(loaded_into("run" + std::to_string(attempt)), {}, {.trace = [&](const std::vector<RankTrace>& traces) {
           const std::vector<Issued>& step = step_of(job);
           std::int64_t first_reduction = INT64_MAX, last_launch = 0;
           for (std::size_t i = 0; i < step.size(); ++i) {
-            if (reduces_gradients(job.plan.roles[0], step[i])) first_reduction = std::min(first_reduction, traces[0].spans[i].begin_ns);
+            if (reduces_gradients(job.plan.roles[0], step[i]))
+              first_reduction = std::min(first_reduction, traces[0].spans[i].begin_ns);
             if (is_of_graph(step[i])) last_launch = std::max(last_launch, traces[0].spans[i].end_ns);
           }
           overlapped = first_reduction < last_launch;
@@ -92,9 +98,9 @@ TEST_CASE("a rank sends 2 (n - 1) / n of what it reduces") {
   const TinyJobs jobs;
   for (int ranks : {2, 4}) {
     CAPTURE(ranks);
-    const LoadedJob loaded =
-        jobs.load("llama", "run" + std::to_string(ranks),
-                  {"cluster.devices_per_node=" + std::to_string(ranks), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004"});
+    const LoadedJob loaded = jobs.load("llama", "run" + std::to_string(ranks),
+                                       {"cluster.devices_per_node=" + std::to_string(ranks), "strategy.data.kind=ddp",
+                                        "strategy.data.bucket_mb=0.004"});
     std::int64_t sent = 0, gradients = 0;
     const CompiledJob job = compiled(loaded);
     for (const Issued& issued : step_of(job))

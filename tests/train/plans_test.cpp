@@ -1,5 +1,5 @@
-// Plans of every job of configs/, on 1, 2 and 4 ranks, with every way of recomputation: they verify, round-trip as text, and what
-// verification refuses is shown by breaking them.
+// Plans of every job of configs/, on 1, 2 and 4 ranks, with every way of recomputation: they verify, round-trip as
+// text, and what verification refuses is shown by breaking them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::array kModes{"{mode: none}", "{mode: full}", "{mode: selective}", "{mode: every_n, every: 2}"};
 
-std::int64_t activations(const CompiledJob& job) { return job.memory[0].by_category[static_cast<std::size_t>(Category::activations)]; }
+std::int64_t activations(const CompiledJob& job) {
+  return job.memory[0].by_category[static_cast<std::size_t>(Category::activations)];
+}
 
 // Random numbers below a bound, one after another.
 class Dice {
@@ -33,8 +35,8 @@ class Dice {
 // A plan with several buckets, two micro-batches and two ranks.
 CompiledJob plan_to_break(const TinyJobs& jobs) {
   return compiled(jobs.load("gpt2", "run",
-                            {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.01", "train.batch.micro=2",
-                             "data.val={fraction: 0.2}"}));
+                            {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.01",
+                             "train.batch.micro=2", "data.val={fraction: 0.2}"}));
 }
 
 bool refused(const Plan& plan) { return !violations(plan).empty(); }
@@ -62,7 +64,9 @@ std::vector<Region*> regions_of(Instruction& instruction) {
 
 }  // namespace
 
-TEST_CASE("every job of configs/ has plans that verify and round-trip, for every number of ranks, recomputation and accumulation") {
+TEST_CASE(
+    "every job of configs/ has plans that verify and round-trip, for every number of ranks, recomputation and "
+    "accumulation") {
   int plans = 0;
   for (const auto& entry : std::filesystem::directory_iterator(configs_dir())) {
     if (entry.path().extension() != ".yaml") continue;
@@ -72,11 +76,12 @@ TEST_CASE("every job of configs/ has plans that verify and round-trip, for every
         const int accumulation = 1 + (plans & 1);  // in turns: over the jobs each mode meets both
         CAPTURE(ranks);
         CAPTURE(mode);
-        const LoadedJob loaded = load_job(
-            entry.path().string(),
-            {"cluster.devices_per_node=" + std::to_string(ranks), "strategy=ddp", "activation_checkpointing=" + std::string(kModes[mode]),
-             "train.batch={global: 8, micro: " + std::to_string(8 / ranks / accumulation) + "}"},
-            {.configs_dir = configs_dir()});
+        const LoadedJob loaded =
+            load_job(entry.path().string(),
+                     {"cluster.devices_per_node=" + std::to_string(ranks), "strategy=ddp",
+                      "activation_checkpointing=" + std::string(kModes[mode]),
+                      "train.batch={global: 8, micro: " + std::to_string(8 / ranks / accumulation) + "}"},
+                     {.configs_dir = configs_dir()});
         const Plan plan = compiled(loaded).plan;  // compile verifies
         const std::string text = print(plan);
         const Plan again = parse_plan(text);
@@ -181,9 +186,9 @@ TEST_CASE("a collective of another size, group or place is refused, and so is a 
   CHECK(collectives >= 7);
 }
 
-// What verification cannot know is what a plan is for: one that reads other, well-defined bytes, or leaves an update out, is a plan
-// as well. So the share of refusals is stated, and bounded from below by what was measured. A move in memory that it lets pass
-// must not change a bit.
+// What verification cannot know is what a plan is for: one that reads other, well-defined bytes, or leaves an update
+// out, is a plan as well. So the share of refusals is stated, and bounded from below by what was measured. A move in
+// memory that it lets pass must not change a bit.
 TEST_CASE("random mutants are refused for the most part; moves in memory that pass change nothing") {
   const TinyJobs jobs;
   CompiledJob job = plan_to_break(jobs);
@@ -220,15 +225,16 @@ TEST_CASE("random mutants are refused for the most part; moves in memory that pa
     refused_drops += refused(plan) ? 1 : 0;
     plan = right;
   }
-  MESSAGE("refused, of " << kEach << " each: " << refused_moves << " moves of a buffer, " << refused_regions << " changed regions, "
-                         << refused_drops << " dropped instructions");
+  MESSAGE("refused, of " << kEach << " each: " << refused_moves << " moves of a buffer, " << refused_regions
+                         << " changed regions, " << refused_drops << " dropped instructions");
   CHECK(refused_moves > 0);
   CHECK(refused_regions > kEach / 2);
   CHECK(refused_drops > kEach / 2);
 
-  const LoadedJob loaded = jobs.load("gpt2", "moved",
-                                     {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.01",
-                                      "train.batch.micro=2", "data.val={fraction: 0.2}", "checkpoint.resume=none"});
+  const LoadedJob loaded =
+      jobs.load("gpt2", "moved",
+                {"cluster.devices_per_node=2", "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.01",
+                 "train.batch.micro=2", "data.val={fraction: 0.2}", "checkpoint.resume=none"});
   const auto losses = [&](const Plan& of) {
     job.plan = of;
     std::filesystem::remove_all(*loaded.job.checkpoint.dir);

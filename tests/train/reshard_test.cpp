@@ -1,4 +1,5 @@
-// Saving on one mesh and loading on another, with plans made by hand: no step runs, so what is compared is every byte of memory.
+// Saving on one mesh and loading on another, with plans made by hand: no step runs, so what is compared is every byte
+// of memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -59,7 +60,8 @@ struct Whole {
   Init init{.stddev = 0.5, .constant = 1.0};
 };
 
-// Rows that do not divide, packed heads of q twice as many as of k, columns, packed columns; and one that both stages use.
+// Rows that do not divide, packed heads of q twice as many as of k, columns, packed columns; and one that both stages
+// use.
 const Whole kShared{"wte", {13, 6}, Placement::shard(0), {.constant = -2, .uniform = 0.25}};
 const std::vector<Whole> kFirst{
     {"qkv", {24, 5}, Placement::shard(0, 3, 2)}, {"qkv.bias", {24}, Placement::shard(0, 3, 2)}, {"norm", {5}, {}}};
@@ -78,8 +80,12 @@ UnitTensor cut_over(const Whole& whole, const Mesh& mesh) {
 
 class PlanMaker {
  public:
-  PlanMaker(const Holding& holding, const std::vector<std::string>& optimizer) : holding_(holding), optimizer_(optimizer) {
-    plan_.mesh = {{Axis::pipeline, holding.mesh[0]}, {Axis::replicate, holding.mesh[1]}, {Axis::shard, holding.mesh[2]}, {Axis::tensor, holding.mesh[3]}};
+  PlanMaker(const Holding& holding, const std::vector<std::string>& optimizer)
+      : holding_(holding), optimizer_(optimizer) {
+    plan_.mesh = {{Axis::pipeline, holding.mesh[0]},
+                  {Axis::replicate, holding.mesh[1]},
+                  {Axis::shard, holding.mesh[2]},
+                  {Axis::tensor, holding.mesh[3]}};
   }
 
   Plan run() {
@@ -125,10 +131,14 @@ class PlanMaker {
     Spec whole(DType::f32, Shape{unit.elements}), sliced = whole, own(DType::f32, Shape{own_ranks, unit.elements});
     if (slice < all) sliced.place(Axis::shard, Placement::shard(0));
     for (Axis axis : kTokenAxes) own.place(axis, Placement::shard(0));
-    const Region master = holding_.masters == Masters::slices ? Region(buffer(slice), 0, slice) : own_slice({buffer(all), 0, all}, kSliceAxes, static_cast<int>(all / slice));
-    unit.slots.push_back({.kind = Slot::Kind::master, .name = "master", .spec = sliced, .region = master, .saved = true});
+    const Region master = holding_.masters == Masters::slices
+                              ? Region(buffer(slice), 0, slice)
+                              : own_slice({buffer(all), 0, all}, kSliceAxes, static_cast<int>(all / slice));
+    unit.slots.push_back(
+        {.kind = Slot::Kind::master, .name = "master", .spec = sliced, .region = master, .saved = true});
     const auto add = [&](Slot::Kind kind, const std::string& slot, const Spec& spec, std::int64_t bytes) {
-      unit.slots.push_back({.kind = kind, .name = slot, .spec = spec, .region = {buffer(bytes), 0, bytes}, .saved = true});
+      unit.slots.push_back(
+          {.kind = kind, .name = slot, .spec = spec, .region = {buffer(bytes), 0, bytes}, .saved = true});
     };
     for (const std::string& state : optimizer_) add(Slot::Kind::state, state, holding_.own ? own : sliced, slice);
     if (holding_.anchor) add(Slot::Kind::strategy_state, "anchor", sliced, slice);
@@ -148,8 +158,7 @@ Plan plan_of(const Holding& holding, const std::vector<std::string>& optimizer =
 // A rank's memory, and nothing that runs.
 class MemoryOnly final : public Executor {
  public:
-  MemoryOnly(const Plan& plan, int rank)
-      : role_(plan.role_of(rank)), point_{plan.mesh, plan.mesh.coordinates(rank)} {
+  MemoryOnly(const Plan& plan, int rank) : role_(plan.role_of(rank)), point_{plan.mesh, plan.mesh.coordinates(rank)} {
     memory_.resize(static_cast<std::size_t>(role_.total_bytes));
     set_scalars(*this, 1.0F);
   }
@@ -158,7 +167,9 @@ class MemoryOnly final : public Executor {
   void finish() override {}
   bool runs_beside_host() const override { return false; }
   std::optional<NonFinite> find_non_finite(std::int32_t) override { return std::nullopt; }
-  void write(const Region& region, const void* data) override { std::memcpy(at(region), data, static_cast<std::size_t>(region.bytes)); }
+  void write(const Region& region, const void* data) override {
+    std::memcpy(at(region), data, static_cast<std::size_t>(region.bytes));
+  }
   void read(const Region& region, void* data) const override {
     std::memcpy(data, const_cast<MemoryOnly*>(this)->at(region), static_cast<std::size_t>(region.bytes));
   }
@@ -191,7 +202,8 @@ void fill(const HeldBuffer& buffer, const std::vector<Piece>& pieces, Value&& va
   for (const Piece& piece : pieces) {
     std::vector<float> values;
     for (std::int64_t r = 0; r < piece.repeat; ++r)
-      for (std::int64_t i = 0; i < piece.count; ++i) values.push_back(value(piece.global + r * piece.global_stride + i));
+      for (std::int64_t i = 0; i < piece.count; ++i)
+        values.push_back(value(piece.global + r * piece.global_stride + i));
     buffer.write(piece, values.data());
   }
 }
@@ -204,8 +216,10 @@ int num_holders(const Plan& plan, const std::string& unit) {
   return 0;
 }
 
-// What a holder gets of what `before` holders saved: its own, or (where their number differs) the sum at `first`, or their mean.
-float own_value(const UnitTensor& tensor, const std::string& what, int before, StateOwner holder, bool mean, std::int64_t index) {
+// What a holder gets of what `before` holders saved: its own, or (where their number differs) the sum at `first`, or
+// their mean.
+float own_value(const UnitTensor& tensor, const std::string& what, int before, StateOwner holder, bool mean,
+                std::int64_t index) {
   if (before == holder.count) return value_of(own_name(tensor, what, holder.index), index);
   if (!mean && holder.index != 0) return 0;
   float sum = 0;
@@ -258,7 +272,9 @@ std::vector<float> drawn(const Whole& whole) {
   std::vector<float> values(static_cast<std::size_t>(whole.shape.elements()));
   const bool uniform = whole.init.uniform > 0;
   (uniform ? fill_uniform : fill_normal)(random_key(kSeed, whole.name), 0, 0, whole.shape.elements(), values.data());
-  for (float& value : values) value = static_cast<float>(whole.init.constant) + static_cast<float>(uniform ? whole.init.uniform : whole.init.stddev) * value;
+  for (float& value : values)
+    value = static_cast<float>(whole.init.constant) +
+            static_cast<float>(uniform ? whole.init.uniform : whole.init.stddev) * value;
   return values;
 }
 
@@ -325,9 +341,11 @@ TEST_CASE("sharded files hold equal shares of what several ranks hold alike, and
   }
   CHECK(models == 4);
   CHECK(most - least <= 3 * 8 * 4);  // three units, each padded by less than 8 elements a tensor and a share
-  const checkpoint::Checkpoint compressed = checkpoint::open_checkpoint(save(folder.path("stages"), kHoldings[8], true));
+  const checkpoint::Checkpoint compressed =
+      checkpoint::open_checkpoint(save(folder.path("stages"), kHoldings[8], true));
   for (int holder = 0; holder < 4; ++holder)
-    CHECK(compressed.tensors.find(own_name(cut_over(kShared, {}), "residual", holder)) != nullptr);  // 2 replicas on 2 stages
+    CHECK(compressed.tensors.find(own_name(cut_over(kShared, {}), "residual", holder)) !=
+          nullptr);  // 2 replicas on 2 stages
   CHECK(compressed.tensors.find(own_name(cut_over(kShared, {}), "residual", 4)) == nullptr);
   CHECK(compressed.tensors.find(own_name(cut_over(kFirst[0], {}), "residual", 2)) == nullptr);
 }

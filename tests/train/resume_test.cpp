@@ -1,4 +1,5 @@
-// The same job gives the same bits: twice, after a stop at any step, and after a signal. Whole checkpoints are compared, byte by byte.
+// The same job gives the same bits: twice, after a stop at any step, and after a signal. Whole checkpoints are
+// compared, byte by byte.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -14,12 +15,13 @@ using namespace trainer::tests;
 namespace {
 
 Overrides ranks(int number) {
-  return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp", "strategy.data.bucket_mb=0.004",
-          "train.batch.micro=2"};
+  return {"cluster.devices_per_node=" + std::to_string(number), "strategy.data.kind=ddp",
+          "strategy.data.bucket_mb=0.004", "train.batch.micro=2"};
 }
 
 bool same_bits(const Trained& a, const Trained& b) {
-  return a.loss == b.loss && a.grad_norm == b.grad_norm && files_of(a.report.checkpoint) == files_of(b.report.checkpoint);
+  return a.loss == b.loss && a.grad_norm == b.grad_norm &&
+         files_of(a.report.checkpoint) == files_of(b.report.checkpoint);
 }
 
 std::vector<double> losses_of(const std::string& jsonl) {
@@ -41,7 +43,8 @@ void damage(const std::string& path) {
 TEST_CASE("a job trains to the same bits twice, and with scratch memory poisoned") {
   const TinyJobs jobs;
   int folder = 0;
-  const Overrides larger{"model.with.dim=64", "train.batch.global=16", "model.with.dropout=0.1"};  // activations worth several threads
+  const Overrides larger{"model.with.dim=64", "train.batch.global=16",
+                         "model.with.dropout=0.1"};  // activations worth several threads
   for (const char* threads : {"1", "2", "4"})
     for (int number : {1, 2}) {
       CAPTURE(std::string(threads));
@@ -64,12 +67,14 @@ TEST_CASE("a run stopped after any step and resumed gives the bits of one that w
     const char* format;
     const char* compute;
   };
-  for (const Case& one : {Case{1, "full", "f32"}, Case{1, "full", "bf16"}, Case{2, "sharded", "f32"}, Case{2, "sharded", "bf16"}}) {
+  for (const Case& one :
+       {Case{1, "full", "f32"}, Case{1, "full", "bf16"}, Case{2, "sharded", "f32"}, Case{2, "sharded", "bf16"}}) {
     CAPTURE(one.ranks);
     CAPTURE(std::string(one.compute));
     const TinyJobs jobs;
-    const Overrides overrides = both(ranks(one.ranks), {"train.steps=10", std::string("checkpoint.format=") + one.format,
-                                                        std::string("precision.compute=") + one.compute});
+    const Overrides overrides =
+        both(ranks(one.ranks), {"train.steps=10", std::string("checkpoint.format=") + one.format,
+                                std::string("precision.compute=") + one.compute});
     const Trained whole = run(jobs.load("gpt2", "whole", both(overrides, {"checkpoint.every=1"})));
     REQUIRE(names_in(jobs.path("whole")).size() >= 10);
     for (int step = 1; step < 10; ++step) {
@@ -96,7 +101,8 @@ TEST_CASE("resuming with another number of ranks goes on as before") {
     copy_step(jobs, "whole" + pair, 5, pair);
     const Trained resumed = run(jobs.load("gpt2", pair, both(ranks(after), sharded)));
     REQUIRE(resumed.loss.size() == 5);
-    // As in ddp_test.cpp: sums of 64 terms in another order; 5 steps of an lr of at most 1e-2 through AdamW's eps of 1e-3.
+    // As in ddp_test.cpp: sums of 64 terms in another order; 5 steps of an lr of at most 1e-2 through AdamW's eps of
+    // 1e-3.
     const double gamma = 2 * 64 * kRoundoffF32;
     double norm = 0;
     for (std::size_t i = 0; i < 5; ++i) {
@@ -152,7 +158,8 @@ TEST_CASE("a signal ends a run after its step, saved, and the resumed run gives 
     const TinyJobs jobs;
     const Trained whole = run(jobs.load("gpt2", "whole", ranks(number)));
     std::atomic<bool> stop = false;
-    const Trained stopped = run(jobs.load("gpt2", "run", ranks(number)), [&](std::int64_t step) { stop = step == 2; }, {.stop = &stop});
+    const Trained stopped =
+        run(jobs.load("gpt2", "run", ranks(number)), [&](std::int64_t step) { stop = step == 2; }, {.stop = &stop});
     CHECK(stopped.report.stopped_by_signal);
     CHECK(stopped.report.steps == 3);
     CHECK(stopped.report.checkpoint == jobs.path("run") + "/" + step_name(3));

@@ -1,4 +1,5 @@
-// Staging against reality: every large piece of memory that drawing, saving and loading ask for is counted as it is given.
+// Staging against reality: every large piece of memory that drawing, saving and loading ask for is counted as it is
+// given.
 #include "engine/train/staging.h"
 
 #include <doctest/doctest.h>
@@ -66,14 +67,20 @@ namespace {
 class MemoryOnly final : public Executor {
  public:
   MemoryOnly(const Plan& plan, int rank)
-      : role_(plan.role_of(rank)), point_{plan.mesh, plan.mesh.coordinates(rank)}, memory_(static_cast<std::size_t>(role_.total_bytes)) {}
+      : role_(plan.role_of(rank)),
+        point_{plan.mesh, plan.mesh.coordinates(rank)},
+        memory_(static_cast<std::size_t>(role_.total_bytes)) {}
   void bind(std::int32_t, void*) override {}
   void start(std::int32_t) override {}
   void finish() override {}
   bool runs_beside_host() const override { return false; }
   std::optional<NonFinite> find_non_finite(std::int32_t) override { return std::nullopt; }
-  void write(const Region& region, const void* data) override { std::memcpy(memory_.data() + role_.address(region, point_), data, static_cast<std::size_t>(region.bytes)); }
-  void read(const Region& region, void* data) const override { std::memcpy(data, memory_.data() + role_.address(region, point_), static_cast<std::size_t>(region.bytes)); }
+  void write(const Region& region, const void* data) override {
+    std::memcpy(memory_.data() + role_.address(region, point_), data, static_cast<std::size_t>(region.bytes));
+  }
+  void read(const Region& region, void* data) const override {
+    std::memcpy(data, memory_.data() + role_.address(region, point_), static_cast<std::size_t>(region.bytes));
+  }
   void record_times(bool) override {}
   std::span<const Span> times(std::int32_t) const override { return {}; }
   std::int64_t allocated_bytes() const override { return role_.total_bytes; }
@@ -96,7 +103,8 @@ std::int64_t taken_by(Action&& action) {
 
 // Its embedding has two chunks and its attention none: 2048 × 256 and 768 × 256 elements.
 CompiledJob large(const TinyJobs& jobs, std::vector<std::string> overrides) {
-  for (const char* one : {"model.with.dim=256", "model.with.vocab=2048", "model.with.layers=1"}) overrides.emplace_back(one);
+  for (const char* one : {"model.with.dim=256", "model.with.vocab=2048", "model.with.layers=1"})
+    overrides.emplace_back(one);
   return compiled(jobs.load("gpt2", "run", overrides));
 }
 
@@ -120,11 +128,11 @@ void measure(const CompiledJob& job, const std::string& dir, bool full, Taken& t
     MemoryOnly executor(job.plan, communicator.rank());
     const LoadedRank loaded{executor, job.plan, communicator.rank()};
     raise(taken.load, taken_by([&] {
-      CHECK(checkpoint::verify(path).empty());
-      const checkpoint::Checkpoint opened = checkpoint::open_checkpoint(path);
-      load_weights(loaded, opened.tensors, path, false);
-      load_states(loaded, opened.tensors, path);
-    }));
+            CHECK(checkpoint::verify(path).empty());
+            const checkpoint::Checkpoint opened = checkpoint::open_checkpoint(path);
+            load_weights(loaded, opened.tensors, path, false);
+            load_states(loaded, opened.tensors, path);
+          }));
   });
 }
 
@@ -132,8 +140,10 @@ void measure(const CompiledJob& job, const std::string& dir, bool full, Taken& t
 
 TEST_CASE("drawing, saving and loading take what the plan says, to the byte where tensors are larger than a chunk") {
   const TinyJobs jobs;
-  const std::vector<std::vector<std::string>> cases{
-      {}, {"cluster.devices_per_node=2", "strategy=ddp"}, {"cluster.devices_per_node=2", "strategy=fsdp"}, {"cluster.devices_per_node=2", "strategy.pipeline.degree=2"}};
+  const std::vector<std::vector<std::string>> cases{{},
+                                                    {"cluster.devices_per_node=2", "strategy=ddp"},
+                                                    {"cluster.devices_per_node=2", "strategy=fsdp"},
+                                                    {"cluster.devices_per_node=2", "strategy.pipeline.degree=2"}};
   for (std::size_t i = 0; i < cases.size(); ++i)
     for (const bool full : {false, true}) {
       CAPTURE(i);
@@ -165,9 +175,8 @@ TEST_CASE("columns of a matrix take no more than is said") {
 
 TEST_CASE("states in int8 take no more than is said, whose blocks are loaded whole") {
   const TinyJobs jobs;
-  const std::vector<std::vector<std::string>> cases{{},
-                                                    {"cluster.devices_per_node=2", "strategy=fsdp"},
-                                                    {"cluster.devices_per_node=2", "strategy.tensor.degree=2"}};
+  const std::vector<std::vector<std::string>> cases{
+      {}, {"cluster.devices_per_node=2", "strategy=fsdp"}, {"cluster.devices_per_node=2", "strategy.tensor.degree=2"}};
   for (std::size_t i = 0; i < cases.size(); ++i)
     for (const bool full : {false, true}) {
       CAPTURE(i);

@@ -21,7 +21,8 @@ constexpr std::string_view kTable = R"(
 data: {format: table, train: table.csv, target: -1, normalize: standard, shuffle: true}
 )";
 
-// The large eps of AdamW keeps an update linear in the gradient where the gradient is nothing but rounding (the keys' biases).
+// The large eps of AdamW keeps an update linear in the gradient where the gradient is nothing but rounding (the keys'
+// biases).
 constexpr std::string_view kTraining = R"(
 train:
   steps: 6
@@ -34,9 +35,11 @@ checkpoint: {every: 1000000, keep: null, format: full, resume: auto}
 )";
 
 constexpr std::string_view kGpt2 =
-    "seed: 7\nmodel: {graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8, dropout: 0.0}}\n";
+    "seed: 7\nmodel: {graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8, dropout: "
+    "0.0}}\n";
 constexpr std::string_view kLlama =
-    "seed: 7\nmodel: {graph: models/llama.yaml, with: {layers: 2, heads: 4, kv_heads: 2, dim: 16, hidden: 24, vocab: 32, rope_theta: "
+    "seed: 7\nmodel: {graph: models/llama.yaml, with: {layers: 2, heads: 4, kv_heads: 2, dim: 16, hidden: 24, vocab: "
+    "32, rope_theta: "
     "100}}\n";
 constexpr std::string_view kMlp =
     "seed: 7\nmodel: {graph: models/mlp.yaml, with: {features: 6, hidden: 32, layers: 3, classes: 4, dropout: 0.0}}\n";
@@ -46,7 +49,9 @@ std::string tokens(std::int64_t count) {
   std::string bytes;
   std::uint64_t id = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    id = random_below(1, 0, static_cast<std::uint64_t>(i), 4) == 0 ? random_below(1, 1, static_cast<std::uint64_t>(i), 32) : (id + 2) % 32;
+    id = random_below(1, 0, static_cast<std::uint64_t>(i), 4) == 0
+             ? random_below(1, 1, static_cast<std::uint64_t>(i), 32)
+             : (id + 2) % 32;
     bytes.push_back(static_cast<char>(id));
     bytes.push_back('\0');
   }
@@ -61,7 +66,8 @@ std::string table(std::int64_t rows) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t group = static_cast<std::int64_t>(random_below(2, 1, static_cast<std::uint64_t>(row), 4));
     for (std::int64_t column = 0; column < 6; ++column)
-      text += std::to_string(noise[static_cast<std::size_t>(row * 6 + column)] + (column % 4 == group ? 1.5F : 0.0F)) + ",";
+      text +=
+          std::to_string(noise[static_cast<std::size_t>(row * 6 + column)] + (column % 4 == group ? 1.5F : 0.0F)) + ",";
     text += std::to_string(group) + "\n";
   }
   return text;
@@ -69,7 +75,8 @@ std::string table(std::int64_t rows) {
 
 class Recorder final : public Monitor {
  public:
-  Recorder(Trained& trained, const std::function<void(std::int64_t)>& after_step) : trained_(trained), after_step_(after_step) {}
+  Recorder(Trained& trained, const std::function<void(std::int64_t)>& after_step)
+      : trained_(trained), after_step_(after_step) {}
   void step(const StepRecord& record) override {
     trained_.loss.push_back(record.loss);
     trained_.grad_norm.push_back(record.grad_norm);
@@ -121,7 +128,8 @@ void copy_step(const TinyJobs& jobs, const std::string& from, std::int64_t step,
 }
 
 const LoadedJob& from_the_start(const LoadedJob& loaded) {
-  if (loaded.job.checkpoint.resume == CheckpointJob::Resume::none) std::filesystem::remove_all(*loaded.job.checkpoint.dir);
+  if (loaded.job.checkpoint.resume == CheckpointJob::Resume::none)
+    std::filesystem::remove_all(*loaded.job.checkpoint.dir);
   return loaded;
 }
 
@@ -135,7 +143,8 @@ Trained run(const LoadedJob& loaded, const std::function<void(std::int64_t)>& af
   return run(loaded, compiled(loaded), after_step, std::move(options));
 }
 
-Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::function<void(std::int64_t)>& after_step, TrainOptions options) {
+Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::function<void(std::int64_t)>& after_step,
+            TrainOptions options) {
   Trained trained;
   Monitors monitors;
   monitors.push_back(std::make_unique<Recorder>(trained, after_step));
@@ -157,7 +166,10 @@ Tensors tensors_of(const std::string& checkpoint) {
 
 Tensors weights_of(const std::string& checkpoint) {
   Tensors tensors = tensors_of(checkpoint);
-  std::erase_if(tensors, [](const auto& entry) { return entry.first.find(".exp_avg") != std::string::npos || entry.first.find(".outer_momentum") != std::string::npos || entry.first == "loss_scale"; });
+  std::erase_if(tensors, [](const auto& entry) {
+    return entry.first.find(".exp_avg") != std::string::npos ||
+           entry.first.find(".outer_momentum") != std::string::npos || entry.first == "loss_scale";
+  });
   return tensors;
 }
 
@@ -178,7 +190,8 @@ double largest_difference(const Tensors& a, const Tensors& b) {
 
 std::map<std::string, std::string> files_of(const std::string& checkpoint) {
   std::map<std::string, std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) files[entry.path().filename()] = contents_of(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint))
+    files[entry.path().filename()] = contents_of(entry.path());
   // The manifest has a line for each of its parts.
   std::string same;
   std::istringstream manifest(files["manifest.json"]);

@@ -1,5 +1,5 @@
-// Tiny jobs, written with their data into a temporary folder, and runs of them: what the tests of training share. A job has a few
-// thousand parameters and trains in milliseconds; tests change it by overrides, as a command line does.
+// Tiny jobs, written with their data into a temporary folder, and runs of them: what the tests of training share. A job
+// has a few thousand parameters and trains in milliseconds; tests change it by overrides, as a command line does.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ inline constexpr double kRoundoffBf16 = 0x1p-9;
 /// Folder of the repository's configs.
 std::string configs_dir();
 
-/// A folder with gpt2.yaml, llama.yaml (tokens of 32 ids, 8 a sample) and mlp.yaml (a table of 6 features and 4 classes) and
-/// their data. All train 8 samples a step for 6 steps by AdamW and save nothing but the last step, in `run`.
+/// A folder with gpt2.yaml, llama.yaml (tokens of 32 ids, 8 a sample) and mlp.yaml (a table of 6 features and 4
+/// classes) and their data. All train 8 samples a step for 6 steps by AdamW and save nothing but the last step, in
+/// `run`.
 class TinyJobs {
  public:
   TinyJobs();
@@ -55,8 +56,10 @@ const LoadedJob& from_the_start(const LoadedJob& loaded);
 
 CompiledJob compiled(const LoadedJob& loaded, Purpose purpose = Purpose::train);
 /// `after_step` is called on rank 0 after each step, with its number.
-Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
-Trained run(const LoadedJob& loaded, const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
+Trained run(const LoadedJob& loaded, const CompiledJob& compiled,
+            const std::function<void(std::int64_t)>& after_step = {}, TrainOptions options = {});
+Trained run(const LoadedJob& loaded, const std::function<void(std::int64_t)>& after_step = {},
+            TrainOptions options = {});
 
 /// Folder of the checkpoint of a step in a folder of checkpoints.
 std::string step_name(std::int64_t step);

@@ -10,14 +10,14 @@
 #include <optional>
 #include <set>
 
+#include "engine/ops/op_def.h"
 #include "engine/transform/distribute.h"
 #include "engine/transform/fuse.h"
 #include "engine/transform/trainable.h"
-#include "engine/ops/op_def.h"
-#include "tests/transform/files.h"
-#include "tests/transform/interpreted.h"
 #include "tests/goldens/golden.h"
 #include "tests/reference/ranks.h"
+#include "tests/transform/files.h"
+#include "tests/transform/interpreted.h"
 
 namespace trainer {
 namespace {
@@ -381,7 +381,8 @@ void check_gradient(const Graph& graph, reference::Ranks& ranks, ValueId id, con
   if (placement.is_partial()) CHECK(off(sum, truth) <= 1e-12 * (1 + largest(truth)));
 }
 
-TEST_CASE("over a tensor axis B follows a target's rows and A its columns, and two ranks have one's loss and gradients") {
+TEST_CASE(
+    "over a tensor axis B follows a target's rows and A its columns, and two ranks have one's loss and gradients") {
   const Lora lora{.rank = 3, .alpha = 5};
   std::map<std::string, double> with = test::kTinyGpt;
   with["vocab"] = 12;

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <set>
 
-#include "engine/transform/distribute.h"
 #include "engine/ops/op_def.h"
-#include "tests/transform/files.h"
+#include "engine/transform/distribute.h"
 #include "tests/reference/interpreter.h"
+#include "tests/transform/files.h"
 
 namespace trainer {
 namespace {
@@ -72,8 +72,8 @@ std::int64_t kept_bytes(const Graph& graph) {
 }
 
 int recomputed(const Graph& graph, Op op) {
-  return static_cast<int>(
-      std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.recomputed && node.op == op; }));
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                        [&](const Node& node) { return node.recomputed && node.op == op; }));
 }
 
 std::map<std::string, int> gradients_of_parameters(const Graph& graph) {
@@ -98,10 +98,11 @@ TEST_CASE("all models differentiate into well-formed graphs under every policy")
   const BuildOptions images = test::options_for(2, {{"images", {}}, {"targets", {}}}, DType::bf16);
   const BuildOptions rows = test::options_for(2, {{"features", {}}, {"targets", {}}});
   for (Mode mode : {Mode::none, Mode::full, Mode::selective, Mode::every_n}) {
-    for (Graph graph : {model("gpt2", with_dropout(), test::text_options(2, 4)),
-                        model("llama", {{"layers", 3}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
-                              test::text_options(2, 4, DType::bf16)),
-                        model("convnet", {}, images), model("mlp", {{"layers", 4}}, rows)}) {
+    for (Graph graph :
+         {model("gpt2", with_dropout(), test::text_options(2, 4)),
+          model("llama", {{"layers", 3}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
+                test::text_options(2, 4, DType::bf16)),
+          model("convnet", {}, images), model("mlp", {{"layers", 4}}, rows)}) {
       CAPTURE(graph.name);
       differentiate(graph, DType::f32);
       recompute(graph, {mode, 2});
@@ -144,14 +145,16 @@ TEST_CASE("fields of the batch and what depends on no parameter get no gradient"
 
 TEST_CASE("a value used twice by one node gets both gradients") {
   const std::string file =
-      "inputs: {x: {dtype: f32, shape: [batch, 3]}, y: {dtype: f32, shape: [batch, 3]}}\nnodes:\n  - {name: a, op: linear, input: x, out: "
+      "inputs: {x: {dtype: f32, shape: [batch, 3]}, y: {dtype: f32, shape: [batch, 3]}}\nnodes:\n  - {name: a, op: "
+      "linear, input: x, out: "
       "3}\n"
-      "  - {name: square, op: mul, input: [a, a]}\n  - {name: loss, op: mse, input: [square, y]}\noutputs: {loss: loss}\n";
+      "  - {name: square, op: mul, input: [a, a]}\n  - {name: loss, op: mse, input: [square, y]}\noutputs: {loss: "
+      "loss}\n";
   Graph graph = read_graph(yaml::parse(file, "graph.yaml"), {}, test::options_for(2, {{"x", {3}}, {"y", {3}}}));
   differentiate(graph, DType::f32);
   check_well_formed(graph);
-  const auto adds =
-      std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.backward && node.op == Op::add; });
+  const auto adds = std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                  [](const Node& node) { return node.backward && node.op == Op::add; });
   CHECK(adds == 1);
 }
 
@@ -161,7 +164,8 @@ struct SplitGraph {
   ValueId x, w, target, loss;
 
   SplitGraph() {
-    x = add("x", {4, 6}, ValueKind::input), target = add("target", {4, 10}, ValueKind::input), w = add("w", {12, 6}, ValueKind::parameter);
+    x = add("x", {4, 6}, ValueKind::input), target = add("target", {4, 10}, ValueKind::input),
+    w = add("w", {12, 6}, ValueKind::parameter);
     graph.parameters.push_back({.value = w, .init = {}});
     const ValueId y = node(Op::linear, {{"bias", false}}, {x, w}, {{4, 12}})[0];
     const std::vector<ValueId> pieces = node(Op::split, {}, {y}, {{4, 6}, {4, 4}, {4, 2}});
@@ -174,9 +178,12 @@ struct SplitGraph {
   ValueId add(const std::string& name, const Shape& shape, ValueKind kind) {
     return graph.add_value({.name = name, .spec = {DType::f32, shape}, .kind = kind});
   }
-  std::vector<ValueId> node(Op op, Attributes attributes, std::vector<ValueId> inputs, const std::vector<Shape>& outputs) {
-    Node node{.name = std::string(name_of(op)), .op = op, .attributes = std::move(attributes), .inputs = std::move(inputs)};
-    for (const Shape& shape : outputs) node.outputs.push_back(add(node.name + "." + std::to_string(node.outputs.size()), shape, ValueKind::activation));
+  std::vector<ValueId> node(Op op, Attributes attributes, std::vector<ValueId> inputs,
+                            const std::vector<Shape>& outputs) {
+    Node node{
+        .name = std::string(name_of(op)), .op = op, .attributes = std::move(attributes), .inputs = std::move(inputs)};
+    for (const Shape& shape : outputs)
+      node.outputs.push_back(add(node.name + "." + std::to_string(node.outputs.size()), shape, ValueKind::activation));
     graph.nodes.push_back(node);
     return node.outputs;
   }
@@ -209,7 +216,8 @@ TEST_CASE("an op of several outputs gets the gradients of all, and zeros for one
     w[i] = before - h;
     const double down = run().get(of.loss)[0];
     w[i] = before;
-    CHECK(std::fabs((up - down) / (2 * h) - gradient[i]) < 1e-6);  // h² of the third derivative, and 2^-52 / h of rounding, of some 100
+    CHECK(std::fabs((up - down) / (2 * h) - gradient[i]) <
+          1e-6);  // h² of the third derivative, and 2^-52 / h of rounding, of some 100
     CHECK((gradient[i] != 0) == (i < 10 * 6));
   }
 }
@@ -237,8 +245,8 @@ TEST_CASE("a repeated dropout draws the mask of the first") {
   for (const Node& again : full.nodes) {
     if (!again.recomputed || again.op != Op::dropout) continue;
     ++repeated;
-    const auto first =
-        std::find_if(full.nodes.begin(), full.nodes.end(), [&](const Node& node) { return !node.backward && node.name == again.name; });
+    const auto first = std::find_if(full.nodes.begin(), full.nodes.end(),
+                                    [&](const Node& node) { return !node.backward && node.name == again.name; });
     REQUIRE(first != full.nodes.end());
     CHECK(again.attributes == first->attributes);
     CHECK(again.inputs[1] == full.step);
@@ -269,11 +277,14 @@ TEST_CASE("every_n recomputes the first of n consecutive blocks") {
 
 TEST_CASE("recomputation takes the outermost blocks, whatever blocks are inside") {
   const std::string file =
-      "inputs: {x: {dtype: f32, shape: [batch, 3]}, y: {dtype: f32, shape: [batch, 3]}}\nnodes:\n  - {name: stem, op: linear, input: x, "
+      "inputs: {x: {dtype: f32, shape: [batch, 3]}, y: {dtype: f32, shape: [batch, 3]}}\nnodes:\n  - {name: stem, op: "
+      "linear, input: x, "
       "out: 3}\n"
-      "  - repeat: 2\n    name: \"h.{index}\"\n    nodes:\n      - {name: a, op: linear, out: 3}\n      - repeat: 2\n        name: "
+      "  - repeat: 2\n    name: \"h.{index}\"\n    nodes:\n      - {name: a, op: linear, out: 3}\n      - repeat: 2\n  "
+      "      name: "
       "\"g.{index}\"\n        nodes:\n"
-      "          - {name: b, op: linear, out: 3}\n          - {name: c, op: gelu}\n      - {name: d, op: linear, out: 3}\n"
+      "          - {name: b, op: linear, out: 3}\n          - {name: c, op: gelu}\n      - {name: d, op: linear, out: "
+      "3}\n"
       "  - {name: loss, op: mse, input: [h.1, y]}\noutputs: {loss: loss}\n";
   Graph graph = read_graph(yaml::parse(file, "graph.yaml"), {}, test::options_for(2, {{"x", {3}}, {"y", {3}}}));
   REQUIRE(graph.blocks.size() == 6);
@@ -297,10 +308,11 @@ TEST_CASE("repeated nodes stand inside the backward pass of their own block") {
 TEST_CASE("along a data axis a sharded batch gives partial gradients and a partial loss") {
   const BuildOptions images = test::options_for(2, {{"images", {}}, {"targets", {}}}, DType::bf16);
   const BuildOptions rows = test::options_for(2, {{"features", {}}, {"targets", {}}});
-  for (Graph graph : {model("gpt2", with_dropout(), test::text_options(2, 4)),
-                      model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
-                            test::text_options(2, 4)),
-                      model("convnet", {{"dropout", 0.25}}, images), model("mlp", {{"dropout", 0.25}}, rows)}) {
+  for (Graph graph :
+       {model("gpt2", with_dropout(), test::text_options(2, 4)),
+        model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
+              test::text_options(2, 4)),
+        model("convnet", {{"dropout", 0.25}}, images), model("mlp", {{"dropout", 0.25}}, rows)}) {
     CAPTURE(graph.name);
     differentiate(graph, DType::f32);
     recompute(graph, {Mode::full, 1});

@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "engine/transform/transform.h"
 #include "engine/job/yaml.h"
+#include "engine/transform/transform.h"
 
 namespace trainer::test {
 
@@ -24,9 +24,11 @@ inline BuildOptions text_options(std::int64_t batch, std::int64_t seq, DType com
 
 /// A model of configs/models. Tests run in a source tree whose root is TRAINER_SOURCE_DIR.
 inline Graph model(const std::string& name, const std::map<std::string, double>& with, const BuildOptions& options) {
-  return read_graph(yaml::read_file(std::string(TRAINER_SOURCE_DIR) + "/configs/models/" + name + ".yaml"), with, options);
+  return read_graph(yaml::read_file(std::string(TRAINER_SOURCE_DIR) + "/configs/models/" + name + ".yaml"), with,
+                    options);
 }
 
-inline const std::map<std::string, double> kTinyGpt{{"layers", 2}, {"heads", 2}, {"dim", 8}, {"vocab", 11}, {"context", 6}};
+inline const std::map<std::string, double> kTinyGpt{
+    {"layers", 2}, {"heads", 2}, {"dim", 8}, {"vocab", 11}, {"context", 6}};
 
 }  // namespace trainer::test

@@ -1,6 +1,6 @@
 // Fused graphs compute what the graphs they were made of do, to the bit in f64, and have fewer nodes.
-#include "engine/transform/distribute.h"
 #include "engine/transform/fuse.h"
+#include "engine/transform/distribute.h"
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,8 @@
 
 #include "engine/core/op_record.h"
 #include "engine/core/random.h"
-#include "tests/transform/files.h"
 #include "tests/reference/interpreter.h"
+#include "tests/transform/files.h"
 
 namespace trainer {
 namespace {
@@ -35,7 +35,8 @@ Tensor random_tensor(const Value& value, std::uint64_t key) {
   Tensor tensor(value.shape());
   std::vector<float> normal(static_cast<std::size_t>(tensor.size()));
   fill_normal(random_key(key, value.name), 0, 0, tensor.size(), normal.data());
-  for (std::int64_t i = 0; i < tensor.size(); ++i) tensor[i] = 0.5 * static_cast<double>(normal[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < tensor.size(); ++i)
+    tensor[i] = 0.5 * static_cast<double>(normal[static_cast<std::size_t>(i)]);
   return tensor;
 }
 
@@ -47,7 +48,8 @@ std::map<std::string, Tensor> results_of(const Graph& graph) {
     for (std::int64_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<double>((7 * i + input) % 11);
     interpreter.set(input, ids);
   }
-  for (const Parameter& parameter : graph.parameters) interpreter.set(parameter.value, random_tensor(graph.value(parameter.value), 3));
+  for (const Parameter& parameter : graph.parameters)
+    interpreter.set(parameter.value, random_tensor(graph.value(parameter.value), 3));
   if (graph.seed != kNone) interpreter.set(graph.seed, Tensor(Shape{1}, 0.125));
   if (graph.step != kNone) interpreter.set(graph.step, Tensor(Shape{1}, 5));
   interpreter.run();
@@ -65,10 +67,11 @@ int count_residuals(const Graph& graph, Op op) {
 }
 
 std::vector<Graph> models() {
-  return {test::model("gpt2", {{"layers", 2}, {"heads", 2}, {"dim", 8}, {"vocab", 11}, {"context", 6}, {"dropout", 0.1}},
-                      test::text_options(2, 4)),
-          test::model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
-                      test::text_options(2, 4))};
+  return {
+      test::model("gpt2", {{"layers", 2}, {"heads", 2}, {"dim", 8}, {"vocab", 11}, {"context", 6}, {"dropout", 0.1}},
+                  test::text_options(2, 4)),
+      test::model("llama", {{"layers", 2}, {"heads", 4}, {"kv_heads", 2}, {"dim", 16}, {"hidden", 24}, {"vocab", 11}},
+                  test::text_options(2, 4))};
 }
 
 void check_same(const Graph& before, const Graph& after) {
@@ -103,11 +106,14 @@ TEST_CASE("recomputation and fusion change no bit of loss or gradients") {
 }
 
 int count(const Graph& graph, Op op, const char* with = nullptr) {
-  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                                        [&](const Node& node) { return node.op == op && (with == nullptr || flag(node, with)); }));
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.op == op && (with == nullptr || flag(node, with));
+  }));
 }
 
-TEST_CASE("GELU is an epilogue of the products around it where the target takes it, and what it read is kept for its gradient alone") {
+TEST_CASE(
+    "GELU is an epilogue of the products around it where the target takes it, and what it read is kept for its "
+    "gradient alone") {
   using Mode = RecomputePolicy::Mode;
   const Graph forward = models()[0];
   Graph graph = forward;
@@ -141,7 +147,9 @@ TEST_CASE("GELU is an epilogue of the products around it where the target takes 
   CHECK(count(selective, Op::gelu_grad) == 0);
 }
 
-TEST_CASE("GELU stays a pass of its own where its exact form is asked for, another chunk begins with it, or its input is a sum of ranks") {
+TEST_CASE(
+    "GELU stays a pass of its own where its exact form is asked for, another chunk begins with it, or its input is a "
+    "sum of ranks") {
   for (int hinder = 0; hinder < 3; ++hinder) {
     CAPTURE(hinder);
     Graph graph = models()[0];

@@ -39,7 +39,8 @@ std::vector<Case> cases() {
       {"an op of the step", with("  - {name: a, op: @adamw}\n"), "unknown op"},
       {"a gradient op", with("  - {name: a, op: @gelu_grad}\n"), "unknown op"},
       {"an unknown attribute", with("  - {name: a, op: linear, @ouput: 3}\n"), "unknown attribute of linear"},
-      {"an attribute of another op", with("  - {name: a, op: rms_norm, @bias: true}\n"), "a.bias: unknown attribute of rms_norm"},
+      {"an attribute of another op", with("  - {name: a, op: rms_norm, @bias: true}\n"),
+       "a.bias: unknown attribute of rms_norm"},
       {"a missing attribute", with("  - @{name: a, op: linear}\n"), "linear needs `out`"},
       {"a missing op", with("  - @{name: a, out: 3}\n"), "needs an `op`"},
       {"a missing name", with("  - @{op: gelu}\n"), "needs a `name`"},
@@ -57,107 +58,136 @@ std::vector<Case> cases() {
       {"an unknown name in a list", with("  - {name: a, op: add, input: [wte, @wto]}\n"), "did you mean \"wte\""},
       {"an input too few", with("  - @{name: a, op: add}\n"), "add takes 2 inputs, 1 given"},
       {"an input too many", with("  - {name: a, op: gelu, input: @[wte, wte]}\n"), "gelu takes 1 input, 2 given"},
-      {"a forward reference", with("  - {name: a, op: add, input: [wte, @b]}\n  - {name: b, op: gelu}\n"), "\"b\" stands later, in line 8"},
+      {"a forward reference", with("  - {name: a, op: add, input: [wte, @b]}\n  - {name: b, op: gelu}\n"),
+       "\"b\" stands later, in line 8"},
       {"a node that takes itself", with("  - {name: a, op: add, input: [wte, @a]}\n"), "no cycle"},
       {"a cycle of two", with("  - {name: a, op: gelu, input: @b}\n  - {name: b, op: gelu, input: a}\n"), "no cycle"},
       {"a duplicate name", with("  - {name: @wte, op: gelu}\n"), "taken already, in line 6"},
       {"a name of a field", with("  - {name: @ids, op: gelu}\n"), "taken already, in line 2"},
-      {"a repetition without index", with("  - repeat: 2\n    name: @h\n    nodes:\n      - {name: a, op: gelu}\n"), "{index}"},
-      {"a node nobody reads", with("  - @{name: a, op: gelu}\n  - {name: b, op: gelu, input: wte}\n"), "nothing reads this"},
-      {"a repetition below zero", with("  - repeat: @-1\n    name: \"h.{index}\"\n    nodes: [{name: a, op: gelu}]\n"), "0 to"},
-      {"a repetition that never ends", with("  - repeat: @1e15\n    name: \"h.{index}\"\n    nodes: [{name: a, op: gelu}]\n"), "0 to"},
+      {"a repetition without index", with("  - repeat: 2\n    name: @h\n    nodes:\n      - {name: a, op: gelu}\n"),
+       "{index}"},
+      {"a node nobody reads", with("  - @{name: a, op: gelu}\n  - {name: b, op: gelu, input: wte}\n"),
+       "nothing reads this"},
+      {"a repetition below zero", with("  - repeat: @-1\n    name: \"h.{index}\"\n    nodes: [{name: a, op: gelu}]\n"),
+       "0 to"},
+      {"a repetition that never ends",
+       with("  - repeat: @1e15\n    name: \"h.{index}\"\n    nodes: [{name: a, op: gelu}]\n"), "0 to"},
       {"a group without nodes", with("  - @{repeat: 2, name: \"h.{index}\"}\n"), "needs `nodes`"},
       {"a group without a name", with("  - @{repeat: 2, nodes: [{name: a, op: gelu}]}\n"), "needs a `name`"},
-      {"an unknown key of a group", with("  - {repeat: 2, name: \"h.{index}\", @blok: B, nodes: [{name: a, op: gelu}]}\n"),
+      {"an unknown key of a group",
+       with("  - {repeat: 2, name: \"h.{index}\", @blok: B, nodes: [{name: a, op: gelu}]}\n"),
        "did you mean \"block\""},
       {"block.input outside a block", with("  - {name: a, op: gelu, input: @block.input}\n"), "only inside a block"},
-      {"heads that do not divide", with("  - {name: qkv, op: linear, out: 24}\n  - {name: a, op: attention, heads: @5}\n"),
-       "heads do not divide"},
-      {"kv heads that do not divide", with("  - {name: qkv, op: linear, out: 24}\n  - {name: a, op: attention, heads: 4, kv_heads: @3}\n"),
+      {"heads that do not divide",
+       with("  - {name: qkv, op: linear, out: 24}\n  - {name: a, op: attention, heads: @5}\n"), "heads do not divide"},
+      {"kv heads that do not divide",
+       with("  - {name: qkv, op: linear, out: 24}\n  - {name: a, op: attention, heads: 4, kv_heads: @3}\n"),
        "3 key/value heads do not divide 4"},
       {"two inputs of attention", with("  - {name: a, op: attention, heads: 2, input: @[wte, wte]}\n"), "[q, k, v]"},
       {"heads of odd size under rope",
-       with("  - {name: q, op: linear, out: 18}\n  - {name: a, op: attention, heads: 2, rope: @{theta: 1e4}}\n"), "even size"},
+       with("  - {name: q, op: linear, out: 18}\n  - {name: a, op: attention, heads: 2, rope: @{theta: 1e4}}\n"),
+       "even size"},
       {"a wrong rope", with("  - {name: a, op: attention, heads: 2, rope: @yes}\n"), "none, or {theta: 10000}"},
-      {"shapes that do not add", with("  - {name: a, op: linear, out: 4}\n  - {name: b, op: add, input: @[wte, a]}\n"), "do not fit"},
+      {"shapes that do not add", with("  - {name: a, op: linear, out: 4}\n  - {name: b, op: add, input: @[wte, a]}\n"),
+       "do not fit"},
       {"a small first operand",
        with("  - {name: p, op: positions, input: ids, rows: 9, dim: 8}\n  - {name: b, op: add, input: @[p, wte]}\n"),
        "give the larger one first"},
       {"values for ids", with("  - {name: a, op: @embedding, rows: 3, dim: 8}\n"), "ids must be i32"},
       {"ids for values", with("  - {name: a, op: gelu, input: @ids}\n"), "must hold values"},
-      {"too few positions", with("  - {name: p, op: positions, input: ids, rows: @3, dim: 8}\n  - {name: b, op: add, input: [wte, p]}\n"),
+      {"too few positions",
+       with("  - {name: p, op: positions, input: ids, rows: @3, dim: 8}\n  - {name: b, op: add, input: [wte, p]}\n"),
        "5 positions, the table 3 rows"},
-      {"an image that is none", with("  - {name: a, op: @conv2d, out: 3, kernel: 3}\n"), "[n, channels, height, width]"},
-      {"a reshape that does not fit", with("  - {name: a, op: reshape, shape: @[batch, 7]}\n"), "does not have the elements"},
+      {"an image that is none", with("  - {name: a, op: @conv2d, out: 3, kernel: 3}\n"),
+       "[n, channels, height, width]"},
+      {"a reshape that does not fit", with("  - {name: a, op: reshape, shape: @[batch, 7]}\n"),
+       "does not have the elements"},
       {"a weight tied to no node", with("  - {name: a, op: linear, out: 11, weight: @wtee}\n"), "did you mean \"wte\""},
-      {"a weight tied to one without", with("  - {name: g, op: gelu}\n  - {name: a, op: linear, out: 11, weight: @g}\n"), "has no weight"},
-      {"a tied weight of another shape", with("  - {name: a, op: linear, out: 12, weight: @wte, bias: false}\n"), "[12, 8] is needed"},
+      {"a weight tied to one without",
+       with("  - {name: g, op: gelu}\n  - {name: a, op: linear, out: 11, weight: @g}\n"), "has no weight"},
+      {"a tied weight of another shape", with("  - {name: a, op: linear, out: 12, weight: @wte, bias: false}\n"),
+       "[12, 8] is needed"},
       {"init of a tied weight", with("  - {name: a, op: linear, out: 11, weight: wte, bias: false, init: @zeros}\n"),
        "give its `init` there"},
       {"init without parameters", with("  - {name: a, op: gelu, init: @zeros}\n"), "gelu has no parameters"},
-      {"an unknown init", with("  - {name: a, op: linear, out: 8, init: @{cauchy: 1}}\n"), "{normal: stddev}, {uniform: bound}"},
+      {"an unknown init", with("  - {name: a, op: linear, out: 8, init: @{cauchy: 1}}\n"),
+       "{normal: stddev}, {uniform: bound}"},
       {"a negative bound", with("  - {name: a, op: linear, out: 8, init: {uniform: @-1}}\n"), "at least 0"},
       {"a cap of nothing", with("  - {name: a, op: softcap, cap: @0}\n"), "above 0"},
       {"a scale without its factor", with("  - @{name: a, op: scale}\n"), "needs `factor`"},
       {"a negative deviation", with("  - {name: a, op: linear, out: 8, init: {normal: @-1}}\n"), "at least 0"},
       {"dropout of what has no batch",
-       with("  - {name: p, op: positions, input: ids, rows: 9, dim: 8}\n  - {name: d, op: @dropout, p: 0.5}\n  - {name: b, op: add, input: "
+       with("  - {name: p, op: positions, input: ids, rows: 9, dim: 8}\n  - {name: d, op: @dropout, p: 0.5}\n  - "
+            "{name: b, op: add, input: "
             "[wte, d]}\n"),
        "first dim is the batch"},
       {"a size beyond all memory", with("  - {name: a, op: linear, out: @3000000000}\n"), "1 to 2147483647"},
-      {"a tensor beyond all memory", with("  - {name: a, op: linear, out: 2000000000}\n  - {name: b, op: @linear, out: 2000000000}\n"),
-       "too large"},
+      {"a tensor beyond all memory",
+       with("  - {name: a, op: linear, out: 2000000000}\n  - {name: b, op: @linear, out: 2000000000}\n"), "too large"},
       {"repetitions without bound",
-       with("  - repeat: 99999\n    name: \"a.{index}\"\n    nodes:\n      - @{repeat: 99999, name: \"b.{index}\", nodes: []}\n"),
+       with("  - repeat: 99999\n    name: \"a.{index}\"\n    nodes:\n      - @{repeat: 99999, name: \"b.{index}\", "
+            "nodes: []}\n"),
        "at most 100000 nodes"},
       {"a first node without input",
-       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes:\n  - @{name: a, op: "
+       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes:\n  - "
+       "@{name: a, op: "
        "gelu}\noutputs: {loss: a}\n",
        "the first node"},
       {"a group that is empty",
-       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes:\n  - {repeat: 0, name: "
+       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes:\n  - "
+       "{repeat: 0, name: "
        "\"h.{index}\", nodes: []}\n"
        "  - {name: g, nodes: []}\n  - {name: a, op: gelu, input: @g}\noutputs: {loss: a}\n",
        "no node or input"},
       {"no outputs", "@" + kHead + "  - {name: head, op: linear, out: 11}\n", "outputs: missing"},
       {"no loss", kHead + "  - {name: head, op: linear, out: 11}\noutputs: @{logits: head}\n", "training needs a loss"},
       {"a loss that is none",
-       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, targets]}\noutputs: {loss: @head}\n",
+       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
+               "targets]}\noutputs: {loss: @head}\n",
        "is no loss"},
       {"an unknown output",
-       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, targets]}\noutputs: {loss: l, "
+       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
+               "targets]}\noutputs: {loss: l, "
                "@logit: head}\n",
        "did you mean \"logits\""},
       {"an output that is no node",
-       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, targets]}\noutputs: {loss: @los}\n",
+       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
+               "targets]}\noutputs: {loss: @los}\n",
        "no node"},
       {"targets of another shape",
-       kHead + "  - {name: h, op: linear, out: 11}\n  - {name: f, op: reshape, shape: [-1, 11]}\n  - {name: l, op: cross_entropy, input: "
+       kHead + "  - {name: h, op: linear, out: 11}\n  - {name: f, op: reshape, shape: [-1, 11]}\n  - {name: l, op: "
+               "cross_entropy, input: "
                "@[f, targets]}\noutputs: {loss: l}\n",
        "need targets of shape"},
       {"targets that are computed",
-       kHead + "  - {name: h, op: linear, out: 11}\n  - {name: f, op: reshape, shape: [-1, 11]}\n  - {name: t, op: reshape, input: "
+       kHead + "  - {name: h, op: linear, out: 11}\n  - {name: f, op: reshape, shape: [-1, 11]}\n  - {name: t, op: "
+               "reshape, input: "
                "targets, shape: [-1]}\n"
                "  - {name: l, op: cross_entropy, input: [f, t]}\noutputs: {loss: @l}\n",
        "a field of the data"},
       {"no inputs", "@nodes: []\noutputs: {}\n", "inputs: missing"},
       {"a field the data has not",
-       "inputs: {@idz: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: []\noutputs: {}\n",
+       "inputs: {@idz: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: "
+       "[]\noutputs: {}\n",
        "did you mean \"ids\""},
       {"a field the graph does not read", "inputs: @{ids: {dtype: i32, shape: [batch, seq]}}\nnodes: []\noutputs: {}\n",
        "the field \"targets\""},
       {"a shape that is not the data's",
-       "inputs: {ids: {dtype: i32, shape: @[batch, 7]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: []\noutputs: {}\n",
+       "inputs: {ids: {dtype: i32, shape: @[batch, 7]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: "
+       "[]\noutputs: {}\n",
        "the data gives [5]"},
       {"a shape without batch",
-       "inputs: {ids: {dtype: i32, shape: @[seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: []\noutputs: {}\n",
+       "inputs: {ids: {dtype: i32, shape: @[seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: []\noutputs: "
+       "{}\n",
        "first dim must be batch"},
       {"an unknown dtype",
-       "inputs: {ids: {dtype: @i64, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: []\noutputs: {}\n",
+       "inputs: {ids: {dtype: @i64, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: "
+       "[]\noutputs: {}\n",
        "one of f32, i32"},
       {"a param with a name of graphs", "params: {@seq: 3}\nnodes: []\n", "meaning of its own"},
       {"nodes that are no list",
-       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: @{a: 1}\noutputs: {}\n",
+       "inputs: {ids: {dtype: i32, shape: [batch, seq]}, targets: {dtype: i32, shape: [batch, seq]}}\nnodes: @{a: "
+       "1}\noutputs: {}\n",
        "a list of nodes"},
       {"a file that is no mapping", "@[1, 2]\n", "a mapping with"},
       {"an empty file", "@", "a mapping with"},
@@ -203,21 +233,24 @@ TEST_CASE("every mistake is told at its place, with what is meant or allowed") {
     for (const Diagnostic& diagnostic : found) {
       all += diagnostic.str() + "\n";
       const std::string where = std::to_string(diagnostic.line) + ":" + std::to_string(diagnostic.column);
-      told = told || (diagnostic.file == "graph.yaml" && where == expected && diagnostic.str().find(item.text) != std::string::npos);
+      told = told || (diagnostic.file == "graph.yaml" && where == expected &&
+                      diagnostic.str().find(item.text) != std::string::npos);
     }
     CHECK_MESSAGE(told, all);
   }
 }
 
 TEST_CASE("a mistake draws no others after it: what reads the node is passed over") {
-  const std::vector<Diagnostic> found = mistakes_of(with("  - {name: a, op: linear, out: -3}\n  - {name: b, op: add, input: [wte, a]}\n"));
+  const std::vector<Diagnostic> found =
+      mistakes_of(with("  - {name: a, op: linear, out: -3}\n  - {name: b, op: add, input: [wte, a]}\n"));
   REQUIRE(found.size() == 1);
   CHECK(found[0].path == "a.out");
 }
 
 TEST_CASE("all mistakes of a file are told at once, in its order, and those of a repeated block once") {
   const std::vector<Diagnostic> found =
-      mistakes_of(with("  - repeat: 12\n    name: \"h.{index}\"\n    nodes:\n      - {name: a, op: linear, oot: 8}\n      - {name: b, op: "
+      mistakes_of(with("  - repeat: 12\n    name: \"h.{index}\"\n    nodes:\n      - {name: a, op: linear, oot: 8}\n   "
+                       "   - {name: b, op: "
                        "gelu, approximate: no}\n  - {name: c, op: gleu}\n"));
   std::vector<int> lines;
   for (const Diagnostic& diagnostic : found) lines.push_back(diagnostic.line);
@@ -235,9 +268,10 @@ TEST_CASE("a param that the graph does not have is named with the nearest") {
 TEST_CASE("sampling without logits is a mistake") {
   BuildOptions options = ids_options();
   options.mode = Mode::sample;
-  const std::vector<Diagnostic> found = mistakes_of(
-      kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, targets]}\noutputs: {loss: l}\n", {},
-      options);
+  const std::vector<Diagnostic> found = mistakes_of(kHead +
+                                                        "  - {name: head, op: linear, out: 11}\n  - {name: l, op: "
+                                                        "cross_entropy, input: [head, targets]}\noutputs: {loss: l}\n",
+                                                    {}, options);
   REQUIRE(found.size() == 1);
   CHECK(found[0].message.find("sampling needs logits") != std::string::npos);
 }

@@ -23,26 +23,30 @@ const Value* value_named(const Graph& graph, const std::string& name) {
 }
 
 const Node& node_named(const Graph& graph, const std::string& name) {
-  const auto at = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.name == name; });
+  const auto at =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.name == name; });
   REQUIRE(at != graph.nodes.end());
   return *at;
 }
 
 std::map<std::string, std::string> parameter_shapes(const Graph& graph) {
   std::map<std::string, std::string> shapes;
-  for (const Parameter& parameter : graph.parameters) shapes[graph.value(parameter.value).name] = graph.value(parameter.value).shape().str();
+  for (const Parameter& parameter : graph.parameters)
+    shapes[graph.value(parameter.value).name] = graph.value(parameter.value).shape().str();
   return shapes;
 }
 
 int count_of(const Graph& graph, Op op) {
-  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.op == op; }));
+  return static_cast<int>(
+      std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.op == op; }));
 }
 
 Graph inline_graph(const std::string& nodes, const BuildOptions& options, const std::string& outputs = "{loss: loss}") {
-  return read_graph(yaml::parse("inputs:\n  x: {dtype: f32, shape: [batch, 6]}\n  y: {dtype: f32, shape: [batch, 6]}\nnodes:\n" + nodes +
-                                    "outputs: " + outputs + "\n",
-                                "graph.yaml"),
-                    {}, options);
+  return read_graph(
+      yaml::parse("inputs:\n  x: {dtype: f32, shape: [batch, 6]}\n  y: {dtype: f32, shape: [batch, 6]}\nnodes:\n" +
+                      nodes + "outputs: " + outputs + "\n",
+                  "graph.yaml"),
+      {}, options);
 }
 
 BuildOptions xy_options(DType compute = DType::f32) { return test::options_for(4, {{"x", {6}}, {"y", {6}}}, compute); }
@@ -100,9 +104,11 @@ TEST_CASE("Llama 3.2's 1B shape has its 1,498,482,688 parameters with a head of 
   CHECK(shapes.count("lm_head.bias") == 0);
   const Node& attention = node_named(graph, "model.layers.0.self_attn.core");
   CHECK(attention.inputs.size() == 3);
-  CHECK(attention.attributes ==
-        Attributes{
-            {"heads", std::int64_t{32}}, {"kv_heads", std::int64_t{8}}, {"causal", true}, {"packed", false}, {"rope_theta", 500000.0}});
+  CHECK(attention.attributes == Attributes{{"heads", std::int64_t{32}},
+                                           {"kv_heads", std::int64_t{8}},
+                                           {"causal", true},
+                                           {"packed", false},
+                                           {"rope_theta", 500000.0}});
   CHECK(node_named(graph, "model.layers.0.mlp.down_proj").parallel == Parallel::row);
   CHECK(value_named(graph, "model.layers.0.input_layernorm.rstd")->shape() == Shape{32});
 }
@@ -127,7 +133,8 @@ TEST_CASE("the convolutional network's shapes are PyTorch's") {
 
 TEST_CASE("fields in f32 are cast once under bf16, the target of a regression not at all") {
   const std::string nodes =
-      "  - {name: a, op: linear, input: x, out: 6}\n  - {name: b, op: linear, input: x, out: 6}\n  - {name: c, op: add, input: [a, b]}\n"
+      "  - {name: a, op: linear, input: x, out: 6}\n  - {name: b, op: linear, input: x, out: 6}\n  - {name: c, op: "
+      "add, input: [a, b]}\n"
       "  - {name: loss, op: mse, input: [c, y]}\n";
   const Graph graph = inline_graph(nodes, xy_options(DType::bf16));
   CHECK(count_of(graph, Op::cast) == 1);
@@ -192,7 +199,9 @@ TEST_CASE("names are looked up in the innermost block first, and groups nest") {
       "  - {name: both, op: add, input: [outer, fc]}\n"
       "  - {name: loss, op: mse, input: [both, y]}\n";
   const Graph graph = inline_graph(nodes, xy_options());
-  const auto input_name = [&](const std::string& node, std::size_t i) { return graph.value(node_named(graph, node).inputs[i]).name; };
+  const auto input_name = [&](const std::string& node, std::size_t i) {
+    return graph.value(node_named(graph, node).inputs[i]).name;
+  };
   CHECK(input_name("outer.fc", 0) == "fc");
   CHECK(input_name("outer.inner.0.act", 0) == "outer.fc");
   CHECK(input_name("outer.inner.0.sum", 0) == "outer.fc");
@@ -208,8 +217,10 @@ TEST_CASE("names are looked up in the innermost block first, and groups nest") {
 
 TEST_CASE("init and reshape take what the file says") {
   const std::string nodes =
-      "  - {name: a, op: linear, input: x, out: 6, init: {constant: 0.5}}\n  - {name: r, op: reshape, shape: [batch, 2, -1]}\n"
-      "  - {name: n, op: layer_norm, bias: false, init: zeros}\n  - {name: f, op: flatten}\n  - {name: loss, op: mse, input: [f, y]}\n";
+      "  - {name: a, op: linear, input: x, out: 6, init: {constant: 0.5}}\n  - {name: r, op: reshape, shape: [batch, "
+      "2, -1]}\n"
+      "  - {name: n, op: layer_norm, bias: false, init: zeros}\n  - {name: f, op: flatten}\n  - {name: loss, op: mse, "
+      "input: [f, y]}\n";
   const Graph graph = inline_graph(nodes, xy_options());
   CHECK(value_named(graph, "r")->shape() == Shape{4, 2, 3});
   CHECK(value_named(graph, "f")->shape() == Shape{4, 6});

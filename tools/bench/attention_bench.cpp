@@ -1,6 +1,6 @@
-// Attention alone, forward and backward, on the shapes of the models in configs/: causal, packed qkv; and of queries that are a part of a long
-// sequence, beside the whole of it: causal, separate q, k and v. FLOP/s count the products of the pairs that causality leaves: 2 of them
-// forward, 5 backward. Data is random: zeros flatter a processor.
+// Attention alone, forward and backward, on the shapes of the models in configs/: causal, packed qkv; and of queries
+// that are a part of a long sequence, beside the whole of it: causal, separate q, k and v. FLOP/s count the products of
+// the pairs that causality leaves: 2 of them forward, 5 backward. Data is random: zeros flatter a processor.
 //
 //   attention_bench [--benchmark_filter=forward/bf16]      isa from TRAINER_ISA, threads from OMP_NUM_THREADS (2)
 //   peer/pytorch_attention.py                              the same shapes in PyTorch
@@ -27,11 +27,19 @@ struct Shape4 {
 
   std::string str() const {
     const std::string part = keys == 0 ? "" : "_of" + std::to_string(keys) + "_at" + std::to_string(origin);
-    return "B" + std::to_string(batch) + "_H" + std::to_string(heads) + "_T" + std::to_string(seq) + part + "_D" + std::to_string(dim);
+    return "B" + std::to_string(batch) + "_H" + std::to_string(heads) + "_T" + std::to_string(seq) + part + "_D" +
+           std::to_string(dim);
   }
 };
-constexpr Shape4 kShapes[] = {{64, 6, 256, 64}, {4, 12, 256, 64}, {4, 12, 64, 64}, {12, 4, 64, 32}, {4, 12, 1024, 64},
-                            {1, 4, 4096, 64, 4096}, {1, 4, 1024, 64, 4096, 0}, {1, 4, 1024, 64, 4096, 1024}, {1, 4, 1024, 64, 4096, 3072}};
+constexpr Shape4 kShapes[] = {{64, 6, 256, 64},
+                              {4, 12, 256, 64},
+                              {4, 12, 64, 64},
+                              {12, 4, 64, 32},
+                              {4, 12, 1024, 64},
+                              {1, 4, 4096, 64, 4096},
+                              {1, 4, 1024, 64, 4096, 0},
+                              {1, 4, 1024, 64, 4096, 1024},
+                              {1, 4, 1024, 64, 4096, 3072}};
 
 struct Free {
   void operator()(void* p) const { std::free(p); }
@@ -56,8 +64,13 @@ Signature signature_of(const Shape4& s, DType dtype, bool backward) {
   const bool packed = s.keys == 0;
   const TensorDesc o{dtype, Shape{s.batch, s.seq, s.heads * s.dim}}, kv{dtype, Shape{s.batch, s.keys, s.heads * s.dim}};
   const TensorDesc lse{DType::f32, Shape{s.batch, s.heads, s.seq}};
-  const std::vector<TensorDesc> in = packed ? std::vector<TensorDesc>{{dtype, Shape{s.batch, s.seq, 3 * s.heads * s.dim}}} : std::vector<TensorDesc>{o, kv, kv};
-  Signature signature{backward ? Op::attention_grad : Op::attention, {{"heads", s.heads}, {"kv_heads", s.heads}, {"causal", true}, {"packed", packed}, {"rope_theta", 0.0}}, in};
+  const std::vector<TensorDesc> in = packed
+                                         ? std::vector<TensorDesc>{{dtype, Shape{s.batch, s.seq, 3 * s.heads * s.dim}}}
+                                         : std::vector<TensorDesc>{o, kv, kv};
+  Signature signature{
+      backward ? Op::attention_grad : Op::attention,
+      {{"heads", s.heads}, {"kv_heads", s.heads}, {"causal", true}, {"packed", packed}, {"rope_theta", 0.0}},
+      in};
   if (backward) signature.operands.insert(signature.operands.begin(), o);
   signature.operands.insert(signature.operands.end(), {o, lse});
   if (backward) signature.operands.insert(signature.operands.end(), in.begin(), in.end());
@@ -79,16 +92,21 @@ void attention(benchmark::State& state, Shape4 s, DType dtype, bool backward) {
   }
   if (backward) {  // lse and o must belong to qkv
     const Signature first = signature_of(s, dtype, false);
-    const std::vector<void*> forward(operands.begin() + 1, operands.begin() + 1 + static_cast<std::ptrdiff_t>(first.operands.size()));
-    const Memory workspace(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(first)))));
+    const std::vector<void*> forward(operands.begin() + 1,
+                                     operands.begin() + 1 + static_cast<std::ptrdiff_t>(first.operands.size()));
+    const Memory workspace(std::aligned_alloc(
+        kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(first)))));
     cpu::prepare(first, context())->run({.operands = forward, .workspace = workspace.get(), .origin = s.origin});
   }
-  const Memory workspace(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(signature)))));
+  const Memory workspace(std::aligned_alloc(
+      kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(signature)))));
   const auto kernel = cpu::prepare(signature, context());
   for (auto _ : state) kernel->run({.operands = operands, .workspace = workspace.get(), .origin = s.origin});
-  const double pairs = static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq * s.origin + s.seq * (s.seq + 1) / 2);
-  state.counters["FLOP/s"] = benchmark::Counter((backward ? 5 : 2) * 2.0 * pairs * static_cast<double>(s.dim),
-                                                benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
+  const double pairs =
+      static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq * s.origin + s.seq * (s.seq + 1) / 2);
+  state.counters["FLOP/s"] =
+      benchmark::Counter((backward ? 5 : 2) * 2.0 * pairs * static_cast<double>(s.dim),
+                         benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
 }
 
 }  // namespace
@@ -97,8 +115,10 @@ int main(int argc, char** argv) {
   for (bool backward : {false, true})
     for (DType dtype : {DType::f32, DType::bf16})
       for (const Shape4& s : kShapes) {
-        const std::string name = std::string(backward ? "backward/" : "forward/") + std::string(name_of(dtype)) + "/" + s.str();
-        benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { attention(state, s, dtype, backward); })
+        const std::string name =
+            std::string(backward ? "backward/" : "forward/") + std::string(name_of(dtype)) + "/" + s.str();
+        benchmark::RegisterBenchmark(name.c_str(),
+                                     [=](benchmark::State& state) { attention(state, s, dtype, backward); })
             ->UseRealTime()
             ->Unit(benchmark::kMillisecond)
             ->MinTime(0.2);

@@ -1,11 +1,12 @@
-// Matrix products of the linear ops beside oneDNN's, in one run: each repetition times both, one after the other, so that
-// a noisy machine treats them alike. Random operands (zeros flatter every processor). Weights are packed before, as in a step;
-// oneDNN gets its own layout (`any`) before, too.
+// Matrix products of the linear ops beside oneDNN's, in one run: each repetition times both, one after the other, so
+// that a noisy machine treats them alike. Random operands (zeros flatter every processor). Weights are packed before,
+// as in a step; oneDNN gets its own layout (`any`) before, too.
 //
-//   gemm_bench [--benchmark_filter=bf16] ; TRAINER_ISA lowers the instruction set, TRAINER_BENCH_THREADS sets the threads (2)
+//   gemm_bench [--benchmark_filter=bf16] ; TRAINER_ISA lowers the instruction set, TRAINER_BENCH_THREADS sets the
+//   threads (2)
 //
-// Counters: GFLOP/s at the best repetition of ours and of oneDNN's, and ours over oneDNN's. Where oneDNN has no such product (bf16
-// without AVX-512), the row says so and has only ours.
+// Counters: GFLOP/s at the best repetition of ours and of oneDNN's, and ours over oneDNN's. Where oneDNN has no such
+// product (bf16 without AVX-512), the row says so and has only ours.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -38,15 +39,19 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-Memory allocate(std::int64_t bytes) { return Memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes + 64)))); }
+Memory allocate(std::int64_t bytes) {
+  return Memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes + 64))));
+}
 
 Memory random_operand(DType dtype, std::int64_t elements) {
   Memory m = allocate(elements * size_of(dtype));
   std::minstd_rand generator(static_cast<unsigned>(elements));
   std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   for (std::int64_t i = 0; i < elements; ++i) {
-    if (dtype == DType::f32) static_cast<float*>(m.get())[i] = uniform(generator);
-    else static_cast<Bf16*>(m.get())[i] = to_bf16(uniform(generator));
+    if (dtype == DType::f32)
+      static_cast<float*>(m.get())[i] = uniform(generator);
+    else
+      static_cast<Bf16*>(m.get())[i] = to_bf16(uniform(generator));
   }
   return m;
 }
@@ -119,10 +124,12 @@ class OneDnn {
     using Tag = memory::format_tag;
     memory::desc a, b, b_plain, result;
     if (c.op == Op::linear) {
-      a = {{c.rows, c.in}, kind, Tag::ab}, b = {{c.in, c.out}, kind, Tag::any}, b_plain = {{c.in, c.out}, kind, Tag::ba};
+      a = {{c.rows, c.in}, kind, Tag::ab}, b = {{c.in, c.out}, kind, Tag::any},
+      b_plain = {{c.in, c.out}, kind, Tag::ba};
       result = {{c.rows, c.out}, kind, Tag::ab};
     } else if (c.op == Op::linear_grad_input) {
-      a = {{c.rows, c.out}, kind, Tag::ab}, b = {{c.out, c.in}, kind, Tag::any}, b_plain = {{c.out, c.in}, kind, Tag::ab};
+      a = {{c.rows, c.out}, kind, Tag::ab}, b = {{c.out, c.in}, kind, Tag::any},
+      b_plain = {{c.out, c.in}, kind, Tag::ab};
       result = {{c.rows, c.in}, kind, Tag::ab};
     } else {
       a = {{c.out, c.rows}, kind, Tag::ba}, b = b_plain = {{c.rows, c.in}, kind, Tag::ab};
@@ -137,7 +144,9 @@ class OneDnn {
     result_ = allocate(static_cast<std::int64_t>(result.get_size()));
     memory from(b_plain, engine_, plain.get()), to(p.weights_desc(), engine_, b_.get());
     dnnl::reorder(from, to).execute(stream_, from, to);
-    arguments_ = {{DNNL_ARG_SRC, memory(a, engine_, a_.get())}, {DNNL_ARG_WEIGHTS, to}, {DNNL_ARG_DST, memory(result, engine_, result_.get())}};
+    arguments_ = {{DNNL_ARG_SRC, memory(a, engine_, a_.get())},
+                  {DNNL_ARG_WEIGHTS, to},
+                  {DNNL_ARG_DST, memory(result, engine_, result_.get())}};
     stream_.wait();
   }
 
@@ -183,17 +192,18 @@ void measure(benchmark::State& state, const Case& c) {
 struct Shape2 {
   std::int64_t rows, in, out;
 };
-constexpr Shape2 kShapes[] = {{256, 768, 2304},   {256, 768, 3072},   {256, 3072, 768}, {1024, 768, 3072}, {1024, 3072, 768}, {16384, 384, 1536},
-                              {16384, 1536, 384}, {256, 768, 50304}, {2048, 2048, 2048}, {768, 128, 384},  {768, 128, 512},   {768, 512, 128},
-                              {4096, 768, 8},  {4096, 8, 768},    {4096, 768, 16}, {4096, 16, 768}};  // the last four: A and B of LoRA
+constexpr Shape2 kShapes[] = {
+    {256, 768, 2304},   {256, 768, 3072},  {256, 3072, 768},   {1024, 768, 3072}, {1024, 3072, 768}, {16384, 384, 1536},
+    {16384, 1536, 384}, {256, 768, 50304}, {2048, 2048, 2048}, {768, 128, 384},   {768, 128, 512},   {768, 512, 128},
+    {4096, 768, 8},     {4096, 8, 768},    {4096, 768, 16},    {4096, 16, 768}};  // the last four: A and B of LoRA
 
 void register_all() {
   for (DType dtype : {DType::bf16, DType::f32})
     for (Op op : {Op::linear, Op::linear_grad_input, Op::linear_grad_weight})
       for (const Shape2& z : kShapes) {
         const Case c{op, dtype, z.rows, z.in, z.out};
-        const std::string name = std::string(name_of(dtype)) + "/" + std::string(name_of(op)) + "/" + std::to_string(z.rows) + "x" +
-                                 std::to_string(z.in) + "x" + std::to_string(z.out);
+        const std::string name = std::string(name_of(dtype)) + "/" + std::string(name_of(op)) + "/" +
+                                 std::to_string(z.rows) + "x" + std::to_string(z.in) + "x" + std::to_string(z.out);
         benchmark::RegisterBenchmark(name.c_str(), [c](benchmark::State& state) { measure(state, c); })
             ->UseManualTime()
             ->Iterations(c.flops() > 1e10 ? 5 : 20)

@@ -1,5 +1,6 @@
-// A family is a class of work and its sizes; sizes span what fits into a core's cache to what fits into none. Products are in grids of
-// (rows, in, out) since their speed depends on each; costly corners are left out, where speed hardly changes any more.
+// A family is a class of work and its sizes; sizes span what fits into a core's cache to what fits into none. Products
+// are in grids of (rows, in, out) since their speed depends on each; costly corners are left out, where speed hardly
+// changes any more.
 #include "tools/calibrate/cases.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ using Sizes = std::vector<std::int64_t>;
 using Grid = std::vector<Sizes>;
 using Make = std::function<Signature(DType, const Sizes&)>;
 
-constexpr double kMostFlops = 1.5e9;         // of a product: some milliseconds of two cores
+constexpr double kMostFlops = 1.5e9;              // of a product: some milliseconds of two cores
 constexpr std::int64_t kMostElements = 12 << 20;  // of the largest operand of all else
 
 const TensorDesc kLoss{DType::f64, {1}}, kScalar{DType::f32, {1}}, kScalars{DType::f32, {4}}, kCounter{DType::i32, {1}};
@@ -24,7 +25,8 @@ const TensorDesc kLoss{DType::f64, {1}}, kScalar{DType::f32, {1}}, kScalars{DTyp
 TensorDesc values(DType c, const Shape& shape, Layout layout = Layout::row_major) { return {c, shape, layout}; }
 Layout packed_for(DType c, Layout layout) { return c == DType::bf16 ? layout : Layout::row_major; }
 
-// ---- Grids ---------------------------------------------------------------------------------------------------------------------------
+// ---- Grids
+// ---------------------------------------------------------------------------------------------------------------------------
 
 Grid crossed(const Sizes& a, const Sizes& b) {
   Grid out;
@@ -42,7 +44,8 @@ Grid crossed(const Sizes& a, const Sizes& b, const Sizes& c) {
 
 Grid products(Effort effort) {
   const bool full = effort == Effort::full;
-  const Sizes rows = full ? Sizes{32, 128, 512, 2048} : Sizes{128, 1024}, dims = full ? Sizes{64, 128, 256, 768, 3072} : Sizes{128, 512, 2048};
+  const Sizes rows = full ? Sizes{32, 128, 512, 2048} : Sizes{128, 1024},
+              dims = full ? Sizes{64, 128, 256, 768, 3072} : Sizes{128, 512, 2048};
   Grid out;
   for (const Sizes& s : crossed(rows, dims, dims))
     if (2.0 * static_cast<double>(s[0] * s[1] * s[2]) <= kMostFlops) out.push_back(s);
@@ -59,18 +62,23 @@ Grid attentions(Effort effort) {
   return out;
 }
 
-Grid by_rows(Effort effort) { return effort == Effort::full ? crossed({64, 512, 4096}, {64, 256, 1024}) : crossed({64, 1024}, {128, 768}); }
+Grid by_rows(Effort effort) {
+  return effort == Effort::full ? crossed({64, 512, 4096}, {64, 256, 1024}) : crossed({64, 1024}, {128, 768});
+}
 
 Grid by_classes(Effort effort) {
   Grid out;
-  for (const Sizes& s : effort == Effort::full ? crossed({64, 1024}, {64, 256, 4096, 50304}) : crossed({512}, {128, 4096}))
+  for (const Sizes& s :
+       effort == Effort::full ? crossed({64, 1024}, {64, 256, 4096, 50304}) : crossed({512}, {128, 4096}))
     if (s[0] * s[1] <= kMostElements) out.push_back(s);
   return out;
 }
 
 Grid elements(Effort effort) {
   Grid out;
-  for (std::int64_t n : effort == Effort::full ? Sizes{1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20} : Sizes{8 << 10, 256 << 10, 4 << 20}) out.push_back({n});
+  for (std::int64_t n : effort == Effort::full ? Sizes{1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20}
+                                               : Sizes{8 << 10, 256 << 10, 4 << 20})
+    out.push_back({n});
   return out;
 }
 
@@ -82,22 +90,32 @@ Grid flat(Effort effort) {
 
 Grid images(Effort effort) {
   // batch · oh · ow, in · kh · kw, out: 3 × 3 windows over images of 16 × 16.
-  return effort == Effort::full ? crossed({4 * 256, 64 * 256}, {4 * 9, 32 * 9}, {16, 64}) : Grid{{16 * 256, 16 * 9, 32}};
+  return effort == Effort::full ? crossed({4 * 256, 64 * 256}, {4 * 9, 32 * 9}, {16, 64})
+                                : Grid{{16 * 256, 16 * 9, 32}};
 }
 
-// ---- Signatures ----------------------------------------------------------------------------------------------------------------------
+// ---- Signatures
+// ----------------------------------------------------------------------------------------------------------------------
 
 Signature linear(DType c, const Sizes& s) {
-  return {Op::linear, {{"bias", true}}, {values(c, {s[0], s[1]}), values(c, {s[2], s[1]}, packed_for(c, Layout::packed)), values(c, {s[2]}), values(c, {s[0], s[2]})}};
+  return {Op::linear,
+          {{"bias", true}},
+          {values(c, {s[0], s[1]}), values(c, {s[2], s[1]}, packed_for(c, Layout::packed)), values(c, {s[2]}),
+           values(c, {s[0], s[2]})}};
 }
 
 Signature linear_grad_input(DType c, const Sizes& s) {
-  return {Op::linear_grad_input, {}, {values(c, {s[0], s[2]}), values(c, {s[2], s[1]}, packed_for(c, Layout::packed_transposed)), values(c, {s[0], s[1]})}};
+  return {Op::linear_grad_input,
+          {},
+          {values(c, {s[0], s[2]}), values(c, {s[2], s[1]}, packed_for(c, Layout::packed_transposed)),
+           values(c, {s[0], s[1]})}};
 }
 
 Make linear_grad_weight(bool bias, bool accumulate) {
   return [=](DType c, const Sizes& s) {
-    Signature out{Op::linear_grad_weight, {{"bias", bias}, {"accumulate", accumulate}}, {values(c, {s[0], s[1]}), values(c, {s[0], s[2]}), {DType::f32, {s[2], s[1]}}}};
+    Signature out{Op::linear_grad_weight,
+                  {{"bias", bias}, {"accumulate", accumulate}},
+                  {values(c, {s[0], s[1]}), values(c, {s[0], s[2]}), {DType::f32, {s[2], s[1]}}}};
     if (bias) out.operands.push_back({DType::f32, {s[2]}});
     return out;
   };
@@ -105,21 +123,26 @@ Make linear_grad_weight(bool bias, bool accumulate) {
 
 // batch · heads as samples of up to 8 heads.
 Attributes attention_attributes(std::int64_t heads, bool rope) {
-  return {{"heads", heads}, {"kv_heads", heads}, {"causal", true}, {"packed", true}, {"rope_theta", rope ? 10000.0 : 0.0}};
+  return {
+      {"heads", heads}, {"kv_heads", heads}, {"causal", true}, {"packed", true}, {"rope_theta", rope ? 10000.0 : 0.0}};
 }
 
 Make attention(bool rope) {
   return [=](DType c, const Sizes& s) {
     const std::int64_t heads = std::min<std::int64_t>(8, s[0]), batch = s[0] / heads;
-    return Signature{Op::attention, attention_attributes(heads, rope),
-                     {values(c, {batch, s[1], 3 * heads * s[2]}), values(c, {batch, s[1], heads * s[2]}), {DType::f32, {batch, heads, s[1]}}}};
+    return Signature{Op::attention,
+                     attention_attributes(heads, rope),
+                     {values(c, {batch, s[1], 3 * heads * s[2]}),
+                      values(c, {batch, s[1], heads * s[2]}),
+                      {DType::f32, {batch, heads, s[1]}}}};
   };
 }
 
 Make attention_grad(bool rope) {
   return [=](DType c, const Sizes& s) {
     const std::int64_t heads = std::min<std::int64_t>(8, s[0]), batch = s[0] / heads;
-    const TensorDesc o = values(c, {batch, s[1], heads * s[2]}), qkv = values(c, {batch, s[1], 3 * heads * s[2]}), lse{DType::f32, {batch, heads, s[1]}};
+    const TensorDesc o = values(c, {batch, s[1], heads * s[2]}), qkv = values(c, {batch, s[1], 3 * heads * s[2]}),
+                     lse{DType::f32, {batch, heads, s[1]}};
     return Signature{Op::attention_grad, attention_attributes(heads, rope), {o, qkv, o, lse, qkv}};
   };
 }
@@ -142,7 +165,8 @@ Make norm(Op op, bool residual) {
 Make norm_grad(Op op, bool residual) {
   return [=](DType c, const Sizes& s) {
     const bool layer = op == Op::layer_norm_grad;
-    const TensorDesc x = values(c, {s[0], s[1]}), w = values(c, {s[1]}), stat{DType::f32, {s[0]}}, dw{DType::f32, {s[1]}};
+    const TensorDesc x = values(c, {s[0], s[1]}), w = values(c, {s[1]}), stat{DType::f32, {s[0]}},
+                     dw{DType::f32, {s[1]}};
     Signature out{op, {}, {x, x, w, stat}};
     if (layer) out.attributes.set("bias", true), out.operands.push_back(stat);
     if (residual) out.attributes.set("residual", true), out.operands.push_back(x);
@@ -155,7 +179,10 @@ Make norm_grad(Op op, bool residual) {
 
 // y = f(inputs), all of one shape. One long row, as wide as a step's rows are where that divides.
 Make elementwise(Op op, int inputs, Attributes attributes = {}) {
-  return [=](DType c, const Sizes& s) { return Signature{op, attributes, std::vector<TensorDesc>(static_cast<std::size_t>(inputs) + 1, values(c, {s[0] / 128, 128}))}; };
+  return [=](DType c, const Sizes& s) {
+    return Signature{op, attributes,
+                     std::vector<TensorDesc>(static_cast<std::size_t>(inputs) + 1, values(c, {s[0] / 128, 128}))};
+  };
 }
 
 // Ops that pass once over tensors of one shape. Times do not depend on the values of attributes that have to be given.
@@ -188,31 +215,58 @@ Signature dropout(DType c, const Sizes& s) {
 
 Attributes loss_attributes() { return {{"ignore_index", std::int64_t{-100}}, {"label_smoothing", 0.0}}; }
 
-Signature cross_entropy(DType c, const Sizes& s) { return {Op::cross_entropy, loss_attributes(), {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, kLoss, {DType::f32, {s[0]}}}}; }
+Signature cross_entropy(DType c, const Sizes& s) {
+  return {Op::cross_entropy,
+          loss_attributes(),
+          {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, kLoss, {DType::f32, {s[0]}}}};
+}
 Signature cross_entropy_grad(DType c, const Sizes& s) {
-  return {Op::cross_entropy_grad, loss_attributes(), {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, {DType::f32, {s[0]}}, kScalar, values(c, {s[0], s[1]})}};
+  return {Op::cross_entropy_grad,
+          loss_attributes(),
+          {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, {DType::f32, {s[0]}}, kScalar, values(c, {s[0], s[1]})}};
 }
 Signature cross_entropy_stats(DType c, const Sizes& s) {
   const Attributes attributes{{"classes", 2 * s[1]}, {"ignore_index", std::int64_t{-100}}};
-  return {Op::cross_entropy_stats, attributes, {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, {DType::f32, {s[0], 5}}}};
+  return {
+      Op::cross_entropy_stats, attributes, {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, {DType::f32, {s[0], 5}}}};
 }
 Signature cross_entropy_gathered(DType c, const Sizes& s) {
   Attributes attributes = loss_attributes();
   attributes.set("classes", std::int64_t{64});
-  return {Op::cross_entropy_gathered, attributes, {values(c, {s[0], 32}), {DType::f32, {2, s[0], 5}}, {DType::i32, {s[0]}}, kLoss, {DType::f32, {s[0]}}}};
+  return {Op::cross_entropy_gathered,
+          attributes,
+          {values(c, {s[0], 32}), {DType::f32, {2, s[0], 5}}, {DType::i32, {s[0]}}, kLoss, {DType::f32, {s[0]}}}};
 }
 Signature correct_count_gathered(DType, const Sizes& s) {
-  return {Op::correct_count_gathered, {{"ignore_index", std::int64_t{-100}}, {"classes", std::int64_t{64}}}, {{DType::f32, {2, s[0], 5}}, {DType::i32, {s[0]}}, kLoss}};
+  return {Op::correct_count_gathered,
+          {{"ignore_index", std::int64_t{-100}}, {"classes", std::int64_t{64}}},
+          {{DType::f32, {2, s[0], 5}}, {DType::i32, {s[0]}}, kLoss}};
 }
-Signature correct_count(DType c, const Sizes& s) { return {Op::correct_count, {{"ignore_index", std::int64_t{-100}}}, {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, kLoss}}; }
+Signature correct_count(DType c, const Sizes& s) {
+  return {Op::correct_count,
+          {{"ignore_index", std::int64_t{-100}}},
+          {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, kLoss}};
+}
 
 Signature mse(DType c, const Sizes& s) { return {Op::mse, {}, {values(c, {s[0]}), values(c, {s[0]}), kLoss}}; }
-Signature mse_grad(DType c, const Sizes& s) { return {Op::mse_grad, {}, {values(c, {s[0]}), values(c, {s[0]}), kScalar, values(c, {s[0]})}}; }
-Signature count(DType, const Sizes& s) { return {Op::cross_entropy_count, {{"ignore_index", std::int64_t{-100}}}, {{DType::i32, {s[0]}}, kLoss}}; }
+Signature mse_grad(DType c, const Sizes& s) {
+  return {Op::mse_grad, {}, {values(c, {s[0]}), values(c, {s[0]}), kScalar, values(c, {s[0]})}};
+}
+Signature count(DType, const Sizes& s) {
+  return {Op::cross_entropy_count, {{"ignore_index", std::int64_t{-100}}}, {{DType::i32, {s[0]}}, kLoss}};
+}
 
-Signature embedding(DType c, const Sizes& s) { return {Op::embedding, {}, {{DType::i32, {s[0]}}, values(c, {4096, s[1]}), values(c, {s[0], s[1]})}}; }
-Signature embedding_grad(DType c, const Sizes& s) { return {Op::embedding_grad, {{"accumulate", true}}, {{DType::i32, {s[0]}}, values(c, {s[0], s[1]}), {DType::f32, {4096, s[1]}}}}; }
-Signature positions_grad(DType c, const Sizes& s) { return {Op::positions_grad, {}, {values(c, {s[0] / 128, 128}), {DType::f32, {s[0] / 128, 128}}}}; }
+Signature embedding(DType c, const Sizes& s) {
+  return {Op::embedding, {}, {{DType::i32, {s[0]}}, values(c, {4096, s[1]}), values(c, {s[0], s[1]})}};
+}
+Signature embedding_grad(DType c, const Sizes& s) {
+  return {Op::embedding_grad,
+          {{"accumulate", true}},
+          {{DType::i32, {s[0]}}, values(c, {s[0], s[1]}), {DType::f32, {4096, s[1]}}}};
+}
+Signature positions_grad(DType c, const Sizes& s) {
+  return {Op::positions_grad, {}, {values(c, {s[0] / 128, 128}), {DType::f32, {s[0] / 128, 128}}}};
+}
 
 Make cast(DType from, DType to) {
   return [=](DType, const Sizes& s) { return Signature{Op::cast, {}, {values(from, {s[0]}), values(to, {s[0]})}}; };
@@ -220,7 +274,10 @@ Make cast(DType from, DType to) {
 Signature zero(DType c, const Sizes& s) { return {Op::zero, {}, {values(c, {s[0]})}}; }
 Signature sum_squares(DType c, const Sizes& s) { return {Op::sum_squares, {}, {values(c, {s[0]}), kLoss}}; }
 Make pack_weight(Layout layout) {
-  return [=](DType, const Sizes& s) { return Signature{Op::pack_weight, {}, {values(DType::bf16, {s[0] / 128, 128}), values(DType::bf16, {s[0] / 128, 128}, layout)}}; };
+  return [=](DType, const Sizes& s) {
+    return Signature{
+        Op::pack_weight, {}, {values(DType::bf16, {s[0] / 128, 128}), values(DType::bf16, {s[0] / 128, 128}, layout)}};
+  };
 }
 
 Make optimizer(Op op, bool working) {
@@ -248,55 +305,84 @@ Signature muon_momentum(DType, const Sizes& s) {
 }
 
 Signature loss_seed(DType, const Sizes&) { return {Op::loss_seed, {}, {kLoss, kScalars, kScalar}}; }
-Signature update_scalars(DType, const Sizes&) { return {Op::update_scalars, {{"clip_norm", 1.0}}, {kLoss, kLoss, kLoss, kScalars, kCounter}}; }
+Signature update_scalars(DType, const Sizes&) {
+  return {Op::update_scalars, {{"clip_norm", 1.0}}, {kLoss, kLoss, kLoss, kScalars, kCounter}};
+}
 
 // The strategies' own.
 Signature outer_step(DType, const Sizes& s) {
   const TensorDesc flat{DType::f32, {s[0]}};
-  return {Op::outer_step, {{"factor", 0.5}, {"lr", 0.7}, {"momentum", 0.9}, {"nesterov", true}}, {flat, flat, flat, flat}};
+  return {
+      Op::outer_step, {{"factor", 0.5}, {"lr", 0.7}, {"momentum", 0.9}, {"nesterov", true}}, {flat, flat, flat, flat}};
 }
 Signature apply_delayed(DType, const Sizes& s) {
   const TensorDesc flat{DType::f32, {s[0]}};
   return {Op::apply_delayed, {{"factor", 0.5}}, {flat, flat, flat}};
 }
-Signature compress_bf16(DType, const Sizes& s) { return {Op::compress_bf16, {}, {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}, {DType::bf16, {s[0]}}}}; }
-Signature quantize_int8(DType, const Sizes& s) { return {Op::quantize_int8, {}, {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}, {DType::u8, {int8_bytes(s[0])}}}}; }
-Signature dequantize_int8(DType, const Sizes& s) { return {Op::dequantize_int8, {}, {{DType::u8, {int8_bytes(s[0])}}, {DType::f32, {s[0]}}}}; }
-Signature dequantize_sum_int8(DType, const Sizes& s) { return {Op::dequantize_sum_int8, {{"slices", std::int64_t{2}}}, {{DType::u8, {2 * int8_bytes(s[0] / 2)}}, {DType::f32, {s[0] / 2}}}}; }
+Signature compress_bf16(DType, const Sizes& s) {
+  return {Op::compress_bf16, {}, {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}, {DType::bf16, {s[0]}}}};
+}
+Signature quantize_int8(DType, const Sizes& s) {
+  return {Op::quantize_int8, {}, {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}, {DType::u8, {int8_bytes(s[0])}}}};
+}
+Signature dequantize_int8(DType, const Sizes& s) {
+  return {Op::dequantize_int8, {}, {{DType::u8, {int8_bytes(s[0])}}, {DType::f32, {s[0]}}}};
+}
+Signature dequantize_sum_int8(DType, const Sizes& s) {
+  return {Op::dequantize_sum_int8,
+          {{"slices", std::int64_t{2}}},
+          {{DType::u8, {2 * int8_bytes(s[0] / 2)}}, {DType::f32, {s[0] / 2}}}};
+}
 Signature top_k_compress(DType, const Sizes& s) {
-  return {Op::top_k_compress, {{"k", s[0] / 100}}, {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}, {DType::u8, {top_k_bytes(s[0] / 100)}}}};
+  return {Op::top_k_compress,
+          {{"k", s[0] / 100}},
+          {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}, {DType::u8, {top_k_bytes(s[0] / 100)}}}};
 }
 
 std::int64_t batch_of(const Sizes& s) { return s[0] / 256; }
 Signature conv2d(DType c, const Sizes& s) {
-  return {Op::conv2d, {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}},
-          {values(c, {batch_of(s), s[1] / 9, 16, 16}), values(c, {s[2], s[1] / 9, 3, 3}), values(c, {s[2]}), values(c, {batch_of(s), s[2], 16, 16})}};
+  return {Op::conv2d,
+          {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}},
+          {values(c, {batch_of(s), s[1] / 9, 16, 16}), values(c, {s[2], s[1] / 9, 3, 3}), values(c, {s[2]}),
+           values(c, {batch_of(s), s[2], 16, 16})}};
 }
 Signature conv2d_grad_input(DType c, const Sizes& s) {
-  return {Op::conv2d_grad_input, {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}},
-          {values(c, {batch_of(s), s[2], 16, 16}), values(c, {s[2], s[1] / 9, 3, 3}), values(c, {batch_of(s), s[1] / 9, 16, 16})}};
+  return {Op::conv2d_grad_input,
+          {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}},
+          {values(c, {batch_of(s), s[2], 16, 16}), values(c, {s[2], s[1] / 9, 3, 3}),
+           values(c, {batch_of(s), s[1] / 9, 16, 16})}};
 }
 Signature conv2d_grad_weight(DType c, const Sizes& s) {
-  return {Op::conv2d_grad_weight, {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}},
-          {values(c, {batch_of(s), s[1] / 9, 16, 16}), values(c, {batch_of(s), s[2], 16, 16}), {DType::f32, {s[2], s[1] / 9, 3, 3}}, {DType::f32, {s[2]}}}};
+  return {Op::conv2d_grad_weight,
+          {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}},
+          {values(c, {batch_of(s), s[1] / 9, 16, 16}),
+           values(c, {batch_of(s), s[2], 16, 16}),
+           {DType::f32, {s[2], s[1] / 9, 3, 3}},
+           {DType::f32, {s[2]}}}};
 }
 // Windows of 2 × 2 over planes of 16 × 16.
 Signature pool(Op op, DType c, const Sizes& s) {
   const std::int64_t planes = s[0] / 256;
-  const TensorDesc x = values(c, {1, planes, 16, 16}), y = values(c, {1, planes, 8, 8}), index{DType::i32, {1, planes, 8, 8}};
+  const TensorDesc x = values(c, {1, planes, 16, 16}), y = values(c, {1, planes, 8, 8}),
+                   index{DType::i32, {1, planes, 8, 8}};
   const Attributes attributes{{"kernel", std::int64_t{2}}, {"stride", std::int64_t{2}}, {"padding", std::int64_t{0}}};
   switch (op) {
-    case Op::max_pool2d: return {op, attributes, {x, y, index}};
-    case Op::max_pool2d_grad: return {op, attributes, {y, index, x}};
-    case Op::avg_pool2d: return {op, attributes, {x, y}};
-    default: return {op, attributes, {y, x}};
+    case Op::max_pool2d:
+      return {op, attributes, {x, y, index}};
+    case Op::max_pool2d_grad:
+      return {op, attributes, {y, index, x}};
+    case Op::avg_pool2d:
+      return {op, attributes, {x, y}};
+    default:
+      return {op, attributes, {y, x}};
   }
 }
 Make pool(Op op) {
   return [=](DType c, const Sizes& s) { return pool(op, c, s); };
 }
 
-// ---- All of them ---------------------------------------------------------------------------------------------------------------------
+// ---- All of them
+// ---------------------------------------------------------------------------------------------------------------------
 
 class Cases {
  public:
@@ -315,7 +401,8 @@ class Cases {
 
  private:
   bool wanted(std::string_view name) const {
-    return only_.empty() || std::any_of(only_.begin(), only_.end(), [&](const std::string& prefix) { return name.starts_with(prefix); });
+    return only_.empty() ||
+           std::any_of(only_.begin(), only_.end(), [&](const std::string& prefix) { return name.starts_with(prefix); });
   }
   const std::vector<std::string>& only_;
   std::vector<Signature> all_;
@@ -344,15 +431,20 @@ void add_model(Cases& cases, Effort effort) {
   for (int op = 0; op < kNumOps; ++op)
     if (is_plain(record(static_cast<Op>(op)))) cases.add(plain(record(static_cast<Op>(op))), elements(effort));
   for (Op op : {Op::add, Op::mul}) cases.add(elementwise(op, 2), elements(effort));
-  for (const Make& make : {Make(add_leading), Make(sum_leading), Make(dropout), Make(positions_grad)}) cases.add(make, elements(effort));
+  for (const Make& make : {Make(add_leading), Make(sum_leading), Make(dropout), Make(positions_grad)})
+    cases.add(make, elements(effort));
   cases.add(embedding, by_rows(effort));
   cases.add(embedding_grad, by_rows(effort));
-  for (const Make& make : {Make(cross_entropy), Make(cross_entropy_grad), Make(cross_entropy_stats), Make(correct_count)}) cases.add(make, by_classes(effort));
+  for (const Make& make :
+       {Make(cross_entropy), Make(cross_entropy_grad), Make(cross_entropy_stats), Make(correct_count)})
+    cases.add(make, by_classes(effort));
   cases.add(cross_entropy_gathered, {{64}, {4096}});
   cases.add(correct_count_gathered, {{64}, {4096}}, DType::f32);
   for (const Make& make : {Make(mse), Make(mse_grad)}) cases.add(make, elements(Effort::quick));
-  for (const Make& make : {Make(conv2d), Make(conv2d_grad_input), Make(conv2d_grad_weight)}) cases.add(make, images(effort));
-  for (Op op : {Op::max_pool2d, Op::max_pool2d_grad, Op::avg_pool2d, Op::avg_pool2d_grad}) cases.add(pool(op), elements(Effort::quick));
+  for (const Make& make : {Make(conv2d), Make(conv2d_grad_input), Make(conv2d_grad_weight)})
+    cases.add(make, images(effort));
+  for (Op op : {Op::max_pool2d, Op::max_pool2d_grad, Op::avg_pool2d, Op::avg_pool2d_grad})
+    cases.add(pool(op), elements(Effort::quick));
 }
 
 void add_step(Cases& cases, Effort effort) {
@@ -363,12 +455,14 @@ void add_step(Cases& cases, Effort effort) {
   for (DType c : {DType::f32, DType::bf16}) cases.add(cast(c, c), flat(effort), c);
   cases.add(cast(DType::f32, DType::bf16), flat(effort), DType::f32);
   cases.add(cast(DType::bf16, DType::f32), flat(effort), DType::bf16);
-  for (Layout layout : {Layout::packed, Layout::packed_transposed}) cases.add(pack_weight(layout), elements(effort), DType::bf16);
+  for (Layout layout : {Layout::packed, Layout::packed_transposed})
+    cases.add(pack_weight(layout), elements(effort), DType::bf16);
   for (bool working : {false, true}) {
     cases.add(optimizer(Op::adamw, working), flat(effort), DType::f32);
     for (Op op : {Op::sgd, Op::lion}) cases.add(optimizer(op, working), elements(effort), DType::f32);
   }
-  for (const Make& make : {Make(muon_momentum), Make(outer_step), Make(apply_delayed), Make(compress_bf16), Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
+  for (const Make& make : {Make(muon_momentum), Make(outer_step), Make(apply_delayed), Make(compress_bf16),
+                           Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
     cases.add(make, elements(Effort::quick), DType::f32);
 }
 
@@ -385,7 +479,8 @@ std::vector<Signature> calibration_cases(Effort effort, const std::vector<std::s
 std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::string>& only) {
   Cases cases(only);
   Grid grid;
-  for (const Sizes& s : effort == Effort::full ? crossed({64, 256, 1024}, {256, 768, 3072}, {256, 768, 3072}) : crossed({256}, {256, 2048}, {256, 2048}))
+  for (const Sizes& s : effort == Effort::full ? crossed({64, 256, 1024}, {256, 768, 3072}, {256, 768, 3072})
+                                               : crossed({256}, {256, 2048}, {256, 2048}))
     if (2.0 * static_cast<double>(s[0] * s[1] * s[2]) <= kMostFlops) grid.push_back(s);
   cases.add(linear, grid);
   cases.add(linear_grad_input, grid);
@@ -407,7 +502,8 @@ std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::s
   for (Op op : {Op::silu_grad, Op::add, Op::mul}) cases.add(elementwise(op, 2), large);
   for (const Make& make : {Make(cross_entropy), Make(cross_entropy_grad)}) cases.add(make, crossed({256}, {256, 8192}));
   for (Layout layout : {Layout::packed, Layout::packed_transposed}) cases.add(pack_weight(layout), large, DType::bf16);
-  for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))}) cases.add(make, large, DType::f32);
+  for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))})
+    cases.add(make, large, DType::f32);
   return cases.take();
 }
 

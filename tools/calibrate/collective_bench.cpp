@@ -6,10 +6,10 @@
 #include <thread>
 #include <vector>
 
+#include "engine/comm/communicator.h"
 #include "engine/core/check.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/strategy.h"
-#include "engine/comm/communicator.h"
 #include "engine/run/executor.h"
 #include "engine/train/ranks.h"
 #include "tools/calibrate/median.h"
@@ -46,7 +46,9 @@ class Maker {
     role.signatures.push_back(std::move(one));
     return static_cast<std::int32_t>(role.signatures.size() - 1);
   }
-  static void add(Role& role, Stream stream, Instruction instruction) { role.programs[0].instructions.push_back({stream, std::move(instruction), {-1, -1, -1}}); }
+  static void add(Role& role, Stream stream, Instruction instruction) {
+    role.programs[0].instructions.push_back({stream, std::move(instruction), {-1, -1, -1}});
+  }
 
   Plan take() {
     for (Role& role : plan_.roles) derive_order(role, plan_.mesh);
@@ -61,16 +63,23 @@ Collective collective_of(const std::string& name, BufferId data, std::int64_t by
   const Region whole{data, 0, bytes}, slice = own_slice(whole, kSliceAxes, ranks);
   Collective out;
   out.axes = Axes::of(Axis::shard);
-  if (name == "all_reduce") out.kind = CollectiveKind::all_reduce, out.input = {whole}, out.output = {whole};
-  else if (name == "reduce_scatter") out.kind = CollectiveKind::reduce_scatter, out.input = {whole}, out.output = {slice};
-  else if (name == "all_gather") out.kind = CollectiveKind::all_gather, out.input = {slice}, out.output = {whole};
-  else if (name == "broadcast") out.kind = CollectiveKind::broadcast, out.input = {whole}, out.output = {whole};
-  else CHECK(name == "all_to_all", "a collective that is measured");
-  if (name == "all_to_all") out.kind = CollectiveKind::all_to_all, out.input = {whole}, out.output = {{data + 1, 0, bytes}};
+  if (name == "all_reduce")
+    out.kind = CollectiveKind::all_reduce, out.input = {whole}, out.output = {whole};
+  else if (name == "reduce_scatter")
+    out.kind = CollectiveKind::reduce_scatter, out.input = {whole}, out.output = {slice};
+  else if (name == "all_gather")
+    out.kind = CollectiveKind::all_gather, out.input = {slice}, out.output = {whole};
+  else if (name == "broadcast")
+    out.kind = CollectiveKind::broadcast, out.input = {whole}, out.output = {whole};
+  else
+    CHECK(name == "all_to_all", "a collective that is measured");
+  if (name == "all_to_all")
+    out.kind = CollectiveKind::all_to_all, out.input = {whole}, out.output = {{data + 1, 0, bytes}};
   return out;
 }
 
-// `turns` of a collective, each after a kernel that wrote a little of what it reads: without a hand-over the next would begin at once.
+// `turns` of a collective, each after a kernel that wrote a little of what it reads: without a hand-over the next would
+// begin at once.
 Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, false);
   Role& role = maker.role();
@@ -80,7 +89,8 @@ Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int tur
   for (int turn = 0; turn < turns; ++turn) {
     Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data, 0, kSmall}}}, {}, {}});
     Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
-    if (name == "all_to_all") Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data + 1, 0, kSmall}}}, {}, {}});
+    if (name == "all_to_all")
+      Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data + 1, 0, kSmall}}}, {}, {}});
   }
   return maker.take();
 }
@@ -116,19 +126,25 @@ Plan beside(int ranks, std::int64_t bytes, int products, int reductions) {
   Role& role = maker.role();
   constexpr std::int64_t kRows = 256, kDim = 512;
   const TensorDesc x{DType::f32, {kRows, kDim}}, w{DType::f32, {kDim, kDim}};
-  const BufferId data = Maker::buffer(role, bytes), in = Maker::buffer(role, x.bytes()), weight = Maker::buffer(role, w.bytes()), out = Maker::buffer(role, x.bytes()),
+  const BufferId data = Maker::buffer(role, bytes), in = Maker::buffer(role, x.bytes()),
+                 weight = Maker::buffer(role, w.bytes()), out = Maker::buffer(role, x.bytes()),
                  workspace = Maker::buffer(role, std::int64_t{16} << 20);
   const std::int32_t linear = Maker::signature(role, {Op::linear, {{"bias", false}}, {x, w, x}});
   for (int i = 0; i < std::max(products, reductions); ++i) {
     if (i < reductions) Maker::add(role, Stream::communication, collective_of("all_reduce", data, bytes, ranks));
     if (i < products)
       Maker::add(role, Stream::compute,
-                 Launch{linear, 0, {Read{{in, 0, x.bytes()}}, Read{{weight, 0, w.bytes()}}, Write{{out, 0, x.bytes()}}}, {{workspace, 0, std::int64_t{16} << 20}}, {}});
+                 Launch{linear,
+                        0,
+                        {Read{{in, 0, x.bytes()}}, Read{{weight, 0, w.bytes()}}, Write{{out, 0, x.bytes()}}},
+                        {{workspace, 0, std::int64_t{16} << 20}},
+                        {}});
   }
   return maker.take();
 }
 
-// Microseconds of a program, several times. Memory is written before: pages that were never written are all one page of zeros.
+// Microseconds of a program, several times. Memory is written before: pages that were never written are all one page of
+// zeros.
 std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
   const int ranks = plan.mesh.world_size();
   std::vector<double> times;
@@ -136,7 +152,8 @@ std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
     const auto executor = cpu_device(threads)->load(plan, communicator.rank(), communicator);
     const Role& role = executor->role();
     for (std::size_t i = 0; i < role.buffers.size(); ++i) {
-      const std::vector<float> data(static_cast<std::size_t>(role.buffers[i].bytes / 4), 1e-3F * static_cast<float>(i + 1));
+      const std::vector<float> data(static_cast<std::size_t>(role.buffers[i].bytes / 4),
+                                    1e-3F * static_cast<float>(i + 1));
       executor->write({static_cast<BufferId>(i), 0, role.buffers[i].bytes}, data.data());
     }
     for (int round = 0; round <= rounds; ++round) {
@@ -144,7 +161,8 @@ std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
       const Clock::time_point start = Clock::now();
       executor->run(0);
       communicator.barrier();
-      if (communicator.rank() == 0 && round > 0) times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+      if (communicator.rank() == 0 && round > 0)
+        times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     }
   });
   return times;
@@ -165,7 +183,8 @@ cost::Figure time_of_one(Make&& make, int threads, double budget_ms) {
 
 }  // namespace
 
-cost::Figure collective_time(const std::string& collective, int ranks, int threads, std::int64_t bytes, double budget_ms) {
+cost::Figure collective_time(const std::string& collective, int ranks, int threads, std::int64_t bytes,
+                             double budget_ms) {
   if (collective == "send") return time_of_one([&](int turns) { return sends(2, bytes, turns); }, threads, budget_ms);
   return time_of_one([&](int turns) { return collectives(collective, ranks, bytes, turns); }, threads, budget_ms);
 }
@@ -176,7 +195,8 @@ cost::Figure launch_time() {
         Maker maker(1, false);
         const BufferId data = Maker::buffer(maker.role(), kSmall);
         const std::int32_t zero = Maker::signature(maker.role(), {Op::zero, {}, {{DType::f32, {1}}}});
-        for (int i = 0; i < 100 * turns; ++i) Maker::add(maker.role(), Stream::compute, Launch{zero, 0, {Write{{data, 0, 4}}}, {}, {}});
+        for (int i = 0; i < 100 * turns; ++i)
+          Maker::add(maker.role(), Stream::compute, Launch{zero, 0, {Write{{data, 0, 4}}}, {}, {}});
         return maker.take();
       },
       1, 5);
@@ -184,7 +204,9 @@ cost::Figure launch_time() {
 
 double overlap_slowdown(int ranks, int threads, double budget_ms) {
   constexpr std::int64_t kBytes = std::int64_t{4} << 20;
-  const auto once = [&](int products, int reductions) { return median_of(times_of(beside(ranks, kBytes, products, reductions), threads, kRounds)).value; };
+  const auto once = [&](int products, int reductions) {
+    return median_of(times_of(beside(ranks, kBytes, products, reductions), threads, kRounds)).value;
+  };
   const int reductions = std::max(2, static_cast<int>(budget_ms * 1000 / 30 / std::max(1.0, once(0, 4) / 4)));
   const double communication = once(0, reductions);
   const int products = std::max(2, static_cast<int>(2 * communication / (once(10, 0) / 10)));

@@ -33,7 +33,9 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kRotation = 16 * kMiB;
 constexpr std::int64_t kMostSlots = 64;
 
-double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 // Pages as the executor has them. Grows by mapping anew.
 class Arena {
@@ -46,8 +48,10 @@ class Arena {
   std::byte* at_least(std::int64_t bytes) {
     if (bytes <= bytes_) return data_;
     release();
-    void* const data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) throw IoError("cannot allocate " + std::to_string(bytes) + " bytes to measure with: " + std::strerror(errno));
+    void* const data =
+        mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+      throw IoError("cannot allocate " + std::to_string(bytes) + " bytes to measure with: " + std::strerror(errno));
     madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(data);
     bytes_ = bytes;
@@ -63,8 +67,8 @@ class Arena {
   std::int64_t bytes_ = 0;
 };
 
-// Words whose halves are both bf16 numbers of N(0, 1), so that they are random as f32 and as bf16: zeros flatter a processor, which
-// clocks higher on them.
+// Words whose halves are both bf16 numbers of N(0, 1), so that they are random as f32 and as bf16: zeros flatter a
+// processor, which clocks higher on them.
 const std::vector<std::uint32_t>& pattern() {
   static const std::vector<std::uint32_t> words = [] {
     std::vector<std::uint32_t> out(kMiB / 4);
@@ -88,7 +92,8 @@ void fill(std::byte* data, const TensorDesc& tensor, std::int64_t bytes, std::in
     for (std::int64_t i = 0; i < bytes / 4; ++i) out[i] = static_cast<std::int32_t>(i * 7919 % ids);
   } else if (tensor.dtype == DType::f32 || tensor.dtype == DType::bf16) {
     const auto whole = static_cast<std::int64_t>(pattern().size() * 4);
-    for (std::int64_t done = 0; done < bytes; done += whole) std::memcpy(data + done, pattern().data(), static_cast<std::size_t>(std::min(whole, bytes - done)));
+    for (std::int64_t done = 0; done < bytes; done += whole)
+      std::memcpy(data + done, pattern().data(), static_cast<std::size_t>(std::min(whole, bytes - done)));
   } else {
     std::memset(data, 0, static_cast<std::size_t>(bytes));
   }
@@ -97,25 +102,31 @@ void fill(std::byte* data, const TensorDesc& tensor, std::int64_t bytes, std::in
 // Numbers that ids may be: rows of a table, classes, a counter.
 std::int64_t ids_of(const Signature& s) {
   switch (s.op) {
-    case Op::embedding: return s.operands[1].shape[0];
-    case Op::embedding_grad: return s.operands[2].shape[0];
+    case Op::embedding:
+      return s.operands[1].shape[0];
+    case Op::embedding_grad:
+      return s.operands[2].shape[0];
     case Op::cross_entropy:
     case Op::cross_entropy_grad:
     case Op::cross_entropy_stats:
     case Op::cross_entropy_gathered:
-    case Op::correct_count: return s.operands[0].shape[-1];
-    case Op::max_pool2d_grad: return s.operands[2].shape[-1] * s.operands[2].shape[-2];
-    default: return 2;
+    case Op::correct_count:
+      return s.operands[0].shape[-1];
+    case Op::max_pool2d_grad:
+      return s.operands[2].shape[-1] * s.operands[2].shape[-2];
+    default:
+      return 2;
   }
 }
 
-// The operand that the kernel before has just written, and that caches therefore still hold as far as it fits; -1: none. Of a weight's
-// gradient and of sums that is the second; the step's own kernels take what lies long back.
+// The operand that the kernel before has just written, and that caches therefore still hold as far as it fits; -1:
+// none. Of a weight's gradient and of sums that is the second; the step's own kernels take what lies long back.
 int fresh_of(const Signature& s) {
   switch (s.op) {
     case Op::linear_grad_weight:
     case Op::embedding:
-    case Op::embedding_grad: return 1;
+    case Op::embedding_grad:
+      return 1;
     case Op::zero:
     case Op::cast:
     case Op::pack_weight:
@@ -133,8 +144,10 @@ int fresh_of(const Signature& s) {
     case Op::quantize_int8:
     case Op::dequantize_int8:
     case Op::dequantize_sum_int8:
-    case Op::top_k_compress: return -1;
-    default: return 0;
+    case Op::top_k_compress:
+      return -1;
+    default:
+      return 0;
   }
 }
 
@@ -158,7 +171,9 @@ struct Prepared {
   void flush() const {
     for (const auto& [data, bytes] : cold) flush_caches(data, bytes);
   }
-  void run(std::int64_t turn) { kernel->run({operands[static_cast<std::size_t>(turn) % operands.size()], workspace, 0}); }
+  void run(std::int64_t turn) {
+    kernel->run({operands[static_cast<std::size_t>(turn) % operands.size()], workspace, 0});
+  }
 };
 
 Prepared prepare(const Signature& signature, const kernels::cpu::Context& context, Arena& arena, bool from_memory) {
@@ -169,7 +184,8 @@ Prepared prepare(const Signature& signature, const kernels::cpu::Context& contex
     offsets.push_back(slot);
     slot += aligned(target.bytes(operand));
   }
-  const std::int64_t slots = from_memory ? 1 : std::clamp<std::int64_t>(kRotation / std::max<std::int64_t>(slot, 1) + 1, 2, kMostSlots);
+  const std::int64_t slots =
+      from_memory ? 1 : std::clamp<std::int64_t>(kRotation / std::max<std::int64_t>(slot, 1) + 1, 2, kMostSlots);
   const std::int64_t workspace = aligned(target.workspace_bytes(signature));
   std::byte* const base = arena.at_least(slots * slot + workspace + kBufferAlignment);
   Prepared out;
@@ -179,11 +195,13 @@ Prepared prepare(const Signature& signature, const kernels::cpu::Context& contex
     std::vector<void*>& operands = out.operands.emplace_back();
     for (std::size_t k = 0; k < offsets.size(); ++k) {
       operands.push_back(base + (static_cast<int>(k) == fresh_of(signature) ? 0 : i * slot) + offsets[k]);
-      fill(static_cast<std::byte*>(operands.back()), signature.operands[k], target.bytes(signature.operands[k]), ids_of(signature));
+      fill(static_cast<std::byte*>(operands.back()), signature.operands[k], target.bytes(signature.operands[k]),
+           ids_of(signature));
     }
   }
   for (std::size_t k = 0; from_memory && k < offsets.size(); ++k)
-    if (static_cast<int>(k) != fresh_of(signature)) out.cold.emplace_back(base + offsets[k], target.bytes(signature.operands[k]));
+    if (static_cast<int>(k) != fresh_of(signature))
+      out.cold.emplace_back(base + offsets[k], target.bytes(signature.operands[k]));
   return out;
 }
 
@@ -199,7 +217,8 @@ struct KernelBench::Impl {
         end(ranks + 1),
         times(static_cast<std::size_t>(ranks)),
         failures(static_cast<std::size_t>(ranks)) {
-    for (int rank = 0; rank < ranks; ++rank) workers.emplace_back([this, rank] { work(static_cast<std::size_t>(rank)); });
+    for (int rank = 0; rank < ranks; ++rank)
+      workers.emplace_back([this, rank] { work(static_cast<std::size_t>(rank)); });
   }
   ~Impl() {
     signature = nullptr;

@@ -1,5 +1,6 @@
-// KernelBench: times of kernels on this machine as a step has them: on several ranks at once, each with its threads, over operands that
-// rotate through memory, since in a step a kernel's operands have been pushed out of the nearest caches by what ran since.
+// KernelBench: times of kernels on this machine as a step has them: on several ranks at once, each with its threads,
+// over operands that rotate through memory, since in a step a kernel's operands have been pushed out of the nearest
+// caches by what ran since.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@ class KernelBench {
   KernelBench(const KernelBench&) = delete;
   KernelBench& operator=(const KernelBench&) = delete;
 
-  /// Microseconds of one run on every rank at once: the median over some `budget_ms` of runs, and half their interquartile range. Where
-  /// ranks have more threads than there are cores, the time of all over the number of runs. `from_memory`: no cache holds the operands, but
-  /// for the one that the kernel before would have written.
+  /// Microseconds of one run on every rank at once: the median over some `budget_ms` of runs, and half their
+  /// interquartile range. Where ranks have more threads than there are cores, the time of all over the number of runs.
+  /// `from_memory`: no cache holds the operands, but for the one that the kernel before would have written.
   cost::Figure measure(const Signature& signature, double budget_ms, bool from_memory = false);
 
  private:

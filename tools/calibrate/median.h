@@ -11,7 +11,9 @@ namespace trainer::tools {
 /// The median, and half the interquartile range as a share of it. REQUIRES: not empty.
 inline cost::Figure median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  const auto at = [&](double share) { return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)]; };
+  const auto at = [&](double share) {
+    return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+  };
   const double median = at(0.5);
   return {median, median > 0 ? (at(0.75) - at(0.25)) / 2 / median : 0};
 }

@@ -9,9 +9,9 @@
 #include "engine/plan/assemble/emitted_step.h"
 #include "engine/plan/assemble/emitter.h"
 #include "engine/plan/assemble/fold.h"
-#include "engine/plan/memory.h"
 #include "engine/plan/assemble/phases.h"
 #include "engine/plan/assemble/units.h"
+#include "engine/plan/memory.h"
 #include "engine/plan/verify/verify.h"
 
 namespace trainer {
@@ -23,10 +23,14 @@ using For = Provenance::Phase;
 
 For phase_of(Action::Kind kind) {
   switch (kind) {
-    case Action::Kind::forward: return For::forward;
-    case Action::Kind::backward: return For::backward;
-    case Action::Kind::backward_input: return For::backward_input;
-    case Action::Kind::backward_weight: return For::backward_weight;
+    case Action::Kind::forward:
+      return For::forward;
+    case Action::Kind::backward:
+      return For::backward;
+    case Action::Kind::backward_input:
+      return For::backward_input;
+    case Action::Kind::backward_weight:
+      return For::backward_weight;
   }
   return For::forward;
 }
@@ -40,7 +44,8 @@ Provenance why_of(For phase, int micro_batch, int chunk) {
 Schedule forward_only(const Schedule& schedule) {
   Schedule result{schedule.stage_of_chunk, std::vector<std::vector<Action>>(schedule.stages.size())};
   for (std::size_t chunk = 0; chunk < schedule.stage_of_chunk.size(); ++chunk)
-    result.stages[static_cast<std::size_t>(schedule.stage_of_chunk[chunk])].push_back({Action::Kind::forward, 0, static_cast<int>(chunk)});
+    result.stages[static_cast<std::size_t>(schedule.stage_of_chunk[chunk])].push_back(
+        {Action::Kind::forward, 0, static_cast<int>(chunk)});
   return result;
 }
 
@@ -56,9 +61,17 @@ struct UnitUse {
 class Passes {
  public:
   Passes(Emitter& emit, Role& role, const AssembleOptions& options, int stage, const CutGraph& cut, EmittedStep& step)
-      : emit_(emit), role_(role), options_(options), cut_(cut), stage_(stage), step_(step), actions_(cut.schedule.stages[static_cast<std::size_t>(stage)]) {
+      : emit_(emit),
+        role_(role),
+        options_(options),
+        cut_(cut),
+        stage_(stage),
+        step_(step),
+        actions_(cut.schedule.stages[static_cast<std::size_t>(stage)]) {
     const auto unit_of = [&](const std::string& parameter) { return emit.place(parameter).unit; };
-    for (int chunk = 0; chunk < cut.num_chunks(); ++chunk) phases_.push_back(cut.stage_of(chunk) == stage ? phases_of(cut, chunk, unit_of) : std::map<Action::Kind, Phase>{});
+    for (int chunk = 0; chunk < cut.num_chunks(); ++chunk)
+      phases_.push_back(cut.stage_of(chunk) == stage ? phases_of(cut, chunk, unit_of)
+                                                     : std::map<Action::Kind, Phase>{});
     find_uses();
   }
 
@@ -86,7 +99,9 @@ class Passes {
     if (action == first + size) marks_.last = here;
   }
 
-  const Phase& phase(const Action& action) const { return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind); }
+  const Phase& phase(const Action& action) const {
+    return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind);
+  }
 
   void act(GraphMemory& memory, const Action& action) {
     const auto why = emit_.because(why_of(phase_of(action.kind), action.micro_batch, action.chunk));
@@ -96,7 +111,8 @@ class Passes {
       for (std::size_t unit : now.opens[i]) open(unit);
       emit_.node(memory, now.nodes[i], action.micro_batch);
       for (std::size_t unit : now.closes[i]) close(unit);
-      for (std::size_t unit : now.completes[i]) options_.data->gradient_ready(role_.units[unit], {.last = --completions_[unit] == 0}, step_);
+      for (std::size_t unit : now.completes[i])
+        options_.data->gradient_ready(role_.units[unit], {.last = --completions_[unit] == 0}, step_);
     }
   }
 
@@ -116,7 +132,9 @@ class Passes {
   void close(std::size_t unit) {
     const UnitUse& use = uses_[current_[unit]];
     const bool kept = use.next < asked_;
-    options_.data->after_use(role_.units[unit], {.ends_use = !kept, .ends_pass = !kept && use.next_pass == SIZE_MAX, .ends_step = use.next == SIZE_MAX}, step_);
+    options_.data->after_use(
+        role_.units[unit],
+        {.ends_use = !kept, .ends_pass = !kept && use.next_pass == SIZE_MAX, .ends_step = use.next == SIZE_MAX}, step_);
   }
 
   // The chunk before may live on this very stage.
@@ -135,7 +153,8 @@ class Passes {
     for (const Action& action : actions_) {
       const Phase& now = phase(action);
       for (std::size_t i = 0; i < now.nodes.size(); ++i) {
-        for (std::size_t unit : now.opens[i]) uses_.push_back({unit, action.micro_batch, action.chunk, SIZE_MAX, SIZE_MAX});
+        for (std::size_t unit : now.opens[i])
+          uses_.push_back({unit, action.micro_batch, action.chunk, SIZE_MAX, SIZE_MAX});
         for (std::size_t unit : now.completes[i]) ++completions_[unit];
       }
     }
@@ -172,31 +191,38 @@ struct Common {
 
 Common common_of(const AssembleOptions& options, const Rounds* rounds) {
   Common common;
-  if (options.train != nullptr) common.train = rounds != nullptr ? cut(*options.train, *rounds, options.micro_batches) : cut(*options.train, options.schedule, options.micro_batches);
+  if (options.train != nullptr)
+    common.train = rounds != nullptr ? cut(*options.train, *rounds, options.micro_batches)
+                                     : cut(*options.train, options.schedule, options.micro_batches);
   if (options.evaluate != nullptr) common.evaluate = cut(*options.evaluate, forward_only(options.schedule), 1);
   if (options.sample != nullptr) common.sample = cut(*options.sample, forward_only(options.schedule), 1);
-  const Graph& any = options.train != nullptr ? *options.train : options.evaluate != nullptr ? *options.evaluate : *options.sample;
+  const Graph& any = options.train != nullptr      ? *options.train
+                     : options.evaluate != nullptr ? *options.evaluate
+                                                   : *options.sample;
   common.units = layout_units(any, options);
   return common;
 }
 
 class Assembly {
  public:
-  Assembly(const AssembleOptions& options, const Common& common, int stage) : options_(options), common_(common), stage_(stage), emit_(role_, options, stage) {}
+  Assembly(const AssembleOptions& options, const Common& common, int stage)
+      : options_(options), common_(common), stage_(stage), emit_(role_, options, stage) {}
 
   Role run() {
     emit_.make_units(common_.units[static_cast<std::size_t>(stage_)]);
     if (options_.train != nullptr) {
       role_.scalars = emit_.persistent("scalars", Category::optimizer, kScalars.bytes());
       role_.applied = emit_.persistent("applied", Category::optimizer, size_of(DType::i32));
-      if (scales_dynamically()) role_.good_steps = emit_.persistent("good_steps", Category::optimizer, size_of(DType::i32));
+      if (scales_dynamically())
+        role_.good_steps = emit_.persistent("good_steps", Category::optimizer, size_of(DType::i32));
       step(ProgramKind::step);
       if (options_.data->delays()) step(ProgramKind::step_averaging);
     }
     const std::size_t packed = emit_.num_packed();
     if (options_.evaluate != nullptr) evaluate();
     if (options_.sample != nullptr) sample();
-    CHECK(options_.train == nullptr || packed == emit_.num_packed(), "a program reads a packed weight that the step does not renew");
+    CHECK(options_.train == nullptr || packed == emit_.num_packed(),
+          "a program reads a packed weight that the step does not renew");
     if (options_.train != nullptr && options_.data->averages()) {
       bring_together(ProgramKind::average, &DataStrategy::average);
       if (options_.data->delays()) bring_together(ProgramKind::settle, &DataStrategy::settle);
@@ -225,25 +251,29 @@ class Assembly {
 
     // Ranks that train apart take the mean over their own targets.
     const bool apart = options_.data->averages();
-    const BufferId count = count_targets(memory, apart ? (kTokenAxes - kBatchAxes) | Axis::pipeline : data_and_pipeline());
+    const BufferId count =
+        count_targets(memory, apart ? (kTokenAxes - kBatchAxes) | Axis::pipeline : data_and_pipeline());
     if (has_loss(memory)) {
       memory.seed = emit_.buffer("seed", Category::activations, size_of(DType::f32));
       emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
                    {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
     }
-    if (apart) emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
+    if (apart)
+      emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
     passes.run(memory);
     finish(memory, count, step);
     if (const Rounds* rounds = common_.train->rounds)
-      folded_ = fold(role_, role_.programs.size() - 1, passes.marks(), rounds->times, rounds->micro_batches, emit_.successions()) && folded_;
+      folded_ = fold(role_, role_.programs.size() - 1, passes.marks(), rounds->times, rounds->micro_batches,
+                     emit_.successions()) &&
+                folded_;
   }
 
   bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
 
   static Axes data_and_pipeline() { return kTokenAxes | Axis::pipeline; }
 
-  // The number of targets that count, over all micro-batches and the ranks along `axes`: known before the first forward pass. All stages
-  // have it.
+  // The number of targets that count, over all micro-batches and the ranks along `axes`: known before the first forward
+  // pass. All stages have it.
   BufferId count_targets(const GraphMemory& memory, Axes axes) {
     const Graph& graph = *memory.graph;
     const Loss& loss = graph.loss;
@@ -287,7 +317,9 @@ class Assembly {
     const BufferId squares = step.sum_of_squares(stage_);
     update(squares, memory.loss, count, step);
     const auto why = emit_.because({.phase = For::report});
-    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, Spec(kScalars.dtype, kScalars.shape)), 0, {emit_.whole(role_.scalars)}});
+    emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, Spec(kScalars.dtype, kScalars.shape)),
+                                      0,
+                                      {emit_.whole(role_.scalars)}});
   }
 
   void update(BufferId squares, BufferId loss, BufferId count, EmittedStep& step) {
@@ -335,10 +367,13 @@ class Assembly {
     const BufferId correct = emit_.buffer("correct", Category::activations, size_of(DType::f64));
     if (has_loss(memory)) {
       const int chunk = memory.cut->num_chunks() - 1;
-      Signature signature{graph.loss.correct_op, graph.loss.correct_attributes, {graph.local(graph.loss.scores), graph.local(graph.loss.targets), scalar(DType::f64)}};
+      Signature signature{graph.loss.correct_op,
+                          graph.loss.correct_attributes,
+                          {graph.local(graph.loss.scores), graph.local(graph.loss.targets), scalar(DType::f64)}};
       signature.attributes.set("accumulate", false);
       emit_.launch("correct", signature,
-                   {Read{emit_.region(memory, graph.loss.scores, 0, chunk)}, Read{emit_.region(memory, graph.loss.targets, 0, chunk)}, Write{emit_.whole(correct)}});
+                   {Read{emit_.region(memory, graph.loss.scores, 0, chunk)},
+                    Read{emit_.region(memory, graph.loss.targets, 0, chunk)}, Write{emit_.whole(correct)}});
     } else {
       emit_.zero("correct", emit_.whole(correct));
     }
@@ -355,7 +390,10 @@ class Assembly {
     passes.run(memory);
     const auto reporting = emit_.because({.phase = For::report});
     const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.cut->num_chunks() - 1);
-    emit_.issue(Stream::copy, CopyOut{emit_.field("logits", Field::Kind::batch, options_.sample->value(options_.sample->logits).spec), 0, {logits}});
+    emit_.issue(Stream::copy,
+                CopyOut{emit_.field("logits", Field::Kind::batch, options_.sample->value(options_.sample->logits).spec),
+                        0,
+                        {logits}});
   }
 
   // What ends a round of a strategy that lets ranks drift apart.
@@ -423,7 +461,9 @@ Plan assemble(const AssembleOptions& options) {
   plan.drifts = options.train != nullptr && options.data->averages();
   bool done = false;
   for (const int margin : kMargins) {
-    const std::optional<Rounds> rounds = options.train == nullptr || !options.loops || done ? std::nullopt : find_rounds(options.schedule, options.micro_batches, margin);
+    const std::optional<Rounds> rounds = options.train == nullptr || !options.loops || done
+                                             ? std::nullopt
+                                             : find_rounds(options.schedule, options.micro_batches, margin);
     done = done || (rounds && assemble_roles(options, &*rounds, plan));
   }
   if (!done) assemble_roles(options, nullptr, plan);

@@ -16,8 +16,8 @@ struct StateSpec {
   Format format{};
 };
 
-/// One op of an optimizer's update of a unit. Its declaration (OpDef::update) says what its operands are, and whether it works
-/// on slices or on whole matrices.
+/// One op of an optimizer's update of a unit. Its declaration (OpDef::update) says what its operands are, and whether
+/// it works on slices or on whole matrices.
 struct UpdateOp {
   Op op = Op::adamw;
   Attributes attributes{};          ///< without decay_elements, working and matrices, which are the unit's
@@ -41,19 +41,22 @@ struct AssembleOptions {
   const Graph* train = nullptr;     ///< differentiated, of one micro-batch of one rank; null: no step program
   const Graph* evaluate = nullptr;  ///< forward alone; null: no evaluate program
   const Graph* sample = nullptr;    ///< forward to `logits` alone; null: no sample program
-  std::vector<std::vector<std::string>> groups;  ///< names of the parameters that are to form units, all parameters once
-  std::int64_t slice_alignment = 64;             ///< elements: a unit's slices are multiples of it
+  std::vector<std::vector<std::string>>
+      groups;                         ///< names of the parameters that are to form units, all parameters once
+  std::int64_t slice_alignment = 64;  ///< elements: a unit's slices are multiples of it
   DType reduce = DType::f32;
   DType compute = DType::f32;
   std::int64_t micro_batch = 1;  ///< samples of one micro-batch of one rank
   int micro_batches = 1;         ///< per step and rank
   std::vector<OptimizerSpec> optimizers{1};
-  std::function<std::int32_t(const std::string& parameter)> optimizer_of{};  ///< index in `optimizers`; empty: the first
+  std::function<std::int32_t(const std::string& parameter)>
+      optimizer_of{};    ///< index in `optimizers`; empty: the first
   double clip_norm = 0;  ///< 0: none
-  Attributes loss_scaling;  ///< of update_scalars, for a dynamic loss scale; empty: the scale stays what the scalars hold
+  Attributes
+      loss_scaling;  ///< of update_scalars, for a dynamic loss scale; empty: the scale stays what the scalars hold
   const DataStrategy* data = nullptr;
   const GradientCompression* compression = nullptr;  ///< null: none
-  Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes
+  Schedule schedule;                                 ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
   bool loops = true;   ///< a step of many micro-batches is a loop
   bool proved = true;  ///< false: for a plan that may never run; who takes it calls verify
@@ -61,10 +64,11 @@ struct AssembleOptions {
 
 /// The whole plan: memory planned, order derived, and proved.
 ///
-/// Fields of the step: those of the batch (all micro-batches of the rank, in order), "lr" f32, one for each of `optimizers`, and "step" i32 in, "metrics" f32
-/// {factor, loss_scale, grad_norm, loss} out. Of evaluate: the fields of the batch in, "evaluation" f64 {loss sum, count,
-/// right answers} out. Of sample: the graph's inputs in, "logits" out in the compute dtype. `refresh` makes working
-/// copies and packed weights from the master weights; it runs after they were set from outside.
+/// Fields of the step: those of the batch (all micro-batches of the rank, in order), "lr" f32, one for each of
+/// `optimizers`, and "step" i32 in, "metrics" f32 {factor, loss_scale, grad_norm, loss} out. Of evaluate: the fields of
+/// the batch in, "evaluation" f64 {loss sum, count, right answers} out. Of sample: the graph's inputs in, "logits" out
+/// in the compute dtype. `refresh` makes working copies and packed weights from the master weights; it runs after they
+/// were set from outside.
 Plan assemble(const AssembleOptions& options);
 
 /// Micro-batches that such a step has where loops stand for what repeats itself, or all of them.

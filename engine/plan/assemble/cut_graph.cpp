@@ -31,7 +31,8 @@ void find_last_uses(CutGraph& cut) {
     }
   }
   for (ValueId kept : {graph.logits, graph.loss.scores})
-    if (kept != kNone && graph.seed == kNone) cut.last_use[static_cast<std::size_t>(graph.storage(kept))] = CutGraph::kKept;
+    if (kept != kNone && graph.seed == kNone)
+      cut.last_use[static_cast<std::size_t>(graph.storage(kept))] = CutGraph::kKept;
   for (const Boundary& boundary : cut.boundaries)
     for (const auto* values : {&boundary.activations, &boundary.gradients})
       for (ValueId value : *values) cut.last_use[static_cast<std::size_t>(value)] = CutGraph::kKept;
@@ -49,7 +50,8 @@ CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches) {
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
     const Node& node = graph.nodes[id];
     result.nodes[static_cast<std::size_t>(node.chunk)].push_back(static_cast<NodeId>(id));
-    if (graph.loss.sum != kNone && std::find(node.outputs.begin(), node.outputs.end(), graph.loss.sum) != node.outputs.end())
+    if (graph.loss.sum != kNone &&
+        std::find(node.outputs.begin(), node.outputs.end(), graph.loss.sum) != node.outputs.end())
       result.loss_stage = result.stage_of(node.chunk);
   }
   result.boundaries = boundaries(graph, result.num_chunks());

@@ -1,13 +1,13 @@
-// CutGraph: a graph as a schedule cuts it into chunks. What the programs of all stages need of it is found once, in passes over the
-// graph; what a stage does for itself is then proportional to its own chunks.
+// CutGraph: a graph as a schedule cuts it into chunks. What the programs of all stages need of it is found once, in
+// passes over the graph; what a stage does for itself is then proportional to its own chunks.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "engine/plan/assemble/rounds.h"
-#include "engine/plan/strategy.h"
 #include "engine/plan/assemble/transfers.h"
+#include "engine/plan/strategy.h"
 
 namespace trainer {
 
@@ -16,14 +16,15 @@ struct CutGraph {
 
   const Graph* graph = nullptr;
   Schedule schedule;
-  const Rounds* rounds = nullptr;          ///< what makes a loop of the program; null: every micro-batch is in `schedule`
-  int micro_batches = 1;                   ///< of the step
-  bool splits_backward = false;            ///< some stage puts off weight parts
-  int loss_stage = -1;                     ///< where the loss is computed; -1: nowhere
+  const Rounds* rounds = nullptr;  ///< what makes a loop of the program; null: every micro-batch is in `schedule`
+  int micro_batches = 1;           ///< of the step
+  bool splits_backward = false;    ///< some stage puts off weight parts
+  int loss_stage = -1;             ///< where the loss is computed; -1: nowhere
   std::vector<std::vector<NodeId>> nodes;  ///< of each chunk, ascending
   std::vector<std::int32_t> position;      ///< of each node: its place in the order of emission within a micro-batch
-  std::vector<std::int32_t> last_use;      ///< of each storage value: the position of its last reader; kKept: not to be overwritten
-  std::vector<Boundary> boundaries;        ///< [c]: between chunks c and c + 1
+  std::vector<std::int32_t>
+      last_use;  ///< of each storage value: the position of its last reader; kKept: not to be overwritten
+  std::vector<Boundary> boundaries;  ///< [c]: between chunks c and c + 1
   std::vector<std::vector<std::vector<Transfer>>>
       transfers;  ///< [stage][action]: before it; the last entry is what follows the last action
 

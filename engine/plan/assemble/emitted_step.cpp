@@ -29,15 +29,20 @@ std::ptrdiff_t changes(std::span<const UpdateOp> ops) {
 // A unit's reduction as a compression sees it.
 class UnitReduction final : public ReductionContext {
  public:
-  UnitReduction(EmittedStep& step, const Unit& unit, Axes axes, bool sliced) : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
+  UnitReduction(EmittedStep& step, const Unit& unit, Axes axes, bool sliced)
+      : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
 
   int ranks() const override { return step_.options_.mesh.group_size(axes_); }
-  Region own_slice(const Region& whole) const override { return trainer::own_slice(whole, step_.options_.mesh.active(axes_), ranks()); }
+  Region own_slice(const Region& whole) const override {
+    return trainer::own_slice(whole, step_.options_.mesh.active(axes_), ranks());
+  }
   DType reduce() const override { return step_.options_.reduce; }
   bool sliced() const override { return sliced_; }
   Region gradient() override { return step_.emit_.whole(step_.emit_.gradient(unit_)); }
   Region residual() override { return unit_.find(Slot::Kind::residual)->region; }
-  Region packet(std::int64_t bytes) override { return step_.emit_.whole(step_.emit_.buffer(unit_.name + ".packet", Category::communication, bytes)); }
+  Region packet(std::int64_t bytes) override {
+    return step_.emit_.whole(step_.emit_.buffer(unit_.name + ".packet", Category::communication, bytes));
+  }
   void run(Op op, const Attributes& attributes, const std::vector<std::pair<TensorDesc, Operand>>& operands) override {
     Signature signature{op, attributes, {}};
     std::vector<Operand> regions;
@@ -59,7 +64,8 @@ class UnitReduction final : public ReductionContext {
   const bool sliced_;
 };
 
-EmittedStep::EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options) : emit_(emit), role_(role), options_(options), reduced_(role.units.size()) {}
+EmittedStep::EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options)
+    : emit_(emit), role_(role), options_(options), reduced_(role.units.size()) {}
 EmittedStep::~EmittedStep() = default;
 
 // ---- Parameters --------------------------------------------------------------------------------------------------
@@ -68,13 +74,17 @@ void EmittedStep::all_gather_working(const Unit& unit) {
   const auto why = emit_.because(For::gather, unit);
   const int shards = options_.mesh.group_size(kSliceAxes);
   if (unit.whole_working() >= 0) {  // in place, after an update
-    if (shards > 1) emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.updated_working(), unit.working().region);
+    if (shards > 1)
+      emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.updated_working(),
+                       unit.working().region);
     return;
   }
   if (emit_.has_working(unit)) return;
   if (shards == 1) return emit_.set_working(unit, unit.working().region.buffer);
-  const BufferId gathered = emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
-  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working().region, emit_.whole(gathered));
+  const BufferId gathered =
+      emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
+  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working().region,
+                   emit_.whole(gathered));
   emit_.set_working(unit, gathered);
 }
 
@@ -86,7 +96,8 @@ void EmittedStep::renew_working(const Unit& unit) {
   const Region master = unit.parameters().region, working = unit.updated_working();
   if (!unit.trained() || working == master) return;
   const auto why = emit_.because(emit_.why().phase, unit);
-  emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}}, {Read{master}, Write{working}});
+  emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}},
+               {Read{master}, Write{working}});
 }
 
 // ---- Gradients ---------------------------------------------------------------------------------------------------
@@ -103,7 +114,8 @@ void EmittedStep::sum_partial(const Unit& unit) {
   emit_.complete_gradient(unit);
   for (const UnitRun& run : runs_of(unit, options_.mesh))
     if (!run.partial.empty())
-      emit_.all_reduce(unit.name + ".partial", options_.reduce, run.partial, {emit_.gradient(unit), run.elements.first * width, run.elements.size() * width});
+      emit_.all_reduce(unit.name + ".partial", options_.reduce, run.partial,
+                       {emit_.gradient(unit), run.elements.first * width, run.elements.size() * width});
   reduced_[index(unit)].partial_summed = true;
 }
 
@@ -175,7 +187,8 @@ void EmittedStep::sum_over_stages() {
   std::vector<const Unit*> shared;
   for (const Unit& unit : role_.units)
     if (!unit.stages.empty() && unit.trained()) shared.push_back(&unit);
-  std::sort(shared.begin(), shared.end(), [](const Unit* a, const Unit* b) { return a->name < b->name; });  // one order on all stages
+  std::sort(shared.begin(), shared.end(),
+            [](const Unit* a, const Unit* b) { return a->name < b->name; });  // one order on all stages
   for (const Unit* unit : shared) {
     const auto why = emit_.because(For::reduce, *unit);
     if (!reduced_[index(*unit)].partial_summed) sum_partial(*unit);
@@ -192,7 +205,8 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
     signature.attributes.set("accumulate", add);
     const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
-    emit_.launch(unit.name, signature, {Read{region}, target}, elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+    emit_.launch(unit.name, signature, {Read{region}, target},
+                 elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
     add = true;
   };
   const bool slices = options_.data->layout().shard_states;
@@ -209,7 +223,8 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
       while (last < runs.size() && runs[last].alike == runs[first].alike) ++last;
       const double copies = options_.mesh.group_size(runs[first].alike);
-      sum(unit, region, {{"first", runs[first].elements.first}, {"last", runs[last - 1].elements.last}, {"scale", 1.0 / copies}});
+      sum(unit, region,
+          {{"first", runs[first].elements.first}, {"last", runs[last - 1].elements.last}, {"scale", 1.0 / copies}});
     }
   }
   const auto why = emit_.because({.phase = For::norm});
@@ -221,11 +236,12 @@ BufferId EmittedStep::sum_of_squares(int stage) {
 
 // ---- Update ------------------------------------------------------------------------------------------------------
 
-// Before ops on whole matrices what each rank has of the update is gathered, and behind them it takes the same way back.
-// Where ranks share such work, units run ahead of each other, by one at each such change of their lists: while the matrices
-// of one are worked on, the update of the next one is gathered, and that of the one before scattered.
+// Before ops on whole matrices what each rank has of the update is gathered, and behind them it takes the same way
+// back. Where ranks share such work, units run ahead of each other, by one at each such change of their lists: while
+// the matrices of one are worked on, the update of the next one is gathered, and that of the one before scattered.
 void EmittedStep::optimizer(const Unit& unit) {
-  CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce), "the gradients of " + unit.name + " are cut as its states are");
+  CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce),
+        "the gradients of " + unit.name + " are cut as its states are");
   const auto list_of = [&](const Unit& one) -> std::span<const UpdateOp> {
     return options_.optimizers[static_cast<std::size_t>(one.optimizer)].ops;
   };
@@ -266,18 +282,34 @@ void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op) {
   };
   for (const Of of : def.operands) {
     switch (of) {
-      case Of::master: add(flat(DType::f32, elements), Update{master}); break;
-      case Of::gradient: add(flat(options_.reduce, elements), Read{gradient(unit)}); break;
+      case Of::master:
+        add(flat(DType::f32, elements), Update{master});
+        break;
+      case Of::gradient:
+        add(flat(options_.reduce, elements), Read{gradient(unit)});
+        break;
       case Of::states:
         for (const StateSpec& state : op.states)
           for (const auto& [tensor, region] : state_operands(unit, state.name)) add(tensor, Update{region});
         break;
-      case Of::made: add(update, Write{one.update = update_buffer(unit, elements)}); break;
-      case Of::changed: add(update, Update{one.update}); break;
-      case Of::taken: add(update, Read{one.update}); break;
-      case Of::rate: add(scalar(DType::f32), Read{{lr, unit.optimizer * kWidth, kWidth}}); break;
-      case Of::scalars: add(flat(DType::f32, 4), Read{emit_.whole(role_.scalars)}); break;
-      case Of::applied: add(scalar(DType::i32), Read{emit_.whole(role_.applied)}); break;
+      case Of::made:
+        add(update, Write{one.update = update_buffer(unit, elements)});
+        break;
+      case Of::changed:
+        add(update, Update{one.update});
+        break;
+      case Of::taken:
+        add(update, Read{one.update});
+        break;
+      case Of::rate:
+        add(scalar(DType::f32), Read{{lr, unit.optimizer * kWidth, kWidth}});
+        break;
+      case Of::scalars:
+        add(flat(DType::f32, 4), Read{emit_.whole(role_.scalars)});
+        break;
+      case Of::applied:
+        add(scalar(DType::i32), Read{emit_.whole(role_.applied)});
+        break;
       case Of::working:
         if (!(working == master)) add(flat(unit.compute, elements), Update{working});
         break;
@@ -327,7 +359,8 @@ void EmittedStep::average(const Unit& unit, const std::string& what, Axes axes, 
   const auto why = emit_.because(For::average, unit);
   emit_.all_reduce(unit.name + what, DType::f32, axes, region);
   const TensorDesc tensor = flat(DType::f32, region.bytes / size_of(DType::f32));
-  emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor, tensor}}, {Read{region}, Write{region}});
+  emit_.launch(unit.name + what, {Op::scale, {{"factor", 1.0 / ranks}}, {tensor, tensor}},
+               {Read{region}, Write{region}});
 }
 
 void EmittedStep::average(const Unit& unit, Axes axes) {
@@ -343,11 +376,17 @@ void EmittedStep::average(const Unit& unit, Axes axes) {
 
 void EmittedStep::outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) {
   const auto why = emit_.because(For::average, unit);
-  const Region anchor = emit_.strategy_copy(unit, "anchor"), momentum = unit.find(Slot::Kind::strategy_state, "outer_momentum")->region, master = unit.parameters().region;
+  const Region anchor = emit_.strategy_copy(unit, "anchor"),
+               momentum = unit.find(Slot::Kind::strategy_state, "outer_momentum")->region,
+               master = unit.parameters().region;
   emit_.all_reduce(unit.name, DType::f32, axes, master);
   const TensorDesc tensor = flat(DType::f32, unit.slice());
-  const Attributes attributes{{"factor", 1.0 / options_.mesh.group_size(axes)}, {"lr", outer.lr}, {"momentum", outer.momentum}, {"nesterov", outer.nesterov}};
-  emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}}, {Update{anchor}, Update{momentum}, Read{master}, Write{master}});
+  const Attributes attributes{{"factor", 1.0 / options_.mesh.group_size(axes)},
+                              {"lr", outer.lr},
+                              {"momentum", outer.momentum},
+                              {"nesterov", outer.nesterov}};
+  emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}},
+               {Update{anchor}, Update{momentum}, Read{master}, Write{master}});
 }
 
 void EmittedStep::copy_master(const Unit& unit, const std::string& name) {
@@ -365,8 +404,9 @@ void EmittedStep::sum_copies(const Unit& unit, Axes axes, const std::string& fro
 void EmittedStep::apply_delayed(const Unit& unit, Axes axes, const std::string& sum, const std::string& mine) {
   const auto why = emit_.because(For::average, unit);
   const TensorDesc tensor = flat(DType::f32, unit.slice());
-  emit_.launch(unit.name, {Op::apply_delayed, {{"factor", 1.0 / options_.mesh.group_size(axes)}}, {tensor, tensor, tensor}},
-               {Update{unit.parameters().region}, Read{emit_.strategy_copy(unit, mine)}, Read{emit_.strategy_copy(unit, sum)}});
+  emit_.launch(
+      unit.name, {Op::apply_delayed, {{"factor", 1.0 / options_.mesh.group_size(axes)}}, {tensor, tensor, tensor}},
+      {Update{unit.parameters().region}, Read{emit_.strategy_copy(unit, mine)}, Read{emit_.strategy_copy(unit, sum)}});
 }
 
 }  // namespace trainer

@@ -76,9 +76,10 @@ class EmittedStep final : public Step {
     Region update{};                                 // what an op has made: the rank's slice, or gathered
     std::vector<std::pair<Axes, Region>> gathers{};  // over which axes, of what
   };
-  std::vector<UnitUpdate> updates_;  // in the order of units, those that run ahead first
+  std::vector<UnitUpdate> updates_;                   // in the order of units, those that run ahead first
   std::map<std::uint8_t, std::vector<double>> work_;  // of the owners of whole matrices over those axes, in FLOPs
-  std::vector<std::unique_ptr<ReductionContext>> reductions_;  // of the compressed reductions, which later_ may still use
+  std::vector<std::unique_ptr<ReductionContext>>
+      reductions_;  // of the compressed reductions, which later_ may still use
 
   friend class UnitReduction;
 };

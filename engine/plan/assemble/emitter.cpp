@@ -13,7 +13,9 @@
 namespace trainer {
 namespace {
 
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29); }
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29);
+}
 
 std::uint64_t hash_of(const Signature& signature) {
   std::uint64_t hash = static_cast<std::uint64_t>(signature.op);
@@ -36,14 +38,15 @@ NameId Emitter::name(const std::string& text) {
   return at->second;
 }
 
-// Buffers of one name succeed one another: those of a micro-batch and chunk by micro-batches, others as they are made. Workspaces do not:
-// each is one launch's.
+// Buffers of one name succeed one another: those of a micro-batch and chunk by micro-batches, others as they are made.
+// Workspaces do not: each is one launch's.
 BufferId Emitter::buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch, int chunk) {
   const auto program = static_cast<std::int32_t>(role_.programs.size()) - 1;
   role_.buffers.push_back({name, micro_batch, category, program, bytes, -1});
   successions_.resize(role_.buffers.size());
   if (category != Category::workspace || micro_batch < 0) {
-    auto& [line, made] = lines_.try_emplace({program, name, chunk}, static_cast<std::int32_t>(lines_.size()), 0).first->second;
+    auto& [line, made] =
+        lines_.try_emplace({program, name, chunk}, static_cast<std::int32_t>(lines_.size()), 0).first->second;
     successions_.back() = {line, micro_batch < 0 ? made : micro_batch};
     ++made;
   }
@@ -85,7 +88,9 @@ Emitter::Because Emitter::because(Provenance::Phase phase, const Unit& unit) {
   return because(why);
 }
 
-void Emitter::issue(Stream stream, Instruction instruction) { role_.programs.back().instructions.push_back({stream, std::move(instruction), {}, why_}); }
+void Emitter::issue(Stream stream, Instruction instruction) {
+  role_.programs.back().instructions.push_back({stream, std::move(instruction), {}, why_});
+}
 
 Stream Emitter::stream_of(Axes axes) const {
   const int streams = options_.target->communication_streams();
@@ -103,29 +108,39 @@ std::int32_t Emitter::signature_index(const Signature& signature) {
   return signatures_.emplace(hash, static_cast<std::int32_t>(role_.signatures.size() - 1))->second;
 }
 
-void Emitter::launch(const std::string& text, const Signature& signature, std::vector<Operand> operands, const Affine& origin) {
+void Emitter::launch(const std::string& text, const Signature& signature, std::vector<Operand> operands,
+                     const Affine& origin) {
   const NameId called = name(text);
-  append_launch(called, signature_index(signature), options_.target->workspace_bytes(signature), std::move(operands), origin);
+  append_launch(called, signature_index(signature), options_.target->workspace_bytes(signature), std::move(operands),
+                origin);
 }
 
-void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, const Affine& origin) {
-  CHECK(operands.size() == role_.signatures[static_cast<std::size_t>(signature)].operands.size(), "a launch has the operands of its signature");
+void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t workspace,
+                            std::vector<Operand> operands, const Affine& origin) {
+  CHECK(operands.size() == role_.signatures[static_cast<std::size_t>(signature)].operands.size(),
+        "a launch has the operands of its signature");
   Launch launch;
   launch.signature = signature;
   launch.name = called;
   launch.operands = std::move(operands);
   launch.origin = origin;
-  if (workspace > 0) launch.workspace.region = whole(buffer("workspace", Category::workspace, workspace, is_pass(why_.phase) ? why_.micro_batch : -1));
+  if (workspace > 0)
+    launch.workspace.region =
+        whole(buffer("workspace", Category::workspace, workspace, is_pass(why_.phase) ? why_.micro_batch : -1));
   issue(Stream::compute, std::move(launch));
 }
 
-void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages) {
+void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region,
+                         const std::vector<std::int32_t>& stages) {
   if (options_.mesh.group_size(axes, stages) == 1) return;
-  issue(stream_of(axes), Collective{CollectiveKind::all_reduce, dtype, axes, -1, stages, name(text), {region}, {region}});
+  issue(stream_of(axes),
+        Collective{CollectiveKind::all_reduce, dtype, axes, -1, stages, name(text), {region}, {region}});
 }
 
-void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output, int dim) {
-  issue(stream_of(axes), Collective{kind, dtype, axes, static_cast<std::int8_t>(dim), {}, name(text), {input}, {output}});
+void Emitter::collective(const std::string& text, CollectiveKind kind, DType dtype, Axes axes, const Region& input,
+                         const Region& output, int dim) {
+  issue(stream_of(axes),
+        Collective{kind, dtype, axes, static_cast<std::int8_t>(dim), {}, name(text), {input}, {output}});
 }
 
 void Emitter::zero(const std::string& text, const Region& region) {
@@ -145,7 +160,8 @@ void Emitter::make_units(std::vector<Unit> units) {
     Unit& unit = role_.units[index];
     for (std::size_t number = 0; number < unit.tensors.size(); ++number) {
       const UnitTensor& tensor = unit.tensors[number];
-      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, number, tensor.offset, tensor.elements}).second, "two units hold " + tensor.name);
+      CHECK(places_.try_emplace(tensor.name, ParameterPlace{index, number, tensor.offset, tensor.elements}).second,
+            "two units hold " + tensor.name);
     }
     make_slots(unit);
   }
@@ -157,25 +173,38 @@ void Emitter::make_slots(Unit& unit) {
   const UnitLayout layout = options_.data->layout();
   const int ranks = options_.mesh.group_size(kSliceAxes), own_ranks = options_.mesh.group_size(kTokenAxes);
   const bool f32 = unit.compute == DType::f32;
-  const Axes master_axes = layout.shard_states ? kSliceAxes : Axes{}, working_axes = layout.shard_parameters ? kSliceAxes : Axes{};
+  const Axes master_axes = layout.shard_states ? kSliceAxes : Axes{},
+             working_axes = layout.shard_parameters ? kSliceAxes : Axes{};
   const auto cut = [](Spec spec, Axes axes) {
     for (Axis axis : axes) spec.place(axis, Placement::shard(0));
     return spec;
   };
   const auto flat_spec = [&](const Format& format, Axes axes) { return cut({format, Shape{unit.elements}}, axes); };
-  const auto own_spec = [&](const Format& format) { return cut({format, Shape{own_ranks, unit.elements}}, kTokenAxes); };
+  const auto own_spec = [&](const Format& format) {
+    return cut({format, Shape{own_ranks, unit.elements}}, kTokenAxes);
+  };
   const auto slice_of = [&](Axes axes) { return axes.empty() ? unit.elements : unit.elements / ranks; };
   const auto made = [&](const std::string& name, Category category, const Format& format, std::int64_t elements) {
     return whole(persistent(unit.name + "." + name, category, bytes_of(format, elements)));
   };
 
-  Slot working{.kind = Slot::Kind::working, .name = "working", .spec = flat_spec(unit.compute, working_axes), .region = {}};
-  Slot master{.kind = Slot::Kind::master, .name = "master", .spec = flat_spec(DType::f32, master_axes), .region = {}, .saved = true};
-  if (working_axes.empty()) working.region = made(f32 && unit.trained() ? "master" : "working", Category::parameters, unit.compute, unit.elements);
+  Slot working{
+      .kind = Slot::Kind::working, .name = "working", .spec = flat_spec(unit.compute, working_axes), .region = {}};
+  Slot master{.kind = Slot::Kind::master,
+              .name = "master",
+              .spec = flat_spec(DType::f32, master_axes),
+              .region = {},
+              .saved = true};
+  if (working_axes.empty())
+    working.region =
+        made(f32 && unit.trained() ? "master" : "working", Category::parameters, unit.compute, unit.elements);
   if (unit.trained())
-    master.region = f32 && working_axes.empty() ? (master_axes.empty() ? working.region : own_slice(working.region, master_axes, ranks))
-                                                : made("master", Category::parameters, DType::f32, slice_of(master_axes));
-  if (!working_axes.empty()) working.region = f32 && unit.trained() ? master.region : made("slice", Category::parameters, unit.compute, slice_of(working_axes));
+    master.region = f32 && working_axes.empty()
+                        ? (master_axes.empty() ? working.region : own_slice(working.region, master_axes, ranks))
+                        : made("master", Category::parameters, DType::f32, slice_of(master_axes));
+  if (!working_axes.empty())
+    working.region = f32 && unit.trained() ? master.region
+                                           : made("slice", Category::parameters, unit.compute, slice_of(working_axes));
   working.saved = !unit.trained();
   unit.slots.push_back(working);
   if (!unit.trained()) return;
@@ -211,7 +240,8 @@ Region Emitter::strategy_copy(const Unit& unit, const std::string& text) {
   if (const Slot* slot = unit.find(Slot::Kind::copy, text)) return slot->region;
   const Slot& master = unit.parameters();
   const Region region = whole(persistent(unit.name + "." + text, Category::optimizer, master.region.bytes));
-  role_.units[static_cast<std::size_t>(&unit - role_.units.data())].slots.push_back({.kind = Slot::Kind::copy, .name = text, .spec = Spec(master.spec), .region = region});
+  role_.units[static_cast<std::size_t>(&unit - role_.units.data())].slots.push_back(
+      {.kind = Slot::Kind::copy, .name = text, .spec = Spec(master.spec), .region = region});
   return region;
 }
 
@@ -222,11 +252,13 @@ void Emitter::set_working(const Unit& unit, BufferId buffer) {
   state(unit).packed.clear();
 }
 
-void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout, BufferId to) {
+void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout,
+                   BufferId to) {
   TensorDesc result = plain;
   result.layout = layout;
   const std::int64_t width = size_of(plain.dtype);
-  launch(parameter, {Op::pack_weight, {}, {plain, result}}, {Read{{states_[at.unit].working, at.offset * width, at.elements * width}}, Write{whole(to)}});
+  launch(parameter, {Op::pack_weight, {}, {plain, result}},
+         {Read{{states_[at.unit].working, at.offset * width, at.elements * width}}, Write{whole(to)}});
 }
 
 BufferId Emitter::packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout) {
@@ -249,7 +281,8 @@ BufferId Emitter::packed(const Value& value, const TensorDesc& plain, const Para
 void Emitter::pack_unit(const Unit& unit) {
   const Because packing = because(why_.phase, unit);
   for (const Packed& packed : packed_)
-    if (&role_.units[packed.unit] == &unit) pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
+    if (&role_.units[packed.unit] == &unit)
+      pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
 }
 
 // Its padding must not reach the norm, nor other ranks.
@@ -328,14 +361,16 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   memory.prepared.resize(graph.nodes.size());
   memory.places.assign(graph.values.size(), nullptr);
   for (const Parameter& parameter : graph.parameters)
-    if (const auto found = places_.find(graph.value(parameter.value).name); found != places_.end()) memory.places[static_cast<std::size_t>(parameter.value)] = &found->second;
+    if (const auto found = places_.find(graph.value(parameter.value).name); found != places_.end())
+      memory.places[static_cast<std::size_t>(parameter.value)] = &found->second;
   assign_slots(memory);
 
   std::vector<bool> read_here(graph.values.size(), false);
   for (int chunk = 0; chunk < cut.num_chunks(); ++chunk)
     if (cut.stage_of(chunk) == stage_)
       for (NodeId id : cut.nodes[static_cast<std::size_t>(chunk)])
-        for (ValueId input : graph.nodes[static_cast<std::size_t>(id)].inputs) read_here[static_cast<std::size_t>(graph.storage(input))] = true;
+        for (ValueId input : graph.nodes[static_cast<std::size_t>(id)].inputs)
+          read_here[static_cast<std::size_t>(graph.storage(input))] = true;
   memory.fields.assign(graph.values.size(), -1);
   for (ValueId input : graph.inputs) {
     if (!read_here[static_cast<std::size_t>(input)]) continue;
@@ -348,11 +383,13 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
     if (stride == bytes)
       issue(Stream::copy, CopyIn{source, 0, {whole(id)}});
     else
-      for (int i = 0; i < cut.micro_batches; ++i) issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes}}});
+      for (int i = 0; i < cut.micro_batches; ++i)
+        issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes}}});
   }
   if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
     memory.step = buffer("step", Category::inputs, size_of(DType::i32));
-    issue(Stream::copy, CopyIn{field("step", Field::Kind::scalar, Spec(DType::i32, Shape{1})), 0, {whole(memory.step)}});
+    issue(Stream::copy,
+          CopyIn{field("step", Field::Kind::scalar, Spec(DType::i32, Shape{1})), 0, {whole(memory.step)}});
   }
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
   return memory;
@@ -403,7 +440,8 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   if (storage == graph.step) return whole(memory.step);
   if (storage == graph.loss.sum) return whole(memory.loss);
   switch (value.kind) {
-    case ValueKind::input: return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * aligned(bytes), bytes};
+    case ValueKind::input:
+      return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * aligned(bytes), bytes};
     case ValueKind::parameter: {
       const ParameterPlace& at = *memory.places[static_cast<std::size_t>(storage)];
       CHECK(states_[at.unit].working >= 0, value.name + " is read before it is gathered");
@@ -418,7 +456,8 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
       CHECK(held >= 0, "value " + value.name + " is read before it is computed");
       return {held, 0, bytes};
     }
-    case ValueKind::scalar: break;
+    case ValueKind::scalar:
+      break;
   }
   CHECK(false, "value " + value.name + " has no place");
   return {};
@@ -437,8 +476,10 @@ void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfe
       if (!one.send) held = buffer(value_name(memory, id), Category::activations, bytes, one.micro_batch, here);
       const Region region{held, 0, bytes};
       const Carried carried{one.boundary, one.backward, one.micro_batch, id};
-      if (one.send) exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
-      else exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
+      if (one.send)
+        exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
+      else
+        exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
     }
     text += fmt::format("{}{}.{}", text.empty() ? "" : "+", one.backward ? "gradients" : "activations", one.boundary);
     if (memory.cut->rounds == nullptr) text += fmt::format(".mb{}", one.micro_batch);
@@ -456,7 +497,8 @@ void Emitter::share(GraphMemory& memory, int micro_batch, int from, int to, cons
 // A parameter operand: the working copy, or its packed form where the kernel wants one.
 Region Emitter::weight(const GraphMemory& memory, ValueId id, Layout layout) {
   if (layout == Layout::row_major) return region(memory, id, 0, 0);
-  return whole(packed(memory.graph->value(id), memory.graph->local(id), *memory.places[static_cast<std::size_t>(id)], layout));
+  return whole(
+      packed(memory.graph->value(id), memory.graph->local(id), *memory.places[static_cast<std::size_t>(id)], layout));
 }
 
 BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch) {
@@ -469,11 +511,13 @@ BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int 
     const ValueId source = graph.storage(node.inputs[static_cast<std::size_t>(in)]);
     const Value& from = graph.value(source);
     if (from.kind != ValueKind::activation || source == graph.loss.sum) continue;
-    if (memory.cut->last_use[static_cast<std::size_t>(source)] != memory.cut->position[static_cast<std::size_t>(id)]) continue;
+    if (memory.cut->last_use[static_cast<std::size_t>(source)] != memory.cut->position[static_cast<std::size_t>(id)])
+      continue;
     const BufferId shared = memory.held(source, micro_batch, node.chunk);
     if (graph.local(source).bytes() != bytes || shared < 0) continue;
     const bool taken = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId other) {
-      return graph.value(other).kind == ValueKind::activation && other != graph.loss.sum && memory.held(other, micro_batch, node.chunk) == shared;
+      return graph.value(other).kind == ValueKind::activation && other != graph.loss.sum &&
+             memory.held(other, micro_batch, node.chunk) == shared;
     });
     if (!taken) return shared;
   }
@@ -490,8 +534,10 @@ bool Emitter::prepare_gradients(const GraphMemory& memory, const Node& node) {
     if (value.kind != ValueKind::gradient) continue;
     const ParameterPlace& at = *memory.places[static_cast<std::size_t>(value.parameter)];
     gradient(role_.units[at.unit]);
-    if (first_gradient(at)) fresh.push_back(output);
-    else some = true;
+    if (first_gradient(at))
+      fresh.push_back(output);
+    else
+      some = true;
   }
   if (!some) return false;
   for (ValueId output : fresh) zero(node.name, region(memory, output, 0, 0));
@@ -511,7 +557,8 @@ Affine Emitter::origin(const Graph& graph, const Node& node, int micro_batch) co
   return origin;
 }
 
-// A collective of the graph. A part of a dim that is not the first is a run of memory for each index of the dims before it.
+// A collective of the graph. A part of a dim that is not the first is a run of memory for each index of the dims before
+// it.
 void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
@@ -529,7 +576,8 @@ void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
   std::int64_t runs = 1;
   for (int before = 0; before < dim; ++before) runs *= to.shape[before];
   for (std::int64_t run = 0; run < runs; ++run)
-    collective(node.name, kind, to.dtype, node.axes, {input.buffer, input.offset + run * (from.bytes() / runs), from.bytes() / runs},
+    collective(node.name, kind, to.dtype, node.axes,
+               {input.buffer, input.offset + run * (from.bytes() / runs), from.bytes() / runs},
                {output.buffer, output.offset + run * (to.bytes() / runs), to.bytes() / runs}, std::max(0, dim));
 }
 
@@ -543,7 +591,8 @@ const PreparedNode& Emitter::prepare(GraphMemory& memory, NodeId id) {
   Signature signature = signature_of(graph, node);
   for (std::size_t i = 0; i < node.inputs.size(); ++i)
     if (graph.value(graph.storage(node.inputs[i])).kind == ValueKind::parameter)
-      prepared.layouts[i] = signature.operands[i].layout = options_.target->preferred_layout(signature, static_cast<int>(i));
+      prepared.layouts[i] = signature.operands[i].layout =
+          options_.target->preferred_layout(signature, static_cast<int>(i));
   return prepared;
 }
 
@@ -575,9 +624,12 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const ValueId input = node.inputs[i];
     const bool parameter = graph.value(graph.storage(input)).kind == ValueKind::parameter;
-    operands.emplace_back(Read{parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk)});
+    operands.emplace_back(
+        Read{parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk)});
   }
-  const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) { return graph.value(id_out).kind == ValueKind::gradient; });
+  const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) {
+    return graph.value(id_out).kind == ValueKind::gradient;
+  });
   const bool counts = has_gradients || definition(node.op).loss;  // a loss sums over micro-batches
   bool add = false;
   if (has_gradients)
@@ -591,13 +643,17 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
     if (value.kind == ValueKind::activation && output != graph.loss.sum)
       memory.held(output, micro_batch, node.chunk) = output_buffer(memory, id, static_cast<int>(i), micro_batch);
     const Region at = region(memory, output, micro_batch, node.chunk);
-    if (adds) operands.emplace_back(Update{at});
-    else operands.emplace_back(Write{at});
+    if (adds)
+      operands.emplace_back(Update{at});
+    else
+      operands.emplace_back(Write{at});
   }
   const std::size_t which = prepare(memory, id, counts, add);
-  append_launch(prepared.name, prepared.signatures[which], prepared.workspaces[which], std::move(operands), origin(graph, node, micro_batch));
+  append_launch(prepared.name, prepared.signatures[which], prepared.workspaces[which], std::move(operands),
+                origin(graph, node, micro_batch));
   if (memory.cut->rounds != nullptr)
-    std::get<Launch>(role_.programs.back().instructions.back().instruction).origin_step = origin(graph, node, 1).base - origin(graph, node, 0).base;
+    std::get<Launch>(role_.programs.back().instructions.back().instruction).origin_step =
+        origin(graph, node, 1).base - origin(graph, node, 0).base;
 }
 
 }  // namespace trainer

@@ -1,5 +1,5 @@
-// Emitter: the vocabulary of assembly. Appends buffers, signatures and instructions to one role, and knows where values of
-// a graph and parameters of a unit lie. What a step consists of is assemble.cpp's to say.
+// Emitter: the vocabulary of assembly. Appends buffers, signatures and instructions to one role, and knows where values
+// of a graph and parameters of a unit lie. What a step consists of is assemble.cpp's to say.
 #pragma once
 
 #include <array>
@@ -29,24 +29,25 @@ struct ParameterPlace {
 
 /// A node's kernel, the same in every micro-batch.
 struct PreparedNode {
-  NameId name = -1;              ///< -1: not prepared
-  std::vector<Layout> layouts;   ///< of its inputs
+  NameId name = -1;                                ///< -1: not prepared
+  std::vector<Layout> layouts;                     ///< of its inputs
   std::array<std::int32_t, 2> signatures{-1, -1};  ///< that writes, that accumulates; -1: not asked for yet
   std::array<std::int64_t, 2> workspaces{};
 };
 
-/// The buffers of one graph's values in one program of one stage. A value has its own buffer in each chunk that it reaches. Memory is
-/// for what the stage's own chunks touch, however many others there are.
+/// The buffers of one graph's values in one program of one stage. A value has its own buffer in each chunk that it
+/// reaches. Memory is for what the stage's own chunks touch, however many others there are.
 struct GraphMemory {
   const CutGraph* cut = nullptr;
   const Graph* graph = nullptr;
-  std::vector<std::vector<std::int32_t>> slots;  ///< [chunk][storage value]: its slot in a micro-batch; -1: the chunk does not touch it
+  std::vector<std::vector<std::int32_t>>
+      slots;  ///< [chunk][storage value]: its slot in a micro-batch; -1: the chunk does not touch it
   std::size_t num_slots = 0;
-  std::vector<BufferId> values;                  ///< [micro-batch · num_slots + slot]
-  std::vector<BufferId> fields;                  ///< of each graph input, all micro-batches
-  std::vector<const ParameterPlace*> places;     ///< of each value that is a parameter of this stage
-  std::vector<NameId> names;                     ///< of each value, once asked for; -1
-  std::vector<PreparedNode> prepared;            ///< of each node
+  std::vector<BufferId> values;               ///< [micro-batch · num_slots + slot]
+  std::vector<BufferId> fields;               ///< of each graph input, all micro-batches
+  std::vector<const ParameterPlace*> places;  ///< of each value that is a parameter of this stage
+  std::vector<NameId> names;                  ///< of each value, once asked for; -1
+  std::vector<PreparedNode> prepared;         ///< of each node
   BufferId seed = -1, step = -1, loss = -1;
   bool loss_written = false;
 
@@ -63,7 +64,9 @@ class Emitter {
   // ---- Of any program ----
 
   NameId name(const std::string& text);
-  BufferId buffer(const std::string& text, Category category, std::int64_t bytes, std::int32_t micro_batch = -1) { return buffer(name(text), category, bytes, micro_batch, -1); }
+  BufferId buffer(const std::string& text, Category category, std::int64_t bytes, std::int32_t micro_batch = -1) {
+    return buffer(name(text), category, bytes, micro_batch, -1);
+  }
   BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch, int chunk);
   /// Of every buffer: whom it succeeds from round to round.
   const std::vector<Succession>& successions() const { return successions_; }
@@ -91,16 +94,20 @@ class Emitter {
 
   void begin_program(ProgramKind kind);
   void issue(Stream stream, Instruction instruction);
-  /// Where a group's collectives are issued: those along the data axes alone behind the others' back, where the device can.
+  /// Where a group's collectives are issued: those along the data axes alone behind the others' back, where the device
+  /// can.
   Stream stream_of(Axes axes) const;
   /// Launches a kernel; allocates its workspace. `operands` match the signature's.
-  void launch(const std::string& name, const Signature& signature, std::vector<Operand> operands, const Affine& origin = {});
+  void launch(const std::string& name, const Signature& signature, std::vector<Operand> operands,
+              const Affine& origin = {});
   void zero(const std::string& name, const Region& region);
   void copy(const std::string& name, DType dtype, const Region& from, const Region& to);
-  /// An all-reduce of `region` (elements of `dtype`) over `axes`, of the pipeline's stages over `stages` (empty: all), if that is more
-  /// than one rank.
-  void all_reduce(const std::string& name, DType dtype, Axes axes, const Region& region, const std::vector<std::int32_t>& stages = {});
-  void collective(const std::string& name, CollectiveKind kind, DType dtype, Axes axes, const Region& input, const Region& output, int dim = -1);
+  /// An all-reduce of `region` (elements of `dtype`) over `axes`, of the pipeline's stages over `stages` (empty: all),
+  /// if that is more than one rank.
+  void all_reduce(const std::string& name, DType dtype, Axes axes, const Region& region,
+                  const std::vector<std::int32_t>& stages = {});
+  void collective(const std::string& name, CollectiveKind kind, DType dtype, Axes axes, const Region& input,
+                  const Region& output, int dim = -1);
 
   // ---- Units ----
 
@@ -148,14 +155,17 @@ class Emitter {
   struct UnitState {
     BufferId working = -1;
     BufferId gradient = -1;
-    std::vector<bool> written;  // of each tensor: its gradient holds a contribution
+    std::vector<bool> written;                                  // of each tensor: its gradient holds a contribution
     std::map<std::pair<std::size_t, Layout>, BufferId> packed;  // of a gathered copy: tensor and layout
   };
 
   UnitState& state(const Unit& unit) { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
-  const UnitState& state(const Unit& unit) const { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
+  const UnitState& state(const Unit& unit) const {
+    return states_[static_cast<std::size_t>(&unit - role_.units.data())];
+  }
   std::int32_t signature_index(const Signature& signature);
-  void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands, const Affine& origin);
+  void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands,
+                     const Affine& origin);
   void make_slots(Unit& unit);
   bool first_gradient(const ParameterPlace& at);
   void assign_slots(GraphMemory& memory) const;
@@ -164,7 +174,8 @@ class Emitter {
   std::size_t prepare(GraphMemory& memory, NodeId id, bool counts, bool add);
   Region weight(const GraphMemory& memory, ValueId id, Layout layout);
   BufferId packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout);
-  void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout, BufferId to);
+  void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout,
+            BufferId to);
   BufferId output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch);
   bool prepare_gradients(const GraphMemory& memory, const Node& node);
   void collective_node(GraphMemory& memory, NodeId id, int micro_batch);
@@ -177,10 +188,11 @@ class Emitter {
   std::unordered_map<std::string, NameId> names_;
   std::unordered_multimap<std::uint64_t, std::int32_t> signatures_;  // by hash
   std::unordered_map<std::string, ParameterPlace> places_;
-  std::vector<UnitState> states_;  // of each unit
-  std::vector<Succession> successions_;                                                  // of each buffer
-  std::map<std::tuple<std::int32_t, NameId, int>, std::pair<std::int32_t, std::int32_t>> lines_;  // program, name, chunk: number, buffers so far
-  std::vector<Packed> packed_;     // of persistent working copies
+  std::vector<UnitState> states_;        // of each unit
+  std::vector<Succession> successions_;  // of each buffer
+  std::map<std::tuple<std::int32_t, NameId, int>, std::pair<std::int32_t, std::int32_t>>
+      lines_;                   // program, name, chunk: number, buffers so far
+  std::vector<Packed> packed_;  // of persistent working copies
   std::map<std::tuple<std::size_t, std::size_t, Layout>, std::size_t> packed_index_;  // unit, tensor, layout
 };
 

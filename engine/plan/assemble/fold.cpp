@@ -1,5 +1,7 @@
-// 1. The two rounds are compared instruction by instruction. Their regions may differ in the buffer, and of the batch in the offset.
-// 2. Where they differ the line is looked up: its buffers become one ring, with as many parts as are alive at once in these rounds. Workspaces
+// 1. The two rounds are compared instruction by instruction. Their regions may differ in the buffer, and of the batch
+// in the offset.
+// 2. Where they differ the line is looked up: its buffers become one ring, with as many parts as are alive at once in
+// these rounds. Workspaces
 //    have no line; both rounds get the same one.
 // 3. Every region of a line names the ring instead.
 #include "engine/plan/assemble/fold.h"
@@ -47,7 +49,8 @@ Issued outline(Issued issued, std::int32_t micro_batches) {
   issued.after = {};
   earlier(issued.why.micro_batch);
   for_each_region(issued.instruction, [](Region& region) { region = {}; });
-  if (auto* launch = std::get_if<Launch>(&issued.instruction)) launch->origin.base -= micro_batches * launch->origin_step;
+  if (auto* launch = std::get_if<Launch>(&issued.instruction))
+    launch->origin.base -= micro_batches * launch->origin_step;
   if (auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
     for (auto& send : exchange->sends) earlier(send.carried.micro_batch);
     for (auto& receive : exchange->receives) earlier(receive.carried.micro_batch);
@@ -63,8 +66,14 @@ std::vector<Region> regions_of(const Issued& issued) {
 
 class Folding {
  public:
-  Folding(Role& role, std::size_t program, const RoundMarks& marks, int micro_batches, const std::vector<Succession>& successions)
-      : role_(role), program_(role.programs[program]), marks_(marks), micro_batches_(micro_batches), successions_(successions), lives_(lifetimes(role, program_)) {}
+  Folding(Role& role, std::size_t program, const RoundMarks& marks, int micro_batches,
+          const std::vector<Succession>& successions)
+      : role_(role),
+        program_(role.programs[program]),
+        marks_(marks),
+        micro_batches_(micro_batches),
+        successions_(successions),
+        lives_(lifetimes(role, program_)) {}
 
   bool run(int times) {
     const std::int64_t before = most_alive();
@@ -72,7 +81,8 @@ class Folding {
   }
 
  private:
-  // Parts of rings are nobody else's, even where a schedule cools down and has use for fewer. Of what is alive at once in the program.
+  // Parts of rings are nobody else's, even where a schedule cools down and has use for fewer. Of what is alive at once
+  // in the program.
   static constexpr double kMostMemory = 1.05;
 
   std::int64_t most_alive() const {
@@ -81,11 +91,14 @@ class Folding {
   }
 
   bool make(int times) {
-    if (marks_.before < 0 || marks_.first - marks_.before != marks_.last - marks_.first || marks_.last == marks_.first) return false;
+    if (marks_.before < 0 || marks_.first - marks_.before != marks_.last - marks_.first || marks_.last == marks_.first)
+      return false;
     for (std::int32_t i = 0; i < marks_.last - marks_.first; ++i)
       if (!alike(issued(marks_.before + i), issued(marks_.first + i))) return false;
     for (std::size_t id = 0; id < role_.buffers.size(); ++id)
-      if (const std::int32_t line = line_of(static_cast<BufferId>(id)); advances_.contains(line) && lives_[id].first >= 0) members_[line].push_back(static_cast<BufferId>(id));
+      if (const std::int32_t line = line_of(static_cast<BufferId>(id));
+          advances_.contains(line) && lives_[id].first >= 0)
+        members_[line].push_back(static_cast<BufferId>(id));
     std::unordered_map<BufferId, BufferId> rings;  // by buffer
     for (const auto& [line, advance] : advances_) {
       const std::optional<BufferId> ring = make_ring(line, advance);
@@ -118,9 +131,13 @@ class Folding {
   const Issued& issued(std::int32_t i) const { return program_.instructions[at(i)]; }
   const Lifetime& life(BufferId id) const { return lives_[at(id)]; }
   std::int32_t program_index() const { return static_cast<std::int32_t>(&program_ - role_.programs.data()); }
-  Succession succession(BufferId id) const { return at(id) < successions_.size() ? successions_[at(id)] : Succession{}; }
+  Succession succession(BufferId id) const {
+    return at(id) < successions_.size() ? successions_[at(id)] : Succession{};
+  }
   // None of what both rounds touch alike, and of what lives longer than the program.
-  std::int32_t line_of(BufferId id) const { return role_.buffer(id).program != program_index() || fixed_.contains(id) ? -1 : succession(id).line; }
+  std::int32_t line_of(BufferId id) const {
+    return role_.buffer(id).program != program_index() || fixed_.contains(id) ? -1 : succession(id).line;
+  }
   bool inside(BufferId id, std::int32_t first, std::int32_t last) const {
     return role_.buffer(id).program >= 0 && life(id).first >= first && life(id).last < last;
   }
@@ -136,8 +153,11 @@ class Folding {
   bool alike(const Region& before, Region now) {
     if (before.buffer == now.buffer) {
       if (const std::int64_t moved = now.offset - before.offset; moved != 0) {  // of the batch
-        if (role_.buffer(now.buffer).category != Category::inputs || moved < 0 || moved % micro_batches_ != 0) return false;
-        if (const auto [known, added] = batches_.try_emplace(now.buffer, moved / micro_batches_); !added && known->second != moved / micro_batches_) return false;
+        if (role_.buffer(now.buffer).category != Category::inputs || moved < 0 || moved % micro_batches_ != 0)
+          return false;
+        if (const auto [known, added] = batches_.try_emplace(now.buffer, moved / micro_batches_);
+            !added && known->second != moved / micro_batches_)
+          return false;
       }
       now.offset = before.offset;
       fixed_.insert(now.buffer);
@@ -145,9 +165,12 @@ class Folding {
     }
     const BufferId one = before.buffer, next = now.buffer;
     now.buffer = one;
-    if (!(now == before) || role_.buffer(one).program < 0 || role_.buffer(next).program < 0 || role_.buffer(one).bytes != role_.buffer(next).bytes) return false;
+    if (!(now == before) || role_.buffer(one).program < 0 || role_.buffer(next).program < 0 ||
+        role_.buffer(one).bytes != role_.buffer(next).bytes)
+      return false;
     const Succession a = succession(one), b = succession(next);
-    if (a.line < 0 && b.line < 0 && inside(one, marks_.before, marks_.first) && inside(next, marks_.first, marks_.last)) {
+    if (a.line < 0 && b.line < 0 && inside(one, marks_.before, marks_.first) &&
+        inside(next, marks_.first, marks_.last)) {
       const auto [known, added] = twins_.try_emplace(one, next);
       return added || known->second == next;
     }
@@ -162,10 +185,13 @@ class Folding {
     return std::abs(succession(b).number - succession(a).number) + 1;
   }
 
-  // Of the buffers of a line that are alive in these rounds, with as many parts as they need. Those before and behind, the nearest first, take
-  // part where that needs no more: a schedule that cools down may put off more than it did before.
+  // Of the buffers of a line that are alive in these rounds, with as many parts as they need. Those before and behind,
+  // the nearest first, take part where that needs no more: a schedule that cools down may put off more than it did
+  // before.
   std::optional<BufferId> make_ring(std::int32_t line, std::int32_t advance) {
-    const auto distance = [&](BufferId id) { return std::max({0, marks_.before - life(id).last, life(id).first - marks_.last + 1}); };
+    const auto distance = [&](BufferId id) {
+      return std::max({0, marks_.before - life(id).last, life(id).first - marks_.last + 1});
+    };
     std::vector<BufferId> all = std::exchange(members_[line], {}), &members = members_[line];
     std::ranges::stable_sort(all, {}, distance);
     std::int32_t parts = 1;
@@ -192,14 +218,15 @@ class Folding {
   const std::vector<Lifetime> lives_;
   std::map<std::int32_t, std::int32_t> advances_;  // of lines that become rings
   std::map<std::int32_t, std::vector<BufferId>> members_;
-  std::map<BufferId, std::int64_t> batches_;       // bytes of a micro-batch
-  std::map<BufferId, BufferId> twins_;             // workspaces of the round before by those of the round that loops
-  std::set<BufferId> fixed_;                       // that both rounds touch in the same place
+  std::map<BufferId, std::int64_t> batches_;  // bytes of a micro-batch
+  std::map<BufferId, BufferId> twins_;        // workspaces of the round before by those of the round that loops
+  std::set<BufferId> fixed_;                  // that both rounds touch in the same place
 };
 
 }  // namespace
 
-bool fold(Role& role, std::size_t program, const RoundMarks& marks, int times, int micro_batches, const std::vector<Succession>& successions) {
+bool fold(Role& role, std::size_t program, const RoundMarks& marks, int times, int micro_batches,
+          const std::vector<Succession>& successions) {
   return Folding(role, program, marks, micro_batches, successions).run(times);
 }
 
@@ -237,7 +264,10 @@ bool waits_alike(const Role& role) {
       for (std::int32_t& one : before.at)
         if (one >= 0) one += loop.size();
       const StreamClock& after = program.instructions[static_cast<std::size_t>(i)].after;
-      if (!(before == after) || std::any_of(after.begin(), after.end(), [&](std::int32_t one) { return one >= 0 && one < loop.first - loop.size(); })) return false;
+      if (!(before == after) || std::any_of(after.begin(), after.end(), [&](std::int32_t one) {
+            return one >= 0 && one < loop.first - loop.size();
+          }))
+        return false;
     }
     return true;
   });

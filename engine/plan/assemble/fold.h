@@ -1,5 +1,5 @@
-// Folding: a program of a few rounds becomes one with a loop. The round that loops must do what the round before it did, for later
-// micro-batches and in other buffers; those buffers become rings.
+// Folding: a program of a few rounds becomes one with a loop. The round that loops must do what the round before it
+// did, for later micro-batches and in other buffers; those buffers become rings.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@ struct RoundMarks {
   std::int32_t before = -1, first = -1, last = -1;
 };
 
-/// Makes instructions [first, last) of the program a loop. False where the rounds are not alike or rings would take much more memory; the role
-/// is then of no use.
-/// `successions` of every buffer of the role.
-bool fold(Role& role, std::size_t program, const RoundMarks& marks, int times, int micro_batches, const std::vector<Succession>& successions);
+/// Makes instructions [first, last) of the program a loop. False where the rounds are not alike or rings would take
+/// much more memory; the role is then of no use. `successions` of every buffer of the role.
+bool fold(Role& role, std::size_t program, const RoundMarks& marks, int times, int micro_batches,
+          const std::vector<Succession>& successions);
 
 /// Takes away buffers that no instruction, unit or scalar names.
 void drop_unused_buffers(Role& role);
 
-/// Whether every wait of a loop is for an instruction as far back as that of the round before, and at most a round back. REQUIRES: order is derived.
+/// Whether every wait of a loop is for an instruction as far back as that of the round before, and at most a round
+/// back. REQUIRES: order is derived.
 bool waits_alike(const Role& role);
 
 }  // namespace trainer

@@ -11,10 +11,14 @@ using Kind = Action::Kind;
 
 bool belongs(const Graph& graph, const Node& node, Kind kind) {
   switch (kind) {
-    case Kind::forward: return !node.backward;
-    case Kind::backward: return node.backward;
-    case Kind::backward_input: return node.backward && !is_weight_part(graph, node);
-    case Kind::backward_weight: return node.backward && is_weight_part(graph, node);
+    case Kind::forward:
+      return !node.backward;
+    case Kind::backward:
+      return node.backward;
+    case Kind::backward_input:
+      return node.backward && !is_weight_part(graph, node);
+    case Kind::backward_weight:
+      return node.backward && is_weight_part(graph, node);
   }
   return false;
 }
@@ -24,11 +28,12 @@ bool launches(const Graph& graph, const Node& node) { return graph.value(node.ou
 }  // namespace
 
 bool is_weight_part(const Graph& graph, const Node& node) {
-  return node.backward &&
-         std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) { return graph.value(output).kind == ValueKind::gradient; });
+  return node.backward && std::all_of(node.outputs.begin(), node.outputs.end(),
+                                      [&](ValueId output) { return graph.value(output).kind == ValueKind::gradient; });
 }
 
-std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk, const std::function<std::size_t(const std::string&)>& unit_of) {
+std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk,
+                                        const std::function<std::size_t(const std::string&)>& unit_of) {
   const Graph& graph = *cut.graph;
   std::map<Kind, Phase> phases;
   std::map<Kind, std::set<std::size_t>> writers;  // units that get gradients in a phase
@@ -47,7 +52,8 @@ std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk, const st
           last_read[unit] = index;
         }
       for (ValueId output : node.outputs)
-        if (const Value& value = graph.value(output); value.kind == ValueKind::gradient) last_gradient[unit_of(graph.value(value.parameter).name)] = index;
+        if (const Value& value = graph.value(output); value.kind == ValueKind::gradient)
+          last_gradient[unit_of(graph.value(value.parameter).name)] = index;
     }
     for (auto* lists : {&phase.opens, &phase.closes, &phase.completes}) lists->resize(phase.nodes.size());
     for (const auto& [unit, index] : first_read) phase.opens[index].push_back(unit);

@@ -10,18 +10,19 @@
 
 namespace trainer {
 
-/// Whether the node computes nothing but gradients of parameters: what a schedule may put off. All else of a backward pass, repeated
-/// forward nodes among it, is its input part.
+/// Whether the node computes nothing but gradients of parameters: what a schedule may put off. All else of a backward
+/// pass, repeated forward nodes among it, is its input part.
 bool is_weight_part(const Graph& graph, const Node& node);
 
-/// What one action runs. Of node i of `nodes`: the units first read by it, last read by it, and those whose last gradient of the
-/// pass it computes. Units are indices, in rising order.
+/// What one action runs. Of node i of `nodes`: the units first read by it, last read by it, and those whose last
+/// gradient of the pass it computes. Units are indices, in rising order.
 struct Phase {
   std::vector<NodeId> nodes;
   std::vector<std::vector<std::size_t>> opens, closes, completes;
 };
 
 /// Phases of a chunk by kind of action. `unit_of` gives the unit of a parameter by name.
-std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk, const std::function<std::size_t(const std::string&)>& unit_of);
+std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk,
+                                        const std::function<std::size_t(const std::string&)>& unit_of);
 
 }  // namespace trainer

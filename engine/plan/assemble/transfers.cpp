@@ -21,7 +21,8 @@ bool is_backward(Kind kind) { return kind == Kind::backward || kind == Kind::bac
 
 std::vector<Boundary> boundaries(const Graph& graph, int num_chunks) {
   std::vector<Boundary> result(at(std::max(0, num_chunks - 1)));
-  std::vector<int> made(graph.values.size(), -1), furthest(graph.values.size(), -1), nearest(graph.values.size(), num_chunks);
+  std::vector<int> made(graph.values.size(), -1), furthest(graph.values.size(), -1),
+      nearest(graph.values.size(), num_chunks);
   std::vector<bool> by_backward(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (ValueId input : node.inputs) {
@@ -36,13 +37,16 @@ std::vector<Boundary> boundaries(const Graph& graph, int num_chunks) {
     }
   }
   for (std::size_t id = 0; id < graph.values.size(); ++id) {
-    if (made[id] < 0 || graph.values[id].kind != ValueKind::activation || static_cast<ValueId>(id) == graph.loss.sum) continue;
+    if (made[id] < 0 || graph.values[id].kind != ValueKind::activation || static_cast<ValueId>(id) == graph.loss.sum)
+      continue;
     if (by_backward[id]) {
       CHECK(furthest[id] <= made[id], "gradients flow back: " + graph.values[id].name);
-      for (int chunk = nearest[id]; chunk < made[id]; ++chunk) result[at(chunk)].gradients.push_back(static_cast<ValueId>(id));
+      for (int chunk = nearest[id]; chunk < made[id]; ++chunk)
+        result[at(chunk)].gradients.push_back(static_cast<ValueId>(id));
     } else {
       CHECK(nearest[id] >= made[id], "activations flow on: " + graph.values[id].name);
-      for (int chunk = made[id]; chunk < furthest[id]; ++chunk) result[at(chunk)].activations.push_back(static_cast<ValueId>(id));
+      for (int chunk = made[id]; chunk < furthest[id]; ++chunk)
+        result[at(chunk)].activations.push_back(static_cast<ValueId>(id));
     }
   }
   return result;
@@ -63,11 +67,12 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
       if (kind != Kind::backward_weight) starts[{is_backward(kind), micro_batch, chunk}] = timed.start;
     }
 
-  // The first time from `ended` on, and not after `needed`, at which both stages are between two actions: neither holds up what the other
-  // communicates inside an action. `ended`, if there is none.
+  // The first time from `ended` on, and not after `needed`, at which both stages are between two actions: neither holds
+  // up what the other communicates inside an action. `ended`, if there is none.
   const auto meeting = [&](int from, int to, double ended, double needed) {
-    const std::vector<double>& mine = begins[at(from)], &theirs = begins[at(to)];
-    auto a = std::lower_bound(mine.begin(), mine.end(), ended), b = std::lower_bound(theirs.begin(), theirs.end(), ended);
+    const std::vector<double>&mine = begins[at(from)], &theirs = begins[at(to)];
+    auto a = std::lower_bound(mine.begin(), mine.end(), ended),
+         b = std::lower_bound(theirs.begin(), theirs.end(), ended);
     while (a != mine.end() && b != theirs.end() && *a <= needed && *b <= needed) {
       if (*a == *b) return *a;
       (*a < *b ? a : b) += 1;
@@ -93,13 +98,16 @@ std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& 
       all.push_back({time, {action.micro_batch, std::min(action.chunk, target), backward, false, 0}, from, to});
     }
   std::sort(all.begin(), all.end(), [](const Crossing& a, const Crossing& b) {
-    const auto key = [](const Crossing& c) { return std::tuple(c.time, c.transfer.backward, c.transfer.boundary, c.transfer.micro_batch); };
+    const auto key = [](const Crossing& c) {
+      return std::tuple(c.time, c.transfer.backward, c.transfer.boundary, c.transfer.micro_batch);
+    };
     return key(a) < key(b);
   });
   for (const Crossing& crossing : all) {
     const auto issue = [&](int stage, bool send, int peer) {
       const std::vector<double>& begin = begins[at(stage)];
-      // After every action that has begun by then: nothing that an action communicates of its own waits for a message under way.
+      // After every action that has begun by then: nothing that an action communicates of its own waits for a message
+      // under way.
       const auto position = std::lower_bound(begin.begin(), begin.end(), crossing.time) - begin.begin();
       Transfer transfer = crossing.transfer;
       transfer.send = send;

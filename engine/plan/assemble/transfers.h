@@ -7,7 +7,8 @@
 
 namespace trainer {
 
-/// What crosses from chunk c to chunk c + 1 in a forward pass, and back in a backward pass. A value read further on is passed along.
+/// What crosses from chunk c to chunk c + 1 in a forward pass, and back in a backward pass. A value read further on is
+/// passed along.
 struct Boundary {
   std::vector<ValueId> activations;  ///< storage values, ascending
   std::vector<ValueId> gradients;
@@ -27,10 +28,11 @@ struct Transfer {
 
 /// [stage][i]: what the stage transfers before its action i, in order; the last entry is what follows its last action.
 ///
-/// Source of the order: all transfers of all stages stand in one total order, by when they meet if every action takes its usual time
-/// (forward 1, backward 2): as soon as the sender is done, or, where the receiver can wait, as soon after that as both stages are between
-/// actions, since what an action communicates of its own stands behind the messages before it. Each stage issues its own in that order.
-/// So the first transfer that is not done always has both its ends there, and no set of stages can wait in a circle.
+/// Source of the order: all transfers of all stages stand in one total order, by when they meet if every action takes
+/// its usual time (forward 1, backward 2): as soon as the sender is done, or, where the receiver can wait, as soon
+/// after that as both stages are between actions, since what an action communicates of its own stands behind the
+/// messages before it. Each stage issues its own in that order. So the first transfer that is not done always has both
+/// its ends there, and no set of stages can wait in a circle.
 std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& schedule);
 
 }  // namespace trainer

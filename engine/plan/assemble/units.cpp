@@ -19,8 +19,8 @@ struct ParameterUse {
   Axes partial;  // the axes of the graph along which its gradients are sums
 };
 
-// Where a parameter stands in its unit: those that decay first; among them, and mirrored among the others, what is cut, what all ranks have
-// alike and of that what has a partial gradient. So each of these is one run.
+// Where a parameter stands in its unit: those that decay first; among them, and mirrored among the others, what is cut,
+// what all ranks have alike and of that what has a partial gradient. So each of these is one run.
 constexpr int kPlaces = 6;
 int place_of(const Spec& spec, const ParameterUse& use, bool decays) {
   const int lies = spec.is_cut(Axis::tensor) ? 0 : use.partial.empty() ? 1 : 2;
@@ -56,7 +56,8 @@ std::unordered_map<std::string, ParameterUse> uses_of(const Graph& graph) {
 
 class UnitLayouter {
  public:
-  UnitLayouter(const Graph& graph, const AssembleOptions& options) : graph_(graph), options_(options), uses_(uses_of(graph)), units_(options.schedule.stages.size()) {}
+  UnitLayouter(const Graph& graph, const AssembleOptions& options)
+      : graph_(graph), options_(options), uses_(uses_of(graph)), units_(options.schedule.stages.size()) {}
 
   std::vector<std::vector<Unit>> run() {
     std::size_t num_names = 0;
@@ -74,7 +75,9 @@ class UnitLayouter {
     for (const std::string& name : options_.groups[group]) {
       const auto found = uses_.find(name);
       CHECK(found != uses_.end(), "a group names parameter " + name + ", which the graph lacks");
-      const std::int32_t optimizer = !found->second.parameter->trainable ? -1 : options_.optimizer_of ? options_.optimizer_of(name) : 0;
+      const std::int32_t optimizer = !found->second.parameter->trainable ? -1
+                                     : options_.optimizer_of             ? options_.optimizer_of(name)
+                                                                         : 0;
       parts[{found->second.chunks, graph_.value(found->second.parameter->value).dtype(), optimizer}].push_back(name);
     }
     int index = 0;
@@ -82,7 +85,8 @@ class UnitLayouter {
       const std::string suffix = parts.size() == 1 ? "" : "." + std::to_string(index);
       ++index;
       std::set<std::int32_t> stages;
-      for (int chunk : std::get<0>(key)) stages.insert(options_.schedule.stage_of_chunk[static_cast<std::size_t>(chunk)]);
+      for (int chunk : std::get<0>(key))
+        stages.insert(options_.schedule.stage_of_chunk[static_cast<std::size_t>(chunk)]);
       Unit unit;
       unit.name = "unit." + std::to_string(group) + suffix;
       unit.compute = std::get<DType>(key);
@@ -121,6 +125,8 @@ class UnitLayouter {
 
 }  // namespace
 
-std::vector<std::vector<Unit>> layout_units(const Graph& graph, const AssembleOptions& options) { return UnitLayouter(graph, options).run(); }
+std::vector<std::vector<Unit>> layout_units(const Graph& graph, const AssembleOptions& options) {
+  return UnitLayouter(graph, options).run();
+}
 
 }  // namespace trainer

@@ -1,4 +1,5 @@
-// Layout of units: which parameters of a stage form one, in which order they lie in its flat buffers, and how they are cut.
+// Layout of units: which parameters of a stage form one, in which order they lie in its flat buffers, and how they are
+// cut.
 #pragma once
 
 #include <string>
@@ -8,10 +9,10 @@
 
 namespace trainer {
 
-/// The units of each stage, without their buffers. A group of AssembleOptions::groups becomes one unit for each set of chunks that
-/// reads the same of its parameters: so a unit's gradients are complete with one chunk's backward pass, and a parameter that
-/// several chunks share has a unit of its own. Parameters of another compute dtype or
-/// optimizer are apart too.
+/// The units of each stage, without their buffers. A group of AssembleOptions::groups becomes one unit for each set of
+/// chunks that reads the same of its parameters: so a unit's gradients are complete with one chunk's backward pass, and
+/// a parameter that several chunks share has a unit of its own. Parameters of another compute dtype or optimizer are
+/// apart too.
 std::vector<std::vector<Unit>> layout_units(const Graph& graph, const AssembleOptions& options);
 
 }  // namespace trainer

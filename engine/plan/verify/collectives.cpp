@@ -1,5 +1,5 @@
-// How collectives turn facts into facts: axis by axis, by what each kind does to values that lie so. There is nothing here of what they are
-// for; a value that a kind is not for is a violation.
+// How collectives turn facts into facts: axis by axis, by what each kind does to values that lie so. There is nothing
+// here of what they are for; a value that a kind is not for is a violation.
 #include <algorithm>
 #include <bit>
 #include <string_view>
@@ -26,7 +26,8 @@ std::optional<Held> effect(const Collective& collective, const Facts& facts, Axi
       break;
     case CollectiveKind::reduce_scatter:
       if ((note == Note::zero || summand) && !code) return Held(slice);
-      if (update && note == Note::stacked && placement.is_partial()) return Held(Placement::replicate(), Note::by_layout);
+      if (update && note == Note::stacked && placement.is_partial())
+        return Held(Placement::replicate(), Note::by_layout);
       break;
     case CollectiveKind::all_gather:
       if (facts.on(axis) == Held(slice)) return Held::same();
@@ -35,7 +36,8 @@ std::optional<Held> effect(const Collective& collective, const Facts& facts, Axi
     case CollectiveKind::all_to_all:
       if (summand && code) return Held(slice, Note::stacked);
       break;
-    case CollectiveKind::broadcast: break;
+    case CollectiveKind::broadcast:
+      break;
   }
   return std::nullopt;
 }
@@ -43,10 +45,14 @@ std::optional<Held> effect(const Collective& collective, const Facts& facts, Axi
 std::string_view verb_of(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::all_reduce:
-    case CollectiveKind::reduce_scatter: return "sums";
-    case CollectiveKind::all_gather: return "gathers";
-    case CollectiveKind::all_to_all: return "exchanges";
-    case CollectiveKind::broadcast: break;
+    case CollectiveKind::reduce_scatter:
+      return "sums";
+    case CollectiveKind::all_gather:
+      return "gathers";
+    case CollectiveKind::all_to_all:
+      return "exchanges";
+    case CollectiveKind::broadcast:
+      break;
   }
   return "overwrites";
 }
@@ -57,7 +63,8 @@ FactRanges Flow::bring(std::size_t i, const Collective& collective) {
   FactRanges pieces = read(collective.input.region);
   for (const FactRange& piece : pieces) {
     if (!piece.facts.dtype || piece.facts.dtype == collective.dtype) continue;
-    report_(i, "moves as " + std::string(name_of(collective.dtype)) + " what is " + std::string(name_of(*piece.facts.dtype)));
+    report_(i, "moves as " + std::string(name_of(collective.dtype)) + " what is " +
+                   std::string(name_of(*piece.facts.dtype)));
     break;
   }
   return pieces;
@@ -66,14 +73,18 @@ FactRanges Flow::bring(std::size_t i, const Collective& collective) {
 void Flow::collective(std::size_t i, const Collective& collective, FactRanges pieces) {
   const Region& out = collective.output.region;
   const std::int64_t width = size_of(collective.dtype);
-  const bool scatters = collective.kind == CollectiveKind::reduce_scatter, gathers = collective.kind == CollectiveKind::all_gather;
+  const bool scatters = collective.kind == CollectiveKind::reduce_scatter,
+             gathers = collective.kind == CollectiveKind::all_gather;
   if (collective.kind != CollectiveKind::all_reduce) {  // rank i's slice is of all of it
     const bool of_whole = scatters && collective.dim < 0;
-    const auto is_slice = [](const FactRange& piece) { return piece.facts.layout >= 0 && !piece.facts.is(Content::update); };
+    const auto is_slice = [](const FactRange& piece) {
+      return piece.facts.layout >= 0 && !piece.facts.is(Content::update);
+    };
     if (of_whole && std::ranges::any_of(pieces, is_slice)) return report_(i, "scatters slices");
     pieces = {{0, out.bytes, of_whole ? tables_.packed(pieces, width) : merged(pieces)}};
     if ((gathers || scatters) && !own_place(collective)) return report_(i, "has a slice where it does not belong");
-    if (gathers && !all_slices(collective, pieces.front().facts)) return report_(i, "gathers other slices than it is to");
+    if (gathers && !all_slices(collective, pieces.front().facts))
+      return report_(i, "gathers other slices than it is to");
     if ((gathers || scatters) && !in_order(collective, pieces.front().facts))
       return report_(i, "takes slices of a dim in another order than they lie");
   }
@@ -81,7 +92,8 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
     bool told = false;
     for (FactRange& piece : pieces) {
       const std::optional<Held> held = effect(collective, piece.facts, axis);
-      if (!held && !std::exchange(told, true)) mix(i, axis, std::string(verb_of(collective.kind)) + " what is " + piece.facts.along(axis));
+      if (!held && !std::exchange(told, true))
+        mix(i, axis, std::string(verb_of(collective.kind)) + " what is " + piece.facts.along(axis));
       piece.facts.on(axis) = held.value_or(Held());
       if (axis == Axis::pipeline) piece.facts.stages = stage_set(collective.stages);
     }
@@ -97,8 +109,8 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
   write(i, out, std::move(pieces));
 }
 
-// In one buffer a rank's slice lies at its own place; else the two keep clear of each other. A run of a value is the same run of the whole
-// value: both begin where their buffers do, or the parts of rings.
+// In one buffer a rank's slice lies at its own place; else the two keep clear of each other. A run of a value is the
+// same run of the whole value: both begin where their buffers do, or the parts of rings.
 bool Flow::own_place(const Collective& collective) const {
   const Region &in = collective.input.region, &out = collective.output.region;
   const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
@@ -108,8 +120,8 @@ bool Flow::own_place(const Collective& collective) const {
     return stride == 0 ? region.offset : region.offset % stride;
   };
   if (whole.step != 0 || (collective.dim > 0 && run(in) * out.bytes != run(out) * in.bytes)) return false;
-  return slice.buffer != whole.buffer ||
-         (plan_.mesh.active(collective.axes) == plan_.mesh.active(slice.over) && slice.offset == whole.offset && slice.step == slice.bytes);
+  return slice.buffer != whole.buffer || (plan_.mesh.active(collective.axes) == plan_.mesh.active(slice.over) &&
+                                          slice.offset == whole.offset && slice.step == slice.bytes);
 }
 
 // The axes that slice the dim of a collective, or the flat buffer.
@@ -127,11 +139,12 @@ bool Flow::in_order(const Collective& collective, const Facts& facts) const {
   return others.empty() || std::bit_width(others.mask) <= std::countr_zero(group.mask);
 }
 
-// Whether an all_gather takes just the slices that lie over its ranks: all of a flat buffer, from the first element on, or one run of a
-// value whose dim is cut.
+// Whether an all_gather takes just the slices that lie over its ranks: all of a flat buffer, from the first element on,
+// or one run of a value whose dim is cut.
 bool Flow::all_slices(const Collective& collective, const Facts& facts) const {
   if ((collective.dim < 0) != (facts.layout >= 0)) return false;
-  if (collective.dim > 0) return facts.run == collective.input.region.bytes && address(collective.input.region) % facts.run == facts.phase;
+  if (collective.dim > 0)
+    return facts.run == collective.input.region.bytes && address(collective.input.region) % facts.run == facts.phase;
   const Axes group = plan_.mesh.active(collective.axes), cut = cut_axes(collective, facts);
   return collective.dim == 0 || (cut & group).empty() || (facts.base == 0 && cut == group);
 }

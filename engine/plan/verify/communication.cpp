@@ -32,7 +32,8 @@ Program meetings_of(const Role& role, const Program& program) {
   const Loop& loop = program.loop;
   const auto add = [&](std::int32_t first, std::int32_t last, std::int64_t pass) {
     for (std::int32_t i = first; i < last; ++i)
-      if (const Issued& issued = program.instructions[static_cast<std::size_t>(i)]; joins_stages(issued.instruction)) result.instructions.push_back(in_pass(role, loop, issued, pass));
+      if (const Issued& issued = program.instructions[static_cast<std::size_t>(i)]; joins_stages(issued.instruction))
+        result.instructions.push_back(in_pass(role, loop, issued, pass));
   };
   add(0, loop.first, 0);
   for (std::int32_t pass = 0; pass < loop.times; ++pass) add(loop.first, loop.last, pass);
@@ -43,7 +44,8 @@ Program meetings_of(const Role& role, const Program& program) {
 // With `flows` off only that all communications meet their like is shown: of programs that have nothing else.
 class Play {
  public:
-  Play(const Plan& plan, const std::vector<const Program*>& programs, const MeshPoint& point, bool flows, std::vector<std::string>& found)
+  Play(const Plan& plan, const std::vector<const Program*>& programs, const MeshPoint& point, bool flows,
+       std::vector<std::string>& found)
       : plan_(plan), flows_(flows), found_(found) {
     for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
       Actor& actor = actors_.emplace_back();
@@ -54,8 +56,9 @@ class Play {
           check_stream(stage, i);
         }
       if (flows_)
-        actor.flow = std::make_unique<Flow>(plan, stage, point, static_cast<std::size_t>(actor.program - plan.roles[stage].programs.data()), tables_,
-                                            [this, stage](std::size_t i, const std::string& what) { report(stage, i, what); });
+        actor.flow = std::make_unique<Flow>(
+            plan, stage, point, static_cast<std::size_t>(actor.program - plan.roles[stage].programs.data()), tables_,
+            [this, stage](std::size_t i, const std::string& what) { report(stage, i, what); });
     }
   }
 
@@ -95,7 +98,8 @@ class Play {
     if (beside && (collective == nullptr || collective->axes.has(Axis::pipeline)))
       return report(stage, i, "joins stages on the " + std::string(name_of(issued.stream)) + " stream");
     if (collective == nullptr) return;
-    const auto [at, added] = actors_[stage].streams.try_emplace({collective->axes.mask, collective->stages}, issued.stream);
+    const auto [at, added] =
+        actors_[stage].streams.try_emplace({collective->axes.mask, collective->stages}, issued.stream);
     if (!added && at->second != issued.stream)
       report(stage, i, "is of a group that communicates on the " + std::string(name_of(at->second)) + " stream too");
   }
@@ -140,24 +144,30 @@ class Play {
       for (int other = 0; other < stages; ++other) members.push_back(static_cast<std::size_t>(other));
     else
       for (std::int32_t other : mine.stages) members.push_back(static_cast<std::size_t>(other));
-    const bool sound = std::all_of(members.begin(), members.end(), [&](std::size_t other) { return other < actors_.size(); }) &&
-                       std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end() &&
-                       std::find(members.begin(), members.end(), stage) != members.end();
+    const bool sound =
+        std::all_of(members.begin(), members.end(), [&](std::size_t other) { return other < actors_.size(); }) &&
+        std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end() &&
+        std::find(members.begin(), members.end(), stage) != members.end();
     if (!sound || (!mine.axes.has(Axis::pipeline) && !mine.stages.empty()))
       return report(stage, i, "names stages that are no group of its own"), finish(stage);
     const Axes inside = mine.axes - Axes::of(Axis::pipeline);
     const std::int64_t n = static_cast<std::int64_t>(members.size()) * plan_.mesh.group_size(inside);
     if (n == 1) return report(stage, i, "has a group of one rank"), finish(stage);
-    if (!sizes_fit(mine, n)) return report(stage, i, "input and output do not fit " + std::to_string(n) + " ranks"), finish(stage);
+    if (!sizes_fit(mine, n))
+      return report(stage, i, "input and output do not fit " + std::to_string(n) + " ranks"), finish(stage);
     for (std::size_t other : members) {
       if (other == stage) continue;
       const std::optional<std::size_t> head = head_of(other);
       if (!head) return report(stage, i, "role " + std::to_string(other) + " never joins"), false;
       const auto* theirs = head_as<Collective>(other);
-      if (theirs == nullptr || !(theirs->axes == mine.axes) || theirs->stages != mine.stages) return false;  // busy with another group
-      if (theirs->kind != mine.kind || theirs->dtype != mine.dtype || theirs->input.region.bytes != mine.input.region.bytes ||
-          theirs->output.region.bytes != mine.output.region.bytes || name(other, theirs->name) != name(stage, mine.name))
-        return report(stage, i, "role " + std::to_string(other) + " joins with " + print(plan_.roles[other], *theirs)), false;
+      if (theirs == nullptr || !(theirs->axes == mine.axes) || theirs->stages != mine.stages)
+        return false;  // busy with another group
+      if (theirs->kind != mine.kind || theirs->dtype != mine.dtype ||
+          theirs->input.region.bytes != mine.input.region.bytes ||
+          theirs->output.region.bytes != mine.output.region.bytes ||
+          name(other, theirs->name) != name(stage, mine.name))
+        return report(stage, i, "role " + std::to_string(other) + " joins with " + print(plan_.roles[other], *theirs)),
+               false;
     }
     carry_out(stage, i, mine, members);
     for (std::size_t member : members) finish(member);
@@ -183,15 +193,18 @@ class Play {
 
   void carry_out(std::size_t stage, std::size_t i, const Collective& mine, const std::vector<std::size_t>& members) {
     if (!flows_) return;
-    if (mine.axes.has(Axis::pipeline) && mine.kind != CollectiveKind::all_reduce) return report(stage, i, "joins stages by what is no sum");
+    if (mine.axes.has(Axis::pipeline) && mine.kind != CollectiveKind::all_reduce)
+      return report(stage, i, "joins stages by what is no sum");
     std::vector<FactRanges> found;
     for (std::size_t member : members) {
       actors_[member].flow->run_until(*head_of(member));
       found.push_back(actors_[member].flow->bring(*head_of(member), *head_as<Collective>(member)));
     }
     const auto both = [](const Facts& a, const Facts& b) { return merged(a, b); };
-    const FactRanges all = found.size() == 1 ? std::move(found.front()) : overlaid(found, mine.input.region.bytes, both);
-    for (std::size_t member : members) actors_[member].flow->collective(*head_of(member), *head_as<Collective>(member), all);
+    const FactRanges all =
+        found.size() == 1 ? std::move(found.front()) : overlaid(found, mine.input.region.bytes, both);
+    for (std::size_t member : members)
+      actors_[member].flow->collective(*head_of(member), *head_as<Collective>(member), all);
   }
 
   // ---- Exchanges ----
@@ -207,22 +220,27 @@ class Play {
   Part part_of(std::size_t stage, const Exchange& exchange, std::size_t index) const {
     const auto part = [&](bool sends, const auto& one) {
       const std::int64_t peer = static_cast<std::int64_t>(stage) + one.peer;
-      const bool inside = one.axis == Axis::pipeline && one.peer != 0 && peer >= 0 && peer < static_cast<std::int64_t>(actors_.size());
-      return Part{sends, inside ? std::optional(static_cast<std::size_t>(peer)) : std::nullopt, &one.region.region, &one.carried};
+      const bool inside =
+          one.axis == Axis::pipeline && one.peer != 0 && peer >= 0 && peer < static_cast<std::int64_t>(actors_.size());
+      return Part{sends, inside ? std::optional(static_cast<std::size_t>(peer)) : std::nullopt, &one.region.region,
+                  &one.carried};
     };
-    return index < exchange.sends.size() ? part(true, exchange.sends[index]) : part(false, exchange.receives[index - exchange.sends.size()]);
+    return index < exchange.sends.size() ? part(true, exchange.sends[index])
+                                         : part(false, exchange.receives[index - exchange.sends.size()]);
   }
 
-  // Whether a stage made `sent` for what is said of it: a pass of that direction and micro-batch on this side of the boundary, or another
-  // stage from which it came.
+  // Whether a stage made `sent` for what is said of it: a pass of that direction and micro-batch on this side of the
+  // boundary, or another stage from which it came.
   bool made_for(std::size_t stage, const Carried& carried, const FactRanges& sent) const {
     return std::all_of(sent.begin(), sent.end(), [&](const FactRange& piece) {
       if (piece.facts.writer < 0) return false;
       const Issued& writer = actors_[stage].program->instructions[static_cast<std::size_t>(piece.facts.writer)];
       if (const auto* exchange = std::get_if<Exchange>(&writer.instruction))
         return std::any_of(exchange->receives.begin(), exchange->receives.end(), [&](const Exchange::Receive& from) {
-          return from.carried.value == carried.value && from.carried.micro_batch == carried.micro_batch && from.carried.backward == carried.backward &&
-                 (carried.backward ? from.carried.boundary > carried.boundary : from.carried.boundary < carried.boundary);
+          return from.carried.value == carried.value && from.carried.micro_batch == carried.micro_batch &&
+                 from.carried.backward == carried.backward &&
+                 (carried.backward ? from.carried.boundary > carried.boundary
+                                   : from.carried.boundary < carried.boundary);
         });
       if (!is_pass(writer.why.phase) || writer.why.micro_batch != carried.micro_batch) return false;
       if (carried.backward != (writer.why.phase != Provenance::Phase::forward)) return false;
@@ -256,27 +274,34 @@ class Play {
       const Part there = part_of(peer, *theirs, other);
       if (actors_[peer].parts[other] || there.sends == here.sends || there.peer != stage) continue;
       if (here.region->bytes != there.region->bytes)
-        return report(stage, i, "role " + std::to_string(peer) + " expects " + std::to_string(there.region->bytes) + " bytes"), false;
+        return report(stage, i,
+                      "role " + std::to_string(peer) + " expects " + std::to_string(there.region->bytes) + " bytes"),
+               false;
       const auto owns = [&](std::size_t of, const Part& part) {
         const Role& role = plan_.roles[of];
-        return role.buffer(part.region->buffer).micro_batch >= 0 && may_hold(role, *part.region, here.carried->micro_batch);
+        return role.buffer(part.region->buffer).micro_batch >= 0 &&
+               may_hold(role, *part.region, here.carried->micro_batch);
       };
       if (!(*here.carried == *there.carried) || (flows_ && (!owns(stage, here) || !owns(peer, there))))
-        return report(stage, i, "role " + std::to_string(peer) + " takes it for " + print(plan_.roles[peer], *theirs)), false;
+        return report(stage, i, "role " + std::to_string(peer) + " takes it for " + print(plan_.roles[peer], *theirs)),
+               false;
       actors_[stage].parts[index] = actors_[peer].parts[other] = true;
       if (!flows_) return true;
       actors_[peer].flow->run_until(head);
       const std::size_t from = here.sends ? stage : peer, to = here.sends ? peer : stage;
       const FactRanges sent = actors_[from].flow->read(here.sends ? *here.region : *there.region);
-      if (!made_for(from, *here.carried, sent)) return report(from, here.sends ? i : head, "sends what it has not made for that"), false;
-      if (!as_before(*here.carried, sent)) return report(from, here.sends ? i : head, "sends other bytes than for an earlier micro-batch"), false;
+      if (!made_for(from, *here.carried, sent))
+        return report(from, here.sends ? i : head, "sends what it has not made for that"), false;
+      if (!as_before(*here.carried, sent))
+        return report(from, here.sends ? i : head, "sends other bytes than for an earlier micro-batch"), false;
       actors_[to].flow->receive(here.sends ? head : i, here.sends ? *there.region : *here.region, sent);
       return true;
     }
     return true;
   }
 
-  // Over a boundary every micro-batch sends the like of what the first did. So what a pass over a loop receives is known from the pass before.
+  // Over a boundary every micro-batch sends the like of what the first did. So what a pass over a loop receives is
+  // known from the pass before.
   bool as_before(const Carried& carried, const FactRanges& sent) {
     const auto [known, added] = sent_.try_emplace({carried.boundary, carried.backward, carried.value}, sent);
     if (added) return true;
@@ -301,11 +326,13 @@ class Play {
 
 }  // namespace
 
-void prove_communication(const Plan& plan, std::size_t program, const MeshPoint& point, std::vector<std::string>& found) {
+void prove_communication(const Plan& plan, std::size_t program, const MeshPoint& point,
+                         std::vector<std::string>& found) {
   std::vector<const Program*> listed;
   for (const Role& role : plan.roles) listed.push_back(&role.programs[program]);
   Play(plan, listed, point, true, found).run();
-  if (!found.empty() || std::none_of(listed.begin(), listed.end(), [](const Program* one) { return one->loops(); })) return;
+  if (!found.empty() || std::none_of(listed.begin(), listed.end(), [](const Program* one) { return one->loops(); }))
+    return;
   std::vector<Program> meetings;
   std::vector<const Program*> all;
   for (const Role& role : plan.roles) meetings.push_back(meetings_of(role, role.programs[program]));

@@ -14,7 +14,8 @@ using Content = Facts::Content::Kind;
 // How a kernel takes an operand; nothing where no op can work on it.
 std::optional<Placement> operand(const Facts& facts, Axis axis) {
   const Held& held = facts.on(axis);
-  if (held.is(Note::zero) || held == Held::version()) return Placement::replicate();  // a version is all that the rank knows of
+  if (held.is(Note::zero) || held == Held::version())
+    return Placement::replicate();  // a version is all that the rank knows of
   const bool tensor = facts.layout < 0 || held.placement.is_replicate();
   if (!held.is(Note::none) || !facts.is(Content::values) || !tensor) return std::nullopt;
   return held.placement;
@@ -42,16 +43,21 @@ bool together(const FlatLayout& a, const FlatLayout& b, const Visit& visit) {
   return true;
 }
 
-bool fits(const Held& due, const Held& is) { return is.is(Note::zero) || is == due || (due.is(Note::zero) && is == Held::same()); }
+bool fits(const Held& due, const Held& is) {
+  return is.is(Note::zero) || is == due || (due.is(Note::zero) && is == Held::same());
+}
 
 }  // namespace
 
-// ---- Along one axis ----------------------------------------------------------------------------------------------------
+// ---- Along one axis
+// ----------------------------------------------------------------------------------------------------
 
 Held::Held(const Placement& as, int rank) : placement(as), note(Note::none) {
   if (!as.is_shard()) return;
-  if (as.dim == Placement::kRows) placement = as.moved_to(1);
-  else if (as.dim > 0 && as.dim == rank - 1) placement = as.moved_to(kLast);
+  if (as.dim == Placement::kRows)
+    placement = as.moved_to(1);
+  else if (as.dim > 0 && as.dim == rank - 1)
+    placement = as.moved_to(kLast);
 }
 
 Held merged(const Held& a, const Held& b) {
@@ -62,29 +68,43 @@ Held merged(const Held& a, const Held& b) {
 std::string Facts::along(Axis axis) const {
   const auto& [placement, note] = on(axis);
   switch (note) {
-    case Note::none: break;
-    case Note::zero: return "zero";
-    case Note::by_layout: return "a slice";
-    case Note::drifted: return placement.is_partial() ? "drifted apart" : "a sum of what drifted apart";
-    case Note::stacked: return "the parts of all ranks";
-    case Note::unknown: return "unknown";
+    case Note::none:
+      break;
+    case Note::zero:
+      return "zero";
+    case Note::by_layout:
+      return "a slice";
+    case Note::drifted:
+      return placement.is_partial() ? "drifted apart" : "a sum of what drifted apart";
+    case Note::stacked:
+      return "the parts of all ranks";
+    case Note::unknown:
+      return "unknown";
   }
   if (placement.is_partial()) return "a sum still to be made";
-  if (placement.is_replicate()) return axis == Axis::pipeline && stages >= 0 ? "shared by some stages" : "the same on all";
+  if (placement.is_replicate())
+    return axis == Axis::pipeline && stages >= 0 ? "shared by some stages" : "the same on all";
   if (layout >= 0) return "a slice";
-  return "cut by " + std::string(placement.dim == 0 ? "rows" : placement.dim == Held::kLast ? "columns" : "a dim between");
+  return "cut by " + std::string(placement.dim == 0             ? "rows"
+                                 : placement.dim == Held::kLast ? "columns"
+                                                                : "a dim between");
 }
 
-// ---- Facts -------------------------------------------------------------------------------------------------------------
+// ---- Facts
+// -------------------------------------------------------------------------------------------------------------
 
 Facts merged(const Facts& a, const Facts& b) {
   Facts both = a;
   for (Axis axis : kAxes) both.on(axis) = merged(a.on(axis), b.on(axis));
-  if (a.on(Axis::pipeline).is(Note::zero)) both.stages = b.stages;
-  else if (!b.on(Axis::pipeline).is(Note::zero) && a.stages != b.stages) both.on(Axis::pipeline) = {};
+  if (a.on(Axis::pipeline).is(Note::zero))
+    both.stages = b.stages;
+  else if (!b.on(Axis::pipeline).is(Note::zero) && a.stages != b.stages)
+    both.on(Axis::pipeline) = {};
   // Only what is zero wherever the other is sharded has a place in any layout.
-  if (a.layout < 0) both.layout = b.layout, both.base = b.base;
-  else if (b.layout >= 0 && (a.layout != b.layout || a.base != b.base)) both.held.fill({});
+  if (a.layout < 0)
+    both.layout = b.layout, both.base = b.base;
+  else if (b.layout >= 0 && (a.layout != b.layout || a.base != b.base))
+    both.held.fill({});
   if (a.content != b.content) both.held.fill({}), both.content = {Content::mixed};
   both.dtype = a.dtype && b.dtype && *a.dtype != *b.dtype ? std::nullopt : a.dtype ? a.dtype : b.dtype;
   if (a.run != b.run || a.phase != b.phase) both.run = both.phase = 0;
@@ -105,7 +125,8 @@ FactRanges resized(FactRanges pieces, std::int64_t from, std::int64_t to) {
   return pieces;
 }
 
-// ---- Layouts -----------------------------------------------------------------------------------------------------------
+// ---- Layouts
+// -----------------------------------------------------------------------------------------------------------
 
 FlatLayout layout_of(const Unit& unit) {
   FlatLayout layout;
@@ -141,14 +162,16 @@ bool FlowTables::fits(const Facts& due, const Facts& is, Axis axis) const {
   if (axis == Axis::pipeline && due.stages != is.stages) return false;
   if (due.layout == is.layout) return due.content == is.content && (due.layout < 0 || due.base == is.base);
   return due.layout >= 0 && is.layout >= 0 && due.base == is.base && due.content == is.content &&
-         together(layout(due), layout(is), [](ElementRange, const Held& a, const Held& b) { return trainer::fits(a, b); });
+         together(layout(due), layout(is),
+                  [](ElementRange, const Held& a, const Held& b) { return trainer::fits(a, b); });
 }
 
 Facts FlowTables::packed(const FactRanges& pieces, std::int64_t width) {
   Facts all = merged(pieces);
   if (all.layout >= 0) return all;  // a slice is one already
   FlatLayout layout;
-  for (const FactRange& piece : pieces) append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor)});
+  for (const FactRange& piece : pieces)
+    append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor)});
   all.layout = index_of(layout);
   all.on(Axis::tensor) = {Placement::replicate(), Note::by_layout};
   return all;
@@ -174,10 +197,11 @@ void FlowTables::unite(Facts& a, Facts& b) {
   if (known) a.layout = b.layout = index_of(both);
 }
 
-// ---- Rules -------------------------------------------------------------------------------------------------------------
+// ---- Rules
+// -------------------------------------------------------------------------------------------------------------
 
-const Rules::Answer& Rules::apply(std::int32_t signature, std::span<const Facts> inputs, Axis axis, std::size_t num_outputs,
-                                  std::int64_t step) {
+const Rules::Answer& Rules::apply(std::int32_t signature, std::span<const Facts> inputs, Axis axis,
+                                  std::size_t num_outputs, std::int64_t step) {
   static const Answer kNone;
   const Signature& of = role_.signatures[static_cast<std::size_t>(signature)];
   if (inputs.size() + num_outputs != of.operands.size()) return kNone;
@@ -195,7 +219,8 @@ const Rules::Answer& Rules::apply(std::int32_t signature, std::span<const Facts>
   return known.back().answer;
 }
 
-Rules::Answer Rules::ask(const Signature& signature, std::span<const Placement> inputs, std::size_t num_outputs, std::int64_t step) {
+Rules::Answer Rules::ask(const Signature& signature, std::span<const Placement> inputs, std::size_t num_outputs,
+                         std::int64_t step) {
   Graph graph;
   Node node{.name = {}, .op = signature.op, .attributes = signature.attributes};
   for (std::size_t i = 0; i < signature.operands.size(); ++i) {
@@ -206,7 +231,8 @@ Rules::Answer Rules::ask(const Signature& signature, std::span<const Placement> 
   const auto outputs = propagate(graph, node, inputs, step);
   if (!outputs || outputs->size() != num_outputs) return std::nullopt;
   std::vector<Held> held;
-  for (std::size_t i = 0; i < num_outputs; ++i) held.emplace_back((*outputs)[i], signature.operands[inputs.size() + i].shape.rank());
+  for (std::size_t i = 0; i < num_outputs; ++i)
+    held.emplace_back((*outputs)[i], signature.operands[inputs.size() + i].shape.rank());
   return held;
 }
 

@@ -1,6 +1,6 @@
-// A part of verification (verify.h): what is known of bytes on one rank relative to the others. Along each axis that is a Placement, as in
-// the Specs of the planner, with a note where planning has no word for it. Ops of a graph turn facts into facts by their own rules
-// (OpDef::shard); what a flat buffer of parameters holds at which element is a layout.
+// A part of verification (verify.h): what is known of bytes on one rank relative to the others. Along each axis that is
+// a Placement, as in the Specs of the planner, with a note where planning has no word for it. Ops of a graph turn facts
+// into facts by their own rules (OpDef::shard); what a flat buffer of parameters holds at which element is a layout.
 #pragma once
 
 #include <array>
@@ -19,14 +19,15 @@
 
 namespace trainer {
 
-/// How bytes lie along one axis. They have no shape: a cut of a tensor's last dim is one of `kLast`, whatever its rank, and one of its
-/// rows (Placement::kRows) is one of dim 1.
+/// How bytes lie along one axis. They have no shape: a cut of a tensor's last dim is one of `kLast`, whatever its rank,
+/// and one of its rows (Placement::kRows) is one of dim 1.
 struct Held {
   enum class Note : std::uint8_t {
     none,
     zero,       ///< 0 on every rank: fits anything
     by_layout,  ///< along tensor, a slice of a flat buffer: each element as Facts::layout says
-    drifted,    ///< partial: each rank has a version of what is to be one value; replicate: their sum, still to be divided
+    drifted,    ///< partial: each rank has a version of what is to be one value; replicate: their sum, still to be
+                ///< divided
     stacked,    ///< the parts of all ranks lie one behind the other
     unknown,
   };
@@ -63,14 +64,15 @@ struct Facts {
   std::array<Held, kNumAxes> held{};
   std::optional<DType> dtype;
   std::int32_t writer = -1;  ///< instruction; -1: an earlier program
-  std::int32_t stages = -1;  ///< FlowTables::stage_sets: those that have it alike, where it is replicated along pipeline; -1: all
-  /// FlowTables::layouts: a part of a flat buffer of such a layout, which is sharded along some axes as dim 0 of one tensor, and begins at
-  /// `base`; -1: of none.
+  std::int32_t stages =
+      -1;  ///< FlowTables::stage_sets: those that have it alike, where it is replicated along pipeline; -1: all
+  /// FlowTables::layouts: a part of a flat buffer of such a layout, which is sharded along some axes as dim 0 of one
+  /// tensor, and begins at `base`; -1: of none.
   std::int32_t layout = -1;
   std::int64_t base = 0;
-  /// What the bytes are of the elements that the rest speaks of: themselves, a code of all of them, or their part of an update
-  /// of a unit, by the op of its optimizer that made or changed it last. The last two are one fact with a layout, in slices
-  /// or whole.
+  /// What the bytes are of the elements that the rest speaks of: themselves, a code of all of them, or their part of an
+  /// update of a unit, by the op of its optimizer that made or changed it last. The last two are one fact with a
+  /// layout, in slices or whole.
   struct Content {
     enum class Kind : std::uint8_t { values, code, update, mixed };
     Kind kind = Kind::values;
@@ -80,8 +82,8 @@ struct Facts {
   };
   Content content;
   bool is(Content::Kind kind) const { return content.kind == kind; }
-  // Where a dim between the first and the last is cut: bytes of one run, a rank's part of that dim with all dims after it, and where runs
-  // begin, as an address modulo that; 0: nothing is known.
+  // Where a dim between the first and the last is cut: bytes of one run, a rank's part of that dim with all dims after
+  // it, and where runs begin, as an address modulo that; 0: nothing is known.
   std::int64_t run = 0, phase = 0;
 
   static Facts all(const Held& held, std::optional<DType> dtype) {
@@ -115,9 +117,12 @@ FactRanges overlaid(std::span<const FactRanges> all, std::int64_t bytes, const M
   AddressMap<Facts> sum;
   for (const FactRange& piece : all.front()) sum.assign(piece.first, piece.last, piece.facts);
   for (const FactRanges& more : all.subspan(1))
-    for (const FactRange& piece : more) sum.update(piece.first, piece.last, [&](Facts& facts) { facts = merge(facts, piece.facts); });
+    for (const FactRange& piece : more)
+      sum.update(piece.first, piece.last, [&](Facts& facts) { facts = merge(facts, piece.facts); });
   FactRanges result;
-  sum.update_pieces(0, bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) { result.push_back({first, last, facts}); });
+  sum.update_pieces(0, bytes, [&](std::int64_t first, std::int64_t last, const Facts& facts) {
+    result.push_back({first, last, facts});
+  });
   return result;
 }
 
@@ -138,15 +143,16 @@ struct FlowTables {
   void unite(Facts& a, Facts& b);
 };
 
-/// What a kernel of a graph's op makes of its inputs along one axis, by the op's sharding rule. Answers are kept: a plan asks the
-/// same few questions all the time.
+/// What a kernel of a graph's op makes of its inputs along one axis, by the op's sharding rule. Answers are kept: a
+/// plan asks the same few questions all the time.
 class Rules {
  public:
   explicit Rules(const Role& role) : role_(role) {}
-  /// How the outputs of a signature's kernel lie, or nothing where the op cannot work on such inputs. `step`: by how much its origin
-  /// grows from one rank of the axis to the next.
+  /// How the outputs of a signature's kernel lie, or nothing where the op cannot work on such inputs. `step`: by how
+  /// much its origin grows from one rank of the axis to the next.
   using Answer = std::optional<std::vector<Held>>;
-  const Answer& apply(std::int32_t signature, std::span<const Facts> inputs, Axis axis, std::size_t num_outputs, std::int64_t step);
+  const Answer& apply(std::int32_t signature, std::span<const Facts> inputs, Axis axis, std::size_t num_outputs,
+                      std::int64_t step);
 
  private:
   struct Known {
@@ -154,7 +160,8 @@ class Rules {
     std::int64_t step = 0;
     Answer answer;
   };
-  static Answer ask(const Signature& signature, std::span<const Placement> inputs, std::size_t num_outputs, std::int64_t step);
+  static Answer ask(const Signature& signature, std::span<const Placement> inputs, std::size_t num_outputs,
+                    std::int64_t step);
 
   const Role& role_;
   std::vector<std::deque<Known>> known_;  // of each signature; a few

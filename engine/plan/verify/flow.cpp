@@ -16,12 +16,14 @@ bool is_state(const Slot& slot) { return slot.kind == Slot::Kind::state || slot.
 
 std::int64_t slot_elements(const Slot& slot) {
   if (slot.spec.format.block == 0) return slot.region.bytes / size_of(slot.spec.dtype());
-  return slot.region.bytes * slot.spec.format.block / (slot.spec.format.block * size_of(slot.spec.dtype()) + size_of(DType::f32));
+  return slot.region.bytes * slot.spec.format.block /
+         (slot.spec.format.block * size_of(slot.spec.dtype()) + size_of(DType::f32));
 }
 
 }  // namespace
 
-Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables, Report report)
+Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables,
+           Report report)
     : plan_(plan),
       stage_(stage),
       role_(plan.roles[stage]),
@@ -32,11 +34,13 @@ Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::siz
       rules_(role_) {
   read_.resize(program_.instructions.size(), 0);
   units_.resize(role_.units.size());
-  renews_ = program_.kind == ProgramKind::refresh || program_.kind == ProgramKind::average || program_.kind == ProgramKind::settle;
+  renews_ = program_.kind == ProgramKind::refresh || program_.kind == ProgramKind::average ||
+            program_.kind == ProgramKind::settle;
   declare();
 }
 
-// ---- What programs find and leave ------------------------------------------------------------------------------------
+// ---- What programs find and leave
+// ------------------------------------------------------------------------------------
 
 template <typename Visit>
 void Flow::for_each_launch(Op op, const Visit& visit) const {
@@ -58,8 +62,10 @@ void Flow::declare() {
       for (Axis axis : kBatchAxes) facts.on(axis) = sum ? Held{Placement::replicate(), Note::drifted} : Held::version();
     memory_.assign(buffer.offset, buffer.offset + buffer.bytes, facts);
   }
-  for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32), std::pair(role_.good_steps, DType::i32)})
-    if (id >= 0) declare({id, 0, role_.buffer(id).bytes}, {{0, role_.buffer(id).bytes, Facts::all(Held::same(), dtype)}});
+  for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32),
+                                  std::pair(role_.good_steps, DType::i32)})
+    if (id >= 0)
+      declare({id, 0, role_.buffer(id).bytes}, {{0, role_.buffer(id).bytes, Facts::all(Held::same(), dtype)}});
   for (std::size_t index = 0; index < role_.units.size(); ++index) {
     const Unit& unit = role_.units[index];
     unit_layouts_.push_back(tables_.index_of(layout_of(unit)));
@@ -89,7 +95,8 @@ void Flow::declare() {
 void Flow::declare_unit(std::size_t index) {
   const Unit& unit = role_.units[index];
   const Slot &parameters = unit.parameters(), &working = unit.working();
-  const bool inside = parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
+  const bool inside =
+      parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
   for (const Slot& slot : unit.slots)
     if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || is_state(slot))
       declare(slot.region, lies(index, slot_elements(slot), slot.spec.dtype()));
@@ -97,7 +104,8 @@ void Flow::declare_unit(std::size_t index) {
   const std::int64_t first = address(working.region);
   memory_.assign(first, first + working.region.bytes, Facts{});  // of masters that are gone
   if (inside)
-    for (const FactRange& piece : lies(index, unit.slice(), DType::f32)) put(memory_, address(parameters.region), piece);
+    for (const FactRange& piece : lies(index, unit.slice(), DType::f32))
+      put(memory_, address(parameters.region), piece);
 }
 
 void Flow::declare(const Region& region, const FactRanges& pieces) {
@@ -123,7 +131,8 @@ Facts Flow::flat(std::size_t unit, std::int64_t elements, DType dtype) {
 
 std::int32_t Flow::stage_set(std::vector<std::int32_t> stages) {
   if (stages.empty() || static_cast<int>(stages.size()) == plan_.mesh.size(Axis::pipeline)) return -1;
-  return tables_.stage_sets.try_emplace(std::move(stages), static_cast<std::int32_t>(tables_.stage_sets.size())).first->second;
+  return tables_.stage_sets.try_emplace(std::move(stages), static_cast<std::int32_t>(tables_.stage_sets.size()))
+      .first->second;
 }
 
 void Flow::finish() {
@@ -133,7 +142,8 @@ void Flow::finish() {
     const Instruction& instruction = program_.instructions[i].instruction;
     const auto* exchange = std::get_if<Exchange>(&instruction);
     const bool receives = exchange != nullptr && !exchange->receives.empty();
-    if ((receives || std::holds_alternative<Collective>(instruction)) && !read_[i]) report_(i, "brings what nobody reads");
+    if ((receives || std::holds_alternative<Collective>(instruction)) && !read_[i])
+      report_(i, "brings what nobody reads");
   }
 }
 
@@ -146,19 +156,22 @@ void Flow::finish_persistent() {
     const Buffer& buffer = role_.buffers[id];
     if (buffer.program >= 0) continue;
     const bool sum = sums_.contains(static_cast<BufferId>(id));
-    declared_.update_pieces(buffer.offset, buffer.offset + buffer.bytes, [&](std::int64_t first, std::int64_t last, const Facts& due) {
-      memory_.update_pieces(first, last, [&](std::int64_t, std::int64_t, const Facts& is) {
-        if (is.writer >= 0) read_[static_cast<std::size_t>(is.writer)] = 1;
-        for (Axis axis : plan_.mesh.active(sum ? kBatchAxes : Axes{}))
-          if (!is.on(axis).is(Note::drifted) || is.on(axis).placement.is_partial()) leaves(static_cast<BufferId>(id), is, axis, "a sum");
-        if (!due.dtype) return;  // nothing is declared
-        for (Axis axis : kAxes) {
-          if (!active(axis) || tables_.fits(due, is, axis)) continue;
-          if (is.on(axis) == Held::version() && restores() && is.writer < 0) continue;  // states may stay a rank's own; masters: finish_units
-          leaves(static_cast<BufferId>(id), is, axis, due.along(axis));
-        }
-      });
-    });
+    declared_.update_pieces(buffer.offset, buffer.offset + buffer.bytes,
+                            [&](std::int64_t first, std::int64_t last, const Facts& due) {
+                              memory_.update_pieces(first, last, [&](std::int64_t, std::int64_t, const Facts& is) {
+                                if (is.writer >= 0) read_[static_cast<std::size_t>(is.writer)] = 1;
+                                for (Axis axis : plan_.mesh.active(sum ? kBatchAxes : Axes{}))
+                                  if (!is.on(axis).is(Note::drifted) || is.on(axis).placement.is_partial())
+                                    leaves(static_cast<BufferId>(id), is, axis, "a sum");
+                                if (!due.dtype) return;  // nothing is declared
+                                for (Axis axis : kAxes) {
+                                  if (!active(axis) || tables_.fits(due, is, axis)) continue;
+                                  if (is.on(axis) == Held::version() && restores() && is.writer < 0)
+                                    continue;  // states may stay a rank's own; masters: finish_units
+                                  leaves(static_cast<BufferId>(id), is, axis, due.along(axis));
+                                }
+                              });
+                            });
   }
 }
 
@@ -189,11 +202,13 @@ void Flow::finish_units() {
     }
     for (const auto& [buffer, packed] : packed_)
       if (packed.first == index && packed.second < std::max(newest, 0))
-        report_(last, "ends with packed weights " + role_.name(role_.buffer(buffer).name) + " that are older than the working copy");
+        report_(last, "ends with packed weights " + role_.name(role_.buffer(buffer).name) +
+                          " that are older than the working copy");
   }
 }
 
-// ---- Reading and writing ---------------------------------------------------------------------------------------------
+// ---- Reading and writing
+// ---------------------------------------------------------------------------------------------
 
 template <typename Visit>
 void Flow::for_each_piece(const Region& region, const Visit& visit) {
@@ -214,7 +229,8 @@ FactRanges Flow::read(const Region& region) {
 
 Facts Flow::uniform(const Region& region) {
   Facts all;
-  for_each_piece(region, [&](const FactRange& piece) { all = piece.first == 0 ? piece.facts : merged(all, piece.facts); });
+  for_each_piece(region,
+                 [&](const FactRange& piece) { all = piece.first == 0 ? piece.facts : merged(all, piece.facts); });
   return all;
 }
 
@@ -242,7 +258,8 @@ void Flow::write(std::size_t i, const Region& region, FactRanges pieces) {
 void Flow::note_write(std::size_t i, const Region& region) {
   const auto found = unit_buffers_.find(region.buffer);
   if (found == unit_buffers_.end()) {
-    if (const auto packed = packed_.find(region.buffer); packed != packed_.end()) packed->second.second = static_cast<std::int32_t>(i);
+    if (const auto packed = packed_.find(region.buffer); packed != packed_.end())
+      packed->second.second = static_cast<std::int32_t>(i);
     return;
   }
   const auto meets = [&](const Region& other) {
@@ -272,17 +289,20 @@ void Flow::receive(std::size_t i, const Region& region, const FactRanges& sent) 
   write(i, region, pieces);
 }
 
-// ---- Instructions that do not communicate ----------------------------------------------------------------------------
+// ---- Instructions that do not communicate
+// ----------------------------------------------------------------------------
 
 bool Flow::same(const Facts& a, const Facts& b) {
-  return a.held == b.held && a.dtype == b.dtype && a.stages == b.stages && a.layout == b.layout && a.content == b.content && a.run == b.run &&
-         (a.layout < 0 || a.base == b.base) && (a.run == 0 || a.phase == b.phase);
+  return a.held == b.held && a.dtype == b.dtype && a.stages == b.stages && a.layout == b.layout &&
+         a.content == b.content && a.run == b.run && (a.layout < 0 || a.base == b.base) &&
+         (a.run == 0 || a.phase == b.phase);
 }
 
 // A pass over the loop leaves the facts that it found, in the next parts of rings (loop.h).
 void Flow::meet_loop() {
   if (!program_.loops()) return;
-  if (at_ == static_cast<std::size_t>(program_.loop.first) && loop_.met == Met::not_yet) loop_ = {Met::found, memory_, units_, packed_, scalar_updates_};
+  if (at_ == static_cast<std::size_t>(program_.loop.first) && loop_.met == Met::not_yet)
+    loop_ = {Met::found, memory_, units_, packed_, scalar_updates_};
   if (at_ != static_cast<std::size_t>(program_.loop.last) || loop_.met != Met::found) return;
   const auto moved_by = [](Facts facts, std::int64_t bytes) {
     facts.base += facts.layout >= 0 ? bytes : 0;
@@ -292,16 +312,22 @@ void Flow::meet_loop() {
   const auto writes = [&](std::int32_t writer, BufferId ring) {
     bool found = false;
     if (writer >= 0)
-      for_each_access(program_.instructions[static_cast<std::size_t>(writer)].instruction, [&](Access access, const Region& region) { found = found || (access != Access::read && region.buffer == ring); });
+      for_each_access(program_.instructions[static_cast<std::size_t>(writer)].instruction,
+                      [&](Access access, const Region& region) {
+                        found = found || (access != Access::read && region.buffer == ring);
+                      });
     return found;
   };
   const auto alike = [&](BufferId ring, const Facts& before, const Facts& now) {
-    return same(before, now) || (ring >= 0 && !writes(before.writer, ring) && !writes(now.writer, ring));  // of buffers that were there before
+    return same(before, now) || (ring >= 0 && !writes(before.writer, ring) &&
+                                 !writes(now.writer, ring));  // of buffers that were there before
   };
   const auto program = static_cast<std::int32_t>(&program_ - role_.programs.data());
   const AddressMap<Facts> moved = after_pass(loop_.memory, role_, program, moved_by);
-  if (!same_everywhere(moved, memory_, role_, program, alike)) report_(at_ - 1, "ends a pass that leaves bytes of another kind than it found");
-  if (loop_.units != units_ || loop_.packed != packed_ || loop_.scalar_updates != scalar_updates_) report_(at_ - 1, "ends a pass that updates units");
+  if (!same_everywhere(moved, memory_, role_, program, alike))
+    report_(at_ - 1, "ends a pass that leaves bytes of another kind than it found");
+  if (loop_.units != units_ || loop_.packed != packed_ || loop_.scalar_updates != scalar_updates_)
+    report_(at_ - 1, "ends a pass that updates units");
   loop_ = {};
   loop_.met = Met::left;
 }

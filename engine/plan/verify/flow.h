@@ -1,6 +1,7 @@
-// A part of verification (verify.h): what every byte is, on one representative rank of a role, relative to the other ranks: the same, cut,
-// a sum still to be made (facts.h). Instructions are interpreted one by one; a communication must find its operands such
-// that it does what its kind says, and what a program leaves behind must be what the plan says its parameters and states are.
+// A part of verification (verify.h): what every byte is, on one representative rank of a role, relative to the other
+// ranks: the same, cut, a sum still to be made (facts.h). Instructions are interpreted one by one; a communication must
+// find its operands such that it does what its kind says, and what a program leaves behind must be what the plan says
+// its parameters and states are.
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ namespace trainer {
 class Flow {
  public:
   using Report = std::function<void(std::size_t instruction, const std::string& what)>;
-  Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables, Report report);
+  Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables,
+       Report report);
 
   /// Interprets everything before instruction `end` that does not communicate.
   void run_until(std::size_t end);
@@ -40,8 +42,8 @@ class Flow {
  private:
   struct UnitRecord {
     std::int32_t master = -1, slice = -1, working = -1;  // instructions that wrote these last
-    int updates = 0;         // of the master
-    std::size_t states = 0;  // so many of state_operands (update_operands.h) were updated
+    int updates = 0;                                     // of the master
+    std::size_t states = 0;                              // so many of state_operands (update_operands.h) were updated
     friend bool operator==(const UnitRecord&, const UnitRecord&) = default;
   };
 
@@ -74,7 +76,9 @@ class Flow {
   void write(std::size_t i, const Region& region, FactRanges pieces);
   void note_write(std::size_t i, const Region& region);
   void need_same(std::size_t i, const Region& region, const std::string& what);
-  void mix(std::size_t i, Axis axis, const std::string& what) { report_(i, what + " along " + std::string(name_of(axis))); }
+  void mix(std::size_t i, Axis axis, const std::string& what) {
+    report_(i, what + " along " + std::string(name_of(axis)));
+  }
 
   void meet_loop();
   void launch(std::size_t i, const Launch& launch);
@@ -85,10 +89,11 @@ class Flow {
   void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);
   void seed(std::size_t i, const Launch& launch);
   void update_scalars(std::size_t i, const Launch& launch);
-  /// An op of an optimizer (OpDef::update), and what it demands of its operands: the unit's gradient, reduced, or the update that an
-  /// op before it has made, in slices or whole.
+  /// An op of an optimizer (OpDef::update), and what it demands of its operands: the unit's gradient, reduced, or the
+  /// update that an op before it has made, in slices or whole.
   void update(std::size_t i, const Launch& launch, const Signature& signature);
-  void update_operand(std::size_t i, std::size_t unit, UpdateDef::Operand of, const Launch& launch, std::size_t operand);
+  void update_operand(std::size_t i, std::size_t unit, UpdateDef::Operand of, const Launch& launch,
+                      std::size_t operand);
   void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype);
   Facts take_update(std::size_t i, std::size_t unit, const Region& region, const UpdateDef& def);
   Facts change_matrices(std::size_t i, std::size_t unit, const Launch& launch, const TensorDesc& tensor, Facts is);
@@ -121,8 +126,9 @@ class Flow {
   std::vector<char> read_;                  // of each instruction: whether anything reads what it wrote
   std::vector<std::int32_t> unit_layouts_;  // of each unit
   std::vector<UnitRecord> units_;
-  std::map<BufferId, std::vector<std::size_t>> unit_buffers_;        // units whose master or working copy lies there
-  std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed_;  // persistent packed weight: its unit, and when it was packed last
+  std::map<BufferId, std::vector<std::size_t>> unit_buffers_;  // units whose master or working copy lies there
+  std::map<BufferId, std::pair<std::size_t, std::int32_t>>
+      packed_;               // persistent packed weight: its unit, and when it was packed last
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   std::vector<Facts> inputs_, outputs_;  // of the launch at hand

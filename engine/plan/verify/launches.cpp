@@ -27,7 +27,8 @@ void Flow::launch(std::size_t i, const Launch& launch) {
   const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
   const std::int32_t mine = program_.instructions[i].why.micro_batch;
   for (const Operand& operand : launch.operands)
-    if (!may_hold(role_, region_of(operand), mine)) report_(i, "touches what is of another micro-batch than " + std::to_string(mine));
+    if (!may_hold(role_, region_of(operand), mine))
+      report_(i, "touches what is of another micro-batch than " + std::to_string(mine));
   switch (signature.op) {
     case Op::zero:
       return write(i, region_of(launch.operands[0]), Facts::all(Held::zero(), std::nullopt));
@@ -87,17 +88,20 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
       for (Facts& output : outputs) output.on(axis) = all ? Held::same() : Held::partial();
       continue;
     }
-    const Rules::Answer& answer = rules_.apply(launch.signature, inputs, axis, outputs.size(), launch.origin.along(axis));
+    const Rules::Answer& answer =
+        rules_.apply(launch.signature, inputs, axis, outputs.size(), launch.origin.along(axis));
     if (!answer && std::ranges::none_of(inputs, [&](const Facts& input) { return input.on(axis).is(Note::unknown); })) {
       std::string how;
       for (const Facts& input : inputs) how += (how.empty() ? "" : ", ") + input.along(axis);
       mix(i, axis, "cannot work on what is (" + how + ")");
     }
-    for (std::size_t output = 0; output < outputs.size(); ++output) outputs[output].on(axis) = answer ? (*answer)[output] : Held();
+    for (std::size_t output = 0; output < outputs.size(); ++output)
+      outputs[output].on(axis) = answer ? (*answer)[output] : Held();
   }
   for (std::size_t output = 0; output < outputs.size(); ++output) {
     const Region& region = region_of(launch.operands[num_inputs + output]);
-    if (access_of(launch.operands[num_inputs + output]) == Access::update) outputs[output] = added(i, uniform(region), outputs[output]);
+    if (access_of(launch.operands[num_inputs + output]) == Access::update)
+      outputs[output] = added(i, uniform(region), outputs[output]);
     outputs[output].run = run_of(signature.operands[num_inputs + output], outputs[output]);
     write(i, region, outputs[output]);
   }
@@ -130,7 +134,8 @@ Facts Flow::added(std::size_t i, Facts a, Facts b) {
   tables_.unite(a, b);
   Facts sum = merged(a, b);
   for (Axis axis : kAxes)
-    if (active(axis) && sum.on(axis).is(Note::unknown) && !a.on(axis).is(Note::unknown) && !b.on(axis).is(Note::unknown))
+    if (active(axis) && sum.on(axis).is(Note::unknown) && !a.on(axis).is(Note::unknown) &&
+        !b.on(axis).is(Note::unknown))
       mix(i, axis, "adds what is " + b.along(axis) + " to what is " + a.along(axis));
   return sum;
 }

@@ -1,5 +1,5 @@
-// What a step does with gradients once they are there: norm, seed of the loss, update, averages, compression. These ops have no sharding
-// rules; what each demands of its operands stands here.
+// What a step does with gradients once they are there: norm, seed of the loss, update, averages, compression. These ops
+// have no sharding rules; what each demands of its operands stands here.
 #include <algorithm>
 #include <cmath>
 
@@ -24,12 +24,14 @@ Access access_due(Of of) { return of < Of::made ? Access::read : of == Of::made 
 
 }  // namespace
 
-// ---- Norm, loss and update -------------------------------------------------------------------------------------------
+// ---- Norm, loss and update
+// -------------------------------------------------------------------------------------------
 
 void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region &region = region_of(launch.operands[0]), &squares = region_of(launch.operands[1]);
   const std::int64_t width = size_of(signature.operands[0].dtype);
-  const std::int64_t first = integer(signature, "first"), last = given_integer(signature, "last").value_or(std::int64_t{1} << 62);
+  const std::int64_t first = integer(signature, "first"),
+                     last = given_integer(signature, "last").value_or(std::int64_t{1} << 62);
   const double scale = real_or_one(signature, "scale");
   const FactRanges pieces = read(region);
   Facts result = Facts::all(Held::same(), DType::f64);
@@ -38,7 +40,8 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
   const Affine own = slice_origin(region.bytes / width, plan_.mesh);
   for (Axis axis : plan_.mesh.active(kTokenAxes)) {
     const Held& held = all.on(axis);
-    if (all.layout >= 0 && held == Held(Placement::shard(0)) && all.base == 0 && launch.origin.along(axis) == own.along(axis))
+    if (all.layout >= 0 && held == Held(Placement::shard(0)) && all.base == 0 &&
+        launch.origin.along(axis) == own.along(axis))
       result.on(axis) = Held::partial();
     else if (held == Held::partial() && drifting(axis))
       result.on(axis) = Held::version();
@@ -47,7 +50,8 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
   }
   if (!active(Axis::tensor) && !is_one(scale)) report_(i, "does not count its elements once");
   if (active(Axis::tensor)) result.on(Axis::tensor) = Held::partial();
-  for (const FactRange& piece : active(Axis::tensor) ? all.layout >= 0 ? tables_.unpacked(all, width) : pieces : FactRanges{}) {
+  for (const FactRange& piece :
+       active(Axis::tensor) ? all.layout >= 0 ? tables_.unpacked(all, width) : pieces : FactRanges{}) {
     const Held& held = piece.facts.on(Axis::tensor);
     const bool cut = held.is(Note::none) && held.placement.is_shard();
     const bool once = held == Held::same() ? is_one(scale * plan_.mesh.size(Axis::tensor)) : cut && is_one(scale);
@@ -75,20 +79,27 @@ void Flow::seed(std::size_t i, const Launch& launch) {
 }
 
 void Flow::update_scalars(std::size_t i, const Launch& launch) {
-  static constexpr std::array kWhat{"takes a norm that is", "takes a loss that is", "takes a count that is", "takes scalars that are",
-                                    "takes a count of updates that is", "takes a count of good steps that is"};
+  static constexpr std::array kWhat{"takes a norm that is",
+                                    "takes a loss that is",
+                                    "takes a count that is",
+                                    "takes scalars that are",
+                                    "takes a count of updates that is",
+                                    "takes a count of good steps that is"};
   const std::size_t operands = role_.good_steps >= 0 ? kWhat.size() : kWhat.size() - 1;
   if (launch.operands.size() != operands) return report_(i, "does not keep the role's loss scale");
-  for (std::size_t operand = 0; operand < operands; ++operand) need_same(i, region_of(launch.operands[operand]), kWhat[operand]);
+  for (std::size_t operand = 0; operand < operands; ++operand)
+    need_same(i, region_of(launch.operands[operand]), kWhat[operand]);
   if (role_.good_steps >= 0)
     for (Axis axis : kBatchAxes)
       if (drifting(axis)) report_(i, "lets each rank choose a loss scale alone");
   write(i, region_of(launch.operands[3]), Facts::all(Held::same(), DType::f32));
-  for (std::size_t operand = 4; operand < operands; ++operand) write(i, region_of(launch.operands[operand]), Facts::all(Held::same(), DType::i32));
+  for (std::size_t operand = 4; operand < operands; ++operand)
+    write(i, region_of(launch.operands[operand]), Facts::all(Held::same(), DType::i32));
   ++scalar_updates_;
 }
 
-// ---- Update ------------------------------------------------------------------------------------------------------------
+// ---- Update
+// ------------------------------------------------------------------------------------------------------------
 
 // The unit is the one that the instruction says it works for: what it says is checked against each operand.
 void Flow::update(std::size_t i, const Launch& launch, const Signature& signature) {
@@ -130,11 +141,15 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
         report_(i, "takes the rate of another optimizer than that of " + unit.name);
       [[fallthrough]];
     case Of::scalars:
-    case Of::applied: return need_same(i, region, "takes a scalar that is");
-    case Of::gradient: return take_gradient(i, index, region, tensor.dtype);
-    case Of::taken: return void(take_update(i, index, region, def));
+    case Of::applied:
+      return need_same(i, region, "takes a scalar that is");
+    case Of::gradient:
+      return take_gradient(i, index, region, tensor.dtype);
+    case Of::taken:
+      return void(take_update(i, index, region, def));
     case Of::states:
-    case Of::made: break;
+    case Of::made:
+      break;
     case Of::changed:
       made = take_update(i, index, region, def);
       if (def.whole) made = change_matrices(i, index, launch, tensor, made);
@@ -154,7 +169,8 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
   write(i, region, made);
 }
 
-// Gradients lie as the master does; a stage's own are its part of those of all, and ranks that train apart need not have summed theirs.
+// Gradients lie as the master does; a stage's own are its part of those of all, and ranks that train apart need not
+// have summed theirs.
 void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype) {
   const bool own = role_.units[unit].stages.empty();
   const FactRanges due = lies(unit, role_.units[unit].slice(), dtype), given = read(gradient);
@@ -164,7 +180,8 @@ void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient
   if (!std::ranges::all_of(given, is_gradient)) report_(i, "takes for gradients what is none");
   auto expected = due.begin();  // both ascend, and a unit may have thousands of either
   for (const FactRange& piece : given)
-    for (std::int64_t at = piece.first; at < piece.last && expected != due.end(); at = std::min(piece.last, expected->last)) {
+    for (std::int64_t at = piece.first; at < piece.last && expected != due.end();
+         at = std::min(piece.last, expected->last)) {
       while (expected != due.end() && expected->last <= at) ++expected;
       if (expected == due.end()) break;
       for (Axis axis : kAxes) {
@@ -194,7 +211,8 @@ Facts Flow::take_update(std::size_t i, std::size_t index, const Region& region, 
 }
 
 // Each whole matrix has one owner, among the ranks that differ by their origin: the sum over these is the update.
-Facts Flow::change_matrices(std::size_t i, std::size_t index, const Launch& launch, const TensorDesc& tensor, Facts is) {
+Facts Flow::change_matrices(std::size_t i, std::size_t index, const Launch& launch, const TensorDesc& tensor,
+                            Facts is) {
   const Unit& unit = role_.units[index];
   const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
   Axes owners;
@@ -215,7 +233,8 @@ Facts Flow::change_matrices(std::size_t i, std::size_t index, const Launch& laun
   return is;
 }
 
-// ---- Averaging -------------------------------------------------------------------------------------------------------
+// ---- Averaging
+// -------------------------------------------------------------------------------------------------------
 
 // Sums of what ranks have drifted apart about become its mean.
 FactRanges Flow::mean(std::size_t i, FactRanges sums, const Signature& signature) {
@@ -228,7 +247,8 @@ FactRanges Flow::mean(std::size_t i, FactRanges sums, const Signature& signature
       ranks *= plan_.mesh.size(axis);
       held = Held::same();
     }
-    if (ranks > 1 && !is_one(real_or_one(signature, "factor") * ranks)) report_(i, "makes no mean of " + std::to_string(std::llround(ranks)) + " ranks");
+    if (ranks > 1 && !is_one(real_or_one(signature, "factor") * ranks))
+      report_(i, "makes no mean of " + std::to_string(std::llround(ranks)) + " ranks");
   }
   return sums;
 }
@@ -252,7 +272,8 @@ void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signat
     if (access_of(operand) != Access::read) write(i, region_of(operand), pieces);
 }
 
-// ---- Compression -----------------------------------------------------------------------------------------------------
+// ---- Compression
+// -----------------------------------------------------------------------------------------------------
 
 // Gradient, residual → packet. bf16 keeps its elements; the others are a code of all of them.
 void Flow::compress(std::size_t i, const Launch& launch, const Signature& signature) {
@@ -260,7 +281,8 @@ void Flow::compress(std::size_t i, const Launch& launch, const Signature& signat
   const std::int64_t width = size_of(signature.operands[0].dtype);
   FactRanges pieces = read(region_of(launch.operands[0]));
   const bool codes = signature.op != Op::compress_bf16;
-  pieces = codes ? FactRanges{{0, packet.bytes, tables_.packed(pieces, width)}} : resized(std::move(pieces), width, size_of(signature.operands[2].dtype));
+  pieces = codes ? FactRanges{{0, packet.bytes, tables_.packed(pieces, width)}}
+                 : resized(std::move(pieces), width, size_of(signature.operands[2].dtype));
   for (FactRange& piece : pieces) {
     piece.facts.dtype = signature.operands[2].dtype;
     if (codes) piece.facts.content = {Content::code};

@@ -21,15 +21,16 @@ std::size_t index_of(Stream stream) { return static_cast<std::size_t>(stream); }
 // ---- Memory ------------------------------------------------------------------------------------------------------
 
 struct Content {
-  BufferId owner = -1;          // whose bytes lie here; -1: nobody's
-  std::int32_t writer = -1;     // -1: an earlier program
+  BufferId owner = -1;       // whose bytes lie here; -1: nobody's
+  std::int32_t writer = -1;  // -1: an earlier program
   std::size_t writer_stream = 0;
-  Clock readers = kNever;       // last reader on each stream
+  Clock readers = kNever;  // last reader on each stream
 };
 
 class MemoryProof {
  public:
-  MemoryProof(const Role& role, const MeshPoint& point, const Program& program, std::int32_t index, std::string who, std::vector<std::string>& found)
+  MemoryProof(const Role& role, const MeshPoint& point, const Program& program, std::int32_t index, std::string who,
+              std::vector<std::string>& found)
       : role_(role), point_(point), program_(program), index_(index), who_(std::move(who)), found_(found) {}
 
   void run() {
@@ -65,7 +66,8 @@ class MemoryProof {
     if (!inside) return report(0, "has a loop that does not lie behind a round of its own"), false;
     for (std::int32_t i = loop.first; i < loop.last; ++i) {
       active_[index_of(issued(i).stream)] = true;
-      if (!(next_round(issued(i - loop.size())) == issued(i))) return report(static_cast<std::size_t>(i), "is not what the round before the loop has in its place"), false;
+      if (!(next_round(issued(i - loop.size())) == issued(i)))
+        return report(static_cast<std::size_t>(i), "is not what the round before the loop has in its place"), false;
     }
     return true;
   }
@@ -95,7 +97,8 @@ class MemoryProof {
       Content any;
       any.owner = ring->second;
       memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](const Content& content) {
-        if (content.writer >= 0) any.readers[content.writer_stream] = std::max(any.readers[content.writer_stream], content.writer);
+        if (content.writer >= 0)
+          any.readers[content.writer_stream] = std::max(any.readers[content.writer_stream], content.writer);
         for (std::size_t s = 0; s < kNumStreams; ++s) any.readers[s] = std::max(any.readers[s], content.readers[s]);
       });
       memory_.assign(buffer.offset, buffer.offset + buffer.bytes, any);
@@ -110,35 +113,45 @@ class MemoryProof {
     const auto tail = at - 1;
     for (std::size_t s = 0; s < kNumStreams; ++s)
       for (std::size_t t = 0; t < kNumStreams; ++t)
-        if (active_[s] && active_[t] && s != t && (clocks_[s][t] < loop.first - loop.size() || clocks_[s][t] != found_at_loop_.clocks[s][t] + loop.size()))
-          return report(tail, "ends a pass after which " + std::string(name_of(static_cast<Stream>(s))) + " knows less of " + std::string(name_of(static_cast<Stream>(t))) + " than before");
+        if (active_[s] && active_[t] && s != t &&
+            (clocks_[s][t] < loop.first - loop.size() || clocks_[s][t] != found_at_loop_.clocks[s][t] + loop.size()))
+          return report(tail, "ends a pass after which " + std::string(name_of(static_cast<Stream>(s))) +
+                                  " knows less of " + std::string(name_of(static_cast<Stream>(t))) + " than before");
     const auto touched = [&](std::int32_t before, std::int32_t now, std::size_t stream) {
-      return now == before || now == before + loop.size() || (settled(before, stream, found_at_loop_.clocks) && settled(now, stream, clocks_));
+      return now == before || now == before + loop.size() ||
+             (settled(before, stream, found_at_loop_.clocks) && settled(now, stream, clocks_));
     };
     // Where a part of a ring holds nothing of it yet, or never does, only the order of accesses counts.
     const auto same = [&](BufferId ring, const Content& before, const Content& now) {
       const bool empty = ring >= 0 && before.owner != ring && now.owner != ring;
       bool alike = (empty || before.owner == now.owner) && touched(before.writer, now.writer, now.writer_stream);
-      alike = alike && (before.writer_stream == now.writer_stream || (settled(before.writer, before.writer_stream, found_at_loop_.clocks) && settled(now.writer, now.writer_stream, clocks_)));
+      alike = alike && (before.writer_stream == now.writer_stream ||
+                        (settled(before.writer, before.writer_stream, found_at_loop_.clocks) &&
+                         settled(now.writer, now.writer_stream, clocks_)));
       for (std::size_t s = 0; s < kNumStreams; ++s) alike = alike && touched(before.readers[s], now.readers[s], s);
       return alike;
     };
-    const AddressMap<Content> moved = after_pass(found_at_loop_.memory, role_, index_, [](const Content& content, std::int64_t) { return content; });
-    if (!same_everywhere(moved, memory_, role_, index_, same)) report(tail, "ends a pass that leaves other memory than it found");
+    const AddressMap<Content> moved =
+        after_pass(found_at_loop_.memory, role_, index_, [](const Content& content, std::int64_t) { return content; });
+    if (!same_everywhere(moved, memory_, role_, index_, same))
+      report(tail, "ends a pass that leaves other memory than it found");
     found_at_loop_ = {};
   }
 
-  // In the loop a region lies in one part of its ring, and waits go back a pass at most. Behind it streams that had no part in it know of it.
+  // In the loop a region lies in one part of its ring, and waits go back a pass at most. Behind it streams that had no
+  // part in it know of it.
   void step_of_loop(std::size_t i, const Issued& one, const Clock& clock) {
     const Loop& loop = program_.loop;
     const auto at = static_cast<std::int32_t>(i);
     const bool in_loop = at >= loop.first && at < loop.last;
     for (const std::int32_t after : one.after)
-      if (in_loop && after >= 0 && after < loop.first - loop.size()) report(i, "waits for what is before the round behind which the loop begins");
+      if (in_loop && after >= 0 && after < loop.first - loop.size())
+        report(i, "waits for what is before the round behind which the loop begins");
     for_each_access(one.instruction, [&](Access, const Region& region) {
       if (!turning(region)) return;
       const std::int64_t stride = role_.buffer(region.buffer).stride;
-      if (in_loop && region.offset % stride + region.bytes > stride) report(i, "reaches from one part of a ring into the next");
+      if (in_loop && region.offset % stride + region.bytes > stride)
+        report(i, "reaches from one part of a ring into the next");
       if (at < loop.last || active_[index_of(one.stream)]) return;
       for (std::size_t s = 0; s < kNumStreams; ++s)
         if (active_[s] && clock[s] < loop.first) report(i, "touches what a loop has left without waiting for it");
@@ -152,11 +165,14 @@ class MemoryProof {
     for (std::size_t s = 0; s < kNumStreams; ++s) {
       const std::int32_t after = issued.after[s];
       if (after < 0) continue;
-      if (after >= static_cast<std::int32_t>(i) || index_of(program_.instructions[static_cast<std::size_t>(after)].stream) != s) {
-        report(i, "waits for #" + std::to_string(after) + ", which is not before it on stream " + std::string(name_of(static_cast<Stream>(s))));
+      if (after >= static_cast<std::int32_t>(i) ||
+          index_of(program_.instructions[static_cast<std::size_t>(after)].stream) != s) {
+        report(i, "waits for #" + std::to_string(after) + ", which is not before it on stream " +
+                      std::string(name_of(static_cast<Stream>(s))));
         continue;
       }
-      for (std::size_t t = 0; t < kNumStreams; ++t) clock[t] = std::max(clock[t], ended_[static_cast<std::size_t>(after)][t]);
+      for (std::size_t t = 0; t < kNumStreams; ++t)
+        clock[t] = std::max(clock[t], ended_[static_cast<std::size_t>(after)][t]);
     }
     if (program_.loops()) step_of_loop(i, issued, clock);
     if (const auto* launch = std::get_if<Launch>(&issued.instruction)) operands_fit(i, *launch);
@@ -173,10 +189,13 @@ class MemoryProof {
 
   // A kernel touches what its signature says, not what the operands say. Packed operands have the size of their buffer.
   void operands_fit(std::size_t i, const Launch& launch) {
-    if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role_.signatures.size()) return report(i, "names a signature that is not there");
+    if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role_.signatures.size())
+      return report(i, "names a signature that is not there");
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
-    if (signature.operands.size() != launch.operands.size()) return report(i, "has another number of operands than its signature");
-    if (const Region& workspace = launch.workspace.region; workspace.bytes > 0 && inside(workspace) && role_.address(workspace, point_) % kBufferAlignment != 0)
+    if (signature.operands.size() != launch.operands.size())
+      return report(i, "has another number of operands than its signature");
+    if (const Region& workspace = launch.workspace.region;
+        workspace.bytes > 0 && inside(workspace) && role_.address(workspace, point_) % kBufferAlignment != 0)
       report(i, "has a workspace at an address that is no multiple of " + std::to_string(kBufferAlignment));
     for (std::size_t operand = 0; operand < launch.operands.size(); ++operand) {
       const TensorDesc& tensor = signature.operands[operand];
@@ -185,10 +204,12 @@ class MemoryProof {
       if (!inside(region)) continue;  // reported with its accesses
       const std::int64_t address = role_.address(region, point_);
       if (const std::int64_t multiple = alignment_of(signature, tensor); address % multiple != 0)
-        report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " + std::to_string(multiple));
+        report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " +
+                      std::to_string(multiple));
       const Buffer& buffer = role_.buffer(region.buffer);
       const bool whole = buffer.parts() == 1 ? region.bytes == buffer.bytes : aligned(region.bytes) == buffer.stride;
-      if (packed ? !whole : region.bytes != tensor.bytes()) report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
+      if (packed ? !whole : region.bytes != tensor.bytes())
+        report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
     }
   }
 
@@ -209,7 +230,8 @@ class MemoryProof {
   void overlap_inside(std::size_t i) {
     if (slice_in_place(program_.instructions[i].instruction)) return;
     std::vector<std::pair<Access, Region>> all;
-    for_each_access(program_.instructions[i].instruction, [&](Access access, const Region& region) { all.emplace_back(access, region); });
+    for_each_access(program_.instructions[i].instruction,
+                    [&](Access access, const Region& region) { all.emplace_back(access, region); });
     for (std::size_t a = 0; a < all.size(); ++a)
       for (std::size_t b = 0; b < all.size(); ++b) {
         if (a == b || all[a].first == Access::read || all[a].second == all[b].second) continue;
@@ -233,10 +255,14 @@ class MemoryProof {
     if (!inside(region)) return report(i, "names a buffer that is not there"), false;
     const Buffer& buffer = role_.buffer(region.buffer);
     const std::int64_t offset = role_.address(region, point_) - buffer.offset;
-    if (offset < 0 || region.bytes < 0 || offset + region.bytes > buffer.bytes) return report(i, "reaches beyond its buffer"), false;
-    if (buffer.offset < 0 || buffer.offset + buffer.bytes > role_.total_bytes) return report(i, "reaches beyond the allocation"), false;
-    if (buffer.offset % kBufferAlignment != 0) return report(i, "uses a buffer whose offset is no multiple of " + std::to_string(kBufferAlignment)), false;
-    if (buffer.program >= 0 && buffer.program != index_) return report(i, "uses scratch memory of another program"), false;
+    if (offset < 0 || region.bytes < 0 || offset + region.bytes > buffer.bytes)
+      return report(i, "reaches beyond its buffer"), false;
+    if (buffer.offset < 0 || buffer.offset + buffer.bytes > role_.total_bytes)
+      return report(i, "reaches beyond the allocation"), false;
+    if (buffer.offset % kBufferAlignment != 0)
+      return report(i, "uses a buffer whose offset is no multiple of " + std::to_string(kBufferAlignment)), false;
+    if (buffer.program >= 0 && buffer.program != index_)
+      return report(i, "uses scratch memory of another program"), false;
     return true;
   }
 
@@ -269,7 +295,8 @@ class MemoryProof {
       bool ordered = before(content, clock);
       for (std::size_t s = 0; s < kNumStreams; ++s) ordered = ordered && (s == mine || content.readers[s] <= clock[s]);
       unordered = unordered || !ordered;
-      foreign = foreign || (content.owner >= 0 && content.owner != region.buffer && role_.buffer(content.owner).program < 0);
+      foreign =
+          foreign || (content.owner >= 0 && content.owner != region.buffer && role_.buffer(content.owner).program < 0);
     });
     if (unordered) report(i, "writes without waiting for an earlier access of the same memory");
     if (foreign) report(i, "writes over persistent memory of another buffer");
@@ -305,7 +332,8 @@ Axes moving(const Role& role, const Program& program) {
   return axes;
 }
 
-// Along the axes that move regions, addresses are affine in a rank's index: what holds at its ends and beside the first holds between.
+// Along the axes that move regions, addresses are affine in a rank's index: what holds at its ends and beside the first
+// holds between.
 std::vector<MeshPoint> telling_points(const Mesh& mesh, Axes axes) {
   const int size = mesh.group_size(axes);
   std::vector<MeshPoint> points;
@@ -314,10 +342,12 @@ std::vector<MeshPoint> telling_points(const Mesh& mesh, Axes axes) {
   return points;
 }
 
-// Whether a tensor that is held whole or in parts, and is no sum, is sliced along some of `axes`, in the numbering of ranks.
+// Whether a tensor that is held whole or in parts, and is no sum, is sliced along some of `axes`, in the numbering of
+// ranks.
 bool sliced_in_order(const Spec& spec, Axes axes) {
   const auto cuts = spec.cuts();
-  return spec.partial.empty() && axes_of(spec).within(axes) && std::is_sorted(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.axis < b.axis; });
+  return spec.partial.empty() && axes_of(spec).within(axes) &&
+         std::is_sorted(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.axis < b.axis; });
 }
 
 // A step takes every micro-batch of the batch once: as many as its input has parts.
@@ -328,31 +358,39 @@ std::string unsound_loop(const Role& role, const Program& program) {
   const std::int64_t all = listed + static_cast<std::int64_t>(program.loop.times - 1) * program.loop.micro_batches;
   const auto index = static_cast<std::int32_t>(&program - role.programs.data());
   for (const Buffer& buffer : role.buffers)
-    if (buffer.program == index && buffer.category == Category::inputs && buffer.stride > 0 && (buffer.parts() != all || buffer.advance != program.loop.micro_batches))
+    if (buffer.program == index && buffer.category == Category::inputs && buffer.stride > 0 &&
+        (buffer.parts() != all || buffer.advance != program.loop.micro_batches))
       return "has a loop over another number of micro-batches than " + role.name(buffer.name);
   return "";
 }
 
 // What the flow of facts takes for granted about a role's units, fields and scalars; empty if it may.
 std::string unsound(const Role& role, const Mesh& mesh) {
-  const auto persistent = [&](BufferId id) { return id >= 0 && static_cast<std::size_t>(id) < role.buffers.size() && role.buffer(id).program < 0; };
+  const auto persistent = [&](BufferId id) {
+    return id >= 0 && static_cast<std::size_t>(id) < role.buffers.size() && role.buffer(id).program < 0;
+  };
   const auto inside = [&](const Region& region) {
     if (!persistent(region.buffer) || region.offset < 0 || region.bytes < 0) return false;
     const std::int64_t last = region.offset + (mesh.group_size(region.over) - 1) * region.step;
     return region.step >= 0 && last + region.bytes <= role.buffer(region.buffer).bytes;
   };
   for (const Buffer& buffer : role.buffers)
-    if (buffer.stride < 0 || buffer.advance < 0 || buffer.stride % kBufferAlignment != 0 || (buffer.stride > 0 && buffer.program < 0)) return "has a ring that goes around in no program";
+    if (buffer.stride < 0 || buffer.advance < 0 || buffer.stride % kBufferAlignment != 0 ||
+        (buffer.stride > 0 && buffer.program < 0))
+      return "has a ring that goes around in no program";
   for (const Program& program : role.programs)
     if (const std::string why = unsound_loop(role, program); !why.empty()) return why;
   for (BufferId id : {role.scalars, role.applied, role.good_steps})
     if (id != -1 && !persistent(id)) return "names scalars that are not there";
   for (const Unit& unit : role.units) {
     std::int64_t end = 0;
-    bool sound = unit.find(Slot::Kind::working) != nullptr && unit.trained() == (unit.find(Slot::Kind::master) != nullptr) && unit.elements > 0;
+    bool sound = unit.find(Slot::Kind::working) != nullptr &&
+                 unit.trained() == (unit.find(Slot::Kind::master) != nullptr) && unit.elements > 0;
     for (const UnitTensor& tensor : unit.tensors) {
-      sound = sound && sliced_in_order(tensor.spec, Axes::of(Axis::tensor)) && tensor.spec.format == Format(unit.compute);
-      sound = sound && tensor.offset >= end && tensor.elements > 0 && tensor.elements == local_shape(tensor.spec, mesh).elements();
+      sound =
+          sound && sliced_in_order(tensor.spec, Axes::of(Axis::tensor)) && tensor.spec.format == Format(unit.compute);
+      sound = sound && tensor.offset >= end && tensor.elements > 0 &&
+              tensor.elements == local_shape(tensor.spec, mesh).elements();
       end = tensor.offset + tensor.elements;
     }
     // A slot is what its spec says of the unit: all of it, or an equal slice.
@@ -360,28 +398,36 @@ std::string unsound(const Role& role, const Mesh& mesh) {
       if (!slot.persistent) continue;
       const std::int64_t ranks = slot.sliced() ? mesh.group_size(axes_of(slot.spec)) : 1;
       const Shape expected = slot.own() ? Shape{mesh.group_size(kTokenAxes), unit.elements} : Shape{unit.elements};
-      const bool flat = std::all_of(slot.spec.cuts().begin(), slot.spec.cuts().end(), [](const Cut& cut) { return cut.as == Placement::shard(0); });
+      const bool flat = std::all_of(slot.spec.cuts().begin(), slot.spec.cuts().end(),
+                                    [](const Cut& cut) { return cut.as == Placement::shard(0); });
       sound = sound && flat && slot.spec.whole == expected && unit.elements % ranks == 0;
       sound = sound && sliced_in_order(slot.spec, slot.own() ? kTokenAxes : kSliceAxes);
       sound = sound && (!slot.own() || mesh.active(kTokenAxes).within(axes_of(slot.spec)));
       sound = sound && inside(slot.region) && slot.region.bytes == bytes_of(slot.spec.format, unit.elements / ranks);
       const bool is_master = slot.kind == Slot::Kind::master, is_working = slot.kind == Slot::Kind::working;
-      sound = sound && (!is_master || slot.spec.format == Format(DType::f32)) && (!is_working || slot.spec.format == Format(unit.compute));
+      sound = sound && (!is_master || slot.spec.format == Format(DType::f32)) &&
+              (!is_working || slot.spec.format == Format(unit.compute));
     }
     for (const Slot& slot : unit.slots)
-      if (sound && slot.kind == Slot::Kind::state) sound = slot.own() || axes_of(slot.spec) == axes_of(unit.parameters().spec);
+      if (sound && slot.kind == Slot::Kind::state)
+        sound = slot.own() || axes_of(slot.spec) == axes_of(unit.parameters().spec);
     if (!sound || end > unit.elements) return "has no place for " + unit.name;
   }
   for (const Field& field : role.fields)
-    if (!sliced_in_order(field.spec, field.kind == Field::Kind::batch ? kTokenAxes : Axes{})) return "has a field that no loader gives in such parts: " + field.name;
+    if (!sliced_in_order(field.spec, field.kind == Field::Kind::batch ? kTokenAxes : Axes{}))
+      return "has a field that no loader gives in such parts: " + field.name;
   for (const Field& field : role.fields)
-    if (field.part_bytes(mesh) <= 0 || field.bytes <= 0 || field.bytes % field.part_bytes(mesh) != 0) return "has a field that is not made of parts: " + field.name;
+    if (field.part_bytes(mesh) <= 0 || field.bytes <= 0 || field.bytes % field.part_bytes(mesh) != 0)
+      return "has a field that is not made of parts: " + field.name;
   for (const Program& program : role.programs)
     for (const Issued& issued : program.instructions) {
       std::int32_t field = 0;
-      if (const auto* in = std::get_if<CopyIn>(&issued.instruction)) field = in->field;
-      else if (const auto* out = std::get_if<CopyOut>(&issued.instruction)) field = out->field;
-      else continue;
+      if (const auto* in = std::get_if<CopyIn>(&issued.instruction))
+        field = in->field;
+      else if (const auto* out = std::get_if<CopyOut>(&issued.instruction))
+        field = out->field;
+      else
+        continue;
       if (field < 0 || static_cast<std::size_t>(field) >= role.fields.size()) return "copies a field that is not there";
     }
   return "";
@@ -401,22 +447,27 @@ std::vector<std::string> in_order(std::size_t count, const Proof& proof) {
 
 std::vector<std::string> violations(const Plan& plan) {
   std::vector<std::string> found;
-  if (static_cast<int>(plan.roles.size()) != plan.mesh.size(Axis::pipeline)) return {"a plan has one role a pipeline stage"};
+  if (static_cast<int>(plan.roles.size()) != plan.mesh.size(Axis::pipeline))
+    return {"a plan has one role a pipeline stage"};
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
     const Role& role = plan.roles[stage];
     if (role.programs.size() != plan.roles[0].programs.size()) return {"the roles of a plan have different programs"};
     for (std::size_t program = 0; program < role.programs.size(); ++program)
-      if (role.programs[program].kind != plan.roles[0].programs[program].kind) return {"the roles of a plan have different programs"};
+      if (role.programs[program].kind != plan.roles[0].programs[program].kind)
+        return {"the roles of a plan have different programs"};
   }
   found = in_order(plan.roles.size(), [&](std::size_t stage, std::vector<std::string>& of_role) {
     const Role& role = plan.roles[stage];
     for (std::size_t program = 0; program < role.programs.size(); ++program)
       for (const MeshPoint& point : telling_points(plan.mesh, moving(role, role.programs[program])))
-        MemoryProof(role, point, role.programs[program], static_cast<std::int32_t>(program), "role " + std::to_string(stage), of_role).run();
+        MemoryProof(role, point, role.programs[program], static_cast<std::int32_t>(program),
+                    "role " + std::to_string(stage), of_role)
+            .run();
   });
   if (!found.empty()) return found;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
-    if (const std::string why = unsound(plan.roles[stage], plan.mesh); !why.empty()) return {"role " + std::to_string(stage) + " " + why};
+    if (const std::string why = unsound(plan.roles[stage], plan.mesh); !why.empty())
+      return {"role " + std::to_string(stage) + " " + why};
   std::vector<std::pair<std::size_t, MeshPoint>> proofs;
   for (std::size_t program = 0; program < plan.roles[0].programs.size(); ++program) {
     Axes axes;

@@ -1,6 +1,6 @@
 // The page is a template (page.html, page.css, page.js, charts.js, which the build makes strings of) around one JSON
-// object. Here that object is made: facts of engine/report/plan_report.h and units.h, and the charts' points. What a person wrote is in the
-// object alone, in which no "<" stands, and in the title, which is escaped.
+// object. Here that object is made: facts of engine/report/plan_report.h and units.h, and the charts' points. What a
+// person wrote is in the object alone, in which no "<" stands, and in the title, which is escaped.
 #include "engine/report/page/page.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,9 @@ std::pair<std::string, std::string> time_text(double us) {
   return {fmt::format("{:.{}f}", us, digits(us)), "µs"};
 }
 
-std::string rate_text(double rate) { return rate >= 1e6 ? fmt::format("{:.2f} million", rate * 1e-6) : grouped(std::llround(rate)); }
+std::string rate_text(double rate) {
+  return rate >= 1e6 ? fmt::format("{:.2f} million", rate * 1e-6) : grouped(std::llround(rate));
+}
 
 // ---- Head ----
 
@@ -54,13 +56,22 @@ Json time_figures(const PredictedStep& predicted) {
   const double scale = unit == "s" ? 1e-6 : unit == "ms" ? 1e-3 : 1;
   const auto rate = [&](double us) { return us > 0 ? predicted.tokens / us * 1e6 : 0; };
   Json figures = Json::array();
-  figures.push_back({{"id", "step"}, {"name", "Step time, predicted"}, {"value", value}, {"unit", unit},
+  figures.push_back({{"id", "step"},
+                     {"name", "Step time, predicted"},
+                     {"value", value},
+                     {"unit", unit},
                      {"note", fmt::format("{:.3g} to {:.3g} {}", times.low_us * scale, times.high_us * scale, unit)}});
-  figures.push_back({{"id", "rate"}, {"name", predicted.samples ? "Samples per second" : "Tokens per second"}, {"value", rate_text(rate(times.step_us))}, {"unit", ""},
+  figures.push_back({{"id", "rate"},
+                     {"name", predicted.samples ? "Samples per second" : "Tokens per second"},
+                     {"value", rate_text(rate(times.step_us))},
+                     {"unit", ""},
                      {"note", fmt::format("{} to {}", rate_text(rate(times.high_us)), rate_text(rate(times.low_us)))}});
   if (predicted.mfu() > 0) {
     const auto share = [&](double us) { return 100 * predicted.mfu() * times.step_us / std::max(us, 1e-9); };
-    figures.push_back({{"id", "utilisation"}, {"name", "Model FLOPs utilisation"}, {"value", fmt::format("{:.1f}", share(times.step_us))}, {"unit", "%"},
+    figures.push_back({{"id", "utilisation"},
+                       {"name", "Model FLOPs utilisation"},
+                       {"value", fmt::format("{:.1f}", share(times.step_us))},
+                       {"unit", "%"},
                        {"note", fmt::format("{:.1f}% to {:.1f}%", share(times.high_us), share(times.low_us))}});
   }
   return figures;
@@ -71,14 +82,23 @@ Json figures_json(const CompiledJob& compiled, const PredictedStep& predicted) {
   const MemoryReport& report = fullest(compiled);
   const std::string bytes = bytes_text(static_cast<double>(report.peak_bytes));
   const std::size_t blank = bytes.find(' ');
-  const double share = static_cast<double>(report.peak_bytes) / static_cast<double>(std::max<std::int64_t>(1, compiled.limit_bytes));
-  figures.push_back({{"id", "memory"}, {"name", "Memory of a rank"}, {"value", bytes.substr(0, blank)}, {"unit", bytes.substr(blank + 1)}, {"share", share},
-                     {"note", fmt::format("{:.1f}% of {}", 100 * share, bytes_text(static_cast<double>(compiled.limit_bytes)))}});
+  const double share =
+      static_cast<double>(report.peak_bytes) / static_cast<double>(std::max<std::int64_t>(1, compiled.limit_bytes));
+  figures.push_back(
+      {{"id", "memory"},
+       {"name", "Memory of a rank"},
+       {"value", bytes.substr(0, blank)},
+       {"unit", bytes.substr(blank + 1)},
+       {"share", share},
+       {"note", fmt::format("{:.1f}% of {}", 100 * share, bytes_text(static_cast<double>(compiled.limit_bytes)))}});
   const std::string count = count_text(static_cast<double>(compiled.num_parameters));
   const std::size_t gap = count.find(' ');
   const bool all = compiled.num_trained == compiled.num_parameters;
   const std::string trained = all ? "" : count_text(static_cast<double>(compiled.num_trained)) + " trained; ";
-  figures.push_back({{"id", "parameters"}, {"name", "Parameters"}, {"value", count.substr(0, gap)}, {"unit", gap == std::string::npos ? "" : count.substr(gap + 1)},
+  figures.push_back({{"id", "parameters"},
+                     {"name", "Parameters"},
+                     {"value", count.substr(0, gap)},
+                     {"unit", gap == std::string::npos ? "" : count.substr(gap + 1)},
                      {"note", trained + flops_text(compiled.flops_per_step) + " a step"}});
   return figures;
 }
@@ -88,12 +108,15 @@ Json facts_json(const CompiledJob& compiled, const PredictedStep& predicted) {
   const std::string& about = predicted.machine->description;
   facts.push_back({"machine", cluster_text(predicted) + (about.empty() ? "" : ": " + about)});
   std::string mesh;
-  for (Axis axis : kAxes) mesh += fmt::format("{}{} {}", mesh.empty() ? "" : " × ", name_of(axis), compiled.plan.mesh.size(axis));
-  facts.push_back({"mesh", fmt::format("{} = {} rank{}", mesh, grouped(compiled.plan.mesh.world_size()), compiled.plan.mesh.world_size() == 1 ? "" : "s")});
+  for (Axis axis : kAxes)
+    mesh += fmt::format("{}{} {}", mesh.empty() ? "" : " × ", name_of(axis), compiled.plan.mesh.size(axis));
+  facts.push_back({"mesh", fmt::format("{} = {} rank{}", mesh, grouped(compiled.plan.mesh.world_size()),
+                                       compiled.plan.mesh.world_size() == 1 ? "" : "s")});
   facts.push_back({"batch", batch_line(compiled.batch)});
   std::string instructions;
   for (const Program& program : compiled.plan.roles.front().programs)
-    instructions += fmt::format("{}{} {}", instructions.empty() ? "" : ", ", name_of(program.kind), grouped(program.length()));
+    instructions +=
+        fmt::format("{}{} {}", instructions.empty() ? "" : ", ", name_of(program.kind), grouped(program.length()));
   facts.push_back({"instructions", instructions});
   return facts;
 }
@@ -113,8 +136,14 @@ Json time_json(const cost::Prediction& prediction) {
   }
   Json kernels = Json::array();
   for (const cost::KernelTime& kernel : prediction.kernels)
-    kernels.push_back({{"op", name_of(kernel.op)}, {"count", kernel.count}, {"ns", nanoseconds(kernel.us)}, {"bound", cost::name_of(kernel.bound)}});
-  return {{"step_ns", nanoseconds(prediction.step_us)}, {"slowest", prediction.slowest}, {"stages", stages}, {"kernels", kernels}};
+    kernels.push_back({{"op", name_of(kernel.op)},
+                       {"count", kernel.count},
+                       {"ns", nanoseconds(kernel.us)},
+                       {"bound", cost::name_of(kernel.bound)}});
+  return {{"step_ns", nanoseconds(prediction.step_us)},
+          {"slowest", prediction.slowest},
+          {"stages", stages},
+          {"kernels", kernels}};
 }
 
 // ---- Memory ----
@@ -130,18 +159,22 @@ std::vector<std::int64_t> reached(const Program& program, const std::vector<cost
   return times;
 }
 
-Json curve_json(const Role& role, const Program& program, std::size_t most_points, const cost::Prediction& prediction, std::size_t stage) {
+Json curve_json(const Role& role, const Program& program, std::size_t most_points, const cost::Prediction& prediction,
+                std::size_t stage) {
   const MemoryCurve curve = memory_curve(role, program, most_points);
   const bool in_time = program.kind == ProgramKind::step;
   std::vector<std::int64_t> times;
   if (in_time) times = reached(program, prediction.spans[stage]);
-  const auto place = [&](std::int32_t instruction) { return in_time ? times[static_cast<std::size_t>(instruction)] : instruction; };
+  const auto place = [&](std::int32_t instruction) {
+    return in_time ? times[static_cast<std::size_t>(instruction)] : instruction;
+  };
   Json at = Json::array(), live = Json::object();
   for (std::int32_t first : curve.at) at.push_back(place(first));
   for (int i = 0; i < kNumCategories; ++i) {
     const std::vector<std::int64_t>& bytes = curve.live[static_cast<std::size_t>(i)];
     const bool constant = std::adjacent_find(bytes.begin(), bytes.end(), std::not_equal_to<>()) == bytes.end();
-    live[std::string(name_of(static_cast<Category>(i)))] = constant ? Json(bytes.empty() ? 0 : bytes.front()) : Json(bytes);
+    live[std::string(name_of(static_cast<Category>(i)))] =
+        constant ? Json(bytes.empty() ? 0 : bytes.front()) : Json(bytes);
   }
   return {{"in_time", in_time},
           {"end", in_time ? nanoseconds(prediction.step_us) : static_cast<std::int64_t>(program.instructions.size())},
@@ -155,9 +188,10 @@ Json alive_json(const Role& role, const std::vector<BufferId>& alive) {
   Json list = Json::array();
   for (std::size_t i = 0; i < std::min(alive.size(), kAliveShown); ++i) {
     const Buffer& buffer = role.buffer(alive[i]);
-    list.push_back({{"name", role.name(buffer.name) + (buffer.micro_batch >= 0 ? fmt::format(" mb{}", buffer.micro_batch) : "")},
-                    {"category", name_of(buffer.category)},
-                    {"bytes", buffer.bytes}});
+    list.push_back(
+        {{"name", role.name(buffer.name) + (buffer.micro_batch >= 0 ? fmt::format(" mb{}", buffer.micro_batch) : "")},
+         {"category", name_of(buffer.category)},
+         {"bytes", buffer.bytes}});
   }
   return list;
 }
@@ -166,9 +200,14 @@ Json stage_memory(const CompiledJob& compiled, std::size_t stage, const cost::Pr
   const Role& role = compiled.plan.roles[stage];
   const MemoryReport& report = compiled.memory[stage];
   Json categories = Json::object();
-  for (int i = 0; i < kNumCategories; ++i) categories[std::string(name_of(static_cast<Category>(i)))] = report.by_category[static_cast<std::size_t>(i)];
+  for (int i = 0; i < kNumCategories; ++i)
+    categories[std::string(name_of(static_cast<Category>(i)))] = report.by_category[static_cast<std::size_t>(i)];
   CHECK(report.program, "what is most alive is alive in a program");
-  Json json{{"stage", stage}, {"peak", report.peak_bytes}, {"by_category", categories}, {"program", name_of(*report.program)}, {"instruction", report.instruction}};
+  Json json{{"stage", stage},
+            {"peak", report.peak_bytes},
+            {"by_category", categories},
+            {"program", name_of(*report.program)},
+            {"instruction", report.instruction}};
   const Program* program = role.program(*report.program);
   const std::vector<BufferId> alive = alive_at(role, *program, report.instruction);
   const std::string title = title_of(role, program->instructions[static_cast<std::size_t>(report.instruction)]);
@@ -182,7 +221,8 @@ Json stage_memory(const CompiledJob& compiled, std::size_t stage, const cost::Pr
 
 Json page_memory(const CompiledJob& compiled, const cost::Prediction& prediction) {
   Json stages = Json::array();
-  for (std::size_t stage = 0; stage < compiled.plan.roles.size(); ++stage) stages.push_back(stage_memory(compiled, stage, prediction));
+  for (std::size_t stage = 0; stage < compiled.plan.roles.size(); ++stage)
+    stages.push_back(stage_memory(compiled, stage, prediction));
   return {{"limit", compiled.limit_bytes}, {"fullest", fullest_stage(compiled)}, {"stages", stages}};
 }
 
@@ -193,7 +233,9 @@ Json rows_json(const std::vector<Traffic>& traffic, const std::vector<cost::Comm
   for (const Traffic& one : traffic) {
     Json row{{"axis", one.axis}, {"collective", one.collective}, {"count", one.count}, {"bytes", one.bytes}};
     if (times != nullptr) {
-      const auto time = std::find_if(times->begin(), times->end(), [&](const cost::CommunicationTime& time) { return time.axis == one.axis && time.collective == one.collective; });
+      const auto time = std::find_if(times->begin(), times->end(), [&](const cost::CommunicationTime& time) {
+        return time.axis == one.axis && time.collective == one.collective;
+      });
       row["ns"] = time == times->end() ? 0 : nanoseconds(time->total_us);
       row["exposed_ns"] = time == times->end() ? 0 : nanoseconds(time->exposed_us);
     }
@@ -206,11 +248,15 @@ Json page_communication(const CompiledJob& compiled, const cost::Prediction& pre
   const StageTraffic step = traffic_by_stage(compiled.plan);
   Json stages = Json::array(), others = Json::array();
   for (std::size_t stage = 0; stage < step.stages.size(); ++stage)
-    stages.push_back({{"stage", stage}, {"rows", rows_json(step.stages[stage], stage == prediction.slowest ? &prediction.communication : nullptr)}});
+    stages.push_back(
+        {{"stage", stage},
+         {"rows", rows_json(step.stages[stage], stage == prediction.slowest ? &prediction.communication : nullptr)}});
   for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging}) {
     const StageTraffic traffic = traffic_by_stage(compiled.plan, program);
     if (!traffic.stages[traffic.most].empty())
-      others.push_back({{"program", name_of(program)}, {"every", compiled.strategy.data.every}, {"rows", rows_json(traffic.stages[traffic.most], nullptr)}});
+      others.push_back({{"program", name_of(program)},
+                        {"every", compiled.strategy.data.every},
+                        {"rows", rows_json(traffic.stages[traffic.most], nullptr)}});
   }
   return {{"stages", stages}, {"shown", prediction.slowest}, {"most", step.most}, {"others", others}};
 }
@@ -227,21 +273,41 @@ struct UnitRow {
   std::string states, weights, gradients, collectives;
 
   explicit UnitRow(const UnitFacts& facts)
-      : first(facts.unit->name), last(first), holds_first(facts.label), holds_last(holds_first), stage_first(facts.stage), stage_last(facts.stage), count(1),
-        tensors(static_cast<std::int64_t>(facts.unit->tensors.size())), elements(facts.unit->elements), states(part_of(facts.states_over)),
-        weights(facts.weights_over == 1 ? "whole" : fmt::format("1/{}, gathered {}×", facts.weights_over, facts.gathers)),
-        gradients(part_of(facts.gradients_over) + (facts.reductions > 0 ? fmt::format(", reduced {}×", facts.reductions) : "")) {
-    for (const UnitCollective& one : facts.collectives) collectives += fmt::format("{}{} {} {}", collectives.empty() ? "" : ", ", one.count, one.collective, one.axis);
+      : first(facts.unit->name),
+        last(first),
+        holds_first(facts.label),
+        holds_last(holds_first),
+        stage_first(facts.stage),
+        stage_last(facts.stage),
+        count(1),
+        tensors(static_cast<std::int64_t>(facts.unit->tensors.size())),
+        elements(facts.unit->elements),
+        states(part_of(facts.states_over)),
+        weights(facts.weights_over == 1 ? "whole"
+                                        : fmt::format("1/{}, gathered {}×", facts.weights_over, facts.gathers)),
+        gradients(part_of(facts.gradients_over) +
+                  (facts.reductions > 0 ? fmt::format(", reduced {}×", facts.reductions) : "")) {
+    for (const UnitCollective& one : facts.collectives)
+      collectives += fmt::format("{}{} {} {}", collectives.empty() ? "" : ", ", one.count, one.collective, one.axis);
     if (collectives.empty()) collectives = "none";
   }
   bool alike(const UnitRow& other) const {
-    return tensors == other.tensors && elements == other.elements && states == other.states && weights == other.weights && gradients == other.gradients && collectives == other.collectives;
+    return tensors == other.tensors && elements == other.elements && states == other.states &&
+           weights == other.weights && gradients == other.gradients && collectives == other.collectives;
   }
   Json json() const {
     const auto range = [](const std::string& a, const std::string& b) { return a == b ? a : a + " … " + b; };
-    return {{"name", range(first, last)},         {"count", count},     {"stages", stage_first == stage_last ? std::to_string(stage_first) : fmt::format("{}–{}", stage_first, stage_last)},
-            {"holds", range(holds_first, holds_last)}, {"tensors", tensors}, {"elements", elements}, {"states", states},
-            {"weights", weights},                 {"gradients", gradients}, {"collectives", collectives}};
+    return {{"name", range(first, last)},
+            {"count", count},
+            {"stages",
+             stage_first == stage_last ? std::to_string(stage_first) : fmt::format("{}–{}", stage_first, stage_last)},
+            {"holds", range(holds_first, holds_last)},
+            {"tensors", tensors},
+            {"elements", elements},
+            {"states", states},
+            {"weights", weights},
+            {"gradients", gradients},
+            {"collectives", collectives}};
   }
 };
 
@@ -270,7 +336,8 @@ Json page_pipeline(const CompiledJob& compiled) {
     const std::vector<std::string>& parts = chunk.parts;
     chunks.push_back({{"stage", chunk.stage},
                       {"parts", parts.size() <= 6 ? fmt::format("{}", fmt::join(parts, ", "))
-                                                  : fmt::format("{}, {} … {} ({} parts)", parts[0], parts[1], parts.back(), parts.size())}});
+                                                  : fmt::format("{}, {} … {} ({} parts)", parts[0], parts[1],
+                                                                parts.back(), parts.size())}});
   }
   return {{"schedule", name_of(compiled.strategy.pipeline.schedule)},
           {"slots", simulation.makespan},
@@ -284,7 +351,11 @@ Json page_alternatives(const CompiledJob& compiled) {
   Json rows = Json::array();
   for (const Alternative& one : compiled.alternatives) {
     if (rows.size() == kAlternativesShown) break;
-    rows.push_back({{"text", one.text}, {"ns", nanoseconds(one.predicted_us)}, {"bytes", one.peak_bytes}, {"exact", one.exact}, {"rejected", one.rejected}});
+    rows.push_back({{"text", one.text},
+                    {"ns", nanoseconds(one.predicted_us)},
+                    {"bytes", one.peak_bytes},
+                    {"exact", one.exact},
+                    {"rejected", one.rejected}});
   }
   return {{"left_out", compiled.alternatives.size() - rows.size()}, {"rows", rows}};
 }
@@ -308,7 +379,8 @@ Json job_json(const LoadedJob& loaded) {
 // ---- The page ----
 
 std::string notice(const Diagnostic& mistake) {
-  return mistake.message + (mistake.remedies.empty() ? "" : fmt::format("; this would help: {}", fmt::join(mistake.remedies, "; or ")));
+  return mistake.message +
+         (mistake.remedies.empty() ? "" : fmt::format("; this would help: {}", fmt::join(mistake.remedies, "; or ")));
 }
 
 Json page_json(const LoadedJob& loaded, const CompiledJob& compiled, const PredictedStep& predicted) {
@@ -346,11 +418,14 @@ std::string replaced(std::string_view text, const std::map<char, std::string_vie
   return out;
 }
 
-std::string escaped(std::string_view text) { return replaced(text, {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}}); }
+std::string escaped(std::string_view text) {
+  return replaced(text, {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
+}
 
 // JSON between script tags: what could end them stands as an escape, which in JSON is the same.
 std::string embedded(const Json& json) {
-  return replaced(json.dump(-1, ' ', false, Json::error_handler_t::replace), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
+  return replaced(json.dump(-1, ' ', false, Json::error_handler_t::replace),
+                  {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
 }
 
 // The template with each @name@ replaced, in one pass: what is put in is not looked at.

@@ -10,9 +10,10 @@
 
 namespace trainer::kernels::cpu {
 
-/// Blocks of queries [begin, end) of the list ordered by (batch, kv head, query head, block), or, backward, items [begin,
-/// end) of the list ordered by (batch, kv head).
-using AttentionLoops = void (*)(const AttentionSizes&, const AttentionOperands&, std::int64_t begin, std::int64_t end, float* scratch);
+/// Blocks of queries [begin, end) of the list ordered by (batch, kv head, query head, block), or, backward, items
+/// [begin, end) of the list ordered by (batch, kv head).
+using AttentionLoops = void (*)(const AttentionSizes&, const AttentionOperands&, std::int64_t begin, std::int64_t end,
+                                float* scratch);
 
 /// One implementation: its loops, and the floats of scratch that a thread of each needs.
 struct AttentionAlgorithm {
@@ -24,13 +25,14 @@ struct AttentionAlgorithm {
 /// The algorithm for an instruction set and dtype.
 AttentionAlgorithm attention_algorithm(Isa isa, bool bf16);
 
-/// The algorithm on tiles with tiles emulated in memory, for tests on machines without them: between the portable vectors, or those
-/// of avx512_bf16.
+/// The algorithm on tiles with tiles emulated in memory, for tests on machines without them: between the portable
+/// vectors, or those of avx512_bf16.
 AttentionAlgorithm emulated_attention_algorithm(Isa vectors);
 
 /// What prepare_attention, prepare_attention_grad and their workspaces are for an algorithm of one's own choice.
 std::unique_ptr<Kernel> prepare_attention(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
-std::unique_ptr<Kernel> prepare_attention_grad(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
+std::unique_ptr<Kernel> prepare_attention_grad(const Signature& signature, int threads,
+                                               const AttentionAlgorithm& algorithm);
 std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
 std::int64_t attention_grad_workspace(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
 

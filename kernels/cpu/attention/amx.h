@@ -1,9 +1,9 @@
-// What both directions of attention on AMX tiles share: products of blocks of bf16 with sums in f32, and the forms in which
-// tiles read their operands. For loops files only, on a processor's tiles or emulated ones (gemm/tiles.h).
+// What both directions of attention on AMX tiles share: products of blocks of bf16 with sums in f32, and the forms in
+// which tiles read their operands. For loops files only, on a processor's tiles or emulated ones (gemm/tiles.h).
 //
-// A tile of A is 16 rows of 32 bf16 as they lie in a row-major matrix. A tile of B is 16 rows of 16 words, a word being the
-// bf16 pair of two steps of the sum: a matrix in "words" has half the rows. A block is 64 queries or 64 keys, and head_dim
-// is padded to a multiple of 32, so that every product is a whole number of 32 × 32 squares of C, 2 × 2 tiles.
+// A tile of A is 16 rows of 32 bf16 as they lie in a row-major matrix. A tile of B is 16 rows of 16 words, a word being
+// the bf16 pair of two steps of the sum: a matrix in "words" has half the rows. A block is 64 queries or 64 keys, and
+// head_dim is padded to a multiple of 32, so that every product is a whole number of 32 × 32 squares of C, 2 × 2 tiles.
 #pragma once
 
 #include "kernels/cpu/attention/attention.h"
@@ -33,8 +33,8 @@ struct Carver {
 class Square {
  public:
   /// c (+)= a · b over `steps` of 32. Strides in bytes; a's next step is 64 bytes on, b's 16 rows.
-  [[gnu::noinline]] void multiply(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, int steps, float* c,
-                                  std::int64_t c_stride, bool add) {
+  [[gnu::noinline]] void multiply(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, int steps,
+                                  float* c, std::int64_t c_stride, bool add) {
     start<0>(c, c_stride, add);
     start<1>(c + 16, c_stride, add);
     start<2>(c + 4 * c_stride, c_stride, add);
@@ -88,30 +88,34 @@ struct Matrix {
   [[gnu::always_inline]] std::int64_t stride() const { return width * static_cast<std::int64_t>(sizeof(T)); }
 };
 
-/// c (+)= a · b, [rows][columns], both multiples of 32. steps_of(row, column) is the range of the sum that counts for the
-/// square there, in steps; squares whose range is empty are left alone.
+/// c (+)= a · b, [rows][columns], both multiples of 32. steps_of(row, column) is the range of the sum that counts for
+/// the square there, in steps; squares whose range is empty are left alone.
 template <typename StepsOf>
-void multiply(Matrix<Bf16> a, Matrix<std::uint32_t> b, Matrix<float> c, int rows, int columns, bool add, const StepsOf& steps_of) {
+void multiply(Matrix<Bf16> a, Matrix<std::uint32_t> b, Matrix<float> c, int rows, int columns, bool add,
+              const StepsOf& steps_of) {
   Square square;
   for (int row = 0; row < rows; row += 32)
     for (int column = 0; column < columns; column += 32) {
       const Depth steps = steps_of(row, column);
       if (steps.begin < steps.end)
-        square.multiply(a.at(row, steps.begin * 32), a.stride(), b.at(steps.begin * 16, column), b.stride(), steps.end - steps.begin,
-                        c.at(row, column), c.stride(), add);
+        square.multiply(a.at(row, steps.begin * 32), a.stride(), b.at(steps.begin * 16, column), b.stride(),
+                        steps.end - steps.begin, c.at(row, column), c.stride(), add);
     }
   square.flush();
 }
 
 // ---- forms
 
-/// Rows of bf16 in scratch, from row `begin` on: rows of an operand, turned by RoPE, with zeros up to `width`; all other rows of the block
-/// are zeros.
-inline void copy_rows(const Bf16* from, std::int64_t stride, int count, int dims, const float* rotation, Matrix<Bf16> to, int begin = 0) {
+/// Rows of bf16 in scratch, from row `begin` on: rows of an operand, turned by RoPE, with zeros up to `width`; all
+/// other rows of the block are zeros.
+inline void copy_rows(const Bf16* from, std::int64_t stride, int count, int dims, const float* rotation,
+                      Matrix<Bf16> to, int begin = 0) {
   for (int i = 0; i < kBlock; ++i)
-    if (i < begin || i >= begin + count || dims < to.width) __builtin_memset(to.at(i, 0), 0, static_cast<std::size_t>(to.stride()));
+    if (i < begin || i >= begin + count || dims < to.width)
+      __builtin_memset(to.at(i, 0), 0, static_cast<std::size_t>(to.stride()));
   if (rotation == nullptr)
-    for (int i = 0; i < count; ++i) __builtin_memcpy(to.at(begin + i, 0), from + i * stride, static_cast<std::size_t>(dims) * sizeof(Bf16));
+    for (int i = 0; i < count; ++i)
+      __builtin_memcpy(to.at(begin + i, 0), from + i * stride, static_cast<std::size_t>(dims) * sizeof(Bf16));
   else
     turn_rows(from, stride, count, dims, rotation, to.at(begin, 0), to.width);
 }
@@ -144,8 +148,8 @@ inline void pair_rows(Matrix<Bf16> from, int rows, std::uint32_t* to) {
 #if defined(__AVX512BF16__)
 VEC_INLINE F32 pair_words(F32 low, F32 high) {
   const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3,
-                                         18, 2, 17, 1, 16, 0);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   return (F32)_mm512_permutexvar_epi16(order, halves);
 }
 #else
@@ -153,7 +157,9 @@ VEC_INLINE U32 rounded_to_bf16(F32 x) {
   const U32 bits = (U32)x;
   return bits + 0x7FFFu + ((bits >> 16) & 1u);
 }
-VEC_INLINE F32 pair_words(F32 low, F32 high) { return (F32)((rounded_to_bf16(low) >> 16) | (rounded_to_bf16(high) & 0xFFFF0000u)); }
+VEC_INLINE F32 pair_words(F32 low, F32 high) {
+  return (F32)((rounded_to_bf16(low) >> 16) | (rounded_to_bf16(high) & 0xFFFF0000u));
+}
 #endif
 
 // ---- exponential

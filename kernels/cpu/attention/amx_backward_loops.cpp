@@ -1,8 +1,8 @@
 // attention_grad in bf16 on AMX tiles: the products and their order are those of backward_loops.cpp. Scores are
-// held by rows of queries, so that ds is an operand of dq as it lies; p and ds in words are operands of dvᵀ and dkᵀ, which
-// are summed transposed and turned once for each kv head. Run only on emulated tiles so far (gemm/tiles.h).
-#include "kernels/cpu/attention/attention.h"
+// held by rows of queries, so that ds is an operand of dq as it lies; p and ds in words are operands of dvᵀ and dkᵀ,
+// which are summed transposed and turned once for each kv head. Run only on emulated tiles so far (gemm/tiles.h).
 #include "kernels/cpu/attention/amx.h"
+#include "kernels/cpu/attention/attention.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
@@ -41,7 +41,8 @@ class Backward {
     m_.q = {carver.take<Bf16>(block), width_}, m_.d_o = {carver.take<Bf16>(block), width_};
     m_.q_t = {carver.take<Bf16>(block), kBlock}, m_.do_t = {carver.take<Bf16>(block), kBlock};
     m_.scores = {carver.take<float>(square), kBlock}, m_.dp = {carver.take<float>(square), kBlock};
-    m_.p = {carver.take<std::uint32_t>(square / 2), kBlock}, m_.ds_words = {carver.take<std::uint32_t>(square / 2), kBlock};
+    m_.p = {carver.take<std::uint32_t>(square / 2), kBlock},
+    m_.ds_words = {carver.take<std::uint32_t>(square / 2), kBlock};
     m_.ds = {carver.take<Bf16>(square), kBlock};
     m_.dq = {carver.take<float>(block), width_};
     m_.lse = carver.take<float>(kBlock), m_.delta = carver.take<float>(kBlock);
@@ -52,7 +53,8 @@ class Backward {
     for (std::int64_t item = begin; item < end; ++item) {
       batch_ = item / s_.kv_heads;
       kv_head_ = item % s_.kv_heads;
-      const int key_blocks = static_cast<int>(s_.key_blocks()), seen = static_cast<int>(s_.seen_blocks(s_.query_blocks() - 1));
+      const int key_blocks = static_cast<int>(s_.key_blocks()),
+                seen = static_cast<int>(s_.seen_blocks(s_.query_blocks() - 1));
       for (int block = 0; block < seen; ++block) pack_keys(block);
       for (std::int64_t g = 0; g < s_.group(); ++g)
         for (int block = 0; block < s_.query_blocks(); ++block) query_block(kv_head_ * s_.group() + g, block, g == 0);
@@ -63,13 +65,17 @@ class Backward {
   }
 
  private:
-  const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
+  const float* rotation(std::int64_t position) const {
+    return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim;
+  }
   int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
   /// Offset of a head of query `first` in q, o and their like, for rows of `stride` elements.
   std::int64_t query_at(std::int64_t stride, std::int64_t head, std::int64_t first) const {
     return (batch_ * s_.queries + first) * stride + head * s_.head_dim;
   }
-  std::int64_t key_at(std::int64_t first) const { return (batch_ * s_.keys + first) * s_.kv_stride + kv_head_ * s_.head_dim; }
+  std::int64_t key_at(std::int64_t first) const {
+    return (batch_ * s_.keys + first) * s_.kv_stride + kv_head_ * s_.head_dim;
+  }
 
   void pack_keys(int block) {
     const std::int64_t first = block * kAttentionBlock, from = key_at(first), to = first * width_ / 2;
@@ -93,15 +99,16 @@ class Backward {
     const std::int64_t first = block * kAttentionBlock, to = key_at(first);
     transpose_words(m_.dk + first * width_, kBlock, width_, kBlock, m_.dq.data, width_);
     unpack_rows(
-        m_.dq.data, width_, length(first), dims_, rotation(first), [scale = scale_](int) { return scale; }, static_cast<Bf16*>(at_.dk) + to,
-        s_.kv_stride);
+        m_.dq.data, width_, length(first), dims_, rotation(first), [scale = scale_](int) { return scale; },
+        static_cast<Bf16*>(at_.dk) + to, s_.kv_stride);
     transpose_words(m_.dv + first * width_, kBlock, width_, kBlock, m_.dq.data, width_);
     unpack_rows(
-        m_.dq.data, width_, length(first), dims_, nullptr, [](int) { return 1.0f; }, static_cast<Bf16*>(at_.dv) + to, s_.kv_stride);
+        m_.dq.data, width_, length(first), dims_, nullptr, [](int) { return 1.0f; }, static_cast<Bf16*>(at_.dv) + to,
+        s_.kv_stride);
   }
 
-  /// A block of queries against all blocks of keys it sees. Where the queries are the first that see a block of keys, its dk
-  /// and dv begin.
+  /// A block of queries against all blocks of keys it sees. Where the queries are the first that see a block of keys,
+  /// its dk and dv begin.
   void query_block(std::int64_t head, int index, bool first_head) {
     const QueryRows rows = s_.rows_of(index);
     const int last = static_cast<int>(s_.seen_blocks(index)) - 1;
@@ -117,8 +124,9 @@ class Backward {
       accumulate(block, pair.diagonal, !begins);
     }
     unpack_rows(
-        m_.dq.at(rows.begin, 0), width_, rows.count(), dims_, rotation(s_.origin + rows.first), [scale = scale_](int) { return scale; },
-        static_cast<Bf16*>(at_.dq) + query_at(s_.q_stride, head, rows.first), s_.q_stride);
+        m_.dq.at(rows.begin, 0), width_, rows.count(), dims_, rotation(s_.origin + rows.first),
+        [scale = scale_](int) { return scale; }, static_cast<Bf16*>(at_.dq) + query_at(s_.q_stride, head, rows.first),
+        s_.q_stride);
   }
 
   void enter_queries(std::int64_t head, QueryRows rows) {
@@ -130,11 +138,14 @@ class Backward {
     copy_rows(d_o, o_stride, count, dims_, nullptr, m_.d_o, rows.begin);
     turn(m_.q, m_.q_t);
     turn(m_.d_o, m_.do_t);
-    place_rows(rows.begin, count, m_.delta, [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
+    place_rows(rows.begin, count, m_.delta,
+               [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
     const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
     place_rows(rows.begin, count, m_.lse, [=](float* log2) {
       for_each_vector(
-          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(log2 + i, ld(lse + i) * kLog2E); });
+          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) {
+            store(log2 + i, ld(lse + i) * kLog2E);
+          });
     });
   }
 
@@ -148,7 +159,9 @@ class Backward {
   /// scores = q·kᵀ, dp = do·vᵀ; on the diagonal without the square above it.
   void scores(int block, bool diagonal) {
     const std::int64_t at = block * kAttentionBlock * width_ / 2;
-    const auto steps_of = [=, steps = width_ / 32](int row, int column) { return Depth{0, diagonal && column > row ? 0 : steps}; };
+    const auto steps_of = [=, steps = width_ / 32](int row, int column) {
+      return Depth{0, diagonal && column > row ? 0 : steps};
+    };
     multiply(m_.q, Matrix<std::uint32_t>{m_.k + at, kBlock}, m_.scores, kBlock, kBlock, false, steps_of);
     multiply(m_.d_o, Matrix<std::uint32_t>{m_.v + at, kBlock}, m_.dp, kBlock, kBlock, false, steps_of);
   }
@@ -159,7 +172,8 @@ class Backward {
     const F32 scale = splat(scale_ * kLog2E);
     for (int row = 0; row < kBlock; row += 2) {
       const int used = block.diagonal && row < 32 ? 32 : kBlock;
-      const F32 lse[2] = {splat(m_.lse[row]), splat(m_.lse[row + 1])}, delta[2] = {splat(m_.delta[row]), splat(m_.delta[row + 1])};
+      const F32 lse[2] = {splat(m_.lse[row]), splat(m_.lse[row + 1])},
+                delta[2] = {splat(m_.delta[row]), splat(m_.delta[row + 1])};
       for (int key = 0; key < used; key += kLanes) {
         F32 p[2], ds[2];
 #pragma GCC unroll 2
@@ -184,9 +198,10 @@ class Backward {
     const auto queries_of = [=](int, int key) { return Depth{diagonal && key > 0 ? 1 : 0, 2}; };
     multiply(m_.do_t, m_.p, Matrix<float>{m_.dv + at, kBlock}, width_, kBlock, add, queries_of);
     multiply(m_.q_t, m_.ds_words, Matrix<float>{m_.dk + at, kBlock}, width_, kBlock, add, queries_of);
-    multiply(m_.ds, Matrix<std::uint32_t>{m_.k_rows + at / 2, width_}, m_.dq, kBlock, width_, block > 0, [=](int query, int) {
-      return Depth{0, diagonal && query == 0 ? 1 : 2};
-    });
+    multiply(m_.ds, Matrix<std::uint32_t>{m_.k_rows + at / 2, width_}, m_.dq, kBlock, width_, block > 0,
+             [=](int query, int) {
+               return Depth{0, diagonal && query == 0 ? 1 : 2};
+             });
   }
 
   const AttentionSizes& s_;
@@ -199,8 +214,8 @@ class Backward {
 
 }  // namespace
 
-void attention_tiles_backward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end,
-                              float* scratch) {
+void attention_tiles_backward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin,
+                              std::int64_t end, float* scratch) {
   Backward(sizes, at, scratch).run(begin, end);
 }
 

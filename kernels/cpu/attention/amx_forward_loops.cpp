@@ -1,8 +1,8 @@
-// attention, forward, in bf16 on AMX tiles: online softmax over blocks of 64 keys, scores by rows of queries. Products take a
-// third of the time that the exponentials take; the scores of the next block are therefore issued before the softmax of
-// this one, and run under it. Run only on emulated tiles so far (gemm/tiles.h).
-#include "kernels/cpu/attention/attention.h"
+// attention, forward, in bf16 on AMX tiles: online softmax over blocks of 64 keys, scores by rows of queries. Products
+// take a third of the time that the exponentials take; the scores of the next block are therefore issued before the
+// softmax of this one, and run under it. Run only on emulated tiles so far (gemm/tiles.h).
 #include "kernels/cpu/attention/amx.h"
+#include "kernels/cpu/attention/attention.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
@@ -55,7 +55,9 @@ class Forward {
   }
 
  private:
-  const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
+  const float* rotation(std::int64_t position) const {
+    return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim;
+  }
   int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
 
   /// Packs the head's k and v up to block `last`, as far as this was not done before.
@@ -74,8 +76,8 @@ class Forward {
     const QueryRows rows = s_.rows_of(index);
     const int last = static_cast<int>(s_.seen_blocks(index)) - 1;
     pack_keys(last);
-    copy_rows(static_cast<const Bf16*>(at_.q) + (batch_ * s_.queries + rows.first) * s_.q_stride + head * s_.head_dim, s_.q_stride,
-              rows.count(), dims_, rotation(s_.origin + rows.first), m_.q, rows.begin);
+    copy_rows(static_cast<const Bf16*>(at_.q) + (batch_ * s_.queries + rows.first) * s_.q_stride + head * s_.head_dim,
+              s_.q_stride, rows.count(), dims_, rotation(s_.origin + rows.first), m_.q, rows.begin);
     for (int i = 0; i < kBlock; i += kLanes) {
       store(m_.largest + i, splat(kMasked));
       store(m_.sum + i, F32{});
@@ -151,7 +153,9 @@ class Forward {
     if (more) rescale(row, shrink);
   }
 
-  [[gnu::always_inline]] static int last_key(int query, int keys, bool diagonal) { return diagonal && query < keys ? query : keys - 1; }
+  [[gnu::always_inline]] static int last_key(int query, int keys, bool diagonal) {
+    return diagonal && query < keys ? query : keys - 1;
+  }
 
   /// o · shrink for kLanes rows; mostly the largest score stays what it was, and nothing is to be done.
   [[gnu::always_inline]] void rescale(int row, F32 shrink) {
@@ -165,7 +169,9 @@ class Forward {
   /// o += p·v.
   void accumulate(int block, bool diagonal) {
     const Matrix<std::uint32_t> v{m_.v + block * kAttentionBlock * width_ / 2, width_};
-    multiply(m_.p, v, m_.o, kBlock, width_, block > 0, [=](int row, int) { return Depth{0, diagonal && row == 0 ? 1 : 2}; });
+    multiply(m_.p, v, m_.o, kBlock, width_, block > 0, [=](int row, int) {
+      return Depth{0, diagonal && row == 0 ? 1 : 2};
+    });
   }
 
   void write(std::int64_t head, QueryRows rows) {
@@ -176,7 +182,8 @@ class Forward {
       store(lse + i, fma(load(m_.largest + i), splat(kLn2), log(load(m_.sum + i))));
     }
     unpack_rows(
-        m_.o.at(rows.begin, 0), width_, rows.count(), dims_, nullptr, [from = inverse + rows.begin](int i) { return from[i]; },
+        m_.o.at(rows.begin, 0), width_, rows.count(), dims_, nullptr,
+        [from = inverse + rows.begin](int i) { return from[i]; },
         static_cast<Bf16*>(at_.o_out) + (batch_ * s_.queries + rows.first) * row + head * s_.head_dim, row);
     __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.queries + rows.first, lse + rows.begin,
                      static_cast<std::size_t>(rows.count()) * sizeof(float));
@@ -192,8 +199,8 @@ class Forward {
 
 }  // namespace
 
-void attention_tiles_forward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end,
-                             float* scratch) {
+void attention_tiles_forward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin,
+                             std::int64_t end, float* scratch) {
   Forward(sizes, at, scratch).run(begin, end);
 }
 

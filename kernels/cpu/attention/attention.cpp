@@ -38,12 +38,14 @@ AttentionSizes sizes_of(const Signature& s, int q) {
 void expect_qkv(const Signature& s, const AttentionSizes& sizes, int first) {
   const DType dtype = sizes.bf16 ? DType::bf16 : DType::f32;
   expect_shape(s, first, dtype, Shape{sizes.batch, sizes.queries, sizes.q_stride});
-  for (int i = 1; i < 3 && !is_packed(s); ++i) expect_shape(s, first + i, dtype, Shape{sizes.batch, sizes.keys, sizes.kv_stride});
+  for (int i = 1; i < 3 && !is_packed(s); ++i)
+    expect_shape(s, first + i, dtype, Shape{sizes.batch, sizes.keys, sizes.kv_stride});
 }
 
 /// Checks o and lse, or do.
 void expect_o(const Signature& s, const AttentionSizes& sizes, int operand) {
-  expect_shape(s, operand, sizes.bf16 ? DType::bf16 : DType::f32, Shape{sizes.batch, sizes.queries, sizes.heads * sizes.head_dim});
+  expect_shape(s, operand, sizes.bf16 ? DType::bf16 : DType::f32,
+               Shape{sizes.batch, sizes.queries, sizes.heads * sizes.head_dim});
 }
 void expect_lse(const Signature& s, const AttentionSizes& sizes, int operand) {
   expect_shape(s, operand, DType::f32, Shape{sizes.batch, sizes.heads, sizes.queries});
@@ -79,7 +81,8 @@ struct Three {
 Three three_of(const AttentionSizes& sizes, bool packed, const Call& call, int first) {
   void* q = operand<void>(call, first);
   if (!packed) return {q, operand<void>(call, first + 1), operand<void>(call, first + 2)};
-  return {q, advance(sizes, q, sizes.heads * sizes.head_dim), advance(sizes, q, (sizes.heads + sizes.kv_heads) * sizes.head_dim)};
+  return {q, advance(sizes, q, sizes.heads * sizes.head_dim),
+          advance(sizes, q, (sizes.heads + sizes.kv_heads) * sizes.head_dim)};
 }
 
 /// Where part `part` of `parts` begins in the list of query blocks, each weighed by the blocks of keys it sees.
@@ -94,7 +97,8 @@ std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
 }
 
 int forward_threads(const AttentionSizes& s, int threads) {
-  const std::int64_t blocks = (s.queries + kAttentionBlock - 1) / kAttentionBlock;  // at least so many, wherever the queries begin
+  const std::int64_t blocks =
+      (s.queries + kAttentionBlock - 1) / kAttentionBlock;  // at least so many, wherever the queries begin
   return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.heads * blocks));
 }
 int backward_threads(const AttentionSizes& s, int threads) {
@@ -132,7 +136,7 @@ Prepared prepare_attention(const Signature& signature, int threads, const Attent
     at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
     parallel(parts, [&](int part, int of) {
       algorithm.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of),
-                  static_cast<float*>(call.workspace) + part * scratch);
+                        static_cast<float*>(call.workspace) + part * scratch);
     });
   });
 }
@@ -170,7 +174,9 @@ namespace {
 
 bool has_bf16(const Signature& signature) { return signature.operands.at(0).dtype == DType::bf16; }
 
-AttentionAlgorithm algorithm_of(const Signature& signature, const Context& context) { return attention_algorithm(context.isa, has_bf16(signature)); }
+AttentionAlgorithm algorithm_of(const Signature& signature, const Context& context) {
+  return attention_algorithm(context.isa, has_bf16(signature));
+}
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 // What preparation of attention hands to its loops: sizes and addresses. There are two ways (algorithm.h):
 //
 // - forward_loops.cpp, backward_loops.cpp: all arithmetic in f32, for every instruction set. bf16 is
-//   widened where a head's rows are packed. Products run at the rate of the FMAs; vdpbf16ps in their place would halve it
-//   (on Sapphire Rapids it issues every second cycle).
+//   widened where a head's rows are packed. Products run at the rate of the FMAs; vdpbf16ps in their place would halve
+//   it (on Sapphire Rapids it issues every second cycle).
 // - attention_amx_*_loops.cpp: bf16 products on AMX tiles, softmax in f32.
 //
 // Prefetching the rows that the next head will pack was tried and gained nothing.
@@ -34,19 +34,25 @@ struct AttentionSizes {
   const float* rotation = nullptr;
 
   [[gnu::always_inline]] constexpr std::int64_t group() const { return heads / kv_heads; }
-  [[gnu::always_inline]] constexpr std::int64_t key_blocks() const { return (keys + kAttentionBlock - 1) / kAttentionBlock; }
+  [[gnu::always_inline]] constexpr std::int64_t key_blocks() const {
+    return (keys + kAttentionBlock - 1) / kAttentionBlock;
+  }
   [[gnu::always_inline]] constexpr std::int64_t padded_keys() const { return key_blocks() * kAttentionBlock; }
-  /// Blocks of queries are cut by position, as blocks of keys are: a causal block of queries meets that of the same positions on the
-  /// diagonal, and no other in part. Where the queries begin within a block, its rows before them are padding.
+  /// Blocks of queries are cut by position, as blocks of keys are: a causal block of queries meets that of the same
+  /// positions on the diagonal, and no other in part. Where the queries begin within a block, its rows before them are
+  /// padding.
   [[gnu::always_inline]] constexpr std::int64_t first_block() const { return origin / kAttentionBlock; }
   [[gnu::always_inline]] constexpr std::int64_t query_blocks() const {
     return (origin + queries + kAttentionBlock - 1) / kAttentionBlock - first_block();
   }
   /// Blocks of keys that queries of block `index`, counted from the first of the queries, see.
-  [[gnu::always_inline]] constexpr std::int64_t seen_blocks(std::int64_t index) const { return causal ? first_block() + index + 1 : key_blocks(); }
+  [[gnu::always_inline]] constexpr std::int64_t seen_blocks(std::int64_t index) const {
+    return causal ? first_block() + index + 1 : key_blocks();
+  }
   [[gnu::always_inline]] constexpr QueryRows rows_of(std::int64_t index) const {
     const std::int64_t position = (first_block() + index) * kAttentionBlock, past = origin + queries - position;
-    const std::int64_t padding = origin > position ? origin - position : 0, end = past < kAttentionBlock ? past : kAttentionBlock;
+    const std::int64_t padding = origin > position ? origin - position : 0,
+                       end = past < kAttentionBlock ? past : kAttentionBlock;
     return {position + padding - origin, static_cast<int>(padding), static_cast<int>(end)};
   }
   /// Floats of a row in scratch: whole vectors of every instruction set.

@@ -1,6 +1,6 @@
-// attention_grad: probabilities are made again from lse, block by block (FlashAttention-2, algorithm 2), and held transposed
-// as in the forward pass. A thread owns a kv head: its dk and dv are summed over blocks of queries and over the query heads
-// of the group in a fixed order. Products per pair of blocks: k·qᵀ, v·doᵀ, pᵀ·do, dsᵀ·q, ds·k.
+// attention_grad: probabilities are made again from lse, block by block (FlashAttention-2, algorithm 2), and held
+// transposed as in the forward pass. A thread owns a kv head: its dk and dv are summed over blocks of queries and over
+// the query heads of the group in a fixed order. Products per pair of blocks: k·qᵀ, v·doᵀ, pᵀ·do, dsᵀ·q, ds·k.
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/attention/rows.h"
 #include "kernels/cpu/attention/tiles.h"
@@ -30,13 +30,15 @@ Scratch carve(const AttentionSizes& s, float* at) {
   };
   Scratch scratch{};
   scratch.k = take(head), scratch.v = take(head), scratch.dk = take(head), scratch.dv = take(head);
-  scratch.q = take(block), scratch.d_o = take(block), scratch.q_t = take(block), scratch.do_t = take(block), scratch.dq = take(block);
+  scratch.q = take(block), scratch.d_o = take(block), scratch.q_t = take(block), scratch.do_t = take(block),
+  scratch.dq = take(block);
   scratch.p = take(square), scratch.ds = take(square);
   scratch.lse = take(kAttentionBlock), scratch.delta = take(kAttentionBlock);
   return scratch;
 }
 
-/// A block of queries against a block of keys: `keys` of them, of which key j may be seen by query i ≥ j where `diagonal`.
+/// A block of queries against a block of keys: `keys` of them, of which key j may be seen by query i ≥ j where
+/// `diagonal`.
 struct Block {
   int queries, keys;
   bool diagonal;
@@ -67,11 +69,15 @@ void probabilities(const Scratch s, const float* k, int width, int dims, Block b
     if (block.diagonal)
       product(
           a, s.q_t, kBlock, row, row + 16, row / kLanes, vecs,
-          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_probabilities<true>(s, key, vec, tile); });
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) {
+            finish_probabilities<true>(s, key, vec, tile);
+          });
     else
       product(
           a, s.q_t, kBlock, row, row + 16, 0, vecs,
-          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_probabilities<false>(s, key, vec, tile); });
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) {
+            finish_probabilities<false>(s, key, vec, tile);
+          });
   }
 }
 
@@ -111,7 +117,9 @@ void add_over_queries(const float* a, const float* b, int width, int dims, Block
 
 /// dq += ds·k.
 void add_over_keys(const Scratch s, const float* k, int width, int dims, Block block) {
-  const auto depth_of = [=](int, int last) { return Depth{0, block.diagonal && last < block.keys ? last : block.keys}; };
+  const auto depth_of = [=](int, int last) {
+    return Depth{0, block.diagonal && last < block.keys ? last : block.keys};
+  };
   product(
       {s.ds, 1, kBlock}, k, width, 0, round_up_16(block.queries), 0, vecs_of(dims),
       depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
@@ -142,7 +150,9 @@ class Backward {
   }
 
  private:
-  const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
+  const float* rotation(std::int64_t position) const {
+    return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim;
+  }
 
   int length(std::int64_t first) const { return s_.keys - first < kBlock ? static_cast<int>(s_.keys - first) : kBlock; }
 
@@ -168,9 +178,11 @@ class Backward {
     const std::int64_t to = keys_at();
     const int keys = static_cast<int>(s_.keys);
     unpack_rows(
-        scratch_.dk, width_, keys, dims_, s_.rotation, [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dk) + to, s_.kv_stride);
+        scratch_.dk, width_, keys, dims_, s_.rotation, [scale = scale_](int) { return scale; },
+        static_cast<T*>(at_.dk) + to, s_.kv_stride);
     unpack_rows(
-        scratch_.dv, width_, keys, dims_, nullptr, [](int) { return 1.0f; }, static_cast<T*>(at_.dv) + to, s_.kv_stride);
+        scratch_.dv, width_, keys, dims_, nullptr, [](int) { return 1.0f; }, static_cast<T*>(at_.dv) + to,
+        s_.kv_stride);
   }
 
   void query_block(std::int64_t head, int index) {
@@ -190,7 +202,8 @@ class Backward {
     }
     unpack_rows(
         scratch_.dq + rows.begin * width_, width_, rows.count(), dims_, rotation(s_.origin + rows.first),
-        [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dq) + query_at(s_.q_stride, head, rows.first), s_.q_stride);
+        [scale = scale_](int) { return scale; }, static_cast<T*>(at_.dq) + query_at(s_.q_stride, head, rows.first),
+        s_.q_stride);
   }
 
   /// Packs q and do of a block, both ways; delta, lse; dq = 0.
@@ -204,11 +217,14 @@ class Backward {
     pack_rows(d_o, o_stride, count, dims_, width_, nullptr, scratch_.d_o, rows.begin);
     transpose(scratch_.q, width_, rows.end, dims_, scale_ * kLog2E, scratch_.q_t);
     transpose(scratch_.d_o, width_, rows.end, dims_, 1.0f, scratch_.do_t);
-    place_rows(rows.begin, count, scratch_.delta, [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
+    place_rows(rows.begin, count, scratch_.delta,
+               [=, this](float* delta) { row_products(d_o, o, o_stride, count, dims_, delta); });
     const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
     place_rows(rows.begin, count, scratch_.lse, [=](float* log2) {
       for_each_vector(
-          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) { store(log2 + i, ld(lse + i) * kLog2E); });
+          0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) {
+            store(log2 + i, ld(lse + i) * kLog2E);
+          });
     });
     for (int i = 0; i < kBlock * width_; i += kLanes) store(scratch_.dq + i, F32{});
   }
@@ -223,7 +239,8 @@ class Backward {
 
 }  // namespace
 
-void attention_backward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end, float* scratch) {
+void attention_backward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end,
+                        float* scratch) {
   if (sizes.bf16)
     Backward<Bf16>(sizes, at, scratch).run(begin, end);
   else

@@ -1,6 +1,6 @@
 // attention, forward: online softmax over blocks of keys (FlashAttention-2, algorithm 1). Scores are held transposed,
-// [key][query], so that a vector holds 16 queries: largest score, sum and correction need no work across lanes, and k is
-// read one element at a time as it lies. Scores are in units of log2: q carries scale · log2 e.
+// [key][query], so that a vector holds 16 queries: largest score, sum and correction need no work across lanes, and k
+// is read one element at a time as it lies. Scores are in units of log2: q carries scale · log2 e.
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/attention/rows.h"
 #include "kernels/cpu/attention/tiles.h"
@@ -34,14 +34,15 @@ Scratch carve(const AttentionSizes& s, float* at) {
   return scratch;
 }
 
-/// A block of queries against a block of keys: `keys` of them, of which key j may be seen by query i ≥ j where `diagonal`.
+/// A block of queries against a block of keys: `keys` of them, of which key j may be seen by query i ≥ j where
+/// `diagonal`.
 struct Block {
   int queries, keys;
   bool diagonal;
 };
 
-/// Stores a tile of scores and takes it into each query's largest; keys that a query may not see and those beyond the last
-/// are masked where `masked` says that the tile has such.
+/// Stores a tile of scores and takes it into each query's largest; keys that a query may not see and those beyond the
+/// last are masked where `masked` says that the tile has such.
 template <bool masked, typename Tile>
 VEC_INLINE void finish_scores(const Scratch s, Block block, int first_key, int first_vec, const Tile& tile) {
 #pragma GCC unroll 4
@@ -70,11 +71,15 @@ void scores(const Scratch s, const float* k, int width, int dims, Block block) {
     if (block.diagonal || row + 16 > block.keys)
       product(
           a, s.q_t, kBlock, row, row + 16, block.diagonal ? row / kLanes : 0, vecs,
-          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_scores<true>(s, block, key, vec, tile); });
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) {
+            finish_scores<true>(s, block, key, vec, tile);
+          });
     else
       product(
           a, s.q_t, kBlock, row, row + 16, 0, vecs,
-          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) { finish_scores<false>(s, block, key, vec, tile); });
+          all_dims, [=](int key, int vec, auto& tile) __attribute__((always_inline)) {
+            finish_scores<false>(s, block, key, vec, tile);
+          });
   }
 }
 
@@ -101,7 +106,9 @@ void probabilities(const Scratch s, const float* before, Block block) {
 
 /// o = o · correction + p·v. The first block has no o to correct.
 void accumulate(const Scratch s, const float* v, int width, int dims, Block block, bool first) {
-  const auto depth_of = [=](int, int last) { return Depth{0, block.diagonal && last < block.keys ? last : block.keys}; };
+  const auto depth_of = [=](int, int last) {
+    return Depth{0, block.diagonal && last < block.keys ? last : block.keys};
+  };
   product(
       {s.p, 1, kBlock}, v, width, 0, round_up_16(block.queries), 0, vecs_of(dims),
       depth_of, [=](int row, int vec, auto& tile) __attribute__((always_inline)) {
@@ -144,7 +151,9 @@ class Forward {
     packed_ = 0;
   }
 
-  const float* rotation(std::int64_t position) const { return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim; }
+  const float* rotation(std::int64_t position) const {
+    return s_.rotation == nullptr ? nullptr : s_.rotation + position * s_.head_dim;
+  }
 
   /// Packs the head's k and v up to block `last`, as far as this was not done before.
   void pack_keys(int last) {
@@ -152,8 +161,10 @@ class Forward {
       const std::int64_t first = packed_ * kAttentionBlock, left = s_.keys - first;
       const int count = left < kBlock ? static_cast<int>(left) : kBlock;
       const std::int64_t from = (batch_ * s_.keys + first) * s_.kv_stride + kv_head_ * s_.head_dim;
-      pack_rows(static_cast<const T*>(at_.k) + from, s_.kv_stride, count, dims_, width_, rotation(first), scratch_.k + first * width_);
-      pack_rows(static_cast<const T*>(at_.v) + from, s_.kv_stride, count, dims_, width_, nullptr, scratch_.v + first * width_);
+      pack_rows(static_cast<const T*>(at_.k) + from, s_.kv_stride, count, dims_, width_, rotation(first),
+                scratch_.k + first * width_);
+      pack_rows(static_cast<const T*>(at_.v) + from, s_.kv_stride, count, dims_, width_, nullptr,
+                scratch_.v + first * width_);
     }
   }
 
@@ -162,8 +173,8 @@ class Forward {
     const QueryRows rows = s_.rows_of(index);
     const int last_key_block = static_cast<int>(s_.seen_blocks(index)) - 1;
     pack_keys(last_key_block);
-    pack_rows(static_cast<const T*>(at_.q) + (batch_ * s_.queries + rows.first) * row + head * s_.head_dim, row, rows.count(), dims_, width_,
-              rotation(s_.origin + rows.first), scratch_.o, rows.begin);
+    pack_rows(static_cast<const T*>(at_.q) + (batch_ * s_.queries + rows.first) * row + head * s_.head_dim, row,
+              rows.count(), dims_, width_, rotation(s_.origin + rows.first), scratch_.o, rows.begin);
     transpose(scratch_.o, width_, rows.end, dims_, scale_, scratch_.q_t);
     for (int i = 0; i < kBlock; i += kLanes) {
       store(scratch_.largest + i, splat(kMasked));
@@ -193,7 +204,8 @@ class Forward {
       store(lse + i, fma(load(scratch_.largest + i), splat(kLn2), log(load(scratch_.sum + i))));
     }
     unpack_rows(
-        scratch_.o + rows.begin * width_, width_, rows.count(), dims_, nullptr, [inverse](int i) { return inverse[i]; }, o, row);
+        scratch_.o + rows.begin * width_, width_, rows.count(), dims_, nullptr, [inverse](int i) { return inverse[i]; },
+        o, row);
     __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.queries + rows.first, lse + rows.begin,
                      static_cast<std::size_t>(rows.count()) * sizeof(float));
   }
@@ -208,7 +220,8 @@ class Forward {
 
 }  // namespace
 
-void attention_forward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end, float* scratch) {
+void attention_forward(const AttentionSizes& sizes, const AttentionOperands& at, std::int64_t begin, std::int64_t end,
+                       float* scratch) {
   if (sizes.bf16)
     Forward<Bf16>(sizes, at, scratch).run(begin, end);
   else

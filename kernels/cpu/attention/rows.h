@@ -1,5 +1,6 @@
-// Rows of a head between the operands, where a head's tokens lie a whole row of all heads apart, and scratch, where they are
-// dense f32: widened and turned by RoPE on the way in, turned back, scaled and narrowed on the way out. For loops files only.
+// Rows of a head between the operands, where a head's tokens lie a whole row of all heads apart, and scratch, where
+// they are dense f32: widened and turned by RoPE on the way in, turned back, scaled and narrowed on the way out. For
+// loops files only.
 #pragma once
 
 #include "kernels/cpu/attention/tiles.h"
@@ -11,7 +12,8 @@ struct Count {
   static constexpr int value = n;
 };
 
-/// Calls column(d, load, store, Count) for Count whole vectors of [0, dims) at a time, 4 or 1 of them, and once for what is left.
+/// Calls column(d, load, store, Count) for Count whole vectors of [0, dims) at a time, 4 or 1 of them, and once for
+/// what is left.
 template <typename Column>
 VEC_INLINE void for_each_column(int dims, Column column) {
   constexpr auto whole_load = [](const auto* p) __attribute__((always_inline)) { return load(p); };
@@ -47,10 +49,12 @@ void turn_rows(const T* from, std::int64_t stride, int count, int dims, const fl
       });
 }
 
-/// Row i of `to`, `width` floats apart, = row i of `from`, `stride` elements apart, turned where `rotation` is not null. Whole
-/// vectors are written, 0 beyond `dims`. Rows from row `begin` of `to` on; those before are zeros, as are those after up to a multiple of 16.
+/// Row i of `to`, `width` floats apart, = row i of `from`, `stride` elements apart, turned where `rotation` is not
+/// null. Whole vectors are written, 0 beyond `dims`. Rows from row `begin` of `to` on; those before are zeros, as are
+/// those after up to a multiple of 16.
 template <typename T>
-void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to, int begin = 0) {
+void pack_rows(const T* from, std::int64_t stride, int count, int dims, int width, const float* rotation, float* to,
+               int begin = 0) {
   zero_row(to, 0, begin * width);
   to += begin * width;
   if (rotation == nullptr) {
@@ -58,7 +62,8 @@ void pack_rows(const T* from, std::int64_t stride, int count, int dims, int widt
         dims, [=](int d, auto ld, auto, auto vecs) __attribute__((always_inline)) {
           for (int i = 0; i < count; ++i)
 #pragma GCC unroll 4
-            for (int v = 0; v < vecs.value; ++v) store(to + i * width + d + v * kLanes, ld(from + i * stride + d + v * kLanes));
+            for (int v = 0; v < vecs.value; ++v)
+              store(to + i * width + d + v * kLanes, ld(from + i * stride + d + v * kLanes));
         });
   } else {
     turn_rows(from, stride, count, dims, rotation, to, width);
@@ -70,7 +75,8 @@ void pack_rows(const T* from, std::int64_t stride, int count, int dims, int widt
 
 /// Row i of `to` = scale_of(i) · row i of `from`, turned back by row i of `rotation` where it is not null.
 template <typename T, typename ScaleOf>
-void unpack_rows(const float* from, int width, int count, int dims, const float* rotation, ScaleOf scale_of, T* to, std::int64_t stride) {
+void unpack_rows(const float* from, int width, int count, int dims, const float* rotation, ScaleOf scale_of, T* to,
+                 std::int64_t stride) {
   const int half = dims / 2;
   if (rotation == nullptr) {
     for_each_column(
@@ -78,7 +84,8 @@ void unpack_rows(const float* from, int width, int count, int dims, const float*
           for (int i = 0; i < count; ++i) {
             const F32 scale = splat(scale_of(i));
 #pragma GCC unroll 4
-            for (int v = 0; v < vecs.value; ++v) st(to + i * stride + d + v * kLanes, ld(from + i * width + d + v * kLanes) * scale);
+            for (int v = 0; v < vecs.value; ++v)
+              st(to + i * stride + d + v * kLanes, ld(from + i * width + d + v * kLanes) * scale);
           }
         });
     return;
@@ -99,7 +106,8 @@ void unpack_rows(const float* from, int width, int count, int dims, const float*
       });
 }
 
-/// to[begin + i] = from(i) for i < count, and 0 before and after, up to a whole block. `rows` gets what `make(rows)` writes from its start.
+/// to[begin + i] = from(i) for i < count, and 0 before and after, up to a whole block. `rows` gets what `make(rows)`
+/// writes from its start.
 template <typename Make>
 VEC_INLINE void place_rows(int begin, int count, float* to, const Make& make) {
   alignas(64) float rows[kBlock] = {};

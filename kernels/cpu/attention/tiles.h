@@ -42,7 +42,8 @@ struct Depth {
 };
 
 template <int R, int V, typename Finish>
-VEC_INLINE void product_tile(Strided a, const float* b, std::int64_t b_step, int row, int vec, Depth depth, const Finish& finish) {
+VEC_INLINE void product_tile(Strided a, const float* b, std::int64_t b_step, int row, int vec, Depth depth,
+                             const Finish& finish) {
   Tile<R, V> tile{};
   const float* at = a.a + row * a.row_step + depth.begin * a.k_step;
   b += depth.begin * b_step + vec * kLanes;
@@ -61,20 +62,22 @@ VEC_INLINE void product_tile(Strided a, const float* b, std::int64_t b_step, int
 }
 
 template <int V, typename DepthOf, typename Finish>
-VEC_INLINE void product_column(Strided a, const float* b, std::int64_t b_step, int row_begin, int row_end, int vec, const DepthOf& depth_of,
-                               const Finish& finish) {
+VEC_INLINE void product_column(Strided a, const float* b, std::int64_t b_step, int row_begin, int row_end, int vec,
+                               const DepthOf& depth_of, const Finish& finish) {
   constexpr int kRows = tile_rows(V);
-  for (int row = row_begin; row < row_end; row += kRows) product_tile<kRows, V>(a, b, b_step, row, vec, depth_of(row, row + kRows), finish);
+  for (int row = row_begin; row < row_end; row += kRows)
+    product_tile<kRows, V>(a, b, b_step, row, vec, depth_of(row, row + kRows), finish);
 }
 
-/// The product of a and b over rows [row_begin, row_end), a multiple of 16 of them, and the vectors [vec_begin, vec_end) of
-/// b's rows, tile by tile: finish(row, vec, tile) gets each tile's sums. depth_of(first, last) is the range of k that
-/// counts for rows [first, last).
+/// The product of a and b over rows [row_begin, row_end), a multiple of 16 of them, and the vectors [vec_begin,
+/// vec_end) of b's rows, tile by tile: finish(row, vec, tile) gets each tile's sums. depth_of(first, last) is the range
+/// of k that counts for rows [first, last).
 template <typename DepthOf, typename Finish>
-VEC_INLINE void product(Strided a, const float* b, std::int64_t b_step, int row_begin, int row_end, int vec_begin, int vec_end,
-                        const DepthOf& depth_of, const Finish& finish) {
+VEC_INLINE void product(Strided a, const float* b, std::int64_t b_step, int row_begin, int row_end, int vec_begin,
+                        int vec_end, const DepthOf& depth_of, const Finish& finish) {
   int vec = vec_begin;
-  for (; vec + kTileVecs <= vec_end; vec += kTileVecs) product_column<kTileVecs>(a, b, b_step, row_begin, row_end, vec, depth_of, finish);
+  for (; vec + kTileVecs <= vec_end; vec += kTileVecs)
+    product_column<kTileVecs>(a, b, b_step, row_begin, row_end, vec, depth_of, finish);
   const int left = vec_end - vec;
   if constexpr (kTileVecs == 4) {
     if (left == 3) product_column<3>(a, b, b_step, row_begin, row_end, vec, depth_of, finish);
@@ -114,7 +117,8 @@ VEC_INLINE void transpose_lanes(F32 (&rows)[kLanes]) {
   for (int i = 0; i < kLanes; ++i) rows[i] = (F32)words[i];
 }
 
-/// Lane l of the result: op over the lanes of rows[l]. Each stage of a transposition is followed by op, on half the rows.
+/// Lane l of the result: op over the lanes of rows[l]. Each stage of a transposition is followed by op, on half the
+/// rows.
 template <int half = kLanes / 2, typename Reduce>
 VEC_INLINE F32 reduce_rows(F32 (&rows)[kLanes], Reduce op) {
 #pragma GCC unroll 8
@@ -126,7 +130,8 @@ VEC_INLINE F32 reduce_rows(F32 (&rows)[kLanes], Reduce op) {
   return rows[0];
 }
 
-/// to[d][row] = scale * from[row][d] for whole square tiles of kLanes that cover rows × dims; rows of `to` are kBlock apart.
+/// to[d][row] = scale * from[row][d] for whole square tiles of kLanes that cover rows × dims; rows of `to` are kBlock
+/// apart.
 inline void transpose(const float* from, std::int64_t from_step, int rows, int dims, float scale, float* to) {
   for (int row = 0; row < rows; row += kLanes) {
     for (int d = 0; d < dims; d += kLanes) {
@@ -145,8 +150,8 @@ inline void transpose(const float* from, std::int64_t from_step, int rows, int d
 /// p · 2^n, where n is what adding `magic` left in the low bits. Unsigned: rows of padding may bring any n.
 VEC_INLINE F32 add_to_exponent(F32 p, F32 shifted) { return (F32)((U32)p + ((U32)shifted << 23)); }
 
-/// 2^t for t ≤ 0 within 2 ulp, and 0 for t ≤ -127: there the exponent's bits of the sum below come out as 0. Between -127 and
-/// -126 the result is a denormal number, which threads flush to 0. NaN stays NaN.
+/// 2^t for t ≤ 0 within 2 ulp, and 0 for t ≤ -127: there the exponent's bits of the sum below come out as 0. Between
+/// -127 and -126 the result is a denormal number, which threads flush to 0. NaN stays NaN.
 VEC_INLINE F32 exp2_or_zero(F32 t) {
   const F32 magic = splat(0x1.8p23f);  // adding it rounds to an integer, left in the low bits
   t = max(splat(-127.0f), t);

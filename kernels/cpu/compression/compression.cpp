@@ -3,9 +3,9 @@
 
 #include "engine/core/compression.h"
 #include "engine/core/op_record.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/compression/compression_loops.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 
@@ -21,12 +21,17 @@ std::int64_t slices_of(const Signature& signature) { return integer(signature, "
 Int8Chunks chunks_of(const Signature& signature, int operand, std::int64_t elements) {
   const std::int64_t slices = slices_of(signature), chunk_bytes = int8_bytes(elements);
   expect_operand(signature, operand, DType::u8, slices * chunk_bytes);
-  return {.bytes = nullptr, .elements = elements, .chunk_bytes = chunk_bytes, .scales_offset = int8_scales_offset(elements), .slices = slices};
+  return {.bytes = nullptr,
+          .elements = elements,
+          .chunk_bytes = chunk_bytes,
+          .scales_offset = int8_scales_offset(elements),
+          .slices = slices};
 }
 
 /// Elements of each slice of operand `operand`, which must divide.
 std::int64_t elements_of_slice(const Signature& signature, int operand) {
-  const std::int64_t elements = signature.operands[static_cast<std::size_t>(operand)].elements(), slices = slices_of(signature);
+  const std::int64_t elements = signature.operands[static_cast<std::size_t>(operand)].elements(),
+                     slices = slices_of(signature);
   CHECK(slices >= 1 && elements % slices == 0, describe(signature) + ": the slices must divide the elements");
   return elements / slices;
 }
@@ -88,7 +93,9 @@ Prepared prepare_dequantize_int8(const Signature& signature, const Context& cont
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, dequantize_int8);
   return make_kernel([=](const Call& call) {
     const Int8Chunks from = at(chunks, operand<unsigned char>(call, 0));
-    for_each_block(chunks.slices, blocks, threads, [&](std::int64_t chunk, std::int64_t block) { loop(from, bf16, operand<void>(call, 1), chunk, block); });
+    for_each_block(chunks.slices, blocks, threads, [&](std::int64_t chunk, std::int64_t block) {
+      loop(from, bf16, operand<void>(call, 1), chunk, block);
+    });
   });
 }
 
@@ -102,7 +109,8 @@ Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context& 
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, dequantize_sum_int8);
   return make_kernel([=](const Call& call) {
     const Int8Chunks from = at(chunks, operand<unsigned char>(call, 0));
-    for_each_block(1, blocks, threads, [&](std::int64_t, std::int64_t block) { loop(from, bf16, operand<void>(call, 1), block); });
+    for_each_block(1, blocks, threads,
+                   [&](std::int64_t, std::int64_t block) { loop(from, bf16, operand<void>(call, 1), block); });
   });
 }
 

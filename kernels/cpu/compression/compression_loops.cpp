@@ -1,5 +1,5 @@
-// Loops file (vec.h). Bound by memory: of an f32 gradient compress_bf16 moves 14 bytes for each element, quantize_int8 13. A block is
-// summed into L1 while its largest value is sought, and coded from there.
+// Loops file (vec.h). Bound by memory: of an f32 gradient compress_bf16 moves 14 bytes for each element,
+// quantize_int8 13. A block is summed into L1 while its largest value is sought, and coded from there.
 #include "kernels/cpu/compression/compression_loops.h"
 
 #include "engine/core/compression.h"
@@ -114,7 +114,9 @@ template <typename Y>
 void dequantize_of(const Int8Chunks& from, Y* y, std::int64_t chunk, std::int64_t index) {
   const Block block = block_of(from, chunk, index);
   const F32 scale = splat(*block.scale);
-  for_each_vector(0, block.count, [&](std::int64_t i, auto, auto store_y) { store_y(y + block.place + i, load_codes(block.codes + i) * scale); });
+  for_each_vector(0, block.count, [&](std::int64_t i, auto, auto store_y) {
+    store_y(y + block.place + i, load_codes(block.codes + i) * scale);
+  });
 }
 
 template <typename Y>
@@ -129,17 +131,20 @@ void dequantize_sum_of(const Int8Chunks& from, Y* y, std::int64_t index) {
       store(sum + i, chunk == 0 ? code * scale : fma(code, scale, load(sum + i)));
     }
   }
-  for_each_vector(0, count, [&](std::int64_t i, auto, auto store_y) { store_y(y + index * kInt8Block + i, load(sum + i)); });
+  for_each_vector(0, count,
+                  [&](std::int64_t i, auto, auto store_y) { store_y(y + index * kInt8Block + i, load(sum + i)); });
 }
 
 }  // namespace
 
-void compress_bf16(bool bf16, const void* gradient, float* residual, Bf16* packed, std::int64_t begin, std::int64_t end) {
+void compress_bf16(bool bf16, const void* gradient, float* residual, Bf16* packed, std::int64_t begin,
+                   std::int64_t end) {
   if (bf16) return compress_of(static_cast<const Bf16*>(gradient), residual, packed, begin, end);
   compress_of(static_cast<const float*>(gradient), residual, packed, begin, end);
 }
 
-void quantize_int8(bool bf16, const void* gradient, float* residual, const Int8Chunks& to, std::int64_t chunk, std::int64_t block) {
+void quantize_int8(bool bf16, const void* gradient, float* residual, const Int8Chunks& to, std::int64_t chunk,
+                   std::int64_t block) {
   if (bf16) return quantize_of(static_cast<const Bf16*>(gradient), residual, to, chunk, block);
   quantize_of(static_cast<const float*>(gradient), residual, to, chunk, block);
 }

@@ -1,9 +1,10 @@
 // top_k_compress and top_k_sum.
 //
-// The k largest are found exactly in one pass over memory: a sample (every 64th line of 16) gives a floor that somewhat more than k
-// elements reach; the pass that adds the gradient to the residual collects those, and three digits of a radix selection choose among
-// them. A thread whose part holds far more than its share takes its whole part for candidates; if fewer than k reach the
-// floor, all do. So the floor decides about speed alone, and what is chosen depends on neither sample nor threads.
+// The k largest are found exactly in one pass over memory: a sample (every 64th line of 16) gives a floor that somewhat
+// more than k elements reach; the pass that adds the gradient to the residual collects those, and three digits of a
+// radix selection choose among them. A thread whose part holds far more than its share takes its whole part for
+// candidates; if fewer than k reach the floor, all do. So the floor decides about speed alone, and what is chosen
+// depends on neither sample nor threads.
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -11,12 +12,12 @@
 #include "engine/core/compression.h"
 #include "engine/core/op_record.h"
 #include "kernels/compression.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/compression/compression_loops.h"
+#include "kernels/cpu/compression/top_k_loops.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
-#include "kernels/cpu/compression/top_k_loops.h"
 
 namespace trainer::kernels::cpu {
 namespace {
@@ -45,7 +46,9 @@ struct TopKSizes {
   std::int64_t list_bytes() const { return padded_to_64(4 * (capacity + kLine)); }
   std::int64_t sample_bytes() const { return padded_to_64((most / kSampleStride + 1) * kLine * 4); }
   /// A histogram, then the values and places of candidates; the sample lies where those will.
-  std::int64_t part_bytes() const { return histogram_bytes() + (capacity == 0 ? 0 : std::max(2 * list_bytes(), sample_bytes())); }
+  std::int64_t part_bytes() const {
+    return histogram_bytes() + (capacity == 0 ? 0 : std::max(2 * list_bytes(), sample_bytes()));
+  }
 };
 
 class TopK final : public Kernel {
@@ -68,7 +71,8 @@ class TopK final : public Kernel {
     const Choice choice = select(sizes_.k);
     write(choice, operand<char>(call, 2));
     if (choice.threshold >= kInfinity)
-      parallel_ranges(sizes_.count, kGrain, sizes_.parts, [&](std::int64_t begin, std::int64_t end) { clear_(residual_, begin, end); });
+      parallel_ranges(sizes_.count, kGrain, sizes_.parts,
+                      [&](std::int64_t begin, std::int64_t end) { clear_(residual_, begin, end); });
   }
 
  private:
@@ -92,12 +96,16 @@ class TopK final : public Kernel {
     if (sizes_.capacity == 0) return 0;
     parallel(sizes_.parts, [&](int part, int) {
       const Range range = range_of(part);
-      const std::int64_t found = sample_(bf16_, gradient_, residual_, range.begin, range.end, kSampleStride, values_of(part));
+      const std::int64_t found =
+          sample_(bf16_, gradient_, residual_, range.begin, range.end, kSampleStride, values_of(part));
       part_at(part).candidates = {values_of(part), nullptr, 0, found};
     });
     std::int64_t sampled = 0;
     for (const Part& part : parts_) sampled += part.candidates.count;
-    const std::int64_t rank = static_cast<std::int64_t>(1.25 * static_cast<double>(sizes_.k) * static_cast<double>(sampled) / static_cast<double>(sizes_.count)) + 64;
+    const std::int64_t rank =
+        static_cast<std::int64_t>(1.25 * static_cast<double>(sizes_.k) * static_cast<double>(sampled) /
+                                  static_cast<double>(sizes_.count)) +
+        64;
     return rank < sampled ? std::max(select(rank).threshold, 1) : 0;
   }
 
@@ -108,7 +116,8 @@ class TopK final : public Kernel {
     parallel(sizes_.parts, [&](int part, int) {
       const Range range = range_of(part);
       Candidates& list = part_at(part).candidates;
-      list = {values_of(part), reinterpret_cast<std::int32_t*>(reinterpret_cast<char*>(values_of(part)) + sizes_.list_bytes()), 0, 0};
+      list = {values_of(part),
+              reinterpret_cast<std::int32_t*>(reinterpret_cast<char*>(values_of(part)) + sizes_.list_bytes()), 0, 0};
       list.count = collect_(bf16_, gradient_, residual_, range.begin, range.end, least, list, capacity);
     });
     std::int64_t found = 0;
@@ -116,7 +125,8 @@ class TopK final : public Kernel {
     for (int part = 0; part < sizes_.parts; ++part) {
       const Range range = range_of(part);
       Candidates& list = part_at(part).candidates;
-      if (floor == 0 || found < sizes_.k || list.count > capacity) list = {residual_ + range.begin, nullptr, range.begin, range.size()};
+      if (floor == 0 || found < sizes_.k || list.count > capacity)
+        list = {residual_ + range.begin, nullptr, range.begin, range.size()};
     }
   }
 
@@ -194,7 +204,8 @@ constexpr std::int64_t kSumBlock = 8192;  // elements whose sums stay in cache
 void add_pairs(const char* pairs, std::int64_t k, std::int64_t begin, std::int64_t end, float* sum) {
   const auto* index = reinterpret_cast<const std::int32_t*>(pairs);
   const auto* value = reinterpret_cast<const float*>(pairs + top_k_values_offset(k));
-  for (const std::int32_t* at = std::lower_bound(index, index + k, begin); at != index + k && *at < end; ++at) sum[*at - begin] += value[at - index];
+  for (const std::int32_t* at = std::lower_bound(index, index + k, begin); at != index + k && *at < end; ++at)
+    sum[*at - begin] += value[at - index];
 }
 
 }  // namespace
@@ -207,7 +218,8 @@ std::int64_t top_k_workspace(const Signature& signature, const Context& context)
 Prepared prepare_top_k_compress(const Signature& signature, const Context& context) {
   expect_operands(signature, 3);
   const std::int64_t count = signature.operands[0].elements(), k = integer(signature, "k");
-  CHECK(1 <= k && k <= count && count <= std::numeric_limits<std::int32_t>::max(), describe(signature) + ": k must be from 1 to the number of elements");
+  CHECK(1 <= k && k <= count && count <= std::numeric_limits<std::int32_t>::max(),
+        describe(signature) + ": k must be from 1 to the number of elements");
   expect_operand(signature, 1, DType::f32, count);
   expect_operand(signature, 2, DType::u8, top_k_bytes(k));
   return std::make_unique<TopK>(signature, context);

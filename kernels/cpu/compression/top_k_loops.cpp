@@ -57,16 +57,18 @@ VEC_INLINE void for_each_wanted(const float* values, std::int64_t count, Wanted 
 }
 
 template <typename G>
-std::int64_t sample_of(const G* gradient, const float* residual, std::int64_t begin, std::int64_t end, std::int64_t stride, float* values) {
+std::int64_t sample_of(const G* gradient, const float* residual, std::int64_t begin, std::int64_t end,
+                       std::int64_t stride, float* values) {
   std::int64_t count = 0;
   for (std::int64_t at = begin; at + 16 <= end; at += stride)
-    for (std::int64_t i = 0; i < 16; i += kLanes, count += kLanes) store(values + count, load(gradient + at + i) + load(residual + at + i));
+    for (std::int64_t i = 0; i < 16; i += kLanes, count += kLanes)
+      store(values + count, load(gradient + at + i) + load(residual + at + i));
   return count;
 }
 
 template <typename G>
-std::int64_t collect_of(const G* gradient, float* residual, std::int64_t begin, std::int64_t end, std::int32_t floor, const Candidates& to,
-                        std::int64_t capacity) {
+std::int64_t collect_of(const G* gradient, float* residual, std::int64_t begin, std::int64_t end, std::int32_t floor,
+                        const Candidates& to, std::int64_t capacity) {
   const I32 least = I32{} + floor;
   std::int64_t count = 0;
   for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
@@ -82,26 +84,31 @@ std::int64_t collect_of(const G* gradient, float* residual, std::int64_t begin, 
 
 }  // namespace
 
-std::int64_t sample_sums(bool bf16, const void* gradient, const float* residual, std::int64_t begin, std::int64_t end, std::int64_t stride,
-                         float* values) {
+std::int64_t sample_sums(bool bf16, const void* gradient, const float* residual, std::int64_t begin, std::int64_t end,
+                         std::int64_t stride, float* values) {
   if (bf16) return sample_of(static_cast<const Bf16*>(gradient), residual, begin, end, stride, values);
   return sample_of(static_cast<const float*>(gradient), residual, begin, end, stride, values);
 }
 
-std::int64_t add_and_collect(bool bf16, const void* gradient, float* residual, std::int64_t begin, std::int64_t end, std::int32_t floor,
-                             const Candidates& to, std::int64_t capacity) {
+std::int64_t add_and_collect(bool bf16, const void* gradient, float* residual, std::int64_t begin, std::int64_t end,
+                             std::int32_t floor, const Candidates& to, std::int64_t capacity) {
   if (bf16) return collect_of(static_cast<const Bf16*>(gradient), residual, begin, end, floor, to, capacity);
   return collect_of(static_cast<const float*>(gradient), residual, begin, end, floor, to, capacity);
 }
 
 void count_digits(const Candidates& from, const Digit& digit, std::uint32_t* histogram) {
-  const auto count = [&](std::int64_t i) { ++histogram[(static_cast<std::uint32_t>(key_of(from.values[i])) >> digit.shift) & digit.mask]; };
+  const auto count = [&](std::int64_t i) {
+    ++histogram[(static_cast<std::uint32_t>(key_of(from.values[i])) >> digit.shift) & digit.mask];
+  };
   if (digit.prefix_shift >= 31) {
     for (std::int64_t i = 0; i < from.count; ++i) count(i);
     return;
   }
   const I32 prefix = I32{} + static_cast<std::int32_t>(digit.prefix);
-  for_each_wanted(from.values, from.count, [&](I32 keys) __attribute__((always_inline)) { return (keys >> digit.prefix_shift) == prefix; }, count);
+  for_each_wanted(
+      from.values,
+      from.count, [&](I32 keys) __attribute__((always_inline)) { return (keys >> digit.prefix_shift) == prefix; },
+      count);
 }
 
 void hand_out(const Candidates& from, std::int32_t threshold, std::int64_t ties, Pairs to, float* residual) {

@@ -1,5 +1,5 @@
-// Loops of the choice of the k largest (kernels/cpu/compression/top_k.cpp). The key of a value is the bits of its size, |a|: they order as the
-// sizes do, infinity above all numbers and NaN above infinity.
+// Loops of the choice of the k largest (kernels/cpu/compression/top_k.cpp). The key of a value is the bits of its size,
+// |a|: they order as the sizes do, infinity above all numbers and NaN above infinity.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,16 @@ struct Pairs {
 
 DECLARE_BY_ISA(
     /// The values gradient + residual of 16 elements at every `stride`, of [begin, end); returns how many there are.
-    std::int64_t sample_sums(bool bf16, const void* gradient, const float* residual, std::int64_t begin, std::int64_t end, std::int64_t stride,
-                             float* values);
-    /// residual += gradient over [begin, end), and those with key >= floor (at least 1) to `to` as long as fewer than `capacity` are there
-    /// (memory for 16 more is written); returns how many there are.
-    std::int64_t add_and_collect(bool bf16, const void* gradient, float* residual, std::int64_t begin, std::int64_t end, std::int32_t floor,
-                                 const Candidates& to, std::int64_t capacity);
+    std::int64_t sample_sums(bool bf16, const void* gradient, const float* residual, std::int64_t begin,
+                             std::int64_t end, std::int64_t stride, float* values);
+    /// residual += gradient over [begin, end), and those with key >= floor (at least 1) to `to` as long as fewer than
+    /// `capacity` are there (memory for 16 more is written); returns how many there are.
+    std::int64_t add_and_collect(bool bf16, const void* gradient, float* residual, std::int64_t begin, std::int64_t end,
+                                 std::int32_t floor, const Candidates& to, std::int64_t capacity);
     /// ++histogram[digit] for each candidate with the prefix.
     void count_digits(const Candidates& from, const Digit& digit, std::uint32_t* histogram);
-    /// Hands out the candidates with key > threshold, and the first `ties` of those with key == threshold; residual becomes 0 there.
+    /// Hands out the candidates with key > threshold, and the first `ties` of those with key == threshold; residual
+    /// becomes 0 there.
     void hand_out(const Candidates& from, std::int32_t threshold, std::int64_t ties, Pairs to, float* residual);
     /// What is not finite becomes 0.
     void clear_not_finite(float* x, std::int64_t begin, std::int64_t end);)

@@ -1,19 +1,22 @@
-// conv2d and its gradients on the CPU, by oneDNN. bf16 is multiplied as such only where there are AMX tiles; elsewhere its
-// products are made in f32, which is faster (vdpbf16ps has half the FLOPs of f32 FMAs on Intel's) and works everywhere.
+// conv2d and its gradients on the CPU, by oneDNN. bf16 is multiplied as such only where there are AMX tiles; elsewhere
+// its products are made in f32, which is faster (vdpbf16ps has half the FLOPs of f32 FMAs on Intel's) and works
+// everywhere.
 #include "kernels/conv2d.h"
 
 #include "engine/core/op_record.h"
+#include "kernels/cpu/convolution/onednn.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
-#include "kernels/cpu/convolution/onednn.h"
 
 namespace trainer::kernels::cpu {
 namespace {
 
 const TensorDesc& desc(const Signature& s, int index) { return s.operands[static_cast<std::size_t>(index)]; }
 
-onednn::Convolution convolution_of(const Signature& s, const Shape& x, const Shape& weight, const Shape& y, const Context& c) {
-  for (const TensorDesc& operand : s.operands) CHECK(operand.layout == Layout::row_major, describe(s) + ": conv2d takes row-major tensors");
+onednn::Convolution convolution_of(const Signature& s, const Shape& x, const Shape& weight, const Shape& y,
+                                   const Context& c) {
+  for (const TensorDesc& operand : s.operands)
+    CHECK(operand.layout == Layout::row_major, describe(s) + ": conv2d takes row-major tensors");
   onednn::Convolution v;
   v.n = x[0], v.in = x[1], v.h = x[2], v.w = x[3];
   v.out = weight[0], v.kh = weight[2], v.kw = weight[3], v.oh = y[2], v.ow = y[3];
@@ -29,7 +32,8 @@ onednn::Convolution forward_of(const Signature& s, const Context& c) {
   using At = Conv2dOperands;
   const bool bias = flag(s, "bias");
   expect_operands(s, static_cast<std::size_t>(At::y(bias)) + 1);
-  onednn::Convolution v = convolution_of(s, desc(s, At::x).shape, desc(s, At::weight).shape, desc(s, At::y(bias)).shape, c);
+  onednn::Convolution v =
+      convolution_of(s, desc(s, At::x).shape, desc(s, At::weight).shape, desc(s, At::y(bias)).shape, c);
   v.bias = bias;
   return v;
 }
@@ -52,21 +56,33 @@ onednn::Convolution grad_weight_of(const Signature& s, const Context& c) {
 }
 
 Prepared kernel_of(const onednn::Convolution& v, onednn::Pass pass, const Context& c) {
-  return make_kernel([sequence = std::shared_ptr(onednn::prepare(v, pass, c.threads))](const Call& call) { sequence->run(call.operands, call.workspace); });
+  return make_kernel([sequence = std::shared_ptr(onednn::prepare(v, pass, c.threads))](const Call& call) {
+    sequence->run(call.operands, call.workspace);
+  });
 }
 
 }  // namespace
 
-Prepared prepare_conv2d(const Signature& s, const Context& c) { return kernel_of(forward_of(s, c), onednn::Pass::forward, c); }
-Prepared prepare_conv2d_grad_input(const Signature& s, const Context& c) { return kernel_of(grad_input_of(s, c), onednn::Pass::grad_input, c); }
-Prepared prepare_conv2d_grad_weight(const Signature& s, const Context& c) { return kernel_of(grad_weight_of(s, c), onednn::Pass::grad_weight, c); }
+Prepared prepare_conv2d(const Signature& s, const Context& c) {
+  return kernel_of(forward_of(s, c), onednn::Pass::forward, c);
+}
+Prepared prepare_conv2d_grad_input(const Signature& s, const Context& c) {
+  return kernel_of(grad_input_of(s, c), onednn::Pass::grad_input, c);
+}
+Prepared prepare_conv2d_grad_weight(const Signature& s, const Context& c) {
+  return kernel_of(grad_weight_of(s, c), onednn::Pass::grad_weight, c);
+}
 
 std::int64_t conv2d_workspace(const Signature& s, const Context& c) {
   switch (s.op) {
-    case Op::conv2d: return onednn::workspace_bytes(forward_of(s, c), onednn::Pass::forward, c.threads);
-    case Op::conv2d_grad_input: return onednn::workspace_bytes(grad_input_of(s, c), onednn::Pass::grad_input, c.threads);
-    case Op::conv2d_grad_weight: return onednn::workspace_bytes(grad_weight_of(s, c), onednn::Pass::grad_weight, c.threads);
-    default: UNREACHABLE(describe(s) + " is no convolution");
+    case Op::conv2d:
+      return onednn::workspace_bytes(forward_of(s, c), onednn::Pass::forward, c.threads);
+    case Op::conv2d_grad_input:
+      return onednn::workspace_bytes(grad_input_of(s, c), onednn::Pass::grad_input, c.threads);
+    case Op::conv2d_grad_weight:
+      return onednn::workspace_bytes(grad_weight_of(s, c), onednn::Pass::grad_weight, c.threads);
+    default:
+      UNREACHABLE(describe(s) + " is no convolution");
   }
 }
 

@@ -24,7 +24,8 @@ Kind kind_of(DType dtype) {
 
 constexpr std::int64_t aligned(std::size_t bytes) { return (static_cast<std::int64_t>(bytes) + 63) / 64 * 64; }
 
-/// One of the primitive's tensors: where it stands among the operands, as the caller holds it and as the primitive likes it.
+/// One of the primitive's tensors: where it stands among the operands, as the caller holds it and as the primitive
+/// likes it.
 struct Tensor {
   int argument = 0;  ///< DNNL_ARG_…
   int operand = 0;
@@ -40,7 +41,7 @@ struct Layouts {
   std::vector<Tensor> tensors;
   memory::desc scratchpad;
   bool accumulate = false;
-  std::int64_t scratch_bytes = 0;    ///< for the largest scratchpad of the sequence; lies first
+  std::int64_t scratch_bytes = 0;  ///< for the largest scratchpad of the sequence; lies first
   std::int64_t workspace_bytes = 0;
 };
 
@@ -59,8 +60,12 @@ dnnl::primitive_attr attributes(bool add = false) {
 struct Descriptors {
   explicit Descriptors(const Convolution& c)
       : inner(c.dtype == DType::bf16 && c.multiplies_bf16 ? Kind::bf16 : Kind::f32),
-        x{c.n, c.in, c.h, c.w}, weight{c.out, c.in, c.kh, c.kw}, bias{c.out}, y{c.n, c.out, c.oh, c.ow},
-        strides{c.stride, c.stride}, padding{c.padding, c.padding} {}
+        x{c.n, c.in, c.h, c.w},
+        weight{c.out, c.in, c.kh, c.kw},
+        bias{c.out},
+        y{c.n, c.out, c.oh, c.ow},
+        strides{c.stride, c.stride},
+        padding{c.padding, c.padding} {}
 
   memory::desc any(const memory::dims& dims, Kind kind) const { return {dims, kind, Tag::any}; }
 
@@ -75,17 +80,19 @@ constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
 Forward describe_forward(const Descriptors& d, const dnnl::engine& engine, bool bias) {
   return Forward(engine, dnnl::prop_kind::forward_training, kAlgorithm, d.any(d.x, d.inner), d.any(d.weight, d.inner),
-                 bias ? memory::desc(d.bias, Kind::f32, Tag::a) : memory::desc(), d.any(d.y, d.inner), d.strides, d.padding, d.padding, attributes());
+                 bias ? memory::desc(d.bias, Kind::f32, Tag::a) : memory::desc(), d.any(d.y, d.inner), d.strides,
+                 d.padding, d.padding, attributes());
 }
 
 GradInput describe_grad_input(const Descriptors& d, const dnnl::engine& engine) {
-  return GradInput(engine, kAlgorithm, d.any(d.x, d.inner), d.any(d.weight, d.inner), d.any(d.y, d.inner), d.strides, d.padding, d.padding,
-                   describe_forward(d, engine, false), attributes());
+  return GradInput(engine, kAlgorithm, d.any(d.x, d.inner), d.any(d.weight, d.inner), d.any(d.y, d.inner), d.strides,
+                   d.padding, d.padding, describe_forward(d, engine, false), attributes());
 }
 
 GradWeight describe_grad_weight(const Descriptors& d, const dnnl::engine& engine, bool bias) {
-  return GradWeight(engine, kAlgorithm, d.any(d.x, d.inner), d.any(d.weight, Kind::f32), bias ? memory::desc(d.bias, Kind::f32, Tag::a) : memory::desc(),
-                    d.any(d.y, d.inner), d.strides, d.padding, d.padding, describe_forward(d, engine, false), attributes());
+  return GradWeight(engine, kAlgorithm, d.any(d.x, d.inner), d.any(d.weight, Kind::f32),
+                    bias ? memory::desc(d.bias, Kind::f32, Tag::a) : memory::desc(), d.any(d.y, d.inner), d.strides,
+                    d.padding, d.padding, describe_forward(d, engine, false), attributes());
 }
 
 /// Gives every tensor that is reordered, and the scratchpad, its place in the workspace.
@@ -95,7 +102,10 @@ void place(Layouts& l, const dnnl::engine& engine) {
     if (t.needs_reorder(l.accumulate)) {
       const auto& from = t.is_result ? t.inside : t.outside;
       const auto& to = t.is_result ? t.outside : t.inside;
-      scratch = std::max(scratch, dnnl::reorder::primitive_desc(engine, from, engine, to, attributes(t.is_result && l.accumulate)).scratchpad_desc().get_size());
+      scratch = std::max(
+          scratch, dnnl::reorder::primitive_desc(engine, from, engine, to, attributes(t.is_result && l.accumulate))
+                       .scratchpad_desc()
+                       .get_size());
     }
   l.scratch_bytes = aligned(scratch);
   l.workspace_bytes = l.scratch_bytes;
@@ -110,12 +120,15 @@ void place(Layouts& l, const dnnl::engine& engine) {
 Layouts layouts_of(const Convolution& c, Pass pass, const dnnl::engine& engine, dnnl::primitive* primitive) {
   const Descriptors d(c);
   const Kind outer = kind_of(c.dtype), gradients = kind_of(c.parameter_gradients);
-  const auto plain = [](const memory::dims& dims, Kind kind) { return memory::desc(dims, kind, dims.size() == 1 ? Tag::a : Tag::abcd); };
+  const auto plain = [](const memory::dims& dims, Kind kind) {
+    return memory::desc(dims, kind, dims.size() == 1 ? Tag::a : Tag::abcd);
+  };
   Layouts l;
   switch (pass) {
     case Pass::forward: {
       const Forward p = describe_forward(d, engine, c.bias);
-      l.tensors = {{DNNL_ARG_SRC, 0, plain(d.x, outer), p.src_desc()}, {DNNL_ARG_WEIGHTS, 1, plain(d.weight, outer), p.weights_desc()}};
+      l.tensors = {{DNNL_ARG_SRC, 0, plain(d.x, outer), p.src_desc()},
+                   {DNNL_ARG_WEIGHTS, 1, plain(d.weight, outer), p.weights_desc()}};
       if (c.bias) l.tensors.push_back({DNNL_ARG_BIAS, 2, plain(d.bias, outer), p.bias_desc()});
       l.tensors.push_back({DNNL_ARG_DST, c.bias ? 3 : 2, plain(d.y, outer), p.dst_desc(), true});
       l.scratchpad = p.scratchpad_desc();
@@ -124,7 +137,8 @@ Layouts layouts_of(const Convolution& c, Pass pass, const dnnl::engine& engine, 
     }
     case Pass::grad_input: {
       const GradInput p = describe_grad_input(d, engine);
-      l.tensors = {{DNNL_ARG_DIFF_DST, 0, plain(d.y, outer), p.diff_dst_desc()}, {DNNL_ARG_WEIGHTS, 1, plain(d.weight, outer), p.weights_desc()},
+      l.tensors = {{DNNL_ARG_DIFF_DST, 0, plain(d.y, outer), p.diff_dst_desc()},
+                   {DNNL_ARG_WEIGHTS, 1, plain(d.weight, outer), p.weights_desc()},
                    {DNNL_ARG_DIFF_SRC, 2, plain(d.x, outer), p.diff_src_desc(), true}};
       l.scratchpad = p.scratchpad_desc();
       if (primitive) *primitive = dnnl::convolution_backward_data(p);
@@ -132,7 +146,8 @@ Layouts layouts_of(const Convolution& c, Pass pass, const dnnl::engine& engine, 
     }
     case Pass::grad_weight: {
       const GradWeight p = describe_grad_weight(d, engine, c.bias);
-      l.tensors = {{DNNL_ARG_SRC, 0, plain(d.x, outer), p.src_desc()}, {DNNL_ARG_DIFF_DST, 1, plain(d.y, outer), p.diff_dst_desc()},
+      l.tensors = {{DNNL_ARG_SRC, 0, plain(d.x, outer), p.src_desc()},
+                   {DNNL_ARG_DIFF_DST, 1, plain(d.y, outer), p.diff_dst_desc()},
                    {DNNL_ARG_DIFF_WEIGHTS, 2, plain(d.weight, gradients), p.diff_weights_desc(), true}};
       if (c.bias) l.tensors.push_back({DNNL_ARG_DIFF_BIAS, 3, plain(d.bias, gradients), p.diff_bias_desc(), true});
       l.scratchpad = p.scratchpad_desc();
@@ -150,7 +165,8 @@ dnnl::engine cpu_engine() { return dnnl::engine(dnnl::engine::kind::cpu, 0); }
 /// The reorders, the convolution between them, and the memory objects whose addresses each run sets.
 class ConvolutionSequence final : public Sequence {
  public:
-  ConvolutionSequence(const Convolution& c, Pass pass, int threads) : threads_(threads), engine_(cpu_engine()), stream_(engine_) {
+  ConvolutionSequence(const Convolution& c, Pass pass, int threads)
+      : threads_(threads), engine_(cpu_engine()), stream_(engine_) {
     const TeamOf team(threads_);
     dnnl::primitive convolution;
     layouts_ = layouts_of(c, pass, engine_, &convolution);
@@ -171,16 +187,19 @@ class ConvolutionSequence final : public Sequence {
     steps_.push_back(std::move(main));
     steps_.insert(steps_.end(), after.begin(), after.end());
     for (Step& step : steps_)
-      for (const auto& [argument, index] : step.arguments) step.bound.push_back({argument, memories_[index].object.get()});
+      for (const auto& [argument, index] : step.arguments)
+        step.bound.push_back({argument, memories_[index].object.get()});
   }
 
   void run(std::span<void* const> operands, void* workspace) override {
     const FlushDenormals flush;
     const TeamOf team(threads_);
     for (Memory& m : memories_)
-      m.object.set_data_handle(m.operand == kInWorkspace ? static_cast<char*>(workspace) + m.offset : operands[static_cast<std::size_t>(m.operand)]);
+      m.object.set_data_handle(m.operand == kInWorkspace ? static_cast<char*>(workspace) + m.offset
+                                                         : operands[static_cast<std::size_t>(m.operand)]);
     for (const Step& step : steps_)
-      dnnl::error::wrap_c_api(dnnl_primitive_execute(step.primitive.get(), stream_.get(), static_cast<int>(step.bound.size()), step.bound.data()),
+      dnnl::error::wrap_c_api(dnnl_primitive_execute(step.primitive.get(), stream_.get(),
+                                                     static_cast<int>(step.bound.size()), step.bound.data()),
                               "oneDNN could not run a convolution");
     stream_.wait();
   }
@@ -204,9 +223,13 @@ class ConvolutionSequence final : public Sequence {
     return memories_.size() - 1;
   }
 
-  Step reorder(const memory::desc& from, std::size_t from_memory, const memory::desc& to, std::size_t to_memory, bool add) {
+  Step reorder(const memory::desc& from, std::size_t from_memory, const memory::desc& to, std::size_t to_memory,
+               bool add) {
     const dnnl::reorder::primitive_desc p(engine_, from, engine_, to, attributes(add));
-    return {dnnl::reorder(p), {{DNNL_ARG_FROM, from_memory}, {DNNL_ARG_TO, to_memory}, {DNNL_ARG_SCRATCHPAD, add_memory(p.scratchpad_desc(), kInWorkspace, 0)}}};
+    return {dnnl::reorder(p),
+            {{DNNL_ARG_FROM, from_memory},
+             {DNNL_ARG_TO, to_memory},
+             {DNNL_ARG_SCRATCHPAD, add_memory(p.scratchpad_desc(), kInWorkspace, 0)}}};
   }
 
   int threads_;

@@ -1,8 +1,9 @@
 // oneDNN behind one door: convolutions as ready sequences of its primitives (layout changes, the convolution, layout
-// changes back), over one workspace. What oneDNN keeps per thread is the calling thread's OpenMP team, as our own kernels'.
+// changes back), over one workspace. What oneDNN keeps per thread is the calling thread's OpenMP team, as our own
+// kernels'.
 //
-// Layouts and scratch sizes are oneDNN's choice for the processor at hand: so the workspace of a convolution is the same for
-// every plan made on one machine, and may differ on another.
+// Layouts and scratch sizes are oneDNN's choice for the processor at hand: so the workspace of a convolution is the
+// same for every plan made on one machine, and may differ on another.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@ namespace trainer::kernels::cpu::onednn {
 struct Convolution {
   std::int64_t n = 0, in = 0, h = 0, w = 0, out = 0, kh = 0, kw = 0, oh = 0, ow = 0, stride = 1, padding = 0;
   bool bias = false;
-  bool accumulate = false;      ///< of parameter gradients
-  DType dtype = DType::f32;     ///< of x, weight, y and their gradients
+  bool accumulate = false;   ///< of parameter gradients
+  DType dtype = DType::f32;  ///< of x, weight, y and their gradients
   DType parameter_gradients = DType::f32;
-  bool multiplies_bf16 = false; ///< bf16 products as they are; else widened to f32 (faster where there are no tiles)
+  bool multiplies_bf16 = false;  ///< bf16 products as they are; else widened to f32 (faster where there are no tiles)
 };
 
 enum class Pass : std::uint8_t { forward, grad_input, grad_weight };

@@ -26,8 +26,17 @@ struct Window {
 Window window_of(const Signature& signature, const TensorDesc& large, const TensorDesc& small) {
   const Shape &x = large.shape, &y = small.shape;
   CHECK(x.rank() == 4 && y.rank() == 4, describe(signature) + " takes [n, ch, h, w]");
-  const Window window{x[0] * x[1], x[2], x[3], y[2], y[3], integer(signature, "kernel"), integer(signature, "stride"), integer(signature, "padding")};
-  const auto outputs = [&](std::int64_t size) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; };
+  const Window window{x[0] * x[1],
+                      x[2],
+                      x[3],
+                      y[2],
+                      y[3],
+                      integer(signature, "kernel"),
+                      integer(signature, "stride"),
+                      integer(signature, "padding")};
+  const auto outputs = [&](std::int64_t size) {
+    return (size + 2 * window.padding - window.kernel) / window.stride + 1;
+  };
   CHECK(window.padding * 2 <= window.kernel, "a pool's padding is at most half its kernel");
   CHECK(window.planes == y[0] * y[1] && outputs(window.h) == window.oh && outputs(window.w) == window.ow,
         describe(signature) + ": shapes do not match kernel, stride and padding");
@@ -47,7 +56,8 @@ void max_plane(const Window& s, const T* x, T* y, std::int32_t* index) {
       for (std::int64_t row = rows.begin; row < rows.end; ++row)
         for (std::int64_t column = columns.begin; column < columns.end; ++column) {
           const float value = to_f32(x[row * s.w + column]);
-          if (value > largest || (std::isnan(value) && !std::isnan(largest))) largest = value, best = row * s.w + column;
+          if (value > largest || (std::isnan(value) && !std::isnan(largest)))
+            largest = value, best = row * s.w + column;
         }
       y[oy * s.ow + ox] = x[best];
       index[oy * s.ow + ox] = static_cast<std::int32_t>(best);
@@ -97,7 +107,8 @@ void average_grad_plane(const Window& s, const T* dy, T* dx) {
 int pool_threads(const Signature& signature, const Context& context, int large) {
   const TensorDesc& x = signature.operands[static_cast<std::size_t>(large)];
   const std::int64_t windows = x.shape.rank() == 4 ? x.shape[0] * x.shape[1] : 1;
-  return static_cast<int>(std::min<std::int64_t>(threads_for(2 * x.bytes(), context.threads), std::max<std::int64_t>(windows, 1)));
+  return static_cast<int>(
+      std::min<std::int64_t>(threads_for(2 * x.bytes(), context.threads), std::max<std::int64_t>(windows, 1)));
 }
 
 template <typename T>
@@ -148,7 +159,8 @@ Prepared prepare_pool(const Signature& signature, const Context& context) {
   expect_operand(signature, 1, x.dtype, y.elements());
   if (max) expect_operand(signature, 2, DType::i32, y.elements());
   const int threads = pool_threads(signature, context, 0);
-  return expect_compute_dtype(signature, 0) ? pool_of<Bf16>(signature, window, threads) : pool_of<float>(signature, window, threads);
+  return expect_compute_dtype(signature, 0) ? pool_of<Bf16>(signature, window, threads)
+                                            : pool_of<float>(signature, window, threads);
 }
 
 Prepared prepare_pool_grad(const Signature& signature, const Context& context) {
@@ -159,7 +171,8 @@ Prepared prepare_pool_grad(const Signature& signature, const Context& context) {
   expect_operand(signature, dx, dy.dtype, large.elements());
   if (dx == 2) expect_operand(signature, 1, DType::i32, dy.elements());
   const int threads = pool_threads(signature, context, dx);
-  return expect_compute_dtype(signature, 0) ? pool_grad_of<Bf16>(signature, window, threads) : pool_grad_of<float>(signature, window, threads);
+  return expect_compute_dtype(signature, 0) ? pool_grad_of<Bf16>(signature, window, threads)
+                                            : pool_grad_of<float>(signature, window, threads);
 }
 
 std::int64_t max_pool2d_grad_workspace(const Signature& signature, const Context& context) {

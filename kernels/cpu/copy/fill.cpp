@@ -1,4 +1,5 @@
-// zero and cast. Equal dtypes are copied and f32 and bf16 converted by vectors, which is what a step does; other pairs go one by one.
+// zero and cast. Equal dtypes are copied and f32 and bf16 converted by vectors, which is what a step does; other pairs
+// go one by one.
 #include "kernels/fill.h"
 
 #include <bit>
@@ -6,9 +7,9 @@
 #include <cstring>
 
 #include "kernels/bf16.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/copy/convert_loops.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 
@@ -19,8 +20,8 @@ struct F16 {
   std::uint16_t bits;
 };
 
-/// The nearest f32, but towards the neighbour with an odd last bit where inexact: rounding that to a narrower type then gives
-/// what rounding the f64 itself gives.
+/// The nearest f32, but towards the neighbour with an odd last bit where inexact: rounding that to a narrower type then
+/// gives what rounding the f64 itself gives.
 float round_to_odd(double x) {
   const float near = static_cast<float>(x);
   if (std::isnan(x) || static_cast<double>(near) == x) return near;
@@ -53,7 +54,8 @@ void narrow(double x, F16* y) {
   } else {
     const int exponent = magnitude < 0x1p-14 ? -14 : std::ilogb(magnitude);
     const double units = std::nearbyint(std::ldexp(magnitude, 10 - exponent));  // of the last place; ties to even
-    bits = static_cast<std::uint16_t>(((exponent + 14) << 10) + static_cast<int>(units));  // a carry moves the exponent on
+    bits =
+        static_cast<std::uint16_t>(((exponent + 14) << 10) + static_cast<int>(units));  // a carry moves the exponent on
   }
   y->bits = sign | bits;
 }
@@ -72,24 +74,34 @@ Prepared cast_from(std::int64_t count, int threads) {
 template <typename X>
 Prepared cast_to(DType to, std::int64_t count, int threads) {
   switch (to) {
-    case DType::f64: return cast_from<X, double>(count, threads);
-    case DType::f32: return cast_from<X, float>(count, threads);
-    case DType::bf16: return cast_from<X, Bf16>(count, threads);
-    case DType::f16: return cast_from<X, F16>(count, threads);
+    case DType::f64:
+      return cast_from<X, double>(count, threads);
+    case DType::f32:
+      return cast_from<X, float>(count, threads);
+    case DType::bf16:
+      return cast_from<X, Bf16>(count, threads);
+    case DType::f16:
+      return cast_from<X, F16>(count, threads);
     case DType::i32:
-    case DType::u8: return nullptr;
+    case DType::u8:
+      return nullptr;
   }
   return nullptr;
 }
 
 Prepared cast_between(DType from, DType to, std::int64_t count, int threads) {
   switch (from) {
-    case DType::f64: return cast_to<double>(to, count, threads);
-    case DType::f32: return cast_to<float>(to, count, threads);
-    case DType::bf16: return cast_to<Bf16>(to, count, threads);
-    case DType::f16: return cast_to<F16>(to, count, threads);
+    case DType::f64:
+      return cast_to<double>(to, count, threads);
+    case DType::f32:
+      return cast_to<float>(to, count, threads);
+    case DType::bf16:
+      return cast_to<Bf16>(to, count, threads);
+    case DType::f16:
+      return cast_to<F16>(to, count, threads);
     case DType::i32:
-    case DType::u8: return nullptr;
+    case DType::u8:
+      return nullptr;
   }
   return nullptr;
 }
@@ -100,7 +112,9 @@ Prepared copy_bytes(std::int64_t bytes, int threads) {
     const char* x = operand<char>(call, 0);
     char* y = operand<char>(call, 1);
     if (x == y) return;
-    parallel_ranges(bytes, 64, threads, [&](std::int64_t begin, std::int64_t end) { std::memcpy(y + begin, x + begin, static_cast<std::size_t>(end - begin)); });
+    parallel_ranges(bytes, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+      std::memcpy(y + begin, x + begin, static_cast<std::size_t>(end - begin));
+    });
   });
 }
 
@@ -112,7 +126,9 @@ Prepared prepare_zero(const Signature& signature, const Context& context) {
   const int threads = threads_for(bytes, context.threads);
   return make_kernel([=](const Call& call) {
     char* y = operand<char>(call, 0);
-    parallel_ranges(bytes, 64, threads, [&](std::int64_t begin, std::int64_t end) { std::memset(y + begin, 0, static_cast<std::size_t>(end - begin)); });
+    parallel_ranges(bytes, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+      std::memset(y + begin, 0, static_cast<std::size_t>(end - begin));
+    });
   });
 }
 

@@ -1,9 +1,9 @@
 // Activations and their gradients: one pass, cut over elements.
 #include "kernels/activations.h"
 
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/elementwise/elementwise_loops.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 

@@ -3,12 +3,12 @@
 
 #include "engine/core/op_record.h"
 #include "kernels/bias_grad.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/elementwise/elementwise_loops.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/reduction/reduce_loops.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
-#include "kernels/cpu/reduction/reduce_loops.h"
 
 namespace trainer::kernels::cpu {
 namespace {

@@ -1,9 +1,9 @@
 // dropout, cut over threads by elements.
 #include "kernels/dropout.h"
 
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/elementwise/dropout_loops.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 

@@ -1,5 +1,5 @@
-// Loops file (vec.h). A Philox word lies in the low half of a 64-bit lane: the widening multiplication ignores what the high
-// half holds, so a round is two products, two shifts and two three-way exclusive ors, with no masking.
+// Loops file (vec.h). A Philox word lies in the low half of a 64-bit lane: the widening multiplication ignores what the
+// high half holds, so a round is two products, two shifts and two three-way exclusive ors, with no masking.
 #include "kernels/cpu/elementwise/dropout_loops.h"
 
 #include "kernels/cpu/runtime/vec.h"
@@ -67,7 +67,8 @@ struct Mask {
   std::uint32_t high;  // (step << 40) >> 32; a sample has fewer than 2^32 blocks
   std::uint32_t threshold;
   F32 scale;
-  explicit Mask(const DropoutArgs& args) : schedule(args.key), high(args.step << 8), threshold(args.threshold), scale(splat(args.scale)) {}
+  explicit Mask(const DropoutArgs& args)
+      : schedule(args.key), high(args.step << 8), threshold(args.threshold), scale(splat(args.scale)) {}
 };
 
 /// The words of 2 · kLanes elements of a sample, from the beginning of the block of `element` on.
@@ -84,7 +85,8 @@ void drop(const Mask& mask, std::uint64_t sample, std::int64_t first, const T* x
   std::int64_t at = 0;
   if (const int skipped = static_cast<int>(first % 4); skipped != 0) {  // up to the next whole block
     const U32 words = words_of(mask, sample, first).low;
-    for (int lane = skipped; lane < 4 && at < count; ++lane, ++at) store_first(y + at, words[lane] >= mask.threshold ? splat(to_f32(x[at])) * mask.scale : F32{}, 1);
+    for (int lane = skipped; lane < 4 && at < count; ++lane, ++at)
+      store_first(y + at, words[lane] >= mask.threshold ? splat(to_f32(x[at])) * mask.scale : F32{}, 1);
   }
   for (; at + 2 * kLanes <= count; at += 2 * kLanes) {
     const Words words = words_of(mask, sample, first + at);
@@ -109,7 +111,8 @@ void dropout_of(const DropoutArgs& args, std::int64_t begin, std::int64_t end) {
     std::int64_t count = end - begin;
     if (count > args.columns - column) count = args.columns - column;
     if (count > args.sample - first) count = args.sample - first;
-    drop(mask, static_cast<std::uint64_t>(place / args.sample), first, static_cast<const T*>(args.x) + begin, static_cast<T*>(args.y) + begin, count);
+    drop(mask, static_cast<std::uint64_t>(place / args.sample), first, static_cast<const T*>(args.x) + begin,
+         static_cast<T*>(args.y) + begin, count);
     begin += count;
   }
 }

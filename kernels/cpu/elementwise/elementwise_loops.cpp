@@ -12,8 +12,8 @@ constexpr bool kQuick = false;
 template <>
 constexpr bool kQuick<Bf16> = true;
 
-// σ of an argument multiplied by -log2 e: 1 / (1 + 2^t). Its relative error grows with |t| to some 1e-5 where σ is below 1e-30; NaN
-// stays NaN through what the caller multiplies by.
+// σ of an argument multiplied by -log2 e: 1 / (1 + 2^t). Its relative error grows with |t| to some 1e-5 where σ is
+// below 1e-30; NaN stays NaN through what the caller multiplies by.
 template <typename T>
 VEC_INLINE F32 sigmoid_log2(F32 scaled) {
   if constexpr (kQuick<T>) return sigmoid_log2_for_bf16(scaled);
@@ -35,31 +35,45 @@ VEC_INLINE F32 gelu_tanh_sigmoid(F32 x, F32 square) {
 
 struct GeluTanh {
   template <typename T>
-  VEC_INLINE F32 of(F32 x) { return x * gelu_tanh_sigmoid<T>(x, x * x); }
+  VEC_INLINE F32 of(F32 x) {
+    return x * gelu_tanh_sigmoid<T>(x, x * x);
+  }
 };
 struct GeluErf {
   template <typename T>
-  VEC_INLINE F32 of(F32 x) { return 0.5f * x * (1.0f + erf(x * 0.70710678f)); }
+  VEC_INLINE F32 of(F32 x) {
+    return 0.5f * x * (1.0f + erf(x * 0.70710678f));
+  }
 };
 struct Relu {
   template <typename T>
-  VEC_INLINE F32 of(F32 x) { return select(x < F32{}, F32{}, x); }  // NaN passes
+  VEC_INLINE F32 of(F32 x) {
+    return select(x < F32{}, F32{}, x);
+  }  // NaN passes
 };
 struct Silu {
   template <typename T>
-  VEC_INLINE F32 of(F32 x) { return x * sigmoid_of<T>(x); }
+  VEC_INLINE F32 of(F32 x) {
+    return x * sigmoid_of<T>(x);
+  }
 };
 struct Tanh {
   template <typename T>
-  VEC_INLINE F32 of(F32 x) { return tanh(x); }
+  VEC_INLINE F32 of(F32 x) {
+    return tanh(x);
+  }
 };
 struct Sigmoid {
   template <typename T>
-  VEC_INLINE F32 of(F32 x) { return sigmoid(x); }
+  VEC_INLINE F32 of(F32 x) {
+    return sigmoid(x);
+  }
 };
 struct Softcap {
   template <typename T>
-  VEC_INLINE F32 of(F32 x, F32 cap, F32 inverse) { return cap * tanh(x * inverse); }
+  VEC_INLINE F32 of(F32 x, F32 cap, F32 inverse) {
+    return cap * tanh(x * inverse);
+  }
 };
 
 struct GeluTanhGrad {
@@ -82,7 +96,9 @@ struct GeluErfGrad {
 };
 struct ReluGrad {
   template <typename T>
-  VEC_INLINE F32 of(F32 dy, F32 y) { return select(y <= F32{}, F32{}, dy); }
+  VEC_INLINE F32 of(F32 dy, F32 y) {
+    return select(y <= F32{}, F32{}, dy);
+  }
 };
 struct SiluGrad {
   template <typename T>
@@ -93,11 +109,15 @@ struct SiluGrad {
 };
 struct TanhGrad {
   template <typename T>
-  VEC_INLINE F32 of(F32 dy, F32 y) { return dy * (1.0f - y * y); }
+  VEC_INLINE F32 of(F32 dy, F32 y) {
+    return dy * (1.0f - y * y);
+  }
 };
 struct SigmoidGrad {
   template <typename T>
-  VEC_INLINE F32 of(F32 dy, F32 y) { return dy * y * (1.0f - y); }
+  VEC_INLINE F32 of(F32 dy, F32 y) {
+    return dy * y * (1.0f - y);
+  }
 };
 struct SoftcapGrad {
   template <typename T>
@@ -108,17 +128,23 @@ struct SoftcapGrad {
 };
 struct Add {
   template <typename T>
-  VEC_INLINE F32 of(F32 a, F32 b) { return a + b; }
+  VEC_INLINE F32 of(F32 a, F32 b) {
+    return a + b;
+  }
 };
 struct Mul {
   template <typename T>
-  VEC_INLINE F32 of(F32 a, F32 b) { return a * b; }
+  VEC_INLINE F32 of(F32 a, F32 b) {
+    return a * b;
+  }
 };
 
 // `constants` are what a function takes besides the elements.
 template <typename Fn, typename T, typename... Constants>
 void unary_loop(const T* x, T* y, std::int64_t begin, std::int64_t end, Constants... constants) {
-  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(x + i), constants...)); });
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
+    store(y + i, Fn::template of<T>(load(x + i), constants...));
+  });
 }
 
 template <typename Fn, typename T, typename... Constants>
@@ -132,7 +158,9 @@ template <typename Fn, typename T>
 void repeated_loop(const T* a, const T* b, T* y, std::int64_t period, std::int64_t begin, std::int64_t end) {
   if (period == 1) {
     const F32 only = splat(to_f32(b[0]));
-    for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(y + i, Fn::template of<T>(load(a + i), only)); });
+    for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
+      store(y + i, Fn::template of<T>(load(a + i), only));
+    });
     return;
   }
   while (begin < end) {
@@ -151,12 +179,23 @@ bool unary_of(const Function& f, const T* x, T* y, std::int64_t begin, std::int6
     case Op::gelu:
       f.exact ? unary_loop<GeluErf>(x, y, begin, end) : unary_loop<GeluTanh>(x, y, begin, end);
       return true;
-    case Op::relu: unary_loop<Relu>(x, y, begin, end); return true;
-    case Op::silu: unary_loop<Silu>(x, y, begin, end); return true;
-    case Op::tanh: unary_loop<Tanh>(x, y, begin, end); return true;
-    case Op::sigmoid: unary_loop<Sigmoid>(x, y, begin, end); return true;
-    case Op::softcap: unary_loop<Softcap>(x, y, begin, end, splat(f.number), splat(1.0f / f.number)); return true;
-    default: return false;
+    case Op::relu:
+      unary_loop<Relu>(x, y, begin, end);
+      return true;
+    case Op::silu:
+      unary_loop<Silu>(x, y, begin, end);
+      return true;
+    case Op::tanh:
+      unary_loop<Tanh>(x, y, begin, end);
+      return true;
+    case Op::sigmoid:
+      unary_loop<Sigmoid>(x, y, begin, end);
+      return true;
+    case Op::softcap:
+      unary_loop<Softcap>(x, y, begin, end, splat(f.number), splat(1.0f / f.number));
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -166,23 +205,44 @@ bool binary_of(const Function& f, const T* a, const T* b, T* y, std::int64_t beg
     case Op::gelu_grad:
       f.exact ? binary_loop<GeluErfGrad>(a, b, y, begin, end) : binary_loop<GeluTanhGrad>(a, b, y, begin, end);
       return true;
-    case Op::relu_grad: binary_loop<ReluGrad>(a, b, y, begin, end); return true;
-    case Op::silu_grad: binary_loop<SiluGrad>(a, b, y, begin, end); return true;
-    case Op::tanh_grad: binary_loop<TanhGrad>(a, b, y, begin, end); return true;
-    case Op::sigmoid_grad: binary_loop<SigmoidGrad>(a, b, y, begin, end); return true;
-    case Op::softcap_grad: binary_loop<SoftcapGrad>(a, b, y, begin, end, splat(1.0f / f.number)); return true;
-    case Op::add: binary_loop<Add>(a, b, y, begin, end); return true;
-    case Op::mul: binary_loop<Mul>(a, b, y, begin, end); return true;
-    default: return false;
+    case Op::relu_grad:
+      binary_loop<ReluGrad>(a, b, y, begin, end);
+      return true;
+    case Op::silu_grad:
+      binary_loop<SiluGrad>(a, b, y, begin, end);
+      return true;
+    case Op::tanh_grad:
+      binary_loop<TanhGrad>(a, b, y, begin, end);
+      return true;
+    case Op::sigmoid_grad:
+      binary_loop<SigmoidGrad>(a, b, y, begin, end);
+      return true;
+    case Op::softcap_grad:
+      binary_loop<SoftcapGrad>(a, b, y, begin, end, splat(1.0f / f.number));
+      return true;
+    case Op::add:
+      binary_loop<Add>(a, b, y, begin, end);
+      return true;
+    case Op::mul:
+      binary_loop<Mul>(a, b, y, begin, end);
+      return true;
+    default:
+      return false;
   }
 }
 
 template <typename T>
-bool repeated_of(const Function& f, const T* a, const T* b, T* y, std::int64_t period, std::int64_t begin, std::int64_t end) {
+bool repeated_of(const Function& f, const T* a, const T* b, T* y, std::int64_t period, std::int64_t begin,
+                 std::int64_t end) {
   switch (f.op) {
-    case Op::add: repeated_loop<Add>(a, b, y, period, begin, end); return true;
-    case Op::mul: repeated_loop<Mul>(a, b, y, period, begin, end); return true;
-    default: return false;
+    case Op::add:
+      repeated_loop<Add>(a, b, y, period, begin, end);
+      return true;
+    case Op::mul:
+      repeated_loop<Mul>(a, b, y, period, begin, end);
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -200,14 +260,18 @@ bool unary(const Function& f, bool bf16, const void* x, void* y, std::int64_t be
 }
 
 bool binary(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end) {
-  if (bf16) return binary_of(f, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), static_cast<Bf16*>(y), begin, end);
+  if (bf16)
+    return binary_of(f, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), static_cast<Bf16*>(y), begin, end);
   return binary_of(f, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(y), begin, end);
 }
 
-bool binary_repeated(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t period, std::int64_t begin,
-                     std::int64_t end) {
-  if (bf16) return repeated_of(f, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), static_cast<Bf16*>(y), period, begin, end);
-  return repeated_of(f, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(y), period, begin, end);
+bool binary_repeated(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t period,
+                     std::int64_t begin, std::int64_t end) {
+  if (bf16)
+    return repeated_of(f, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), static_cast<Bf16*>(y), period,
+                       begin, end);
+  return repeated_of(f, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(y), period,
+                     begin, end);
 }
 
 void scale(bool bf16, const void* x, float factor, void* y, std::int64_t begin, std::int64_t end) {

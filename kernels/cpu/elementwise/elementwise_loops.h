@@ -1,5 +1,5 @@
-// Loops over elements: activations, their gradients, add, mul and scale. Pointers are to f32 or, if `bf16`, to bf16. A new function is
-// a struct and a case in elementwise_loops.cpp.
+// Loops over elements: activations, their gradients, add, mul and scale. Pointers are to f32 or, if `bf16`, to bf16. A
+// new function is a struct and a case in elementwise_loops.cpp.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,12 @@ struct Function {
 };
 
 DECLARE_BY_ISA(
-    /// y[i] = f(x[i]) for i in [begin, end). All give false, and do nothing, for an op that has no such function here; an empty range asks.
+    /// y[i] = f(x[i]) for i in [begin, end). All give false, and do nothing, for an op that has no such function here;
+    /// an empty range asks.
     bool unary(const Function& f, bool bf16, const void* x, void* y, std::int64_t begin, std::int64_t end);
     /// y[i] = f(a[i], b[i]); gradients take dy as a and x or y as b.
-    bool binary(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end);
+    bool binary(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t begin,
+                std::int64_t end);
     /// y[i] = f(a[i], b[i mod period]), for add and mul.
     bool binary_repeated(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t period,
                          std::int64_t begin, std::int64_t end);

@@ -7,11 +7,11 @@
 
 #include "engine/core/error.h"
 #include "engine/core/op_record.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/reduction/reduce_loops.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
-#include "kernels/cpu/reduction/reduce_loops.h"
 
 namespace trainer::kernels::cpu {
 namespace {
@@ -27,7 +27,8 @@ struct Slice {
   bool cut = false;
   std::int64_t rows = 0, table_rows = 0, first = 0;
 
-  Slice(const Signature& signature, const TensorDesc& weight) : cut(flag(signature, "cut")), rows(weight.shape[0]), table_rows(rows) {
+  Slice(const Signature& signature, const TensorDesc& weight)
+      : cut(flag(signature, "cut")), rows(weight.shape[0]), table_rows(rows) {
     if (cut) table_rows = integer(signature, "table_rows");
   }
   /// That of one call.
@@ -51,7 +52,8 @@ struct Groups {
       if (const std::int64_t row = id - slice.first; slice.has(row)) ++starts[row + 2];
     for (std::int64_t row = 2; row <= slice.rows; ++row) starts[row] += starts[row - 1];
     for (std::size_t i = 0; i < ids.size(); ++i)
-      if (const std::int64_t row = ids[i] - slice.first; slice.has(row)) places[starts[row + 1]++] = static_cast<std::int32_t>(i);
+      if (const std::int64_t row = ids[i] - slice.first; slice.has(row))
+        places[starts[row + 1]++] = static_cast<std::int32_t>(i);
   }
 };
 
@@ -74,8 +76,10 @@ Prepared prepare_embedding(const Signature& signature, const Context& context) {
     parallel_ranges(count, 1, threads, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t row = id[i] - now.first;
-        if (now.has(row)) std::memcpy(y + i * row_bytes, table + row * row_bytes, static_cast<std::size_t>(row_bytes));
-        else std::memset(y + i * row_bytes, 0, static_cast<std::size_t>(row_bytes));
+        if (now.has(row))
+          std::memcpy(y + i * row_bytes, table + row * row_bytes, static_cast<std::size_t>(row_bytes));
+        else
+          std::memset(y + i * row_bytes, 0, static_cast<std::size_t>(row_bytes));
       }
     });
   });
@@ -102,7 +106,8 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
   return make_kernel([=](const Call& call) {
     const std::span<const std::int32_t> id(operand<std::int32_t>(call, 0), static_cast<std::size_t>(count));
     check_ids(id, slice.table_rows);
-    const Groups groups{static_cast<std::int32_t*>(call.workspace), static_cast<std::int32_t*>(call.workspace) + rows + 2};
+    const Groups groups{static_cast<std::int32_t*>(call.workspace),
+                        static_cast<std::int32_t*>(call.workspace) + rows + 2};
     groups.sort(id, slice.at(call));
     parallel(column_parts * row_parts, [&](int part, int) {
       const Range columns = partition(dim, part % column_parts, column_parts, 64);
@@ -111,7 +116,8 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
         const std::int32_t first = groups.starts[row], number = groups.starts[row + 1] - first;
         if (number == 0 && accumulate) continue;
         char* y = operand<char>(call, 2) + row * dim * (bf16_y ? 2 : 4);
-        loop(bf16_x, bf16_y, operand<void>(call, 1), groups.places + first, number, y, dim, accumulate, columns.begin, columns.end);
+        loop(bf16_x, bf16_y, operand<void>(call, 1), groups.places + first, number, y, dim, accumulate, columns.begin,
+             columns.end);
       }
     });
   });
@@ -127,8 +133,10 @@ Prepared prepare_positions(const Signature& signature, const Context& context) {
   const int threads = threads_for(2 * bytes, context.threads);
   return make_kernel([=](const Call& call) {
     const std::int64_t first = positions_first_row(signature, call.origin);
-    if (partial && call.origin >= rows) std::memset(operand<char>(call, 1), 0, static_cast<std::size_t>(bytes));
-    else copy_bytes(operand<char>(call, 0) + first * row_bytes, operand<char>(call, 1), bytes, threads);
+    if (partial && call.origin >= rows)
+      std::memset(operand<char>(call, 1), 0, static_cast<std::size_t>(bytes));
+    else
+      copy_bytes(operand<char>(call, 0) + first * row_bytes, operand<char>(call, 1), bytes, threads);
   });
 }
 
@@ -137,7 +145,8 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
   const TensorDesc &dy = signature.operands[0], &dweight = signature.operands[1];
   const bool bf16_x = expect_compute_dtype(signature, 0), bf16_y = expect_compute_dtype(signature, 1);
   const bool accumulate = accumulates(signature);
-  const std::int64_t used = dy.elements(), all = dweight.elements(), dweight_row = dweight.shape[1], width = bf16_y ? 2 : 4;
+  const std::int64_t used = dy.elements(), all = dweight.elements(), dweight_row = dweight.shape[1],
+                     width = bf16_y ? 2 : 4;
   CHECK(used <= all, describe(signature) + ": more positions than rows");
   const int threads = threads_for(dy.bytes() + dweight.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_indexed_rows);
@@ -149,7 +158,8 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
     // Elements of dweight count from `first` on where they are dy's, so that the loop takes both from the same place.
     parallel_ranges(all, 64, threads, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t from = std::clamp(first, begin, end), to = std::clamp(last, begin, end);
-      if (from < to) loop(bf16_x, bf16_y, dy_all, kFirst, 1, target + first * width, 0, accumulate, from - first, to - first);
+      if (from < to)
+        loop(bf16_x, bf16_y, dy_all, kFirst, 1, target + first * width, 0, accumulate, from - first, to - first);
       if (accumulate) return;
       if (begin < from) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, begin, from);
       if (to < end) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, to, end);

@@ -9,7 +9,8 @@ constexpr std::int64_t kABytes = 800 * 1024;  // of a 2 MiB L2, which what is re
 
 /// Rows or strips: the cut whose largest part is smaller.
 void cut(const Problem& problem, std::int64_t strips, int threads, Blocking& b) {
-  const std::int64_t by_rows = divide_up(problem.m, threads) * strips, by_strips = problem.m * divide_up(strips, threads);
+  const std::int64_t by_rows = divide_up(problem.m, threads) * strips,
+                     by_strips = problem.m * divide_up(strips, threads);
   if (by_rows < by_strips || (by_rows == by_strips && problem.m >= problem.n))
     b.row_parts = threads;
   else

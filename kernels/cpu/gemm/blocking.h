@@ -15,11 +15,11 @@ inline constexpr int kMaxDepth = 256;
 
 /// What a method asks of its blocks.
 struct Rules {
-  std::int64_t panel_rows;    ///< rows of C that the innermost loop keeps in registers
-  std::int64_t step_grain;    ///< depths are multiples of it
-  std::int64_t rows;          ///< rows of A that share a block of B, at most; a multiple of panel_rows
-  std::int64_t panel_bytes;   ///< of panel_rows copied rows of A, a block deep
-  std::int64_t b_bytes;       ///< scratch for a block of B
+  std::int64_t panel_rows;   ///< rows of C that the innermost loop keeps in registers
+  std::int64_t step_grain;   ///< depths are multiples of it
+  std::int64_t rows;         ///< rows of A that share a block of B, at most; a multiple of panel_rows
+  std::int64_t panel_bytes;  ///< of panel_rows copied rows of A, a block deep
+  std::int64_t b_bytes;      ///< scratch for a block of B
 };
 
 struct Blocking {

@@ -23,7 +23,13 @@ void sum_columns(const ColumnSums& sums, Isa isa, int threads);
 
 namespace trainer::kernels::cpu {
 // column_sums_loops.cpp, for each instruction set: the columns [begin, end).
-namespace portable { void sum_columns_of(const gemm::ColumnSums& sums, std::int64_t begin, std::int64_t end); }
-namespace avx2 { void sum_columns_of(const gemm::ColumnSums& sums, std::int64_t begin, std::int64_t end); }
-namespace avx512 { void sum_columns_of(const gemm::ColumnSums& sums, std::int64_t begin, std::int64_t end); }
+namespace portable {
+void sum_columns_of(const gemm::ColumnSums& sums, std::int64_t begin, std::int64_t end);
+}
+namespace avx2 {
+void sum_columns_of(const gemm::ColumnSums& sums, std::int64_t begin, std::int64_t end);
+}
+namespace avx512 {
+void sum_columns_of(const gemm::ColumnSums& sums, std::int64_t begin, std::int64_t end);
+}
 }  // namespace trainer::kernels::cpu

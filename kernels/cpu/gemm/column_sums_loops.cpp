@@ -31,13 +31,15 @@ void sum_as(const ColumnSums& s, std::int64_t begin, std::int64_t end) {
   std::int64_t j = begin;
   for (; j + kVectors * kLanes <= end; j += kVectors * kLanes) {
     F32 total[kVectors];
-    sum_down<kVectors>(s.rows, [&](std::int64_t i, int v) { return load(from + i * s.columns + j + v * kLanes); }, total);
+    sum_down<kVectors>(
+        s.rows, [&](std::int64_t i, int v) { return load(from + i * s.columns + j + v * kLanes); }, total);
     for (int v = 0; v < kVectors; ++v)
       store(to + j + v * kLanes, s.accumulate ? total[v] + load(to + j + v * kLanes) : total[v]);
   }
   for_each_vector(j, end, [&](std::int64_t at, auto get, auto put) {
     F32 total[1];
-    sum_down<1>(s.rows, [&](std::int64_t i, int) { return get(from + i * s.columns + at); }, total);
+    sum_down<1>(
+        s.rows, [&](std::int64_t i, int) { return get(from + i * s.columns + at); }, total);
     put(to + at, s.accumulate ? total[0] + get(to + at) : total[0]);
   });
 }

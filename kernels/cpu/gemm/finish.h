@@ -13,7 +13,8 @@ VEC_INLINE __m512i narrow_both(F32 low, F32 high) {
   if (__builtin_expect(_mm512_cmp_ps_mask((__m512)low, (__m512)high, _CMP_UNORD_Q) != 0, 0))
     return _mm512_inserti64x4(_mm512_castsi256_si512(narrow(low)), narrow(high), 1);
   const U32 a = (U32)low, b = (U32)high;
-  const __m512i rounded_a = (__m512i)(a + ((a >> 16) & 1) + 0x7FFF), rounded_b = (__m512i)(b + ((b >> 16) & 1) + 0x7FFF);
+  const __m512i rounded_a = (__m512i)(a + ((a >> 16) & 1) + 0x7FFF),
+                rounded_b = (__m512i)(b + ((b >> 16) & 1) + 0x7FFF);
   using H32 = std::uint16_t __attribute__((vector_size(64)));
   constexpr H32 kUpperHalves = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                 33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -27,7 +28,9 @@ VEC_INLINE void store_both(Bf16* p, F32 low, F32 high) { store(p, low), store(p 
 /// Stores that pass the caches by, where the instruction set has them. REQUIRES: p at a multiple of the vector's bytes.
 #if defined(__AVX512F__)
 VEC_INLINE void stream(float* p, F32 x) { _mm512_stream_ps(p, (__m512)x); }
-VEC_INLINE void stream(Bf16* p, F32 low, F32 high) { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_both(low, high)); }
+VEC_INLINE void stream(Bf16* p, F32 low, F32 high) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_both(low, high));
+}
 /// Orders streamed stores before whatever tells other threads of them.
 VEC_INLINE void fence() { _mm_sfence(); }
 constexpr bool kStreams = true;
@@ -56,8 +59,10 @@ void finish_whole(const float* sums, std::int64_t rows, const Bias* bias, T* c, 
 #pragma GCC unroll 8
     for (int v = 0; v < kCount; ++v) {
       T* to = c + i * ldc + v * kLanes;
-      if constexpr (sizeof(T) == 4) kStream ? stream(to, y[v]) : store(to, y[v]);
-      else if (v % 2 == 0) kStream ? stream(to, y[v], y[v + 1]) : store_both(to, y[v], y[v + 1]);
+      if constexpr (sizeof(T) == 4)
+        kStream ? stream(to, y[v]) : store(to, y[v]);
+      else if (v % 2 == 0)
+        kStream ? stream(to, y[v], y[v + 1]) : store_both(to, y[v], y[v + 1]);
     }
   }
 }
@@ -79,7 +84,8 @@ void finish_as(const gemm::Problem& p, const float* sums, std::int64_t row, std:
   const Bias* bias = p.bias ? static_cast<const Bias*>(p.bias) + column : nullptr;
   T* c = static_cast<T*>(p.c) + row * p.ldc + column;
   if (columns < gemm::kStrip)
-    p.accumulate ? finish_edge<T, Bias, true>(sums, rows, columns, bias, c, p.ldc) : finish_edge<T, Bias, false>(sums, rows, columns, bias, c, p.ldc);
+    p.accumulate ? finish_edge<T, Bias, true>(sums, rows, columns, bias, c, p.ldc)
+                 : finish_edge<T, Bias, false>(sums, rows, columns, bias, c, p.ldc);
   else if (p.accumulate)
     finish_whole<T, Bias, true, false>(sums, rows, bias, c, p.ldc);
   else if (kStreams && p.stream)

@@ -15,9 +15,12 @@ using Loop = void (*)(const Problem&, const Blocking&, const Part&, unsigned cha
 
 Loop loop_of(Method method, Isa isa) {
   switch (method) {
-    case Method::widen: return CHOOSE_BY_ISA(isa, widen_part);
-    case Method::tiles: return amx::tiles_part;
-    case Method::emulated_tiles: return emulated_amx::tiles_part;
+    case Method::widen:
+      return CHOOSE_BY_ISA(isa, widen_part);
+    case Method::tiles:
+      return amx::tiles_part;
+    case Method::emulated_tiles:
+      return emulated_amx::tiles_part;
   }
   UNREACHABLE("a method outside the enum");
 }
@@ -36,7 +39,8 @@ std::int64_t packing_bytes(const Problem& problem, Method method) {
 bool leaves_caches(const Problem& p) {
   constexpr std::int64_t kLarge = 8 << 20;
   const std::int64_t row_bytes = p.ldc * (p.c_is_f32 ? 4 : 2);
-  return p.m * row_bytes >= kLarge && row_bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 64 == 0 && !p.accumulate;
+  return p.m * row_bytes >= kLarge && row_bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 64 == 0 &&
+         !p.accumulate;
 }
 
 Part part_of(const Problem& problem, const Blocking& blocking, int part) {
@@ -73,7 +77,9 @@ void run(const Problem& given, Method method, Isa isa, int threads, void* worksp
   }
   const Blocking blocking = blocking_for(problem, method, isa, threads);
   const Loop loop = loop_of(method, isa);
-  parallel(threads, [&](int part, int) { loop(problem, blocking, part_of(problem, blocking, part), scratch + part * blocking.part_bytes()); });
+  parallel(threads, [&](int part, int) {
+    loop(problem, blocking, part_of(problem, blocking, part), scratch + part * blocking.part_bytes());
+  });
 }
 
 void sum_columns(const ColumnSums& sums, Isa isa, int threads) {

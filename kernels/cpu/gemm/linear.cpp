@@ -35,7 +35,8 @@ void expect_same_dtype(const Signature& s, int first, int last) {
 Order weight_order(const Signature& s, int index, Order plain, Layout packed) {
   const Layout layout = desc(s, index).layout;
   if (layout == Layout::row_major) return plain;
-  CHECK(layout == packed && desc(s, index).dtype == DType::bf16, describe(s) + ": this product takes " + std::string(name_of(packed)) + " bf16");
+  CHECK(layout == packed && desc(s, index).dtype == DType::bf16,
+        describe(s) + ": this product takes " + std::string(name_of(packed)) + " bf16");
   return Order::strips;
 }
 
@@ -95,7 +96,8 @@ gemm::Packing packing_of(const Signature& s) {
   expect_operands(s, At::packed + 1);
   const TensorDesc &weight = desc(s, At::weight), &packed = desc(s, At::packed);
   if (weight.dtype != DType::bf16 || packed.dtype != DType::bf16) refuse_dtypes(s, "bf16");
-  CHECK(weight.layout == Layout::row_major && packed.layout != Layout::row_major, describe(s) + ": packs row-major into a packed layout");
+  CHECK(weight.layout == Layout::row_major && packed.layout != Layout::row_major,
+        describe(s) + ": packs row-major into a packed layout");
   const std::int64_t out = weight.shape.rows(), in = weight.shape[-1];
   gemm::Packing packing;
   packing.ld = in;
@@ -141,7 +143,9 @@ Prepared prepare_linear_grad_weight(const Signature& s, const Context& c) {
     p.b = operand<void>(call, At::x);
     p.c = operand<void>(call, At::dweight);
     gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
-    if (bias) gemm::sum_columns({p.k, p.m, p.a, p.inputs_are_f32, operand<void>(call, At::dbias), p.c_is_f32, p.accumulate}, c.isa, c.threads);
+    if (bias)
+      gemm::sum_columns({p.k, p.m, p.a, p.inputs_are_f32, operand<void>(call, At::dbias), p.c_is_f32, p.accumulate},
+                        c.isa, c.threads);
   });
 }
 
@@ -156,10 +160,14 @@ Prepared prepare_pack_weight(const Signature& s, const Context& c) {
 
 std::int64_t linear_workspace(const Signature& s, const Context& c) {
   switch (s.op) {
-    case Op::linear: return workspace_of(linear_problem(s), c);
-    case Op::linear_grad_input: return workspace_of(grad_input_problem(s), c);
-    case Op::linear_grad_weight: return workspace_of(grad_weight_problem(s), c);
-    default: UNREACHABLE(describe(s) + " is no linear op");
+    case Op::linear:
+      return workspace_of(linear_problem(s), c);
+    case Op::linear_grad_input:
+      return workspace_of(grad_input_problem(s), c);
+    case Op::linear_grad_weight:
+      return workspace_of(grad_weight_problem(s), c);
+    default:
+      UNREACHABLE(describe(s) + " is no linear op");
   }
 }
 

@@ -50,7 +50,8 @@ inline void transpose_pairs(const StripView& v, std::int64_t line, std::uint32_t
 
 /// The lines [line, line_end) of a strip to `to`.
 inline void pack_lines(const StripView& v, std::int64_t line, std::int64_t line_end, std::uint32_t* to) {
-  const std::int64_t whole_end = v.columns == gemm::kStrip ? gemm::least(line_end, v.k / 2) : line;  // lines with nothing missing
+  const std::int64_t whole_end =
+      v.columns == gemm::kStrip ? gemm::least(line_end, v.k / 2) : line;  // lines with nothing missing
   if (v.across == 1)
     for (; line < whole_end; ++line, to += gemm::kStrip) interleave(v, line, to);
   else
@@ -59,10 +60,12 @@ inline void pack_lines(const StripView& v, std::int64_t line, std::int64_t line_
 }
 
 /// Strip `strip` of a matrix by rows or by columns.
-inline StripView strip_view(const void* from, std::int64_t ld, gemm::Order order, std::int64_t k, std::int64_t n, std::int64_t strip) {
+inline StripView strip_view(const void* from, std::int64_t ld, gemm::Order order, std::int64_t k, std::int64_t n,
+                            std::int64_t strip) {
   const std::int64_t column = strip * gemm::kStrip;
   const bool by_rows = order == gemm::Order::rows;
-  return {static_cast<const Bf16*>(from) + column * (by_rows ? 1 : ld), by_rows ? ld : 1, by_rows ? 1 : ld, k, gemm::least(gemm::kStrip, n - column)};
+  return {static_cast<const Bf16*>(from) + column * (by_rows ? 1 : ld), by_rows ? ld : 1, by_rows ? 1 : ld, k,
+          gemm::least(gemm::kStrip, n - column)};
 }
 
 }  // namespace

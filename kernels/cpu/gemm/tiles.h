@@ -28,7 +28,9 @@ struct Tiles {
   }
   static void release() { asm volatile("tilerelease" ::: "memory"); }
   template <int kTile>
-  static void zero() { asm volatile("tilezero %%tmm%c0" ::"i"(kTile)); }
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+  }
   template <int kTile>
   static void load(const void* from, std::int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
@@ -39,7 +41,9 @@ struct Tiles {
   }
   /// C[i][j] += Σ over pairs p of A[i][p] · B[p][j].
   template <int kC, int kA, int kB>
-  static void multiply_add() { asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB)); }
+  static void multiply_add() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+  }
 };
 
 #else
@@ -48,7 +52,9 @@ struct Tiles {
   static void configure() {}
   static void release() {}
   template <int kTile>
-  static void zero() { __builtin_memset(words[kTile], 0, sizeof words[kTile]); }
+  static void zero() {
+    __builtin_memset(words[kTile], 0, sizeof words[kTile]);
+  }
   template <int kTile>
   static void load(const void* from, std::int64_t stride) {
     for (int i = 0; i < 16; ++i) __builtin_memcpy(words[kTile][i], static_cast<const char*>(from) + i * stride, 64);

@@ -1,9 +1,9 @@
 // The bf16 product on AMX tiles. Written without a processor that has them: run only in emulation so far (tiles.h).
 //
 // 2 × 2 tiles of C stand in registers: 32 rows by a strip of 32 columns, four products for four loads. The order of
-// blocks is that of the f32 way (blocking.h): a block of a strip of B lies in L1 in its packed form, the rows of A, copied
-// in the order in which tiles read them, in L2. A finished tile is stored between the first products of the next 32
-// rows, so that the products never wait for the stores.
+// blocks is that of the f32 way (blocking.h): a block of a strip of B lies in L1 in its packed form, the rows of A,
+// copied in the order in which tiles read them, in L2. A finished tile is stored between the first products of the next
+// 32 rows, so that the products never wait for the stores.
 //
 //   block of A   [32 rows][32 steps][2 tiles][16 rows][16 pairs]
 //   block of B   [32 steps][16 pairs][32 columns]: where it lies, B is always packed
@@ -25,10 +25,10 @@ using gemm::Order;
 using gemm::Part;
 using gemm::Problem;
 
-constexpr std::int64_t kGroup = gemm::kTileRows;          // rows of two tiles
+constexpr std::int64_t kGroup = gemm::kTileRows;  // rows of two tiles
 constexpr std::int64_t kTileWords = 16 * 16;
 constexpr std::int64_t kTileSteps = 32;
-constexpr std::int64_t kLineBytes = kStrip * 4;           // from one row of sums, or line of B, to the next
+constexpr std::int64_t kLineBytes = kStrip * 4;  // from one row of sums, or line of B, to the next
 
 // ---- the innermost loop
 
@@ -74,7 +74,9 @@ class Accumulators {
 
  private:
   template <int kTile>
-  void store(std::int64_t at) { Tiles::store<kTile>(pending_ + at, kLineBytes); }
+  void store(std::int64_t at) {
+    Tiles::store<kTile>(pending_ + at, kLineBytes);
+  }
 
   template <int kTile>
   void begin(const float* sums, std::int64_t at, bool add) {
@@ -125,7 +127,9 @@ struct Worker {
 
   std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
   std::int64_t tile_steps_of(std::int64_t block) const { return most(1, divide_up(steps_of(block), kTileSteps)); }
-  std::uint32_t* block_of_a(std::int64_t block) const { return a + block % blocking.blocks_at_once * blocking.rows * blocking.depth / 2; }
+  std::uint32_t* block_of_a(std::int64_t block) const {
+    return a + block % blocking.blocks_at_once * blocking.rows * blocking.depth / 2;
+  }
 
   void copy_a(std::int64_t row, std::int64_t rows, std::int64_t block) const {
     const Bf16* from = static_cast<const Bf16*>(problem.a);
@@ -151,10 +155,13 @@ struct Worker {
     const std::uint32_t* b_block = block_of_b(strip, block);
     const std::int64_t tile_steps = tile_steps_of(block);
     const bool last = block + 1 == blocking.blocks;
-    const auto finish = [&](std::int64_t i) { finish_rows<Bf16>(problem, sums + i * kStrip, row + i, least(kGroup, rows - i), strip); };
+    const auto finish = [&](std::int64_t i) {
+      finish_rows<Bf16>(problem, sums + i * kStrip, row + i, least(kGroup, rows - i), strip);
+    };
     Accumulators accumulators;
     for (std::int64_t i = 0; i < rows; i += kGroup) {
-      accumulators.multiply(block_of_a(block) + i / kGroup * tile_steps * 2 * kTileWords, b_block, tile_steps, sums + i * kStrip, block > 0);
+      accumulators.multiply(block_of_a(block) + i / kGroup * tile_steps * 2 * kTileWords, b_block, tile_steps,
+                            sums + i * kStrip, block > 0);
       if (last && i > 0) finish(i - kGroup);
     }
     accumulators.flush();
@@ -176,11 +183,13 @@ struct Worker {
 }  // namespace
 
 void tiles_part(const Problem& problem, const Blocking& blocking, const Part& part, unsigned char* scratch) {
-  const Worker worker{problem, blocking, reinterpret_cast<std::uint32_t*>(scratch), reinterpret_cast<float*>(scratch + blocking.a_bytes)};
+  const Worker worker{problem, blocking, reinterpret_cast<std::uint32_t*>(scratch),
+                      reinterpret_cast<float*>(scratch + blocking.a_bytes)};
   const std::int64_t count = part.row_end - part.row, chunks = divide_up(count, blocking.rows);
   const std::int64_t chunk = chunks ? gemm::round_up(divide_up(count, chunks), kGroup) : 0;
   Tiles::configure();
-  for (std::int64_t row = part.row; row < part.row_end; row += chunk) worker.rows_of_c(row, least(chunk, part.row_end - row), part);
+  for (std::int64_t row = part.row; row < part.row_end; row += chunk)
+    worker.rows_of_c(row, least(chunk, part.row_end - row), part);
   Tiles::release();
   fence();
 }

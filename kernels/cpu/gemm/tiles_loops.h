@@ -8,12 +8,20 @@ namespace gemm {
 inline constexpr std::int64_t kTileRows = 32;  ///< of C in registers
 
 constexpr Rules tiles_rules() {
-  return {.panel_rows = kTileRows, .step_grain = 32, .rows = 256, .panel_bytes = kTileRows * kMaxDepth * 2, .b_bytes = 0};
+  return {
+      .panel_rows = kTileRows, .step_grain = 32, .rows = 256, .panel_bytes = kTileRows * kMaxDepth * 2, .b_bytes = 0};
 }
-}
+}  // namespace gemm
 
-// Computes `part` of `problem`, whose inputs are bf16 and whose B is packed. REQUIRES: blocking.part_bytes() of scratch, 64-byte aligned.
-namespace amx { void tiles_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part, unsigned char* scratch); }
-namespace emulated_amx { void tiles_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part, unsigned char* scratch); }
+// Computes `part` of `problem`, whose inputs are bf16 and whose B is packed. REQUIRES: blocking.part_bytes() of
+// scratch, 64-byte aligned.
+namespace amx {
+void tiles_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part,
+                unsigned char* scratch);
+}
+namespace emulated_amx {
+void tiles_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part,
+                unsigned char* scratch);
+}
 
 }  // namespace trainer::kernels::cpu

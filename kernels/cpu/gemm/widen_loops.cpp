@@ -1,17 +1,17 @@
 // The matrix product by f32 multiply-adds: bf16 operands are widened, f32 ones copied, block by block into scratch that
-// stays in cache. It serves every instruction set, and for bf16 on Intel's processors it is the fastest AVX-512 way too:
-// vdpbf16ps issues there every second cycle, half the FLOPs of two f32 FMAs a cycle (Emerald Rapids, measured).
+// stays in cache. It serves every instruction set, and for bf16 on Intel's processors it is the fastest AVX-512 way
+// too: vdpbf16ps issues there every second cycle, half the FLOPs of two f32 FMAs a cycle (Emerald Rapids, measured).
 //
 // A block of A is [rows][kRowStride] if A lies by rows, else panels [steps][kSlot]; a block of B is [steps][kStrip].
 // Sums over the blocks of k stand in f32 strips of C, [rows][kStrip]: one, or one for each strip if k is so deep that
 // A is widened piece by piece.
 //
-// Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast), 12 rows in registers, widening
-// all rows before the first strip (up to 15% slower where C is narrow), prefetching whole panels.
+// Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast), 12 rows in registers,
+// widening all rows before the first strip (up to 15% slower where C is narrow), prefetching whole panels.
+#include "kernels/cpu/gemm/widen_loops.h"
 #include "kernels/cpu/gemm/finish.h"
 #include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/transpose.h"
-#include "kernels/cpu/gemm/widen_loops.h"
 #include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
@@ -28,14 +28,15 @@ using gemm::Problem;
 
 constexpr int kPanel = gemm::widen_rules(kLanes == 16).panel_rows;
 constexpr int kSlot = gemm::round_up(kPanel, kLanes);  // floats of a step of a panel of A by columns
-constexpr int kVectors = 2;                     // of a row of C in registers
-constexpr int kColumns = kVectors * kLanes;     // of C at a time
+constexpr int kVectors = 2;                            // of a row of C in registers
+constexpr int kColumns = kVectors * kLanes;            // of C at a time
 
 // ---- the innermost loop
 
 /// c[kRows][kStrip] (+)= a · b over `steps`, for kColumns columns. Each step also does a step of `side`.
 template <int kRows, int kRowStep, int kStep, typename Side>
-void multiply(const float* __restrict a, const float* __restrict b, std::int64_t steps, float* __restrict c, bool add, Side& side) {
+void multiply(const float* __restrict a, const float* __restrict b, std::int64_t steps, float* __restrict c, bool add,
+              Side& side) {
   F32 sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
@@ -71,7 +72,8 @@ Multiply<Side> multiply_for(std::int64_t rows) {
   if constexpr (kRows == 1) {
     return multiply<1, kRowStep, kStep, Side>;
   } else {
-    return rows == kRows ? multiply<kRows, kRowStep, kStep, Side> : multiply_for<kRowStep, kStep, Side, kRows - 1>(rows);
+    return rows == kRows ? multiply<kRows, kRowStep, kStep, Side>
+                         : multiply_for<kRowStep, kStep, Side, kRows - 1>(rows);
   }
 }
 
@@ -140,7 +142,8 @@ class ColumnsSide {
  private:
   static constexpr std::int64_t kAhead = 48;  // steps; the processor does not foresee rows that are pages apart
   const T* from_;
-  std::int64_t lda_, left_, edge_, rows_;  ///< steps left by whole vectors, and, at the edge of A, by the rows there are
+  std::int64_t lda_, left_, edge_,
+      rows_;  ///< steps left by whole vectors, and, at the edge of A, by the rows there are
   float* to_;
 };
 
@@ -167,7 +170,8 @@ void widen_plain(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_
   }
   for (std::int64_t p = 0; p < steps; ++p) {
     for (int j = 0; j < kStrip; j += kLanes) store(out + p * kStrip + j, F32{});
-    for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) { put(out + p * kStrip + j, get(b + p * ldb + j)); });
+    for_each_vector(0, columns,
+                    [&](std::int64_t j, auto get, auto put) { put(out + p * kStrip + j, get(b + p * ldb + j)); });
   }
 }
 
@@ -182,7 +186,8 @@ void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i) square[i] = (U32)load(b + (j + i) * ldb + p);
       } else {
-        for (int i = 0; i < kLanes; ++i) square[i] = i < across ? (U32)load_first(b + (j + i) * ldb + p, static_cast<int>(down)) : U32{};
+        for (int i = 0; i < kLanes; ++i)
+          square[i] = i < across ? (U32)load_first(b + (j + i) * ldb + p, static_cast<int>(down)) : U32{};
       }
       transpose(square);
 #pragma GCC unroll 16
@@ -205,23 +210,29 @@ struct Worker {
   float *a, *b, *c;
 
   std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
-  float* block_of_a(std::int64_t block) const { return a + block % blocking.blocks_at_once * (blocking.a_bytes / blocking.blocks_at_once / 4); }
+  float* block_of_a(std::int64_t block) const {
+    return a + block % blocking.blocks_at_once * (blocking.a_bytes / blocking.blocks_at_once / 4);
+  }
 
   std::int64_t step_of(std::int64_t block) const { return block * blocking.depth; }
 
   /// How panel [row, row + rows) of A is widened.
   auto rows_side(std::int64_t row, std::int64_t rows, std::int64_t block, float* to) const {
-    return RowsSide<T>(static_cast<const T*>(problem.a) + row * problem.lda + step_of(block), problem.lda, rows, steps_of(block), to);
+    return RowsSide<T>(static_cast<const T*>(problem.a) + row * problem.lda + step_of(block), problem.lda, rows,
+                       steps_of(block), to);
   }
   auto columns_side(std::int64_t row, std::int64_t rows, std::int64_t block, float* to) const {
-    return ColumnsSide<T>(static_cast<const T*>(problem.a) + step_of(block) * problem.lda + row, problem.lda, rows, problem.m - row, steps_of(block), to);
+    return ColumnsSide<T>(static_cast<const T*>(problem.a) + step_of(block) * problem.lda + row, problem.lda, rows,
+                          problem.m - row, steps_of(block), to);
   }
 
   void widen_b(std::int64_t strip, std::int64_t block) const {
-    const std::int64_t step = block * blocking.depth, column = strip * kStrip, columns = least(kStrip, problem.n - column);
+    const std::int64_t step = block * blocking.depth, column = strip * kStrip,
+                       columns = least(kStrip, problem.n - column);
     const T* from = static_cast<const T*>(problem.b);
     if (problem.b_order == Order::strips)
-      widen_pairs(static_cast<const std::uint32_t*>(problem.b) + strip * gemm::packed_strip_words(problem.k) + step / 2 * kStrip,
+      widen_pairs(static_cast<const std::uint32_t*>(problem.b) + strip * gemm::packed_strip_words(problem.k) +
+                      step / 2 * kStrip,
                   steps_of(block), b);
     else if (problem.b_order == Order::rows)
       widen_plain(from + step * problem.ldb + column, problem.ldb, columns, steps_of(block), b);
@@ -241,10 +252,12 @@ struct Worker {
     return block_of_a(block) + (kStep == 1 ? i : i / panel_rows * kSlot) * kRowStride;
   }
 
-  /// sums (+)= block · strip, panel by panel; the first strip widens each panel, by side_of(row, rows, block, to), during the one
-  /// before. After the last block each panel goes to C at once: so its stores drain while the next is multiplied.
+  /// sums (+)= block · strip, panel by panel; the first strip widens each panel, by side_of(row, rows, block, to),
+  /// during the one before. After the last block each panel goes to C at once: so its stores drain while the next is
+  /// multiplied.
   template <int kRowStep, int kStep, typename SideOf>
-  void multiply_block(const Rows& rows, std::int64_t strip, std::int64_t block, bool first, float* sums, SideOf side_of) const {
+  void multiply_block(const Rows& rows, std::int64_t strip, std::int64_t block, bool first, float* sums,
+                      SideOf side_of) const {
     const auto side_at = [&](std::int64_t i) {
       return side_of(rows.begin + i, least(rows.panel, rows.count - i), block, panel_at<kStep>(i, rows.panel, block));
     };
@@ -285,7 +298,8 @@ struct Worker {
 
 template <typename T>
 void run_part(const Problem& problem, const Blocking& blocking, const Part& part, unsigned char* scratch) {
-  const Worker<T> worker{problem, blocking, reinterpret_cast<float*>(scratch), reinterpret_cast<float*>(scratch + blocking.a_bytes),
+  const Worker<T> worker{problem, blocking, reinterpret_cast<float*>(scratch),
+                         reinterpret_cast<float*>(scratch + blocking.a_bytes),
                          reinterpret_cast<float*>(scratch + blocking.a_bytes + blocking.b_bytes)};
   const std::int64_t count = part.row_end - part.row, chunks = divide_up(count, blocking.rows);
   const std::int64_t chunk = chunks ? gemm::round_up(divide_up(count, chunks), kPanel) : 0;
@@ -299,7 +313,8 @@ void run_part(const Problem& problem, const Blocking& blocking, const Part& part
 }  // namespace
 
 void widen_part(const Problem& problem, const Blocking& blocking, const Part& part, unsigned char* scratch) {
-  problem.inputs_are_f32 ? run_part<float>(problem, blocking, part, scratch) : run_part<Bf16>(problem, blocking, part, scratch);
+  problem.inputs_are_f32 ? run_part<float>(problem, blocking, part, scratch)
+                         : run_part<Bf16>(problem, blocking, part, scratch);
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -21,10 +21,14 @@ namespace gemm {
 /// fall into the same sets of L1.
 inline constexpr int kRowStride = kMaxDepth + 16;
 
-/// 14 × 2 of 32 AVX-512 registers, or 6 × 2 of 16 smaller ones, hold C. A panel of A by columns fills whole vectors: 16 or 8.
+/// 14 × 2 of 32 AVX-512 registers, or 6 × 2 of 16 smaller ones, hold C. A panel of A by columns fills whole vectors: 16
+/// or 8.
 constexpr Rules widen_rules(bool has_avx512) {
-  return {.panel_rows = has_avx512 ? 14 : 6, .step_grain = 2, .rows = has_avx512 ? 280 : 282,
-          .panel_bytes = (has_avx512 ? 16 : 8) * kRowStride * 4, .b_bytes = kMaxDepth * kStrip * 4};
+  return {.panel_rows = has_avx512 ? 14 : 6,
+          .step_grain = 2,
+          .rows = has_avx512 ? 280 : 282,
+          .panel_bytes = (has_avx512 ? 16 : 8) * kRowStride * 4,
+          .b_bytes = kMaxDepth * kStrip * 4};
 }
 }  // namespace gemm
 

@@ -1,5 +1,5 @@
-// Losses, their gradients and counts. Every row or chunk leaves its own sum in the workspace; they are then added up in order,
-// so that a loss does not depend on the number of threads.
+// Losses, their gradients and counts. Every row or chunk leaves its own sum in the workspace; they are then added up in
+// order, so that a loss does not depend on the number of threads.
 #include "kernels/loss.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 #include "engine/core/error.h"
 #include "engine/core/op_record.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loss/loss_loops.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 
@@ -37,7 +37,9 @@ struct Rows {
   bool cut;  ///< the columns are those of the classes from Call::origin on
   int threads;
 
-  std::span<const std::int32_t> targets(const Call& call) const { return {operand<std::int32_t>(call, 1), static_cast<std::size_t>(rows)}; }
+  std::span<const std::int32_t> targets(const Call& call) const {
+    return {operand<std::int32_t>(call, 1), static_cast<std::size_t>(rows)};
+  }
   /// The arguments of one call; checks the targets.
   CrossEntropyArgs at(const Call& call) const {
     CrossEntropyArgs now = args;
@@ -59,7 +61,8 @@ Rows rows_of(const Signature& signature, const Context& context) {
   result.cut = signature.attributes.has("classes");
   result.args.classes = result.cut ? integer(signature, "classes") : result.args.columns;
   result.args.ignore_index = integer(signature, "ignore_index");
-  if (record(signature.op).attribute("label_smoothing") != nullptr) result.args.smoothing = static_cast<float>(real(signature, "label_smoothing"));
+  if (record(signature.op).attribute("label_smoothing") != nullptr)
+    result.args.smoothing = static_cast<float>(real(signature, "label_smoothing"));
   expect_operand(signature, 1, DType::i32, result.rows);
   result.threads = threads_for(logits.bytes(), context.threads);
   return result;
@@ -187,7 +190,8 @@ Prepared prepare_correct_count_gathered(const Signature& signature, const Contex
   return make_kernel([=](const Call& call) {
     const CrossEntropyArgs now = gathered_at(args, call, 0);
     std::int64_t correct = 0;
-    for (std::int64_t row = 0; row < args.rows; ++row) correct += now.targets[row] != args.ignore_index && is_correct(now, row);
+    for (std::int64_t row = 0; row < args.rows; ++row)
+      correct += now.targets[row] != args.ignore_index && is_correct(now, row);
     put(operand<double>(call, 2), static_cast<double>(correct), accumulate);
   });
 }
@@ -235,7 +239,8 @@ Prepared prepare_mse(const Signature& signature, const Context& context) {
     now.target = operand<void>(call, 1);
     double* sums = static_cast<double*>(call.workspace);
     parallel_ranges(chunks, 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t chunk = begin; chunk < end; ++chunk) sums[chunk] = loop(now, chunk * kChunk, std::min(count, (chunk + 1) * kChunk));
+      for (std::int64_t chunk = begin; chunk < end; ++chunk)
+        sums[chunk] = loop(now, chunk * kChunk, std::min(count, (chunk + 1) * kChunk));
     });
     put(operand<double>(call, 2), sum_of(sums, chunks), accumulate);
   });

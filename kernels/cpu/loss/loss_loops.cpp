@@ -9,7 +9,8 @@ namespace {
 /// e^t for t <= 0, but 2^-126 below that; NaN stays NaN.
 VEC_INLINE F32 exp_of_negative(F32 t) { return exp2_in_range(max(splat(-126.0f), t * splat(1.44269504f))); }
 
-/// e^(x − most), for the sum of a row; exactly 1 for the largest. Of bf16, which has been rounded to 2^-9 before, within 2^-18.
+/// e^(x − most), for the sum of a row; exactly 1 for the largest. Of bf16, which has been rounded to 2^-9 before,
+/// within 2^-18.
 VEC_INLINE F32 exp_below(F32 x, float most, const float*) { return exp_of_negative(x - most); }
 VEC_INLINE F32 exp_below(F32 x, float most, const Bf16*) {
   return exp2_in_range_short(max(splat(-126.0f), (x - most) * splat(1.44269504f)));
@@ -17,7 +18,9 @@ VEC_INLINE F32 exp_below(F32 x, float most, const Bf16*) {
 
 /// e^t, within 2^-12 where it is to be rounded to bf16.
 VEC_INLINE F32 exp_of_negative_for(F32 t, const float*) { return exp_of_negative(t); }
-VEC_INLINE F32 exp_of_negative_for(F32 t, const Bf16*) { return exp2_in_range_quick(max(splat(-126.0f), t * splat(1.44269504f))); }
+VEC_INLINE F32 exp_of_negative_for(F32 t, const Bf16*) {
+  return exp2_in_range_quick(max(splat(-126.0f), t * splat(1.44269504f)));
+}
 
 template <typename T>
 float largest_of(const T* x, std::int64_t count) {
@@ -67,11 +70,12 @@ void cross_entropy_stats_row(const CrossEntropyArgs& args, std::int64_t row) {
   float* stats = args.stats + row * kLossStats;
   const float most = largest_of(x, args.present);
   F32 plain{};  // one chain of additions hides behind the exponentials
-  const float total = sum(sum_of(args.present, [&](std::int64_t i, auto load) __attribute__((always_inline)) {
-    const F32 v = load(x + i);
-    plain += v;
-    return exp_below(v, most, x);
-  }));
+  const float total = sum(sum_of(
+      args.present, [&](std::int64_t i, auto load) __attribute__((always_inline)) {
+        const F32 v = load(x + i);
+        plain += v;
+        return exp_below(v, most, x);
+      }));
   const std::int64_t at = args.targets[row] == args.ignore_index ? -1 : args.targets[row] - args.first;
   stats[0] = most;
   stats[1] = total;
@@ -81,13 +85,14 @@ void cross_entropy_stats_row(const CrossEntropyArgs& args, std::int64_t row) {
   if (stats[3] != stats[3] && has_nan(x, args.present)) stats[4] = __builtin_nanf("");
 }
 
-/// The loss of a row whose sum of exponentials is e^most · e^log_total. In f64 and from the two parts of lse, whose sum has lost the low
-/// bits of the smaller.
+/// The loss of a row whose sum of exponentials is e^most · e^log_total. In f64 and from the two parts of lse, whose sum
+/// has lost the low bits of the smaller.
 VEC_INLINE double loss_of(float most, float log_total, float at_target, float smoothing, float mean) {
   const double lse = static_cast<double>(most) + static_cast<double>(log_total);
   const double loss = lse - static_cast<double>(at_target);
   if (smoothing == 0) return loss;
-  return (1.0 - static_cast<double>(smoothing)) * loss + static_cast<double>(smoothing) * (lse - static_cast<double>(mean));
+  return (1.0 - static_cast<double>(smoothing)) * loss +
+         static_cast<double>(smoothing) * (lse - static_cast<double>(mean));
 }
 
 void cross_entropy_gathered_row(const CrossEntropyArgs& args, std::int64_t row) {
@@ -102,14 +107,17 @@ void cross_entropy_gathered_row(const CrossEntropyArgs& args, std::int64_t row) 
   }
   const float log_total = log_of(total);
   args.lse[row] = most + log_total;
-  args.losses[row] = args.targets[row] == args.ignore_index ? 0 : loss_of(most, log_total, at_target, args.smoothing, plain / static_cast<float>(args.classes));
+  args.losses[row] = args.targets[row] == args.ignore_index ? 0
+                                                            : loss_of(most, log_total, at_target, args.smoothing,
+                                                                      plain / static_cast<float>(args.classes));
 }
 
 template <typename T>
 void cross_entropy_row(const CrossEntropyArgs& args, std::int64_t row) {
   const T* x = static_cast<const T*>(args.logits) + row * args.classes;
   const float most = largest_of(x, args.classes);
-  const float total = sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return exp_below(load(x + i), most, x); }));
+  const float total =
+      sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return exp_below(load(x + i), most, x); }));
   const float log_total = log_of(total);
   args.lse[row] = most + log_total;
   const std::int32_t target = args.targets[row];
@@ -118,7 +126,9 @@ void cross_entropy_row(const CrossEntropyArgs& args, std::int64_t row) {
     return;
   }
   float mean = 0;
-  if (args.smoothing != 0) mean = sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return load(x + i); })) / static_cast<float>(args.classes);
+  if (args.smoothing != 0)
+    mean = sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return load(x + i); })) /
+           static_cast<float>(args.classes);
   args.losses[row] = loss_of(most, log_total, to_f32(x[target]), args.smoothing, mean);
 }
 
@@ -128,14 +138,17 @@ void cross_entropy_grad_row(const CrossEntropyArgs& args, std::int64_t row) {
   T* dx = static_cast<T*>(args.dlogits) + row * args.columns;
   const std::int32_t target = args.targets[row];
   const bool counts = target != args.ignore_index;
-  for_each_vector(counts ? args.present : 0, args.columns, [&](std::int64_t i, auto, auto store) { store(dx + i, F32{}); });
+  for_each_vector(counts ? args.present : 0, args.columns,
+                  [&](std::int64_t i, auto, auto store) { store(dx + i, F32{}); });
   if (!counts) return;
   const float lse = args.lse[row], even = args.smoothing / static_cast<float>(args.classes);
   const F32 scale = splat(args.seed), less = splat(-args.seed * even);
   const std::int64_t at = target - args.first;
   const bool here = at >= 0 && at < args.present;
   const float at_target = here ? to_f32(x[at]) : 0;  // before dx, which may be x, is written
-  for_each_vector(0, args.present, [&](std::int64_t i, auto load, auto store) { store(dx + i, fma(exp_of_negative_for(load(x + i) - lse, x), scale, less)); });
+  for_each_vector(0, args.present, [&](std::int64_t i, auto load, auto store) {
+    store(dx + i, fma(exp_of_negative_for(load(x + i) - lse, x), scale, less));
+  });
   if (!here) return;
   const float probability = exp_of_negative(splat(at_target - lse))[0];
   store_first(dx + at, splat(args.seed * (probability - (1.0f - args.smoothing) - even)), 1);
@@ -156,8 +169,10 @@ void correct_row(const CrossEntropyArgs& args, std::int64_t row) {
       beaten |= bits_of(keep_first(from_bits(~is_below(load_first(x + begin, left))), left));
     }
   };
-  look(0, target, [&](F32 v) __attribute__((always_inline)) { return v < chosen; });
-  look(target, args.classes, [&](F32 v) __attribute__((always_inline)) { return v <= chosen; });
+  look(
+      0, target, [&](F32 v) __attribute__((always_inline)) { return v < chosen; });
+  look(
+      target, args.classes, [&](F32 v) __attribute__((always_inline)) { return v <= chosen; });
   std::int32_t any = 0;
   for (int lane = 0; lane < kLanes; ++lane) any |= beaten[lane];
   args.losses[row] = any == 0 ? 1 : 0;
@@ -173,17 +188,20 @@ double squared_error_of(const P* p, const T* t, std::int64_t begin, std::int64_t
 template <typename P, typename T>
 void squared_error_grad_of(const P* p, const T* t, P* dp, float seed, std::int64_t begin, std::int64_t end) {
   const F32 scale = splat(2 * seed);
-  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) { store(dp + i, (load(p + i) - load(t + i)) * scale); });
+  for_each_vector(begin, end,
+                  [&](std::int64_t i, auto load, auto store) { store(dp + i, (load(p + i) - load(t + i)) * scale); });
 }
 
 }  // namespace
 
 void cross_entropy(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? cross_entropy_row<Bf16>(args, row) : cross_entropy_row<float>(args, row);
+  for (std::int64_t row = begin; row < end; ++row)
+    args.bf16 ? cross_entropy_row<Bf16>(args, row) : cross_entropy_row<float>(args, row);
 }
 
 void cross_entropy_stats(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? cross_entropy_stats_row<Bf16>(args, row) : cross_entropy_stats_row<float>(args, row);
+  for (std::int64_t row = begin; row < end; ++row)
+    args.bf16 ? cross_entropy_stats_row<Bf16>(args, row) : cross_entropy_stats_row<float>(args, row);
 }
 
 void cross_entropy_gathered(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
@@ -191,11 +209,13 @@ void cross_entropy_gathered(const CrossEntropyArgs& args, std::int64_t begin, st
 }
 
 void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? cross_entropy_grad_row<Bf16>(args, row) : cross_entropy_grad_row<float>(args, row);
+  for (std::int64_t row = begin; row < end; ++row)
+    args.bf16 ? cross_entropy_grad_row<Bf16>(args, row) : cross_entropy_grad_row<float>(args, row);
 }
 
 void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t row = begin; row < end; ++row) args.bf16 ? correct_row<Bf16>(args, row) : correct_row<float>(args, row);
+  for (std::int64_t row = begin; row < end; ++row)
+    args.bf16 ? correct_row<Bf16>(args, row) : correct_row<float>(args, row);
 }
 
 double squared_error(const MseArgs& args, std::int64_t begin, std::int64_t end) {
@@ -208,8 +228,9 @@ double squared_error(const MseArgs& args, std::int64_t begin, std::int64_t end) 
 
 void squared_error_grad(const MseArgs& args, std::int64_t begin, std::int64_t end) {
   const auto with = [&](const auto* p, auto* dp) {
-    return args.target_bf16 ? squared_error_grad_of(p, static_cast<const Bf16*>(args.target), dp, args.seed, begin, end)
-                            : squared_error_grad_of(p, static_cast<const float*>(args.target), dp, args.seed, begin, end);
+    return args.target_bf16
+               ? squared_error_grad_of(p, static_cast<const Bf16*>(args.target), dp, args.seed, begin, end)
+               : squared_error_grad_of(p, static_cast<const float*>(args.target), dp, args.seed, begin, end);
   };
   if (args.bf16) return with(static_cast<const Bf16*>(args.prediction), static_cast<Bf16*>(args.dprediction));
   return with(static_cast<const float*>(args.prediction), static_cast<float*>(args.dprediction));

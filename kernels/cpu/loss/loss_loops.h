@@ -19,11 +19,11 @@ struct CrossEntropyArgs {
   float smoothing = 0;
   const void* logits = nullptr;
   const std::int32_t* targets = nullptr;
-  float* lse = nullptr;         ///< written forward, read backward
-  double* losses = nullptr;     ///< [rows], forward
-  float seed = 0;               ///< backward
-  void* dlogits = nullptr;      ///< backward
-  float* stats = nullptr;       ///< [rows, 5], or gathered [parts, rows, 5]
+  float* lse = nullptr;              ///< written forward, read backward
+  double* losses = nullptr;          ///< [rows], forward
+  float seed = 0;                    ///< backward
+  void* dlogits = nullptr;           ///< backward
+  float* stats = nullptr;            ///< [rows, 5], or gathered [parts, rows, 5]
   std::int64_t parts = 1, rows = 0;  ///< of gathered stats
 };
 
@@ -36,15 +36,14 @@ struct MseArgs {
   void* dprediction = nullptr;
 };
 
-DECLARE_BY_ISA(
-    void cross_entropy(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
-    void cross_entropy_stats(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
-    void cross_entropy_gathered(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
-    void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
-    /// losses[row] = 1 where the target's logit is the first largest, else 0.
-    void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
-    /// Σ (p − t)² over the elements [begin, end).
-    double squared_error(const MseArgs& args, std::int64_t begin, std::int64_t end);
-    void squared_error_grad(const MseArgs& args, std::int64_t begin, std::int64_t end);)
+DECLARE_BY_ISA(void cross_entropy(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+               void cross_entropy_stats(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+               void cross_entropy_gathered(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+               void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+               /// losses[row] = 1 where the target's logit is the first largest, else 0.
+               void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+               /// Σ (p − t)² over the elements [begin, end).
+               double squared_error(const MseArgs& args, std::int64_t begin, std::int64_t end);
+               void squared_error_grad(const MseArgs& args, std::int64_t begin, std::int64_t end);)
 
 }  // namespace trainer::kernels::cpu

@@ -2,12 +2,12 @@
 #include "kernels/norm.h"
 
 #include "engine/core/op_record.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
-#include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/norm/norm_loops.h"
-#include "kernels/cpu/runtime/parallel.h"
 #include "kernels/cpu/reduction/reduce_loops.h"
+#include "kernels/cpu/runtime/choose.h"
+#include "kernels/cpu/runtime/make_kernel.h"
+#include "kernels/cpu/runtime/parallel.h"
 
 namespace trainer::kernels::cpu {
 namespace {
@@ -15,11 +15,14 @@ namespace {
 /// f32 elements from one thread's sums to the next: a whole number of cache lines.
 std::int64_t partial_stride(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 
-int grad_threads(const Signature& signature, const Context& context) { return threads_for(3 * signature.operands[0].bytes(), context.threads); }
+int grad_threads(const Signature& signature, const Context& context) {
+  return threads_for(3 * signature.operands[0].bytes(), context.threads);
+}
 
 Prepared prepare_forward(const Signature& signature, const Context& context, bool centred, bool bias) {
   const bool residual = flag(signature, "residual");
-  const int weight = residual ? 2 : 1, y = bias ? weight + 2 : weight + 1, mean = y + 1, rstd = centred ? y + 2 : y + 1, sum = rstd + 1;
+  const int weight = residual ? 2 : 1, y = bias ? weight + 2 : weight + 1, mean = y + 1, rstd = centred ? y + 2 : y + 1,
+            sum = rstd + 1;
   expect_operands(signature, static_cast<std::size_t>(residual ? sum + 1 : sum));
   const TensorDesc& x = signature.operands[0];
   NormArgs args;
@@ -93,13 +96,17 @@ Prepared prepare_layer_norm(const Signature& signature, const Context& context) 
   return prepare_forward(signature, context, true, flag(signature, "bias"));
 }
 
-Prepared prepare_rms_norm(const Signature& signature, const Context& context) { return prepare_forward(signature, context, false, false); }
+Prepared prepare_rms_norm(const Signature& signature, const Context& context) {
+  return prepare_forward(signature, context, false, false);
+}
 
 Prepared prepare_layer_norm_grad(const Signature& signature, const Context& context) {
   return prepare_gradient(signature, context, true, flag(signature, "bias"));
 }
 
-Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context) { return prepare_gradient(signature, context, false, false); }
+Prepared prepare_rms_norm_grad(const Signature& signature, const Context& context) {
+  return prepare_gradient(signature, context, false, false);
+}
 
 std::int64_t norm_grad_workspace(const Signature& signature, const Context& context) {
   if (!flag(signature, "weight")) return 0;

@@ -20,8 +20,8 @@ VEC_INLINE Moments moments_of(const float* x, std::int64_t dim) {
   return {mean, sum(sum_of(dim, centred))};
 }
 
-// One pass over bf16, about the first element: where that lies k standard deviations off the mean, k² roundings of f32 are lost, which is
-// far below those of bf16.
+// One pass over bf16, about the first element: where that lies k standard deviations off the mean, k² roundings of f32
+// are lost, which is far below those of bf16.
 VEC_INLINE Moments moments_of(const Bf16* x, std::int64_t dim) {
   const float about = to_f32(x[0]);
   F32 first[2] = {}, second[2] = {};
@@ -54,7 +54,8 @@ void norm_row(const NormArgs& args, std::int64_t row) {
   if (args.residual != nullptr) {
     const T* residual = static_cast<const T*>(args.residual) + row * dim;
     T* total = static_cast<T*>(args.sum) + row * dim;
-    for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) { store(total + i, load(x + i) + load(residual + i)); });
+    for_each_vector(0, dim,
+                    [&](std::int64_t i, auto load, auto store) { store(total + i, load(x + i) + load(residual + i)); });
     x = total;
   }
   float mean = 0, squares = 0;
@@ -71,7 +72,9 @@ void norm_row(const NormArgs& args, std::int64_t row) {
       store(y + i, fma((load(x + i) - mean) * rstd, load(weight + i), load(bias + i)));
     });
   else
-    for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) { store(y + i, (load(x + i) - mean) * rstd * load(weight + i)); });
+    for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) {
+      store(y + i, (load(x + i) - mean) * rstd * load(weight + i));
+    });
 }
 
 template <typename T>
@@ -109,7 +112,8 @@ void norm_grad_row(const NormGradArgs& args, float* dweight, float* dbias, std::
     return;
   }
   const T* residual = static_cast<const T*>(args.residual) + row * dim;
-  for_each_vector(0, dim, [&](std::int64_t i, auto load, auto store) { store(dx + i, load(residual + i) + gradient(i, load)); });
+  for_each_vector(
+      0, dim, [&](std::int64_t i, auto load, auto store) { store(dx + i, load(residual + i) + gradient(i, load)); });
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 #include "kernels/averaging.h"
 
 #include "engine/core/op_record.h"
+#include "kernels/cpu/families.h"
 #include "kernels/cpu/optimizer/averaging_loops.h"
 #include "kernels/cpu/runtime/choose.h"
-#include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 

@@ -18,7 +18,8 @@ void outer_step(const OuterArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-void apply_delayed(float* master, const float* snapshot, const float* average, float factor, std::int64_t begin, std::int64_t end) {
+void apply_delayed(float* master, const float* snapshot, const float* average, float factor, std::int64_t begin,
+                   std::int64_t end) {
   const F32 by = splat(factor);
   for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
     store(master + i, load(master + i) + fma(by, load(average + i), -load(snapshot + i)));

@@ -16,8 +16,8 @@ struct OuterArgs {
   bool nesterov = false;
 };
 
-DECLARE_BY_ISA(
-    void outer_step(const OuterArgs& args, std::int64_t begin, std::int64_t end);
-    void apply_delayed(float* master, const float* snapshot, const float* average, float factor, std::int64_t begin, std::int64_t end);)
+DECLARE_BY_ISA(void outer_step(const OuterArgs& args, std::int64_t begin, std::int64_t end);
+               void apply_delayed(float* master, const float* snapshot, const float* average, float factor,
+                                  std::int64_t begin, std::int64_t end);)
 
 }  // namespace trainer::kernels::cpu

@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "engine/core/op_record.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/elementwise/elementwise_loops.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/gemm/gemm.h"
-#include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/optimizer/optimizer_loops.h"
 #include "kernels/cpu/optimizer/states.h"
+#include "kernels/cpu/runtime/choose.h"
+#include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 #include "kernels/optimizer.h"
 
@@ -149,8 +149,9 @@ class Orthogonalize final : public Kernel {
     if (first == last) return;
     for (std::int64_t part = 0; part < all_.parts; ++part) {
       float* x = operand<float>(call, 0) + part * all_.elements;
-      parallel_ranges(last - first, 64, threads_of(last - first),
-                      [&](std::int64_t begin, std::int64_t end) { std::fill(x + first + begin, x + first + end, 0.0f); });
+      parallel_ranges(last - first, 64, threads_of(last - first), [&](std::int64_t begin, std::int64_t end) {
+        std::fill(x + first + begin, x + first + end, 0.0f);
+      });
     }
   }
 
@@ -170,9 +171,11 @@ class Orthogonalize final : public Kernel {
   /// The workspace's x = the whole matrix.
   void put_together(const Call& call, const OwnedMatrix& matrix, const Whole& whole) const {
     float* x = at<float>(call, places_.x);
-    for_each_row(matrix, matrix.cut == OwnedMatrix::Cut::none ? 1 : all_.parts, [&](std::int64_t row, std::int64_t part) {
-      std::memcpy(x + place(matrix, whole, row, part), row_of(call, matrix, row, part), static_cast<std::size_t>(4 * matrix.cols));
-    });
+    for_each_row(matrix, matrix.cut == OwnedMatrix::Cut::none ? 1 : all_.parts,
+                 [&](std::int64_t row, std::int64_t part) {
+                   std::memcpy(x + place(matrix, whole, row, part), row_of(call, matrix, row, part),
+                               static_cast<std::size_t>(4 * matrix.cols));
+                 });
   }
 
   /// x = x / max(‖x‖, eps).

@@ -6,11 +6,11 @@
 #include <limits>
 
 #include "engine/core/op_record.h"
-#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/families.h"
-#include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/optimizer/optimizer_loops.h"
 #include "kernels/cpu/optimizer/states.h"
+#include "kernels/cpu/runtime/choose.h"
+#include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 
 namespace trainer::kernels::cpu {
@@ -151,7 +151,9 @@ Prepared prepare_loss_seed(const Signature& signature, const Context&) {
   });
 }
 
-std::int64_t sum_squares_workspace(const Signature& signature) { return (chunks_of(signature.operands[0].elements()) * 8 + 63) / 64 * 64; }
+std::int64_t sum_squares_workspace(const Signature& signature) {
+  return (chunks_of(signature.operands[0].elements()) * 8 + 63) / 64 * 64;
+}
 
 Prepared prepare_sum_squares(const Signature& signature, const Context& context) {
   expect_operands(signature, 2);
@@ -159,14 +161,16 @@ Prepared prepare_sum_squares(const Signature& signature, const Context& context)
   const bool bf16 = expect_compute_dtype(signature, 0);
   expect_operand(signature, 1, DType::f64, 1);
   const bool accumulate = accumulates(signature);
-  const std::int64_t first = integer(signature, "first"), last = given_integer(signature, "last").value_or(std::numeric_limits<std::int64_t>::max());
+  const std::int64_t first = integer(signature, "first"),
+                     last = given_integer(signature, "last").value_or(std::numeric_limits<std::int64_t>::max());
   const double scale = real(signature, "scale");
   const std::int64_t count = x.elements(), chunks = chunks_of(count);
   const int threads = threads_for(x.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_squares);
   return make_kernel([=](const Call& call) {
     double* sums = static_cast<double*>(call.workspace);
-    const std::int64_t low = std::clamp<std::int64_t>(first - call.origin, 0, count), high = std::clamp(last - call.origin, low, count);
+    const std::int64_t low = std::clamp<std::int64_t>(first - call.origin, 0, count),
+                       high = std::clamp(last - call.origin, low, count);
     parallel_ranges(chunks, 1, threads, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t chunk = begin; chunk < end; ++chunk) {
         const std::int64_t from = std::clamp(chunk * kChunk, low, high);
@@ -189,7 +193,8 @@ Prepared prepare_update_scalars(const Signature& signature, const Context&) {
   const double clip = real(signature, "clip_norm");
   const ScaleRules rules = dynamic ? scale_rules_of(signature) : ScaleRules{};
   return make_kernel([=](const Call& call) {
-    const double squares = *operand<double>(call, 0), loss = *operand<double>(call, 1), count = *operand<double>(call, 2);
+    const double squares = *operand<double>(call, 0), loss = *operand<double>(call, 1),
+                 count = *operand<double>(call, 2);
     Scalars* scalars = operand<Scalars>(call, 3);
     const double scale = static_cast<double>(scalars->loss_scale), norm = std::sqrt(squares) / scale;
     const double clipped = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;

@@ -25,8 +25,10 @@ void sgd_of(const UpdateArgs& a, const G* gradient, std::int64_t begin, std::int
 
 template <bool has_working, typename G>
 void adam_of(const UpdateArgs& a, const G* gradient, std::int64_t begin, std::int64_t end) {
-  const F32 factor = splat(a.factor), keep = splat(a.keep), step = splat(a.step), v_scale = splat(a.v_scale), eps = splat(a.eps);
-  const F32 beta1 = splat(a.beta1), beta2 = splat(a.beta2), rest1 = splat(a.one_less_beta1), rest2 = splat(a.one_less_beta2);
+  const F32 factor = splat(a.factor), keep = splat(a.keep), step = splat(a.step), v_scale = splat(a.v_scale),
+            eps = splat(a.eps);
+  const F32 beta1 = splat(a.beta1), beta2 = splat(a.beta2), rest1 = splat(a.one_less_beta1),
+            rest2 = splat(a.one_less_beta2);
   for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
     const F32 g = load(gradient + i) * factor;
     const F32 m = fma(beta1, load(a.m + i), rest1 * g);
@@ -44,7 +46,8 @@ VEC_INLINE F32 sign(F32 x) { return select(x == F32{}, x, copy_sign(splat(1.0f),
 template <bool has_working, typename G>
 void lion_of(const UpdateArgs& a, const G* gradient, std::int64_t begin, std::int64_t end) {
   const F32 factor = splat(a.factor), keep = splat(a.keep), step = splat(a.step);
-  const F32 beta1 = splat(a.beta1), beta2 = splat(a.beta2), rest1 = splat(a.one_less_beta1), rest2 = splat(a.one_less_beta2);
+  const F32 beta1 = splat(a.beta1), beta2 = splat(a.beta2), rest1 = splat(a.one_less_beta1),
+            rest2 = splat(a.one_less_beta2);
   for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
     const F32 g = load(gradient + i) * factor;
     const F32 m = load(a.m + i);
@@ -113,7 +116,8 @@ void muon_polynomial(const float* a, float* square, std::int64_t begin, std::int
 }
 
 double sum_squares(bool bf16, const void* x, std::int64_t begin, std::int64_t end) {
-  return bf16 ? sum_squares_of(static_cast<const Bf16*>(x), begin, end) : sum_squares_of(static_cast<const float*>(x), begin, end);
+  return bf16 ? sum_squares_of(static_cast<const Bf16*>(x), begin, end)
+              : sum_squares_of(static_cast<const float*>(x), begin, end);
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -5,9 +5,9 @@
 
 #include <array>
 
+#include "kernels/cpu/optimizer/state_loops.h"
 #include "kernels/cpu/runtime/isa.h"
 #include "kernels/cpu/runtime/parallel.h"
-#include "kernels/cpu/optimizer/state_loops.h"
 #include "kernels/optimizer.h"
 #include "kernels/prepare.h"
 

@@ -7,10 +7,11 @@ namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
 
 constexpr std::int64_t kBlock = 1024;  // columns summed at a time: their sums stay in L1
-constexpr std::int64_t kRun = 128;     // rows summed before their sum joins the total: keeps the error of long sums down
+constexpr std::int64_t kRun = 128;  // rows summed before their sum joins the total: keeps the error of long sums down
 
 template <typename X, typename Y>
-void sum_rows_of(const X* x, Y* y, std::int64_t rows, std::int64_t stride, bool accumulate, std::int64_t begin, std::int64_t end) {
+void sum_rows_of(const X* x, Y* y, std::int64_t rows, std::int64_t stride, bool accumulate, std::int64_t begin,
+                 std::int64_t end) {
   alignas(64) float total[kBlock];
   alignas(64) float run[kBlock];
   for (std::int64_t at = begin; at < end; at += kBlock) {
@@ -21,7 +22,8 @@ void sum_rows_of(const X* x, Y* y, std::int64_t rows, std::int64_t stride, bool 
       for (std::int64_t i = 0; i < kBlock; ++i) run[i] = 0;
       for (std::int64_t row = first_row; row < last_row; ++row) {
         const X* source = x + row * stride + at;
-        for_each_vector(0, width, [&](std::int64_t i, auto load_x, auto) { store(run + i, load(run + i) + load_x(source + i)); });
+        for_each_vector(0, width,
+                        [&](std::int64_t i, auto load_x, auto) { store(run + i, load(run + i) + load_x(source + i)); });
       }
       for (std::int64_t i = 0; i < kBlock; i += kLanes) store(total + i, load(total + i) + load(run + i));
     }
@@ -34,8 +36,8 @@ void sum_rows_of(const X* x, Y* y, std::int64_t rows, std::int64_t stride, bool 
 }
 
 template <typename X, typename Y>
-void sum_planes_of(const X* x, Y* y, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool accumulate, std::int64_t begin,
-                   std::int64_t end) {
+void sum_planes_of(const X* x, Y* y, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool accumulate,
+                   std::int64_t begin, std::int64_t end) {
   for (std::int64_t column = begin; column < end; ++column) {
     float total = 0;
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -47,8 +49,8 @@ void sum_planes_of(const X* x, Y* y, std::int64_t rows, std::int64_t columns, st
 }
 
 template <typename X, typename Y>
-void sum_indexed_of(const X* x, const std::int32_t* index, std::int64_t count, Y* y, std::int64_t stride, bool accumulate, std::int64_t begin,
-                    std::int64_t end) {
+void sum_indexed_of(const X* x, const std::int32_t* index, std::int64_t count, Y* y, std::int64_t stride,
+                    bool accumulate, std::int64_t begin, std::int64_t end) {
   std::int64_t at = begin;
   for (; at + 4 * kLanes <= end; at += 4 * kLanes) {
     F32 sum[4] = {};
@@ -69,7 +71,8 @@ void sum_indexed_of(const X* x, const std::int32_t* index, std::int64_t count, Y
 }
 
 template <typename Y>
-void sum_partials_of(const float* partials, Y* y, std::int64_t parts, std::int64_t stride, bool accumulate, std::int64_t begin, std::int64_t end) {
+void sum_partials_of(const float* partials, Y* y, std::int64_t parts, std::int64_t stride, bool accumulate,
+                     std::int64_t begin, std::int64_t end) {
   for_each_vector(begin, end, [&](std::int64_t i, auto load_any, auto store_y) {
     F32 sum = load_any(partials + i);
     for (std::int64_t part = 1; part < parts; ++part) sum += load_any(partials + part * stride + i);
@@ -80,8 +83,8 @@ void sum_partials_of(const float* partials, Y* y, std::int64_t parts, std::int64
 
 }  // namespace
 
-void sum_rows(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t stride, bool accumulate, std::int64_t begin,
-              std::int64_t end) {
+void sum_rows(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t stride, bool accumulate,
+              std::int64_t begin, std::int64_t end) {
   const auto from = [&](const auto* source) {
     if (bf16_y) return sum_rows_of(source, static_cast<Bf16*>(y), rows, stride, accumulate, begin, end);
     return sum_rows_of(source, static_cast<float*>(y), rows, stride, accumulate, begin, end);
@@ -89,8 +92,8 @@ void sum_rows(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t row
   return bf16_x ? from(static_cast<const Bf16*>(x)) : from(static_cast<const float*>(x));
 }
 
-void sum_planes(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool accumulate,
-                std::int64_t begin, std::int64_t end) {
+void sum_planes(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t columns,
+                std::int64_t inner, bool accumulate, std::int64_t begin, std::int64_t end) {
   const auto from = [&](const auto* source) {
     if (bf16_y) return sum_planes_of(source, static_cast<Bf16*>(y), rows, columns, inner, accumulate, begin, end);
     return sum_planes_of(source, static_cast<float*>(y), rows, columns, inner, accumulate, begin, end);
@@ -98,8 +101,8 @@ void sum_planes(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t r
   return bf16_x ? from(static_cast<const Bf16*>(x)) : from(static_cast<const float*>(x));
 }
 
-void sum_indexed_rows(bool bf16_x, bool bf16_y, const void* x, const std::int32_t* index, std::int64_t count, void* y, std::int64_t stride,
-                      bool accumulate, std::int64_t begin, std::int64_t end) {
+void sum_indexed_rows(bool bf16_x, bool bf16_y, const void* x, const std::int32_t* index, std::int64_t count, void* y,
+                      std::int64_t stride, bool accumulate, std::int64_t begin, std::int64_t end) {
   const auto from = [&](const auto* source) {
     if (bf16_y) return sum_indexed_of(source, index, count, static_cast<Bf16*>(y), stride, accumulate, begin, end);
     return sum_indexed_of(source, index, count, static_cast<float*>(y), stride, accumulate, begin, end);
@@ -107,8 +110,8 @@ void sum_indexed_rows(bool bf16_x, bool bf16_y, const void* x, const std::int32_
   return bf16_x ? from(static_cast<const Bf16*>(x)) : from(static_cast<const float*>(x));
 }
 
-void sum_partials(bool bf16_y, const float* partials, void* y, std::int64_t parts, std::int64_t stride, bool accumulate, std::int64_t begin,
-                  std::int64_t end) {
+void sum_partials(bool bf16_y, const float* partials, void* y, std::int64_t parts, std::int64_t stride, bool accumulate,
+                  std::int64_t begin, std::int64_t end) {
   if (bf16_y) return sum_partials_of(partials, static_cast<Bf16*>(y), parts, stride, accumulate, begin, end);
   return sum_partials_of(partials, static_cast<float*>(y), parts, stride, accumulate, begin, end);
 }

@@ -9,16 +9,18 @@ namespace trainer::kernels::cpu {
 
 DECLARE_BY_ISA(
     /// y[c] = (accumulate ? y[c] : 0) + Σ_r x[r · stride + c] for the columns c in [begin, end), r in [0, rows).
-    void sum_rows(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t stride, bool accumulate, std::int64_t begin,
-                  std::int64_t end);
-    /// y[c] = (accumulate ? y[c] : 0) + Σ over r and i of x[(r · columns + c) · inner + i] for c in [begin, end), r in [0, rows).
-    void sum_planes(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool accumulate,
-                    std::int64_t begin, std::int64_t end);
-    /// y[c] = (accumulate ? y[c] : 0) + Σ_k x[index[k] · stride + c] for c in [begin, end); x as `bf16_x`, y as `bf16_y` say.
-    void sum_indexed_rows(bool bf16_x, bool bf16_y, const void* x, const std::int32_t* index, std::int64_t count, void* y, std::int64_t stride,
-                          bool accumulate, std::int64_t begin, std::int64_t end);
+    void sum_rows(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t stride,
+                  bool accumulate, std::int64_t begin, std::int64_t end);
+    /// y[c] = (accumulate ? y[c] : 0) + Σ over r and i of x[(r · columns + c) · inner + i] for c in [begin, end), r in
+    /// [0, rows).
+    void sum_planes(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t columns,
+                    std::int64_t inner, bool accumulate, std::int64_t begin, std::int64_t end);
+    /// y[c] = (accumulate ? y[c] : 0) + Σ_k x[index[k] · stride + c] for c in [begin, end); x as `bf16_x`, y as
+    /// `bf16_y` say.
+    void sum_indexed_rows(bool bf16_x, bool bf16_y, const void* x, const std::int32_t* index, std::int64_t count,
+                          void* y, std::int64_t stride, bool accumulate, std::int64_t begin, std::int64_t end);
     /// y[c] = (accumulate ? y[c] : 0) + Σ_p partials[p · stride + c], p in [0, parts), partials f32.
-    void sum_partials(bool bf16_y, const float* partials, void* y, std::int64_t parts, std::int64_t stride, bool accumulate, std::int64_t begin,
-                      std::int64_t end);)
+    void sum_partials(bool bf16_y, const float* partials, void* y, std::int64_t parts, std::int64_t stride,
+                      bool accumulate, std::int64_t begin, std::int64_t end);)
 
 }  // namespace trainer::kernels::cpu

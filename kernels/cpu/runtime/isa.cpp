@@ -50,9 +50,11 @@ Isa best_isa() {
   const Registers one = cpuid(1, 0), seven = cpuid(7, 0), seven_one = cpuid(7, 1);
   const bool osxsave = has_all(one.ecx, bit(27));
   const std::uint64_t states = osxsave ? saved_states() : 0;
-  const bool avx2 = has_all(states, 0x6) && has_all(one.ecx, bit(12) | bit(28) | bit(29)) && has_all(seven.ebx, bit(5));  // fma, avx, f16c
+  const bool avx2 = has_all(states, 0x6) && has_all(one.ecx, bit(12) | bit(28) | bit(29)) &&
+                    has_all(seven.ebx, bit(5));  // fma, avx, f16c
   if (!avx2) return Isa::portable;
-  const bool avx512 = has_all(states, 0xE6) && has_all(seven.ebx, bit(16) | bit(17) | bit(30) | bit(31));  // f, dq, bw, vl
+  const bool avx512 =
+      has_all(states, 0xE6) && has_all(seven.ebx, bit(16) | bit(17) | bit(30) | bit(31));  // f, dq, bw, vl
   if (!avx512) return Isa::avx2;
   if (!has_all(seven_one.eax, bit(5))) return Isa::avx512;
   const bool amx = has_all(states, bit(17) | bit(18)) && has_all(seven.edx, bit(22) | bit(24));  // amx_bf16, amx_tile
@@ -69,11 +71,16 @@ Isa best_isa() { return Isa::portable; }
 
 std::string_view name_of(Isa isa) {
   switch (isa) {
-    case Isa::portable: return "portable";
-    case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
-    case Isa::avx512_bf16: return "avx512_bf16";
-    case Isa::amx: return "amx";
+    case Isa::portable:
+      return "portable";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+    case Isa::avx512_bf16:
+      return "avx512_bf16";
+    case Isa::amx:
+      return "amx";
   }
   return "?";
 }

@@ -15,12 +15,18 @@ void apply(const float* x, float* y, std::int64_t count, F function) {
 
 void apply_function(Function function, const float* x, float* y, std::int64_t count) {
   switch (function) {
-    case Function::exp: return apply(x, y, count, [](F32 v) { return exp(v); });
-    case Function::log: return apply(x, y, count, [](F32 v) { return log(v); });
-    case Function::tanh: return apply(x, y, count, [](F32 v) { return tanh(v); });
-    case Function::erf: return apply(x, y, count, [](F32 v) { return erf(v); });
-    case Function::sigmoid: return apply(x, y, count, [](F32 v) { return sigmoid(v); });
-    case Function::reciprocal: return apply(x, y, count, [](F32 v) { return reciprocal(v); });
+    case Function::exp:
+      return apply(x, y, count, [](F32 v) { return exp(v); });
+    case Function::log:
+      return apply(x, y, count, [](F32 v) { return log(v); });
+    case Function::tanh:
+      return apply(x, y, count, [](F32 v) { return tanh(v); });
+    case Function::erf:
+      return apply(x, y, count, [](F32 v) { return erf(v); });
+    case Function::sigmoid:
+      return apply(x, y, count, [](F32 v) { return sigmoid(v); });
+    case Function::reciprocal:
+      return apply(x, y, count, [](F32 v) { return reciprocal(v); });
   }
 }
 

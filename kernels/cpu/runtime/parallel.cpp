@@ -57,7 +57,8 @@ struct Work {
 /// A team smaller than asked for (OMP_THREAD_LIMIT, a call inside a parallel region) still does every part.
 void take_parts(Work* work, int thread, int threads) {
   acquire(work);
-  if (thread > 0) flush_denormals();  // for good: the team's threads are the rank's own, and oneDNN's products gain as well
+  if (thread > 0)
+    flush_denormals();  // for good: the team's threads are the rank's own, and oneDNN's products gain as well
   for (int part = thread; part < work->parts; part += threads) work->body(work->data, part, work->parts);
   release(work);
 }

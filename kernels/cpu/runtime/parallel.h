@@ -29,7 +29,8 @@ constexpr Range partition(std::int64_t count, int part, int parts, std::int64_t 
 }
 
 /// Calls body(data, part, parts) for every part, each on a thread of the calling thread's team; returns when all are
-/// done. Part 0 runs on the calling thread. Denormals are flushed to zero and read as zero inside. `body` must not throw.
+/// done. Part 0 runs on the calling thread. Denormals are flushed to zero and read as zero inside. `body` must not
+/// throw.
 void run_parallel(int parts, void (*body)(void* data, int part, int parts), void* data);
 
 /// The same for a callable fn(part, parts).

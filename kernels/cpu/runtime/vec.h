@@ -1,11 +1,12 @@
 // Vectors of f32 as wide as the instruction set's registers, for the sources that hold hot loops ("loops files").
 //
-// A loops file is compiled once for each instruction set with ISA_NAMESPACE naming the namespace (portable, avx2, avx512;
-// kernels/CMakeLists.txt). It includes nothing of the standard library but <cstdint> and <cstddef>: an inline function
-// shared through the linker could otherwise carry AVX instructions into the portable path. All here is always inlined.
+// A loops file is compiled once for each instruction set with ISA_NAMESPACE naming the namespace (portable, avx2,
+// avx512; kernels/CMakeLists.txt). It includes nothing of the standard library but <cstdint> and <cstddef>: an inline
+// function shared through the linker could otherwise carry AVX instructions into the portable path. All here is always
+// inlined.
 //
-// Accuracy, over all finite arguments whose result is a normal number: exp, log 2 ulp, tanh 3 ulp, sigmoid, erf 4 ulp. Results
-// below the normal range are 0. NaN gives NaN.
+// Accuracy, over all finite arguments whose result is a normal number: exp, log 2 ulp, tanh 3 ulp, sigmoid, erf 4 ulp.
+// Results below the normal range are 0. NaN gives NaN.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,9 @@ VEC_INLINE I32 bits_of(F32 x) { return (I32)x; }
 VEC_INLINE F32 from_bits(I32 x) { return (F32)x; }
 VEC_INLINE F32 select(I32 mask, F32 yes, F32 no) { return from_bits((mask & bits_of(yes)) | (~mask & bits_of(no))); }
 VEC_INLINE F32 abs(F32 x) { return from_bits(bits_of(x) & 0x7FFFFFFF); }
-VEC_INLINE F32 copy_sign(F32 magnitude, F32 sign) { return from_bits((bits_of(magnitude) & 0x7FFFFFFF) | (bits_of(sign) & INT32_MIN)); }
+VEC_INLINE F32 copy_sign(F32 magnitude, F32 sign) {
+  return from_bits((bits_of(magnitude) & 0x7FFFFFFF) | (bits_of(sign) & INT32_MIN));
+}
 
 // As the processors' MIN and MAX: where an argument is NaN the result is the second.
 #if defined(__AVX512F__)
@@ -115,12 +118,15 @@ VEC_INLINE void store(float* p, F32 x) { __builtin_memcpy(p, &x, sizeof x); }
 #if defined(__AVX512F__)
 VEC_INLINE F32 widen(__m256i halves) { return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16); }
 #if defined(__AVX512BF16__)
-VEC_INLINE __m256i narrow(F32 x) { return (__m256i)_mm512_cvtneps_pbh((__m512)x); }  // flushes denormals, whatever the mode
+VEC_INLINE __m256i narrow(F32 x) {
+  return (__m256i)_mm512_cvtneps_pbh((__m512)x);
+}  // flushes denormals, whatever the mode
 #else
 VEC_INLINE __m256i narrow(F32 x) {
   const __m512i bits = (__m512i)x;
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
+  const __m512i rounded =
+      _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
   const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
   const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
   return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));
@@ -142,7 +148,8 @@ VEC_INLINE F32 load(const Bf16* p) {
 VEC_INLINE void store(Bf16* p, F32 x) {
   const __m256i bits = (__m256i)x;
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))), 16);
+  const __m256i rounded =
+      _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))), 16);
   const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
   const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, (__m256i)_mm256_cmp_ps((__m256)x, (__m256)x, _CMP_UNORD_Q));
   const __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(chosen, chosen), 0x08);
@@ -191,9 +198,7 @@ VEC_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, Step step)
 }
 
 /// x with the lanes from n on set to 0.
-VEC_INLINE F32 keep_first(F32 x, int n) {
-  return from_bits(bits_of(x) & ((I32)count_from(0) < n));
-}
+VEC_INLINE F32 keep_first(F32 x, int n) { return from_bits(bits_of(x) & ((I32)count_from(0) < n)); }
 
 /// The sum over [0, count) of value(i, load), in four interleaved vectors: the order depends on count alone.
 template <typename Value>
@@ -210,7 +215,9 @@ VEC_INLINE F32 sum_of(std::int64_t count, Value value) {
   for (; i + kLanes <= count; i += kLanes) a += value(i, whole);
   if (i < count) {
     const int left = static_cast<int>(count - i);
-    b += keep_first(value(i, [left](const auto* p) __attribute__((always_inline)) { return load_first(p, left); }), left);
+    b += keep_first(value(
+                        i, [left](const auto* p) __attribute__((always_inline)) { return load_first(p, left); }),
+                    left);
   }
   return (a + b) + (c + d);
 }
@@ -254,7 +261,9 @@ VEC_INLINE int first_lane(I32 mask) {
   return __builtin_ctz(static_cast<unsigned>(_mm512_test_epi32_mask((__m512i)mask, (__m512i)mask)) | 1u << kLanes);
 }
 #elif defined(__AVX2__)
-VEC_INLINE int first_lane(I32 mask) { return __builtin_ctz(static_cast<unsigned>(_mm256_movemask_ps((__m256)mask)) | 1u << kLanes); }
+VEC_INLINE int first_lane(I32 mask) {
+  return __builtin_ctz(static_cast<unsigned>(_mm256_movemask_ps((__m256)mask)) | 1u << kLanes);
+}
 #else
 VEC_INLINE int first_lane(I32 mask) {
   int lane = 0;
@@ -313,7 +322,8 @@ struct SumF64 {
 #if defined(__AVX512F__)
   __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
   [[gnu::always_inline]] inline void add_square(F32 x) {
-    const __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)), b = _mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1));
+    const __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)),
+                  b = _mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1));
     low = _mm512_fmadd_pd(a, a, low);
     high = _mm512_fmadd_pd(b, b, high);
   }
@@ -325,7 +335,8 @@ struct SumF64 {
 #elif defined(__AVX2__)
   __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
   [[gnu::always_inline]] inline void add_square(F32 x) {
-    const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x)), b = _mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+    const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x)),
+                  b = _mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
     low = _mm256_fmadd_pd(a, a, low);
     high = _mm256_fmadd_pd(b, b, high);
   }

@@ -1,12 +1,13 @@
-// Functions for results that are rounded to bf16 at once: within 2^-12, by fewer instructions than those of vec.h. For loops files.
+// Functions for results that are rounded to bf16 at once: within 2^-12, by fewer instructions than those of vec.h. For
+// loops files.
 #pragma once
 
 #include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 
-/// 1 / (1 + 2^t) for any t. Where the processor splits and scales floats itself, no bounds are needed: 2^t is 2^⌊t⌋ times a
-/// polynomial in t − ⌊t⌋, and its overflow gives 0.
+/// 1 / (1 + 2^t) for any t. Where the processor splits and scales floats itself, no bounds are needed: 2^t is 2^⌊t⌋
+/// times a polynomial in t − ⌊t⌋, and its overflow gives 0.
 #if defined(__AVX512F__)
 VEC_INLINE F32 sigmoid_log2_for_bf16(F32 t) {
   const F32 f = (F32)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF);
@@ -17,7 +18,9 @@ VEC_INLINE F32 sigmoid_log2_for_bf16(F32 t) {
   return reciprocal_quick(1.0f + (F32)_mm512_scalef_ps((__m512)p, (__m512)t));
 }
 #else
-VEC_INLINE F32 sigmoid_log2_for_bf16(F32 t) { return reciprocal_quick(1.0f + exp2_in_range_quick(max(min(t, splat(125.0f)), splat(-125.0f)))); }
+VEC_INLINE F32 sigmoid_log2_for_bf16(F32 t) {
+  return reciprocal_quick(1.0f + exp2_in_range_quick(max(min(t, splat(125.0f)), splat(-125.0f))));
+}
 #endif
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -35,7 +35,8 @@ Rotation rotation_of(const Signature& s, double theta, int head_dim) {
   if (theta == 0.0) return rotation;
   CHECK(theta > 0 && head_dim % 2 == 0, describe(s) + ": RoPE needs theta > 0 and an even head_dim");
   rotation.half = head_dim / 2;
-  for (int j = 0; j < rotation.half; ++j) rotation.turns[j] = std::pow(theta, -2.0 * j / head_dim) / (2 * std::numbers::pi);
+  for (int j = 0; j < rotation.half; ++j)
+    rotation.turns[j] = std::pow(theta, -2.0 * j / head_dim) / (2 * std::numbers::pi);
   return rotation;
 }
 
@@ -45,7 +46,8 @@ Attention attention_of(const Signature& s, int q) {
   Attention a;
   a.dtype = expect_compute_dtype(s, q);
   a.packed = shape.packed;
-  CHECK(shape.head_dim <= kLargestHeadDim, describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
+  CHECK(shape.head_dim <= kLargestHeadDim,
+        describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
   // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
   CHECK(shape.batch * shape.heads * (shape.keys / 32 + 1) * 2 <= std::numeric_limits<int>::max() &&
             shape.batch * shape.keys <= std::numeric_limits<int>::max(),
@@ -63,8 +65,10 @@ Attention attention_of(const Signature& s, int q) {
 
 void expect_qkv(const Signature& s, const Attention& a, int first) {
   const std::int64_t batch = a.sizes.batch;
-  expect_shape(s, first, a.dtype, Shape{batch, a.sizes.queries, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
-  for (int i = 1; i < 3 && !a.packed; ++i) expect_shape(s, first + i, a.dtype, Shape{batch, a.sizes.keys, a.kv_width()});
+  expect_shape(s, first, a.dtype,
+               Shape{batch, a.sizes.queries, a.packed ? a.q_width() + 2 * a.kv_width() : a.q_width()});
+  for (int i = 1; i < 3 && !a.packed; ++i)
+    expect_shape(s, first + i, a.dtype, Shape{batch, a.sizes.keys, a.kv_width()});
 }
 void expect_o(const Signature& s, const Attention& a, int operand) {
   expect_shape(s, operand, a.dtype, Shape{a.sizes.batch, a.sizes.queries, a.q_width()});
@@ -73,7 +77,9 @@ void expect_lse(const Signature& s, const Attention& a, int operand) {
   expect_shape(s, operand, DType::f32, Shape{a.sizes.batch, a.sizes.heads, a.sizes.queries});
 }
 
-void* advance(const Attention& a, void* p, std::int64_t elements) { return static_cast<char*>(p) + elements * size_of(a.dtype); }
+void* advance(const Attention& a, void* p, std::int64_t elements) {
+  return static_cast<char*>(p) + elements * size_of(a.dtype);
+}
 
 struct Three {
   HeadRows q, k, v;
@@ -81,14 +87,19 @@ struct Three {
 /// q, k and v, or their gradients, from operands [first, …).
 Three three_of(const Attention& a, const Call& call, int first) {
   void* const q = operand<void>(call, first);
-  if (!a.packed) return {{q, a.q_width()}, {operand<void>(call, first + 1), a.kv_width()}, {operand<void>(call, first + 2), a.kv_width()}};
+  if (!a.packed)
+    return {{q, a.q_width()},
+            {operand<void>(call, first + 1), a.kv_width()},
+            {operand<void>(call, first + 2), a.kv_width()}};
   const std::int64_t row = a.q_width() + 2 * a.kv_width();
   return {{q, row}, {advance(a, q, a.q_width()), row}, {advance(a, q, a.q_width() + a.kv_width()), row}};
 }
 
 /// Bytes of the turned copies of q and k.
 std::int64_t rotated_bytes(const Attention& a) {
-  return a.rotation.half > 0 ? aligned((a.query_tokens() * a.q_width() + a.key_tokens() * a.kv_width()) * size_of(a.dtype)) : 0;
+  return a.rotation.half > 0
+             ? aligned((a.query_tokens() * a.q_width() + a.key_tokens() * a.kv_width()) * size_of(a.dtype))
+             : 0;
 }
 
 /// Turned copies in `workspace` take the place of q and k.
@@ -120,9 +131,12 @@ AttentionArguments forward_arguments(const Call& call, const Attention& a) {
 void run_forward(const Call& call, const Attention& a, FusedAttention* fused) {
   AttentionArguments at = forward_arguments(call, a);
   rotate(call, a, at, call.workspace);
-  if (fused != nullptr) fused->run(call, at, static_cast<char*>(call.workspace) + rotated_bytes(a));
-  else if (a.dtype == DType::f32) attention_forward_f32(call, at);
-  else attention_forward(call, a.dtype, at);
+  if (fused != nullptr)
+    fused->run(call, at, static_cast<char*>(call.workspace) + rotated_bytes(a));
+  else if (a.dtype == DType::f32)
+    attention_forward_f32(call, at);
+  else
+    attention_forward(call, a.dtype, at);
 }
 
 /// cuDNN's kernel, where it is wanted and the library takes the signature; where it refuses, a note says so.
@@ -151,8 +165,10 @@ void run_backward(const Call& call, const Attention& a) {
   at.delta = static_cast<float*>(call.workspace);
   attention_delta(call, a.dtype, at);
   rotate(call, a, at, static_cast<char*>(call.workspace) + aligned(a.query_tokens() * a.sizes.heads * 4));
-  if (a.dtype == DType::f32) attention_backward_f32(call, at, a.rotation);
-  else attention_backward(call, a.dtype, at, a.rotation);
+  if (a.dtype == DType::f32)
+    attention_backward_f32(call, at, a.rotation);
+  else
+    attention_backward(call, a.dtype, at, a.rotation);
 }
 
 }  // namespace
@@ -164,9 +180,12 @@ Prepared prepare_attention(const Signature& signature, const Context& context) {
   expect_qkv(signature, a, 0);
   expect_o(signature, a, o);
   expect_lse(signature, a, o + 1);
-  if (a.dtype == DType::f32) allow_attention_forward_f32(a.sizes.head_dim);
-  else allow_attention_forward(a.dtype, a.sizes.head_dim);
-  return make_kernel([a, fused = fused_for(signature, a, context)](const Call& call) { run_forward(call, a, fused.get()); });
+  if (a.dtype == DType::f32)
+    allow_attention_forward_f32(a.sizes.head_dim);
+  else
+    allow_attention_forward(a.dtype, a.sizes.head_dim);
+  return make_kernel(
+      [a, fused = fused_for(signature, a, context)](const Call& call) { run_forward(call, a, fused.get()); });
 }
 
 Prepared prepare_attention_grad(const Signature& signature, const Context&) {
@@ -178,8 +197,10 @@ Prepared prepare_attention_grad(const Signature& signature, const Context&) {
   expect_o(signature, a, o);
   expect_lse(signature, a, o + 1);
   expect_qkv(signature, a, o + 2);
-  if (a.dtype == DType::f32) allow_attention_backward_f32(a.sizes.head_dim);
-  else allow_attention_backward(a.dtype, a.sizes.head_dim);
+  if (a.dtype == DType::f32)
+    allow_attention_backward_f32(a.sizes.head_dim);
+  else
+    allow_attention_backward(a.dtype, a.sizes.head_dim);
   return make_kernel([a](const Call& call) { run_backward(call, a); });
 }
 

@@ -1,8 +1,8 @@
 // Attention on GPUs, between preparation (attention.cpp) and kernels. No device code here.
 //
-// Forward, cuDNN's fused attention (cudnn_attention.h) where uses_cudnn says so and the library takes it, else, and always backward, own
-// kernels, FlashAttention-2 without atomics: forward.cu and backward.cu on tensor cores for bf16 and f16,
-// f32.cu by plain FMAs, passes.cu for what comes before. head_dim up to 256; any sequence.
+// Forward, cuDNN's fused attention (cudnn_attention.h) where uses_cudnn says so and the library takes it, else, and
+// always backward, own kernels, FlashAttention-2 without atomics: forward.cu and backward.cu on tensor cores for bf16
+// and f16, f32.cu by plain FMAs, passes.cu for what comes before. head_dim up to 256; any sequence.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@ namespace trainer::kernels::cuda {
 
 inline constexpr int kLargestHeadDim = 256;
 
-/// Vectors of heads: element d of head h of token n (batch · tokens of a sample + place in it) is data[n · stride + h · head_dim + d].
+/// Vectors of heads: element d of head h of token n (batch · tokens of a sample + place in it) is data[n · stride + h ·
+/// head_dim + d].
 struct HeadRows {
   void* data = nullptr;
   std::int64_t stride = 0;
 };
 
-/// What one launch works on. q, o, do and dq have `queries` tokens a sample, of which the first stands at position `origin`; k, v, dk and dv
-/// have `keys`, from position 0 on. lse and delta are f32 [batch, heads, queries].
+/// What one launch works on. q, o, do and dq have `queries` tokens a sample, of which the first stands at position
+/// `origin`; k, v, dk and dv have `keys`, from position 0 on. lse and delta are f32 [batch, heads, queries].
 struct AttentionArguments {
   HeadRows q, k, v, o, d_o, dq, dk, dv;
   float* lse = nullptr;
@@ -38,8 +39,8 @@ struct Rotation {
 };
 
 /// rope(q) and rope(k), rounded to `dtype`, to dense rows.
-void rotate_heads(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation, HeadRows to_q,
-                  HeadRows to_k);
+void rotate_heads(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation,
+                  HeadRows to_q, HeadRows to_k);
 /// delta = do · o.
 void attention_delta(const Call& call, DType dtype, const AttentionArguments& arguments);
 

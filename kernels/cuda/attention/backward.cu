@@ -1,7 +1,8 @@
-// attention_grad on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 2, cut in two so that nothing is added by several blocks and
-// every run gives the same bits: blocks of keys go over queries, and over the heads that share them in order, for dk and dv; blocks of
-// queries go over keys for dq. Scores are made in both: seven products instead of five, and no sums of dq in memory. Of heads of more than
-// 128 elements, dk and dv are made by blocks of their own, since both do not fit in registers.
+// attention_grad on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 2, cut in two so that nothing is added by
+// several blocks and every run gives the same bits: blocks of keys go over queries, and over the heads that share them
+// in order, for dk and dv; blocks of queries go over keys for dq. Scores are made in both: seven products instead of
+// five, and no sums of dq in memory. Of heads of more than 128 elements, dk and dv are made by blocks of their own,
+// since both do not fit in registers.
 #include "kernels/cuda/attention/tile.cuh"
 
 namespace trainer::kernels::cuda {
@@ -9,7 +10,7 @@ namespace {
 
 template <int D>
 struct Sizes {
-  static constexpr int kRows = kAttentionWarps * 16;                  ///< that a block makes gradients of: keys, or queries
+  static constexpr int kRows = kAttentionWarps * 16;  ///< that a block makes gradients of: keys, or queries
   static constexpr int kColumns = D <= 64 ? 64 : D <= 128 ? 32 : 16;  ///< of a tile that it goes over
   static constexpr int kStages = D <= 128 ? 2 : 1;                    ///< tiles on their way
   static constexpr int kTileBytes = (2 * kRows + 2 * kStages * kColumns) * kTileStride<D> * 2;
@@ -17,10 +18,11 @@ struct Sizes {
   static constexpr int kBytes = (kTileBytes > kStagingBytes<D> ? kTileBytes : kStagingBytes<D>)+kStatisticsBytes;
 };
 
-/// The numbers of rows [0, Columns) of a head's queries, of which `valid` are there: lse in units of log 2, and delta. Where no query is,
-/// its probabilities are zero.
+/// The numbers of rows [0, Columns) of a head's queries, of which `valid` are there: lse in units of log 2, and delta.
+/// Where no query is, its probabilities are zero.
 template <int Columns>
-__device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, const AttentionArguments& a, std::int64_t first, int valid) {
+__device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, const AttentionArguments& a,
+                                                std::int64_t first, int valid) {
   const int i = static_cast<int>(threadIdx.x);
   if (i >= Columns) return;
   lse_log2[i] = i < valid ? a.lse[first + i] * kLog2E : INFINITY;
@@ -29,8 +31,8 @@ __device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, c
 
 /// dk and dv, or one of them, of a block of keys.
 template <typename T, int D, bool Dk, bool Dv>
-__device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, const Rotation& rotation, int first_key, int kv_head,
-                                                  int batch) {
+__device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, const Rotation& rotation, int first_key,
+                                                  int kv_head, int batch) {
   using S = Sizes<D>;
   constexpr int kQueries = S::kColumns, kStages = S::kStages, kStride = kTileStride<D>;
   T* const k_tile = dynamic_shared<T>();
@@ -40,25 +42,31 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   float* const lse_tiles = dynamic_shared<float>() + (S::kBytes - S::kStatisticsBytes) / 4;
   float* const delta_tiles = lse_tiles + kStages * kQueries;
 
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.keys, query_token = static_cast<std::int64_t>(batch) * a.queries;
-  // Of a part of the sequence, queries begin after a key or before it; where none sees it, there are no tiles, and its gradients are 0.
-  const int group = a.heads / a.kv_heads, first_query = a.causal ? max(first_key - a.origin, 0) / kQueries * kQueries : 0;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.keys,
+                     query_token = static_cast<std::int64_t>(batch) * a.queries;
+  // Of a part of the sequence, queries begin after a key or before it; where none sees it, there are no tiles, and its
+  // gradients are 0.
+  const int group = a.heads / a.kv_heads,
+            first_query = a.causal ? max(first_key - a.origin, 0) / kQueries * kQueries : 0;
   const int query_tiles = max(a.queries - first_query + kQueries - 1, 0) / kQueries, tiles = group * query_tiles;
   const auto load_queries = [&](int tile, int stage) {
     const int head = kv_head * group + tile / query_tiles, query = first_query + tile % query_tiles * kQueries;
-    load_tile<kQueries, D>(q_tiles + stage * kQueries * kStride, head_at<const T>(a.q, query_token + query, head, a.head_dim), a.q.stride,
-                           a.queries - query, a.head_dim, a.vectors);
-    load_tile<kQueries, D>(do_tiles + stage * kQueries * kStride, head_at<const T>(a.d_o, query_token + query, head, a.head_dim), a.d_o.stride,
+    load_tile<kQueries, D>(q_tiles + stage * kQueries * kStride,
+                           head_at<const T>(a.q, query_token + query, head, a.head_dim), a.q.stride, a.queries - query,
+                           a.head_dim, a.vectors);
+    load_tile<kQueries, D>(do_tiles + stage * kQueries * kStride,
+                           head_at<const T>(a.d_o, query_token + query, head, a.head_dim), a.d_o.stride,
                            a.queries - query, a.head_dim, a.vectors);
     load_statistics<kQueries>(lse_tiles + stage * kQueries, delta_tiles + stage * kQueries, a,
-                              (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query, a.queries - query);
+                              (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query,
+                              a.queries - query);
   };
 
-  load_tile<S::kRows, D>(k_tile, head_at<const T>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.keys - first_key, a.head_dim,
-                         a.vectors);
+  load_tile<S::kRows, D>(k_tile, head_at<const T>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride,
+                         a.keys - first_key, a.head_dim, a.vectors);
   if (Dk)
-    load_tile<S::kRows, D>(v_tile, head_at<const T>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.keys - first_key, a.head_dim,
-                           a.vectors);
+    load_tile<S::kRows, D>(v_tile, head_at<const T>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride,
+                           a.keys - first_key, a.head_dim, a.vectors);
   if (kStages == 2 && tiles > 0) load_queries(0, 0);
   commit_copies();
 
@@ -80,7 +88,8 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
       wait_for_copies<0>();
       __syncthreads();
     }
-    const T *const q_tile = q_tiles + stage * kQueries * kStride, *const do_tile = do_tiles + stage * kQueries * kStride;
+    const T *const q_tile = q_tiles + stage * kQueries * kStride, *const do_tile =
+                                                                      do_tiles + stage * kQueries * kStride;
     // Rows are keys, columns queries.
     FragmentC p[1][kQueries / 8];
     clear(p);
@@ -115,11 +124,11 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
   if constexpr (Dk)
-    store_rows<D>(dk[0], a.scale, a.scale, staging, head_at<T>(a.dk, token + warp_key, kv_head, a.head_dim), a.dk.stride, a.keys - warp_key,
-                  a, &rotation, warp_key);
+    store_rows<D>(dk[0], a.scale, a.scale, staging, head_at<T>(a.dk, token + warp_key, kv_head, a.head_dim),
+                  a.dk.stride, a.keys - warp_key, a, &rotation, warp_key);
   if constexpr (Dv)
-    store_rows<D>(dv[0], 1.0F, 1.0F, staging, head_at<T>(a.dv, token + warp_key, kv_head, a.head_dim), a.dv.stride, a.keys - warp_key, a,
-                  nullptr, warp_key);
+    store_rows<D>(dv[0], 1.0F, 1.0F, staging, head_at<T>(a.dv, token + warp_key, kv_head, a.head_dim), a.dv.stride,
+                  a.keys - warp_key, a, nullptr, warp_key);
 }
 
 // Blocks of the first keys, which most queries see, come first.
@@ -128,11 +137,14 @@ __global__ void __launch_bounds__(kAttentionThreads) keys(const AttentionArgumen
   constexpr int kParts = D > 128 ? 2 : 1;
   const int key_blocks = (a.keys + Sizes<D>::kRows - 1) / Sizes<D>::kRows, part = static_cast<int>(blockIdx.x) % kParts,
             index = static_cast<int>(blockIdx.x) / kParts;
-  const int first_key = index % key_blocks * Sizes<D>::kRows, batch_head = index / key_blocks, kv_head = batch_head % a.kv_heads,
-            batch = batch_head / a.kv_heads;
-  if constexpr (kParts == 1) gradients_of_keys<T, D, true, true>(a, rotation, first_key, kv_head, batch);
-  else if (part == 0) gradients_of_keys<T, D, true, false>(a, rotation, first_key, kv_head, batch);
-  else gradients_of_keys<T, D, false, true>(a, rotation, first_key, kv_head, batch);
+  const int first_key = index % key_blocks * Sizes<D>::kRows, batch_head = index / key_blocks,
+            kv_head = batch_head % a.kv_heads, batch = batch_head / a.kv_heads;
+  if constexpr (kParts == 1)
+    gradients_of_keys<T, D, true, true>(a, rotation, first_key, kv_head, batch);
+  else if (part == 0)
+    gradients_of_keys<T, D, true, false>(a, rotation, first_key, kv_head, batch);
+  else
+    gradients_of_keys<T, D, false, true>(a, rotation, first_key, kv_head, batch);
 }
 
 // dq of a block of queries; blocks of the last, which see most keys, come first.
@@ -145,23 +157,25 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   T* const k_tiles = do_tile + S::kRows * kStride;
   T* const v_tiles = k_tiles + kStages * kKeys * kStride;
 
-  const int query_blocks = (a.queries + S::kRows - 1) / S::kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
+  const int query_blocks = (a.queries + S::kRows - 1) / S::kRows,
+            batch_head = static_cast<int>(blockIdx.x) / query_blocks;
   const int first_query = (query_blocks - 1 - static_cast<int>(blockIdx.x) % query_blocks) * S::kRows;
   const int head = batch_head % a.heads, batch = batch_head / a.heads, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, statistics = static_cast<std::int64_t>(batch_head) * a.queries;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries,
+                     statistics = static_cast<std::int64_t>(batch_head) * a.queries;
   const std::int64_t key_token = static_cast<std::int64_t>(batch) * a.keys;
   const int end = a.causal ? min(a.keys, a.origin + first_query + S::kRows) : a.keys;
   const auto load_keys = [&](int key, int stage) {
-    load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key,
-                        a.head_dim, a.vectors);
-    load_tile<kKeys, D>(v_tiles + stage * kKeys * kStride, head_at<const T>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key,
-                        a.head_dim, a.vectors);
+    load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, key_token + key, kv_head, a.head_dim),
+                        a.k.stride, a.keys - key, a.head_dim, a.vectors);
+    load_tile<kKeys, D>(v_tiles + stage * kKeys * kStride, head_at<const T>(a.v, key_token + key, kv_head, a.head_dim),
+                        a.v.stride, a.keys - key, a.head_dim, a.vectors);
   };
 
-  load_tile<S::kRows, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query, a.head_dim,
-                         a.vectors);
-  load_tile<S::kRows, D>(do_tile, head_at<const T>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.queries - first_query,
-                         a.head_dim, a.vectors);
+  load_tile<S::kRows, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride,
+                         a.queries - first_query, a.head_dim, a.vectors);
+  load_tile<S::kRows, D>(do_tile, head_at<const T>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride,
+                         a.queries - first_query, a.head_dim, a.vectors);
   if (kStages == 2) load_keys(0, 0);
   commit_copies();
 
@@ -211,14 +225,16 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   wait_for_copies<0>();
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
-  store_rows<D>(dq[0], a.scale, a.scale, staging, head_at<T>(a.dq, token + warp_query, head, a.head_dim), a.dq.stride, a.queries - warp_query,
-                a, &rotation, warp_position);
+  store_rows<D>(dq[0], a.scale, a.scale, staging, head_at<T>(a.dq, token + warp_query, head, a.head_dim), a.dq.stride,
+                a.queries - warp_query, a, &rotation, warp_position);
 }
 
 template <typename Fn>
 void with_kernels(DType dtype, int head_dim, Fn&& fn) {
   with_narrow_type(dtype, [&]<typename T>(T) {
-    with_head_dim(head_dim, [&]<int D>(std::integral_constant<int, D>) { fn(keys<T, D>, queries<T, D>, Sizes<D>{}, D > 128 ? 2 : 1); });
+    with_head_dim(head_dim, [&]<int D>(std::integral_constant<int, D>) {
+      fn(keys<T, D>, queries<T, D>, Sizes<D>{}, D > 128 ? 2 : 1);
+    });
   });
 }
 
@@ -234,10 +250,10 @@ void attention_backward(const Call& call, DType dtype, const AttentionArguments&
   with_kernels(dtype, a.head_dim, [&]<typename S>(auto of_keys, auto of_queries, S, int parts) {
     const unsigned of_key_blocks = blocks_for(a.keys, S::kRows) * static_cast<unsigned>(a.batch * a.kv_heads * parts);
     const unsigned of_query_blocks = blocks_for(a.queries, S::kRows) * static_cast<unsigned>(a.batch * a.heads);
-    launch(call, {.blocks = of_key_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes},
-           of_keys, a, rotation);
-    launch(call, {.blocks = of_query_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_queries,
-           a, rotation);
+    launch(call, {.blocks = of_key_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_keys, a,
+           rotation);
+    launch(call, {.blocks = of_query_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_queries, a,
+           rotation);
   });
 }
 

@@ -1,5 +1,5 @@
-// The graph of fused attention: product, scale, causal mask, softmax with its logarithms, product ("Graph API", fused flash attention, in
-// cuDNN's documentation; the library recognises this order of operations).
+// The graph of fused attention: product, scale, causal mask, softmax with its logarithms, product ("Graph API", fused
+// flash attention, in cuDNN's documentation; the library recognises this order of operations).
 #include "kernels/cuda/attention/cudnn_attention.h"
 
 #include <cudnn.h>
@@ -21,11 +21,13 @@ void check(cudnnStatus_t status, const char* call) {
 // Queries and keys are the same sequence here (uses_cudnn).
 
 /// A head's rows as [batch, heads, seq, head_dim].
-GraphTensor heads_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads, const HeadRows& rows) {
+GraphTensor heads_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads,
+                     const HeadRows& rows) {
   return graph.tensor(type, {a.batch, heads, a.keys, a.head_dim}, {a.keys * rows.stride, a.head_dim, rows.stride, 1});
 }
 /// The same as [batch, heads, head_dim, seq].
-GraphTensor columns_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads, const HeadRows& rows) {
+GraphTensor columns_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads,
+                       const HeadRows& rows) {
   return graph.tensor(type, {a.batch, heads, a.head_dim, a.keys}, {a.keys * rows.stride, a.head_dim, 1, rows.stride});
 }
 
@@ -57,8 +59,10 @@ ForwardGraph forward_graph(cudnnDataType_t type, const AttentionArguments& a) {
     scores = masked(g, scores, f.minus_infinity);
   }
   const GraphTensor largest = g.reduce_last(CUDNN_REDUCE_TENSOR_MAX, scores);
-  const GraphTensor shifted = g.pointwise(CUDNN_POINTWISE_SUB, scores, &largest), powers = g.pointwise(CUDNN_POINTWISE_EXP, shifted);
-  const GraphTensor sum = g.reduce_last(CUDNN_REDUCE_TENSOR_ADD, powers), logarithm = g.pointwise(CUDNN_POINTWISE_LOG, sum);
+  const GraphTensor shifted = g.pointwise(CUDNN_POINTWISE_SUB, scores, &largest),
+                    powers = g.pointwise(CUDNN_POINTWISE_EXP, shifted);
+  const GraphTensor sum = g.reduce_last(CUDNN_REDUCE_TENSOR_ADD, powers),
+                    logarithm = g.pointwise(CUDNN_POINTWISE_LOG, sum);
   g.pointwise_to(CUDNN_POINTWISE_ADD, largest, &logarithm, f.lse);
   const GraphTensor p = g.virtual_tensor(type, powers.shape, powers.strides);
   g.pointwise_to(CUDNN_POINTWISE_DIV, powers, &sum, p);
@@ -81,14 +85,16 @@ class CudnnForward final : public FusedAttention {
  private:
   using Addresses = std::array<void*, 7>;
 
-  /// A pack is made when its addresses come first, and kept: layers that share a kernel come back with the same in every step.
+  /// A pack is made when its addresses come first, and kept: layers that share a kernel come back with the same in
+  /// every step.
   const Descriptor& pack_for(const AttentionArguments& at, void* workspace) {
     const Addresses addresses{at.q.data, at.k.data, at.v.data, at.o.data, at.lse, &scale_, &minus_infinity_};
     const std::size_t count = causal_ ? addresses.size() : addresses.size() - 1;
     const std::pair<Addresses, void*> key{addresses, workspace};
     const auto found = packs_.find(key);
     if (found != packs_.end()) return found->second;
-    return packs_.emplace(key, variant_pack(std::span(ids_).first(count), std::span(addresses).first(count), workspace)).first->second;
+    return packs_.emplace(key, variant_pack(std::span(ids_).first(count), std::span(addresses).first(count), workspace))
+        .first->second;
   }
 
   cudnnHandle_t handle_;

@@ -1,7 +1,9 @@
-// attention by cuDNN's fused kernels. A build without cuDNN has no_cudnn.cpp instead, which refuses. No header of cuDNN here.
+// attention by cuDNN's fused kernels. A build without cuDNN has no_cudnn.cpp instead, which refuses. No header of cuDNN
+// here.
 //
-// The forward pass alone: what cuDNN 9.19 offers for the gradient either adds to dq in an order that differs from run to run, or takes
-// batch · heads · seq² · 2 bytes of workspace (plans made for compute capabilities 8.0, 9.0 and 10.0 say so), and neither may be.
+// The forward pass alone: what cuDNN 9.19 offers for the gradient either adds to dq in an order that differs from run
+// to run, or takes batch · heads · seq² · 2 bytes of workspace (plans made for compute capabilities 8.0, 9.0 and 10.0
+// say so), and neither may be.
 #pragma once
 
 #include <memory>

@@ -10,7 +10,8 @@ void check(cudnnStatus_t status, const char* what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char reason[1024] = "";
   cudnnGetLastErrorString(reason, sizeof reason);
-  throw GraphError(std::string(what) + ": " + cudnnGetErrorString(status) + (reason[0] != '\0' ? std::string(" (") + reason + ")" : ""));
+  throw GraphError(std::string(what) + ": " + cudnnGetErrorString(status) +
+                   (reason[0] != '\0' ? std::string(" (") + reason + ")" : ""));
 }
 
 Extents dense(const Extents& shape) { return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}; }
@@ -28,8 +29,8 @@ bool has_note(cudnnBackendDescriptor_t config, cudnnBackendNumericalNote_t wante
   check(cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
         "the engine of a configuration");
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count,
-                                 notes.data()),
+  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes.data()),
         "an engine's numerical notes");
   const auto end = notes.begin() + std::min<std::int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
   return std::find(notes.begin(), end, wanted) != end;
@@ -44,13 +45,16 @@ std::vector<Descriptor> proposals(const Descriptor& graph, const Descriptor& dev
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   heuristic.finalize();
   std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
+  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0,
+                                 &count, nullptr),
         "the number of proposals");
   std::vector<Descriptor> configs;
   std::vector<cudnnBackendDescriptor_t> raw;
-  for (std::int64_t i = 0; i < count; ++i) raw.push_back(configs.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+  for (std::int64_t i = 0; i < count; ++i)
+    raw.push_back(configs.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
   std::int64_t got = 0;
-  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &got, raw.data()),
+  check(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
+                                 &got, raw.data()),
         "proposals");
   while (static_cast<std::int64_t>(configs.size()) > got) configs.pop_back();
   return configs;
@@ -64,8 +68,10 @@ Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
 Descriptor::~Descriptor() {
   if (descriptor_ != nullptr) cudnnBackendDestroyDescriptor(descriptor_);
 }
-void Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count, const void* values) {
-  check(cudnnBackendSetAttribute(descriptor_, name, type, count, values), ("cudnnBackendSetAttribute of " + std::to_string(name)).c_str());
+void Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
+                     const void* values) {
+  check(cudnnBackendSetAttribute(descriptor_, name, type, count, values),
+        ("cudnnBackendSetAttribute of " + std::to_string(name)).c_str());
 }
 void Descriptor::set(cudnnBackendAttributeName_t name, const Descriptor& value) {
   const cudnnBackendDescriptor_t raw = value.get();
@@ -82,27 +88,31 @@ Descriptor device_of(cudnnHandle_t handle) {
 
 Descriptor device_of(const std::string& json) {
   Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(json.size()), json.data());
+  device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(json.size()),
+             json.data());
   device.finalize();
   return device;
 }
 
 GraphPlan::GraphPlan(Descriptor plan) : plan_(std::move(plan)) {
   std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_),
+  check(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
+                                 &workspace_bytes_),
         "a plan's workspace");
 }
 
 Descriptor variant_pack(std::span<const std::int64_t> ids, std::span<void* const> addresses, void* workspace) {
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, static_cast<std::int64_t>(ids.size()), ids.data());
-  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<std::int64_t>(addresses.size()), addresses.data());
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<std::int64_t>(addresses.size()),
+           addresses.data());
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   pack.finalize();
   return pack;
 }
 
-GraphTensor GraphBuilder::add(cudnnDataType_t type, const Extents& shape, const Extents& strides, bool is_virtual, bool by_value) {
+GraphTensor GraphBuilder::add(cudnnDataType_t type, const Extents& shape, const Extents& strides, bool is_virtual,
+                              bool by_value) {
   const GraphTensor tensor{static_cast<std::int64_t>(tensors_.size()) + 1, shape, strides, type};
   Descriptor& d = tensors_.emplace_back(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   d.set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
@@ -123,7 +133,9 @@ GraphTensor GraphBuilder::virtual_tensor(cudnnDataType_t type, const Extents& sh
   return add(type, shape, strides, true, false);
 }
 GraphTensor GraphBuilder::scalar() { return add(CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, false, true); }
-GraphTensor GraphBuilder::like(const GraphTensor& x, cudnnDataType_t type) { return add(type, x.shape, x.strides, true, false); }
+GraphTensor GraphBuilder::like(const GraphTensor& x, cudnnDataType_t type) {
+  return add(type, x.shape, x.strides, true, false);
+}
 
 GraphTensor GraphBuilder::matmul(const GraphTensor& a, const GraphTensor& b) {
   const Extents shape{a.shape[0], a.shape[1], a.shape[2], b.shape[3]};
@@ -144,8 +156,9 @@ void GraphBuilder::matmul(const GraphTensor& a, const GraphTensor& b, const Grap
   operation.finalize();
 }
 
-void GraphBuilder::pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a, const GraphTensor* b,
-                                       const GraphTensor* c, const GraphTensor& y, std::int64_t axis) {
+void GraphBuilder::pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a,
+                                       const GraphTensor* b, const GraphTensor* c, const GraphTensor& y,
+                                       std::int64_t axis) {
   Descriptor& what = parts_.emplace_back(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   what.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
   what.set(CUDNN_ATTR_POINTWISE_MATH_PREC, compute);
@@ -160,14 +173,16 @@ void GraphBuilder::pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_
   operation.finalize();
 }
 
-GraphTensor GraphBuilder::pointwise(cudnnPointwiseMode_t mode, const GraphTensor& a, const GraphTensor* b, const GraphTensor* c) {
+GraphTensor GraphBuilder::pointwise(cudnnPointwiseMode_t mode, const GraphTensor& a, const GraphTensor* b,
+                                    const GraphTensor* c) {
   const Extents shape = b != nullptr ? broadcast(a.shape, b->shape) : a.shape;
   const GraphTensor y = add(CUDNN_DATA_FLOAT, shape, shape == a.shape ? a.strides : dense(shape), true, false);
   pointwise_operation(mode, CUDNN_DATA_FLOAT, a, b, c, y, 0);
   return y;
 }
 
-void GraphBuilder::pointwise_to(cudnnPointwiseMode_t mode, const GraphTensor& a, const GraphTensor* b, const GraphTensor& y) {
+void GraphBuilder::pointwise_to(cudnnPointwiseMode_t mode, const GraphTensor& a, const GraphTensor* b,
+                                const GraphTensor& y) {
   pointwise_operation(mode, CUDNN_DATA_FLOAT, a, b, nullptr, y, 0);
 }
 
@@ -206,7 +221,8 @@ GraphPlan GraphBuilder::plan(const Descriptor& device, std::int64_t workspace_li
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const Descriptor& operation : operations_) raw.push_back(operation.get());
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()),
+            raw.data());
   graph.finalize();
   std::string why = "the library proposes nothing";
   for (const Descriptor& config : proposals(graph, device)) {
@@ -221,7 +237,8 @@ GraphPlan GraphBuilder::plan(const Descriptor& device, std::int64_t workspace_li
       plan.finalize();
       GraphPlan made(std::move(plan));
       if (made.workspace_bytes() <= workspace_limit) return made;
-      why = "a plan needs " + std::to_string(made.workspace_bytes()) + " bytes of workspace of " + std::to_string(workspace_limit);
+      why = "a plan needs " + std::to_string(made.workspace_bytes()) + " bytes of workspace of " +
+            std::to_string(workspace_limit);
     } catch (const GraphError& error) {
       why = error.what();
     }

@@ -1,6 +1,6 @@
-// Graphs of cuDNN's backend interface (cuDNN 9, "Graph API"): tensors and operations put together, and the plan that the library's
-// heuristics choose for them. What each descriptor's attributes mean is in cudnn_graph.h of the Toolkit. All errors are GraphError: whoever
-// asks for a graph has another way.
+// Graphs of cuDNN's backend interface (cuDNN 9, "Graph API"): tensors and operations put together, and the plan that
+// the library's heuristics choose for them. What each descriptor's attributes mean is in cudnn_graph.h of the Toolkit.
+// All errors are GraphError: whoever asks for a graph has another way.
 #pragma once
 
 #include <cudnn.h>
@@ -78,7 +78,8 @@ class GraphBuilder {
   GraphTensor matmul(const GraphTensor& a, const GraphTensor& b);
   void matmul(const GraphTensor& a, const GraphTensor& b, const GraphTensor& c);
   /// Element by element, over dims of 1 repeated; of b and the third operand only if the mode has them.
-  GraphTensor pointwise(cudnnPointwiseMode_t mode, const GraphTensor& a, const GraphTensor* b = nullptr, const GraphTensor* c = nullptr);
+  GraphTensor pointwise(cudnnPointwiseMode_t mode, const GraphTensor& a, const GraphTensor* b = nullptr,
+                        const GraphTensor* c = nullptr);
   void pointwise_to(cudnnPointwiseMode_t mode, const GraphTensor& a, const GraphTensor* b, const GraphTensor& y);
   /// The index of each element along `axis`, as i32.
   GraphTensor index(const GraphTensor& like, std::int64_t axis);
@@ -90,16 +91,18 @@ class GraphBuilder {
   /// A value between operations that is rounded to `type`.
   GraphTensor virtual_tensor(cudnnDataType_t type, const Extents& shape, const Extents& strides);
 
-  /// The first plan of those that heuristics give, best first, that sums in a fixed order and needs at most so many bytes. GraphError says
-  /// why none was.
+  /// The first plan of those that heuristics give, best first, that sums in a fixed order and needs at most so many
+  /// bytes. GraphError says why none was.
   GraphPlan plan(const Descriptor& device, std::int64_t workspace_limit) const;
 
  private:
   GraphTensor add(cudnnDataType_t type, const Extents& shape, const Extents& strides, bool is_virtual, bool by_value);
   GraphTensor like(const GraphTensor& x, cudnnDataType_t type = CUDNN_DATA_FLOAT);
-  const Descriptor& descriptor(const GraphTensor& tensor) const { return tensors_[static_cast<std::size_t>(tensor.id - 1)]; }
-  void pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a, const GraphTensor* b,
-                           const GraphTensor* c, const GraphTensor& y, std::int64_t axis);
+  const Descriptor& descriptor(const GraphTensor& tensor) const {
+    return tensors_[static_cast<std::size_t>(tensor.id - 1)];
+  }
+  void pointwise_operation(cudnnPointwiseMode_t mode, cudnnDataType_t compute, const GraphTensor& a,
+                           const GraphTensor* b, const GraphTensor* c, const GraphTensor& y, std::int64_t axis);
 
   std::vector<Descriptor> tensors_, parts_, operations_;
 };

@@ -1,7 +1,7 @@
-// attention and attention_grad of f32, by plain FMAs: no tensor core multiplies f32 as such. The algorithms are those of
-// forward.cu and backward.cu, with tiles of 32 × 32 whose probabilities go through shared memory. A block is 16 × 16
-// threads; thread (y, x) makes elements (y + 16 i, x + 16 j) of every product. Rows of tiles have one float more, so that those of a column
-// lie in different banks.
+// attention and attention_grad of f32, by plain FMAs: no tensor core multiplies f32 as such. The algorithms are those
+// of forward.cu and backward.cu, with tiles of 32 × 32 whose probabilities go through shared memory. A block is 16 × 16
+// threads; thread (y, x) makes elements (y + 16 i, x + 16 j) of every product. Rows of tiles have one float more, so
+// that those of a column lie in different banks.
 #include "kernels/cuda/attention/head.cuh"
 
 namespace trainer::kernels::cuda {
@@ -27,7 +27,8 @@ __device__ __forceinline__ int thread_x() { return static_cast<int>(threadIdx.x)
 
 /// Zeros where no token and no element is.
 template <int D>
-__device__ __forceinline__ void load_rows(float* tile, const float* from, std::int64_t stride, int valid, int head_dim) {
+__device__ __forceinline__ void load_rows(float* tile, const float* from, std::int64_t stride, int valid,
+                                          int head_dim) {
   for (int i = static_cast<int>(threadIdx.x); i < kRows * D; i += kThreads) {
     const int row = i / D, column = i % D;
     tile[row * kStride<D> + column] = row < valid && column < head_dim ? from[row * stride + column] : 0.0F;
@@ -43,13 +44,14 @@ __device__ __forceinline__ void multiply_rows(float (&s)[kPerSide][kPerSide], co
     for (int i = 0; i < kPerSide; ++i)
 #pragma unroll
       for (int j = 0; j < kPerSide; ++j)
-        s[i][j] = fmaf(a[(thread_y() + kSide * i) * kStride<D> + d], b[(thread_x() + kSide * j) * kStride<D> + d], s[i][j]);
+        s[i][j] =
+            fmaf(a[(thread_y() + kSide * i) * kStride<D> + d], b[(thread_x() + kSide * j) * kStride<D> + d], s[i][j]);
 }
 
 /// o(i, d) += Σ_k p(i, k) b(k, d), with p(i, k) = scores[i · row + k · column].
 template <int D>
-__device__ __forceinline__ void multiply_columns(float (&o)[kPerSide][D / kSide], const float* scores, int row, int column,
-                                                 const float* b) {
+__device__ __forceinline__ void multiply_columns(float (&o)[kPerSide][D / kSide], const float* scores, int row,
+                                                 int column, const float* b) {
 #pragma unroll 4
   for (int k = 0; k < kRows; ++k)
 #pragma unroll
@@ -70,13 +72,15 @@ __device__ __forceinline__ void clear(float (&o)[kPerSide][W]) {
 
 /// Through `staging`, a tile that nobody reads any more, to a head's tokens; turned back where there is a rotation.
 template <int D>
-__device__ __forceinline__ void store_rows(const float (&o)[kPerSide][D / kSide], float factor, float* staging, float* to,
-                                           std::int64_t stride, int valid, int head_dim, const Rotation* rotation, int position) {
+__device__ __forceinline__ void store_rows(const float (&o)[kPerSide][D / kSide], float factor, float* staging,
+                                           float* to, std::int64_t stride, int valid, int head_dim,
+                                           const Rotation* rotation, int position) {
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kPerSide; ++i)
 #pragma unroll
-    for (int j = 0; j < D / kSide; ++j) staging[(thread_y() + kSide * i) * kStride<D> + thread_x() + kSide * j] = o[i][j] * factor;
+    for (int j = 0; j < D / kSide; ++j)
+      staging[(thread_y() + kSide * i) * kStride<D> + thread_x() + kSide * j] = o[i][j] * factor;
   __syncthreads();
   if (rotation != nullptr && rotation->half > 0) {
     turn_rows<kRows>(staging, kStride<D>, *rotation, position, -1.0F, static_cast<int>(threadIdx.x), kThreads);
@@ -90,7 +94,8 @@ __device__ __forceinline__ void store_rows(const float (&o)[kPerSide][D / kSide]
 
 // ---- Forward ----
 
-/// Eight lanes have a row of scores: it becomes exp2(s − largest); largest, sum and the factor of what was summed before are kept.
+/// Eight lanes have a row of scores: it becomes exp2(s − largest); largest, sum and the factor of what was summed
+/// before are kept.
 __device__ __forceinline__ void soften(float* scores, float* largest, float* sum, float* before) {
   const int row = static_cast<int>(threadIdx.x) / 8, lane = static_cast<int>(threadIdx.x) % 8;
   float* const s = scores + row * kScoreStride;
@@ -121,16 +126,19 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
   const int query_blocks = (a.queries + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
   const int first_query = (query_blocks - 1 - static_cast<int>(blockIdx.x) % query_blocks) * kRows;
   const int head = batch_head % a.heads, batch = batch_head / a.heads, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, key_token = static_cast<std::int64_t>(batch) * a.keys;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries,
+                     key_token = static_cast<std::int64_t>(batch) * a.keys;
   const int first_position = a.origin + first_query;
   const float scale_log2 = a.scale * kLog2E;
   if (threadIdx.x < kRows) largest[threadIdx.x] = -INFINITY, sum[threadIdx.x] = 0;
-  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query, a.head_dim);
+  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride,
+               a.queries - first_query, a.head_dim);
   float o[kPerSide][D / kSide];
   clear(o);
   for (int key = 0; key < (a.causal ? min(a.keys, first_position + kRows) : a.keys); key += kRows) {
     __syncthreads();  // nobody reads the values before
-    load_rows<D>(kv_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key, a.head_dim);
+    load_rows<D>(kv_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key,
+                 a.head_dim);
     __syncthreads();
     float s[kPerSide][kPerSide];
     clear(s);
@@ -144,7 +152,8 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
         scores[row * kScoreStride + column] = counts ? s[i][j] * scale_log2 : -INFINITY;
       }
     __syncthreads();
-    load_rows<D>(kv_tile, head_at<const float>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key, a.head_dim);
+    load_rows<D>(kv_tile, head_at<const float>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key,
+                 a.head_dim);
     soften(scores, largest, sum, before);
     __syncthreads();
 #pragma unroll
@@ -160,17 +169,17 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
   if (threadIdx.x < kRows && first_query + static_cast<int>(threadIdx.x) < a.queries)
     a.lse[static_cast<std::int64_t>(batch_head) * a.queries + first_query + threadIdx.x] =
         largest[threadIdx.x] / kLog2E + logf(sum[threadIdx.x]);
-  store_rows<D>(o, 1.0F, q_tile, head_at<float>(a.o, token + first_query, head, a.head_dim), a.o.stride, a.queries - first_query, a.head_dim,
-                nullptr, first_query);
+  store_rows<D>(o, 1.0F, q_tile, head_at<float>(a.o, token + first_query, head, a.head_dim), a.o.stride,
+                a.queries - first_query, a.head_dim, nullptr, first_query);
 }
 
 // ---- Backward ----
 
 /// Probabilities and their gradients of queries from `query` on and keys from `key` on; zero where nothing counts.
 template <int D>
-__device__ __forceinline__ void scores_again(const AttentionArguments& a, int query, int key, const float* q, const float* k,
-                                             const float* d_o, const float* v, const float* lse_log2, const float* delta, float* p,
-                                             float* ds) {
+__device__ __forceinline__ void scores_again(const AttentionArguments& a, int query, int key, const float* q,
+                                             const float* k, const float* d_o, const float* v, const float* lse_log2,
+                                             const float* delta, float* p, float* ds) {
   float s[kPerSide][kPerSide], dp[kPerSide][kPerSide];
   clear(s), clear(dp);
   multiply_rows<D>(s, q, k);
@@ -181,14 +190,16 @@ __device__ __forceinline__ void scores_again(const AttentionArguments& a, int qu
 #pragma unroll
     for (int j = 0; j < kPerSide; ++j) {
       const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
-      const bool counts = query + row < a.queries && key + column < a.keys && (!a.causal || key + column <= a.origin + query + row);
+      const bool counts =
+          query + row < a.queries && key + column < a.keys && (!a.causal || key + column <= a.origin + query + row);
       const float probability = counts ? exp2f(s[i][j] * scale_log2 - lse_log2[row]) : 0.0F;
       p[row * kScoreStride + column] = probability;
       ds[row * kScoreStride + column] = counts ? probability * (dp[i][j] - delta[row]) : 0.0F;
     }
 }
 
-__device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, const AttentionArguments& a, std::int64_t first, int valid) {
+__device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, const AttentionArguments& a,
+                                                std::int64_t first, int valid) {
   const int i = static_cast<int>(threadIdx.x);
   if (i >= kRows) return;
   lse_log2[i] = i < valid ? a.lse[first + i] * kLog2E : 0.0F;
@@ -199,68 +210,86 @@ template <int D>
 __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, const Rotation rotation) {
   float* const k_tile = dynamic_shared<float>();
   float *const v_tile = k_tile + kTile<D>, *const q_tile = v_tile + kTile<D>, *const do_tile = q_tile + kTile<D>;
-  float *const p = do_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores, *const delta = lse_log2 + kRows;
+  float *const p = do_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores,
+               *const delta = lse_log2 + kRows;
 
-  const int key_blocks = (a.keys + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / key_blocks, group = a.heads / a.kv_heads;
+  const int key_blocks = (a.keys + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / key_blocks,
+            group = a.heads / a.kv_heads;
   const int first_key = static_cast<int>(blockIdx.x) % key_blocks * kRows, kv_head = batch_head % a.kv_heads,
             batch = batch_head / a.kv_heads;
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.keys, query_token = static_cast<std::int64_t>(batch) * a.queries;
-  load_rows<D>(k_tile, head_at<const float>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, a.keys - first_key, a.head_dim);
-  load_rows<D>(v_tile, head_at<const float>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride, a.keys - first_key, a.head_dim);
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.keys,
+                     query_token = static_cast<std::int64_t>(batch) * a.queries;
+  load_rows<D>(k_tile, head_at<const float>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride,
+               a.keys - first_key, a.head_dim);
+  load_rows<D>(v_tile, head_at<const float>(a.v, token + first_key, kv_head, a.head_dim), a.v.stride,
+               a.keys - first_key, a.head_dim);
   float dk[kPerSide][D / kSide], dv[kPerSide][D / kSide];
   clear(dk), clear(dv);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
     for (int query = a.causal ? max(first_key - a.origin, 0) / kRows * kRows : 0; query < a.queries; query += kRows) {
       __syncthreads();
-      load_rows<D>(q_tile, head_at<const float>(a.q, query_token + query, head, a.head_dim), a.q.stride, a.queries - query, a.head_dim);
-      load_rows<D>(do_tile, head_at<const float>(a.d_o, query_token + query, head, a.head_dim), a.d_o.stride, a.queries - query, a.head_dim);
-      load_statistics(lse_log2, delta, a, (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query, a.queries - query);
+      load_rows<D>(q_tile, head_at<const float>(a.q, query_token + query, head, a.head_dim), a.q.stride,
+                   a.queries - query, a.head_dim);
+      load_rows<D>(do_tile, head_at<const float>(a.d_o, query_token + query, head, a.head_dim), a.d_o.stride,
+                   a.queries - query, a.head_dim);
+      load_statistics(lse_log2, delta, a, (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query,
+                      a.queries - query);
       __syncthreads();
       scores_again<D>(a, query, first_key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
       __syncthreads();
       multiply_columns<D>(dv, p, 1, kScoreStride, do_tile);
       multiply_columns<D>(dk, ds, 1, kScoreStride, q_tile);
     }
-  store_rows<D>(dk, a.scale, q_tile, head_at<float>(a.dk, token + first_key, kv_head, a.head_dim), a.dk.stride, a.keys - first_key,
-                a.head_dim, &rotation, first_key);
-  store_rows<D>(dv, 1.0F, q_tile, head_at<float>(a.dv, token + first_key, kv_head, a.head_dim), a.dv.stride, a.keys - first_key, a.head_dim,
-                nullptr, first_key);
+  store_rows<D>(dk, a.scale, q_tile, head_at<float>(a.dk, token + first_key, kv_head, a.head_dim), a.dk.stride,
+                a.keys - first_key, a.head_dim, &rotation, first_key);
+  store_rows<D>(dv, 1.0F, q_tile, head_at<float>(a.dv, token + first_key, kv_head, a.head_dim), a.dv.stride,
+                a.keys - first_key, a.head_dim, nullptr, first_key);
 }
 
 template <int D>
 __global__ void __launch_bounds__(kThreads, 2) queries(const AttentionArguments a, const Rotation rotation) {
   float* const q_tile = dynamic_shared<float>();
   float *const do_tile = q_tile + kTile<D>, *const k_tile = do_tile + kTile<D>, *const v_tile = k_tile + kTile<D>;
-  float *const p = v_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores, *const delta = lse_log2 + kRows;
+  float *const p = v_tile + kTile<D>, *const ds = p + kScores, *const lse_log2 = ds + kScores,
+               *const delta = lse_log2 + kRows;
 
   const int query_blocks = (a.queries + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / query_blocks;
   const int first_query = (query_blocks - 1 - static_cast<int>(blockIdx.x) % query_blocks) * kRows;
   const int head = batch_head % a.heads, batch = batch_head / a.heads, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, key_token = static_cast<std::int64_t>(batch) * a.keys;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries,
+                     key_token = static_cast<std::int64_t>(batch) * a.keys;
   const int first_position = a.origin + first_query;
-  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query, a.head_dim);
-  load_rows<D>(do_tile, head_at<const float>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride, a.queries - first_query, a.head_dim);
-  load_statistics(lse_log2, delta, a, static_cast<std::int64_t>(batch_head) * a.queries + first_query, a.queries - first_query);
+  load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride,
+               a.queries - first_query, a.head_dim);
+  load_rows<D>(do_tile, head_at<const float>(a.d_o, token + first_query, head, a.head_dim), a.d_o.stride,
+               a.queries - first_query, a.head_dim);
+  load_statistics(lse_log2, delta, a, static_cast<std::int64_t>(batch_head) * a.queries + first_query,
+                  a.queries - first_query);
   float dq[kPerSide][D / kSide];
   clear(dq);
   for (int key = 0; key < (a.causal ? min(a.keys, first_position + kRows) : a.keys); key += kRows) {
     __syncthreads();
-    load_rows<D>(k_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key, a.head_dim);
-    load_rows<D>(v_tile, head_at<const float>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key, a.head_dim);
+    load_rows<D>(k_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key,
+                 a.head_dim);
+    load_rows<D>(v_tile, head_at<const float>(a.v, key_token + key, kv_head, a.head_dim), a.v.stride, a.keys - key,
+                 a.head_dim);
     __syncthreads();
     scores_again<D>(a, first_query, key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
     __syncthreads();
     multiply_columns<D>(dq, ds, kScoreStride, 1, k_tile);
   }
-  store_rows<D>(dq, a.scale, q_tile, head_at<float>(a.dq, token + first_query, head, a.head_dim), a.dq.stride, a.queries - first_query,
-                a.head_dim, &rotation, first_position);
+  store_rows<D>(dq, a.scale, q_tile, head_at<float>(a.dq, token + first_query, head, a.head_dim), a.dq.stride,
+                a.queries - first_query, a.head_dim, &rotation, first_position);
 }
 
 template <typename Fn>
 void with_head_dim(int head_dim, Fn&& fn) {
-  if (head_dim <= 64) fn(std::integral_constant<int, 64>{});
-  else if (head_dim <= 128) fn(std::integral_constant<int, 128>{});
-  else fn(std::integral_constant<int, kLargestHeadDim>{});
+  if (head_dim <= 64)
+    fn(std::integral_constant<int, 64>{});
+  else if (head_dim <= 128)
+    fn(std::integral_constant<int, 128>{});
+  else
+    fn(std::integral_constant<int, kLargestHeadDim>{});
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
-// attention on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 1. A block has 64 or 128 queries of a head, a warp whole rows of them,
-// and goes over the keys in tiles: scores, their softmax as it is known so far, and its product with the values stay in registers. The next
-// keys come while values are multiplied, values while scores are made. Blocks of the last queries, which see most keys, come first.
+// attention on tensor cores: FlashAttention-2 (Dao, 2023), algorithm 1. A block has 64 or 128 queries of a head, a warp
+// whole rows of them, and goes over the keys in tiles: scores, their softmax as it is known so far, and its product
+// with the values stay in registers. The next keys come while values are multiplied, values while scores are made.
+// Blocks of the last queries, which see most keys, come first.
 #include "kernels/cuda/attention/tile.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
 
-/// Sizes for heads of up to D elements. Two rows of fragments share what a warp reads of keys and values; with more than 64 elements they
-/// would not fit in its registers.
+/// Sizes for heads of up to D elements. Two rows of fragments share what a warp reads of keys and values; with more
+/// than 64 elements they would not fit in its registers.
 template <int D>
 struct Sizes {
   static constexpr int kM = D <= 64 ? 2 : 1;
@@ -26,7 +27,8 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 
-/// −∞ for keys that do not count: those that are not there, and after the query where causal. `position`, `key`: of the first row and column.
+/// −∞ for keys that do not count: those that are not there, and after the query where causal. `position`, `key`: of the
+/// first row and column.
 template <int M, int N>
 __device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int position, int key, const AttentionArguments& a) {
   const int lane = lane_of_thread();
@@ -41,10 +43,11 @@ __device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int position, 
       }
 }
 
-/// Scores become exp(scale (s − largest)), the largest of a row being known so far; what was summed before is scaled to it.
+/// Scores become exp(scale (s − largest)), the largest of a row being known so far; what was summed before is scaled to
+/// it.
 template <int M, int N, int W>
-__device__ __forceinline__ void soften(FragmentC (&s)[M][N], FragmentC (&o)[M][W], float (&largest)[M][2], float (&sum)[M][2],
-                                       float scale_log2) {
+__device__ __forceinline__ void soften(FragmentC (&s)[M][N], FragmentC (&o)[M][W], float (&largest)[M][2],
+                                       float (&sum)[M][2], float scale_log2) {
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -77,21 +80,25 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
   T* const k_tile = q_tile + S::kQueries * kTileStride<D>;
   T* const v_tile = k_tile + kKeys * kTileStride<D>;
 
-  const int query_blocks = (a.queries + S::kQueries - 1) / S::kQueries, block = static_cast<int>(blockIdx.x) % query_blocks;
-  const int batch_head = static_cast<int>(blockIdx.x) / query_blocks, head = batch_head % a.heads, batch = batch_head / a.heads;
+  const int query_blocks = (a.queries + S::kQueries - 1) / S::kQueries,
+            block = static_cast<int>(blockIdx.x) % query_blocks;
+  const int batch_head = static_cast<int>(blockIdx.x) / query_blocks, head = batch_head % a.heads,
+            batch = batch_head / a.heads;
   const int first_query = (query_blocks - 1 - block) * S::kQueries, kv_head = head / (a.heads / a.kv_heads);
-  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries, first_token = static_cast<std::int64_t>(batch) * a.keys;
+  const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries,
+                     first_token = static_cast<std::int64_t>(batch) * a.keys;
   const T* const k = head_at<const T>(a.k, first_token, kv_head, a.head_dim);
   const T* const v = head_at<const T>(a.v, first_token, kv_head, a.head_dim);
-  const int end = a.causal ? min(a.keys, a.origin + first_query + S::kQueries) : a.keys;  // of the keys that any query here sees
+  const int end =
+      a.causal ? min(a.keys, a.origin + first_query + S::kQueries) : a.keys;  // of the keys that any query here sees
 
-  load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride, a.queries - first_query,
-                            a.head_dim, a.vectors);
+  load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride,
+                            a.queries - first_query, a.head_dim, a.vectors);
   load_tile<kKeys, D>(k_tile, k, a.k.stride, a.keys, a.head_dim, a.vectors);
   commit_copies();
 
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_query = first_query + warp * 16 * kM,
-            warp_position = a.origin + warp_query;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(),
+            warp_query = first_query + warp * 16 * kM, warp_position = a.origin + warp_query;
   const float scale_log2 = a.scale * kLog2E;
   FragmentC o[kM][D / 8];
   clear(o);
@@ -110,7 +117,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
     wait_for_copies<0>();
     __syncthreads();  // values are here, and nobody reads the keys
     if (key + kKeys < end)
-      load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, a.keys - key - kKeys, a.head_dim, a.vectors);
+      load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, a.keys - key - kKeys, a.head_dim,
+                          a.vectors);
     commit_copies();
     if (key + kKeys > a.keys || (a.causal && key + kKeys > warp_position + 1)) mask_scores(s, warp_position, key, a);
     soften(s, o, largest, sum, scale_log2);
@@ -131,8 +139,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
       const int row = query + row_in_c(lane, 2 * half);
       if (lane % 4 == 0 && row < a.queries) lse[row] = largest[m][half] * a.scale + logf(total);
     }
-    store_rows<D>(o[m], inverse[0], inverse[1], staging, head_at<T>(a.o, token + query, head, a.head_dim), a.o.stride, a.queries - query, a,
-                  nullptr, query);
+    store_rows<D>(o[m], inverse[0], inverse[1], staging, head_at<T>(a.o, token + query, head, a.head_dim), a.o.stride,
+                  a.queries - query, a, nullptr, query);
   }
 }
 

@@ -15,7 +15,8 @@ __device__ __forceinline__ T* head_at(const HeadRows& rows, std::int64_t token, 
 struct CosSin {
   float cos, sin;
 };
-/// Of position · turns[pair] turns. Whole turns are dropped in f64: what is left has the accuracy of f32 at any position.
+/// Of position · turns[pair] turns. Whole turns are dropped in f64: what is left has the accuracy of f32 at any
+/// position.
 __device__ __forceinline__ CosSin angle_at(const Rotation& rotation, int position, int pair) {
   const double turns = position * rotation.turns[pair];
   CosSin result;
@@ -23,11 +24,11 @@ __device__ __forceinline__ CosSin angle_at(const Rotation& rotation, int positio
   return result;
 }
 
-/// Turns `Rows` rows of floats in shared memory, of positions from `position` on, by sign times their angles; by threads `first`,
-/// first + step ….
+/// Turns `Rows` rows of floats in shared memory, of positions from `position` on, by sign times their angles; by
+/// threads `first`, first + step ….
 template <int Rows>
-__device__ __forceinline__ void turn_rows(float* rows, int stride, const Rotation& rotation, int position, float sign, int first,
-                                          int step) {
+__device__ __forceinline__ void turn_rows(float* rows, int stride, const Rotation& rotation, int position, float sign,
+                                          int first, int step) {
   for (int i = first; i < Rows * rotation.half; i += step) {
     const int row = i / rotation.half, pair = i % rotation.half;
     const CosSin angle = angle_at(rotation, position + row, pair);

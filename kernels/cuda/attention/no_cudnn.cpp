@@ -7,7 +7,8 @@ namespace trainer::kernels::cuda {
 cudnnContext* open_cudnn() { return nullptr; }
 void close_cudnn(cudnnContext*) {}
 
-std::unique_ptr<FusedAttention> fused_attention(cudnnContext*, DType, const AttentionArguments&, std::int64_t, std::string& refused) {
+std::unique_ptr<FusedAttention> fused_attention(cudnnContext*, DType, const AttentionArguments&, std::int64_t,
+                                                std::string& refused) {
   refused = "this build has no cuDNN";
   return nullptr;
 }

@@ -6,21 +6,28 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block has a position of a sample: its angles once, then all heads of k, and of q where a query stands there. N pairs at a time.
+// A block has a position of a sample: its angles once, then all heads of k, and of q where a query stands there. N
+// pairs at a time.
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreads) rotate(const AttentionArguments a, const Rotation rotation, HeadRows to_q, HeadRows to_k) {
+__global__ void __launch_bounds__(kThreads)
+    rotate(const AttentionArguments a, const Rotation rotation, HeadRows to_q, HeadRows to_k) {
   __shared__ CosSin angles[kLargestHeadDim / 2];
   const std::int64_t token = blockIdx.x;
   const int position = static_cast<int>(token % a.keys), query = position - a.origin;
   const std::int64_t query_token = token / a.keys * a.queries + query;
-  for (int pair = static_cast<int>(threadIdx.x); pair < rotation.half; pair += kThreads) angles[pair] = angle_at(rotation, position, pair);
+  for (int pair = static_cast<int>(threadIdx.x); pair < rotation.half; pair += kThreads)
+    angles[pair] = angle_at(rotation, position, pair);
   __syncthreads();
   const int per_head = rotation.half / N, first_head = query >= 0 && query < a.queries ? 0 : a.heads;
-  for (int i = first_head * per_head + static_cast<int>(threadIdx.x); i < (a.heads + a.kv_heads) * per_head; i += kThreads) {
+  for (int i = first_head * per_head + static_cast<int>(threadIdx.x); i < (a.heads + a.kv_heads) * per_head;
+       i += kThreads) {
     const int head = i / per_head, first = i % per_head * N;
     const bool is_k = head >= a.heads;
-    const T* const from = head_at<const T>(is_k ? a.k : a.q, is_k ? token : query_token, is_k ? head - a.heads : head, a.head_dim) + first;
-    T* const to = head_at<T>(is_k ? to_k : to_q, is_k ? token : query_token, is_k ? head - a.heads : head, a.head_dim) + first;
+    const T* const from =
+        head_at<const T>(is_k ? a.k : a.q, is_k ? token : query_token, is_k ? head - a.heads : head, a.head_dim) +
+        first;
+    T* const to =
+        head_at<T>(is_k ? to_k : to_q, is_k ? token : query_token, is_k ? head - a.heads : head, a.head_dim) + first;
     Vec<T, N> x = load<N>(from, 0), y = load<N>(from + rotation.half, 0);
 #pragma unroll
     for (int e = 0; e < N; ++e) {
@@ -39,7 +46,8 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) products(const AttentionArguments a) {
   constexpr int kN = kVector<T>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;  // token · heads + head
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;  // token · heads + head
   if (row >= static_cast<std::int64_t>(a.batch) * a.queries * a.heads) return;
   const std::int64_t token = row / a.heads;
   const int head = static_cast<int>(row % a.heads);
@@ -61,17 +69,22 @@ __global__ void __launch_bounds__(kThreads) products(const AttentionArguments a)
 
 }  // namespace
 
-void rotate_heads(const Call& call, DType dtype, const AttentionArguments& a, const Rotation& rotation, HeadRows to_q, HeadRows to_k) {
+void rotate_heads(const Call& call, DType dtype, const AttentionArguments& a, const Rotation& rotation, HeadRows to_q,
+                  HeadRows to_k) {
   with_type(dtype, [&]<typename T>(T) {
     const Grid grid{.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.keys, 1), .threads = kThreads};
-    if (a.vectors && in_vectors<T>(rotation.half)) launch(call, grid, rotate<T, kVector<T>>, a, rotation, to_q, to_k);
-    else launch(call, grid, rotate<T, 1>, a, rotation, to_q, to_k);
+    if (a.vectors && in_vectors<T>(rotation.half))
+      launch(call, grid, rotate<T, kVector<T>>, a, rotation, to_q, to_k);
+    else
+      launch(call, grid, rotate<T, 1>, a, rotation, to_q, to_k);
   });
 }
 
 void attention_delta(const Call& call, DType dtype, const AttentionArguments& a) {
   with_type(dtype, [&]<typename T>(T) {
-    launch(call, {.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.queries * a.heads, kThreads / kWarp), .threads = kThreads},
+    launch(call,
+           {.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.queries * a.heads, kThreads / kWarp),
+            .threads = kThreads},
            products<T>, a);
   });
 }

@@ -1,5 +1,6 @@
-// What the attention kernels on tensor cores share: tiles of heads in shared memory, products of a warp's 16 rows, and rows of
-// accumulators back to memory. Rows of tiles are padded by 16 bytes, so that the eight rows of an ldmatrix lie in different banks.
+// What the attention kernels on tensor cores share: tiles of heads in shared memory, products of a warp's 16 rows, and
+// rows of accumulators back to memory. Rows of tiles are padded by 16 bytes, so that the eight rows of an ldmatrix lie
+// in different banks.
 #pragma once
 
 #include "kernels/cuda/attention/attention.h"
@@ -12,14 +13,16 @@ inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
 inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 
-/// Elements between rows of a tile whose heads have up to D elements; floats between rows of accumulators on their way out.
+/// Elements between rows of a tile whose heads have up to D elements; floats between rows of accumulators on their way
+/// out.
 template <int D>
 inline constexpr int kTileStride = D + 8;
 
-/// Starts to bring rows [0, Rows) of a head's tokens from `from` on, `valid` of them and zeros after; columns from head_dim on are zeros.
-/// The caller commits, waits and meets a barrier before it reads.
+/// Starts to bring rows [0, Rows) of a head's tokens from `from` on, `valid` of them and zeros after; columns from
+/// head_dim on are zeros. The caller commits, waits and meets a barrier before it reads.
 template <int Rows, int D, typename T>
-__device__ __forceinline__ void load_tile(T* tile, const T* from, std::int64_t stride, int valid, int head_dim, bool vectors) {
+__device__ __forceinline__ void load_tile(T* tile, const T* from, std::int64_t stride, int valid, int head_dim,
+                                          bool vectors) {
   constexpr int kN = kVector<T>, kChunks = D / kN;
   if (vectors) {
 #pragma unroll 4
@@ -31,7 +34,8 @@ __device__ __forceinline__ void load_tile(T* tile, const T* from, std::int64_t s
   } else {
     for (int i = static_cast<int>(threadIdx.x); i < Rows * D; i += kAttentionThreads) {
       const int row = i / D, column = i % D;
-      tile[row * kTileStride<D> + column] = row < valid && column < head_dim ? from[row * stride + column] : from_f32<T>(0);
+      tile[row * kTileStride<D> + column] =
+          row < valid && column < head_dim ? from[row * stride + column] : from_f32<T>(0);
     }
   }
 }
@@ -84,11 +88,12 @@ __device__ __forceinline__ void clear(FragmentC (&c)[M][N]) {
 template <int D>
 inline constexpr int kStagingBytes = kAttentionWarps * 16 * kTileStride<D> * 4;
 
-/// 16 rows of a warp, times `factors` of its rows g and g + 8, to a head's tokens from `to` on, of which `valid` are stored; turned back
-/// where there is a rotation. `staging`: this warp's 16 rows. `position`: of the first row.
+/// 16 rows of a warp, times `factors` of its rows g and g + 8, to a head's tokens from `to` on, of which `valid` are
+/// stored; turned back where there is a rotation. `staging`: this warp's 16 rows. `position`: of the first row.
 template <int D, typename T>
-__device__ __forceinline__ void store_rows(const FragmentC (&c)[D / 8], float low, float high, float* staging, T* to, std::int64_t stride,
-                                           int valid, const AttentionArguments& a, const Rotation* rotation, int position) {
+__device__ __forceinline__ void store_rows(const FragmentC (&c)[D / 8], float low, float high, float* staging, T* to,
+                                           std::int64_t stride, int valid, const AttentionArguments& a,
+                                           const Rotation* rotation, int position) {
   constexpr int kStride = kTileStride<D>, kN = kVector<T>;
   const int lane = lane_of_thread();
 #pragma unroll
@@ -121,17 +126,23 @@ __device__ __forceinline__ void store_rows(const FragmentC (&c)[D / 8], float lo
 /// Calls fn with the smallest size of tile that takes heads of `head_dim` elements.
 template <typename Fn>
 void with_head_dim(int head_dim, Fn&& fn) {
-  if (head_dim <= 32) fn(std::integral_constant<int, 32>{});
-  else if (head_dim <= 64) fn(std::integral_constant<int, 64>{});
-  else if (head_dim <= 128) fn(std::integral_constant<int, 128>{});
-  else fn(std::integral_constant<int, kLargestHeadDim>{});
+  if (head_dim <= 32)
+    fn(std::integral_constant<int, 32>{});
+  else if (head_dim <= 64)
+    fn(std::integral_constant<int, 64>{});
+  else if (head_dim <= 128)
+    fn(std::integral_constant<int, 128>{});
+  else
+    fn(std::integral_constant<int, kLargestHeadDim>{});
 }
 
 /// Calls fn with bf16 or f16.
 template <typename Fn>
 void with_narrow_type(DType dtype, Fn&& fn) {
-  if (dtype == DType::f16) fn(f16{});
-  else fn(bf16{});
+  if (dtype == DType::f16)
+    fn(f16{});
+  else
+    fn(bf16{});
 }
 
 }  // namespace trainer::kernels::cuda

@@ -1,12 +1,12 @@
-// Compression of gradients to bf16 and int8. Bound by memory: of an f32 gradient compress_bf16 moves 14 bytes for each element,
-// quantize_int8 13, dequantize_int8 5. A warp has a block of 256 elements that share a scale; a lane has 4 in each half of it, so that
-// every access of a warp is of whole lines.
+// Compression of gradients to bf16 and int8. Bound by memory: of an f32 gradient compress_bf16 moves 14 bytes for each
+// element, quantize_int8 13, dequantize_int8 5. A warp has a block of 256 elements that share a scale; a lane has 4 in
+// each half of it, so that every access of a warp is of whole lines.
 #include "kernels/compression.h"
 
 #include "engine/core/compression.h"
 #include "engine/core/op_record.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -40,7 +40,8 @@ __device__ __forceinline__ Vec<T, kGroup> load_group(const T* x, std::int64_t fi
   return v;
 }
 template <typename T>
-__device__ __forceinline__ void store_group(T* x, std::int64_t first, std::int64_t last, bool whole, const Vec<T, kGroup>& v) {
+__device__ __forceinline__ void store_group(T* x, std::int64_t first, std::int64_t last, bool whole,
+                                            const Vec<T, kGroup>& v) {
   if (whole && first + kGroup <= last) return store(x + first, 0, v);
 #pragma unroll
   for (int i = 0; i < kGroup; ++i)
@@ -48,7 +49,8 @@ __device__ __forceinline__ void store_group(T* x, std::int64_t first, std::int64
 }
 
 template <typename G>
-__global__ void __launch_bounds__(kThreads) send_bf16(const G* gradient, float* residual, bf16* packed, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    send_bf16(const G* gradient, float* residual, bf16* packed, std::int64_t count) {
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kGroup;
   if (first >= count) return;
   const Vec<G, kGroup> g = load_group(gradient, first, count, true);
@@ -70,13 +72,16 @@ struct Place {
   std::int64_t slice, block;
   std::int64_t first, last;  ///< elements of the slice
   bool whole;                ///< its elements in the tensor begin at a whole vector
-  __device__ Place(const Slices& s, std::int64_t warp) : slice(warp / s.blocks), block(warp % s.blocks), first(block * kInt8Block) {
+  __device__ Place(const Slices& s, std::int64_t warp)
+      : slice(warp / s.blocks), block(warp % s.blocks), first(block * kInt8Block) {
     last = first + kInt8Block < s.elements ? first + kInt8Block : s.elements;
     whole = s.elements % kGroup == 0 || slice == 0;
   }
 };
 
-__device__ __forceinline__ std::int64_t my_warp() { return static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; }
+__device__ __forceinline__ std::int64_t my_warp() {
+  return static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+}
 
 /// Where the lane's codes stand in half `half`, in elements of the slice.
 __device__ __forceinline__ std::int64_t my_group(const Place& at, int half) {
@@ -124,7 +129,8 @@ __global__ void __launch_bounds__(kThreads) send_int8(const G* gradient, float* 
       a[half][i] = fmaf(shifted - kMagic, -scale, a[half][i]);
     }
     if (finite) store_group(residual + start, first, at.last, at.whole, a[half]);
-    if (first < to.scales_offset) store(reinterpret_cast<signed char*>(codes) + first, 0, code);  // zeros up to the padding's end
+    if (first < to.scales_offset)
+      store(reinterpret_cast<signed char*>(codes) + first, 0, code);  // zeros up to the padding's end
   }
   float* const scales = scales_of(to, at.slice);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -135,7 +141,8 @@ __global__ void __launch_bounds__(kThreads) send_int8(const G* gradient, float* 
   }
 }
 
-__device__ __forceinline__ Vec<signed char, kGroup> my_codes(const Slices& from, std::int64_t slice, std::int64_t first) {
+__device__ __forceinline__ Vec<signed char, kGroup> my_codes(const Slices& from, std::int64_t slice,
+                                                             std::int64_t first) {
   return load<kGroup>(reinterpret_cast<const signed char*>(from.bytes + slice * from.chunk_bytes) + first, 0);
 }
 
@@ -212,7 +219,8 @@ Slices expect_slices(const Signature& signature, int index, std::int64_t element
 
 /// Elements of each slice of operand `index`, which must divide.
 std::int64_t elements_of_slice(const Signature& signature, int index) {
-  const std::int64_t elements = signature.operands[static_cast<std::size_t>(index)].elements(), slices = slices_of(signature);
+  const std::int64_t elements = signature.operands[static_cast<std::size_t>(index)].elements(),
+                     slices = slices_of(signature);
   CHECK(elements % slices == 0, describe(signature) + ": the slices must divide the elements");
   return elements / slices;
 }
@@ -233,8 +241,8 @@ Prepared prepare_compress_bf16(const Signature& signature, const Context&) {
   expect_operand(signature, 2, DType::bf16, count);
   return with_gradient(signature, 0, [&]<typename G>(G) {
     return make_kernel([count](const Call& call) {
-      launch(call, {.blocks = blocks_for(count, kThreads * kGroup), .threads = kThreads}, send_bf16<G>, operand<G>(call, 0),
-             operand<float>(call, 1), operand<bf16>(call, 2), count);
+      launch(call, {.blocks = blocks_for(count, kThreads * kGroup), .threads = kThreads}, send_bf16<G>,
+             operand<G>(call, 0), operand<float>(call, 1), operand<bf16>(call, 2), count);
     });
   });
 }
@@ -256,7 +264,8 @@ Prepared prepare_dequantize_int8(const Signature& signature, const Context&) {
   const Slices from = expect_slices(signature, 0, elements_of_slice(signature, 1));
   return with_gradient(signature, 1, [&]<typename Y>(Y) {
     return make_kernel([from](const Call& call) {
-      launch(call, warps_for(from.count * from.blocks), receive_int8<Y>, at(from, operand<unsigned char>(call, 0)), operand<Y>(call, 1));
+      launch(call, warps_for(from.count * from.blocks), receive_int8<Y>, at(from, operand<unsigned char>(call, 0)),
+             operand<Y>(call, 1));
     });
   });
 }
@@ -266,7 +275,8 @@ Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context&)
   const Slices from = expect_slices(signature, 0, signature.operands[1].elements());
   return with_gradient(signature, 1, [&]<typename Y>(Y) {
     return make_kernel([from](const Call& call) {
-      launch(call, warps_for(from.blocks), receive_sum_int8<Y>, at(from, operand<unsigned char>(call, 0)), operand<Y>(call, 1));
+      launch(call, warps_for(from.blocks), receive_sum_int8<Y>, at(from, operand<unsigned char>(call, 0)),
+             operand<Y>(call, 1));
     });
   });
 }

@@ -1,17 +1,18 @@
 // top_k_compress and top_k_sum.
 //
-// The k largest are found by radix selection on the 31 bits of |a|: three passes count digits of 11, 10 and 10 bits, each among the
-// elements that share the digits chosen before, and leave the key of the k-th largest and how many of its equals are wanted. A fourth
-// counts by chunks what lies above and at that key, so that the fifth writes every pair where its place in ascending order is. Counts are
-// whole numbers: their sums, by atomics too, have no order. Of an f32 gradient, 28 bytes are moved for each element (12 by the first pass).
+// The k largest are found by radix selection on the 31 bits of |a|: three passes count digits of 11, 10 and 10 bits,
+// each among the elements that share the digits chosen before, and leave the key of the k-th largest and how many of
+// its equals are wanted. A fourth counts by chunks what lies above and at that key, so that the fifth writes every pair
+// where its place in ascending order is. Counts are whole numbers: their sums, by atomics too, have no order. Of an f32
+// gradient, 28 bytes are moved for each element (12 by the first pass).
 #include <algorithm>
 #include <limits>
 
 #include "engine/core/compression.h"
 #include "engine/core/op_record.h"
 #include "kernels/compression.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -23,10 +24,12 @@ constexpr int kFirstBits = 11, kNextBits = 10, kBins = 1 << kFirstBits;
 constexpr unsigned kInfinity = 0x7F800000;
 static_assert(kChunk == 1024);
 
-/// What the passes hand on: at the head of the workspace, with a histogram for each digit and a count for each chunk after it.
+/// What the passes hand on: at the head of the workspace, with a histogram for each digit and a count for each chunk
+/// after it.
 struct Selection {
   unsigned prefix;  ///< the digits chosen so far: in the end the key of the k-th largest
-  unsigned rank;    ///< of the one sought among those with that prefix, from 1: in the end how many of the equals are wanted
+  unsigned
+      rank;  ///< of the one sought among those with that prefix, from 1: in the end how many of the equals are wanted
   unsigned unused[14];
   unsigned histogram[3][kBins];
 };
@@ -74,7 +77,8 @@ class Histogram {
 
 // residual += gradient, and the first digits of it.
 template <typename G>
-__global__ void __launch_bounds__(kThreads) add_and_count(const G* gradient, float* residual, std::int64_t count, Selection* s) {
+__global__ void __launch_bounds__(kThreads)
+    add_and_count(const G* gradient, float* residual, std::int64_t count, Selection* s) {
   __shared__ unsigned bins[kBins];
   Histogram histogram(bins);
   const std::int64_t vectors = (count + kN - 1) / kN, step = static_cast<std::int64_t>(gridDim.x) * kThreads;
@@ -173,7 +177,8 @@ __device__ __forceinline__ Counts counts_of(float x, unsigned threshold) {
 __device__ __forceinline__ unsigned above(Counts c) { return static_cast<unsigned>(c >> 32); }
 __device__ __forceinline__ unsigned at_threshold(Counts c) { return static_cast<unsigned>(c); }
 
-__global__ void __launch_bounds__(kThreads) count_chunk(const float* a, std::int64_t count, const Selection* s, Counts* chunks) {
+__global__ void __launch_bounds__(kThreads)
+    count_chunk(const float* a, std::int64_t count, const Selection* s, Counts* chunks) {
   __shared__ Counts shared[kWarps];
   const unsigned threshold = s->prefix;
   Counts mine = 0;
@@ -198,15 +203,17 @@ __global__ void __launch_bounds__(kScanThreads) scan_chunks(Counts* chunks, int 
   if (threadIdx.x == 0) chunks[count] = before;
 }
 
-// A chunk's pairs at their places. Of the equals, those of lower index come first. What is sent leaves the residual; so does what is not
-// finite, all of which is sent where it fits.
-__global__ void __launch_bounds__(kThreads)
-    hand_out(float* a, std::int64_t count, const Selection* s, const Counts* chunks, std::int32_t* index, float* value) {
+// A chunk's pairs at their places. Of the equals, those of lower index come first. What is sent leaves the residual; so
+// does what is not finite, all of which is sent where it fits.
+__global__ void __launch_bounds__(kThreads) hand_out(float* a, std::int64_t count, const Selection* s,
+                                                     const Counts* chunks, std::int32_t* index, float* value) {
   __shared__ Counts shared[kWarps];
   const unsigned threshold = s->prefix, ties = s->rank;
   const Counts start = chunks[blockIdx.x], end = chunks[blockIdx.x + 1];
   const bool poisoned = threshold >= kInfinity;  // some that are not finite may stay behind
-  if (!poisoned && above(end) == above(start) && (at_threshold(end) == at_threshold(start) || at_threshold(start) >= ties)) return;
+  if (!poisoned && above(end) == above(start) &&
+      (at_threshold(end) == at_threshold(start) || at_threshold(start) >= ties))
+    return;
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   Counts mine = 0;
   for_each_of(a, at, count, [&](int, float x) { mine += counts_of(x, threshold); });
@@ -242,7 +249,9 @@ __device__ __forceinline__ int lower_bound(const std::int32_t* index, int count,
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   int low = 0, high = count;
   while (high - low > kWarp) {
-    const auto probe = [&](int i) { return low + static_cast<int>(static_cast<std::int64_t>(high - low) * (i + 1) / (kWarp + 1)); };
+    const auto probe = [&](int i) {
+      return low + static_cast<int>(static_cast<std::int64_t>(high - low) * (i + 1) / (kWarp + 1));
+    };
     const int below = __popc(__ballot_sync(kAllLanes, index[probe(lane)] < bound));
     const int next_low = below == 0 ? low : probe(below - 1) + 1;
     high = below == kWarp ? high : probe(below);
@@ -253,11 +262,12 @@ __device__ __forceinline__ int lower_bound(const std::int32_t* index, int count,
 }
 
 template <typename Y>
-__global__ void __launch_bounds__(kThreads)
-    sum_pairs(const unsigned char* pairs, int k, std::int64_t values_offset, std::int64_t rank_bytes, int ranks, Y* y, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads) sum_pairs(const unsigned char* pairs, int k, std::int64_t values_offset,
+                                                      std::int64_t rank_bytes, int ranks, Y* y, std::int64_t count) {
   __shared__ float sum[kTile];
   __shared__ int bounds[kRanksAtOnce][2];
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kTile, last = first + kTile < count ? first + kTile : count;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kTile,
+                     last = first + kTile < count ? first + kTile : count;
   for (int i = static_cast<int>(threadIdx.x); i < kTile; i += kThreads) sum[i] = 0;
   for (int from = 0; from < ranks; from += kRanksAtOnce) {
     __syncthreads();
@@ -314,7 +324,8 @@ Prepared compress_kernel(const Signature& signature, int units) {
     launch(call, by_chunk, count_chunk, residual, count, selection, counts);
     launch(call, {.blocks = 1, .threads = kScanThreads}, scan_chunks, counts, static_cast<int>(chunks));
     launch(call, by_chunk, hand_out, residual, count, selection, counts, index, value);
-    if (padding > 0) launch(call, {.blocks = 1, .threads = kWarp}, pad_pairs, index, value, static_cast<int>(k), padding);
+    if (padding > 0)
+      launch(call, {.blocks = 1, .threads = kWarp}, pad_pairs, index, value, static_cast<int>(k), padding);
   });
 }
 
@@ -323,8 +334,9 @@ Prepared sum_kernel(const Signature& signature) {
   const std::int64_t count = signature.operands[1].elements(), k = integer(signature, "k"),
                      ranks = integer(signature, "ranks");
   return make_kernel([=](const Call& call) {
-    launch(call, {.blocks = blocks_for(count, kTile), .threads = kThreads}, sum_pairs<Y>, operand<unsigned char>(call, 0),
-           static_cast<int>(k), top_k_values_offset(k), top_k_bytes(k), static_cast<int>(ranks), operand<Y>(call, 1), count);
+    launch(call, {.blocks = blocks_for(count, kTile), .threads = kThreads}, sum_pairs<Y>,
+           operand<unsigned char>(call, 0), static_cast<int>(k), top_k_values_offset(k), top_k_bytes(k),
+           static_cast<int>(ranks), operand<Y>(call, 1), count);
   });
 }
 
@@ -344,14 +356,16 @@ Prepared prepare_top_k_compress(const Signature& signature, const Context& conte
         describe(signature) + ": k must be from 1 to the number of elements");
   expect_operand(signature, 1, DType::f32, count);
   expect_operand(signature, 2, DType::u8, top_k_bytes(k));
-  return r == DType::bf16 ? compress_kernel<bf16>(signature, context.units) : compress_kernel<float>(signature, context.units);
+  return r == DType::bf16 ? compress_kernel<bf16>(signature, context.units)
+                          : compress_kernel<float>(signature, context.units);
 }
 
 Prepared prepare_top_k_sum(const Signature& signature, const Context&) {
   expect_operands(signature, 2);
   const DType r = expect_gradient(signature, 1);
   const std::int64_t k = integer(signature, "k"), ranks = integer(signature, "ranks");
-  CHECK(1 <= k && k <= std::numeric_limits<std::int32_t>::max() && ranks >= 1, describe(signature) + ": pairs of at least one rank");
+  CHECK(1 <= k && k <= std::numeric_limits<std::int32_t>::max() && ranks >= 1,
+        describe(signature) + ": pairs of at least one rank");
   expect_operand(signature, 0, DType::u8, ranks * top_k_bytes(k));
   return r == DType::bf16 ? sum_kernel<bf16>(signature) : sum_kernel<float>(signature);
 }

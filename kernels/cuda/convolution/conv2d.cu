@@ -1,19 +1,19 @@
-// conv2d and its gradients as products C = A · B whose factors are found where they lie, never written out (implicit GEMM): with
-// filters F = [out, in · kh · kw] and patches P = [in · kh · kw, n · oh · ow],
+// conv2d and its gradients as products C = A · B whose factors are found where they lie, never written out (implicit
+// GEMM): with filters F = [out, in · kh · kw] and patches P = [in · kh · kw, n · oh · ow],
 //
 //   y = F · P,   dx = Fᵀ · patches of dy,   dweight = dy · Pᵀ
 //
-// For small images and few channels. All by f32 FMAs; sums go over k in one order. The weight gradient's k is cut into parts whose sums
-// are joined in order (conv2d.h).
+// For small images and few channels. All by f32 FMAs; sums go over k in one order. The weight gradient's k is cut into
+// parts whose sums are joined in order (conv2d.h).
 #include "kernels/conv2d.h"
 
 #include <limits>
 
 #include "engine/core/op_record.h"
 #include "kernels/cuda/convolution/conv2d.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/reduction/plane_sums.cuh"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -47,7 +47,9 @@ struct Forward {
   __host__ __device__ int depth() const { return z.per_filter(); }
   __device__ Place of_k(int k) const { return split(k, z.kh, z.kw); }       // channel, a, b
   __device__ Place of_column(int c) const { return split(c, z.oh, z.ow); }  // image, i, j
-  __device__ float a(int m, int k, const Place&) const { return to_f32(weight[static_cast<std::int64_t>(m) * z.per_filter() + k]); }
+  __device__ float a(int m, int k, const Place&) const {
+    return to_f32(weight[static_cast<std::int64_t>(m) * z.per_filter() + k]);
+  }
   __device__ float b(const Place& k, const Place& c) const {
     const int row = c.row * z.stride + k.row - z.padding, column = c.column * z.stride + k.column - z.padding;
     if (row < 0 || row >= z.h || column < 0 || column >= z.w) return 0;
@@ -71,7 +73,9 @@ struct GradInput {
     const int row = c.row + z.padding - k.row, column = c.column + z.padding - k.column;
     if (row < 0 || column < 0 || row % z.stride != 0 || column % z.stride != 0) return 0;
     const int i = row / z.stride, j = column / z.stride;
-    return i < z.oh && j < z.ow ? to_f32(dy[((static_cast<std::int64_t>(c.outer) * z.out + k.outer) * z.oh + i) * z.ow + j]) : 0;
+    return i < z.oh && j < z.ow
+               ? to_f32(dy[((static_cast<std::int64_t>(c.outer) * z.out + k.outer) * z.oh + i) * z.ow + j])
+               : 0;
   }
 };
 
@@ -94,9 +98,11 @@ struct GradWeight {
   }
 };
 
-/// This thread's elements of the product, over k in [begin, end); rows from `first_row` and columns from `first_column` on.
+/// This thread's elements of the product, over k in [begin, end); rows from `first_row` and columns from `first_column`
+/// on.
 template <typename Pass>
-__device__ __forceinline__ void multiply(const Pass& pass, int first_row, int first_column, int begin, int end, float (&sum)[4][4]) {
+__device__ __forceinline__ void multiply(const Pass& pass, int first_row, int first_column, int begin, int end,
+                                         float (&sum)[4][4]) {
   __shared__ float a_tile[kK][kM + 1], b_tile[kK][kN];
   __shared__ Place places[kK];
   const int thread = static_cast<int>(threadIdx.x), own_column = first_column + thread % kN;
@@ -108,7 +114,8 @@ __device__ __forceinline__ void multiply(const Pass& pass, int first_row, int fi
 #pragma unroll
     for (int i = 0; i < kM; i += kThreads / kK) {
       const int at = thread % kK, row = thread / kK + i;
-      a_tile[at][row] = k + at < end && first_row + row < pass.rows() ? pass.a(first_row + row, k + at, places[at]) : 0.0F;
+      a_tile[at][row] =
+          k + at < end && first_row + row < pass.rows() ? pass.a(first_row + row, k + at, places[at]) : 0.0F;
     }
 #pragma unroll
     for (int i = 0; i < kK; i += kThreads / kN) {
@@ -122,7 +129,8 @@ __device__ __forceinline__ void multiply(const Pass& pass, int first_row, int fi
       for (int i = 0; i < 4; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          sum[i][j] = fmaf(a_tile[at][thread / kPerRow + kRowStep * i], b_tile[at][thread % kPerRow + kPerRow * j], sum[i][j]);
+          sum[i][j] =
+              fmaf(a_tile[at][thread / kPerRow + kRowStep * i], b_tile[at][thread % kPerRow + kPerRow * j], sum[i][j]);
   }
 }
 
@@ -159,12 +167,14 @@ __global__ void __launch_bounds__(kThreads) parts_of_weight(const Pass pass, flo
   float sum[4][4] = {};
   multiply(pass, first_row, first_column, begin, min(begin + per_part, pass.depth()), sum);
   float* const own = to + static_cast<std::int64_t>(blockIdx.z) * pass.rows() * pass.columns();
-  for_own(pass, first_row, first_column,
-          [&](int row, int column, int i, int j) { own[static_cast<std::int64_t>(row) * pass.columns() + column] = sum[i][j]; });
+  for_own(pass, first_row, first_column, [&](int row, int column, int i, int j) {
+    own[static_cast<std::int64_t>(row) * pass.columns() + column] = sum[i][j];
+  });
 }
 
 template <typename R>
-__global__ void __launch_bounds__(kThreads) join_parts(const float* parts, int count, std::int64_t elements, bool accumulate, R* to) {
+__global__ void __launch_bounds__(kThreads)
+    join_parts(const float* parts, int count, std::int64_t elements, bool accumulate, R* to) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= elements) return;
   float sum = 0;
@@ -178,7 +188,8 @@ const TensorDesc& desc(const Signature& s, int index) { return s.operands[static
 
 Sizes sizes_of(const Signature& s, const Shape& x, const Shape& weight, const Shape& y) {
   for (const TensorDesc& operand : s.operands)
-    CHECK(operand.elements() <= std::numeric_limits<int>::max() / 2, describe(s) + ": an operand is larger than conv2d takes");
+    CHECK(operand.elements() <= std::numeric_limits<int>::max() / 2,
+          describe(s) + ": an operand is larger than conv2d takes");
   CHECK(x.rank() == 4 && weight.rank() == 4 && y.rank() == 4 && weight[1] == x[1] && y[1] == weight[0] && y[0] == x[0],
         describe(s) + ": images and filters do not fit together");
   const auto i = [](std::int64_t value) { return static_cast<int>(value); };
@@ -200,7 +211,8 @@ Sizes sizes_of(const Signature& s, const Shape& x, const Shape& weight, const Sh
 
 template <typename Pass>
 Grid grid_for(const Pass& pass, std::int64_t parts = 1) {
-  return {.blocks = dim3(blocks_for(pass.columns(), kN), blocks_for(pass.rows(), kM), static_cast<unsigned>(parts)), .threads = kThreads};
+  return {.blocks = dim3(blocks_for(pass.columns(), kN), blocks_for(pass.rows(), kM), static_cast<unsigned>(parts)),
+          .threads = kThreads};
 }
 
 template <typename T, typename R>
@@ -208,14 +220,14 @@ void run_grad_weight(const Call& call, const Sizes& z, bool bias, bool accumulat
   using At = Conv2dGradWeightOperands;
   const GradWeight<T> pass{operand<T>(call, At::x), operand<T>(call, At::dy), z};
   const std::int64_t wanted = conv2d_weight_parts(pass.rows(), pass.columns(), pass.depth());
-  const std::int64_t per_part = ((pass.depth() + wanted - 1) / wanted + kK - 1) / kK * kK, parts = (pass.depth() + per_part - 1) / per_part;
+  const std::int64_t per_part = ((pass.depth() + wanted - 1) / wanted + kK - 1) / kK * kK,
+                     parts = (pass.depth() + per_part - 1) / per_part;
   const std::int64_t weights = static_cast<std::int64_t>(pass.rows()) * pass.columns();
   float* const workspace = static_cast<float*>(call.workspace);
   launch(call, grid_for(pass, parts), parts_of_weight<GradWeight<T>>, pass, workspace, per_part);
-  launch(call, {.blocks = blocks_for(weights, kThreads), .threads = kThreads}, join_parts<R>, workspace, parts, weights, accumulate,
-         operand<R>(call, At::dweight));
-  if (bias)
-    launch_plane_sums(call, pass.dy, operand<R>(call, At::dbias), z.n, z.out, z.y_plane(), accumulate);
+  launch(call, {.blocks = blocks_for(weights, kThreads), .threads = kThreads}, join_parts<R>, workspace, parts, weights,
+         accumulate, operand<R>(call, At::dweight));
+  if (bias) launch_plane_sums(call, pass.dy, operand<R>(call, At::dbias), z.n, z.out, z.y_plane(), accumulate);
 }
 
 }  // namespace
@@ -224,12 +236,13 @@ Prepared prepare_conv2d(const Signature& signature, const Context&) {
   using At = Conv2dOperands;
   const bool bias = flag(signature, "bias");
   expect_operands(signature, static_cast<std::size_t>(At::y(bias)) + 1);
-  const Sizes z = sizes_of(signature, desc(signature, At::x).shape, desc(signature, At::weight).shape, desc(signature, At::y(bias)).shape);
+  const Sizes z = sizes_of(signature, desc(signature, At::x).shape, desc(signature, At::weight).shape,
+                           desc(signature, At::y(bias)).shape);
   return with_type(expect_compute_dtype(signature, At::x), [&]<typename T>(T) -> Prepared {
     return make_kernel([z, bias](const Call& call) {
       const Forward<T> pass{operand<T>(call, At::x), operand<T>(call, At::weight), z};
-      launch(call, grid_for(pass), images<Forward<T>, T>, pass, bias ? operand<T>(call, At::bias) : nullptr, operand<T>(call, At::y(bias)),
-             z.y_plane());
+      launch(call, grid_for(pass), images<Forward<T>, T>, pass, bias ? operand<T>(call, At::bias) : nullptr,
+             operand<T>(call, At::y(bias)), z.y_plane());
     });
   });
 }
@@ -237,7 +250,8 @@ Prepared prepare_conv2d(const Signature& signature, const Context&) {
 Prepared prepare_conv2d_grad_input(const Signature& signature, const Context&) {
   using At = Conv2dGradInputOperands;
   expect_operands(signature, At::dx + 1);
-  const Sizes z = sizes_of(signature, desc(signature, At::dx).shape, desc(signature, At::weight).shape, desc(signature, At::dy).shape);
+  const Sizes z = sizes_of(signature, desc(signature, At::dx).shape, desc(signature, At::weight).shape,
+                           desc(signature, At::dy).shape);
   return with_type(expect_compute_dtype(signature, At::dy), [&]<typename T>(T) -> Prepared {
     return make_kernel([z](const Call& call) {
       const GradInput<T> pass{operand<T>(call, At::dy), operand<T>(call, At::weight), z};
@@ -250,12 +264,16 @@ Prepared prepare_conv2d_grad_weight(const Signature& signature, const Context&) 
   using At = Conv2dGradWeightOperands;
   const bool bias = flag(signature, "bias"), accumulate = accumulates(signature);
   expect_operands(signature, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
-  const Sizes z = sizes_of(signature, desc(signature, At::x).shape, desc(signature, At::dweight).shape, desc(signature, At::dy).shape);
+  const Sizes z = sizes_of(signature, desc(signature, At::x).shape, desc(signature, At::dweight).shape,
+                           desc(signature, At::dy).shape);
   return with_type(expect_compute_dtype(signature, At::x), [&]<typename T>(T) -> Prepared {
     switch (desc(signature, At::dweight).dtype) {
-      case DType::f32: return make_kernel([=](const Call& call) { run_grad_weight<T, float>(call, z, bias, accumulate); });
-      case DType::bf16: return make_kernel([=](const Call& call) { run_grad_weight<T, bf16>(call, z, bias, accumulate); });
-      default: refuse_dtypes(signature, "f32 or bf16 for gradients of parameters");
+      case DType::f32:
+        return make_kernel([=](const Call& call) { run_grad_weight<T, float>(call, z, bias, accumulate); });
+      case DType::bf16:
+        return make_kernel([=](const Call& call) { run_grad_weight<T, bf16>(call, z, bias, accumulate); });
+      default:
+        refuse_dtypes(signature, "f32 or bf16 for gradients of parameters");
     }
   });
 }

@@ -1,11 +1,11 @@
-// Pools and their gradients: a thread makes one element of the output whole, gradients by looking up which windows had it, so that nothing
-// is added by several. Bound by memory where windows do not overlap; where they do, neighbours find what they share in the cache. A small
-// part of the convnets that have them.
+// Pools and their gradients: a thread makes one element of the output whole, gradients by looking up which windows had
+// it, so that nothing is added by several. Bound by memory where windows do not overlap; where they do, neighbours find
+// what they share in the cache. A small part of the convnets that have them.
 #include <algorithm>
 
 #include "engine/core/op_record.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -109,17 +109,20 @@ Window window_of(const Signature& signature, const TensorDesc& large, const Tens
   const Shape &x = large.shape, &y = small.shape;
   CHECK(x.rank() == 4 && y.rank() == 4, describe(signature) + " takes [n, ch, h, w]");
   CHECK(x[2] * x[3] < std::int64_t{1} << 31, describe(signature) + ": places in a plane are 32 bits");
-  const std::int64_t kernel = integer(signature, "kernel"), stride = integer(signature, "stride"), padding = integer(signature, "padding");
+  const std::int64_t kernel = integer(signature, "kernel"), stride = integer(signature, "stride"),
+                     padding = integer(signature, "padding");
   const auto outputs = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
   CHECK(padding * 2 <= kernel, "a pool's padding is at most half its kernel");
   CHECK(x[0] * x[1] == y[0] * y[1] && outputs(x[2]) == y[2] && outputs(x[3]) == y[3],
         describe(signature) + ": shapes do not match kernel, stride and padding");
   const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
-  return {x[0] * x[1], narrow(x[2]), narrow(x[3]), narrow(y[2]), narrow(y[3]), narrow(kernel), narrow(stride), narrow(padding)};
+  return {x[0] * x[1],  narrow(x[2]),   narrow(x[3]),   narrow(y[2]),
+          narrow(y[3]), narrow(kernel), narrow(stride), narrow(padding)};
 }
 
 Grid grid_for(const Window& s, int plane_elements) {
-  return {.blocks = dim3(blocks_for(plane_elements, kThreads), static_cast<unsigned>(std::clamp<std::int64_t>(s.planes, 1, 65535))),
+  return {.blocks = dim3(blocks_for(plane_elements, kThreads),
+                         static_cast<unsigned>(std::clamp<std::int64_t>(s.planes, 1, 65535))),
           .threads = kThreads};
 }
 
@@ -138,7 +141,8 @@ Prepared prepare_pool(const Signature& signature, const Context&) {
       return make_kernel([=](const Call& call) {
         launch(call, grid, max_pool<T>, operand<T>(call, 0), operand<T>(call, 1), operand<std::int32_t>(call, 2), s);
       });
-    return make_kernel([=](const Call& call) { launch(call, grid, average_pool<T>, operand<T>(call, 0), operand<T>(call, 1), s); });
+    return make_kernel(
+        [=](const Call& call) { launch(call, grid, average_pool<T>, operand<T>(call, 0), operand<T>(call, 1), s); });
   });
 }
 
@@ -153,9 +157,12 @@ Prepared prepare_pool_grad(const Signature& signature, const Context&) {
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     if (dx == 2)
       return make_kernel([=](const Call& call) {
-        launch(call, grid, max_pool_grad<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), s);
+        launch(call, grid, max_pool_grad<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2),
+               s);
       });
-    return make_kernel([=](const Call& call) { launch(call, grid, average_pool_grad<T>, operand<T>(call, 0), operand<T>(call, 1), s); });
+    return make_kernel([=](const Call& call) {
+      launch(call, grid, average_pool_grad<T>, operand<T>(call, 0), operand<T>(call, 1), s);
+    });
   });
 }
 

@@ -1,7 +1,8 @@
-// Moving bytes: zero, copies, casts. Bound by memory: a cast reads sizeof(x) and writes sizeof(y) bytes an element; four vectors of a
-// thread (of f64 two) are on their way at once, and the wider side of each is 16 bytes, so that a warp's accesses lie side by side.
-#include "kernels/cuda/runtime/device.cuh"
+// Moving bytes: zero, copies, casts. Bound by memory: a cast reads sizeof(x) and writes sizeof(y) bytes an element;
+// four vectors of a thread (of f64 two) are on their way at once, and the wider side of each is 16 bytes, so that a
+// warp's accesses lie side by side.
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -14,8 +15,8 @@ constexpr int kEach = sizeof(X) == 8 || sizeof(Y) == 8 ? 2 : 4;
 
 // ---- Device ----
 
-/// The nearest f32, but towards the neighbour with an odd last bit where inexact: rounding that to 16 bits then gives what rounding the f64
-/// itself gives.
+/// The nearest f32, but towards the neighbour with an odd last bit where inexact: rounding that to 16 bits then gives
+/// what rounding the f64 itself gives.
 __device__ __forceinline__ float round_to_odd(double x) {
   const float near = static_cast<float>(x);
   const double back = static_cast<double>(near);
@@ -109,7 +110,8 @@ Prepared copy_of(std::int64_t bytes) {
     const void* const x = operand<void>(call, 0);
     void* const y = operand<void>(call, 1);
     if (x != y && bytes > 0)
-      check(cudaMemcpyAsync(y, x, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream_of(call)), "cudaMemcpyAsync");
+      check(cudaMemcpyAsync(y, x, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream_of(call)),
+            "cudaMemcpyAsync");
   });
 }
 
@@ -135,8 +137,9 @@ Prepared prepare_cast(const Signature& signature, const Context&) {
         refuse_dtypes(signature, "two dtypes");
       else {
         const Grid grid{.blocks = blocks_for(count, kThreads * kEach<X, Y> * kCastVector<X, Y>), .threads = kThreads};
-        return make_kernel(
-            [=](const Call& call) { launch(call, grid, cast_elements<X, Y>, operand<X>(call, 0), operand<Y>(call, 1), count); });
+        return make_kernel([=](const Call& call) {
+          launch(call, grid, cast_elements<X, Y>, operand<X>(call, 0), operand<Y>(call, 1), count);
+        });
       }
     });
   });

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/split.h"
 
 namespace trainer::kernels::cuda {

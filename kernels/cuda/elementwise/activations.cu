@@ -1,8 +1,8 @@
 // Activations and their gradients: one pass over memory, 16 bytes a thread at a time.
 #include "kernels/activations.h"
 
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -92,21 +92,27 @@ template <typename Fn>
 decltype(auto) with_function(const Signature& signature, Fn&& fn) {
   switch (signature.op) {
     case Op::gelu:
-    case Op::gelu_grad: return gelu_is_tanh(signature) ? fn(GeluTanh{}) : fn(GeluErf{});
+    case Op::gelu_grad:
+      return gelu_is_tanh(signature) ? fn(GeluTanh{}) : fn(GeluErf{});
     case Op::relu:
-    case Op::relu_grad: return fn(Relu{});
+    case Op::relu_grad:
+      return fn(Relu{});
     case Op::silu:
-    case Op::silu_grad: return fn(Silu{});
+    case Op::silu_grad:
+      return fn(Silu{});
     case Op::tanh:
-    case Op::tanh_grad: return fn(Tanh{});
+    case Op::tanh_grad:
+      return fn(Tanh{});
     case Op::sigmoid:
-    case Op::sigmoid_grad: return fn(Sigmoid{});
+    case Op::sigmoid_grad:
+      return fn(Sigmoid{});
     case Op::softcap:
     case Op::softcap_grad: {
       const float cap = activation_number(signature);
       return fn(Softcap{cap, 1 / cap});
     }
-    default: UNREACHABLE(describe(signature) + " is no activation");
+    default:
+      UNREACHABLE(describe(signature) + " is no activation");
   }
 }
 
@@ -137,7 +143,8 @@ Prepared prepare_activation_grad(const Signature& signature, const Context&) {
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
     return with_function(signature, [&]<typename F>(F f) -> Prepared {
       return make_kernel([count, f](const Call& call) {
-        launch(call, grid_for<T>(count), backward<F, T>, f, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count);
+        launch(call, grid_for<T>(count), backward<F, T>, f, operand<T>(call, 0), operand<T>(call, 1),
+               operand<T>(call, 2), count);
       });
     });
   });

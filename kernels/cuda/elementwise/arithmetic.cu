@@ -1,13 +1,13 @@
-// add, mul, scale, sum_leading and bias_grad. Bound by memory. add and mul read a and b (a repeated b once, from the caches after that) and
-// write y, two vectors of 16 bytes of each on their way a thread, as scale does of x and y; the sums read x once (column_sums.cuh,
-// plane_sums.cuh).
+// add, mul, scale, sum_leading and bias_grad. Bound by memory. add and mul read a and b (a repeated b once, from the
+// caches after that) and write y, two vectors of 16 bytes of each on their way a thread, as scale does of x and y; the
+// sums read x once (column_sums.cuh, plane_sums.cuh).
 #include <algorithm>
 
 #include "engine/core/op_record.h"
 #include "kernels/arithmetic.h"
 #include "kernels/bias_grad.h"
-#include "kernels/cuda/reduction/column_sums.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/reduction/column_sums.cuh"
 #include "kernels/cuda/reduction/plane_sums.cuh"
 
 namespace trainer::kernels::cuda {
@@ -28,9 +28,11 @@ __device__ __forceinline__ std::int64_t remainder(std::int64_t place, std::int64
   return place % period;
 }
 
-// y may be a. Whole: b is as large as a. Else a's elements lie over b's again and again, and vectors of b are whole ones.
+// y may be a. Whole: b is as large as a. Else a's elements lie over b's again and again, and vectors of b are whole
+// ones.
 template <bool Product, bool Whole, typename T>
-__global__ void __launch_bounds__(kThreads) combine(const T* a, const T* b, T* y, std::int64_t count, std::int64_t period) {
+__global__ void __launch_bounds__(kThreads)
+    combine(const T* a, const T* b, T* y, std::int64_t count, std::int64_t period) {
   constexpr int kN = kVector<T>;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kEach + threadIdx.x;
   Packed<T, kN> left[kEach], right[kEach];
@@ -52,14 +54,16 @@ __global__ void __launch_bounds__(kThreads) combine(const T* a, const T* b, T* y
       for (int i = 0; i < kN; ++i) p[i] = combined<Product>(p[i], q[i]);
       store_packed(y, at, narrow<T>(p));
     } else {
-      for (std::int64_t i = at * kN; i < count; ++i) y[i] = from_f32<T>(combined<Product>(to_f32(a[i]), to_f32(b[Whole ? i : i % period])));
+      for (std::int64_t i = at * kN; i < count; ++i)
+        y[i] = from_f32<T>(combined<Product>(to_f32(a[i]), to_f32(b[Whole ? i : i % period])));
     }
   }
 }
 
 // The same where b's length is no whole number of vectors: b's elements one by one.
 template <bool Product, typename T>
-__global__ void __launch_bounds__(kThreads) combine_odd(const T* a, const T* b, T* y, std::int64_t count, std::int64_t period) {
+__global__ void __launch_bounds__(kThreads)
+    combine_odd(const T* a, const T* b, T* y, std::int64_t count, std::int64_t period) {
   constexpr int kN = kVector<T>;
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, first = at * kN;
   if (first >= count) return;
@@ -119,10 +123,13 @@ void expect_last_dims(const Signature& signature, const Shape& large, const Shap
 template <bool Product, typename T>
 Prepared combine_of(std::int64_t count, std::int64_t period) {
   const bool odd = period != count && !in_vectors<T>(period);
-  const auto kernel = odd ? combine_odd<Product, T> : period == count ? combine<Product, true, T> : combine<Product, false, T>;
+  const auto kernel = odd               ? combine_odd<Product, T>
+                      : period == count ? combine<Product, true, T>
+                                        : combine<Product, false, T>;
   const Grid grid{.blocks = blocks_for(count, kThreads * kVector<T> * (odd ? 1 : kEach)), .threads = kThreads};
-  return make_kernel(
-      [=](const Call& call) { launch(call, grid, kernel, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count, period); });
+  return make_kernel([=](const Call& call) {
+    launch(call, grid, kernel, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count, period);
+  });
 }
 
 }  // namespace
@@ -146,7 +153,9 @@ Prepared prepare_scale(const Signature& signature, const Context&) {
   const float factor = static_cast<float>(real(signature, "factor"));
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const Grid grid{.blocks = blocks_for(count, kThreads * kVector<T> * kEach), .threads = kThreads};
-    return make_kernel([=](const Call& call) { launch(call, grid, scale<T>, operand<T>(call, 0), factor, operand<T>(call, 1), count); });
+    return make_kernel([=](const Call& call) {
+      launch(call, grid, scale<T>, operand<T>(call, 0), factor, operand<T>(call, 1), count);
+    });
   });
 }
 
@@ -159,7 +168,8 @@ Prepared prepare_sum_leading(const Signature& signature, const Context& context)
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const ColumnCut cut = ColumnCut::of<T>(rows, columns, context.units);
     return make_kernel([cut](const Call& call) {
-      launch_column_sums(call, cut, operand<T>(call, 0), operand<T>(call, 1), static_cast<float*>(call.workspace), false);
+      launch_column_sums(call, cut, operand<T>(call, 0), operand<T>(call, 1), static_cast<float*>(call.workspace),
+                         false);
     });
   });
 }
@@ -180,7 +190,8 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context) {
         if (z.inner == 1)
           launch_column_sums(call, cut, dy, dbias, static_cast<float*>(call.workspace), accumulate);
         else
-          launch_plane_sums(call, dy, dbias, static_cast<int>(z.rows), static_cast<int>(z.columns), static_cast<int>(z.inner), accumulate);
+          launch_plane_sums(call, dy, dbias, static_cast<int>(z.rows), static_cast<int>(z.columns),
+                            static_cast<int>(z.inner), accumulate);
       });
     });
   });

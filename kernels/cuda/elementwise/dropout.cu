@@ -1,11 +1,12 @@
-// dropout. Reads and writes each element once; philox is some 20 instructions an element of a 16-bit vector, about what the integer units
-// do in the time that memory takes for it, so it is bound by both. One call of philox gives the words of four elements; where a vector is
-// not made of whole fours of one sample (odd rows and samples), each element makes its own.
+// dropout. Reads and writes each element once; philox is some 20 instructions an element of a 16-bit vector, about what
+// the integer units do in the time that memory takes for it, so it is bound by both. One call of philox gives the words
+// of four elements; where a vector is not made of whole fours of one sample (odd rows and samples), each element makes
+// its own.
 #include <cmath>
 
 #include "engine/core/random.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/dropout.h"
 
 namespace trainer::kernels::cuda {
@@ -70,7 +71,8 @@ __device__ __forceinline__ T kept(const Mask& mask, std::uint32_t word, T x) {
 
 // y may be x.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) drop(const T* x, const std::int32_t* step_of, T* y, Mask mask, std::int64_t origin) {
+__global__ void __launch_bounds__(kThreads)
+    drop(const T* x, const std::int32_t* step_of, T* y, Mask mask, std::int64_t origin) {
   constexpr int kN = kVector<T>;
   const std::int64_t vector = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, first = vector * kN;
   if (first >= mask.count) return;
@@ -92,7 +94,8 @@ __global__ void __launch_bounds__(kThreads) drop(const T* x, const std::int32_t*
   }
   for (std::int64_t i = first; i < mask.count && i < first + kN; ++i) {
     const Place here = place_of(mask, origin, i);
-    const std::array<std::uint32_t, 4> words = philox(mask.key, static_cast<std::uint64_t>(here.sample), block_number(step, here.element));
+    const std::array<std::uint32_t, 4> words =
+        philox(mask.key, static_cast<std::uint64_t>(here.sample), block_number(step, here.element));
     const int which = static_cast<int>(here.element % 4);
     y[i] = kept(mask, which == 0 ? words[0] : which == 1 ? words[1] : which == 2 ? words[2] : words[3], x[i]);
   }
@@ -115,7 +118,8 @@ Prepared prepare_dropout(const Signature& signature, const Context&) {
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const Grid grid{.blocks = blocks_for(elements, kThreads * kVector<T>), .threads = kThreads};
     return make_kernel([=](const Call& call) {
-      launch(call, grid, drop<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), mask, call.origin);
+      launch(call, grid, drop<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), mask,
+             call.origin);
     });
   });
 }

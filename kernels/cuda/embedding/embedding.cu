@@ -1,5 +1,5 @@
-// embedding, positions and the gradient of positions. Bound by memory: embedding reads the named rows and writes them, a warp each, four
-// vectors of 16 bytes a lane on their way at once; positions is a copy.
+// embedding, positions and the gradient of positions. Bound by memory: embedding reads the named rows and writes them,
+// a warp each, four vectors of 16 bytes a lane on their way at once; positions is a copy.
 #include <algorithm>
 
 #include "engine/core/op_record.h"
@@ -19,7 +19,8 @@ struct Slice {
 
 // ---- Device ----
 
-/// What rows are moved in: 16 bytes, or an element where rows are no whole number of those. All bits set is NaN in every float type.
+/// What rows are moved in: 16 bytes, or an element where rows are no whole number of those. All bits set is NaN in
+/// every float type.
 struct Sixteen {
   uint4 bits;
 };
@@ -33,8 +34,8 @@ __device__ __forceinline__ void fill(Element& piece, bool ones) {
 }
 
 template <typename Piece>
-__global__ void __launch_bounds__(kThreads)
-    gather(const std::int32_t* ids, const Piece* table, Piece* y, std::int64_t count, int pieces, Slice slice, Fault* fault) {
+__global__ void __launch_bounds__(kThreads) gather(const std::int32_t* ids, const Piece* table, Piece* y,
+                                                   std::int64_t count, int pieces, Slice slice, Fault* fault) {
   const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (place >= count) return;
   const int lane = threadIdx.x % kWarp;
@@ -58,8 +59,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Elements [first, first + used) of dweight are dy's; the others, where nothing is accumulated, 0. Blocks go over all of dweight, or with
-// `accumulate` over that part of it. Vectors lie alike in both where `first` is a whole number of them.
+// Elements [first, first + used) of dweight are dy's; the others, where nothing is accumulated, 0. Blocks go over all
+// of dweight, or with `accumulate` over that part of it. Vectors lie alike in both where `first` is a whole number of
+// them.
 template <typename T, typename R>
 __global__ void __launch_bounds__(kThreads)
     put_rows(const T* dy, R* dweight, std::int64_t first, std::int64_t used, std::int64_t all, bool accumulate) {
@@ -96,8 +98,8 @@ Prepared gather_of(std::int64_t count, std::int64_t row_bytes, const Slice& slic
   return make_kernel([=](const Call& call) {
     Slice now = slice;
     now.first = cut ? call.origin : 0;
-    launch(call, grid, gather<Piece>, operand<std::int32_t>(call, 0), operand<Piece>(call, 1), operand<Piece>(call, 2), count, pieces, now,
-           fault);
+    launch(call, grid, gather<Piece>, operand<std::int32_t>(call, 0), operand<Piece>(call, 1), operand<Piece>(call, 2),
+           count, pieces, now, fault);
   });
 }
 
@@ -129,8 +131,8 @@ Prepared prepare_positions(const Signature& signature, const Context&) {
     if (partial && call.origin >= rows)
       check(cudaMemsetAsync(operand<void>(call, 1), 0, bytes, stream_of(call)), "cudaMemsetAsync");
     else
-      check(cudaMemcpyAsync(operand<void>(call, 1), operand<char>(call, 0) + first * row_bytes, bytes, cudaMemcpyDeviceToDevice,
-                            stream_of(call)),
+      check(cudaMemcpyAsync(operand<void>(call, 1), operand<char>(call, 0) + first * row_bytes, bytes,
+                            cudaMemcpyDeviceToDevice, stream_of(call)),
             "cudaMemcpyAsync");
   });
 }

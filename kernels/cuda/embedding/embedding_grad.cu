@@ -1,11 +1,13 @@
-// The gradient of embedding, without atomics on floats: (row, place) pairs are sorted by row, stably, and each row's gradients are summed
-// in f32 in the order of their places. Bound by memory: dy is read once and dweight written once (with `accumulate` read too); bytes in
-// elements: ids · dim + rows · dim.
+// The gradient of embedding, without atomics on floats: (row, place) pairs are sorted by row, stably, and each row's
+// gradients are summed in f32 in the order of their places. Bound by memory: dy is read once and dweight written once
+// (with `accumulate` read too); bytes in elements: ids · dim + rows · dim.
 //
-//   sort     a radix sort of 8 bits a pass: blocks count the digits of their tile, then each places its tile behind what tiles before it
+//   sort     a radix sort of 8 bits a pass: blocks count the digits of their tile, then each places its tile behind
+//   what tiles before it
 //            have. Two passes up to 65,535 rows, three beyond: 40 bytes an id, some microseconds for 65,536 ids.
 //   short    a warp for each row of the table looks up its places; most rows have none, and become 0
-//   long     rows with more than 32 places, as the commonest words have: a block whose warps sum consecutive parts of them, joined in order
+//   long     rows with more than 32 places, as the commonest words have: a block whose warps sum consecutive parts of
+//   them, joined in order
 //
 // Which block takes which long row is not fixed; what it computes is.
 #include <algorithm>
@@ -19,7 +21,8 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp, kDigits = EmbeddingGradWorkspace::kDigits, kTile = EmbeddingGradWorkspace::kTile;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp, kDigits = EmbeddingGradWorkspace::kDigits,
+              kTile = EmbeddingGradWorkspace::kTile;
 constexpr int kRounds = kTile / kThreads;  // ids of a thread
 constexpr int kLong = EmbeddingGradWorkspace::kLong;
 constexpr int kLongThreads = 512, kSlices = kLongThreads / kWarp;
@@ -51,7 +54,8 @@ __device__ __forceinline__ std::int32_t key_of(const Source& from, const Slice& 
 
 __device__ __forceinline__ int digit_of(std::int32_t key, int shift) { return (key >> shift) % kDigits; }
 
-__global__ void __launch_bounds__(kThreads) count_digits(Source from, Slice slice, std::int32_t* counts, int shift, Fault* fault) {
+__global__ void __launch_bounds__(kThreads)
+    count_digits(Source from, Slice slice, std::int32_t* counts, int shift, Fault* fault) {
   __shared__ std::int32_t mine[kDigits];
   mine[threadIdx.x] = 0;
   __syncthreads();
@@ -93,9 +97,11 @@ __device__ __forceinline__ std::int32_t begin_of_digit(const std::int32_t* count
   return before + sum_before(total, of_warps);
 }
 
-// A warp has consecutive ids of the tile, so that the order among equals stays: tiles, warps in a tile, rounds in a warp, lanes in a round.
+// A warp has consecutive ids of the tile, so that the order among equals stays: tiles, warps in a tile, rounds in a
+// warp, lanes in a round.
 __global__ void __launch_bounds__(kThreads)
-    place_digits(Source from, Slice slice, const std::int32_t* counts, int tiles, std::int32_t* keys, std::int32_t* places, int shift) {
+    place_digits(Source from, Slice slice, const std::int32_t* counts, int tiles, std::int32_t* keys,
+                 std::int32_t* places, int shift) {
   __shared__ std::int32_t next[kWarps][kDigits];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first = static_cast<int>(blockIdx.x) * kTile + warp * (kTile / kWarps) + lane;
@@ -213,7 +219,8 @@ __global__ void __launch_bounds__(kThreads) sum_short(const Sum<T, R> a) {
     }
 #pragma unroll
     for (int k = 0; k < kEach; ++k)
-      if (first + k * kWarp < vectors) put_vector<N>(a.dweight, row * vectors + first + k * kWarp, sum[k], a.accumulate);
+      if (first + k * kWarp < vectors)
+        put_vector<N>(a.dweight, row * vectors + first + k * kWarp, sum[k], a.accumulate);
   }
 }
 
@@ -221,16 +228,20 @@ __global__ void __launch_bounds__(kThreads) sum_short(const Sum<T, R> a) {
 template <int N, typename T, typename R>
 __global__ void __launch_bounds__(kLongThreads, 2) sum_long(const Sum<T, R> a) {
   __shared__ float parts[kSlices][N][kWarp];
-  const int lane = threadIdx.x % kWarp, slice = threadIdx.x / kWarp, vectors = a.dim / N, tiles = (vectors + kWarp - 1) / kWarp;
+  const int lane = threadIdx.x % kWarp, slice = threadIdx.x / kWarp, vectors = a.dim / N,
+            tiles = (vectors + kWarp - 1) / kWarp;
   const std::int64_t items = static_cast<std::int64_t>(*a.num_long) * tiles;
   for (std::int64_t item = blockIdx.x; item < items; item += gridDim.x) {
     const std::int64_t row = a.long_rows[item / tiles];
-    const int vector = static_cast<int>(item % tiles) * kWarp + lane, begin = a.starts[row], count = a.starts[row + 1] - begin;
-    const int each = (count + kSlices - 1) / kSlices, from = begin + min(count, slice * each), to = begin + min(count, (slice + 1) * each);
+    const int vector = static_cast<int>(item % tiles) * kWarp + lane, begin = a.starts[row],
+              count = a.starts[row + 1] - begin;
+    const int each = (count + kSlices - 1) / kSlices, from = begin + min(count, slice * each),
+              to = begin + min(count, (slice + 1) * each);
     float sum[N] = {};
     if (vector < vectors) {
 #pragma unroll 8
-      for (int at = from; at < to; ++at) add_vector<N>(a.dy, static_cast<std::int64_t>(a.places[at]) * vectors + vector, sum);
+      for (int at = from; at < to; ++at)
+        add_vector<N>(a.dy, static_cast<std::int64_t>(a.places[at]) * vectors + vector, sum);
     }
 #pragma unroll
     for (int i = 0; i < N; ++i) parts[slice][i][lane] = sum[i];
@@ -256,7 +267,8 @@ struct Sizes {
 };
 
 /// Sorts; returns the sorted places. `words` is the workspace.
-const std::int32_t* launch_sort(const Call& call, const Sizes& s, const EmbeddingGradWorkspace& at, std::int32_t* words) {
+const std::int32_t* launch_sort(const Call& call, const Sizes& s, const EmbeddingGradWorkspace& at,
+                                std::int32_t* words) {
   const Slice slice{s.rows, s.table_rows, s.cut ? call.origin : 0};
   const Grid tiles{.blocks = static_cast<unsigned>(at.tiles), .threads = kThreads};
   std::int32_t* const counts = words + at.counts;
@@ -266,7 +278,8 @@ const std::int32_t* launch_sort(const Call& call, const Sizes& s, const Embeddin
     const int to = pass % 2, from = 1 - to;
     const Source source{pass == 0 ? operand<std::int32_t>(call, 0) : nullptr, keys(from), places(from), s.count};
     launch(call, tiles, count_digits, source, slice, counts, 8 * pass, s.fault);
-    launch(call, tiles, place_digits, source, slice, counts, static_cast<int>(at.tiles), keys(to), places(to), 8 * pass);
+    launch(call, tiles, place_digits, source, slice, counts, static_cast<int>(at.tiles), keys(to), places(to),
+           8 * pass);
   }
   const int last = (s.passes - 1) % 2;
   const Grid rows{.blocks = blocks_for(s.rows + 1, kThreads), .threads = kThreads};
@@ -301,15 +314,16 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
   expect_operand(signature, 0, DType::i32, count);
   expect_operand(signature, 1, dy.dtype, count * dim);
   const bool cut = flag(signature, "cut");
-  const Sizes sizes{.count = static_cast<int>(count),
-                    .dim = static_cast<int>(dim),
-                    .passes = (static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows))) + 7) / 8,  // keys are 0 to rows
-                    .units = context.units,
-                    .rows = rows,
-                    .table_rows = cut ? integer(signature, "table_rows") : rows,
-                    .cut = cut,
-                    .accumulate = accumulates(signature),
-                    .fault = context.fault};
+  const Sizes sizes{
+      .count = static_cast<int>(count),
+      .dim = static_cast<int>(dim),
+      .passes = (static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows))) + 7) / 8,  // keys are 0 to rows
+      .units = context.units,
+      .rows = rows,
+      .table_rows = cut ? integer(signature, "table_rows") : rows,
+      .cut = cut,
+      .accumulate = accumulates(signature),
+      .fault = context.fault};
   const DType reduce = expect_reduce_dtype(signature, 2);
   return with_type(expect_compute_dtype(signature, 1), [&]<typename T>(T) {
     return with_reduce_type(reduce, [&]<typename R>(R) {

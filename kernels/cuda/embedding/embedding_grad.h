@@ -5,8 +5,9 @@
 
 namespace trainer::kernels::cuda {
 
-/// In words of 32 bits, one after the other: two copies each of keys and places, between which the sort goes back and forth; counts of
-/// digits by tile; where each row of the table begins among the sorted; how many rows are long, and which.
+/// In words of 32 bits, one after the other: two copies each of keys and places, between which the sort goes back and
+/// forth; counts of digits by tile; where each row of the table begins among the sorted; how many rows are long, and
+/// which.
 struct EmbeddingGradWorkspace {
   static constexpr std::int64_t kTile = 2048;   ///< ids that a block sorts
   static constexpr std::int64_t kDigits = 256;  ///< of a pass

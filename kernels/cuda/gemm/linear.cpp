@@ -1,6 +1,7 @@
-// linear and its gradients: each one product by cuBLASLt (products.h) with what belongs to it as its epilogue. Where cuBLASLt has no such
-// epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in, in the same launch. Which of the two it is
-// is found out when the kernel is prepared: the epilogue where there is one, or with TRAINER_CUDA_TUNE=1 the faster.
+// linear and its gradients: each one product by cuBLASLt (products.h) with what belongs to it as its epilogue. Where
+// cuBLASLt has no such epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in,
+// in the same launch. Which of the two it is is found out when the kernel is prepared: the epilogue where there is one,
+// or with TRAINER_CUDA_TUNE=1 the faster.
 //
 //   y  = x·Wᵀ + b     left x, right W transposed; bias by epilogue, else y is filled with it and the product adds to y
 //   dx = dy·W         left dy, right W
@@ -72,7 +73,8 @@ float time_of(Kernel& kernel, const Signature& s, const Context& context) {
   std::vector<void*> operands;
   for (const TensorDesc& tensor : s.operands) operands.push_back(memory.emplace_back(tensor.bytes()).get());
   const Scratch workspace(CudaTarget(context.capability, context.units).workspace_bytes(s));
-  return time_on_device([&](cudaStream_t stream) { kernel.run({.operands = operands, .workspace = workspace.get(), .stream = stream}); });
+  return time_on_device(
+      [&](cudaStream_t stream) { kernel.run({.operands = operands, .workspace = workspace.get(), .stream = stream}); });
 }
 
 /// K(s, context, fused): with epilogues, or of both ways the faster.
@@ -154,8 +156,9 @@ class Linear final : public Kernel {
     void* const result = forward.activation && pre ? pre : y;  // what the activation reads
     void* const vector = bias ? operand<void>(call, At::bias) : nullptr;
     if (forward.fills) fill_rows(call, y_.dtype, vector, result, y_.shape.rows(), y_.shape[-1]);
-    forward.product->run({operand<void>(call, At::x), operand<void>(call, At::weight), result, vector, pre, call.workspace},
-                         stream_of(call));
+    forward.product->run(
+        {operand<void>(call, At::x), operand<void>(call, At::weight), result, vector, pre, call.workspace},
+        stream_of(call));
     if (forward.activation) run_beside(*forward.activation, call, {result, y});
   }
 
@@ -251,9 +254,12 @@ class GradWeight final : public Kernel {
     void* const dweight = operand<void>(call, At::dweight);
     void* const dbias = bias_ ? operand<void>(call, At::dbias) : nullptr;
     void* const summed = has_sums_ && accumulate_ ? workspace + aside_ : dbias;
-    product_->run(
-        {.left = dy, .right = operand<void>(call, At::x), .result = apart_ ? start : dweight, .bias = summed, .workspace = workspace},
-        stream_of(call));
+    product_->run({.left = dy,
+                   .right = operand<void>(call, At::x),
+                   .result = apart_ ? start : dweight,
+                   .bias = summed,
+                   .workspace = workspace},
+                  stream_of(call));
     if (apart_) round_to(call, reinterpret_cast<const float*>(start), r_, dweight, elements_, accumulate_);
     if (!bias_) return;
     if (!has_sums_)

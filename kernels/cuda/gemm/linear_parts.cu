@@ -1,4 +1,5 @@
-// Passes over memory around linear's products: sums of columns (column_sums.cuh), a bias laid out in rows, sums that are rounded apart.
+// Passes over memory around linear's products: sums of columns (column_sums.cuh), a bias laid out in rows, sums that
+// are rounded apart.
 #include "kernels/cuda/gemm/linear_parts.h"
 
 #include "kernels/cuda/reduction/column_sums.cuh"
@@ -11,7 +12,8 @@ constexpr int kThreads = 256;
 // ---- Device ----
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) lay_out_bias(const T* bias, T* y, std::int64_t columns, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    lay_out_bias(const T* bias, T* y, std::int64_t columns, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) y[i] = bias[i % columns];
 }
@@ -26,8 +28,8 @@ __global__ void __launch_bounds__(kThreads) round_each(const float* from, R* to,
 
 void fill_rows(const Call& call, DType c, const void* bias, void* y, std::int64_t rows, std::int64_t columns) {
   with_type(c, [&]<typename T>(T) {
-    launch(call, {.blocks = blocks_for(rows * columns, kThreads), .threads = kThreads}, lay_out_bias<T>, static_cast<const T*>(bias),
-           static_cast<T*>(y), columns, rows * columns);
+    launch(call, {.blocks = blocks_for(rows * columns, kThreads), .threads = kThreads}, lay_out_bias<T>,
+           static_cast<const T*>(bias), static_cast<T*>(y), columns, rows * columns);
   });
 }
 
@@ -43,7 +45,9 @@ ColumnSums::ColumnSums(DType c, DType r, std::int64_t rows, std::int64_t columns
 void ColumnSums::run(const Call& call, const void* x, void* sums, float* workspace) const {
   with_type(c, [&]<typename T>(T) {
     const ColumnCut cut = ColumnCut::of<T>(rows, columns, units);
-    with_reduce_type(r, [&]<typename R>(R) { launch_column_sums(call, cut, static_cast<const T*>(x), static_cast<R*>(sums), workspace, accumulate); });
+    with_reduce_type(r, [&]<typename R>(R) {
+      launch_column_sums(call, cut, static_cast<const T*>(x), static_cast<R*>(sums), workspace, accumulate);
+    });
   });
 }
 

@@ -14,8 +14,8 @@ void fill_rows(const Call& call, DType c, const void* bias, void* y, std::int64_
 /// to r [count] = from f32 [count], rounded; `accumulate` adds.
 void round_to(const Call& call, const float* from, DType r, void* to, std::int64_t count, bool accumulate);
 
-/// The sums of columns of x c [rows, columns], to r [columns]; `accumulate` adds. In two passes: parts of the rows first, whose sums stand
-/// in the workspace, then the parts in order.
+/// The sums of columns of x c [rows, columns], to r [columns]; `accumulate` adds. In two passes: parts of the rows
+/// first, whose sums stand in the workspace, then the parts in order.
 struct ColumnSums {
   DType c = DType::f32, r = DType::f32;
   std::int64_t rows = 0, columns = 0;

@@ -1,4 +1,5 @@
-// Matrix products by cuBLASLt. Written from the comments in cublasLt.h and the cuBLAS documentation, section "Using the cuBLASLt API".
+// Matrix products by cuBLASLt. Written from the comments in cublasLt.h and the cuBLAS documentation, section "Using the
+// cuBLASLt API".
 #include "kernels/cuda/gemm/products.h"
 
 #include <cublasLt.h>
@@ -20,11 +21,11 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kCandidates = 8;  // that a timed choice looks at
+constexpr int kCandidates = 8;                              // that a timed choice looks at
 constexpr std::size_t kRandomWords = std::size_t{1} << 19;  // that fill scratch memory, again and again
 constexpr std::int64_t kLeft = std::int64_t{64} << 20;      // free bytes that a timed choice leaves to the libraries
 constexpr auto kAlignment = static_cast<std::uint32_t>(kOperandAlignment);
-constexpr std::int64_t kAuxRow = 8;       // elements: "must be divisible by 8" (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
+constexpr std::int64_t kAuxRow = 8;  // elements: "must be divisible by 8" (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
 
 void check_products(cublasStatus_t status, const char* call, const std::string& of) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -99,7 +100,9 @@ const char* name_of(Epilogue epilogue) {
 bool has_bias(Epilogue e) {
   return e == Epilogue::bias || e == Epilogue::gelu_bias || e == Epilogue::gelu_aux_bias || e == Epilogue::left_sums;
 }
-bool has_aux(Epilogue e) { return e == Epilogue::gelu_aux || e == Epilogue::gelu_aux_bias || e == Epilogue::gelu_gradient; }
+bool has_aux(Epilogue e) {
+  return e == Epilogue::gelu_aux || e == Epilogue::gelu_aux_bias || e == Epilogue::gelu_gradient;
+}
 bool has_gelu(Epilogue e) { return e == Epilogue::gelu || e == Epilogue::gelu_bias || has_aux(e); }
 
 /// What the documentation rules out, so that it is not even asked for.
@@ -121,8 +124,8 @@ struct Product::State {
 
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check_products(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute",
-                   spec.str());
+    check_products(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value),
+                   "cublasLtMatmulDescSetAttribute", spec.str());
   }
   void set_addresses(void* bias, void* aux) {
     if (has_bias(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -138,14 +141,15 @@ namespace {
 
 MatrixLayout layout_of(DType dtype, std::int64_t rows, std::int64_t columns, const std::string& of) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check_products(
-      cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
-      "cublasLtMatrixLayoutCreate", of);
+  check_products(cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<std::uint64_t>(rows),
+                                            static_cast<std::uint64_t>(columns), rows),
+                 "cublasLtMatrixLayoutCreate", of);
   return MatrixLayout(layout);
 }
 
 template <typename T>
-void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value, const std::string& of) {
+void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value,
+            const std::string& of) {
   check_products(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
                  "cublasLtMatmulPreferenceSetAttribute", of);
 }
@@ -162,8 +166,10 @@ void Product::State::describe() {
   set(CUBLASLT_MATMUL_DESC_TRANSB, op(spec.left_transposed));
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(spec.epilogue));
   // The heuristic takes the alignment of these two from their addresses.
-  set_addresses(reinterpret_cast<void*>(std::uintptr_t{kAlignment}), reinterpret_cast<void*>(std::uintptr_t{kAlignment}));
-  if (has_bias(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(spec.result)));
+  set_addresses(reinterpret_cast<void*>(std::uintptr_t{kAlignment}),
+                reinterpret_cast<void*>(std::uintptr_t{kAlignment}));
+  if (has_bias(spec.epilogue))
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(spec.result)));
   if (has_aux(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, spec.columns);
   const std::int64_t m = spec.columns, n = spec.rows, k = spec.inner;
   a = spec.right_transposed ? layout_of(spec.operands, k, m, name) : layout_of(spec.operands, m, k, name);
@@ -178,16 +184,19 @@ std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int coun
   const Preference preference(created);
   prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(spec.workspace_bytes), name);
   // Parts of a sum meet in f32, out of place: in place, or in 16 bits, they would be rounded on the way.
-  prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), name);
+  prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), name);
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     prefer(preference, attribute, kAlignment, name);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
   int returned = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library, descriptor.get(), a.get(), b.get(), d.get(), d.get(),
-                                                               preference.get(), count, found.data(), &returned);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      library, descriptor.get(), a.get(), b.get(), d.get(), d.get(), preference.get(), count, found.data(), &returned);
   // An epilogue that it has not for these dtypes and sizes may be a conflict to it as well.
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && spec.epilogue != Epilogue::none)) return {};
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED ||
+      (status == CUBLAS_STATUS_INVALID_VALUE && spec.epilogue != Epilogue::none))
+    return {};
   check_products(status, "cublasLtMatmulAlgoGetHeuristic", name);
   found.resize(static_cast<std::size_t>(returned));
   std::erase_if(found, [&](const auto& one) {
@@ -196,11 +205,13 @@ std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int coun
   return found;
 }
 
-void Product::State::multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream) {
+void Product::State::multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with,
+                              cudaStream_t stream) {
   set_addresses(operands.bias, operands.aux);
   const float alpha = 1, beta = spec.accumulate ? 1.0F : 0.0F;
-  check_products(cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(), &beta, operands.result,
-                                d.get(), operands.result, d.get(), &with.algo, operands.workspace, with.workspaceSize, stream),
+  check_products(cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(),
+                                &beta, operands.result, d.get(), operands.result, d.get(), &with.algo,
+                                operands.workspace, with.workspaceSize, stream),
                  "cublasLtMatmul", spec.str());
 }
 
@@ -243,7 +254,8 @@ bool has_room_to_choose(std::int64_t bytes, const std::string& what, const Conte
   check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
   if (bytes + kLeft <= static_cast<std::int64_t>(free)) return true;
   if (context.notes != nullptr)
-    context.notes->push_back(what + " is not chosen by time (TRAINER_CUDA_TUNE): that takes " + std::to_string(bytes) + " bytes beside the plan, and " + std::to_string(free) + " are free");
+    context.notes->push_back(what + " is not chosen by time (TRAINER_CUDA_TUNE): that takes " + std::to_string(bytes) +
+                             " bytes beside the plan, and " + std::to_string(free) + " are free");
   return false;
 }
 
@@ -254,10 +266,12 @@ Scratch::Scratch(std::int64_t bytes) {
   void* at = nullptr;
   check(cudaMalloc(&at, size), "cudaMalloc for a choice by time (TRAINER_CUDA_TUNE)");
   memory_.reset(at);
-  // Words of 16 bits: a sign and 0x3C00 to 0x3F7F, which are 0.008 to 1 as bf16, 1 to 1.9 as f16, and two of them 0.008 to 1 as f32.
+  // Words of 16 bits: a sign and 0x3C00 to 0x3F7F, which are 0.008 to 1 as bf16, 1 to 1.9 as f16, and two of them 0.008
+  // to 1 as f32.
   std::vector<std::uint16_t> words(std::min(size / 2 + 1, kRandomWords));
   std::minstd_rand random;
-  for (std::uint16_t& word : words) word = static_cast<std::uint16_t>((random() >> 8 & 0x8000u) | (0x3C00u + random() % 0x380u));
+  for (std::uint16_t& word : words)
+    word = static_cast<std::uint16_t>((random() >> 8 & 0x8000u) | (0x3C00u + random() % 0x380u));
   auto* const begin = static_cast<std::byte*>(at);
   std::size_t filled = std::min(size, 2 * words.size());
   check(cudaMemcpy(begin, words.data(), filled, cudaMemcpyHostToDevice), "cudaMemcpy");
@@ -294,20 +308,25 @@ float time_on_device(const std::function<void(cudaStream_t)>& run) {
   return least;
 }
 
-void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, const Context& context) {
+void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
+                                    const Context& context) {
   TimedChoices& choices = timed_choices();
   const std::lock_guard lock(choices.mutex);
-  const auto known =
-      std::find_if(choices.all.begin(), choices.all.end(), [&](const Timed& one) { return one.device == context.device && one.spec == spec; });
+  const auto known = std::find_if(choices.all.begin(), choices.all.end(),
+                                  [&](const Timed& one) { return one.device == context.device && one.spec == spec; });
   if (known != choices.all.end()) {
     chosen = known->fastest;
     return;
   }
-  const std::int64_t operand = size_of(spec.operands), element = size_of(spec.result), results = spec.rows * spec.columns * element;
-  const std::int64_t of_left = spec.rows * spec.inner * operand, of_right = spec.inner * spec.columns * operand, of_aux = has_aux(spec.epilogue) ? results : 0,
+  const std::int64_t operand = size_of(spec.operands), element = size_of(spec.result),
+                     results = spec.rows * spec.columns * element;
+  const std::int64_t of_left = spec.rows * spec.inner * operand, of_right = spec.inner * spec.columns * operand,
+                     of_aux = has_aux(spec.epilogue) ? results : 0,
                      of_bias = std::max(spec.rows, spec.columns) * element;
-  if (!has_room_to_choose(of_left + of_right + results + of_aux + of_bias + spec.workspace_bytes, spec.str(), context)) return;
-  const Scratch left(of_left), right(of_right), result(results), aux(of_aux), bias(of_bias), workspace(spec.workspace_bytes);
+  if (!has_room_to_choose(of_left + of_right + results + of_aux + of_bias + spec.workspace_bytes, spec.str(), context))
+    return;
+  const Scratch left(of_left), right(of_right), result(results), aux(of_aux), bias(of_bias),
+      workspace(spec.workspace_bytes);
   const ProductOperands operands{left.get(), right.get(), result.get(), bias.get(), aux.get(), workspace.get()};
   chosen = fastest_of(candidates, [&](const auto& candidate) {
     return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
@@ -323,8 +342,8 @@ std::string ProductSpec::str() const {
     return transposed ? size + "ᵀ" : size;
   };
   return "product of " + std::string(trainer::name_of(operands)) + " " + matrix(rows, inner, left_transposed) + " · " +
-         matrix(inner, columns, right_transposed) + (accumulate ? ", added to " : " to ") + std::string(trainer::name_of(result)) +
-         name_of(epilogue);
+         matrix(inner, columns, right_transposed) + (accumulate ? ", added to " : " to ") +
+         std::string(trainer::name_of(result)) + name_of(epilogue);
 }
 
 Product::Product(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -344,7 +363,9 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, const Context& c
   return std::unique_ptr<Product>(new Product(std::move(state)));
 }
 
-void Product::run(const ProductOperands& operands, cudaStream_t stream) { state_->multiply(operands, state_->chosen, stream); }
+void Product::run(const ProductOperands& operands, cudaStream_t stream) {
+  state_->multiply(operands, state_->chosen, stream);
+}
 
 std::int64_t Product::workspace_bytes() const { return static_cast<std::int64_t>(state_->chosen.workspaceSize); }
 

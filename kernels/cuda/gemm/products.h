@@ -1,9 +1,10 @@
-// Product: one matrix product by cuBLASLt, ready to run again and again. Operands are row-major as they lie; cuBLASLt, which counts columns
-// first, is given the transposed product of the transposed matrices, which are the same bytes.
+// Product: one matrix product by cuBLASLt, ready to run again and again. Operands are row-major as they lie; cuBLASLt,
+// which counts columns first, is given the transposed product of the transposed matrices, which are the same bytes.
 //
-// Algorithm: the first that cuBLASLt's heuristic names for the shape and the workspace, among those that split a sum in no way but one
-// whose parts meet in f32, in the workspace, in an order of their own: so results are the same from run to run. With TRAINER_CUDA_TUNE=1
-// the fastest of its first ones is taken, as measured here, once for each shape, device and process; another run may take another then.
+// Algorithm: the first that cuBLASLt's heuristic names for the shape and the workspace, among those that split a sum in
+// no way but one whose parts meet in f32, in the workspace, in an order of their own: so results are the same from run
+// to run. With TRAINER_CUDA_TUNE=1 the fastest of its first ones is taken, as measured here, once for each shape,
+// device and process; another run may take another then.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -30,7 +31,8 @@ enum class Epilogue : std::uint8_t {
   left_sums,      ///< and beside it bias [rows] = the sums of left over `inner`
 };
 
-/// result [rows, columns] = left [rows, inner] · right [inner, columns], plus what is there with `accumulate`. Sums are f32.
+/// result [rows, columns] = left [rows, inner] · right [inner, columns], plus what is there with `accumulate`. Sums are
+/// f32.
 struct ProductSpec {
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool left_transposed = false;   ///< left lies as [inner, rows]
@@ -60,11 +62,12 @@ bool chooses_by_time();
 /// Milliseconds of what `run` puts on a stream, the least of some. Waits for the device.
 float time_on_device(const std::function<void(cudaStream_t)>& run);
 
-/// Whether the device has room for so many bytes beside what it holds, for a choice by time. Where it has not, a note says that `what` is not
-/// chosen so.
+/// Whether the device has room for so many bytes beside what it holds, for a choice by time. Where it has not, a note
+/// says that `what` is not chosen so.
 bool has_room_to_choose(std::int64_t bytes, const std::string& what, const Context& context);
 
-/// Device memory for a choice by time: random numbers of size 2 at most, in every float type. Of zeros, products take less power and time.
+/// Device memory for a choice by time: random numbers of size 2 at most, in every float type. Of zeros, products take
+/// less power and time.
 class Scratch {
  public:
   explicit Scratch(std::int64_t bytes);
@@ -79,9 +82,9 @@ class Scratch {
 
 class Product {
  public:
-  /// Null where cuBLASLt does not take it: some epilogues want rows of whole multiples of 8 elements, and none changes the dtype to another
-  /// of 16 bits. Throws IoError for any other failure. Operands will be aligned to kOperandAlignment, the
-  /// workspace to kBufferAlignment.
+  /// Null where cuBLASLt does not take it: some epilogues want rows of whole multiples of 8 elements, and none changes
+  /// the dtype to another of 16 bits. Throws IoError for any other failure. Operands will be aligned to
+  /// kOperandAlignment, the workspace to kBufferAlignment.
   static std::unique_ptr<Product> make(const ProductSpec& spec, const Context& context);
   ~Product();
   Product(const Product&) = delete;

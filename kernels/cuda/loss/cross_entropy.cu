@@ -1,19 +1,20 @@
-// cross_entropy, its gradient, correct_count, and the statistics of classes cut over ranks: a block for each row of logits, which is read
-// once. Rows of 50,257 classes begin anywhere, so that a row is taken as what stands before the first 16-byte boundary, whole vectors, and
-// the rest. Bound by memory: bytes of [rows, classes] in c: 1 (logits), of the gradient 2 (logits, dlogits); four vectors of a thread are
-// on their way at once, 64 KB of a multiprocessor.
+// cross_entropy, its gradient, correct_count, and the statistics of classes cut over ranks: a block for each row of
+// logits, which is read once. Rows of 50,257 classes begin anywhere, so that a row is taken as what stands before the
+// first 16-byte boundary, whole vectors, and the rest. Bound by memory: bytes of [rows, classes] in c: 1 (logits), of
+// the gradient 2 (logits, dlogits); four vectors of a thread are on their way at once, 64 KB of a multiprocessor.
 //
-// The sum of exponentials is made as the logits come, by (largest so far, sum relative to it) of each thread, joined at the end (Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018). A thread rescales where a vector has a new largest, which is rare.
-// Exponentials of 16-bit logits are exp2_fast (mma.cuh), of f32 ones expf: x − largest is rounded once, so a term e^−d has the relative
-// error (2 + 1.2 d) 2^-23, and their sum less than 2^-21. Sums over columns are f32, of rows f64.
+// The sum of exponentials is made as the logits come, by (largest so far, sum relative to it) of each thread, joined at
+// the end (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). A thread rescales where a vector
+// has a new largest, which is rare. Exponentials of 16-bit logits are exp2_fast (mma.cuh), of f32 ones expf: x −
+// largest is rounded once, so a term e^−d has the relative error (2 + 1.2 d) 2^-23, and their sum less than 2^-21. Sums
+// over columns are f32, of rows f64.
 #include <algorithm>
 #include <cfloat>
 
 #include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/runtime/fault.cuh"
 #include "kernels/cuda/loss/loss_sums.cuh"
+#include "kernels/cuda/runtime/fault.cuh"
 #include "kernels/cuda/runtime/mma.cuh"
 
 namespace trainer::kernels::cuda {
@@ -54,7 +55,8 @@ __device__ __forceinline__ Cut cut_of(const T* row, int columns) {
   return {head, (columns - head) / kN};
 }
 
-/// Calls whole(v, column) for the vectors and single(x, column) for the other elements of a row that fall to this thread, columns rising.
+/// Calls whole(v, column) for the vectors and single(x, column) for the other elements of a row that fall to this
+/// thread, columns rising.
 template <typename T, typename Whole, typename Single>
 __device__ __forceinline__ void each_of_row(const T* row, int columns, Whole&& whole, Single&& single) {
   constexpr int kN = kVector<T>;
@@ -181,19 +183,23 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(const Rows<T> a, doubl
   if (target.wrong)
     losses[row] = NAN;
   else
-    losses[row] = target.counts ? loss_of(total, to_f32(x[target.id]), a.smoothing, static_cast<double>(all.plain) / a.classes) : 0.0;
+    losses[row] = target.counts
+                      ? loss_of(total, to_f32(x[target.id]), a.smoothing, static_cast<double>(all.plain) / a.classes)
+                      : 0.0;
 }
 
 // dlogits may be the logits.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_grad(const Rows<T> a, const float* lse, const float* seed, T* dlogits) {
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_grad(const Rows<T> a, const float* lse, const float* seed, T* dlogits) {
   constexpr int kN = kVector<T>;
   const std::int64_t row = blockIdx.x;
   const T* const x = a.logits + row * a.columns;
   T* const dx = dlogits + row * a.columns;
   const Target target = target_of(a, row);
   const Cut cut = cut_of(x, a.columns);
-  const float scale = *seed, of_row = lse[row], even = a.smoothing / static_cast<float>(a.classes), hit = 1.0F - a.smoothing;
+  const float scale = *seed, of_row = lse[row], even = a.smoothing / static_cast<float>(a.classes),
+              hit = 1.0F - a.smoothing;
   const int present = target.counts ? a.present : 0, here = target.id - a.first;
   const auto slope = [&](float logit, int column) {
     if (target.wrong) return NAN;
@@ -290,9 +296,11 @@ Shared shared_of(const Signature& signature, const Context& context) {
   all.cut = signature.attributes.has("classes");
   all.classes = all.cut ? integer(signature, "classes") : all.columns;
   all.ignore_index = integer(signature, "ignore_index");
-  if (record(signature.op).attribute("label_smoothing") != nullptr) all.smoothing = static_cast<float>(real(signature, "label_smoothing"));
+  if (record(signature.op).attribute("label_smoothing") != nullptr)
+    all.smoothing = static_cast<float>(real(signature, "label_smoothing"));
   all.fault = context.fault;
-  CHECK(all.rows < std::int64_t{1} << 31 && all.columns <= 1 << 30, describe(signature) + ": rows and classes are counted in 32 bits");
+  CHECK(all.rows < std::int64_t{1} << 31 && all.columns <= 1 << 30,
+        describe(signature) + ": rows and classes are counted in 32 bits");
   expect_operand(signature, 1, DType::i32, all.rows);
   return all;
 }
@@ -324,8 +332,8 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
       if (all.rows > 0)
-        launch(call, all.grid(), cross_entropy_grad<T>, all.at<T>(call), operand<float>(call, 2), operand<float>(call, 3),
-               operand<T>(call, 4));
+        launch(call, all.grid(), cross_entropy_grad<T>, all.at<T>(call), operand<float>(call, 2),
+               operand<float>(call, 3), operand<T>(call, 4));
     });
   });
 }

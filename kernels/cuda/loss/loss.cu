@@ -1,11 +1,12 @@
-// Losses of gathered statistics, counts, and the mean squared error. mse and its gradient are bound by memory, with two vectors of each
-// operand on their way a thread: 2 reads, and of the gradient a write. The others read a few bytes a row.
+// Losses of gathered statistics, counts, and the mean squared error. mse and its gradient are bound by memory, with two
+// vectors of each operand on their way a thread: 2 reads, and of the gradient a write. The others read a few bytes a
+// row.
 #include <algorithm>
 
 #include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/runtime/fault.cuh"
 #include "kernels/cuda/loss/loss_sums.cuh"
+#include "kernels/cuda/runtime/fault.cuh"
 #include "kernels/loss.h"
 
 namespace trainer::kernels::cuda {
@@ -52,8 +53,8 @@ __global__ void __launch_bounds__(kThreads) gathered_loss(const Gathered a, doub
   const Target target = target_of(a, row);
   const double whole = static_cast<double>(most) + static_cast<double>(logf(total)), smoothing = a.smoothing;
   lse[row] = static_cast<float>(whole);
-  const double loss =
-      (1 - smoothing) * (whole - at_target) + (smoothing != 0 ? smoothing * (whole - static_cast<double>(plain) / a.classes) : 0.0);
+  const double loss = (1 - smoothing) * (whole - at_target) +
+                      (smoothing != 0 ? smoothing * (whole - static_cast<double>(plain) / a.classes) : 0.0);
   losses[row] = target.wrong ? static_cast<double>(NAN) : target.counts ? loss : 0.0;
 }
 
@@ -82,13 +83,18 @@ __global__ void __launch_bounds__(kSumLossThreads)
   if (threadIdx.x == 0) *count = accumulate ? *count + all : all;
 }
 
-__global__ void put_count(double* count, double value, bool accumulate) { *count = accumulate ? *count + value : value; }
+__global__ void put_count(double* count, double value, bool accumulate) {
+  *count = accumulate ? *count + value : value;
+}
 
-/// Calls fn(p, t, i) with p and t of kN elements, or of one where no whole vector is left, i the index of the vector or element.
+/// Calls fn(p, t, i) with p and t of kN elements, or of one where no whole vector is left, i the index of the vector or
+/// element.
 template <typename P, typename T, typename Vectors, typename Singles>
-__device__ __forceinline__ void each_pair(const P* p, const T* t, std::int64_t count, Vectors&& vectors, Singles&& singles) {
+__device__ __forceinline__ void each_pair(const P* p, const T* t, std::int64_t count, Vectors&& vectors,
+                                          Singles&& singles) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads * kEach;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kEach + threadIdx.x; first * kN < count; first += step) {
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kEach + threadIdx.x; first * kN < count;
+       first += step) {
     Packed<P, kN> left[kEach];
     Packed<T, kN> right[kEach];
 #pragma unroll
@@ -134,7 +140,8 @@ __global__ void __launch_bounds__(kThreads) squared_error(const P* p, const T* t
 
 // dp may be p.
 template <typename P, typename T>
-__global__ void __launch_bounds__(kThreads) squared_error_grad(const P* p, const T* t, const float* seed, P* dp, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    squared_error_grad(const P* p, const T* t, const float* seed, P* dp, std::int64_t count) {
   const float scale = *seed;
   each_pair(
       p, t, count,
@@ -157,7 +164,8 @@ Gathered gathered_of(const Signature& signature, int index, const Context& conte
   all.rows = stats.shape[1];
   all.classes = static_cast<int>(integer(signature, "classes"));
   all.ignore_index = static_cast<int>(integer(signature, "ignore_index"));
-  if (record(signature.op).attribute("label_smoothing") != nullptr) all.smoothing = static_cast<float>(real(signature, "label_smoothing"));
+  if (record(signature.op).attribute("label_smoothing") != nullptr)
+    all.smoothing = static_cast<float>(real(signature, "label_smoothing"));
   all.fault = context.fault;
   expect_operand(signature, index, DType::f32, stats.elements());
   expect_operand(signature, index + 1, DType::i32, all.rows);
@@ -176,7 +184,8 @@ Prepared with_pair(const Signature& signature, Fn&& fn) {
   expect_operand(signature, 1, signature.operands[1].dtype, signature.operands[0].elements());
   return with_type(expect_compute_dtype(signature, 0), [&]<typename P>(P) -> Prepared {
     if (signature.operands[1].dtype == DType::f32) return fn(P{}, float{});
-    if (signature.operands[1].dtype != signature.operands[0].dtype) refuse_dtypes(signature, "a target in f32 or the prediction's dtype");
+    if (signature.operands[1].dtype != signature.operands[0].dtype)
+      refuse_dtypes(signature, "a target in f32 or the prediction's dtype");
     return fn(P{}, P{});
   });
 }
@@ -222,8 +231,8 @@ Prepared prepare_cross_entropy_count(const Signature& signature, const Context&)
   const int ignore_index = static_cast<int>(integer(signature, "ignore_index"));
   const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
-    launch(call, Grid{.threads = kSumLossThreads}, count_targets, operand<std::int32_t>(call, 0), operand<double>(call, 1), rows,
-           ignore_index, accumulate);
+    launch(call, Grid{.threads = kSumLossThreads}, count_targets, operand<std::int32_t>(call, 0),
+           operand<double>(call, 1), rows, ignore_index, accumulate);
   });
 }
 
@@ -236,7 +245,8 @@ Prepared prepare_mse(const Signature& signature, const Context& context) {
   return with_pair(signature, [&]<typename P, typename T>(P, T) -> Prepared {
     return make_kernel([=](const Call& call) {
       double* const sums = static_cast<double*>(call.workspace);
-      launch(call, Grid{.blocks = blocks, .threads = kThreads}, squared_error<P, T>, operand<P>(call, 0), operand<T>(call, 1), sums, count);
+      launch(call, Grid{.blocks = blocks, .threads = kThreads}, squared_error<P, T>, operand<P>(call, 0),
+             operand<T>(call, 1), sums, count);
       launch_sum_values(call, sums, operand<double>(call, 2), blocks, accumulate);
     });
   });
@@ -250,8 +260,8 @@ Prepared prepare_mse_grad(const Signature& signature, const Context&) {
   const Grid grid{.blocks = blocks_of(count, std::int64_t{1} << 31), .threads = kThreads};
   return with_pair(signature, [&]<typename P, typename T>(P, T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      launch(call, grid, squared_error_grad<P, T>, operand<P>(call, 0), operand<T>(call, 1), operand<float>(call, 2), operand<P>(call, 3),
-             count);
+      launch(call, grid, squared_error_grad<P, T>, operand<P>(call, 0), operand<T>(call, 1), operand<float>(call, 2),
+             operand<P>(call, 3), count);
     });
   });
 }
@@ -261,7 +271,8 @@ Prepared prepare_mse_count(const Signature& signature, const Context&) {
   expect_operand(signature, 1, DType::f64, 1);
   const double count = static_cast<double>(signature.operands[0].elements());
   const bool accumulate = accumulates(signature);
-  return make_kernel([=](const Call& call) { launch(call, Grid{}, put_count, operand<double>(call, 1), count, accumulate); });
+  return make_kernel(
+      [=](const Call& call) { launch(call, Grid{}, put_count, operand<double>(call, 1), count, accumulate); });
 }
 
 }  // namespace trainer::kernels::cuda

@@ -8,7 +8,8 @@ namespace trainer::kernels::cuda {
 inline constexpr int kSumLossThreads = 1024;
 
 /// y = or += the sum of values [count], by one block.
-static __global__ void __launch_bounds__(kSumLossThreads) sum_values(const double* values, double* y, std::int64_t count, bool accumulate) {
+static __global__ void __launch_bounds__(kSumLossThreads)
+    sum_values(const double* values, double* y, std::int64_t count, bool accumulate) {
   __shared__ double shared[kSumLossThreads / kWarp];
   double sum = 0;
 #pragma unroll 8

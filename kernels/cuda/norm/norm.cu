@@ -1,14 +1,15 @@
-// layer_norm and rms_norm. Bound by memory: each input is read once, and each output written once, 16 bytes at a time; rows stay in
-// registers between the mean, the variance and the output.
+// layer_norm and rms_norm. Bound by memory: each input is read once, and each output written once, 16 bytes at a time;
+// rows stay in registers between the mean, the variance and the output.
 //
-// Bytes of [rows, dim] in c: 2 (x, y), with `residual` 4 (x, residual, sum, y), and weights that the caches keep. Rows up to 256 vectors
-// of 16 bytes (2048 elements of 16 bits) are a warp's, which has up to 128 bytes a lane on their way; rows up to 2048 vectors are a
-// block's. Others, and those that are no whole number of vectors, are read again for each pass, element by element.
+// Bytes of [rows, dim] in c: 2 (x, y), with `residual` 4 (x, residual, sum, y), and weights that the caches keep. Rows
+// up to 256 vectors of 16 bytes (2048 elements of 16 bits) are a warp's, which has up to 128 bytes a lane on their way;
+// rows up to 2048 vectors are a block's. Others, and those that are no whole number of vectors, are read again for each
+// pass, element by element.
 #include <algorithm>
 
 #include "engine/core/op_record.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -130,7 +131,8 @@ __global__ void __launch_bounds__(kThreads) norm_any(const Norm<T> a) {
     a.rstd[row] = rstd;
   }
   for (int i = threadIdx.x; i < a.dim; i += kThreads)
-    a.y[first + i] = from_f32<T>((to_f32(x[i]) - mean) * rstd * to_f32(a.weight[i]) + (a.bias != nullptr ? to_f32(a.bias[i]) : 0.0F));
+    a.y[first + i] = from_f32<T>((to_f32(x[i]) - mean) * rstd * to_f32(a.weight[i]) +
+                                 (a.bias != nullptr ? to_f32(a.bias[i]) : 0.0F));
 }
 
 // ---- Host ----
@@ -143,7 +145,8 @@ struct Places {
 template <typename T>
 Prepared forward_of(Norm<T> fixed, const Places& at, bool residual, bool bias, bool centred) {
   const int vectors = fixed.dim / kVector<T>;
-  const bool whole = in_vectors<T>(fixed.dim), of_warp = whole && vectors <= 8 * kWarp, of_block = whole && vectors <= 8 * kThreads;
+  const bool whole = in_vectors<T>(fixed.dim), of_warp = whole && vectors <= 8 * kWarp,
+             of_block = whole && vectors <= 8 * kThreads;
   void (*kernel)(Norm<T>) = norm_any<T>;
   if (of_warp)
     kernel = vectors <= 4 * kWarp ? norm<T, kWarp, 4> : norm<T, kWarp, 8>;
@@ -196,6 +199,8 @@ Prepared prepare_forward(const Signature& signature, bool centred, bool bias) {
 Prepared prepare_layer_norm(const Signature& signature, const Context&) {
   return prepare_forward(signature, true, flag(signature, "bias"));
 }
-Prepared prepare_rms_norm(const Signature& signature, const Context&) { return prepare_forward(signature, false, false); }
+Prepared prepare_rms_norm(const Signature& signature, const Context&) {
+  return prepare_forward(signature, false, false);
+}
 
 }  // namespace trainer::kernels::cuda

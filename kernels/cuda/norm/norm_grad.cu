@@ -1,15 +1,16 @@
-// Gradients of layer_norm and rms_norm. Bound by memory: dy, x and residual are read once, dx is written once; bytes of [rows, dim] in c: 3
-// (dy, x, dx), with `residual` 4.
+// Gradients of layer_norm and rms_norm. Bound by memory: dy, x and residual are read once, dx is written once; bytes of
+// [rows, dim] in c: 3 (dy, x, dx), with `residual` 4.
 //
-// Blocks stay for many rows and sum dweight and dbias of their rows in registers; a second pass joins the blocks' sums in order
-// (column_sums.cuh). A row is that of a group of threads, one to four vectors for each; several groups make a block. Rows to come
-// are copied into shared memory three deep (long ones two), so that 64 KB of a multiprocessor are on their way without costing registers.
-// Where the parameters are frozen (`weight: false`) nothing is summed over rows, and there is no second pass.
+// Blocks stay for many rows and sum dweight and dbias of their rows in registers; a second pass joins the blocks' sums
+// in order (column_sums.cuh). A row is that of a group of threads, one to four vectors for each; several groups make a
+// block. Rows to come are copied into shared memory three deep (long ones two), so that 64 KB of a multiprocessor are
+// on their way without costing registers. Where the parameters are frozen (`weight: false`) nothing is summed over
+// rows, and there is no second pass.
 #include <algorithm>
 
 #include "engine/core/op_record.h"
-#include "kernels/cuda/reduction/column_sums.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/reduction/column_sums.cuh"
 #include "kernels/cuda/runtime/mma.cuh"
 
 namespace trainer::kernels::cuda {
@@ -39,7 +40,8 @@ struct Sums {
 
 __device__ __forceinline__ Sums warp_sums(Sums s) { return {warp_sum(s.g), warp_sum(s.gn)}; }
 
-/// Over the warps of each group; `shared` [2][kMostWarps], of which one half is written while the other may still be read.
+/// Over the warps of each group; `shared` [2][kMostWarps], of which one half is written while the other may still be
+/// read.
 __device__ __forceinline__ Sums group_sums(Sums s, int group_warps, Sums* shared) {
   s = warp_sums(s);
   if (group_warps == 1) return s;
@@ -55,9 +57,11 @@ __device__ __forceinline__ Sums group_sums(Sums s, int group_warps, Sums* shared
   return total;
 }
 
-/// What a block has of a column of dweight and dbias, over its groups in order, to its part. `held` has room for a row of each group.
+/// What a block has of a column of dweight and dbias, over its groups in order, to its part. `held` has room for a row
+/// of each group.
 template <int Vecs, int N>
-__device__ __forceinline__ void put_part(const float (&value)[Vecs][N], float* held, float* part, int dim, int row_threads) {
+__device__ __forceinline__ void put_part(const float (&value)[Vecs][N], float* held, float* part, int dim,
+                                         int row_threads) {
   const int group = threadIdx.x / row_threads, rank = threadIdx.x % row_threads, groups = blockDim.x / row_threads;
   __syncthreads();
 #pragma unroll
@@ -80,11 +84,14 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
   constexpr int kN = kVector<T>, kStages = stages_of(Vecs);
   using Vector = Packed<T, kN>;
   __shared__ Sums between[2][kMostWarps];
-  const int threads = blockDim.x, group = threadIdx.x / a.row_threads, rank = threadIdx.x % a.row_threads, groups = threads / a.row_threads;
+  const int threads = blockDim.x, group = threadIdx.x / a.row_threads, rank = threadIdx.x % a.row_threads,
+            groups = threads / a.row_threads;
   const int vectors = a.dim / kN, streams = copies_residual(Vecs) && a.residual != nullptr ? 3 : 2;
   const float scale = 1.0F / static_cast<float>(a.dim);
   Vector* const ring = dynamic_shared<Vector>();  // [kStages, streams, Vecs, threads]
-  const auto slot = [&](int stage, int stream, int k) { return ring + ((stage * streams + stream) * Vecs + k) * threads + threadIdx.x; };
+  const auto slot = [&](int stage, int stream, int k) {
+    return ring + ((stage * streams + stream) * Vecs + k) * threads + threadIdx.x;
+  };
   const int step = static_cast<int>(gridDim.x) * groups;
 
   const auto fetch = [&](int row, int stage) {
@@ -185,7 +192,8 @@ __global__ void __launch_bounds__(kAnyThreads) norm_grad_any(const NormGrad<T> a
     const float mean = a.mean != nullptr ? a.mean[row] : 0.0F, rstd = a.rstd[row];
     Sums sums{0, 0};
     for (int i = threadIdx.x; i < a.dim; i += kAnyThreads) {
-      const float dy = to_f32(a.dy[first + i]), n = (to_f32(a.x[first + i]) - mean) * rstd, g = dy * to_f32(a.weight[i]);
+      const float dy = to_f32(a.dy[first + i]), n = (to_f32(a.x[first + i]) - mean) * rstd,
+                  g = dy * to_f32(a.weight[i]);
       sums.g += g;
       sums.gn += g * n;
       if (!frozen) part[i] += dy * n;
@@ -195,7 +203,8 @@ __global__ void __launch_bounds__(kAnyThreads) norm_grad_any(const NormGrad<T> a
     const float mean_g = a.mean != nullptr ? sums.g * scale : 0.0F, mean_gn = sums.gn * scale;
     for (int i = threadIdx.x; i < a.dim; i += kAnyThreads) {
       const float n = (to_f32(a.x[first + i]) - mean) * rstd, g = to_f32(a.dy[first + i]) * to_f32(a.weight[i]);
-      a.dx[first + i] = from_f32<T>(rstd * (g - mean_g - n * mean_gn) + (a.residual != nullptr ? to_f32(a.residual[first + i]) : 0.0F));
+      a.dx[first + i] = from_f32<T>(rstd * (g - mean_g - n * mean_gn) +
+                                    (a.residual != nullptr ? to_f32(a.residual[first + i]) : 0.0F));
     }
   }
 }
@@ -222,11 +231,14 @@ Launch launch_of(const Size& shape, bool residual, int units) {
   const auto blocks = [&](std::int64_t most, std::int64_t groups) {
     return static_cast<unsigned>(std::clamp<std::int64_t>((shape.rows + groups - 1) / groups, 1, most));
   };
-  if (!in_vectors<T>(shape.dim) || vectors > 4 * kMostThreads) return {.grid = {.blocks = blocks(2 * units, 1), .threads = kAnyThreads}};
-  const int row_threads = ((vectors + vecs - 1) / vecs + kWarp - 1) / kWarp * kWarp, groups = kMostThreads / row_threads;
+  if (!in_vectors<T>(shape.dim) || vectors > 4 * kMostThreads)
+    return {.grid = {.blocks = blocks(2 * units, 1), .threads = kAnyThreads}};
+  const int row_threads = ((vectors + vecs - 1) / vecs + kWarp - 1) / kWarp * kWarp,
+            groups = kMostThreads / row_threads;
   const int threads = groups * row_threads;
   const std::size_t ring =
-      std::size_t{16} * static_cast<std::size_t>(stages_of(vecs) * (residual && copies_residual(vecs) ? 3 : 2) * vecs * threads);
+      std::size_t{16} *
+      static_cast<std::size_t>(stages_of(vecs) * (residual && copies_residual(vecs) ? 3 : 2) * vecs * threads);
   const std::size_t held = sizeof(float) * static_cast<std::size_t>(groups * shape.dim);
   return {.grid = {.blocks = blocks(vecs == 1 ? 2 * units : units, groups),
                    .threads = static_cast<unsigned>(threads),
@@ -271,7 +283,8 @@ Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool ce
     launch(call, how.grid, kernel, now);
     if (!wanted.weight) return;
     launch_join<R>(call, now.partials, operand<R>(call, at.dweight), bias ? operand<R>(call, at.dbias) : nullptr,
-                   static_cast<int>(how.grid.blocks.x), std::int64_t{bias ? 2 : 1} * shape.dim, shape.dim, wanted.accumulate);
+                   static_cast<int>(how.grid.blocks.x), std::int64_t{bias ? 2 : 1} * shape.dim, shape.dim,
+                   wanted.accumulate);
   });
 }
 
@@ -294,9 +307,11 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
   expect_operand(signature, 2, x.dtype, shape.dim);
   for (int i = 3; i <= at.rstd; ++i) expect_operand(signature, i, DType::f32, shape.rows);
   const DType reduce = wanted.weight ? expect_reduce_dtype(signature, at.dweight) : DType::f32;
-  for (int i = at.dweight; i < static_cast<int>(signature.operands.size()); ++i) expect_operand(signature, i, reduce, shape.dim);
+  for (int i = at.dweight; i < static_cast<int>(signature.operands.size()); ++i)
+    expect_operand(signature, i, reduce, shape.dim);
   return with_type(expect_compute_dtype(signature, 1), [&]<typename T>(T) {
-    return with_reduce_type(reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, centred, wanted, context.units); });
+    return with_reduce_type(
+        reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, centred, wanted, context.units); });
   });
 }
 

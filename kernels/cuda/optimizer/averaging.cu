@@ -1,10 +1,10 @@
-// What local SGD does to flat tensors. One pass over memory each, 16 bytes a thread at a time: outer_step moves 24 bytes for each
-// element, apply_delayed 16.
+// What local SGD does to flat tensors. One pass over memory each, 16 bytes a thread at a time: outer_step moves 24
+// bytes for each element, apply_delayed 16.
 #include "kernels/averaging.h"
 
 #include "engine/core/op_record.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -34,8 +34,8 @@ struct Outer {
 };
 
 // master may be average.
-__global__ void __launch_bounds__(kThreads)
-    step_outwards(float* anchor, float* momentum, const float* average, float* master, Outer outer, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads) step_outwards(float* anchor, float* momentum, const float* average,
+                                                          float* master, Outer outer, std::int64_t count) {
   for_my_elements(
       count,
       [&](std::int64_t at) {
@@ -77,16 +77,16 @@ Prepared prepare_outer_step(const Signature& signature, const Context&) {
   const Outer outer{factor_of(signature), static_cast<float>(real(signature, "lr")),
                     static_cast<float>(real(signature, "momentum")), flag(signature, "nesterov")};
   return make_kernel([count, outer](const Call& call) {
-    launch(call, grid_for(count), step_outwards, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2),
-           operand<float>(call, 3), outer, count);
+    launch(call, grid_for(count), step_outwards, operand<float>(call, 0), operand<float>(call, 1),
+           operand<float>(call, 2), operand<float>(call, 3), outer, count);
   });
 }
 
 Prepared prepare_apply_delayed(const Signature& signature, const Context&) {
   const std::int64_t count = expect_flat(signature, 3);
   return make_kernel([count, factor = factor_of(signature)](const Call& call) {
-    launch(call, grid_for(count), replace_delayed, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2), factor,
-           count);
+    launch(call, grid_for(count), replace_delayed, operand<float>(call, 0), operand<float>(call, 1),
+           operand<float>(call, 2), factor, count);
   });
 }
 

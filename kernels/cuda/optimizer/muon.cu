@@ -4,17 +4,18 @@
 // X lies in f32 (y), to which the last product of a step adds, and in bf16 (x), which products take. Between two steps
 // one pass rounds y to x and leaves a · y in y, so that y + P·x, with P = b A + c A², is the next X: what is rounded
 // are factors of products alone. A matrix is put together as the first pass reads it, a block for each row of the
-// whole, and the last pass, a block for each row of the pieces, puts it back; in between nothing knows of cuts, so a cut
-// matrix has the bits of the whole one. Which matrices are this rank's is known when a launch is put on the stream. Whether
-// the step is applied is known on the device alone, so products are made in any case: of zeros where it is not, which stay.
+// whole, and the last pass, a block for each row of the pieces, puts it back; in between nothing knows of cuts, so a
+// cut matrix has the bits of the whole one. Which matrices are this rank's is known when a launch is put on the stream.
+// Whether the step is applied is known on the device alone, so products are made in any case: of zeros where it is not,
+// which stay.
 #include <algorithm>
 #include <cmath>
 
 #include "engine/core/error.h"
-#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/optimizer/muon.h"
 #include "kernels/cuda/gemm/products.h"
+#include "kernels/cuda/optimizer/muon.h"
+#include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/target.h"
 #include "kernels/optimizer.h"
 
@@ -200,8 +201,8 @@ class Orthogonalize final : public Kernel {
   void clear(const Call& call, std::int64_t first, std::int64_t last) const {
     if (first == last) return;
     for (std::int64_t part = 0; part < all_.parts; ++part)
-      check(cudaMemsetAsync(operand<float>(call, 0) + part * all_.elements + first, 0, static_cast<std::size_t>(4 * (last - first)),
-                            stream_of(call)),
+      check(cudaMemsetAsync(operand<float>(call, 0) + part * all_.elements + first, 0,
+                            static_cast<std::size_t>(4 * (last - first)), stream_of(call)),
             "cudaMemsetAsync");
   }
 
@@ -251,6 +252,8 @@ class Orthogonalize final : public Kernel {
 
 }  // namespace
 
-Prepared prepare_muon_orthogonalize(const Signature& s, const Context& context) { return std::make_unique<Orthogonalize>(s, context); }
+Prepared prepare_muon_orthogonalize(const Signature& s, const Context& context) {
+  return std::make_unique<Orthogonalize>(s, context);
+}
 
 }  // namespace trainer::kernels::cuda

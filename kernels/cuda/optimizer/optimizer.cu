@@ -1,6 +1,7 @@
-// The step's scalars and the optimizers. Learning rate, factor and the number of updates are read on the device, so that the same launch
-// serves every step. Optimizers are bound by memory: of a bf16 gradient, adam with a working copy moves 28 bytes for each element. A thread
-// loads all it needs of two groups of four elements, each access of a warp whole lines, before it uses any of it.
+// The step's scalars and the optimizers. Learning rate, factor and the number of updates are read on the device, so
+// that the same launch serves every step. Optimizers are bound by memory: of a bf16 gradient, adam with a working copy
+// moves 28 bytes for each element. A thread loads all it needs of two groups of four elements, each access of a warp
+// whole lines, before it uses any of it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -30,8 +31,8 @@ struct ScaleRules {
 
 __device__ __forceinline__ bool is_finite(float x) { return x - x == 0; }
 
-__global__ void make_scalars(const double* squares, const double* loss, const double* count, Scalars* scalars, std::int32_t* applied,
-                             std::int32_t* good_steps, double clip, ScaleRules rules) {
+__global__ void make_scalars(const double* squares, const double* loss, const double* count, Scalars* scalars,
+                             std::int32_t* applied, std::int32_t* good_steps, double clip, ScaleRules rules) {
   Scalars now = *scalars;
   const double scale = static_cast<double>(now.loss_scale), norm = sqrt(*squares) / scale;
   const double clipped = clip > 0 ? fmin(1.0, clip / (norm + 1e-6)) : 1.0;
@@ -57,7 +58,8 @@ __global__ void make_scalars(const double* squares, const double* loss, const do
 
 /// Vector `index` of x, with zeros for elements outside of [low, high).
 template <typename T>
-__device__ __forceinline__ Vec<T, kVector<T>> load_between(const T* x, std::int64_t index, std::int64_t low, std::int64_t high) {
+__device__ __forceinline__ Vec<T, kVector<T>> load_between(const T* x, std::int64_t index, std::int64_t low,
+                                                           std::int64_t high) {
   constexpr int kN = kVector<T>;
   const std::int64_t first = index * kN;
   if (first >= low && first + kN <= high) return load<kN>(x, index);
@@ -69,7 +71,8 @@ __device__ __forceinline__ Vec<T, kVector<T>> load_between(const T* x, std::int6
 
 /// sums[block] = Σ x² over this block's vectors, in f64 throughout: squares of gradients that are scaled leave f32.
 template <typename T>
-__global__ void __launch_bounds__(kSumThreads) squares_of_blocks(const T* x, std::int64_t low, std::int64_t high, double* sums) {
+__global__ void __launch_bounds__(kSumThreads)
+    squares_of_blocks(const T* x, std::int64_t low, std::int64_t high, double* sums) {
   constexpr int kN = kVector<T>;
   __shared__ double shared[kSumThreads / kWarp];
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kSumThreads, end = (high + kN - 1) / kN;
@@ -90,7 +93,8 @@ __global__ void __launch_bounds__(kSumThreads) squares_of_blocks(const T* x, std
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads) join_squares(const double* sums, int count, double scale, bool accumulate, double* squares) {
+__global__ void __launch_bounds__(kThreads)
+    join_squares(const double* sums, int count, double scale, bool accumulate, double* squares) {
   __shared__ double shared[kThreads / kWarp];
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) sum += sums[i];
@@ -121,10 +125,13 @@ struct Operands {
 
 /// What all elements share in an update.
 struct Step {
-  float factor, keep, size, v_scale;  ///< keep: 1 − lr · weight_decay; size: lr, of adam lr / (1 − β₁ᵗ); v_scale: 1 / √(1 − β₂ᵗ)
+  float factor, keep, size,
+      v_scale;  ///< keep: 1 − lr · weight_decay; size: lr, of adam lr / (1 − β₁ᵗ); v_scale: 1 / √(1 − β₂ᵗ)
 };
 
-__device__ __forceinline__ float one_less_power(double log_beta, std::int32_t t) { return -expm1f(static_cast<float>(log_beta * t)); }
+__device__ __forceinline__ float one_less_power(double log_beta, std::int32_t t) {
+  return -expm1f(static_cast<float>(log_beta * t));
+}
 
 // Each `update` is written with its fused operations, so that the bits of an element do not depend on where it stands.
 template <bool Momentum>
@@ -159,9 +166,11 @@ struct Adam {
   __device__ static Step step(const Operands& o, const Rates& a, float factor) {
     const float lr = *o.lr;
     const std::int32_t t = *o.applied;
-    return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr / one_less_power(a.log_beta1, t), 1.0F / sqrtf(one_less_power(a.log_beta2, t))};
+    return {factor, fmaf(-lr, a.weight_decay, 1.0F), lr / one_less_power(a.log_beta1, t),
+            1.0F / sqrtf(one_less_power(a.log_beta2, t))};
   }
-  __device__ static float update(const Step& s, const Rates& a, float keep, float w, float gradient, float& m, float& v) {
+  __device__ static float update(const Step& s, const Rates& a, float keep, float w, float gradient, float& m,
+                                 float& v) {
     const float g = gradient * s.factor;
     m = fmaf(a.beta1, m, a.rest1 * g);
     v = fmaf(a.beta2, v, a.rest2 * g * g);
@@ -292,8 +301,10 @@ Rates rates_of(const Signature& s) {
 Rates with_betas(const Signature& s) {
   Rates rates = rates_of(s);
   const double beta1 = real(s, "beta1"), beta2 = real(s, "beta2");
-  rates.beta1 = static_cast<float>(beta1), rates.rest1 = static_cast<float>(1.0 - beta1), rates.log_beta1 = std::log(beta1);
-  rates.beta2 = static_cast<float>(beta2), rates.rest2 = static_cast<float>(1.0 - beta2), rates.log_beta2 = std::log(beta2);
+  rates.beta1 = static_cast<float>(beta1), rates.rest1 = static_cast<float>(1.0 - beta1),
+  rates.log_beta1 = std::log(beta1);
+  rates.beta2 = static_cast<float>(beta2), rates.rest2 = static_cast<float>(1.0 - beta2),
+  rates.log_beta2 = std::log(beta2);
   return rates;
 }
 
@@ -353,23 +364,26 @@ Prepared optimizer(const Signature& s, const Rates& rates) {
 template <typename T>
 Prepared squares_kernel(const Signature& s, int units) {
   const bool accumulate = accumulates(s);
-  const std::int64_t first = integer(s, "first"), last = given_integer(s, "last").value_or(std::numeric_limits<std::int64_t>::max());
+  const std::int64_t first = integer(s, "first"),
+                     last = given_integer(s, "last").value_or(std::numeric_limits<std::int64_t>::max());
   const double scale = real(s, "scale");
   const std::int64_t count = s.operands[0].elements();
-  const unsigned blocks =
-      std::min(blocks_for(count, kSumThreads * kVector<T> * kLoads), static_cast<unsigned>(2 * units));  // the workspace has so many sums
+  const unsigned blocks = std::min(blocks_for(count, kSumThreads * kVector<T> * kLoads),
+                                   static_cast<unsigned>(2 * units));  // the workspace has so many sums
   return make_kernel([=](const Call& call) {
-    const std::int64_t low = std::clamp<std::int64_t>(first - call.origin, 0, count), high = std::clamp(last - call.origin, low, count);
+    const std::int64_t low = std::clamp<std::int64_t>(first - call.origin, 0, count),
+                       high = std::clamp(last - call.origin, low, count);
     double* const sums = static_cast<double*>(call.workspace);
-    launch(call, {.blocks = blocks, .threads = kSumThreads}, squares_of_blocks<T>, operand<T>(call, 0), low, high, sums);
+    launch(call, {.blocks = blocks, .threads = kSumThreads}, squares_of_blocks<T>, operand<T>(call, 0), low, high,
+           sums);
     launch(call, {.blocks = 1, .threads = kThreads}, join_squares, sums, static_cast<int>(blocks), scale, accumulate,
            operand<double>(call, 1));
   });
 }
 
 ScaleRules rules_of(const Signature& s) {
-  return {integer(s, "growth_interval"), real(s, "growth_factor"), real(s, "backoff_factor"),
-          real(s, "largest_scale"), real(s, "smallest_scale")};
+  return {integer(s, "growth_interval"), real(s, "growth_factor"), real(s, "backoff_factor"), real(s, "largest_scale"),
+          real(s, "smallest_scale")};
 }
 
 }  // namespace
@@ -380,7 +394,8 @@ Prepared prepare_loss_seed(const Signature& s, const Context&) {
   expect_operand(s, 1, DType::f32, 4);
   expect_operand(s, 2, DType::f32, 1);
   return make_kernel([](const Call& call) {
-    launch(call, one_thread(), seed_of_loss, operand<double>(call, 0), operand<Scalars>(call, 1), operand<float>(call, 2));
+    launch(call, one_thread(), seed_of_loss, operand<double>(call, 0), operand<Scalars>(call, 1),
+           operand<float>(call, 2));
   });
 }
 
@@ -399,8 +414,9 @@ Prepared prepare_update_scalars(const Signature& s, const Context&) {
   const double clip = real(s, "clip_norm");
   const ScaleRules rules = dynamic ? rules_of(s) : ScaleRules{};
   return make_kernel([=](const Call& call) {
-    launch(call, one_thread(), make_scalars, operand<double>(call, 0), operand<double>(call, 1), operand<double>(call, 2),
-           operand<Scalars>(call, 3), operand<std::int32_t>(call, 4), dynamic ? operand<std::int32_t>(call, 5) : nullptr, clip, rules);
+    launch(call, one_thread(), make_scalars, operand<double>(call, 0), operand<double>(call, 1),
+           operand<double>(call, 2), operand<Scalars>(call, 3), operand<std::int32_t>(call, 4),
+           dynamic ? operand<std::int32_t>(call, 5) : nullptr, clip, rules);
   });
 }
 

@@ -1,6 +1,6 @@
-// Sums over the rows of [rows, columns] in f32, in an order that shapes and the number of multiprocessors fix: the rows are cut into parts,
-// a block sums a part of some columns, and a second pass joins the parts in order. Bound by memory: x is read once; the parts are at most
-// two a multiprocessor, f32 [parts, columns], and stay in the L2 cache.
+// Sums over the rows of [rows, columns] in f32, in an order that shapes and the number of multiprocessors fix: the rows
+// are cut into parts, a block sums a part of some columns, and a second pass joins the parts in order. Bound by memory:
+// x is read once; the parts are at most two a multiprocessor, f32 [parts, columns], and stay in the L2 cache.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace trainer::kernels::cuda {
 inline constexpr int kSlices = 8;  // warps of a block, which share out rows
 inline constexpr int kSumThreads = kSlices * kWarp;
 
-/// The sum of `value` over the slices (warps) of a block, in order; in the first warp alone. `shared` is [kSlices · 32 · N] and may be used
-/// again after the next __syncthreads.
+/// The sum of `value` over the slices (warps) of a block, in order; in the first warp alone. `shared` is [kSlices · 32
+/// · N] and may be used again after the next __syncthreads.
 template <int N>
 __device__ __forceinline__ void sum_slices(float (&value)[N], float* shared) {
   const int lane = threadIdx.x % kWarp, slice = threadIdx.x / kWarp;
@@ -28,11 +28,11 @@ __device__ __forceinline__ void sum_slices(float (&value)[N], float* shared) {
   }
 }
 
-/// y = or += the sum of partials [parts, stride] over parts, for `columns` columns; of the columns after them, `second`. Blocks: columns /
-/// 32, and 2 where there is a second.
+/// y = or += the sum of partials [parts, stride] over parts, for `columns` columns; of the columns after them,
+/// `second`. Blocks: columns / 32, and 2 where there is a second.
 template <typename R>
-__global__ void __launch_bounds__(kSumThreads)
-    join_parts(const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns, bool accumulate) {
+__global__ void __launch_bounds__(kSumThreads) join_parts(const float* partials, R* y, R* second, int parts,
+                                                          std::int64_t stride, std::int64_t columns, bool accumulate) {
   __shared__ float shared[kSumThreads];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
   const int slice = threadIdx.x / kWarp;
@@ -49,12 +49,14 @@ __global__ void __launch_bounds__(kSumThreads)
   to[column] = from_f32<R>(accumulate ? to_f32(to[column]) + sum[0] : sum[0]);
 }
 
-/// Blocks: columns / (32 N) by parts. Of N columns a thread. Writes partials [parts, columns], or y where there is one part.
+/// Blocks: columns / (32 N) by parts. Of N columns a thread. Writes partials [parts, columns], or y where there is one
+/// part.
 template <int N, typename T, typename R>
-__global__ void __launch_bounds__(kSumThreads)
-    sum_part(const T* x, float* partials, R* y, std::int64_t rows, std::int64_t columns, std::int64_t rows_each, bool accumulate) {
+__global__ void __launch_bounds__(kSumThreads) sum_part(const T* x, float* partials, R* y, std::int64_t rows,
+                                                        std::int64_t columns, std::int64_t rows_each, bool accumulate) {
   __shared__ float shared[kSumThreads * N];
-  const std::int64_t vectors = columns / N, vector = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
+  const std::int64_t vectors = columns / N,
+                     vector = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
   const std::int64_t begin = blockIdx.y * rows_each, end = min(rows, begin + rows_each);
   float sum[N] = {};
   if (vector < vectors) {
@@ -82,14 +84,14 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 template <typename R>
-void launch_join(const Call& call, const float* partials, R* y, R* second, int parts, std::int64_t stride, std::int64_t columns,
-                 bool accumulate) {
+void launch_join(const Call& call, const float* partials, R* y, R* second, int parts, std::int64_t stride,
+                 std::int64_t columns, bool accumulate) {
   const Grid grid{.blocks = dim3(blocks_for(columns, kWarp), second == nullptr ? 1 : 2), .threads = kSumThreads};
   launch(call, grid, join_parts<R>, partials, y, second, parts, stride, columns, accumulate);
 }
 
-/// How the rows of x [rows, columns] are cut: enough parts for every multiprocessor to have four blocks, none of fewer rows than make it
-/// worth its sum, and no more than the workspace holds (partial_columns in target.cpp).
+/// How the rows of x [rows, columns] are cut: enough parts for every multiprocessor to have four blocks, none of fewer
+/// rows than make it worth its sum, and no more than the workspace holds (partial_columns in target.cpp).
 struct ColumnCut {
   std::int64_t rows, columns, parts, rows_each;
 
@@ -98,7 +100,8 @@ struct ColumnCut {
     const std::int64_t tiles = blocks_for(columns, in_vectors<T>(columns) ? kWarp * kVector<T> : kWarp);
     const std::int64_t wanted = std::min((4 * units + tiles - 1) / tiles, std::int64_t{2} * units),
                        most = (rows + 4 * kSlices - 1) / (4 * kSlices);
-    const std::int64_t cuts = std::max<std::int64_t>(1, std::min(wanted, most)), each = std::max<std::int64_t>(1, (rows + cuts - 1) / cuts);
+    const std::int64_t cuts = std::max<std::int64_t>(1, std::min(wanted, most)),
+                       each = std::max<std::int64_t>(1, (rows + cuts - 1) / cuts);
     return {rows, columns, std::max<std::int64_t>(1, (rows + each - 1) / each), each};
   }
 };
@@ -107,11 +110,13 @@ struct ColumnCut {
 template <typename T, typename R>
 void launch_column_sums(const Call& call, const ColumnCut& cut, const T* x, R* y, float* partials, bool accumulate) {
   const bool whole = in_vectors<T>(cut.columns);
-  const Grid grid{.blocks = dim3(blocks_for(cut.columns, whole ? kWarp * kVector<T> : kWarp), static_cast<unsigned>(cut.parts)),
-                  .threads = kSumThreads};
-  launch(call, grid, whole ? sum_part<kVector<T>, T, R> : sum_part<1, T, R>, x, partials, y, cut.rows, cut.columns, cut.rows_each,
-         accumulate);
-  if (cut.parts > 1) launch_join<R>(call, partials, y, nullptr, static_cast<int>(cut.parts), cut.columns, cut.columns, accumulate);
+  const Grid grid{
+      .blocks = dim3(blocks_for(cut.columns, whole ? kWarp * kVector<T> : kWarp), static_cast<unsigned>(cut.parts)),
+      .threads = kSumThreads};
+  launch(call, grid, whole ? sum_part<kVector<T>, T, R> : sum_part<1, T, R>, x, partials, y, cut.rows, cut.columns,
+         cut.rows_each, accumulate);
+  if (cut.parts > 1)
+    launch_join<R>(call, partials, y, nullptr, static_cast<int>(cut.parts), cut.columns, cut.columns, accumulate);
 }
 
 }  // namespace trainer::kernels::cuda

@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(kPlaneThreads)
 /// y = or += the sums of x's columns. REQUIRES: rows · inner + kPlaneThreads fits in an int.
 template <typename T, typename R>
 void launch_plane_sums(const Call& call, const T* x, R* y, int rows, int columns, int inner, bool accumulate) {
-  launch(call, {.blocks = static_cast<unsigned>(columns), .threads = kPlaneThreads}, sum_planes<T, R>, x, rows, columns, inner, accumulate, y);
+  launch(call, {.blocks = static_cast<unsigned>(columns), .threads = kPlaneThreads}, sum_planes<T, R>, x, rows, columns,
+         inner, accumulate, y);
 }
 
 }  // namespace trainer::kernels::cuda

@@ -1,5 +1,6 @@
-// What device code shares: the float types, vectors of 128 bits, reductions with one order, and how a kernel is launched. Everything
-// below also compiles as C++ for the host, where tests run it thread by thread (tests/cuda/emulated).
+// What device code shares: the float types, vectors of 128 bits, reductions with one order, and how a kernel is
+// launched. Everything below also compiles as C++ for the host, where tests run it thread by thread
+// (tests/cuda/emulated).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -29,9 +30,12 @@ __device__ __forceinline__ float to_f32(f16 x) { return __half2float(x); }
 /// Rounded to nearest, ties to even; beyond the range it becomes infinite.
 template <typename T>
 __device__ __forceinline__ T from_f32(float x) {
-  if constexpr (std::is_same_v<T, bf16>) return __float2bfloat16_rn(x);
-  else if constexpr (std::is_same_v<T, f16>) return __float2half_rn(x);
-  else return x;
+  if constexpr (std::is_same_v<T, bf16>)
+    return __float2bfloat16_rn(x);
+  else if constexpr (std::is_same_v<T, f16>)
+    return __float2half_rn(x);
+  else
+    return x;
 }
 
 // ---- Vectors ----
@@ -67,15 +71,18 @@ __device__ __forceinline__ void store(T* data, std::int64_t index, const Vec<T, 
   as_vectors<Vec<T, N>>(data)[index] = value;
 }
 
-/// N elements in registers as they lie in memory: two of 16 bits share one, where a Vec of them is taken apart by the compiler, a register
-/// each. What kernels keep of a row, and how they turn it to f32 and back with one conversion for two.
+/// N elements in registers as they lie in memory: two of 16 bits share one, where a Vec of them is taken apart by the
+/// compiler, a register each. What kernels keep of a row, and how they turn it to f32 and back with one conversion for
+/// two.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Packed {
   static constexpr int kWords = N * static_cast<int>(sizeof(T)) / 4;
   std::uint32_t word[kWords];
 };
 
-__device__ __forceinline__ float2 widen_pair(std::uint32_t word, bf16) { return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)}; }
+__device__ __forceinline__ float2 widen_pair(std::uint32_t word, bf16) {
+  return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)};
+}
 __device__ __forceinline__ float2 widen_pair(std::uint32_t word, f16) {
   __half2_raw raw;
   raw.x = static_cast<unsigned short>(word);
@@ -109,8 +116,10 @@ __device__ __forceinline__ Packed<T, N> narrow(const float (&in)[N]) {
   Packed<T, N> packed;
 #pragma unroll
   for (int i = 0; i < Packed<T, N>::kWords; ++i) {
-    if constexpr (sizeof(T) == 4) packed.word[i] = __float_as_uint(in[i]);
-    else packed.word[i] = narrow_pair(in[2 * i], in[2 * i + 1], T{});
+    if constexpr (sizeof(T) == 4)
+      packed.word[i] = __float_as_uint(in[i]);
+    else
+      packed.word[i] = narrow_pair(in[2 * i], in[2 * i + 1], T{});
   }
   return packed;
 }
@@ -153,8 +162,8 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-/// The sum over a block of Threads threads, in every thread. `shared` is for this alone, Threads / 32 elements, and may be used again
-/// after the next __syncthreads.
+/// The sum over a block of Threads threads, in every thread. `shared` is for this alone, Threads / 32 elements, and may
+/// be used again after the next __syncthreads.
 template <int Threads, typename T>
 __device__ __forceinline__ T block_sum(T x, T* shared) {
   static_assert(Threads % kWarp == 0 && Threads <= 1024);
@@ -176,7 +185,8 @@ __device__ __forceinline__ float block_max(float x, float* shared) {
   __syncthreads();
   float largest = shared[0];
 #pragma unroll
-  for (int warp = 1; warp < Threads / kWarp; ++warp) largest = (shared[warp] > largest || shared[warp] != shared[warp]) ? shared[warp] : largest;
+  for (int warp = 1; warp < Threads / kWarp; ++warp)
+    largest = (shared[warp] > largest || shared[warp] != shared[warp]) ? shared[warp] : largest;
   return largest;
 }
 
@@ -207,14 +217,17 @@ void launch(const Call& call, const Grid& grid, void (*kernel)(Parameters...), A
   config.blockDim = grid.threads;
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream_of(call);
-  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...), "launch of a kernel");
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...),
+        "launch of a kernel");
 }
 
 /// Once, when a kernel is prepared that will be launched with so much.
 template <typename... Parameters>
 void allow_shared(void (*kernel)(Parameters...), std::size_t bytes) {
   if (bytes <= 48 * 1024) return;
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "cudaFuncSetAttribute");
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "cudaFuncSetAttribute");
 }
 
 /// Blocks of `per_block` for `count`; at least one, since a grid without blocks is an error.
@@ -233,9 +246,12 @@ decltype(auto) with_reduce_type(DType dtype, Fn&& fn) {
 template <typename Fn>
 decltype(auto) with_type(DType dtype, Fn&& fn) {
   switch (dtype) {
-    case DType::bf16: return fn(bf16{});
-    case DType::f16: return fn(f16{});
-    default: return fn(float{});
+    case DType::bf16:
+      return fn(bf16{});
+    case DType::f16:
+      return fn(f16{});
+    default:
+      return fn(float{});
   }
 }
 

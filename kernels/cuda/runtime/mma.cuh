@@ -1,9 +1,10 @@
-// Tensor cores and what feeds them, by the PTX instructions of sm_80 and later: products of 16 × 8 × 16 (mma), 8 × 8 matrices from shared
-// memory into fragments (ldmatrix), copies to shared memory that do not wait (cp.async), 2^x. This header is the only one with PTX in it.
-// For the emulated GPU the same operations stand beside it as exchanges of a warp, so that what is built on fragments can be tested.
+// Tensor cores and what feeds them, by the PTX instructions of sm_80 and later: products of 16 × 8 × 16 (mma), 8 × 8
+// matrices from shared memory into fragments (ldmatrix), copies to shared memory that do not wait (cp.async), 2^x. This
+// header is the only one with PTX in it. For the emulated GPU the same operations stand beside it as exchanges of a
+// warp, so that what is built on fragments can be tested.
 //
-// Fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"), of lane l with g = l / 4 and t = l % 4; a register
-// holds two neighbours, the lower first:
+// Fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"), of lane l with g = l / 4 and t = l
+// % 4; a register holds two neighbours, the lower first:
 //
 //   A 16 × 16, register i   row g + 8 (i % 2), columns 2 t + 8 (i / 2) and the next
 //   B 16 × 8,  register i   rows 2 t + 8 i and the next, column g
@@ -59,23 +60,29 @@ __device__ __forceinline__ FragmentA as_a(const FragmentC& left, const FragmentC
 
 #if defined(__CUDACC__)
 
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
 
 /// c += a · b.
 template <typename T>
 __device__ __forceinline__ void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
   if constexpr (std::is_same_v<T, bf16>)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
-                 : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
+        : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+        : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
   else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
-                 : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+        : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
 }
 
-/// Four 8 × 8 matrices of 16-bit elements: lane l gives the address (16-byte aligned, in shared memory) of row l % 8 of matrix l / 8, and
-/// register i gets, of matrix i, columns 2 t and the next of row g.
+/// Four 8 × 8 matrices of 16-bit elements: lane l gives the address (16-byte aligned, in shared memory) of row l % 8 of
+/// matrix l / 8, and register i gets, of matrix i, columns 2 t and the next of row g.
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -90,9 +97,11 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], cons
                : "memory");
 }
 
-/// 16 bytes to shared memory, both 16-byte aligned; zeros where not `valid`, and then `from` is any address that could be read.
+/// 16 bytes to shared memory, both 16-byte aligned; zeros where not `valid`, and then `from` is any address that could
+/// be read.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
 }
 /// Ends a group of this thread's copies.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -134,7 +143,8 @@ void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
       // A's row g + 8 i and B's column 2 t + i.
       const unsigned in_a = all[static_cast<unsigned>(lane / 4 * 4 + k % 8 / 2)].a.at[i + 2 * (k / 8)];
       const unsigned in_b = all[static_cast<unsigned>((lane % 4 * 2 + i) * 4 + k % 8 / 2)].b.at[k / 8];
-      for (int half = 0; half < 2; ++half) left[i][k + half] = half_of<T>(in_a, half), right[i][k + half] = half_of<T>(in_b, half);
+      for (int half = 0; half < 2; ++half)
+        left[i][k + half] = half_of<T>(in_a, half), right[i][k + half] = half_of<T>(in_b, half);
     }
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 16; ++k) c.at[i] += left[i / 2][k] * right[i % 2][k];
@@ -155,7 +165,8 @@ inline void load_matrices_transposed(unsigned (&to)[4], const void* row) {
   for (int i = 0; i < 4; ++i) {
     unsigned short pair[2];
     for (int half = 0; half < 2; ++half)
-      std::memcpy(&pair[half], static_cast<const char*>(rows[static_cast<unsigned>(i * 8 + lane % 4 * 2 + half)]) + lane / 4 * 2, 2);
+      std::memcpy(&pair[half],
+                  static_cast<const char*>(rows[static_cast<unsigned>(i * 8 + lane % 4 * 2 + half)]) + lane / 4 * 2, 2);
     std::memcpy(&to[i], pair, 4);
   }
   __syncwarp();
@@ -189,8 +200,10 @@ void wait_for_copies() {
   PendingCopies& mine = PendingCopies::of_thread();
   for (; mine.groups.size() > Pending; mine.groups.pop_front())
     for (const PendingCopies::Copy& copy : mine.groups.front()) {
-      if (copy.from != nullptr) std::memcpy(copy.to, copy.from, 16);
-      else std::memset(copy.to, 0, 16);
+      if (copy.from != nullptr)
+        std::memcpy(copy.to, copy.from, 16);
+      else
+        std::memset(copy.to, 0, 16);
     }
 }
 

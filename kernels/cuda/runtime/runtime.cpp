@@ -15,21 +15,24 @@ namespace trainer::kernels::cuda {
 
 void check(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // the sticky copy of the same error is not the next call's
+  cudaGetLastError();             // the sticky copy of the same error is not the next call's
   const std::string path = file;  // of this tree, wherever it was compiled
   const std::size_t tree = std::max(path.rfind("engine/") + 1, path.rfind("kernels/") + 1);
-  throw IoError("CUDA: " + std::string(call) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ", " + path.substr(tree == 0 ? 0 : tree - 1) + ":" + std::to_string(line) + ")");
+  throw IoError("CUDA: " + std::string(call) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) +
+                ", " + path.substr(tree == 0 ? 0 : tree - 1) + ":" + std::to_string(line) + ")");
 }
 
 DType expect_compute_dtype(const Signature& signature, int operand) {
   const DType dtype = signature.operands[static_cast<std::size_t>(operand)].dtype;
-  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) refuse_dtypes(signature, "f32, bf16 or f16 for operand " + std::to_string(operand));
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
+    refuse_dtypes(signature, "f32, bf16 or f16 for operand " + std::to_string(operand));
   return dtype;
 }
 
 DType expect_reduce_dtype(const Signature& signature, int operand) {
   const DType dtype = signature.operands[static_cast<std::size_t>(operand)].dtype;
-  if (dtype != DType::f32 && dtype != DType::bf16) refuse_dtypes(signature, "f32 or bf16 for operand " + std::to_string(operand));
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    refuse_dtypes(signature, "f32 or bf16 for operand " + std::to_string(operand));
   return dtype;
 }
 
@@ -61,8 +64,9 @@ void Device::throw_fault() {
   const volatile Fault& fault = *context_.fault;
   const std::int32_t kind = fault.kind;
   if (kind == Fault::none) return;
-  const std::string text = std::string(kind == Fault::id ? "id " : "target ") + std::to_string(fault.value) + " at place " + std::to_string(fault.place) +
-                           " of the batch is outside of 0 to " + std::to_string(fault.bound - 1);
+  const std::string text = std::string(kind == Fault::id ? "id " : "target ") + std::to_string(fault.value) +
+                           " at place " + std::to_string(fault.place) + " of the batch is outside of 0 to " +
+                           std::to_string(fault.bound - 1);
   context_.fault->kind = Fault::none;
   throw DataError(text);
 }

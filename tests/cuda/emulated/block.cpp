@@ -118,7 +118,8 @@ void Block::make_fibers(std::size_t count) {
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
 }
 
-void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t shared_bytes, std::uint64_t order, const std::function<void()>& body) {
+void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t shared_bytes, std::uint64_t order,
+                const std::function<void()>& body) {
   block = at;
   threads = block_threads;
   blocks = grid_blocks;
@@ -162,7 +163,8 @@ void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t sh
 }
 
 void Block::turn(std::uint64_t order, std::uint64_t number) {
-  order_.erase(std::remove_if(order_.begin(), order_.end(), [&](std::size_t i) { return fibers_[i]->ended; }), order_.end());
+  order_.erase(std::remove_if(order_.begin(), order_.end(), [&](std::size_t i) { return fibers_[i]->ended; }),
+               order_.end());
   if (order == 1 && number == 0) std::reverse(order_.begin(), order_.end());
   if (order > 1) {
     std::minstd_rand generator(static_cast<std::uint32_t>(order * 2654435761u + number * 40503u + block.x * 97u + 1));
@@ -252,16 +254,19 @@ Block::Meeting& Block::meeting(std::uint32_t mask) {
 }
 
 void Block::check_lanes(std::uint32_t mask) const {
-  if (((mask >> (running_->linear % kLanes)) & 1u) == 0) throw Misuse("a lane takes part in a warp's exchange whose mask does not name it");
+  if (((mask >> (running_->linear % kLanes)) & 1u) == 0)
+    throw Misuse("a lane takes part in a warp's exchange whose mask does not name it");
   const std::uint32_t absent = mask & ~present_[running_->linear / kLanes];
-  if (absent != 0) throw Misuse("the mask of a warp's exchange names lane " + std::to_string(std::countr_zero(absent)) + ", which has ended or was never there");
+  if (absent != 0)
+    throw Misuse("the mask of a warp's exchange names lane " + std::to_string(std::countr_zero(absent)) +
+                 ", which has ended or was never there");
 }
 
 const std::byte* Block::exchange(std::uint32_t mask, const void* value, std::size_t bytes) {
   check_lanes(mask);
   Meeting& here = meeting(mask);
   const std::uint64_t generation = here.generation;
-  std::array<std::byte, kExchanged * kLanes>& given = here.given[generation % 2];
+  std::array<std::byte, kExchanged* kLanes>& given = here.given[generation % 2];
   std::memcpy(given.data() + running_->linear % kLanes * kExchanged, value, bytes);
   here.arrived |= 1u << (running_->linear % kLanes);
   ++progress_;
@@ -278,8 +283,9 @@ const std::byte* Block::exchange(std::uint32_t mask, const void* value, std::siz
 }
 
 void Block::stuck() {
-  throw Misuse("threads of block " + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " + std::to_string(block.z) +
-               " wait for each other in different places: " + std::to_string(barrier_arrived_) + " of " + std::to_string(alive_) + " are at a barrier");
+  throw Misuse("threads of block " + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
+               std::to_string(block.z) + " wait for each other in different places: " +
+               std::to_string(barrier_arrived_) + " of " + std::to_string(alive_) + " are at a barrier");
 }
 
 }  // namespace trainer::emulated

@@ -1,6 +1,7 @@
-// Block: the threads of a CUDA block as fibers of one host thread. They run one at a time, in an order that the test chooses, each until
-// it waits for others: at a barrier, in a shuffle. So a kernel that lacks a barrier gives different results in different orders, one
-// that reads shared memory nobody wrote reads NaN, and threads that wait for different things are an error instead of a hang.
+// Block: the threads of a CUDA block as fibers of one host thread. They run one at a time, in an order that the test
+// chooses, each until it waits for others: at a barrier, in a shuffle. So a kernel that lacks a barrier gives different
+// results in different orders, one that reads shared memory nobody wrote reads NaN, and threads that wait for different
+// things are an error instead of a hang.
 #pragma once
 
 #include <array>
@@ -32,17 +33,20 @@ class Block {
   /// The block that the calling fiber belongs to. Throws Misuse outside of a kernel.
   static Block& current();
 
-  Index thread, block;       ///< of the fiber that runs
-  Index threads, blocks;     ///< blockDim, gridDim
+  Index thread, block;    ///< of the fiber that runs
+  Index threads, blocks;  ///< blockDim, gridDim
   std::byte* shared() { return shared_; }
 
-  /// Runs `body` in every thread of a block. `order`: a seed; 0 is ascending, 1 descending, others shuffle anew at every turn.
-  void run(Index at, Index threads, Index blocks, std::size_t shared_bytes, std::uint64_t order, const std::function<void()>& body);
+  /// Runs `body` in every thread of a block. `order`: a seed; 0 is ascending, 1 descending, others shuffle anew at
+  /// every turn.
+  void run(Index at, Index threads, Index blocks, std::size_t shared_bytes, std::uint64_t order,
+           const std::function<void()>& body);
 
   /// __syncthreads, with the sum of `value` over all threads that have not ended.
   int barrier(int value);
 
-  /// Every lane of `mask` gives `bytes` bytes and gets everyone's: lane i's begin at i · kExchanged. Valid until its next exchange.
+  /// Every lane of `mask` gives `bytes` bytes and gets everyone's: lane i's begin at i · kExchanged. Valid until its
+  /// next exchange.
   const std::byte* exchange(std::uint32_t mask, const void* value, std::size_t bytes);
   unsigned lane() const;
 

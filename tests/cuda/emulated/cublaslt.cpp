@@ -1,10 +1,13 @@
-// cuBLASLt in host memory: the functions that kernels/cuda/gemm/products.cpp calls, from the comments of cublasLt.h and the cuBLAS documentation
-// ("Using the cuBLASLt API"): what each attribute means and its type, which combinations of dtypes CUBLAS_COMPUTE_32F has, that matrices
-// count columns first, that rows of auxiliary output have multiples of 8 elements, that a workspace is aligned to 16 bytes. Sums are f32.
+// cuBLASLt in host memory: the functions that kernels/cuda/gemm/products.cpp calls, from the comments of cublasLt.h and
+// the cuBLAS documentation
+// ("Using the cuBLASLt API"): what each attribute means and its type, which combinations of dtypes CUBLAS_COMPUTE_32F
+// has, that matrices count columns first, that rows of auxiliary output have multiples of 8 elements, that a workspace
+// is aligned to 16 bytes. Sums are f32.
 //
-// Harder than the real one, so that mistakes show: epilogues of 16-bit results want whole multiples of 8 rows (so that what stands in for
-// them is tested); an algorithm is refused for a problem other than the one that it was found for; its workspace is filled with garbage;
-// where a caller allows reductions that round on the way, the first algorithm is one of those.
+// Harder than the real one, so that mistakes show: epilogues of 16-bit results want whole multiples of 8 rows (so that
+// what stands in for them is tested); an algorithm is refused for a problem other than the one that it was found for;
+// its workspace is filled with garbage; where a caller allows reductions that round on the way, the first algorithm is
+// one of those.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -118,15 +121,19 @@ cublasStatus_t check(const Problem& p) {
   for (const Layout* layout : {&p.a, &p.b, &p.c, &p.d})
     if (layout->rows <= 0 || layout->columns <= 0 || layout->ld < layout->rows) return CUBLAS_STATUS_INVALID_VALUE;
   const bool a_as_is = d.transposed_a == CUBLAS_OP_N, b_as_is = d.transposed_b == CUBLAS_OP_N;
-  const std::int64_t m = a_as_is ? p.a.rows : p.a.columns, n = b_as_is ? p.b.columns : p.b.rows, k = b_as_is ? p.b.rows : p.b.columns;
-  if (m != p.d.rows || n != p.d.columns || k != inner_of(p) || p.c.rows != m || p.c.columns != n) return CUBLAS_STATUS_INVALID_VALUE;
+  const std::int64_t m = a_as_is ? p.a.rows : p.a.columns, n = b_as_is ? p.b.columns : p.b.rows,
+                     k = b_as_is ? p.b.rows : p.b.columns;
+  if (m != p.d.rows || n != p.d.columns || k != inner_of(p) || p.c.rows != m || p.c.columns != n)
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (p.a.type != p.b.type || p.c.type != p.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.a.type != CUDA_R_32F && !is_16_bits(p.a.type)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.d.type != p.a.type && p.d.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!is_known(d.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if ((has_bias(d.epilogue) || has_sums(d.epilogue)) && d.bias_type != -1 && d.bias_type != p.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if ((has_bias(d.epilogue) || has_sums(d.epilogue)) && d.bias_type != -1 && d.bias_type != p.d.type)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   if (has_aux(d.epilogue) && (d.aux_ld % 8 != 0 || d.aux_ld < m)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if ((has_gelu(d.epilogue) || is_gelu_gradient(d.epilogue)) && p.d.type == CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if ((has_gelu(d.epilogue) || is_gelu_gradient(d.epilogue)) && p.d.type == CUDA_R_32F)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   if (d.epilogue != CUBLASLT_EPILOGUE_DEFAULT && is_16_bits(p.a.type) && m % 8 != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -145,11 +152,13 @@ std::uint64_t hash_of(const Problem& p) {
 }
 
 /// op(matrix) as f32: `across` values for each of `inner`, one after the other.
-std::vector<float> by_inner(const Layout& layout, const void* at, bool inner_is_columns, std::int64_t inner, std::int64_t across) {
+std::vector<float> by_inner(const Layout& layout, const void* at, bool inner_is_columns, std::int64_t inner,
+                            std::int64_t across) {
   std::vector<float> values(static_cast<std::size_t>(inner * across));
   for (std::int64_t k = 0; k < inner; ++k)
     for (std::int64_t i = 0; i < across; ++i)
-      values[static_cast<std::size_t>(k * across + i)] = load(layout.type, at, inner_is_columns ? k * layout.ld + i : i * layout.ld + k);
+      values[static_cast<std::size_t>(k * across + i)] =
+          load(layout.type, at, inner_is_columns ? k * layout.ld + i : i * layout.ld + k);
   return values;
 }
 
@@ -219,7 +228,8 @@ void Run::finish(std::int64_t column, const std::vector<float>& sums) const {
 void Run::sum_operand(const std::vector<float>& values, std::int64_t across) const {
   for (std::int64_t i = 0; i < across; ++i) {
     float sum = 0;
-    for (std::size_t at = static_cast<std::size_t>(i); at < values.size(); at += static_cast<std::size_t>(across)) sum += values[at];
+    for (std::size_t at = static_cast<std::size_t>(i); at < values.size(); at += static_cast<std::size_t>(across))
+      sum += values[at];
     store(problem.d.type, problem.descriptor.bias, i, sum);
   }
 }
@@ -252,7 +262,8 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
   if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   *descriptor = reinterpret_cast<cublasLtMatmulDesc_t>(new Descriptor);
   return CUBLAS_STATUS_SUCCESS;
@@ -261,8 +272,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) {
   delete &in<Descriptor>(descriptor);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const void* value,
-                                              std::size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t bytes) {
   auto& d = in<Descriptor>(descriptor);
   switch (attribute) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
@@ -284,10 +295,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, c
   }
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows, std::uint64_t columns,
-                                          std::int64_t ld) {
-  *layout =
-      reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns), ld});
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, std::uint64_t rows,
+                                          std::uint64_t columns, std::int64_t ld) {
+  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(
+      new Layout{type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns), ld});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
@@ -303,8 +314,9 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
   delete &in<Preference>(preference);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void* value, std::size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    std::size_t bytes) {
   auto& p = in<Preference>(preference);
   switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
@@ -324,8 +336,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int* returned) {
   *returned = 0;
@@ -333,12 +346,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   const Problem problem{in<Descriptor>(descriptor), in<Layout>(a), in<Layout>(b), in<Layout>(c), in<Layout>(d)};
   if (const cublasStatus_t status = check(problem); status != CUBLAS_STATUS_SUCCESS) return status;
   const auto& wanted = in<Preference>(preference);
-  const std::uint32_t lossy = wanted.reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+  const std::uint32_t lossy =
+      wanted.reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
   for (std::uint32_t parts : {3u, 1u, 2u}) {
     if (*returned == requested) break;
     const std::uint64_t workspace =
         parts == 1 ? 0 : std::uint64_t{4} * parts * static_cast<std::uint64_t>(problem.d.rows * problem.d.columns);
-    if (workspace > wanted.workspace || (parts > 1 && (wanted.reductions & CUBLASLT_REDUCTION_SCHEME_MASK) == 0)) continue;
+    if (workspace > wanted.workspace || (parts > 1 && (wanted.reductions & CUBLASLT_REDUCTION_SCHEME_MASK) == 0))
+      continue;
     Algorithm algorithm{hash_of(problem), parts, parts > 1 && lossy != 0 ? 1u : 0u, workspace, {}};
     std::copy_n(wanted.alignment, 4, algorithm.alignment);
     cublasLtMatmulHeuristicResult_t& result = results[(*returned)++];
@@ -350,12 +365,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return *returned > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
-                              const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* algo, void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
-  if (handle == nullptr || algo == nullptr || a == nullptr || b == nullptr || d == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  Run run{{in<Descriptor>(descriptor), in<Layout>(a_layout), in<Layout>(b_layout), in<Layout>(c_layout), in<Layout>(d_layout)},
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algo, void* workspace, std::size_t workspace_bytes,
+                              cudaStream_t stream) {
+  if (handle == nullptr || algo == nullptr || a == nullptr || b == nullptr || d == nullptr)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  Run run{{in<Descriptor>(descriptor), in<Layout>(a_layout), in<Layout>(b_layout), in<Layout>(c_layout),
+           in<Layout>(d_layout)},
           {},
           *static_cast<const float*>(alpha),
           *static_cast<const float*>(beta),
@@ -367,7 +386,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   std::memcpy(&run.algorithm, algo, sizeof run.algorithm);
   if (const cublasStatus_t status = check(run.problem); status != CUBLAS_STATUS_SUCCESS) return status;
   if (run.algorithm.problem != hash_of(run.problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (run.algorithm.workspace > workspace_bytes || (run.algorithm.workspace > 0 && workspace == nullptr) || !aligned_to(workspace, 256))
+  if (run.algorithm.workspace > workspace_bytes || (run.algorithm.workspace > 0 && workspace == nullptr) ||
+      !aligned_to(workspace, 256))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (run.beta != 0 && c == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   if (c == d && !(run.problem.c == run.problem.d)) return CUBLAS_STATUS_INVALID_VALUE;

@@ -1,5 +1,6 @@
-// What device code finds in a GPU and not in C++: indices, barriers, shuffles, atomics, intrinsics. Included by the shadow of
-// cuda_runtime.h alone. Intrinsics are given the accuracy of the functions they approximate: a test here says nothing about __expf.
+// What device code finds in a GPU and not in C++: indices, barriers, shuffles, atomics, intrinsics. Included by the
+// shadow of cuda_runtime.h alone. Intrinsics are given the accuracy of the functions they approximate: a test here says
+// nothing about __expf.
 #pragma once
 
 #include <algorithm>
@@ -55,14 +56,18 @@ namespace trainer::emulated {
 
 /// An access of `bytes` at once: hardware faults where the address is no multiple of them.
 inline void require_aligned(const void* at, std::size_t bytes, const char* what) {
-  if (reinterpret_cast<std::uintptr_t>(at) % bytes != 0) throw Misuse(std::string(what) + " of " + std::to_string(bytes) + " bytes at an address that is no multiple of them");
+  if (reinterpret_cast<std::uintptr_t>(at) % bytes != 0)
+    throw Misuse(std::string(what) + " of " + std::to_string(bytes) +
+                 " bytes at an address that is no multiple of them");
 }
 
 /// Everyone's value in a warp; read what is needed before the next exchange.
 template <typename T>
 class Exchanged {
  public:
-  Exchanged(std::uint32_t mask, const T& value) : given_(Block::current().exchange(mask, &value, sizeof(T))) { static_assert(sizeof(T) <= kExchanged); }
+  Exchanged(std::uint32_t mask, const T& value) : given_(Block::current().exchange(mask, &value, sizeof(T))) {
+    static_assert(sizeof(T) <= kExchanged);
+  }
   T operator[](unsigned lane) const {
     T value;
     std::memcpy(&value, given_ + lane % kLanes * kExchanged, sizeof(T));
@@ -73,7 +78,8 @@ class Exchanged {
   const std::byte* given_;
 };
 
-// A lane outside of the mask has given nothing: its value is its own, as hardware leaves it undefined and code must not care.
+// A lane outside of the mask has given nothing: its value is its own, as hardware leaves it undefined and code must not
+// care.
 template <typename T>
 T shuffle(std::uint32_t mask, T value, unsigned from, bool inside) {
   const Exchanged<T> all(mask, value);
@@ -85,17 +91,20 @@ T shuffle(std::uint32_t mask, T value, unsigned from, bool inside) {
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
   const unsigned lane = ::trainer::emulated::Block::current().lane(), base = lane & ~static_cast<unsigned>(width - 1);
-  return ::trainer::emulated::shuffle(mask, value, base + (static_cast<unsigned>(from) & static_cast<unsigned>(width - 1)), true);
+  return ::trainer::emulated::shuffle(mask, value,
+                                      base + (static_cast<unsigned>(from) & static_cast<unsigned>(width - 1)), true);
 }
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
   const unsigned lane = ::trainer::emulated::Block::current().lane(), from = lane ^ static_cast<unsigned>(bits);
-  return ::trainer::emulated::shuffle(mask, value, from % 32, (from & ~static_cast<unsigned>(width - 1)) <= (lane & ~static_cast<unsigned>(width - 1)));
+  return ::trainer::emulated::shuffle(
+      mask, value, from % 32, (from & ~static_cast<unsigned>(width - 1)) <= (lane & ~static_cast<unsigned>(width - 1)));
 }
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
   const unsigned lane = ::trainer::emulated::Block::current().lane(), from = lane + by;
-  return ::trainer::emulated::shuffle(mask, value, from % 32, lane % static_cast<unsigned>(width) + by < static_cast<unsigned>(width));
+  return ::trainer::emulated::shuffle(mask, value, from % 32,
+                                      lane % static_cast<unsigned>(width) + by < static_cast<unsigned>(width));
 }
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
@@ -134,34 +143,60 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
   return result;
 }
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) { ::trainer::emulated::Block::current().exchange(mask, "", 0); }
-inline unsigned __activemask() { throw ::trainer::emulated::Misuse("__activemask says nothing that code may build on"); }
+inline unsigned __activemask() {
+  throw ::trainer::emulated::Misuse("__activemask says nothing that code may build on");
+}
 
 // One thread runs at a time, so these are whole as they stand.
 template <typename T>
-T atomicAdd(T* at, std::type_identity_t<T> value) { return std::exchange(*at, static_cast<T>(*at + value)); }
+T atomicAdd(T* at, std::type_identity_t<T> value) {
+  return std::exchange(*at, static_cast<T>(*at + value));
+}
 template <typename T>
-T atomicSub(T* at, std::type_identity_t<T> value) { return std::exchange(*at, static_cast<T>(*at - value)); }
+T atomicSub(T* at, std::type_identity_t<T> value) {
+  return std::exchange(*at, static_cast<T>(*at - value));
+}
 template <typename T>
-T atomicMax(T* at, std::type_identity_t<T> value) { return std::exchange(*at, std::max(*at, value)); }
+T atomicMax(T* at, std::type_identity_t<T> value) {
+  return std::exchange(*at, std::max(*at, value));
+}
 template <typename T>
-T atomicMin(T* at, std::type_identity_t<T> value) { return std::exchange(*at, std::min(*at, value)); }
+T atomicMin(T* at, std::type_identity_t<T> value) {
+  return std::exchange(*at, std::min(*at, value));
+}
 template <typename T>
-T atomicOr(T* at, std::type_identity_t<T> value) { return std::exchange(*at, static_cast<T>(*at | value)); }
+T atomicOr(T* at, std::type_identity_t<T> value) {
+  return std::exchange(*at, static_cast<T>(*at | value));
+}
 template <typename T>
-T atomicExch(T* at, std::type_identity_t<T> value) { return std::exchange(*at, value); }
+T atomicExch(T* at, std::type_identity_t<T> value) {
+  return std::exchange(*at, value);
+}
 template <typename T>
-T atomicCAS(T* at, std::type_identity_t<T> compare, std::type_identity_t<T> value) { return std::exchange(*at, *at == compare ? value : *at); }
+T atomicCAS(T* at, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
+  return std::exchange(*at, *at == compare ? value : *at);
+}
 
 template <typename T>
-T __ldg(const T* at) { return *at; }
+T __ldg(const T* at) {
+  return *at;
+}
 template <typename T>
-T __ldcs(const T* at) { return *at; }
+T __ldcs(const T* at) {
+  return *at;
+}
 template <typename T>
-T __ldcg(const T* at) { return *at; }
+T __ldcg(const T* at) {
+  return *at;
+}
 template <typename T>
-void __stcs(T* at, std::type_identity_t<T> value) { *at = value; }
+void __stcs(T* at, std::type_identity_t<T> value) {
+  *at = value;
+}
 template <typename T>
-void __stcg(T* at, std::type_identity_t<T> value) { *at = value; }
+void __stcg(T* at, std::type_identity_t<T> value) {
+  *at = value;
+}
 
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
@@ -185,7 +220,9 @@ inline unsigned __brev(unsigned x) {
   for (int i = 0; i < 32; ++i) result |= ((x >> i) & 1u) << (31 - i);
   return result;
 }
-inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<std::uint64_t>(a) * b) >> 32); }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>((static_cast<std::uint64_t>(a) * b) >> 32);
+}
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float exp10f(float x) { return std::pow(10.0F, x); }
 inline void sincospif(float x, float* sine, float* cosine) {
@@ -203,6 +240,8 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
 }  // namespace trainer::emulated
 
 template <typename... Parameters, typename... Arguments>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
-  return ::trainer::emulated::enqueue_kernel(*config, reinterpret_cast<const void*>(kernel), [kernel, ... values = Parameters(arguments)] { kernel(values...); });
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  return ::trainer::emulated::enqueue_kernel(*config, reinterpret_cast<const void*>(kernel),
+                                             [kernel, ... values = Parameters(arguments)] { kernel(values...); });
 }

@@ -1,5 +1,6 @@
-// The emulated GPU from the tests' side: how adversarial it is, how large, and what happened. The CUDA runtime, cuBLASLt and NCCL are
-// emulated by their own functions, declared by the Toolkit's headers and defined here for host memory.
+// The emulated GPU from the tests' side: how adversarial it is, how large, and what happened. The CUDA runtime,
+// cuBLASLt and NCCL are emulated by their own functions, declared by the Toolkit's headers and defined here for host
+// memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +13,7 @@ namespace trainer::emulated {
 
 /// Of every thread that uses devices from now on.
 struct Settings {
-  std::uint64_t order = 0;           ///< of threads in a block (Block::run), of blocks, and of streams: 0 is the order of issue
+  std::uint64_t order = 0;  ///< of threads in a block (Block::run), of blocks, and of streams: 0 is the order of issue
   int devices = 1;
   int capability = 90;
   int units = 132;

@@ -1,7 +1,8 @@
-// NCCL between the threads of one process, each a rank with a device of its own. A collective is work on a stream that is done when every
-// member's stream has come to it; then one of them moves the data of all. What the documentation leaves to the caller and the real library
-// answers with a hang or garbage is an error here: members that come to different collectives, messages of different sizes. Communicators
-// that do not block answer ncclInProgress wherever they may.
+// NCCL between the threads of one process, each a rank with a device of its own. A collective is work on a stream that
+// is done when every member's stream has come to it; then one of them moves the data of all. What the documentation
+// leaves to the caller and the real library answers with a hang or garbage is an error here: members that come to
+// different collectives, messages of different sizes. Communicators that do not block answer ncclInProgress wherever
+// they may.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <nccl.h>
@@ -37,7 +38,9 @@ struct Collective {
   const void* send = nullptr;
   void* receive = nullptr;
 
-  bool fits(const Collective& other) const { return kind == other.kind && count == other.count && dtype == other.dtype && root == other.root; }
+  bool fits(const Collective& other) const {
+    return kind == other.kind && count == other.count && dtype == other.dtype && root == other.root;
+  }
 };
 
 struct Meeting {
@@ -111,16 +114,21 @@ thread_local std::vector<Pending> group_parts;
 std::size_t size_of(ncclDataType_t dtype) {
   switch (dtype) {
     case ncclInt8:
-    case ncclUint8: return 1;
+    case ncclUint8:
+      return 1;
     case ncclFloat16:
-    case ncclBfloat16: return 2;
+    case ncclBfloat16:
+      return 2;
     case ncclInt32:
     case ncclUint32:
-    case ncclFloat32: return 4;
+    case ncclFloat32:
+      return 4;
     case ncclInt64:
     case ncclUint64:
-    case ncclFloat64: return 8;
-    default: throw emulated::Misuse("a dtype of NCCL's that nothing here uses");
+    case ncclFloat64:
+      return 8;
+    default:
+      throw emulated::Misuse("a dtype of NCCL's that nothing here uses");
   }
 }
 
@@ -130,23 +138,34 @@ void add(std::byte* to, const std::byte* from, std::size_t count) {
     T a, b;
     std::memcpy(&a, to + i * sizeof(T), sizeof(T));
     std::memcpy(&b, from + i * sizeof(T), sizeof(T));
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) a = __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
-    else if constexpr (std::is_same_v<T, __half>) a = __float2half_rn(__half2float(a) + __half2float(b));
-    else a = static_cast<T>(a + b);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      a = __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
+    else if constexpr (std::is_same_v<T, __half>)
+      a = __float2half_rn(__half2float(a) + __half2float(b));
+    else
+      a = static_cast<T>(a + b);
     std::memcpy(to + i * sizeof(T), &a, sizeof(T));
   }
 }
 
 void add(ncclDataType_t dtype, std::byte* to, const std::byte* from, std::size_t count) {
   switch (dtype) {
-    case ncclFloat32: return add<float>(to, from, count);
-    case ncclFloat64: return add<double>(to, from, count);
-    case ncclBfloat16: return add<__nv_bfloat16>(to, from, count);
-    case ncclFloat16: return add<__half>(to, from, count);
-    case ncclInt32: return add<std::int32_t>(to, from, count);
-    case ncclInt64: return add<std::int64_t>(to, from, count);
-    case ncclUint8: return add<std::uint8_t>(to, from, count);
-    default: throw emulated::Misuse("NCCL cannot sum this dtype here");
+    case ncclFloat32:
+      return add<float>(to, from, count);
+    case ncclFloat64:
+      return add<double>(to, from, count);
+    case ncclBfloat16:
+      return add<__nv_bfloat16>(to, from, count);
+    case ncclFloat16:
+      return add<__half>(to, from, count);
+    case ncclInt32:
+      return add<std::int32_t>(to, from, count);
+    case ncclInt64:
+      return add<std::int64_t>(to, from, count);
+    case ncclUint8:
+      return add<std::uint8_t>(to, from, count);
+    default:
+      throw emulated::Misuse("NCCL cannot sum this dtype here");
   }
 }
 
@@ -170,9 +189,15 @@ void perform(int size, std::vector<std::pair<int, Collective>>& all) {
   for (std::size_t i = 0; i < members; ++i) {
     auto* to = static_cast<std::byte*>(all[i].second.receive);
     switch (one.kind) {
-      case Kind::all_reduce: std::memcpy(to, sum.data(), piece); break;
-      case Kind::reduce_scatter: std::memcpy(to, sum.data() + i * piece, piece); break;
-      case Kind::broadcast: std::memcpy(to, given[static_cast<std::size_t>(one.root)].data(), piece); break;
+      case Kind::all_reduce:
+        std::memcpy(to, sum.data(), piece);
+        break;
+      case Kind::reduce_scatter:
+        std::memcpy(to, sum.data() + i * piece, piece);
+        break;
+      case Kind::broadcast:
+        std::memcpy(to, given[static_cast<std::size_t>(one.root)].data(), piece);
+        break;
       case Kind::all_gather:
         for (std::size_t j = 0; j < members; ++j) std::memcpy(to + j * piece, given[j].data(), piece);
         break;
@@ -202,7 +227,8 @@ ncclResult_t put(ncclComm* comm, const Collective& collective, cudaStream_t stre
       turn->number = comm->next++;
       Meeting& meeting = world->meetings[turn->number];
       if (!meeting.arrived.empty() && !collective.fits(meeting.arrived.front().second))
-        throw emulated::Misuse("rank " + std::to_string(comm->rank) + " of a communicator of " + std::to_string(world->size) + " comes to another collective than rank " +
+        throw emulated::Misuse("rank " + std::to_string(comm->rank) + " of a communicator of " +
+                               std::to_string(world->size) + " comes to another collective than rank " +
                                std::to_string(meeting.arrived.front().first));
       meeting.arrived.emplace_back(comm->rank, collective);
       if (static_cast<int>(meeting.arrived.size()) == world->size) {
@@ -249,14 +275,18 @@ void put(const Pending& pending) {
       const Part& part = parts[i];
       if (part.sends || turn->received[i]) continue;
       std::deque<Message>& box = world->mail[{part.peer, comm->rank}];
-      const bool later = std::any_of(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i), [&](const Part& before) {
-        return !before.sends && before.peer == part.peer && !turn->received[static_cast<std::size_t>(&before - parts.data())];
-      });
+      const bool later =
+          std::any_of(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i), [&](const Part& before) {
+            return !before.sends && before.peer == part.peer &&
+                   !turn->received[static_cast<std::size_t>(&before - parts.data())];
+          });
       if (later || box.empty()) {
         all = false;
         continue;
       }
-      if (box.front().bytes != part.bytes) throw emulated::Misuse("a message of " + std::to_string(box.front().bytes) + " bytes is received as one of " + std::to_string(part.bytes));
+      if (box.front().bytes != part.bytes)
+        throw emulated::Misuse("a message of " + std::to_string(box.front().bytes) + " bytes is received as one of " +
+                               std::to_string(part.bytes));
       std::memmove(part.data, box.front().data, part.bytes);
       *box.front().taken = true;
       box.pop_front();
@@ -358,7 +388,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   }
   return wait_if_blocking(**comm);
 }
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) { return ncclCommInitRankConfig(comm, size, id, rank, nullptr); }
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(comm, size, id, rank, nullptr);
+}
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
   if (!ready(*comm)) throw emulated::Misuse("a split of a communicator that is not ready");
@@ -370,7 +402,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   *made = nullptr;
   if (color == NCCL_SPLIT_NOCOLOR) return answer(*comm);
   *made = new_communicator();
-  (*made)->blocking = config == nullptr || config->blocking == NCCL_CONFIG_UNDEF_INT ? comm->blocking : config->blocking != 0;
+  (*made)->blocking =
+      config == nullptr || config->blocking == NCCL_CONFIG_UNDEF_INT ? comm->blocking : config->blocking != 0;
   (*made)->parent = comm->world;
   (*made)->parent_rank = comm->rank;
   (*made)->split = number;
@@ -402,7 +435,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclMemAlloc(void** at, std::size_t bytes) { return cudaMalloc(at, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }
+ncclResult_t ncclMemAlloc(void** at, std::size_t bytes) {
+  return cudaMalloc(at, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
 ncclResult_t ncclMemFree(void* at) { return cudaFree(at) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }
 ncclResult_t ncclCommRegister(const ncclComm_t, void* data, std::size_t, void** handle) {
   *handle = data;
@@ -428,26 +463,33 @@ ncclResult_t ncclGroupEnd() {
   }
   return result;
 }
-ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return put_part(comm, stream, {true, peer, const_cast<void*>(data), count * size_of(dtype)});
 }
-ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return put_part(comm, stream, {false, peer, data, count * size_of(dtype)});
 }
 
-ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclRedOp_t,
+                           ncclComm_t comm, cudaStream_t stream) {
   return put(comm, {Kind::all_reduce, count, dtype, 0, send, receive}, stream);
 }
-ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t stream) {
   return put(comm, {Kind::reduce_scatter, count, dtype, 0, send, receive}, stream);
 }
-ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                           cudaStream_t stream) {
   return put(comm, {Kind::all_gather, count, dtype, 0, send, receive}, stream);
 }
-ncclResult_t ncclAlltoAll(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAlltoAll(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                          cudaStream_t stream) {
   return put(comm, {Kind::all_to_all, count, dtype, 0, send, receive}, stream);
 }
-ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, int root, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t dtype, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
   return put(comm, {Kind::broadcast, count, dtype, root, send, receive}, stream);
 }
 

@@ -1,7 +1,7 @@
-// The CUDA runtime in host memory. A stream is a queue of work that nobody does before somebody waits: then one of the streams whose
-// first work can be done is taken, in an order that the test chooses, so that an event that is missing shows as a wrong result. A captured
-// graph runs its nodes in any order that its edges allow. What a real runtime refuses (work on the default stream, waiting or
-// unpinned copies while capturing, a fork that never joins) is refused.
+// The CUDA runtime in host memory. A stream is a queue of work that nobody does before somebody waits: then one of the
+// streams whose first work can be done is taken, in an order that the test chooses, so that an event that is missing
+// shows as a wrong result. A captured graph runs its nodes in any order that its edges allow. What a real runtime
+// refuses (work on the default stream, waiting or unpinned copies while capturing, a fork that never joins) is refused.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -163,7 +163,8 @@ bool advance(Device& device) {
       throw;
     }
     stream->queue.pop_front();
-    if (emulated::settings().work_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(emulated::settings().work_us));
+    if (emulated::settings().work_us > 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(emulated::settings().work_us));
     return true;
   }
   return false;
@@ -201,7 +202,8 @@ cudaError_t put(CUstream_st* stream, Item item) {
 // The nodes of one launch, in any order that the edges allow.
 class Launch {
  public:
-  explicit Launch(const std::vector<Node>& nodes, unsigned seed) : nodes_(nodes), done_(nodes.size()), generator_(seed) {
+  explicit Launch(const std::vector<Node>& nodes, unsigned seed)
+      : nodes_(nodes), done_(nodes.size()), generator_(seed) {
     for (std::size_t i = 0; i < nodes.size(); ++i) left_.push_back(i);
   }
   bool operator()() {
@@ -209,7 +211,9 @@ class Launch {
     if (emulated::settings().order == 1) std::reverse(order.begin(), order.end());
     if (emulated::settings().order > 1) std::shuffle(order.begin(), order.end(), generator_);
     for (std::size_t i : order) {
-      if (!std::all_of(nodes_[i].after.begin(), nodes_[i].after.end(), [&](std::size_t before) { return done_[before]; })) continue;
+      if (!std::all_of(nodes_[i].after.begin(), nodes_[i].after.end(),
+                       [&](std::size_t before) { return done_[before]; }))
+        continue;
       if (!nodes_[i].item.work()) continue;
       done_[i] = true;
       left_.erase(std::find(left_.begin(), left_.end(), i));
@@ -234,13 +238,16 @@ void run_grid(const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
   const std::uint64_t count = std::uint64_t{blocks.x} * blocks.y * blocks.z, order = emulated::settings().order;
   for (std::uint64_t n = 0; n < count; ++n) {
     const std::uint64_t i = order % 2 == 1 ? count - 1 - n : n;
-    const emulated::Index at{static_cast<unsigned>(i % blocks.x), static_cast<unsigned>(i / blocks.x % blocks.y), static_cast<unsigned>(i / blocks.x / blocks.y)};
-    block_of_thread().run(at, {threads.x, threads.y, threads.z}, {blocks.x, blocks.y, blocks.z}, shared_bytes, order, thread);
+    const emulated::Index at{static_cast<unsigned>(i % blocks.x), static_cast<unsigned>(i / blocks.x % blocks.y),
+                             static_cast<unsigned>(i / blocks.x / blocks.y)};
+    block_of_thread().run(at, {threads.x, threads.y, threads.z}, {blocks.x, blocks.y, blocks.z}, shared_bytes, order,
+                          thread);
   }
 }
 
 cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
-  const bool pageable = !(within(device_memory, to) || within(pinned_memory, to)) || !(within(device_memory, from) || within(pinned_memory, from));
+  const bool pageable = !(within(device_memory, to) || within(pinned_memory, to)) ||
+                        !(within(device_memory, from) || within(pinned_memory, from));
   if (pageable && stream != nullptr && stream->capture) {
     stream->capture->broken = true;
     return fail(cudaErrorStreamCaptureUnsupported);
@@ -269,12 +276,15 @@ Counts counts() {
   return totals;
 }
 
-cudaError_t enqueue(cudaStream_t stream, Work work, const std::string& what) { return put(stream, {std::move(work), what}); }
+cudaError_t enqueue(cudaStream_t stream, Work work, const std::string& what) {
+  return put(stream, {std::move(work), what});
+}
 
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread) {
   const dim3 blocks = config.gridDim, threads = config.blockDim;
   const std::size_t per_block = std::size_t{threads.x} * threads.y * threads.z;
-  if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0 || blocks.y > 65535 || blocks.z > 65535 || blocks.x > 2147483647u) return fail(cudaErrorInvalidConfiguration);
+  if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0 || blocks.y > 65535 || blocks.z > 65535 || blocks.x > 2147483647u)
+    return fail(cudaErrorInvalidConfiguration);
   if (per_block == 0 || per_block > 1024 || threads.z > 64) return fail(cudaErrorInvalidConfiguration);
   {
     const std::lock_guard lock(global);
@@ -323,11 +333,20 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = emulated::settings().units; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = emulated::settings().capability / 10; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = emulated::settings().capability % 10; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 * 1024; return cudaSuccess;
-    default: return fail(cudaErrorNotSupported);
+    case cudaDevAttrMultiProcessorCount:
+      *value = emulated::settings().units;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = emulated::settings().capability / 10;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = emulated::settings().capability % 10;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 227 * 1024;
+      return cudaSuccess;
+    default:
+      return fail(cudaErrorNotSupported);
   }
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
@@ -358,8 +377,13 @@ const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(erro
 cudaError_t cudaDeviceSynchronize() {
   if (refused_by_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   Device& here = device();
-  return drive(here, [&] { return std::all_of(here.streams.begin(), here.streams.end(), [](const auto& stream) { return stream->queue.empty(); }); }) ? cudaSuccess
-                                                                                                                                                     : fail(cudaErrorLaunchTimeout);
+  return drive(here,
+               [&] {
+                 return std::all_of(here.streams.begin(), here.streams.end(),
+                                    [](const auto& stream) { return stream->queue.empty(); });
+               })
+             ? cudaSuccess
+             : fail(cudaErrorLaunchTimeout);
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
@@ -374,7 +398,8 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 cudaError_t cudaMalloc(void** at, std::size_t bytes) {
   if (refused_by_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   const std::lock_guard lock(global);
-  if (totals.allocated + static_cast<std::int64_t>(bytes) > emulated::settings().memory) return fail(cudaErrorMemoryAllocation);
+  if (totals.allocated + static_cast<std::int64_t>(bytes) > emulated::settings().memory)
+    return fail(cudaErrorMemoryAllocation);
   *at = aligned(bytes);
   std::memset(*at, 0xFF, bytes);
   device_memory[static_cast<std::byte*>(*at)] = std::max<std::size_t>(bytes, 1);
@@ -428,7 +453,9 @@ cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
   std::memset(at, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) { return copy(to, from, bytes, stream); }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return copy(to, from, bytes, stream);
+}
 cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t stream) {
   return put(stream, {[=] {
                         std::memset(at, value, bytes);
@@ -448,7 +475,9 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   (*stream)->priority = priority;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (refused_by_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   if (stream == nullptr) return cudaSuccess;
@@ -596,7 +625,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     const std::lock_guard lock(global);
     ++totals.graphs;
   }
-  const auto launch = std::make_shared<Launch>(executable->nodes, static_cast<unsigned>(emulated::settings().order * 31 + 7));
+  const auto launch =
+      std::make_shared<Launch>(executable->nodes, static_cast<unsigned>(emulated::settings().order * 31 + 7));
   return put(stream, {[launch] { return (*launch)(); }, "a graph"});
 }
 
