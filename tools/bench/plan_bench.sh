@@ -34,6 +34,12 @@ job gpt2-124m-3d-8 gpt2 "$gpt2" 1024 64 4 "{data: {kind: fsdp}, tensor: {degree:
 job llama-405b-16384 llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 1f1b)" "{nodes: 2048, devices_per_node: 8}"
 job llama-405b-16384-interleaved llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 'interleaved, virtual_stages: 4')" "{nodes: 2048, devices_per_node: 8}"
 job llama-405b-16384-zero1 llama "$llama3_405b" 8192 2048 1 "$(three_d zero1 1f1b)" "{nodes: 2048, devices_per_node: 8}"
+job llama-65b-512-micro-batches llama "{layers: 80, dim: 8192, heads: 64, kv_heads: 64, hidden: 22016, vocab: 32000}" 2048 1024 1 \
+  "{data: {kind: zero1}, tensor: {degree: 8}, pipeline: {degree: 8}}" "{hardware: h100-sxm, nodes: 16, devices_per_node: 8}"
+job zb_h1-16-512-micro-batches llama "{layers: 126, dim: 4096, heads: 32, kv_heads: 8, hidden: 14336, vocab: 128256}" 8192 512 1 \
+  "{tensor: {degree: 8}, pipeline: {degree: 16, schedule: zb_h1}}" "{hardware: h100-sxm, nodes: 16, devices_per_node: 8}"
+job zb_h1-16-4096-micro-batches gpt2 "{layers: 16, heads: 4, dim: 64, vocab: 256, context: 128}" 128 4096 1 \
+  "{pipeline: {degree: 16, schedule: zb_h1}}" "{nodes: 2, devices_per_node: 8}"
 job 64-stages-512-micro-batches gpt2 "{layers: 64, heads: 4, dim: 64, vocab: 256, context: 128}" 128 512 1 "{pipeline: {degree: 64}}" "{nodes: 8, devices_per_node: 8}"
 
 printf '%-30s %12s %8s %10s %9s\n' plan instructions "wall s" "processor" "peak MiB"
