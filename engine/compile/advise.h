@@ -11,7 +11,7 @@ namespace trainer {
 
 /// The most worthwhile first; times are `step_us`, the predicted step of `compiled`, scaled by the ratio of two scores:
 /// - a batch within a quarter of the job's that all ranks can divide, where the job's cannot be divided and the ranks
-/// go to other axes instead;
+///   go to other axes instead;
 /// - the micro-batch left to `auto`, where the job fixes one;
 /// - a vocabulary padded to a multiple of 64, whose products fill the tiles of a GPU.
 /// Only what saves more than 3% of the time of a sample. Empty where the plan does not fit. REQUIRES: hardware.machine.

@@ -1,8 +1,7 @@
 // 1. The two rounds are compared instruction by instruction. Their regions may differ in the buffer, and of the batch
-// in the offset.
+//    in the offset.
 // 2. Where they differ the line is looked up: its buffers become one ring, with as many parts as are alive at once in
-// these rounds. Workspaces
-//    have no line; both rounds get the same one.
+//    these rounds. Workspaces have no line; both rounds get the same one.
 // 3. Every region of a line names the ring instead.
 #include "engine/plan/assemble/fold.h"
 
