@@ -422,7 +422,8 @@ void Emitter::assign_slots(GraphMemory& memory) const {
     }
   }
   memory.num_slots = static_cast<std::size_t>(next);
-  memory.values.assign(static_cast<std::size_t>(cut.micro_batches) * memory.num_slots, -1);
+  const int listed = cut.rounds != nullptr ? cut.rounds->left : cut.micro_batches;
+  memory.values.assign(static_cast<std::size_t>(listed) * memory.num_slots, -1);
 }
 
 NameId Emitter::value_name(GraphMemory& memory, ValueId id) {
