@@ -3,7 +3,6 @@
 #include "engine/plan/loop.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 namespace trainer {
@@ -108,28 +107,13 @@ Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::in
   Issued one = listed;
   if (pass == 0) return one;
   const std::int64_t on = pass * loop.micro_batches;
-  const auto move_region = [&](Region& region) { region = region_after(role, region, pass); };
   move_on(one.why.micro_batch, on);
-  std::visit(
-      [&](auto& instruction) {
-        using T = std::decay_t<decltype(instruction)>;
-        if constexpr (std::is_same_v<T, Launch>) {
-          for (Operand& operand : instruction.operands)
-            std::visit([&](auto& access) { move_region(access.region); }, operand);
-          move_region(instruction.workspace.region);
-          instruction.origin.base += on * instruction.origin_step;
-        } else if constexpr (std::is_same_v<T, Collective>) {
-          move_region(instruction.input.region);
-          move_region(instruction.output.region);
-        } else if constexpr (std::is_same_v<T, Exchange>) {
-          for (auto& send : instruction.sends) move_region(send.region.region), move_on(send.carried.micro_batch, on);
-          for (auto& receive : instruction.receives)
-            move_region(receive.region.region), move_on(receive.carried.micro_batch, on);
-        } else {
-          move_region(instruction.region.region);
-        }
-      },
-      one.instruction);
+  for_each_region(one.instruction, [&](Region& region) { region = region_after(role, region, pass); });
+  if (auto* launch = std::get_if<Launch>(&one.instruction)) launch->origin.base += on * launch->origin_step;
+  if (auto* exchange = std::get_if<Exchange>(&one.instruction)) {
+    for (auto& send : exchange->sends) move_on(send.carried.micro_batch, on);
+    for (auto& receive : exchange->receives) move_on(receive.carried.micro_batch, on);
+  }
   return one;
 }
 

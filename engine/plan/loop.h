@@ -5,10 +5,34 @@
 #pragma once
 
 #include <map>
+#include <type_traits>
+#include <variant>
 
 #include "engine/plan/plan.h"
 
 namespace trainer {
+
+/// Calls visit(Region&) for every region of an instruction, in the order of its fields.
+template <typename OneInstruction, typename Visit>
+void for_each_region(OneInstruction& instruction, const Visit& visit) {
+  std::visit(
+      [&](auto& one) {
+        using T = std::decay_t<decltype(one)>;
+        if constexpr (std::is_same_v<T, Launch>) {
+          for (auto& operand : one.operands) std::visit([&](auto& access) { visit(access.region); }, operand);
+          if (one.workspace.region.buffer >= 0) visit(one.workspace.region);
+        } else if constexpr (std::is_same_v<T, Collective>) {
+          visit(one.input.region);
+          visit(one.output.region);
+        } else if constexpr (std::is_same_v<T, Exchange>) {
+          for (auto& send : one.sends) visit(send.region.region);
+          for (auto& receive : one.receives) visit(receive.region.region);
+        } else {
+          visit(one.region.region);
+        }
+      },
+      instruction);
+}
 
 /// The region that a loop's instruction touches `passes` passes later. A region of more than one part stays.
 Region region_after(const Role& role, const Region& region, std::int64_t passes);

@@ -453,20 +453,24 @@ bool assemble_roles(const AssembleOptions& options, const Rounds* rounds, Plan& 
 // Rounds settle only some way behind the warm-up, later where gathers run ahead.
 constexpr int kMargins[] = {2, 4, 8};
 
+// False where the schedule has no rounds, or those of some role are not alike.
+bool assemble_with_loop(const AssembleOptions& options, Plan& plan) {
+  for (const int margin : kMargins) {
+    const std::optional<Rounds> rounds = find_rounds(options.schedule, options.micro_batches, margin);
+    if (!rounds) return false;  // nor with a larger margin
+    if (assemble_roles(options, &*rounds, plan)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Plan assemble(const AssembleOptions& options) {
   Plan plan;
   plan.mesh = options.mesh;
   plan.drifts = options.train != nullptr && options.data->averages();
-  bool done = false;
-  for (const int margin : kMargins) {
-    const std::optional<Rounds> rounds = options.train == nullptr || !options.loops || done
-                                             ? std::nullopt
-                                             : find_rounds(options.schedule, options.micro_batches, margin);
-    done = done || (rounds && assemble_roles(options, &*rounds, plan));
-  }
-  if (!done) assemble_roles(options, nullptr, plan);
+  const bool may_loop = options.train != nullptr && options.loops;
+  if (!may_loop || !assemble_with_loop(options, plan)) assemble_roles(options, nullptr, plan);
   if (options.proved) verify(plan);
   return plan;
 }

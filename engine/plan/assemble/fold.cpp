@@ -10,50 +10,19 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
+#include "engine/plan/loop.h"
 #include "engine/plan/memory.h"
 
 namespace trainer {
 namespace {
 
-template <typename Instruction, typename Visit>
-void for_each_region(Instruction& instruction, const Visit& visit) {
-  std::visit(
-      [&](auto& one) {
-        using T = std::decay_t<decltype(one)>;
-        if constexpr (std::is_same_v<T, Launch>) {
-          for (auto& operand : one.operands) std::visit([&](auto& access) { visit(access.region); }, operand);
-          if (one.workspace.region.buffer >= 0) visit(one.workspace.region);
-        } else if constexpr (std::is_same_v<T, Collective>) {
-          visit(one.input.region);
-          visit(one.output.region);
-        } else if constexpr (std::is_same_v<T, Exchange>) {
-          for (auto& send : one.sends) visit(send.region.region);
-          for (auto& receive : one.receives) visit(receive.region.region);
-        } else {
-          visit(one.region.region);
-        }
-      },
-      instruction);
-}
-
-// The instruction without its regions and waits, as if of `passes` rounds earlier.
-Issued outline(Issued issued, std::int32_t micro_batches) {
-  const auto earlier = [&](std::int32_t& micro_batch) {
-    if (micro_batch >= 0) micro_batch -= micro_batches;
-  };
+// The instruction without its regions and waits.
+Issued outline(Issued issued) {
   issued.after = {};
-  earlier(issued.why.micro_batch);
   for_each_region(issued.instruction, [](Region& region) { region = {}; });
-  if (auto* launch = std::get_if<Launch>(&issued.instruction))
-    launch->origin.base -= micro_batches * launch->origin_step;
-  if (auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
-    for (auto& send : exchange->sends) earlier(send.carried.micro_batch);
-    for (auto& receive : exchange->receives) earlier(receive.carried.micro_batch);
-  }
   return issued;
 }
 
@@ -142,7 +111,8 @@ class Folding {
   }
 
   bool alike(const Issued& before, const Issued& now) {
-    if (!(outline(before, 0) == outline(now, micro_batches_))) return false;
+    const Loop round{.micro_batches = micro_batches_};
+    if (!(outline(in_pass(role_, round, before, 1)) == outline(now))) return false;
     const std::vector<Region> mine = regions_of(before), theirs = regions_of(now);
     for (std::size_t i = 0; i < mine.size(); ++i)
       if (!alike(mine[i], theirs[i])) return false;
