@@ -1,4 +1,4 @@
-// What the words `auto` of a job's strategy come to, once mesh and graph are known. The compiler plans by it and
+// Resolves each `auto` of a job's strategy, once mesh and graph are known. The compiler plans by it and
 // `trainer plan` prints it, so that a person can read, copy and change what was decided.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a job's cluster comes to: this computer, or the machine that a hardware file describes. Contradictions between
+// Resolves `cluster:` to a machine: this computer, or the one that a hardware file describes. Contradictions between
 // the job and the file are found here and nowhere else; what is decided is written into the job, so that all after this
 // sees a cluster without `auto`s.
 #pragma once

@@ -1,4 +1,4 @@
-// Ledger: what the instructions of one role's play come to, by op and by kind of communication, and how far the whole
+// Ledger: adds up the instructions of one role's play, by op and by kind of communication, and how far the whole
 // may err.
 #pragma once
 
