@@ -21,6 +21,11 @@
 
 namespace trainer::tools {
 
+LoadOptions load_options(int world_size) {
+  const bool bf16 = kernels::cpu::detect_isa() >= kernels::cpu::Isa::avx512_bf16;
+  return {.configs_dir = configs_dir(), .bf16 = bf16, .world_size = world_size};
+}
+
 void JobArguments::add_to(Subcommand& command) {
   command.add_option("JOB", path, "the job file")->required()->type_name("");
   command.add_option("OVERRIDES", overrides, "key.path=value: replaces what the file says; the value is YAML")
@@ -40,9 +45,7 @@ LoadedJob JobArguments::load_silently(int world_size) const {
   from.text = base;
   from.quoted = true;
   if (!base.empty()) all.push_back("model.init_from=" + from.flow());
-  const bool bf16 = kernels::cpu::detect_isa() >= kernels::cpu::Isa::avx512_bf16;
-  LoadedJob loaded = load_checked_job(path, all, {.configs_dir = configs_dir(), .bf16 = bf16, .world_size = world_size},
-                                      hardware_dir(), gpus_here);
+  LoadedJob loaded = load_checked_job(path, all, load_options(world_size), hardware_dir(), gpus_here);
   if (!base.empty() && !loaded.job.adapter) throw UsageError("--base is the base of an adapter, and the job has none");
   return loaded;
 }

@@ -67,6 +67,9 @@ struct JobArguments {
   LoadedJob load_to_run(int world_size = 0) const;
 };
 
+/// How jobs are loaded on this machine.
+LoadOptions load_options(int world_size = 0);
+
 /// --checkpoint, for commands that read weights.
 void add_checkpoint_option(Subcommand& command, std::string& checkpoint);
 /// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.

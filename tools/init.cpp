@@ -9,7 +9,6 @@
 #include "engine/core/file.h"
 #include "engine/data/files.h"
 #include "engine/job/folder_job.h"
-#include "kernels/cpu/runtime/isa.h"
 #include "tools/command.h"
 #include "tools/machine.h"
 
@@ -91,10 +90,8 @@ void write_new(const std::string& path, const std::string& text) {
 
 /// The job that the commands take a model folder for, beside the folder's name in the working directory.
 int init_for_folder(const std::string& folder) {
-  const std::string name = std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string();
-  const std::string path = plain_name(name) + ".yaml";
-  const bool bf16 = kernels::cpu::detect_isa() >= kernels::cpu::Isa::avx512_bf16;
-  write_new(path, schema_line() + job_of_folder(folder, {}, {.configs_dir = configs_dir(), .bf16 = bf16}));
+  const std::string path = plain_name(name_of_folder(folder)) + ".yaml";
+  write_new(path, schema_line() + job_of_folder(folder, {}, load_options()));
   say("wrote {}. data.train is yours to fill in. Next:\n  trainer plan {}\n  trainer run {}\n", path, path, path);
   return kDone;
 }

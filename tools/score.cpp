@@ -1,9 +1,6 @@
 // trainer score: the log-probability that a model gives to every token of given rows.
 #include <cmath>
-#include <fstream>
 #include <functional>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -12,6 +9,7 @@
 #include "engine/train/ranks.h"
 #include "engine/train/score.h"
 #include "tools/command.h"
+#include "tools/lines.h"
 #include "tools/own_rank.h"
 
 namespace trainer::tools {
@@ -34,27 +32,19 @@ std::function<std::vector<std::int32_t>(const std::string&)> encoder_of(const Lo
 
 class RowReader {
  public:
-  RowReader(const LoadedJob& loaded, const std::string& file) : loaded_(loaded), file_(file) {}
+  RowReader(const LoadedJob& loaded, const std::string& file) : loaded_(loaded), file_(file), lines_(file) {}
 
   Rows read() {
-    std::ifstream opened;
-    if (file_ != "-") opened.open(file_, std::ios::binary);
-    if (file_ != "-" && !opened) throw IoError(file_ + ": cannot be opened");
-    std::istream& in = file_ == "-" ? std::cin : opened;
     Rows rows;
-    std::string text;
-    for (line_ = 1; std::getline(in, text); ++line_)
+    for (std::string text; lines_.next(text);)
       if (text.find_first_not_of(" \t\r") != std::string::npos)
         rows.push_back(ids_of(Json::parse(text, nullptr, false)));
-    if (in.bad()) throw IoError(file_ + ": reading failed");
     if (rows.empty()) throw DataError(file_ + ": has no rows");
     return rows;
   }
 
  private:
-  [[noreturn]] void fail(const std::string& why) const {
-    throw DataError(fmt::format("{}:{}: {}", file_ == "-" ? "stdin" : file_, line_, why));
-  }
+  [[noreturn]] void fail(const std::string& why) const { lines_.fail(why); }
 
   std::vector<std::int32_t> ids_of(const Json& row) {
     if (row.is_discarded()) fail("no JSON");
@@ -83,7 +73,7 @@ class RowReader {
 
   const LoadedJob& loaded_;
   const std::string file_;
-  std::size_t line_ = 0;
+  Lines lines_;
   std::function<std::vector<std::int32_t>(const std::string&)> encode_;
 };
 
@@ -105,12 +95,11 @@ int score_rows(const Arguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
   OwnRank own = join_ranks(arguments);
   LoadedJob& loaded = own.loaded;
-  const bool asked = loaded.setting("precision.compute") != nullptr &&
-                     loaded.setting("precision.compute")->from != Setting::From::otherwise;
-  if (!asked || is_model_folder(arguments.path)) {
-    const bool overridden = asked && loaded.setting("precision.compute")->from == Setting::From::command_line;
-    if (!overridden) loaded.job.precision.compute = DType::f32;
-  }
+  // The job of a model folder is made up: nobody has asked for what it says.
+  const Setting* compute = loaded.setting("precision.compute");
+  const bool asked = compute != nullptr && (compute->from == Setting::From::command_line ||
+                                            (compute->from == Setting::From::file && !is_model_folder(arguments.path)));
+  if (!asked) loaded.job.precision.compute = DType::f32;
   Json document{{"rows", Json::array()}};
   double total = 0;
   std::int64_t tokens = 0;

@@ -11,6 +11,7 @@
 #include "engine/tokenizer/text_tokenizer.h"
 #include "engine/tokenizer/train.h"
 #include "tools/command.h"
+#include "tools/lines.h"
 
 namespace trainer::tools {
 namespace {
@@ -35,49 +36,6 @@ class StatusLine {
  private:
   bool shown_ = ::isatty(STDERR_FILENO) == 1, drawn_ = false;
   std::chrono::steady_clock::time_point due_{};
-};
-
-// A file, or stdin as "-", line by line.
-class Lines {
- public:
-  explicit Lines(const std::string& path) : name_(path == "-" ? "stdin" : path) {
-    if (path != "-") file_ = open_for_reading(path);
-  }
-
-  /// Without its line break. False at the end.
-  bool next(std::string& line) {
-    line.clear();
-    while (true) {
-      const std::size_t end = block_.find('\n', at_);
-      line.append(block_, at_, end == std::string::npos ? std::string::npos : end - at_);
-      at_ = end == std::string::npos ? block_.size() : end + 1;
-      if (end != std::string::npos) return ++number_, true;
-      if (!read()) return !line.empty() && (++number_, true);
-    }
-  }
-  std::int64_t bytes() const { return bytes_; }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw DataError(name_ + ":" + std::to_string(number_) + ": " + what);
-  }
-
- private:
-  bool read() {
-    block_.resize(1 << 20);
-    ssize_t count = 0;
-    do count = ::read(file_ ? file_.get() : STDIN_FILENO, block_.data(), block_.size());
-    while (count < 0 && errno == EINTR);
-    if (count < 0) fail_io(name_, "cannot be read");
-    block_.resize(static_cast<std::size_t>(count));
-    at_ = 0;
-    bytes_ += count;
-    return count > 0;
-  }
-
-  std::string name_;
-  Descriptor file_;
-  std::string block_;
-  std::size_t at_ = 0;
-  std::int64_t number_ = 0, bytes_ = 0;
 };
 
 struct Arguments {

@@ -153,7 +153,7 @@ void write_gguf_file(const Source& source, const std::string& path, const Option
   if (!source.folder())
     throw DataError(source.path() +
                     ": the model is a graph of its own; GGUF is of models that came from a model folder");
-  const GgufMapping mapping(*source.folder(), source.config(), options.configs_dir);
+  const GgufMapping mapping(*source.folder(), options.configs_dir);
   report.notes.insert(report.notes.end(), mapping.warnings().begin(), mapping.warnings().end());
   const std::vector<Part> parts = parts_of(source, mapping, report);
   std::vector<GgufTensor> tensors;

@@ -14,24 +14,13 @@ namespace trainer::exporting {
 namespace {
 
 namespace fs = std::filesystem;
-using Entries = std::vector<std::pair<std::string, yaml::Node>>;
+using Entries = FamilyEntries;
 
 constexpr std::array<std::string_view, 12> kKeys{"architecture", "let",   "integers", "floats",   "words", "flags",
                                                  "tensors",      "names", "pairs",    "plus_one", "f32",   "refuse"};
 constexpr std::string_view kWarn = "warn";
 
 [[noreturn]] void fail(const yaml::Node& node, const std::string& what) { throw JobError({node.at("gguf", what)}); }
-
-void lay_over(Entries& entries, const yaml::Node* mapping) {
-  for (std::size_t i = 0; mapping != nullptr && i < mapping->keys.size(); ++i) {
-    const std::string& key = mapping->keys[i].text;
-    const auto same = std::ranges::find(entries, key, &Entries::value_type::first);
-    if (same == entries.end())
-      entries.emplace_back(key, mapping->items[i]);
-    else
-      same->second = mapping->items[i];
-  }
-}
 
 /// Whether `name` is `pattern`, whose `{}` is a number; that number as text.
 std::optional<std::string> matched(std::string_view pattern, std::string_view name) {
@@ -127,8 +116,7 @@ struct GgufMapping::Section {
   }
 };
 
-GgufMapping::GgufMapping(const ModelFolder& folder, const FamilyConfig& config, const std::string& configs_dir)
-    : family_(folder.family) {
+GgufMapping::GgufMapping(const ModelFolder& folder, const std::string& configs_dir) : family_(folder.family) {
   Section section;
   const std::string families = (fs::path(configs_dir) / "families").string();
   section.read(families + "/" + folder.family + ".yaml", families);
@@ -138,7 +126,7 @@ GgufMapping::GgufMapping(const ModelFolder& folder, const FamilyConfig& config, 
   plus_one_ = std::move(section.plus_one);
   f32_ = std::move(section.f32);
 
-  Variables variables = config.variables;
+  Variables variables = folder.variables;
   for (const auto& [name, value] : folder.with) variables[name] = value;
   for (const auto& [name, expression] : section.let) variables[name] = value_of_expression(expression, variables);
   for (const auto& [condition, why] : section.refuse)

@@ -31,7 +31,6 @@
 
 #include "engine/export/gguf_format.h"
 #include "engine/job/family.h"
-#include "engine/job/family_config.h"
 
 namespace trainer::exporting {
 
@@ -46,7 +45,7 @@ struct GgufPlace {
 class GgufMapping {
  public:
   /// Raises DataError where the family cannot be GGUF, or this model of it.
-  GgufMapping(const ModelFolder& folder, const FamilyConfig& config, const std::string& configs_dir);
+  GgufMapping(const ModelFolder& folder, const std::string& configs_dir);
 
   const std::string& architecture() const { return architecture_; }
   const std::vector<GgufKey>& keys() const { return keys_; }

@@ -47,7 +47,7 @@ struct Placed {
 
 std::vector<Placed> place_all(const Source& source) {
   // A section of a larger model becomes a folder of its own, whose names have no prefix.
-  const bool plain = !source.folder() || !source.config().part.empty();
+  const bool plain = !source.folder() || !source.folder()->part.empty();
   const DiskNames names = source.folder() ? source.folder()->names : DiskNames();
   std::vector<Placed> placed;
   for (const TensorInfo& info : source.tensors()) {
@@ -145,7 +145,7 @@ std::string architecture_of(const std::string& model_type, const std::string& co
 }
 
 std::string config_of(const Source& source, DType dtype, const Options& options, Report& report) {
-  const std::string& part = source.config().part;
+  const std::string& part = source.folder()->part;
   std::string text = read_text(source.files() + "/config.json", kMostConfigBytes);
   if (!part.empty()) {
     const std::string architecture = architecture_of(model_type_in(text, part), options.configs_dir);

@@ -73,9 +73,7 @@ Source::Source(const Options& options) {
   if (!is_directory(path))
     throw DataError(path + ": is a file; a checkpoint's directory or a model folder can be exported");
   is_model_folder(path) ? open_folder(options) : open_checkpoint(options);
-  if (!folder_) return;
-  config_ = read_family_config(files_, options.configs_dir);
-  check_against_graph();
+  if (folder_) check_against_graph();
 }
 
 void Source::open_folder(const Options& options) {

@@ -11,7 +11,6 @@
 #include "engine/checkpoint/tensor_store.h"
 #include "engine/export/export.h"
 #include "engine/job/family.h"
-#include "engine/job/family_config.h"
 #include "engine/train/saved_facts.h"
 #include "engine/train/weights.h"
 
@@ -28,8 +27,6 @@ class Source {
   const std::string& path() const { return path_; }
   /// The model folder that it is, or that the checkpoint was trained from: its config, names and small files.
   const std::optional<ModelFolder>& folder() const { return folder_; }
-  /// What else its config.json says. REQUIRES: folder().
-  const FamilyConfig& config() const { return config_; }
   /// Where config.json and the tokenizer's files lie; empty: there are none.
   const std::string& files() const { return files_; }
   const std::vector<checkpoint::TensorInfo>& tensors() const { return tensors_; }
@@ -57,7 +54,6 @@ class Source {
 
   std::string path_, files_;
   std::optional<ModelFolder> folder_;
-  FamilyConfig config_;
   std::optional<WeightSource> weights_, base_;  // base_: of an adapter
   std::vector<checkpoint::TensorInfo> tensors_;
   std::map<std::string, Delta> deltas_;  // by matrix

@@ -10,7 +10,6 @@
 #include <set>
 
 #include "engine/core/glob.h"
-#include "engine/job/family_config.h"
 #include "engine/job/nearest.h"
 
 namespace trainer {
@@ -38,19 +37,7 @@ std::vector<std::string> texts_of(const yaml::Node* list) {
   return texts;
 }
 
-/// Pairs of a mapping, in its order; of two with the same key the later counts, at the place of the first.
-using Entries = std::vector<std::pair<std::string, yaml::Node>>;
-
-void lay_over(Entries& entries, const yaml::Node* mapping) {
-  for (std::size_t i = 0; mapping != nullptr && i < mapping->keys.size(); ++i) {
-    const std::string& key = mapping->keys[i].text;
-    const auto same = std::ranges::find(entries, key, &Entries::value_type::first);
-    if (same == entries.end())
-      entries.emplace_back(key, mapping->items[i]);
-    else
-      same->second = mapping->items[i];
-  }
-}
+using Entries = FamilyEntries;
 
 /// A family file with those that it is based on.
 struct Family {
@@ -115,9 +102,6 @@ class Reader {
     folder_.path = path;
   }
 
-  /// REQUIRES: read().
-  FamilyConfig config() { return {family_.part, std::move(variables_)}; }
-
   ModelFolder read() {
     if (!config_.is_mapping()) fail(config_, "", "config.json is no JSON object");
     find_family();
@@ -137,12 +121,13 @@ class Reader {
     raise();
     evaluate_all();
     raise();
+    folder_.part = family_.part;
+    folder_.variables = std::move(variables_);
     return std::move(folder_);
   }
 
  private:
-  // ---- Which family
-  // --------------------------------------------------------------------------------------------------
+  // ---- Which family ----
 
   void find_family() {
     family_node_ = config_.find("model_type");
@@ -179,8 +164,7 @@ class Reader {
     mistakes_.push_back(std::move(mistake));
   }
 
-  // ---- Keys
-  // ----------------------------------------------------------------------------------------------------------
+  // ---- Keys ----
 
   /// Of a model that is a section of config.json: what stands beside it. The dtype there is that of the model as well.
   void read_beside(const std::string& part) {
@@ -282,8 +266,7 @@ class Reader {
     }
   }
 
-  // ---- Params
-  // --------------------------------------------------------------------------------------------------------
+  // ---- Params ----
 
   void evaluate_all() {
     for (const auto& [name, expression] : family_.let)
@@ -325,8 +308,7 @@ class Reader {
     return nullptr;
   }
 
-  // ---- Mistakes
-  // ------------------------------------------------------------------------------------------------------
+  // ---- Mistakes ----
 
   void wrong(const yaml::Node& node, const std::string& path, const std::string& message, const std::string& allowed) {
     Diagnostic mistake = node.at(path, message, allowed);
@@ -364,6 +346,17 @@ class Reader {
 
 }  // namespace
 
+void lay_over(FamilyEntries& entries, const yaml::Node* mapping) {
+  for (std::size_t i = 0; mapping != nullptr && i < mapping->keys.size(); ++i) {
+    const std::string& key = mapping->keys[i].text;
+    const auto same = std::ranges::find(entries, key, &FamilyEntries::value_type::first);
+    if (same == entries.end())
+      entries.emplace_back(key, mapping->items[i]);
+    else
+      same->second = mapping->items[i];
+  }
+}
+
 bool is_model_folder(const std::string& path) {
   std::error_code error;
   // Checkpoints hold a config.json too, but under other names than the folder's files.
@@ -373,13 +366,6 @@ bool is_model_folder(const std::string& path) {
 ModelFolder read_model_folder(const std::string& path, const std::string& configs_dir) {
   const yaml::Node config = yaml::read_file((fs::path(path) / kConfig).string());
   return Reader(path, configs_dir, config).read();
-}
-
-FamilyConfig read_family_config(const std::string& path, const std::string& configs_dir) {
-  const yaml::Node config = yaml::read_file((fs::path(path) / kConfig).string());
-  Reader reader(path, configs_dir, config);
-  reader.read();
-  return reader.config();
 }
 
 std::vector<std::string> family_names(const std::string& configs_dir) {

@@ -26,6 +26,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/disk_names.h"
@@ -36,6 +37,11 @@
 
 namespace trainer {
 
+/// Pairs of a mapping, in its order.
+using FamilyEntries = std::vector<std::pair<std::string, yaml::Node>>;
+/// Adds those of `mapping`, which may be null: a key that is there already gets the new value at its old place.
+void lay_over(FamilyEntries& entries, const yaml::Node* mapping);
+
 /// A model folder, understood.
 struct ModelFolder {
   std::string path;                           ///< of the folder
@@ -44,6 +50,8 @@ struct ModelFolder {
   Variables with;                             ///< the graph's params
   std::map<std::string, yaml::Node> origins;  ///< of those, what config.json says of them; none where it is left out
   DiskNames names;
+  std::string part;                     ///< the section of config.json that is the model; empty: all of it
+  Variables variables;                  ///< what the family's expressions read: keys with their defaults, and `let`
   std::optional<std::int64_t> longest;  ///< positions that the model knows
   std::optional<DType> dtype;           ///< of its weights, as config.json has it
   std::vector<Diagnostic> warnings;

@@ -37,6 +37,10 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
+std::string name_of_folder(const std::string& path) {
+  return std::filesystem::path(path + "/.").lexically_normal().parent_path().filename().string();
+}
+
 std::string job_of_folder(const std::string& path, const std::vector<std::string>& overrides,
                           const LoadOptions& options) {
   const ModelFolder folder = read_model_folder(path, options.configs_dir);

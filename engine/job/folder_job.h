@@ -8,6 +8,9 @@
 
 namespace trainer {
 
+/// "Qwen2.5-0.5B", of whatever path to it.
+std::string name_of_folder(const std::string& path);
+
 /// As YAML, with comments. `overrides` decide where the ranks are, and so what they compute in. Throws as
 /// read_model_folder does.
 std::string job_of_folder(const std::string& path, const std::vector<std::string>& overrides,

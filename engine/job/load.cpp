@@ -211,13 +211,14 @@ LoadedJob without_mistakes(ReadJob read) {
 }  // namespace
 
 ReadJob read_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
-  std::error_code error;
-  if (!is_model_folder(path) && std::filesystem::is_directory(path, error))
-    throw IoError(path + ": is a folder without a config.json, and so neither a job nor a model");
-  if (!is_model_folder(path)) return read_tree(yaml::read_file(path), path, overrides, options);
-  const std::string name =
-      std::filesystem::path(path + "/.").lexically_normal().parent_path().filename().string() + ".yaml";
-  ReadJob read = read_tree(yaml::parse(job_of_folder(path, overrides, options), path), name, overrides, options);
+  if (!is_model_folder(path)) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error))
+      throw IoError(path + ": is a folder without a config.json, and so neither a job nor a model");
+    return read_tree(yaml::read_file(path), path, overrides, options);
+  }
+  ReadJob read = read_tree(yaml::parse(job_of_folder(path, overrides, options), path), name_of_folder(path) + ".yaml",
+                           overrides, options);
   read.loaded.file = path;
   return read;
 }

@@ -24,9 +24,9 @@ namespace {
 constexpr std::int64_t kTokensAtOnce = 2048;  // of a rank's batch: products of so many rows are at their full rate
 constexpr std::int64_t kLengthMultiple = 8;
 constexpr std::int64_t kStats = 5;
-constexpr std::int32_t kIgnored = -100;
 
-/// Rows as samples of one length: the tokens, and as targets the tokens one place on.
+/// Rows as samples of one length: the tokens, and as targets the tokens one place on. Nobody reads what the places
+/// behind them give.
 class RowsDataset : public data::Dataset {
  public:
   RowsDataset(const Rows& rows, std::int64_t length) : rows_(rows), length_(length) {
@@ -36,7 +36,7 @@ class RowsDataset : public data::Dataset {
   const std::vector<data::SampleField>& fields() const override { return fields_; }
   void read(std::int64_t sample, std::span<std::byte* const> out) const override {
     const std::vector<std::int32_t>& ids = rows_[static_cast<std::size_t>(sample)];
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length_), 0), targets(tokens.size(), kIgnored);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length_), 0), targets(tokens.size(), 0);
     std::copy(ids.begin(), ids.end(), tokens.begin());
     std::copy(ids.begin() + 1, ids.end(), targets.begin());
     std::memcpy(out[0], tokens.data(), tokens.size() * sizeof(std::int32_t));

@@ -17,7 +17,6 @@
 #include "engine/export/gguf_format.h"
 #include "engine/export/gguf_mapping.h"
 #include "engine/job/family.h"
-#include "engine/job/family_config.h"
 #include "engine/job/yaml.h"
 #include "engine/transform/transform.h"
 #include "tests/export/gguf_reader.h"
@@ -566,7 +565,7 @@ TEST_CASE("every published config has a form in GGUF, with a name for each param
     const std::string name = entry.path().filename().string();
     CAPTURE(name);
     ModelFolder folder = read_model_folder(entry.path().string(), configs());
-    const exporting::GgufMapping mapping(folder, read_family_config(folder.path, configs()), configs());
+    const exporting::GgufMapping mapping(folder, configs());
     folder.with["layers"] = ParamValue(2.0);
     BuildOptions options;
     options.field_shapes = {{"tokens", {8}}, {"targets", {8}}};
