@@ -1,26 +1,30 @@
 // Rewrites a pattern of Oniguruma's Ruby syntax for PCRE2.
 #include <algorithm>
-#include <bitset>
-#include <memory>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/tokenizer/character_set.h"
 #include "engine/tokenizer/regex.h"
 #include "engine/tokenizer/unicode.h"
 
 namespace trainer::tokenizer {
 namespace {
 
-using CharacterSet = std::bitset<kNumCodePoints>;
+/// Of a rewritten pattern: PCRE2's compiled patterns have at most 64 KiB, for which this is more than enough text.
+constexpr std::size_t kMostText = std::size_t{1} << 20;
 
 class Rewriter {
  public:
-  explicit Rewriter(std::string_view pattern) : pattern_(pattern), set_(std::make_unique<CharacterSet>()) {}
+  explicit Rewriter(std::string_view pattern) : pattern_(pattern) {}
 
   std::string rewrite() {
-    while (at_ < pattern_.size()) item();
+    while (at_ < pattern_.size()) {
+      item();
+      if (out_.size() > kMostText) fail("the pattern has too many classes");
+    }
     if (!groups_.empty()) fail("a group without an end");
     return std::move(out_);
   }
@@ -138,7 +142,7 @@ class Rewriter {
   void put_escape() {
     repeatable_ = true;
     const std::size_t begin = at_;
-    set_->reset();
+    set_.clear();
     if (class_escape()) return put_set();
     at_ = begin + 1;
     if (at_ >= pattern_.size()) fail("a backslash at the end");
@@ -152,7 +156,7 @@ class Rewriter {
     }
     if (c == 'b' || c == 'B') {
       ++at_;
-      add_word();
+      add_word(set_);
       const std::string word = set_text();
       out_ += c == 'b' ? "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))"
                        : "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))";
@@ -221,15 +225,14 @@ class Rewriter {
   }
 
   void add_categories(CategorySet categories, bool inverted) {
-    const Categories& all = Categories::get();
-    for (char32_t c = 0; c < kNumCodePoints; ++c)
-      if (all.is(c, categories) != inverted) set_->set(c);
+    for (const Categories::Run& run : Categories::get().runs())
+      if ((((categories >> static_cast<int>(run.category)) & 1) != 0) != inverted) set_.add(run.first, run.last);
   }
 
-  void add_word() {
-    add_categories(kWordSet, false);
-    for (const CodePointRange& range : more_word_of_patterns())
-      for (char32_t c = range.first; c <= range.last; ++c) set_->set(c);
+  static void add_word(CharacterSet& set) {
+    for (const Categories::Run& run : Categories::get().runs())
+      if (((kWordSet >> static_cast<int>(run.category)) & 1) != 0) set.add(run.first, run.last);
+    set.add(more_word_of_patterns());
   }
 
   // \s \S \d \D \w \W \h \H \p{…} \P{…} : adds its characters to set_.
@@ -249,15 +252,14 @@ class Rewriter {
         return true;
       case 'w':
         ++at_;
-        add_word();
+        add_word(set_);
         return true;
       case 'W': {
         ++at_;
-        const CharacterSet before = *set_;
-        set_->reset();
-        add_word();
-        set_->flip();
-        *set_ |= before;
+        CharacterSet word;
+        add_word(word);
+        word.invert();
+        set_.add(word.ranges());
         return true;
       }
       case 'h':
@@ -286,7 +288,7 @@ class Rewriter {
   // […]
   void put_class() {
     ++at_;
-    set_->reset();
+    set_.clear();
     const bool inverted = accept("^");
     bool first = true;
     for (;; first = false) {
@@ -308,9 +310,9 @@ class Rewriter {
         high = class_character();
         if (high < low) fail("a range that ends before it begins");
       }
-      for (char32_t c = low; c <= high; ++c) set_->set(c);
+      set_.add(low, high);
     }
-    if (inverted) set_->flip();
+    if (inverted) set_.invert();
     put_set();
     repeatable_ = true;
   }
@@ -322,24 +324,23 @@ class Rewriter {
   }
 
   void put_set() {
-    if (set_->none()) fail("a class without a character");
+    if (set_.ranges().empty()) fail("a class without a character");
     out_ += set_text();
   }
 
-  std::string set_text() const {
+  // Surrogates are no characters: PCRE2 refuses them.
+  std::string set_text() {
     std::string text = "[";
-    const auto put = [&](char32_t c) {
-      char hex[16];
-      std::snprintf(hex, sizeof hex, "\\x{%X}", static_cast<unsigned>(c));
+    const auto put = [&](char32_t first, char32_t last) {
+      if (first > last) return;
+      char hex[32];
+      std::snprintf(hex, sizeof hex, first < last ? "\\x{%X}-\\x{%X}" : "\\x{%X}", static_cast<unsigned>(first),
+                    static_cast<unsigned>(last));
       text += hex;
     };
-    for (char32_t c = 0; c < kNumCodePoints; ++c) {
-      if (!set_->test(c) || (c >= 0xD800 && c <= 0xDFFF)) continue;
-      char32_t last = c;
-      while (last + 1 < kNumCodePoints && set_->test(last + 1) && last + 1 != 0xD800) ++last;
-      put(c);
-      if (last > c) text += "-", put(last);
-      c = last;
+    for (const auto& [first, last] : set_.ranges()) {
+      put(first, std::min(last, char32_t{0xD7FF}));
+      put(std::max(first, char32_t{0xE000}), last);
     }
     return text + "]";
   }
@@ -350,7 +351,7 @@ class Rewriter {
   std::vector<std::size_t> groups_;  // where open groups begin there
   bool repeatable_ = false;
   std::string out_;
-  std::unique_ptr<CharacterSet> set_;
+  CharacterSet set_;  // of the class that is being read
 };
 
 }  // namespace

@@ -78,6 +78,10 @@ Categories::Categories() : table_(kNumCodePoints) {
   }
   for (const int space : {9, 10, 11, 12, 13, 0x85})
     table_[static_cast<std::size_t>(space)] = static_cast<std::uint8_t>(Category::space_control);
+  for (char32_t c = 0; c < kNumCodePoints; ++c) {
+    if (c == 0 || table_[c] != table_[c - 1]) runs_.push_back({c, c, (*this)[c]});
+    runs_.back().last = c;
+  }
 }
 
 CategorySet category_named(std::string_view name) {

@@ -73,9 +73,17 @@ class Categories {
   Category operator[](char32_t code_point) const { return static_cast<Category>(table_[code_point]); }
   bool is(char32_t code_point, CategorySet set) const { return (set >> table_[code_point]) & 1; }
 
+  /// Neighbours of one category, in ascending order, all code points.
+  struct Run {
+    char32_t first, last;
+    Category category;
+  };
+  std::span<const Run> runs() const { return runs_; }
+
  private:
   Categories();
   std::vector<std::uint8_t> table_;
+  std::vector<Run> runs_;
 };
 
 /// The categories that a name of \p{…} stands for, as "L", "Lu", "Letter"; 0 if there is none of that name.

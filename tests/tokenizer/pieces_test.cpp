@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/tokenizer/character_set.h"
 #include "engine/tokenizer/decoder.h"
 #include "engine/tokenizer/normal_form.h"
 #include "engine/tokenizer/regex.h"
@@ -105,6 +106,32 @@ TEST_CASE("a pattern has the classes of Unicode 16 and the syntax of the library
   const Regex slow("(?:a|a)+$");
   CHECK(tests::contains(tests::message_of<DataError>([&] { spans_of(slow, std::string(40, 'a') + '!'); }),
                         "too many steps"));
+}
+
+TEST_CASE("a set of characters has what was added, and its inverse all others, in ascending ranges") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 20; ++round) {
+    CharacterSet set;
+    std::vector<bool> expected(kNumCodePoints);
+    for (int i = static_cast<int>(random() % 30); i > 0; --i) {
+      const bool high = random() % 4 == 0;  // up to the last code point
+      const char32_t first = high ? kNumCodePoints - 1 - random() % 9 : random() % 60;
+      const char32_t last = std::min<char32_t>(kNumCodePoints - 1, first + random() % 5);
+      set.add(first, last);
+      std::fill(expected.begin() + first, expected.begin() + last + 1, true);
+    }
+    for (int inverted = 0; inverted < 2; ++inverted, set.invert(), expected.flip()) {
+      std::vector<bool> given(kNumCodePoints);
+      char32_t least = 0;  // of the next range: a gap apart
+      for (const auto& [first, last] : set.ranges()) {
+        REQUIRE(first >= least);
+        REQUIRE(first <= last);
+        std::fill(given.begin() + first, given.begin() + last + 1, true);
+        least = last + 2;
+      }
+      REQUIRE(given == expected);
+    }
+  }
 }
 
 TEST_CASE("normal forms follow the standard") {
