@@ -82,6 +82,7 @@ std::string print(const Graph& graph) {
   for (const Parameter& parameter : graph.parameters)
     text += fmt::format("{} {}, {}\n", parameter.trainable ? "parameter" : "frozen",
                         text_of(graph, graph.value(parameter.value)), text_of(parameter.init));
+  for (ValueId id : graph.states) text += "state " + text_of(graph, graph.value(id)) + "\n";
   std::int32_t block = kNone;
   for (const Node& node : graph.nodes) {
     if (node.block != block && node.block != kNone) {

@@ -24,6 +24,7 @@ enum class ValueKind : std::uint8_t {
   parameter,   ///< in the compute dtype (the working copy)
   activation,  ///< whatever a node computes, gradients of activations included
   gradient,    ///< one node's contribution to the gradient of `parameter`, in the reduce dtype
+  state,       ///< stays from one run to the next; nodes whose operand is an update change it in place
 };
 
 struct Value {
@@ -110,6 +111,7 @@ struct Graph {
   std::vector<Block> blocks;
   std::vector<ValueId> inputs;  ///< fields of the batch, by the file's order; names are the data's field names
   std::vector<Parameter> parameters;
+  std::vector<ValueId> states;  ///< graphs of one plan share those of one name
   ValueId seed =
       kNone;  ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone without a backward pass
   ValueId step = kNone;    ///< i32 [1]: the number of the step, read by dropout; kNone without dropout

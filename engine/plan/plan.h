@@ -270,6 +270,13 @@ struct UnitRun {
 /// The runs of a unit in order, padding included, which is alike along no axis.
 std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh);
 
+/// What stays from one run of a program to the next beside parameters: a state of the graphs (ValueKind::state).
+struct State {
+  std::string name;
+  Spec spec;
+  Region region;  ///< of a persistent buffer
+};
+
 struct Role {
   std::vector<std::string> names;
   std::vector<Buffer> buffers;
@@ -277,6 +284,7 @@ struct Role {
   std::vector<Field> fields;
   std::vector<Program> programs;
   std::vector<Unit> units;
+  std::vector<State> states;
   BufferId scalars = -1;              ///< f32 [4] of update_scalars; persistent
   BufferId applied = -1;              ///< i32 [1]; persistent
   BufferId good_steps = -1;           ///< i32 [1] of a dynamic loss scale; persistent; -1: the scale stays as it is

@@ -228,6 +228,7 @@ class Reader {
     if (line.take("unit ")) return read_unit(line);
     if (line.take("slot ")) return read_slot(line, unit(line).slots.emplace_back());
     if (line.take("tensor ")) return read_tensor(line, unit(line).tensors.emplace_back());
+    if (line.take("state ")) return read_state(line, role().states.emplace_back());
     if (line.take("program ")) {
       ProgramKind kind{};
       line >> kind;
@@ -293,6 +294,8 @@ class Reader {
     slot.persistent = line.take(" persistent");
     slot.saved = line.take(" saved");
   }
+
+  void read_state(Line& line, State& state) { line >> state.name >> " " >> state.spec >> " " >> state.region; }
 
   void read_tensor(Line& line, UnitTensor& tensor) {
     line >> tensor.name >> " " >> tensor.spec >> " at=" >> tensor.offset >> " elements=" >> tensor.elements;

@@ -201,6 +201,8 @@ void print_role(const Role& role, std::size_t index, Out& out) {
     out << '\n';
   }
   for (const Unit& unit : role.units) print_unit(unit, out);
+  for (const State& state : role.states)
+    out << "state " << state.name << ' ' << state.spec << ' ' << state.region << '\n';
   const InstructionPrinter print_instruction{role, out};
   for (const Program& program : role.programs) {
     out << "program " << name_of(program.kind);

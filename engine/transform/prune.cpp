@@ -44,6 +44,8 @@ void prune(Graph& graph, const std::vector<ValueId>& roots) {
   }
   std::for_each(graph.inputs.begin(), graph.inputs.end(), rename);
   std::erase(graph.inputs, kNone);
+  std::for_each(graph.states.begin(), graph.states.end(), rename);
+  std::erase(graph.states, kNone);
   for (Parameter& parameter : graph.parameters) rename(parameter.value);
   std::erase_if(graph.parameters, [](const Parameter& parameter) { return parameter.value == kNone; });
   for (ValueId* id :

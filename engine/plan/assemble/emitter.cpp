@@ -386,6 +386,9 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
       for (int i = 0; i < cut.micro_batches; ++i)
         issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes}}});
   }
+  for (ValueId id : graph.states)
+    if (read_here[static_cast<std::size_t>(id)])
+      memory.fields[static_cast<std::size_t>(id)] = state(graph.value(id), graph.local(id).bytes());
   if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
     memory.step = buffer("step", Category::inputs, size_of(DType::i32));
     issue(Stream::copy,
@@ -393,6 +396,18 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   }
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
   return memory;
+}
+
+// The buffer of a state, which programs share.
+BufferId Emitter::state(const Value& value, std::int64_t bytes) {
+  const auto known = std::ranges::find(role_.states, value.name, &State::name);
+  if (known != role_.states.end()) {
+    CHECK(known->spec == value.spec, "programs hold the same state " + value.name);
+    return known->region.buffer;
+  }
+  const BufferId id = persistent(value.name, Category::activations, bytes);
+  role_.states.push_back({value.name, value.spec, whole(id)});
+  return id;
 }
 
 // What the nodes of this stage's chunks touch, and what passes through.
@@ -457,6 +472,8 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
       CHECK(held >= 0, "value " + value.name + " is read before it is computed");
       return {held, 0, bytes};
     }
+    case ValueKind::state:
+      return whole(memory.fields[static_cast<std::size_t>(storage)]);
     case ValueKind::scalar:
       break;
   }
@@ -594,6 +611,8 @@ const PreparedNode& Emitter::prepare(GraphMemory& memory, NodeId id) {
     if (graph.value(graph.storage(node.inputs[i])).kind == ValueKind::parameter)
       prepared.layouts[i] = signature.operands[i].layout =
           options_.target->preferred_layout(signature, static_cast<int>(i));
+  for (const OperandPlace& place : operand_places(signature))
+    if (place.def->role == OperandDef::Role::update) prepared.updated.push_back(place.first);
   return prepared;
 }
 
@@ -625,8 +644,12 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const ValueId input = node.inputs[i];
     const bool parameter = graph.value(graph.storage(input)).kind == ValueKind::parameter;
-    operands.emplace_back(
-        Read{parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk)});
+    const Region at =
+        parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk);
+    if (std::ranges::find(prepared.updated, static_cast<int>(i)) != prepared.updated.end())
+      operands.emplace_back(Update{at});
+    else
+      operands.emplace_back(Read{at});
   }
   const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) {
     return graph.value(id_out).kind == ValueKind::gradient;

@@ -33,6 +33,7 @@ struct PreparedNode {
   std::vector<Layout> layouts;                     ///< of its inputs
   std::array<std::int32_t, 2> signatures{-1, -1};  ///< that writes, that accumulates; -1: not asked for yet
   std::array<std::int64_t, 2> workspaces{};
+  std::vector<int> updated{};  ///< inputs that it changes in place: states
 };
 
 /// The buffers of one graph's values in one program of one stage. A value has its own buffer in each chunk that it
@@ -44,7 +45,7 @@ struct GraphMemory {
       slots;  ///< [chunk][storage value]: its slot in a micro-batch; -1: the chunk does not touch it
   std::size_t num_slots = 0;
   std::vector<BufferId> values;               ///< [micro-batch · num_slots + slot]
-  std::vector<BufferId> fields;               ///< of each graph input, all micro-batches
+  std::vector<BufferId> fields;               ///< of each graph input, all micro-batches; of each state
   std::vector<const ParameterPlace*> places;  ///< of each value that is a parameter of this stage
   std::vector<NameId> names;                  ///< of each value, once asked for; -1
   std::vector<PreparedNode> prepared;         ///< of each node
@@ -173,6 +174,7 @@ class Emitter {
   const PreparedNode& prepare(GraphMemory& memory, NodeId id);
   std::size_t prepare(GraphMemory& memory, NodeId id, bool counts, bool add);
   Region weight(const GraphMemory& memory, ValueId id, Layout layout);
+  BufferId state(const Value& value, std::int64_t bytes);
   BufferId packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout);
   void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout,
             BufferId to);

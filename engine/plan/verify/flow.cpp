@@ -83,6 +83,11 @@ void Flow::declare() {
     declared_.update(address(from), address(from) + 1, [&](const Facts& of) { facts = of; });
     declare(to, {{0, to.bytes, facts}});
   });
+  for (const State& state : role_.states) {
+    Facts facts = Facts::all(Held::same(), state.spec.dtype());
+    for (Axis axis : kAxes) facts.on(axis) = {state.spec.on(axis), state.spec.whole.rank()};
+    declare(state.region, {{0, state.region.bytes, facts}});
+  }
   if (!restores()) return;
   for (const Unit& unit : role_.units)
     for (const Slot& slot : unit.slots)

@@ -21,6 +21,14 @@ std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
   return bytes;
 }
 
+// Operands that a kernel of a graph's op reads, or changes in place. The others are its outputs.
+std::size_t inputs_of(const Signature& signature) {
+  std::size_t count = 0;
+  for (const OperandPlace& place : operand_places(signature))
+    if (place.def->role != OperandDef::Role::output) count += static_cast<std::size_t>(place.count);
+  return count;
+}
+
 }  // namespace
 
 void Flow::launch(std::size_t i, const Launch& launch) {
@@ -68,8 +76,8 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
   std::vector<Facts>&inputs = inputs_, &outputs = outputs_;
   inputs.clear();
   outputs.clear();
-  for (const Operand& operand : launch.operands) {
-    if (access_of(operand) != Access::read) break;
+  const std::size_t num_inputs = inputs_of(signature);
+  for (const Operand& operand : std::span(launch.operands).first(num_inputs)) {
     const TensorDesc& tensor = signature.operands[inputs.size()];
     const Facts& facts = inputs.emplace_back(uniform(region_of(operand)));
     if (facts.dtype && facts.dtype != tensor.dtype)
@@ -77,7 +85,6 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
     if (const std::int64_t due = run_of(tensor, facts); due != 0 && facts.run != 0 && facts.run != due)
       report_(i, "reads runs of another length than operand " + std::to_string(inputs.size() - 1) + " has");
   }
-  const std::size_t num_inputs = inputs.size();
   for (std::size_t operand = num_inputs; operand < launch.operands.size(); ++operand)
     outputs.push_back(Facts::all(Held::same(), signature.operands[operand].dtype));
   for (Axis axis : kAxes) {
@@ -107,6 +114,10 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
     outputs[output].run = run_of(signature.operands[num_inputs + output], outputs[output]);
     write(i, region, outputs[output]);
   }
+  // What is changed in place lies as it did: the rule has taken it so.
+  for (std::size_t input = 0; input < num_inputs; ++input)
+    if (access_of(launch.operands[input]) != Access::read)
+      write(i, region_of(launch.operands[input]), read(region_of(launch.operands[input])));
 }
 
 // The same elements in another dtype or layout.
