@@ -83,7 +83,7 @@ std::string CharsTokenizer::json() const {
 }
 
 FileTokenizer::FileTokenizer(const std::string& path) {
-  const std::string file = is_directory(path) ? path + "/tokenizer.json" : path;
+  const std::string file = tokenizer::tokenizer_file_in(path);
   const MappedFile map(file);
   tokenizer_ = tokenizer::TextTokenizer::parse(map.text(), file);
   const XXH128_hash_t hash = XXH3_128bits(map.text().data(), map.text().size());

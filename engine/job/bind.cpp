@@ -162,15 +162,30 @@ DataFiles bind_files(Values& v, const std::string& path) {
   return {.paths = {}, .images = *v.file(path + ".images"), .labels = *v.file(path + ".labels")};
 }
 
-void bind_tokenizer(Values& v, DataJob& data) {
+/// A model folder brings its tokenizer: without the key it is `auto` there.
+void bind_tokenizer(Values& v, DataJob& data, std::vector<Diagnostic>& mistakes) {
   if (!v.has("data.tokenizer")) return;
+  const bool of_folder = v.has("model.from");
+  CheckedValue& value = v.checked().values.find("data.tokenizer")->second;
+  if (of_folder && value.from == Setting::From::otherwise) value.node.text = "auto";
+  if (v.is("data.tokenizer", "auto")) {
+    data.tokenizer = Tokenizer::file;
+    if (of_folder) {
+      data.tokenizer_file = *v.file("model.from");
+    } else {
+      mistakes.push_back(value.node.at("data.tokenizer", "the tokenizer of a model folder, but there is no model.from",
+                                       "bytes, chars, or the path of a tokenizer.json"));
+      mistakes.back().value = "auto";
+    }
+    return;
+  }
   const bool is_word =
       std::ranges::any_of(names_of(Tokenizer()), [&](const auto& name) { return v.is("data.tokenizer", name.second); });
   data.tokenizer = is_word ? v.word<Tokenizer>("data.tokenizer") : Tokenizer::file;
   if (!is_word) data.tokenizer_file = *v.file("data.tokenizer");
 }
 
-DataJob bind_data(Values& v) {
+DataJob bind_data(Values& v, std::vector<Diagnostic>& mistakes) {
   DataJob data;
   data.format = v.word<DataFormat>("data.format");
   data.train = bind_files(v, "data.train");
@@ -179,7 +194,7 @@ DataJob bind_data(Values& v) {
   } else if (v.is_section("data.val") || !v.node("data.val").is_null()) {
     data.val = bind_files(v, "data.val");
   }
-  bind_tokenizer(v, data);
+  bind_tokenizer(v, data, mistakes);
   if (v.has("data.token_type") && !v.is("data.token_type", "auto"))
     data.token_type = v.word<TokenType>("data.token_type");
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
@@ -196,10 +211,10 @@ DataJob bind_data(Values& v) {
 }
 
 /// Of data with a mistake in it, what says how samples look.
-DataJob bind_samples(Values& v) {
+DataJob bind_samples(Values& v, std::vector<Diagnostic>& mistakes) {
   DataJob data;
   if (v.has("data.format")) data.format = v.word<DataFormat>("data.format");
-  bind_tokenizer(v, data);
+  bind_tokenizer(v, data, mistakes);
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
   return data;
 }
@@ -464,7 +479,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   job.model = bind_model(v, options, mistakes);
   if (v.right("adapter")) job.adapter = bind_adapter(v);
   if (!v.checked().doubtful.contains("trainable")) job.trainable = bind_trainable(v);
-  job.data = v.right("data") ? bind_data(v) : bind_samples(v);
+  job.data = v.right("data") ? bind_data(v, mistakes) : bind_samples(v, mistakes);
   if (v.right("train")) job.train = bind_train(v);
   if (v.right("eval") && !v.node("eval.every").is_null()) job.eval = bind_eval(v);
   if (v.right("precision")) job.precision = bind_precision(v);

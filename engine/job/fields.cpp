@@ -163,9 +163,10 @@ Fields data() {
       optional("val", val, {null(), fraction(), idx_files()}, "null").when("format", {"idx"}),
       optional(
           "tokenizer",
-          "bytes: ids 0 to 255. chars: the sorted distinct characters of all the text. A path: a tokenizer.json, or "
-          "a folder with one.",
-          {word(words<Tokenizer>()), path(".json")}, "bytes")
+          "bytes: ids 0 to 255. chars: the sorted distinct characters of all the text. auto: the tokenizer.json of the "
+          "model folder, which is the default of a job with model.from. A path: a tokenizer.json, or a folder with "
+          "one.",
+          {word(with_auto(words<Tokenizer>())), path(".json")}, "bytes")
           .when("format", {"text"}),
       optional("token_type",
                "Type of the ids; auto: what the header of an .npy or llm.c file says, u16 where there is none.",

@@ -25,6 +25,29 @@ bool is_on_gpus(const std::vector<std::string>& overrides) {
   return gpus;
 }
 
+/// The last value that the overrides give a key; `otherwise` where there is none.
+std::string overridden(const std::vector<std::string>& overrides, const std::string& path, std::string otherwise) {
+  for (const std::string& text : overrides)
+    if (text.starts_with(path + "=")) otherwise = text.substr(path.size() + 1);
+  return otherwise;
+}
+
+/// What to train on: nothing in the folder says that.
+std::string data_of(const std::string& format, std::int64_t seq_len) {
+  if (format == "tokens")
+    return fmt::format(
+        "  format: tokens                 # a file of token ids\n"
+        "  train: train.bin               # what to train on: nothing in the folder says that\n"
+        "  token_type: u32\n"
+        "  seq_len: {}\n",
+        seq_len);
+  return fmt::format(
+      "  format: text                   # files of text, which become ids by the folder's tokenizer.json\n"
+      "  train: train.txt               # what to train on: nothing in the folder says that\n"
+      "  seq_len: {}\n",
+      seq_len);
+}
+
 /// In double quotes, as YAML and JSON write it.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -52,10 +75,7 @@ std::string job_of_folder(const std::string& path, const std::vector<std::string
       "  from: {0}                      # its config.json says what the model is; its weights are where training "
       "starts\n"
       "data:\n"
-      "  format: tokens                 # a file of token ids\n"
-      "  train: train.bin               # what to train on: nothing in the folder says that\n"
-      "  token_type: u32\n"
-      "  seq_len: {1}\n"
+      "{1}"
       "train:\n"
       "  steps: 1000\n"
       "  batch: {{global: 64}}            # samples of a step\n"
@@ -63,7 +83,7 @@ std::string job_of_folder(const std::string& path, const std::vector<std::string
       "  lr_schedule: {{name: cosine, warmup_steps: 50}}\n"
       "precision: {{compute: {2}}}\n"
       "strategy: auto\n",
-      quoted(path), seq_len, bf16 ? "bf16" : "f32");
+      quoted(path), data_of(overridden(overrides, "data.format", "text"), seq_len), bf16 ? "bf16" : "f32");
 }
 
 }  // namespace trainer

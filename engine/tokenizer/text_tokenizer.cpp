@@ -36,9 +36,19 @@ struct TextTokenizer::Encoding {
 };
 
 std::shared_ptr<const TextTokenizer> TextTokenizer::read(const std::string& path) {
-  const std::string file = is_directory(path) ? path + "/tokenizer.json" : path;
+  const std::string file = tokenizer_file_in(path);
   const MappedFile map(file);
   return parse(map.text(), file);
+}
+
+std::string tokenizer_file_in(const std::string& path) {
+  if (!is_directory(path)) return path;
+  const std::string file = path + "/tokenizer.json";
+  if (exists(file)) return file;
+  throw DataError(path + ": has no tokenizer.json" +
+                  (exists(path + "/tokenizer.model") ? "; make one of its tokenizer.model with transformers: "
+                                                       "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+                                                     : ""));
 }
 
 std::shared_ptr<const TextTokenizer> TextTokenizer::parse(std::string_view text, const std::string& name) {

@@ -23,6 +23,9 @@ struct EncodeOptions {
   PlainText plain = {};  ///< where special tokens that are written in the text are text
 };
 
+/// The tokenizer.json in a folder, or `path` itself. Raises DataError for a folder without one.
+std::string tokenizer_file_in(const std::string& path);
+
 class TextTokenizer {
  public:
   /// Reads a tokenizer.json, or the one in a folder. Raises DataError, IoError.

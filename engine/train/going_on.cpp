@@ -248,6 +248,8 @@ class Comparison {
   // An adapter that is there in one job only is told once; so is a default of `trainable`, which follows from it.
   bool told_elsewhere(const std::string& path) const {
     if (path == "adapter" || (other_adapter_ && path.starts_with("adapter."))) return true;
+    // Tokenizers are compared by what they are: `auto` and the path of the same file are the same.
+    if (path == "data.tokenizer") return !before_.tokenizer.empty() && before_.tokenizer == after_.tokenizer;
     if (other_adapter_ && path == "trainable") return after_.job->defaults.contains(path);
     return optimizers_ && !optimizers_->empty() && names_optimizer(path);
   }

@@ -82,6 +82,24 @@ TEST_CASE("of very many mistakes the first fifty are told and the rest are count
 
 // ---- Good jobs ------------------------------------------------------------------------------------------------------
 
+TEST_CASE("a job with a model folder has its tokenizer, unless it names another") {
+  const auto tokenizer_of = [](const std::string& model, const std::string& tokenizer) {
+    const DataJob data =
+        parsed("model: " + model + "\ndata: {format: text, train: a.txt" + tokenizer + "}\n" + kTrain).job.data;
+    return data.tokenizer == Tokenizer::file ? data.tokenizer_file : std::string(name_of(data.tokenizer));
+  };
+  CHECK(tokenizer_of("{from: qwen}", "") == "jobs/qwen");
+  CHECK(tokenizer_of("{from: qwen}", ", tokenizer: auto") == "jobs/qwen");
+  CHECK(tokenizer_of("{from: qwen}", ", tokenizer: bytes") == "bytes");
+  CHECK(tokenizer_of("{from: qwen}", ", tokenizer: other/tokenizer.json") == "jobs/other/tokenizer.json");
+  CHECK(tokenizer_of("{graph: m.yaml}", "") == "bytes");
+  const LoadedJob loaded = parsed("model: {from: qwen}\ndata: {format: text, train: a.txt}\n" + kTrain);
+  CHECK(loaded.setting("data.tokenizer")->value == "auto");
+  CHECK(loaded.setting("data.tokenizer")->from == Setting::From::otherwise);
+  CHECK(parsed("model: {from: qwen}\ndata: {format: tokens, train: a.bin}\n" + kTrain).setting("data.tokenizer") ==
+        nullptr);
+}
+
 TEST_CASE("model, data and steps are a whole job, and the rest has defaults") {
   const Job job = parsed(kSmall).job;
   CHECK(job.name == "job");
