@@ -14,6 +14,7 @@
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
 #include "engine/job/yaml.h"
+#include "engine/train/checkpoint_job.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 #include "kernels/cpu/runtime/isa.h"
@@ -45,10 +46,20 @@ LoadedJob JobArguments::load_silently(int world_size) const {
   from.text = base;
   from.quoted = true;
   if (!base.empty()) all.push_back("model.init_from=" + from.flow());
-  LoadedJob loaded = load_checked_job(path, all, load_options(world_size), hardware_dir(), gpus_here);
+  const LoadOptions options = load_options(world_size);
+  const auto read = [&] {
+    if (!is_checkpoint()) return read_job(path, all, options);
+    const JobOfCheckpoint of = job_of_checkpoint(path);
+    return read_job_text(of.text, of.path, all, options);
+  };
+  LoadedJob loaded = check_read_job(read(), hardware_dir(), gpus_here);
   if (!base.empty() && !loaded.job.adapter) throw UsageError("--base is the base of an adapter, and the job has none");
   return loaded;
 }
+
+bool JobArguments::is_checkpoint() const { return or_checkpoint && trainer::is_checkpoint(path); }
+
+bool JobArguments::is_made_up() const { return is_model_folder(path) || is_checkpoint(); }
 
 LoadedJob JobArguments::load_to_run(int world_size) const {
   LoadedJob loaded = load_silently(world_size);
@@ -69,6 +80,13 @@ void add_base_option(Subcommand& command, JobArguments& arguments) {
       .add_option("--base", arguments.base,
                   "of a checkpoint of an adapter: where its base is. Default: the job's model.init_from")
       ->type_name("PATH");
+}
+
+std::string weights_of(const JobArguments& arguments, const LoadedJob& loaded, const std::string& given) {
+  if (!given.empty()) return given;
+  if (arguments.is_checkpoint()) return arguments.path;
+  if (is_model_folder(arguments.path) && loaded.job.model.init_from) return *loaded.job.model.init_from;
+  return checkpoint_of(loaded, given);
 }
 
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {

@@ -55,7 +55,12 @@ struct JobArguments {
   std::vector<std::string> overrides;
   std::string base;  ///< of add_base_option: replaces model.init_from; UsageError for a job without an adapter
   bool json = false;
+  bool or_checkpoint = false;  ///< JOB may be a checkpoint by itself: engine/train/checkpoint_job.h
 
+  /// Whether JOB is a checkpoint by itself.
+  bool is_checkpoint() const;
+  /// Whether no file says what the job is: JOB is a model folder or a checkpoint.
+  bool is_made_up() const;
   void add_to(Subcommand& command);
   /// `world_size`: ranks that a launcher started; 0: no launcher.
   /// The job's cluster is resolved.
@@ -72,6 +77,9 @@ LoadOptions load_options(int world_size = 0);
 
 /// --checkpoint, for commands that read weights.
 void add_checkpoint_option(Subcommand& command, std::string& checkpoint);
+/// Where weights for use are: the checkpoint given, else JOB where that is a checkpoint or a model folder, else the job's
+/// checkpoint.dir. Throws UsageError where there is none.
+std::string weights_of(const JobArguments& arguments, const LoadedJob& loaded, const std::string& given);
 /// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
 

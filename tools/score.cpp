@@ -21,13 +21,17 @@ struct Arguments : JobArguments {
 
 /// Text to ids as the model was trained on them: with the special tokens that its tokenizer adds to a text.
 std::function<std::vector<std::int32_t>(const std::string&)> encoder_of(const LoadedJob& loaded) {
-  if (loaded.job.model.folder) {
-    const auto tokenizer = tokenizer::TextTokenizer::read(loaded.job.model.folder->path);
-    return [tokenizer](const std::string& text) { return tokenizer->encode(text, {.special = true}).ids; };
-  }
-  if (loaded.job.data.format == DataFormat::text && loaded.job.data.tokenizer == Tokenizer::bytes)
+  const DataJob& data = loaded.job.data;
+  const bool of_text = data.format == DataFormat::text;
+  if (of_text && data.tokenizer == Tokenizer::bytes)
     return [](const std::string& text) { return data::BytesTokenizer().encode(text); };
-  throw DataError("rows of text need a model folder with a tokenizer, or a job of `tokenizer: bytes`; give \"ids\"");
+  const bool of_file = of_text && data.tokenizer == Tokenizer::file;
+  if (!of_file && !loaded.job.model.folder)
+    throw DataError(
+        "rows of text need a model folder with a tokenizer, or a job of `format: text` with `tokenizer: bytes` "
+        "or the path of a tokenizer.json; give \"ids\"");
+  const auto tokenizer = tokenizer::TextTokenizer::read(of_file ? data.tokenizer_file : loaded.job.model.folder->path);
+  return [tokenizer](const std::string& text) { return tokenizer->encode(text, {.special = true}).ids; };
 }
 
 class RowReader {
@@ -85,26 +89,20 @@ Json row_json(const std::vector<std::int32_t>& ids, std::span<const float> logpr
   return {{"ids", ids}, {"logprobs", std::move(values)}, {"trained", std::move(trained)}};
 }
 
-/// Weights are those of the checkpoint that is given, of the job's model folder, or of its newest checkpoint.
-std::string weights_of(const LoadedJob& loaded, const std::string& given) {
-  if (given.empty() && loaded.job.model.folder && loaded.job.model.init_from) return *loaded.job.model.init_from;
-  return checkpoint_of(loaded, given);
-}
-
 int score_rows(const Arguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
   OwnRank own = join_ranks(arguments);
   LoadedJob& loaded = own.loaded;
-  // The job of a model folder is made up: nobody has asked for what it says.
+  // Of a model folder or a checkpoint nobody has asked for what the job says.
   const Setting* compute = loaded.setting("precision.compute");
   const bool asked = compute != nullptr && (compute->from == Setting::From::command_line ||
-                                            (compute->from == Setting::From::file && !is_model_folder(arguments.path)));
+                                            (compute->from == Setting::From::file && !arguments.is_made_up()));
   if (!asked) loaded.job.precision.compute = DType::f32;
   Json document{{"rows", Json::array()}};
   double total = 0;
   std::int64_t tokens = 0;
   abort_on_error(own.process.get(), [&] {
-    const std::string weights = weights_of(loaded, arguments.checkpoint);
+    const std::string weights = weights_of(arguments, loaded, arguments.checkpoint);
     const Rows rows = RowReader(loaded, arguments.rows).read();
     const std::vector<std::vector<std::size_t>> groups = rows_of_one_model(loaded, rows);
     std::vector<std::vector<float>> waiting(rows.size());  // of several groups: told in the order of the rows
@@ -147,7 +145,8 @@ int score_rows(const Arguments& arguments) {
 void add_score(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("score", "log-probabilities of the tokens of given rows");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("MODEL", arguments->path, "a job, or a model folder")->required()->type_name("");
+  arguments->or_checkpoint = true;
+  command->add_option("MODEL", arguments->path, "a job, a checkpoint or a model folder")->required()->type_name("");
   command->add_option("FILE", arguments->rows, R"(rows of JSON: {"ids": [1, 2, 3]} or {"text": "…"}; -: from stdin)")
       ->required()
       ->type_name("");
@@ -158,9 +157,13 @@ void add_score(CommandLine& app, Work& work) {
   command->footer(
       "Examples:\n"
       "  trainer score models/Qwen2.5-0.5B rows.jsonl\n"
-      "  trainer score job.yaml rows.jsonl --checkpoint runs/job/step-00000500 --json\n"
+      "  trainer score runs/job/step-00000500 rows.jsonl --json\n"
+      "  trainer score job.yaml rows.jsonl --checkpoint runs/other\n"
       "\n"
-      "Text becomes ids by the folder's tokenizer.json, with the special tokens that it adds to a text.\n"
+      "The weights are those of the folder or the checkpoint, and of a job those of its newest checkpoint. A "
+      "checkpoint\n"
+      "holds what its model is, and needs neither its job nor its folder.\n"
+      "Text becomes ids by the model's tokenizer.json, with the special tokens that it adds to a text.\n"
       "For each row a line {\"ids\": […], \"logprobs\": [null, …], \"trained\": [false, …]}: the natural logarithm of "
       "each\n"
       "id's probability given those before it. The perplexity of all goes to stderr. It computes in f32, unless\n"

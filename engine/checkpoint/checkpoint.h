@@ -118,6 +118,8 @@ class Store {
   /// whatever becomes of them later. They lie on the disk once: checkpoints hold hard links, or copies where the file
   /// system has none.
   void carry(const std::vector<std::string>& paths);
+  /// The same of one file, under another name.
+  void carry_as(const std::string& path, const std::string& name);
   /// Starts the unfinished checkpoint of `step`, empty.
   void begin(std::int64_t step);
   /// Makes the checkpoint of all files finished since begin(): checks that their pieces cover every tensor once,

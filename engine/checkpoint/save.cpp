@@ -263,16 +263,15 @@ void Store::make_checkpoint(std::int64_t step, const std::string& plan_hash, con
 std::string Store::carried_folder() const { return dir() + "/" + std::string(kCarried); }
 
 void Store::carry(const std::vector<std::string>& paths) {
-  if (paths.empty()) return;
+  for (const std::string& path : paths) carry_as(path, fs::path(path).filename().string());
+}
+
+void Store::carry_as(const std::string& path, const std::string& name) {
   saving([&] {
     make_directory(carried_folder());
-    for (const std::string& path : paths) {
-      const std::string name = fs::path(path).filename().string();
-      const Copied copied = copy_durably(path, carried_folder() + "/" + name);
-      carried_.push_back({name, copied.bytes, copied.checksum});
-      CHECK(name != kManifestName && !holds_tensors(carried_.back()),
-            name + " has the name of a checkpoint's own file");
-    }
+    const Copied copied = copy_durably(path, carried_folder() + "/" + name);
+    carried_.push_back({name, copied.bytes, copied.checksum});
+    CHECK(name != kManifestName && !holds_tensors(carried_.back()), name + " has the name of a checkpoint's own file");
     sync_directory(carried_folder());
   });
 }

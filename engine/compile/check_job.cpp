@@ -397,7 +397,10 @@ std::vector<Diagnostic> model_mistakes(const LoadedJob& loaded, bool params, boo
 
 LoadedJob load_checked_job(const std::string& path, const std::vector<std::string>& overrides,
                            const LoadOptions& options, const std::string& hardware_folder, const FindGpus& find_gpus) {
-  ReadJob read = read_job(path, overrides, options);
+  return check_read_job(read_job(path, overrides, options), hardware_folder, find_gpus);
+}
+
+LoadedJob check_read_job(ReadJob read, const std::string& hardware_folder, const FindGpus& find_gpus) {
   std::vector<Diagnostic> mistakes = std::move(read.mistakes);
   const auto take = [&](const std::vector<Diagnostic>& more) {
     for (const Diagnostic& mistake : more)
@@ -428,7 +431,7 @@ LoadedJob load_checked_job(const std::string& path, const std::vector<std::strin
   if (mistakes.empty()) return std::move(loaded);
   sort_mistakes(mistakes);
   std::ranges::stable_partition(
-      mistakes, [&](const Diagnostic& mistake) { return mistake.file == path || mistake.file == kCommandLine; });
+      mistakes, [&](const Diagnostic& mistake) { return mistake.file == loaded.file || mistake.file == kCommandLine; });
   throw JobError(std::move(mistakes));
 }
 

@@ -16,4 +16,7 @@ LoadedJob load_checked_job(const std::string& path, const std::vector<std::strin
                            const LoadOptions& options, const std::string& hardware_folder,
                            const FindGpus& find_gpus = {});
 
+/// The same of a job that was read.
+LoadedJob check_read_job(ReadJob read, const std::string& hardware_folder, const FindGpus& find_gpus = {});
+
 }  // namespace trainer

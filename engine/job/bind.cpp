@@ -94,8 +94,8 @@ void add_params(Values& v, const ModelFolder& folder, ModelJob& model) {
 void bind_folder(Values& v, const LoadOptions& options, ModelJob& model, std::vector<Diagnostic>& mistakes) {
   const std::string path = *v.file("model.from");
   if (options.configs_dir.empty()) return;
-  if (!is_model_folder(path)) {
-    std::error_code error;
+  std::error_code error;
+  if (!fs::is_regular_file(fs::path(path) / "config.json", error)) {
     const bool there = fs::is_directory(path, error);
     const yaml::Node& node = v.node("model.from");
     mistakes.push_back(node.at("model.from",

@@ -311,6 +311,10 @@ LoadedJob load_job(const std::string& path, const std::vector<std::string>& over
 LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides = {},
                     const LoadOptions& options = {});
 
+/// The same from a text, whose relative paths are those of `path`'s folder.
+ReadJob read_job_text(std::string text, const std::string& path, const std::vector<std::string>& overrides = {},
+                      const LoadOptions& options = {});
+
 /// The tree of the job's graph: of its file, or the inline one. Throws IoError, JobError.
 yaml::Node graph_tree(const LoadedJob& loaded);
 

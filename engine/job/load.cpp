@@ -223,13 +223,18 @@ ReadJob read_job(const std::string& path, const std::vector<std::string>& overri
   return read;
 }
 
+ReadJob read_job_text(std::string text, const std::string& path, const std::vector<std::string>& overrides,
+                      const LoadOptions& options) {
+  return read_tree(yaml::parse(std::move(text), path), path, overrides, options);
+}
+
 LoadedJob load_job(const std::string& path, const std::vector<std::string>& overrides, const LoadOptions& options) {
   return without_mistakes(read_job(path, overrides, options));
 }
 
 LoadedJob parse_job(std::string text, const std::string& path, const std::vector<std::string>& overrides,
                     const LoadOptions& options) {
-  return without_mistakes(read_tree(yaml::parse(std::move(text), path), path, overrides, options));
+  return without_mistakes(read_job_text(std::move(text), path, overrides, options));
 }
 
 yaml::Node graph_tree(const LoadedJob& loaded) {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <random>
 
-#include "engine/checkpoint/folder_files.h"
 #include "engine/core/error.h"
+#include "engine/train/checkpoint_job.h"
 #include "engine/train/going_on.h"
 #include "engine/train/weights.h"
 
@@ -103,9 +103,7 @@ Start find_start(const LoadedJob& loaded, const SavedFacts& now, Communicator& c
     require_newest(loaded, start.checkpoint ? start.checkpoint->manifest.step : 0, path);
     if (start.checkpoint) compare(loaded, now, start, say);
   }
-  // What export needs of the model folder lies in every checkpoint.
-  if (start.store && !start.finished && job.model.folder)
-    start.store->carry(checkpoint::files_beside_weights(job.model.folder->path));
+  if (start.store && !start.finished) carry_model(*start.store, job);
   start.facts.run_id = channel.from_first(start.facts.run_id.empty() && first ? random_id() : start.facts.run_id);
   return start;
 }
