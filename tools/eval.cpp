@@ -20,8 +20,8 @@ std::int64_t batches_of(const Arguments& arguments, const Job& job) {
 }
 
 int eval(const Arguments& arguments) {
-  if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
-  const OwnRank own = join_ranks(arguments);
+  if (const std::optional<int> code = run_as_ranks(arguments, Reads::data)) return *code;
+  const OwnRank own = join_ranks(arguments, Reads::data);
   const LoadedJob& loaded = own.loaded;
   std::string checkpoint;
   EvaluationRecord record;
@@ -29,6 +29,7 @@ int eval(const Arguments& arguments) {
     checkpoint = checkpoint_of(loaded, arguments.checkpoint);
     const CompiledJob compiled = compile_here(loaded, Purpose::evaluate, own.threads);
     check_same_plan(own.process.get(), compiled.plan);
+    tokenize_alone(own, compiled);
     record = evaluate(loaded, compiled, checkpoint, batches_of(arguments, loaded.job),
                       {own.process.get(), own.threads, say_line});
   });

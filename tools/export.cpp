@@ -1,8 +1,6 @@
 // trainer export: a checkpoint or a model folder as a folder of Hugging Face's layout, or as a GGUF file.
 #include "engine/export/export.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <cctype>
 #include <cmath>
@@ -66,20 +64,9 @@ exporting::Options options_of(const Arguments& arguments) {
   return options;
 }
 
-/// Tells how far it is where a person looks on, a hundred times at most.
-std::function<void(std::int64_t, std::int64_t)> progress_line() {
-  if (::isatty(STDERR_FILENO) != 1) return {};
-  return [last = std::int64_t{-1}](std::int64_t done, std::int64_t total) mutable {
-    const std::int64_t percent = total > 0 ? 100 * done / total : 100;
-    if (percent == last) return;
-    last = percent;
-    draw(done == total ? "\r\x1b[K" : fmt::format("\rwriting weights {:3d} %", percent));
-  };
-}
-
 int export_model(const Arguments& arguments) {
   exporting::Options options = options_of(arguments);
-  options.progress = progress_line();
+  options.progress = progress_line("writing weights");
   const exporting::Report report = exporting::export_model(options);
   std::int64_t bytes = 0;
   for (const auto& [name, size] : report.files) bytes += size;

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/core/printable.h"
@@ -56,6 +57,15 @@ void put_text(std::string_view text) {
 void draw(std::string_view text) { people().write(text, patience_ms); }
 void say_now(std::string_view text) noexcept { people().write_now(text); }
 void never_wait_for_readers() { patience_ms = 1000; }
+
+std::function<void(std::int64_t, std::int64_t)> progress_line(std::string what) {
+  if (::isatty(STDERR_FILENO) != 1) return {};
+  return [what = std::move(what), last = std::int64_t{-1}](std::int64_t done, std::int64_t all) mutable {
+    const std::int64_t percent = all > 0 ? 100 * done / all : 100;
+    if (percent == std::exchange(last, percent)) return;
+    draw(done == all ? "\r\x1b[K" : fmt::format("\r{} {:3d} %", what, percent));
+  };
+}
 
 void flush_results() {
   if (std::fflush(stdout) == 0 && failure_of_stdout == 0) return;

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,7 +34,9 @@ void put(fmt::format_string<Args...> format, Args&&... args) {
 
 /// Text for people that moves the cursor itself. REQUIRES: nothing in it comes from others.
 void draw(std::string_view text);
-/// The same from a signal handler: what can be written at once.
+/// Shows how far work is, where a person looks on; else nothing to call. REQUIRES: nothing in `what` comes from others.
+std::function<void(std::int64_t done, std::int64_t all)> progress_line(std::string what);
+/// As draw, from a signal handler: what can be written at once.
 void say_now(std::string_view text) noexcept;
 /// From here on a reader of stderr that takes nothing is waited for a second at most, once.
 void never_wait_for_readers();

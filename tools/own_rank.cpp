@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/run/cuda_device.h"
+#include "engine/train/inputs.h"
 #include "engine/train/ranks.h"
 
 namespace trainer::tools {
@@ -30,19 +31,33 @@ RankListener listener(int rank) {
   return listener;
 }
 
+void tokenize(const LoadedJob& loaded, const CompiledJob* compiled) {
+  data::Tokenizing tokenizing;
+  tokenizing.progress = progress_line("tokenizing");
+  tokenizing.say = [](const std::string& line) {
+    if (speaks()) say("{}\n", line);
+  };
+  tokenize_inputs(loaded, compiled, std::move(tokenizing));
+}
+
 }  // namespace
 
-OwnRank join_ranks(const JobArguments& arguments) {
+OwnRank join_ranks(const JobArguments& arguments, Reads reads) {
   const std::optional<Launcher> launcher = detect_launcher(process_environment());
   is_first = !launcher || launcher->rank == 0;
   LoadedJob loaded = arguments.load_to_run(launcher ? launcher->world_size : 0);
   for (const Diagnostic& warning : loaded.warnings)
     if (speaks()) say("{}\n", warning.str());
+  if (launcher && launcher->world_size > 1 && reads == Reads::data) tokenize(loaded, nullptr);
   ConnectedRank rank = connect_rank(loaded, launcher, listener(launcher ? launcher->rank : 0));
   return {std::move(rank), std::move(loaded)};
 }
 
-std::optional<int> run_as_ranks(const JobArguments& arguments) {
+void tokenize_alone(const OwnRank& own, const CompiledJob& compiled) {
+  if (own.process == nullptr) tokenize(own.loaded, &compiled);
+}
+
+std::optional<int> run_as_ranks(const JobArguments& arguments, Reads reads) {
   const EnvironmentMap environment = process_environment();
   const std::optional<Launcher> launcher = detect_launcher(environment);
   if (launcher) return std::nullopt;
@@ -54,6 +69,7 @@ std::optional<int> run_as_ranks(const JobArguments& arguments) {
   start.orderly = {kDone, kStopped};
   start.consequence = kConsequence;
   start.say = [](const std::string& line) { say("trainer: {}\n", line); };
+  if (reads == Reads::data) tokenize(loaded, nullptr);
   say("starting {} ranks, a process for each GPU{}\n", start.ranks,
       node.nodes == 1 ? "" : fmt::format(", on node {} of {} ({})", node.node, node.nodes, node.source));
   const int code = start_ranks(start).code;

@@ -245,6 +245,7 @@ RunReport run(const JobArguments& arguments, const OwnRank& own, TrainOptions op
   check_same_plan(own.process.get(), compiled.plan);
   const bool first = speaks();
   if (first) say_header(loaded, compiled, own.threads);
+  tokenize_alone(own, compiled);
   if (first) options.peak_flops = peak_flops_here(loaded, compiled, own.threads);
   std::optional<TraceWriter> trace;
   std::vector<report::TimeDifference> works;
@@ -281,12 +282,12 @@ void say_log_failure(const RunReport& report) {
 }
 
 int run(const JobArguments& arguments) {
-  if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
+  if (const std::optional<int> code = run_as_ranks(arguments, Reads::data)) return *code;
   TrainOptions options;
   options.process_start = process_start();
   options.stop = &stop_requested;
   never_wait_for_readers();
-  const OwnRank own = join_ranks(arguments);
+  const OwnRank own = join_ranks(arguments, Reads::data);
   options.process = own.process.get();
   options.threads = own.threads;
   RunReport report;

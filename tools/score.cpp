@@ -90,8 +90,8 @@ Json row_json(const std::vector<std::int32_t>& ids, std::span<const float> logpr
 }
 
 int score_rows(const Arguments& arguments) {
-  if (const std::optional<int> code = run_as_ranks(arguments)) return *code;
-  OwnRank own = join_ranks(arguments);
+  if (const std::optional<int> code = run_as_ranks(arguments, Reads::weights)) return *code;
+  OwnRank own = join_ranks(arguments, Reads::weights);
   LoadedJob& loaded = own.loaded;
   // Of a model folder or a checkpoint nobody has asked for what the job says.
   const Setting* compute = loaded.setting("precision.compute");

@@ -15,6 +15,17 @@ std::optional<std::string> value_of(const Switch& which) {
   return std::string(value);
 }
 
+std::string cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (const std::optional<std::string> given = value_of(kCache)) return *given == "off" ? "" : *given;
+  const std::string user = variable("XDG_CACHE_HOME"), home = variable("HOME");
+  if (user.starts_with('/')) return user + "/trainer";  // a relative one is to be ignored: the XDG specification
+  return home.starts_with('/') ? home + "/.cache/trainer" : "";
+}
+
 namespace {
 
 template <typename Number>

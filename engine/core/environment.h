@@ -56,11 +56,17 @@ inline constexpr Switch kStarted{"TRAINER_STARTED",
 
 inline constexpr Switch kCudnn{"TRAINER_CUDNN", "0 keeps attention on the own kernels for GPUs, in place of cuDNN's"};
 
-inline constexpr std::array kSwitches{kCudaGraph, kCudnn, kCudaTune, kIsa,        kPoison,   kThreads,
-                                      kSilent,    kToken, kPort,     kRendezvous, kShareGpu, kStarted};
+inline constexpr Switch kCache{"TRAINER_CACHE",
+                               "folder of the cache of tokenized text, in place of $XDG_CACHE_HOME/trainer or "
+                               "~/.cache/trainer; off holds token ids in memory"};
+
+inline constexpr std::array kSwitches{kCache,  kCudaGraph, kCudnn, kCudaTune,   kIsa,      kPoison, kThreads,
+                                      kSilent, kToken,     kPort,  kRendezvous, kShareGpu, kStarted};
 
 /// The value of a switch, or nothing where it is unset or empty.
 std::optional<std::string> value_of(const Switch& which);
+/// The folder of the cache: as kCache says. Empty: there is none, for it is off, or there is no home folder.
+std::string cache_folder();
 /// A switch, or another variable, as a number. Throws UsageError, which names it, where `text` is not a number from
 /// `least` to `most`.
 std::int64_t whole_number(const char* variable, const std::string& text, std::int64_t least, std::int64_t most);

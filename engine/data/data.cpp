@@ -142,7 +142,7 @@ std::shared_ptr<const FileTokenizer> open_tokenizer(const DataJob& job) {
   }
 }
 
-Data open_text(const DataJob& job, const GraphInputs& inputs) {
+Data open_text(const DataJob& job, const GraphInputs& inputs, const Tokenizing& tokenizing) {
   Data data;
   std::shared_ptr<const CharsTokenizer> chars;  // of the training text
   const std::shared_ptr<const FileTokenizer> file = open_tokenizer(job);
@@ -150,7 +150,7 @@ Data open_text(const DataJob& job, const GraphInputs& inputs) {
   const auto [train, val] = open_both(job, [&](const DataFiles& files) -> std::shared_ptr<const TokenStream> {
     const std::vector<std::string> paths = expand_paths(files.paths);
     if (job.tokenizer == trainer::Tokenizer::bytes) return bytes_stream(paths);
-    if (file) return tokenized_stream(paths, *file);
+    if (file) return tokenized_stream(paths, *file, tokenizing);
     const CharsText text = chars_stream(paths, chars);
     chars = text.tokenizer;
     return text.stream;
@@ -205,10 +205,10 @@ Data open_idx(const DataJob& job, const GraphInputs& inputs) {
   return data;
 }
 
-Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids) {
+Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids, const Tokenizing& tokenizing) {
   switch (job.format) {
     case DataFormat::text:
-      return open_text(job, inputs);
+      return open_text(job, inputs, tokenizing);
     case DataFormat::tokens:
       return open_tokens(job, inputs, ids);
     case DataFormat::table:
@@ -232,10 +232,22 @@ void check_samples(const DataJob& job, const Data& data) {
 
 }  // namespace
 
-Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids) {
-  Data data = open_format(job, inputs, ids);
+Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids, const Tokenizing& tokenizing) {
+  Data data = open_format(job, inputs, ids, tokenizing);
   check_samples(job, data);
   return data;
+}
+
+bool is_tokenized(const DataJob& job) {
+  return job.format == DataFormat::text && job.tokenizer == trainer::Tokenizer::file;
+}
+
+void tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing) {
+  if (!is_tokenized(job)) return;
+  const std::shared_ptr<const FileTokenizer> file = open_tokenizer(job);
+  check_vocabulary(job, *file, id_limit);
+  open_both(job,
+            [&](const DataFiles& files) { return tokenized_stream(expand_paths(files.paths), *file, tokenizing); });
 }
 
 }  // namespace trainer::data

@@ -40,6 +40,14 @@ struct UnreadableData : IoError {
 /// Opens the files. Raises BadData for a file that is missing or malformed and for data too short for one sample,
 /// UnreadableData for what the system refuses. Token ids are checked as `ids` says; everything else is checked in full,
 /// but for what only reading it all would tell.
-Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids = IdStream::Check::samples);
+Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids = IdStream::Check::samples,
+               const Tokenizing& tokenizing = {});
+
+/// Whether it is text under a tokenizer.json.
+bool is_tokenized(const DataJob& job);
+
+/// Puts the ids of text under a tokenizer.json into the cache, so that open_data only opens them; of other data
+/// nothing. `id_limit` as in GraphInputs. Raises what open_data raises.
+void tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing);
 
 }  // namespace trainer::data

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,10 +34,17 @@ struct CharsText {
 CharsText chars_stream(const std::vector<std::string>& paths,
                        std::shared_ptr<const CharsTokenizer> tokenizer = nullptr);
 
-/// Text under a tokenizer.json, each file a text of its own, with ids held in memory: all files are encoded here, on
-/// `threads` threads (0: as many as there are cores) where the tokenizer allows text to be cut. Raises DataError at
-/// text that is not UTF-8.
+/// How text becomes ids.
+struct Tokenizing {
+  std::string cache{};  ///< folder of a cache of ids (id_cache.h); empty: they are held in memory
+  int threads = 0;      ///< 0: as many as there are cores; where the tokenizer allows text to be cut
+  std::function<void(std::int64_t done, std::int64_t all)> progress{};  ///< bytes of text
+  std::function<void(const std::string&)> say{};                        ///< of waiting, and of a damaged cache
+};
+
+/// Text under a tokenizer.json, each file a text of its own: all is encoded here, if the cache does not have its ids.
+/// Raises DataError at text that is not UTF-8, IoError where the cache cannot be written.
 std::shared_ptr<const TokenStream> tokenized_stream(const std::vector<std::string>& paths,
-                                                    const FileTokenizer& tokenizer, int threads = 0);
+                                                    const FileTokenizer& tokenizer, const Tokenizing& options = {});
 
 }  // namespace trainer::data

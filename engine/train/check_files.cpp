@@ -62,7 +62,8 @@ class Checker {
   void open_all(const DataJob& job) {
     std::string wrong;
     try {
-      const data::Data data = data::open_data(job, graph_inputs(loaded_.job, compiled_), data::IdStream::Check::all);
+      const data::Data data = data::open_data(job, graph_inputs(loaded_.job, compiled_), data::IdStream::Check::all,
+                                              {.cache = cache_for(loaded_.job.data)});
       for (Diagnostic& problem : too_few_samples(loaded_, compiled_, data))
         problems_.diagnostics.push_back(std::move(problem));
     } catch (const data::BadData& error) {
@@ -82,7 +83,10 @@ class Checker {
   }
 
   void open(const std::string& key, const DataJob& job) {
-    attempt(key, [&] { data::open_data(job, graph_inputs(loaded_.job, compiled_), data::IdStream::Check::all); });
+    attempt(key, [&] {
+      data::open_data(job, graph_inputs(loaded_.job, compiled_), data::IdStream::Check::all,
+                      {.cache = cache_for(loaded_.job.data)});
+    });
   }
 
   const LoadedJob& loaded_;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/data/id_cache.h"
 #include "engine/train/evaluation.h"
 
 namespace trainer {
@@ -16,6 +18,18 @@ DType dtype_of_field(const Plan& plan, std::string_view name) {
     if (const std::int32_t index = role.field_index(name); index >= 0)
       return role.fields[static_cast<std::size_t>(index)].spec.dtype();
   return DType::i32;
+}
+
+// What `open` gives; its errors say where the job names the data.
+template <typename Open>
+auto located(const LoadedJob& loaded, Open&& open) {
+  try {
+    return open();
+  } catch (const data::BadData& error) {
+    throw DataError(about_files(loaded, error.key, error.what()).str());
+  } catch (const data::UnreadableData& error) {
+    throw IoError(about_files(loaded, error.key, error.what()).str());
+  }
 }
 
 // Whether the plan trains, and does not only evaluate or sample.
@@ -60,17 +74,34 @@ std::vector<Diagnostic> too_few_samples(const LoadedJob& loaded, const CompiledJ
   return problems;
 }
 
-data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
+std::string cache_for(const DataJob& job, const std::function<void(const std::string&)>& say) {
+  if (!data::is_tokenized(job)) return "";
+  const std::string folder = environment::cache_folder();
+  if (folder.empty() || environment::value_of(environment::kCache)) return folder;
   try {
-    data::Data data = data::open_data(loaded.job.data, graph_inputs(loaded.job, compiled));
+    data::make_cache(folder);
+    return folder;
+  } catch (const IoError& error) {
+    if (say) say(std::string(error.what()) + ": token ids are held in memory");
+    return "";
+  }
+}
+
+data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
+  return located(loaded, [&] {
+    data::Data data = data::open_data(loaded.job.data, graph_inputs(loaded.job, compiled),
+                                      data::IdStream::Check::samples, {.cache = cache_for(loaded.job.data)});
     const std::vector<Diagnostic> problems = too_few_samples(loaded, compiled, data);
     if (!problems.empty()) throw DataError(problems.front().str());
     return data;
-  } catch (const data::BadData& error) {
-    throw DataError(about_files(loaded, error.key, error.what()).str());
-  } catch (const data::UnreadableData& error) {
-    throw IoError(about_files(loaded, error.key, error.what()).str());
-  }
+  });
+}
+
+void tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing) {
+  tokenizing.cache = cache_for(loaded.job.data, tokenizing.say);
+  if (tokenizing.cache.empty()) return;
+  const std::int64_t id_limit = compiled == nullptr ? 0 : graph_inputs(loaded.job, *compiled).id_limit;
+  located(loaded, [&] { data::tokenize_data(loaded.job.data, id_limit, tokenizing); });
 }
 
 BatchBinder::BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program,

@@ -1,6 +1,7 @@
 // Inputs: the data of a job, joined to the fields of a plan by name and checked against them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,15 @@ data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled);
 /// system refuses a file; both say where the job names the data. `trainer validate --files` says the same
 /// (check_files.h).
 data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled);
+
+/// Puts the ids of the job's text into the cache (data/data.h). Ranks do this before they meet, so that none waits in a
+/// collective while another one does: then open_inputs finds them. Where there is no cache it does nothing. `compiled`,
+/// if it is known by then, says how many ids the model has. Raises as open_inputs does. `tokenizing.cache` is set here.
+void tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing);
+
+/// The folder of the cache for this data; empty: it needs none, or there is none. The default folder is done without
+/// where it cannot be written, as `say` hears.
+std::string cache_for(const DataJob& job, const std::function<void(const std::string&)>& say = {});
 
 /// Parts of the data that are too small for one batch.
 std::vector<Diagnostic> too_few_samples(const LoadedJob& loaded, const CompiledJob& compiled, const data::Data& data);

@@ -316,7 +316,7 @@ TEST_CASE("text under a tokenizer.json has its ids, cut into blocks or not, on a
   const FileTokenizer tokenizer(kTokenizers + "llama3.json");
   const Ids expected = tokenizer.encode(text);
   for (const int threads : {1, 3}) {
-    const auto stream = tokenized_stream({path}, tokenizer, threads);
+    const auto stream = tokenized_stream({path}, tokenizer, {.threads = threads});
     REQUIRE(stream->num_tokens() == static_cast<std::int64_t>(expected.size()));
     CHECK(all_of(*stream) == expected);
   }

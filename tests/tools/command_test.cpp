@@ -879,7 +879,7 @@ TEST_CASE("inspect lists a checkpoint's files and tensors") {
   CHECK(contents["step"] == 6);
   CHECK(contents["strategy"] == "ddp");
   CHECK(contents["world_size"] == 2);
-  CHECK(contents["files"].size() == 4);
+  CHECK(contents["files"].size() == 5);  // two ranks, two kinds, and the graph
   CHECK(contents["other_checkpoints"].size() == 2);
   bool found = false;
   for (const json& tensor : contents["tensors"])

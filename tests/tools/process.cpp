@@ -31,6 +31,7 @@ Process::Process(const std::string& folder, const std::vector<std::string>& argu
     : out_(folder + "/.stdout"), err_(folder + "/.stderr") {
   const std::string path = program.empty() ? TRAINER_COMMAND : program;
   ::setenv("TRAINER_THREADS", "1", 1);
+  ::setenv("XDG_CACHE_HOME", (folder + "/cache").c_str(), 1);
   std::vector<std::string> words{path};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
