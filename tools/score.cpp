@@ -7,6 +7,7 @@
 #include "engine/data/tokenizer.h"
 #include "engine/tokenizer/text_tokenizer.h"
 #include "engine/train/ranks.h"
+#include "engine/train/row_groups.h"
 #include "engine/train/score.h"
 #include "tools/command.h"
 #include "tools/lines.h"
@@ -104,8 +105,9 @@ int score_rows(const Arguments& arguments) {
   abort_on_error(own.process.get(), [&] {
     const std::string weights = weights_of(arguments, loaded, arguments.checkpoint);
     const Rows rows = RowReader(loaded, arguments.rows).read();
-    const std::vector<std::vector<std::size_t>> groups = rows_of_one_model(loaded, rows);
-    std::vector<std::vector<float>> waiting(rows.size());  // of several groups: told in the order of the rows
+    const std::vector<std::vector<std::size_t>> groups = groups_of_rows(loaded, rows);
+    std::vector<std::optional<std::vector<float>>> scored(rows.size());  // those that wait for rows before them
+    std::size_t next = 0;                                                // row to tell
     const auto tell = [&](std::size_t row, std::span<const float> logprobs) {
       for (const float logprob : logprobs) total += static_cast<double>(logprob);
       tokens += static_cast<std::int64_t>(logprobs.size());
@@ -121,13 +123,13 @@ int score_rows(const Arguments& arguments) {
       set_batch_for_scoring(loaded, some);
       const CompiledJob compiled = compile_here(loaded, Purpose::score, own.threads);
       check_same_plan(own.process.get(), compiled.plan);
+      if (&group == &groups.front()) check_ids(compiled, rows);  // all, before the first is told
       const auto take = [&](std::size_t i, std::span<const float> logprobs) {
-        if (groups.size() == 1) return tell(i, logprobs);
-        waiting[group[i]].assign(logprobs.begin(), logprobs.end());
+        scored[group[i]].emplace(logprobs.begin(), logprobs.end());
+        for (; next < rows.size() && scored[next]; scored[next++].reset()) tell(next, *scored[next]);
       };
       score(loaded, compiled, weights, some, take, {own.process.get(), own.threads, say_line});
     }
-    for (std::size_t row = 0; groups.size() > 1 && speaks() && row < rows.size(); ++row) tell(row, waiting[row]);
   });
   if (!speaks()) return kDone;
   const double perplexity = tokens > 0 ? std::exp(-total / static_cast<double>(tokens)) : std::nan("");

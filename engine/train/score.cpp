@@ -1,6 +1,5 @@
-// Rows are padded to one length, which a causal model does not see; rows at whose lengths the model is not the same
-// have plans of their own. A plan gives statistics of each row of logits, of every part of the classes
-// (kernels/loss.h); log-probabilities are put together here.
+// Rows of a plan are padded to one length, which a causal model does not see (row_groups.h). A plan gives statistics of
+// each row of logits, of every part of the classes (kernels/loss.h); log-probabilities are put together here.
 #include "engine/train/score.h"
 
 #include <fmt/format.h>
@@ -48,14 +47,6 @@ class RowsDataset : public data::Dataset {
   std::int64_t length_;
   std::vector<data::SampleField> fields_;
 };
-
-void check_ids(const Rows& rows, std::int64_t vocabulary) {
-  for (std::size_t row = 0; row < rows.size(); ++row)
-    for (std::size_t i = 0; i < rows[row].size(); ++i)
-      if (rows[row][i] < 0 || rows[row][i] >= vocabulary)
-        throw DataError(
-            fmt::format("row {}: id {} at place {} is none of the model's {}", row + 1, rows[row][i], i, vocabulary));
-}
 
 /// ln p of a target, from the statistics of each part of the classes, `stride` apart.
 float logprob_of(const float* stats, std::int64_t parts, std::int64_t stride) {
@@ -119,22 +110,6 @@ class Scorer {
 
 }  // namespace
 
-std::vector<std::vector<std::size_t>> rows_of_one_model(const LoadedJob& loaded, const Rows& rows) {
-  std::vector<std::int64_t> lengths;
-  for (const std::vector<std::int32_t>& row : rows) lengths.push_back(static_cast<std::int64_t>(row.size()));
-  std::ranges::sort(lengths);
-  lengths.erase(std::ranges::unique(lengths).begin(), lengths.end());
-  std::vector<std::vector<std::size_t>> groups;
-  for (const std::vector<std::int64_t>& run : lengths_of_one_model(loaded, lengths)) {
-    std::vector<std::size_t>& group = groups.emplace_back();
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto length = static_cast<std::int64_t>(rows[i].size());
-      if (run.front() <= length && length <= run.back()) group.push_back(i);
-    }
-  }
-  return groups;
-}
-
 void set_batch_for_scoring(LoadedJob& loaded, const Rows& rows) {
   Job& job = loaded.job;
   std::int64_t longest = 1;
@@ -148,10 +123,19 @@ void set_batch_for_scoring(LoadedJob& loaded, const Rows& rows) {
   job.train.batch = {.global = micro, .micro = micro};
 }
 
+void check_ids(const CompiledJob& compiled, const Rows& rows) {
+  CHECK(compiled.vocabulary.has_value(), "scoring needs a model that reads tokens");
+  const std::int64_t vocabulary = *compiled.vocabulary;
+  for (std::size_t row = 0; row < rows.size(); ++row)
+    for (std::size_t i = 0; i < rows[row].size(); ++i)
+      if (rows[row][i] < 0 || rows[row][i] >= vocabulary)
+        throw DataError(
+            fmt::format("row {}: id {} at place {} is none of the model's {}", row + 1, rows[row][i], i, vocabulary));
+}
+
 void score(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& weights, const Rows& rows,
            const std::function<void(std::size_t row, std::span<const float> logprobs)>& take, const EvaluateOn& on) {
-  CHECK(compiled.vocabulary.has_value(), "scoring needs a model that reads tokens");
-  check_ids(rows, *compiled.vocabulary);
+  check_ids(compiled, rows);
   const Mesh& mesh = compiled.plan.mesh;
   const int threads = on.threads > 0 ? on.threads : threads_per_rank(mesh.world_size());
   const std::int64_t length = loaded.job.data.seq_len, at_once = compiled.batch.micro * compiled.batch.data_ranks;

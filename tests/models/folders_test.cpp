@@ -8,10 +8,12 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <random>
 
 #include "engine/checkpoint/tensor_store.h"
 #include "engine/compile/compile.h"
 #include "engine/core/error.h"
+#include "engine/train/row_groups.h"
 #include "engine/train/score.h"
 #include "engine/transform/transform.h"
 #include "kernels/cpu/table.h"
@@ -89,6 +91,68 @@ double largest_difference(const std::vector<float>& got, const Tensor& expected)
 }
 
 }  // namespace
+
+TEST_CASE("rows are cut into runs at the least cost") {
+  std::mt19937 random(9);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::int64_t> lengths(1 + random() % 9);
+    for (std::int64_t& length : lengths) length = 1 + static_cast<std::int64_t>(random() % 63);
+    std::ranges::sort(lengths);
+    const auto per_run = static_cast<std::int64_t>(random() % 60);
+    const auto cost_of = [&](const std::vector<std::size_t>& ends) {
+      std::int64_t cost = 0;
+      std::size_t begin = 0;
+      for (const std::size_t end : ends) {
+        cost += static_cast<std::int64_t>(end - begin) * lengths[end - 1] + per_run;
+        begin = end;
+      }
+      return cost;
+    };
+    std::int64_t least = INT64_MAX;
+    for (unsigned cuts = 0; cuts < 1U << (lengths.size() - 1); ++cuts) {  // every way to cut them
+      std::vector<std::size_t> ends;
+      for (std::size_t i = 1; i < lengths.size(); ++i)
+        if (((cuts >> (i - 1)) & 1) != 0) ends.push_back(i);
+      ends.push_back(lengths.size());
+      least = std::min(least, cost_of(ends));
+    }
+    const std::vector<std::size_t> ends = cheapest_runs(lengths, per_run);
+    REQUIRE(ends.back() == lengths.size());
+    REQUIRE(cost_of(ends) == least);
+  }
+  // One long row does not make thousands of short ones long.
+  std::vector<std::int64_t> many(10000, 20);
+  many.push_back(100000);
+  CHECK(cheapest_runs(many, 2048) == std::vector<std::size_t>{10000, 10001});
+}
+
+TEST_CASE("rows of very different lengths are scored in groups, as each alone is") {
+  const LoadedJob loaded = job_of(golden("llama_tied"));
+  std::mt19937 random(4);
+  Rows rows;
+  for (int i = 0; i < 400; ++i) {
+    rows.emplace_back(1 + random() % 12);
+    if (i == 7) rows.back().resize(*loaded.job.model.folder->longest);
+    for (std::int32_t& id : rows.back()) id = static_cast<std::int32_t>(random() % 50);
+  }
+  const std::vector<std::vector<std::size_t>> groups = groups_of_rows(loaded, rows);
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[1] == std::vector<std::size_t>{7});
+  CHECK(groups[0].size() == 399);
+  for (const std::size_t row : {std::size_t{0}, std::size_t{7}, std::size_t{399}}) {
+    const std::vector<float> alone = scored(golden("llama_tied"), {rows[row]});
+    Rows some;
+    std::size_t before = 0;  // log-probabilities before the row's
+    for (const std::vector<std::size_t>& group : groups)
+      if (std::ranges::find(group, row) != group.end())
+        for (const std::size_t each : group) {
+          some.push_back(rows[each]);
+          if (each < row) before += rows[each].size() - 1;
+        }
+    const std::vector<float> together = scored(golden("llama_tied"), some);
+    for (std::size_t i = 0; i < alone.size(); ++i) CHECK(std::abs(together[before + i] - alone[i]) < 1e-5F);
+  }
+}
 
 TEST_CASE("the graph of every family has transformers' loss and gradients of all parameters") {
   for (const std::string& name : kFamilies) {
