@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
 #include "engine/core/file.h"
+#include "engine/tokenizer/scanner.h"
+#include "engine/tokenizer/tokenizer_file.h"
 
 namespace trainer::exporting {
 namespace {
@@ -19,22 +20,37 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;
 enum TokenType : std::int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 constexpr float kScoreOfUnused = -10000, kScoreOfAdded = -1000;  // as llama.cpp's converter has them
 
-/// Pre-tokenizers by the name under which llama.cpp knows them. `steps` as steps_of() writes them.
+/// Pre-tokenizers by the name under which llama.cpp knows them.
 struct Known {
-  std::string_view name, steps;
+  std::string_view name;
+  tokenizer::Scanner scanner;
+  bool digits_apart;    ///< each digit is cut off first
   bool ignores_merges;  ///< a piece that is a token is that token
 };
-constexpr std::string_view kLlama3 =
-    R"re(Split (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+; ByteLevel; )re";
-constexpr std::string_view kQwen2 =
-    R"re(Split (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+; ByteLevel; )re";
 constexpr std::string_view kTekken =
-    R"re(Split [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+; ByteLevel; )re";
-constexpr std::array<Known, 5> kKnown{{{"gpt-2", "ByteLevel regex; ", false},
-                                       {"smollm", "Digits one; ByteLevel regex; ", false},
-                                       {"llama-bpe", kLlama3, true},
-                                       {"qwen2", kQwen2, false},
-                                       {"tekken", kTekken, true}}};
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+
+std::array<Known, 5> known_pre_tokenizers() {
+  using tokenizer::pattern_named;
+  using tokenizer::scanner_of;
+  return {{{"gpt-2", tokenizer::gpt2_scanner(), false, false},
+           {"smollm", tokenizer::gpt2_scanner(), true, false},
+           {"llama-bpe", scanner_of(pattern_named("llama3")), false, true},
+           {"qwen2", scanner_of(pattern_named("qwen2")), false, false},
+           {"tekken", scanner_of(kTekken), false, true}}};
+}
+
+bool is_digits_apart(const tokenizer::SplitStep& step) {
+  return step.kind == tokenizer::SplitStep::Kind::digits && step.behavior == tokenizer::SplitBehavior::isolated;
+}
+
+/// The scanner whose matches are the pieces; null: the step is another one.
+tokenizer::Scanner scanner_of_matches(const tokenizer::SplitStep& step) {
+  using tokenizer::SplitBehavior;
+  const bool matches = step.kind == tokenizer::SplitStep::Kind::scanner &&
+                       step.behavior == (step.invert ? SplitBehavior::removed : SplitBehavior::isolated);
+  return matches ? step.scan : nullptr;
+}
 
 Json read_json(const std::string& path) {
   if (!exists(path)) return Json::object();
@@ -52,42 +68,12 @@ const Json& member(const Json& json, const char* key) {
 std::string word(const Json& json) { return json.is_string() ? json.get<std::string>() : ""; }
 bool flag(const Json& json, bool otherwise) { return json.is_boolean() ? json.get<bool>() : otherwise; }
 
-/// A pre-tokenizer as text: "Split REGEX; ByteLevel; ".
-std::string steps_of(const Json& step) {
-  const std::string type = word(member(step, "type"));
-  if (type == "Sequence") {
-    std::string steps;
-    for (const Json& one : member(step, "pretokenizers")) steps += steps_of(one);
-    return steps;
-  }
-  if (type == "Split") return "Split " + word(member(member(step, "pattern"), "Regex")) + "; ";
-  if (type == "ByteLevel") return flag(member(step, "use_regex"), true) ? "ByteLevel regex; " : "ByteLevel; ";
-  if (type == "Digits") return flag(member(step, "individual_digits"), false) ? "Digits one; " : "Digits; ";
-  return type + "; ";
-}
-
-bool has_normalizer(const Json& step, std::string_view type) {
-  if (word(member(step, "type")) == type) return true;
-  const Json& steps = member(step, "normalizers");
-  return std::any_of(steps.begin(), steps.end(), [&](const Json& one) { return has_normalizer(one, type); });
-}
-
-/// Whether the post-processor puts a special token before (or behind) a text.
-bool template_has(const Json& processor, bool before) {
-  const Json& steps = member(processor, "processors");
-  if (steps.is_array())
-    return std::any_of(steps.begin(), steps.end(), [&](const Json& one) { return template_has(one, before); });
-  const Json& single = member(processor, "single");
-  if (!single.is_array() || single.empty()) return false;
-  return member(before ? single.front() : single.back(), "SpecialToken").is_object();
-}
-
 class Tokenizer {
  public:
   Tokenizer(const std::string& folder, std::int64_t vocab, std::vector<std::string>& notes)
       : folder_(folder),
         path_(folder + "/tokenizer.json"),
-        file_(read_json(path_)),
+        file_(tokenizer::read_tokenizer_file(read_text(path_, kMostBytes), path_)),
         options_(read_json(folder + "/tokenizer_config.json")),
         config_(read_json(folder + "/config.json")),
         notes_(notes),
@@ -95,16 +81,14 @@ class Tokenizer {
         types_(tokens_.size(), kUnused) {}
 
   std::vector<GgufKey> keys() {
-    const Json& model = member(file_, "model");
-    if (word(member(model, "type")) != "BPE")
-      throw DataError(path_ + ": model.type is " + member(model, "type").dump() + "; GGUF takes BPE");
-    const bool pieces = flag(member(model, "byte_fallback"), false);  // SentencePiece's, not of bytes
-    take_tokens(model, pieces);
+    const bool pieces = file_.options.byte_fallback;  // SentencePiece's, not of bytes
+    take_tokens(pieces);
     add("model", std::string(pieces ? "llama" : "gpt2"));
-    add("pre", pieces ? std::string("default") : pre_tokenizer(model));
+    add("pre", pieces ? std::string("default") : pre_tokenizer());
     add("tokens", tokens_);
     add("token_type", types_);
-    pieces ? add("scores", scores(model)) : add("merges", merges(model));
+    const std::vector<tokenizer::Merge> merges = merges_in_order();
+    pieces ? add("scores", scores(merges)) : add("merges", texts_of(merges));
     add_special();
     if (pieces) add("add_space_prefix", puts_space());
     add_templates();
@@ -114,77 +98,83 @@ class Tokenizer {
  private:
   void add(const std::string& name, GgufValue value) { keys_.push_back({"tokenizer.ggml." + name, std::move(value)}); }
 
-  void take_tokens(const Json& model, bool pieces) {
-    for (const auto& [token, id] : member(model, "vocab").items()) {
+  void take_tokens(bool pieces) {
+    for (std::int32_t id = 0; id < file_.vocabulary.num_ids(); ++id) {
+      if (!file_.vocabulary.has(id)) continue;
+      const std::string_view token = file_.vocabulary[id];
       const bool byte = pieces && token.size() == 6 && token.starts_with("<0x") && token.ends_with(">");
-      put(id, token, byte ? kByte : kNormal);
+      put(id, std::string(token), byte ? kByte : kNormal);
     }
-    for (const Json& added : member(file_, "added_tokens")) {
-      const bool special = flag(member(added, "special"), false);
-      std::string content = word(member(added, "content"));
-      for (std::size_t at; !special && (at = content.find("\u2581")) != std::string::npos;) content.replace(at, 3, " ");
-      put(member(added, "id"), content, special ? kControl : kUserDefined);
-      ids_[word(member(added, "content"))] = member(added, "id").get<std::int64_t>();
+    for (const tokenizer::AddedToken& added : file_.added) {
+      std::string content = added.content;
+      for (std::size_t at; !added.special && (at = content.find("\u2581")) != std::string::npos;)
+        content.replace(at, 3, " ");
+      put(added.id, content, added.special ? kControl : kUserDefined);
     }
-    if (const auto unknown = ids_.find(word(member(model, "unk_token"))); pieces && unknown != ids_.end())
-      types_[static_cast<std::size_t>(unknown->second)] = kUnknown;
+    if (const std::int32_t unknown = id_of(file_.unk); pieces && unknown != tokenizer::kNoToken)
+      types_[static_cast<std::size_t>(unknown)] = kUnknown;
     for (std::size_t i = 0; i < tokens_.size(); ++i)
       if (types_[i] == kUnused) tokens_[i] = fmt::format("[PAD{}]", i);
   }
 
-  void put(const Json& id, const std::string& token, TokenType type) {
-    if (!id.is_number_integer() || id < 0 || id >= static_cast<std::int64_t>(tokens_.size()))
-      throw DataError(fmt::format("{}: the token {} has the id {}; the model has {} rows", path_, Json(token).dump(),
-                                  id.dump(), tokens_.size()));
-    const auto at = id.get<std::size_t>();
-    tokens_[at] = token;
-    types_[at] = type;
-    ids_[token] = id.get<std::int64_t>();
+  void put(std::int32_t id, const std::string& token, TokenType type) {
+    if (id >= static_cast<std::int64_t>(tokens_.size()))
+      throw DataError(
+          fmt::format("{}: the token {} has the id {}; the model has {} rows", path_, token, id, tokens_.size()));
+    tokens_[static_cast<std::size_t>(id)] = token;
+    types_[static_cast<std::size_t>(id)] = type;
   }
 
-  std::string pre_tokenizer(const Json& model) {
-    const std::string steps = steps_of(member(file_, "pre_tokenizer"));
-    const auto known = std::ranges::find(kKnown, std::string_view(steps), &Known::steps);
-    if (known == kKnown.end())
-      throw DataError(fmt::format("{}: pre_tokenizer: llama.cpp's name for it is not known: {}", path_, steps));
-    if (flag(member(model, "ignore_merges"), false) != known->ignores_merges)
+  /// Of a token as tokenizer.json writes it, added or not; or kNoToken.
+  std::int32_t id_of(const std::string& token) const {
+    const auto added = std::ranges::find(file_.added, token, &tokenizer::AddedToken::content);
+    return added != file_.added.end() ? added->id : file_.vocabulary.find(token);
+  }
+
+  std::string pre_tokenizer() {
+    const std::vector<tokenizer::SplitStep>& steps = file_.pre_tokenizer;
+    const bool digits = !steps.empty() && is_digits_apart(steps.front());
+    const std::array<Known, 5> all = known_pre_tokenizers();
+    const auto known = std::ranges::find_if(all, [&](const Known& each) {
+      return file_.options.byte_level && digits == each.digits_apart && steps.size() == (digits ? 2 : 1) &&
+             scanner_of_matches(steps.back()) == each.scanner && each.scanner != nullptr;
+    });
+    if (known == all.end())
+      throw DataError(path_ +
+                      ": pre_tokenizer: llama.cpp's name for it is not known; it has those of GPT-2, SmolLM, "
+                      "Llama 3, Qwen 2 and Tekken");
+    if (file_.options.ignore_merges != known->ignores_merges)
       notes_.push_back(fmt::format("llama.cpp {} merges where a piece is a token, unlike tokenizer.json",
                                    known->ignores_merges ? "ignores" : "applies"));
     return std::string(known->name);
   }
 
-  /// The two parts of a merge: "a b", or ["a", "b"].
-  std::pair<std::string, std::string> parts_of(const Json& merge) const {
-    if (merge.is_array() && merge.size() == 2) return {word(merge[0]), word(merge[1])};
-    const std::string text = word(merge);
-    const std::size_t space = text.find(' ', 1);
-    if (space == std::string::npos) throw DataError(path_ + ": model.merges: " + merge.dump() + " is no merge");
-    return {text.substr(0, space), text.substr(space + 1)};
+  std::vector<tokenizer::Merge> merges_in_order() const {
+    std::vector<tokenizer::Merge> merges;
+    for (const tokenizer::Merge& merge : file_.merges.slots())
+      if (merge.rank != tokenizer::Merge::kNone) merges.push_back(merge);
+    std::ranges::sort(merges, {}, &tokenizer::Merge::rank);
+    return merges;
   }
 
-  std::vector<std::string> merges(const Json& model) const {
-    std::vector<std::string> list;
-    for (const Json& merge : member(model, "merges")) {
-      const auto [left, right] = parts_of(merge);
-      list.push_back(left + " " + right);
-    }
-    return list;
+  std::vector<std::string> texts_of(const std::vector<tokenizer::Merge>& merges) const {
+    std::vector<std::string> texts;
+    for (const tokenizer::Merge& merge : merges)
+      texts.push_back(fmt::format("{} {}", file_.vocabulary[static_cast<std::int32_t>(merge.pair >> 32)],
+                                  file_.vocabulary[static_cast<std::int32_t>(merge.pair & 0xFFFFFFFF)]));
+    return texts;
   }
 
   /// SentencePiece merges what gives the token of the highest score: the earlier its merge, the higher.
-  std::vector<float> scores(const Json& model) const {
-    const Json& merges = member(model, "merges");
+  std::vector<float> scores(const std::vector<tokenizer::Merge>& merges) const {
     std::vector<float> scores(tokens_.size(), -static_cast<float>(merges.size()));
     for (std::size_t i = 0; i < scores.size(); ++i)
       if (types_[i] != kNormal)
         scores[i] = types_[i] == kUnused ? kScoreOfUnused : types_[i] == kByte ? 0 : kScoreOfAdded;
     std::vector<bool> seen(tokens_.size());
     float rank = 0;
-    for (const Json& merge : merges) {
-      const auto [left, right] = parts_of(merge);
-      const auto token = ids_.find(left + right);
-      if (token == ids_.end()) throw DataError(path_ + ": model.merges: " + merge.dump() + " gives no token");
-      const auto at = static_cast<std::size_t>(token->second);
+    for (const tokenizer::Merge& merge : merges) {
+      const auto at = static_cast<std::size_t>(merge.id);
       if (!seen[at] && types_[at] == kNormal) scores[at] = -rank;
       seen[at] = true;
       ++rank;
@@ -196,8 +186,8 @@ class Tokenizer {
   std::optional<std::uint32_t> special(const std::string& name) const {
     const Json& named = member(options_, (name + "_token").c_str());
     const std::string text = named.is_object() ? word(member(named, "content")) : word(named);
-    if (const auto id = ids_.find(text); !text.empty() && id != ids_.end())
-      return static_cast<std::uint32_t>(id->second);
+    if (const std::int32_t id = text.empty() ? tokenizer::kNoToken : id_of(text); id != tokenizer::kNoToken)
+      return static_cast<std::uint32_t>(id);
     const Json& given = member(config_, (name + "_token_id").c_str());
     const Json& id = given.is_array() && !given.empty() ? given.front() : given;
     if (!id.is_number_unsigned() || id >= tokens_.size()) return std::nullopt;
@@ -214,15 +204,20 @@ class Tokenizer {
          {"mask", "mask_token_id"}}};
     for (const auto& [name, key] : kSpecial)
       if (const std::optional<std::uint32_t> id = special(name)) add(key, *id);
-    const Json& processor = member(file_, "post_processor");
-    add("add_bos_token", flag(member(options_, "add_bos_token"), template_has(processor, true)));
-    add("add_eos_token", flag(member(options_, "add_eos_token"), template_has(processor, false)));
+    const std::vector<tokenizer::TemplatePart>& parts = file_.with_special;
+    add("add_bos_token", flag(member(options_, "add_bos_token"), !parts.front().is_text));
+    add("add_eos_token", flag(member(options_, "add_eos_token"), !parts.back().is_text));
   }
 
   bool puts_space() const {
-    const Json& pre = member(file_, "pre_tokenizer");
-    const std::string scheme = word(member(pre, "prepend_scheme"));
-    return has_normalizer(member(file_, "normalizer"), "Prepend") || scheme == "first" || scheme == "always";
+    return std::ranges::any_of(file_.normalizer,
+                               [](const tokenizer::NormalizerStep& step) {
+                                 return step.kind == tokenizer::NormalizerStep::Kind::prepend;
+                               }) ||
+           std::ranges::any_of(file_.pre_tokenizer, [](const tokenizer::SplitStep& step) {
+             return step.kind == tokenizer::SplitStep::Kind::metaspace &&
+                    step.prepend != tokenizer::SplitStep::Prepend::never;
+           });
   }
 
   void add_templates() {
@@ -237,11 +232,11 @@ class Tokenizer {
   }
 
   const std::string folder_, path_;
-  const Json file_, options_, config_;
+  const tokenizer::TokenizerFile file_;
+  const Json options_, config_;
   std::vector<std::string>& notes_;
   std::vector<std::string> tokens_;
   std::vector<std::int32_t> types_;
-  std::map<std::string, std::int64_t> ids_;  // by token
   std::vector<GgufKey> keys_;
 };
 
