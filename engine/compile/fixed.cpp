@@ -94,9 +94,9 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
   UNREACHABLE("a wrap policy without units");
 }
 
-// A rank writes out the loops of its stage when it loads the plan; a plan lists what no loop stands for. More would
-// take gigabytes.
-constexpr std::int64_t kMostOfStage = 4'000'000, kMostListed = 8'000'000;
+// What a rank runs in a step is numbered in 32 bits (engine/run/places.h): half of that, as these are nodes of the
+// graph and transfers come on top. What a plan lists, because no loop stands for it, takes a kilobyte each.
+constexpr std::int64_t kMostOfStage = 1'000'000'000, kMostListed = 8'000'000;
 
 class Compilation {
  public:

@@ -12,10 +12,8 @@ void move_on(std::int32_t& micro_batch, std::int64_t by) {
   if (micro_batch >= 0) micro_batch += static_cast<std::int32_t>(by);
 }
 
-// A wait is for an instruction of the list. One of the pass before the loop stands for that of the pass before each.
-StreamClock waits_in_pass(const Loop& loop, StreamClock after, std::int64_t pass) {
-  for (std::int32_t& one : after.at)
-    if (one >= loop.first - loop.size()) one += static_cast<std::int32_t>(pass * loop.size());
+StreamClock waits_in_pass(const Loop& loop, StreamClock after, std::int32_t pass) {
+  for (std::int32_t& one : after.at) one = wait_in_pass(loop, one, pass);
   return after;
 }
 
@@ -24,7 +22,7 @@ Program unrolled(const Role& role, const Program& program, std::int32_t passes) 
   const Loop& loop = program.loop;
   Program result{program.kind, {}};
   result.instructions.reserve(program.instructions.size() + static_cast<std::size_t>((passes - 1) * loop.size()));
-  const auto listed = [&](std::int32_t first, std::int32_t last, std::int64_t pass) {
+  const auto listed = [&](std::int32_t first, std::int32_t last, std::int32_t pass) {
     for (std::int32_t i = first; i < last; ++i) {
       Issued& one = result.instructions.emplace_back(
           in_pass(role, loop, program.instructions[static_cast<std::size_t>(i)], pass));

@@ -1,7 +1,7 @@
 // Loops: what the passes over a loop of a program do. A program with a loop lists a step of few micro-batches; a pass
-// more is the same instructions for later micro-batches, in the next parts of rings. Whoever runs or shows every
-// instruction asks for the unrolled form; whoever plans, proves or predicts works on the list, whose length does not
-// depend on the number of micro-batches.
+// more is the same instructions for later micro-batches, in the next parts of rings. Whoever shows every instruction
+// asks for the unrolled form; whoever plans, proves, predicts or runs works on the list, whose length does not depend
+// on the number of micro-batches.
 #pragma once
 
 #include <map>
@@ -50,7 +50,13 @@ inline bool turns(const Buffer& buffer, std::int32_t program) {
 /// passes: whoever takes the memory over waits for all parts.
 std::multimap<std::int32_t, BufferId> ends_of_rings(const Role& role, const Program& program);
 
-/// The instruction as a pass over the loop runs it; pass 0 is what the program lists.
+/// What a wait of the list (an entry of Issued::after) is for in a pass: an index in the program written out. One for
+/// the pass before the loop stands for that of the pass before each.
+inline std::int32_t wait_in_pass(const Loop& loop, std::int32_t after, std::int32_t pass) {
+  return after >= loop.first - loop.size() ? after + pass * loop.size() : after;
+}
+
+/// The instruction as a pass over the loop runs it, its waits as they are listed; pass 0 is what the program lists.
 Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::int64_t pass);
 
 /// The role with loops of `passes` passes written out, or of as many as they have. Micro-batches behind a loop are

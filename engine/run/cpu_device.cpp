@@ -1,15 +1,12 @@
 // The CPU as a device. The compute and copy streams are the thread that calls run(), whose kernels fork a team of
 // threads; the communication stream is a thread of its own, so that collectives go on during computation. Each works
 // through its own list in issue order and waits for the other by Progress.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -17,11 +14,11 @@
 #include "engine/comm/host_communicator.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
-#include "engine/core/system_error.h"
-#include "engine/plan/loop.h"
 #include "engine/run/executor.h"
+#include "engine/run/host_memory.h"
 #include "engine/run/non_finite.h"
 #include "engine/run/prepared_program.h"
+#include "engine/run/progress.h"
 #include "kernels/cpu/table.h"
 
 namespace trainer {
@@ -29,75 +26,41 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How far a stream has come, for another thread to wait on. One writer, any number of waiters.
-class Progress {
- public:
-  static constexpr std::int32_t kStopped = std::numeric_limits<std::int32_t>::max();
-
-  void reset() { last_.store(-1, std::memory_order_relaxed); }
-  /// Instruction `index` and all before it on this stream have ended.
-  void advance(std::int32_t index) {
-    last_.store(index, std::memory_order_release);
-    last_.notify_all();
-  }
-  /// Nothing more will come: waiters go on and find out why.
-  void stop() { advance(kStopped); }
-  /// Blocks until `index` has ended. Spins for a moment first: most waits are short.
-  void wait(std::int32_t index) const {
-    for (int spin = 0; spin < 2000; ++spin)
-      if (last_.load(std::memory_order_acquire) >= index) return;
-    for (std::int32_t seen = last_.load(std::memory_order_acquire); seen < index;
-         seen = last_.load(std::memory_order_acquire))
-      last_.wait(seen, std::memory_order_acquire);
-  }
-
- private:
-  std::atomic<std::int32_t> last_{-1};
-};
-
-// One anonymous mapping, in huge pages where the system has them: a step walks over gigabytes.
-class Memory {
- public:
-  explicit Memory(std::int64_t bytes) : bytes_(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1))) {
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED)
-      throw IoError("cannot allocate the plan's " + std::to_string(bytes) + " bytes: " + system_text(errno));
-    madvise(data_, bytes_, MADV_HUGEPAGE);
-  }
-  ~Memory() { munmap(data_, bytes_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(data_) + offset; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(bytes_); }
-
- private:
-  void* data_ = nullptr;
-  std::size_t bytes_;
-};
-
-// An instruction in the list of its thread. `index` is its place in issue order, `after` the instruction of the other
-// thread that it waits for.
+// An instruction in the list of its thread.
 struct Queued {
-  std::int32_t index = 0;
-  std::int32_t after = -1;
+  std::int32_t index = 0;   // in the program
+  std::int32_t after = -1;  // the instruction of the other thread that it waits for, as it is listed
   const PreparedInstruction* prepared = nullptr;
   HostCommunicator::Group* group = nullptr;
-  bool there = false;  // of the communication thread
+};
+
+// What a thread does in a program, in issue order.
+struct Queue {
+  std::vector<Queued> list;
+  Passes passes;
+
+  void add(const Queued& one, const Loop& loop) {
+    if (one.index < loop.first) ++passes.first;
+    if (one.index < loop.last) ++passes.last;
+    list.push_back(one);
+    ++passes.size;
+  }
 };
 
 struct CpuProgram {
   PreparedProgram prepared;
-  std::vector<Queued> here;   // compute and copy
-  std::vector<Queued> there;  // communication
+  Queue here;   // compute and copy
+  Queue there;  // communication
   std::vector<Span> times;
+
+  const Program& program() const { return *prepared.program; }
 };
 
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const Plan& plan, int rank, HostCommunicator& communicator, const kernels::cpu::Context& context)
       : plan_(plan),
-        role_(unrolled(plan.role_of(rank))),
+        role_(plan.role_of(rank)),
         point_{plan.mesh, plan.mesh.coordinates(rank)},
         communicator_(communicator),
         memory_(role_.total_bytes) {
@@ -106,7 +69,7 @@ class CpuExecutor final : public Executor {
     programs_.reserve(role_.programs.size());
     for (const Program& program : role_.programs) prepare(programs_.emplace_back(), program);
     if (std::any_of(programs_.begin(), programs_.end(),
-                    [](const CpuProgram& program) { return !program.there.empty(); }))
+                    [](const CpuProgram& program) { return !program.there.list.empty(); }))
       communication_ = std::thread([this] { communicate(); });
     communicator_.describe_by([this] { return doing(); });
   }
@@ -128,20 +91,8 @@ class CpuExecutor final : public Executor {
 
   // Runs it: there is no other processor to leave it to.
   void start(std::int32_t index) override {
-    CpuProgram& program = programs_.at(static_cast<std::size_t>(index));
     poison();
-    begin(program);
-    try {
-      for (const Queued& one : program.here) {
-        if (one.after >= 0) wait_there(one.after);
-        timed(program, one, [&] { execute(program, one); });
-        here_.advance(one.index);
-      }
-      here_.stop();
-    } catch (...) {
-      abandon(std::current_exception());
-    }
-    end(program);
+    run_here(programs_.at(static_cast<std::size_t>(index)), [](const Place&) {});
   }
   void finish() override {}
   bool runs_beside_host() const override { return false; }
@@ -149,20 +100,9 @@ class CpuExecutor final : public Executor {
   std::optional<NonFinite> find_non_finite(std::int32_t index) override {
     CpuProgram& program = programs_.at(static_cast<std::size_t>(index));
     std::optional<NonFinite> found;
-    begin(program);
-    try {
-      for (const Queued& one : program.here) {
-        if (one.after >= 0) wait_there(one.after);
-        execute(program, one);
-        if (!found)
-          found = inspect(program.prepared.program->instructions[static_cast<std::size_t>(one.index)], one.index);
-        here_.advance(one.index);
-      }
-      here_.stop();
-    } catch (...) {
-      abandon(std::current_exception());
-    }
-    end(program);
+    run_here(program, [&](const Place& place) {
+      if (!found) found = inspect(program.program(), place);
+    });
     return found;
   }
 
@@ -172,7 +112,11 @@ class CpuExecutor final : public Executor {
   void read(const Region& region, void* data) const override {
     std::memcpy(data, address(region), static_cast<std::size_t>(region.bytes));
   }
-  void record_times(bool on) override { recording_ = on; }
+  void record_times(bool on) override {
+    recording_ = on;
+    for (CpuProgram& program : programs_)
+      program.times.resize(on ? static_cast<std::size_t>(program.program().length()) : 0);
+  }
   std::span<const Span> times(std::int32_t index) const override {
     return programs_.at(static_cast<std::size_t>(index)).times;
   }
@@ -186,19 +130,19 @@ class CpuExecutor final : public Executor {
 
   void prepare(CpuProgram& result, const Program& program) {
     result.prepared = prepare_program(plan_, communicator_.rank(), program, memory_.at(0), kernels_);
-    result.times.resize(program.instructions.size());
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Issued& issued = program.instructions[i];
       CHECK(issued.stream != Stream::background && issued.stream != Stream::tensor,
             "a plan for a CPU has one stream of communication");
       const bool there = issued.stream == Stream::communication;
-      Queued one{static_cast<std::int32_t>(i), -1, &result.prepared.instructions[i], nullptr, there};
+      Queued one{static_cast<std::int32_t>(i), -1, &result.prepared.instructions[i], nullptr};
       for (std::size_t s = 0; s < kNumStreams; ++s)
         if ((static_cast<Stream>(s) == Stream::communication) != there)
           one.after = std::max(one.after, issued.after[s]);
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) one.group = group(*collective);
-      (there ? result.there : result.here).push_back(one);
+      (there ? result.there : result.here).add(one, program.loop);
     }
+    result.here.passes.times = result.there.passes.times = program.loop.times;
   }
 
   HostCommunicator::Group* group(const Collective& collective) {
@@ -208,6 +152,27 @@ class CpuExecutor final : public Executor {
   }
 
   // ---- Running ----
+
+  // The caller's part of a program, and the other thread's beside it; after(place) of each instruction that ran here.
+  template <typename After>
+  void run_here(CpuProgram& program, const After& after) {
+    begin(program);
+    try {
+      for_each_in_run(program.here.passes, [&](std::int32_t i, std::int32_t pass) {
+        const Queued& one = program.here.list[static_cast<std::size_t>(i)];
+        if (one.after >= 0) wait_there(wait_in_pass(program.program().loop, one.after, pass));
+        const std::int32_t number = number_of(program.program(), {one.index, pass});
+        run(program, one, pass, number, now_here_);
+        after(Place{one.index, pass});
+        here_.advance(number);
+        return true;
+      });
+      here_.stop();
+    } catch (...) {
+      abandon(std::current_exception());
+    }
+    end(program);
+  }
 
   // Scratch memory starts as NaN, so that a read of what was never written shows.
   void poison() {
@@ -219,7 +184,7 @@ class CpuExecutor final : public Executor {
   void begin(CpuProgram& program) {
     started_ = Clock::now();
     running_.store(program.prepared.program, std::memory_order_relaxed);
-    if (program.there.empty()) return;
+    if (program.there.list.empty()) return;
     here_.reset();
     there_.reset();
     {
@@ -231,14 +196,14 @@ class CpuExecutor final : public Executor {
   }
 
   void end(const CpuProgram& program) {
-    if (program.there.empty()) return;
+    if (program.there.list.empty()) return;
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] { return current_ == nullptr; });
     if (failure_) std::rethrow_exception(failure_);
   }
 
-  void wait_there(std::int32_t index) {
-    there_.wait(index);
+  void wait_there(std::int32_t number) {
+    there_.wait(number);
     if (failed_.load(std::memory_order_acquire)) throw AbortedError("this rank's communication failed");
   }
 
@@ -269,12 +234,7 @@ class CpuExecutor final : public Executor {
       }
       std::exception_ptr failure;
       try {
-        for (const Queued& one : program->there) {
-          if (one.after >= 0) here_.wait(one.after);
-          if (failed_.load(std::memory_order_acquire)) break;
-          timed(*program, one, [&] { execute(*program, one); });
-          there_.advance(one.index);
-        }
+        run_there(*program);
       } catch (...) {
         failure = std::current_exception();
         failed_.store(true, std::memory_order_release);
@@ -289,41 +249,48 @@ class CpuExecutor final : public Executor {
     }
   }
 
-  template <typename Run>
-  void timed(CpuProgram& program, const Queued& one, Run&& execute_one) {
-    if (!recording_) return execute_one();
+  void run_there(CpuProgram& program) {
+    for_each_in_run(program.there.passes, [&](std::int32_t i, std::int32_t pass) {
+      const Queued& one = program.there.list[static_cast<std::size_t>(i)];
+      if (one.after >= 0) here_.wait(wait_in_pass(program.program().loop, one.after, pass));
+      if (failed_.load(std::memory_order_acquire)) return false;
+      const std::int32_t number = number_of(program.program(), {one.index, pass});
+      run(program, one, pass, number, now_there_);
+      there_.advance(number);
+      return true;
+    });
+  }
+
+  // One instruction; `number` of its place, which `now` holds meanwhile.
+  void run(CpuProgram& program, const Queued& one, std::int32_t pass, std::int32_t number,
+           std::atomic<std::int32_t>& now) {
+    now.store(number, std::memory_order_release);
     const auto since = [&] {
       return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started_).count();
     };
-    Span& span = program.times[static_cast<std::size_t>(one.index)];
-    span.begin_ns = since();
-    execute_one();
-    span.end_ns = since();
-  }
-
-  void execute(CpuProgram& program, const Queued& one) {
-    std::atomic<const Queued*>& now = one.there ? now_there_ : now_here_;
-    now.store(&one, std::memory_order_release);
-    std::visit([&](const auto& instruction) { execute(program, one, instruction); }, *one.prepared->instruction);
-    now.store(nullptr, std::memory_order_relaxed);
+    Span* const span = recording_ ? &program.times[static_cast<std::size_t>(number)] : nullptr;
+    if (span != nullptr) span->begin_ns = since();
+    program.prepared.enter(*one.prepared, pass);
+    std::visit([&](const auto& instruction) { execute(program, one, pass, instruction); }, *one.prepared->instruction);
+    if (span != nullptr) span->end_ns = since();
+    now.store(-1, std::memory_order_relaxed);
   }
 
   // Of a rank that computes while it communicates, what it communicates: that is what others may hold up.
   std::string doing() const {
+    const std::int32_t there = now_there_.load(std::memory_order_acquire);
+    const std::int32_t number = there >= 0 ? there : now_here_.load(std::memory_order_acquire);
     const Program* const program = running_.load(std::memory_order_relaxed);
-    const Queued* const there = now_there_.load(std::memory_order_acquire);
-    const Queued* const one = there != nullptr ? there : now_here_.load(std::memory_order_acquire);
-    if (program == nullptr || one == nullptr) return "";
-    return (there != nullptr ? "waits in " : "runs ") + place_of(role_, *program, one->index);
+    if (program == nullptr || number < 0 || number >= program->length()) return "";
+    return (there >= 0 ? "waits in " : "runs ") + text_of_place(role_, *program, number);
   }
 
-  void execute(CpuProgram& program, const Queued& one, const Launch&) {
-    one.prepared->kernel->run(program.prepared.call(*one.prepared));
+  void execute(CpuProgram& program, const Queued& one, std::int32_t pass, const Launch&) {
+    one.prepared->kernel->run(program.prepared.call(*one.prepared, pass));
   }
 
-  void execute(CpuProgram&, const Queued& one, const Collective& collective) {
-    std::byte* const input = one.prepared->input;
-    std::byte* const output = one.prepared->output;
+  void execute(CpuProgram& program, const Queued& one, std::int32_t, const Collective& collective) {
+    void *const input = program.prepared.input(*one.prepared), *const output = program.prepared.output(*one.prepared);
     const std::int64_t elements = collective.input.region.bytes / size_of(collective.dtype);
     switch (collective.kind) {
       case CollectiveKind::all_reduce:
@@ -337,16 +304,16 @@ class CpuExecutor final : public Executor {
     }
   }
 
-  void execute(CpuProgram& program, const Queued& one, const Exchange&) {
+  void execute(CpuProgram& program, const Queued& one, std::int32_t, const Exchange&) {
     communicator_.exchange(program.prepared.sends(*one.prepared), program.prepared.receives(*one.prepared));
   }
 
-  void execute(CpuProgram&, const Queued& one, const CopyIn& copy) {
-    std::memcpy(one.prepared->output, host(copy.field) + copy.field_offset,
+  void execute(CpuProgram& program, const Queued& one, std::int32_t, const CopyIn& copy) {
+    std::memcpy(program.prepared.output(*one.prepared), host(copy.field) + copy.field_offset,
                 static_cast<std::size_t>(copy.region.region.bytes));
   }
-  void execute(CpuProgram&, const Queued& one, const CopyOut& copy) {
-    std::memcpy(host(copy.field) + copy.field_offset, one.prepared->input,
+  void execute(CpuProgram& program, const Queued& one, std::int32_t, const CopyOut& copy) {
+    std::memcpy(host(copy.field) + copy.field_offset, program.prepared.input(*one.prepared),
                 static_cast<std::size_t>(copy.region.region.bytes));
   }
 
@@ -359,17 +326,18 @@ class CpuExecutor final : public Executor {
 
   // ---- Looking at results ----
 
-  std::optional<NonFinite> inspect(const Issued& issued, std::int32_t index) const {
-    return inspect_results(role_, issued, index, [&](DType dtype, const Region& region) {
-      return first_non_finite(dtype, address(region), region.bytes / size_of(dtype));
-    });
+  std::optional<NonFinite> inspect(const Program& program, const Place& place) const {
+    return inspect_results(role_, issued_at(role_, program, place), number_of(program, place),
+                           [&](DType dtype, const Region& region) {
+                             return first_non_finite(dtype, address(region), region.bytes / size_of(dtype));
+                           });
   }
 
   const Plan& plan_;
-  const Role role_;  // loops written out
+  const Role& role_;
   const MeshPoint point_;
   HostCommunicator& communicator_;
-  Memory memory_;
+  HostMemory memory_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
   std::vector<std::byte*> fields_;
   std::vector<CpuProgram> programs_;
@@ -379,7 +347,7 @@ class CpuExecutor final : public Executor {
   Clock::time_point started_;
 
   std::atomic<const Program*> running_{nullptr};
-  std::atomic<const Queued*> now_here_{nullptr}, now_there_{nullptr};  // what doing() tells of
+  std::atomic<std::int32_t> now_here_{-1}, now_there_{-1};  // numbers of places, which doing() tells of
   Progress here_, there_;
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  // guards what follows

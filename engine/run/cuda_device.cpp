@@ -19,8 +19,8 @@
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
-#include "engine/plan/loop.h"
 #include "engine/run/cuda_issue.h"
+#include "engine/run/cuda_memory.h"
 #include "engine/run/non_finite.h"
 #include "kernels/cuda/table.h"
 
@@ -31,60 +31,8 @@ using kernels::cuda::check;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kStagedBytes = std::int64_t{4} << 20;
-
-std::string gib(std::int64_t bytes) {
-  const std::string text = std::to_string(static_cast<double>(bytes) / (std::int64_t{1} << 30));
-  return text.substr(0, text.find('.') + 3) + " GiB";
-}
-
-std::int64_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return static_cast<std::int64_t>(free);
-}
-
-// The plan's bytes, of the communicator where there is one: the network reads them directly.
-class DeviceMemory {
- public:
-  DeviceMemory(std::int64_t bytes, const std::string& device, StreamCommunicator* communicator, int rank)
-      : bytes_(std::max<std::int64_t>(bytes, 1)), communicator_(communicator) {
-    const std::int64_t free = free_bytes();
-    if (free < bytes_)
-      throw IoError("rank " + std::to_string(rank) + ": " + device + " has " + gib(free) + " (" + std::to_string(free) +
-                    " bytes) of memory free and the plan takes " + gib(bytes_) + " (" + std::to_string(bytes_) +
-                    " bytes); something else is using this GPU, or cluster.hardware describes a larger one");
-    if (communicator_ != nullptr) {
-      base_ = static_cast<std::byte*>(communicator_->allocate(bytes_));
-      communicator_->register_memory(base_, bytes_);
-    } else {
-      void* at = nullptr;
-      check(cudaMalloc(&at, static_cast<std::size_t>(bytes_)), "cudaMalloc");
-      base_ = static_cast<std::byte*>(at);
-    }
-  }
-  ~DeviceMemory() {
-    if (communicator_ == nullptr) {
-      cudaFree(base_);
-      return;
-    }
-    try {
-      communicator_->unregister_memory(base_);
-      communicator_->release(base_);
-    } catch (const std::exception&) {
-      // The communicator was aborted, and took its memory with it.
-    }
-  }
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-
-  std::byte* at(std::int64_t offset) const { return base_ + offset; }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  const std::int64_t bytes_;
-  StreamCommunicator* const communicator_;
-  std::byte* base_ = nullptr;
-};
+// A graph has a node for every launch, some kilobytes each on the host: a longer program is issued anew each time.
+constexpr std::int64_t kMostCaptured = 4'000'000;
 
 std::vector<StreamSchedule> schedules_of(const Role& role) {
   std::vector<StreamSchedule> schedules;
@@ -95,13 +43,13 @@ std::vector<StreamSchedule> schedules_of(const Role& role) {
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(const Plan& plan, int rank, Communicator& communicator, int ordinal)
-      : role_(unrolled(plan.role_of(rank))),
+      : role_(plan.role_of(rank)),
         point_{plan.mesh, plan.mesh.coordinates(rank)},
         rank_(rank),
         communicator_(communicator),
         of_gpus_(plan.mesh.world_size() > 1 ? dynamic_cast<StreamCommunicator*>(&communicator) : nullptr),
         device_(ordinal),
-        free_before_(free_bytes()),
+        free_before_(free_device_bytes()),
         groups_(plan, of_gpus_),
         memory_(role_.total_bytes, "GPU " + std::to_string(ordinal) + " (" + device_.name() + ")", of_gpus_, rank),
         schedules_(schedules_of(role_)),
@@ -140,7 +88,7 @@ class CudaExecutor final : public Executor {
     guarded([&] {
       poison(program);
       if (recording_) make_time_events(program);
-      if (recording_ || !graphs_ || program.runs++ == 0)
+      if (recording_ || !may_capture(program) || program.runs++ == 0)
         issue_.issue(program, recording_);
       else
         replay(program);
@@ -165,15 +113,17 @@ class CudaExecutor final : public Executor {
     passed_.store(kNotRecorded, std::memory_order_relaxed);
     std::optional<NonFinite> found;
     guarded([&] {
-      for (std::int32_t i = 0; i < program.size(); ++i) {
-        issue_.issue_alone(program, i);
-        streams_.mark_end(program.stream_of(i));
+      for_each_in_run(passes_of(program.program()), [&](std::int32_t instruction, std::int32_t pass) {
+        const Place place{instruction, pass};
+        issue_.issue_alone(program, place);
+        streams_.mark_end(program.stream_of(instruction));
         wait_for_end(program);
-        const Issued& issued = program.prepared.program->instructions[static_cast<std::size_t>(i)];
         if (!found)
-          found = inspect_results(role_, issued, i,
-                                  [&](DType dtype, const Region& region) { return first_in(dtype, region); });
-      }
+          found =
+              inspect_results(role_, issued_at(role_, program.program(), place), number_of(program.program(), place),
+                              [&](DType dtype, const Region& region) { return first_in(dtype, region); });
+        return true;
+      });
       device_.throw_fault();
       fields_.give(program.fields.written);
     });
@@ -207,7 +157,7 @@ class CudaExecutor final : public Executor {
   std::int64_t allocated_bytes() const override { return memory_.bytes(); }
   std::int64_t counted_bytes() const override {
     make_current();
-    return std::max<std::int64_t>(0, free_before_ - free_bytes());
+    return std::max<std::int64_t>(0, free_before_ - free_device_bytes());
   }
   const Role& role() const override { return role_; }
 
@@ -218,7 +168,6 @@ class CudaExecutor final : public Executor {
     result.prepared = prepare_program(plan, rank_, program, memory_.at(0), kernels_);
     result.schedule = schedule;
     result.fields = PinnedFields::parts_of(program);
-    result.times.resize(program.instructions.size());
     for (const Issued& issued : program.instructions) {
       const auto* collective = std::get_if<Collective>(&issued.instruction);
       result.groups.push_back(collective == nullptr ? nullptr : groups_.of(*collective, issued.stream));
@@ -241,6 +190,8 @@ class CudaExecutor final : public Executor {
     return program;
   }
 
+  bool may_capture(const CudaProgram& program) const { return graphs_ && program.program().length() <= kMostCaptured; }
+
   void replay(CudaProgram& program) {
     if (program.graph) {
       communicator_.add_bytes_sent(program.bytes_sent);
@@ -255,7 +206,7 @@ class CudaExecutor final : public Executor {
 
   // Scratch memory starts as NaN, so that a read of what was never written shows.
   void poison(const CudaProgram& program) {
-    if (!poison_ || program.size() == 0) return;
+    if (!poison_ || program.empty()) return;
     check(cudaMemsetAsync(memory_.at(role_.persistent_bytes), 0xFF,
                           static_cast<std::size_t>(role_.total_bytes - role_.persistent_bytes),
                           streams_[program.schedule.origin]),
@@ -264,7 +215,7 @@ class CudaExecutor final : public Executor {
 
   // Sleeps between looks, but not at first: small programs take microseconds.
   void wait_for_end(const CudaProgram& program) {
-    if (program.size() == 0) return;
+    if (program.empty()) return;
     constexpr std::chrono::microseconds kSpin{200}, kNap{20}, kCheck{2000};
     const Clock::time_point since = Clock::now();
     Clock::time_point checked = since;
@@ -286,21 +237,28 @@ class CudaExecutor final : public Executor {
     }
   }
 
-  // How far an issued program has come, by the events that it records anyway.
+  // How far an issued program has come, by the events that it records anyway: of a loop they are those of its last
+  // passes.
   void look_where(const CudaProgram& program) {
-    std::int32_t event = passed_.load(std::memory_order_relaxed);
-    if (captured_.load(std::memory_order_relaxed) || event == kNotRecorded) return;
-    while (event < program.schedule.num_events() && streams_.passed(event)) ++event;
-    passed_.store(event, std::memory_order_relaxed);
+    std::int32_t passed = passed_.load(std::memory_order_relaxed);
+    if (captured_.load(std::memory_order_relaxed) || passed == kNotRecorded) return;
+    const std::vector<std::int32_t>& recorded = program.schedule.recorded;
+    for (; static_cast<std::size_t>(passed) < recorded.size(); ++passed) {
+      const auto [one, other] = program.schedule.events_of(recorded[static_cast<std::size_t>(passed)]);
+      if (!streams_.passed(one) || !streams_.passed(other)) break;
+    }
+    passed_.store(passed, std::memory_order_relaxed);
   }
 
   std::string where(const CudaProgram& program) const {
     const std::int32_t issuing = issue_.now(), passed = passed_.load(std::memory_order_relaxed);
-    if (issuing >= 0) return "issues " + place_of(role_, *program.prepared.program, issuing);
+    if (issuing >= 0) return "issues " + text_of_place(role_, program.program(), issuing);
     if (captured_.load(std::memory_order_relaxed)) return "runs " + program.name() + " on the GPU, as one graph";
     if (passed <= 0) return "runs " + program.name() + " on the GPU";
+    const std::int32_t instruction = program.schedule.recorded[static_cast<std::size_t>(passed) - 1];
+    const std::int32_t pass = instruction < program.program().loop.first ? 0 : program.program().loop.times - 1;
     return "runs " + program.name() + " on the GPU, past " +
-           place_of(role_, *program.prepared.program, program.schedule.recorded[static_cast<std::size_t>(passed) - 1]);
+           text_of_place(role_, program.program(), number_of(program.program(), {instruction, pass}));
   }
 
   std::string doing() const {
@@ -327,12 +285,12 @@ class CudaExecutor final : public Executor {
 
   void make_time_events(CudaProgram& program) {
     if (!started_) started_ = make_event(true);
-    while (program.begins.size() < program.prepared.instructions.size()) {
+    program.times.resize(static_cast<std::size_t>(program.program().length()));
+    while (program.begins.size() < program.times.size()) {
       program.begins.push_back(make_event(true));
       program.ends.push_back(make_event(true));
     }
-    if (program.size() > 0)
-      check(cudaEventRecord(started_.get(), streams_[program.schedule.origin]), "cudaEventRecord");
+    if (!program.empty()) check(cudaEventRecord(started_.get(), streams_[program.schedule.origin]), "cudaEventRecord");
   }
 
   void read_times(CudaProgram& program) {
@@ -370,7 +328,7 @@ class CudaExecutor final : public Executor {
     return first;
   }
 
-  const Role role_;  // loops written out
+  const Role& role_;
   const MeshPoint point_;
   const int rank_;
   Communicator& communicator_;

@@ -45,9 +45,9 @@ struct CudaFound {
 CudaFound find_cuda();
 
 /// A GPU. Programs are issued on streams once, then captured as a graph and replayed (TRAINER_CUDA_GRAPH=0 issues
-/// always). Throws IoError where there is no such GPU, in a build without CUDA always. Its load() throws IoError where
-/// the GPU has less memory free than the plan takes, before it takes any; there `communicator` is a StreamCommunicator
-/// if the plan has more than one rank.
+/// always, as do programs of more than four million launches). Throws IoError where there is no such GPU, in a build
+/// without CUDA always. Its load() throws IoError where the GPU has less memory free than the plan takes, before it
+/// takes any; there `communicator` is a StreamCommunicator if the plan has more than one rank.
 std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options);
 
 }  // namespace trainer

@@ -12,10 +12,14 @@ namespace {
 using kernels::cuda::check;
 
 // A collective over one rank.
-void copy_to_itself(const PreparedInstruction& one, std::int64_t bytes, cudaStream_t stream) {
-  if (one.input != one.output)
-    check(cudaMemcpyAsync(one.output, one.input, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
+void copy_to_itself(void* output, const void* input, std::int64_t bytes, cudaStream_t stream) {
+  if (input != output)
+    check(cudaMemcpyAsync(output, input, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
           "cudaMemcpyAsync");
+}
+
+const PreparedInstruction& prepared_at(const CudaProgram& program, const Place& place) {
+  return program.prepared.instructions[static_cast<std::size_t>(place.instruction)];
 }
 
 }  // namespace
@@ -37,25 +41,31 @@ StreamCommunicator::StreamGroup* CudaGroups::of(const Collective& collective, St
   return groups_[static_cast<std::size_t>(at - splits_.begin())].get();
 }
 
-void CudaIssue::issue(const CudaProgram& program, bool timed) {
-  streams_.fork(program.schedule);
-  ScheduleCursor cursor(program.schedule);
-  for (std::int32_t i = 0; i < program.size(); ++i) {
-    const Stream stream = program.stream_of(i);
-    for (const StreamSchedule::Wait& wait : cursor.waits(i)) streams_.wait(stream, wait.event);
-    if (timed)
-      check(cudaEventRecord(program.begins[static_cast<std::size_t>(i)].get(), streams_[stream]), "cudaEventRecord");
-    put(program, i);
-    if (timed)
-      check(cudaEventRecord(program.ends[static_cast<std::size_t>(i)].get(), streams_[stream]), "cudaEventRecord");
-    if (const std::int32_t event = cursor.record(i); event >= 0) streams_.record(stream, event);
-  }
-  streams_.join(program.schedule);
+void CudaIssue::issue(CudaProgram& program, bool timed) {
+  const StreamSchedule& schedule = program.schedule;
+  streams_.fork(schedule);
+  const auto record_time = [&](const std::vector<EventHandle>& events, const Place& place, Stream stream) {
+    if (!timed) return;
+    const auto number = static_cast<std::size_t>(number_of(program.program(), place));
+    check(cudaEventRecord(events[number].get(), streams_[stream]), "cudaEventRecord");
+  };
+  for_each_in_run(passes_of(program.program()), [&](std::int32_t instruction, std::int32_t pass) {
+    const Place place{instruction, pass};
+    const Stream stream = program.stream_of(instruction);
+    for (const StreamSchedule::Wait& wait : schedule.waits(place))
+      streams_.wait(stream, StreamSchedule::event_of(wait, pass));
+    record_time(program.begins, place, stream);
+    put(program, place);
+    record_time(program.ends, place, stream);
+    if (const std::int32_t event = schedule.record(place); event >= 0) streams_.record(stream, event);
+    return true;
+  });
+  streams_.join(schedule);
 }
 
-void CudaIssue::issue_alone(const CudaProgram& program, std::int32_t index) { put(program, index); }
+void CudaIssue::issue_alone(CudaProgram& program, const Place& place) { put(program, place); }
 
-ExecutableGraph CudaIssue::capture(const CudaProgram& program) {
+ExecutableGraph CudaIssue::capture(CudaProgram& program) {
   const cudaStream_t origin = streams_[program.schedule.origin];
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -76,62 +86,64 @@ ExecutableGraph CudaIssue::capture(const CudaProgram& program) {
   return result;
 }
 
-void CudaIssue::put(const CudaProgram& program, std::int32_t index) {
-  now_.store(index, std::memory_order_relaxed);
+void CudaIssue::put(CudaProgram& program, const Place& place) {
+  const std::int32_t number = number_of(program.program(), place);
+  now_.store(number, std::memory_order_relaxed);
+  const PreparedInstruction& one = prepared_at(program, place);
   try {
-    std::visit([&](const auto& instruction) { put(program, index, instruction); },
-               *program.prepared.instructions[static_cast<std::size_t>(index)].instruction);
+    program.prepared.enter(one, place.pass);
+    std::visit([&](const auto& instruction) { put(program, place, instruction); }, *one.instruction);
   } catch (const IoError& error) {
     throw IoError("rank " + std::to_string(rank_) + ": " + error.what() + ", in " +
-                  place_of(role_, *program.prepared.program, index));
+                  text_of_place(role_, program.program(), number));
   }
   now_.store(-1, std::memory_order_relaxed);
 }
 
-void CudaIssue::put(const CudaProgram& program, std::int32_t index, const Launch&) {
-  const PreparedInstruction& one = program.prepared.instructions[static_cast<std::size_t>(index)];
-  kernels::Call call = program.prepared.call(one);
-  call.stream = streams_[program.stream_of(index)];
+void CudaIssue::put(const CudaProgram& program, const Place& place, const Launch&) {
+  const PreparedInstruction& one = prepared_at(program, place);
+  kernels::Call call = program.prepared.call(one, place.pass);
+  call.stream = streams_[program.stream_of(place.instruction)];
   one.kernel->run(call);
 }
 
-void CudaIssue::put(const CudaProgram& program, std::int32_t index, const Collective& collective) {
-  const PreparedInstruction& one = program.prepared.instructions[static_cast<std::size_t>(index)];
-  const cudaStream_t stream = streams_[program.stream_of(index)];
-  StreamCommunicator::StreamGroup* const group = program.groups[static_cast<std::size_t>(index)];
+void CudaIssue::put(const CudaProgram& program, const Place& place, const Collective& collective) {
+  const PreparedInstruction& one = prepared_at(program, place);
+  void *const input = program.prepared.input(one), *const output = program.prepared.output(one);
+  const cudaStream_t stream = streams_[program.stream_of(place.instruction)];
+  StreamCommunicator::StreamGroup* const group = program.groups[static_cast<std::size_t>(place.instruction)];
   const std::int64_t bytes = collective.input.region.bytes, elements = bytes / size_of(collective.dtype);
-  if (group == nullptr) return copy_to_itself(one, bytes, stream);
+  if (group == nullptr) return copy_to_itself(output, input, bytes, stream);
   switch (collective.kind) {
     case CollectiveKind::all_reduce:
-      return communicator_->all_reduce(*group, collective.dtype, one.output, elements, stream);
+      return communicator_->all_reduce(*group, collective.dtype, output, elements, stream);
     case CollectiveKind::reduce_scatter:
-      return communicator_->reduce_scatter(*group, collective.dtype, one.input, one.output, elements, stream);
+      return communicator_->reduce_scatter(*group, collective.dtype, input, output, elements, stream);
     case CollectiveKind::all_gather:
-      return communicator_->all_gather(*group, one.input, one.output, bytes, stream);
+      return communicator_->all_gather(*group, input, output, bytes, stream);
     case CollectiveKind::all_to_all:
-      return communicator_->all_to_all(*group, one.input, one.output, one.slice_bytes, stream);
+      return communicator_->all_to_all(*group, input, output, one.slice_bytes, stream);
   }
 }
 
-void CudaIssue::put(const CudaProgram& program, std::int32_t index, const Exchange&) {
-  const PreparedInstruction& one = program.prepared.instructions[static_cast<std::size_t>(index)];
+void CudaIssue::put(const CudaProgram& program, const Place& place, const Exchange&) {
+  const PreparedInstruction& one = prepared_at(program, place);
   CHECK(communicator_ != nullptr, "ranks of GPUs have a communicator of GPUs");
   communicator_->exchange(program.prepared.sends(one), program.prepared.receives(one),
-                          streams_[program.stream_of(index)]);
+                          streams_[program.stream_of(place.instruction)]);
 }
 
-void CudaIssue::put(const CudaProgram& program, std::int32_t index, const CopyIn& copy) {
-  check(cudaMemcpyAsync(program.prepared.instructions[static_cast<std::size_t>(index)].output,
+void CudaIssue::put(const CudaProgram& program, const Place& place, const CopyIn& copy) {
+  check(cudaMemcpyAsync(program.prepared.output(prepared_at(program, place)),
                         fields_.at(copy.field) + copy.field_offset, static_cast<std::size_t>(copy.region.region.bytes),
-                        cudaMemcpyHostToDevice, streams_[program.stream_of(index)]),
+                        cudaMemcpyHostToDevice, streams_[program.stream_of(place.instruction)]),
         "cudaMemcpyAsync");
 }
 
-void CudaIssue::put(const CudaProgram& program, std::int32_t index, const CopyOut& copy) {
-  check(cudaMemcpyAsync(fields_.at(copy.field) + copy.field_offset,
-                        program.prepared.instructions[static_cast<std::size_t>(index)].input,
+void CudaIssue::put(const CudaProgram& program, const Place& place, const CopyOut& copy) {
+  check(cudaMemcpyAsync(fields_.at(copy.field) + copy.field_offset, program.prepared.input(prepared_at(program, place)),
                         static_cast<std::size_t>(copy.region.region.bytes), cudaMemcpyDeviceToHost,
-                        streams_[program.stream_of(index)]),
+                        streams_[program.stream_of(place.instruction)]),
         "cudaMemcpyAsync");
 }
 

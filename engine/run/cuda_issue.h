@@ -39,13 +39,14 @@ struct CudaProgram {
   ExecutableGraph graph;  ///< null: not captured yet
   std::int64_t runs = 0;
   std::int64_t bytes_sent = 0;            ///< by one run of the graph
-  std::vector<EventHandle> begins, ends;  ///< of each instruction; made when times are recorded
-  std::vector<Span> times;
+  std::vector<EventHandle> begins, ends;  ///< by the number of the place; made when times are recorded
+  std::vector<Span> times;                ///< the same
 
-  std::string name() const { return std::string(name_of(prepared.program->kind)); }
-  std::int32_t size() const { return static_cast<std::int32_t>(prepared.instructions.size()); }
-  Stream stream_of(std::int32_t index) const {
-    return prepared.program->instructions[static_cast<std::size_t>(index)].stream;
+  const Program& program() const { return *prepared.program; }
+  std::string name() const { return std::string(name_of(program().kind)); }
+  bool empty() const { return prepared.instructions.empty(); }
+  Stream stream_of(std::int32_t instruction) const {
+    return program().instructions[static_cast<std::size_t>(instruction)].stream;
   }
 };
 
@@ -58,22 +59,22 @@ class CudaIssue {
 
   /// All of a program, from the fork to the join; with `timed`, its events of times around each instruction. Throws
   /// IoError that names the instruction.
-  void issue(const CudaProgram& program, bool timed);
-  /// One instruction, without what it waits for.
-  void issue_alone(const CudaProgram& program, std::int32_t index);
-  /// The same as a graph. Runs nothing.
-  ExecutableGraph capture(const CudaProgram& program);
+  void issue(CudaProgram& program, bool timed);
+  /// What a place runs, without what it waits for.
+  void issue_alone(CudaProgram& program, const Place& place);
+  /// All of it as a graph, in which a loop is as many nodes as its passes issue. Runs nothing.
+  ExecutableGraph capture(CudaProgram& program);
 
-  /// The instruction that is being issued; -1: none. Any thread may ask.
+  /// The number of the place that is being issued; -1: none. Any thread may ask.
   std::int32_t now() const { return now_.load(std::memory_order_relaxed); }
 
  private:
-  void put(const CudaProgram& program, std::int32_t index);
-  void put(const CudaProgram& program, std::int32_t index, const Launch& launch);
-  void put(const CudaProgram& program, std::int32_t index, const Collective& collective);
-  void put(const CudaProgram& program, std::int32_t index, const Exchange& exchange);
-  void put(const CudaProgram& program, std::int32_t index, const CopyIn& copy);
-  void put(const CudaProgram& program, std::int32_t index, const CopyOut& copy);
+  void put(CudaProgram& program, const Place& place);
+  void put(const CudaProgram& program, const Place& place, const Launch& launch);
+  void put(const CudaProgram& program, const Place& place, const Collective& collective);
+  void put(const CudaProgram& program, const Place& place, const Exchange& exchange);
+  void put(const CudaProgram& program, const Place& place, const CopyIn& copy);
+  void put(const CudaProgram& program, const Place& place, const CopyOut& copy);
 
   const Role& role_;
   const int rank_;

@@ -40,7 +40,7 @@ CudaStreams::CudaStreams(std::span<const StreamSchedule> schedules)
     : fork_(make_event(false)), end_(make_event(false)) {
   std::int32_t events = 0;
   for (const StreamSchedule& schedule : schedules) {
-    events = std::max(events, schedule.num_events());
+    events = std::max(events, schedule.num_events);
     for (std::size_t s = 0; s < kNumStreams; ++s)
       if (schedule.used[s] && !streams_[s]) streams_[s] = make_stream(static_cast<Stream>(s) != Stream::compute);
   }

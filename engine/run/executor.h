@@ -26,7 +26,7 @@ struct NonFinite {
   std::string value;  ///< name of the buffer it lies in
   std::int64_t element = 0;
   std::int32_t micro_batch = -1;
-  std::int32_t instruction = -1;  ///< its index: of two ranks the one that found it earlier has the cause
+  std::int32_t instruction = -1;  ///< its number in the run: of two ranks the one that found it earlier has the cause
 };
 
 class Executor {
@@ -57,7 +57,8 @@ class Executor {
   virtual void write(const Region& region, const void* data) = 0;
   virtual void read(const Region& region, void* data) const = 0;
 
-  /// Turns recording of times on; times(program)[i] belongs to instruction i of its last run.
+  /// Turns recording of times on or off; times(program)[i] belongs to instruction i of its last run, counted as in the
+  /// program with its loop written out (plan/loop.h).
   virtual void record_times(bool on) = 0;
   virtual std::span<const Span> times(std::int32_t program) const = 0;
 

@@ -1,8 +1,10 @@
-// One visit per kind of instruction; nothing is looked up after it.
+// One visit per kind of instruction; nothing is looked up after it. Addresses are those of an instruction's first pass:
+// behind the loop that is the loop's last. In the loop rings say how they move on.
 #include "engine/run/prepared_program.h"
 
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
+#include "engine/plan/loop.h"
 
 namespace trainer {
 namespace {
@@ -20,53 +22,77 @@ class Preparing {
   PreparedProgram run(const Program& program) {
     result_.program = &program;
     result_.instructions.reserve(program.instructions.size());
-    for (const Issued& issued : program.instructions) {
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      const auto index = static_cast<std::int32_t>(i);
+      const Instruction& listed = program.instructions[i].instruction;
       PreparedInstruction& one = result_.instructions.emplace_back();
-      one.instruction = &issued.instruction;
-      std::visit([&](const auto& instruction) { prepare(one, instruction); }, issued.instruction);
+      one.instruction = &listed;
+      loop_ = program.loop;
+      first_pass_ = program.loops() && index >= loop_.last ? loop_.times - 1 : 0;
+      loops_ = program.loops() && index >= loop_.first && index < loop_.last;
+      one.first_ring = static_cast<std::uint32_t>(result_.rings.size());
+      std::visit([&](const auto& instruction) { prepare(one, instruction); }, listed);
+      one.num_rings = static_cast<std::uint32_t>(result_.rings.size()) - one.first_ring;
     }
     return std::move(result_);
   }
 
  private:
-  std::byte* address(const Region& region) const { return memory_ + role_.address(region, point_); }
-
   int peer(Axis axis, std::int32_t distance) const {
     Coordinates at = point_.at;
     at[static_cast<std::size_t>(axis)] += distance;
     return plan_.mesh.rank(at);
   }
 
+  // The address in the instruction's first pass. Where later ones have another, entry `at` of the table moves on.
+  void* address(const Region& region, std::size_t at) {
+    void* const first = memory_ + role_.address(region_after(role_, region, first_pass_), point_);
+    if (!loops_ || region_after(role_, region, 1) == region) return first;
+    const Buffer& buffer = role_.buffer(region.buffer);
+    RingAddress& ring = result_.rings.emplace_back();
+    ring.at = static_cast<std::uint32_t>(at);
+    ring.stride = buffer.stride;
+    ring.part = region.offset / buffer.stride;
+    ring.advance = buffer.advance;
+    ring.parts = buffer.parts();
+    ring.base = static_cast<std::byte*>(first) - ring.part * ring.stride;
+    return first;
+  }
+
+  void add_address(PreparedInstruction& one, const Region& region) {
+    if (one.count++ == 0) one.first = static_cast<std::uint32_t>(result_.addresses.size());
+    result_.addresses.push_back(address(region, result_.addresses.size()));
+  }
+
+  void add_part(PreparedInstruction& one, Axis axis, std::int32_t distance, const Region& region) {
+    if (one.count++ == 0) one.first = static_cast<std::uint32_t>(result_.parts.size());
+    result_.parts.push_back({peer(axis, distance), address(region, result_.parts.size()), region.bytes});
+  }
+
   void prepare(PreparedInstruction& one, const Launch& launch) {
     one.kernel = kernels_[static_cast<std::size_t>(launch.signature)].get();
-    one.first = static_cast<std::uint32_t>(result_.operands.size());
-    one.count = static_cast<std::uint32_t>(launch.operands.size());
-    for (const Operand& operand : launch.operands) {
-      result_.operands.push_back(address(region_of(operand)));
-    }
-    if (launch.workspace.region.bytes > 0) one.workspace = address(launch.workspace.region);
-    one.origin = launch.origin.at(point_.at);
+    for (const Operand& operand : launch.operands) add_address(one, region_of(operand));
+    one.workspace = launch.workspace.region.bytes > 0;
+    if (one.workspace) add_address(one, launch.workspace.region);
+    const std::int64_t step = loop_.micro_batches * launch.origin_step;
+    one.origin = launch.origin.at(point_.at) + first_pass_ * step;
+    one.origin_step = loops_ ? step : 0;
   }
 
   void prepare(PreparedInstruction& one, const Collective& collective) {
-    one.input = address(collective.input.region);
-    one.output = address(collective.output.region);
+    add_address(one, collective.input.region);
+    add_address(one, collective.output.region);
     const auto members = plan_.mesh.group(rank_, collective.axes, collective.stages).size();
     one.slice_bytes = collective.input.region.bytes / static_cast<std::int64_t>(members);
   }
 
   void prepare(PreparedInstruction& one, const Exchange& exchange) {
-    one.first = static_cast<std::uint32_t>(result_.parts.size());
-    for (const auto& send : exchange.sends)
-      result_.parts.push_back({peer(send.axis, send.peer), address(send.region.region), send.region.region.bytes});
-    for (const auto& receive : exchange.receives)
-      result_.parts.push_back(
-          {peer(receive.axis, receive.peer), address(receive.region.region), receive.region.region.bytes});
-    one.count = static_cast<std::uint32_t>(result_.parts.size()) - one.first;
+    for (const auto& send : exchange.sends) add_part(one, send.axis, send.peer, send.region.region);
+    for (const auto& receive : exchange.receives) add_part(one, receive.axis, receive.peer, receive.region.region);
   }
 
-  void prepare(PreparedInstruction& one, const CopyIn& copy) { one.output = address(copy.region.region); }
-  void prepare(PreparedInstruction& one, const CopyOut& copy) { one.input = address(copy.region.region); }
+  void prepare(PreparedInstruction& one, const CopyIn& copy) { add_address(one, copy.region.region); }
+  void prepare(PreparedInstruction& one, const CopyOut& copy) { add_address(one, copy.region.region); }
 
   const Plan& plan_;
   const Role& role_;
@@ -75,6 +101,10 @@ class Preparing {
   std::byte* const memory_;
   const std::span<const std::unique_ptr<kernels::Kernel>> kernels_;
   PreparedProgram result_;
+  // Of the instruction at hand.
+  Loop loop_;
+  std::int32_t first_pass_ = 0;
+  bool loops_ = false;
 };
 
 }  // namespace
@@ -95,9 +125,13 @@ PreparedProgram prepare_program(const Plan& plan, int rank, const Program& progr
   return Preparing(plan, rank, memory, kernels).run(program);
 }
 
-std::string place_of(const Role& role, const Program& program, std::int32_t instruction) {
-  return print(role, program.instructions[static_cast<std::size_t>(instruction)].instruction) + " (instruction #" +
-         std::to_string(instruction) + " of " + std::string(name_of(program.kind)) + ")";
+Issued issued_at(const Role& role, const Program& program, const Place& place) {
+  return in_pass(role, program.loop, program.instructions[static_cast<std::size_t>(place.instruction)], place.pass);
+}
+
+std::string text_of_place(const Role& role, const Program& program, std::int32_t number) {
+  return print(role, issued_at(role, program, place_at(program, number)).instruction) + " (instruction #" +
+         std::to_string(number) + " of " + std::string(name_of(program.kind)) + ")";
 }
 
 bool poison_scratch() {

@@ -16,8 +16,7 @@ using namespace trainer;
 
 namespace {
 
-// ---- Replaying a schedule
-// ------------------------------------------------------------------------------------------------------------
+// ---- Replaying a schedule ----
 
 // What a device that knows events and streams alone guarantees when an instruction starts.
 struct Known {
@@ -30,68 +29,81 @@ void raise(Known& known, const Known& other) {
   for (std::size_t s = 0; s < kNumStreams; ++s) known.ended[s] = std::max(known.ended[s], other.ended[s]);
 }
 
-// Orders of the plan that the schedule does not keep: instructions, and the number of them for the end. Of the
-// schedule's waits, forks and joins, counted in this order, `without` is left out.
-std::vector<std::size_t> broken(const Program& program, const StreamSchedule& schedule, std::int64_t without = -1) {
-  std::vector<std::size_t> lost;
+// Orders of the plan that the schedule does not keep: numbers of places, and that behind the last for the end. Of what
+// the run waits for, joins and forks, counted in this order, `without` is left out.
+struct Replay {
+  std::vector<std::int32_t> broken;
+  std::int64_t waits = 0;  // in a run
+};
+
+Replay replay(const Program& program, const StreamSchedule& schedule, std::int64_t without = -1) {
+  Replay result;
+  std::int64_t counted = 0;
+  const auto kept = [&] { return counted++ != without; };
   std::array<Known, kNumStreams> streams;
   const auto origin = static_cast<std::size_t>(schedule.origin);
   streams[origin].begun = true;
-  auto left_out = static_cast<std::int64_t>(schedule.waits.size());
   for (std::size_t s = 0; s < kNumStreams; ++s)
-    if (schedule.forked[s] && left_out++ != without) streams[s].begun = true;
-  std::vector<Known> events;
-  std::size_t wait = 0;
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Issued& issued = program.instructions[i];
+    if (schedule.forked[s] && kept()) streams[s].begun = true;
+  std::vector<Known> events(static_cast<std::size_t>(schedule.num_events));
+  for_each_in_run(passes_of(program), [&](std::int32_t i, std::int32_t pass) {
+    const Place place{i, pass};
+    const Issued& issued = program.instructions[static_cast<std::size_t>(i)];
     Known& mine = streams[static_cast<std::size_t>(issued.stream)];
-    for (; wait < schedule.waits.size() && schedule.waits[wait].instruction == static_cast<std::int32_t>(i); ++wait) {
-      const auto event = static_cast<std::size_t>(schedule.waits[wait].event);
-      REQUIRE(event < events.size());  // it was recorded before
-      if (static_cast<std::int64_t>(wait) != without) raise(mine, events[event]);
+    for (const StreamSchedule::Wait& wait : schedule.waits(place)) {
+      const Known& event = events[static_cast<std::size_t>(StreamSchedule::event_of(wait, pass))];
+      REQUIRE(event.begun);  // it was recorded before
+      if (kept()) raise(mine, event);
     }
-    bool kept = mine.begun;
-    for (std::size_t s = 0; s < kNumStreams; ++s) kept = kept && mine.ended[s] >= issued.after[s];
-    if (!kept) lost.push_back(i);
-    mine.ended[static_cast<std::size_t>(issued.stream)] = static_cast<std::int32_t>(i);
-    if (events.size() < schedule.recorded.size() && schedule.recorded[events.size()] == static_cast<std::int32_t>(i))
-      events.push_back(mine);
-  }
-  CHECK(wait == schedule.waits.size());
-  CHECK(events.size() == schedule.recorded.size());
+    bool ordered = mine.begun;
+    for (std::size_t s = 0; s < kNumStreams; ++s)
+      ordered = ordered && mine.ended[s] >= wait_in_pass(program.loop, issued.after[s], pass);
+    const std::int32_t number = number_of(program, place);
+    if (!ordered) result.broken.push_back(number);
+    mine.ended[static_cast<std::size_t>(issued.stream)] = number;
+    if (const std::int32_t event = schedule.record(place); event >= 0) {
+      events[static_cast<std::size_t>(event)] = mine;
+      events[static_cast<std::size_t>(event)].begun = true;
+    }
+    return true;
+  });
   for (std::int32_t event : schedule.joined)
-    if (left_out++ != without) raise(streams[origin], events.at(static_cast<std::size_t>(event)));
+    if (kept()) raise(streams[origin], events.at(static_cast<std::size_t>(event)));
   for (std::size_t s = 0; s < kNumStreams; ++s)
     if (streams[origin].ended[s] < streams[s].ended[s]) {
-      lost.push_back(program.instructions.size());
+      result.broken.push_back(static_cast<std::int32_t>(program.length()));
       break;
     }
-  return lost;
-}
-
-std::int64_t num_waits(const StreamSchedule& schedule) {
-  return static_cast<std::int64_t>(schedule.waits.size() + schedule.joined.size()) +
-         std::count(schedule.forked.begin(), schedule.forked.end(), true);
+  result.waits = counted;
+  return result;
 }
 
 // All waits of small schedules, and some of large ones.
 void check_minimal(const Program& program, const StreamSchedule& schedule) {
-  const std::int64_t all = num_waits(schedule), step = std::max<std::int64_t>(1, all / 100);
+  const std::int64_t all = replay(program, schedule).waits, step = std::max<std::int64_t>(1, all / 100);
   for (std::int64_t one = 0; one < all; one += step) {
     CAPTURE(one);
-    CHECK_FALSE(broken(program, schedule, one).empty());
+    CHECK_FALSE(replay(program, schedule, one).broken.empty());
   }
 }
 
 void check(const Program& program) {
   const StreamSchedule schedule = schedule_streams(program);
   for (const Issued& issued : program.instructions) REQUIRE(schedule.used[static_cast<std::size_t>(issued.stream)]);
-  CHECK(broken(program, schedule).empty());
+  CHECK(replay(program, schedule).broken.empty());
   check_minimal(program, schedule);
-  std::vector<bool> awaited(schedule.recorded.size());
-  for (const StreamSchedule::Wait& wait : schedule.waits) awaited[static_cast<std::size_t>(wait.event)] = true;
-  for (std::int32_t event : schedule.joined) awaited[static_cast<std::size_t>(event)] = true;
-  CHECK(std::count(awaited.begin(), awaited.end(), false) == 0);
+  std::vector<bool> awaited(program.instructions.size());
+  const auto note = [&](std::int32_t event) {
+    for (const std::int32_t one : schedule.recorded)
+      if (const auto [first, last] = schedule.events_of(one); first <= event && event <= last)
+        awaited[static_cast<std::size_t>(one)] = true;
+  };
+  for_each_in_run(passes_of(program), [&](std::int32_t i, std::int32_t pass) {
+    for (const StreamSchedule::Wait& wait : schedule.waits({i, pass})) note(StreamSchedule::event_of(wait, pass));
+    return true;
+  });
+  for (std::int32_t event : schedule.joined) note(event);
+  CHECK(std::count(awaited.begin(), awaited.end(), true) == std::ssize(schedule.recorded));
 }
 
 Program random_program(std::uint64_t seed, std::int64_t length, std::uint64_t num_streams) {
@@ -144,8 +156,8 @@ TEST_CASE("a schedule keeps every order of plans of every strategy, and without 
 TEST_CASE("a program on one stream has no events, forks or joins, and an empty one no stream") {
   const StreamSchedule schedule = schedule_streams(random_program(1, 20, 1));
   CHECK(schedule.origin == Stream::compute);
-  CHECK(num_waits(schedule) == 0);
-  CHECK(schedule.num_events() == 0);
+  CHECK(schedule.num_waits() == 0);
+  CHECK(schedule.num_events == 0);
   CHECK_FALSE(schedule.forks());
   const StreamSchedule nothing = schedule_streams({});
   CHECK(std::count(nothing.used.begin(), nothing.used.end(), true) == 0);
@@ -158,7 +170,9 @@ TEST_CASE("a program without computation begins and ends on a stream that it use
   const StreamSchedule schedule = schedule_streams(program);
   CHECK(schedule.origin == Stream::communication);
   CHECK_FALSE(schedule.forks());  // the copies wait for the exchange
-  CHECK(schedule.waits == std::vector<StreamSchedule::Wait>{{1, 0}});
+  REQUIRE(schedule.waits({1, 0}).size() == 1);
+  CHECK(StreamSchedule::event_of(schedule.waits({1, 0}).front(), 0) == 0);
+  CHECK(schedule.waits({2, 0}).empty());
   CHECK(schedule.recorded == std::vector<std::int32_t>{0, 2});
   CHECK(schedule.joined == std::vector<std::int32_t>{1});
 }
@@ -174,10 +188,10 @@ Counts counts_of(const Plan& plan) {
   for (const Role& role : plan.roles) {
     const Program& step = *role.program(ProgramKind::step);
     const StreamSchedule schedule = schedule_streams(step);
-    INFO("a step of ", step.instructions.size(), " instructions records ", schedule.num_events(), " events and waits ",
-         num_waits(schedule), " times");
+    INFO("a step of ", step.instructions.size(), " instructions records ", schedule.num_events, " events and waits ",
+         schedule.num_waits(), " times");
     most = {std::max(most.instructions, static_cast<std::int64_t>(step.instructions.size())),
-            std::max(most.events, std::int64_t{schedule.num_events()}), std::max(most.waits, num_waits(schedule))};
+            std::max(most.events, std::int64_t{schedule.num_events}), std::max(most.waits, schedule.num_waits())};
   }
   return most;
 }

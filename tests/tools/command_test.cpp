@@ -445,7 +445,7 @@ TEST_CASE("a job whose weights and states alone do not fit is refused before it 
   CHECK(verdict["jobs"][0]["errors"][0].contains("remedies"));
 }
 
-TEST_CASE("a step of too many micro-batches is refused before it is unrolled") {
+TEST_CASE("a step of too many micro-batches is refused before it is planned") {
   const Workplace in;
   const Outcome outcome = in({"plan", "job.yaml", "train.batch={global: 100000000, micro: 1}"});
   CHECK(outcome.code == 78);
