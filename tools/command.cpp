@@ -41,18 +41,24 @@ LoadedJob JobArguments::load(int world_size) const {
 }
 
 LoadedJob JobArguments::load_silently(int world_size) const {
-  std::vector<std::string> all = overrides;
-  yaml::Node from;
-  from.text = base;
-  from.quoted = true;
-  if (!base.empty()) all.push_back("model.init_from=" + from.flow());
   const LoadOptions options = load_options(world_size);
-  const auto read = [&] {
-    if (!is_checkpoint()) return read_job(path, all, options);
-    const JobOfCheckpoint of = job_of_checkpoint(path);
-    return read_job_text(of.text, of.path, all, options);
+  const std::optional<JobOfCheckpoint> of =
+      is_checkpoint() ? std::optional(job_of_checkpoint(path)) : std::optional<JobOfCheckpoint>();
+  const auto read = [&](const std::vector<std::string>& all) {
+    return of ? read_job_text(of->text, of->path, all, options) : read_job(path, all, options);
   };
-  LoadedJob loaded = check_read_job(read(), hardware_dir(), gpus_here);
+  ReadJob job = read(overrides);
+  if (!base.empty() && job.loaded.job.model.folder) {
+    job.loaded.job.model.init_from = base;  // of what model.from describes
+  } else if (!base.empty()) {
+    std::vector<std::string> all = overrides;
+    yaml::Node from;
+    from.text = base;
+    from.quoted = true;
+    all.push_back("model.init_from=" + from.flow());
+    job = read(all);
+  }
+  LoadedJob loaded = check_read_job(std::move(job), hardware_dir(), gpus_here);
   if (!base.empty() && !loaded.job.adapter) throw UsageError("--base is the base of an adapter, and the job has none");
   return loaded;
 }

@@ -53,6 +53,8 @@ std::vector<Setting> settings_of(const checkpoint::Checkpoint& checkpoint, const
     if (!is_kept(path) || path == "model.init_from" || path == "adapter.from") continue;
     if (path == "model.from" && holds("config.json"))
       add(path, ".");
+    else if (path == "model.weights" && facts.base)
+      add(path, "random");  // they are the base's, which model.init_from names
     else if (path == "model.graph" && holds(kGraph))
       add(path, quoted(std::string(kGraph)));
     else if (path == "data.tokenizer" && is_tokenizer_file(value) && holds(kTokenizer))

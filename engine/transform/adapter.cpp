@@ -191,7 +191,11 @@ NodeId head_of(const Graph& graph) {
     for (ValueId output : graph.nodes[i].outputs) producer[at(output)] = static_cast<NodeId>(i);
     for (ValueId input : graph.nodes[i].inputs) ++readers[at(input)];
   }
-  const NodeId loss = graph.loss.sum == kNone ? kNone : producer[at(graph.loss.sum)];
+  NodeId loss = graph.loss.sum == kNone ? kNone : producer[at(graph.loss.sum)];
+  // A graph that scores has statistics of its logits in place of a loss.
+  if (loss == kNone && graph.logits != kNone && producer[at(graph.logits)] != kNone &&
+      graph.nodes[at(producer[at(graph.logits)])].op == Op::cross_entropy_stats)
+    loss = producer[at(graph.logits)];
   ValueId id = loss == kNone ? graph.logits : graph.nodes[at(loss)].inputs[0];
   int most_readers = loss == kNone ? 0 : 1;
   while (id != kNone && producer[at(id)] != kNone && readers[at(id)] <= most_readers) {

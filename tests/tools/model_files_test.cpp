@@ -103,8 +103,10 @@ TEST_CASE("a checkpoint is scored by itself, as its job scores it, when job, gra
   CHECK(in.good({"score", "away/step-00000003", "rows.jsonl"}) == expected);
 }
 
-TEST_CASE("a job with model.from is scored by its newest checkpoint, and that checkpoint without the folder") {
-  const TemporaryFolder in;
+namespace {
+
+/// A folder with a model folder, and a job that trains it.
+void write_tuning(const TemporaryFolder& in) {
   fs::copy(kSource + "/tests/goldens/folders/qwen2", in.path("m"));
   std::string ids;
   for (int i = 0; i < 200; ++i) ids += {static_cast<char>(i * 7 % 61), '\0'};
@@ -115,6 +117,13 @@ TEST_CASE("a job with model.from is scored by its newest checkpoint, and that ch
            "train: {steps: 2, batch: {global: 4}, optimizer: {lr: 1.0e-2}}\n"
            "cluster: {devices_per_node: 1}\n");
   in.write("rows.jsonl", "{\"ids\": [1, 2, 3, 4, 5]}\n{\"ids\": [60]}\n");
+}
+
+}  // namespace
+
+TEST_CASE("a job with model.from is scored by its newest checkpoint, and that checkpoint without the folder") {
+  const TemporaryFolder in;
+  write_tuning(in);
   const auto good = [&](const std::vector<std::string>& arguments) {
     const Outcome outcome = trainer::tests::trainer(in.path(), arguments);
     INFO(outcome.err);
@@ -131,4 +140,23 @@ TEST_CASE("a job with model.from is scored by its newest checkpoint, and that ch
   CHECK(good({"score", "runs/job", "rows.jsonl"}) == tuned);
   good({"export", "runs/job", "exported"});
   CHECK(good({"score", "exported", "rows.jsonl"}) == tuned);
+}
+
+TEST_CASE("a checkpoint of an adapter is scored by itself beside its base, wherever that is") {
+  const TemporaryFolder in;
+  write_tuning(in);
+  const auto outcome = [&](const std::vector<std::string>& arguments) {
+    return trainer::tests::trainer(in.path(), arguments);
+  };
+  REQUIRE(outcome({"run", "job.yaml", "adapter={rank: 2}", "checkpoint.dir=lora"}).code == 0);
+  const std::string expected =
+      outcome({"score", "job.yaml", "rows.jsonl", "adapter={rank: 2}", "--checkpoint", "lora"}).out;
+  CHECK(contains(expected, "\"logprobs\":[null,-"));
+  CHECK(outcome({"score", "m", "rows.jsonl"}).out != expected);
+  CHECK(outcome({"score", "lora", "rows.jsonl"}).out == expected);
+  fs::rename(in.path("m"), in.path("base"));
+  const Outcome without = outcome({"score", "lora", "rows.jsonl"});
+  CHECK(without.code == 65);
+  CHECK(contains(without.err, "--base"));
+  CHECK(outcome({"score", "lora", "rows.jsonl", "--base", "base"}).out == expected);
 }

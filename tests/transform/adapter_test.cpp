@@ -197,8 +197,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("all-linear leaves out the head, in graphs with a loss and in graphs of logits alone") {
-  for (const Mode mode : {Mode::train, Mode::evaluate, Mode::sample}) {
+TEST_CASE("all-linear leaves out the head, in graphs with a loss, of logits alone, and of their statistics") {
+  for (const Mode mode : {Mode::train, Mode::evaluate, Mode::sample, Mode::score}) {
     BuildOptions options = test::text_options(1, 4);
     options.mode = mode;
     CHECK(targets_of(adapted(tiny_gpt(options), {}, options)).size() == 8);
