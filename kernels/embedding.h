@@ -3,6 +3,7 @@
 //   embedding        ids i32 [...], weight c [rows, dim] → y c [..., dim]
 //   embedding_grad   ids i32 [...], dy c [..., dim] → dweight r [rows, dim]
 //   positions        weight c [rows, dim] → y c [seq, dim]: rows [first, first + seq)
+//                    with `at`: weight, position i32 [1] → y: `position` rows later
 //   positions_grad   dy c [seq, dim] → dweight r [rows, dim]: those rows are dy, all others 0
 //   parameter_grad   dy c → dweight r of its shape: dy
 //

@@ -9,6 +9,7 @@
 #include "engine/core/op_record.h"
 #include "kernels/activations.h"
 #include "kernels/attention.h"
+#include "kernels/attention_cached.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
@@ -125,6 +126,41 @@ AttentionShape attention_shape(const Signature& s, int q) {
   return a;
 }
 
+CachedAttentionShape cached_attention_shape(const Signature& s) {
+  using At = CachedAttentionOperands;
+  expect_operands(s, At::count);
+  const auto shape = [&](int operand) -> const Shape& { return s.operands[static_cast<std::size_t>(operand)].shape; };
+  CachedAttentionShape a;
+  a.dtype = s.operands[At::q].dtype;
+  a.heads = integer(s, "heads");
+  a.kv_heads = given_integer(s, "kv_heads").value_or(a.heads);
+  CHECK(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
+  CHECK(shape(At::q).rank() == 3 && shape(At::k_cache).rank() == 3 && shape(At::v).rank() == 3,
+        describe(s) + ": rows of heads are [batch, tokens, heads * head_dim]");
+  a.batch = shape(At::q)[0], a.tokens = shape(At::q)[1], a.room = shape(At::k_cache)[1];
+  a.head_dim = shape(At::q)[2] / a.heads, a.v_dim = shape(At::v)[2] / a.kv_heads;
+  const std::int64_t keys = a.kv_heads * a.head_dim, values = a.kv_heads * a.v_dim;
+  expect_shape(s, At::q, a.dtype, {a.batch, a.tokens, a.heads * a.head_dim});
+  expect_shape(s, At::k, a.dtype, {a.batch, a.tokens, keys});
+  expect_shape(s, At::v, a.dtype, {a.batch, a.tokens, values});
+  expect_shape(s, At::position, DType::i32, {1});
+  expect_shape(s, At::k_cache, a.dtype, {a.batch, a.room, keys});
+  expect_shape(s, At::v_cache, a.dtype, {a.batch, a.room, values});
+  expect_shape(s, At::o, a.dtype, {a.batch, a.tokens, a.heads * a.v_dim});
+  CHECK(a.tokens <= a.room, describe(s) + ": the caches have no room for the tokens");
+  a.scale = s.attributes.has("scale") ? real(s, "scale") : 1 / std::sqrt(static_cast<double>(a.head_dim));
+  a.softcap = real(s, "softcap");
+  const std::int64_t window = integer(s, "window");
+  a.window = window == 0 ? a.room : std::min(window, a.room);
+  return a;
+}
+
+void expect_cached_position(const CachedAttentionShape& shape, std::int64_t position) {
+  CHECK(position >= 0 && position + shape.tokens <= shape.room,
+        "attention_cached: tokens [" + std::to_string(position) + ", " + std::to_string(position + shape.tokens) +
+            ") in caches for " + std::to_string(shape.room));
+}
+
 StateOperands expect_states(const Signature& s, int first, int states, std::int64_t count) {
   StateOperands found{.format = StateFormat::f32, .states = {}, .end = first};
   if (states == 0) return found;
@@ -145,7 +181,8 @@ StateOperands expect_states(const Signature& s, int first, int states, std::int6
 
 std::int64_t positions_first_row(const Signature& s, std::int64_t origin) {
   const bool forward = s.op == Op::positions;
-  const std::int64_t rows = s.operands[forward ? 0 : 1].shape[0], seq = s.operands[forward ? 1 : 0].shape[0],
+  const std::int64_t rows = s.operands[forward ? 0 : 1].shape[0],
+                     seq = (forward ? s.operands.back() : s.operands[0]).shape[0],
                      first = origin % rows + integer(s, "offset");
   CHECK(origin >= 0 && first + seq <= rows, describe(s) + ": rows [" + std::to_string(first) + ", " +
                                                 std::to_string(first + seq) + ") of a table of " +

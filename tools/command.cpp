@@ -28,7 +28,11 @@ LoadOptions load_options(int world_size) {
 }
 
 void JobArguments::add_to(Subcommand& command) {
-  command.add_option("JOB", path, "the job file")->required()->type_name("");
+  command
+      .add_option(or_checkpoint ? "MODEL" : "JOB", path,
+                  or_checkpoint ? "a job, a checkpoint or a model folder" : "the job file")
+      ->required()
+      ->type_name("");
   command.add_option("OVERRIDES", overrides, "key.path=value: replaces what the file says; the value is YAML")
       ->type_name("");
   command.add_flag("--json", json, "makes stdout one JSON document");

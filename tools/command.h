@@ -77,8 +77,8 @@ LoadOptions load_options(int world_size = 0);
 
 /// --checkpoint, for commands that read weights.
 void add_checkpoint_option(Subcommand& command, std::string& checkpoint);
-/// Where weights for use are: the checkpoint given, else JOB where that is a checkpoint or a model folder, else the job's
-/// checkpoint.dir. Throws UsageError where there is none.
+/// Where weights for use are: the checkpoint given, else JOB where that is a checkpoint or a model folder, else the
+/// job's checkpoint.dir. Throws UsageError where there is none.
 std::string weights_of(const JobArguments& arguments, const LoadedJob& loaded, const std::string& given);
 /// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);

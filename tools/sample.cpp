@@ -1,4 +1,5 @@
 // trainer sample: text from saved weights, shown as it comes.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/train/train.h"
@@ -7,15 +8,34 @@
 namespace trainer::tools {
 namespace {
 
+constexpr std::int64_t kSpecialTokens = 8;  // at most, that a tokenizer adds to a text
+
 struct Arguments : JobArguments {
   std::string checkpoint;
   SampleOptions options;
 };
 
+/// Of a job that is made up: a sequence as long as the text is to be, if the model goes so far.
+void fit_length(LoadedJob& loaded, const SampleOptions& options) {
+  const Setting* length = loaded.setting("data.seq_len");
+  if (length != nullptr && length->from == Setting::From::command_line) return;
+  const auto most = static_cast<std::int64_t>(options.prompt.size()) + kSpecialTokens + options.num_tokens;
+  const std::optional<std::int64_t> longest =
+      loaded.job.model.folder ? loaded.job.model.folder->longest : loaded.job.data.seq_len;
+  loaded.job.data.seq_len = std::min(most, longest.value_or(most));
+}
+
 int sample_text(const Arguments& arguments) {
-  const LoadedJob loaded = arguments.load_to_run();
-  const std::string checkpoint = checkpoint_of(loaded, arguments.checkpoint);
-  const CompiledJob compiled = compile_here(loaded, Purpose::sample);
+  LoadedJob loaded = arguments.load_to_run();
+  const std::string checkpoint = weights_of(arguments, loaded, arguments.checkpoint);
+  SampleOptions options = arguments.options;
+  options.special = loaded.job.model.folder.has_value();
+  if (arguments.is_made_up()) fit_length(loaded, options);
+  std::vector<CompiledJob> plans;
+  for (const std::int64_t length : lengths_for_sampling(loaded, loaded.job.data.seq_len)) {
+    loaded.job.data.seq_len = length;
+    plans.push_back(compile_here(loaded, Purpose::sample));
+  }
   std::string text;
   const auto emit = [&](const std::string& more) {
     text += more;
@@ -23,12 +43,12 @@ int sample_text(const Arguments& arguments) {
     put("{}", more);
     flush_results();
   };
-  const Sampled sampled = sample(loaded, compiled, checkpoint, arguments.options, emit, say_line);
+  const Sampled sampled = sample(loaded, plans, checkpoint, options, emit, say_line);
   if (!arguments.json) {
     put("\n");
     return kDone;
   }
-  Json document{{"prompt", arguments.options.prompt}};
+  Json document{{"prompt", options.prompt}};
   if (sampled.text) document["text"] = text;
   document["ids"] = sampled.ids;
   document["checkpoint"] = checkpoint;
@@ -39,8 +59,10 @@ int sample_text(const Arguments& arguments) {
 }  // namespace
 
 void add_sample(CommandLine& app, Work& work) {
-  Subcommand* command = app.add_subcommand("sample", "generates text, or token ids, from a checkpoint");
+  Subcommand* command =
+      app.add_subcommand("sample", "generates text, or token ids, from a checkpoint or a model folder");
   auto arguments = std::make_shared<Arguments>();
+  arguments->or_checkpoint = true;
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
   add_base_option(*command, *arguments);
@@ -52,17 +74,17 @@ void add_sample(CommandLine& app, Work& work) {
       ->capture_default_str()
       ->type_name("N");
   command
-      ->add_option("--temperature", options.temperature,
+      ->add_option("--temperature", options.drawing.temperature,
                    "below 1 sharpens, above 1 flattens; 0 always takes the likeliest token")
       ->at_least(0)
       ->capture_default_str()
       ->type_name("T");
-  command->add_option("--top-k", options.top_k, "draws from the k likeliest tokens; 0: from all")
+  command->add_option("--top-k", options.drawing.top_k, "draws from the k likeliest tokens; 0: from all")
       ->at_least(0)
       ->capture_default_str()
       ->type_name("K");
   command
-      ->add_option("--top-p", options.top_p,
+      ->add_option("--top-p", options.drawing.top_p,
                    "draws from the likeliest tokens whose probabilities add up to p; 1: from all")
       ->within(0, 1)
       ->capture_default_str()
@@ -70,14 +92,18 @@ void add_sample(CommandLine& app, Work& work) {
   command->add_option("--stop", options.stop, "a token id that ends the text; it is not written itself")
       ->at_least(0)
       ->type_name("ID");
-  command->add_option("--seed", options.seed, "of the draws: the same seed, the same text")
+  command->add_option("--seed", options.drawing.seed, "of the draws: the same seed, the same text")
       ->capture_default_str()
       ->type_name("S");
   command->footer(
       "Examples:\n"
       "  trainer sample configs/quickstart.yaml --prompt 'template <typename' --tokens 400\n"
       "  trainer sample job.yaml --checkpoint runs/job/step-00000500 --temperature 0\n"
-      "  trainer sample gpt2.yaml --prompt '464 2068 7586' --top-p 0.9 --stop 50256 --json\n");
+      "  trainer sample gpt2.yaml --prompt '464 2068 7586' --top-p 0.9 --stop 50256 --json\n"
+      "  trainer sample models/Qwen2.5-0.5B --prompt 'The sea is' precision.compute=f32\n"
+      "\n"
+      "Keys and values of what is there are kept, so that a token costs one pass of one token. A text that has filled\n"
+      "the sequence (data.seq_len; of a model folder its longest) goes on from its second half.\n");
   command->callback([arguments, &work] { work = [arguments] { return sample_text(*arguments); }; });
 }
 

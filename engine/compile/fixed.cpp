@@ -20,6 +20,7 @@
 #include "engine/job/unsupported.h"
 #include "engine/plan/assemble/assemble.h"
 #include "engine/plan/verify/verify.h"
+#include "engine/transform/cached.h"
 #include "engine/transform/distribute.h"
 #include "engine/transform/fuse.h"
 #include "engine/transform/transform.h"
@@ -98,6 +99,10 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
 // graph and transfers come on top. What a plan lists, because no loop stands for it, takes a kilobyte each.
 constexpr std::int64_t kMostOfStage = 1'000'000'000, kMostListed = 8'000'000;
 
+// Tokens of a prompt that are worked on at once: enough for products at their full rate, few enough that a short prompt
+// is not mostly padding.
+constexpr std::int64_t kPromptBlock = 64;
+
 class Compilation {
  public:
   Compilation(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose)
@@ -133,7 +138,7 @@ class Compilation {
  private:
   // What the purpose asks for, and what follows from reading the first.
   struct Graphs {
-    std::optional<Graph> train, evaluate, sample;
+    std::optional<Graph> train, evaluate, sample, prompt;
     Optimizers optimizers;
     std::vector<std::string> begins;   // nodes that begin the chunks after the first
     std::vector<std::string> adapter;  // CompiledJob::adapter
@@ -141,10 +146,19 @@ class Compilation {
     const Graph& any() const { return train ? *train : evaluate ? *evaluate : *sample; }
   };
 
+  // Of `tokens` new tokens of a sequence of the job's length, or of all of it.
+  Graph read_file(BuildOptions options, std::optional<std::int64_t> tokens) const {
+    Graph whole = read_graph(tree_, job_.model.with, options);
+    if (!tokens) return whole;
+    set_length(options, *tokens);
+    return cached(read_graph(tree_, job_.model.with, options), whole);
+  }
+
   // A forward graph, its values laid over the mesh.
-  Graph read(const BatchShape& batch, BuildOptions::Mode mode, Graphs& graphs) const {
+  Graph read(const BatchShape& batch, BuildOptions::Mode mode, Graphs& graphs,
+             std::optional<std::int64_t> tokens = {}) const {
     const BuildOptions options = build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode);
-    Graph graph = read_graph(tree_, job_.model.with, options);
+    Graph graph = read_file(options, tokens);
     raise(freeze(loaded_, graph, mode));
     // What is only read has no master beside the copy that kernels read. (Of an adapter's checkpoint the trained part
     // is told from its base by what the job trains.)
@@ -181,11 +195,13 @@ class Compilation {
     }
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval))
       graphs.evaluate = read(batch, evaluate, graphs);
-    if (purpose_ == Purpose::sample || purpose_ == Purpose::score) {
-      graphs.sample = read(batch, purpose_ == Purpose::sample ? sample : score, graphs);
-      if (graphs.sample->logits == kNone) fail(loaded_, "model.graph", "sampling needs an output named logits");
+    if (purpose_ == Purpose::score) graphs.sample = read(batch, score, graphs);
+    if (purpose_ == Purpose::sample) {
+      graphs.sample = read(batch, sample, graphs, 1);
+      if (const std::int64_t block = std::min(kPromptBlock, job_.data.seq_len); block > 1)
+        graphs.prompt = read(batch, sample, graphs, block);
     }
-    for (std::optional<Graph>* graph : {&graphs.train, &graphs.evaluate, &graphs.sample})
+    for (std::optional<Graph>* graph : {&graphs.train, &graphs.evaluate, &graphs.sample, &graphs.prompt})
       if (*graph) fuse(**graph, *hardware_.target);
     return graphs;
   }
@@ -225,6 +241,7 @@ class Compilation {
     options.train = pointer(graphs.train);
     options.evaluate = pointer(graphs.evaluate);
     options.sample = pointer(graphs.sample);
+    options.prompt = pointer(graphs.prompt);
     if (graphs.train)
       options.optimizer_of = [&graphs](const std::string& name) { return graphs.optimizers.of_parameter.at(name); };
     options.optimizers.clear();

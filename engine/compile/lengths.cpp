@@ -19,8 +19,7 @@ class Models {
     const auto [at, fresh] = known_.try_emplace(length);
     if (!fresh) return at->second;
     BuildOptions options = build_options(job_, 1, BuildOptions::Mode::evaluate);
-    for (auto& [name, shape] : options.field_shapes)
-      if (shape.rank() == 1) shape = {length};
+    set_length(options, length);
     for (const Node& node : read_graph(tree_, job_.model.with, options).nodes) at->second.push_back(node.attributes);
     return at->second;
   }

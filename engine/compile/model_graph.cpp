@@ -47,6 +47,11 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
   return options;
 }
 
+void set_length(BuildOptions& options, std::int64_t length) {
+  for (auto& [name, shape] : options.field_shapes)
+    if (shape.rank() == 1) shape = {length};
+}
+
 RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
   RecomputePolicy policy;
   switch (job.mode) {

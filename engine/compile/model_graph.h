@@ -14,6 +14,9 @@ namespace trainer {
 /// For a micro-batch of `micro` samples on a rank.
 BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mode mode);
 
+/// Makes samples that are sequences `length` long.
+void set_length(BuildOptions& options, std::int64_t length);
+
 /// REQUIRES: the mode is not automatic.
 RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job);
 

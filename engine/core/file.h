@@ -29,8 +29,8 @@ class Descriptor {
 };
 
 /// The bytes of a whole file, mapped read-only for as long as the object lives. Any number of threads may read.
-/// A file that another process shortens meanwhile ends the process with SIGBUS: for files that are open for a moment, or
-/// that are only ever replaced as a whole. (Data is read: data_file.h.)
+/// A file that another process shortens meanwhile ends the process with SIGBUS: for files that are open for a moment,
+/// or that are only ever replaced as a whole. (Data is read: data_file.h.)
 class MappedFile {
  public:
   MappedFile() = default;

@@ -148,6 +148,13 @@ AttributeDefs attention_attributes(bool in_file) {
   return all;
 }
 
+/// Of attention that is causal, with q, k and v apart.
+AttributeDefs cached_attention_attributes() {
+  AttributeDefs all = attention_attributes(false);
+  std::erase_if(all, [](const AttributeDef& def) { return def.name == "causal" || def.name == "packed"; });
+  return all;
+}
+
 AttributeDefs conv_attributes(bool in_file) {
   if (!in_file) return {integer("stride", 1), integer("padding", std::int64_t{0})};
   return {file(from(1, integer("out")), "channels of the output"),
@@ -227,13 +234,15 @@ OpRecord make(Op op) {
     case Op::positions: {
       AttributeDefs attributes = table_attributes();
       attributes.push_back(flag("partial", false));
+      attributes.push_back(flag("at", false));
       attributes.push_back(both(offset(), "the row of the first position"));
-      return {.op = op,
-              .traits = {graph_file},
-              .operands = {parameter("weight", "c [rows, dim]"), out("y", "c [seq, dim]")},
-              .attributes = attributes,
-              .timed_as = "copy",
-              .note = "rows from offset + origin mod rows on"};
+      return {
+          .op = op,
+          .traits = {graph_file},
+          .operands = {parameter("weight", "c [rows, dim]"), in("position", "i32 [1]", "at"), out("y", "c [seq, dim]")},
+          .attributes = attributes,
+          .timed_as = "copy",
+          .note = "rows from offset + origin mod rows on, and with `at` `position` rows later"};
     }
     case Op::positions_grad:
       return {.op = op,
@@ -311,6 +320,19 @@ OpRecord make(Op op) {
                            out("dq", "c", {}, "!packed"), out("dk", "c", {}, "!packed"), out("dv", "c", {}, "!packed")},
               .attributes = attention_attributes(false),
               .work = WorkClass::attention};
+    case Op::attention_cached:
+      return {
+          .op = op,
+          .traits = {costly, scratch},
+          .operands = {in("q", "c [batch, tokens, heads·head_dim]"), in("k", "c [batch, tokens, kv_heads·head_dim]"),
+                       in("v", "c [batch, tokens, kv_heads·v_dim]"), in("position", "i32 [1]"),
+                       update("k_cache", "c [batch, room, kv_heads·head_dim]"),
+                       update("v_cache", "c [batch, room, kv_heads·v_dim]"),
+                       out("o", "c [batch, tokens, heads·v_dim]")},
+          .attributes = cached_attention_attributes(),
+          .timed_as = "copy",
+          .bandwidth = 0.7,
+          .note = "the tokens' keys, turned, and values enter the caches at `position`; causal"};
     case Op::conv2d:
       return {.op = op,
               .traits = {graph_file, costly, scratch},

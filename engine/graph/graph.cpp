@@ -77,7 +77,7 @@ std::int64_t Graph::num_parameters() const {
 std::string print(const Graph& graph) {
   std::string text = "graph " + graph.name + "\n";
   for (ValueId id : graph.inputs) text += "input " + text_of(graph, graph.value(id)) + "\n";
-  for (ValueId id : {graph.step, graph.seed})
+  for (ValueId id : {graph.step, graph.seed, graph.position})
     if (id != kNone) text += "scalar " + text_of(graph, graph.value(id)) + "\n";
   for (const Parameter& parameter : graph.parameters)
     text += fmt::format("{} {}, {}\n", parameter.trainable ? "parameter" : "frozen",

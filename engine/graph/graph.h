@@ -114,9 +114,10 @@ struct Graph {
   std::vector<ValueId> states;  ///< graphs of one plan share those of one name
   ValueId seed =
       kNone;  ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone without a backward pass
-  ValueId step = kNone;    ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
-  Loss loss;               ///< sum is kNone in a graph built for its outputs alone (sampling)
-  ValueId logits = kNone;  ///< the output named `logits`, where the file has one
+  ValueId step = kNone;      ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
+  ValueId position = kNone;  ///< i32 [1]: of the first of the new tokens, in a graph of generation
+  Loss loss;                 ///< sum is kNone in a graph built for its outputs alone (sampling)
+  ValueId logits = kNone;    ///< the output named `logits`, where the file has one
 
   ValueId add_value(Value value);
   const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }

@@ -115,6 +115,8 @@ std::string_view name_of(ProgramKind kind) {
       return "step_averaging";
     case ProgramKind::evaluate:
       return "evaluate";
+    case ProgramKind::prompt:
+      return "prompt";
     case ProgramKind::sample:
       return "sample";
     case ProgramKind::average:

@@ -114,7 +114,8 @@ enum class ProgramKind : std::uint8_t {
   step,            ///< a step of training
   step_averaging,  ///< takes the place of a round's first step, and averages beside it
   evaluate,        ///< a micro-batch of held-out samples
-  sample,          ///< forward to the logits
+  prompt,          ///< tokens of a prompt, forward to the logits of one of them
+  sample,          ///< forward to the logits; of generation, the newest token
   average,         ///< ranks that train apart come together
   settle,          ///< ends an average that is under way
   refresh,         ///< working copies and packed weights from masters that were set from outside

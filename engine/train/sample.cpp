@@ -1,22 +1,22 @@
-// Generation: the window of the last tokens goes forward, the next token is drawn from the logits at its end. The
-// window has the length the plan was made for; while the text is shorter, what follows it is padding, which a causal
-// model does not see.
+// Sampling: the text goes through a Generator, the next token is drawn from the logits at its end. A text that has
+// filled the sequence goes on from its second half, which is worked on as a new one.
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
-#include "engine/core/check.h"
+#include "engine/compile/lengths.h"
 #include "engine/core/error.h"
-#include "engine/core/random.h"
 #include "engine/tokenizer/text_tokenizer.h"
 #include "engine/train/base.h"
+#include "engine/train/generator.h"
 #include "engine/train/inputs.h"
 #include "engine/train/ranks.h"
 #include "engine/train/train.h"
 
 namespace trainer {
 namespace {
+
+constexpr std::size_t kMostPlans = 8;
 
 std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, const CompiledJob& compiled,
                                                     const std::optional<checkpoint::Manifest>& manifest) {
@@ -42,10 +42,13 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
 }
 
 // The ids that generation goes on from; without a prompt, a line break.
-std::vector<std::int32_t> first_ids(const data::Tokenizer& tokenizer, bool text, const std::string& prompt) {
+std::vector<std::int32_t> first_ids(const data::Tokenizer& tokenizer, bool text, const SampleOptions& options) {
+  const std::string& prompt = options.prompt;
   std::vector<std::int32_t> ids;
   try {
-    ids = tokenizer.encode(prompt);
+    const auto* file = dynamic_cast<const data::FileTokenizer*>(&tokenizer);
+    ids = options.special && file != nullptr ? file->text_tokenizer().encode(prompt, {.special = true}).ids
+                                             : tokenizer.encode(prompt);
   } catch (const DataError& error) {
     throw DataError(std::string("the prompt, ") + error.what());
   }
@@ -58,84 +61,101 @@ std::vector<std::int32_t> first_ids(const data::Tokenizer& tokenizer, bool text,
   }
 }
 
-float logit_at(const std::vector<std::byte>& logits, DType dtype, std::int64_t index) {
-  if (dtype == DType::f32) return reinterpret_cast<const float*>(logits.data())[index];
-  if (dtype == DType::f16) return static_cast<float>(reinterpret_cast<const _Float16*>(logits.data())[index]);
-  return std::bit_cast<float>(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(logits.data())[index])
-                              << 16);
-}
-
-// Draws from softmax(logits / temperature), of the top_k likeliest if that is positive, and of these the likeliest that
-// reach top_p.
-std::int32_t draw(std::vector<std::pair<float, std::int32_t>>& scores, const SampleOptions& options,
-                  std::uint64_t index) {
-  std::sort(scores.begin(), scores.end(),
-            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
-  if (options.temperature <= 0) return scores.front().second;
-  std::size_t kept =
-      options.top_k > 0 ? std::min(scores.size(), static_cast<std::size_t>(options.top_k)) : scores.size();
-  std::vector<double> weights(kept);
-  double total = 0;
-  for (std::size_t i = 0; i < kept; ++i)
-    total += weights[i] = std::exp((scores[i].first - scores.front().first) / options.temperature);
-  if (options.top_p < 1) {
-    double reached = 0;
-    std::size_t enough = 0;
-    while (enough < kept && (enough == 0 || reached < options.top_p * total)) reached += weights[enough++];
-    kept = enough, total = reached;
-  }
-  double left = total * static_cast<double>(philox(options.seed, 0, index)[0]) * 0x1p-32;
-  for (std::size_t i = 0; i < kept; ++i)
-    if ((left -= weights[i]) < 0) return scores[i].second;
-  return scores[kept - 1].second;
+/// What generation goes on from: all ids, or, where they do not fit into the room, the last of them,
+/// half as many as fit.
+std::span<const std::int32_t> beginning_of(const std::vector<std::int32_t>& ids, std::int64_t room) {
+  const auto count = static_cast<std::int64_t>(ids.size());
+  const std::int64_t kept = count <= room ? count : std::max<std::int64_t>(1, room / 2);
+  return std::span(ids).last(static_cast<std::size_t>(kept));
 }
 
 }  // namespace
 
-Sampled sample(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint,
+std::vector<std::int64_t> lengths_for_sampling(const LoadedJob& loaded, std::int64_t most) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(most));
+  std::iota(all.begin(), all.end(), 1);
+  std::vector<std::int64_t> ends;
+  for (const std::vector<std::int64_t>& run : lengths_of_one_model(loaded, all)) {
+    ends.push_back(run.back());
+    if (ends.size() > kMostPlans) return {most};
+  }
+  return ends;
+}
+
+namespace {
+
+/// A text on one rank, in the plan that it fits into.
+class Sampler {
+ public:
+  Sampler(const LoadedJob& loaded, std::span<const CompiledJob> plans, const std::string& checkpoint,
+          Communicator& communicator, const std::function<void(const std::string&)>& tell)
+      : loaded_(loaded), plans_(plans), checkpoint_(checkpoint), communicator_(communicator), tell_(tell) {
+    open(0);
+  }
+
+  const std::optional<checkpoint::Manifest>& manifest() const { return manifest_; }
+
+  /// The logits behind `ids`, which are those of the call before and one more, or a first text.
+  std::span<const float> after(const std::vector<std::int32_t>& ids) {
+    const auto count = static_cast<std::int64_t>(ids.size());
+    const std::size_t before = plan_;
+    while (count > generator_->room() && plan_ + 1 < plans_.size()) open(plan_ + 1);
+    const auto held = static_cast<std::int64_t>(generator_->ids().size());
+    if (plan_ == before && held > 0 && held < generator_->room()) return generator_->add(std::span(ids).last(1));
+    generator_->rewind(0);
+    return generator_->add(beginning_of(ids, generator_->room()));
+  }
+
+ private:
+  void open(std::size_t plan) {
+    generator_.reset();
+    executor_.reset();
+    plan_ = plan;
+    if (!device_) device_ = device_for(loaded_.job, communicator_, threads_per_rank(1));
+    const CompiledJob& compiled = plans_[plan];
+    executor_ = device_->load(compiled.plan, 0, communicator_);
+    manifest_ = load_for_use(loaded_, compiled, {*executor_, compiled.plan, communicator_.rank()}, checkpoint_,
+                             communicator_, communicator_.control(), tell_);
+    executor_->run(executor_->role().program_index(ProgramKind::refresh));
+    generator_.emplace(*executor_);
+  }
+
+  const LoadedJob& loaded_;
+  const std::span<const CompiledJob> plans_;
+  const std::string checkpoint_;
+  Communicator& communicator_;
+  const std::function<void(const std::string&)>& tell_;
+  std::size_t plan_ = 0;
+  std::unique_ptr<DeviceBackend> device_;
+  std::unique_ptr<Executor> executor_;
+  std::optional<Generator> generator_;
+  std::optional<checkpoint::Manifest> manifest_;
+};
+
+}  // namespace
+
+Sampled sample(const LoadedJob& loaded, std::span<const CompiledJob> plans, const std::string& checkpoint,
                const SampleOptions& options, const std::function<void(const std::string&)>& emit,
                const std::function<void(const std::string&)>& tell) {
   Sampled sampled;
+  const CompiledJob& compiled = plans.front();
   require_threads_of(loaded.job, nullptr, threads_per_rank(1));
+  if (!compiled.classes) throw DataError("sampling needs a model that reads tokens");
   run_ranks(1, [&](Communicator& communicator) {
-    const std::unique_ptr<DeviceBackend> device = device_for(loaded.job, communicator, threads_per_rank(1));
-    const std::unique_ptr<Executor> executor = device->load(compiled.plan, 0, communicator);
-    const Role& role = executor->role();
-    ControlChannel& channel = communicator.control();
-    const std::optional<checkpoint::Manifest> manifest = load_for_use(
-        loaded, compiled, {*executor, compiled.plan, communicator.rank()}, checkpoint, communicator, channel, tell);
-    executor->run(role.program_index(ProgramKind::refresh));
-    const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, manifest);
-
-    const std::int32_t tokens_field = role.field_index("tokens"), logits_field = role.field_index("logits");
-    if (tokens_field < 0 || !compiled.classes) throw DataError("sampling needs a model that reads tokens");
-    const Field &tokens = role.fields[static_cast<std::size_t>(tokens_field)],
-                &scores_field = role.fields[static_cast<std::size_t>(logits_field)];
-    CHECK(tokens.spec.dtype() == DType::i32, "tokens are i32");
-    std::vector<std::int32_t> window(static_cast<std::size_t>(tokens.spec.whole.elements()));
-    std::vector<std::byte> logits(static_cast<std::size_t>(scores_field.bytes));
-    executor->bind(tokens_field, window.data());
-    executor->bind(logits_field, logits.data());
-    const auto length = static_cast<std::int64_t>(window.size());
+    Sampler sampler(loaded, plans, checkpoint, communicator, tell);
+    const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, sampler.manifest());
     const std::int64_t vocabulary = std::min(tokenizer->vocab_size(), *compiled.classes);
     if (vocabulary < 1) throw DataError("the tokenizer has no tokens");
     sampled.text = tokenizer->reads_text();
     std::vector<std::int32_t>& ids = sampled.ids;
-    ids = first_ids(*tokenizer, sampled.text, options.prompt);
+    ids = first_ids(*tokenizer, sampled.text, options);
     emit(options.prompt);
     std::optional<tokenizer::StreamDecoder> stream;  // whole characters only
     if (const auto* file = dynamic_cast<const data::FileTokenizer*>(tokenizer.get()))
       stream.emplace(file->shared(), /*skip_special=*/false);
-    const std::int32_t program = role.program_index(ProgramKind::sample);
     for (std::int64_t made = 0; made < options.num_tokens; ++made) {
-      const auto known = std::min<std::int64_t>(length, static_cast<std::int64_t>(ids.size()));
-      std::copy(ids.end() - known, ids.end(), window.begin());
-      std::fill(window.begin() + known, window.end(), 0);
-      executor->run(program);
-      std::vector<std::pair<float, std::int32_t>> scores;
-      for (std::int32_t id = 0; id < vocabulary; ++id)
-        scores.emplace_back(logit_at(logits, scores_field.spec.dtype(), (known - 1) * *compiled.classes + id), id);
-      const std::int32_t id = draw(scores, options, static_cast<std::uint64_t>(made));
+      const std::span<const float> logits = sampler.after(ids).first(static_cast<std::size_t>(vocabulary));
+      const std::int32_t id = draw(logits, options.drawing, static_cast<std::uint64_t>(made));
       if (id == options.stop) break;
       ids.push_back(id);
       emit(stream ? stream->add(id) : tokenizer->decode(std::span(&id, 1)));

@@ -15,8 +15,8 @@ namespace trainer {
 /// Rows of ids, each of at least one.
 using Rows = std::vector<std::vector<std::int32_t>>;
 
-/// Sets the sequence length and the batch of a job that is to score the rows of a group (row_groups.h): one length for all, and as
-/// many rows side by side as make products fast.
+/// Sets the sequence length and the batch of a job that is to score the rows of a group (row_groups.h): one length for
+/// all, and as many rows side by side as make products fast.
 void set_batch_for_scoring(LoadedJob& loaded, const Rows& rows);
 
 /// Throws DataError, with the row's number, for an id that the model does not know.

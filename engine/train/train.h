@@ -14,6 +14,7 @@
 #include "engine/data/data.h"
 #include "engine/monitor/monitor.h"
 #include "engine/run/executor.h"
+#include "engine/train/generator.h"
 
 namespace trainer {
 
@@ -96,11 +97,9 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
 struct SampleOptions {
   std::string prompt;
   std::int64_t num_tokens = 200;
-  double temperature = 0.8;  ///< 0: always the likeliest
-  std::int64_t top_k = 0;    ///< 0: all
-  double top_p = 1;          ///< draws from the likeliest tokens whose probabilities reach this sum
-  std::int64_t stop = -1;    ///< generation ends before this id; -1: at num_tokens
-  std::uint64_t seed = 0;
+  bool special = false;  ///< the prompt gets the special tokens that its tokenizer adds to a text
+  Drawing drawing{};
+  std::int64_t stop = -1;  ///< generation ends before this id; -1: at num_tokens
 };
 
 struct Sampled {
@@ -108,13 +107,19 @@ struct Sampled {
   bool text = true;               ///< false: the data is ids, so prompt and output are numbers
 };
 
+/// The lengths for which a text of up to `most` tokens needs plans of their own, ascending, `most` the last: what a
+/// model computes may depend on the length of its sequence (scaled rotary positions). Where it is another at every
+/// length, `most` alone.
+std::vector<std::int64_t> lengths_for_sampling(const LoadedJob& loaded, std::int64_t most);
+
 /// Generates tokens from the weights in `checkpoint`, with the tokenizer saved there (the job's own where there is
-/// none; of `format: tokens` ids as numbers). `compiled` is of Purpose::sample. `emit` gets text as it comes, the
-/// prompt first. Raises DataError for a prompt that has no ids and for weights that do not fit, UsageError where a
-/// prompt is needed. `tell`: as EvaluateOn::tell.
+/// none; of `format: tokens` ids as numbers). `plans` are of Purpose::sample, of growing sequences: where a text does
+/// not fit into one it goes on in the next (plans_for_sampling). `emit` gets text as it comes, the prompt first. Raises
+/// DataError for a prompt that has no ids and for weights that do not fit, UsageError where a prompt is needed. `tell`:
+/// as EvaluateOn::tell.
 Sampled sample(
-    const LoadedJob& loaded, const CompiledJob& compiled, const std::string& checkpoint, const SampleOptions& options,
-    const std::function<void(const std::string&)>& emit,
+    const LoadedJob& loaded, std::span<const CompiledJob> plans, const std::string& checkpoint,
+    const SampleOptions& options, const std::function<void(const std::string&)>& emit,
     const std::function<void(const std::string&)>& tell = [](const std::string&) {});
 
 /// The learning rate of `optimizer`, one of the job, at step `step` (from 0). The schedule is that of train.optimizer;

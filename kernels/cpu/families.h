@@ -21,6 +21,10 @@ Prepared prepare_scale(const Signature& signature, const Context& context);
 Prepared prepare_sum_leading(const Signature& signature, const Context& context);
 Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 
+// kernels/attention_cached.h
+Prepared prepare_attention_cached(const Signature& signature, const Context& context);
+std::int64_t attention_cached_workspace(const Signature& signature, const Context& context);
+
 // kernels/dropout.h
 Prepared prepare_dropout(const Signature& signature, const Context& context);
 

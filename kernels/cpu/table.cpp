@@ -40,6 +40,8 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
       return attention_workspace(s, context_);
     case Op::attention_grad:
       return attention_grad_workspace(s, context_);
+    case Op::attention_cached:
+      return attention_cached_workspace(s, context_);
     case Op::conv2d:
     case Op::conv2d_grad_input:
     case Op::conv2d_grad_weight:

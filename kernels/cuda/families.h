@@ -24,6 +24,9 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 Prepared prepare_attention(const Signature& signature, const Context& context);
 Prepared prepare_attention_grad(const Signature& signature, const Context& context);
 
+// kernels/attention_cached.h
+Prepared prepare_attention_cached(const Signature& signature, const Context& context);
+
 // kernels/averaging.h
 Prepared prepare_outer_step(const Signature& signature, const Context& context);
 Prepared prepare_apply_delayed(const Signature& signature, const Context& context);

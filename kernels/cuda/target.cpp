@@ -8,6 +8,7 @@
 #include "engine/core/compression.h"
 #include "engine/core/op_record.h"
 #include "kernels/attention.h"
+#include "kernels/attention_cached.h"
 #include "kernels/bias_grad.h"
 #include "kernels/conv2d.h"
 #include "kernels/cuda/convolution/conv2d.h"
@@ -112,6 +113,8 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
       return attention_workspace(s);
     case Op::attention_grad:
       return attention_grad_workspace(s);
+    case Op::attention_cached:  // turned queries
+      return s.operands[CachedAttentionOperands::q].bytes();
     case Op::layer_norm_grad:
     case Op::rms_norm_grad:
       return norm_grad_workspace(s, units);

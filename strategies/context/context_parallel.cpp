@@ -13,33 +13,16 @@
 
 #include "engine/core/op_record.h"
 #include "engine/ops/refuse.h"
+#include "engine/ops/unpack_attention.h"
 
 namespace trainer::strategies {
-namespace {
-
-// q, k and v of a packed attention as values of their own.
-Node split(Graph& graph, Node& attention) {
-  const Value packed = graph.value(attention.inputs[0]);
-  const std::int64_t heads = integer(attention, "heads"), kv_heads = integer(attention, "kv_heads");
-  const std::int64_t head_dim = packed.shape()[-1] / (heads + 2 * kv_heads);
-  Node node = node_like(attention, attention.name + ".split", Op::split);
-  node.inputs = {attention.inputs[0]};
-  for (const auto& [suffix, count] : {std::pair(".q", heads), {".k", kv_heads}, {".v", kv_heads}})
-    node.outputs.push_back(graph.add_value(
-        {.name = attention.name + suffix, .spec = {packed.dtype(), packed.shape().with_last(count * head_dim)}}));
-  attention.inputs = node.outputs;
-  attention.attributes.set("packed", false);
-  return node;
-}
-
-}  // namespace
 
 void context_parallel(Graph& graph) {
   const int ranks = graph.mesh.size(Axis::context);
   if (ranks == 1) return;
   std::vector<Node> nodes;
   for (Node& node : graph.nodes) {
-    if (node.op == Op::attention && flag(node, "packed")) nodes.push_back(split(graph, node));
+    if (node.op == Op::attention && flag(node, "packed")) nodes.push_back(unpack_attention(graph, node));
     nodes.push_back(std::move(node));
   }
   graph.nodes = std::move(nodes);

@@ -181,7 +181,7 @@ TEST_CASE("the hash of a file is of its contents, and a remembered one does not 
     CHECK(hash_now(same, 0) == first);
     CHECK(tests::contents_of(notes[0]) == note);
   }
-  text[150'000] = 'b';  // between the ends, and of the same size
+  text[150'000] = 'b';                                         // between the ends, and of the same size
   std::this_thread::sleep_for(std::chrono::milliseconds(30));  // more than a tick of the clock of files
   folder.write("b.txt", text);
   CHECK(hash_now(same, 0) != first);

@@ -610,7 +610,8 @@ TEST_CASE("q8_0 is ggml's: a scale of 32 weights, halves away from zero") {
 TEST_CASE("GGUF has the tokenizer inside: tokens by id, their types, merges, special tokens, template") {
   tests::TemporaryFolder folder;
   fs::copy(golden("qwen3"), folder.path("m"));
-  folder.write("m/tokenizer.json", R"({"added_tokens": [{"id": 4, "content": "<|im_end|>", "normalized": false, "special": true},
+  folder.write("m/tokenizer.json",
+               R"({"added_tokens": [{"id": 4, "content": "<|im_end|>", "normalized": false, "special": true},
     {"id": 5, "content": "<think>", "normalized": false, "special": false}], "normalizer": {"type": "NFC"},
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "aab": 3}, "merges": ["a b", ["a", "ab"]]}})");
@@ -629,7 +630,8 @@ TEST_CASE("GGUF has the tokenizer inside: tokens by id, their types, merges, spe
   CHECK(!key<bool>(file, "tokenizer.ggml.add_bos_token"));
   CHECK(key<std::string>(file, "tokenizer.chat_template") == "{{ x }}");
 
-  folder.write("m/tokenizer.json", R"({"added_tokens": [{"id": 1, "content": "<bos>", "normalized": false, "special": true}],
+  folder.write("m/tokenizer.json",
+               R"({"added_tokens": [{"id": 1, "content": "<bos>", "normalized": false, "special": true}],
     "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
     "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
       "special_tokens": {"<bos>": {"id": "<bos>", "ids": [1], "tokens": ["<bos>"]}}},
@@ -648,7 +650,9 @@ TEST_CASE("GGUF has the tokenizer inside: tokens by id, their types, merges, spe
   exporting::Options options = options_for(folder.path("m"), folder.path("no.gguf"));
   options.format = exporting::Format::gguf;
   CHECK(tests::contains(tests::message_of<DataError>([&] { export_model(options); }), "WordPiece"));
-  folder.write("m/tokenizer.json", R"({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 99}, "merges": []}})");
+  folder.write(
+      "m/tokenizer.json",
+      R"({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 99}, "merges": []}})");
   CHECK(tests::contains(tests::message_of<DataError>([&] { export_model(options); }), "the model has 61 rows"));
   CHECK(!fs::exists(options.out));
 }

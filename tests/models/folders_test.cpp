@@ -18,10 +18,12 @@
 #include "engine/transform/transform.h"
 #include "kernels/cpu/table.h"
 #include "tests/goldens/golden.h"
+#include "tests/models/folder_jobs.h"
 #include "tests/reference/interpreter.h"
 #include "tests/temporary.h"
 
 using namespace trainer;
+using namespace trainer::test;
 using reference::Tensor;
 namespace fs = std::filesystem;
 
@@ -30,20 +32,11 @@ namespace {
 const std::vector<std::string> kFamilies{"llama3", "llama_tied",  "mistral", "qwen2", "qwen3",
                                          "gemma2", "gemma3_text", "phi3",    "gpt2"};
 
-std::string golden(const std::string& name) { return goldens::folder() + "/folders/" + name; }
-std::string configs() { return goldens::folder() + "/../../configs"; }
-
 /// A copy of a golden folder; `config` is the file that becomes its config.json.
 void copy_folder(const std::string& name, const std::string& to, const std::string& config = "config.json") {
   fs::create_directories(to);
   fs::copy_file(golden(name) + "/model.safetensors", to + "/model.safetensors");
   fs::copy_file(golden(name) + "/" + config, to + "/config.json");
-}
-
-LoadedJob job_of(const std::string& folder, const std::vector<std::string>& overrides = {}) {
-  LoadedJob loaded = load_job(folder, overrides, {.configs_dir = configs()});
-  loaded.job.cluster.devices_per_node = loaded.job.cluster.devices_per_node.value_or(1);
-  return loaded;
 }
 
 Tensor read(const checkpoint::TensorStore& store, const std::string& name, const Shape& shape) {
@@ -72,9 +65,7 @@ std::vector<float> scored(const std::string& folder, const Rows& rows, const std
   LoadedJob loaded = job_of(folder, overrides);
   loaded.job.precision.compute = DType::f32;
   set_batch_for_scoring(loaded, rows);
-  const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = 1});
-  const CompiledJob compiled =
-      compile(loaded, {.target = &target, .memory_bytes = std::int64_t{1} << 30, .threads = 1}, Purpose::score);
+  const CompiledJob compiled = compiled_here(loaded, Purpose::score);
   std::vector<float> out;
   score(loaded, compiled, folder, rows,
         [&](std::size_t, std::span<const float> logprobs) { out.insert(out.end(), logprobs.begin(), logprobs.end()); },

@@ -16,8 +16,8 @@ struct Outcome {
 /// A started command. Its folder is where it runs and where its output is caught.
 class Process {
  public:
-  /// Runs on one thread, so that tests side by side do not wait for each other, with a cache in the folder. `program`: another command than
-  /// trainer.
+  /// Runs on one thread, so that tests side by side do not wait for each other, with a cache in the folder. `program`:
+  /// another command than trainer.
   Process(const std::string& folder, const std::vector<std::string>& arguments, const std::string& program = "");
   Process(const Process&) = delete;
   ~Process();

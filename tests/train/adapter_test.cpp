@@ -234,14 +234,13 @@ TEST_CASE("an evaluation has the loss that the run had, of the adapter beside it
   CHECK(contains(another, facts(checkpoint).base->hash));
   CHECK(contains(another, "--base"));
   CHECK(contains(message_of<DataError>([&] { evaluated(plain, checkpoint); }), "is a checkpoint of an adapter"));
-  CHECK(contains(message_of<DataError>([&] {
-                   sample(elsewhere, compiled(elsewhere, Purpose::sample), checkpoint,
-                          {.prompt = "1 2", .num_tokens = 2}, [](const std::string&) {});
-                 }),
-                 "--base"));
-  CHECK(sample(loaded, compiled(loaded, Purpose::sample), checkpoint, {.prompt = "1 2", .num_tokens = 2},
-               [](const std::string&) {})
-            .ids.size() == 4);
+  const auto ids_of = [&](const LoadedJob& job) {
+    const CompiledJob plan = compiled(job, Purpose::sample);
+    return sample(job, std::span(&plan, 1), checkpoint, {.prompt = "1 2", .num_tokens = 2}, [](const std::string&) {})
+        .ids;
+  };
+  CHECK(contains(message_of<DataError>([&] { ids_of(elsewhere); }), "--base"));
+  CHECK(ids_of(loaded).size() == 4);
 }
 
 TEST_CASE("an adapter begins from the values of another one, of the same base") {

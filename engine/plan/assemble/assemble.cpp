@@ -185,7 +185,7 @@ class Passes {
 
 // What the roles of a plan have in common, and the units of each.
 struct Common {
-  std::optional<CutGraph> train, evaluate, sample;
+  std::optional<CutGraph> train, evaluate, sample, prompt;
   std::vector<std::vector<Unit>> units;
 };
 
@@ -196,6 +196,7 @@ Common common_of(const AssembleOptions& options, const Rounds* rounds) {
                                      : cut(*options.train, options.schedule, options.micro_batches);
   if (options.evaluate != nullptr) common.evaluate = cut(*options.evaluate, forward_only(options.schedule), 1);
   if (options.sample != nullptr) common.sample = cut(*options.sample, forward_only(options.schedule), 1);
+  if (options.prompt != nullptr) common.prompt = cut(*options.prompt, forward_only(options.schedule), 1);
   const Graph& any = options.train != nullptr      ? *options.train
                      : options.evaluate != nullptr ? *options.evaluate
                                                    : *options.sample;
@@ -220,7 +221,8 @@ class Assembly {
     }
     const std::size_t packed = emit_.num_packed();
     if (options_.evaluate != nullptr) evaluate();
-    if (options_.sample != nullptr) sample();
+    if (options_.prompt != nullptr) sample(ProgramKind::prompt, *common_.prompt);
+    if (options_.sample != nullptr) sample(ProgramKind::sample, *common_.sample);
     CHECK(options_.train == nullptr || packed == emit_.num_packed(),
           "a program reads a packed weight that the step does not renew");
     if (options_.train != nullptr && options_.data->averages()) {
@@ -381,20 +383,19 @@ class Assembly {
     emit_.issue(Stream::copy, CopyOut{field, 16, {emit_.whole(correct)}});
   }
 
-  void sample() {
-    emit_.begin_program(ProgramKind::sample);
+  void sample(ProgramKind kind, const CutGraph& cut) {
+    emit_.begin_program(kind);
     const auto loading = emit_.because({.phase = For::load});
     EmittedStep step(emit_, role_, options_);
-    Passes passes(emit_, role_, options_, stage_, *common_.sample, step);
-    GraphMemory memory = emit_.enter(*common_.sample);
+    Passes passes(emit_, role_, options_, stage_, cut, step);
+    GraphMemory memory = emit_.enter(cut);
     passes.run(memory);
     const auto reporting = emit_.because({.phase = For::report});
     if (options_.schedule.stage_of_chunk.back() != stage_) return;
-    const Region logits = emit_.region(memory, options_.sample->logits, 0, memory.cut->num_chunks() - 1);
+    const Graph& graph = *cut.graph;
+    const Region logits = emit_.region(memory, graph.logits, 0, cut.num_chunks() - 1);
     emit_.issue(Stream::copy,
-                CopyOut{emit_.field("logits", Field::Kind::batch, options_.sample->value(options_.sample->logits).spec),
-                        0,
-                        {logits}});
+                CopyOut{emit_.field("logits", Field::Kind::batch, graph.value(graph.logits).spec), 0, {logits}});
   }
 
   // What ends a round of a strategy that lets ranks drift apart.

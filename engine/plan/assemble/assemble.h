@@ -41,6 +41,7 @@ struct AssembleOptions {
   const Graph* train = nullptr;     ///< differentiated, of one micro-batch of one rank; null: no step program
   const Graph* evaluate = nullptr;  ///< forward alone; null: no evaluate program
   const Graph* sample = nullptr;    ///< forward to `logits` alone; null: no sample program
+  const Graph* prompt = nullptr;    ///< the same of several tokens, with the states of `sample`; null: no such program
   std::vector<std::vector<std::string>>
       groups;                         ///< names of the parameters that are to form units, all parameters once
   std::int64_t slice_alignment = 64;  ///< elements: a unit's slices are multiples of it
@@ -66,9 +67,9 @@ struct AssembleOptions {
 ///
 /// Fields of the step: those of the batch (all micro-batches of the rank, in order), "lr" f32, one for each of
 /// `optimizers`, and "step" i32 in, "metrics" f32 {factor, loss_scale, grad_norm, loss} out. Of evaluate: the fields of
-/// the batch in, "evaluation" f64 {loss sum, count, right answers} out. Of sample: the graph's inputs in, "logits" out
-/// in the compute dtype. `refresh` makes working copies and packed weights from the master weights; it runs after they
-/// were set from outside.
+/// the batch in, "evaluation" f64 {loss sum, count, right answers} out. Of sample and prompt: the graph's inputs in,
+/// and "position" i32 where it has one, "logits" out in the compute dtype. `refresh` makes working copies and packed
+/// weights from the master weights; it runs after they were set from outside.
 Plan assemble(const AssembleOptions& options);
 
 /// Micro-batches that such a step has where loops stand for what repeats itself, or all of them.

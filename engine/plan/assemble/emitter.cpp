@@ -66,7 +66,9 @@ std::int32_t Emitter::field(const std::string& text, Field::Kind kind, const Spe
     return static_cast<std::int32_t>(role_.fields.size() - 1);
   }
   Field& field = role_.fields[static_cast<std::size_t>(known)];
-  CHECK(field.kind == kind && field.spec == part, "programs read the same parts of " + text);
+  CHECK(field.kind == kind && field.spec.dtype() == part.dtype() && std::ranges::equal(field.spec.cuts(), part.cuts()),
+        "programs read the same parts of " + text);
+  if (part.whole.elements() > field.spec.whole.elements()) field.spec = part;
   field.bytes = std::max(field.bytes, bytes);
   return known;
 }
@@ -389,13 +391,18 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   for (ValueId id : graph.states)
     if (read_here[static_cast<std::size_t>(id)])
       memory.fields[static_cast<std::size_t>(id)] = state(graph.value(id), graph.local(id).bytes());
-  if (graph.step != kNone && read_here[static_cast<std::size_t>(graph.step)]) {
-    memory.step = buffer("step", Category::inputs, size_of(DType::i32));
-    issue(Stream::copy,
-          CopyIn{field("step", Field::Kind::scalar, Spec(DType::i32, Shape{1})), 0, {whole(memory.step)}});
-  }
+  for (const auto& [id, into] : {std::pair(graph.step, &memory.step), {graph.position, &memory.position}})
+    if (id != kNone && read_here[static_cast<std::size_t>(id)]) *into = scalar_in(graph, id);
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
   return memory;
+}
+
+// What the step provides, an i32.
+BufferId Emitter::scalar_in(const Graph& graph, ValueId id) {
+  const Value& value = graph.value(id);
+  const BufferId into = buffer(value.name, Category::inputs, size_of(DType::i32));
+  issue(Stream::copy, CopyIn{field(value.name, Field::Kind::scalar, value.spec), 0, {whole(into)}});
+  return into;
 }
 
 // The buffer of a state, which programs share.
@@ -454,6 +461,7 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   const std::int64_t bytes = graph.local(id).bytes();
   if (storage == graph.seed) return whole(memory.seed);
   if (storage == graph.step) return whole(memory.step);
+  if (storage == graph.position) return whole(memory.position);
   if (storage == graph.loss.sum) return whole(memory.loss);
   switch (value.kind) {
     case ValueKind::input:

@@ -49,7 +49,7 @@ struct GraphMemory {
   std::vector<const ParameterPlace*> places;  ///< of each value that is a parameter of this stage
   std::vector<NameId> names;                  ///< of each value, once asked for; -1
   std::vector<PreparedNode> prepared;         ///< of each node
-  BufferId seed = -1, step = -1, loss = -1;
+  BufferId seed = -1, step = -1, position = -1, loss = -1;
   bool loss_written = false;
 
   /// REQUIRES: the stage's chunk touches the value.
@@ -175,6 +175,7 @@ class Emitter {
   std::size_t prepare(GraphMemory& memory, NodeId id, bool counts, bool add);
   Region weight(const GraphMemory& memory, ValueId id, Layout layout);
   BufferId state(const Value& value, std::int64_t bytes);
+  BufferId scalar_in(const Graph& graph, ValueId id);
   BufferId packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout);
   void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout,
             BufferId to);

@@ -29,6 +29,11 @@ AttentionAlgorithm attention_algorithm(Isa isa, bool bf16);
 /// vectors, or those of avx512_bf16.
 AttentionAlgorithm emulated_attention_algorithm(Isa vectors);
 
+/// How the forward pass is cut over threads: on how many, and where part `part` of `parts` begins in the list of query
+/// blocks, each weighed by the blocks of keys it sees.
+int forward_threads(const AttentionSizes& sizes, int threads);
+std::int64_t first_query_block(const AttentionSizes& sizes, int part, int parts);
+
 /// What prepare_attention, prepare_attention_grad and their workspaces are for an algorithm of one's own choice.
 std::unique_ptr<Kernel> prepare_attention(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);
 std::unique_ptr<Kernel> prepare_attention_grad(const Signature& signature, int threads,

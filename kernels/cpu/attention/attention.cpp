@@ -96,7 +96,12 @@ Three three_of(const AttentionSizes& sizes, bool packed, const Call& call, int f
           advance(sizes, q, (sizes.heads + sizes.kv_heads) * sizes.head_dim)};
 }
 
-/// Where part `part` of `parts` begins in the list of query blocks, each weighed by the blocks of keys it sees.
+int backward_threads(const AttentionSizes& s, int threads) {
+  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.kv_heads));
+}
+
+}  // namespace
+
 std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
   const std::int64_t blocks = s.query_blocks(), heads = s.batch * s.heads;
   const auto weight = [&](std::int64_t block) { return s.seen_blocks(block) - s.first_seen(block); };
@@ -114,12 +119,6 @@ int forward_threads(const AttentionSizes& s, int threads) {
       (s.queries + kAttentionBlock - 1) / kAttentionBlock;  // at least so many, wherever the queries begin
   return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.heads * blocks));
 }
-int backward_threads(const AttentionSizes& s, int threads) {
-  return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.kv_heads));
-}
-
-}  // namespace
-
 std::int64_t attention_workspace(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
   const AttentionSizes s = sizes_of(signature, 0);
   return forward_threads(s, threads) * algorithm.forward_scratch(s) * static_cast<std::int64_t>(sizeof(float));

@@ -124,19 +124,21 @@ Prepared prepare_embedding_grad(const Signature& signature, const Context& conte
 }
 
 Prepared prepare_positions(const Signature& signature, const Context& context) {
-  expect_operands(signature, 2);
-  const TensorDesc &weight = signature.operands[0], &y = signature.operands[1];
-  expect_operand(signature, 1, weight.dtype, y.elements());
+  const bool at = flag(signature, "at");
+  const int out = at ? 2 : 1;
+  expect_operands(signature, static_cast<std::size_t>(out) + 1);
+  const TensorDesc &weight = signature.operands[0], &y = signature.operands[static_cast<std::size_t>(out)];
+  expect_operand(signature, out, weight.dtype, y.elements());
   CHECK(y.elements() <= weight.elements(), describe(signature) + ": more positions than rows");
   const std::int64_t bytes = y.bytes(), rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
   const bool partial = flag(signature, "partial");
   const int threads = threads_for(2 * bytes, context.threads);
   return make_kernel([=](const Call& call) {
-    const std::int64_t first = positions_first_row(signature, call.origin);
+    const std::int64_t first = positions_first_row(signature, call.origin + (at ? *operand<std::int32_t>(call, 1) : 0));
     if (partial && call.origin >= rows)
-      std::memset(operand<char>(call, 1), 0, static_cast<std::size_t>(bytes));
+      std::memset(operand<char>(call, out), 0, static_cast<std::size_t>(bytes));
     else
-      copy_bytes(operand<char>(call, 0) + first * row_bytes, operand<char>(call, 1), bytes, threads);
+      copy_bytes(operand<char>(call, 0) + first * row_bytes, operand<char>(call, out), bytes, threads);
   });
 }
 

@@ -17,6 +17,17 @@
 #include "kernels/cuda/target.h"
 
 namespace trainer::kernels::cuda {
+
+Rotation rotation_of(const Signature& s, std::int64_t head_dim) {
+  const RopeFrequencies rope = rope_frequencies(s.attributes, head_dim);
+  Rotation rotation;
+  rotation.half = static_cast<int>(rope.angles.size());
+  rotation.interleaved = rope.interleaved;
+  rotation.factor = static_cast<float>(rope.factor);
+  for (std::size_t j = 0; j < rope.angles.size(); ++j) rotation.turns[j] = rope.angles[j] / (2 * std::numbers::pi);
+  return rotation;
+}
+
 namespace {
 
 /// What does not change from run to run.
@@ -33,16 +44,6 @@ struct Attention {
   std::int64_t v_width() const { return static_cast<std::int64_t>(sizes.kv_heads) * sizes.v_dim; }
   std::int64_t o_width() const { return static_cast<std::int64_t>(sizes.heads) * sizes.v_dim; }
 };
-
-Rotation rotation_of(const Signature& s, std::int64_t head_dim) {
-  const RopeFrequencies rope = rope_frequencies(s.attributes, head_dim);
-  Rotation rotation;
-  rotation.half = static_cast<int>(rope.angles.size());
-  rotation.interleaved = rope.interleaved;
-  rotation.factor = static_cast<float>(rope.factor);
-  for (std::size_t j = 0; j < rope.angles.size(); ++j) rotation.turns[j] = rope.angles[j] / (2 * std::numbers::pi);
-  return rotation;
-}
 
 /// Of a signature whose q, or qkv, is operand `q`.
 Attention attention_of(const Signature& s, int q) {

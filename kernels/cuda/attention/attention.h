@@ -47,6 +47,9 @@ struct Rotation {
   double turns[kLargestHeadDim / 2] = {};
 };
 
+/// By the attributes of a signature whose heads have `head_dim` elements.
+Rotation rotation_of(const Signature& signature, std::int64_t head_dim);
+
 /// rope(q) and rope(k), rounded to `dtype`, to dense rows.
 void rotate_heads(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation,
                   HeadRows to_q, HeadRows to_k);

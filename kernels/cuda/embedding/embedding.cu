@@ -118,7 +118,37 @@ Prepared prepare_embedding(const Signature& signature, const Context& context) {
   return gather_of<std::uint16_t>(count, row_bytes, slice, cut, context.fault);
 }
 
+namespace {
+
+/// Rows from `position` on, which lies in device memory; zeros beyond the table. In pieces of two bytes.
+__global__ void __launch_bounds__(kThreads)
+    copy_rows_at(const std::uint16_t* table, const std::int32_t* position, std::uint16_t* y, std::int64_t offset,
+                 std::int64_t row, std::int64_t rows, std::int64_t count) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t from = (*position + offset) * row + i;
+  y[i] = from >= 0 && from < rows * row ? table[from] : std::uint16_t{0};
+}
+
+Prepared prepare_positions_at(const Signature& signature) {
+  expect_operands(signature, 3);
+  const TensorDesc &weight = signature.operands[0], &y = signature.operands[2];
+  expect_operand(signature, 1, DType::i32, 1);
+  expect_operand(signature, 2, weight.dtype, y.elements());
+  const std::int64_t row = weight.shape[1] * size_of(weight.dtype) / 2, rows = weight.shape[0], count = y.bytes() / 2,
+                     offset = integer(signature, "offset");
+  return make_kernel([=](const Call& call) {
+    CHECK(call.origin == 0, "positions that are read from memory are those of a whole sequence");
+    launch(call, {.blocks = blocks_for(count, kThreads), .threads = kThreads}, copy_rows_at,
+           operand<const std::uint16_t>(call, 0), operand<const std::int32_t>(call, 1), operand<std::uint16_t>(call, 2),
+           offset, row, rows, count);
+  });
+}
+
+}  // namespace
+
 Prepared prepare_positions(const Signature& signature, const Context&) {
+  if (flag(signature, "at")) return prepare_positions_at(signature);
   expect_operands(signature, 2);
   const TensorDesc &weight = signature.operands[0], &y = signature.operands[1];
   expect_operand(signature, 1, weight.dtype, y.elements());

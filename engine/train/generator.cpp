@@ -1,0 +1,152 @@
+#include "engine/train/generator.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "engine/core/check.h"
+#include "engine/core/error.h"
+#include "engine/core/random.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::int64_t kFew = 4;  // fewer ids than this are quicker one by one than as a block
+
+/// Tokens whose keys and values the states hold (engine/transform/cached.h).
+std::int64_t room_of(const Role& role) {
+  if (role.states.empty()) throw DataError("generating text needs a model with causal attention");
+  return role.states.front().spec.whole[1];
+}
+
+/// Logits as f32.
+void widen(const std::vector<std::byte>& from, DType dtype, std::vector<float>& to) {
+  if (dtype == DType::f32) {
+    const auto* values = reinterpret_cast<const float*>(from.data());
+    std::copy(values, values + to.size(), to.begin());
+    return;
+  }
+  const auto* bits = reinterpret_cast<const std::uint16_t*>(from.data());
+  for (std::size_t i = 0; i < to.size(); ++i)
+    to[i] = dtype == DType::f16 ? static_cast<float>(std::bit_cast<_Float16>(bits[i]))
+                                : std::bit_cast<float>(static_cast<std::uint32_t>(bits[i]) << 16);
+}
+
+using Scored = std::pair<float, std::int32_t>;
+
+/// Whether `a` is less likely than `b`.
+bool less_likely(const Scored& a, const Scored& b) {
+  return a.first != b.first ? a.first < b.first : a.second > b.second;
+}
+
+/// Classes from the likeliest down, as far as one asks.
+class Likeliest {
+ public:
+  explicit Likeliest(std::span<const float> logits) {
+    heap_.reserve(logits.size());
+    for (std::size_t i = 0; i < logits.size(); ++i) heap_.emplace_back(logits[i], static_cast<std::int32_t>(i));
+    std::ranges::make_heap(heap_, less_likely);
+  }
+  Scored next() {
+    std::ranges::pop_heap(heap_, less_likely);
+    const Scored top = heap_.back();
+    heap_.pop_back();
+    return top;
+  }
+
+ private:
+  std::vector<Scored> heap_;
+};
+
+}  // namespace
+
+Generator::Generator(Executor& executor) : executor_(executor) {
+  const Role& role = executor.role();
+  prompt_program_ = role.program_index(ProgramKind::prompt);
+  sample_program_ = role.program_index(ProgramKind::sample);
+  const std::int32_t tokens = role.field_index("tokens"), logits = role.field_index("logits");
+  if (tokens < 0 || role.fields[static_cast<std::size_t>(tokens)].spec.dtype() != DType::i32)
+    throw DataError("sampling needs a model that reads tokens");
+  room_ = room_of(role);
+  block_ = role.fields[static_cast<std::size_t>(tokens)].spec.whole.elements();
+  tokens_.resize(static_cast<std::size_t>(block_));
+  const Field& scores = role.fields[static_cast<std::size_t>(logits)];
+  logits_dtype_ = scores.spec.dtype();
+  logits_.resize(static_cast<std::size_t>(scores.bytes));
+  scores_.resize(static_cast<std::size_t>(scores.spec.whole.elements()));
+  executor.bind(tokens, tokens_.data());
+  executor.bind(logits, logits_.data());
+  if (const std::int32_t position = role.field_index("position"); position >= 0) executor.bind(position, &position_);
+  if (const std::int32_t last = role.field_index("last"); last >= 0) executor.bind(last, &last_);
+}
+
+std::span<const float> Generator::add(std::span<const std::int32_t> ids) {
+  auto known = static_cast<std::int64_t>(ids_.size());
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+  const auto end = static_cast<std::int64_t>(ids_.size());
+  CHECK(!ids.empty() && end <= room_, "the text has room for what is added");
+  while (known < end) {
+    if (prompt_program_ < 0 || end - known < kFew) {
+      run_one(known++);
+    } else {
+      const std::int64_t first = std::min(known, room_ - block_);
+      known = std::min(end, first + block_);
+      run_prompt(first, known);
+    }
+  }
+  widen(logits_, logits_dtype_, scores_);
+  return scores_;
+}
+
+/// A block from `first` on whose tokens count up to `end`. What it leaves in the states behind them is written again
+/// before it is read.
+void Generator::run_prompt(std::int64_t first, std::int64_t end) {
+  std::ranges::fill(tokens_, 0);
+  std::copy(ids_.begin() + first, ids_.begin() + end, tokens_.begin());
+  position_ = static_cast<std::int32_t>(first);
+  last_ = static_cast<std::int32_t>(end - 1 - first);
+  executor_.run(prompt_program_);
+}
+
+void Generator::run_one(std::int64_t place) {
+  tokens_[0] = ids_[static_cast<std::size_t>(place)];
+  position_ = static_cast<std::int32_t>(place);
+  executor_.run(sample_program_);
+}
+
+std::int32_t draw(std::span<const float> logits, const Drawing& drawing, std::uint64_t index) {
+  if (drawing.temperature <= 0) return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+  Likeliest likeliest(logits);
+  std::vector<Scored> kept{likeliest.next()};
+  const auto weight = [&](float logit) {
+    return std::exp((static_cast<double>(logit) - static_cast<double>(kept[0].first)) / drawing.temperature);
+  };
+  const std::size_t most =
+      drawing.top_k > 0 ? std::min(logits.size(), static_cast<std::size_t>(drawing.top_k)) : logits.size();
+  double total = 0;
+  if (most < logits.size()) {
+    while (kept.size() < most) kept.push_back(likeliest.next());
+    for (const Scored& one : kept) total += weight(one.first);
+  } else {
+    for (const float logit : logits) total += weight(logit);
+  }
+  if (drawing.top_p < 1) {
+    double reached = 0;
+    std::size_t enough = 0;
+    do {
+      if (enough == kept.size()) kept.push_back(likeliest.next());
+      reached += weight(kept[enough++].first);
+    } while (enough < most && reached < drawing.top_p * total);
+    kept.resize(enough);
+    total = reached;
+  }
+  double left = total * static_cast<double>(philox(drawing.seed, 0, index)[0]) * 0x1p-32;
+  const bool all = drawing.top_p >= 1 && most == logits.size();
+  for (std::size_t i = 0; i < (all ? logits.size() : kept.size()); ++i) {
+    if (i == kept.size()) kept.push_back(likeliest.next());
+    if ((left -= weight(kept[i].first)) < 0) return kept[i].second;
+  }
+  return kept.back().second;
+}
+
+}  // namespace trainer
