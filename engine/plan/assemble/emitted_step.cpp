@@ -139,13 +139,21 @@ void EmittedStep::finish_gradients() {
 void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
   const auto why = emit_.because(For::reduce, unit);
   Reduced& reduced = reduced_[index(unit)];
-  catch_up();
-  if (!reduced.partial_summed) sum_partial(unit);
-  if (options_.compression != nullptr && options_.mesh.group_size(axes) > 1) {
+  if (options_.mesh.group_size(axes) == 1) {  // what was put off goes on waiting
+    if (!reduced.partial_summed) sum_partial(unit);
+    return;
+  }
+  if (options_.compression != nullptr) {
+    catch_up();
+    if (!reduced.partial_summed) sum_partial(unit);
     reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, axes, false));
     return options_.compression->reduce(unit, *reductions_.back());
   }
-  emit_.all_reduce(unit.name, options_.reduce, axes, gradient(unit));
+  if (!reduced.partial_summed) sum_partial(unit);
+  const auto sum = [this, name = unit.name, axes, region = gradient(unit)] {
+    emit_.all_reduce(name, options_.reduce, axes, region);
+  };
+  later_.empty() ? sum() : put_off(sum);  // behind the unit's own slice, where that still waits for its collective
 }
 
 void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
