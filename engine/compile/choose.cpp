@@ -3,54 +3,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <limits>
-#include <map>
+#include <numeric>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "engine/compile/explain.h"
+#include "engine/compile/finalists.h"
 #include "engine/compile/fixed.h"
 #include "engine/compile/hardware.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/optimizers.h"
 #include "engine/compile/profile_cache.h"
+#include "engine/compile/promises.h"
 #include "engine/core/check.h"
-#include "engine/cost/predict.h"
 #include "engine/cost/search.h"
 #include "engine/job/data_strategies.h"
 #include "engine/plan/verify/verify.h"
 
 namespace trainer {
 namespace {
-
 using cost::Candidate;
 using cost::Scored;
 using cost::SearchSpace;
 
-// Whole plans are what a search spends its time on: many for small models, a few for large ones.
-constexpr std::int64_t kInstructionsToPlan = 300'000;
-constexpr std::size_t kMostFinalists = 16, kLeastFinalists = 2, kMostAlternatives = 24, kMostThatDoNotFit = 8;
-
-StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
-  StrategyJob strategy = job;
-  strategy.free = {};
-  strategy.data = cost::data_strategy_of(job.data, c);
-  strategy.tensor.degree = c.size(Axis::tensor);
-  strategy.tensor.sequence_parallel = c.sequence_parallel;
-  strategy.context.degree = c.size(Axis::context);
-  strategy.pipeline.degree = c.size(Axis::pipeline);
-  strategy.pipeline.schedule = c.schedule;
-  strategy.pipeline.virtual_stages = c.virtual_stages;
-  return strategy;
-}
-
-LoadedJob fixed_as(const LoadedJob& loaded, const Candidate& c) {
-  LoadedJob job = loaded;
-  job.job.strategy = strategy_of(loaded.job.strategy, c);
-  job.job.train.batch.micro = c.micro;
-  job.job.activation_checkpointing = c.recompute;
-  return job;
-}
+// Whole plans are what a choice spends its time on: many of small models are made, and few of large ones.
+constexpr std::int64_t kInstructionsToPlan = 100'000;
+constexpr std::size_t kMostFinalists = 16, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
 class Choice {
  public:
@@ -58,59 +39,153 @@ class Choice {
       : loaded_(loaded),
         hardware_(hardware),
         profiles_(loaded, hardware),
-        space_(search_space(loaded.job, hardware, state_bytes(loaded))) {}
+        space_(search_space(loaded.job, hardware, state_bytes(loaded))),
+        promises_(space_, profiles_),
+        finalists_(loaded, hardware) {}
 
   CompiledJob run() {
-    found_ = cost::search(space_, profiles_);
-    if (found_.scored.empty())
+    const cost::SearchResult found = cost::search(space_, profiles_);
+    if (found.scored.empty())
       throw JobError(
           {loaded_.at("strategy", "there is no way to train this on the cluster: " +
-                                      (found_.impossible.empty() ? "no candidate" : found_.impossible.front()))});
-    play_finalists();
-    if (finalists_.empty()) throw refused_.front();
-    for (const Candidate& variant : variants(finalists_[best()].scored.candidate)) {
-      Scored scored = finalists_[best()].scored;
-      scored.candidate = variant;
-      play(scored);
+                                      (found.impossible.empty() ? "no candidate" : found.impossible.front()))});
+    promises_.add(found.scored);
+    while (const std::optional<std::size_t> next = this->next()) {
+      promises_.learn(*next, finalists_.plan(promises_.known(*next)));
+      if (!finalists_.any_fits()) add_frugal();
     }
-    const std::size_t taken = best();
-    CompiledJob result = std::move(compiled_[taken]);
+    if (finalists_.all().empty()) throw finalists_.refused().front();
+    for (const Candidate& variant : variants(finalists_.all()[taken()].scored.candidate)) {
+      Scored scored = finalists_.all()[taken()].scored;
+      scored.candidate = variant;
+      finalists_.plan(scored);
+    }
+    const std::size_t taken = this->taken();
+    CompiledJob result = finalists_.take(taken);
     verify(result.plan);
-    tell(result, taken);
+    tell(result, taken, found.impossible);
     return result;
   }
 
  private:
-  // Plans in full what promises most, until nothing that is left promises more than what was found. A promise is the
-  // score, corrected by how far off scores of that kind turned out to be. Of those that fit nowhere the one that lacks
-  // least is planned.
-  void play_finalists() {
-    std::vector<char> played(found_.scored.size(), 0);
-    for (std::size_t next = likeliest(); next < played.size(); next = promising(played)) {
-      const bool enough = finalists_.size() >= kMostFinalists || (budget_ <= 0 && finalists_.size() >= kLeastFinalists);
-      if (enough && best_us_ > 0) break;
-      if (finalists_.size() + refused_.size() >= 2 * kMostFinalists) break;
-      played[next] = 1;
-      play(found_.scored[next]);
+  static constexpr std::size_t kPlanned = std::numeric_limits<std::size_t>::max();
+
+  // Plans and promises side by side: what would be taken if every promise were kept.
+  struct Field {
+    std::vector<Scored> list;
+    std::vector<std::size_t> index;  // of promises_; kPlanned
+  };
+
+  // The candidate to plan next. Promises are taken at their word: if one of them would be taken it is looked at more
+  // closely, and in the end planned. If none of them would, none of them can change the choice. The fastest decides
+  // what a tie is, and is planned too where that is cheap.
+  std::optional<std::size_t> next() {
+    if (finalists_.all().size() + finalists_.refused().size() >= kMostFinalists) return std::nullopt;
+    const std::size_t planned = finalists_.all().size();
+    const bool sure = planned > 0 && !finalists_.any_fits();  // memory has disappointed
+    if (planned >= (sure ? kMostWithoutFit : kMostBeyondBudget) && budget() <= 0) return std::nullopt;
+    while (true) {
+      const Field field = this->field(sure);
+      if (field.list.empty()) return least_bytes();
+      const std::optional<std::size_t> wanted = this->wanted(field);
+      if (!wanted || promises_.sketched(*wanted) || sketches_ >= kMostSketches) return wanted;
+      sketch(field, *wanted);
     }
   }
 
-  // The one that would be taken if scores were predictions.
-  std::size_t likeliest() const {
-    return static_cast<std::size_t>(&cost::likeliest(loaded_.job.goal, space_.limit_bytes, found_) -
-                                    found_.scored.data());
+  std::int64_t budget() const { return kInstructionsToPlan - finalists_.instructions(); }
+
+  std::optional<std::size_t> wanted(const Field& field) const {
+    const std::size_t taken = cost::choose(loaded_.job.goal, space_.limit_bytes, field.list);
+    if (field.index[taken] != kPlanned) return field.index[taken];
+    const std::size_t fastest = by_measure(field).front();
+    if (field.index[fastest] != kPlanned && budget() > 0) return field.index[fastest];
+    return std::nullopt;
   }
 
-  std::size_t best() const {
+  // Positions in the field, the fastest first.
+  std::vector<std::size_t> by_measure(const Field& field) const {
+    std::vector<std::size_t> order(field.list.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return measure(field.list[a]) < measure(field.list[b]); });
+    return order;
+  }
+
+  // A candidate and the fastest that are only scored: what is learned of these corrects many others.
+  void sketch(const Field& field, std::size_t wanted) {
+    promises_.sketch(wanted);
+    std::size_t more = kSketchesTogether;
+    for (const std::size_t i : by_measure(field)) {
+      if (field.index[i] == kPlanned || promises_.sketched(field.index[i])) continue;
+      if (--more == 0) break;
+      promises_.sketch(field.index[i]);
+    }
+    sketches_ += kSketchesTogether;
+  }
+
+  // Everything that fits, as far as that is promised or sure, and is not so slow that it could not be taken.
+  Field field(bool sure) const {
+    Field field;
+    double least = std::numeric_limits<double>::infinity(), spread = kUsualSpread;
+    for (const Finalist& one : finalists_.all()) {
+      if (!one.scored.fits) continue;
+      if (measure(one.scored) < least) least = measure(one.scored), spread = one.scored.spread;
+      field.list.push_back(one.scored);
+      field.index.push_back(kPlanned);
+    }
+    const bool memory = loaded_.job.goal == Goal::memory;
+    for (std::size_t i = 0; i < promises_.size(); ++i) {
+      const double most = kReach * least;
+      if (promises_.planned(i) || (sure && !promises_.surely_fits(i))) continue;
+      if (!promises_.may_be_within(i, memory ? HUGE_VAL : most, space_.limit_bytes)) continue;
+      Scored promise = promises_.promise(i);
+      if (!promise.fits || measure(promise) > most) continue;
+      promise.spread = spread;
+      least = std::min(least, measure(promise));
+      field.list.push_back(promise);
+      field.index.push_back(i);
+    }
+    return field;
+  }
+
+  // Nothing that was planned fits: now time matters less than memory.
+  void add_frugal() {
+    if (std::exchange(frugal_, true)) return;
+    std::vector<Scored> added;
+    for (const Scored& one : cost::frugal(space_, profiles_)) {
+      if (added.size() == kMostFrugal) break;
+      bool known = false;
+      for (std::size_t i = 0; i < promises_.size() && !known; ++i)
+        known = cost::same(promises_.known(i).candidate, one.candidate);
+      if (!known) added.push_back(one);
+    }
+    promises_.add(added);
+  }
+
+  // Where nothing promises to fit: what needs the least memory, if that is anywhere near what there is.
+  std::optional<std::size_t> least_bytes() const {
+    if (finalists_.all().size() >= kMostWithoutFit) return std::nullopt;
+    std::optional<std::size_t> best;
+    auto least = static_cast<std::int64_t>(kDoubtful * static_cast<double>(space_.limit_bytes));
+    for (std::size_t i = 0; i < promises_.size(); ++i) {
+      if (promises_.planned(i)) continue;
+      const std::int64_t bytes = promises_.promise(i).bytes;
+      if (bytes < least || (finalists_.all().empty() && !best)) least = bytes, best = i;
+    }
+    return best;
+  }
+
+  std::size_t taken() const {
     std::vector<Scored> exact;
-    for (const Finalist& one : finalists_) exact.push_back(one.scored);
+    for (const Finalist& one : finalists_.all()) exact.push_back(one.scored);
     return cost::choose(loaded_.job.goal, space_.limit_bytes, exact);
   }
 
   // How far gathers run ahead and how large buckets are: no score knows them, so they are tried on the one that would
   // be taken.
   std::vector<Candidate> variants(const Candidate& c) const {
-    if (!loaded_.job.strategy.free.data || c.data_ranks() == 1 || budget_ <= 0 || best_us_ == 0) return {};
+    if (!loaded_.job.strategy.free.data || c.data_ranks() == 1 || budget() <= 0 || !finalists_.any_fits()) return {};
     std::vector<Candidate> result;
     if (record_of(c.kind, c.sharding).takes("prefetch")) {
       result.push_back(c);
@@ -124,64 +199,20 @@ class Choice {
     return result;
   }
 
-  std::size_t promising(const std::vector<char>& played) const {
-    std::size_t best = played.size();
-    double least = best_us_ > 0 ? kClose * best_us_ : std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < played.size(); ++i) {
-      const Scored& one = found_.scored[i];
-      const bool hopeful = one.fits || (best_us_ == 0 && static_cast<double>(one.bytes) <
-                                                             kDoubtful * static_cast<double>(space_.limit_bytes));
-      if (played[i] || !hopeful) continue;
-      const auto off = off_.find(kind_of(one.candidate));
-      const double promise = measure(one) * (off == off_.end() ? 1 : off->second);
-      if (promise < least) least = promise, best = i;
-    }
-    return best;
-  }
-
   double measure(const Scored& one) const { return cost::measure(loaded_.job.goal, one); }
 
-  static std::array<int, 4> kind_of(const Candidate& c) {
-    return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.size(Axis::tensor) > 1,
-            c.size(Axis::pipeline) > 1};
-  }
-
-  void play(const Scored& scored) {
-    const LoadedJob job = fixed_as(loaded_, scored.candidate);
-    CompiledJob compiled;
-    try {
-      compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
-    } catch (const JobError& error) {  // of this candidate: a step of too many instructions
-      refused_.push_back(error);
-      return;
-    }
-    const cost::CostModel model(cluster_of(compiled, hardware_));
-    const cost::Prediction prediction = cost::predict(compiled.plan, model);
-    Finalist one{scored, true, prediction.roles[prediction.slowest]};
-    one.scored.step_us = prediction.step_us;
-    one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
-    one.scored.bytes = compiled.peak_bytes();
-    one.scored.fits = compiled.fits;
-    for (const Role& role : compiled.plan.roles)
-      budget_ -= static_cast<std::int64_t>(role.program(ProgramKind::step)->instructions.size());
-    off_[kind_of(scored.candidate)] = measure(one.scored) / std::max(1e-9, measure(scored));
-    if (one.scored.fits && (best_us_ == 0 || measure(one.scored) < best_us_)) best_us_ = measure(one.scored);
-    finalists_.push_back(std::move(one));
-    compiled_.push_back(std::move(compiled));
-  }
-
-  void tell(CompiledJob& result, std::size_t taken) {
-    const Finalist& winner = finalists_[taken];
+  void tell(CompiledJob& result, std::size_t taken, const std::vector<std::string>& impossible) {
+    const Finalist& winner = finalists_.all()[taken];
     std::vector<Finalist> others;
-    for (std::size_t i = 0; i < finalists_.size(); ++i)
-      if (i != taken) others.push_back(finalists_[i]);
+    for (std::size_t i = 0; i < finalists_.all().size(); ++i)
+      if (i != taken) others.push_back(finalists_.all()[i]);
     const auto better = [](const Finalist& a, const Finalist& b) {
       if (a.scored.fits != b.scored.fits) return a.scored.fits;
       return a.scored.fits ? a.scored.step_us < b.scored.step_us : a.scored.bytes < b.scored.bytes;
     };
     add_scored(others, winner);
     std::stable_sort(others.begin(), others.end(), better);
-    result.strategy_why = why(winner, others, found_.impossible, space_.limit_bytes, loaded_.job.goal);
+    result.strategy_why = why(winner, others, impossible, space_.limit_bytes, loaded_.job.goal);
     if (loaded_.job.goal == Goal::cost) result.strategy_why += cheaper_with_fewer_nodes(winner);
     result.alternatives.push_back(alternative(winner, ""));
     for (const Finalist& one : others)
@@ -217,13 +248,10 @@ class Choice {
   void add_scored(std::vector<Finalist>& others, const Finalist& winner) const {
     std::set<cost::MeshAndKind> reported{mesh_and_kind(winner.scored.candidate)};
     for (const Finalist& one : others) reported.insert(mesh_and_kind(one.scored.candidate));
-    for (const Scored& scored : found_.scored) {
+    for (std::size_t i = 0; i < promises_.size(); ++i) {
       if (others.size() >= (winner.scored.fits ? kMostAlternatives : kMostThatDoNotFit)) return;
-      if (!reported.insert(mesh_and_kind(scored.candidate)).second) continue;
-      others.push_back({scored, false, {}});
-      const auto off = off_.find(kind_of(scored.candidate));
-      if (scored.fits && off != off_.end() && loaded_.job.goal != Goal::memory)
-        others.back().scored.step_us *= off->second;
+      if (reported.insert(mesh_and_kind(promises_.known(i).candidate)).second)
+        others.push_back({promises_.promise(i), false, {}});
     }
   }
 
@@ -240,20 +268,19 @@ class Choice {
             std::move(rejected)};
   }
 
-  static constexpr double kClose = 1.03;     // so near to each other, scores cannot tell
+  static constexpr double kReach = 1.001 * (1 + cost::kMostTie);  // of the least time: what can be taken
+  static constexpr double kUsualSpread = 0.06;                    // of a prediction for GPUs, before there is one
   static constexpr double kDoubtful = 1.05;  // so much above the limit, what is scored may fit all the same
+  static constexpr std::size_t kMostWithoutFit = 4, kMostFrugal = 64, kSketchesTogether = 8, kMostSketches = 512;
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   ProfileCache profiles_;
   const SearchSpace space_;
-  cost::SearchResult found_;
-  std::vector<Finalist> finalists_;
-  std::vector<CompiledJob> compiled_;
-  std::vector<JobError> refused_;             // why candidates that were to be planned cannot be
-  std::map<std::array<int, 4>, double> off_;  // of each kind: what the plan came to over what was scored
-  std::int64_t budget_ = kInstructionsToPlan;
-  double best_us_ = 0;  // of those that fit; or bytes, where they are the goal
+  Promises promises_;
+  bool frugal_ = false;  // whether they end with those of cost::frugal
+  std::size_t sketches_ = 0;
+  Finalists finalists_;
 };
 
 // On one rank there is nothing to share, and what fits without recomputation is taken.

@@ -1,6 +1,7 @@
-// Choosing: what a job leaves to the cost model, with no trial run. The search orders every candidate by its score; the
-// best few are planned, verified and played in full; of those the job's goal decides, and among ties headroom and
-// simplicity (cost::choose).
+// Choosing: what a job leaves to the cost model, with no trial run. The search scores every candidate. Of those that
+// could be taken the step is sketched, and what would be taken then is planned and played in full, until what would be
+// taken has a plan (promises.h, finalists.h). The job's goal decides, and among ties headroom and simplicity
+// (cost::choose). The plan that is taken is verified.
 #pragma once
 
 #include "engine/compile/compiled_job.h"

@@ -11,6 +11,7 @@
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
 #include "strategies/pipeline/chunks.h"
+#include "strategies/pipeline/split.h"
 #include "strategies/tensor/tensor_parallel.h"
 
 namespace trainer {
@@ -104,8 +105,10 @@ const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parall
 cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane) {
   Graph graph = whole;
   recompute(graph, recompute_policy({mode, 1}));
+  const std::vector<std::int64_t> passed = cost::boundary_bytes(graph, kept_);
   fuse(graph, *hardware_.target);
-  const cost::Profile of_kept = cost::profile_of(graph, kept_, *models_.at({mesh, lane}), *hardware_.target);
+  cost::Profile of_kept = cost::profile_of(graph, kept_, *models_.at({mesh, lane}), *hardware_.target);
+  for (std::size_t i = 0; i < passed.size(); ++i) of_kept.pieces[i].boundary_bytes = passed[i];
   std::vector<std::size_t> kept_at(pieces_.size());
   for (std::size_t i = 0, next = 0; i < pieces_.size(); ++i)
     if (repetitions_.stands_for[i] == static_cast<int>(i)) kept_at[i] = next++;
@@ -160,24 +163,41 @@ const cost::Profile& ProfileCache::mixed(const Key& none, const ActivationCheckp
   return profiles_[mixed] = std::move(profile);
 }
 
-const std::vector<int>& ProfileCache::cut(int chunks) {
-  const auto [at, added] = cuts_.try_emplace(chunks);
+const std::vector<int>& ProfileCache::cut(int chunks, std::int64_t samples) {
+  const bool by_cost = loaded_.job.strategy.pipeline.split_policy == SplitPolicy::automatic;
+  const auto [at, added] = cuts_.try_emplace({chunks, by_cost ? samples : 1});
   if (!added) return at->second;
-  std::vector<int> begins{0};
   try {
-    std::size_t piece = 0;
-    for (const std::string& name : chunk_begins(loaded_, forward(1), chunks)) {
-      while (piece < pieces_.size() && pieces_[piece] != name) ++piece;
-      if (piece < pieces_.size()) begins.push_back(static_cast<int>(piece));
-    }
+    at->second = by_cost ? cut_by_cost(chunks, samples) : cut_as_asked(chunks);
   } catch (const JobError&) {
     if (!loaded_.job.strategy.free.pipeline && !loaded_.job.strategy.free.virtual_stages)
       throw;  // the job asks for this cut
-    begins.clear();
+  }
+  return at->second;
+}
+
+// As the planner cuts the graph of so many samples. What a node costs grows evenly with them.
+std::vector<int> ProfileCache::cut_by_cost(int chunks, std::int64_t samples) {
+  if (static_cast<int>(pieces_.size()) < chunks) return cut_as_asked(chunks);
+  if (costs_.empty()) {
+    costs_ = strategies::piece_costs(forward(1));
+    costs_of_sample_ = strategies::piece_costs(forward(2));
+    for (std::size_t i = 0; i < costs_.size(); ++i) costs_of_sample_[i] -= costs_[i];
+  }
+  std::vector<double> costs = costs_;
+  for (std::size_t i = 0; i < costs.size(); ++i) costs[i] += static_cast<double>(samples - 1) * costs_of_sample_[i];
+  return strategies::split_by_cost(costs, chunks);
+}
+
+std::vector<int> ProfileCache::cut_as_asked(int chunks) {
+  std::vector<int> begins{0};
+  std::size_t piece = 0;
+  for (const std::string& name : chunk_begins(loaded_, forward(1), chunks)) {
+    while (piece < pieces_.size() && pieces_[piece] != name) ++piece;
+    if (piece < pieces_.size()) begins.push_back(static_cast<int>(piece));
   }
   if (static_cast<int>(begins.size()) != chunks) begins.clear();
-  at->second = std::move(begins);
-  return at->second;
+  return begins;
 }
 
 }  // namespace trainer

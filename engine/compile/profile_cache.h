@@ -30,7 +30,7 @@ class ProfileCache final : public cost::ProfileSource {
   std::string why_not(const Mesh& mesh, bool sequence_parallel) override {
     return refusals_[{of_graph(mesh), sequence_parallel}];
   }
-  const std::vector<int>& cut(int chunks) override;
+  const std::vector<int>& cut(int chunks, std::int64_t samples) override;
 
  private:
   using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t>;
@@ -61,7 +61,10 @@ class ProfileCache final : public cost::ProfileSource {
   std::vector<std::string> kept_;    // of `pieces_` those that no other stands for
   std::map<Key, cost::Profile> profiles_;
   std::map<std::pair<Mesh, bool>, std::string> refusals_;
-  std::map<int, std::vector<int>> cuts_;
+  std::vector<int> cut_by_cost(int chunks, std::int64_t samples);
+  std::vector<int> cut_as_asked(int chunks);
+  std::map<std::pair<int, std::int64_t>, std::vector<int>> cuts_;  // by chunks and samples
+  std::vector<double> costs_, costs_of_sample_;                    // of the pieces: of one sample, of each further one
   std::map<std::pair<Mesh, int>, std::unique_ptr<cost::CostModel>> models_;  // a lane is used by one thread at a time
 };
 

@@ -73,9 +73,8 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
 
 int complexity(const Candidate& c) {
   return c.num_axes() * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 +
-         (c.sequence_parallel ? 5 : 0) + (c.virtual_stages - 1) +
-         (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.prefetch > 0) +
-         (c.bucket_mb > 0);
+         (c.sequence_parallel ? 5 : 0) + (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) +
+         (c.once ? 4 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
 }
 
 }  // namespace trainer::cost

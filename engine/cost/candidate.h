@@ -45,6 +45,14 @@ std::string text_of(const Candidate& candidate);
 using MeshAndKind = std::tuple<Mesh, DataKind, Sharding, bool>;
 inline MeshAndKind mesh_and_kind(const Candidate& c) { return {c.mesh, c.kind, c.sharding, c.once}; }
 
+/// Whether two candidates are one in all that a search decides.
+inline bool same(const Candidate& a, const Candidate& b) {
+  const auto rest = [](const Candidate& c) {
+    return std::tuple(c.sequence_parallel, c.schedule, c.virtual_stages, c.micro, c.recompute.mode, c.recompute.every);
+  };
+  return mesh_and_kind(a) == mesh_and_kind(b) && rest(a) == rest(b);
+}
+
 /// The data strategy that a candidate is, in the words of a job; what it leaves open is as `job` has it.
 DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& candidate);
 

@@ -11,15 +11,33 @@ namespace {
 
 constexpr std::int32_t kNever = -1;
 
+// Of each node. A backward node belongs to the piece of the forward node whose name it has. A piece whose nodes became
+// part of others by fusion is empty.
+std::vector<std::int32_t> assign_pieces(const Graph& graph, const std::vector<std::string>& begins) {
+  std::unordered_map<std::string, std::int32_t> by_name, pieces;
+  for (std::size_t piece = 0; piece < begins.size(); ++piece)
+    pieces.try_emplace(begins[piece], static_cast<std::int32_t>(piece));
+  std::int32_t current = 0;
+  std::vector<std::int32_t> piece_of(graph.nodes.size());
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (const auto begun = pieces.find(node.name); !node.backward && begun != pieces.end())
+      current = std::max(current, begun->second);
+    const auto [at, added] = by_name.try_emplace(node.name, current);
+    piece_of[i] = node.backward ? at->second : current;
+    if (!node.backward) at->second = current;
+  }
+  return piece_of;
+}
+
 class Profiling {
  public:
   Profiling(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model, const Target& target)
-      : graph_(graph), begins_(begins), model_(model), target_(target) {
+      : graph_(graph), model_(model), target_(target), piece_of_(assign_pieces(graph, begins)) {
     profile_.pieces.resize(std::max<std::size_t>(1, begins.size()));
   }
 
   Profile run() {
-    assign_pieces();
     for (ValueId input : graph_.inputs) profile_.input_bytes += graph_.local(input).bytes();
     parameters();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) time(i);
@@ -29,24 +47,6 @@ class Profiling {
 
  private:
   Piece& piece(std::size_t node) { return profile_.pieces[static_cast<std::size_t>(piece_of_[node])]; }
-
-  // A backward node belongs to the piece of the forward node whose name it has. A piece whose nodes became part of
-  // others by fusion is empty.
-  void assign_pieces() {
-    std::unordered_map<std::string, std::int32_t> by_name, begins;
-    for (std::size_t piece = 0; piece < begins_.size(); ++piece)
-      begins.try_emplace(begins_[piece], static_cast<std::int32_t>(piece));
-    std::int32_t current = 0;
-    piece_of_.resize(graph_.nodes.size());
-    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const Node& node = graph_.nodes[i];
-      if (const auto begun = begins.find(node.name); !node.backward && begun != begins.end())
-        current = std::max(current, begun->second);
-      const auto [at, added] = by_name.try_emplace(node.name, current);
-      piece_of_[i] = node.backward ? at->second : current;
-      if (!node.backward) at->second = current;
-    }
-  }
 
   void parameters() {
     std::vector<std::int32_t> reader(graph_.values.size(), kNever);
@@ -79,9 +79,18 @@ class Profiling {
     const Estimate estimate = this->estimate(node);
     Piece& piece = this->piece(index);
     if (is_collective(node.op)) piece.network_us += estimate.us;
+    if (is_collective(node.op) && !node.backward) piece.network_forward_us += estimate.us;
     if (node.recomputed) piece.recompute_us += estimate.us;
     (!node.backward ? piece.forward_us : is_weight(node) ? piece.weight_us : piece.input_us) += estimate.us;
+    if (is_weight(node)) piece.adding_us += adding(node) - estimate.us;
     pack(node, piece);
+  }
+
+  // What a kernel takes that adds its gradients to what is there.
+  double adding(const Node& node) {
+    Signature signature = signature_of(graph_, node);
+    signature.attributes.set("accumulate", true);
+    return model_.kernel(signature).us;
   }
 
   bool is_weight(const Node& node) const {
@@ -146,7 +155,6 @@ class Profiling {
       piece(i).transient_bytes = std::max(piece(i).transient_bytes, alive + workspace);
       for (ValueId dead : dies[i]) alive -= own[static_cast<std::size_t>(dead)];
     }
-    boundaries();
   }
 
   // The input whose memory an output takes, since nobody reads it later; kNone: there is none.
@@ -162,35 +170,35 @@ class Profiling {
     return kNone;
   }
 
-  // A forward value that a later piece reads passes every boundary up to it.
-  void boundaries() {
-    std::vector<std::int32_t> from(graph_.values.size(), kNever), to(graph_.values.size(), kNever);
-    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const Node& node = graph_.nodes[i];
-      if (node.backward) continue;
-      for (ValueId input : node.inputs) {
-        const ValueId storage = graph_.storage(input);
-        if (from[static_cast<std::size_t>(storage)] != kNever) to[static_cast<std::size_t>(storage)] = piece_of_[i];
-      }
-      for (ValueId output : node.outputs)
-        if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone)
-          from[static_cast<std::size_t>(output)] = piece_of_[i];
-    }
-    for (std::size_t value = 0; value < from.size(); ++value)
-      for (std::int32_t piece = from[value]; piece != kNever && piece < to[value]; ++piece)
-        profile_.pieces[static_cast<std::size_t>(piece)].boundary_bytes +=
-            graph_.local(static_cast<ValueId>(value)).bytes();
-  }
-
   const Graph& graph_;
-  const std::vector<std::string>& begins_;
   const CostModel& model_;
   const Target& target_;
-  std::vector<std::int32_t> piece_of_;  // of each node
+  const std::vector<std::int32_t> piece_of_;  // of each node
   Profile profile_;
 };
 
 }  // namespace
+
+std::vector<std::int64_t> boundary_bytes(const Graph& graph, const std::vector<std::string>& begins) {
+  const std::vector<std::int32_t> piece_of = assign_pieces(graph, begins);
+  std::vector<std::int32_t> from(graph.values.size(), kNever), to(graph.values.size(), kNever);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.backward) continue;
+    for (ValueId input : node.inputs) {
+      const auto storage = static_cast<std::size_t>(graph.storage(input));
+      if (from[storage] != kNever) to[storage] = piece_of[i];
+    }
+    for (ValueId output : node.outputs)
+      if (graph.value(output).kind == ValueKind::activation && graph.value(output).alias_of == kNone)
+        from[static_cast<std::size_t>(output)] = piece_of[i];
+  }
+  std::vector<std::int64_t> bytes(std::max<std::size_t>(1, begins.size()), 0);
+  for (std::size_t value = 0; value < from.size(); ++value)
+    for (std::int32_t piece = from[value]; piece != kNever && piece < to[value]; ++piece)
+      bytes[static_cast<std::size_t>(piece)] += graph.local(static_cast<ValueId>(value)).bytes();
+  return bytes;
+}
 
 Profile profile_of(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model,
                    const Target& target) {

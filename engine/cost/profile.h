@@ -16,11 +16,13 @@ namespace trainer::cost {
 /// Of one micro-batch, or of the parameters; bytes and elements are this rank's.
 struct Piece {
   double forward_us = 0;
-  double input_us = 0;           ///< backward, without the gradients of parameters; recomputation is in it
-  double weight_us = 0;          ///< the rest of the backward pass
-  double network_us = 0;         ///< how much of all three is communication along the tensor axis
-  double recompute_us = 0;       ///< how much is done a second time
-  std::int64_t saved_bytes = 0;  ///< kept from the forward pass to the backward pass
+  double input_us = 0;            ///< backward, without the gradients of parameters; recomputation is in it
+  double weight_us = 0;           ///< the rest of the backward pass
+  double adding_us = 0;           ///< more than weight_us where gradients are added to those of earlier micro-batches
+  double network_us = 0;          ///< how much of all three is communication along the axes of the graph
+  double network_forward_us = 0;  ///< how much of forward_us
+  double recompute_us = 0;        ///< how much is done a second time
+  std::int64_t saved_bytes = 0;   ///< kept from the forward pass to the backward pass
   std::int64_t freed_bytes =
       0;  ///< of those, what the gradients of parameters do not need: a split backward frees it early
   std::int64_t handed_bytes = 0;     ///< what a split backward keeps from its input part to its weight part
@@ -38,8 +40,12 @@ struct Profile {
   std::int64_t input_bytes = 0;  ///< of the batch's fields
 };
 
-/// `graph`: differentiated, recomputed and fused, of one rank, its nodes in one chunk. `begins`: the forward nodes that
-/// begin the pieces, the first included.
+/// What each piece passes on to the next: a forward value that a later piece reads passes every boundary up to it.
+/// `graph` is not fused yet, for nothing is fused across the place where a pipeline is cut.
+std::vector<std::int64_t> boundary_bytes(const Graph& graph, const std::vector<std::string>& begins);
+
+/// All of it but boundary_bytes. `graph`: differentiated, recomputed and fused, of one rank, its nodes in one chunk.
+/// `begins`: the forward nodes that begin the pieces, the first included.
 Profile profile_of(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model,
                    const Target& target);
 

@@ -19,6 +19,9 @@ Piece sum_of(const std::vector<Piece>& pieces, std::size_t first, std::size_t la
     sum.forward_us += piece.forward_us;
     sum.input_us += piece.input_us;
     sum.weight_us += piece.weight_us;
+    sum.adding_us += piece.adding_us;
+    sum.network_us += piece.network_us;
+    sum.network_forward_us += piece.network_forward_us;
     sum.saved_bytes += piece.saved_bytes;
     sum.freed_bytes += piece.freed_bytes;
     sum.handed_bytes += piece.handed_bytes;
@@ -178,7 +181,7 @@ const CostModel& Scorer::model_of(const Mesh& mesh) {
 }
 
 bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipelined& out) {
-  const std::vector<int>& begins = profiles_.cut(candidate.num_chunks());
+  const std::vector<int>& begins = profiles_.cut(candidate.num_chunks(), candidate.micro * candidate.data_ranks());
   if (begins.empty()) return false;
   out.schedule = schedule_of(candidate);
   if (out.schedule == nullptr) return false;
@@ -187,6 +190,7 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
   for (std::size_t chunk = 0; chunk < begins.size(); ++chunk) {
     const auto first = static_cast<std::size_t>(begins[chunk]);
     const auto last = chunk + 1 < begins.size() ? static_cast<std::size_t>(begins[chunk + 1]) : profile.pieces.size();
+    out.begins.push_back(first);
     out.chunks.push_back(sum_of(profile.pieces, first, last));
     for (std::size_t i = first; i < last; ++i)
       if (profile.pieces[i].parameters > 0)
@@ -227,6 +231,9 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
 
   Scored scored;
   std::vector<double> forward(stages), backward(stages);
+  // Gradients that stay from one micro-batch to the next are read before they are written.
+  const bool adds = !data.shard_gradients || data.reduce == Reduce::step;
+  const double added = adds ? 1 - 1.0 / candidate.micro_batches : 0;
   double tail = 0;
   for (std::size_t s = 0; s < stages; ++s) {
     const Piece& sum = pipelined.stages[s];
@@ -239,8 +246,11 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     const double at_end = time.per_step(pipelined.units[s], sum, update);
     if (update + at_end > tail) tail = update + at_end, scored.update_us = update, scored.data_us = at_end;
   }
-  for (std::size_t s = 0; s < stages; ++s)
+  for (std::size_t s = 0; s < stages; ++s) {
     scored.data_us += (forward[s] + backward[s]) * candidate.virtual_stages * each;
+    scored.compute_us += pipelined.stages[s].adding_us * added * each;
+    backward[s] += pipelined.stages[s].adding_us * added / candidate.virtual_stages;
+  }
   for (const Piece& piece : profile.pieces) {
     scored.tensor_us += piece.network_us * each;
     scored.recompute_us += piece.recompute_us * each;

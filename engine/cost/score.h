@@ -16,6 +16,7 @@ namespace trainer::cost {
 /// A frame under one schedule.
 struct Pipelined {
   const Schedule* schedule = nullptr;
+  std::vector<std::size_t> begins;        ///< of each chunk: its first piece
   std::vector<Piece> chunks;              ///< sums
   std::vector<std::vector<Piece>> units;  ///< of each stage: its pieces with parameters
   std::vector<Piece> stages;              ///< sums of those
@@ -39,10 +40,10 @@ class Scorer {
   /// Memory of the fullest rank.
   std::int64_t bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const;
   Scored score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
+  const CostModel& model_of(const Mesh& mesh);
 
  private:
   const Schedule* schedule_of(const Candidate& candidate);
-  const CostModel& model_of(const Mesh& mesh);
   std::int64_t static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const;
   double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward,
                   const std::vector<double>& backward);

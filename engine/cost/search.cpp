@@ -45,6 +45,32 @@ class Enumeration {
   }
 
   std::optional<Candidate> first_fit() {
+    for (Candidate& c : meshes())
+      for (const ActivationCheckpointingJob& mode : recomputations()) {
+        c.recompute = mode;
+        if (const auto found = fits_smallest(c)) return found;
+      }
+    return std::nullopt;
+  }
+
+  std::vector<Scored> frugal() {
+    all_ = true;
+    for (Candidate& c : meshes()) {
+      c.recompute = recomputations().back();
+      const int data = world_of(c) / c.size(Axis::tensor) / c.size(Axis::pipeline);
+      context_ = c.size(Axis::context);
+      if (!smallest(c, data) || c.micro_batches > kMostMicroBatches) continue;
+      if (const Profile* profile = scorer_.profile_of(c))
+        schedules({c, profile, data, scorer_.at_least_us(c, *profile)});
+    }
+    std::stable_sort(result_.scored.begin(), result_.scored.end(),
+                     [](const Scored& a, const Scored& b) { return a.bytes < b.bytes; });
+    return std::move(result_.scored);
+  }
+
+ private:
+  // Every mesh but for its data axes, those with few stages first.
+  std::vector<Candidate> meshes() {
     std::vector<Candidate> meshes;
     for (int context : contexts()) {
       context_ = context;
@@ -61,15 +87,9 @@ class Enumeration {
     std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) {
       return a.size(Axis::pipeline) < b.size(Axis::pipeline);
     });
-    for (Candidate& c : meshes)
-      for (const ActivationCheckpointingJob& mode : recomputations()) {
-        c.recompute = mode;
-        if (const auto found = fits_smallest(c)) return found;
-      }
-    return std::nullopt;
+    return meshes;
   }
 
- private:
   /// Ranks that have the same part of the sequences.
   int world() const { return space_.world_size / context_; }
   int world_of(const Candidate& c) const { return space_.world_size / c.size(Axis::context); }
@@ -116,7 +136,7 @@ class Enumeration {
     }
     std::vector<int> result;
     for (int degree : divisors_up_to(rest, 4096))
-      if (!profiles_.cut(degree).empty()) result.push_back(degree);
+      if (!profiles_.cut(degree, 1).empty()) result.push_back(degree);
     return result;
   }
 
@@ -126,12 +146,18 @@ class Enumeration {
                                    : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
   }
 
+  // False: the batch does not divide so.
+  bool smallest(Candidate& c, int data) {
+    c.micro = job_.train.batch.micro.value_or(1);
+    if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return false;
+    c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
+    return true;
+  }
+
   // With the smallest micro-batch, under the plainest schedule that the job allows: the first data strategy that fits.
   std::optional<Candidate> fits_smallest(Candidate c) {
     const int data = world_of(c) / c.size(Axis::tensor) / c.size(Axis::pipeline);
-    c.micro = job_.train.batch.micro.value_or(1);
-    if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return std::nullopt;
-    c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
+    if (!smallest(c, data)) return std::nullopt;
     if (free_.pipeline && c.micro_batches < c.size(Axis::pipeline))
       return std::nullopt;  // most of the step would be a bubble
     if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
@@ -298,7 +324,7 @@ class Enumeration {
   }
 
   void kinds_of(const Candidate& c, const Frame& frame) {
-    const bool hopeless = best_us_ > 0 && frame.at_least_us > kHopeless * best_us_;
+    const bool hopeless = !all_ && best_us_ > 0 && frame.at_least_us > kHopeless * best_us_;
     if (hopeless && (c.virtual_stages > 2 || reported(c))) return;  // one of each kind is reported
     Pipelined pipelined;
     if (!scorer_.pipeline(c, *frame.profile, pipelined)) return;
@@ -371,12 +397,17 @@ class Enumeration {
   std::set<Identity> fitting_;  // without recomputation
   std::set<MeshAndKind> reported_;
   double best_us_ = 0;
-  int context_ = 1;  // of the candidates at hand
+  bool all_ = false;  // slow ones too
+  int context_ = 1;   // of the candidates at hand
 };
 
 }  // namespace
 
 SearchResult search(const SearchSpace& space, ProfileSource& profiles) { return Enumeration(space, profiles).run(); }
+
+std::vector<Scored> frugal(const SearchSpace& space, ProfileSource& profiles) {
+  return Enumeration(space, profiles).frugal();
+}
 
 std::optional<Candidate> first_fit(const SearchSpace& space, ProfileSource& profiles) {
   return Enumeration(space, profiles).first_fit();

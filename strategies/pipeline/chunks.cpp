@@ -51,6 +51,12 @@ std::vector<std::string> piece_begins(const Graph& graph) {
   return names;
 }
 
+std::vector<double> piece_costs(const Graph& graph) {
+  std::vector<double> costs;
+  for (const Piece& piece : pieces_of(graph)) costs.push_back(piece.cost);
+  return costs;
+}
+
 std::vector<std::string> split_graph(const Graph& graph, int num_chunks, SplitBy by, int& num_pieces) {
   std::vector<Piece> pieces = pieces_of(graph);
   if (by == SplitBy::blocks &&

@@ -13,6 +13,9 @@ enum class SplitBy : std::uint8_t { cost, blocks };
 /// The nodes that begin what is not cut: outermost blocks, and what lies between two of them.
 std::vector<std::string> piece_begins(const Graph& graph);
 
+/// What each of these pieces costs, by the measure of split_graph's `cost`.
+std::vector<double> piece_costs(const Graph& graph);
+
 /// The nodes that begin the chunks after the first. Blocks stay whole, and so does what lies between two of them;
 /// `cost` makes the largest chunk's time as small as can be, `blocks` gives every chunk as many blocks as the others,
 /// ±1. Empty if the graph has fewer pieces than chunks; `num_pieces` says how many.

@@ -16,6 +16,7 @@
 #include "engine/cost/machine_model.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/score.h"
+#include "engine/cost/sketch.h"
 #include "tests/temporary.h"
 
 namespace trainer {
@@ -29,6 +30,14 @@ struct PlainTarget final : Target {
   Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
   std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
+};
+
+// Communication of three kinds beside each other, as on a GPU.
+struct StreamsTarget final : Target {
+  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
+  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
+  std::int64_t workspace_bytes(const Signature&) const override { return 0; }
+  int communication_streams() const override { return 3; }
 };
 
 const std::string kConfigs = std::string(TRAINER_SOURCE_DIR) + "/configs";
@@ -262,11 +271,15 @@ TEST_CASE("profiles of a few blocks are those of the whole model") {
     }
 }
 
-TEST_CASE("scores of memory and time are near those of the whole plan") {
-  struct Row {
-    std::string strategy, mode;
-    cost::Candidate candidate;
-  };
+namespace {
+
+struct Row {
+  std::string strategy, mode;
+  cost::Candidate candidate;
+};
+
+// One of each way to spread a job over eight ranks.
+std::vector<Row> ways_over_eight() {
   const auto data = [](DataKind kind, Sharding sharding, int replicate, int shard) {
     cost::Candidate c;
     c.kind = kind;
@@ -288,7 +301,7 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
   const auto pipeline = [](const std::string& rest) {
     return "{data: {kind: ddp}, pipeline: {degree: 4, " + rest + "}}";
   };
-  const std::vector<Row> rows{
+  return {
       {"{data: {kind: ddp}}", "none", data(DataKind::ddp, Sharding::full_shard, 8, 1)},
       {"{data: {kind: ddp}}", "full", data(DataKind::ddp, Sharding::full_shard, 8, 1)},
       {"{data: {kind: zero1}}", "selective", data(DataKind::zero1, Sharding::full_shard, 1, 8)},
@@ -301,19 +314,28 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
       {pipeline("schedule: zb_h1"), "none", staged(PipelineSchedule::zb_h1, 1)},
       {pipeline("schedule: zb_v"), "none", staged(PipelineSchedule::zb_v, 2)},
   };
+}
+
+const std::string kSixteenLayers =
+    "{graph: models/gpt2.yaml, with: {layers: 16, heads: 16, dim: 2048, vocab: 8192, context: 2048}, init_from: "
+    "base.safetensors}";
+
+LoadedJob job_of_way(const Row& row, const std::string& rest) {
+  return job_of(kSixteenLayers, 1, "{global: 64, micro: 1}",
+                "strategy: " + row.strategy + "\nactivation_checkpointing: {mode: " + row.mode + "}\n" + rest);
+}
+
+}  // namespace
+
+TEST_CASE("scores of memory and time are near those of the whole plan") {
   static const PlainTarget target;
   const Hardware hardware{
       .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
-  const std::string model =
-      "{graph: models/gpt2.yaml, with: {layers: 16, heads: 16, dim: 2048, vocab: 8192, context: 2048}, init_from: "
-      "base.safetensors}";
   for (const char* trained : {"", "adapter: {rank: 16}\n", "trainable: [\"h.15.*\", \"*ln_*\"]\n"}) {
-    for (const Row& row : rows) {
+    for (const Row& row : ways_over_eight()) {
       CAPTURE(row.strategy);
       CAPTURE(std::string(trained));
-      const LoadedJob loaded =
-          job_of(model, 1, "{global: 64, micro: 1}",
-                 "strategy: " + row.strategy + "\nactivation_checkpointing: {mode: " + row.mode + "}\n" + trained);
+      const LoadedJob loaded = job_of_way(row, trained);
       const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
       std::int64_t bytes = 0;
       for (const MemoryReport& report : compiled.memory) bytes = std::max(bytes, report.peak_bytes);
@@ -339,6 +361,78 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
       CHECK(scored.step_us == doctest::Approx(us).epsilon(0.25));
     }
   }
+}
+
+TEST_CASE("a sketch takes as long as the plan") {
+  static const StreamsTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  for (const Row& row : ways_over_eight()) {
+    CAPTURE(row.strategy);
+    CAPTURE(row.mode);
+    const LoadedJob loaded = job_of_way(row, "");
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    ProfileCache profiles(loaded, hardware);
+    const cost::SearchSpace space = search_space(loaded.job, hardware, 8);
+    cost::Candidate candidate = row.candidate;
+    candidate.micro_batches = compiled.batch.micro_batches;
+    candidate.recompute = loaded.job.activation_checkpointing;
+    CHECK(cost::Sketcher(space, profiles).step_us(candidate) ==
+          doctest::Approx(cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us)
+              .epsilon(0.03));
+  }
+}
+
+TEST_CASE("a pipeline is scored with the chunks that it is planned with") {
+  static const PlainTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  for (const int micro : {1, 4}) {
+    const LoadedJob loaded =
+        job_of(kLlama8B, 1, "{global: 64, micro: " + std::to_string(micro) + "}",
+               "strategy: {data: {kind: ddp}, pipeline: {degree: 4, schedule: interleaved, virtual_stages: 3}}\n");
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    ProfileCache profiles(loaded, hardware);
+    std::vector<int> lengths;
+    int first = 0;
+    for (const PipelineChunk& chunk : compiled.chunks) {
+      lengths.push_back(first);
+      first += static_cast<int>(std::count_if(chunk.parts.begin(), chunk.parts.end(), [](const std::string& part) {
+        return part.find_first_of("0123456789") != std::string::npos;  // a block has its number in its name
+      }));
+    }
+    const std::vector<int>& cut = profiles.cut(12, micro * compiled.batch.data_ranks);
+    REQUIRE(cut.size() == lengths.size());
+    // What lies before the first block is a piece too.
+    for (std::size_t i = 1; i < cut.size(); ++i) CHECK(cut[i] == lengths[i] + 1);
+  }
+}
+
+TEST_CASE("where the fastest turns out not to fit, what fits is found among those that need less memory") {
+  // A limit just below what the choice takes: it is predicted to fit, or nearly so, again and again.
+  const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 32}", "");
+  double gib = 40;
+  for (int round = 0; round < 3; ++round) {
+    const CompiledJob chosen = planned(loaded, gib);
+    REQUIRE(chosen.fits);
+    const double taken = static_cast<double>(chosen.peak_bytes()) / (std::int64_t{1} << 30);
+    CHECK(taken <= gib);
+    gib = taken - 0.02;
+  }
+}
+
+TEST_CASE("what needs the least memory is found however slow it is") {
+  static const PlainTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 32}", "");
+  ProfileCache profiles(loaded, hardware);
+  const cost::SearchSpace space = search_space(loaded.job, hardware, 8);
+  const std::vector<cost::Scored> frugal = cost::frugal(space, profiles);
+  REQUIRE_FALSE(frugal.empty());
+  CHECK(std::is_sorted(frugal.begin(), frugal.end(),
+                       [](const cost::Scored& a, const cost::Scored& b) { return a.bytes < b.bytes; }));
+  for (const cost::Scored& one : cost::search(space, profiles).scored) CHECK(frugal.front().bytes <= one.bytes);
 }
 
 TEST_CASE("what would be faster is said: a batch that divides, the micro-batch left open, a padded vocabulary") {

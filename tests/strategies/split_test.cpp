@@ -101,3 +101,15 @@ TEST_CASE("a uniform split differs by at most one piece") {
       }
     }
 }
+
+TEST_CASE("blocks that are alike are cut alike, however large their costs are") {
+  for (const double scale : {1.0, 3e15 / 7, 1e17 / 3}) {
+    std::vector<double> costs(127, scale);
+    costs.front() = 0.1 * scale;
+    costs.back() = 0.7 * scale;
+    std::vector<double> small(127, 1.0);
+    small.front() = 0.1;
+    small.back() = 0.7;
+    for (const int chunks : {2, 16, 48, 96}) CHECK(split_by_cost(costs, chunks) == split_by_cost(small, chunks));
+  }
+}

@@ -1,0 +1,73 @@
+#include "engine/compile/finalists.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/compile/fixed.h"
+#include "engine/compile/hardware.h"
+#include "engine/cost/predict.h"
+
+namespace trainer {
+
+using cost::Candidate;
+using cost::Scored;
+
+StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
+  StrategyJob strategy = job;
+  strategy.free = {};
+  strategy.data = cost::data_strategy_of(job.data, c);
+  strategy.tensor.degree = c.size(Axis::tensor);
+  strategy.tensor.sequence_parallel = c.sequence_parallel;
+  strategy.context.degree = c.size(Axis::context);
+  strategy.pipeline.degree = c.size(Axis::pipeline);
+  strategy.pipeline.schedule = c.schedule;
+  strategy.pipeline.virtual_stages = c.virtual_stages;
+  return strategy;
+}
+
+namespace {
+
+LoadedJob fixed_as(const LoadedJob& loaded, const Candidate& c) {
+  LoadedJob job = loaded;
+  job.job.strategy = strategy_of(loaded.job.strategy, c);
+  job.job.train.batch.micro = c.micro;
+  job.job.activation_checkpointing = c.recompute;
+  return job;
+}
+
+std::int64_t instructions_of(const Plan& plan) {
+  std::int64_t sum = 0;
+  for (const Role& role : plan.roles)
+    sum += static_cast<std::int64_t>(role.program(ProgramKind::step)->instructions.size());
+  return sum;
+}
+
+}  // namespace
+
+const Scored* Finalists::plan(const Scored& scored) {
+  const LoadedJob job = fixed_as(loaded_, scored.candidate);
+  CompiledJob compiled;
+  try {
+    compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
+  } catch (const JobError& error) {
+    refused_.push_back(error);
+    return nullptr;
+  }
+  const cost::CostModel model(cluster_of(compiled, hardware_));
+  const cost::Prediction prediction = cost::predict(compiled.plan, model);
+  Finalist one{scored, true, prediction.roles[prediction.slowest]};
+  one.scored.step_us = prediction.step_us;
+  one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
+  one.scored.bytes = compiled.peak_bytes();
+  one.scored.fits = compiled.fits;
+  instructions_ += instructions_of(compiled.plan);
+  finalists_.push_back(std::move(one));
+  compiled_.push_back(std::move(compiled));
+  return &finalists_.back().scored;
+}
+
+bool Finalists::any_fits() const {
+  return std::any_of(finalists_.begin(), finalists_.end(), [](const Finalist& one) { return one.scored.fits; });
+}
+
+}  // namespace trainer

@@ -1,0 +1,42 @@
+// Finalists: candidates of a search that are planned and played in full.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "engine/compile/compiled_job.h"
+#include "engine/compile/explain.h"
+#include "engine/cost/search.h"
+#include "engine/job/yaml.h"
+
+namespace trainer {
+
+/// The strategy of a job with everything that the candidate decides.
+StrategyJob strategy_of(const StrategyJob& job, const cost::Candidate& candidate);
+
+class Finalists {
+ public:
+  /// Both outlive it.
+  Finalists(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware) {}
+
+  /// Plans a candidate and plays the plan. Null where the planner refuses it (a step of too many instructions).
+  const cost::Scored* plan(const cost::Scored& scored);
+
+  bool any_fits() const;
+  const std::vector<Finalist>& all() const { return finalists_; }
+  const std::vector<JobError>& refused() const { return refused_; }
+  /// Of the steps of all plans that were made.
+  std::int64_t instructions() const { return instructions_; }
+  CompiledJob take(std::size_t finalist) { return std::move(compiled_[finalist]); }
+
+ private:
+  const LoadedJob& loaded_;
+  const Hardware& hardware_;
+  std::vector<Finalist> finalists_;
+  std::vector<CompiledJob> compiled_;
+  std::vector<JobError> refused_;
+  std::int64_t instructions_ = 0;
+};
+
+}  // namespace trainer

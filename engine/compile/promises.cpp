@@ -1,0 +1,82 @@
+#include "engine/compile/promises.h"
+
+#include <algorithm>
+
+namespace trainer {
+
+using cost::Candidate;
+using cost::Scored;
+
+void Promises::add(const std::vector<Scored>& scored) {
+  entries_.reserve(entries_.size() + scored.size());
+  for (const Scored& one : scored) entries_.push_back({one});
+}
+
+Scored Promises::promise(std::size_t index) const {
+  const Entry& entry = entries_[index];
+  Scored promise = entry.scored;
+  if (!entry.sketched)
+    if (const auto found = of_score_.find(sketch_kind(promise.candidate)); found != of_score_.end())
+      promise.step_us *= found->second;
+  if (const auto found = of_sketch_.find(plan_kind(promise.candidate)); found != of_sketch_.end()) {
+    promise.step_us *= found->second.time;
+    promise.bytes = static_cast<std::int64_t>(static_cast<double>(promise.bytes) * found->second.bytes);
+  }
+  promise.fits = promise.bytes <= space_.limit_bytes;
+  return promise;
+}
+
+bool Promises::surely_fits(std::size_t index) const {
+  constexpr double kMargin = 1.005;
+  return kMargin * most_bytes_ * static_cast<double>(entries_[index].scored.bytes) <=
+         static_cast<double>(space_.limit_bytes);
+}
+
+bool Promises::may_be_within(std::size_t index, double most_us, std::int64_t most_bytes) const {
+  const Entry& entry = entries_[index];
+  const double least = least_of_sketch_.time * (entry.sketched ? 1 : least_of_score_);
+  return entry.scored.step_us * least <= most_us &&
+         static_cast<double>(entry.scored.bytes) * least_of_sketch_.bytes <= static_cast<double>(most_bytes);
+}
+
+void Promises::sketch(std::size_t index) {
+  Entry& entry = entries_[index];
+  entry.sketched = true;
+  const double us = sketcher_.step_us(entry.scored.candidate);
+  if (us <= 0 || entry.scored.step_us <= 0) return;
+  const double factor = us / entry.scored.step_us;
+  const auto [at, first] = of_score_.try_emplace(sketch_kind(entry.scored.candidate), factor);
+  if (!first) at->second = std::min(at->second, factor);
+  least_of_score_ = std::min(least_of_score_, factor);
+  const double more = us - entry.scored.step_us;
+  (entry.scored.candidate.size(Axis::pipeline) > 1 ? entry.scored.bubble_us : entry.scored.data_us) += more;
+  entry.scored.step_us = us;
+}
+
+void Promises::learn(std::size_t index, const Scored* exact) {
+  Entry& entry = entries_[index];
+  entry.planned = true;
+  if (exact == nullptr || entry.scored.step_us <= 0 || entry.scored.bytes <= 0) return;
+  const Factors now{exact->step_us / entry.scored.step_us,
+                    static_cast<double>(exact->bytes) / static_cast<double>(entry.scored.bytes)};
+  const auto least = [](const Factors& a, const Factors& b) {
+    return Factors{std::min(a.time, b.time), std::min(a.bytes, b.bytes)};
+  };
+  const auto [at, first] = of_sketch_.try_emplace(plan_kind(entry.scored.candidate), now);
+  if (!first) at->second = least(at->second, now);
+  least_of_sketch_ = least(least_of_sketch_, now);
+  most_bytes_ = std::max(most_bytes_, now.bytes);
+}
+
+// How units of parameters live decides what hides, the schedule which stage waits.
+Promises::PlanKind Promises::plan_kind(const Candidate& c) {
+  return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.size(Axis::tensor) > 1,
+          c.size(Axis::pipeline) > 1 ? 1 + static_cast<int>(c.schedule) : 0};
+}
+
+Promises::SketchKind Promises::sketch_kind(const Candidate& c) {
+  const PlanKind kind = plan_kind(c);
+  return {kind[0], kind[1], kind[2], kind[3], c.virtual_stages, static_cast<int>(c.recompute.mode)};
+}
+
+}  // namespace trainer
