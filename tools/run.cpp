@@ -320,6 +320,8 @@ void add_run(CommandLine& app, Work& work) {
       "checkpoint.dir starts over.\n"
       "At a loss or gradient that is not finite the run saves nothing and exits 65; train.on_nan=skip or rollback go "
       "on.\n"
+      "Text under a tokenizer.json is tokenized once, into ~/.cache/trainer; TRAINER_CACHE names another folder, or "
+      "off.\n"
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save and exit 143. A job that does not fit into\n"
       "memory is refused (78) before anything is allocated.\n");
   command->callback([arguments, &work] { work = [arguments] { return run(*arguments); }; });

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/file.h"
 #include "engine/data/files.h"
 #include "engine/data/idx.h"
 #include "engine/data/table.h"
@@ -136,7 +137,8 @@ std::shared_ptr<const FileTokenizer> open_tokenizer(const DataJob& job) {
   try {
     return std::make_shared<FileTokenizer>(job.tokenizer_file);
   } catch (const DataError& error) {
-    throw BadData(kTokenizer, error.what());
+    const bool missing = is_directory(job.tokenizer_file) && !exists(job.tokenizer_file + "/tokenizer.json");
+    throw BadData(kTokenizer, error.what() + std::string(missing ? "; or name another, or `bytes`" : ""));
   } catch (const IoError& error) {
     throw UnreadableData(kTokenizer, error.what());
   }

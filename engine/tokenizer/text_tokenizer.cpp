@@ -46,7 +46,7 @@ std::string tokenizer_file_in(const std::string& path) {
   const std::string file = path + "/tokenizer.json";
   if (exists(file)) return file;
   throw DataError(path + ": has no tokenizer.json" +
-                  (exists(path + "/tokenizer.model") ? "; make one of its tokenizer.model with transformers: "
+                  (exists(path + "/tokenizer.model") ? "; transformers makes one of its tokenizer.model: "
                                                        "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
                                                      : ""));
 }
