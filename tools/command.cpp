@@ -95,8 +95,13 @@ void add_base_option(Subcommand& command, JobArguments& arguments) {
 std::string weights_of(const JobArguments& arguments, const LoadedJob& loaded, const std::string& given) {
   if (!given.empty()) return given;
   if (arguments.is_checkpoint()) return arguments.path;
-  if (is_model_folder(arguments.path) && loaded.job.model.init_from) return *loaded.job.model.init_from;
-  return checkpoint_of(loaded, given);
+  const ModelJob& model = loaded.job.model;
+  if (is_model_folder(arguments.path) && model.init_from) return *model.init_from;
+  std::string dir = checkpoint_of(loaded, given);
+  if (model.folder && !trainer::is_checkpoint(dir))
+    throw DataError(dir + ": no checkpoint here yet; for the weights from which the job starts, name " +
+                    model.folder->path + " in its place");
+  return dir;
 }
 
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given) {

@@ -130,7 +130,9 @@ TEST_CASE("a job with model.from is scored by its newest checkpoint, and that ch
     REQUIRE(outcome.code == 0);
     return outcome.out;
   };
-  CHECK(trainer::tests::trainer(in.path(), {"score", "job.yaml", "rows.jsonl"}).code == 65);  // no checkpoint yet
+  const Outcome early = trainer::tests::trainer(in.path(), {"score", "job.yaml", "rows.jsonl"});
+  CHECK(early.code == 65);
+  CHECK(contains(early.err, "no checkpoint here yet; for the weights from which the job starts, name m"));
   good({"run", "job.yaml"});
   const std::string base = good({"score", "m", "rows.jsonl"}), tuned = good({"score", "job.yaml", "rows.jsonl"});
   CHECK(base != tuned);
