@@ -33,6 +33,7 @@ RankListener listener(int rank) {
 
 void tokenize(const LoadedJob& loaded, const CompiledJob* compiled) {
   data::Tokenizing tokenizing;
+  tokenizing.threads = threads_per_rank(1);
   tokenizing.progress = progress_line("tokenizing");
   tokenizing.say = [](const std::string& line) {
     if (speaks()) say("{}\n", line);

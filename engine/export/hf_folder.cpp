@@ -164,6 +164,8 @@ void write_small_files(const Source& source, const std::string& path, DType dtyp
         "weights only: the model is a graph of its own, not a model folder, so there is no config.json");
     return;
   }
+  if (const std::string other = source.path() + "/data_tokenizer.json"; exists(other))
+    report.notes.push_back("the tokenizer is the model folder's; the text of the training had another one: " + other);
   for (const std::string& from : checkpoint::files_beside_weights(source.files())) {
     const std::string name = fs::path(from).filename().string(), to = path + "/" + name;
     if (name == "config.json")

@@ -89,8 +89,9 @@ std::string cache_for(const DataJob& job, const std::function<void(const std::st
 
 data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
   return located(loaded, [&] {
-    data::Data data = data::open_data(loaded.job.data, graph_inputs(loaded.job, compiled),
-                                      data::IdStream::Check::samples, {.cache = cache_for(loaded.job.data)});
+    data::Data data =
+        data::open_data(loaded.job.data, graph_inputs(loaded.job, compiled), data::IdStream::Check::samples,
+                        {.cache = cache_for(loaded.job.data), .threads = threads_per_rank(1)});
     const std::vector<Diagnostic> problems = too_few_samples(loaded, compiled, data);
     if (!problems.empty()) throw DataError(problems.front().str());
     return data;

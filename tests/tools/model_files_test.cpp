@@ -162,3 +162,34 @@ TEST_CASE("a checkpoint of an adapter is scored by itself beside its base, where
   CHECK(contains(without.err, "--base"));
   CHECK(outcome({"score", "lora", "rows.jsonl", "--base", "base"}).out == expected);
 }
+
+TEST_CASE("a checkpoint keeps the tokenizer of its text beside that of the model folder") {
+  const TemporaryFolder in;
+  write_tuning(in);
+  std::string config = contents_of(in.path("m/config.json"));
+  config.replace(config.find("\"vocab_size\": 61"), 16, "\"vocab_size\": 600");
+  in.write("m/config.json", config);
+  const std::string tokenizers = kSource + "/tests/goldens/tokenizers/";
+  fs::copy(tokenizers + "llama3.json", in.path("m/tokenizer.json"));
+  fs::copy(tokenizers + "gpt2_prefix.json", in.path("other.json"));
+  in.write("text.txt", std::string(400, 'a') + " the quick brown fox");
+  in.write("rows.jsonl", "{\"text\": \"the quick <|im_start|>fox\"}\n");
+  const auto good = [&](const std::vector<std::string>& arguments) {
+    const Outcome outcome = trainer::tests::trainer(in.path(), arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  for (const std::string tokenizer : {"other.json", "auto"}) {
+    CAPTURE(tokenizer);
+    const std::string dir = "of-" + tokenizer,
+                      data = "data={format: text, train: text.txt, seq_len: 8, tokenizer: " + tokenizer + "}";
+    good({"run", "job.yaml", "model.weights=random", data, "checkpoint.dir=" + dir});
+    const std::string scored = good({"score", dir, "rows.jsonl"});
+    CHECK(scored == good({"score", "job.yaml", "rows.jsonl", "model.weights=random", data, "--checkpoint", dir}));
+    const std::string ids = good({"tokenize", tokenizer == "auto" ? "m" : tokenizer, "rows.jsonl", "--special"});
+    CHECK(contains(scored, ids.substr(0, ids.find(']'))));
+    CHECK(contents_of(in.path(dir + "/step-00000002/tokenizer.json")) == contents_of(in.path("m/tokenizer.json")));
+    CHECK(fs::exists(in.path(dir + "/step-00000002/data_tokenizer.json")) == (tokenizer != "auto"));
+  }
+}
