@@ -1,8 +1,10 @@
 // trainer score: the log-probability that a model gives to every token of given rows.
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/chat/chat_format.h"
 #include "engine/core/error.h"
 #include "engine/data/tokenizer.h"
 #include "engine/tokenizer/text_tokenizer.h"
@@ -35,34 +37,72 @@ std::function<std::vector<std::int32_t>(const std::string&)> encoder_of(const Lo
   return [tokenizer](const std::string& text) { return tokenizer->encode(text, {.special = true}).ids; };
 }
 
+/// The chat template that lies beside the tokenizer.
+std::shared_ptr<const chat::ChatFormat> format_of(const LoadedJob& loaded) {
+  const DataJob& data = loaded.job.data;
+  if (data.format == DataFormat::text && data.tokenizer == Tokenizer::file) {
+    const std::filesystem::path file = tokenizer::tokenizer_file_in(data.tokenizer_file);
+    return chat::ChatFormat::of_folder(file.parent_path().string());
+  }
+  if (!loaded.job.model.folder)
+    throw DataError("rows of messages need a model folder with a tokenizer and a chat template; give \"ids\"");
+  return chat::ChatFormat::of_folder(loaded.job.model.folder->path);
+}
+
+/// Rows, and of each of their ids whether it counts: of a conversation those that the assistant says.
+struct ReadRows {
+  Rows ids;
+  std::vector<std::vector<bool>> trained;
+};
+
 class RowReader {
  public:
   RowReader(const LoadedJob& loaded, const std::string& file) : loaded_(loaded), file_(file), lines_(file) {}
 
-  Rows read() {
-    Rows rows;
-    for (std::string text; lines_.next(text);)
-      if (text.find_first_not_of(" \t\r") != std::string::npos)
-        rows.push_back(ids_of(Json::parse(text, nullptr, false)));
-    if (rows.empty()) throw DataError(file_ + ": has no rows");
+  ReadRows read() {
+    ReadRows rows;
+    for (std::string text; lines_.next(text);) {
+      if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+      std::vector<bool> trained;
+      rows.ids.push_back(ids_of(text, trained));
+      trained.resize(rows.ids.back().size(), true);
+      trained.front() = false;  // it has nothing before it
+      rows.trained.push_back(std::move(trained));
+    }
+    if (rows.ids.empty()) throw DataError(file_ + ": has no rows");
     return rows;
   }
 
  private:
   [[noreturn]] void fail(const std::string& why) const { lines_.fail(why); }
 
-  std::vector<std::int32_t> ids_of(const Json& row) {
+  /// `trained` is filled for conversations.
+  std::vector<std::int32_t> ids_of(const std::string& text, std::vector<bool>& trained) {
+    const Json row = Json::parse(text, nullptr, false);
     if (row.is_discarded()) fail("no JSON");
-    if (!row.is_object()) fail(R"(a row is a JSON object, as {"ids": [1, 2, 3]} or {"text": "…"})");
+    if (!row.is_object()) fail(R"(a row is a JSON object, as {"ids": [1, 2, 3]}, {"text": "…"} or {"messages": […]})");
     if (row.contains("ids")) return listed_ids(row["ids"]);
-    if (row.contains("messages"))
-      fail("rows of messages need chat templates, which cannot be read yet: give ids or text");
-    if (!row.contains("text")) fail(R"(the row has neither "ids" nor "text")");
+    if (row.contains("messages")) return ids_of_chat(text, trained);
+    if (!row.contains("text")) fail(R"(the row has neither "ids" nor "text" nor "messages")");
     if (!row["text"].is_string()) fail(R"("text" is a string)");
     if (!encode_) encode_ = encoder_of(loaded_);
     std::vector<std::int32_t> ids = encode_(row["text"].get<std::string>());
     if (ids.empty()) fail("the text has no tokens");
     return ids;
+  }
+
+  std::vector<std::int32_t> ids_of_chat(const std::string& text, std::vector<bool>& trained) {
+    if (!chat_) chat_ = format_of(loaded_);
+    try {
+      chat::EncodedChat chat = chat_->encode(chat::Conversation::parse(text), chat::TrainOn::assistant);
+      if (!chat.ids.empty()) {
+        trained = std::move(chat.trained);
+        return std::move(chat.ids);
+      }
+    } catch (const DataError& error) {
+      fail(error.what());
+    }
+    fail("the template writes nothing for the row");
   }
 
   std::vector<std::int32_t> listed_ids(const Json& ids) const {
@@ -80,14 +120,13 @@ class RowReader {
   const std::string file_;
   Lines lines_;
   std::function<std::vector<std::int32_t>(const std::string&)> encode_;
+  std::shared_ptr<const chat::ChatFormat> chat_;
 };
 
-Json row_json(const std::vector<std::int32_t>& ids, std::span<const float> logprobs) {
+Json row_json(const std::vector<std::int32_t>& ids, const std::vector<bool>& trained, std::span<const float> logprobs) {
   Json values = Json::array({nullptr});
   for (const float logprob : logprobs) values.push_back(logprob);
-  Json trained = Json::array({false});
-  for (std::size_t i = 0; i < logprobs.size(); ++i) trained.push_back(true);
-  return {{"ids", ids}, {"logprobs", std::move(values)}, {"trained", std::move(trained)}};
+  return {{"ids", ids}, {"logprobs", std::move(values)}, {"trained", trained}};
 }
 
 int score_rows(const Arguments& arguments) {
@@ -104,14 +143,19 @@ int score_rows(const Arguments& arguments) {
   std::int64_t tokens = 0;
   abort_on_error(own.process.get(), [&] {
     const std::string weights = weights_of(arguments, loaded, arguments.checkpoint);
-    const Rows rows = RowReader(loaded, arguments.rows).read();
+    const ReadRows read = RowReader(loaded, arguments.rows).read();
+    const Rows& rows = read.ids;
     const std::vector<std::vector<std::size_t>> groups = groups_of_rows(loaded, rows);
     std::vector<std::optional<std::vector<float>>> scored(rows.size());  // those that wait for rows before them
     std::size_t next = 0;                                                // row to tell
     const auto tell = [&](std::size_t row, std::span<const float> logprobs) {
-      for (const float logprob : logprobs) total += static_cast<double>(logprob);
-      tokens += static_cast<std::int64_t>(logprobs.size());
-      Json json = row_json(rows[row], logprobs);
+      const std::vector<bool>& trained = read.trained[row];
+      for (std::size_t i = 0; i < logprobs.size(); ++i) {
+        if (!trained[i + 1]) continue;
+        total += static_cast<double>(logprobs[i]);
+        ++tokens;
+      }
+      Json json = row_json(rows[row], trained, logprobs);
       if (arguments.json)
         document["rows"].push_back(std::move(json));
       else
@@ -149,7 +193,9 @@ void add_score(CommandLine& app, Work& work) {
   auto arguments = std::make_shared<Arguments>();
   arguments->or_checkpoint = true;
   command->add_option("MODEL", arguments->path, "a job, a checkpoint or a model folder")->required()->type_name("");
-  command->add_option("FILE", arguments->rows, R"(rows of JSON: {"ids": [1, 2, 3]} or {"text": "…"}; -: from stdin)")
+  command
+      ->add_option("FILE", arguments->rows,
+                   R"(rows of JSON: {"ids": [1, 2, 3]}, {"text": "…"} or {"messages": […]}; -: from stdin)")
       ->required()
       ->type_name("");
   command->add_option("OVERRIDES", arguments->overrides, "key.path=value: replaces what the job says")->type_name("");
@@ -165,10 +211,12 @@ void add_score(CommandLine& app, Work& work) {
       "The weights are those of the folder or the checkpoint, and of a job those of its newest checkpoint. A "
       "checkpoint\n"
       "holds what its model is, and needs neither its job nor its folder.\n"
-      "Text becomes ids by the model's tokenizer.json, with the special tokens that it adds to a text.\n"
+      "Text becomes ids by the model's tokenizer.json, with the special tokens that it adds to a text. Messages (with\n"
+      "\"tools\" where there are) become ids by the chat template beside it; what the assistant says is trained.\n"
       "For each row a line {\"ids\": […], \"logprobs\": [null, …], \"trained\": [false, …]}: the natural logarithm of "
       "each\n"
-      "id's probability given those before it. The perplexity of all goes to stderr. It computes in f32, unless\n"
+      "id's probability given those before it. The perplexity of what is trained goes to stderr. It computes in f32, "
+      "unless\n"
       "precision.compute says otherwise.\n");
   command->callback([arguments, &work] { work = [arguments] { return score_rows(*arguments); }; });
 }

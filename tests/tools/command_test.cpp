@@ -1175,3 +1175,32 @@ TEST_CASE("tokenize names the file and line of what it cannot take") {
   CHECK(foreign.code == 65);
   CHECK(contains(foreign.err, "tokenizer.json:1:11: model: \"Unigram\" is not supported; supported is BPE"));
 }
+
+TEST_CASE("score takes conversations by the folder's chat template, and says what is trained") {
+  const Workplace in;
+  std::filesystem::copy(std::string(TRAINER_SOURCE_DIR) + "/tests/goldens/folders/llama3", in.path("m"));
+  in.write(
+      "m/tokenizer.json",
+      R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "<": 2, ">": 3, "u": 4, ":": 5}, "merges": []}, "pre_tokenizer": null,
+               "added_tokens": [{"id": 6, "content": "<>", "normalized": false, "special": true}]})");
+  in.write(
+      "rows.jsonl",
+      R"({"messages": [{"role": "u", "content": "a<>"}, {"role": "assistant", "content": "b"}, {"role": "u", "content": "a"}]})"
+      "\n");
+  CHECK(contains(in({"score", "m", "rows.jsonl"}).err, "m: has no chat template"));
+  in.write("m/chat_template.jinja",
+           "{% for m in messages %}{{ m.role[0] if m.role is string else raise_exception('role?') }}:{{ m.content "
+           "}}<>{% endfor %}{{ 'a:' if add_generation_prompt }}");
+  const json document = parsed(in({"score", "m", "rows.jsonl", "--json"}));
+  CHECK(document["rows"][0]["ids"] == json::array({4, 5, 0, 2, 3, 6, 0, 5, 1, 6, 4, 5, 0, 6}));
+  const auto trained = document["rows"][0]["trained"].get<std::vector<bool>>();
+  for (std::size_t i = 0; i < trained.size(); ++i) CHECK(trained[i] == (i == 8 || i == 9));
+  const auto& logprobs = document["rows"][0]["logprobs"];
+  CHECK(document["tokens"] == 2);
+  CHECK(document["perplexity"].get<double>() ==
+        doctest::Approx(std::exp(-(logprobs[8].get<double>() + logprobs[9].get<double>()) / 2)));
+  in.write("rows.jsonl", "{\"ids\": [1]}\n{\"messages\": [{\"role\": 1, \"content\": \"a\"}]}\n");
+  const Outcome bad = in({"score", "m", "rows.jsonl"});
+  CHECK(bad.code == 65);
+  CHECK(contains(bad.err, "rows.jsonl:2: m/chat_template.jinja:1:77: the template refuses the conversation: role?"));
+}

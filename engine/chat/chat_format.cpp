@@ -1,0 +1,168 @@
+#include "engine/chat/chat_format.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/core/file.h"
+
+namespace trainer::chat {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kMaxBytes = 64 << 20;  // of a configuration
+
+/// An object, empty where there is no such file.
+Json read_object(const std::string& path) {
+  if (!exists(path)) return Json::object();
+  Json json = Json::parse(read_text(path, kMaxBytes), nullptr, false);
+  if (!json.is_object()) throw DataError(path + ": is no JSON object");
+  return json;
+}
+
+/// A token is a text, or an object with its text as "content".
+std::string token_text(const Json& token) {
+  if (token.is_string()) return token.get<std::string>();
+  return token.is_object() && token.contains("content") && token["content"].is_string()
+             ? token["content"].get<std::string>()
+             : "";
+}
+
+std::map<std::string, std::string> read_special_tokens(const std::string& folder, const Json& config) {
+  std::map<std::string, std::string> out;
+  for (const Json& from :
+       {read_object(folder + "/special_tokens_map.json"), config, config.value("extra_special_tokens", Json::object())})
+    if (from.is_object())
+      for (const auto& [name, token] : from.items()) {
+        if (!name.ends_with("_token")) continue;
+        if (token.is_null())
+          out.erase(name);
+        else if (const std::string text = token_text(token); !text.empty())
+          out[name] = text;
+      }
+  return out;
+}
+
+/// The templates by name, and the file of each.
+std::map<std::string, std::pair<std::string, std::string>> read_templates(const std::string& folder,
+                                                                          const Json& config) {
+  std::map<std::string, std::pair<std::string, std::string>> out;
+  const auto take = [&](const Json& given, const std::string& file) {
+    if (given.is_string()) out["default"] = {given.get<std::string>(), file};
+    if (!given.is_array()) return;
+    for (const Json& one : given) {
+      if (!one.is_object() || !one.value("name", Json()).is_string() || !one.value("template", Json()).is_string())
+        throw DataError(file + ": each has a \"name\" and a \"template\"");
+      out[one["name"].get<std::string>()] = {one["template"].get<std::string>(), file};
+    }
+  };
+  take(config.value("chat_template", Json()), folder + "/tokenizer_config.json: chat_template");
+  take(read_object(folder + "/chat_template.json").value("chat_template", Json()),
+       folder + "/chat_template.json: chat_template");
+  constexpr std::int64_t kMaxTemplate = 8 << 20;
+  if (const std::string file = folder + "/chat_template.jinja"; exists(file))
+    out["default"] = {read_text(file, kMaxTemplate), file};
+  if (const std::string more = folder + "/chat_templates"; is_directory(more))
+    for (const auto& entry : std::filesystem::directory_iterator(more))
+      if (entry.path().extension() == ".jinja")
+        out[entry.path().stem().string()] = {read_text(entry.path().string(), kMaxTemplate), entry.path().string()};
+  return out;
+}
+
+void take_ids(const Json& given, std::vector<std::int32_t>& out) {
+  for (const Json& id : given.is_array() ? given : Json::array({given}))
+    if (id.is_number_integer() && id >= 0 && id <= INT32_MAX) out.push_back(id.get<std::int32_t>());
+}
+
+}  // namespace
+
+std::shared_ptr<const ChatFormat> ChatFormat::of_folder(const std::string& folder, const std::string& file,
+                                                        std::optional<std::tm> today) {
+  const Json config = read_object(folder + "/tokenizer_config.json");
+  const std::shared_ptr<ChatFormat> out(new ChatFormat);
+  out->today_ = today;
+  out->tokenizer_ = tokenizer::TextTokenizer::read(folder);
+  auto templates = read_templates(folder, config);
+  if (!file.empty()) templates = {{"default", {read_text(file, 8 << 20), file}}};
+  if (templates.empty())
+    throw DataError(
+        folder + ": has no chat template: neither chat_template.jinja nor \"chat_template\" in tokenizer_config.json");
+  const auto parse = [&](const std::string& name) -> std::shared_ptr<const ChatTemplate> {
+    const auto found = templates.find(name);
+    return found == templates.end() ? nullptr : ChatTemplate::parse(found->second.first, found->second.second);
+  };
+  out->template_ = parse("default");
+  out->with_tools_ = parse("tool_use");
+  if (!out->template_ && !out->with_tools_)
+    throw DataError(folder + ": none of its chat templates is named \"default\"");
+  const auto special = read_special_tokens(folder, config);
+  out->special_tokens_.assign(special.begin(), special.end());
+  for (const char* name : {"/generation_config.json", "/config.json"})
+    take_ids(read_object(folder + name).value("eos_token_id", Json()), out->stop_ids_);
+  if (const auto eos = special.find("eos_token"); eos != special.end())
+    if (const std::int32_t id = out->tokenizer_->find(eos->second); id >= 0) out->stop_ids_.push_back(id);
+  std::ranges::sort(out->stop_ids_);
+  out->stop_ids_.erase(std::ranges::unique(out->stop_ids_).begin(), out->stop_ids_.end());
+  return out;
+}
+
+bool ChatFormat::is_stop(std::int32_t id) const { return std::ranges::binary_search(stop_ids_, id); }
+
+const ChatTemplate& ChatFormat::template_for(const Conversation& conversation) const {
+  if (with_tools_ && (conversation.has_tools() || !template_)) return *with_tools_;
+  return *template_;
+}
+
+RenderOptions ChatFormat::options(bool prompt) const {
+  return {.generation_prompt = prompt, .special_tokens = special_tokens_, .now = today_};
+}
+
+tokenizer::Tokens ChatFormat::tokens_of(const Text& text, const Conversation& conversation) const {
+  std::vector<tokenizer::SourceRange> plain;
+  std::uint32_t begin = 0;
+  for (const Text::Run& run : text.runs()) {
+    const auto end = static_cast<std::uint32_t>(run.end);
+    if (conversation.fields()[static_cast<std::size_t>(run.origin.field)].plain) {
+      if (!plain.empty() && plain.back().end == begin)
+        plain.back().end = end;
+      else
+        plain.push_back({begin, end});
+    }
+    begin = end;
+  }
+  return tokenizer_->encode(text.bytes(), {.ranges = true, .plain = {.parts = plain}});
+}
+
+EncodedChat ChatFormat::encode(const Conversation& conversation, TrainOn train_on) const {
+  const ChatTemplate& chat_template = template_for(conversation);
+  EncodedChat out;
+  out.text = chat_template.render(conversation, options(false));
+  tokenizer::Tokens tokens = tokens_of(out.text, conversation);
+  const auto render = [&](std::size_t messages, bool prompt) -> std::optional<Text> {
+    try {
+      return chat_template.render(conversation.first(messages), options(prompt));
+    } catch (const DataError&) {
+      return std::nullopt;  // the whole conversation is not refused
+    }
+  };
+  out.trained = trained_tokens(
+      {conversation, out.text, chat_template.marks_generation(), render,
+       [this](std::int32_t id) { return tokenizer_->is_special(id); }, [this](std::int32_t id) { return is_stop(id); }},
+      tokens, train_on);
+  out.ids = std::move(tokens.ids);
+  out.ranges = std::move(tokens.ranges);
+  return out;
+}
+
+Text ChatFormat::prompt_text(const Conversation& conversation) const {
+  return template_for(conversation).render(conversation, options(true));
+}
+
+std::vector<std::int32_t> ChatFormat::prompt(const Conversation& conversation) const {
+  return tokens_of(prompt_text(conversation), conversation).ids;
+}
+
+}  // namespace trainer::chat
