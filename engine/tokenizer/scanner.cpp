@@ -2,6 +2,8 @@
 // part must give back characters, the end of the match is found directly.
 #include "engine/tokenizer/scanner.h"
 
+#include <string>
+
 #include "engine/tokenizer/text.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -269,8 +271,14 @@ constexpr Known kKnown[] = {
 }  // namespace
 
 Scanner scanner_of(std::string_view pattern) {
+  std::string escaped;  // DeepSeek's file has line breaks as they are, where others write \r and \n
+  for (const char c : pattern)
+    if (c == '\r' || c == '\n')
+      escaped += c == '\r' ? "\\r" : "\\n";
+    else
+      escaped += c;
   for (const Known& each : kKnown)
-    if (each.pattern == pattern) return each.scanner;
+    if (each.pattern == escaped) return each.scanner;
   return nullptr;
 }
 

@@ -88,6 +88,20 @@ TEST_CASE("a scanner finds what its regular expression finds") {
   }
 }
 
+TEST_CASE("a known pattern has its scanner whether its line breaks are escaped or not") {
+  for (const char* name : {"llama3", "qwen2", "gpt4o"}) {
+    std::string raw(pattern_named(name));
+    REQUIRE(bool(scanner_of(raw)));
+    for (const auto& [escape, character] : {std::pair{"\\r", '\r'}, std::pair{"\\n", '\n'}})
+      for (std::size_t at; (at = raw.find(escape)) != std::string::npos;) raw.replace(at, 2, 1, character);
+    CHECK(tests::contains(raw, "[^\r\n"));
+    const bool same = scanner_of(raw) == scanner_of(pattern_named(name));
+    CHECK(same);
+    CHECK(spans_of(Regex(raw), "a\r\n b\n") == spans_of(Regex(pattern_named(name)), "a\r\n b\n"));
+  }
+  CHECK_FALSE(bool(scanner_of("\\p{L}")));
+}
+
 TEST_CASE("a pattern has the classes of Unicode 16 and the syntax of the library that tokenizer.json is written for") {
   CHECK(spans_of(Regex(R"(\p{L}+)"), "a\u1C89b 1") == Spans{{0, 5}});    // U+1C89 is new in Unicode 16
   CHECK(spans_of(Regex(R"(\s+)"), "a\u180E\u2028b") == Spans{{4, 7}});   // U+180E is no white space
