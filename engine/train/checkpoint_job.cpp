@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "engine/checkpoint/folder_files.h"
@@ -69,18 +70,23 @@ std::vector<Setting> settings_of(const checkpoint::Checkpoint& checkpoint, const
   return settings;
 }
 
-/// The newest checkpoint that can be opened.
-checkpoint::Checkpoint open_newest(const std::string& path) {
-  if (exists(path + "/" + checkpoint::kManifestName)) return checkpoint::open_checkpoint(path);
+/// The newest checkpoint that can be opened; nothing where a live run replaced it meanwhile.
+std::optional<checkpoint::Checkpoint> open_newest_now(const std::string& dir) {
   std::string damage;
-  for (const checkpoint::CheckpointPath& each : checkpoint::list_checkpoints(path)) {
+  for (const checkpoint::CheckpointPath& each : checkpoint::list_checkpoints(dir)) {
     try {
       return checkpoint::open_checkpoint(each.path);
     } catch (const DataError& error) {
+      if (!exists(each.path)) return std::nullopt;
       if (damage.empty()) damage = error.what();
     }
   }
-  throw DataError("checkpoint is damaged: " + damage);
+  throw DataError(damage.empty() ? dir + ": no checkpoint here" : "checkpoint is damaged: " + damage);
+}
+
+checkpoint::Checkpoint open_newest(const std::string& path) {
+  if (exists(path + "/" + checkpoint::kManifestName)) return checkpoint::open_checkpoint(path);
+  return checkpoint::while_replaced(path, [&] { return open_newest_now(path); });
 }
 
 }  // namespace
