@@ -100,3 +100,43 @@ TEST_CASE(
     }
   }
 }
+
+TEST_CASE("the product of a single row is that of f64, with any number of threads the same bits") {
+  for (const auto& [n, k] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {31, 7}, {32, 64}, {33, 257}, {100, 96}, {70, 1700}})
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (Isa isa : isas()) {
+        const Buffer a = normals(dtype, k, 1), b = normals(dtype, k * n, 2), bias = normals(dtype, n, 3),
+                     strips(packed_bytes(k, n));
+        Problem p{.m = 1, .n = n, .k = k, .inputs_are_f32 = dtype == DType::f32, .a = a.data(), .lda = k};
+        p.b = b.data(), p.ldb = k, p.b_order = Order::columns, p.ldc = n, p.c_is_f32 = true, p.bias = bias.data();
+        if (dtype == DType::bf16) {
+          pack({k, n, b.data(), k, Order::columns, strips.data()}, isa, 1);
+          p.b = strips.data(), p.b_order = Order::strips;
+        }
+        REQUIRE(method_for(p, isa) == Method::row);
+        std::vector<float> first;
+        for (int threads : {1, 3}) {
+          std::vector<float> c(static_cast<std::size_t>(n));
+          p.c = c.data();
+          const Buffer workspace(workspace_bytes(p, Method::row, isa, threads));
+          run(p, Method::row, isa, threads, workspace.data());
+          if (first.empty()) first = c;
+          CHECK(first == c);
+          int misses = 0;
+          for (std::int64_t j = 0; j < n; ++j) {
+            double sum = read(bias, dtype, j), size = std::abs(sum);
+            for (std::int64_t i = 0; i < k; ++i) {
+              const double term = read(a, dtype, i) * read(b, dtype, j * k + i);
+              sum += term, size += std::abs(term);
+            }
+            misses += !(std::abs(static_cast<double>(c[static_cast<std::size_t>(j)]) - sum) <=
+                        0x1p-24 * (8 + std::sqrt(static_cast<double>(k))) * size);
+          }
+          CAPTURE(n);
+          CAPTURE(k);
+          CAPTURE(int(isa));
+          CHECK(misses == 0);
+        }
+      }
+}

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/gemm/column_sums.h"
+#include "kernels/cpu/gemm/row_loops.h"
 #include "kernels/cpu/gemm/tiles_loops.h"
 #include "kernels/cpu/gemm/widen_loops.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -21,6 +22,8 @@ Loop loop_of(Method method, Isa isa) {
       return amx::tiles_part;
     case Method::emulated_tiles:
       return emulated_amx::tiles_part;
+    case Method::row:
+      break;  // run_row
   }
   UNREACHABLE("a method outside the enum");
 }
@@ -49,9 +52,20 @@ Part part_of(const Problem& problem, const Blocking& blocking, int part) {
   return {rows.begin, rows.end, strips.begin, strips.end};
 }
 
+void run_row(const Problem& problem, Isa isa, int threads, unsigned char* scratch) {
+  const auto loop = CHOOSE_BY_ISA(isa, row_part);
+  const std::int64_t bytes = problem.n * problem.k * (problem.inputs_are_f32 ? 4 : 2);
+  parallel(threads_for(bytes, threads), [&](int part, int of) {
+    const Range strips = partition(packed_strips(problem.n), part, of);
+    loop(problem, strips.begin, strips.end, scratch + part * row_scratch_bytes(problem));
+  });
+}
+
 }  // namespace
 
 Method method_for(const Problem& problem, Isa isa) {
+  const bool as_it_lies = problem.b_order == (problem.inputs_are_f32 ? Order::columns : Order::strips);
+  if (problem.m == 1 && problem.a_order == Order::rows && as_it_lies) return Method::row;
   return isa >= Isa::amx && !problem.inputs_are_f32 ? Method::tiles : Method::widen;
 }
 
@@ -62,6 +76,7 @@ void pack(const Packing& packing, Isa isa, int threads) {
 }
 
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
+  if (method == Method::row) return threads * row_scratch_bytes(problem);
   return packing_bytes(problem, method) + threads * blocking_for(problem, method, isa, threads).part_bytes();
 }
 
@@ -69,6 +84,7 @@ void run(const Problem& given, Method method, Isa isa, int threads, void* worksp
   Problem problem = given;
   problem.stream = leaves_caches(given);
   auto* scratch = static_cast<unsigned char*>(workspace);
+  if (method == Method::row) return run_row(problem, isa, threads, scratch);
   if (const std::int64_t bytes = packing_bytes(given, method)) {
     pack({given.k, given.n, given.b, given.ldb, given.b_order, scratch}, isa, threads);
     problem.b = scratch;

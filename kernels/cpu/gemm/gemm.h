@@ -1,5 +1,6 @@
 // Gemm: products of f32 or bf16 matrices with sums in f32, the core of the linear ops. The order of the additions
-// depends on k and the method alone: a result depends neither on the number of threads nor on the other sizes.
+// depends on k and the method alone: a result depends neither on the number of threads nor, but for a single row of A,
+// which has a method of its own, on the other sizes.
 #pragma once
 
 #include "kernels/cpu/gemm/packed.h"
@@ -8,9 +9,9 @@
 
 namespace trainer::kernels::cpu::gemm {
 
-/// How products are computed: by f32 multiply-adds of widened blocks, on AMX tiles, or on tiles emulated in memory (for
-/// tests of that path on other machines).
-enum class Method : std::uint8_t { widen, tiles, emulated_tiles };
+/// How products are computed: by f32 multiply-adds of widened blocks, on AMX tiles, on tiles emulated in memory (for
+/// tests of that path on other machines), or as the product of one row, bound by reading B.
+enum class Method : std::uint8_t { widen, tiles, emulated_tiles, row };
 
 Method method_for(const Problem& problem, Isa isa);
 
