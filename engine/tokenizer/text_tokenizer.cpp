@@ -15,6 +15,46 @@
 namespace trainer::tokenizer {
 namespace {
 
+constexpr std::string_view kSpacePiece = "\u2581";  // what stands for a space in tokens of SentencePiece's kind
+
+/// Whether the character before `at` is neither white space nor what stands for it.
+bool ends_word(std::string_view text, std::size_t at) {
+  return !is_space(decode_before(text, at)) && !text.substr(0, at).ends_with(kSpacePiece);
+}
+
+/// Whether `space` is behind a word in the text.
+bool holds_a_cut(std::string_view text, std::string_view space) {
+  for (std::size_t at = 1; at < text.size(); ++at)
+    if (text.substr(at).starts_with(space) && ends_word(text, at)) return true;
+  return false;
+}
+
+bool replaces_spaces(const NormalizerStep& step) {
+  return step.kind == NormalizerStep::Kind::replace && !step.regex && step.pattern == " " &&
+         step.content == kSpacePiece;
+}
+
+/// Whether spaces become pieces of their own, or begin one: every space is replaced, and no merge joins a word to what
+/// is behind it.
+bool keeps_words_apart(const TokenizerFile& file) {
+  const auto keeps =
+      [](const SplitStep& step) {  // no space is left to be found, or the step replaces it and cuts there
+        return (step.kind == SplitStep::Kind::text && step.text == " ") ||
+               (step.kind == SplitStep::Kind::metaspace && step.text == kSpacePiece &&
+                step.prepend == SplitStep::Prepend::never);
+      };
+  const bool by_normalizer = std::any_of(file.normalizer.begin(), file.normalizer.end(), replaces_spaces);
+  const bool replaced = by_normalizer || (file.pre_tokenizer.size() == 1 &&
+                                          file.pre_tokenizer.front().kind == SplitStep::Kind::metaspace);
+  const std::vector<Merge>& merges = file.merges.slots();
+  return replaced && !file.options.byte_level && !file.options.ignore_merges &&
+         file.vocabulary.find(kSpacePiece) != kNoToken &&
+         std::all_of(file.pre_tokenizer.begin(), file.pre_tokenizer.end(), keeps) &&
+         std::none_of(merges.begin(), merges.end(), [&](const Merge& merge) {
+           return merge.rank != Merge::kNone && holds_a_cut(file.vocabulary[merge.id], kSpacePiece);
+         });
+}
+
 void require_utf8(std::string_view text) {
   const std::size_t offset = first_not_utf8(text);
   if (offset != text.size()) throw DataError("offset " + std::to_string(offset) + ": the text is not UTF-8");
@@ -59,6 +99,7 @@ std::shared_ptr<const TextTokenizer> TextTokenizer::parse(std::string_view text,
 TextTokenizer::~TextTokenizer() = default;
 
 TextTokenizer::TextTokenizer(std::unique_ptr<TokenizerFile> file, const std::string& name) : file_(std::move(file)) {
+  const bool words_apart = keeps_words_apart(*file_);
   bpe_ = std::make_unique<Bpe>(file_->vocabulary, std::move(file_->merges), file_->options);
   if (file_->options.byte_level && file_->options.byte_fallback && !bpe_->has_all_bytes())
     throw DataError(name + ": model.byte_fallback: is not supported beside ByteLevel where the vocabulary lacks bytes");
@@ -81,7 +122,7 @@ TextTokenizer::TextTokenizer(std::unique_ptr<TokenizerFile> file, const std::str
       special_[static_cast<std::size_t>(id)] = true;
   for (const AddedToken& token : file_->added)
     special_[static_cast<std::size_t>(token.id)] = special.contains(token.searched);
-  can_cut_ = can_cut();
+  can_cut_ = can_cut(words_apart);
 }
 
 void TextTokenizer::normalize_added(const std::string& name) {
@@ -204,29 +245,28 @@ std::string TextTokenizer::decode(std::span<const std::int32_t> ids, bool skip_s
   return tokenizer::decode(file_->decoder, std::move(tokens));
 }
 
-bool TextTokenizer::can_cut() const {
-  const auto keeps_spaces = [](const NormalizerStep& step) {
-    return step.kind == NormalizerStep::Kind::lowercase ||
+// Text is cut before a space behind another character, if nothing reaches over that place: no added token, no step of
+// the normalizer, and either the split patterns always begin a piece there, or spaces become \u2581 and no merge joins
+// it to what is before it.
+bool TextTokenizer::can_cut(bool words_apart) const {
+  const auto keeps_spaces = [&](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::lowercase || (words_apart && replaces_spaces(step)) ||
            (step.kind == NormalizerStep::Kind::form &&
             (step.form == NormalForm::Kind::nfc || step.form == NormalForm::Kind::nfd));
   };
-  const auto holds_a_cut = [](std::string_view text) {
-    for (std::size_t at = 1; at < text.size(); ++at)
-      if (text[at] == ' ' && !is_space(decode_before(text, at))) return true;
-    return false;
-  };
   const auto spans_a_cut = [&](const AddedToken& token) {
-    return token.rstrip || holds_a_cut(token.searched) || holds_a_cut(token.content);
+    return token.rstrip || holds_a_cut(token.searched, " ") || holds_a_cut(token.content, " ") ||
+           (words_apart && token.normalized && holds_a_cut(token.searched, kSpacePiece));
   };
   return std::all_of(file_->normalizer.begin(), file_->normalizer.end(), keeps_spaces) &&
          std::none_of(file_->added.begin(), file_->added.end(), spans_a_cut) &&
-         cuts_before_spaces(file_->pre_tokenizer);
+         (words_apart || cuts_before_spaces(file_->pre_tokenizer));
 }
 
 std::size_t TextTokenizer::last_cut(std::string_view text) const {
   if (!can_cut_) return 0;
   for (std::size_t at = text.size(); at-- > 1;)
-    if (text[at] == ' ' && !is_space(decode_before(text, at))) return at;
+    if (text[at] == ' ' && ends_word(text, at)) return at;
   return 0;
 }
 

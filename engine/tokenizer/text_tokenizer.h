@@ -58,7 +58,7 @@ class TextTokenizer {
   using ScratchHandle = std::unique_ptr<Bpe::Scratch, void (*)(Bpe::Scratch*)>;
   struct Encoding;
   void normalize_added(const std::string& name);
-  bool can_cut() const;
+  bool can_cut(bool words_apart) const;
   void encode_found(const Piece& piece, Encoding& encoding) const;
   void encode_piece(const Piece& piece, Encoding& encoding) const;
   void put_added(const Piece& piece, const AddedToken& token, Encoding& encoding) const;

@@ -130,7 +130,7 @@ TEST_CASE("special tokens are text in the parts that say so, and tokens elsewher
 
 TEST_CASE("a text cut where it can be cut has the ids of the whole") {
   const std::string text = tests::contents_of(kFolder + "train.txt");
-  for (const std::string kind : {"gpt2", "llama3", "qwen2", "qwen35", "tekken", "gpt4o", "deepseek"}) {
+  for (const std::string kind : {"gpt2", "llama3", "qwen2", "qwen35", "tekken", "gpt4o", "deepseek", "gemma"}) {
     CAPTURE(kind);
     const auto tokenizer = tokenizer_named(kind);
     Ids ids;
@@ -154,6 +154,23 @@ TEST_CASE("a text cut where it can be cut has the ids of the whole") {
     CHECK(cuts > 50);
     CHECK(ids == tokenizer->encode(text).ids);
   }
+  // A merge, or an added token, that joins a word to the space behind it.
+  const auto gemma = [](const std::string& merge, const std::string& added) {
+    const std::string vocab = R"("a": 0, "▁": 1, "b": 2, "▁a": 3, "a▁": 4, "▁b": 5)";
+    return TextTokenizer::parse(
+        R"({"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, "added_tokens": [)" + added +
+            R"(], "model": {"type": "BPE", "vocab": {)" + vocab + R"(}, "merges": [)" + merge + "]}}",
+        "gemma");
+  };
+  const std::string spans = R"({"id": 6, "content": "a b", "normalized": true, "special": false})",
+                    apart = R"({"id": 6, "content": "aa", "normalized": true, "special": false})";
+  CHECK(gemma(R"("▁ a", "▁ b")", apart)->last_cut("a b") == 1);
+  CHECK(gemma(R"("▁ a", "▁ b")", apart)->last_cut("a▁ b") == 0);
+  CHECK(gemma(R"("a ▁", "▁ b")", apart)->last_cut("a b") == 0);
+  CHECK(gemma(R"("▁ a", "▁ b")", spans)->last_cut("a b") == 0);
+  // As DeepSeek's <｜end▁of▁sentence｜>: the text of such a token is not a word and a space.
+  const std::string raw = R"({"id": 6, "content": "a▁b", "normalized": false, "special": true})";
+  CHECK(gemma(R"("▁ a", "▁ b")", raw)->last_cut("a b") == 1);
   CHECK(tokenizer_named("llama2")->last_cut("two words") == 0);
   CHECK(tokenizer_named("words")->last_cut("two words") == 0);
 }
