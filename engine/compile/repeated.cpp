@@ -1,6 +1,7 @@
-// Two neighbouring pieces are alike if their nodes are, one by one: the same op on values of the same specs, made at
-// the same place inside the piece, or handed over at the same place by the piece before, or by both taken from one and
-// the same value further up.
+// Two pieces are alike if their nodes are, one by one: the same op on values of the same specs, made at the same place
+// inside the piece, or handed over at the same place by the piece before, or by both taken from one and the same value
+// further up. A run has a period where its blocks take turns (Gemma 3: five with a window, one without): each piece is
+// like the one a period before it.
 #include "engine/compile/repeated.h"
 
 #include <algorithm>
@@ -11,7 +12,8 @@
 namespace trainer {
 namespace {
 
-constexpr std::size_t kBorder = 2;  // pieces on each side of a run that stay
+constexpr std::size_t kBorder = 2;  // pieces at the end of a run that stay; at its begin as many periods
+constexpr std::size_t kLongestPeriod = 8;
 
 std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
@@ -39,16 +41,23 @@ class Pieces {
   const Node& node(std::size_t piece, std::size_t index) const { return graph_.nodes[first_[piece] + index]; }
   const Place& place(ValueId id) const { return places_[at(id)]; }
 
-  /// Whether `piece` does what the one before it does.
-  bool like_the_one_before(std::size_t piece) const {
-    if (size(piece) != size(piece - 1)) return false;
+  /// Whether `piece` does what the one `period` pieces before it does.
+  bool repeats(std::size_t piece, std::size_t period) const {
+    if (size(piece) != size(piece - period)) return false;
     for (std::size_t i = 0; i < size(piece); ++i)
-      if (!alike(piece, node(piece - 1, i), node(piece, i))) return false;
+      if (!alike(piece, period, node(piece - period, i), node(piece, i))) return false;
     return true;
   }
 
+  /// The end of the longest run from `first` on in which every piece is like the one `period` before it.
+  std::size_t end_of_run(std::size_t first, std::size_t period) const {
+    std::size_t last = std::min(first + period, count());
+    while (last < count() && repeats(last, period)) ++last;
+    return last;
+  }
+
  private:
-  bool alike(std::size_t piece, const Node& before, const Node& now) const {
+  bool alike(std::size_t piece, std::size_t period, const Node& before, const Node& now) const {
     if (before.op != now.op || !(before.attributes == now.attributes) || before.inputs.size() != now.inputs.size() ||
         before.outputs.size() != now.outputs.size() || before.parallel != now.parallel || !(before.axes == now.axes) ||
         !(before.once == now.once) || kind_of(before) != kind_of(now))
@@ -56,11 +65,11 @@ class Pieces {
     for (std::size_t i = 0; i < now.outputs.size(); ++i)
       if (!same_spec(before.outputs[i], now.outputs[i])) return false;
     for (std::size_t i = 0; i < now.inputs.size(); ++i)
-      if (!alike(piece, before.inputs[i], now.inputs[i])) return false;
+      if (!alike(piece, period, before.inputs[i], now.inputs[i])) return false;
     return true;
   }
 
-  bool alike(std::size_t piece, ValueId before, ValueId now) const {
+  bool alike(std::size_t piece, std::size_t period, ValueId before, ValueId now) const {
     if (before == now) return parameters_[at(now)] == nullptr;  // a parameter of both would be counted once
     if (!same_spec(before, now)) return false;
     const Parameter *mine = parameters_[at(before)], *its = parameters_[at(now)];
@@ -68,10 +77,11 @@ class Pieces {
       return mine != nullptr && its != nullptr && mine->trainable == its->trainable;
     const Place &a = place(before), &b = place(now);
     if (b.piece < 0) return false;
-    const bool inside = b.piece == static_cast<int>(piece), handed = b.piece == static_cast<int>(piece) - 1;
-    if (inside) return a.piece == b.piece - 1 && a.node == b.node && a.output == b.output;
+    const bool inside = b.piece == static_cast<int>(piece), handed = b.piece == static_cast<int>(piece) - 1,
+               apart = a.piece == b.piece - static_cast<int>(period);
+    if (inside) return apart && a.node == b.node && a.output == b.output;
     // What comes into the first piece of a run comes from elsewhere.
-    return handed && (a.piece != b.piece - 1 || (a.node == b.node && a.output == b.output) ||
+    return handed && (!apart || (a.node == b.node && a.output == b.output) ||
                       size(static_cast<std::size_t>(b.piece)) != size(static_cast<std::size_t>(a.piece)));
   }
 
@@ -105,10 +115,15 @@ Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& b
   for (std::size_t i = 0; i < begins.size(); ++i) result.stands_for.push_back(static_cast<int>(i));
   if (pieces.count() != begins.size()) return result;
   for (std::size_t first = 0; first < pieces.count();) {
-    std::size_t last = first + 1;  // of the run, and one more
-    while (last < pieces.count() && pieces.like_the_one_before(last)) ++last;
-    for (std::size_t i = first + kBorder; i + kBorder < last; ++i)
-      result.stands_for[i] = static_cast<int>(first + kBorder - 1);
+    std::size_t last = first + 1, period = 1, whole = 0;  // whole periods that need not be looked at
+    for (std::size_t one = 1; one <= kLongestPeriod && first + one < pieces.count(); ++one) {
+      const std::size_t end = pieces.end_of_run(first, one), kept = kBorder * one + kBorder;
+      const std::size_t spared = end - first > kept ? (end - first - kept) / one : 0;
+      if (spared * one > whole * period) last = end, period = one, whole = spared;
+    }
+    const std::size_t second = first + period, third = second + period;
+    for (std::size_t i = third; i < third + whole * period; ++i)
+      result.stands_for[i] = static_cast<int>(second + (i - first) % period);
     first = last;
   }
   return result;

@@ -11,12 +11,16 @@
 #include "engine/compile/fit.h"
 #include "engine/compile/fixed.h"
 #include "engine/compile/hardware.h"
+#include "engine/compile/model_graph.h"
 #include "engine/compile/profile_cache.h"
+#include "engine/compile/repeated.h"
+#include "engine/compile/trained.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/score.h"
 #include "engine/cost/sketch.h"
+#include "strategies/pipeline/chunks.h"
 #include "tests/temporary.h"
 
 namespace trainer {
@@ -226,6 +230,44 @@ TEST_CASE("a fixed strategy that does not fit is told what of it to change") {
   CHECK_FALSE(told("activation_checkpointing.mode=auto"));  // 16 bytes a parameter are too many for one device
 }
 
+namespace {
+
+void check_same_profiles(const cost::Profile& one, const cost::Profile& other) {
+  REQUIRE(one.pieces.size() == other.pieces.size());
+  CHECK(one.input_bytes == other.input_bytes);
+  for (std::size_t i = 0; i < one.pieces.size(); ++i) {
+    CAPTURE(i);
+    const cost::Piece &a = one.pieces[i], &b = other.pieces[i];
+    for (double cost::Piece::*us :
+         {&cost::Piece::forward_us, &cost::Piece::input_us, &cost::Piece::weight_us, &cost::Piece::adding_us,
+          &cost::Piece::network_us, &cost::Piece::network_forward_us, &cost::Piece::recompute_us})
+      CHECK(a.*us == doctest::Approx(b.*us).epsilon(1e-12));
+    for (std::int64_t cost::Piece::*bytes :
+         {&cost::Piece::saved_bytes, &cost::Piece::freed_bytes, &cost::Piece::handed_bytes,
+          &cost::Piece::transient_bytes, &cost::Piece::boundary_bytes, &cost::Piece::parameters, &cost::Piece::trained,
+          &cost::Piece::packed_bytes})
+      CHECK(a.*bytes == b.*bytes);
+  }
+}
+
+// Of repeated blocks looked at once, and of the whole model, in every way to recompute.
+void check_profiles(const LoadedJob& loaded, int tensor, int context, bool sequence, ProfileCache& few,
+                    ProfileCache& whole) {
+  CAPTURE(loaded.file);
+  for (const CheckpointingMode mode :
+       {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n}) {
+    Mesh mesh;
+    mesh.set(Axis::tensor, tensor);
+    mesh.set(Axis::context, context);
+    const cost::Profile *one = few.profile(mesh, sequence && tensor > 1, 2, {mode, 2}),
+                        *other = whole.profile(mesh, sequence && tensor > 1, 2, {mode, 2});
+    REQUIRE((one == nullptr) == (other == nullptr));
+    if (one != nullptr) check_same_profiles(*one, *other);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("profiles of a few blocks are those of the whole model") {
   static const PlainTarget target;
   const Hardware hardware{
@@ -242,33 +284,29 @@ TEST_CASE("profiles of a few blocks are those of the whole model") {
       ProfileCache few(loaded, hardware), whole(loaded, hardware, true);
       for (const int tensor : {1, 4})
         for (const int context : {1, 2})
-          for (const bool sequence : {false, true})
-            for (const CheckpointingMode mode : {CheckpointingMode::none, CheckpointingMode::selective,
-                                                 CheckpointingMode::full, CheckpointingMode::every_n}) {
-              Mesh mesh;
-              mesh.set(Axis::tensor, tensor);
-              mesh.set(Axis::context, context);
-              const cost::Profile *one = few.profile(mesh, sequence && tensor > 1, 2, {mode, 2}),
-                                  *other = whole.profile(mesh, sequence && tensor > 1, 2, {mode, 2});
-              REQUIRE((one == nullptr) == (other == nullptr));
-              if (one == nullptr) continue;
-              REQUIRE(one->pieces.size() == other->pieces.size());
-              CHECK(one->input_bytes == other->input_bytes);
-              for (std::size_t i = 0; i < one->pieces.size(); ++i) {
-                CAPTURE(i);
-                const cost::Piece &a = one->pieces[i], &b = other->pieces[i];
-                for (double cost::Piece::*us :
-                     {&cost::Piece::forward_us, &cost::Piece::input_us, &cost::Piece::weight_us,
-                      &cost::Piece::network_us, &cost::Piece::recompute_us})
-                  CHECK(a.*us == doctest::Approx(b.*us).epsilon(1e-12));
-                for (std::int64_t cost::Piece::*bytes :
-                     {&cost::Piece::saved_bytes, &cost::Piece::freed_bytes, &cost::Piece::handed_bytes,
-                      &cost::Piece::transient_bytes, &cost::Piece::boundary_bytes, &cost::Piece::parameters,
-                      &cost::Piece::trained, &cost::Piece::packed_bytes})
-                  CHECK(a.*bytes == b.*bytes);
-              }
-            }
+          for (const bool sequence : {false, true}) check_profiles(loaded, tensor, context, sequence, few, whole);
     }
+}
+
+TEST_CASE("so are those of models whose blocks take turns") {
+  static const PlainTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  LoadOptions options;
+  options.configs_dir = kConfigs;
+  const std::string folder = std::string(TRAINER_SOURCE_DIR) + "/tests/job/published/";
+  for (const char* model : {"gemma-2-2b", "gemma-3-1b"}) {  // windows in every second block, and in five of six
+    LoadedJob loaded = load_job(folder + model, {"cluster.nodes=1", "cluster.devices_per_node=8"}, options);
+    ProfileCache few(loaded, hardware), whole(loaded, hardware, true);
+    check_profiles(loaded, 1, 1, false, few, whole);
+    check_profiles(loaded, 2, 1, true, few, whole);
+    const Graph graph = whole_graph(loaded);
+    const std::vector<std::string> begins = strategies::piece_begins(graph);
+    const Repetitions repetitions = repetitions_of(graph, begins);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < begins.size(); ++i) kept += repetitions.stands_for[i] == static_cast<int>(i);
+    CHECK(kept < begins.size() * 3 / 4);
+  }
 }
 
 namespace {
