@@ -31,6 +31,8 @@ using cost::SearchSpace;
 
 // Whole plans are what a choice spends its time on: many of small models are made, and few of large ones.
 constexpr std::int64_t kInstructionsToPlan = 100'000;
+// Where another fits, no larger plan is made: it would take seconds.
+constexpr std::int64_t kMostOfOne = 500'000;
 constexpr std::size_t kMostFinalists = 16, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
 class Choice {
@@ -88,9 +90,19 @@ class Choice {
       const Field field = this->field(sure);
       if (field.list.empty()) return least_bytes();
       const std::optional<std::size_t> wanted = this->wanted(field);
-      if (!wanted || promises_.sketched(*wanted) || sketches_ >= kMostSketches) return wanted;
-      sketch(field, *wanted);
+      if (!wanted) return wanted;
+      if (!promises_.sketched(*wanted) && sketches_ < kMostSketches)
+        sketch(field, *wanted);
+      else if (finalists_.any_fits() && instructions(*wanted) > kMostOfOne)
+        promises_.set_aside(*wanted);
+      else
+        return wanted;
     }
+  }
+
+  // Of the step in its plan, about: a backward pass is two forward ones, and recomputation or collectives come on top.
+  std::int64_t instructions(std::size_t index) {
+    return static_cast<std::int64_t>(7 * profiles_.num_nodes() / 2) * promises_.listed(index);
   }
 
   std::int64_t budget() const { return kInstructionsToPlan - finalists_.instructions(); }
@@ -137,7 +149,7 @@ class Choice {
     const bool memory = loaded_.job.goal == Goal::memory;
     for (std::size_t i = 0; i < promises_.size(); ++i) {
       const double most = kReach * least;
-      if (promises_.planned(i) || (sure && !promises_.surely_fits(i))) continue;
+      if (promises_.planned(i) || promises_.aside(i) || (sure && !promises_.surely_fits(i))) continue;
       if (!promises_.may_be_within(i, memory ? HUGE_VAL : most, space_.limit_bytes)) continue;
       Scored promise = promises_.promise(i);
       if (!promise.fits || measure(promise) > most) continue;
@@ -251,7 +263,7 @@ class Choice {
     for (std::size_t i = 0; i < promises_.size(); ++i) {
       if (others.size() >= (winner.scored.fits ? kMostAlternatives : kMostThatDoNotFit)) return;
       if (reported.insert(mesh_and_kind(promises_.known(i).candidate)).second)
-        others.push_back({promises_.promise(i), false, {}});
+        others.push_back({promises_.promise(i), false, {}, promises_.aside(i)});
     }
   }
 

@@ -31,6 +31,8 @@ class ProfileCache final : public cost::ProfileSource {
     return refusals_[{of_graph(mesh), sequence_parallel}];
   }
   const std::vector<int>& cut(int chunks, std::int64_t samples) override;
+  /// Of a forward pass of the whole model.
+  std::size_t num_nodes() { return forward(1).nodes.size(); }
 
  private:
   using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t>;

@@ -34,7 +34,13 @@ class Promises {
   bool sketched(std::size_t index) const { return entries_[index].sketched; }
   void sketch(std::size_t index);
 
+  /// The micro-batches that its plan lists.
+  int listed(std::size_t index) { return sketcher_.listed(entries_[index].scored.candidate); }
+
   bool planned(std::size_t index) const { return entries_[index].planned; }
+  /// It is not to be planned.
+  void set_aside(std::size_t index) { entries_[index].aside = true; }
+  bool aside(std::size_t index) const { return entries_[index].aside; }
   /// `exact`: null where the planner refuses it.
   void learn(std::size_t index, const cost::Scored* exact);
 
@@ -43,7 +49,7 @@ class Promises {
   using PlanKind = std::array<int, 4>;
   struct Entry {
     cost::Scored scored;
-    bool sketched = false, planned = false;
+    bool sketched = false, planned = false, aside = false;
   };
   struct Factors {
     double time = 1, bytes = 1;

@@ -162,13 +162,13 @@ double Scorer::at_least_us(const Candidate& candidate, const Profile& profile) c
   return us * candidate.micro_batches / candidate.size(Axis::pipeline);
 }
 
-const Schedule* Scorer::schedule_of(const Candidate& c) {
+const Schedule* Scorer::schedule_of(const Candidate& c, int micro_batches) {
   const auto [at, added] =
-      schedules_.try_emplace({static_cast<int>(c.schedule), c.size(Axis::pipeline), c.virtual_stages, c.micro_batches});
+      schedules_.try_emplace({static_cast<int>(c.schedule), c.size(Axis::pipeline), c.virtual_stages, micro_batches});
   if (added) {
     const strategies::PipelineEntry& entry = strategies::pipeline_schedule(c.schedule, c.size(Axis::pipeline));
-    if (!entry.refuses(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches))
-      at->second = entry.make(c.size(Axis::pipeline), c.virtual_stages, c.micro_batches);
+    if (!entry.refuses(c.size(Axis::pipeline), c.virtual_stages, micro_batches))
+      at->second = entry.make(c.size(Axis::pipeline), c.virtual_stages, micro_batches);
   }
   return at->second.stages.empty() ? nullptr : &at->second;
 }
@@ -183,8 +183,11 @@ const CostModel& Scorer::model_of(const Mesh& mesh) {
 bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipelined& out) {
   const std::vector<int>& begins = profiles_.cut(candidate.num_chunks(), candidate.micro * candidate.data_ranks());
   if (begins.empty()) return false;
-  out.schedule = schedule_of(candidate);
-  if (out.schedule == nullptr) return false;
+  if (strategies::pipeline_schedule(candidate.schedule, candidate.size(Axis::pipeline))
+          .refuses(candidate.size(Axis::pipeline), candidate.virtual_stages, candidate.micro_batches))
+    return false;
+  const bool few = !shorten(candidate, out);
+  if (few) out.schedule = schedule_of(candidate, candidate.micro_batches);
   const auto stages = static_cast<std::size_t>(candidate.size(Axis::pipeline));
   out.units.resize(stages);
   for (std::size_t chunk = 0; chunk < begins.size(); ++chunk) {
@@ -196,11 +199,30 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
       if (profile.pieces[i].parameters > 0)
         out.units[static_cast<std::size_t>(out.schedule->stage_of_chunk[chunk])].push_back(profile.pieces[i]);
   }
-  for (std::size_t s = 0; s < stages; ++s) {
-    out.stages.push_back(sum_of(out.units[s], 0, out.units[s].size()));
-    out.peaks.push_back(peak(out.schedule->stages[s], out.chunks));
-  }
+  for (std::size_t s = 0; s < stages; ++s) out.stages.push_back(sum_of(out.units[s], 0, out.units[s].size()));
+  const auto peaks = [&](const Schedule& schedule) {
+    std::vector<std::int64_t> result;
+    for (const std::vector<Action>& actions : schedule.stages) result.push_back(peak(actions, out.chunks));
+    return result;
+  };
+  out.peaks = peaks(*out.schedule);
+  if (few || peaks(*out.before) == out.peaks) return true;
+  // More micro-batches are more memory: all of them are looked at.
+  out.before = nullptr;
+  out.schedule = schedule_of(candidate, candidate.micro_batches);
+  out.peaks = peaks(*out.schedule);
   return true;
+}
+
+// Of many micro-batches each does what the ones before did.
+bool Scorer::shorten(const Candidate& candidate, Pipelined& out) {
+  const int stages = candidate.size(Axis::pipeline);
+  if (stages == 1 || candidate.micro_batches <= 10 * stages) return false;
+  out.before = schedule_of(candidate, 4 * stages);
+  out.schedule = schedule_of(candidate, 5 * stages);
+  if (out.before != nullptr && out.schedule != nullptr) return true;
+  out.before = nullptr;
+  return false;
 }
 
 double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward,
@@ -218,7 +240,13 @@ double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const 
   if (candidate.size(Axis::pipeline) == 1)
     return at->second = candidate.micro_batches *
                         (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
-  return at->second = simulate(*pipelined.schedule, durations).makespan;
+  at->second = simulate(*pipelined.schedule, durations).makespan;
+  if (pipelined.before != nullptr) {
+    const int stages = candidate.size(Axis::pipeline);
+    const double added = (at->second - simulate(*pipelined.before, durations).makespan) / stages;
+    at->second += added * (candidate.micro_batches - 5 * stages);
+  }
+  return at->second;
 }
 
 Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined) {

@@ -15,7 +15,8 @@ namespace trainer::cost {
 
 /// A frame under one schedule.
 struct Pipelined {
-  const Schedule* schedule = nullptr;
+  const Schedule* schedule = nullptr;     ///< where micro-batches are many: of five for each stage
+  const Schedule* before = nullptr;       ///< then of four: what each further one adds
   std::vector<std::size_t> begins;        ///< of each chunk: its first piece
   std::vector<Piece> chunks;              ///< sums
   std::vector<std::vector<Piece>> units;  ///< of each stage: its pieces with parameters
@@ -43,7 +44,8 @@ class Scorer {
   const CostModel& model_of(const Mesh& mesh);
 
  private:
-  const Schedule* schedule_of(const Candidate& candidate);
+  const Schedule* schedule_of(const Candidate& candidate, int micro_batches);
+  bool shorten(const Candidate& candidate, Pipelined& pipelined);
   std::int64_t static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const;
   double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward,
                   const std::vector<double>& backward);

@@ -8,6 +8,7 @@
 #include "engine/cost/play.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/resolve.h"
+#include "engine/plan/assemble/assemble.h"
 #include "engine/plan/assemble/transfers.h"
 #include "strategies/strategies.h"
 
@@ -373,6 +374,13 @@ double Sketcher::step_us(const Candidate& candidate) {
     if (before > 0 && after > 0) return after + (after - before) / stages * (candidate.micro_batches - more);
   }
   return played(candidate, *profile);
+}
+
+int Sketcher::listed(const Candidate& candidate) {
+  const int stages = candidate.size(Axis::pipeline);
+  const strategies::PipelineEntry& entry = strategies::pipeline_schedule(candidate.schedule, stages);
+  if (entry.refuses(stages, candidate.virtual_stages, candidate.micro_batches)) return 0;
+  return shortest_list(entry.make(stages, candidate.virtual_stages, candidate.micro_batches), candidate.micro_batches);
 }
 
 double Sketcher::played(const Candidate& candidate, const Profile& profile) {

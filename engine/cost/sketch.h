@@ -16,6 +16,9 @@ class Sketcher {
   /// kernels).
   double step_us(const Candidate& candidate);
 
+  /// How many micro-batches a plan lists of the candidate's, those that its loops stand for left out.
+  int listed(const Candidate& candidate);
+
  private:
   double played(const Candidate& candidate, const Profile& profile);
 
