@@ -88,7 +88,7 @@ class Encoding {
       const std::size_t cut = last ? rest.size() : tokenizer_.text_tokenizer().last_cut(rest);
       if (cut > 0) {
         parts.push_back({&file, at - static_cast<std::int64_t>(rest.size()), rest.substr(0, cut)});
-        rest.erase(0, cut);
+        rest.erase(0, last ? cut : cut + tokenizer_.text_tokenizer().cut_gap());
       }
       if (!last && parts.size() < static_cast<std::size_t>(threads_)) continue;
       encode_all(parts, tokenizer_, threads_);

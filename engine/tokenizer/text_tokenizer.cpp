@@ -9,6 +9,7 @@
 #include "engine/core/error.h"
 #include "engine/core/file.h"
 #include "engine/core/printable.h"
+#include "engine/core/utf8.h"
 #include "engine/tokenizer/tokenizer_file.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -40,8 +41,7 @@ bool keeps_words_apart(const TokenizerFile& file) {
   const auto keeps =
       [](const SplitStep& step) {  // no space is left to be found, or the step replaces it and cuts there
         return (step.kind == SplitStep::Kind::text && step.text == " ") ||
-               (step.kind == SplitStep::Kind::metaspace && step.text == kSpacePiece &&
-                step.prepend == SplitStep::Prepend::never);
+               (step.kind == SplitStep::Kind::metaspace && step.text == kSpacePiece);
       };
   const bool by_normalizer = std::any_of(file.normalizer.begin(), file.normalizer.end(), replaces_spaces);
   const bool replaced = by_normalizer || (file.pre_tokenizer.size() == 1 &&
@@ -247,27 +247,45 @@ std::string TextTokenizer::decode(std::span<const std::int32_t> ids, bool skip_s
 
 // Text is cut before a space behind another character, if nothing reaches over that place: no added token, no step of
 // the normalizer, and either the split patterns always begin a piece there, or spaces become \u2581 and no merge joins
-// it to what is before it.
-bool TextTokenizer::can_cut(bool words_apart) const {
+// it to what is before it. A tokenizer that puts \u2581 before every text does so in place of the space, which is left
+// out.
+bool TextTokenizer::can_cut(bool words_apart) {
+  int prepended = 0;
   const auto keeps_spaces = [&](const NormalizerStep& step) {
-    return step.kind == NormalizerStep::Kind::lowercase || (words_apart && replaces_spaces(step)) ||
+    const bool prepends = step.kind == NormalizerStep::Kind::prepend && step.content == kSpacePiece;
+    prepended += prepends ? 1 : 0;
+    return step.kind == NormalizerStep::Kind::lowercase || (words_apart && (replaces_spaces(step) || prepends)) ||
            (step.kind == NormalizerStep::Kind::form &&
             (step.form == NormalForm::Kind::nfc || step.form == NormalForm::Kind::nfd));
   };
+  for (const SplitStep& step : file_->pre_tokenizer)
+    prepended += step.kind == SplitStep::Kind::metaspace && step.prepend != SplitStep::Prepend::never ? 1 : 0;
+  const bool kept = std::all_of(file_->normalizer.begin(), file_->normalizer.end(), keeps_spaces);
+  prepends_ = prepended > 0;
   const auto spans_a_cut = [&](const AddedToken& token) {
     return token.rstrip || holds_a_cut(token.searched, " ") || holds_a_cut(token.content, " ") ||
-           (words_apart && token.normalized && holds_a_cut(token.searched, kSpacePiece));
+           (words_apart && token.normalized && holds_a_cut(token.searched, kSpacePiece)) ||
+           (prepends_ && (token.normalized || token.single_word));
   };
-  return std::all_of(file_->normalizer.begin(), file_->normalizer.end(), keeps_spaces) &&
-         std::none_of(file_->added.begin(), file_->added.end(), spans_a_cut) &&
+  return kept && prepended <= 1 && std::none_of(file_->added.begin(), file_->added.end(), spans_a_cut) &&
          (words_apart || cuts_before_spaces(file_->pre_tokenizer));
 }
 
 std::size_t TextTokenizer::last_cut(std::string_view text) const {
   if (!can_cut_) return 0;
   for (std::size_t at = text.size(); at-- > 1;)
-    if (text[at] == ' ' && ends_word(text, at)) return at;
+    if (text[at] == ' ' && ends_word(text, at) && (!prepends_ || begins_word(text, at + 1))) return at;
   return 0;
+}
+
+// Whether at `at` there is text that a tokenizer puts \u2581 before: no white space, and no added token.
+bool TextTokenizer::begins_word(std::string_view text, std::size_t at) const {
+  if (at >= text.size()) return false;
+  std::size_t next = at;
+  const char32_t character = next_code_point(text, next);
+  return character != kNotUtf8 && !is_space(character) && !text.substr(at).starts_with(kSpacePiece) &&
+         std::none_of(file_->added.begin(), file_->added.end(),
+                      [&](const AddedToken& token) { return token.content.front() == text[at]; });
 }
 
 std::string StreamDecoder::add(std::int32_t id) {

@@ -49,8 +49,10 @@ class TextTokenizer {
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 
   /// The largest offset, at most text.size(), at which the text can be cut so that both parts together have the ids of
-  /// the whole; 0 where no such place is known.
+  /// the whole; 0 where no such place is known. The second part leaves out the first cut_gap() bytes behind the cut:
+  /// the space that the tokenizer puts before a text by itself.
   std::size_t last_cut(std::string_view text) const;
+  std::size_t cut_gap() const { return prepends_ ? 1 : 0; }
 
  private:
   explicit TextTokenizer(std::unique_ptr<TokenizerFile> file, const std::string& name);
@@ -58,7 +60,8 @@ class TextTokenizer {
   using ScratchHandle = std::unique_ptr<Bpe::Scratch, void (*)(Bpe::Scratch*)>;
   struct Encoding;
   void normalize_added(const std::string& name);
-  bool can_cut(bool words_apart) const;
+  bool can_cut(bool words_apart);
+  bool begins_word(std::string_view text, std::size_t at) const;
   void encode_found(const Piece& piece, Encoding& encoding) const;
   void encode_piece(const Piece& piece, Encoding& encoding) const;
   void put_added(const Piece& piece, const AddedToken& token, Encoding& encoding) const;
@@ -68,7 +71,7 @@ class TextTokenizer {
   std::vector<bool> special_;            // by id: skipped where special tokens are
   std::unique_ptr<TokenFinder> raw_, normalized_;
   std::unique_ptr<Bpe> bpe_;
-  bool can_cut_ = false;
+  bool can_cut_ = false, prepends_ = false;
   mutable std::mutex mutex_;
   mutable std::vector<ScratchHandle> scratches_;  // not in use
 };

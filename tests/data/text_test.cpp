@@ -313,14 +313,16 @@ TEST_CASE("text under a tokenizer.json has its ids, cut into blocks or not, on a
   std::string text;
   while (text.size() < 9'000'000) text += tests::contents_of(kTokenizers + "train.txt");
   const std::string path = folder.write("t", text);
-  const FileTokenizer tokenizer(kTokenizers + "llama3.json");
-  const Ids expected = tokenizer.encode(text);
-  for (const int threads : {1, 3}) {
-    const auto stream = tokenized_stream({path}, tokenizer, {.threads = threads});
-    REQUIRE(stream->num_tokens() == static_cast<std::int64_t>(expected.size()));
-    CHECK(all_of(*stream) == expected);
+  for (const char* kind : {"llama3.json", "llama2.json"}) {
+    const FileTokenizer tokenizer(kTokenizers + kind);
+    const Ids expected = tokenizer.encode(text);
+    for (const int threads : {1, 3}) {
+      const auto stream = tokenized_stream({path}, tokenizer, {.threads = threads});
+      REQUIRE(stream->num_tokens() == static_cast<std::int64_t>(expected.size()));
+      CHECK(all_of(*stream) == expected);
+    }
+    CHECK(tokenizer.decode(expected) == text);
   }
-  CHECK(tokenizer.decode(expected) == text);
 }
 
 TEST_CASE("windows, files and errors of text under a tokenizer.json") {

@@ -130,7 +130,8 @@ TEST_CASE("special tokens are text in the parts that say so, and tokens elsewher
 
 TEST_CASE("a text cut where it can be cut has the ids of the whole") {
   const std::string text = tests::contents_of(kFolder + "train.txt");
-  for (const std::string kind : {"gpt2", "llama3", "qwen2", "qwen35", "tekken", "gpt4o", "deepseek", "gemma"}) {
+  for (const std::string kind :
+       {"gpt2", "llama3", "qwen2", "qwen35", "tekken", "gpt4o", "deepseek", "gemma", "llama2", "metaspace"}) {
     CAPTURE(kind);
     const auto tokenizer = tokenizer_named(kind);
     Ids ids;
@@ -145,7 +146,7 @@ TEST_CASE("a text cut where it can be cut has the ids of the whole") {
       }
       const Ids part = tokenizer->encode(std::string_view(rest).substr(0, cut)).ids;
       ids.insert(ids.end(), part.begin(), part.end());
-      rest.erase(0, cut);
+      rest.erase(0, cut + tokenizer->cut_gap());
       ++cuts;
       size = size % 97 + 40;
     }
@@ -171,7 +172,11 @@ TEST_CASE("a text cut where it can be cut has the ids of the whole") {
   // As DeepSeek's <｜end▁of▁sentence｜>: the text of such a token is not a word and a space.
   const std::string raw = R"({"id": 6, "content": "a▁b", "normalized": false, "special": true})";
   CHECK(gemma(R"("▁ a", "▁ b")", raw)->last_cut("a b") == 1);
-  CHECK(tokenizer_named("llama2")->last_cut("two words") == 0);
+  // What is put before every text is in place of one space, and not before an added token.
+  const auto llama = tokenizer_named("llama2");
+  CHECK(llama->cut_gap() == 1);
+  CHECK(llama->last_cut("two words") == 3);
+  for (const char* text : {"two  words", "two ", "two <s>", "two \u2581words"}) CHECK(llama->last_cut(text) == 0);
   CHECK(tokenizer_named("words")->last_cut("two words") == 0);
 }
 
