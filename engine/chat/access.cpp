@@ -183,7 +183,7 @@ Value item_of(const Value& container, const Value& key, Budget& budget) {
 Value slice_of(const Value& container, const Value& start, const Value& stop, const Value& step, Budget& budget) {
   container.require_defined();
   const bool sequence = container.list() && container.list()->kind < List::Kind::view;
-  if (!container.text() && !sequence) return Value::undefined("a " + container.type_name() + " cannot be sliced");
+  if (!container.text() && !sequence) throw TemplateError("a " + container.type_name() + " cannot be sliced");
   const auto size = static_cast<std::int64_t>(length(container));
   const std::int64_t by = index_of(step).value_or(1);
   if (by == 0) throw TemplateError("the step of a slice cannot be 0");

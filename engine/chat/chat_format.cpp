@@ -104,8 +104,8 @@ std::shared_ptr<const ChatFormat> ChatFormat::of_folder(const std::string& folde
     take_ids(read_object(folder + name).value("eos_token_id", Json()), out->stop_ids_);
   if (const auto eos = special.find("eos_token"); eos != special.end())
     if (const std::int32_t id = out->tokenizer_->find(eos->second); id >= 0) out->stop_ids_.push_back(id);
-  std::ranges::sort(out->stop_ids_);
-  out->stop_ids_.erase(std::ranges::unique(out->stop_ids_).begin(), out->stop_ids_.end());
+  std::sort(out->stop_ids_.begin(), out->stop_ids_.end());
+  out->stop_ids_.erase(std::unique(out->stop_ids_.begin(), out->stop_ids_.end()), out->stop_ids_.end());
   return out;
 }
 

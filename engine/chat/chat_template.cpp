@@ -11,8 +11,7 @@
 namespace trainer::chat {
 namespace {
 
-constexpr std::int64_t kBudget = 200'000'000;  // a second or two
-constexpr std::size_t kMaxBytes = 4 << 20;     // of a template
+constexpr std::size_t kMaxBytes = 4 << 20;  // of a template
 
 std::tm machine_date() {
   const std::time_t seconds = std::time(nullptr);
@@ -59,7 +58,7 @@ Text ChatTemplate::render(const Conversation& conversation, const RenderOptions&
       if (fixed == name) throw DataError("\"chat_template_kwargs\" cannot set \"" + name + "\"");
     input.variables.emplace_back(name, value);
   }
-  Budget budget(kBudget);
+  Budget budget(options.budget);
   try {
     return Interpreter(*parsed_, input, budget).run();
   } catch (const RunError& error) {

@@ -26,8 +26,8 @@ bool compared(const Value& value, const std::vector<Value>& arguments, Budget& b
   return compares(op, value, arguments[0], budget);
 }
 
-std::int64_t remainder(const Value& value, const Value& divisor, Budget& budget) {
-  return arithmetic(Operator::modulo, value, divisor, budget).as_integer().value_or(-1);
+double remainder(const Value& value, const Value& divisor, Budget& budget) {
+  return arithmetic(Operator::modulo, value, divisor, budget).as_real().value_or(-1);
 }
 
 bool in_case(const Value& value, const char* method, Budget& budget) {

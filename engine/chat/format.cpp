@@ -148,7 +148,8 @@ Text format_percent(const Text& format, const Value& values, Budget& budget) {
     budget.spend(text.size());
     out.append(text);
   }
-  if (!named && (tuple ? used < values.list()->items.size() : used == 0 && !values.dict() && !values.list()))
+  if (!named && (tuple ? used < values.list()->items.size()
+                       : used == 0 && !values.dict() && !values.list() && !values.is_undefined()))
     throw TemplateError("not all values are used by the format");
   return out;
 }

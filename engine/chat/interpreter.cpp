@@ -108,12 +108,12 @@ Interpreter::Flow Interpreter::run_branch(const Statement& statement, Scope& sco
 // The message whose turn an iteration is: the item itself, or what the body takes by an index.
 std::int32_t Interpreter::turn_of(const Statement& loop, const Value& item, Scope& scope) {
   if (item.dict() && item.dict()->message != Origin::kNoTurn) return item.dict()->message;
-  if (loop.message == nullptr || !item.integer() || turn_ != Origin::kNoTurn) return turn_;
+  if (loop.message == nullptr || !item.integer()) return turn_;
   if (loop.message->kind != Expression::Kind::name) return turn_;
   const Value* messages = scope.find(loop.message->text);
   if (messages == nullptr || !messages->list()) return turn_;
   const Value message = item_of(*messages, item, budget_);
-  return message.dict() ? message.dict()->message : turn_;
+  return message.dict() && message.dict()->message != Origin::kNoTurn ? message.dict()->message : turn_;
 }
 
 Interpreter::Flow Interpreter::run_loop(const Statement& statement, Scope& scope, const Value& over,

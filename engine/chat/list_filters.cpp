@@ -155,7 +155,6 @@ Value last(const Value& value, Arguments arguments, Budget& budget) {
     throw TemplateError("the filter last needs a list: put `| list` before it");
   if (value.text() && !value.text()->empty()) return item_of(value, Value(std::int64_t{-1}), budget);
   const std::vector<Value> items = items_of(value, budget);
-  if (value.is_undefined()) throw TemplateError(value.why_undefined());
   return items.empty() ? Value::undefined("no last item: the sequence is empty") : items.back();
 }
 
@@ -179,7 +178,6 @@ Value items(const Value& value, Arguments arguments, Budget& budget) {
 Value reverse(const Value& value, Arguments arguments, Budget& budget) {
   bind("reverse", std::move(arguments), {});
   if (value.text()) return slice_of(value, None{}, None{}, Value(std::int64_t{-1}), budget);
-  value.require_defined();
   const bool drained = value.list() && value.list()->kind == List::Kind::generator;
   std::vector<Value> out = items_of(value, budget);
   std::reverse(out.begin(), out.end());

@@ -42,8 +42,10 @@ class Masker {
   }
   /// What the message says; its role may be a part of the template's markers.
   bool is_data_of(const Origin& origin, std::size_t message) const {
-    const Field& field = turns_.conversation.fields()[static_cast<std::size_t>(origin.field)];
-    return field.message == static_cast<std::int32_t>(message) && field.name != "role";
+    return field_of(origin).message == static_cast<std::int32_t>(message) && field_of(origin).name != "role";
+  }
+  const Field& field_of(const Origin& origin) const {
+    return turns_.conversation.fields()[static_cast<std::size_t>(origin.field)];
   }
 
   /// The first token that begins at `at` or behind it.
@@ -105,14 +107,15 @@ class Masker {
     const std::size_t begin = begin_of(message, *turn, data ? data->begin : turn->end);
     const std::size_t end = end_of({data ? std::max(data->end, begin) : begin, turn->end});
     // What stands in between and is another message's, or the template's at another one, is not the assistant's.
+    const auto index = static_cast<std::int32_t>(message);
     std::size_t at = 0;
     for (const Text::Run& run : text_.runs()) {
       const Span part{std::max(at, begin), std::min(run.end, end)};
       at = run.end;
-      if (part.begin >= part.end) continue;
-      if (is_of(run.origin, message) ||
-          (run.origin.turn == Origin::kNoTurn && (run.origin.field == 0 || is_data_of(run.origin, message))))
-        spans.push_back(part);
+      const std::int32_t said_by = field_of(run.origin).message, during = run.origin.turn;
+      const bool own =
+          said_by == index || (said_by == Origin::kNoTurn && (during == index || during == Origin::kNoTurn));
+      if (part.begin < part.end && own) spans.push_back(part);
     }
   }
 
@@ -127,6 +130,16 @@ class Masker {
     for (const std::string& prompt : prompts)
       if (const std::size_t at = bytes.find(prompt, turn.begin); at != std::string_view::npos && at <= data)
         return at + prompt.size();
+    // The same but for white space around it.
+    for (const std::string& prompt : prompts) {
+      const Kept words = stripped(prompt, true, true);
+      const std::string_view wanted = std::string_view(prompt).substr(words.begin, words.end - words.begin);
+      const std::size_t at = wanted.empty() ? std::string_view::npos : bytes.find(wanted, turn.begin);
+      if (at == std::string_view::npos || at > data) continue;
+      std::size_t end = at + wanted.size();
+      for (std::size_t i = words.end; i < prompt.size() && end < data && bytes[end] == prompt[i]; ++i) ++end;
+      return end;
+    }
     // As much of one as stands there, in whole tokens.
     std::size_t begin = turn.begin;
     for (const std::string& prompt : prompts) {

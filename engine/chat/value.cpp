@@ -268,7 +268,9 @@ std::vector<Value> items_of(const Value& value, Budget& budget) {
   budget.spend(4 * bytes.size());
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t next = at + offset_of_character(std::string_view(bytes).substr(at), 1);
-    out.emplace_back(value.text()->part(at, next));
+    Text character = value.text()->part(at, next);
+    character.html = false;
+    out.emplace_back(std::move(character));
     at = next;
   }
   return out;

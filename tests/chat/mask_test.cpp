@@ -226,6 +226,25 @@ TEST_CASE("turns are found by index, in text that is put together first, and in 
                  row) == wanted);
 }
 
+TEST_CASE("what tools answer is not trained, where a template writes it within the turn of the call") {
+  CHECK(
+      shown_of(
+          "{% for m in messages %}{% if m.role != 'tool' %}{{ '<|' ~ m.role ~ '|>' ~ m.content }}"
+          "{% for k in range(loop.index, messages | length) %}{% if messages[k].role != 'tool' %}{% break %}{% endif %}"
+          "{{ '<|tool|>' ~ messages[k].content }}{% endfor %}<|end|>{% endif %}{% endfor %}{{ '<|assistant|>' if "
+          "add_generation_prompt }}",
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "call"}, {"role": "tool", "content": "r"},
+                     {"role": "assistant", "content": "b"}]})") ==
+      "<|user|>a<|end|><|assistant|>[[call]]<|tool|>r[[<|end|>]]<|assistant|>[[b<|end|>]]");
+}
+
+TEST_CASE("a header with other white space around it is the prompt's nevertheless") {
+  CHECK(shown_of("{% for m in messages %}\n    ### {{ m.role }}:\n{{ m.content }}</s>\n{% endfor %}{{ '### "
+                 "assistant:\n' if add_generation_prompt }}",
+                 R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})") ==
+        "    ### user:\na</s>\n    ### assistant:\n[[b</s>]]\n");
+}
+
 TEST_CASE("a folder's templates, its tokens and where generation stops") {
   tests::TemporaryFolder folder;
   folder.write("tokenizer.json", tests::contents_of(kFolder + "gpt2/tokenizer.json"));
