@@ -172,7 +172,7 @@ class TraceFile final : public Monitor {
 Monitors monitors_of(const Job& job, std::optional<TraceWriter>& trace) {
   Monitors monitors;
   ProgressOptions progress = progress_options(STDERR_FILENO, job.log.every);
-  if (job.data.format == DataFormat::table || job.data.format == DataFormat::idx) progress.unit = "samples";
+  if (!job.data.is_text()) progress.unit = "samples";
   monitors.push_back(progress_monitor(progress));
   if (job.log.jsonl) monitors.push_back(jsonl_monitor(*job.log.jsonl));
   if (job.log.tensorboard) monitors.push_back(tensorboard_monitor(*job.log.tensorboard));

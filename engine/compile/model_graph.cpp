@@ -18,6 +18,11 @@ std::map<std::string, Shape> field_shapes(const DataJob& data) {
       return {{"features", {}}, {"targets", {}}};
     case DataFormat::idx:
       return {{"images", {}}, {"targets", {}}};
+    case DataFormat::tensors: {
+      std::map<std::string, Shape> shapes;  // those of the graph: the files are read later
+      for (const auto& [input, tensor] : data.fields) shapes[input] = {};
+      return shapes;
+    }
   }
   return {};
 }
@@ -44,6 +49,10 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
   options.seed = job.seed;
   options.mode = mode;
   options.field_shapes = field_shapes(job.data);
+  if (job.data.format == DataFormat::tensors) {
+    options.seq = job.data.seq_len;
+    options.any_fields = job.data.fields.empty();
+  }
   return options;
 }
 

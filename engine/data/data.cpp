@@ -11,6 +11,7 @@
 #include "engine/data/files.h"
 #include "engine/data/idx.h"
 #include "engine/data/table.h"
+#include "engine/data/tensors.h"
 #include "engine/data/token_stream.h"
 
 namespace trainer::data {
@@ -207,6 +208,15 @@ Data open_idx(const DataJob& job, const GraphInputs& inputs) {
   return data;
 }
 
+Data open_tensors(const DataJob& job, const GraphInputs& inputs) {
+  const auto [train, val] = open_both(job, [&](const DataFiles& files) {
+    return tensor_samples(expand_paths(files.paths), inputs.fields, job.fields);
+  });
+  Data data;
+  cut_dataset(data, job, train, val);
+  return data;
+}
+
 Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids, const Tokenizing& tokenizing) {
   switch (job.format) {
     case DataFormat::text:
@@ -217,8 +227,10 @@ Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check 
       return open_table(job, inputs);
     case DataFormat::idx:
       return open_idx(job, inputs);
+    case DataFormat::tensors:
+      return open_tensors(job, inputs);
   }
-  CHECK(false, "a format is one of four");
+  CHECK(false, "a format is one of five");
   throw;
 }
 

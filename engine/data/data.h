@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
@@ -17,8 +18,9 @@ namespace trainer::data {
 
 /// What a graph says of the inputs that the data feeds.
 struct GraphInputs {
-  DType target_dtype = DType::i32;  ///< of a table's targets: i32 are class ids, f32 values
-  std::int64_t id_limit = 0;        ///< ids must be below it: the vocabulary's rows, or the classes; 0 if unknown
+  DType target_dtype = DType::i32;    ///< of a table's targets: i32 are class ids, f32 values
+  std::int64_t id_limit = 0;          ///< ids must be below it: the vocabulary's rows, or the classes; 0 if unknown
+  std::vector<SampleField> fields{};  ///< of `tensors`: all that it reads of a sample
 };
 
 struct Data {

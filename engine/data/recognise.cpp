@@ -84,6 +84,8 @@ std::string advice_for(DataFormat format) {
       return "write it as CSV";
     case DataFormat::idx:
       return "`format: idx` reads MNIST's files of images and labels";
+    case DataFormat::tensors:
+      return "`format: tensors` reads safetensors files";
   }
   return "";
 }
@@ -128,6 +130,7 @@ void refuse_foreign(const DataFile& file, DataFormat format) {
   };
   const std::optional<FileKind> kind = recognise(head, file.bytes());
   if (kind && kind->holds_ids && format == DataFormat::tokens) return;
+  if (format == DataFormat::tensors && is_safetensors(head, file.bytes())) return;
   if (kind) refuse(kind->name, kind->advice);
   if (format != DataFormat::tokens || !is_plain_text(head)) return;
   const bool json = head.front() == '{' || head.front() == '[';

@@ -162,6 +162,15 @@ DataFiles bind_files(Values& v, const std::string& path) {
   return {.paths = {}, .images = *v.file(path + ".images"), .labels = *v.file(path + ".labels")};
 }
 
+/// Of `fields`: names of tensors by those of inputs.
+std::map<std::string, std::string> bind_tensor_fields(Values& v) {
+  const std::string prefix = "data.fields.";
+  std::map<std::string, std::string> out;
+  for (const std::string& path : v.checked().order)
+    if (path.starts_with(prefix)) out[path.substr(prefix.size())] = v.text(path);
+  return out;
+}
+
 /// A model folder brings its tokenizer: without the key it is `auto` there.
 void bind_tokenizer(Values& v, DataJob& data, std::vector<Diagnostic>& mistakes) {
   if (!v.has("data.tokenizer")) return;
@@ -198,6 +207,7 @@ DataJob bind_data(Values& v, std::vector<Diagnostic>& mistakes) {
   if (v.has("data.token_type") && !v.is("data.token_type", "auto"))
     data.token_type = v.word<TokenType>("data.token_type");
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
+  data.fields = bind_tensor_fields(v);
   if (v.has("data.target")) {
     if (v.node("data.target").as_number()) {
       data.target = v.integer("data.target");
@@ -216,6 +226,7 @@ DataJob bind_samples(Values& v, std::vector<Diagnostic>& mistakes) {
   if (v.has("data.format")) data.format = v.word<DataFormat>("data.format");
   bind_tokenizer(v, data, mistakes);
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
+  data.fields = bind_tensor_fields(v);
   return data;
 }
 

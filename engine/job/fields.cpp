@@ -146,13 +146,13 @@ Form fraction() {
 }
 
 Fields data() {
-  const std::vector<std::string_view> files{"text", "tokens", "table"};
+  const std::vector<std::string_view> files{"text", "tokens", "table", "tensors"};
   const std::string_view train =
       "Training samples: a path, a glob or a list of them; of idx, a file of images and one of labels.";
   const std::string_view val = "Held-out samples: a fraction of the training samples, or files.";
   const std::string_view format =
       "text: files as they are. tokens: token ids as a flat file, an .npy array or an llm.c file. table: CSV. idx: "
-      "MNIST's files.";
+      "MNIST's files. tensors: safetensors files, of whose tensors each is a field of all samples.";
   const std::string_view target =
       "The column to predict: its name in the header, or its number; negative numbers count from the last.";
   return {
@@ -172,7 +172,14 @@ Fields data() {
                "Type of the ids; auto: what the header of an .npy or llm.c file says, u16 where there is none.",
                {word(with_auto(words<TokenType>()))}, "auto")
           .when("format", {"tokens"}),
-      optional("seq_len", "Tokens of one sample.", {integer(1, kMostSeq)}, "256").when("format", {"text", "tokens"}),
+      optional("seq_len", "Tokens of one sample; of tensors, what a graph means by seq.", {integer(1, kMostSeq)}, "256")
+          .when("format", {"text", "tokens", "tensors"}),
+      optional(
+          "fields",
+          "Names of tensors by the inputs of the graph that they are; without it all that the graph needs, under its "
+          "own names.",
+          {map({text()})}, "{}")
+          .when("format", {"tensors"}),
       optional("target", target, {integer(-1e6, 1e6), text()}, "-1").when("format", {"table"}),
       optional("normalize", "standard: features get mean 0 and deviation 1, of the training part.",
                {word(words<Normalize>())}, "none")

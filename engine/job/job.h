@@ -55,7 +55,7 @@ struct AdapterJob {
   std::optional<std::string> from{};   ///< a checkpoint of an adapter, or a .safetensors file, to start from
 };
 
-enum class DataFormat : std::uint8_t { text, tokens, table, idx };
+enum class DataFormat : std::uint8_t { text, tokens, table, idx, tensors };
 enum class Tokenizer : std::uint8_t { bytes, chars, file };
 enum class TokenType : std::uint8_t { u16, u32 };
 enum class Normalize : std::uint8_t { none, standard };
@@ -74,7 +74,9 @@ struct DataJob {
   Tokenizer tokenizer = Tokenizer::bytes;  ///< text
   std::string tokenizer_file;              ///< of Tokenizer::file: a tokenizer.json, or a folder with one
   std::optional<TokenType> token_type;     ///< tokens; none: what the file's header says, else u16
-  std::int64_t seq_len = 256;              ///< text, tokens
+  std::int64_t seq_len = 256;              ///< text, tokens, tensors
+  /// tensors: the field of a sample that each input of the graph is; empty: those that it needs, under its own names.
+  std::map<std::string, std::string> fields{};
   std::variant<std::int64_t, std::string> target =
       std::int64_t{-1};                   ///< table: column number (negative from the end) or name
   Normalize normalize = Normalize::none;  ///< table

@@ -327,7 +327,7 @@ std::vector<Form> attribute_forms(const AttributeDef& attribute) {
 
 std::vector<Form> init_forms() {
   const Form deviation = form::number(0), constant = form::number(-kInfinity, kInfinity);
-  return {form::word({"zeros", "ones"}),
+  return {form::word({"zeros", "ones", "sinusoids"}),
           form::section({given("normal", "Drawn from N(0, x).", {deviation, form::expression()}, true)}),
           form::section({given("uniform", "Drawn from U(−x, x).", {deviation, form::expression()}, true)}),
           form::section({given("constant", "All the same.", {constant, form::expression()}, true)})};
@@ -393,11 +393,16 @@ Fields file_fields() {
   const Form shape = form::list(form::reference("size"), 1, 6);
   const Form input = form::section(
       {given("dtype", "Element type.", {form::word({"f32", "i32"})}, true),
-       given("shape", "Sizes of the dims; the first is batch, and seq is a sample's length.", {shape}, true)});
+       given("shape", "Sizes of the dims; the first is batch, and seq is a sample's length.", {shape}, true),
+       given("if", "Whether the graph has it.", condition_forms()),
+       given("optional",
+             "true: data without it will do. What the node that names it does then is the node's matter, and "
+             "inputs.<name> is 0 in expressions.",
+             {form::flag(), form::expression()})});
   const Form outputs =
       form::section({given("loss", "The node that is minimised.", {form::text()}),
                      given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
-  const Form inputs = form::map({input});
+  const Form inputs = form::map({input, form::list(input, 1)});  // of a list the first whose `if` holds
   return {
       given("name", "What the model is called.", {form::text()}),
       given("params",

@@ -110,7 +110,7 @@ PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled,
   step.times = cost::predict(compiled.plan, model);
   step.average_us = averaging_us(compiled.plan, model, step.times.step_us);
   if (step.average_us > 0) step.every = compiled.strategy.data.every;
-  step.samples = job.data.format != DataFormat::text && job.data.format != DataFormat::tokens;
+  step.samples = !job.data.is_text();
   step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.seq_len);
   step.steps = job.train.steps;
   step.price = job.cluster.price_per_device_hour.value_or(step.machine->price_per_device_hour);

@@ -50,6 +50,12 @@ data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled) {
   // A token is an input and a target.
   if (job.data.is_text() && compiled.vocabulary)
     inputs.id_limit = std::min(*compiled.vocabulary, compiled.classes.value_or(*compiled.vocabulary));
+  for (const Role& role : compiled.plan.roles)
+    for (const Field& field : role.fields) {
+      const bool known = std::ranges::find(inputs.fields, field.name, &data::SampleField::name) != inputs.fields.end();
+      if (known || field.kind != Field::Kind::batch) continue;
+      inputs.fields.push_back({field.name, field.spec.dtype(), Shape(field.spec.whole.sizes().subspan(1))});
+    }
   return inputs;
 }
 

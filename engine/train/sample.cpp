@@ -35,6 +35,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
       return open_inputs(loaded, compiled).tokenizer;  // the alphabet is the text's
     case DataFormat::table:
     case DataFormat::idx:
+    case DataFormat::tensors:
       break;
   }
   throw DataError("sampling needs a job of `format: text` or `format: tokens`; this one has `format: " +

@@ -8,7 +8,7 @@ namespace trainer {
 namespace {
 
 constexpr std::string_view kSymbols[] = {"batch", "seq", "index"};
-constexpr std::string_view kInputKeys[] = {"dtype", "shape"};
+constexpr std::string_view kInputKeys[] = {"dtype", "shape", "if", "optional"};
 constexpr std::string_view kDTypes[] = {"f32", "i32"};
 constexpr double kMostElements = 0x1p48;
 constexpr const char* kShapeForm = "a list as [batch, seq]";
@@ -21,6 +21,28 @@ std::vector<std::string_view> keys_of(const yaml::Node& mapping) {
   std::vector<std::string_view> keys;
   for (const yaml::Node& key : mapping.keys) keys.push_back(key.text);
   return keys;
+}
+
+/// Whether its `if` holds. A mistake is told.
+bool holds(Reading& reading, const yaml::Node& input, const std::string& path) {
+  const yaml::Node* condition = input.find("if");
+  const auto value = condition == nullptr ? ParamValue(1.0) : reading.values.value(*condition, path + ".if");
+  return value && value->truth();
+}
+
+/// An input as the file describes it for these params: itself, or of a list the first whose `if` holds. Null: the graph
+/// has none.
+const yaml::Node* chosen(Reading& reading, const yaml::Node& input, const std::string& path) {
+  if (!input.is_sequence()) return !input.is_mapping() || holds(reading, input, path) ? &input : nullptr;
+  for (const yaml::Node& one : input.items)
+    if (!one.is_mapping() || holds(reading, one, path)) return &one;
+  return nullptr;
+}
+
+/// Whether the graph has the input even where the data gives none.
+bool is_optional(Reading& reading, const yaml::Node& input, const std::string& path) {
+  const yaml::Node* node = input.find("optional");
+  return node != nullptr && reading.values.flag(*node, path + ".optional").value_or(false);
 }
 
 /// `seq` is the size of the dim that is called so in the first field that has one.
@@ -90,12 +112,15 @@ void read_input(Reading& reading, const yaml::Node& key, const yaml::Node& input
   const std::string path = "inputs." + key.text;
   const auto& fields = reading.options.field_shapes;
   const auto field = fields.find(key.text);
+  const bool absent = field == fields.end() && input.is_mapping() && is_optional(reading, input, path);
+  reading.variables["inputs." + key.text] = ParamValue(absent ? 0.0 : 1.0);
+  if (absent) return;
   Entry entry{.name = key.text, .where = &key};
   if (field == fields.end() && reading.options.mode != BuildOptions::Mode::sample && !reading.options.any_fields) {
     std::vector<std::string_view> names;
     for (const auto& [name, shape] : fields) names.push_back(name);
     reading.mistakes.unknown(key, path, "the data gives no such field", key.text, names);
-  } else if (reading.values.need_mapping(input, path, "{dtype: …, shape: […]}")) {
+  } else if (reading.values.need_mapping(input, path, "{dtype: …, shape: […]}, or a list of such, each with an `if`")) {
     read_fields(reading, key, input, path, field == fields.end() ? nullptr : &field->second, entry);
   }
   reading.names.declare(std::move(entry), key, path);
@@ -147,12 +172,28 @@ void read_inputs(Reading& reading, const yaml::Node& file) {
     return;
   }
   if (!reading.values.need_mapping(*inputs, "inputs", "a mapping of field names to {dtype, shape}")) return;
-  for (std::size_t i = 0; i < inputs->keys.size(); ++i) bind_sequence(reading, inputs->keys[i].text, inputs->items[i]);
+  std::vector<const yaml::Node*> described;
+  for (std::size_t i = 0; i < inputs->keys.size(); ++i) {
+    const std::string& name = inputs->keys[i].text;
+    described.push_back(chosen(reading, inputs->items[i], "inputs." + name));
+    if (described.back() != nullptr) bind_sequence(reading, name, *described.back());
+  }
+  if (reading.options.seq) reading.variables.emplace("seq", ParamValue(static_cast<double>(*reading.options.seq)));
   if (reading.options.any_fields) reading.variables.emplace("seq", ParamValue(1.0));
-  for (std::size_t i = 0; i < inputs->keys.size(); ++i) read_input(reading, inputs->keys[i], inputs->items[i]);
+  for (std::size_t i = 0; i < inputs->keys.size(); ++i) {
+    if (described[i] != nullptr)
+      read_input(reading, inputs->keys[i], *described[i]);
+    else
+      reading.variables["inputs." + inputs->keys[i].text] = ParamValue(0.0);
+  }
   if (reading.options.mode == BuildOptions::Mode::sample || reading.options.any_fields) return;
+  const auto reads = [&](const std::string& name) {
+    for (std::size_t i = 0; i < inputs->keys.size(); ++i)
+      if (inputs->keys[i].text == name) return described[i] != nullptr;
+    return false;
+  };
   for (const auto& [name, shape] : reading.options.field_shapes)
-    if (inputs->find(name) == nullptr)
+    if (!reads(name))
       reading.mistakes
           .add(*inputs, "inputs", "the data gives the field \"" + name + "\", which the graph does not read")
           .suggestion = nearest(name, keys_of(*inputs));

@@ -307,7 +307,7 @@ class GraphReader {
   }
 
   ValueId read_output(const yaml::Node* node, const std::string& path) {
-    const std::optional<std::string> name = node == nullptr ? std::nullopt : values_.text(*node, path);
+    const std::optional<std::string> name = node == nullptr ? std::nullopt : values_.word(*node, path);
     const EntryId id = name ? names_.look_up(*name, *node, path, Scope{}) : kNone;
     if (id == kNone) return kNone;
     names_[id].used = true;

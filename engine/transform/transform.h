@@ -9,6 +9,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "engine/graph/graph.h"
@@ -27,7 +28,8 @@ struct BuildOptions {
   std::vector<std::string>
       excluded{};           ///< globs over node paths (engine/core/glob.h): nodes that compute in f32 all the same
   std::uint64_t seed = 0;   ///< of dropout keys
-  bool any_fields = false;  ///< the fields of the data are not known: they are what the graph takes
+  bool any_fields = false;  ///< the fields of the data are not known: they are what the graph needs
+  std::optional<std::int64_t> seq{};  ///< `seq` of data whose fields do not say it
   /// Dropout only in train. sample: no loss, the logits are the output. score: neither, but the statistics of every row
   /// of logits (cross_entropy_stats) as Graph::logits, from which the log-probability of its target follows.
   enum class Mode { train, evaluate, sample, score } mode = Mode::train;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "engine/core/error.h"
 #include "engine/core/random.h"
 #include "engine/ops/op_def.h"
 #include "tests/transform/files.h"
@@ -296,6 +297,51 @@ TEST_CASE("a class token goes before the places of every sample, and one place i
   CHECK(value_named(graph, "cls_token")->kind == ValueKind::parameter);
   CHECK(graph.parameters[0].init.constant == 0.25);
   CHECK(graph.parameters[0].init.stddev == 0);
+}
+
+TEST_CASE("an input may be left out, be there under a condition, or have one of several shapes") {
+  const std::string file =
+      "params: {head: words, extra: false}\n"
+      "inputs:\n"
+      "  tokens: {dtype: i32, shape: [batch, seq]}\n"
+      "  kinds: {dtype: i32, shape: [batch, seq], optional: true}\n"
+      "  more: {if: \"${extra}\", dtype: i32, shape: [batch, seq]}\n"
+      "  targets:\n"
+      "    - {if: \"${head == 'words'}\", dtype: i32, shape: [batch, seq]}\n"
+      "    - {dtype: i32, shape: [batch]}\n"
+      "nodes:\n"
+      "  - {name: wte, op: embedding, input: tokens, rows: 11, dim: 8}\n"
+      "  - {name: wke, if: \"${inputs.kinds}\", op: embedding, input: kinds, rows: 3, dim: 8}\n"
+      "  - {name: typed, if: \"${inputs.kinds}\", op: add, input: [wte, wke]}\n"
+      "  - {name: wme, if: \"${inputs.more}\", op: embedding, input: more, rows: 3, dim: 8}\n"
+      "  - {name: sum, if: \"${inputs.more}\", op: add, input: [typed, wme]}\n"
+      "  - {name: average, if: \"${head != 'words'}\", op: mean, input: sum, dim: 1}\n"
+      "  - {name: logits, op: linear, input: average, out: 11}\n"
+      "  - {name: loss, op: cross_entropy, input: [logits, targets]}\n"
+      "outputs: {loss: loss, logits: \"${if head == 'words' then 'logits' else 'logits'}\"}\n";
+  const auto read = [&](std::map<std::string, Shape> fields, const Variables& with) {
+    return read_graph(yaml::parse(file, "graph"), with, test::options_for(2, std::move(fields)));
+  };
+  const Graph plain = read({{"tokens", {5}}, {"targets", {5}}}, {});
+  CHECK(plain.inputs.size() == 2);
+  CHECK(plain.parameters.size() == 3);
+  CHECK(value_named(plain, "logits")->shape() == Shape{2, 5, 11});
+  const Variables classes{{"head", ParamValue(std::string("classes"))}, {"extra", ParamValue(1.0)}};
+  const Graph all = read({{"tokens", {5}}, {"kinds", {5}}, {"more", {5}}, {"targets", {}}}, classes);
+  CHECK(all.inputs.size() == 4);
+  CHECK(all.parameters.size() == 5);
+  CHECK(value_named(all, "logits")->shape() == Shape{2, 11});
+  CHECK(value_named(all, "targets")->shape() == Shape{2});
+  // Fields that nobody lists are those that the graph needs.
+  BuildOptions options = test::options_for(2, {});
+  options.any_fields = true;
+  options.seq = 7;
+  const Graph needed = read_graph(yaml::parse(file, "graph"), {}, options);
+  CHECK(needed.inputs.size() == 2);
+  CHECK(value_named(needed, "tokens")->shape() == Shape{2, 7});
+  // What the data gives beyond that is a mistake, as is a field that is needed.
+  CHECK_THROWS_AS(read({{"tokens", {5}}, {"more", {5}}, {"targets", {5}}}, {}), JobError);
+  CHECK_THROWS_AS(read({{"kinds", {5}}, {"targets", {5}}}, {}), JobError);
 }
 
 TEST_CASE("a scale's factor may be rounded to the compute dtype first") {
