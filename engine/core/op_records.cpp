@@ -253,7 +253,8 @@ OpRecord make(Op op) {
       return {.op = op,
               .traits = {graph_file},
               .operands = {parameter("weight", "c"), out("y", "c")},
-              .attributes = {file({.name = "shape", .type = Type::dims}, "its dims")},
+              .attributes = {file({.name = "shape", .type = Type::dims}, "its dims"),
+                             file(flag("trained", true), "false: frozen, unless the job's `trainable` names it")},
               .timed_as = "copy",
               .note = "a copy"};
     case Op::parameter_grad:

@@ -34,6 +34,7 @@ std::string text_of(const Graph& graph, const Value& value) {
 }
 
 std::string text_of(const Init& init) {
+  if (init.sinusoids) return "sinusoids";
   if (init.uniform > 0) return fmt::format("uniform {}", init.uniform);
   return init.stddev > 0 ? fmt::format("normal {}", init.stddev) : fmt::format("constant {}", init.constant);
 }

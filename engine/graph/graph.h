@@ -78,18 +78,20 @@ struct Block {
   std::int32_t parent = kNone;  ///< the block around it
 };
 
-/// How a parameter starts: at N(constant, stddev²), at U(−uniform, uniform) around the constant, or at the constant
-/// itself. At most one of stddev and uniform is above 0.
+/// How a parameter starts: at N(constant, stddev²), at U(−uniform, uniform) around the constant, at the constant
+/// itself, or as a table of sinusoids. At most one of stddev and uniform is above 0, and with sinusoids none.
 struct Init {
   double stddev = 0;
   double constant = 0;
   double uniform = 0;
+  bool sinusoids = false;  ///< of a matrix: row p is sin(p·f_j) and behind them cos(p·f_j), f from 1 to 1/10000
 };
 
 struct Parameter {
   ValueId value = kNone;  ///< its name is the parameter's name in checkpoints
   Init init;
   bool trainable = true;  ///< false: frozen. Set before differentiation, which makes no gradient of it
+  bool fixed = false;     ///< by the graph file: not trained unless a job names it
 };
 
 /// What the loss of the graph is and how it is counted.

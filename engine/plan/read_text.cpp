@@ -301,6 +301,7 @@ class Reader {
     line >> tensor.name >> " " >> tensor.spec >> " at=" >> tensor.offset >> " elements=" >> tensor.elements;
     line >> " partial=" >> tensor.partial >> " stddev=" >> tensor.init.stddev >> " constant=" >> tensor.init.constant;
     if (line.take(" uniform=")) line >> tensor.init.uniform;
+    tensor.init.sinusoids = line.take(" sinusoids");
   }
 
   void read_issued(Line& line, Issued& issued) {

@@ -171,6 +171,7 @@ void print_unit(const Unit& unit, Out& out) {
         << " partial=" << tensor.partial << " stddev=" << Attribute(tensor.init.stddev)
         << " constant=" << Attribute(tensor.init.constant);
     if (tensor.init.uniform > 0) out << " uniform=" << Attribute(tensor.init.uniform);
+    if (tensor.init.sinusoids) out << " sinusoids";
     out << '\n';
   }
 }

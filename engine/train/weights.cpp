@@ -288,6 +288,23 @@ std::vector<ElementRange> HeldBuffer::windows(const std::vector<Piece>& pieces, 
   return windows;
 }
 
+namespace {
+
+/// A piece of the positions of Vaswani et al., "Attention Is All You Need", 2017, section 3.5, as Whisper lays them
+/// out: sines of all frequencies, and behind them cosines.
+void fill_sinusoids(std::int64_t columns, const Piece& piece, float* out) {
+  const std::int64_t half = columns / 2;
+  const double step = std::log(10000.0) / static_cast<double>(std::max<std::int64_t>(half - 1, 1));
+  for (std::int64_t r = 0; r < piece.repeat; ++r)
+    for (std::int64_t i = 0; i < piece.count; ++i) {
+      const std::int64_t at = piece.global + r * piece.global_stride + i, column = at % columns;
+      const double angle = static_cast<double>(at / columns) * std::exp(-step * static_cast<double>(column % half));
+      *out++ = static_cast<float>(column < half ? std::sin(angle) : std::cos(angle));
+    }
+}
+
+}  // namespace
+
 void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, const Wanted& wanted) {
   struct Draw {
     const Unit* unit;
@@ -304,6 +321,7 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, con
     const auto& [unit, tensor, piece] = draws[i];
     const Init& init = tensor->init;
     std::vector<float> values(static_cast<std::size_t>(piece.elements()), static_cast<float>(init.constant));
+    if (init.sinusoids) fill_sinusoids(tensor->spec.whole[1], piece, values.data());
     const auto fill = init.uniform > 0 ? fill_uniform : fill_normal;
     const double spread = init.uniform > 0 ? init.uniform : init.stddev;
     if (spread != 0) {

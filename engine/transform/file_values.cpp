@@ -188,9 +188,10 @@ std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> FileValues
 std::optional<Init> FileValues::init(const yaml::Node& node, const std::string& path) {
   if (node.is_scalar() && node.text == "zeros") return Init{};
   if (node.is_scalar() && node.text == "ones") return Init{.constant = 1};
+  if (node.is_scalar() && node.text == "sinusoids") return Init{.sinusoids = true};
   const std::string kind = node.is_mapping() && node.items.size() == 1 ? node.keys[0].text : "";
   if (kind != "normal" && kind != "uniform" && kind != "constant") {
-    wrong(node, path, "{normal: stddev}, {uniform: bound}, {constant: value}, zeros or ones");
+    wrong(node, path, "{normal: stddev}, {uniform: bound}, {constant: value}, zeros, ones or sinusoids");
     return {};
   }
   const std::optional<double> value = number(node.items[0], path + "." + kind);

@@ -35,7 +35,7 @@ class FileValues {
   /// A name or a list of names.
   std::optional<std::vector<std::pair<std::string, const yaml::Node*>>> names(const yaml::Node& node,
                                                                               const std::string& path);
-  /// `{normal: x}`, `{constant: x}`, zeros or ones.
+  /// `{normal: x}`, `{constant: x}`, zeros, ones or sinusoids.
   std::optional<Init> init(const yaml::Node& node, const std::string& path);
   /// The attributes that `def` knows, defaults filled in; nothing if one is wrong or missing. `name` is the node's.
   std::optional<Attributes> attributes(const OpDef& def, const yaml::Node& node, const std::string& name);

@@ -118,7 +118,14 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
       id = graph.add_value({.name = def.suffix.empty() ? node.name : node.name + "." + def.suffix,
                             .spec = {compute, def.shape},
                             .kind = ValueKind::parameter});
-      graph.parameters.push_back({.value = id, .init = weight && init ? *init : def.init});
+      if (weight && init && init->sinusoids && (def.shape.rank() != 2 || def.shape[1] % 2 != 0)) {
+        reading_.mistakes.add(*file_node.find("init"), node.name + ".init",
+                              "sinusoids are a matrix with an even number of columns, not " + def.shape.str());
+        return false;
+      }
+      const bool fixed = given.has("trained") && !given.flag("trained");
+      graph.parameters.push_back(
+          {.value = id, .init = weight && init ? *init : def.init, .trainable = !fixed, .fixed = fixed});
     }
     if (weight) entry.weight = id;
     node.inputs.push_back(id);

@@ -12,7 +12,8 @@ bool names_rows(const std::string& glob) { return glob.ends_with(']') && glob.fi
 
 std::vector<SelectionMistake> set_trainable(Graph& graph, const Trainable& trainable) {
   if (trainable.mode != Trainable::Mode::globs) {
-    for (Parameter& parameter : graph.parameters) parameter.trainable = trainable.mode == Trainable::Mode::all;
+    for (Parameter& parameter : graph.parameters)
+      parameter.trainable = trainable.mode == Trainable::Mode::all && !parameter.fixed;
     return {};
   }
   std::vector<SelectionMistake> mistakes;

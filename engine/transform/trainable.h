@@ -11,7 +11,7 @@ namespace trainer {
 
 struct Trainable {
   enum class Mode {
-    all,
+    all,      ///< but for those that the graph fixes
     adapter,  ///< none of them: what is trained is added afterwards (adapter.h)
     globs,    ///< those whose whole name one of `globs` takes
   } mode = Mode::all;

@@ -199,6 +199,30 @@ TEST_CASE("globs over whole names choose what is trained, and a star crosses dot
   CHECK(trained(graph).empty());
 }
 
+TEST_CASE("a parameter that the graph does not train is trained only where a glob names it") {
+  const yaml::Node file = yaml::parse(
+      "inputs: {x: {dtype: f32, shape: [batch, 6]}, y: {dtype: f32, shape: [batch, 6]}}\n"
+      "nodes:\n"
+      "  - {name: table, op: parameter, shape: [4, 6], trained: false, init: sinusoids}\n"
+      "  - {name: row, op: slice, dim: 0, start: 1, size: 1}\n"
+      "  - {name: place, op: reshape, shape: [6]}\n"
+      "  - {name: fc, op: linear, input: x, out: 6}\n"
+      "  - {name: sum, op: add, input: [fc, place]}\n"
+      "  - {name: loss, op: mse, input: [sum, y]}\n"
+      "outputs: {loss: loss}\n",
+      "graph");
+  Graph graph = read_graph(file, {}, test::options_for(2, {{"x", {6}}, {"y", {6}}}));
+  CHECK(graph.parameters[0].init.sinusoids);
+  const std::set<std::string> others{"fc.weight", "fc.bias"};
+  CHECK(trained(graph) == others);
+  CHECK(set_trainable(graph, {Trainable::Mode::globs, {"table"}}).empty());
+  CHECK(trained(graph) == std::set<std::string>{"table"});
+  CHECK(set_trainable(graph, {Trainable::Mode::all, {}}).empty());
+  CHECK(trained(graph) == others);
+  CHECK(with_gradient(differentiated(graph)) == others);
+  CHECK(print(graph).find("frozen table f32 [4, 6], sinusoids\n") != std::string::npos);
+}
+
 TEST_CASE("a glob that takes nothing is a mistake that lists the nearest names, one of each kind of layer") {
   Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
   const auto mistakes = [&](const std::vector<std::string>& globs) {
