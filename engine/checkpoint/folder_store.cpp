@@ -94,9 +94,15 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-std::string stripped(const std::string& name, const DiskNames& names) {
+/// What the graph calls a tensor of a file.
+std::string own_name(std::string name, const DiskNames& names) {
   for (const std::string& prefix : names.prefixes)
-    if (name.starts_with(prefix)) return name.substr(prefix.size());
+    if (name.starts_with(prefix)) {
+      name.erase(0, prefix.size());
+      break;
+    }
+  for (const auto& [from, to] : names.renamed)
+    if (name.ends_with(from)) return name.replace(name.size() - from.size(), from.size(), to);
   return name;
 }
 
@@ -130,13 +136,13 @@ TensorStore TensorStore::from_folder(const std::string& folder, const DiskNames&
         scales.back().first = static_cast<std::int64_t>(store.files_.size()) - 1;
         continue;
       }
-      store.add_folder_tensor(entry, stripped(entry.name, names), names);
+      store.add_folder_tensor(entry, own_name(entry.name, names), names);
     }
   }
   for (const auto& [name, file] : listed.file_of)
     if (!seen.contains(name))
       throw DataError((fs::path(folder) / kIndex).string() + ": lists " + name + ", which is not in " + file);
-  for (const TensorEntry& scale : scales) store.add_scales(scale, stripped(scale.name, names));
+  for (const TensorEntry& scale : scales) store.add_scales(scale, own_name(scale.name, names));
   for (std::size_t i = 0; i < store.tensors_.size(); ++i)
     if (store.parts_[i].fp8 && store.parts_[i].scales.empty())
       throw DataError(folder + ": " + store.tensors_[i].name + " is in FP8 and has no " + store.tensors_[i].name +

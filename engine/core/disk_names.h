@@ -2,12 +2,14 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trainer {
 
 struct DiskNames {
-  std::vector<std::string> prefixes{};    ///< the first with which a name begins is taken away
+  std::vector<std::string> prefixes{};                         ///< the first with which a name begins is taken away
+  std::vector<std::pair<std::string, std::string>> renamed{};  ///< ends of names in files, and what they are here
   std::vector<std::string> transposed{};  ///< globs over the graph's names (name_matches): matrices that lie [in, out]
   std::vector<std::string> ignored{};     ///< globs over names in files: tensors that are not the model's
 };

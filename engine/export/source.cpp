@@ -153,8 +153,7 @@ void Source::take_pair(const std::string& node) {
 // Names and shapes are those of the graph that config.json says.
 void Source::check_against_graph() const {
   BuildOptions options;
-  const std::int64_t seq = std::min<std::int64_t>(8, folder_->longest.value_or(8));
-  options.field_shapes = {{"tokens", {seq}}, {"targets", {seq}}};
+  options.seq = std::min<std::int64_t>(8, folder_->longest.value_or(8));
   options.mode = BuildOptions::Mode::evaluate;
   options.any_fields = true;
   const Graph graph = read_graph(yaml::read_file(folder_->graph), folder_->with, options);

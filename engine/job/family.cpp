@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 14> kFamilyKeys{"base",     "gguf",    "graph",       "architectures", "part",
-                                                       "sections", "keys",    "ignore",      "require",       "let",
-                                                       "with",     "longest", "not_applied", "tensors"};
+constexpr std::array kFamilyKeys = std::to_array<std::string_view>(
+    {"base", "gguf", "graph", "data", "architectures", "part", "sections", "counts", "keys", "ignore", "require", "let",
+     "refuse", "with", "longest", "not_applied", "tensors"});
 constexpr std::string_view kConfig = "config.json";
 constexpr std::size_t kMostNames = 40;  // that a message lists
 
@@ -43,7 +43,8 @@ using Entries = FamilyEntries;
 struct Family {
   std::string graph, part, longest;
   std::vector<std::string> architectures, ignore;
-  Entries sections, keys, require, let, with, not_applied;
+  Entries sections, counts, keys, require, let, refuse, with, not_applied;
+  bool tensors = false;  // what its data are
   DiskNames names;
   Entries ignore_if;  // an expression, and globs over tensors
 
@@ -54,24 +55,30 @@ struct Family {
       if (std::ranges::find(kFamilyKeys, key.text) == kFamilyKeys.end()) fail(key, key.text, "unknown key of a family");
     if (const yaml::Node* base = tree.find("base")) read((fs::path(folder) / base->text).string(), folder);
     if (const yaml::Node* node = tree.find("graph")) graph = node->text;
+    if (const yaml::Node* node = tree.find("data")) tensors = node->text == "tensors";
     if (const yaml::Node* node = tree.find("part")) part = node->text;
     if (const yaml::Node* node = tree.find("longest")) longest = node->text;
     for (std::string& name : texts_of(tree.find("architectures"))) architectures.push_back(std::move(name));
     for (std::string& key : texts_of(tree.find("ignore"))) ignore.push_back(std::move(key));
     lay_over(sections, tree.find("sections"));
+    lay_over(counts, tree.find("counts"));
     lay_over(keys, tree.find("keys"));
     lay_over(require, tree.find("require"));
     lay_over(let, tree.find("let"));
+    lay_over(refuse, tree.find("refuse"));
     lay_over(with, tree.find("with"));
     lay_over(not_applied, tree.find("not_applied"));
-    if (const yaml::Node* tensors = tree.find("tensors")) {
+    if (const yaml::Node* tensors_of_files = tree.find("tensors")) {
       const auto add = [&](std::vector<std::string>& to, std::string_view key) {
-        for (std::string& text : texts_of(tensors->find(key))) to.push_back(std::move(text));
+        for (std::string& text : texts_of(tensors_of_files->find(key))) to.push_back(std::move(text));
       };
       add(names.prefixes, "prefixes");
       add(names.transposed, "transposed");
       add(names.ignored, "ignore");
-      lay_over(ignore_if, tensors->find("ignore_if"));
+      const yaml::Node* renamed = tensors_of_files->find("renamed");
+      for (std::size_t i = 0; renamed != nullptr && i < renamed->keys.size(); ++i)
+        names.renamed.emplace_back(renamed->keys[i].text, renamed->items[i].text);
+      lay_over(ignore_if, tensors_of_files->find("ignore_if"));
     }
   }
 
@@ -150,14 +157,19 @@ class Reader {
     family_.read(families + "/" + name + ".yaml", families);
     folder_.graph = (fs::path(configs_dir_) / family_.graph).lexically_normal().string();
     folder_.names = family_.names;
+    folder_.tensors = family_.tensors;
   }
 
   void check_architecture() {
     const yaml::Node* given = config_.find("architectures");
+    if (!family_.architectures.empty()) variables_["architecture"] = ParamValue(family_.architectures.front());
     if (given == nullptr || given->is_null() || (given->is_sequence() && given->items.empty())) return;
     const bool right = given->is_sequence() && given->items.size() == 1 &&
                        std::ranges::find(family_.architectures, given->items[0].text) != family_.architectures.end();
-    if (right) return;
+    if (right) {
+      variables_["architecture"] = ParamValue(given->items[0].text);
+      return;
+    }
     Diagnostic mistake = given->at("architectures", "this model of the family cannot be read");
     mistake.value = given->brief();
     mistake.allowed = fmt::format("one of {}", fmt::join(family_.architectures, ", "));
@@ -185,8 +197,9 @@ class Reader {
       const yaml::Node &key = node.keys[i], &value = node.items[i];
       const std::string written = joined(prefix, key.text);
       if (prefix.empty() && is_known_everywhere(written)) continue;
-      if (family_.ignores(written)) continue;
+      count(written, value);
       const std::string name = in_section(written);
+      if (default_of(name) == nullptr && family_.ignores(written)) continue;
       if (value.is_mapping()) {
         flatten(value, written);
       } else if (const yaml::Node* otherwise = default_of(name)) {
@@ -202,6 +215,14 @@ class Reader {
       } else if (!(value.is_null() && is_section(written))) {
         unknown(key, written);
       }
+    }
+  }
+
+  void count(const std::string& written, const yaml::Node& value) {
+    for (const auto& [name, section] : family_.counts) {
+      if (section.text != written || !value.is_mapping()) continue;
+      variables_[name] = ParamValue(static_cast<double>(value.keys.size()));
+      given_.insert_or_assign(name, value);
     }
   }
 
@@ -228,6 +249,7 @@ class Reader {
   }
 
   void fill_in() {
+    for (const auto& [name, section] : family_.counts) variables_.try_emplace(name);
     for (const auto& [name, otherwise] : family_.keys)
       if (!variables_.contains(name)) variables_[name] = value_of(otherwise).value_or(ParamValue());
     for (const char* name : {"torch_dtype", "dtype"})
@@ -271,10 +293,15 @@ class Reader {
   void evaluate_all() {
     for (const auto& [name, expression] : family_.let)
       if (const std::optional<ParamValue> value = evaluated(name, expression)) variables_[name] = *value;
+    for (const auto& [condition, why] : family_.refuse) {
+      const yaml::Node* origin = origin_of(condition);
+      if (evaluate(condition, variables_).truth())
+        wrong(origin != nullptr ? *origin : config_, path_of(condition), why.text, "");
+    }
     for (const auto& [name, expression] : family_.with)
       if (const std::optional<ParamValue> value = evaluated(name, expression)) {
         folder_.with[name] = *value;
-        if (const yaml::Node* origin = origin_of(expression)) folder_.origins.insert_or_assign(name, *origin);
+        if (const yaml::Node* origin = origin_of(expression.text)) folder_.origins.insert_or_assign(name, *origin);
       }
     for (const auto& [condition, globs] : family_.ignore_if)
       if (evaluate(condition, variables_).truth())
@@ -290,22 +317,38 @@ class Reader {
     try {
       return evaluate(expression.text, variables_);
     } catch (const ExpressionError& error) {
-      const yaml::Node* origin = origin_of(expression);
+      const yaml::Node* origin = origin_of(expression.text);
       if (origin == nullptr) fail(expression, name, error.what());
       wrong(*origin, name, error.what(), "");
       return {};
     }
   }
 
-  const yaml::Node* origin_of(const yaml::Node& expression) const {
-    for (const std::string& name : names_in("${" + expression.text + "}"))
-      if (const auto given = given_.find(name); given != given_.end()) return &given->second;
-    for (const std::string& name : names_in("${" + expression.text + "}")) {
+  const yaml::Node* origin_of(const std::string& expression) const {
+    const std::string name = key_of(expression);
+    const auto given = given_.find(name);
+    return given == given_.end() ? nullptr : &given->second;
+  }
+
+  /// The first key of config.json that the expression reads and that is given, straight or by `let`; "" if none is.
+  std::string key_of(const std::string& expression) const {
+    for (const std::string& name : names_in("${" + expression + "}"))
+      if (given_.contains(name)) return name;
+    for (const std::string& name : names_in("${" + expression + "}")) {
       const auto let = std::ranges::find(family_.let, name, &Entries::value_type::first);
       if (let == family_.let.end()) continue;
-      if (const yaml::Node* origin = origin_of(let->second)) return origin;
+      if (const std::string key = key_of(let->second.text); !key.empty()) return key;
     }
-    return nullptr;
+    return "";
+  }
+
+  /// How config.json calls it.
+  std::string path_of(const std::string& expression) const {
+    const std::string key = key_of(expression);
+    const auto written = written_.find(key);
+    if (written != written_.end()) return written->second;
+    const auto counted = std::ranges::find(family_.counts, key, &Entries::value_type::first);
+    return counted == family_.counts.end() ? key : counted->second.text;
   }
 
   // ---- Mistakes ----

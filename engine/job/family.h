@@ -5,18 +5,21 @@
 //   base: common/decoder.yaml      # its keys, sections … are here too; what stands here replaces them
 //   graph: models/decoder.yaml
 //   architectures: [LlamaForCausalLM]
+//   data: tensors                  # the format of the data of a job that the folder is; tokens where it is left out
 //   part: text_config              # the model is a section of config.json; keys beside it are `ignore`d (/key: only
 //                                  # there) or mistakes
 //   sections: {rope: [rope_scaling, rope_parameters]}   # the first that is there is called `rope`
+//   counts: {labels: id2label}     # names for the number of entries of a section; null where it is left out
 //   keys: {hidden_size: 4096, rope.factor: null}        # all that are read, and their values where they are left out
 //   ignore: [use_cache, id2label]                       # keys (sections with all that is in them) that do not matter
 //   require: {hidden_act: [silu]}                       # other values are mistakes
 //   not_applied: {attn_pdrop: 0}                        # other values have no effect, which is a warning
-//   let: {kv: num_key_value_heads ?? num_attention_heads}   # names for the expressions below
+//   let: {kv: num_key_value_heads ?? num_attention_heads}   # names for the expressions below; `architecture` is one
+//   refuse: {kv > 8: why}                                   # mistakes, where the expression holds
 //   with: {heads: num_attention_heads, kv_heads: kv}        # params of the graph (engine/job/expression.h)
 //   longest: max_position_embeddings                        # positions that the model knows
-//   tensors: {prefixes: [transformer.], transposed: ["*.c_attn.weight"], ignore: ["*.inv_freq"],
-//             ignore_if: {tie_word_embeddings: [lm_head.weight]}}
+//   tensors: {prefixes: [transformer.], transposed: ["*.c_attn.weight"], renamed: {.gamma: .weight},
+//             ignore: ["*.inv_freq"], ignore_if: {tie_word_embeddings: [lm_head.weight]}}
 //
 //   gguf: {architecture: llama, …}                          # what `export` makes of it (engine/export/gguf_mapping.h)
 //
@@ -50,6 +53,7 @@ struct ModelFolder {
   Variables with;                             ///< the graph's params
   std::map<std::string, yaml::Node> origins;  ///< of those, what config.json says of them; none where it is left out
   DiskNames names;
+  bool tensors = false;                 ///< its data are tensors, not tokens
   std::string part;                     ///< the section of config.json that is the model; empty: all of it
   Variables variables;                  ///< what the family's expressions read: keys with their defaults, and `let`
   std::optional<std::int64_t> longest;  ///< positions that the model knows

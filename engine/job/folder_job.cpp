@@ -33,7 +33,8 @@ std::string overridden(const std::vector<std::string>& overrides, const std::str
 }
 
 /// What to train on: nothing in the folder says that.
-std::string data_of(const std::string& format, std::int64_t seq_len) {
+std::string data_of(const ModelFolder& folder, const std::string& format) {
+  const std::int64_t seq_len = std::min(kLongest, folder.longest.value_or(kLongest));
   if (format == "tokens")
     return fmt::format(
         "  format: tokens                 # a file of token ids\n"
@@ -41,6 +42,11 @@ std::string data_of(const std::string& format, std::int64_t seq_len) {
         "  token_type: u32\n"
         "  seq_len: {}\n",
         seq_len);
+  if (format == "tensors")
+    return std::string(
+               "  format: tensors                # safetensors files: a tensor for each input, its dim 0 the samples\n"
+               "  train: train.safetensors       # what to train on: nothing in the folder says that\n") +
+           (folder.longest ? fmt::format("  seq_len: {}\n", seq_len) : "");
   return fmt::format(
       "  format: text                   # files of text, which become ids by the folder's tokenizer.json\n"
       "  train: train.txt               # what to train on: nothing in the folder says that\n"
@@ -67,7 +73,6 @@ std::string name_of_folder(const std::string& path) {
 std::string job_of_folder(const std::string& path, const std::vector<std::string>& overrides,
                           const LoadOptions& options) {
   const ModelFolder folder = read_model_folder(path, options.configs_dir);
-  const std::int64_t seq_len = std::min(kLongest, folder.longest.value_or(kLongest));
   const bool bf16 = is_on_gpus(overrides) || options.bf16;
   return fmt::format(
       "# The job that the model folder {0} stands for.\n"
@@ -83,7 +88,8 @@ std::string job_of_folder(const std::string& path, const std::vector<std::string
       "  lr_schedule: {{name: cosine, warmup_steps: 50}}\n"
       "precision: {{compute: {2}}}\n"
       "strategy: auto\n",
-      quoted(path), data_of(overridden(overrides, "data.format", "text"), seq_len), bf16 ? "bf16" : "f32");
+      quoted(path), data_of(folder, overridden(overrides, "data.format", folder.tensors ? "tensors" : "text")),
+      bf16 ? "bf16" : "f32");
 }
 
 }  // namespace trainer
