@@ -274,18 +274,20 @@ bool TextTokenizer::can_cut(bool words_apart) {
 std::size_t TextTokenizer::last_cut(std::string_view text) const {
   if (!can_cut_) return 0;
   for (std::size_t at = text.size(); at-- > 1;)
-    if (text[at] == ' ' && ends_word(text, at) && (!prepends_ || begins_word(text, at + 1))) return at;
+    if (text[at] == ' ' && ends_word(text, at) && (!prepends_ || is_between_words(text, at))) return at;
   return 0;
 }
 
-// Whether at `at` there is text that a tokenizer puts \u2581 before: no white space, and no added token.
-bool TextTokenizer::begins_word(std::string_view text, std::size_t at) const {
-  if (at >= text.size()) return false;
-  std::size_t next = at;
+// Whether the space at `at` is all that a tokenizer puts before a text: white space behind it would be text too, and of
+// a text behind an added token the space comes on top.
+bool TextTokenizer::is_between_words(std::string_view text, std::size_t at) const {
+  if (at + 1 >= text.size()) return false;
+  std::size_t next = at + 1;
   const char32_t character = next_code_point(text, next);
-  return character != kNotUtf8 && !is_space(character) && !text.substr(at).starts_with(kSpacePiece) &&
-         std::none_of(file_->added.begin(), file_->added.end(),
-                      [&](const AddedToken& token) { return token.content.front() == text[at]; });
+  return character != kNotUtf8 && !is_space(character) && !text.substr(at + 1).starts_with(kSpacePiece) &&
+         std::none_of(file_->added.begin(), file_->added.end(), [&](const AddedToken& token) {
+           return token.content.front() == text[at + 1] || token.content.back() == text[at - 1];
+         });
 }
 
 std::string StreamDecoder::add(std::int32_t id) {

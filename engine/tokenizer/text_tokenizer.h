@@ -61,7 +61,7 @@ class TextTokenizer {
   struct Encoding;
   void normalize_added(const std::string& name);
   bool can_cut(bool words_apart);
-  bool begins_word(std::string_view text, std::size_t at) const;
+  bool is_between_words(std::string_view text, std::size_t at) const;
   void encode_found(const Piece& piece, Encoding& encoding) const;
   void encode_piece(const Piece& piece, Encoding& encoding) const;
   void put_added(const Piece& piece, const AddedToken& token, Encoding& encoding) const;

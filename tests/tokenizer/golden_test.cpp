@@ -176,7 +176,8 @@ TEST_CASE("a text cut where it can be cut has the ids of the whole") {
   const auto llama = tokenizer_named("llama2");
   CHECK(llama->cut_gap() == 1);
   CHECK(llama->last_cut("two words") == 3);
-  for (const char* text : {"two  words", "two ", "two <s>", "two \u2581words"}) CHECK(llama->last_cut(text) == 0);
+  for (const char* text : {"two  words", "two ", "two <s>", "<s> two", "two \u2581words"})
+    CHECK(llama->last_cut(text) == 0);
   CHECK(tokenizer_named("words")->last_cut("two words") == 0);
 }
 
