@@ -59,9 +59,7 @@ std::map<std::string, std::pair<std::string, std::string>> read_templates(const 
       out[one["name"].get<std::string>()] = {one["template"].get<std::string>(), file};
     }
   };
-  take(config.value("chat_template", Json()), folder + "/tokenizer_config.json: chat_template");
-  take(read_object(folder + "/chat_template.json").value("chat_template", Json()),
-       folder + "/chat_template.json: chat_template");
+  // Files by themselves come before what the configuration has, as in transformers.
   constexpr std::int64_t kMaxTemplate = 8 << 20;
   if (const std::string file = folder + "/chat_template.jinja"; exists(file))
     out["default"] = {read_text(file, kMaxTemplate), file};
@@ -69,6 +67,10 @@ std::map<std::string, std::pair<std::string, std::string>> read_templates(const 
     for (const auto& entry : std::filesystem::directory_iterator(more))
       if (entry.path().extension() == ".jinja")
         out[entry.path().stem().string()] = {read_text(entry.path().string(), kMaxTemplate), entry.path().string()};
+  if (out.empty()) take(config.value("chat_template", Json()), folder + "/tokenizer_config.json: chat_template");
+  if (out.empty())
+    take(read_object(folder + "/chat_template.json").value("chat_template", Json()),
+         folder + "/chat_template.json: chat_template");
   return out;
 }
 

@@ -22,7 +22,7 @@ struct RenderOptions {
   bool generation_prompt = false;  ///< ends with what the answer of the assistant begins behind
   /// Names as "bos_token" and what they are written as.
   std::vector<std::pair<std::string, std::string>> special_tokens = {};
-  std::int64_t budget = 200'000'000;          ///< steps and bytes that a rendering may take: a second or two
+  std::int64_t budget = 200'000'000;          ///< steps and bytes that a rendering may take: some seconds
   std::optional<std::tm> now = std::nullopt;  ///< what strftime_now tells; the machine's date where it is not given
 };
 

@@ -133,7 +133,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, Scope& scope
   const auto all = std::make_shared<const std::vector<Value>>(std::move(items));
   const std::int32_t turn = turn_;
   for (std::size_t i = 0; i < all->size(); ++i) {
-    budget_.spend(1);
+    budget_.spend(8);
     auto inner = std::make_unique<Scope>(&scope);
     auto loop = std::make_shared<Loop>(Loop{all, i, depth, {}, over.depth()});
     if (statement.recursive) {

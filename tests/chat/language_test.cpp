@@ -83,6 +83,11 @@ TEST_CASE("errors name the template, line and column, and what is not supported"
 
 TEST_CASE("a template cannot run on, write without end or nest without end") {
   const auto has = [](const std::string& message, const char* part) { return message.find(part) != std::string::npos; };
+  const auto refused = [](const std::string& text) {
+    RenderOptions few = options();
+    few.budget = 3'000'000;
+    return tests::message_of<DataError>([&] { ChatTemplate::parse(text, "a.jinja")->render(hello(), few); });
+  };
   CHECK(has(refused("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"), "too long"));
   CHECK(has(refused("{{ 'a' * 1000000000000 }}"), "too long"));
   CHECK(has(refused("{{ '%999999999d' % 1 }}"), "large"));

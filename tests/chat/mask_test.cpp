@@ -268,7 +268,7 @@ TEST_CASE("a folder's templates, its tokens and where generation stops") {
   CHECK(text_of(tools) == "t");
   folder.write("chat_template.jinja", "file");
   CHECK(text_of(row) == "file");
-  CHECK(text_of(tools) == "t");
+  CHECK(text_of(tools) == "file");
   folder.write("chat_templates/tool_use.jinja", "other");
   CHECK(text_of(tools) == "other");
   folder.write("generation_config.json", R"({"eos_token_id": [7, 3]})");
