@@ -6,7 +6,8 @@
 // at position j. With h the kv head of query head n, h = n / (heads / kv_heads):
 //
 //   s_ij = scale · rope(q_i)·rope(k_j), and with a softcap c instead c tanh(s_ij / c)
-//          over all j, where causal over j ≤ p_i, and with a window w over p_i − w < j ≤ p_i
+//          over all j, where causal over j ≤ p_i, with a window w over p_i − w < j ≤ p_i, and with lengths over those
+//          j that are less than the sample's
 //   lse_i = ln Σ_j exp(s_ij),  p_ij = exp(s_ij − lse_i),  o_i = Σ_j p_ij v_j
 //   delta_i = do_i·o_i,  ds_ij = p_ij (do_i·v_j − delta_i), with a softcap times 1 − (s_ij / c)²
 //   dq_i = scale · ropeᵀ(Σ_j ds_ij rope(k_j)),  dk_j = scale · ropeᵀ(Σ_i ds_ij rope(q_i)),  dv_j = Σ_i p_ij do_i
@@ -18,8 +19,9 @@
 //   attention       packed:  qkv c [B, T, (heads + 2·kv_heads)·D]                                    → o, lse
 //                   else:    q c [B, T, heads·D], k c [B, S, kv_heads·D], v c [B, S, kv_heads·E]     → o, lse
 //                   o c [B, T, heads·E], lse f32 [B, heads, T]; packed, E = D
-//   attention_grad  packed:  do c [B, T, heads·E], qkv, o, lse                                       → dqkv
-//                   else:    do, q, k, v, o, lse                                                     → dq, dk, dv
+//                   padded: lengths i32 [B] behind qkv, or v, of 1 to S keys; no window
+//   attention_grad  packed:  do c [B, T, heads·E], qkv, lengths?, o, lse                             → dqkv
+//                   else:    do, q, k, v, lengths?, o, lse                                           → dq, dk, dv
 //                   each gradient of the shape of what it is the gradient of; overwritten
 // Attributes: heads, kv_heads (divides heads), causal, packed; scale (1/√head_dim where absent); softcap (0: none);
 // window (0: none; else causal); rope_theta (real; 0 or absent: no rotation) and what
@@ -30,6 +32,9 @@
 // Sources: Dao, "FlashAttention-2", 2023, algorithms 1 and 2; Su et al., "RoFormer", 2021.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/kernel.h"
 
 namespace trainer::kernels {
@@ -38,11 +43,14 @@ struct AttentionShape {
   std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0;
   std::int64_t head_dim = 0, v_dim = 0;  ///< of q and k, and of v and o
   bool packed = false, causal = true;
+  bool padded = false;      ///< each sample has a length
   double rope_theta = 0;    ///< 0: no rotation
   double scale = 0;         ///< on scores
   double softcap = 0;       ///< 0: none
   std::int64_t window = 0;  ///< a query at position p sees no key before p − window + 1; as many as keys: no window
 
+  /// Operands from q, or qkv, to v, or the lengths.
+  int num_inputs() const { return (packed ? 1 : 3) + (padded ? 1 : 0); }
   /// Whether queries and keys have positions in one sequence.
   bool has_positions() const { return causal || rope_theta != 0; }
 };
@@ -50,6 +58,9 @@ struct AttentionShape {
 /// Of a signature whose q, or qkv, is operand `q`. Raises Bug where the heads do not divide its rows, or keys are fewer
 /// than queries.
 AttentionShape attention_shape(const Signature& signature, int q);
+
+/// Raises DataError unless each is 1 to `keys`.
+void check_lengths(std::span<const std::int32_t> lengths, std::int64_t keys);
 
 /// Raises Bug unless the queries from `origin` on are positions of the keys' sequence.
 void expect_attention_origin(const AttentionShape& shape, std::int64_t origin);

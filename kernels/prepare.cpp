@@ -116,6 +116,7 @@ AttentionShape attention_shape(const Signature& s, int q) {
   CHECK(values > 0 && values % a.kv_heads == 0, describe(s) + ": the heads do not divide a row of values");
   a.v_dim = values / a.kv_heads;
   a.causal = flag(s, "causal");
+  a.padded = flag(s, "padded");
   a.rope_theta = real(s, "rope_theta");
   CHECK(!a.has_positions() || a.keys >= a.queries, describe(s) + ": queries are a part of the keys' sequence");
   a.scale = s.attributes.has("scale") ? real(s, "scale") : 1 / std::sqrt(static_cast<double>(a.head_dim));
@@ -123,6 +124,10 @@ AttentionShape attention_shape(const Signature& s, int q) {
   const std::int64_t window = integer(s, "window");
   CHECK(window >= 0 && (window == 0 || a.causal), describe(s) + ": a window is of causal attention");
   a.window = window == 0 ? a.keys : std::min(window, a.keys);
+  CHECK(!a.padded || window == 0, describe(s) + ": lengths go with no window");
+  if (!a.padded) return a;
+  const TensorDesc& lengths = s.operands[static_cast<std::size_t>(q) + (a.packed ? 1 : 3)];
+  CHECK(lengths.dtype == DType::i32 && lengths.shape == Shape{a.batch}, describe(s) + ": lengths are not i32 [batch]");
   return a;
 }
 
@@ -159,6 +164,13 @@ void expect_cached_position(const CachedAttentionShape& shape, std::int64_t posi
   CHECK(position >= 0 && position + shape.tokens <= shape.room,
         "attention_cached: tokens [" + std::to_string(position) + ", " + std::to_string(position + shape.tokens) +
             ") in caches for " + std::to_string(shape.room));
+}
+
+void check_lengths(std::span<const std::int32_t> lengths, std::int64_t keys) {
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    if (lengths[i] < 1 || lengths[i] > keys)
+      throw DataError("length " + std::to_string(lengths[i]) + " of sample " + std::to_string(i) +
+                      " of the batch is outside of 1 to " + std::to_string(keys));
 }
 
 StateOperands expect_states(const Signature& s, int first, int states, std::int64_t count) {

@@ -62,7 +62,7 @@ enum class WorkClass : std::uint8_t {
 /// One attribute. It has to be given, unless `otherwise` or `absent` says what its absence means.
 struct AttributeDef {
   /// Of graph files only: rope is "none" or a mapping, passed on as text (engine/core/rope.h); node is the name of a
-  /// node (tied weight); dims is a list of sizes, passed on as text "4,16,-1"; pieces is a mapping of names to sizes,
+  /// weight or an input; dims is a list of sizes, passed on as text "4,16,-1"; pieces is a mapping of names to sizes,
   /// passed on as text "gate:128,up:128", and each piece is a value that other nodes read as "<node>.gate".
   enum class Type : std::uint8_t { flag, integer, real, choice, text, rope, node, dims, pieces };
   /// Who gives it: a graph file, which OpDef::infer makes others of; the planner to a kernel; or a graph file, and the

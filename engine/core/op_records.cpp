@@ -139,8 +139,12 @@ AttributeDefs attention_attributes(bool in_file) {
     all[5] = both(all[5], "how many positions one sees, itself and those just before; 0: all before");
     all.push_back(file({.name = "rope", .type = Type::rope, .otherwise = std::string()},
                        "rotary positions: none, or {theta: 10000} with style, partial and scaling"));
+    all.push_back(file({.name = "lengths", .type = Type::node, .absent = "none"},
+                       "an input i32 [batch]: how many keys of each sample are there, from its first on; one that is "
+                       "optional and that the data lacks is none"));
   }
   all.push_back(flag("packed", true));
+  all.push_back(flag("padded", false));
   all.push_back(real("rope_theta", 0.0));
   all.push_back(flag("rope_interleaved", false));
   all.push_back(integer("rope_dims", "all of a head"));
@@ -301,24 +305,26 @@ OpRecord make(Op op) {
               .timed_as = "sum_leading",
               .note = "sums over all dims but `dim`, where out stands; negative: from the last"};
     case Op::attention:
-      return {.op = op,
-              .traits = {graph_file, costly, keeps_columns, scratch},
-              .operands = {in("qkv", "c [batch, seq, (heads + 2·kv_heads)·head_dim]", "packed"),
-                           in("q", "c [batch, seq, heads·head_dim]", "!packed"),
-                           in("k", "c [batch, keys, kv_heads·head_dim]", "!packed"),
-                           in("v", "c [batch, keys, kv_heads·v_dim]", "!packed"),
-                           out("o", "c [batch, seq, heads·v_dim]"), out("lse", "f32 [batch, heads, seq]")},
-              .attributes = attention_attributes(true),
-              .work = WorkClass::attention,
-              .note =
-                  "rope_theta 0: no rotary positions; softcap 0: none; window 0: none; causal or with rotary positions "
-                  "keys ≥ seq"};
+      return {
+          .op = op,
+          .traits = {graph_file, costly, keeps_columns, scratch},
+          .operands = {in("qkv", "c [batch, seq, (heads + 2·kv_heads)·head_dim]", "packed"),
+                       in("q", "c [batch, seq, heads·head_dim]", "!packed"),
+                       in("k", "c [batch, keys, kv_heads·head_dim]", "!packed"),
+                       in("v", "c [batch, keys, kv_heads·v_dim]", "!packed"), in("lengths", "i32 [batch]", "padded"),
+                       out("o", "c [batch, seq, heads·v_dim]"), out("lse", "f32 [batch, heads, seq]")},
+          .attributes = attention_attributes(true),
+          .work = WorkClass::attention,
+          .note =
+              "rope_theta 0: no rotary positions; softcap 0: none; window 0: none; lengths of 1 to keys; causal or "
+              "with rotary positions keys ≥ seq"};
     case Op::attention_grad:
       return {.op = op,
               .traits = {backward, scratch},
               .operands = {in("do", "c"), in("qkv", "c", "packed"), in("q", "c", "!packed"), in("k", "c", "!packed"),
-                           in("v", "c", "!packed"), in("o", "c"), in("lse", "f32"), out("dqkv", "c", {}, "packed"),
-                           out("dq", "c", {}, "!packed"), out("dk", "c", {}, "!packed"), out("dv", "c", {}, "!packed")},
+                           in("v", "c", "!packed"), in("lengths", "i32", "padded"), in("o", "c"), in("lse", "f32"),
+                           out("dqkv", "c", {}, "packed"), out("dq", "c", {}, "!packed"), out("dk", "c", {}, "!packed"),
+                           out("dv", "c", {}, "!packed")},
               .attributes = attention_attributes(false),
               .work = WorkClass::attention};
     case Op::attention_cached:

@@ -1,5 +1,6 @@
-// attention: softmax(q·kᵀ / √head_dim)·v by heads, with rotary positions if asked. Saves the log of each row's sum of
-// exponentials, from which the backward pass makes the probabilities again.
+// attention: softmax(q·kᵀ / √head_dim)·v by heads, with rotary positions if asked, and without the keys that pad a
+// sample where its length is given. Saves the log of each row's sum of exponentials, from which the backward pass makes
+// the probabilities again.
 #include <algorithm>
 
 #include "engine/core/rope.h"
@@ -48,7 +49,20 @@ void set_scores(Attributes& attributes, const Attributes& given, std::int64_t se
   if (window > 0 && window < seq) attributes.set("window", window);
 }
 
-Inference infer_attention(const Attributes& given, std::span<const TensorDesc> in, DType compute) {
+void need_lengths(const TensorDesc& lengths, const Attributes& given, std::int64_t batch) {
+  const TensorDesc expected{DType::i32, {batch}};
+  if (lengths.dtype != expected.dtype || lengths.shape != expected.shape)
+    mistake(std::string(name_of(lengths.dtype)) + " " + lengths.shape.str() + " where i32 " + expected.shape.str() +
+                " is needed: how many keys of each sample are there",
+            "lengths");
+  if (given.integer("window") > 0)
+    mistake("lengths go with no window: a query beyond its sample's length would see no key", "lengths");
+}
+
+/// `operands` are qkv, or q, k and v, and behind them the lengths where they are given.
+Inference infer_attention(const Attributes& given, std::span<const TensorDesc> operands, DType compute) {
+  const bool padded = given.has("lengths");
+  const std::span<const TensorDesc> in = operands.first(operands.size() - (padded ? 1 : 0));
   if (in.size() == 2) mistake("takes packed qkv, or [q, k, v]; two inputs were given");
   for (const TensorDesc& input : in) {
     need_values(input, compute);
@@ -67,6 +81,10 @@ Inference infer_attention(const Attributes& given, std::span<const TensorDesc> i
   inference.attributes = {
       {"heads", heads}, {"kv_heads", kv_heads}, {"causal", given.flag("causal")}, {"packed", in.size() == 1}};
   const Shape& shape = in[0].shape;
+  if (padded) {
+    need_lengths(operands.back(), given, shape[0]);
+    inference.attributes.set("padded", true);
+  }
   set_rope(inference.attributes, rope, dims.of_keys, shape[1]);
   set_scores(inference.attributes, given, shape[1]);
   inference.outputs = {{compute, shape.with_last(heads * dims.of_values)}, {DType::f32, {shape[0], heads, shape[1]}}};
@@ -78,9 +96,13 @@ std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node
   std::vector<ValueId> inputs{dy[0]};
   inputs.insert(inputs.end(), node.inputs.begin(), node.inputs.end());
   inputs.insert(inputs.end(), node.outputs.begin(), node.outputs.end());
+  const bool padded = flag(node, "padded");
   std::vector<TensorDesc> outputs;
-  for (std::size_t i = 0; i < node.inputs.size(); ++i) outputs.push_back(input_desc(build.graph(), node, i));
-  return build.node(node, Op::attention_grad, node.attributes, inputs, outputs);
+  for (std::size_t i = 0; i + (padded ? 1 : 0) < node.inputs.size(); ++i)
+    outputs.push_back(input_desc(build.graph(), node, i));
+  std::vector<ValueId> gradients = build.node(node, Op::attention_grad, node.attributes, inputs, outputs);
+  if (padded) gradients.push_back(kNone);
+  return gradients;
 }
 
 /// Inputs of attention by name: packed qkv is q, k and v at once.
@@ -110,18 +132,28 @@ std::optional<Rows> rows_of_attention(const Node& node, const Trio& in) {
   return {};
 }
 
+/// Lengths lie as the samples do. They count keys of the whole sequence, so parts of it take all of them. `q`: the
+/// index of q, or packed qkv, in `in`.
+bool lengths_fit(const Node& node, Placing in, std::size_t q) {
+  if (!flag(node, "padded")) return true;
+  const Placement lengths = in[q + (flag(node, "packed") ? 1 : 3)];
+  return in[q].is_shard(0) ? lengths == in[q] : lengths.is_replicate();
+}
+
 Placed shard_attention(const Graph&, const Node& node, Placing in) {
   const std::optional<Rows> rows = rows_of_attention(node, trio_of(node, in));
-  if (!rows) return {};
+  if (!rows || !lengths_fit(node, in, 0)) return {};
   return std::vector<Placement>{rows->o, rows->lse};
 }
 
-/// Inputs do, qkv | q, k, v, o, lse. Queries that are cut give each a share of the gradients of all keys and values.
+/// Inputs do, qkv | q, k, v, lengths?, o, lse. Queries that are cut give each a share of the gradients of all keys and
+/// values.
 Placed shard_attention_grad(const Graph&, const Node& node, Placing in) {
   const std::size_t n = in.size();
   const Trio trio = trio_of(node, in.subspan(1));
   const std::optional<Rows> rows = rows_of_attention(node, trio);
-  if (!rows || in[0] != rows->o || in[n - 2] != rows->o || in[n - 1] != rows->lse) return {};
+  if (!rows || !lengths_fit(node, in, 1) || in[0] != rows->o || in[n - 2] != rows->o || in[n - 1] != rows->lse)
+    return {};
   if (trio.q == trio.k) return all(node, trio.q);
   return std::vector<Placement>{trio.q, Placement::partial(), Placement::partial()};
 }

@@ -1,6 +1,7 @@
 #include "engine/ops/unpack_attention.h"
 
 #include <utility>
+#include <vector>
 
 #include "engine/core/op_record.h"
 
@@ -15,7 +16,9 @@ Node unpack_attention(Graph& graph, Node& attention) {
   for (const auto& [suffix, count] : {std::pair(".q", heads), {".k", kv_heads}, {".v", kv_heads}})
     node.outputs.push_back(graph.add_value(
         {.name = attention.name + suffix, .spec = {packed.dtype(), packed.shape().with_last(count * head_dim)}}));
-  attention.inputs = node.outputs;
+  std::vector<ValueId> inputs = node.outputs;
+  inputs.insert(inputs.end(), attention.inputs.begin() + 1, attention.inputs.end());  // lengths
+  attention.inputs = std::move(inputs);
   attention.attributes.set("packed", false);
   return node;
 }

@@ -19,6 +19,11 @@ constexpr std::string_view kOutputKeys[] = {"loss", "logits"};
 constexpr std::int64_t kMostNodes = 100'000;
 using Mode = BuildOptions::Mode;
 
+/// Whether it is the name of a further input, and not of a node whose weight is shared.
+bool names_input(const AttributeDef& attribute) {
+  return attribute.type == AttributeDef::Type::node && attribute.name != "weight";
+}
+
 class GraphReader {
  public:
   GraphReader(const yaml::Node& file, const Variables& with, const BuildOptions& options)
@@ -216,12 +221,39 @@ class GraphReader {
   }
 
   void build(const yaml::Node& node, const OpDef& def, const Scope& scope, EntryId previous, Entry& entry) {
-    const std::optional<Attributes> given = values_.attributes(def, node, entry.name);
+    std::optional<Attributes> given = values_.attributes(def, node, entry.name);
     const yaml::Node* init_node = node.find("init");
     const std::optional<Init> init =
         init_node == nullptr ? std::nullopt : values_.init(*init_node, entry.name + ".init");
-    const std::optional<std::vector<ValueId>> data = read_operands(node, def, scope, previous, entry.name + ".input");
+    std::optional<std::vector<ValueId>> data = read_operands(node, def, scope, previous, entry.name + ".input");
+    if (given && data && !add_named(node, def, scope, *given, *data, entry.name)) return;
     if (given && data && (init_node == nullptr || init)) maker_.make(node, def, *given, init, *data, scope, entry);
+  }
+
+  /// Behind the node's inputs, those that its attributes name (lengths of attention). One that the data lacks is as if
+  /// it were not named. False after a mistake.
+  bool add_named(const yaml::Node& node, const OpDef& def, const Scope& scope, Attributes& given,
+                 std::vector<ValueId>& data, const std::string& path) {
+    for (const AttributeDef& attribute : record(def.op).attributes) {
+      if (!names_input(attribute) || !given.has(attribute.name)) continue;
+      const std::string name = given.text(attribute.name);
+      const auto there = reading_.variables.find("inputs." + name);
+      if (there != reading_.variables.end() && !there->second.truth()) {
+        Attributes others;
+        for (const auto& [key, value] : given.items())
+          if (key != attribute.name) others.set(key, value);
+        given = std::move(others);
+        continue;
+      }
+      const std::string at = path + "." + std::string(attribute.name);
+      const yaml::Node& where = *node.find(attribute.name);
+      const EntryId id = names_.look_up(name, where, at, scope);
+      if (id == kNone) return false;
+      names_[id].used = true;
+      data.push_back(value_of(id, where, at));
+      if (data.back() == kNone) return false;
+    }
+    return true;
   }
 
   /// Values of the node's inputs; nothing after a mistake, be it here or in what it reads.
@@ -335,12 +367,29 @@ class GraphReader {
     loss.correct_attributes = loss.count_attributes;
   }
 
+  /// A row of text is all that scoring gives, and each token must not be seen before it is predicted.
+  void check_scores_text() {
+    bool tokens = false;
+    for (const ValueId input : graph_.inputs) {
+      const std::string& name = graph_.value(input).name;
+      tokens = tokens || name == "tokens";
+      if (name != "tokens" && name != "targets")
+        throw JobError({file_.at("inputs." + name, "scoring needs a model of tokens alone")});
+    }
+    if (!tokens) throw JobError({file_.at("inputs", "scoring needs a model that reads tokens")});
+    for (const Node& node : graph_.nodes)
+      if (node.op == Op::attention && !flag(node, "causal"))
+        throw JobError({file_.at(node.name + ".causal",
+                                 "scoring needs a causal model: this one sees the tokens that it is to predict")});
+  }
+
   /// In place of the loss: of each row what its target's log-probability follows from.
   void score_rows() {
     Node& loss = *std::find_if(graph_.nodes.begin(), graph_.nodes.end(),
                                [&](const Node& node) { return node.outputs[0] == graph_.loss.sum; });
     if (loss.op != Op::cross_entropy)
       throw JobError({file_.at("outputs.loss", "scoring needs a model whose loss is a cross_entropy")});
+    check_scores_text();
     const Shape& logits = graph_.value(loss.inputs[0]).shape();
     loss.op = Op::cross_entropy_stats;
     loss.attributes = {{"classes", logits[-1]}, {"ignore_index", integer(loss, "ignore_index")}};

@@ -170,7 +170,7 @@ bool uses_cudnn(const Signature& s) {
   if (s.op != Op::attention || (s.operands[0].dtype != DType::bf16 && s.operands[0].dtype != DType::f16)) return false;
   const AttentionShape a = attention_shape(s, 0);
   return a.head_dim % 8 == 0 && a.head_dim <= 128 && a.v_dim == a.head_dim && a.queries > 1 && a.queries == a.keys &&
-         a.softcap == 0 && a.window == a.keys;
+         a.softcap == 0 && a.window == a.keys && !a.padded;
 }
 
 Layout CudaTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }

@@ -5,6 +5,7 @@
 //
 //   value                        placement
 //   inputs [batch, seq, …]       Shard(1)
+//   lengths [batch]              Replicate
 //   parameters                   Replicate, their gradients Partial
 //   k, v at attention            Replicate, by a gather whose gradient is a reduce-scatter
 #include "strategies/context/context_parallel.h"
@@ -16,6 +17,21 @@
 #include "engine/ops/unpack_attention.h"
 
 namespace trainer::strategies {
+namespace {
+
+// Whether all that reads an input is attention that takes it for the lengths of samples, which count whole sequences.
+bool is_lengths(const Graph& graph, ValueId input) {
+  bool read = false;
+  for (const Node& node : graph.nodes)
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != input) continue;
+      if (node.op != Op::attention || !flag(node, "padded") || i + 1 != node.inputs.size()) return false;
+      read = true;
+    }
+  return read;
+}
+
+}  // namespace
 
 void context_parallel(Graph& graph) {
   const int ranks = graph.mesh.size(Axis::context);
@@ -28,6 +44,7 @@ void context_parallel(Graph& graph) {
   graph.nodes = std::move(nodes);
   for (ValueId input : graph.inputs) {
     Value& value = graph.value(input);
+    if (is_lengths(graph, input)) continue;
     if (value.shape().rank() < 2)
       refuse(graph, graph.nodes.front(), Axis::context, value.name + " has no sequence to cut");
     const std::int64_t seq = value.shape()[1];

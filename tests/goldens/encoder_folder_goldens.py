@@ -39,8 +39,9 @@ def bert_words():
 
 def bert_classes():
     model = T.BertForSequenceClassification(T.BertConfig(**BERT, num_labels=5, type_vocab_size=3))
-    inputs = {"tokens": ids(1, 4, 13), "token_types": ids(4, 4, 13, below=3), "targets": ids(5, 4, below=5)}
-    return model, inputs, lambda i: model(input_ids=i["tokens"], token_type_ids=i["token_types"], labels=i["targets"])
+    inputs = {"tokens": ids(1, 4, 13), "token_types": ids(4, 4, 13, below=3), "lengths": torch.tensor([13, 4, 1, 9]), "targets": ids(5, 4, below=5)}
+    there = lambda i: (torch.arange(13)[None, :] < i["lengths"][:, None]).long()
+    return model, inputs, lambda i: model(input_ids=i["tokens"], token_type_ids=i["token_types"], attention_mask=there(i), labels=i["targets"])
 
 
 def vit():

@@ -1,8 +1,9 @@
-"""Goldens of ops that move values and change none, and of those that sum or normalise over other dims than the last: PyTorch's outputs
-and gradients in f64, written to layout.safetensors in the form of op_goldens.py.
+"""Goldens of ops that move values and change none, of those that sum or normalise over other dims than the last, and of attention to samples
+that are padded: PyTorch's outputs and gradients in f64, written to layout.safetensors in the form of op_goldens.py.
 """
 
 import json
+import math
 
 import numpy as np
 import torch
@@ -46,10 +47,36 @@ def sequences(cases):
                   {"stride": stride, "padding": padding, "bias": bias})
 
 
+def lengths(cases):
+    """Attention without the keys from a sample's length on."""
+    # name, keys, queries, heads, kv_heads, head_dim, causal, packed, lengths
+    for name, s, t, h, g, d, causal, packed, counts in [
+        ("packed", 7, 7, 3, 3, 4, False, True, [7, 1, 4]), ("causal", 6, 6, 2, 1, 5, True, False, [3, 6]), ("cross", 9, 4, 4, 2, 3, False, False, [5, 9, 2]),
+        ("long", 70, 70, 1, 1, 4, True, True, [65, 20]), ("blocks", 130, 66, 1, 1, 3, False, False, [64, 130]),
+    ]:
+        count = torch.tensor(counts, dtype=torch.int32)
+        b = len(counts)
+
+        def attend(*operands):
+            q, k, v = operands[0].split([h * d, g * d, g * d], -1) if packed else operands[:3]
+            heads = lambda x, n: x.reshape(b, x.shape[1], n, d).transpose(1, 2)
+            q, k, v = heads(q, h), heads(k, g).repeat_interleave(h // g, dim=1), heads(v, g).repeat_interleave(h // g, dim=1)
+            seen = (torch.arange(s)[None, :] < count[:, None])[:, None, None, :].expand(b, 1, t, s)
+            if causal:
+                seen = seen & torch.ones(t, s, dtype=torch.bool).tril()
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            scores = (q @ k.transpose(-1, -2) / math.sqrt(d)).masked_fill(~seen, -math.inf)
+            return o.transpose(1, 2).flatten(2), torch.logsumexp(scores, -1)
+
+        inputs = [normal(b, t, (h + 2 * g) * d)] if packed else [normal(b, t, h * d), normal(b, s, g * d), normal(b, s, g * d)]
+        cases.add(f"attention.lengths_{name}", "attention", inputs + [count], attend,
+                  {"heads": h, "kv_heads": g, "causal": causal, "packed": packed, "rope_theta": 0.0, "padded": True})
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(21)
     cases = Cases()
-    for part in (splits, moves, means, sequences):
+    for part in (splits, moves, means, sequences, lengths):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

@@ -32,9 +32,10 @@ struct Case {
   bool interleaved = false;    ///< RoPE's pairs
   std::int64_t rope_dims = 0;  ///< elements of a head that turn (0: all)
   std::string scaling{};       ///< of RoPE's frequencies
-  double factor = 0, softcap = 0;  ///< on scores (0: 1/√dim), and their bound (0: none)
-  std::int64_t window = 0;         ///< keys that a query sees at most (0: all before it)
-  std::int64_t v_dim = 0;          ///< elements of a head of v and o (0: as of q and k)
+  double factor = 0, softcap = 0;       ///< on scores (0: 1/√dim), and their bound (0: none)
+  std::int64_t window = 0;              ///< keys that a query sees at most (0: all before it)
+  std::int64_t v_dim = 0;               ///< elements of a head of v and o (0: as of q and k)
+  std::vector<std::int32_t> lengths{};  ///< keys of each sample; none: all of them
 
   std::int64_t num_keys() const { return keys == 0 ? seq : keys; }
   std::int64_t tokens() const { return batch * seq; }
@@ -43,7 +44,11 @@ struct Case {
   std::int64_t first(std::int64_t t) const {
     return window == 0 ? 0 : std::max<std::int64_t>(0, origin + t - window + 1);
   }
-  std::int64_t seen(std::int64_t t) const { return causal ? origin + t + 1 : num_keys(); }
+  std::int64_t seen(std::int64_t b, std::int64_t t) const {
+    const std::int64_t there = lengths.empty() ? num_keys() : lengths[static_cast<std::size_t>(b)];
+    return causal ? std::min(there, origin + t + 1) : there;
+  }
+  std::size_t num_inputs() const { return (packed ? 1U : 3U) + (lengths.empty() ? 0U : 1U); }
   double scale() const { return factor != 0 ? factor : 1 / std::sqrt(static_cast<double>(dim)); }
   double capped(double score) const { return softcap == 0 ? score : softcap * std::tanh(score / softcap); }
   /// The slope of `capped` where it gave `score`.
@@ -56,7 +61,7 @@ struct Case {
            (theta > 0 ? (interleaved ? " neighbours of " : " halves of ") + std::to_string(turned()) + " " + scaling
                       : "") +
            " scale " + std::to_string(scale()) + " softcap " + std::to_string(softcap) + " window " +
-           std::to_string(window) + " values " + std::to_string(values());
+           std::to_string(window) + " values " + std::to_string(values()) + (lengths.empty() ? "" : " lengths");
   }
   std::int64_t values() const { return v_dim == 0 ? dim : v_dim; }
   std::int64_t turned() const { return rope_dims == 0 ? dim : rope_dims; }
@@ -69,6 +74,7 @@ struct Case {
     if (factor != 0) all.set("scale", factor);
     if (softcap != 0) all.set("softcap", softcap);
     if (window != 0) all.set("window", window);
+    if (!lengths.empty()) all.set("padded", true);
     return all;
   }
 };
@@ -148,6 +154,27 @@ inline std::vector<Case> value_cases(DType dtype) {
   return cases;
 }
 
+/// Samples that are padded: in the middle of a block, at its end, to all but one key, not at all; causal queries beyond
+/// a length see all that is there.
+inline std::vector<Case> length_cases(DType dtype) {
+  std::vector<Case> cases;
+  const auto add = [&](Case c, std::vector<std::int32_t> lengths) {
+    c.dtype = dtype, c.batch = static_cast<std::int64_t>(lengths.size()), c.lengths = std::move(lengths);
+    cases.push_back(std::move(c));
+  };
+  for (const bool causal : {true, false}) {
+    add({3, 67, 2, 1, 16, causal, true}, {67, 1, 40});
+    add({2, 200, 2, 2, 20, causal, false, 500.0}, {70, 128});
+    add({4, 130, 4, 2, 64, causal, true}, {64, 65, 130, 63});
+    add({2, 40, 1, 1, 12, causal, false, 0, dtype, 150, 30}, {100, 33});  // a part of the queries
+  }
+  add({2, 40, 2, 1, 16, false, false, 0, dtype, 150}, {17, 129});  // another sequence
+  add({2, 90, 1, 1, 100, true, true, 100.0}, {89, 5});
+  cases.back().softcap = 2;
+  add({1, 70, 1, 1, 256, false, true}, {66});
+  return cases;
+}
+
 using Doubles = std::vector<double>;
 
 // ---- The reference ----
@@ -224,7 +251,7 @@ inline Outputs reference(const Case& c, const Inputs& in) {
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h)
       for (std::int64_t i = 0; i < c.seq; ++i) {
-        const std::int64_t kv = h / (c.heads / c.kv_heads), first = c.first(i), end = c.seen(i);
+        const std::int64_t kv = h / (c.heads / c.kv_heads), first = c.first(i), end = c.seen(b, i);
         Doubles s;
         for (std::int64_t j = first; j < end; ++j)
           s.push_back(c.capped(c.scale() * dot(c.dim, q, at(c, b, i, h), k, key_at(c, b, j, kv))));
@@ -250,7 +277,7 @@ inline Gradients reference_grad(const Case& c, const Inputs& in, const Outputs& 
         const std::size_t qi = at(c, b, i, h), oi = result_at(c, b, i, h);
         const double delta = dot(c.values(), in.d_o, oi, out.o, oi),
                      lse = out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)];
-        for (std::int64_t j = c.first(i); j < c.seen(i); ++j) {
+        for (std::int64_t j = c.first(i); j < c.seen(b, i); ++j) {
           const std::size_t kj = key_at(c, b, j, kv), vj = value_at(c, b, j, kv);
           const double score = c.capped(c.scale() * dot(c.dim, q, qi, k, kj)), p = std::exp(score - lse),
                        ds = p * c.slope(score) * (dot(c.values(), in.d_o, oi, in.v, vj) - delta);
@@ -362,6 +389,7 @@ inline Signature signature_of(const Case& c, Op op) {
       lse{DType::f32, Shape{c.batch, c.heads, c.seq}};
   Signature s{op, c.attributes(), trio_descs(c)};
   if (op == Op::attention_grad) s.operands.insert(s.operands.begin(), o);
+  if (!c.lengths.empty()) s.operands.push_back({DType::i32, Shape{c.batch}});
   s.operands.insert(s.operands.end(), {o, lse});
   if (op == Op::attention_grad)
     for (const TensorDesc& desc : trio_descs(c)) s.operands.push_back(desc);
@@ -386,6 +414,9 @@ inline void put_trio(const Case& c, const Inputs& in, Run& run, std::size_t firs
   each_of_trio(c, [&](int operand, std::int64_t index, int part, std::size_t element) {
     put(c.dtype, run.operands[first + static_cast<std::size_t>(operand)].data(), index, (*parts[part])[element]);
   });
+  if (!c.lengths.empty())
+    std::memcpy(run.operands[first + c.num_inputs() - 1].data(), c.lengths.data(),
+                c.lengths.size() * sizeof(std::int32_t));
 }
 
 inline void put_all(DType dtype, const Doubles& x, Guarded& to) {
@@ -413,7 +444,7 @@ inline Outputs outputs_of(const Case& c, Run& run) {
 inline Run run_backward(const Case& c, const Inputs& in, const Outputs& out, Runner& runner) {
   const Signature s = signature_of(c, Op::attention_grad);
   Run run = prepared_run(s);
-  const std::size_t o = c.packed ? 2 : 4;
+  const std::size_t o = 1 + c.num_inputs();
   put_all(c.dtype, in.d_o, run.operands[0]);
   put_trio(c, in, run, 1);
   put_all(c.dtype, out.o, run.operands[o]);
@@ -429,7 +460,7 @@ inline Gradients gradients_of(const Case& c, Run& run) {
   Gradients g{Doubles(q), Doubles(k), Doubles(v)};
   Doubles* parts[] = {&g.dq, &g.dk, &g.dv};
   each_of_trio(c, [&](int operand, std::int64_t index, int part, std::size_t element) {
-    Guarded& from = run.operands[static_cast<std::size_t>((c.packed ? 4 : 6) + operand)];
+    Guarded& from = run.operands[c.num_inputs() + 3 + static_cast<std::size_t>(operand)];
     (*parts[part])[element] = get(c.dtype, from.data(), index);
   });
   return g;

@@ -55,6 +55,29 @@ TEST_CASE("keys and values of another sequence than the queries") {
     for (const Case& c : cross_cases(dtype)) check_case(c, few_runners());
 }
 
+TEST_CASE("samples that are padded: keys from a sample's length on are not seen, and get no gradient") {
+  for (DType dtype : compute_dtypes())
+    for (const Case& c : length_cases(dtype)) check_case(c, few_runners());
+}
+
+TEST_CASE("a length of no key, or of more than there are, is an error that names the sample") {
+  for (const std::int32_t wrong : {0, -3, 68}) {
+    Case c{2, 67, 1, 1, 16, false, true};
+    c.lengths = {12, wrong};
+    const Inputs in = inputs_of(c);
+    for (Runner* runner : few_runners()) {
+      CAPTURE(runner->name());
+      std::string said;
+      try {
+        run_forward(c, in, *runner);
+      } catch (const DataError& error) {
+        said = error.what();
+      }
+      CHECK(said == "length " + std::to_string(wrong) + " of sample 1 of the batch is outside of 1 to 67");
+    }
+  }
+}
+
 TEST_CASE("heads of values of another size than those of keys") {
   for (DType dtype : compute_dtypes())
     for (const Case& c : value_cases(dtype)) check_case(c, few_runners());

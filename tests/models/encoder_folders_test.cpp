@@ -239,6 +239,25 @@ TEST_CASE("random weights of a Whisper have the sinusoids that transformers draw
   }
 }
 
+TEST_CASE("what reads more than tokens, or sees those that it is to predict, cannot be scored") {
+  for (const auto& [name, said] : {std::pair("bert_words", "scoring needs a causal model"),
+                                   std::pair("vit", "scoring needs a model of tokens alone"),
+                                   std::pair("whisper", "scoring needs a model of tokens alone")}) {
+    const LoadedJob loaded = job_of(golden(name));
+    BuildOptions options;
+    options.any_fields = true;
+    options.seq = 9;
+    options.mode = BuildOptions::Mode::score;
+    std::string found;
+    try {
+      read_graph(graph_tree(loaded), loaded.job.model.with, options);
+    } catch (const JobError& error) {
+      found = error.what();
+    }
+    CHECK_MESSAGE(found.find(said) != std::string::npos, found);
+  }
+}
+
 TEST_CASE("tensors of older files have the names of today, and those of another head are left out") {
   const tests::TemporaryFolder folder;
   const ModelFolder model = read_model_folder(golden("bert_words"), configs());

@@ -254,6 +254,17 @@ Attributes capped_attention(std::int64_t heads, std::int64_t kv_heads, bool pack
   return attributes;
 }
 
+/// Attention to samples of such lengths.
+Case padded(Attributes attributes, std::vector<Shape> in, const std::vector<Shape>& out, std::vector<double> lengths) {
+  attributes.set("padded", true);
+  in.push_back({static_cast<std::int64_t>(lengths.size())});
+  std::vector<int> limits(in.size(), 0);
+  limits.back() = 9;
+  Case c = make_case(Op::attention, attributes, in, out, limits);
+  c.in.back().data = std::move(lengths);
+  return c;
+}
+
 std::vector<Case> cases() {
   const Attributes p{{"p", 0.5}, {"key", std::int64_t{77}}}, bias{{"bias", true}}, norm{{"bias", true}, {"eps", 1e-5}};
   std::vector<Case> list{
@@ -289,6 +300,8 @@ std::vector<Case> cases() {
       make_case(Op::attention, attention(4, 2, false), {{2, 4, 8}, {2, 4, 4}, {2, 4, 6}}, {{2, 4, 12}, {2, 4, 4}}),
       make_case(Op::attention, attention(2, 2, false, false), {{2, 2, 4}, {2, 2, 4}, {2, 2, 4}},
                 {{2, 2, 4}, {2, 2, 2}}),
+      padded(attention(4, 2, false), {{2, 4, 8}, {2, 4, 4}, {2, 4, 4}}, {{2, 4, 8}, {2, 4, 4}}, {3, 1}),
+      padded(attention(4, 4, true, false), {{2, 3, 24}}, {{2, 3, 8}, {2, 4, 3}}, {2, 3}),
       make_case(Op::split, {}, {{4, 2, 24}}, {{4, 2, 8}, {4, 2, 8}, {4, 2, 8}}),
       make_case(Op::split, {}, {{2, 24}}, {{2, 12}, {2, 6}, {2, 6}}),
       make_case(Op::split, {}, {{2, 24}}, {{2, 4}, {2, 8}, {2, 12}}),
@@ -500,6 +513,17 @@ TEST_CASE("a model's ops take a cut of the sequence, dim 1 of [batch, seq, dim]"
   CHECK(outputs_for(c, Op::attention, {seq, whole, whole}) == Out{seq, lse});
   CHECK(outputs_for(c, Op::attention_grad, {seq, seq, whole, whole, seq, lse}) == Out{seq, sum, sum});
   CHECK(outputs_for(c, Op::attention, {seq, seq, seq}).empty());
+  // Lengths count keys of the whole sequence, and are cut with the samples.
+  const Case lengths =
+      padded(attention(2, 1, false), {{2, 4, 4}, {2, 4, 2}, {2, 4, 2}}, {{2, 4, 4}, {2, 2, 4}}, {3, 1});
+  const Placement samples = Placement::shard(0);
+  CHECK(outputs_for(lengths, Op::attention, {seq, whole, whole, whole}) == Out{seq, lse});
+  CHECK(outputs_for(lengths, Op::attention, {samples, samples, samples, samples}) == Out{samples, samples});
+  CHECK(outputs_for(lengths, Op::attention, {samples, samples, samples, whole}).empty());
+  CHECK(outputs_for(lengths, Op::attention, {seq, whole, whole, samples}).empty());
+  CHECK(outputs_for(lengths, Op::attention_grad, {seq, seq, whole, whole, whole, seq, lse}) == Out{seq, sum, sum});
+  CHECK(
+      outputs_for(lengths, Op::attention_grad, {samples, samples, samples, samples, whole, samples, samples}).empty());
   const Case grouped = make_case(Op::attention, attention(4, 2, true), {{2, 3, 16}}, {{2, 3, 8}, {2, 4, 3}});
   CHECK(outputs_for(grouped, Op::attention, {Placement::shard(2, 3, 2)}) ==
         Out{Placement::shard(2), Placement::shard(1)});

@@ -17,11 +17,13 @@ struct Heads {
   RopeFrequencies rope;
   double scale, softcap;
   std::int64_t window, v_dim;
+  const Tensor* lengths = nullptr;
 
   Heads(const Call& c, std::size_t first) : Heads(c.attributes, c.in[first].shape) {
     v_dim = dim;
     if (!packed) keys = c.in[first + 1].shape[1], v_dim = c.in[first + 2].shape[2] / kv_heads;
     origin = c.origin;
+    if (flag_of(Op::attention, c.attributes, "padded")) lengths = &c.in[first + (packed ? 1 : 3)];
   }
   Heads(const Attributes& a, const Shape& first)
       : batch(first[0]),
@@ -43,9 +45,10 @@ struct Heads {
   int operand(int part) const { return packed ? 0 : part; }
   /// Position of row `t` of part 0 (q), 1 (k) or 2 (v).
   std::int64_t position(int part, std::int64_t t) const { return part == 0 ? origin + t : t; }
-  /// Whether query `t` sees key `u`.
-  bool sees(std::int64_t t, std::int64_t u) const {
+  /// Whether query `t` of sample `b` sees key `u`.
+  bool sees(std::int64_t b, std::int64_t t, std::int64_t u) const {
     const std::int64_t before = origin + t - u;
+    if (lengths != nullptr && static_cast<double>(u) >= (*lengths)[b]) return false;
     return (!causal || before >= 0) && (window == 0 || before < window);
   }
   /// A score, which is the product of a query and a key, and its slope.
@@ -107,7 +110,7 @@ void attention(const Call& c) {
     const Vector q = head(s, c.in, 0, 0, b, t, h);
     Vector scores;
     for (std::int64_t u = 0; u < s.keys; ++u)
-      scores.push_back(s.sees(t, u) ? s.score(dot(q, head(s, c.in, 0, 1, b, u, s.group(h)))) : -INFINITY);
+      scores.push_back(s.sees(b, t, u) ? s.score(dot(q, head(s, c.in, 0, 1, b, u, s.group(h)))) : -INFINITY);
     double largest = -INFINITY, sum = 0;
     for (double score : scores) largest = std::fmax(largest, score);
     for (double score : scores) sum += std::exp(score - largest);
@@ -122,7 +125,7 @@ void attention(const Call& c) {
 
 void attention_grad(const Call& c) {
   const Heads s(c, 1);
-  const std::size_t after = s.packed ? 2 : 4;
+  const std::size_t after = (s.packed ? 2U : 4U) + (s.lengths != nullptr ? 1 : 0);
   const Tensor &dout = c.in[0], &out = c.in[after], &lse = c.in[after + 1];
   const auto gradient = [&](int part) -> Tensor& { return c.out[static_cast<std::size_t>(s.operand(part))]; };
   for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
@@ -132,7 +135,7 @@ void attention_grad(const Call& c) {
         y(out.data.begin() + at, out.data.begin() + at + s.v_dim);
     const Vector q = head(s, c.in, 1, 0, b, t, h);
     for (std::int64_t u = 0; u < s.keys; ++u) {
-      if (!s.sees(t, u)) continue;
+      if (!s.sees(b, t, u)) continue;
       const Vector k = head(s, c.in, 1, 1, b, u, g), v = head(s, c.in, 1, 2, b, u, g);
       const double product = dot(q, k), p = std::exp(s.score(product) - lse[i]);
       const double dproduct = s.slope(product) * p * (dot(dy, v) - dot(dy, y));

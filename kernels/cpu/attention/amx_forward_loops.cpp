@@ -82,9 +82,10 @@ class Forward {
       store(m_.largest + i, splat(kMasked));
       store(m_.sum + i, F32{});
     }
-    scores(first, s_.causal && first == last);
+    const auto diagonal = [&](int block) { return s_.causal && block == s_.first_block() + index; };
+    scores(first, diagonal(first));
     for (int block = first; block <= last; ++block) {
-      if (block < last) scores(block + 1, s_.causal && block + 1 == last);
+      if (block < last) scores(block + 1, diagonal(block + 1));
       const AttentionBlock pair = s_.block_of(index, block, kBlock, length(block * kAttentionBlock));
       softmax(block, pair, block > first);
       accumulate(block, pair.diagonal, block > first);

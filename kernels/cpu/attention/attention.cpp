@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,56 @@ std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
   return goal / per_head * blocks + block;
 }
 
+/// Operands of sample `b`. Those that are not there stay so.
+AttentionOperands operands_of_sample(const AttentionSizes& s, const AttentionOperands& all, std::int64_t b) {
+  const auto moved = [&](const void* p, std::int64_t elements) {
+    return p == nullptr ? nullptr : advance(s, const_cast<void*>(p), elements);
+  };
+  const std::int64_t q = b * s.queries * s.q_stride, k = b * s.keys * s.kv_stride, v = b * s.keys * s.v_stride,
+                     o = b * s.queries * s.heads * s.v_dim, lse = b * s.heads * s.queries;
+  AttentionOperands at = all;
+  at.q = moved(all.q, q), at.dq = moved(all.dq, q);
+  at.k = moved(all.k, k), at.dk = moved(all.dk, k);
+  at.v = moved(all.v, v), at.dv = moved(all.dv, v);
+  at.o = moved(all.o, o), at.o_out = moved(all.o_out, o), at.d_o = moved(all.d_o, o);
+  if (all.lse != nullptr) at.lse = all.lse + lse;
+  if (all.lse_out != nullptr) at.lse_out = all.lse_out + lse;
+  return at;
+}
+
+/// Samples with lengths: each is an attention of its own, of as many keys. Calls run(sizes, operands, items of the
+/// sample) for a part of all items, of which each sample has `items`.
+template <typename Run>
+void for_each_sample(const AttentionSizes& s, const AttentionOperands& at, const std::int32_t* lengths,
+                     std::int64_t items, int part, int of, Run&& run) {
+  const Range range = partition(s.batch * items, part, of);
+  for (std::int64_t b = range.begin / items; b * items < range.end; ++b) {
+    AttentionSizes sample = s;
+    sample.batch = 1, sample.keys = lengths[b];
+    run(sample, operands_of_sample(s, at, b),
+        Range{std::max<std::int64_t>(range.begin - b * items, 0), std::min(range.end - b * items, items)});
+  }
+}
+
+/// Makes the gradients of keys [first, last) of some kv heads 0.
+void clear_padding(const AttentionSizes& s, const AttentionOperands& at, std::int64_t first, std::int64_t last,
+                   Range heads) {
+  const auto clear = [&](void* to, std::int64_t stride, std::int64_t dim) {
+    const std::int64_t bytes = (heads.end - heads.begin) * dim * (s.bf16 ? 2 : 4);
+    for (std::int64_t key = first; key < last; ++key)
+      std::memset(advance(s, to, key * stride + heads.begin * dim), 0, static_cast<std::size_t>(bytes));
+  };
+  clear(at.dk, s.kv_stride, s.head_dim);
+  clear(at.dv, s.v_stride, s.v_dim);
+}
+
+/// The lengths of samples, operand `index`.
+const std::int32_t* lengths_of(const AttentionSizes& s, const Call& call, int index) {
+  const auto* lengths = operand<std::int32_t>(call, index);
+  check_lengths({lengths, static_cast<std::size_t>(s.batch)}, s.keys);
+  return lengths;
+}
+
 int forward_threads(const AttentionSizes& s, int threads) {
   const std::int64_t blocks =
       (s.queries + kAttentionBlock - 1) / kAttentionBlock;  // at least so many, wherever the queries begin
@@ -132,54 +183,70 @@ std::int64_t attention_grad_workspace(const Signature& signature, int threads, c
 Prepared prepare_attention(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
   AttentionSizes sizes = sizes_of(signature, 0);
   const RopeFrequencies rope = take_rope(signature, sizes);
-  const bool packed = is_packed(signature);
-  const int o = packed ? 1 : 3, parts = forward_threads(sizes, threads);
+  const AttentionShape shape = attention_shape(signature, 0);
+  const bool packed = shape.packed;
+  const int o = shape.num_inputs(), parts = forward_threads(sizes, threads);
   expect_operands(signature, static_cast<std::size_t>(o) + 2);
   expect_qkv(signature, sizes, 0);
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
-  return make_kernel([=, shape = attention_shape(signature, 0), scratch = algorithm.forward_scratch(sizes),
-                      table = rotation_table(rope, sizes)](const Call& call) mutable {
-    expect_attention_origin(shape, call.origin);
-    sizes.origin = call.origin;
-    sizes.rotation = table.empty() ? nullptr : table.data();
-    const Three in = three_of(sizes, packed, call, 0);
-    AttentionOperands at;
-    at.q = in.q, at.k = in.k, at.v = in.v;
-    at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
-    parallel(parts, [&](int part, int of) {
-      algorithm.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of),
-                        static_cast<float*>(call.workspace) + part * scratch);
-    });
-  });
+  return make_kernel(
+      [=, scratch = algorithm.forward_scratch(sizes), table = rotation_table(rope, sizes)](const Call& call) mutable {
+        expect_attention_origin(shape, call.origin);
+        sizes.origin = call.origin;
+        sizes.rotation = table.empty() ? nullptr : table.data();
+        const Three in = three_of(sizes, packed, call, 0);
+        AttentionOperands at;
+        at.q = in.q, at.k = in.k, at.v = in.v;
+        at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
+        const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
+        parallel(parts, [&](int part, int of) {
+          float* own = static_cast<float*>(call.workspace) + part * scratch;
+          if (lengths != nullptr)
+            return for_each_sample(sizes, at, lengths, sizes.heads * sizes.query_blocks(), part, of,
+                                   [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
+                                     algorithm.forward(s, sample, items.begin, items.end, own);
+                                   });
+          algorithm.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of), own);
+        });
+      });
 }
 
 Prepared prepare_attention_grad(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
   AttentionSizes sizes = sizes_of(signature, 1);
   const RopeFrequencies rope = take_rope(signature, sizes);
-  const bool packed = is_packed(signature);
-  const int o = packed ? 2 : 4, parts = backward_threads(sizes, threads);
-  expect_operands(signature, packed ? 5 : 9);
+  const AttentionShape shape = attention_shape(signature, 1);
+  const bool packed = shape.packed;
+  const int o = 1 + shape.num_inputs(), parts = backward_threads(sizes, threads);
+  expect_operands(signature, static_cast<std::size_t>(o) + (packed ? 3 : 5));
   expect_o(signature, sizes, 0);
   expect_qkv(signature, sizes, 1);
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
   expect_qkv(signature, sizes, o + 2);
-  return make_kernel([=, shape = attention_shape(signature, 1), scratch = algorithm.backward_scratch(sizes),
-                      table = rotation_table(rope, sizes)](const Call& call) mutable {
-    expect_attention_origin(shape, call.origin);
-    sizes.origin = call.origin;
-    sizes.rotation = table.empty() ? nullptr : table.data();
-    const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
-    AttentionOperands at;
-    at.d_o = operand<void>(call, 0), at.q = in.q, at.k = in.k, at.v = in.v;
-    at.o = operand<void>(call, o), at.lse = operand<float>(call, o + 1);
-    at.dq = out.q, at.dk = out.k, at.dv = out.v;
-    parallel(parts, [&](int part, int of) {
-      const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
-      algorithm.backward(sizes, at, items.begin, items.end, static_cast<float*>(call.workspace) + part * scratch);
-    });
-  });
+  return make_kernel(
+      [=, scratch = algorithm.backward_scratch(sizes), table = rotation_table(rope, sizes)](const Call& call) mutable {
+        expect_attention_origin(shape, call.origin);
+        sizes.origin = call.origin;
+        sizes.rotation = table.empty() ? nullptr : table.data();
+        const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
+        AttentionOperands at;
+        at.d_o = operand<void>(call, 0), at.q = in.q, at.k = in.k, at.v = in.v;
+        at.o = operand<void>(call, o), at.lse = operand<float>(call, o + 1);
+        at.dq = out.q, at.dk = out.k, at.dv = out.v;
+        const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
+        parallel(parts, [&](int part, int of) {
+          float* own = static_cast<float*>(call.workspace) + part * scratch;
+          if (lengths != nullptr)
+            return for_each_sample(sizes, at, lengths, sizes.kv_heads, part, of,
+                                   [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
+                                     algorithm.backward(s, sample, items.begin, items.end, own);
+                                     clear_padding(s, sample, s.keys, sizes.keys, items);
+                                   });
+          const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
+          algorithm.backward(sizes, at, items.begin, items.end, own);
+        });
+      });
 }
 
 // ---- the table's entries

@@ -70,7 +70,8 @@ struct AttentionSizes {
     return key > 0 ? key / kAttentionBlock : 0;
   }
   [[gnu::always_inline]] constexpr std::int64_t seen_blocks(std::int64_t index) const {
-    return causal ? first_block() + index + 1 : key_blocks();
+    const std::int64_t own = first_block() + index + 1, all = key_blocks();
+    return causal && own < all ? own : all;
   }
   [[gnu::always_inline]] constexpr QueryRows rows_of(std::int64_t index) const {
     const std::int64_t position = (first_block() + index) * kAttentionBlock, past = origin + queries - position;

@@ -33,10 +33,12 @@ namespace {
 /// What does not change from run to run.
 struct Attention {
   DType dtype = DType::f32;
-  bool packed = false;
-  AttentionArguments sizes;  ///< no addresses
+  bool packed = false, padded = false;
+  AttentionArguments sizes;  ///< no addresses but that of faults
   Rotation rotation;
 
+  /// Operands from q, or qkv, to v, or the lengths.
+  int num_inputs() const { return (packed ? 1 : 3) + (padded ? 1 : 0); }
   std::int64_t query_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.queries; }
   std::int64_t key_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.keys; }
   std::int64_t q_width() const { return static_cast<std::int64_t>(sizes.heads) * sizes.head_dim; }
@@ -50,7 +52,7 @@ Attention attention_of(const Signature& s, int q) {
   const AttentionShape shape = attention_shape(s, q);
   Attention a;
   a.dtype = expect_compute_dtype(s, q);
-  a.packed = shape.packed;
+  a.packed = shape.packed, a.padded = shape.padded;
   CHECK(std::max(shape.head_dim, shape.v_dim) <= kLargestHeadDim,
         describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
   // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
@@ -129,7 +131,8 @@ AttentionArguments arguments_of(const Call& call, const Attention& a) {
 AttentionArguments forward_arguments(const Call& call, const Attention& a) {
   AttentionArguments at = arguments_of(call, a);
   const Three in = three_of(a, call, 0);
-  const int o = a.packed ? 1 : 3;
+  const int o = a.num_inputs();
+  if (a.padded) at.lengths = operand<std::int32_t>(call, o - 1);
   at.q = in.q, at.k = in.k, at.v = in.v;
   at.o = {operand<void>(call, o), a.o_width()};
   at.lse = operand<float>(call, o + 1);
@@ -163,7 +166,8 @@ std::shared_ptr<FusedAttention> fused_for(const Signature& signature, const Atte
 
 void run_backward(const Call& call, const Attention& a) {
   AttentionArguments at = arguments_of(call, a);
-  const int o = a.packed ? 2 : 4;
+  const int o = 1 + a.num_inputs();
+  if (a.padded) at.lengths = operand<std::int32_t>(call, o - 1);
   const Three in = three_of(a, call, 1), out = three_of(a, call, o + 2);
   at.q = in.q, at.k = in.k, at.v = in.v;
   at.dq = out.q, at.dk = out.k, at.dv = out.v;
@@ -182,8 +186,9 @@ void run_backward(const Call& call, const Attention& a) {
 }  // namespace
 
 Prepared prepare_attention(const Signature& signature, const Context& context) {
-  const Attention a = attention_of(signature, 0);
-  const int o = a.packed ? 1 : 3;
+  Attention a = attention_of(signature, 0);
+  a.sizes.fault = context.fault;
+  const int o = a.num_inputs();
   expect_operands(signature, static_cast<std::size_t>(o) + 2);
   expect_qkv(signature, a, 0);
   expect_o(signature, a, o);
@@ -198,8 +203,8 @@ Prepared prepare_attention(const Signature& signature, const Context& context) {
 
 Prepared prepare_attention_grad(const Signature& signature, const Context&) {
   const Attention a = attention_of(signature, 1);
-  const int o = a.packed ? 2 : 4;
-  expect_operands(signature, a.packed ? 5 : 9);
+  const int o = 1 + a.num_inputs();
+  expect_operands(signature, static_cast<std::size_t>(o) + (a.packed ? 3 : 5));
   expect_o(signature, a, 0);
   expect_qkv(signature, a, 1);
   expect_o(signature, a, o);

@@ -26,6 +26,8 @@ struct AttentionArguments {
   HeadRows q, k, v, o, d_o, dq, dk, dv;
   float* lse = nullptr;
   float* delta = nullptr;
+  const std::int32_t* lengths = nullptr;  ///< by sample, of its keys; null: all are there
+  Fault* fault = nullptr;                 ///< forward alone: where a length that is none is told
   int batch = 0, queries = 0, keys = 0, origin = 0, heads = 0, kv_heads = 0;
   int head_dim = 0, v_dim = 0;  ///< of q and k, and of v, o and do
 

@@ -63,7 +63,8 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
                      query_token = static_cast<std::int64_t>(batch) * a.queries;
   // Of a part of the sequence, queries begin after a key or before it; where none sees it, there are no tiles, and its
   // gradients are 0.
-  const int group = a.heads / a.kv_heads, first_query = first_query_of(a, first_key) / kQueries * kQueries;
+  const int count = keys_of(a, batch), group = a.heads / a.kv_heads,
+            first_query = first_query_of(a, first_key) / kQueries * kQueries;
   const int query_tiles = max(end_query_of(a, first_key, S::kRows) - first_query + kQueries - 1, 0) / kQueries,
             tiles = group * query_tiles;
   const auto load_queries = [&](int tile, int stage) {
@@ -80,10 +81,10 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   };
 
   load_tile<S::kRows, D>(k_tile, head_at<const T>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride,
-                         a.keys - first_key, a.head_dim, a.vectors);
+                         count - first_key, a.head_dim, a.vectors);
   if (Dk)
     load_tile<S::kRows, D>(v_tile, head_at<const T>(a.v, token + first_key, kv_head, a.v_dim), a.v.stride,
-                           a.keys - first_key, a.v_dim, a.vectors);
+                           count - first_key, a.v_dim, a.vectors);
   if (kStages == 2 && tiles > 0) load_queries(0, 0);
   commit_copies();
 
@@ -112,7 +113,7 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
     clear(p);
     multiply_rows<1, kQueries / 8, D>(p, k_tile + warp * 16 * kStride, q_tile);
     const int position = a.origin + query;
-    const bool masked = is_masked(a, position, kQueries, warp_key, 16);
+    const bool masked = is_masked(a, count, position, kQueries, warp_key, 16);
     if (a.softcap != 0)
 #pragma unroll
       for (int n = 0; n < kQueries / 8; ++n)
@@ -124,8 +125,9 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i % 2]));
-        p[0][n].at[i] =
-            masked && !sees(a, position + 8 * n + column_in_c(lane, i), warp_key + row_in_c(lane, i)) ? 0.0F : value;
+        p[0][n].at[i] = masked && !sees(a, count, position + 8 * n + column_in_c(lane, i), warp_key + row_in_c(lane, i))
+                            ? 0.0F
+                            : value;
       }
     }
     if constexpr (Dv) multiply_columns<T, 1, kQueries / 8, D>(dv, p, do_tile);
@@ -189,13 +191,13 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries,
                      statistics = static_cast<std::int64_t>(batch_head) * a.queries;
   const std::int64_t key_token = static_cast<std::int64_t>(batch) * a.keys;
-  const int begin = first_key_of(a, a.origin + first_query) / kKeys * kKeys,
-            end = end_key_of(a, a.origin + first_query, S::kRows);
+  const int count = keys_of(a, batch), begin = first_key_of(a, a.origin + first_query) / kKeys * kKeys,
+            end = end_key_of(a, count, a.origin + first_query, S::kRows);
   const auto load_keys = [&](int key, int stage) {
     load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, key_token + key, kv_head, a.head_dim),
-                        a.k.stride, a.keys - key, a.head_dim, a.vectors);
+                        a.k.stride, count - key, a.head_dim, a.vectors);
     load_tile<kKeys, D>(v_tiles + stage * kKeys * kStride, head_at<const T>(a.v, key_token + key, kv_head, a.v_dim),
-                        a.v.stride, a.keys - key, a.v_dim, a.vectors);
+                        a.v.stride, count - key, a.v_dim, a.vectors);
   };
 
   load_tile<S::kRows, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride,
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
     clear(p), clear(dp);
     multiply_rows<1, kKeys / 8, D>(p, q_tile + warp * 16 * kStride, k_tile);
     multiply_rows<1, kKeys / 8, D>(dp, do_tile + warp * 16 * kStride, v_tile);
-    const bool masked = is_masked(a, warp_position, 16, key, kKeys);
+    const bool masked = is_masked(a, count, warp_position, 16, key, kKeys);
     if (a.softcap != 0)
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
@@ -252,7 +254,7 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
       for (int i = 0; i < 4; ++i) {
         const int row = warp_position + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
         const float ds = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i / 2])) * (dp[0][n].at[i] - delta[i / 2]);
-        p[0][n].at[i] = masked && !sees(a, row, column) ? 0.0F : ds;
+        p[0][n].at[i] = masked && !sees(a, count, row, column) ? 0.0F : ds;
       }
     multiply_columns<T, 1, kKeys / 8, D>(dq, p, k_tile);
   }

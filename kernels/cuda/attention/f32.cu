@@ -130,15 +130,16 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
                      key_token = static_cast<std::int64_t>(batch) * a.keys;
   const int first_position = a.origin + first_query;
   const float scale_log2 = a.scale * kLog2E;
+  check_length(a, batch);
   if (threadIdx.x < kRows) largest[threadIdx.x] = -INFINITY, sum[threadIdx.x] = 0;
   load_rows<D>(q_tile, head_at<const float>(a.q, token + first_query, head, a.head_dim), a.q.stride,
                a.queries - first_query, a.head_dim);
   float o[kPerSide][D / kSide];
   clear(o);
-  const int end = end_key_of(a, first_position, kRows);
+  const int count = keys_of(a, batch), end = end_key_of(a, count, first_position, kRows);
   for (int key = first_key_of(a, first_position) / kRows * kRows; key < end; key += kRows) {
     __syncthreads();  // nobody reads the values before
-    load_rows<D>(kv_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key,
+    load_rows<D>(kv_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, count - key,
                  a.head_dim);
     __syncthreads();
     float s[kPerSide][kPerSide];
@@ -151,10 +152,10 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
         const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
         const float score = a.softcap != 0 ? capped(a, capped_tanh(a, s[i][j])) : s[i][j];
         scores[row * kScoreStride + column] =
-            sees(a, first_position + row, key + column) ? score * scale_log2 : kMaskedScore;
+            sees(a, count, first_position + row, key + column) ? score * scale_log2 : kMaskedScore;
       }
     __syncthreads();
-    load_rows<D>(kv_tile, head_at<const float>(a.v, key_token + key, kv_head, a.v_dim), a.v.stride, a.keys - key,
+    load_rows<D>(kv_tile, head_at<const float>(a.v, key_token + key, kv_head, a.v_dim), a.v.stride, count - key,
                  a.v_dim);
     soften(scores, largest, sum, before);
     __syncthreads();
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
 
 /// Probabilities and their gradients of queries from `query` on and keys from `key` on; zero where nothing counts.
 template <int D>
-__device__ __forceinline__ void scores_again(const AttentionArguments& a, int query, int key, const float* q,
+__device__ __forceinline__ void scores_again(const AttentionArguments& a, int count, int query, int key, const float* q,
                                              const float* k, const float* d_o, const float* v, const float* lse_log2,
                                              const float* delta, float* p, float* ds) {
   float s[kPerSide][kPerSide], dp[kPerSide][kPerSide];
@@ -192,7 +193,7 @@ __device__ __forceinline__ void scores_again(const AttentionArguments& a, int qu
 #pragma unroll
     for (int j = 0; j < kPerSide; ++j) {
       const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
-      const bool counts = query + row < a.queries && sees(a, a.origin + query + row, key + column);
+      const bool counts = query + row < a.queries && sees(a, count, a.origin + query + row, key + column);
       const float tanh = a.softcap != 0 ? capped_tanh(a, s[i][j]) : 0.0F,
                   score = a.softcap != 0 ? capped(a, tanh) : s[i][j];
       const float probability = counts ? exp2f(score * scale_log2 - lse_log2[row]) : 0.0F;
@@ -219,12 +220,12 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
   const int key_blocks = (a.keys + kRows - 1) / kRows, batch_head = static_cast<int>(blockIdx.x) / key_blocks,
             group = a.heads / a.kv_heads;
   const int first_key = static_cast<int>(blockIdx.x) % key_blocks * kRows, kv_head = batch_head % a.kv_heads,
-            batch = batch_head / a.kv_heads;
+            batch = batch_head / a.kv_heads, count = keys_of(a, batch);
   const std::int64_t token = static_cast<std::int64_t>(batch) * a.keys,
                      query_token = static_cast<std::int64_t>(batch) * a.queries;
-  load_rows<D>(k_tile, head_at<const float>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride,
-               a.keys - first_key, a.head_dim);
-  load_rows<D>(v_tile, head_at<const float>(a.v, token + first_key, kv_head, a.v_dim), a.v.stride, a.keys - first_key,
+  load_rows<D>(k_tile, head_at<const float>(a.k, token + first_key, kv_head, a.head_dim), a.k.stride, count - first_key,
+               a.head_dim);
+  load_rows<D>(v_tile, head_at<const float>(a.v, token + first_key, kv_head, a.v_dim), a.v.stride, count - first_key,
                a.v_dim);
   float dk[kPerSide][D / kSide], dv[kPerSide][D / kSide];
   clear(dk), clear(dv);
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
       load_statistics(lse_log2, delta, a, (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query,
                       a.queries - query);
       __syncthreads();
-      scores_again<D>(a, query, first_key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
+      scores_again<D>(a, count, query, first_key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
       __syncthreads();
       multiply_columns<D>(dv, p, 1, kScoreStride, do_tile);
       multiply_columns<D>(dk, ds, 1, kScoreStride, q_tile);
@@ -271,15 +272,15 @@ __global__ void __launch_bounds__(kThreads, 2) queries(const AttentionArguments 
                   a.queries - first_query);
   float dq[kPerSide][D / kSide];
   clear(dq);
-  const int end = end_key_of(a, first_position, kRows);
+  const int count = keys_of(a, batch), end = end_key_of(a, count, first_position, kRows);
   for (int key = first_key_of(a, first_position) / kRows * kRows; key < end; key += kRows) {
     __syncthreads();
-    load_rows<D>(k_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, a.keys - key,
+    load_rows<D>(k_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, count - key,
                  a.head_dim);
-    load_rows<D>(v_tile, head_at<const float>(a.v, key_token + key, kv_head, a.v_dim), a.v.stride, a.keys - key,
+    load_rows<D>(v_tile, head_at<const float>(a.v, key_token + key, kv_head, a.v_dim), a.v.stride, count - key,
                  a.v_dim);
     __syncthreads();
-    scores_again<D>(a, first_query, key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
+    scores_again<D>(a, count, first_query, key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
     __syncthreads();
     multiply_columns<D>(dq, ds, kScoreStride, 1, k_tile);
   }

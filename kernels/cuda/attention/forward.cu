@@ -27,9 +27,11 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 
-/// Scores of keys that a query does not see vanish. `position`, `key`: of the first row and column.
+/// Scores of keys that a query does not see vanish. `count`: of the sample's keys; `position`, `key`: of the first row
+/// and column.
 template <int M, int N>
-__device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int position, int key, const AttentionArguments& a) {
+__device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int count, int position, int key,
+                                            const AttentionArguments& a) {
   const int lane = lane_of_thread();
 #pragma unroll
   for (int m = 0; m < M; ++m)
@@ -38,7 +40,7 @@ __device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int position, 
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = position + 16 * m + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
-        if (!sees(a, row, column)) s[m][n].at[i] = kMaskedScore;
+        if (!sees(a, count, row, column)) s[m][n].at[i] = kMaskedScore;
       }
 }
 
@@ -100,12 +102,13 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
                      first_token = static_cast<std::int64_t>(batch) * a.keys;
   const T* const k = head_at<const T>(a.k, first_token, kv_head, a.head_dim);
   const T* const v = head_at<const T>(a.v, first_token, kv_head, a.v_dim);
-  const int begin = first_key_of(a, a.origin + first_query) / kKeys * kKeys,
-            end = end_key_of(a, a.origin + first_query, S::kQueries);
+  const int count = keys_of(a, batch), begin = first_key_of(a, a.origin + first_query) / kKeys * kKeys,
+            end = end_key_of(a, count, a.origin + first_query, S::kQueries);
+  check_length(a, batch);
 
   load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride,
                             a.queries - first_query, a.head_dim, a.vectors);
-  load_tile<kKeys, D>(k_tile, k + begin * a.k.stride, a.k.stride, a.keys - begin, a.head_dim, a.vectors);
+  load_tile<kKeys, D>(k_tile, k + begin * a.k.stride, a.k.stride, count - begin, a.head_dim, a.vectors);
   commit_copies();
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(),
@@ -120,7 +123,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
   for (int key = begin; key < end; key += kKeys) {
     wait_for_copies<0>();
     __syncthreads();  // keys are here, and nobody reads the values before
-    load_tile<kKeys, D>(v_tile, v + key * a.v.stride, a.v.stride, a.keys - key, a.v_dim, a.vectors);
+    load_tile<kKeys, D>(v_tile, v + key * a.v.stride, a.v.stride, count - key, a.v_dim, a.vectors);
     commit_copies();
     FragmentC s[kM][kKeys / 8];
     clear(s);
@@ -128,11 +131,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
     wait_for_copies<0>();
     __syncthreads();  // values are here, and nobody reads the keys
     if (key + kKeys < end)
-      load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, a.keys - key - kKeys, a.head_dim,
+      load_tile<kKeys, D>(k_tile, k + (key + kKeys) * a.k.stride, a.k.stride, count - key - kKeys, a.head_dim,
                           a.vectors);
     commit_copies();
     if (a.softcap != 0) cap_scores(s, a);
-    if (is_masked(a, warp_position, 16 * kM, key, kKeys)) mask_scores(s, warp_position, key, a);
+    if (is_masked(a, count, warp_position, 16 * kM, key, kKeys)) mask_scores(s, count, warp_position, key, a);
     soften(s, o, largest, sum, scale_log2);
     multiply_columns<T, kM, kKeys / 8, D>(o, s, v_tile);
   }

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/runtime/device.cuh"
+#include "kernels/cuda/runtime/fault.cuh"
 
 namespace trainer::kernels::cuda {
 
@@ -18,16 +19,26 @@ __device__ __forceinline__ T* head_at(const HeadRows& rows, std::int64_t token, 
 
 // ---- Which keys a query sees ----
 
-/// Positions of a query and a key.
-__device__ __forceinline__ bool sees(const AttentionArguments& a, int query, int key) {
-  return key < a.keys && (!a.causal || key <= query) && query - key < a.window;
+/// Keys of a sample; those behind them pad it. A length that cannot be is one that can, and an error (check_length).
+__device__ __forceinline__ int keys_of(const AttentionArguments& a, int batch) {
+  return a.lengths == nullptr ? a.keys : min(max(a.lengths[batch], 1), a.keys);
+}
+/// Tells a length that cannot be; by one thread of a block.
+__device__ __forceinline__ void check_length(const AttentionArguments& a, int batch) {
+  if (a.lengths == nullptr || threadIdx.x != 0) return;
+  const int length = a.lengths[batch];
+  if (length < 1 || length > a.keys) report(a.fault, Fault::length, length, batch, a.keys);
+}
+/// Positions of a query and a key; `count`: of the sample's keys.
+__device__ __forceinline__ bool sees(const AttentionArguments& a, int count, int query, int key) {
+  return key < count && (!a.causal || key <= query) && query - key < a.window;
 }
 /// The first key, and the end of the keys, that some of the queries of positions [first, first + count) see.
 __device__ __forceinline__ int first_key_of(const AttentionArguments& a, int first) {
   return max(first - a.window + 1, 0);
 }
-__device__ __forceinline__ int end_key_of(const AttentionArguments& a, int first, int count) {
-  return a.causal ? min(a.keys, first + count) : a.keys;
+__device__ __forceinline__ int end_key_of(const AttentionArguments& a, int keys, int first, int count) {
+  return a.causal ? min(keys, first + count) : keys;
 }
 /// Rows of queries, the first and the end, that see some of the keys [first, first + count).
 __device__ __forceinline__ int first_query_of(const AttentionArguments& a, int first) {
@@ -37,8 +48,9 @@ __device__ __forceinline__ int end_query_of(const AttentionArguments& a, int fir
   return min(a.queries, first - a.origin + count - 1 + a.window);
 }
 /// Whether some of the queries of positions [query, query + queries) do not see some of the keys [key, key + keys).
-__device__ __forceinline__ bool is_masked(const AttentionArguments& a, int query, int queries, int key, int keys) {
-  return key + keys > a.keys || (a.causal && key + keys > query + 1) || query + queries - 1 - key >= a.window;
+__device__ __forceinline__ bool is_masked(const AttentionArguments& a, int count, int query, int queries, int key,
+                                          int keys) {
+  return key + keys > count || (a.causal && key + keys > query + 1) || query + queries - 1 - key >= a.window;
 }
 
 // ---- Softcap ----

@@ -64,9 +64,13 @@ void Device::throw_fault() {
   const volatile Fault& fault = *context_.fault;
   const std::int32_t kind = fault.kind;
   if (kind == Fault::none) return;
-  const std::string text = std::string(kind == Fault::id ? "id " : "target ") + std::to_string(fault.value) +
-                           " at place " + std::to_string(fault.place) + " of the batch is outside of 0 to " +
-                           std::to_string(fault.bound - 1);
+  const bool length = kind == Fault::length;
+  const std::string text = std::string(kind == Fault::id ? "id "
+                                       : length          ? "length "
+                                                         : "target ") +
+                           std::to_string(fault.value) + (length ? " of sample " : " at place ") +
+                           std::to_string(fault.place) + " of the batch is outside of " + (length ? "1 to " : "0 to ") +
+                           std::to_string(fault.bound - (length ? 0 : 1));
   context_.fault->kind = Fault::none;
   throw DataError(text);
 }
