@@ -56,7 +56,7 @@ Value dict_method(const Value& self, const std::string& name, Budget& budget) {
 }
 
 Value list_method(const Value& self, const std::string& name, Budget& budget) {
-  if (self.list()->kind > List::Kind::tuple) return {};
+  if (self.list()->kind > List::Kind::range) return {};
   if (name == "index" || name == "count")
     return make_function(
         name,

@@ -64,7 +64,7 @@ Value Interpreter::evaluate_kind(const Expression& node, Scope& scope) {
     case Kind::item:
       return item(node, scope);
     case Kind::slice:
-      break;  // within an item alone
+      break;  // only within an item
     case Kind::call:
       return called(node, scope, nullptr);
     case Kind::filter:

@@ -157,7 +157,7 @@ std::optional<double> read_real(const std::string& text) {
 Value to_integer(const Value& value, Arguments arguments, Budget&) {
   const auto given = bind("int", std::move(arguments), {"default", "base"});
   if (is_given(given[1]) && whole("int", given[1], 10) != 10)
-    throw TemplateError("the filter int is supported for base 10 alone");
+    throw TemplateError("the filter int is supported only for base 10");
   const Value otherwise = given[0].is_undefined() ? Value(std::int64_t{0}) : given[0];
   std::optional<double> real = value.as_real();
   if (value.as_integer()) return *value.as_integer();

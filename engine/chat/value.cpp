@@ -118,7 +118,7 @@ int Value::depth() const {
 
 const Value* Dict::find(const Value& key, Budget& budget) const {
   if (key.text()) return find(std::string_view(key.text()->bytes()));
-  if (key.list() && key.list()->kind != List::Kind::tuple)
+  if (key.list() && (key.list()->kind == List::Kind::list || key.list()->kind == List::Kind::view))
     throw TemplateError("a " + key.type_name() + " cannot be a key");
   if (key.dict()) throw TemplateError("a dict cannot be a key");
   budget.spend(entries.size());
