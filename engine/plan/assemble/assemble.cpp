@@ -2,6 +2,7 @@
 #include "engine/plan/assemble/assemble.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 #include "engine/core/check.h"
@@ -432,24 +433,31 @@ class Assembly {
   bool folded_ = true;
 };
 
-// The roles of a plan, or of one with loops; nothing where some role's rounds are not alike.
-bool assemble_roles(const AssembleOptions& options, const Rounds* rounds, Plan& plan) {
+constexpr int kAllAlike = -1;
+
+// The roles of a plan, or of one with loops. Of those a stage whose rounds are not alike, with which nothing else is
+// worth its time; kAllAlike: there is none. `likely`: the stage to look at first.
+int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int likely, Plan& plan) {
   const Common common = common_of(options, rounds);
   plan.roles.assign(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)), {});
-  std::vector<char> whole(plan.roles.size(), 1);
-  for_each_index(plan.roles.size(), [&](std::size_t stage) {
-    Role& role = plan.roles[stage];
-    Assembly assembly(options, common, static_cast<int>(stage));
+  std::atomic<int> unlike = kAllAlike;
+  const auto for_each_stage = [&](const auto& work) {
+    for_each_index(plan.roles.size(), [&](std::size_t i) {
+      const int index = static_cast<int>(i), stage = index == 0 ? likely : index <= likely ? index - 1 : index;
+      if (unlike == kAllAlike && !work(stage, plan.roles[static_cast<std::size_t>(stage)])) unlike = stage;
+    });
+  };
+  for_each_stage([&](int stage, Role& role) {
+    Assembly assembly(options, common, stage);
     role = assembly.run();
-    if (rounds != nullptr && !assembly.folded()) {
-      whole[stage] = 0;
-      return;
-    }
+    return rounds == nullptr || assembly.folded();
+  });
+  for_each_stage([&](int, Role& role) {
     plan_memory(role);
     derive_order(role, plan.mesh);
-    if (rounds != nullptr && !waits_alike(role)) whole[stage] = 0;
+    return rounds == nullptr || waits_alike(role);
   });
-  return std::find(whole.begin(), whole.end(), 0) == whole.end();
+  return unlike;
 }
 
 // Rounds settle only some way behind the warm-up, later where gathers run ahead.
@@ -457,10 +465,12 @@ constexpr int kMargins[] = {2, 4, 8};
 
 // False where the schedule has no rounds, or those of some role are not alike.
 bool assemble_with_loop(const AssembleOptions& options, Plan& plan) {
+  int unlike = 0;  // with a smaller margin
   for (const int margin : kMargins) {
     const std::optional<Rounds> rounds = find_rounds(options.schedule, options.micro_batches, margin);
     if (!rounds) return false;  // nor with a larger margin
-    if (assemble_roles(options, &*rounds, plan)) return true;
+    unlike = assemble_roles(options, &*rounds, unlike, plan);
+    if (unlike == kAllAlike) return true;
   }
   return false;
 }
@@ -472,7 +482,7 @@ Plan assemble(const AssembleOptions& options) {
   plan.mesh = options.mesh;
   plan.drifts = options.train != nullptr && options.data->averages();
   const bool may_loop = options.train != nullptr && options.loops;
-  if (!may_loop || !assemble_with_loop(options, plan)) assemble_roles(options, nullptr, plan);
+  if (!may_loop || !assemble_with_loop(options, plan)) assemble_roles(options, nullptr, 0, plan);
   if (options.proved) verify(plan);
   return plan;
 }
