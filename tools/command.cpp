@@ -85,6 +85,28 @@ void add_checkpoint_option(Subcommand& command, std::string& checkpoint) {
       ->type_name("PATH");
 }
 
+void add_drawing_options(Subcommand& command, Drawing& drawing) {
+  command
+      .add_option("--temperature", drawing.temperature,
+                  "below 1 sharpens, above 1 flattens; 0 always takes the likeliest token")
+      ->at_least(0)
+      ->capture_default_str()
+      ->type_name("T");
+  command.add_option("--top-k", drawing.top_k, "draws from the k likeliest tokens; 0: from all")
+      ->at_least(0)
+      ->capture_default_str()
+      ->type_name("K");
+  command
+      .add_option("--top-p", drawing.top_p,
+                  "draws from the likeliest tokens whose probabilities add up to p; 1: from all")
+      ->within(0, 1)
+      ->capture_default_str()
+      ->type_name("P");
+  command.add_option("--seed", drawing.seed, "of the draws: the same seed, the same text")
+      ->capture_default_str()
+      ->type_name("S");
+}
+
 void add_base_option(Subcommand& command, JobArguments& arguments) {
   command
       .add_option("--base", arguments.base,

@@ -9,6 +9,7 @@
 #include "engine/compile/compile.h"
 #include "engine/job/job.h"
 #include "engine/report/json.h"
+#include "engine/train/generator.h"
 #include "tools/command_line.h"
 #include "tools/output.h"
 
@@ -38,6 +39,7 @@ void add_verify(CommandLine& app, Work& work);
 void add_eval(CommandLine& app, Work& work);
 void add_sample(CommandLine& app, Work& work);
 void add_score(CommandLine& app, Work& work);
+void add_chat(CommandLine& app, Work& work);
 void add_export(CommandLine& app, Work& work);
 void add_inspect(CommandLine& app, Work& work);
 void add_schema(CommandLine& app, Work& work);
@@ -82,6 +84,9 @@ void add_checkpoint_option(Subcommand& command, std::string& checkpoint);
 std::string weights_of(const JobArguments& arguments, const LoadedJob& loaded, const std::string& given);
 /// The one given, else the job's checkpoint.dir. Throws UsageError where there is neither.
 std::string checkpoint_of(const LoadedJob& loaded, const std::string& given);
+
+/// --temperature, --top-k, --top-p and --seed.
+void add_drawing_options(Subcommand& command, Drawing& drawing);
 
 /// --base, for the same commands: where the base of an adapter is, if not at the job's model.init_from.
 void add_base_option(Subcommand& command, JobArguments& arguments);

@@ -65,8 +65,9 @@ int main(int argc, char** argv) {
   std::string tokenizer = "tokenizer";  // `tokenize train` is the same as `tokenizer train`
   if (argc > 2 && argv[1] == std::string_view("tokenize") && argv[2] == std::string_view("train"))
     argv[1] = tokenizer.data();
-  for (const auto add : {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_score, add_export,
-                         add_inspect, add_schema, add_init, add_doctor, add_calibrate, add_tokenize, add_tokenizer})
+  for (const auto add :
+       {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_chat, add_score, add_export, add_inspect,
+        add_schema, add_init, add_doctor, add_calibrate, add_tokenize, add_tokenizer})
     add(line, work);
   if (argc > 1 && names_no_subcommand(line, argv[1])) return kUsage;
   std::string help = "--help";

@@ -4,6 +4,7 @@
 
 #include "engine/train/train.h"
 #include "tools/command.h"
+#include "tools/model_text.h"
 
 namespace trainer::tools {
 namespace {
@@ -12,6 +13,7 @@ constexpr std::int64_t kSpecialTokens = 8;  // at most, that a tokenizer adds to
 
 struct Arguments : JobArguments {
   std::string checkpoint;
+  std::int64_t stop = -1;
   SampleOptions options;
 };
 
@@ -25,17 +27,22 @@ void fit_length(LoadedJob& loaded, const SampleOptions& options) {
   loaded.job.data.seq_len = std::min(most, longest.value_or(most));
 }
 
+/// Text of a model folder ends where the folder says.
+std::vector<std::int32_t> usual_stops(const LoadedJob& loaded) {
+  const DataJob& data = loaded.job.data;
+  if (!loaded.job.model.folder || data.format != DataFormat::text || data.tokenizer != Tokenizer::file) return {};
+  return chat::stop_ids_of_folder(loaded.job.model.folder->path, *tokenizer::TextTokenizer::read(data.tokenizer_file));
+}
+
 int sample_text(const Arguments& arguments) {
   LoadedJob loaded = arguments.load_to_run();
   const std::string checkpoint = weights_of(arguments, loaded, arguments.checkpoint);
   SampleOptions options = arguments.options;
   options.special = loaded.job.model.folder.has_value();
   if (arguments.is_made_up()) fit_length(loaded, options);
-  std::vector<CompiledJob> plans;
-  for (const std::int64_t length : lengths_for_sampling(loaded, loaded.job.data.seq_len)) {
-    loaded.job.data.seq_len = length;
-    plans.push_back(compile_here(loaded, Purpose::sample));
-  }
+  if (arguments.stop >= 0) options.stop = {static_cast<std::int32_t>(arguments.stop)};
+  if (arguments.stop < 0) options.stop = usual_stops(loaded);
+  const std::vector<CompiledJob> plans = plans_for_text(loaded);
   std::string text;
   const auto emit = [&](const std::string& more) {
     text += more;
@@ -74,27 +81,12 @@ void add_sample(CommandLine& app, Work& work) {
       ->capture_default_str()
       ->type_name("N");
   command
-      ->add_option("--temperature", options.drawing.temperature,
-                   "below 1 sharpens, above 1 flattens; 0 always takes the likeliest token")
-      ->at_least(0)
-      ->capture_default_str()
-      ->type_name("T");
-  command->add_option("--top-k", options.drawing.top_k, "draws from the k likeliest tokens; 0: from all")
-      ->at_least(0)
-      ->capture_default_str()
-      ->type_name("K");
-  command
-      ->add_option("--top-p", options.drawing.top_p,
-                   "draws from the likeliest tokens whose probabilities add up to p; 1: from all")
-      ->within(0, 1)
-      ->capture_default_str()
-      ->type_name("P");
-  command->add_option("--stop", options.stop, "a token id that ends the text; it is not written itself")
+      ->add_option("--stop", arguments->stop,
+                   "a token id that ends the text; it is not written itself. Default: of a model folder those that it "
+                   "names")
       ->at_least(0)
       ->type_name("ID");
-  command->add_option("--seed", options.drawing.seed, "of the draws: the same seed, the same text")
-      ->capture_default_str()
-      ->type_name("S");
+  add_drawing_options(*command, options.drawing);
   command->footer(
       "Examples:\n"
       "  trainer sample configs/quickstart.yaml --prompt 'template <typename' --tokens 400\n"

@@ -1,10 +1,8 @@
 // trainer score: the log-probability that a model gives to every token of given rows.
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "engine/chat/chat_format.h"
 #include "engine/core/error.h"
 #include "engine/data/tokenizer.h"
 #include "engine/tokenizer/text_tokenizer.h"
@@ -13,6 +11,7 @@
 #include "engine/train/score.h"
 #include "tools/command.h"
 #include "tools/lines.h"
+#include "tools/model_text.h"
 #include "tools/own_rank.h"
 
 namespace trainer::tools {
@@ -35,18 +34,6 @@ std::function<std::vector<std::int32_t>(const std::string&)> encoder_of(const Lo
         "or the path of a tokenizer.json; give \"ids\"");
   const auto tokenizer = tokenizer::TextTokenizer::read(of_file ? data.tokenizer_file : loaded.job.model.folder->path);
   return [tokenizer](const std::string& text) { return tokenizer->encode(text, {.special = true}).ids; };
-}
-
-/// The chat template that lies beside the tokenizer.
-std::shared_ptr<const chat::ChatFormat> format_of(const LoadedJob& loaded) {
-  const DataJob& data = loaded.job.data;
-  if (data.format == DataFormat::text && data.tokenizer == Tokenizer::file) {
-    const std::filesystem::path file = tokenizer::tokenizer_file_in(data.tokenizer_file);
-    return chat::ChatFormat::of_folder(file.parent_path().string());
-  }
-  if (!loaded.job.model.folder)
-    throw DataError("rows of messages need a model folder with a tokenizer and a chat template; give \"ids\"");
-  return chat::ChatFormat::of_folder(loaded.job.model.folder->path);
 }
 
 /// Rows, and of each of their ids whether it counts: of a conversation those that the assistant says.
@@ -92,7 +79,7 @@ class RowReader {
   }
 
   std::vector<std::int32_t> ids_of_chat(const std::string& text, std::vector<bool>& trained) {
-    if (!chat_) chat_ = format_of(loaded_);
+    if (!chat_) chat_ = chat_format_of(loaded_);
     try {
       chat::EncodedChat chat = chat_->encode(chat::Conversation::parse(text), chat::TrainOn::assistant);
       if (!chat.ids.empty()) {

@@ -81,6 +81,18 @@ void take_ids(const Json& given, std::vector<std::int32_t>& out) {
 
 }  // namespace
 
+std::vector<std::int32_t> stop_ids_of_folder(const std::string& folder, const tokenizer::TextTokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  for (const char* name : {"/generation_config.json", "/config.json"})
+    take_ids(read_object(folder + name).value("eos_token_id", Json()), ids);
+  const auto special = read_special_tokens(folder, read_object(folder + "/tokenizer_config.json"));
+  if (const auto eos = special.find("eos_token"); eos != special.end())
+    if (const std::int32_t id = tokenizer.find(eos->second); id >= 0) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
 std::shared_ptr<const ChatFormat> ChatFormat::of_folder(const std::string& folder, const std::string& file,
                                                         std::optional<std::tm> today) {
   const Json config = read_object(folder + "/tokenizer_config.json");
@@ -102,12 +114,7 @@ std::shared_ptr<const ChatFormat> ChatFormat::of_folder(const std::string& folde
     throw DataError(folder + ": none of its chat templates is named \"default\"");
   const auto special = read_special_tokens(folder, config);
   out->special_tokens_.assign(special.begin(), special.end());
-  for (const char* name : {"/generation_config.json", "/config.json"})
-    take_ids(read_object(folder + name).value("eos_token_id", Json()), out->stop_ids_);
-  if (const auto eos = special.find("eos_token"); eos != special.end())
-    if (const std::int32_t id = out->tokenizer_->find(eos->second); id >= 0) out->stop_ids_.push_back(id);
-  std::sort(out->stop_ids_.begin(), out->stop_ids_.end());
-  out->stop_ids_.erase(std::unique(out->stop_ids_.begin(), out->stop_ids_.end()), out->stop_ids_.end());
+  out->stop_ids_ = stop_ids_of_folder(folder, *out->tokenizer_);
   return out;
 }
 

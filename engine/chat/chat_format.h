@@ -18,6 +18,10 @@
 
 namespace trainer::chat {
 
+/// The ids that end a text of a model folder, ascending: of generation_config.json, config.json and the tokenizer's
+/// eos_token. Raises DataError for files that are no JSON objects.
+std::vector<std::int32_t> stop_ids_of_folder(const std::string& folder, const tokenizer::TextTokenizer& tokenizer);
+
 struct EncodedChat {
   std::vector<std::int32_t> ids;
   std::vector<bool> trained;                   ///< of each id; the first one is no target, whatever this says
@@ -42,7 +46,7 @@ class ChatFormat {
   std::vector<std::int32_t> prompt(const Conversation& conversation) const;
   Text prompt_text(const Conversation& conversation) const;
 
-  /// The ids that end an answer, ascending: of generation_config.json, config.json and the tokenizer's eos_token.
+  /// The ids that end an answer, ascending: stop_ids_of_folder.
   const std::vector<std::int32_t>& stop_ids() const { return stop_ids_; }
   bool is_stop(std::int32_t id) const;
   const tokenizer::TextTokenizer& tokenizer() const { return *tokenizer_; }

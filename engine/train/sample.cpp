@@ -1,5 +1,4 @@
-// Sampling: the text goes through a Generator, the next token is drawn from the logits at its end. A text that has
-// filled the sequence goes on from its second half, which is worked on as a new one.
+// Sampling: a prompt's ids, and one id after the other drawn from the logits behind them.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -7,10 +6,8 @@
 #include "engine/compile/lengths.h"
 #include "engine/core/error.h"
 #include "engine/tokenizer/text_tokenizer.h"
-#include "engine/train/base.h"
-#include "engine/train/generator.h"
 #include "engine/train/inputs.h"
-#include "engine/train/ranks.h"
+#include "engine/train/sampler.h"
 #include "engine/train/train.h"
 
 namespace trainer {
@@ -62,14 +59,6 @@ std::vector<std::int32_t> first_ids(const data::Tokenizer& tokenizer, bool text,
   }
 }
 
-/// What generation goes on from: all ids, or, where they do not fit into the room, the last of them,
-/// half as many as fit.
-std::span<const std::int32_t> beginning_of(const std::vector<std::int32_t>& ids, std::int64_t room) {
-  const auto count = static_cast<std::int64_t>(ids.size());
-  const std::int64_t kept = count <= room ? count : std::max<std::int64_t>(1, room / 2);
-  return std::span(ids).last(static_cast<std::size_t>(kept));
-}
-
 }  // namespace
 
 std::vector<std::int64_t> lengths_for_sampling(const LoadedJob& loaded, std::int64_t most) {
@@ -83,67 +72,12 @@ std::vector<std::int64_t> lengths_for_sampling(const LoadedJob& loaded, std::int
   return ends;
 }
 
-namespace {
-
-/// A text on one rank, in the plan that it fits into.
-class Sampler {
- public:
-  Sampler(const LoadedJob& loaded, std::span<const CompiledJob> plans, const std::string& checkpoint,
-          Communicator& communicator, const std::function<void(const std::string&)>& tell)
-      : loaded_(loaded), plans_(plans), checkpoint_(checkpoint), communicator_(communicator), tell_(tell) {
-    open(0);
-  }
-
-  const std::optional<checkpoint::Manifest>& manifest() const { return manifest_; }
-
-  /// The logits behind `ids`, which are those of the call before and one more, or a first text.
-  std::span<const float> after(const std::vector<std::int32_t>& ids) {
-    const auto count = static_cast<std::int64_t>(ids.size());
-    const std::size_t before = plan_;
-    while (count > generator_->room() && plan_ + 1 < plans_.size()) open(plan_ + 1);
-    const auto held = static_cast<std::int64_t>(generator_->ids().size());
-    if (plan_ == before && held > 0 && held < generator_->room()) return generator_->add(std::span(ids).last(1));
-    generator_->rewind(0);
-    return generator_->add(beginning_of(ids, generator_->room()));
-  }
-
- private:
-  void open(std::size_t plan) {
-    generator_.reset();
-    executor_.reset();
-    plan_ = plan;
-    if (!device_) device_ = device_for(loaded_.job, communicator_, threads_per_rank(1));
-    const CompiledJob& compiled = plans_[plan];
-    executor_ = device_->load(compiled.plan, 0, communicator_);
-    manifest_ = load_for_use(loaded_, compiled, {*executor_, compiled.plan, communicator_.rank()}, checkpoint_,
-                             communicator_, communicator_.control(), tell_);
-    executor_->run(executor_->role().program_index(ProgramKind::refresh));
-    generator_.emplace(*executor_);
-  }
-
-  const LoadedJob& loaded_;
-  const std::span<const CompiledJob> plans_;
-  const std::string checkpoint_;
-  Communicator& communicator_;
-  const std::function<void(const std::string&)>& tell_;
-  std::size_t plan_ = 0;
-  std::unique_ptr<DeviceBackend> device_;
-  std::unique_ptr<Executor> executor_;
-  std::optional<Generator> generator_;
-  std::optional<checkpoint::Manifest> manifest_;
-};
-
-}  // namespace
-
 Sampled sample(const LoadedJob& loaded, std::span<const CompiledJob> plans, const std::string& checkpoint,
                const SampleOptions& options, const std::function<void(const std::string&)>& emit,
                const std::function<void(const std::string&)>& tell) {
   Sampled sampled;
   const CompiledJob& compiled = plans.front();
-  require_threads_of(loaded.job, nullptr, threads_per_rank(1));
-  if (!compiled.classes) throw DataError("sampling needs a model that reads tokens");
-  run_ranks(1, [&](Communicator& communicator) {
-    Sampler sampler(loaded, plans, checkpoint, communicator, tell);
+  with_sampler(loaded, plans, checkpoint, tell, [&](Sampler& sampler) {
     const std::shared_ptr<const data::Tokenizer> tokenizer = tokenizer_of(loaded, compiled, sampler.manifest());
     const std::int64_t vocabulary = std::min(tokenizer->vocab_size(), *compiled.classes);
     if (vocabulary < 1) throw DataError("the tokenizer has no tokens");
@@ -157,7 +91,7 @@ Sampled sample(const LoadedJob& loaded, std::span<const CompiledJob> plans, cons
     for (std::int64_t made = 0; made < options.num_tokens; ++made) {
       const std::span<const float> logits = sampler.after(ids).first(static_cast<std::size_t>(vocabulary));
       const std::int32_t id = draw(logits, options.drawing, static_cast<std::uint64_t>(made));
-      if (id == options.stop) break;
+      if (std::ranges::find(options.stop, id) != options.stop.end()) break;
       ids.push_back(id);
       emit(stream ? stream->add(id) : tokenizer->decode(std::span(&id, 1)));
     }

@@ -99,7 +99,7 @@ struct SampleOptions {
   std::int64_t num_tokens = 200;
   bool special = false;  ///< the prompt gets the special tokens that its tokenizer adds to a text
   Drawing drawing{};
-  std::int64_t stop = -1;  ///< generation ends before this id; -1: at num_tokens
+  std::vector<std::int32_t> stop{};  ///< generation ends before any of these ids, or at num_tokens
 };
 
 struct Sampled {

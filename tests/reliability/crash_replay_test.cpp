@@ -81,7 +81,8 @@ class Replay {
       return;
     }
     const std::string left = storm_.checkpoints() + "/.";  // the store's own, removed at the end
-    for (const std::string& own : {"unlink " + left + "owner", "unlink " + left + "carried", "rmdir " + left + "carried"})
+    for (const std::string& own :
+         {"unlink " + left + "owner", "unlink " + left + "carried", "rmdir " + left + "carried"})
       if (operation.starts_with(own) && outcome.code == 0) return;
     CHECK(contains(outcome.err, words_of(fault.error)));
     const bool went_on = outcome.code == 0 && contains(outcome.err, "the run goes on");
