@@ -20,7 +20,8 @@ const std::map<std::string, Known> kKnown{
     {"features", {Field::Kind::batch, DType::f32}},    {"images", {Field::Kind::batch, DType::f32}},
     {"logits", {Field::Kind::batch, DType::f32}},      {"lr", {Field::Kind::scalar, DType::f32}},
     {"step", {Field::Kind::scalar, DType::i32}},       {"metrics", {Field::Kind::result, DType::f32}},
-    {"evaluation", {Field::Kind::result, DType::f64}},
+    {"evaluation", {Field::Kind::result, DType::f64}}, {"position", {Field::Kind::scalar, DType::i32}},
+    {"last", {Field::Kind::batch, DType::i32}},
 };
 
 // The first operand that reads a region of the inputs with that name.
