@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/core/check.h"
+#include "engine/core/narrow.h"
 
 namespace trainer::exporting {
 namespace {
@@ -122,9 +123,8 @@ void quantize_q8_0(std::span<const float> values, std::vector<std::byte>& out) {
     float largest = 0;
     for (const float value : block) largest = std::max(largest, std::abs(value));
     const float scale = largest / 127.0F, inverse = scale != 0 ? 1.0F / scale : 0.0F;
-    const auto half = static_cast<_Float16>(scale);
-    std::memcpy(next, &half, sizeof half);
-    next += sizeof half;
+    from_f32(&scale, 1, DType::f16, next);
+    next += size_of(DType::f16);
     for (const float value : block)
       *next++ = static_cast<std::byte>(static_cast<std::int8_t>(std::round(value * inverse)));
   }

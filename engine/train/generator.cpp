@@ -1,11 +1,11 @@
 #include "engine/train/generator.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
+#include "engine/core/narrow.h"
 #include "engine/core/random.h"
 
 namespace trainer {
@@ -17,19 +17,6 @@ constexpr std::int64_t kFew = 4;  // fewer ids than this are quicker one by one 
 std::int64_t room_of(const Role& role) {
   if (role.states.empty()) throw DataError("generating text needs a model with causal attention");
   return role.states.front().spec.whole[1];
-}
-
-/// Logits as f32.
-void widen(const std::vector<std::byte>& from, DType dtype, std::vector<float>& to) {
-  if (dtype == DType::f32) {
-    const auto* values = reinterpret_cast<const float*>(from.data());
-    std::copy(values, values + to.size(), to.begin());
-    return;
-  }
-  const auto* bits = reinterpret_cast<const std::uint16_t*>(from.data());
-  for (std::size_t i = 0; i < to.size(); ++i)
-    to[i] = dtype == DType::f16 ? static_cast<float>(std::bit_cast<_Float16>(bits[i]))
-                                : std::bit_cast<float>(static_cast<std::uint32_t>(bits[i]) << 16);
 }
 
 using Scored = std::pair<float, std::int32_t>;
@@ -94,7 +81,7 @@ std::span<const float> Generator::add(std::span<const std::int32_t> ids) {
       run_prompt(first, known);
     }
   }
-  widen(logits_, logits_dtype_, scores_);
+  to_f32(logits_dtype_, logits_.data(), static_cast<std::int64_t>(scores_.size()), scores_.data());
   return scores_;
 }
 
