@@ -1,3 +1,4 @@
+// Each function passes its arguments to CLI11.
 #include "tools/command_line.h"
 
 #include <fmt/format.h>

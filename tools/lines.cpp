@@ -1,3 +1,4 @@
+// How lines are read.
 #include "tools/lines.h"
 
 #include <unistd.h>

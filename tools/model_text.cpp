@@ -1,3 +1,4 @@
+// How the chat format and the plans of a job are opened.
 #include "tools/model_text.h"
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// How the special tokens, stop ids and templates of a model folder are read, and how rendered text becomes ids.
 #include "engine/chat/chat_format.h"
 
 #include <algorithm>

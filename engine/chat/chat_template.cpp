@@ -1,3 +1,4 @@
+// How a template is parsed once and rendered for each conversation, under a budget.
 #include "engine/chat/chat_template.h"
 
 #include <algorithm>

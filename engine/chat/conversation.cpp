@@ -1,3 +1,4 @@
+// How messages become values: every string is labelled with the message and field that it came from.
 #include "engine/chat/conversation.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The parser of expressions: recursive descent, a function for each level of precedence, to a bounded depth.
 #include <algorithm>
 #include <array>
 

@@ -1,3 +1,4 @@
+// How JSON becomes values: built from the parser's SAX events, so that keys keep their order.
 #include "engine/chat/json_values.h"
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// How a template is split into tokens: text up to the next tag, then the tokens of that tag.
 #include "engine/chat/lexer.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// How trained spans are found: by the template's marks, or as an assistant's turn without its generation prompt. Whole
+// tokens are then marked.
 #include "engine/chat/mask.h"
 
 #include <algorithm>

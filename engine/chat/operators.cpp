@@ -1,3 +1,4 @@
+// Operators by the kinds of their operands. Integers are 64-bit: an overflow is an error, never a wrong value.
 #include "engine/chat/operators.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The parser of statements: a function for each tag. Expressions are parsed by its base, ExpressionParser.
 #include "engine/chat/parser.h"
 
 #include <algorithm>

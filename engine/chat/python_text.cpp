@@ -1,3 +1,4 @@
+// Writers for repr() and json.dumps(). They copy the origins of what they write and charge the budget for it.
 #include "engine/chat/python_text.h"
 
 #include <algorithm>

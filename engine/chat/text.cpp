@@ -1,3 +1,4 @@
+// How a text keeps its origins: as runs of bytes that share one, merged where neighbours agree.
 #include "engine/chat/text.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Access to values by kind, their comparison and their truth, with limits on depth and on work.
 #include "engine/chat/value.h"
 
 #include <algorithm>

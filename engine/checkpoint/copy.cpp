@@ -1,3 +1,4 @@
+// How a file is copied durably: read, hashed and written in chunks, then synced.
 #include "engine/checkpoint/copy.h"
 
 #include <vector>

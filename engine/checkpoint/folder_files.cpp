@@ -1,3 +1,4 @@
+// The files that belong to a model folder, by their names.
 #include "engine/checkpoint/folder_files.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// How the value that caused a mistake is found: by experiment. It has a part in it if another value changes the
+// mistake.
 #include "engine/compile/check_job.h"
 
 #include <fmt/format.h>

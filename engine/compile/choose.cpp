@@ -1,3 +1,4 @@
+// How a choice is made: one loop that plans the most promising candidate, until the one to be taken has a plan.
 #include "engine/compile/choose.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The stages of compile.h, in their order.
 #include "engine/compile/compile.h"
 
 #include "engine/compile/choose.h"

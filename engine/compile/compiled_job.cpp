@@ -1,3 +1,4 @@
+// Small functions of a compiled job: its peak, its ranks and threads, and the job with nothing left to `auto`.
 #include "engine/compile/compiled_job.h"
 
 #include <fmt/format.h>

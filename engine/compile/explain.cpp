@@ -1,3 +1,4 @@
+// The sentences: which part of a step the winner is bound by, and by which rule each other candidate lost.
 #include "engine/compile/explain.h"
 
 #include <fmt/format.h>

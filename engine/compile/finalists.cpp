@@ -1,3 +1,4 @@
+// How a finalist is made: the job with the candidate's values written into it, compiled as a fixed job and played.
 #include "engine/compile/finalists.h"
 
 #include <algorithm>

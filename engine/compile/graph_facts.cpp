@@ -1,3 +1,4 @@
+// Each fact is read off the graph's nodes, not off the job.
 #include "engine/compile/graph_facts.h"
 
 #include <string_view>

@@ -1,3 +1,5 @@
+// How a cluster is resolved: from a hardware file, or from this computer's GPUs or CPU. Each key of the job is then
+// checked against it.
 #include "engine/compile/hardware.h"
 
 #include <fmt/format.h>

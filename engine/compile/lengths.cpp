@@ -1,3 +1,4 @@
+// How lengths are grouped: two lengths are one model if every node has the same attributes; boundaries are bisected.
 #include "engine/compile/lengths.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// How axes get their sizes: pipeline, tensor and context take theirs from the ranks, and the data axes take the rest.
 #include "engine/compile/mesh_of.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How a job's sections become options of the graph's builder, of recomputation and of the optimizer's kernel.
 #include "engine/compile/model_graph.h"
 
 #include <fmt/format.h>

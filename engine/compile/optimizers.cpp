@@ -1,3 +1,4 @@
+// How parameters are assigned: by the globs of the groups, then by what muon can update.
 #include "engine/compile/optimizers.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How profiles are made: blocks that repeat are profiled once, and what other profiles share is kept.
 #include "engine/compile/profile_cache.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// How promises are corrected: by the most favourable ratio of a plan to its sketch, and of a sketch to its score, for
+// each kind.
 #include "engine/compile/promises.h"
 
 #include <algorithm>

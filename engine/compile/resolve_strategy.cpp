@@ -1,3 +1,4 @@
+// The rules by which each `auto` of a fixed strategy is decided.
 #include "engine/compile/resolve_strategy.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How the job's sections become arguments of engine/transform, and how mistakes get the job's places.
 #include "engine/compile/trained.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Conversions by bits, so that every compiler gives the same values; rounding is to nearest, ties to even.
 #include "engine/core/narrow.h"
 
 #include <bit>

@@ -1,3 +1,4 @@
+// A candidate as text, as the strategy of a job, and its complexity, by which ties are decided.
 #include "engine/cost/candidate.h"
 
 #include <fmt/format.h>

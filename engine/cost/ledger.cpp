@@ -1,3 +1,4 @@
+// How errors add up: linearly within a family of kernels, which share a cause; as squares between families and links.
 #include "engine/cost/ledger.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How a time is looked up: dim by dim, between the two nearest measured values.
 #include "engine/cost/measured_times.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How a profile is made: nodes are assigned to pieces, then times and live bytes are added up per piece.
 #include "engine/cost/profile.h"
 
 #include <algorithm>

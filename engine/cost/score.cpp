@@ -1,3 +1,4 @@
+// How a candidate is scored: compute and pipeline first, then the communication that nothing hides, then memory.
 #include "engine/cost/score.h"
 
 #include <algorithm>

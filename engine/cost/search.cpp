@@ -1,3 +1,4 @@
+// How candidates are enumerated, those with the least possible step time first, and the rules that choose among them.
 #include "engine/cost/search.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How a sketch is made: each action of the schedule becomes a few instructions, which cost::play then plays.
 #include "engine/cost/sketch.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How config.json is edited: as text where only keys change, so that all other bytes stay as they are.
 #include "engine/export/config_text.h"
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// The export itself: opens the source, picks the format, and commits the output once it is complete.
 #include "engine/export/export.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// How a GGUF file is written: the header is laid out first, then tensors stream through in order.
 #include "engine/export/gguf_format.h"
 
 #include <algorithm>

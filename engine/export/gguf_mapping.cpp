@@ -1,3 +1,4 @@
+// How the section `gguf` is evaluated: names are matched by pattern, values are computed by expressions.
 #include "engine/export/gguf_mapping.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How a tokenizer becomes GGUF keys: llama.cpp knows split patterns by name, so ours are recognised first.
 #include "engine/export/gguf_tokenizer.h"
 
 #include <fmt/format.h>

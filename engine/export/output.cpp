@@ -1,3 +1,4 @@
+// How an output appears whole: written under a hidden name, then renamed, which never replaces what is there.
 #include "engine/export/output.h"
 
 #include <fcntl.h>

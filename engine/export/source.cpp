@@ -1,3 +1,4 @@
+// How each kind of source is opened, and how an adapter's product is added to the base's weights.
 #include "engine/export/source.h"
 
 #include <fmt/format.h>

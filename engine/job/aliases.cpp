@@ -1,3 +1,4 @@
+// The tables of other tools' words, and how they are looked up.
 #include "engine/job/aliases.h"
 
 #include <cctype>

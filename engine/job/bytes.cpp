@@ -1,3 +1,4 @@
+// How an amount of memory is parsed.
 #include "engine/job/bytes.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// How a tree is checked: key by key along the table, each value against every form of its field.
 #include "engine/job/check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The table itself, section by section, and the small functions that its rows are made of.
 #include "engine/job/fields.h"
 
 #include <algorithm>

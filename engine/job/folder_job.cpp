@@ -1,3 +1,4 @@
+// How the job is written: as YAML, which `trainer init` saves and every other command reads like a job file.
 #include "engine/job/folder_job.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How near names are: by edit distance (Damerau's, with swapped neighbours), ignoring case.
 #include "engine/job/nearest.h"
 
 #include <algorithm>

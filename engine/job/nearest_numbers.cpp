@@ -1,3 +1,4 @@
+// How divisors are found: by trial up to the square root.
 #include "engine/job/nearest_numbers.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Param values from YAML and as text.
 #include "engine/job/param_value.h"
 
 #include <array>

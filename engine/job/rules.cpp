@@ -1,3 +1,4 @@
+// The rules, each a member of one class that collects mistakes at their places.
 #include "engine/job/rules.h"
 
 #include <fmt/format.h>

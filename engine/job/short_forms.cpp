@@ -1,3 +1,4 @@
+// Short forms: a scalar in the place of a section is written out as the section that it stands for.
 #include <algorithm>
 
 #include "engine/core/check.h"

@@ -1,3 +1,4 @@
+// How an error of placement is worded.
 #include "engine/ops/refuse.h"
 
 #include <algorithm>

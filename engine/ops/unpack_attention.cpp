@@ -1,3 +1,4 @@
+// How packed attention is unpacked: a split before it, and the attribute `packed` cleared.
 #include "engine/ops/unpack_attention.h"
 
 #include <utility>

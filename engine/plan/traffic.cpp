@@ -1,3 +1,4 @@
+// How traffic is counted: instruction by instruction, times the passes of the loop that it is in.
 #include "engine/plan/traffic.h"
 
 #include <algorithm>

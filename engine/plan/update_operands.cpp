@@ -1,3 +1,4 @@
+// How operands follow from slots, and how matrices are shared out: the largest first, each to the rank with least work.
 #include "engine/plan/update_operands.h"
 
 #include <algorithm>

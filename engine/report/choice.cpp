@@ -1,3 +1,4 @@
+// How the choice is printed: as YAML to paste, as a table of alternatives, and as JSON.
 #include "engine/report/choice.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How times are compared: instruction by instruction, then added up for all that do the same work on the same shapes.
 #include "engine/report/compare_times.h"
 
 #include <fmt/format.h>

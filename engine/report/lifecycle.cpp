@@ -1,3 +1,4 @@
+// Each point is the plan's memory at that time, and what staging (engine/train/staging.h) takes of the host's.
 #include "engine/report/lifecycle.h"
 
 #include <fmt/format.h>

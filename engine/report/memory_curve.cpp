@@ -1,3 +1,4 @@
+// How the curve is made: changes at each instruction are added up; each point is the fullest moment of its stretch.
 #include "engine/report/memory_curve.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How waiting is separated: a collective begins when the last of its ranks arrives; time before that is waiting.
 #include "engine/report/step_times.h"
 
 #include <algorithm>

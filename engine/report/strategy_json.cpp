@@ -1,3 +1,4 @@
+// Each key is printed by its record; keys that the strategy does not take are left out.
 #include "engine/report/strategy_json.h"
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// How facts are collected: one pass over the instructions of a step, by the unit of each.
 #include "engine/report/units.h"
 
 #include <algorithm>

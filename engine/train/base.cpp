@@ -1,3 +1,4 @@
+// How a base is opened, hashed and compared with the one that the checkpoint names.
 #include "engine/train/base.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How files are carried into a checkpoint, and how a job is written from its settings.
 #include "engine/train/checkpoint_job.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How the two runs are made, in temporary folders, and how each quantity is held against its bound.
 #include "engine/train/compare.h"
 
 #include <algorithm>

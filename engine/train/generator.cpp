@@ -1,3 +1,4 @@
+// How a prompt is run in blocks and then token by token, and how the next token is drawn from logits.
 #include "engine/train/generator.h"
 
 #include <algorithm>

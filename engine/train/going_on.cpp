@@ -1,3 +1,4 @@
+// The table of keys that may change, and how the saved job is compared with the new one by it.
 #include "engine/train/going_on.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How the first value that was not finite is located and described.
 #include "engine/train/non_finite.h"
 
 #include <fmt/format.h>

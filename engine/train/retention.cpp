@@ -1,3 +1,4 @@
+// How checkpoints are removed, and which one a rollback takes.
 #include "engine/train/retention.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How rows are grouped: by dynamic programming over the lengths that occur, with a fixed cost for each plan.
 #include "engine/train/row_groups.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How ranks report: each tells its figures over the control channel, and rank 0 gets all traces.
 #include "engine/train/run_report.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How a text moves to a larger plan when it outgrows its own, and loses its first half when it outgrows the largest.
 #include "engine/train/sampler.h"
 
 #include <algorithm>

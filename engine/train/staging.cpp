@@ -1,3 +1,4 @@
+// How much each kind of staging takes, by the largest chunk of a tensor that passes through it.
 #include "engine/train/staging.h"
 
 #include <algorithm>

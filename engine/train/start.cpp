@@ -1,3 +1,4 @@
+// How the checkpoint is chosen and the start is compared with the job.
 #include "engine/train/start.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How the nearest names are found: by edit distance, where `*` costs nothing; one name for all layers.
 #include "engine/transform/selection.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// How parameters are frozen.
 #include "engine/transform/trainable.h"
 
 #include <fmt/format.h>

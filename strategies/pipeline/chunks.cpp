@@ -1,3 +1,4 @@
+// How a graph is cut: into pieces that no pipeline cuts, which are then distributed over the chunks.
 #include "strategies/pipeline/chunks.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How the plans of the benchmark are made by hand, and how times per collective follow from their runs.
 #include "tools/calibrate/collective_bench.h"
 
 #include <algorithm>

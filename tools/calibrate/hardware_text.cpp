@@ -1,3 +1,4 @@
+// How each section of a hardware file is printed.
 #include "tools/calibrate/hardware_text.h"
 
 #include <fmt/format.h>

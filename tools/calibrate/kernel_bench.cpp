@@ -1,3 +1,4 @@
+// How operands are prepared and rotated, and how a kernel is timed on all ranks at once.
 #include "tools/calibrate/kernel_bench.h"
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+// How the sizes of blocks are worked out.
 #include "kernels/cpu/gemm/blocking.h"
 
 #include <algorithm>
